@@ -49,7 +49,6 @@ internal/hints          ->
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join
 internal/prepared       -> . driver internal/failure internal/sqltable
 internal/transact       -> . driver internal/failure
-internal/rehearsal      -> . driver
 internal/picture        ->
 internal/testbed        -> | go.uber.org/goleak
 internal/testbed/paths  -> internal/testbed
@@ -108,10 +107,11 @@ txn/branchhttp          -> . driver internal/failure txn/branch
 txn/barrier             -> . driver observe internal/... txn/branch
 txn/barrier/conformance -> . internal/failure txn/branch txn/branchhttp
 txn/coordinator         -> . driver observe internal/... txn/journal txn/branch txn/branchhttp
+txn/internal/rehearsal  -> . driver txn/journal txn/branch txn/coordinator
 txn/saga                -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
-txn/saga/sagatest       -> . driver driver/memory internal/rehearsal txn/journal txn/branch txn/coordinator txn/saga
+txn/saga/sagatest       -> . driver driver/memory txn/internal/rehearsal txn/journal txn/branch txn/coordinator txn/saga
 txn/tcc                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
-txn/tcc/tcctest         -> . driver/memory internal/rehearsal txn/journal txn/branch txn/coordinator txn/tcc
+txn/tcc/tcctest         -> . driver driver/memory txn/internal/rehearsal txn/branch txn/coordinator txn/tcc
 txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/branchhttp txn/barrier txn/coordinator
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
 txn                     -> . driver driver/backend observe internal/... claim/lock claim/partition txn/journal txn/coordinator

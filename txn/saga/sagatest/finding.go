@@ -1,6 +1,6 @@
 package sagatest
 
-import "github.com/interlock-dev/interlock/internal/rehearsal"
+import "github.com/interlock-dev/interlock/txn/internal/rehearsal"
 
 // Kind is what is wrong with a step.
 type Kind string

@@ -1,26 +1,27 @@
 package sagatest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// judge says what a run shows to be wrong; nil is nothing. Reference is the world after
+// Judge says what a run shows to be wrong; nil is nothing. Reference is the world after
 // a saga that has succeeded; nil is not known yet.
-func (r *run) judge(reference []string) *Finding {
-	f := &Finding{Kind: r.kind, Step: r.step, Scenario: r.words}
-	if r.crashedAt != nil {
+func (r *run) Judge(reference []string) *Finding {
+	f := &Finding{Kind: r.Kind, Step: r.Name, Scenario: r.Words}
+	if r.CrashedAt != nil {
 		r.blame(f)
 	}
-	if r.hangs || !r.state.Final() {
+	if r.Hangs || !r.state.Final() {
 		return r.unended(f)
 	}
-	if r.kind == LateActionAccepted { // other plots show what else is wrong
+	if r.Kind == LateActionAccepted { // other plots show what else is wrong
 		return r.lateness(f)
 	}
 	if step, err := r.repeatRefused(); err != nil {
@@ -37,8 +38,8 @@ func (r *run) judge(reference []string) *Finding {
 
 // lateness looks for what a late call has done.
 func (r *run) lateness(f *Finding) *Finding {
-	f.Problem, f.Diff = "the late call took effect, and nothing takes it back", rehearsal.Diff(r.after, r.late)
-	if r.late == nil || f.Diff == "" {
+	f.Problem, f.Diff = "the late call took effect, and nothing takes it back", rehearsal.Diff(r.After, r.Late)
+	if r.Late == nil || f.Diff == "" {
 		return nil
 	}
 	return f
@@ -47,14 +48,14 @@ func (r *run) lateness(f *Finding) *Finding {
 // compare looks for what differs in the worlds.
 func (r *run) compare(f *Finding, reference []string) *Finding {
 	switch {
-	case r.alone && r.state == saga.Compensated:
-		f.Problem, f.Diff = "the saga was undone, and the step has left the world changed", rehearsal.Diff(r.before, r.after)
-	case r.state == saga.Compensated && r.step != "" && r.delivered() < 2:
+	case r.Alone && r.state == saga.Compensated:
+		f.Problem, f.Diff = "the saga was undone, and the step has left the world changed", rehearsal.Diff(r.Before, r.After)
+	case r.state == saga.Compensated && r.Name != "" && r.Delivered(branch.Do) < 2:
 		return nil // it is given up at once, and was not repeated
 	case r.state == saga.Compensated:
-		f.Problem, f.Diff = "the saga was undone, and the world is not as it was", rehearsal.Diff(r.initial, r.final)
+		f.Problem, f.Diff = "the saga was undone, and the world is not as it was", rehearsal.Diff(r.Initial, r.Final)
 	case r.state == saga.Succeeded && reference != nil:
-		f.Problem, f.Diff = "the saga succeeded, and the world is not as it is after an undisturbed one", rehearsal.Diff(reference, r.final)
+		f.Problem, f.Diff = "the saga succeeded, and the world is not as it is after an undisturbed one", rehearsal.Diff(reference, r.Final)
 	}
 	if f.Diff == "" {
 		return nil
@@ -62,40 +63,18 @@ func (r *run) compare(f *Finding, reference []string) *Finding {
 	return f
 }
 
-// delivered is how often the action of the step arrived.
-func (r *run) delivered() (n int) {
-	for _, a := range r.answers {
-		if a.step == r.step && !a.undo {
-			n++
-		}
-	}
-	return n
-}
-
 // unended says why a saga has not ended.
 func (r *run) unended(f *Finding) *Finding {
-	f.Kind, f.Step = NeverEnds, r.last
-	if r.hangs {
-		f.Problem = "a call does not return when its context ends, or leaves a goroutine that waits for ever"
-		return f
-	}
-	f.Problem = fmt.Sprintf("after %v the saga is %s", r.limit, r.state)
-	if i := len(r.answers) - 1; i >= 0 && r.answers[i].err != nil {
-		f.Step, f.Problem = r.answers[i].step, fmt.Sprintf("%s, and the last call said: %v", f.Problem, r.answers[i].err)
-	}
-	for _, a := range r.answers {
-		if a.refuses() && !a.undo && r.behindPivot(a.step) {
-			f.Kind, f.Step = StepBehindPivotRefuses, a.step
-			f.Problem = fmt.Sprintf("it has to be done, and its target refuses it for good: %v", a.err)
+	name, problem := r.Unended(fmt.Sprintf("after %v the saga is %s", r.limit, r.state))
+	f.Kind, f.Step, f.Problem = NeverEnds, cmp.Or(name, r.Last), problem
+	for _, a := range r.Answers {
+		if a.Refuses() && a.Operation == branch.Do && r.behindPivot(a.Name) {
+			f.Kind, f.Step = StepBehindPivotRefuses, a.Name
+			f.Problem = fmt.Sprintf("it has to be done, and its target refuses it for good: %v", a.Err)
 			break
 		}
 	}
 	return f
-}
-
-func (a answer) refuses() bool {
-	class, _ := branch.ClassOf(a.err)
-	return a.err != nil && class == branch.ClassFail
 }
 
 func (r *run) behindPivot(step string) bool {
@@ -107,13 +86,13 @@ func (r *run) behindPivot(step string) bool {
 // repeatRefused finds an action that was done, and refused when it was called again.
 func (r *run) repeatRefused() (step string, err error) {
 	done := map[string]bool{}
-	for _, a := range r.answers {
+	for _, a := range r.Answers {
 		switch {
-		case a.undo:
-		case a.err == nil:
-			done[a.step] = true
-		case done[a.step] && a.refuses():
-			return a.step, a.err
+		case a.Operation == branch.Undo:
+		case a.Err == nil:
+			done[a.Name] = true
+		case done[a.Name] && a.Refuses():
+			return a.Name, a.Err
 		}
 	}
 	return "", nil
@@ -122,12 +101,12 @@ func (r *run) repeatRefused() (step string, err error) {
 // blame gives the finding of a run in which the engine has crashed to the step that it
 // was at work on.
 func (r *run) blame(f *Finding) {
-	at := r.crashedAt
-	f.Scenario = fmt.Sprintf("%s, and the engine crashed %s, and another one went on", r.words, at.Words)
+	at := r.CrashedAt
+	f.Scenario = fmt.Sprintf("%s, and the engine crashed %s, and another one went on", r.Words, at.Words)
 	f.Step = at.Name
 	pivot := slices.ContainsFunc(r.steps, func(p saga.Progress) bool { return p.Pivot && p.Step == at.Name })
 	switch {
-	case at.Operation == string(branch.Undo):
+	case at.Operation == branch.Undo:
 		f.Kind = UndoNotIdempotent
 	case pivot:
 		f.Kind = PivotNotRepeatable
@@ -136,8 +115,8 @@ func (r *run) blame(f *Finding) {
 	}
 }
 
-// plain is why the undisturbed run is none to go by.
-func (r *run) plain() error {
+// Plain is why the undisturbed run is none to go by.
+func (r *run) Plain() error {
 	if r.state == saga.Succeeded {
 		return nil
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -15,32 +17,12 @@ func (e *explorer) forward(s saga.Progress) error {
 	if s.Pivot {
 		kind = PivotNotRepeatable
 	}
-	return e.first(
-		plot{words: fmt.Sprintf("the answer of %s was lost, and it was called again", s.Step),
-			kind: kind, step: s.Step, fate: only(s.Step, deed{n: 1}, lost)},
-		plot{words: fmt.Sprintf("%s arrived twice", s.Step),
-			kind: kind, step: s.Step, fate: only(s.Step, deed{n: 1}, mishap{twice: true})})
-}
-
-// first plays plots until one of them shows something.
-func (e *explorer) first(plots ...plot) error {
-	before := len(e.found)
-	for _, p := range plots {
-		if err := e.try(p); err != nil || len(e.found) > before {
-			return err
-		}
-	}
-	return nil
-}
-
-// only is a fate that befalls one call.
-func only(step string, which deed, m mishap) func(string, deed) mishap {
-	return func(s string, d deed) mishap {
-		if s == step && d == which {
-			return m
-		}
-		return mishap{}
-	}
+	action := deed{Name: s.Step, Operation: branch.Do, N: 1}
+	return e.First(
+		plot{Words: fmt.Sprintf("the answer of %s was lost, and it was called again", s.Step),
+			Kind: kind, Name: s.Step, Fate: rehearsal.Only(action, rehearsal.Lost)},
+		plot{Words: fmt.Sprintf("%s arrived twice", s.Step),
+			Kind: kind, Name: s.Step, Fate: rehearsal.Only(action, mishap{Twice: true})})
 }
 
 // A retreat is how a saga comes to undo a step.
@@ -51,8 +33,8 @@ type retreat struct {
 
 var (
 	fromBehind = retreat{"%s was done, what comes behind or beside it was refused", func(int) mishap { return mishap{} }}
-	fromDoubt  = retreat{"%s was done and its answer lost for good", uncertain(lost)}
-	fromAfar   = retreat{"%s did not arrive, and its outcome was not known", uncertain(gone)}
+	fromDoubt  = retreat{"%s was done and its answer lost for good", uncertain(rehearsal.Lost)}
+	fromAfar   = retreat{"%s did not arrive, and its outcome was not known", uncertain(rehearsal.Gone)}
 )
 
 // uncertain leaves the outcome of the first call open, and has the step given up.
@@ -61,7 +43,7 @@ func uncertain(first mishap) func(int) mishap {
 		if n == 1 {
 			return first
 		}
-		return refused
+		return rehearsal.Refused
 	}
 }
 
@@ -79,14 +61,14 @@ func (e *explorer) backward(s saga.Progress) error {
 		if e.last(s) {
 			return nil
 		}
-		return e.try(e.undone(s, kind, usual, ", and it is declared to need no undo", deed{}, mishap{}))
+		return e.First(e.undone(s, kind, usual, ", and it is declared to need no undo", deed{}, mishap{}))
 	}
-	before := len(e.found)
-	if err := e.try(e.undone(s, kind, usual, ", and it was undone", deed{}, mishap{})); err != nil || len(e.found) > before {
+	before := len(e.Found)
+	if err := e.First(e.undone(s, kind, usual, ", and it was undone", deed{}, mishap{})); err != nil || len(e.Found) > before {
 		return err
 	}
 	for _, plots := range e.setbacks(s, usual) {
-		if err := e.first(plots...); err != nil {
+		if err := e.First(plots...); err != nil {
 			return err
 		}
 	}
@@ -95,18 +77,18 @@ func (e *explorer) backward(s saga.Progress) error {
 
 // setbacks are the plots around the undo of a step, those that show the same together.
 func (e *explorer) setbacks(s saga.Progress, usual retreat) [][]plot {
-	undo := deed{undo: true, n: 1}
+	undo := deed{Name: s.Step, Operation: branch.Undo, N: 1}
 	return [][]plot{{
 		e.undone(s, UndoNeedsOutput, fromDoubt, ", and it was undone without its output", deed{}, mishap{}),
 		e.undone(s, UndoNeedsOutput, fromAfar, ", and it was undone without its output", deed{}, mishap{}),
 	}, {
-		e.undone(s, UndoNotIdempotent, usual, ", the answer of its undo was lost, and that was called again", undo, lost),
-		e.undone(s, UndoNotIdempotent, usual, ", and its undo arrived twice", undo, mishap{twice: true}),
+		e.undone(s, UndoNotIdempotent, usual, ", the answer of its undo was lost, and that was called again", undo, rehearsal.Lost),
+		e.undone(s, UndoNotIdempotent, usual, ", and its undo arrived twice", undo, mishap{Twice: true}),
 	}, {
-		e.undone(s, MissingUndo, usual, ", and its undo arrived only when it was called again", undo, gone),
+		e.undone(s, MissingUndo, usual, ", and its undo arrived only when it was called again", undo, rehearsal.Gone),
 	}, {
-		e.undone(s, LateActionAccepted, usual, ", it was undone, and then it arrived once more", undo, mishap{late: true}),
-		e.undone(s, LateActionAccepted, fromAfar, ", it was undone, and only then it arrived", undo, mishap{late: true}),
+		e.undone(s, LateActionAccepted, usual, ", it was undone, and then it arrived once more", undo, mishap{Late: true}),
+		e.undone(s, LateActionAccepted, fromAfar, ", it was undone, and only then it arrived", undo, mishap{Late: true}),
 	}}
 }
 
@@ -119,16 +101,16 @@ func (e *explorer) last(s saga.Progress) bool {
 // behind it or beside it is refused, so that only what the step itself did is looked at.
 func (e *explorer) undone(s saga.Progress, kind Kind, how retreat, words string, which deed, m mishap) plot {
 	stages := e.stages()
-	return plot{words: fmt.Sprintf(how.words, s.Step) + words, kind: kind, step: s.Step, alone: true,
-		fate: func(step string, d deed) mishap {
-			stage, known := stages[step]
+	return plot{Words: fmt.Sprintf(how.words, s.Step) + words, Kind: kind, Name: s.Step, Alone: true,
+		Fate: func(d deed) mishap {
+			stage, known := stages[d.Name]
 			switch {
-			case step == s.Step && d.undo && d == which:
+			case d == which:
 				return m
-			case step == s.Step && !d.undo:
-				return how.fate(d.n)
-			case !d.undo && (!known || stage >= s.Stage):
-				return refused
+			case d.Name == s.Step && d.Operation == branch.Do:
+				return how.fate(d.N)
+			case d.Operation == branch.Do && (!known || stage >= s.Stage):
+				return rehearsal.Refused
 			}
 			return mishap{}
 		}}
@@ -151,10 +133,10 @@ func (e *explorer) refusals() (plots []plot) {
 		if s.Stage > e.pivotAt() || i > 0 && e.steps[i-1].Stage == s.Stage {
 			continue
 		}
-		plots = append(plots, plot{words: s.Step + " was refused", kind: MissingUndo,
-			fate: func(step string, d deed) mishap {
-				if stage, known := stages[step]; !d.undo && (!known || stage >= s.Stage) {
-					return refused
+		plots = append(plots, plot{Words: s.Step + " was refused", Kind: MissingUndo,
+			Fate: func(d deed) mishap {
+				if stage, known := stages[d.Name]; d.Operation == branch.Do && (!known || stage >= s.Stage) {
+					return rehearsal.Refused
 				}
 				return mishap{}
 			}})

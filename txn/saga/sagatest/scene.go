@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -59,8 +58,7 @@ func Findings[I any](t *testing.T, scene func() Scene[I]) ([]Finding, error) {
 	if scene == nil {
 		return nil, errors.New("explore a saga: there is no scene; give a function that makes one")
 	}
-	e := &explorer{t: t, build: func() set { return built(scene()) }}
-	found, err := e.explore()
+	found, err := newExplorer(t, func() set { return built(scene()) }).explore()
 	if err != nil {
 		return found, fmt.Errorf("explore a saga: %w", err)
 	}
@@ -95,12 +93,4 @@ func built[I any](s Scene[I]) set {
 		},
 		snapshot: s.Snapshot, ignore: s.Ignore, realTime: s.RealTime, limit: s.Limit,
 	}
-}
-
-// look is the lines of a snapshot that count.
-func (s set) look() ([]string, error) {
-	if s.snapshot == nil {
-		return nil, errors.New("the scene has no Snapshot; give it a function that shows its world")
-	}
-	return rehearsal.Lines(s.snapshot(), s.ignore)
 }

@@ -7,8 +7,8 @@ import (
 	"sync"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 )
 
 // A World is values by keys, on which fakes of participants are built. It is in memory,

@@ -98,10 +98,10 @@ func worldly(define func(w *World) saga.Definition[int]) func() Scene[int] {
 // explored is what exploring finds, and in how many runs.
 func explored(t *testing.T, scene func() Scene[int]) ([]Finding, int) {
 	t.Helper()
-	e := &explorer{t: t, build: func() set { return built(scene()) }}
+	e := newExplorer(t, func() set { return built(scene()) })
 	found, err := e.explore()
 	ok(t, err)
-	return found, e.runs
+	return found, e.Runs
 }
 
 func TestWorldHasOneEffectForAKey(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 )
 
 // does is a call as an engine makes it.
@@ -29,25 +29,16 @@ func (r *run) call(ctx context.Context, c branch.Call, do does) (any, error) {
 		return hold, err
 	}
 	m := r.begin(ctx, c, do)
-	r.await(ctx, func() bool { return r.tried(m.after) })
+	r.await(ctx, func() bool { return r.tried(m.After) })
 	defer r.turn(ctx, c.Branch)()
-	name := fmt.Sprintf("the %s of %s", c.Operation, c.Branch)
-	at := rehearsal.Point{Words: "before it called " + name, Name: c.Branch, Operation: string(c.Operation)}
-	if err := r.life.Pass(at); err != nil {
-		return nil, err
-	}
-	hold, err := r.deliver(ctx, c, do, m)
-	at.Words = "before it heard the answer of " + name
-	if err := r.life.Pass(at); err != nil {
-		return nil, err
-	}
-	return hold, err
+	at := rehearsal.Point{Words: fmt.Sprintf("the %s of %s", c.Operation, c.Branch), Name: c.Branch, Operation: c.Operation}
+	return rehearsal.Between(r.Life, at, func() (any, error) { return r.deliver(ctx, c, do, m) })
 }
 
 // turn has calls follow each other in a run with a crash, those that are made at once in
 // the order of their branches: so it is known what a crash is in the midst of.
 func (r *run) turn(ctx context.Context, branch string) (end func()) {
-	if r.crash == 0 {
+	if r.Crash == 0 {
 		return func() {}
 	}
 	pause(ctx, time.Duration(1+slices.Index(r.branches, branch))*time.Millisecond)
@@ -60,20 +51,15 @@ func (r *run) turn(ctx context.Context, branch string) (end func()) {
 }
 
 // begin counts a call, and returns its mishap.
-func (r *run) begin(ctx context.Context, c branch.Call, do does) (m mishap) {
-	d := deed{c.Branch, c.Operation, 1}
-	r.mu.Lock()
-	r.calls[deed{c.Branch, c.Operation, 0}]++
-	d.n = r.calls[deed{c.Branch, c.Operation, 0}]
-	r.last = c.Branch
-	r.mu.Unlock()
-	if r.fate != nil {
-		m = r.fate(r, d)
+func (r *run) begin(ctx context.Context, c branch.Call, do does) mishap {
+	d, m := r.Begin(c.Branch, c.Operation)
+	if r.Tardy && c.Operation == branch.Confirm && !r.isSwept() {
+		m = rehearsal.Gone
 	}
-	if d == (deed{r.branch, branch.Try, 1}) {
+	if d == (deed{Name: r.Name, Operation: branch.Try, N: 1}) {
 		r.try = func() { _, _ = rehearsal.Late(ctx, do) }
-		if r.alone {
-			r.before, r.seenBefore = r.see(), r.visible()
+		if r.Alone {
+			r.Before, r.seenBefore = r.See(), r.visible()
 		}
 	}
 	return m
@@ -81,26 +67,19 @@ func (r *run) begin(ctx context.Context, c branch.Call, do does) (m mishap) {
 
 // deliver makes a call as often as it arrives.
 func (r *run) deliver(ctx context.Context, c branch.Call, do does, m mishap) (hold any, err error) {
-	if m.rival {
+	if m.Rival {
 		r.compete(ctx)
 	}
-	if !m.absent {
-		hold, err = rehearsal.Guarded(ctx, do)
-		r.answered(c, err)
-		if m.twice {
-			_, again := rehearsal.Guarded(ctx, do)
-			r.answered(c, again)
-		}
-	}
+	hold, err = rehearsal.Deliver(ctx, m, do, func(err error) { r.answered(c, err) })
 	r.look(c)
-	if m.late && err == nil {
+	if m.Late && err == nil {
 		r.arrive()
 	}
-	if m.quits {
+	if m.Quits {
 		r.quit()
 	}
-	if m.answer != nil {
-		return nil, m.answer
+	if m.Answer != nil {
+		return nil, m.Answer
 	}
 	return hold, err
 }
@@ -108,8 +87,8 @@ func (r *run) deliver(ctx context.Context, c branch.Call, do does, m mishap) (ho
 // arrive has the first try of the branch arrive late.
 func (r *run) arrive() {
 	r.try()
-	if r.alone {
-		r.late = r.see()
+	if r.Alone {
+		r.Late = r.See()
 	}
 }
 
@@ -126,10 +105,10 @@ func (r *run) await(ctx context.Context, is func() bool) {
 
 // compete has another process run the same, once; others that come meanwhile wait for it.
 func (r *run) compete(ctx context.Context) {
-	r.mu.Lock()
+	r.Mu.Lock()
 	first := !r.competed
 	r.competed = true
-	r.mu.Unlock()
+	r.Mu.Unlock()
 	if first {
 		r.rival()
 		close(r.rivalled)

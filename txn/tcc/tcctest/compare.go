@@ -3,8 +3,8 @@ package tcctest
 import (
 	"fmt"
 
-	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -14,19 +14,19 @@ func (r *run) compare(f *Finding, reference []string) *Finding {
 	switch {
 	case r.competed:
 		return r.rivals(f, reference)
-	case r.alone && state == tcc.Confirmed:
+	case r.Alone && state == tcc.Confirmed:
 		f.Kind, f.Problem = NeverReached, "Run has gone on though its context had ended, so it was confirmed, and the cancellation never called"
 		return f
-	case r.alone && state == tcc.Cancelled:
-		return differing(f, "the transaction was cancelled, and the branch has left the world changed", r.before, r.after)
-	case state == tcc.Cancelled && r.branch != "" && r.delivered() < 2:
+	case r.Alone && state == tcc.Cancelled:
+		return differing(f, "the transaction was cancelled, and the branch has left the world changed", r.Before, r.After)
+	case state == tcc.Cancelled && r.Name != "" && r.Delivered(branch.Try) < 2:
 		return nil // it is given up at once, and was not repeated
 	case state == tcc.Confirmed && reference != nil:
-		return differing(f, "the transaction was confirmed, and the world is not as it is after an undisturbed one", reference, r.final)
+		return differing(f, "the transaction was confirmed, and the world is not as it is after an undisturbed one", reference, r.Final)
 	case state == tcc.Cancelled:
-		return differing(f, "the transaction was cancelled, and the world is not as it was", r.initial, r.final)
-	case state == "" && r.abandon:
-		return differing(f, r.unasked(), r.initial, r.final)
+		return differing(f, "the transaction was cancelled, and the world is not as it was", r.Initial, r.Final)
+	case state == "" && r.Abandon:
+		return differing(f, r.unasked(), r.Initial, r.Final)
 	}
 	return nil
 }
@@ -43,22 +43,12 @@ func (r *run) unasked() string {
 // rivals compares the world with that after one transaction, if the other one got
 // nothing; what both lead to is for the invariant to say.
 func (r *run) rivals(f *Finding, reference []string) *Finding {
-	for _, a := range r.answers {
-		if a.transaction != id && a.operation == branch.Confirm {
+	for _, a := range r.Answers {
+		if a.Transaction != id && a.Operation == branch.Confirm {
 			return nil
 		}
 	}
-	return differing(f, "somebody else got nothing, and the world is not as it is after an undisturbed transaction alone", reference, r.final)
-}
-
-// delivered is how often the try of the branch arrived.
-func (r *run) delivered() (n int) {
-	for _, a := range r.answers {
-		if a.branch == r.branch && a.operation == branch.Try {
-			n++
-		}
-	}
-	return n
+	return differing(f, "somebody else got nothing, and the world is not as it is after an undisturbed transaction alone", reference, r.Final)
 }
 
 // differing is the finding if two looks at the world differ; without the second there

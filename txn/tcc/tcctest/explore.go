@@ -6,56 +6,72 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/interlock-dev/interlock/internal/rehearsal"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
 // explorer plays one scene.
 type explorer struct {
-	t         *testing.T
-	scene     func() Scene
-	realTime  bool
-	sweeps    bool
-	shows     bool
-	initial   []string // the world before a transaction
-	reference []string // and after one that was confirmed
-	branches  []string
-	found     []Finding
-	runs      int
+	rehearsal.Explorer[Kind, Finding, *run]
+	sweeps, shows bool
+	branches      []string
+}
+
+func newExplorer(t *testing.T, scene func() Scene) *explorer {
+	s, e := scene(), &explorer{}
+	e.T, e.RealTime, e.sweeps, e.shows = t, s.RealTime, s.Sweep != nil, s.Visible != nil
+	e.New = func(p plot) *run {
+		return &run{Trial: rehearsal.Trial[Kind]{Plot: p}, scene: scene, branches: e.branches}
+	}
+	e.Key = func(f Finding) (Kind, string) { return f.Kind, f.Branch }
+	return e
 }
 
 // explore plays all plots.
 func (e *explorer) explore() ([]Finding, error) {
-	s := e.scene()
-	e.realTime, e.sweeps, e.shows = s.RealTime, s.Sweep != nil, s.Visible != nil
 	if over, err := e.undisturbed(); over || err != nil {
-		return e.found, err
+		return e.Found, err
 	}
 	for _, b := range e.branches {
 		if err := e.branch(b); err != nil {
-			return e.found, err
+			return e.Found, err
 		}
 	}
-	return e.found, e.together()
+	return e.Found, e.together()
+}
+
+// undisturbed learns what is to be expected of the transaction. It is over if that does
+// not end by itself, or not with all of its resources.
+func (e *explorer) undisturbed() (over bool, err error) {
+	p := plot{Words: "nothing goes wrong"}
+	first, over, err := e.Undisturbed(p)
+	if over || err != nil {
+		return over, err
+	}
+	e.branches = slices.Compact(slices.Sorted(slices.Values(first.tries)))
+	for _, resource := range first.unreached() {
+		e.Keep(&Finding{Kind: NeverReached, Branch: resource, Scenario: p.Words, Problem: "no branch of the transaction is one of this resource"})
+	}
+	return false, nil
 }
 
 // branch plays what can befall one branch.
 func (e *explorer) branch(b string) error {
 	for _, plots := range e.forward(b) {
-		if err := e.first(plots...); err != nil {
+		if err := e.First(plots...); err != nil {
 			return err
 		}
 	}
 	plain, others := e.backward(b)
-	before := len(e.found)
-	if err := e.first(plain); err != nil || len(e.found) > before {
+	before := len(e.Found)
+	if err := e.First(plain); err != nil || len(e.Found) > before {
 		return err
 	}
 	for _, plots := range others {
-		if plots[0].kind == TryVisible && !e.shows {
+		if plots[0].Kind == TryVisible && !e.shows {
 			continue
 		}
-		if err := e.first(plots...); err != nil {
+		if err := e.First(plots...); err != nil {
 			return err
 		}
 	}
@@ -65,25 +81,25 @@ func (e *explorer) branch(b string) error {
 // together plays what befalls all branches at once. It is over with the first finding:
 // the rest would show the same once more.
 func (e *explorer) together() error {
-	plots := append([]plot{{words: "all goes well", kind: OutcomeDiffers}}, e.refusals()...)
+	plots := append([]plot{{Words: "all goes well", Kind: OutcomeDiffers}}, e.refusals()...)
 	whole := append(slices.Clone(plots[1:]), rivalry())
 	if e.sweeps {
 		whole = append(whole, tardiness())
 	}
 	for _, p := range whole {
-		if len(e.found) > 0 {
+		if len(e.Found) > 0 {
 			return nil
 		}
-		if err := e.first(p); err != nil {
+		if err := e.First(p); err != nil {
 			return err
 		}
 	}
 	for _, p := range plots {
-		for _, p.abandon = range []bool{false, true} {
-			if p.abandon && !e.sweeps {
+		for _, p.Abandon = range []bool{false, true} {
+			if p.Abandon && !e.sweeps {
 				continue
 			}
-			if err := e.crashes(p); err != nil {
+			if err := e.Crashes(p); err != nil {
 				return err
 			}
 		}
@@ -91,37 +107,8 @@ func (e *explorer) together() error {
 	return nil
 }
 
-// undisturbed plays the transaction twice, and learns what is to be expected of it. It
-// is over if it does not end by itself, or not with all of its resources.
-func (e *explorer) undisturbed() (over bool, err error) {
-	p := plot{words: "nothing goes wrong"}
-	first := e.play(p)
-	if first.err != nil {
-		return true, first.err
-	}
-	if e.keep(first.judge(nil)); len(e.found) > 0 {
-		return true, nil
-	}
-	if err := first.plain(); err != nil {
-		return true, err
-	}
-	e.initial, e.reference = first.initial, first.final
-	second := e.play(p)
-	if second.err != nil {
-		return true, second.err
-	}
-	if text := rehearsal.Diff(e.reference, second.final); text != "" || second.outcome.State != tcc.Confirmed {
-		return true, fmt.Errorf("two undisturbed runs differ (make each scene afresh, or Ignore what differs):\n%s", text)
-	}
-	e.branches = slices.Compact(slices.Sorted(slices.Values(first.tries)))
-	for _, resource := range first.unreached() {
-		e.keep(&Finding{Kind: NeverReached, Branch: resource, Scenario: p.words, Problem: "no branch of the transaction is one of this resource"})
-	}
-	return false, nil
-}
-
-// plain is why the undisturbed run is none to go by.
-func (r *run) plain() error {
+// Plain is why the undisturbed run is none to go by.
+func (r *run) Plain() error {
 	switch {
 	case r.outcome.State != tcc.Confirmed:
 		return fmt.Errorf("undisturbed, the transaction has to be confirmed, and is %q: %w", r.outcome.State, errors.Join(r.said, errors.New(r.outcome.Reason)))
@@ -129,52 +116,4 @@ func (r *run) plain() error {
 		return fmt.Errorf("undisturbed, the transaction is confirmed, and Run has told: %w", r.said)
 	}
 	return nil
-}
-
-// first plays plots until one of them shows something.
-func (e *explorer) first(plots ...plot) error {
-	before := len(e.found)
-	for _, p := range plots {
-		r := e.play(p)
-		if err := e.same(r); err != nil {
-			return err
-		}
-		if e.keep(r.judge(e.reference)); len(e.found) > before {
-			return nil
-		}
-	}
-	return nil
-}
-
-// crashes plays a plot with an engine that crashes at each point.
-func (e *explorer) crashes(p plot) error {
-	for p.crash = 1; len(e.found) == 0; p.crash++ {
-		r := e.play(p)
-		if err := e.same(r); err != nil {
-			return err
-		}
-		if r.crashedAt == nil && !r.hangs {
-			return nil
-		}
-		e.keep(r.judge(e.reference))
-	}
-	return nil
-}
-
-// same is an error if a run had nothing to go by.
-func (e *explorer) same(r *run) error {
-	if r.err != nil {
-		return r.err
-	}
-	if text := rehearsal.Diff(e.initial, r.initial); text != "" {
-		return fmt.Errorf("the worlds of two scenes differ before anything was done (make each afresh):\n%s", text)
-	}
-	return nil
-}
-
-// keep keeps the first finding of each kind and branch.
-func (e *explorer) keep(f *Finding) {
-	if f != nil && !slices.ContainsFunc(e.found, func(g Finding) bool { return g.Kind == f.Kind && g.Branch == f.Branch }) {
-		e.found = append(e.found, *f)
-	}
 }

@@ -1,6 +1,6 @@
 package tcctest
 
-import "github.com/interlock-dev/interlock/internal/rehearsal"
+import "github.com/interlock-dev/interlock/txn/internal/rehearsal"
 
 // Kind is what is wrong with a resource, or with the transaction.
 type Kind string

@@ -3,13 +3,12 @@ package tcctest
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
-	"github.com/interlock-dev/interlock/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/coordinator"
-	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -19,61 +18,38 @@ const (
 	rivalID = "explored by another"
 )
 
-var errUp = errors.New("the time of the run is up")
-
 // live is one engine from its start to its crash, to the end of the transaction, or
 // until the time of the run is up.
 func (r *run) live(store *memory.Journal, n int64) error {
-	ctx, stop := context.WithTimeoutCause(context.Background(), r.limit(), errUp)
-	defer stop()
-	ctx, r.life.End = context.WithCancelCause(ctx)
-	defer r.life.End(nil)
-	ready := make(chan struct{})
-	m, c, closed, err := r.engine(rehearsal.Journal{Journal: store, Life: r.life, Serving: sync.OnceFunc(func() { close(ready) })})
-	if err != nil {
+	var m *tcc.Engine
+	open := func(_ context.Context, j rehearsal.Journal) (c *coordinator.Coordinator, closed func(), err error) {
+		m, c, closed, err = r.engine(j)
+		return c, closed, err
+	}
+	_, err := r.Live(n, r.limit(), r.Limit, rehearsal.Journal{Journal: store}, open, func(ctx context.Context) { r.drive(ctx, m, n) })
+	if err != nil || r.Hangs {
 		return err
-	}
-	defer closed()
-	owner, err := rehearsal.Grant(ctx, n)
-	if err != nil {
-		return err
-	}
-	served := make(chan error, 1)
-	go func() { served <- c.Serve(ctx, owner, 0) }()
-	select {
-	case <-ready:
-	case <-ctx.Done():
-	}
-	r.drive(ctx, m, n)
-	r.life.End(nil)
-	select {
-	case <-served:
-	case <-time.After(r.Limit):
-		r.hangs = true
-	}
-	if r.hangs {
-		return nil
 	}
 	return r.read(store)
 }
 
 // drive has the transaction run, or only swept, and waits for its end.
 func (r *run) drive(ctx context.Context, m *tcc.Engine, n int64) {
-	if r.abandon && n > 1 {
+	if r.Abandon && n > 1 {
 		r.sweeps(ctx, m)
 	} else {
 		r.begins(ctx, m)
 	}
-	if r.tardy && !r.hangs {
+	if r.Tardy && !r.Hangs {
 		r.sweeps(ctx, m)
 	}
-	r.mu.Lock()
+	r.Mu.Lock()
 	r.swept = true
-	r.mu.Unlock()
-	if !r.hangs {
+	r.Mu.Unlock()
+	if !r.Hangs {
 		_, _ = m.Wait(ctx, id)
 	}
-	if r.tardy && !r.hangs {
+	if r.Tardy && !r.Hangs {
 		r.sweeps(ctx, m)
 	}
 }
@@ -98,11 +74,11 @@ func (r *run) begins(ctx context.Context, m *tcc.Engine) {
 		select {
 		case r.said = <-done:
 		case <-time.After(r.Limit):
-			r.hangs = true
+			r.Hangs = true
 		}
 	}
 	switch {
-	case r.hangs || r.life.Crashed() != nil: // nobody has heard it
+	case r.Hangs || r.Life.Crashed() != nil: // nobody has heard it
 	case r.said == nil:
 		r.told = append(r.told, tcc.Confirm)
 	case errors.Is(r.said, tcc.ErrCancelled):
@@ -111,30 +87,21 @@ func (r *run) begins(ctx context.Context, m *tcc.Engine) {
 }
 
 // engine makes the engine of a journal, which serves nothing yet.
-func (r *run) engine(store rehearsal.Journal) (*tcc.Engine, *coordinator.Coordinator, func(), error) {
-	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: rehearsal.Patience})
+func (r *run) engine(j driver.Journal) (*tcc.Engine, *coordinator.Coordinator, func(), error) {
+	c, closed, err := rehearsal.Open(j, coordinator.Options{Poll: r.limit() / 1000}, r.RealTime)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	closed := func() { _ = j.Close() }
-	o := coordinator.Options{Poll: r.limit() / 1000, Random: func() float64 { return 0.5 }}
-	if r.RealTime {
-		o.Random = func() float64 { return 0 }
+	m, err := tcc.New(c, r.Options, r.stage.defined...)
+	if err != nil {
+		closed()
 	}
-	c, err := coordinator.New(j, &o)
-	if err == nil {
-		var m *tcc.Engine
-		if m, err = tcc.New(c, r.Options, r.stage.defined...); err == nil {
-			return m, c, closed, nil
-		}
-	}
-	closed()
-	return nil, nil, nil, err
+	return m, c, closed, err
 }
 
 // read is how the transaction stands by its journal.
 func (r *run) read(store *memory.Journal) error {
-	m, _, closed, err := r.engine(rehearsal.Journal{Journal: store, Life: &rehearsal.Life{}})
+	m, _, closed, err := r.engine(store)
 	if err != nil {
 		return err
 	}

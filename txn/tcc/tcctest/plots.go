@@ -6,49 +6,28 @@ import (
 	"slices"
 
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 )
 
-var (
-	errLost    = errors.New("tcctest: the answer is lost")
-	errGone    = errors.New("tcctest: nobody answers")
-	errRefused = errors.New("tcctest: it is refused")
-	errQuit    = errors.New("tcctest: its caller has given up")
-)
-
-// What befalls calls.
-var (
-	refused = mishap{absent: true, answer: branch.Fail(errRefused)}
-	lost    = mishap{answer: branch.Unknown(errLost)}
-	gone    = mishap{absent: true, answer: branch.Unknown(errGone)}
-)
-
-// only is a fate that befalls one call.
-func only(which deed, m mishap) func(*run, deed) mishap {
-	return func(_ *run, d deed) mishap {
-		if d == which {
-			return m
-		}
-		return mishap{}
-	}
-}
+var errQuit = errors.New("tcctest: its caller has given up")
 
 // forward repeats the try and the confirmation of a branch: plots that show the same
 // together.
 func (e *explorer) forward(b string) [][]plot {
-	try, confirm := deed{b, branch.Try, 1}, deed{b, branch.Confirm, 1}
+	try, confirm := deed{Name: b, Operation: branch.Try, N: 1}, deed{Name: b, Operation: branch.Confirm, N: 1}
 	once := func(kind Kind, which deed, m mishap, words string) plot {
-		return plot{words: fmt.Sprintf(words, b), kind: kind, branch: b, fate: only(which, m)}
+		return plot{Words: fmt.Sprintf(words, b), Kind: kind, Name: b, Fate: rehearsal.Only(which, m)}
 	}
 	return [][]plot{{
-		once(TryNotIdempotent, try, lost, "the answer of the try of %s was lost, and it was tried again"),
-		once(TryNotIdempotent, try, mishap{twice: true}, "the try of %s arrived twice"),
-		once(TryNotIdempotent, confirm, mishap{late: true}, "%s was confirmed, and then its try arrived once more"),
+		once(TryNotIdempotent, try, rehearsal.Lost, "the answer of the try of %s was lost, and it was tried again"),
+		once(TryNotIdempotent, try, mishap{Twice: true}, "the try of %s arrived twice"),
+		once(TryNotIdempotent, confirm, mishap{Late: true}, "%s was confirmed, and then its try arrived once more"),
 	}, {
-		once(ConfirmNotIdempotent, confirm, lost, "the answer of the confirmation of %s was lost, and it was called again"),
-		once(ConfirmNotIdempotent, confirm, mishap{twice: true}, "the confirmation of %s arrived twice"),
+		once(ConfirmNotIdempotent, confirm, rehearsal.Lost, "the answer of the confirmation of %s was lost, and it was called again"),
+		once(ConfirmNotIdempotent, confirm, mishap{Twice: true}, "the confirmation of %s arrived twice"),
 	}, {
-		once(OutcomeDiffers, try, gone, "the try of %s arrived only when it was called again"),
-		once(OutcomeDiffers, confirm, gone, "the confirmation of %s arrived only when it was called again"),
+		once(OutcomeDiffers, try, rehearsal.Gone, "the try of %s arrived only when it was called again"),
+		once(OutcomeDiffers, confirm, rehearsal.Gone, "the confirmation of %s arrived only when it was called again"),
 	}}
 }
 
@@ -60,8 +39,8 @@ type retreat struct {
 
 var (
 	fromHold  = retreat{"%s was tried, and then %s", mishap{}}
-	fromDoubt = retreat{"%s was tried and the answer lost for good, and then %s", lost}
-	fromAfar  = retreat{"the try of %s did not arrive, which nobody knew, and then %s", gone}
+	fromDoubt = retreat{"%s was tried and the answer lost for good, and then %s", rehearsal.Lost}
+	fromAfar  = retreat{"the try of %s did not arrive, which nobody knew, and then %s", rehearsal.Gone}
 )
 
 // backward has a branch cancelled, and lets things befall its cancellation: the first
@@ -76,13 +55,13 @@ func (e *explorer) backward(b string) (plain plot, others [][]plot) {
 	}, {
 		e.cancelled(b, EmptyCancel, fromAfar, "it was cancelled without its hold", none),
 	}, {
-		e.cancelled(b, CancelNotIdempotent, fromHold, "the answer of its cancellation was lost, and that was called again", lost),
-		e.cancelled(b, CancelNotIdempotent, fromHold, "its cancellation arrived twice", mishap{twice: true}),
+		e.cancelled(b, CancelNotIdempotent, fromHold, "the answer of its cancellation was lost, and that was called again", rehearsal.Lost),
+		e.cancelled(b, CancelNotIdempotent, fromHold, "its cancellation arrived twice", mishap{Twice: true}),
 	}, {
-		e.cancelled(b, CancelIncomplete, fromHold, "its cancellation arrived only when it was called again", gone),
+		e.cancelled(b, CancelIncomplete, fromHold, "its cancellation arrived only when it was called again", rehearsal.Gone),
 	}, {
-		e.cancelled(b, LateTryAccepted, fromHold, "it was cancelled, and then its try arrived once more", mishap{late: true}),
-		e.cancelled(b, LateTryAccepted, fromAfar, "it was cancelled, and only then its try arrived", mishap{late: true}),
+		e.cancelled(b, LateTryAccepted, fromHold, "it was cancelled, and then its try arrived once more", mishap{Late: true}),
+		e.cancelled(b, LateTryAccepted, fromAfar, "it was cancelled, and only then its try arrived", mishap{Late: true}),
 	}}
 }
 
@@ -93,22 +72,22 @@ func (e *explorer) cancelled(b string, kind Kind, how retreat, words string, m m
 	if len(e.branches) == 1 {
 		reason = "its caller gave up"
 	}
-	return plot{words: fmt.Sprintf(how.words, b, reason) + ", and " + words, kind: kind, branch: b, alone: true,
-		fate: func(_ *run, d deed) mishap {
+	return plot{Words: fmt.Sprintf(how.words, b, reason) + ", and " + words, Kind: kind, Name: b, Alone: true,
+		Fate: func(d deed) mishap {
 			switch d {
-			case deed{b, branch.Try, 1}:
+			case deed{Name: b, Operation: branch.Try, N: 1}:
 				first := how.try
-				first.quits = len(e.branches) == 1
+				first.Quits = len(e.branches) == 1
 				return first
-			case deed{b, branch.Cancel, 1}:
+			case deed{Name: b, Operation: branch.Cancel, N: 1}:
 				return m
 			}
 			switch {
-			case d.operation == branch.Try && d.branch == b: // it may not come to be known
-				return gone
-			case d.operation == branch.Try:
-				no := refused
-				no.after = []string{b}
+			case d.Operation == branch.Try && d.Name == b: // it may not come to be known
+				return rehearsal.Gone
+			case d.Operation == branch.Try:
+				no := rehearsal.Refused
+				no.After = []string{b}
 				return no
 			}
 			return mishap{}
@@ -119,10 +98,10 @@ func (e *explorer) cancelled(b string, kind Kind, how retreat, words string, m m
 // cancelled together.
 func (e *explorer) refusals() (plots []plot) {
 	for _, b := range e.branches {
-		no := refused
-		no.after = slices.DeleteFunc(slices.Clone(e.branches), func(other string) bool { return other == b })
-		plots = append(plots, plot{words: "the try of " + b + " was refused", kind: CancelIncomplete, fate: func(_ *run, d deed) mishap {
-			if d.branch == b && d.operation == branch.Try {
+		no := rehearsal.Refused
+		no.After = slices.DeleteFunc(slices.Clone(e.branches), func(other string) bool { return other == b })
+		plots = append(plots, plot{Words: "the try of " + b + " was refused", Kind: CancelIncomplete, Fate: func(d deed) mishap {
+			if d.Name == b && d.Operation == branch.Try {
 				return no
 			}
 			return mishap{}
@@ -133,19 +112,11 @@ func (e *explorer) refusals() (plots []plot) {
 
 // rivalry is somebody else who wants the same when all is held.
 func rivalry() plot {
-	return plot{words: "all was tried, and before it was confirmed somebody else ran the same", kind: OutcomeDiffers,
-		fate: func(_ *run, d deed) mishap { return mishap{rival: d.operation == branch.Confirm && d.n == 1} }}
+	return plot{Words: "all was tried, and before it was confirmed somebody else ran the same", Kind: OutcomeDiffers,
+		Fate: func(d deed) mishap { return mishap{Rival: d.Operation == branch.Confirm && d.N == 1} }}
 }
 
 // tardiness is confirmations that do not arrive before the time of the holds is over.
 func tardiness() plot {
-	return plot{words: "it was decided to confirm, and the time of the holds was over before the confirmations arrived", kind: OutcomeDiffers, tardy: true,
-		fate: func(r *run, d deed) mishap {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if d.operation == branch.Confirm && !r.swept {
-				return gone
-			}
-			return mishap{}
-		}}
+	return plot{Words: "it was decided to confirm, and the time of the holds was over before the confirmations arrived", Kind: OutcomeDiffers, Tardy: true}
 }

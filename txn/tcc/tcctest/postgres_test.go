@@ -177,7 +177,7 @@ func expiry(t *testing.T, server *testbed.Server) {
 			db := databases.Open(t, server, databases.Pgx)
 			h := tcc.Holds[driver.SQL]{DB: db}
 			db.Do(t, h.Table.Create)
-			e := &explorer{t: t, scene: func() Scene {
+			e := newExplorer(t, func() Scene {
 				db.Exec(t, `delete from interlock_tcc`, `delete from interlock_tcc_hold`)
 				db.Do(t, func(ctx context.Context, tx driver.SQL) error { return h.Table.Set(ctx, tx, "room", 2) })
 				s := Scene{Sweep: c.sweep(h), RealTime: true, Limit: time.Minute, Options: &tcc.Options{Hold: 3 * time.Second, Retry: tcc.Policy{Max: time.Second}}}
@@ -195,16 +195,15 @@ func expiry(t *testing.T, server *testbed.Server) {
 					return fmt.Sprintf("%+v %v", is, err)
 				}
 				return s
-			}}
-			e.realTime = true
+			})
 			over, err := e.undisturbed()
 			ok(t, err)
-			abandoned := plot{words: "all goes well", kind: OutcomeDiffers, crash: 3, abandon: true} // before it decides
-			if ok(t, e.first(tardiness())); len(e.found) == 0 {
-				ok(t, e.first(abandoned))
+			abandoned := plot{Words: "all goes well", Kind: OutcomeDiffers, Crash: 3, Abandon: true} // before it decides
+			if ok(t, e.First(tardiness())); len(e.Found) == 0 {
+				ok(t, e.First(abandoned))
 			}
 			if kinds := slices.Collect(func(yield func(Kind) bool) {
-				for _, f := range e.found {
+				for _, f := range e.Found {
 					if t.Log(f); !yield(f.Kind) {
 						return
 					}

@@ -119,8 +119,7 @@ func Findings(t *testing.T, scene func() Scene) ([]Finding, error) {
 	if scene == nil {
 		return nil, errors.New("explore a transaction: there is no scene; give a function that makes one")
 	}
-	e := &explorer{t: t, scene: scene}
-	found, err := e.explore()
+	found, err := newExplorer(t, scene).explore()
 	if err != nil {
 		return found, fmt.Errorf("explore a transaction: %w", err)
 	}
@@ -146,8 +145,6 @@ func made(s Scene) (Scene, error) {
 	switch {
 	case s.Run == nil:
 		return s, errors.New("the scene has no Run; give it the function that runs the transaction")
-	case s.Snapshot == nil:
-		return s, errors.New("the scene has no Snapshot; give it a function that shows its world")
 	case s.stage == nil:
 		return s, errors.New("the scene has no resources; name them by Define")
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/interlock-dev/interlock/internal/rehearsal"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -18,7 +18,7 @@ func (r *run) sweeps(ctx context.Context, m *tcc.Engine) {
 	if !pause(ctx, hold+hold/10) {
 		return
 	}
-	before := r.see()
+	before := r.See()
 	_ = r.Sweep(ctx, func(context.Context, string, string) (tcc.Decision, error) { return "", errSilent })
 	r.unchanged(before)
 	const rounds = 3
@@ -31,7 +31,7 @@ func (r *run) sweeps(ctx context.Context, m *tcc.Engine) {
 			}
 			return d, err
 		})
-		if r.tardy || decision == tcc.Confirm {
+		if r.Tardy || decision == tcc.Confirm {
 			r.unchanged(before)
 		}
 		if !pause(ctx, hold/20) {
@@ -43,7 +43,7 @@ func (r *run) sweeps(ctx context.Context, m *tcc.Engine) {
 // unchanged notes what a sweep has changed that had to leave it alone.
 func (r *run) unchanged(before []string) {
 	if r.freed == "" {
-		r.freed = rehearsal.Diff(before, r.see())
+		r.freed = rehearsal.Diff(before, r.See())
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/interlock-dev/interlock/internal/rehearsal"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 )
 
 // A World is values by keys, on which fakes of participants are built. It is in memory,

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -176,10 +177,10 @@ func (r *room) snapshot() string {
 // explored is what exploring finds, and in how many runs.
 func explored(t *testing.T, scene func() Scene) ([]Finding, int) {
 	t.Helper()
-	e := &explorer{t: t, scene: scene}
+	e := newExplorer(t, scene)
 	found, err := e.explore()
 	ok(t, err)
-	return found, e.runs
+	return found, e.Runs
 }
 
 // call is the context of a call of a branch.
@@ -209,7 +210,7 @@ func TestWorldHoldsOnceForABranch(t *testing.T) {
 	if n, err := take("t", w); n != 4 || err != nil || w.Snapshot() != "sold: 1\nx: 4\n" {
 		t.Errorf("behind its confirmation: %d, %v, %q", n, err, w.Snapshot())
 	}
-	if err := w.Cancel(call("t", branch.Cancel), add(1)); !errors.Is(err, errConfirmed) || !(answer{err: err}).refuses() {
+	if err := w.Cancel(call("t", branch.Cancel), add(1)); !errors.Is(err, errConfirmed) || !(rehearsal.Answer{Err: err}).Refuses() {
 		t.Errorf("cancelled what is confirmed: %v", err)
 	}
 }
@@ -226,10 +227,10 @@ func TestWorldCancels(t *testing.T) {
 	}
 	ok(t, w.Cancel(call("empty", branch.Cancel), add(1)))
 	for _, id := range []string{"t", "empty"} {
-		if _, err := take(id, w); !(answer{err: err}).refuses() || !errors.Is(err, errBehind) || w.Snapshot() != "" {
+		if _, err := take(id, w); !(rehearsal.Answer{Err: err}).Refuses() || !errors.Is(err, errBehind) || w.Snapshot() != "" {
 			t.Errorf("%s behind its cancellation: %v, %q", id, err, w.Snapshot())
 		}
-		if err := w.Confirm(call(id, branch.Confirm), add(-1)); !(answer{err: err}).refuses() || w.Snapshot() != "" {
+		if err := w.Confirm(call(id, branch.Confirm), add(-1)); !(rehearsal.Answer{Err: err}).Refuses() || w.Snapshot() != "" {
 			t.Errorf("%s confirmed behind its cancellation: %v, %q", id, err, w.Snapshot())
 		}
 	}
@@ -297,7 +298,7 @@ func TestWorldSweeps(t *testing.T) {
 			t.Errorf("asked about %v: %s", asked, w.Get("x"))
 		}
 		_, err := Hold(call("over", branch.Try), w, time.Now(), func(v Values) (int, error) { return v.Add("x", -1), nil })
-		if !errors.Is(err, errLate) || !(answer{err: err}).refuses() || w.Get("x") != "-2" {
+		if !errors.Is(err, errLate) || !(rehearsal.Answer{Err: err}).Refuses() || w.Get("x") != "-2" {
 			t.Errorf("its time was over: %v", err)
 		}
 	})

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // ErrCrashed is what everything ends with in a coordinator that has crashed. It is not
@@ -21,8 +24,8 @@ const Patience = time.Second / 2
 // A Point is where a coordinator can crash.
 type Point struct {
 	Words     string
-	Name      string // of the step or branch of which a call is made or answered; empty at an append
-	Operation string // of that call
+	Name      string           // of the step or branch of which a call is made or answered; empty at an append
+	Operation branch.Operation // of that call
 }
 
 // A Life is that of a coordinator that crashes at one of the points that it passes:
@@ -103,4 +106,21 @@ func (j Journal) Append(ctx context.Context, appends []driver.Append) []error {
 		errs[i] = err
 	}
 	return errs
+}
+
+// Open makes a coordinator on a journal. closed ends it.
+func Open(j driver.Journal, o coordinator.Options, realTime bool) (c *coordinator.Coordinator, closed func(), err error) {
+	opened, err := journal.New(j, &journal.Options{Shards: 1, Patience: Patience})
+	if err != nil {
+		return nil, nil, err
+	}
+	o.Random = func() float64 { return 0.5 }
+	if realTime {
+		o.Random = func() float64 { return 0 }
+	}
+	closed = func() { _ = opened.Close() }
+	if c, err = coordinator.New(opened, &o); err != nil {
+		closed()
+	}
+	return c, closed, err
 }

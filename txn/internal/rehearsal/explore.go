@@ -1,0 +1,122 @@
+package rehearsal
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// Played is a [Trial] of a kit, with findings F.
+type Played[K ~string, F any] interface {
+	// Base is the trial that all kits have.
+	Base() *Trial[K]
+	// Play plays the transaction, in a world of its own.
+	Play()
+	// Judge says what it shows to be wrong; nil is nothing. Reference is the world after
+	// an undisturbed transaction; nil is not known yet.
+	Judge(reference []string) *F
+	// Plain is why the trial, which was undisturbed, is none to go by.
+	Plain() error
+}
+
+// An Explorer plays plots, and keeps the first finding of each kind and name.
+type Explorer[K ~string, F any, R Played[K, F]] struct {
+	T        *testing.T
+	RealTime bool // the trials run by the clock of the machine
+	New      func(Plot[K]) R
+	Key      func(F) (kind K, name string) // a finding without a kind is not kept
+
+	Initial   []string // the world before a transaction
+	Reference []string // and after one that was undisturbed
+	Found     []F
+	Runs      int
+}
+
+// Play plays a plot.
+func (e *Explorer[K, F, R]) Play(p Plot[K]) R {
+	e.Runs++
+	r := e.New(p)
+	if e.RealTime {
+		r.Play()
+		return r
+	}
+	if Bubble(e.T, r.Play) {
+		r.Base().Hangs = true
+	}
+	return r
+}
+
+// Undisturbed plays the transaction twice, and notes what is to be expected of it. It is
+// over if something was found.
+func (e *Explorer[K, F, R]) Undisturbed(p Plot[K]) (first R, over bool, err error) {
+	first = e.Play(p)
+	if err := first.Base().Err; err != nil {
+		return first, true, err
+	}
+	if e.Keep(first.Judge(nil)); len(e.Found) > 0 {
+		return first, true, nil
+	}
+	if err := first.Plain(); err != nil {
+		return first, true, err
+	}
+	e.Initial, e.Reference = first.Base().Initial, first.Base().Final
+	second := e.Play(p)
+	if err := second.Base().Err; err != nil {
+		return first, true, err
+	}
+	if text := Diff(e.Reference, second.Base().Final); text != "" || second.Plain() != nil {
+		return first, true, fmt.Errorf("two undisturbed runs differ (make each scene afresh, or Ignore what differs):\n%s", text)
+	}
+	return first, false, nil
+}
+
+// First plays plots until one of them shows something.
+func (e *Explorer[K, F, R]) First(plots ...Plot[K]) error {
+	before := len(e.Found)
+	for _, p := range plots {
+		if _, err := e.try(p); err != nil || len(e.Found) > before {
+			return err
+		}
+	}
+	return nil
+}
+
+// Crashes plays a plot with a coordinator that crashes at each point.
+func (e *Explorer[K, F, R]) Crashes(p Plot[K]) error {
+	for p.Crash = 1; len(e.Found) == 0; p.Crash++ {
+		r, err := e.try(p)
+		if err != nil || r.CrashedAt == nil && !r.Hangs {
+			return err
+		}
+	}
+	return nil
+}
+
+// try plays a plot, and keeps what it shows; one in which nothing crashed that should have
+// shows nothing.
+func (e *Explorer[K, F, R]) try(p Plot[K]) (*Trial[K], error) {
+	r := e.Play(p)
+	t := r.Base()
+	if t.Err != nil {
+		return t, t.Err
+	}
+	if text := Diff(e.Initial, t.Initial); text != "" {
+		return t, fmt.Errorf("the worlds of two scenes differ before anything was done (make each afresh):\n%s", text)
+	}
+	if p.Crash == 0 || t.CrashedAt != nil || t.Hangs {
+		e.Keep(r.Judge(e.Reference))
+	}
+	return t, nil
+}
+
+// Keep keeps a finding, unless there is one of its kind and name.
+func (e *Explorer[K, F, R]) Keep(f *F) {
+	if f == nil {
+		return
+	}
+	kind, name := e.Key(*f)
+	known := slices.ContainsFunc(e.Found, func(g F) bool { k, n := e.Key(g); return k == kind && n == name })
+	if kind != "" && !known {
+		e.Found = append(e.Found, *f)
+	}
+}

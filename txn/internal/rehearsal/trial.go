@@ -1,0 +1,163 @@
+package rehearsal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
+)
+
+// A Trial is a transaction that is played by a plot.
+type Trial[K ~string] struct {
+	Plot[K]
+	Show func() any             // the world
+	Skip func(line string) bool // which lines of it do not count; nil is none
+	Life *Life                  // of the present coordinator
+
+	Mu      sync.Mutex // guards what follows while calls are made
+	calls   map[Deed]int
+	Answers []Answer
+	Last    string // the step or branch of the last call
+	Err     error  // why there is nothing to judge
+
+	Initial, Before, After, Late, Final []string // the world, and that around what is alone
+	Hangs                               bool     // what was called does not return
+	CrashedAt                           *Point
+}
+
+// An Answer is what a function of the user's has returned.
+type Answer struct {
+	Transaction, Name string
+	Operation         branch.Operation
+	Err               error
+}
+
+// Refuses reports whether it says that it never will.
+func (a Answer) Refuses() bool {
+	class, _ := branch.ClassOf(a.Err)
+	return a.Err != nil && class == branch.ClassFail
+}
+
+// Base is the trial itself.
+func (r *Trial[K]) Base() *Trial[K] { return r }
+
+// See is the world as it is.
+func (r *Trial[K]) See() []string { return r.Lines(r.Show) }
+
+// Lines is what show shows.
+func (r *Trial[K]) Lines(show func() any) (lines []string) {
+	err := errors.New("the scene has no Snapshot; give it a function that shows its world")
+	if show != nil {
+		lines, err = Lines(show(), r.Skip)
+	}
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	if r.Err == nil {
+		r.Err = err
+	}
+	return lines
+}
+
+// Begin counts a call, and returns its mishap.
+func (r *Trial[K]) Begin(name string, o branch.Operation) (d Deed, m Mishap) {
+	r.Mu.Lock()
+	if r.calls == nil {
+		r.calls = map[Deed]int{}
+	}
+	d = Deed{Name: name, Operation: o}
+	r.calls[d]++
+	d.N = r.calls[d]
+	r.Last = name
+	r.Mu.Unlock()
+	if r.Fate != nil {
+		m = r.Fate(d)
+	}
+	return d, m
+}
+
+// Answered notes an answer.
+func (r *Trial[K]) Answered(a Answer) {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	r.Answers = append(r.Answers, a)
+}
+
+// Delivered is how often an operation of the step or branch of the plot arrived.
+func (r *Trial[K]) Delivered(o branch.Operation) (n int) {
+	for _, a := range r.Answers {
+		if a.Name == r.Name && a.Operation == o {
+			n++
+		}
+	}
+	return n
+}
+
+// Unended says why a transaction that is as state says has not ended; name is that of
+// the call that failed last, if the last one did.
+func (r *Trial[K]) Unended(state string) (name, problem string) {
+	if r.Hangs {
+		return "", "a call does not return when its context ends, or leaves a goroutine that waits for ever"
+	}
+	if i := len(r.Answers) - 1; i >= 0 && r.Answers[i].Err != nil {
+		return r.Answers[i].Name, fmt.Sprintf("%s, and the last call said: %v", state, r.Answers[i].Err)
+	}
+	return "", state
+}
+
+// Lives has coordinators drive the transaction until one does not crash.
+func (r *Trial[K]) Lives(live func(n int64) error) {
+	if r.Initial = r.See(); r.Err != nil {
+		return
+	}
+	for n := int64(1); r.Err == nil && !r.Hangs; n++ {
+		r.Life = &Life{}
+		if n == 1 {
+			r.Life.Chosen = r.Crash
+		}
+		if r.Err = live(n); r.Err != nil || r.Life.Crashed() == nil {
+			break
+		}
+		r.CrashedAt = r.Life.Crashed()
+	}
+	r.Final = r.See()
+}
+
+// Live is the n-th coordinator, which open makes, from its start until drive has returned.
+// drive has a context that ends with the coordinator, and after the limit. What then does
+// not end within patience hangs. cause is why the coordinator has ended.
+func (r *Trial[K]) Live(n int64, limit, patience time.Duration, j Journal,
+	open func(ctx context.Context, j Journal) (*coordinator.Coordinator, func(), error), drive func(ctx context.Context)) (cause, err error) {
+	ctx, stop := context.WithTimeoutCause(context.Background(), limit, errors.New("the time of the run is up"))
+	defer stop()
+	ctx, r.Life.End = context.WithCancelCause(ctx)
+	defer r.Life.End(nil)
+	ready := make(chan struct{})
+	j.Life, j.Serving = r.Life, sync.OnceFunc(func() { close(ready) })
+	c, closed, err := open(ctx, j)
+	if err != nil {
+		return nil, err
+	}
+	defer closed()
+	owner, err := Grant(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	served := make(chan error, 1)
+	go func() { served <- c.Serve(ctx, owner, 0) }()
+	select {
+	case <-ready:
+	case <-ctx.Done():
+	}
+	drive(ctx)
+	r.Life.End(nil)
+	select {
+	case cause = <-served:
+	case <-time.After(patience):
+		r.Hangs = true
+	}
+	return cause, nil
+}
