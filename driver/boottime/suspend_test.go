@@ -46,7 +46,7 @@ func TestNoDeadlineIsValidAfterASuspend(t *testing.T) {
 	}
 }
 
-// Suspends that are too short to be told from errors of measuring add up to one at most.
+// Suspends that are shorter than the error of measuring add up to one at most.
 func TestShortSuspendsAddUp(t *testing.T) {
 	m, c := newMachine()
 	began, before := c.now(), m.boot()

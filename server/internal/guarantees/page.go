@@ -14,8 +14,8 @@ Made from what the drivers say of themselves (` + "`Guarantees`" + `) on real se
 ` + "`server/internal/guarantees/proofs.yaml`" + `, which names for every cell the test that proves it or
 the scenario that breaks it. To generate it again: ` + "`go test ./server/internal/guarantees -update`" + `.
 
-No row says that only one process acts: a holder that stopped and goes on does not know better.
-What is promised is that **a guarded store never accepts a lower token after a higher one has
+No backend promises that only one process acts: a holder that was paused goes on without knowing that its lease expired.
+The promise is that **a guarded store never accepts a lower token after a higher one has
 entered**. TTLs are the default of 30 s. **no** is written where the truth is no.
 
 `
