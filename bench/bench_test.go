@@ -117,7 +117,7 @@ func fails(findings []compare.Finding) (failing []compare.Finding) {
 
 // report prints the table and does what the flags ask for.
 func (r *run) report(t *testing.T) {
-	report := compare.Report{Machine: r.machine, Began: r.began, Took: time.Since(r.began), Rounds: *rounds, Window: *window, Results: r.results}
+	report := compare.Report{Machine: r.machine, Servers: servers(t), Peers: peers(t), Began: r.began, Took: time.Since(r.began), Rounds: *rounds, Window: *window, Results: r.results}
 	ok(t, report.Table(os.Stdout))
 	if *output != "" {
 		ok(t, report.Write(*output))

@@ -149,7 +149,7 @@ func idle(name string, lock acquire, count func() float64) compare.Side {
 		goroutines, counted, cpu := runtime.NumGoroutine()-before, count(), compare.ProcessorTime()
 		time.Sleep(window) // the time is what is measured
 		s := compare.Sample{Ops: locks, Elapsed: window, Values: map[string]float64{
-			"requests/s": (count() - counted - 1) / window.Seconds(), "goroutines": float64(goroutines),
+			"requests/s": (count() - counted) / window.Seconds(), "goroutines": float64(goroutines),
 			"processor share": (compare.ProcessorTime() - cpu).Seconds() / window.Seconds()}}
 		for _, held := range all {
 			if err := held.Release(ctx); err != nil {

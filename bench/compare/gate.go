@@ -40,7 +40,7 @@ func Gate(now, recorded Report) []Finding {
 func (r Ratio) judge(was Ratio, recorded bool) (text string, fails bool) {
 	kept := r.Value >= was.Value*Share
 	if r.AtMost {
-		kept = r.Value*Share <= was.Value
+		kept = r.Value*Share <= was.Value || was.Value == 0 && r.Met() // a count of nothing may become one of little
 	}
 	switch {
 	case r.ofMachine():

@@ -12,6 +12,8 @@ import (
 // A Report is the results of a run.
 type Report struct {
 	Machine Machine       `json:"machine"`
+	Servers []string      `json:"servers"` // with their versions
+	Peers   []string      `json:"peers"`   // libraries, with their versions
 	Began   time.Time     `json:"began"`
 	Took    time.Duration `json:"took_ns"`
 	Rounds  int           `json:"rounds"`
@@ -52,7 +54,7 @@ func Read(file string) (r Report, err error) {
 // Table writes the ratios as Markdown, and after it what all sides of a case did.
 func (r Report) Table(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\n", r.Machine)
+	fmt.Fprintf(&b, "%s\n\n%s; %s\n\n", r.Machine, strings.Join(r.Servers, ", "), strings.Join(r.Peers, ", "))
 	fmt.Fprintf(&b, "%s, %d rounds of %v, %v in all. A ratio is ours divided by theirs in the same round: the median, and the spread of the rounds.\n\n",
 		r.Began.UTC().Format("2 January 2006 15:04"), r.Rounds, r.Window, r.Took.Round(time.Second))
 	b.WriteString("| case | metric | ours | against | theirs | ratio | spread | goal | reached | checker |\n|---|---|---|---|---|---|---|---|---|---|\n")
