@@ -1,7 +1,7 @@
-// Package elect lets one of many processes lead at a time. It does not promise
-// that only one believes to lead: a leader can be stopped and go on after its
-// successor has begun. A term carries a token, and a guard (package guard/fence)
-// that refuses older tokens is what protects the data.
+// Package elect elects one leader among many processes. It cannot promise that only one
+// process leads: a leader that was paused goes on after its successor has begun. Each term
+// has a token, and a guard (package guard/fence) that rejects lower tokens protects the
+// data.
 //
 //	elections, err := elect.New(d, nil) // d from driver/etcd, driver/postgres, …
 //	...
@@ -9,16 +9,14 @@
 //		return fence.Tx(ctx, db, marks, term, "invoices", writeInvoices)
 //	})
 //
-// A leadership is released only after its function has returned. A function that
-// ignores the end of its context keeps the leadership until it returns or the
-// lease lapses: nothing here can stop it.
+// Run releases a leadership only after its function has returned. A function that ignores
+// the end of its context keeps the leadership until it returns or the lease expires.
 //
-// A candidate takes a place in the lock of the election's name, as claim/lock
-// does: an election and a lock of one name exclude each other, and whatever shows
-// the one shows the other. With Options.Values the leader of a term also keeps
-// data under its token: what it proclaims, whom it nominates, and what it leaves
-// to its successors ([Term.Save]). The candidates of an election must all have
-// Values or all have none.
+// A candidate queues for the lock of the election's name, as in claim/lock. So an election
+// and a lock of the same name exclude each other, and tools that show locks show both. With
+// Options.Values the leader also stores data under its token: what it announces, whom it
+// nominates, and what it leaves to its successors (Term.Save). Either all candidates of an
+// election have Values, or none.
 package elect
 
 import (

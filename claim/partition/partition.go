@@ -1,8 +1,7 @@
-// Package partition spreads keys over processes, so that each key has one owner at a
-// time. It does not promise that: an owner can be stopped, and go on after its
-// keys were given to another. What an owner has is a claim with a token, the
-// epoch of the partition, and a guard that refuses older tokens (package
-// guard/fence, one resource for each key or row) is what protects the data.
+// Package partition assigns keys to processes, one owner per key at a time. It cannot
+// promise that only one process acts: an owner that was paused goes on after its keys have
+// moved. Each owner has a claim with a token, the epoch of the partition. A guard that
+// rejects lower tokens (package guard/fence, one resource per key or row) protects the data.
 //
 //	g, err := partition.Join(ctx, d, values, "orders", partition.Layout{Partitions: 64}, &partition.Options{Address: "10.0.0.7:8080"})
 //	...
@@ -11,18 +10,16 @@
 //	})
 //	var elsewhere *partition.NotOwnerError
 //	if errors.As(err, &elsewhere) {
-//		// forward to elsewhere.At.Address, or let package route do it
+//		// forward to elsewhere.At.Address, or use package route
 //	}
 //
-// Keys map to partitions by a [Layout]. Each partition is a fenced lock, held by
-// the member that the others expect to hold it: everybody computes the same plan
-// from what the lock service shows. A plan keeps what is where it is and moves
-// no more than it must. A partition that moves is drained first: no new work is
-// let in, work under way is waited for, and only then is the lock released.
+// A Layout maps keys to partitions. Each partition is a fenced lock. All members compute the
+// same plan of owners from the locks that the service shows; a plan moves as few partitions
+// as possible. Before a partition moves, its owner drains it: it accepts no new work, waits
+// for running work, and then releases the lock.
 //
-// The layout is a value in the same service, which every new owner reads after
-// it has its lock, so that no key has an owner by two layouts. DESIGN.md beside
-// this file has the argument.
+// The layout is a value in the same service. Each new owner reads it after it has acquired
+// its lock, so no key has owners by two layouts. DESIGN.md has the argument.
 package partition
 
 import (

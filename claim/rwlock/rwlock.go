@@ -1,10 +1,9 @@
-// Package rwlock lets many read under a name, or one write. It does not promise
-// that reading and writing never overlap: a reader or a writer can be stopped
-// while it has its claim, and go on after it was taken away. What
-// holds is this: what a reader has read while its claim was valid was not
-// changed meanwhile by a writer who wrote through a guard, if readers seal the
-// guard ([Options].Seal); a reader that finds its claim invalid discards what it
-// read. A writer's claim has a token for the guard, a reader's has none.
+// Package rwlock gives a name to many readers or to one writer. It cannot promise that
+// reads and writes never overlap: a process that was paused goes on after its claim has
+// ended. With Options.Seal it promises this: what a reader reads while its claim is valid
+// is not changed meanwhile by a writer that writes through a guard. A reader whose claim is
+// no longer valid discards what it read. A writer's claim has a token for the guard, a
+// reader's has none.
 //
 //	locks, err := rwlock.New(d, nil) // d from driver/redis, driver/etcd, …
 //	...
@@ -15,15 +14,15 @@
 //		return store.Enter(ctx, c, "prices", changes...)
 //	})
 //
-// Everybody passes one door, a fenced lock with the queue of its driver: a
-// reader takes a lock of its own while it stands in the door, and leaves it; a
-// writer stays in the door, until the last reader has gone and while it writes.
-// So readers wait behind a writer that waits, and a writer waits only for the
-// readers before it. The order at the door is that of the driver.
+// Readers and writers queue for one fenced lock, the door, in the order of the driver. A
+// reader takes a lock of its own while it holds the door, then releases the door. A writer
+// keeps the door until the last reader has left and its own write has ended. So a reader
+// waits behind a waiting writer, and a writer waits only for readers before it.
 //
-// A read costs four requests: two locks taken and given up. A write costs two
-// and one look at the readers, whose price is that of driver.Inspector.Locks: a
-// request on most. A reader that died holds up a writer until its lease has run out. DESIGN.md beside this file says why it holds.
+// A read costs four requests: two locks, acquired and released. A write costs two, and one
+// listing of the readers (driver.Inspector.Locks, one request on most backends). A reader
+// that crashes delays a writer until its lease expires. DESIGN.md explains why this is
+// correct.
 package rwlock
 
 import (

@@ -1,8 +1,7 @@
-// Package semaphore lets at most so many act under a name at a time. It does not
-// promise that no more than that act: a holder can be stopped while
-// it has a permit, and go on after somebody else was given its place. Every
-// permit has a slot and a token that orders the holders of that slot, and a
-// guard with a mark for each slot ([Permit.Resource]) refuses the former ones.
+// Package semaphore gives a name to at most N holders at a time. It cannot promise that
+// only N act: a holder that was paused goes on after its permit has passed to another. Each
+// permit has a slot, and a token that orders the holders of that slot. A guard with a mark
+// per slot (Permit.Resource) rejects former holders.
 //
 //	permits, err := semaphore.New(d, 3, nil) // d from driver/redis, driver/etcd, …
 //	...
@@ -10,21 +9,17 @@
 //		return store.Enter(ctx, p.Claim(), p.Resource(), changes...)
 //	})
 //
-// The slots are fenced locks. A contender passes a door first, a fenced
-// lock with the queue of its driver, and takes a slot that is free; if none is,
-// it stays in the door until one is, and all others wait behind it: one
-// of them watches, however many wait. The order is that of the driver at the
-// door.
+// Slots are fenced locks. A contender first acquires one more fenced lock, the door, and
+// then a free slot. If no slot is free, it keeps the door until one is. All others queue for
+// the door in the order of the driver, so only one contender watches the slots.
 //
-// A permit costs four requests: the door and a slot, taken and given up; one more
-// for each slot that turns out to be taken; and a look at all of them for one
-// who has to wait. A holder that died keeps its slot
-// until its lease has run out.
+// A permit costs four requests: door and slot, acquired and released. Each slot that turns
+// out to be taken costs one more, and a contender that waits lists all slots. A holder that
+// crashes keeps its slot until its lease expires.
 //
-// Unless Options.Values is given, the number of permits is not kept in the
-// backend: all who use a name must be given the same. Who is given fewer than
-// others, and finds all its slots taken and slots beyond them in use, gets
-// [ErrSize]; nobody does while there are free slots.
+// Without Options.Values the backend does not store the number of permits, and all processes
+// must use the same. A process with a smaller number than others gets ErrSize if all its
+// slots are taken and slots beyond them are in use.
 package semaphore
 
 import (

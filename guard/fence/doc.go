@@ -1,8 +1,7 @@
-// Package fence refuses work under a stale token, in the store where the work
-// is done. It does not keep two holders from believing that they hold a lock,
-// protects no data that is reached past it, and cannot recall what was
-// committed. What it gives: once a token has entered a resource and committed,
-// no lower one enters, to read or to write.
+// Package fence rejects work under a stale token, in the store where the work is done. It
+// does not prevent two processes from believing that they hold a lock, does not protect
+// data that is accessed without it, and cannot undo a commit. Its promise: once a token has
+// entered a resource and committed, no lower token enters, to read or to write.
 //
 // The rule is: enter before you read. [Tx] does it for a SQL transaction:
 //
