@@ -25,7 +25,7 @@ type LockOptions struct {
 }
 
 // A Connection is what a driver makes of a URL. More than locks is found by assertion:
-// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Database], [Preparer].
+// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [Database], [Preparer].
 type Connection interface {
 	// Fenced opens the locks. It blocks until the backend has answered, or ctx ends, which
 	// bounds the opening only. The [Backend] closes what is opened before the Connection.
@@ -73,6 +73,13 @@ type JournalKeeper interface {
 type Fencer interface {
 	// Fence is the one whose keys are below a prefix. It does not block.
 	Fence(prefix string) driver.Fence
+}
+
+// A Ringer has a bell that the processes of one journal hear.
+type Ringer interface {
+	// Bell opens the one of a name; nil if nothing can be heard here, as behind a pooler that
+	// shares sessions. close ends it. ctx bounds the opening only.
+	Bell(ctx context.Context, name string) (b driver.Bell, close func(context.Context) error, err error)
 }
 
 // A Database keeps tables: of guards, journals and outboxes.
@@ -239,6 +246,20 @@ func (b *Backend) Journal(ctx context.Context, name string) (j driver.Journal, o
 	}
 	j, err = c.Journal(ctx, name)
 	return j, true, err
+}
+
+// Bell opens the bell of a name; nil if the backend has none. The backend closes it.
+func (b *Backend) Bell(ctx context.Context, name string) (driver.Bell, error) {
+	c, ok := b.conn.(Ringer)
+	if !ok {
+		return nil, nil
+	}
+	bell, end, err := c.Bell(ctx, name)
+	if bell == nil || err != nil {
+		return nil, err
+	}
+	b.closing(end)
+	return bell, nil
 }
 
 // Fence is the guard of a key-value store; ok is false if the backend is none.

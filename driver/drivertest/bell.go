@@ -28,6 +28,7 @@ func RunBell(t *testing.T, h BellHarness) {
 		{"BellIsHeard", 0, testBellIsHeard},
 		{"BellStops", 0, testBellStops},
 		{"BellCallsOneAtATime", 0, testBellCallsOneAtATime},
+		{"BellNames", Servers, testBellNames},
 		{"BellIsHeardElsewhere", Servers, testBellIsHeardElsewhere},
 		{"BellDoesNotBlock", Servers | onPaths, testBellDoesNotBlock},
 		{"BellOverACut", Servers | onPaths, testBellOverACut},
@@ -49,7 +50,7 @@ type bellScene struct {
 // listen counts what a bell hears while the test runs.
 func (s *bellScene) listen(b driver.Bell) *atomic.Int64 {
 	var heard atomic.Int64
-	s.Cleanup(b.Listen(func() { heard.Add(1) }))
+	s.Cleanup(b.Listen(func(string) { heard.Add(1) }))
 	return &heard
 }
 
@@ -79,7 +80,7 @@ func testBellStops(s *bellScene) {
 	for range 50 {
 		var heard, late atomic.Int64
 		var stopped atomic.Bool
-		stop := s.bell.Listen(func() {
+		stop := s.bell.Listen(func(string) {
 			if heard.Add(1); stopped.Load() {
 				late.Add(1)
 			}
@@ -104,7 +105,7 @@ func testBellStops(s *bellScene) {
 // testBellCallsOneAtATime rings from many goroutines.
 func testBellCallsOneAtATime(s *bellScene) {
 	var inside, heard atomic.Int64
-	s.Cleanup(s.bell.Listen(func() {
+	s.Cleanup(s.bell.Listen(func(string) {
 		if inside.Add(1) != 1 {
 			s.Error("two calls at once")
 		}
@@ -122,6 +123,34 @@ func testBellCallsOneAtATime(s *bellScene) {
 	}
 	all.Wait()
 	s.mustHear(s.bell, &heard)
+}
+
+// testBellNames: a name is heard as it was rung, here and elsewhere, unless any name is.
+func testBellNames(s *bellScene) {
+	const name = "!order/\"42\"\né"
+	var here, there, others atomic.Int64
+	hear := func(b driver.Bell, to *atomic.Int64) {
+		s.Cleanup(b.Listen(func(heard string) {
+			switch heard {
+			case name:
+				to.Add(1)
+			case "":
+			default:
+				others.Add(1)
+			}
+		}))
+	}
+	hear(s.bell, &here)
+	hear(s.open(), &there)
+	for end := time.Now().Add(patience); here.Load() == 0 || there.Load() == 0; time.Sleep(5 * time.Millisecond) {
+		s.bell.Ring(name)
+		if time.Now().After(end) {
+			s.Fatalf("the name was heard %d times here and %d times elsewhere", here.Load(), there.Load())
+		}
+	}
+	if n := others.Load(); n != 0 {
+		s.Errorf("%d names were heard that nobody rang", n)
+	}
 }
 
 // testBellIsHeardElsewhere: each process hears the other.

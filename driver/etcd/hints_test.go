@@ -38,15 +38,15 @@ func (a *atOnce) on(config *clientv3.Config) {
 		}))
 }
 
-// hints collects what one Watch tells, until the test ends.
-type hints struct {
+// hearing collects what one Watch tells, until the test ends.
+type hearing struct {
 	mu  sync.Mutex
 	all []string
 }
 
-func hear(t *testing.T, d *Driver, prefix string) *hints {
+func hear(t *testing.T, d *Driver, prefix string) *hearing {
 	t.Helper()
-	h := &hints{}
+	h := &hearing{}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
@@ -64,7 +64,7 @@ func hear(t *testing.T, d *Driver, prefix string) *hints {
 	return h
 }
 
-func (h *hints) count(name string) (n int) {
+func (h *hearing) count(name string) (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, hint := range h.all {
@@ -83,7 +83,7 @@ func TestHintsCostNothing(t *testing.T) {
 	var count counter
 	d, other := open(t, dial(t, server.Addr(), count.on), nil), open(t, dial(t, server.Addr()), nil)
 	before := count.n.Load()
-	all := []*hints{hear(t, d, ""), hear(t, d, "n"), hear(t, d, "n"), hear(t, d, "m")}
+	all := []*hearing{hear(t, d, ""), hear(t, d, "n"), hear(t, d, "n"), hear(t, d, "m")}
 	for range 20 {
 		mustAcquire(t, other, ask("n", "holder"))
 		mustRelease(t, other, ask("n", "holder"))

@@ -79,6 +79,12 @@ func (c connection) Journal(_ context.Context, name string) (driver.Journal, err
 	return NewJournal(c.client, name), nil
 }
 
+// Bell is that of [NewBell], under the prefix name.
+func (c connection) Bell(_ context.Context, name string) (driver.Bell, func(context.Context) error, error) {
+	b := NewBell(c.client, name)
+	return b, b.Close, nil
+}
+
 // Fence is that of [NewFence].
 func (c connection) Fence(prefix string) driver.Fence { return NewFence(c.client, prefix) }
 

@@ -82,19 +82,24 @@ type Bell struct {
 
 var _ driver.Bell = (*Bell)(nil)
 
-type ear struct{ each func() }
+type ear struct{ each func(name string) }
 
 // Ring calls all who listen; see driver.Bell.
-func (b *Bell) Ring() {
+func (b *Bell) Ring(names ...string) {
+	if len(names) == 0 {
+		names = []string{""}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for e := range b.listening {
-		e.each()
+		for _, name := range names {
+			e.each(name)
+		}
 	}
 }
 
 // Listen calls each at every ring until stop is called; see driver.Bell.
-func (b *Bell) Listen(each func()) (stop func()) {
+func (b *Bell) Listen(each func(name string)) (stop func()) {
 	e := &ear{each}
 	b.mu.Lock()
 	defer b.mu.Unlock()

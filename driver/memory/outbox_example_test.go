@@ -32,7 +32,7 @@ func ExampleSink() {
 
 func ExampleBell() {
 	var bell memory.Bell
-	stop := bell.Listen(func() { fmt.Println("something was committed") })
+	stop := bell.Listen(func(string) { fmt.Println("something was committed") })
 	bell.Ring()
 	stop()
 	bell.Ring()

@@ -45,7 +45,7 @@ func TestSinkHoldsBackWhatFollowsAFailure(t *testing.T) {
 func TestBell(t *testing.T) {
 	var b memory.Bell
 	rung := 0
-	stop := b.Listen(func() { rung++ })
+	stop := b.Listen(func(string) { rung++ })
 	b.Ring()
 	stop()
 	b.Ring()

@@ -31,6 +31,7 @@ type shared struct {
 	space    *Space
 	users    int
 	journals map[string]*Journal
+	bells    map[string]*Bell
 }
 
 // connection is what memory://name opens: every connection of a process to one name shares
@@ -46,7 +47,7 @@ func connect(name string) connection {
 	defer spacesMu.Unlock()
 	s := spaces[name]
 	if s == nil {
-		s = &shared{space: NewSpace(), journals: map[string]*Journal{}}
+		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}}
 		spaces[name] = s
 	}
 	s.users++
@@ -84,6 +85,18 @@ func (c connection) Journal(_ context.Context, name string) (driver.Journal, err
 		c.to.journals[name] = j
 	}
 	return j, nil
+}
+
+// Bell is the one of its name.
+func (c connection) Bell(_ context.Context, name string) (driver.Bell, func(context.Context) error, error) {
+	spacesMu.Lock()
+	defer spacesMu.Unlock()
+	b := c.to.bells[name]
+	if b == nil {
+		b = &Bell{}
+		c.to.bells[name] = b
+	}
+	return b, func(context.Context) error { return nil }, nil
 }
 
 // Close forgets the space, unless another connection shares it.

@@ -2,19 +2,14 @@ package postgres
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	mathrand "math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/hints"
-	"github.com/interlock-dev/interlock/internal/join"
 )
 
 // DefaultBellInterval is the least time between two notifications of a Bell.
@@ -39,23 +34,13 @@ type BellOptions struct {
 // sessions: one is made at the first Ring, the other at the first Listen, and both
 // again when they break. Rings that fall into an interruption are one afterwards.
 type Bell struct {
-	config   *pgx.ConnConfig
-	channel  string
-	interval time.Duration
-	self     string // in what it notifies, so that it does not ring twice
-	life     context.Context
-	end      context.CancelFunc
-	loops    sync.WaitGroup
-	rung     chan struct{}
-
-	mu                 sync.Mutex
-	ears               map[*ear]bool
-	notifying, hearing bool
+	bell    *hints.Bell
+	config  *pgx.ConnConfig
+	channel string
+	conn    *pgx.Conn // that notifies; nil until there is one
 }
 
 var _ driver.Bell = (*Bell)(nil)
-
-type ear struct{ each func() }
 
 // NewBell makes a bell of all who name the same channel in one database; it sends
 // nothing. A channel has 1 to 63 bytes of UTF-8 without NUL, anything else is an
@@ -64,140 +49,68 @@ func NewBell(config *pgx.ConnConfig, channel string, o *BellOptions) (*Bell, err
 	if config == nil {
 		return nil, problem("make bell", channel, interlock.Bug, errors.New("there is no configuration"))
 	}
-	b := &Bell{config: config.Copy(), channel: channel, interval: DefaultBellInterval, self: rand.Text(),
-		rung: make(chan struct{}, 1), ears: map[*ear]bool{}}
+	b := &Bell{config: config.Copy(), channel: channel}
+	interval := DefaultBellInterval
 	if o != nil && o.Interval != 0 {
-		b.interval = o.Interval
+		interval = o.Interval
 	}
 	if err := driver.CheckText("a channel", channel, 1, maxChannel); err != nil {
 		return nil, problem("make bell", channel, interlock.Bug, err)
 	}
-	if b.interval < 0 {
+	if interval < 0 {
 		return nil, problem("make bell", channel, interlock.Bug, errors.New("the interval is negative"))
 	}
-	b.life, b.end = context.WithCancel(context.Background())
+	b.bell = hints.NewBell(hints.Transport{Interval: interval, Send: b.send, Hear: b.hear})
 	return b, nil
 }
 
 // Ring wakes all who listen; see driver.Bell. After Close it rings in this process
 // only.
-func (b *Bell) Ring() {
-	b.peal()
-	b.start(&b.notifying, b.notify)
-	hints.Signal(b.rung)
-}
+func (b *Bell) Ring(names ...string) { b.bell.Ring(names...) }
 
 // Listen calls each after rings, and when some may have been missed; see
 // driver.Bell.
-func (b *Bell) Listen(each func()) (stop func()) {
-	e := &ear{each}
-	b.mu.Lock()
-	b.ears[e] = true
-	b.mu.Unlock()
-	b.start(&b.hearing, (&listener{config: b.config, channel: b.channel, heard: b.heard}).run)
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.ears, e)
-	}
-}
+func (b *Bell) Listen(each func(name string)) (stop func()) { return b.bell.Listen(each) }
 
 // Close ends its connections, and waits for that until ctx ends.
 func (b *Bell) Close(ctx context.Context) error {
-	b.mu.Lock()
-	b.end()
-	b.mu.Unlock()
-	if err := join.Wait(ctx, b.loops.Wait); err != nil {
+	if err := b.bell.Close(ctx); err != nil {
 		return problem("close bell", b.channel, interlock.Retryable, err)
 	}
+	b.hangUp(ctx)
 	return nil
 }
 
-// start runs a loop unless it runs, or the bell was closed.
-func (b *Bell) start(running *bool, loop func(life context.Context)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !*running && b.life.Err() == nil {
-		*running = true
-		b.loops.Go(func() { loop(b.life) })
-	}
-}
-
-// heard takes what the listener hears.
-func (b *Bell) heard(payload string) {
-	if payload != b.self {
-		b.peal()
-	}
-}
-
-// peal calls all who listen.
-func (b *Bell) peal() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for e := range b.ears {
-		e.each()
-	}
-}
-
-// notify sends a notification for the rings of each interval, and again what was not
-// sent for sure.
-func (b *Bell) notify(context.Context) {
-	var conn *pgx.Conn
-	defer func() { b.hangUp(conn) }()
-	pause := backoff.Policy{First: 50 * time.Millisecond, Max: 5 * time.Second}
-	failed := 0
-	for {
-		select {
-		case <-b.rung:
-		case <-b.life.Done():
-			return
-		}
-		for {
-			var err error
-			if conn, err = b.send(conn); err == nil {
-				break
-			}
-			b.hangUp(conn)
-			conn = nil
-			if failed++; !b.wait(pause.Delay(failed, mathrand.Float64())) {
-				return
-			}
-		}
-		if failed = 0; !b.wait(b.interval) {
-			return
-		}
-	}
+// hear listens, and connects again when that breaks.
+func (b *Bell) hear(life context.Context, heard func(text string)) {
+	(&listener{config: b.config, channel: b.channel, heard: heard}).run(life)
 }
 
 // send notifies, on a new connection if there is none.
-func (b *Bell) send(conn *pgx.Conn) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(b.life, dialTimeout)
+func (b *Bell) send(ctx context.Context, text string) error {
+	bounded, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	if conn == nil {
-		made, err := pgx.ConnectConfig(ctx, b.config.Copy())
-		if err != nil {
-			return nil, err
-		}
-		conn = made
+	err := b.dial(bounded)
+	if err == nil {
+		// A notification is a hint: its commit waits for no flush.
+		_, err = b.conn.Exec(bounded, `select pg_notify($1, $2), set_config('synchronous_commit', 'off', false)`, b.channel, text)
 	}
-	_, err := conn.Exec(ctx, `select pg_notify($1, $2)`, b.channel, b.self)
-	return conn, err
+	if err != nil {
+		b.hangUp(ctx)
+	}
+	return err
 }
 
-func (b *Bell) hangUp(conn *pgx.Conn) {
-	if conn != nil {
-		closeSoon(b.life, conn)
+func (b *Bell) dial(ctx context.Context) (err error) {
+	if b.conn == nil {
+		b.conn, err = pgx.ConnectConfig(ctx, b.config.Copy())
 	}
+	return err
 }
 
-// wait reports whether the bell is still open.
-func (b *Bell) wait(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-b.life.Done():
-		return false
+func (b *Bell) hangUp(ctx context.Context) {
+	if b.conn != nil {
+		closeSoon(ctx, b.conn)
 	}
+	b.conn = nil
 }

@@ -21,7 +21,7 @@ func ExampleNewBell() {
 		log.Fatal(err)
 	}
 	defer bell.Close(ctx)
-	stop := bell.Listen(func() { log.Print("something was committed") })
+	stop := bell.Listen(func(string) { log.Print("something was committed") })
 	defer stop()
 	bell.Ring() // after a commit; outbox.Tx does it
 }

@@ -38,7 +38,7 @@ func openBell(t *testing.T, url, channel string, o *BellOptions) *Bell {
 func listen(t *testing.T, b *Bell) *atomic.Int64 {
 	t.Helper()
 	var heard atomic.Int64
-	t.Cleanup(b.Listen(func() { heard.Add(1) }))
+	t.Cleanup(b.Listen(func(string) { heard.Add(1) }))
 	testbed.Eventually(t, "it listens", 20*time.Second, func() bool { return heard.Load() > 0 })
 	heard.Store(0)
 	return &heard
@@ -104,7 +104,7 @@ func TestBellBadInput(t *testing.T) {
 	if err := b.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	stop := b.Listen(func() { heard++ })
+	stop := b.Listen(func(string) { heard++ })
 	b.Ring()
 	stop()
 	b.Ring()

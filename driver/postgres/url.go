@@ -76,6 +76,24 @@ func (c connection) Values(context.Context, string) (driver.Values, error) {
 	return NewValues(c.pool, cmp.Or(c.namespace, DefaultNamespace)+"_value"), nil
 }
 
+// Bell is that of [NewBell], on the channel name + "_bell", unless the pool leads through a
+// pooler that shares sessions.
+func (c connection) Bell(ctx context.Context, name string) (driver.Bell, func(context.Context) error, error) {
+	direct := false
+	err := c.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
+		direct, err = isDirect(ctx, conn.Conn())
+		return err
+	})
+	if err != nil || !direct {
+		return nil, nil, err
+	}
+	b, err := NewBell(c.pool.Config().ConnConfig, name+"_bell", nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return b, b.Close, nil
+}
+
 // SQL is [Pool].
 func (c connection) SQL() driver.BeginnerAt[driver.SQL] { return backend.Untyped(Pool(c.pool)) }
 

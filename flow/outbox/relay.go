@@ -165,7 +165,7 @@ func (r *Relay) enter(s *service) (leave func()) {
 	r.mu.Unlock()
 	stop := func() {}
 	if r.options.Bell != nil {
-		stop = r.options.Bell.Listen(s.wake)
+		stop = r.options.Bell.Listen(func(string) { s.wake() })
 	}
 	return func() {
 		stop()
