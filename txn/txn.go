@@ -51,7 +51,8 @@ type Options struct {
 	Group string
 	// Locks are the options of the locks. [New] does not use them.
 	Locks backend.LockOptions
-	// Coordinator has the bounds, the retention and the hooks of the coordinator.
+	// Coordinator has the bounds, the retention and the hooks of the coordinator. Without a
+	// Bell in it, [Open] and [On] use that of the backend, if it has one.
 	Coordinator *coordinator.Options
 	// Failed is called when the process cannot serve its shards for now. It tries again; nil
 	// logs a warning.
@@ -118,7 +119,28 @@ func On(ctx context.Context, b *backend.Backend, o *Options) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(ctx, store, locks, values, o)
+	with, err := o.withBell(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	return New(ctx, store, locks, values, with)
+}
+
+// withBell adds the bell of the backend, if it has one and there is none.
+func (o Options) withBell(ctx context.Context, b *backend.Backend) (*Options, error) {
+	var c coordinator.Options
+	if o.Coordinator != nil {
+		c = *o.Coordinator
+	}
+	if c.Bell == nil {
+		bell, err := b.Bell(ctx, cmp.Or(o.Journal, journal.DefaultName))
+		if err != nil {
+			return nil, err
+		}
+		c.Bell = bell
+	}
+	o.Coordinator = &c
+	return &o, nil
 }
 
 // New makes a runtime of a journal's store, locks and values that the caller opened, and

@@ -7,13 +7,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/etcd"
 	_ "github.com/interlock-dev/interlock/driver/memory"
 	_ "github.com/interlock-dev/interlock/driver/mysql"
 	_ "github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -34,6 +37,7 @@ type shop struct {
 	engine *saga.Engine
 	book   saga.Definition[string]
 
+	drove    atomic.Int64 // steps
 	undone   atomic.Int64
 	slow     chan struct{} // receives when a step of the order "slow" has begun
 	passable chan struct{} // lets it go on
@@ -51,7 +55,7 @@ func open(t *testing.T, url string, o *txn.Options) *shop {
 			t.Error(err)
 		}
 	})
-	reserve := saga.Step("reserve", func(_ context.Context, item string) (string, error) { return item, nil }).
+	reserve := saga.Step("reserve", func(_ context.Context, item string) (string, error) { s.drove.Add(1); return item, nil }).
 		Undo("release", func(context.Context, string, *string) error { s.undone.Add(1); return nil })
 	pay := saga.Step("pay", func(ctx context.Context, item string) (string, error) {
 		switch item {
@@ -75,6 +79,40 @@ func open(t *testing.T, url string, o *txn.Options) *shop {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// TestOwnersAreWoken: what begins in a process that does not own its shard is driven, and its
+// end is seen there, without a poll, where the backend has a bell.
+func TestOwnersAreWoken(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) string{
+		"memory":   func(*testing.T) string { return "memory://woken" },
+		"postgres": func(t *testing.T) string { return testbed.Postgres(t).URL() },
+		"etcd":     func(t *testing.T) string { return "etcd://" + testbed.Etcd(t).Addr() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, never := start(t), &txn.Options{Shards: 8, Coordinator: &coordinator.Options{Poll: time.Hour}}
+			all := []*shop{open(t, url, never), open(t, url, never)}
+			passes := func(round int) bool { // all sagas end, and each process has driven some
+				before := []int64{all[0].drove.Load(), all[1].drove.Load()}
+				for i := range 40 {
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+					_, err := all[i%2].book.Do(ctx, all[i%2].engine, fmt.Sprint(round, "/", i), "book")
+					if cancel(); err != nil {
+						return false
+					}
+				}
+				return all[0].drove.Load() > before[0] && all[1].drove.Load() > before[1]
+			}
+			for round := range 100 { // while shards move a saga may wait for a poll
+				if passes(round) {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			t.Error("not all sagas end without a poll")
+		})
+	}
 }
 
 // TestProcessesShareTheWork: sagas that begin in any process end, and what one leaves behind

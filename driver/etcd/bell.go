@@ -9,7 +9,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // bellInterval is the least time between two puts of a Bell.
@@ -18,7 +17,7 @@ const bellInterval = time.Millisecond
 // Bell rings in other processes by a put of one key, and in this one at once. Rings that
 // come while a put is under way travel in the next one. It implements driver.Bell.
 type Bell struct {
-	bell   *hints.Bell
+	bell   *driver.SharedBell
 	client *clientv3.Client
 	key    string
 }
@@ -29,7 +28,7 @@ var _ driver.Bell = (*Bell)(nil)
 // "interlock.bell". It sends nothing, and the client must outlive its use. Close it.
 func NewBell(client *clientv3.Client, prefix string) *Bell {
 	b := &Bell{client: client, key: prefix + reserved + "bell"}
-	b.bell = hints.NewBell(hints.Transport{Interval: bellInterval, Send: b.send, Hear: b.hear})
+	b.bell = driver.NewSharedBell(driver.BellTransport{Interval: bellInterval, Send: b.send, Hear: b.hear})
 	return b
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // DefaultBellInterval is the least time between two notifications of a Bell.
@@ -34,7 +33,7 @@ type BellOptions struct {
 // sessions: one is made at the first Ring, the other at the first Listen, and both
 // again when they break. Rings that fall into an interruption are one afterwards.
 type Bell struct {
-	bell    *hints.Bell
+	bell    *driver.SharedBell
 	config  *pgx.ConnConfig
 	channel string
 	conn    *pgx.Conn // that notifies; nil until there is one
@@ -60,7 +59,7 @@ func NewBell(config *pgx.ConnConfig, channel string, o *BellOptions) (*Bell, err
 	if interval < 0 {
 		return nil, problem("make bell", channel, interlock.Bug, errors.New("the interval is negative"))
 	}
-	b.bell = hints.NewBell(hints.Transport{Interval: interval, Send: b.send, Hear: b.hear})
+	b.bell = driver.NewSharedBell(driver.BellTransport{Interval: interval, Send: b.send, Hear: b.hear})
 	return b, nil
 }
 

@@ -8,56 +8,117 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Await blocks until done says true, which looks at the transaction, whichever process drives
-// it. It is asked at once, whenever a turn of the transaction ends here, and every
-// Options.Poll. A Definite error or a Bug of done is returned; others are asked again.
-// When ctx ends the transaction goes on, and the error is Uncertain.
-func (c *Coordinator) Await(ctx context.Context, id string, done func(ctx context.Context) (bool, error)) error {
-	rested := c.listen(id)
-	defer c.unlisten(id, rested)
-	for {
-		is, err := done(ctx)
-		if err == nil && is {
-			return nil
+// A Waiter waits for one transaction, from [Coordinator.Watch] to Stop. It is for one
+// goroutine.
+type Waiter struct {
+	coordinator *Coordinator
+	id          string
+	wake        chan struct{} // holds one
+	stop        func()        // stops hearing the bell
+
+	// The coordinator's mu guards these.
+	begun      bool // the transaction was begun here since, so that nobody need look at it at once
+	asked      bool // its owner is another process, and knows that somebody waits
+	conclusion any  // of the last turn that ended here
+}
+
+// Watch waits for a transaction from now on. Call Stop in the end.
+func (c *Coordinator) Watch(id string) *Waiter {
+	w := &Waiter{coordinator: c, id: id, wake: make(chan struct{}, 1), stop: c.hear()}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiters[id] = append(c.waiters[id], w)
+	return w
+}
+
+// Stop ends the waiting.
+func (w *Waiter) Stop() {
+	c := w.coordinator
+	w.stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := slices.DeleteFunc(c.waiters[w.id], func(other *Waiter) bool { return other == w })
+	if c.waiters[w.id] = left; len(left) == 0 {
+		delete(c.waiters, w.id)
+	}
+}
+
+// Wait blocks until done says true, which looks at the transaction, whichever process drives
+// it. It is called at once, unless the transaction was begun here since Watch, then whenever
+// a turn of the transaction ends, and every Options.Poll. concluded is what the turn left by
+// [Turn.Conclude], or nil. A Definite error or a Bug of done is returned; after others it is
+// called again. When ctx ends the transaction goes on, and the error is Uncertain.
+func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, concluded any) (bool, error)) error {
+	for look := w.looks(); ; look = true {
+		if look {
+			is, err := done(ctx, w.concluded())
+			if err == nil && is {
+				return nil
+			}
+			if kind := interlock.Kind(err); err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
+				return err
+			}
 		}
-		if kind := interlock.Kind(err); err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
-			return err
-		}
-		timer := time.NewTimer(c.options.Poll)
+		w.ask()
+		timer := time.NewTimer(w.coordinator.options.Poll)
 		select {
-		case <-rested:
+		case <-w.wake:
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return &interlock.Error{Op: "wait for transaction", Name: id, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+			return &interlock.Error{Op: "wait for transaction", Name: w.id, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
 		}
 		timer.Stop()
 	}
 }
 
-func (c *Coordinator) listen(id string) chan struct{} {
-	ch := make(chan struct{}, 1)
+// looks reports whether to look at once.
+func (w *Waiter) looks() bool {
+	c := w.coordinator
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiters[id] = append(c.waiters[id], ch)
-	return ch
+	return !w.begun || w.conclusion != nil
 }
 
-func (c *Coordinator) unlisten(id string, ch chan struct{}) {
+// ask has the owner look at the transaction once, if that is another process.
+func (w *Waiter) ask() {
+	c := w.coordinator
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	left := slices.DeleteFunc(c.waiters[id], func(other chan struct{}) bool { return other == ch })
-	if c.waiters[id] = left; len(left) == 0 {
-		delete(c.waiters, id)
+	asked := w.asked
+	w.asked = c.servers[c.journal.ShardOf(w.id)] == nil
+	ask := w.asked && !asked
+	c.mu.Unlock()
+	if ask {
+		c.ring(ringAwaited, w.id)
 	}
 }
 
-// tell wakes those who wait for a transaction.
-func (c *Coordinator) tell(id string) {
+// concluded takes the conclusion.
+func (w *Waiter) concluded() any {
+	c := w.coordinator
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, ch := range c.waiters[id] {
-		signal(ch)
+	concluded := w.conclusion
+	w.conclusion = nil
+	return concluded
+}
+
+// Await is [Waiter.Wait] of a new Waiter, without conclusions.
+func (c *Coordinator) Await(ctx context.Context, id string, done func(ctx context.Context) (bool, error)) error {
+	w := c.Watch(id)
+	defer w.Stop()
+	return w.Wait(ctx, func(ctx context.Context, _ any) (bool, error) { return done(ctx) })
+}
+
+// tell wakes those who wait for a transaction.
+func (c *Coordinator) tell(id string, conclusion any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.waiters[id] {
+		if conclusion != nil {
+			w.conclusion = conclusion
+		}
+		signal(w.wake)
 	}
 }
 

@@ -63,12 +63,17 @@ type Coordinator struct {
 	mu         sync.Mutex
 	protocols  map[string]Protocol
 	servers    map[int]*server
-	waiters    map[string][]chan struct{}
+	waiters    map[string][]*Waiter
 	targets    map[string]*target
 	held       int
 	foreigners map[string]foreigner // by their ids
 	jobs       []Job                // in the background
 	scouted    time.Time            // when a server last asked for all
+	rescout    chan struct{}        // holds one: to ask for all now
+
+	ear     sync.Mutex // of what listens to the bell, which never waits for it
+	hearing int        // how many
+	deafen  func()
 }
 
 // New makes a coordinator on a journal, which stays open. It sends nothing.
@@ -80,7 +85,8 @@ func New(j *journal.Journal, o *Options) (*Coordinator, error) {
 	return &Coordinator{
 		journal: j, options: options, slots: make(chan struct{}, options.Concurrency),
 		protocols: map[string]Protocol{}, servers: map[int]*server{},
-		waiters: map[string][]chan struct{}{}, targets: map[string]*target{}, foreigners: map[string]foreigner{},
+		waiters: map[string][]*Waiter{}, targets: map[string]*target{}, foreigners: map[string]foreigner{},
+		rescout: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -124,30 +130,47 @@ func (c *Coordinator) Random() float64 { return c.options.Random() }
 
 // Begin makes a transaction with its first entries, unless there is one of that id:
 // then the error is a [journal.ErrExists]. If its shard is served here it is driven at
-// once, else its owner finds it within its Options.Poll. An Uncertain error means that
-// it may have begun; beginning it again converges.
+// once, else its owner is woken by Options.Bell, or finds it within its Options.Poll. An
+// Uncertain error means that it may have begun; beginning it again converges.
 func (c *Coordinator) Begin(ctx context.Context, id, kind string, entries ...journal.Entry) error {
+	return c.BeginPrepared(ctx, id, kind, nil, entries...)
+}
+
+// BeginPrepared is Begin with what [Turn.Prepared] returns if the transaction is driven here
+// at once.
+func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepared any, entries ...journal.Entry) error {
 	now := c.options.Now()
 	due, t := now, c.reserve(id)
 	if t != nil { // nobody else has to find it
 		due = now.Add(c.options.Recheck)
 	}
 	log, err := c.journal.Begin(ctx, id, kind, due, entries...)
+	if err == nil {
+		c.begun(id)
+	}
 	if t != nil {
+		t.prepared = prepared
 		t.admit(log, err, entries, now)
 	}
 	return err
 }
 
-// Nudge has a transaction looked at now if its shard is served here: somebody else
-// has appended to it, or has begun it in a transaction that has committed.
+// Nudge has a transaction looked at now: somebody else has appended to it, or has begun it in
+// a transaction that has committed. If its shard is not served here, Options.Bell wakes its
+// owner.
 func (c *Coordinator) Nudge(id string) {
-	c.mu.Lock()
-	s := c.servers[c.journal.ShardOf(id)]
-	c.mu.Unlock()
-	if s != nil {
+	if s := c.serverOf(id); s != nil {
 		s.nudge(id)
+		return
 	}
+	c.ring(ringChanged, id)
+}
+
+// serverOf is what serves the shard of a transaction here; nil if nothing does.
+func (c *Coordinator) serverOf(id string) *server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.servers[c.journal.ShardOf(id)]
 }
 
 // Serve owns a shard of the journal under a claim, of claim/partition or any fenced lock,
@@ -207,13 +230,10 @@ func (c *Coordinator) dismiss(s *server) {
 // reserve keeps the server of a transaction's shard from taking it up, until it is
 // admitted; nil if there is no server here.
 func (c *Coordinator) reserve(id string) *Turn {
-	c.mu.Lock()
-	s := c.servers[c.journal.ShardOf(id)]
-	c.mu.Unlock()
-	if s == nil {
-		return nil
+	if s := c.serverOf(id); s != nil {
+		return s.take(id)
 	}
-	return s.take(id)
+	return nil
 }
 
 // failed tells of what went wrong beside the calls.

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -25,6 +26,10 @@ type Options struct {
 	// in one request for all shards that are served here, and how often an Await looks
 	// at what another process drives; 0 means a second.
 	Poll time.Duration
+	// Bell wakes the owner of a shard when a transaction was begun, or has changed, in another
+	// process, and those that wait for one when it has ended elsewhere. The processes of a
+	// journal use the same bell, for nothing else. nil leaves both to Poll.
+	Bell driver.Bell
 	// Recheck is how long a transaction that nobody seems to drive is left alone,
 	// after its last record; 0 means a minute. A new owner of the shard does not wait
 	// for it.

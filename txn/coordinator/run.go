@@ -25,7 +25,9 @@ func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now t
 		return
 	}
 	t.due = log == nil
-	t.server.launch(t)
+	if !t.server.launch(t) { // the next owner may have looked for what is left already
+		t.server.coordinator.ring(ringChanged, t.id)
+	}
 }
 
 // take is where the transaction stands.
@@ -48,9 +50,12 @@ func (t *Turn) run() {
 	for !returned {
 		t.rest()
 		t.leave()
-		t.server.coordinator.tell(t.id)
+		t.server.coordinator.tell(t.id, t.conclusion)
 		returned = t.server.release(t)
-		t.log, t.due = nil, true
+		t.log, t.due, t.prepared, t.conclusion = nil, true, nil, nil
+	}
+	if t.awaited.Load() {
+		t.server.coordinator.ring(ringRested, t.id)
 	}
 }
 

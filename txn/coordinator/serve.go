@@ -25,6 +25,7 @@ type server struct {
 	let         func()        // lets go of the claim's context
 	due         chan struct{} // holds one: something is due
 	idle        chan struct{} // holds one: nothing is driven
+	ready       atomic.Bool   // what a former owner left is taken over
 	yielding    atomic.Bool   // nothing is taken up, and what is driven comes to its rest
 	since       time.Time     // it serves, or could not give the shard away; the coordinator's mu guards it
 	offerDue    time.Time     // when to give it away; the coordinator's mu guards it
@@ -47,7 +48,9 @@ func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard
 // serve takes over what is unfinished, then what becomes due.
 func (s *server) serve() error {
 	s.background()
+	defer s.coordinator.hear()()
 	err := s.takeOver()
+	s.ready.Store(err == nil)
 	for err == nil && s.ctx.Err() == nil {
 		if err = s.watch(); err == nil {
 			err = s.offer()
@@ -66,6 +69,8 @@ func (s *server) watch() error {
 	select {
 	case <-s.due:
 		return s.patrol()
+	case <-s.coordinator.rescout:
+		return s.scout()
 	case <-timer.C:
 		return s.scout()
 	case <-s.ctx.Done():

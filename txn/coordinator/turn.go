@@ -26,6 +26,10 @@ type Turn struct {
 	log     *journal.Log
 	entries []journal.Entry
 
+	prepared   any         // what who has begun it knows
+	conclusion any         // for those that wait for it here
+	awaited    atomic.Bool // somebody waits for it elsewhere
+
 	position atomic.Int64  // of the last record that is known here
 	outrun   atomic.Bool   // somebody else has appended
 	crowded  atomic.Bool   // too many wait for one of its targets
@@ -43,6 +47,13 @@ func (t *Turn) Head() driver.Head { return t.log.Head() }
 
 // Entries are those that were there when the turn began.
 func (t *Turn) Entries() []journal.Entry { return t.entries }
+
+// Prepared is what [Coordinator.BeginPrepared] was called with, if the turn is Fresh; else nil.
+func (t *Turn) Prepared() any { return t.prepared }
+
+// Conclude leaves how the transaction has ended for those that wait for it in this process:
+// see [Waiter.Wait]. Each of them gets the same, so that it does not change.
+func (t *Turn) Conclude(conclusion any) { t.conclusion = conclusion }
 
 // Begun is when the transaction began, in whole milliseconds: by the clock of the
 // process that began it as long as that drives it, then by the store's.

@@ -13,6 +13,9 @@ import (
 // ErrNoTables is in the error of [FindStore] if a database has no tables of the name.
 var ErrNoTables = errors.New("there is no such journal")
 
+// DefaultName is that of a journal's tables without another name.
+const DefaultName = "interlock_journal"
+
 // OpenStore opens the store of a journal on a backend, for [New]: keys below the prefix name
 // in etcd, the journal of that name in memory, and in a database tables whose names begin
 // with name ([NewTable]). It creates the tables unless they exist; a user without the right

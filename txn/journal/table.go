@@ -48,7 +48,7 @@ type tables struct {
 	lent  bool // the transaction is the user's: it may wait for others
 }
 
-var layout = sqltable.Layout{Part: "journal", Default: "interlock_journal",
+var layout = sqltable.Layout{Part: "journal", Default: DefaultName,
 	Tables:  map[string]string{"records": "", "heads": "_head", "payloads": "_payload", "layout": "_layout"},
 	Indexes: map[string]string{"due": "_due", "ended": "_ended", "kept": "_kept"}}
 

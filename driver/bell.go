@@ -1,0 +1,183 @@
+package driver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// What a [SharedBell] sends at most: bytes of a text, and names in it. More names become any.
+const (
+	maxBellText  = 7500
+	maxBellNames = 1000
+)
+
+// BellTransport carries texts between the bells of processes.
+type BellTransport struct {
+	// Interval is the least time between two texts; names that are rung meanwhile travel
+	// together.
+	Interval time.Duration
+	// Send sends a text to the other processes. It is called from one goroutine at a time.
+	Send func(ctx context.Context, text string) error
+	// Hear calls heard for each text, and with an empty one after it may have missed some,
+	// until ctx ends.
+	Hear func(ctx context.Context, heard func(text string))
+}
+
+// SharedBell is the [Bell] of a driver: it rings in this process at once, and in others by a
+// [BellTransport]. It has a goroutine from the first Ring and one from the first Listen on.
+// Create it with [NewSharedBell].
+type SharedBell struct {
+	transport BellTransport
+	self      string        // in what it sends, so that it does not ring twice
+	rung      chan struct{} // holds one
+	life      context.Context
+	end       context.CancelFunc
+	loops     sync.WaitGroup
+
+	mu               sync.Mutex
+	ears             map[*ear]bool
+	names            map[string]bool // to be sent; the empty one stands for any
+	sending, hearing bool
+}
+
+var _ Bell = (*SharedBell)(nil)
+
+type ear struct{ each func(name string) }
+
+// NewSharedBell sends nothing. Close it.
+func NewSharedBell(t BellTransport) *SharedBell {
+	b := &SharedBell{transport: t, self: rand.Text(), rung: make(chan struct{}, 1), ears: map[*ear]bool{}, names: map[string]bool{}}
+	b.life, b.end = context.WithCancel(context.Background())
+	return b
+}
+
+// Ring wakes all who listen; see [Bell]. After Close it rings in this process only.
+func (b *SharedBell) Ring(names ...string) {
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	b.peal(names)
+	b.start(&b.sending, b.send)
+	b.mu.Lock()
+	for _, name := range names {
+		b.names[name] = true
+	}
+	b.mu.Unlock()
+	select {
+	case b.rung <- struct{}{}:
+	default:
+	}
+}
+
+// Listen calls each after rings, and when some may have been missed; see [Bell].
+func (b *SharedBell) Listen(each func(name string)) (stop func()) {
+	e := &ear{each}
+	b.mu.Lock()
+	b.ears[e] = true
+	b.mu.Unlock()
+	b.start(&b.hearing, func(life context.Context) { b.transport.Hear(life, b.heard) })
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.ears, e)
+	}
+}
+
+// Close ends the goroutines, and waits for that until ctx ends: then it returns its cause.
+func (b *SharedBell) Close(ctx context.Context) error {
+	b.mu.Lock()
+	b.end()
+	b.mu.Unlock()
+	done := make(chan struct{})
+	go func() { b.loops.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// start runs a loop unless it runs, or the bell was closed.
+func (b *SharedBell) start(running *bool, loop func(life context.Context)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !*running && b.life.Err() == nil {
+		*running = true
+		b.loops.Go(func() { loop(b.life) })
+	}
+}
+
+// heard passes on a text of another process. One that is no list of names is any name.
+func (b *SharedBell) heard(text string) {
+	var names []string
+	_ = json.Unmarshal([]byte(text), &names)
+	switch {
+	case len(names) == 0:
+		b.peal([]string{""})
+	case names[0] != b.self:
+		b.peal(names[1:])
+	}
+}
+
+// peal calls all who listen.
+func (b *SharedBell) peal(names []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for e := range b.ears {
+		for _, name := range names {
+			e.each(name)
+		}
+	}
+}
+
+// send sends the names of each interval, and again what was not sent for sure.
+func (b *SharedBell) send(life context.Context) {
+	for {
+		select {
+		case <-b.rung:
+		case <-life.Done():
+			return
+		}
+		text, pause := b.text(), 50*time.Millisecond
+		for b.transport.Send(life, text) != nil {
+			if !b.wait(pause) {
+				return
+			}
+			pause = min(2*pause, 5*time.Second)
+		}
+		if !b.wait(b.transport.Interval) {
+			return
+		}
+	}
+}
+
+// text is a list of this bell and the names that were rung.
+func (b *SharedBell) text() string {
+	b.mu.Lock()
+	names := slices.Sorted(maps.Keys(b.names))
+	clear(b.names)
+	b.mu.Unlock()
+	text, err := json.Marshal(append([]string{b.self}, names...))
+	if err != nil || len(text) > maxBellText || len(names) > maxBellNames {
+		text, _ = json.Marshal([]string{b.self, ""}) // strings always marshal
+	}
+	return string(text)
+}
+
+// wait reports whether the bell is still open.
+func (b *SharedBell) wait(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-b.life.Done():
+		return false
+	}
+}
