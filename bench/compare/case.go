@@ -18,7 +18,8 @@ type Case struct {
 	Goals []Goal
 	// Rounds is how often at most each side is measured; 0 means as often as the run says.
 	Rounds int
-	// Window is how long a side is measured in a round; 0 means as long as the run says.
+	// Window is how long a side is measured in a round at least, unless the run says less than
+	// half a second, which only shows that the case works.
 	Window time.Duration
 }
 
@@ -68,8 +69,8 @@ func (c Case) Measure(ctx context.Context, sides []Side, o Options) (Result, err
 	if c.Rounds > 0 {
 		o.Rounds = min(o.Rounds, c.Rounds)
 	}
-	if c.Window > 0 && o.Window >= 200*time.Millisecond { // a shorter one only shows that the case works
-		o.Window = c.Window
+	if o.Window >= 500*time.Millisecond {
+		o.Window = max(o.Window, c.Window)
 	}
 	r := Result{Name: c.Name, Note: c.Note, Goals: c.Goals}
 	for _, side := range sides {

@@ -209,7 +209,7 @@ func TestDriveCountsWaitsOfTheStarved(t *testing.T) {
 			return time.Since(began), ctx.Err()
 		})
 		m := s.metrics()
-		if err != nil || s.Ops != 10 || m[Max] != 6.25 || m[Fairness] != 10 || m[Rate] != 10 || m[P50] != 0.1 {
+		if err != nil || s.Ops != 10 || m[Max] != 61.25 || m[Fairness] != 10 || m[Rate] != 10 || m[P50] != 0.1 {
 			t.Errorf("%+v, %v", s, err)
 		}
 		if _, err := Drive(t.Context(), 1, time.Second, func(context.Context, int) (time.Duration, error) { return 0, errors.New("down") }); err == nil {

@@ -15,10 +15,10 @@ type Op func(ctx context.Context, client int) (wait time.Duration, err error)
 // Drive has clients do one operation after the other for a quarter of a window, and then for
 // a window in which the operations that end are counted. Those that end later do not count,
 // but how long they waited does, so that a side does not look better because some clients
-// starve. Those that have not ended after a further five windows, at least three seconds, are
-// canceled. Drive returns the first error of an operation that was not canceled.
+// starve. Those that have not ended a minute later are canceled, or when ctx ends. Drive
+// returns the first error of an operation that was not canceled.
 func Drive(ctx context.Context, clients int, window time.Duration, op Op) (Sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, window/4+window+max(5*window, 3*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, window/4+window+time.Minute)
 	defer cancel()
 	driven := make([]driven, clients)
 	cost := startCost()

@@ -31,7 +31,8 @@ type Locks struct {
 	Acquire func(ctx context.Context, client int, name string) (token uint64, held Held, err error)
 }
 
-// Run drives the clients. An Exclusion checks them.
+// Run drives the clients. An Exclusion checks them. A client that still waits for its lock
+// after five windows, at least three seconds, gives up: it starves.
 func (l Locks) Run(ctx context.Context, window time.Duration) (Sample, error) {
 	var exclusion Exclusion
 	checked := make([]*Checked, l.Clients)
@@ -39,6 +40,8 @@ func (l Locks) Run(ctx context.Context, window time.Duration) (Sample, error) {
 		checked[i] = exclusion.Name(l.Name(i))
 	}
 	released := context.WithoutCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, window/4+window+max(5*window, 3*time.Second))
+	defer cancel()
 	s, err := Drive(ctx, l.Clients, window, func(ctx context.Context, client int) (time.Duration, error) {
 		return l.pair(ctx, released, client, checked[client])
 	})
