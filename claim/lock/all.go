@@ -100,7 +100,7 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 	}
 	defer func() {
 		if err == nil {
-			l.finish()
+			l.handle(l.finish)
 			return
 		}
 		l.giveBack(wait, claims)
@@ -116,12 +116,12 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 			bound = max(1, bound-boottime.Now().Sub(began))
 		}
 		waiting, stop := join.Context(wait, claims.Context())
-		h, err := l.acquireWithin(bound, parent, waiting, name, try)
+		h, err := l.acquireWithin(bound, caller{parent: parent}, waiting, name, try)
 		stop()
 		if err != nil {
 			return claims, l.outOfAll(claims, name, err)
 		}
-		claims, parent = append(claims, &Claim{claim{h: h}}), h.ctx
+		claims, parent = append(claims, &h.claim), h.context()
 	}
 	return claims, nil
 }
@@ -130,9 +130,9 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 func (l *locker) giveBack(ctx context.Context, claims Claims) {
 	done := make(chan struct{})
 	go func() {
-		defer l.finish()
 		defer close(done)
 		_ = claims.Release(ctx) // Hooks.ReleaseFailed tells
+		l.handle(l.finish)
 	}()
 	select {
 	case <-done:

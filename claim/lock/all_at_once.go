@@ -65,37 +65,33 @@ func (l *locker) muster(parent context.Context, names []string, try bool) *batch
 	}
 	b := &batch{attempt: &attempt{locker: l, try: try, members: make([]member, len(names))}, began: boottime.Now()}
 	for i, name := range names {
-		w := newWaiter(parent, true)
+		w := &waiter{try: true, caller: caller{parent: parent}}
 		b.members[i].gate, b.members[i].place = l.reserve(name, w)
 		b.waiters = append(b.waiters, w)
 	}
-	b.start()
+	b.prepare(l.ctx)
+	go b.serve()
 	return b
 }
 
 // await waits until ctx ends, which is wait with a bound.
 func (b *batch) await(ctx, wait context.Context) (Claims, error) {
-	select {
-	case o := <-b.waiters[0].result:
-		return b.collect(o)
-	case <-ctx.Done():
+	if !b.awaitAnswer(ctx, b.waiters[0]) {
+		if err := b.leave(wait); err != nil {
+			return nil, err
+		}
 	}
-	if err := b.leave(wait); err != nil {
-		return nil, err
-	}
-	return b.collect(<-b.waiters[0].result)
+	return b.collect()
 }
 
 // collect takes the answers of all waiters when the first one has its own.
-func (b *batch) collect(o outcome) (claims Claims, err error) {
-	for i, w := range b.waiters {
-		if i > 0 {
-			o = <-w.result
+func (b *batch) collect() (claims Claims, err error) {
+	for _, w := range b.waiters {
+		b.awaitAnswer(context.Background(), w)
+		if w.err != nil {
+			return nil, w.err
 		}
-		if o.err != nil {
-			return nil, o.err
-		}
-		claims = append(claims, &Claim{claim{h: o.hold}})
+		claims = append(claims, &w.turn.claim)
 	}
 	return claims, nil
 }

@@ -17,14 +17,15 @@ import (
 var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
 
 // An attempt asks the backend for one place, or for those of several names in one
-// step, in a goroutine of its own: it belongs to the gates, not to the goroutine that
-// happened to come first.
+// step. It belongs to the gates, not to the goroutine that happened to come first. That
+// goroutine runs it, if there is one, and hands it over to another if it leaves before
+// the answer.
 type attempt struct {
 	*locker
 	members []member
 	single  [1]member // members, if the attempt is for one name
 	try     bool      // the caller does not wait
-	cancel  context.CancelCauseFunc
+	ctx     lazyContext
 }
 
 type member struct {
@@ -35,29 +36,74 @@ type member struct {
 
 var errNobodyWaits = errors.New("nobody waits for the lock any more")
 
-// ask starts an attempt for one place. l.mu is held.
+// ask starts an attempt for one place, in the goroutine of the caller who joins if there
+// is one. l.mu is held.
 func (l *locker) ask(g *gate, p *place) {
-	a := &attempt{locker: l, try: p.noWait, single: [1]member{{gate: g, place: p}}}
+	a := &p.own
+	a.locker, a.try, a.single[0] = l, p.noWait, member{gate: g, place: p}
 	a.members = a.single[:]
-	a.start()
+	if l.joining != nil {
+		a.prepare(l.joining)
+		l.lent = a
+		return
+	}
+	a.prepare(l.ctx)
+	go a.serve()
 }
 
-// start runs the attempt. l.mu is held.
-func (a *attempt) start() {
-	l := a.locker
-	ctx, cancel := context.WithCancelCause(l.ctx)
-	a.cancel = cancel
+// prepare gets the attempt ready to run until ctx ends. l.mu is held.
+func (a *attempt) prepare(ctx context.Context) {
+	a.ctx.parent = ctx
 	for i, m := range a.members {
-		m.place.owner, m.place.cancel = l.newOwner(), cancel
-		a.members[i].request = l.requestOf(m.gate, m.place)
+		m.place.owner, m.place.attempt = a.newOwner(), a
+		a.members[i].request = a.requestOf(m.gate, m.place)
 	}
-	l.running++
-	go func() {
-		defer l.finish()
-		defer cancel(nil)
-		err := a.run(ctx)
-		l.handle(func() { a.settle(err) })
-	}()
+	a.running++
+}
+
+// serve runs the attempt in a goroutine of its own.
+func (a *attempt) serve() {
+	err := a.run(&a.ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.finish(err)
+}
+
+// serveLent runs the attempt in the goroutine of w, which waits until ctx ends. If that is
+// before the answer, it leaves, and those who still wait get a goroutine that asks again for
+// the same owner, which converges. left is true then, and err says why there was no answer.
+func (a *attempt) serveLent(w *waiter, ctx, wait context.Context) (left bool, err error) {
+	answer := a.run(&a.ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m := a.members[0]
+	if answer != nil && ctx.Err() != nil && !m.gate.leave(w) {
+		left, err = true, a.waitedTooLong(wait, m.gate, w.began)
+		m.place.uncertain = m.place.uncertain || interlock.Kind(answer) == interlock.Uncertain
+		if !m.place.abandoned {
+			a.continueAlone()
+			return left, err
+		}
+	}
+	a.finish(answer)
+	return left, err
+}
+
+// continueAlone runs what is left of the attempt in a goroutine of its own. l.mu is held.
+func (a *attempt) continueAlone() {
+	a.ctx.end(nil)
+	rest := &attempt{locker: a.locker, members: a.members, try: a.try}
+	rest.ctx.parent = a.locker.ctx
+	rest.members[0].place.attempt = rest
+	go rest.serve()
+}
+
+// finish passes on the answer to the attempt. l.mu is held.
+func (a *attempt) finish(err error) {
+	a.settle(err)
+	a.runEffects()
+	a.ctx.end(nil)
+	a.locker.finish()
 }
 
 // run asks until the backend grants, says no, has failed too often in a row, or nobody
@@ -138,7 +184,7 @@ func (a *attempt) settle(err error) {
 			continue
 		}
 		if parent != nil && m.gate.waits(m.place.only) {
-			m.place.only.parent = parent.ctx
+			m.place.only.parent = parent.makeContext()
 		}
 		m.gate.granted(m.place, m.place.grant.Token, m.place.read())
 		a.runEffects()

@@ -31,6 +31,14 @@ type claim struct {
 	shared bool // it was acquired by a caller further up
 }
 
+// fenced is c as a claim with a token.
+func (c claim) fenced() *Claim {
+	if c.shared {
+		return &Claim{c}
+	}
+	return &c.h.claim
+}
+
 // Name is what is held.
 func (c claim) Name() string { return c.h.gate.name }
 
@@ -46,7 +54,7 @@ func (c claim) Valid() bool { return c.h.remaining() > 0 }
 
 // Context descends from the context of the call that acquired the claim and
 // ends, with its cause, when the claim does.
-func (c claim) Context() context.Context { return c.h.ctx }
+func (c claim) Context() context.Context { return c.h.context() }
 
 // Extend lets a claim with Options.MaxHold be held for d from now, however much was
 // left. It asks nobody: the lease is renewed apart from that. So MaxHold with Extend
@@ -75,42 +83,86 @@ func (c claim) Release(ctx context.Context) error {
 	return c.h.release(ctx)
 }
 
-// turn is what the locker keeps with a hold.
-type turn struct {
+// handle is what the locker keeps with a hold.
+type handle struct {
 	locker   *locker
-	ctx      context.Context
+	claim    Claim
+	parent   context.Context // what ctx descends from
+	detached bool            // parent gives values only
+	ctx      context.Context // nil until somebody needs it
 	cancel   context.CancelCauseFunc
-	timer    *time.Timer    // calls woken
-	renewing chan struct{}  // has one entry while renew is under way; only with Options.NoRenewal
-	released sync.WaitGroup // done when release has its answer, err
+	due      boottime.Instant // when to call woken; 0 if not
+	index    int              // in alarms, while due is not 0
+	leaving  lazyContext      // of the release
+	renewing chan struct{}    // has one entry while renew is under way; only with Options.NoRenewal
+	released sync.WaitGroup   // done when release has its answer, err
 	err      error
 }
 
-// heldKey finds a hold in its own context and those that descend from it.
-type heldKey struct {
-	locker *locker
-	name   string
-}
-
 // begin makes a claim of h. l.mu is held.
-func (l *locker) begin(h *hold, parent context.Context, after time.Duration) {
-	h.locker = l
+func (l *locker) begin(h *hold, c caller, after time.Duration) {
+	h.locker, h.parent, h.detached = l, c.parent, c.detached
+	h.claim = Claim{claim{h: h}}
 	h.released.Add(1)
 	if l.options.NoRenewal {
 		h.renewing = make(chan struct{}, 1)
 	}
-	h.ctx, h.cancel = context.WithCancelCause(context.WithValue(parent, heldKey{l, h.gate.name}, h))
-	h.timer = time.AfterFunc(after, h.wake)
+	l.alarms.set(h, after)
 }
 
-func (h *hold) wake() {
-	h.locker.handle(func() { h.gate.woken(h, h.place.read()) })
+// context is that of the claim.
+func (h *hold) context() context.Context {
+	h.locker.mu.Lock()
+	defer h.locker.mu.Unlock()
+	return h.makeContext()
+}
+
+// makeContext is context with l.mu held.
+func (h *hold) makeContext() context.Context {
+	if h.ctx == nil {
+		parent := h.parent
+		if h.detached {
+			parent = context.WithoutCancel(parent)
+		}
+		h.ctx, h.cancel = context.WithCancelCause(context.WithValue(parent, h.locker, h))
+		if h.ended != nil {
+			h.cancel(h.ended)
+		}
+	}
+	return h.ctx
+}
+
+// find is the claim on name that ctx descends from, ended or not; nil if there is none.
+// The context of a claim has it as the value of its locker.
+func (l *locker) find(ctx context.Context, name string) *hold {
+	for {
+		h, _ := ctx.Value(l).(*hold)
+		if h == nil || h.gate.name == name {
+			return h
+		}
+		ctx = h.parent
+	}
+}
+
+// ring wakes the holds whose time has come.
+func (l *locker) ring() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alarms.armed = 0
+	now := boottime.Now()
+	for h := l.alarms.due(now); h != nil; h = l.alarms.due(now) {
+		h.gate.woken(h, h.place.read())
+		l.runEffects()
+	}
+	l.alarms.arm()
 }
 
 // end ends the claim of h. l.mu is held.
 func (l *locker) end(h *hold, cause error) {
-	h.timer.Stop()
-	h.cancel(cause)
+	l.alarms.remove(h)
+	if h.cancel != nil {
+		h.cancel(cause)
+	}
 	if f := l.options.Hooks.Ended; f != nil {
 		f(observe.LockEnded{Name: h.gate.name, Owner: h.place.owner, Token: h.token,
 			Held: boottime.Sent().Sub(h.since), Cause: cause})
@@ -158,7 +210,7 @@ func (h *hold) release(ctx context.Context) error {
 	r := h.place.read()
 	next, leave := g.release(h, r)
 	l.runEffects()
-	h.timer.Stop()
+	l.alarms.remove(h)
 	l.mu.Unlock()
 
 	if f := l.options.Hooks.HandedOver; f != nil && next != nil {
@@ -168,8 +220,9 @@ func (h *hold) release(ctx context.Context) error {
 		return nil
 	}
 	// When the lease is over there is nothing left to give up.
-	h.err = l.giveUp(ctx, min(r.lease, l.options.ReleaseTimeout), g.name, h.place.owner)
-
+	h.leaving.parent, h.leaving.detached = ctx, true
+	h.leaving.deadline = time.Now().Add(min(r.lease, l.options.ReleaseTimeout))
+	h.err = l.giveUp(&h.leaving, g.name, h.place.owner)
 	l.handle(g.gone)
 	return h.err
 }
@@ -208,7 +261,7 @@ func (h *hold) renew(ctx context.Context) error {
 	if h.remaining() <= 0 {
 		return l.beside(op, name, interlock.Definite, cmp.Or(h.cause(), error(interlock.ErrExpired)))
 	}
-	bounded, stop := join.Context(ctx, h.ctx)
+	bounded, stop := join.Context(ctx, h.context())
 	defer stop()
 	request := l.requestOf(h.gate, h.place)
 	request.NoWait = true

@@ -95,7 +95,7 @@ func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 // reached Do retries, as Options.Attempts says; if Wait or ctx ends then, the
 // error also says for how long it tried and why the last request failed.
 func (f *Fenced) Do(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
-	return f.l.do(ctx, name, func(ctx context.Context, c claim) error { return fn(ctx, &Claim{c}) })
+	return f.l.do(ctx, name, func(ctx context.Context, c claim) error { return fn(ctx, c.fenced()) })
 }
 
 // Acquire waits for the lock on name until ctx ends. The claim does not end
@@ -105,7 +105,7 @@ func (f *Fenced) Acquire(ctx context.Context, name string) (*Claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Claim{c}, nil
+	return c.fenced(), nil
 }
 
 // TryAcquire takes the lock on name if nobody holds or awaits it, and returns
@@ -115,7 +115,7 @@ func (f *Fenced) TryAcquire(ctx context.Context, name string) (*Claim, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Claim{c}, nil
+	return c.fenced(), nil
 }
 
 // Held finds the claim on name that ctx carries, because ctx descends from that
@@ -127,7 +127,7 @@ func (f *Fenced) Held(ctx context.Context, name string) (*Claim, bool) {
 	if h == nil {
 		return nil, false
 	}
-	return &Claim{claim{h: h}}, true
+	return &h.claim, true
 }
 
 // Close refuses further calls, makes those that wait return interlock.ErrClosed,

@@ -45,7 +45,8 @@ type gate struct {
 
 // A waiter is one goroutine that wants the lock. It gets one answer, unless it leaves before.
 type waiter struct {
-	try bool
+	try  bool
+	turn hold // once it is granted
 	caller
 }
 
@@ -75,7 +76,7 @@ type hold struct {
 	lapses    boottime.Instant // when the name of an expired claim is given up; 0 is never
 	releasing bool
 	warned    bool // that it is held for long
-	turn
+	handle
 }
 
 // A reading is the time, and how long the backend keeps a grant from then on.
@@ -240,7 +241,8 @@ func (g *gate) refused(p *place, err error) {
 func (g *gate) deliver(p *place, token interlock.Token, r reading) *hold {
 	w := g.waiters[0]
 	g.waiters = slices.Delete(g.waiters, 0, 1)
-	h := &hold{gate: g, place: p, token: token, since: r.now, most: g.limits.maxHold}
+	h := &w.turn
+	h.gate, h.place, h.token, h.since, h.most = g, p, token, r.now, g.limits.maxHold
 	g.holder = h
 	g.emit(effect{do: answer, waiter: w, hold: h, after: h.untilLook(r)})
 	return h

@@ -54,31 +54,41 @@ type locker struct {
 
 	mu sync.Mutex
 	machine
-	running int           // goroutines of ours
-	idle    chan struct{} // closed when closed and running is 0; nil before close
+	alarms  alarms
+	joining context.Context // of a caller whose goroutine can run the attempt that it causes
+	lent    *attempt        // to run there
+	running int             // goroutines of ours
+	idle    chan struct{}   // closed when closed and running is 0; nil before close
 }
 
 // What the machine's records carry for the locker.
 type (
 	caller struct {
-		parent context.Context // what the claim's context descends from
-		result chan outcome    // capacity 1
+		parent   context.Context // what the claim's context descends from
+		detached bool            // parent gives values only
+		began    boottime.Instant
+		answer   bool          // it has hold or err
+		answered chan struct{} // closed then; nil until somebody waits for it
+		hold     *hold
+		err      error
 	}
 	contender struct {
-		owner  string
-		cancel context.CancelCauseFunc // ends the attempt to get the grant
-		grant  driver.Grant            // zero until granted
+		owner   string
+		own     attempt      // the first one for this place alone
+		attempt *attempt     // the last one
+		grant   driver.Grant // zero until granted
 	}
 )
 
-type outcome struct {
-	hold *hold
-	err  error
-}
-
 // read looks at the clock and at the lease of p's grant.
 func (p *place) read() reading {
-	return reading{boottime.Now(), p.grant.Lease.Remaining()}
+	now := boottime.Now()
+	if lease, ok := p.grant.Lease.(interface {
+		RemainingAt(boottime.Instant) time.Duration
+	}); ok {
+		return reading{now, lease.RemainingAt(now)}
+	}
+	return reading{now, p.grant.Lease.Remaining()}
 }
 
 // handle runs an event of the machine, and its effects.
@@ -96,19 +106,19 @@ func (l *locker) runEffects() {
 		case ask:
 			l.ask(e.gate, e.place)
 		case stop:
-			e.place.cancel(errNobodyWaits)
+			e.place.attempt.ctx.end(errNobodyWaits)
 		case giveUp:
 			l.running++
 			go l.giveUpInBackground(e.gate.name, e.place.owner)
 		case answer:
 			if e.hold != nil {
-				l.begin(e.hold, e.waiter.parent, e.after)
+				l.begin(e.hold, e.waiter.caller, e.after)
 			}
-			e.waiter.result <- outcome{e.hold, e.err}
+			e.waiter.tell(e.hold, e.err)
 		case end:
 			l.end(e.hold, e.err)
 		case wake:
-			e.hold.timer.Reset(e.after)
+			l.alarms.set(e.hold, e.after)
 		case warn:
 			l.warn(e.hold)
 		}
@@ -140,6 +150,7 @@ func newLocker(b granter, g interlock.Guarantees, o *Options) (*locker, error) {
 		}},
 	}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.alarms.ring = l.ring
 	return l, nil
 }
 
@@ -150,7 +161,7 @@ func (l *locker) do(ctx context.Context, name string, fn func(context.Context, c
 		}
 		return err
 	}
-	h, err := l.acquire(ctx, ctx, name, false)
+	h, err := l.acquire(caller{parent: ctx}, ctx, name, false)
 	if err != nil {
 		return err
 	}
@@ -158,7 +169,7 @@ func (l *locker) do(ctx context.Context, name string, fn func(context.Context, c
 		_ = h.release(ctx) // Hooks.ReleaseFailed tells
 		err = h.orEndedEarly(err)
 	}()
-	return fn(h.ctx, claim{h: h})
+	return fn(h.context(), claim{h: h})
 }
 
 // claim is what Acquire and TryAcquire return.
@@ -166,7 +177,7 @@ func (l *locker) claim(ctx context.Context, name string, try bool) (claim, error
 	if c, ok := l.sharedBy(ctx, name); ok {
 		return c, nil
 	}
-	h, err := l.acquire(context.WithoutCancel(ctx), ctx, name, try)
+	h, err := l.acquire(caller{parent: ctx, detached: true}, ctx, name, try)
 	return claim{h: h}, err
 }
 
@@ -179,17 +190,17 @@ func (l *locker) sharedBy(ctx context.Context, name string) (claim, bool) {
 	return claim{h: h, shared: true}, h != nil
 }
 
-// acquire waits until wait ends; the claim's context descends from parent.
-func (l *locker) acquire(parent, wait context.Context, name string, try bool) (*hold, error) {
-	return l.acquireWithin(l.options.Wait, parent, wait, name, try)
+// acquire waits until wait ends, on behalf of c.
+func (l *locker) acquire(c caller, wait context.Context, name string, try bool) (*hold, error) {
+	return l.acquireWithin(l.options.Wait, c, wait, name, try)
 }
 
 // acquireWithin is acquire with a bound of its own, 0 for none.
-func (l *locker) acquireWithin(bound time.Duration, parent, wait context.Context, name string, try bool) (*hold, error) {
-	began := boottime.Sent()
-	h, err := l.queue(bound, parent, wait, name, try)
+func (l *locker) acquireWithin(bound time.Duration, c caller, wait context.Context, name string, try bool) (*hold, error) {
+	c.began = boottime.Sent()
+	h, err := l.queue(bound, c, wait, name, try)
 	if f := l.options.Hooks.Acquired; f != nil {
-		e := observe.LockAcquired{Name: name, Wait: boottime.Sent().Sub(began), Err: err}
+		e := observe.LockAcquired{Name: name, Wait: boottime.Sent().Sub(c.began), Err: err}
 		if h != nil {
 			e.Owner, e.Token = h.place.owner, h.token
 		}
@@ -198,42 +209,76 @@ func (l *locker) acquireWithin(bound time.Duration, parent, wait context.Context
 	return h, err
 }
 
-func newWaiter(parent context.Context, try bool) *waiter {
-	return &waiter{try: try, caller: caller{parent: parent, result: make(chan outcome, 1)}}
-}
-
-func (l *locker) queue(bound time.Duration, parent, wait context.Context, name string, try bool) (*hold, error) {
-	ctx, cancel := wait, context.CancelFunc(func() {})
+func (l *locker) queue(bound time.Duration, c caller, wait context.Context, name string, try bool) (*hold, error) {
+	ctx := wait
 	if bound > 0 {
-		ctx, cancel = context.WithTimeout(wait, bound)
+		bounded, cancel := context.WithTimeout(wait, bound)
+		defer cancel()
+		ctx = bounded
 	}
-	defer cancel()
-
-	began := boottime.Sent()
-	w := newWaiter(parent, try)
-	l.mu.Lock()
-	if err := l.refuse(wait, name); err != nil {
-		l.mu.Unlock()
+	w := &waiter{try: try, caller: c}
+	g, lent, err := l.enter(ctx, wait, name, w)
+	if err != nil {
 		return nil, l.fail(name, err)
 	}
-	g := l.join(name, w)
-	l.runEffects()
-	l.mu.Unlock()
-
-	select {
-	case o := <-w.result:
-		return o.hold, o.err
-	case <-ctx.Done():
+	if lent != nil {
+		if left, err := lent.serveLent(w, ctx, wait); left {
+			return nil, err
+		}
+	}
+	if l.awaitAnswer(ctx, w) {
+		return w.hold, w.err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	answered := g.leave(w)
 	l.runEffects()
 	if answered {
-		o := <-w.result
-		return o.hold, o.err
+		return w.hold, w.err
 	}
-	return nil, l.waitedTooLong(wait, g, began)
+	return nil, l.waitedTooLong(wait, g, w.began)
+}
+
+// enter puts w in the queue. If the backend has to be asked, the caller is lent the attempt
+// to run until ctx, which is wait with a bound, ends.
+func (l *locker) enter(ctx, wait context.Context, name string, w *waiter) (g *gate, lent *attempt, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.refuse(wait, name); err != nil {
+		return nil, nil, err
+	}
+	l.joining = ctx
+	g = l.join(name, w)
+	l.runEffects()
+	lent, l.joining, l.lent = l.lent, nil, nil
+	return g, lent, nil
+}
+
+// tell answers w. l.mu is held.
+func (w *waiter) tell(h *hold, err error) {
+	w.answer, w.hold, w.err = true, h, err
+	if w.answered != nil {
+		close(w.answered)
+	}
+}
+
+// awaitAnswer reports whether w has its answer; it waits until ctx ends.
+func (l *locker) awaitAnswer(ctx context.Context, w *waiter) bool {
+	l.mu.Lock()
+	answer := w.answer
+	if !answer && w.answered == nil {
+		w.answered = make(chan struct{})
+	}
+	l.mu.Unlock()
+	if answer {
+		return true
+	}
+	select {
+	case <-w.answered:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // waitedTooLong says why a wait ended without an answer. A caller that bounds its
@@ -269,7 +314,7 @@ func (l *locker) refuse(ctx context.Context, name string) error {
 	case name == "" || len(name) > driver.MaxName:
 		return fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(name), driver.MaxName)
 	}
-	if h, _ := ctx.Value(heldKey{l, name}).(*hold); h != nil && h.ended == nil {
+	if h := l.find(ctx, name); h != nil && h.ended == nil {
 		return interlock.ErrReentered
 	}
 	return nil
@@ -288,18 +333,16 @@ func ownCause(err error) interlock.ErrorKind {
 }
 
 func (l *locker) heldBy(ctx context.Context, name string) *hold {
-	h, _ := ctx.Value(heldKey{l, name}).(*hold)
+	h := l.find(ctx, name)
 	if h == nil || h.cause() != nil {
 		return nil
 	}
 	return h
 }
 
-// giveUp releases what owner has in the backend, even if ctx has ended,
-// within a bound.
-func (l *locker) giveUp(ctx context.Context, bound time.Duration, name, owner string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
-	defer cancel()
+// giveUp releases what owner has in the backend until ctx ends, and ends ctx.
+func (l *locker) giveUp(ctx *lazyContext, name, owner string) error {
+	defer ctx.end(nil)
 	for failed := 1; ; failed++ {
 		err := l.backend.release(ctx, name, owner)
 		if err == nil {
@@ -315,14 +358,15 @@ func (l *locker) giveUp(ctx context.Context, bound time.Duration, name, owner st
 }
 
 func (l *locker) giveUpInBackground(name, owner string) {
-	defer l.finish()
-	_ = l.giveUp(context.Background(), l.options.ReleaseTimeout, name, owner) // Hooks.ReleaseFailed tells
-}
-
-// finish counts a goroutine out.
-func (l *locker) finish() {
+	ctx := lazyContext{parent: context.Background(), deadline: time.Now().Add(l.options.ReleaseTimeout)}
+	_ = l.giveUp(&ctx, name, owner) // Hooks.ReleaseFailed tells
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.finish()
+}
+
+// finish counts a goroutine, an attempt or a call out. l.mu is held.
+func (l *locker) finish() {
 	l.running--
 	l.announceIdle()
 }
@@ -345,6 +389,11 @@ func (l *locker) close(ctx context.Context) error {
 	}
 	l.machine.close(func(name string) error { return l.fail(name, interlock.ErrClosed) })
 	l.runEffects()
+	for _, g := range l.gates {
+		if g.place != nil && g.holder == nil {
+			g.place.attempt.ctx.end(interlock.ErrClosed)
+		}
+	}
 	l.announceIdle()
 	idle := l.idle
 	l.mu.Unlock()
@@ -362,5 +411,11 @@ func (l *locker) close(ctx context.Context) error {
 }
 
 func (l *locker) newOwner() string {
-	return l.options.Identity + "/" + rand.Text()
+	const base32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+	var text [26]byte         // 130 bits
+	_, _ = rand.Read(text[:]) // never fails
+	for i, b := range text {
+		text[i] = base32[b%32]
+	}
+	return l.options.Identity + "/" + string(text[:])
 }

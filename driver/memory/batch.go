@@ -54,7 +54,8 @@ func (d *Driver) forgetAll(requests []driver.Request) {
 
 // arriveAll returns the counters of all calls, or who is in the way of them.
 func (s *Space) arriveAll(calls []*call, ttl time.Duration) ([]int64, error) {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	now := boottime.Now()
 	wanted := make([]claimant, len(calls))
 	for i, c := range calls {

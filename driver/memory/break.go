@@ -55,7 +55,8 @@ func (d *Driver) breakable(ctx context.Context, b driver.Break) error {
 }
 
 func (s *Space) breakHold(b driver.Break) (record driver.Broken, ok bool) {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	counter, effects := s.table.breakHold(boottime.Now(), b.Name, b.Owner)
 	s.tell(effects)
 	if counter == 0 {
@@ -69,7 +70,8 @@ func (s *Space) breakHold(b driver.Break) (record driver.Broken, ok bool) {
 }
 
 func (s *Space) brokenOf(name string, limit int) (all []driver.Broken) {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	for _, b := range slices.Backward(s.broken) {
 		if len(all) >= limit {
 			break

@@ -11,16 +11,18 @@ import (
 // announce notes for every watch what the last step of the table changed. The mutex
 // is held.
 func (s *Space) announce() {
-	for name := range s.table.takeTouched() {
+	for name := range s.table.touched {
 		for box := range s.watches {
 			box.Add(name)
 		}
 	}
+	clear(s.table.touched)
 }
 
 // watch begins a watch: from here on nothing is missed.
 func (s *Space) watch(prefix string) *hints.Mailbox {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	box := hints.NewMailbox(prefix, hints.MostNames)
 	box.Miss()
 	s.watches[box] = true
@@ -28,7 +30,8 @@ func (s *Space) watch(prefix string) *hints.Mailbox {
 }
 
 func (s *Space) unwatch(box *hints.Mailbox) {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	delete(s.watches, box)
 }
 

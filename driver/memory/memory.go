@@ -123,7 +123,7 @@ var (
 // call is what one owner asked for. A repeated Acquire replaces it.
 type call struct {
 	req   driver.Request
-	wake  chan struct{}   // receives when the space has granted; capacity 1
+	wake  chan struct{}   // receives when the space has granted; capacity 1; nil until it waits
 	lease *boottime.Lease // nil until Acquire has returned it
 }
 
@@ -169,6 +169,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		}
 		select {
 		case <-c.wake: // and confirm
+		case <-d.done:
 		case <-ctx.Done():
 			return driver.Grant{}, &interlock.Error{Op: "acquire", Driver: "memory", Name: r.Name,
 				Kind: interlock.Uncertain, Err: context.Cause(ctx)}
@@ -199,9 +200,6 @@ func (d *Driver) Close(context.Context) error {
 	}
 	d.closed = true
 	d.renewal.Stop()
-	for _, c := range d.calls {
-		c.notify()
-	}
 	return nil
 }
 
@@ -225,7 +223,7 @@ func (d *Driver) begin(r driver.Request) (*call, error) {
 	if d.closed {
 		return nil, interlock.ErrClosed
 	}
-	c := &call{req: r, wake: make(chan struct{}, 1)}
+	c := &call{req: r}
 	if before := d.calls[r.Owner]; before != nil {
 		c.lease = before.lease
 	}
@@ -312,12 +310,5 @@ func (d *Driver) renewOne(owner string, c *call) {
 		if e.Lost != nil {
 			e.Lost(interlock.ErrLost)
 		}
-	}
-}
-
-func (c *call) notify() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
 	}
 }

@@ -15,7 +15,8 @@ import (
 
 // arrive returns the counter if the caller holds the name now, else its place.
 func (s *Space) arrive(c *call, ttl time.Duration) (counter int64, place driver.Place, err error) {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	now, name, owner := boottime.Now(), c.req.Name, c.req.Owner
 	s.tell(s.table.expire(now))
 	if queue := s.table.names[name]; c.req.NoWait && len(queue) > 0 && s.table.find(name, owner) == nil {
@@ -29,13 +30,17 @@ func (s *Space) arrive(c *call, ttl time.Duration) (counter int64, place driver.
 	if who.counter > 0 {
 		return who.counter, place, nil
 	}
+	if c.wake == nil {
+		c.wake = make(chan struct{}, 1)
+	}
 	s.wakes[owner] = c.wake
 	return 0, driver.Place{Ahead: s.table.ahead(who), Holder: s.table.names[name][0].owner}, nil
 }
 
 // renew reports whether the caller is still there.
 func (s *Space) renew(c *call, ttl time.Duration) bool {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	now := boottime.Now()
 	who, effects := s.table.renew(now, c.req.Name, c.req.Owner, now.Add(ttl))
 	s.tell(effects)
@@ -46,7 +51,8 @@ func (s *Space) renew(c *call, ttl time.Duration) bool {
 }
 
 func (s *Space) leave(name, owner string) {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	delete(s.wakes, owner)
 	s.tell(s.table.leave(boottime.Now(), name, owner))
 }
@@ -54,19 +60,22 @@ func (s *Space) leave(name, owner string) {
 // Revoke takes name away from its holder, as an operator would who deletes the
 // lock's key. The holder learns of it with its next renewal.
 func (s *Space) Revoke(name string) {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	s.tell(s.table.revoke(boottime.Now(), name))
 }
 
 func (s *Space) show(name string) driver.LockState {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	now := boottime.Now()
 	s.tell(s.table.expire(now))
 	return s.state(now, name)
 }
 
 func (s *Space) list(prefix string, limit int) (locks []driver.LockState, more bool) {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	now := boottime.Now()
 	s.tell(s.table.expire(now))
 	var names []string
@@ -110,27 +119,25 @@ func (s *Space) tell(effects []granted) {
 	}
 }
 
-// lock locks the space; what it returns tells those who watch, arms the timer of
-// the next expiry and unlocks.
-func (s *Space) lock() (unlock func()) {
-	s.mu.Lock()
-	return func() {
-		defer s.mu.Unlock()
-		s.announce()
-		at, ok := s.table.next()
-		switch {
-		case !ok && s.sweep != nil:
-			s.sweep.Stop()
-		case ok && s.sweep == nil:
-			s.sweep = time.AfterFunc(at.Sub(boottime.Now()), s.expire)
-		case ok:
-			s.sweep.Reset(at.Sub(boottime.Now()))
-		}
+// unlock ends what was begun with mu: it reports changes to those who watch, and arms
+// the timer of the next expiry.
+func (s *Space) unlock() {
+	defer s.mu.Unlock()
+	s.announce()
+	at, ok := s.table.next()
+	switch {
+	case !ok && s.sweep != nil:
+		s.sweep.Stop()
+	case ok && s.sweep == nil:
+		s.sweep = time.AfterFunc(at.Sub(boottime.Sent()), s.expire)
+	case ok:
+		s.sweep.Reset(at.Sub(boottime.Sent()))
 	}
 }
 
 func (s *Space) expire() {
-	defer s.lock()()
+	s.mu.Lock()
+	defer s.unlock()
 	s.tell(s.table.expire(boottime.Now()))
 }
 

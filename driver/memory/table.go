@@ -13,7 +13,7 @@ import (
 type table struct {
 	counter int64 // the last one drawn
 	names   map[string][]*contender
-	touched map[string]bool // names whose holder or waiters changed
+	touched map[string]bool // names whose holder or waiters changed, until the caller clears it
 }
 
 // contender is the holder (at the head of its queue, with a counter) or a
@@ -23,6 +23,7 @@ type contender struct {
 	counter     int64            // drawn when it became the holder; 0 while it waits
 	expires     boottime.Instant // dies then unless renewed
 	since       boottime.Instant // of its grant; while it waits, of its arrival
+	alone       [1]*contender    // where a queue of one is kept
 }
 
 // granted is the effect of a step: this contender has become the holder.
@@ -39,7 +40,11 @@ func (t *table) arrive(now boottime.Instant, name, owner string, expires boottim
 	c := t.find(name, owner)
 	if c == nil {
 		c = &contender{name: name, owner: owner, since: now}
-		t.names[name] = append(t.names[name], c)
+		queue := t.names[name]
+		if len(queue) == 0 {
+			queue = c.alone[:0]
+		}
+		t.names[name] = append(queue, c)
 		t.touched[name] = true
 	}
 	c.expires = expires
@@ -107,15 +112,6 @@ func (t *table) breakHold(now boottime.Instant, name, owner string) (counter int
 		return 0, effects
 	}
 	return counter, append(effects, t.leave(now, name, owner)...)
-}
-
-// takeTouched tells which names have changed since it was last asked.
-func (t *table) takeTouched() map[string]bool {
-	touched := t.touched
-	if len(touched) > 0 {
-		t.touched = make(map[string]bool)
-	}
-	return touched
 }
 
 // expire takes out everyone whose time has come.
