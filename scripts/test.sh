@@ -28,7 +28,7 @@ models=(-run 'Model|Exhaustively|CrashPoints|StoppedAnywhere|EveryHistory' ./dri
 # What starts programs and looks at what they print and leave: the packages that these
 # programs consist of have tests of their own under the race detector, which doubles the
 # processor time here.
-plain='/(internal/cli|internal/guarantees|interop|examples/[^/]*)$'
+plain='/(internal/cli|internal/guarantees|interop|bench|examples/[^/]*)$'
 [ "${RACE-}" != all ] || plain='^$'
 
 lint=
