@@ -74,10 +74,10 @@ func Table(op, name, part string, err error) error {
 	if why == "" || part == "" && why != missing {
 		return About(op, name, err)
 	}
-	next := "create it"
+	next := "create it with Create, or as your own tables"
 	if part != "" {
 		database, _, _ := strings.Cut(e.Driver, " ")
-		next += fmt.Sprintf(" with Create, or apply what \"interlock schema %s --only %s\" prints", database, part)
+		next = fmt.Sprintf("create it with Create, or apply what \"interlock schema %s --only %s\" prints", database, part)
 	}
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: fmt.Errorf("%s; %s: %w", why, next, err)}
 }

@@ -60,7 +60,7 @@ func TestTable(t *testing.T) {
 		for _, part := range []string{"fence", ""} {
 			was := &interlock.Error{Op: "x", Driver: "mysql table", Kind: interlock.Retryable, Err: state(code)}
 			err := failure.Table("enter", "n", part, was)
-			explained := strings.Contains(err.Error(), "create it")
+			explained := strings.Contains(err.Error(), "create it with Create")
 			if wanted := want && (part != "" || code == "42P01" || code == "42S02"); explained != wanted || explained == (interlock.Kind(err) == interlock.Retryable) {
 				t.Errorf("%s, %q: %v", code, part, err)
 			}

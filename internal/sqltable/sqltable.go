@@ -12,9 +12,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -28,44 +28,54 @@ type Layout struct {
 	Default string            // the name of tables that have none
 	Tables  map[string]string // suffixes to the name, by the word that a statement uses
 	Indexes map[string]string // the same for indexes, whose names have no schema
+
+	opened sync.Map // *names by where
+}
+
+// where is a name in a dialect.
+type where struct {
+	dialect driver.Dialect
+	name    string
 }
 
 // Open returns the tables of a name, or schema.name, for one operation in the
 // transaction db. op and about are what errors say; no about is the name. A name that cannot be used, an
 // unknown dialect, and a db that is nil are Bugs.
-func (l Layout) Open(op, about string, db driver.SQL, name string) (Tables, error) {
+func (l *Layout) Open(op, about string, db driver.SQL, name string) (t Tables, err error) {
 	name = cmp.Or(name, l.Default)
-	t := Tables{db: db, op: op, about: cmp.Or(about, name), part: l.Part, lock: cmp.Or(l.Lock, l.Part), words: map[string]string{}}
+	t = Tables{db: db, op: op, about: cmp.Or(about, name), part: l.Part, lock: cmp.Or(l.Lock, l.Part), defined: map[string]string{}}
 	if db == nil {
 		return t, t.Bug("there is no transaction")
 	}
-	for _, word := range slices.Sorted(maps.Keys(l.Tables)) {
-		if err := t.name(word, name, l.Tables[word]); err != nil {
+	key := where{db.Dialect(), name}
+	known, ok := l.opened.Load(key)
+	if !ok {
+		n := names{words: map[string]string{}, texts: map[string]string{}}
+		if err := cmp.Or(n.quote(key, l.Tables), n.quote(where{key.dialect, Unqualified(name)}, l.Indexes)); err != nil {
 			return t, err
 		}
+		known, _ = l.opened.LoadOrStore(key, &n)
 	}
-	for _, word := range slices.Sorted(maps.Keys(l.Indexes)) {
-		if err := t.name(word, Unqualified(name), l.Indexes[word]); err != nil {
-			return t, err
-		}
-	}
+	t.names = known.(*names)
 	return t, nil
 }
 
 // Unqualified is the name of a table without its schema.
 func Unqualified(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
 
-// OpenUsers returns tables and columns of the user's, as [Layout.Open] does. names are
+// OpenUsers returns tables and columns of the user's, as [Layout.Open] does. They come in
 // pairs of a word and the name that it stands for.
-func OpenUsers(op, about string, db driver.SQL, names ...string) (Tables, error) {
-	t := Tables{db: db, op: op, about: about, lock: "users", words: map[string]string{}}
+func OpenUsers(op, about string, db driver.SQL, pairs ...string) (Tables, error) {
+	t := Tables{db: db, op: op, about: about, lock: "users", names: &names{words: map[string]string{}}, defined: map[string]string{}}
 	if db == nil {
 		return t, t.Bug("there is no transaction")
 	}
-	for i := 1; i < len(names); i += 2 {
-		if err := t.name(names[i-1], names[i], ""); err != nil {
+	for i := 1; i < len(pairs); i += 2 {
+		quoted, err := Identifier(db.Dialect(), pairs[i], "")
+		if err != nil {
 			return t, err
 		}
+		t.names.words[pairs[i-1]] = quoted
 	}
 	return t, nil
 }
@@ -76,12 +86,8 @@ func OpenUsers(op, about string, db driver.SQL, names ...string) (Tables, error)
 type Tables struct {
 	db                    driver.SQL
 	op, about, part, lock string
-	words                 map[string]string // the quoted names
-}
-
-func (t Tables) name(word, name, suffix string) (err error) {
-	t.words[word], err = Identifier(t.db.Dialect(), name, suffix)
-	return err
+	names                 *names
+	defined               map[string]string // what a word stands for in these alone
 }
 
 // SQL is the transaction.
@@ -91,10 +97,11 @@ func (t Tables) SQL() driver.SQL { return t.db }
 func (t Tables) Maria() bool { return t.db.Dialect() == driver.MariaDB }
 
 // Quoted is the name that a word stands for.
-func (t Tables) Quoted(word string) string { return t.words[word] }
+func (t Tables) Quoted(word string) string { return t.names.words[word] }
 
-// Define lets a word stand for a text that is no template.
-func (t Tables) Define(word, text string) { t.words[word] = text }
+// Define lets a word stand for a text that is no template. The texts of these tables are
+// then not kept.
+func (t Tables) Define(word, text string) { t.defined[word] = text }
 
 // Exactly is the condition for the row of which the column of a word is a value, and its
 // parameters. Rows that the database takes for the same do not meet it: MariaDB compares

@@ -3,6 +3,7 @@ package sqltable_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +52,33 @@ func TestText(t *testing.T) {
 				t.Errorf("%s: %q is\n%s\nnot\n%s", d, c.template, got, want)
 			}
 		}
+	}
+}
+
+// TestTextsAreKept: the second use of a table and of a template writes nothing again, and
+// what one use defines is not seen by others.
+func TestTextsAreKept(t *testing.T) {
+	db := spoken{dialect: driver.Postgres}
+	open := func() sqltable.Tables {
+		s, err := layout.Open("put", "box", db, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if n := testing.AllocsPerRun(100, func() { open().Text(`select {now} from {boxes}, {lids} where id = ?`) }); n > 4 {
+		t.Errorf("%v allocations", n)
+	}
+	s := open()
+	s.Define("x", "1")
+	if s.Text(`{x}`) != `1` || open().Text(`{x}`) != `{x}` {
+		t.Error("a word that was defined for some tables stands for the same in others")
+	}
+	for i := range 1000 {
+		open().Text(fmt.Sprintf(`select %d from {boxes}`, i))
+	}
+	if text := open().Text(`select 7 from {boxes}`); text != `select 7 from "interlock_box"` {
+		t.Error(text)
 	}
 }
 

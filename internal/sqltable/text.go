@@ -1,8 +1,11 @@
 package sqltable
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Text is a template in the database's SQL. A ? is a parameter. A word in braces is the
@@ -30,9 +33,56 @@ import (
 //
 // Nothing is replaced within quotes.
 func (t Tables) Text(template string) string {
-	w := writer{tables: t, maria: t.Maria()}
-	w.write(template)
-	return w.text.String()
+	write := func() string {
+		w := writer{tables: t, maria: t.Maria()}
+		w.write(template)
+		return w.text.String()
+	}
+	if len(t.defined) > 0 || len(template) > maxTemplate {
+		return write()
+	}
+	return t.names.text(template, write)
+}
+
+// names are quoted names by the words of a layout, and the texts of templates with them.
+type names struct {
+	words map[string]string
+
+	mu    sync.Mutex
+	texts map[string]string // by template; nil keeps none
+}
+
+// At most maxTexts texts are kept, of templates of at most maxTemplate bytes: some name
+// as many parameters as there are rows.
+const (
+	maxTexts    = 200
+	maxTemplate = 4 << 10
+)
+
+func (n *names) text(template string, write func() string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	text, ok := n.texts[template]
+	if !ok {
+		text = write()
+		if len(n.texts) >= maxTexts {
+			clear(n.texts)
+		}
+		if n.texts != nil {
+			n.texts[template] = text
+		}
+	}
+	return text
+}
+
+// quote adds the names with these suffixes.
+func (n *names) quote(base where, suffixes map[string]string) (err error) {
+	for _, word := range slices.Sorted(maps.Keys(suffixes)) {
+		if n.words[word], err = Identifier(base.dialect, base.name, suffixes[word]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writer writes one statement.
@@ -97,9 +147,11 @@ func braced(s string) int {
 // which the database refuses.
 func (w *writer) word(braced string) {
 	word := strings.Trim(braced, "{}")
-	if name, ok := w.tables.words[word]; ok {
-		w.text.WriteString(name)
-		return
+	for _, words := range []map[string]string{w.tables.defined, w.tables.names.words} {
+		if name, ok := words[word]; ok {
+			w.text.WriteString(name)
+			return
+		}
 	}
 	verb, what := word, ""
 	if i := strings.IndexAny(braced, " \n"); i > 0 {

@@ -60,7 +60,7 @@ func (l ledger) enter(ctx context.Context, c claim, lease time.Duration) (f foun
 		args = append(args, c.Transaction, c.Branch, c.Step)
 	}
 	known := 0
-	there, err := l.Row(ctx, c.statement(), args, (*string)(&f.previous), &f.hash, &known, &f.result, &f.remaining, &f.attempts)
+	there, err := l.Row(ctx, statements[c.event][c.outside], args, (*string)(&f.previous), &f.hash, &known, &f.result, &f.remaining, &f.attempts)
 	f.known = known != 0
 	if err == nil && !there {
 		return l.missed(ctx, c)
@@ -68,23 +68,30 @@ func (l ledger) enter(ctx context.Context, c claim, lease time.Duration) (f foun
 	return f, err
 }
 
-// statement is enterRow for the event of c.
-func (c claim) statement() string {
-	to := changes(c.event, c.outside)
-	first, known, replace, lease, there := moves[absent][c.event].after(c.outside), "0", "1 = 0", "0", ""
+// statements are enterRow for each event, inside and outside.
+var statements = func() (all [events]map[bool]string) {
+	for e := range events {
+		all[e] = map[bool]string{false: statement(e, false), true: statement(e, true)}
+	}
+	return all
+}()
+
+func statement(e event, outside bool) string {
+	to := changes(e, outside)
+	first, known, replace, lease, there := moves[absent][e].after(outside), "0", "1 = 0", "0", ""
 	switch first {
 	case tried:
 		known = "1"
 	case absent: // it is not inserted, but the database looks at what it might insert
 		first = blocked
 	}
-	if c.event == refusal {
+	if e == refusal {
 		replace = "1 = 1"
 	}
-	if c.outside {
+	if outside {
 		lease = `{micros start} + ?`
 	}
-	if c.event == finish {
+	if e == finish {
 		there = `and exists (select 1 from {rows} as b where b.transaction_id = ? and b.branch = ? and b.step = {?}{maria  for update})`
 	}
 	return strings.NewReplacer("{first}", string(first), "{known}", known, "{replace}", replace, "{moving}", among(append([]state{absent}, sorted(to)...)),
