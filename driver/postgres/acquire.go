@@ -349,8 +349,9 @@ func (d *Driver) forget(id identity) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if q := d.requests[id]; q != nil {
-		q.quiet = true
-		q.answer(result{err: problem("acquire", id.name, interlock.Uncertain, interlock.ErrReleased)})
+		if q.quiet = true; q.claim == nil {
+			q.answer(result{err: problem("acquire", id.name, interlock.Uncertain, interlock.ErrReleased)})
+		}
 		delete(d.requests, id)
 	}
 }

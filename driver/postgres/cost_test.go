@@ -67,6 +67,24 @@ func TestCostOfAnUncontendedLock(t *testing.T) {
 	}
 }
 
+// TestAllocations of a pair of acquire and release, in the driver and its client.
+func TestAllocations(t *testing.T) {
+	server := testbed.Postgres(t)
+	d := openOn(t, server.Addr(), time.Minute)
+	r := driver.Request{Name: "x", Owner: "o"}
+	n := testing.AllocsPerRun(100, func() {
+		if _, err := d.Acquire(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Release(t.Context(), r.Name, r.Owner); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n > 18 {
+		t.Errorf("%v allocations, want at most 18", n)
+	}
+}
+
 func longTable(t testing.TB, server *testbed.Server) *Table {
 	t.Helper()
 	d, err := OpenTable(t.Context(), operator(t, server.URL()), &TableOptions{TTL: time.Minute})

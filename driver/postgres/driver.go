@@ -230,10 +230,14 @@ func (d *Driver) heard(s *session, a answer) {
 // serves reports whether an answer came from the session's own server process,
 // and ends the session if not.
 func (s *session) serves(a answer) bool {
-	if a.err != nil || len(a.rows) == 0 || string(a.rows[0][0]) == s.pid {
+	process := a.process
+	if len(a.rows) > 0 {
+		process = a.rows[0][0]
+	}
+	if a.err != nil || len(process) == 0 || string(process) == s.pid {
 		return true
 	}
-	s.pipe.end(&PoolerError{Want: s.pid, Got: string(a.rows[0][0])})
+	s.pipe.end(&PoolerError{Want: s.pid, Got: string(process)})
 	return false
 }
 

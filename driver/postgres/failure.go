@@ -72,6 +72,9 @@ func ofAnswer(op, name string, a answer) error {
 // its prepared statements: then somebody has removed them, or another process of
 // the server answers. The next session prepares them again.
 func isSpoilt(err error) bool {
+	if err == nil {
+		return false
+	}
 	var native *pgconn.PgError
 	return errors.As(err, &native) && (native.Code == undefinedTable || native.Code == "26000")
 }

@@ -295,6 +295,8 @@ func (t *table) proceed(now boottime.Instant, s *slot) []effect {
 	switch {
 	case s.asking != nil: // one try at a time
 		return nil
+	case s.holder != nil && len(s.queue) == 1: // nobody but the holder
+		return nil
 	case s.holder != nil:
 		return t.lineUp(now, s)
 	}

@@ -71,10 +71,12 @@ type step struct {
 // answer is what came of a transaction.
 type answer struct {
 	sent boottime.Instant // just before it left; 0 if it never did
-	rows [][]field        // of all steps together; of members only the first field of the first
+	rows [][]field        // of all steps together; none of members
 	next int              // which member the next row may be of
-	err  error            // a *pgconn.PgError if the server said so
-	over bool             // the connection is over, and nothing was said about this call
+
+	process field // of the server, as the rows of members name it; valid until done returns
+	err     error // a *pgconn.PgError if the server said so
+	over    bool  // the connection is over, and nothing was said about this call
 }
 
 // field is a value in text form; nil is NULL.
@@ -168,7 +170,8 @@ func (p *pipe) next() (batch []*call, over bool) {
 
 // receive gives answers to the calls, in order, until the connection is over.
 func (p *pipe) receive() {
-	var a answer
+	process := make(field, 0, 16)
+	a := answer{process: process}
 	var calls []*call // that are being answered
 	for {
 		m, err := p.reader.Receive()
@@ -196,7 +199,7 @@ func (p *pipe) receive() {
 			}
 			p.answered(calls, a)
 			clear(calls)
-			calls, a = calls[:0], answer{}
+			calls, a = calls[:0], answer{process: process}
 		}
 	}
 }
@@ -225,9 +228,7 @@ func (a *answer) take(calls []*call, m *pgproto3.DataRow) {
 	if len(m.Values) < memberColumns {
 		return // of a statement beside
 	}
-	if len(a.rows) == 0 {
-		a.rows = [][]field{{append(field{}, m.Values[0]...)}}
-	}
+	a.process = append(a.process[:0], m.Values[0]...)
 	key, _ := strconv.ParseInt(string(m.Values[1]), 10, 64)
 	for range calls {
 		c := calls[a.next%len(calls)]
