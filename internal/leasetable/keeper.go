@@ -21,6 +21,7 @@ type keeper struct {
 
 	mu   sync.Mutex
 	held map[string]*holding // by owner
+	at   boottime.Instant    // when run looks again
 }
 
 // holding is a lease that is renewed, guarded by keeper.mu.
@@ -35,8 +36,11 @@ type holding struct {
 func (k *keeper) add(r driver.Request, lease *boottime.Lease, sent boottime.Instant) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.held[r.Owner] = &holding{Request: r, lease: lease, due: sent.Add(r.Every(k.table.TTL))}
-	hints.Signal(k.wake)
+	h := &holding{Request: r, lease: lease, due: sent.Add(r.Every(k.table.TTL))}
+	if k.held[r.Owner] = h; h.due < k.at {
+		k.at = h.due
+		hints.Signal(k.wake)
+	}
 }
 
 // remove ends the renewals and the events of an owner.
@@ -83,6 +87,7 @@ func (k *keeper) next() boottime.Instant {
 	for _, h := range k.held {
 		at = min(at, h.due)
 	}
+	k.at = at
 	return at
 }
 
