@@ -2,8 +2,10 @@ package mysql
 
 import (
 	"context"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	client "github.com/go-sql-driver/mysql"
@@ -20,6 +22,7 @@ type holding struct {
 	driver.Request
 	token interlock.Token
 	claim *boottime.Lease
+	lock  string // by which GET_LOCK knows it
 	quiet bool
 }
 
@@ -93,71 +96,121 @@ func (d *Driver) pause(ctx context.Context, name string, woken <-chan struct{}, 
 
 // try asks once. curious asks also who holds.
 func (d *Driver) try(ctx context.Context, r driver.Request, curious bool) (outcome, error) {
-	results := make(chan outcome, 1) // the task may outlast this call
 	h := &holding{Request: r}
-	err := d.ask(ctx, "acquire", r.Name, func(work context.Context) error {
-		if ctx.Err() != nil {
-			return nil // nobody waits: nothing is sent
-		}
-		o, err := d.take(work, h, curious)
-		results <- o
-		return err
-	})
-	if err != nil {
+	t := &task{op: "acquire", name: r.Name, try: &try{holding: h, ctx: ctx, curious: curious}}
+	switch err := d.submit(ctx, t); {
+	case err != nil:
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		h.quiet = true // it may be granted yet
 		return outcome{}, err
-	}
-	select {
-	case o := <-results:
-		return o, nil
-	default:
+	case !t.sent:
 		return outcome{}, fail.Unanswered(ctx, "acquire", r.Name)
 	}
+	return t.outcome, nil
 }
 
-// take takes the lock if this process does not have it.
-func (d *Driver) take(ctx context.Context, h *holding, curious bool) (outcome, error) {
-	if o, here := d.here(h); here {
-		return o, nil
-	}
-	var counter, connection, clock int64
-	got := false
-	var s *session
-	err := d.statement(ctx, func(used *session) (err error) {
-		s = used
-		lock := s.lockName(d.options, h.Name)
-		got, err = maybe(ctx, s.conn, d.options.sql(takeLock),
-			[]any{[]byte(h.Name), lock, []byte(h.Owner), lock}, &counter, &connection, &clock)
-		if err == nil && got {
-			err = s.sameAs(connection)
+// take takes the locks that this process does not have, in one statement.
+func (d *Driver) take(ctx context.Context, tries []*task) {
+	var asked []*task
+	for _, t := range tries {
+		if t.ctx.Err() != nil {
+			t.end(ctx, nil) // nobody waits: nothing is sent
+		} else if o, here := d.here(t.holding); here {
+			t.grant(o)
+		} else {
+			asked = append(asked, t)
 		}
-		return err
-	})
-	o := outcome{held: true}
-	if got && err == nil {
-		err = implausible(h.Name, counter, clock)
 	}
-	if got && err == nil {
-		o, err = d.granted(s, h, counter)
+	if len(asked) == 0 {
+		return
 	}
+	s, err := d.lock(ctx, asked)
 	switch {
-	case err != nil && (got || isAnswer(err)): // it may have been taken before the row was refused
-		d.undo(ctx, h.Name)
-		return outcome{}, err
+	case err != nil && isAnswer(err): // locks may have been taken before a row was refused
+		d.undo(ctx, asked)
+		if len(asked) > 1 {
+			d.apart(asked)
+			return
+		}
+		fallthrough
 	case err != nil:
-		return outcome{}, err
-	case o.held && curious:
-		return d.holderOf(ctx, h.Name)
+		for _, t := range asked {
+			t.end(ctx, err)
+		}
+		return
 	}
-	return o, nil
+	var held []*task
+	for _, t := range asked {
+		if t.counter == 0 {
+			held = append(held, t)
+		} else if o, err := d.granted(s, t); err != nil {
+			d.undo(ctx, []*task{t})
+			t.end(ctx, err)
+		} else {
+			t.grant(o)
+		}
+	}
+	d.refused(ctx, held)
 }
 
-// undo gives back a lock that nobody was given. If that fails the session ends:
-// it would take the lock once more, and then give it up only once.
-func (d *Driver) undo(ctx context.Context, name string) {
-	if err := d.drop(ctx, name); err != nil {
+// takeLocks is the statement for so many locks.
+func (d *Driver) takeLocks(n int) string {
+	if n == 1 {
+		return d.takeOne
+	}
+	return d.options.takeLocks(n)
+}
+
+// lock asks for locks, and notes the rows of those that were granted.
+func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error) {
+	args := make([]any, 0, 3*len(asked))
+	err = d.statement(ctx, func(used *session) error {
+		s = used
+		for _, t := range asked {
+			t.counter, t.holding.lock = 0, s.lockName(d.options, t.name)
+			args = append(args, []byte(t.name), t.holding.lock, []byte(t.holding.Owner))
+		}
+		next := 0
+		return s.each(ctx, d.takeLocks(len(asked)), args, func(row []sqldriver.Value) error {
+			name, _ := row[3].([]byte)
+			for range asked { // in their order, unless the server chose another one
+				t := asked[next%len(asked)]
+				if next++; t.name == string(name) {
+					t.counter, t.clock = integer(row[0]), integer(row[2])
+					break
+				}
+			}
+			return s.sameAs(integer(row[1]))
+		})
+	})
+	return s, err
+}
+
+// refused answers tries of locks that others have.
+func (d *Driver) refused(ctx context.Context, held []*task) {
+	for _, t := range held {
+		if !t.curious {
+			t.grant(outcome{held: true})
+			continue
+		}
+		o, err := d.holderOf(ctx, t.name)
+		if err != nil {
+			t.end(ctx, err)
+			continue
+		}
+		t.grant(o)
+	}
+}
+
+// undo gives back locks that nobody was given. If that fails the session ends:
+// it would take them once more, and then give them up only once.
+func (d *Driver) undo(ctx context.Context, tries []*task) {
+	var locks []string
+	for _, t := range tries {
+		locks = append(locks, t.holding.lock)
+	}
+	if err := d.drop(ctx, locks); err != nil {
 		d.over(err)
 	}
 }
@@ -173,7 +226,7 @@ func (d *Driver) here(h *holding) (o outcome, here bool) {
 	case before.Owner != h.Owner:
 		return outcome{held: true, holder: before.Owner}, true
 	}
-	h.token, h.claim = before.token, before.claim
+	h.token, h.claim, h.lock = before.token, before.claim, before.lock
 	d.holdings[h.Name] = h
 	return outcome{grant: driver.Grant{Lease: h.claim, Token: h.token}}, true
 }
@@ -186,13 +239,18 @@ func implausible(name string, counter, clock int64) error {
 	return nil
 }
 
-func (d *Driver) granted(s *session, h *holding, counter int64) (o outcome, err error) {
-	token, err := interlock.NewToken(counter, 0)
+// granted notes a lock that the session has.
+func (d *Driver) granted(s *session, t *task) (o outcome, err error) {
+	if err := implausible(t.name, t.counter, t.clock); err != nil {
+		return o, err
+	}
+	token, err := interlock.NewToken(t.counter, 0)
 	if err != nil {
 		return o, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	h := t.holding
 	h.token, h.claim = token, s.lease.Part()
 	d.holdings[h.Name] = h
 	return outcome{grant: driver.Grant{Lease: h.claim, Token: token}}, nil
@@ -229,53 +287,72 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 		return err
 	}
 	d.hush(name, owner)
-	return d.ask(ctx, "release", name, func(ctx context.Context) error {
-		d.look()
+	return d.submit(ctx, &task{op: "release", name: name, owner: owner})
+}
+
+// release gives up what the owners of tasks hold, in one statement, and what was lost with a
+// session.
+func (d *Driver) release(ctx context.Context, tasks []*task) {
+	d.look()
+	var held []*task
+	var locks []string
+	for _, t := range tasks {
 		d.mu.Lock()
-		h := d.holdings[name]
-		f, wasLost := d.former[owner]
+		h := d.holdings[t.name]
+		f, wasLost := d.former[t.owner]
 		d.mu.Unlock()
 		switch {
-		case h != nil && h.Owner == owner:
-			return d.free(ctx, name, owner)
+		case h != nil && h.Owner == t.owner:
+			held, locks = append(held, t), append(locks, h.lock)
 		case wasLost:
-			return d.bury(ctx, name, owner, f)
+			t.end(ctx, d.bury(ctx, t.name, t.owner, f))
+		default:
+			t.end(ctx, nil)
 		}
-		return nil
-	})
+	}
+	if len(held) > 0 {
+		d.free(ctx, held, locks)
+	}
 }
 
-// free gives up a lock of this session. If the session ends over that, it is
+// free gives up locks of this session. If the session ends over that, they are
 // given up as well, once the server has noticed.
-func (d *Driver) free(ctx context.Context, name, owner string) error {
-	if err := d.drop(ctx, name); err != nil {
-		d.mu.Lock()
-		f, wasLost := d.former[owner]
-		d.mu.Unlock()
-		if !wasLost || ctx.Err() != nil {
-			return err
-		}
-		return d.bury(ctx, name, owner, f)
+func (d *Driver) free(ctx context.Context, held []*task, locks []string) {
+	err := d.drop(ctx, locks)
+	if err != nil && len(held) > 1 {
+		d.apart(held)
+		return
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if h := d.holdings[name]; h != nil {
-		h.claim.End()
-		delete(d.holdings, name)
+	f, wasLost := d.former[held[0].owner]
+	for _, t := range held {
+		if h := d.holdings[t.name]; h != nil && err == nil {
+			h.claim.End()
+			delete(d.holdings, t.name)
+		}
 	}
-	d.freed.Wake(name)
-	return nil
+	d.mu.Unlock()
+	if err != nil && wasLost && ctx.Err() == nil {
+		err = d.bury(ctx, held[0].name, held[0].owner, f)
+	}
+	for _, t := range held {
+		d.freed.Wake(t.name)
+		t.end(ctx, err)
+	}
 }
 
-// drop makes the session give up a lock, if it has it.
-func (d *Driver) drop(ctx context.Context, name string) error {
+// drop makes the session give up locks, those that it has.
+func (d *Driver) drop(ctx context.Context, locks []string) error {
 	return d.statement(ctx, func(s *session) error {
-		var dropped, connection int64
-		err := one(ctx, s.conn, dropLock, []any{s.lockName(d.options, name)}, &dropped, &connection)
-		if err != nil {
-			return err
+		args := make([]any, len(locks))
+		for i, lock := range locks {
+			args[i] = lock
 		}
-		return s.sameAs(connection)
+		text := dropOne
+		if len(locks) > 1 {
+			text = strings.Replace(dropOne, dropEach, strings.Repeat(dropEach, len(locks)), 1)
+		}
+		return s.each(ctx, text, args, func(row []sqldriver.Value) error { return s.sameAs(integer(row[1])) })
 	})
 }
 

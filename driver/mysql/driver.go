@@ -23,6 +23,7 @@ type Driver struct {
 	config     *client.Config
 	options    Options
 	guarantees interlock.Guarantees
+	takeOne    string // takeLocks for one
 
 	life  context.Context // of the goroutine; ended by Close
 	stop  context.CancelFunc
@@ -32,6 +33,7 @@ type Driver struct {
 	ended chan struct{} // the server has closed a connection
 
 	sweeps leasetable.Schedule // of the goroutine alone
+	agenda agenda              // of it, too
 
 	mu       sync.Mutex
 	queue    []*task
@@ -48,13 +50,6 @@ var (
 	_ driver.Breaker   = (*Driver)(nil)
 )
 
-// task is something to do with the session, by the driver's goroutine.
-type task struct {
-	op, name string
-	do       func(ctx context.Context) error
-	done     chan error // capacity 1
-}
-
 // Open connects with a configuration like that of the user's pool (see
 // ParseDSN of the client), makes the tables if they are missing, and computes
 // the guarantees. The connection is the driver's own. A proxy that gives numbers
@@ -68,8 +63,8 @@ func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, erro
 	if err != nil {
 		return nil, problem("open", "", interlock.Bug, err)
 	}
-	d := &Driver{config: config.Clone(), options: options, work: make(chan struct{}, 1), ended: make(chan struct{}, 1),
-		sweeps: sweeps(), holdings: map[string]*holding{}, former: map[string]former{}}
+	d := &Driver{config: config.Clone(), options: options, takeOne: options.takeLocks(1), work: make(chan struct{}, 1), ended: make(chan struct{}, 1),
+		sweeps: sweeps(), agenda: agenda{names: map[string]bool{}}, holdings: map[string]*holding{}, former: map[string]former{}}
 	d.life, d.stop = context.WithCancel(context.Background())
 	d.loops.Go(d.run)
 	var f facts
@@ -108,30 +103,6 @@ func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 // Guarantees says what is promised, as computed when the driver opened.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
-// ask gives a task to the goroutine and waits for it or ctx. The tasks are done
-// one after the other, in the order of ask, also those that nobody waits for any
-// more.
-func (d *Driver) ask(ctx context.Context, op, name string, do func(context.Context) error) error {
-	if ctx.Err() != nil {
-		return fail.Unsent(ctx, op, name)
-	}
-	t := &task{op: op, name: name, do: do, done: make(chan error, 1)}
-	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
-		return fail.Closed(op, name)
-	}
-	d.queue = append(d.queue, t)
-	d.mu.Unlock()
-	hints.Signal(d.work)
-	select {
-	case err := <-t.done:
-		return err
-	case <-ctx.Done():
-		return fail.Unanswered(ctx, op, name)
-	}
-}
-
 // run does the tasks, pings each third of the TTL, and removes old rows.
 func (d *Driver) run() {
 	timer := time.NewTimer(d.options.TTL)
@@ -147,32 +118,14 @@ func (d *Driver) run() {
 		case <-d.ended:
 			d.look()
 		case <-d.work:
-			for t := d.next(); t != nil; t = d.next() {
-				d.perform(t)
+			for tasks := d.next(); len(tasks) > 0; tasks = d.next() {
+				d.perform(tasks)
 				d.ping() // if there is much to do
 				d.sweepRows()
 			}
 		}
 		timer.Reset(d.untilDue())
 	}
-}
-
-func (d *Driver) next() *task {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.queue) == 0 || d.closed {
-		return nil
-	}
-	t := d.queue[0]
-	d.queue = d.queue[1:]
-	return t
-}
-
-// perform does one task, for as long as the server can be waited for.
-func (d *Driver) perform(t *task) {
-	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoWord)
-	defer cancel()
-	t.done <- ofStatement(ctx, t.op, t.name, t.do(ctx))
 }
 
 // patience is how long to wait for the server: as long as claims may live if
@@ -267,7 +220,7 @@ func (d *Driver) over(cause error) {
 	s.lease.End()
 	for name, h := range d.holdings {
 		h.lost(ranOut, problem("renew", name, interlock.Definite, errors.Join(interlock.ErrSessionEnded, cause)))
-		d.former[h.Owner] = former{lock: s.lockName(d.options, name), id: s.id}
+		d.former[h.Owner] = former{lock: h.lock, id: s.id}
 		d.freed.Wake(name)
 	}
 	clear(d.holdings)

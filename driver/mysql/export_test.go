@@ -38,3 +38,10 @@ func (p *Participant) Detached(ctx context.Context, x driver.XID) (detached, kno
 func (p *Participant) InPauses(do func()) {
 	p.pause = func(context.Context, time.Duration) { do() }
 }
+
+// Queued is how many tasks wait to be done.
+func (d *Driver) Queued() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.queue)
+}

@@ -23,9 +23,16 @@ import (
 // databases there, takes 64 characters at most and does not tell cases apart.
 // A session that takes GET_LOCK of it by hand excludes a Driver, and is excluded.
 func LockName(database, namespace, name string) string {
-	sum := sha256.Sum256([]byte("interlock\x00" + database + "\x00" + namespace + "\x00" + name))
-	return "interlock." + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))
+	var room [256]byte
+	text := append(append(append(room[:0], "interlock\x00"...), database...), 0)
+	sum := sha256.Sum256(append(append(append(text, namespace...), 0), name...))
+	const prefix = "interlock."
+	var lock [len(prefix) + 52]byte
+	lockDigits.Encode(lock[copy(lock[:], prefix):], sum[:])
+	return string(lock[:])
 }
+
+var lockDigits = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // A ProxyError tells that the server's connection is not the one that was made:
 // a proxy stands in between, which may give it to others. GET_LOCK is of no use
@@ -133,6 +140,7 @@ func (s *session) prepare(ctx context.Context, o Options) (err error) {
 	ttl := int64((o.TTL + time.Second - 1) / time.Second)
 	_, err = s.conn.ExecContext(ctx, fmt.Sprintf(`set session wait_timeout = %d, net_read_timeout = %d,
 		idle_transaction_timeout = 0, innodb_lock_wait_timeout = 1, max_statement_time = %s, autocommit = 1, tx_isolation = 'REPEATABLE-READ',
+		optimizer_switch = 'condition_pushdown_for_derived=off,derived_merge=off',
 		sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'`, ttl, ttl, fraction(o.statementTimeout())))
 	if err != nil {
 		return err
@@ -174,18 +182,26 @@ func (s *session) lockName(o Options, name string) string {
 	return LockName(s.database, o.Namespace, name)
 }
 
-// takeLock takes a lock, draws its counter and says who holds, in one statement: the row is written only after GET_LOCK, which does not wait, was
-// granted. All before us have drawn from the same row while they held it. It locks the row of
-// {ns}_holder_swept, so that a sweep comes before it or after it; under READ COMMITTED it would not.
+// takeLocks takes n locks and draws their counters, in one statement: a row is written only after
+// GET_LOCK, which does not wait, was granted. All before us have drawn from the same row while
+// they held it. It locks the row of {ns}_holder_swept, so that a sweep comes before it or after
+// it; under READ COMMITTED it would not. The session does not push conditions down, so that each
+// lock is asked for once.
+func (o Options) takeLocks(n int) string {
+	return o.sql(strings.Replace(takeLock, "{more}", strings.Repeat(", (?, ?, ?)", n-1), 1))
+}
+
 const takeLock = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)
-select ?, ?, ?, greatest({floor}, 1 + coalesce((select counter from {ns}_holder_swept where id = 1), 0)), {now}, connection_id()
-from dual where get_lock(?, 0) = 1
+select w.name, w.lock_name, w.owner, greatest({floor}, 1 + coalesce((select counter from {ns}_holder_swept where id = 1), 0)), {now}, connection_id()
+from (select '' as name, '' as lock_name, '' as owner where false union all values (?, ?, ?){more}) w
+where get_lock(w.lock_name, 0) = 1
 on duplicate key update counter = greatest(counter + 1, values(counter)), lock_name = values(lock_name),
 	owner = values(owner), since = values(since), connection = values(connection)
-returning counter, connection, timestampdiff(microsecond, '2020-01-01', since)`
+returning counter, connection, timestampdiff(microsecond, '2020-01-01', since), name`
 
 const (
-	dropLock = `select coalesce(release_lock(?), -1), connection_id()`
+	dropOne  = `select 0` + dropEach + `, connection_id()`
+	dropEach = ` + coalesce(release_lock(?), -1)`
 	whoHolds = `select owner, timestampdiff(microsecond, '2020-01-01', since) from {ns}_holder
 where name = ? and connection = is_used_lock(lock_name)`
 )

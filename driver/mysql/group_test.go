@@ -1,0 +1,139 @@
+package mysql_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// together has a session driver do things that wait while the server is busy with a first one.
+func together(t *testing.T, admin database, d *mysql.Driver, things ...func() error) []error {
+	t.Helper()
+	c, err := admin.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.ExecContext(t.Context(), "lock tables interlock_holder read"); err != nil {
+		t.Fatal(err)
+	}
+	first := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(t.Context(), driver.Request{Name: "first", Owner: "o"})
+		first <- err
+	}()
+	testbed.Eventually(t, "the server is busy", bound, func() bool {
+		return admin.text(t, "select count(*) from information_schema.processlist where state like 'Waiting for table%'") == "1"
+	})
+	answers := make([]chan error, len(things))
+	for i, thing := range things {
+		answers[i] = make(chan error, 1)
+		go func() { answers[i] <- thing() }()
+	}
+	testbed.Eventually(t, "all wait", bound, func() bool { return d.Queued() == len(things) })
+	if _, err := c.ExecContext(t.Context(), "unlock tables"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-first; err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Release(t.Context(), "first", "o"); err != nil {
+		t.Fatal(err)
+	}
+	var all []error
+	for _, answer := range answers {
+		all = append(all, <-answer)
+	}
+	return all
+}
+
+func sessionOf(t *testing.T, server *testbed.Server) *mysql.Driver {
+	t.Helper()
+	return modes[0].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute}).(*mysql.Driver)
+}
+
+// TestCostOfManyAtOnce: what many ask for while the server is busy is a statement and a commit
+// for each 64 of them, each way.
+func TestCostOfManyAtOnce(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin, d := open(t, server.URL()), sessionOf(t, server)
+	const many = 128
+	var acquires, releases []func() error
+	for i := range many {
+		name := fmt.Sprint("n/", i)
+		acquires = append(acquires, func() error {
+			_, err := d.Acquire(context.WithoutCancel(t.Context()), driver.Request{Name: name, Owner: "o"})
+			return err
+		})
+		releases = append(releases, func() error { return d.Release(context.WithoutCancel(t.Context()), name, "o") })
+	}
+	for _, things := range [][]func() error{acquires, releases} {
+		inserts, selects := admin.status(t, "Com_insert_select"), admin.status(t, "Com_select")
+		for _, err := range together(t, admin, d, things...) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		inserts, selects = admin.status(t, "Com_insert_select")-inserts, admin.status(t, "Com_select")-selects
+		t.Logf("%d inserts and %d selects for %d callers", inserts, selects, many)
+		if inserts > 1+many/64 {
+			t.Errorf("%d inserts for %d callers", inserts, many)
+		}
+	}
+	if n := admin.text(t, "select count(*) from interlock_holder where is_used_lock(lock_name) is not null"); n != "0" {
+		t.Errorf("%s locks are left", n)
+	}
+}
+
+// TestAllocations of a pair of acquire and release, in the driver and its client.
+func TestAllocations(t *testing.T) {
+	d := sessionOf(t, testbed.MariaDB(t))
+	n := testing.AllocsPerRun(100, func() {
+		if _, err := d.Acquire(t.Context(), driver.Request{Name: "x", Owner: "o"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Release(t.Context(), "x", "o"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n > 64 {
+		t.Errorf("%v allocations, want at most 64", n)
+	}
+}
+
+// TestRefusedRowFailsAlone, and not those that share its statement.
+func TestRefusedRowFailsAlone(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin, d := open(t, server.URL()), sessionOf(t, server)
+	admin.do(t, "alter table interlock_holder add constraint check (owner <> 'unwanted')")
+	try := func(name, owner string) func() error {
+		return func() error {
+			_, err := d.Acquire(context.WithoutCancel(t.Context()), driver.Request{Name: name, Owner: owner})
+			return err
+		}
+	}
+	answers := together(t, admin, d, try("a", "o"), try("b", "unwanted"), try("c", "o"))
+	for i, want := range []bool{true, false, true} {
+		if err := answers[i]; (err == nil) != want || err != nil && interlock.Kind(err) != interlock.Definite {
+			t.Errorf("%d: %v (%v)", i, err, interlock.Kind(err))
+		}
+	}
+	for name, want := range map[string]bool{"a": true, "b": false, "c": true} {
+		lock := mysql.LockName("test", "interlock", name)
+		if used := admin.text(t, "select is_used_lock(?) is not null", lock) == "1"; used != want {
+			t.Errorf("%s is held: %v", name, used)
+		}
+		if err := d.Release(t.Context(), name, "o"); err != nil {
+			t.Error(err)
+		}
+		if user := admin.text(t, "select coalesce(is_used_lock(?), 0)", lock); user != "0" {
+			t.Errorf("connection %s has %s after its release", user, name)
+		}
+	}
+}
