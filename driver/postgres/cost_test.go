@@ -67,6 +67,30 @@ func TestCostOfAnUncontendedLock(t *testing.T) {
 	}
 }
 
+// A hand-over is six statements: two to release; one to find that the lock is not free, two to
+// take a place and look again, and one when its turn comes.
+func TestCostOfAHandOver(t *testing.T) {
+	t.Parallel()
+	server, o := counting(t)
+	x, y := openOn(t, server.Addr(), time.Minute), openOn(t, server.Addr(), time.Minute)
+	owner := take(t, x, "hot")
+	const handOvers = 20
+	before := executed(t, o)
+	for range handOvers {
+		next := await(t, y, "hot")
+		give(t, x, "hot", owner)
+		g := receive(t, next, "the next holder")
+		if g.err != nil {
+			t.Fatal(g.err)
+		}
+		owner, x, y = g.owner, y, x
+	}
+	// A heartbeat may fall into the time counted.
+	if spent := executed(t, o) - before; spent < 6*handOvers || spent > 6*handOvers+4 {
+		t.Errorf("%d statements for %d hand-overs, want 6 each", spent, handOvers)
+	}
+}
+
 // TestAllocations of a pair of acquire and release, in the driver and its client.
 func TestAllocations(t *testing.T) {
 	server := testbed.Postgres(t)
