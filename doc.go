@@ -1,14 +1,14 @@
-// Package interlock is the vocabulary of Interlock: tokens, claims, what a
-// backend promises, and what an error means. It imports nothing but the
-// standard library, and every other package speaks its words.
+// Package interlock defines the terms of Interlock: tokens, claims, the guarantees of a
+// backend, and the kinds of errors. It imports only the standard library, and every other
+// package uses it.
 //
-// Nothing in Interlock promises mutual exclusion. A process can be stopped
-// between deciding to write and writing, and no lock service can reach into it.
-// What is promised instead: a guarded store never accepts a lower token after a
-// higher one has entered, for reads and for writes alike.
+// Interlock cannot promise mutual exclusion. A process can be paused between its decision to
+// write and the write, and no lock service can prevent that. Interlock promises this instead:
+// after a higher token has entered a guarded store, the store accepts no lower token, for reads
+// and for writes.
 //
-// A claim (package claim/lock) says who may act and carries a token. A guard
-// (package guard/fence) sits in the store and refuses a token that is too old:
+// A claim (package claim/lock) says which process may act, and carries a token. A guard
+// (package guard/fence) is part of the store and rejects stale tokens:
 //
 //	d, err := redis.Open(ctx, client, nil)              // or etcd, or memory
 //	locks, err := lock.NewFenced(d, nil)
@@ -20,6 +20,6 @@
 //			})
 //	})
 //
-// Where to go from here: docs/ARCHITECTURE.md is the map, driver/driver.go
-// states what a backend owes, docs/adr says why.
+// See docs/ARCHITECTURE.md for the packages, driver/driver.go for the obligations of a backend,
+// and docs/adr for the reasons of decisions.
 package interlock

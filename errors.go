@@ -8,23 +8,25 @@ import (
 	"time"
 )
 
-// ErrorKind says what a caller may conclude from an error. See [Kind].
+// ErrorKind is what a caller may conclude from an error. See [Kind].
 type ErrorKind int
 
 const (
-	// Uncertain: the operation may or may not have happened. Repeating it with
-	// the same owner or request id converges. An error of unknown origin is
-	// Uncertain, because that is the weakest thing to say.
+	// Uncertain means that the operation may or may not have happened. Repeating it with the
+	// same owner or request id converges. An error of unknown origin is Uncertain, because that
+	// is the weakest conclusion.
 	Uncertain ErrorKind = iota
-	// Definite: it did not happen, and repeating it unchanged will not help.
+	// Definite means that the operation did not happen, and that repeating it unchanged will
+	// not help.
 	Definite
-	// Retryable: it did not happen; the same call may succeed later.
+	// Retryable means that the operation did not happen, and that the same call may succeed
+	// later.
 	Retryable
-	// Bug: the caller or Interlock broke a rule; nothing was done.
+	// Bug means that the caller or Interlock broke a rule; nothing was done.
 	Bug
 )
 
-// String is the kind's name in lower case.
+// String returns the kind's name in lower case.
 func (k ErrorKind) String() string {
 	switch k {
 	case Definite:
@@ -37,46 +39,49 @@ func (k ErrorKind) String() string {
 	return "uncertain"
 }
 
-// The sentinels, to be tested with [errors.Is]. The first four are the causes
-// with which a claim's context ends.
+// Sentinel errors, to be tested with [errors.Is]. The first four are the causes with which a
+// claim's context ends.
 var (
-	// ErrReleased: the holder gave the claim up.
+	// ErrReleased means that the holder released the claim.
 	ErrReleased = errors.New("claim released")
-	// ErrExpired: no renewal was confirmed in time. The claim may belong to
-	// someone else from now on.
+	// ErrExpired means that no renewal was confirmed in time. Another process may hold the
+	// claim from now on.
 	ErrExpired = errors.New("claim expired: no renewal was confirmed in time")
-	// ErrLost: the backend says that the claim is not ours any more.
+	// ErrLost means that the backend no longer names this process as the holder.
 	ErrLost = errors.New("claim lost: the backend no longer names us as the holder")
-	// ErrSessionEnded: the session that carried the claim is gone.
+	// ErrSessionEnded means that the session of the claim has ended.
 	ErrSessionEnded = errors.New("session ended: the claim went with it")
 
-	// ErrHeld: someone else holds the name, and the call was not to wait.
-	// The error is a [*HeldError].
+	// ErrHeld means that another process holds the name, and that the call did not wait or
+	// waited long enough. The error is a [*HeldError].
 	ErrHeld = errors.New("held by another")
-	// ErrUncertain: a reply was lost; the operation may have happened.
+	// ErrUncertain means that a reply was lost; the operation may have happened.
 	ErrUncertain = errors.New("outcome unknown")
-	// ErrStaleToken: a guard has seen a higher token. The error is a
+	// ErrStaleToken means that a guard has seen a higher token. The error is a
 	// [*StaleTokenError].
 	ErrStaleToken = errors.New("stale token")
-	// ErrImplausibleToken: the token lies further in the future than any
-	// counter can be; a guard refuses to store it.
+	// ErrImplausibleToken means that the token is further in the future than any counter can
+	// be; a guard refuses to store it.
 	ErrImplausibleToken = errors.New("implausible token")
-	// ErrUnmet: a backend does not promise what was required of it. The error
-	// is an [*UnmetError].
+	// ErrUnmet means that a backend does not promise what the caller requires. The error is an
+	// [*UnmetError].
 	ErrUnmet = errors.New("requirement not met")
-	// ErrReentered: the caller's context already holds this name.
+	// ErrReentered means that the caller's context already holds this name.
 	ErrReentered = errors.New("already held by the caller's own context")
-	// ErrName: a name is empty, too long or not allowed by the backend.
+	// ErrName means that a name is empty, too long or not allowed by the backend.
 	ErrName = errors.New("name not allowed")
-	// ErrClosed: the lock or driver was closed.
+	// ErrClosed means that the lock or driver was closed.
 	ErrClosed = errors.New("closed")
 )
 
-// Kind says what the caller may conclude from err. Errors of this project
-// answer for themselves, wherever they stand in the chain. The bare error of a
-// context, or the cause of a claim's end, is Definite: the call that found it had not begun.
-// Wrapped by somebody else it is not, because clients wrap it whatever they have sent.
-// Everything else is [Uncertain]. Kind(nil) is Definite, and not worth asking.
+// Kind returns what the caller may conclude from err. It returns:
+//
+//   - the kind of an error of Interlock, wherever the error is in the chain
+//   - Definite for the bare error of a context or the cause of a claim's end: the call that
+//     returned it had not begun
+//   - [Uncertain] for everything else, also for such an error that another package wrapped,
+//     because clients wrap it whatever they have sent
+//   - Definite for nil, without meaning
 func Kind(err error) ErrorKind {
 	var k interface{ ErrorKind() ErrorKind }
 	switch {
@@ -98,8 +103,8 @@ func Kind(err error) ErrorKind {
 	return Uncertain
 }
 
-// An Error says what was tried, on what, and what may be concluded. The native
-// error of the backend is in its chain, for [errors.As].
+// An Error names the operation, its object, the cause and the kind. The backend's native error
+// is in its chain, for [errors.As].
 type Error struct {
 	Op     string    // what was tried, in the infinitive: "acquire", "raise mark"
 	Driver string    // "redis", "etcd", …; empty where no backend took part
@@ -108,7 +113,7 @@ type Error struct {
 	Err    error     // why; never nil
 }
 
-// Error is one line: driver: op "name": why.
+// Error returns one line: driver: op "name": cause.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Driver != "" {
@@ -132,16 +137,16 @@ func endOfClaim(err error) bool {
 	return errors.Is(err, ErrExpired) || errors.Is(err, ErrLost) || errors.Is(err, ErrSessionEnded) || errors.Is(err, ErrReleased)
 }
 
-// Unwrap gives the reason.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// ErrorKind is what the caller may conclude.
+// ErrorKind returns what the caller may conclude.
 func (e *Error) ErrorKind() ErrorKind { return e.Kind }
 
-// Is makes every error of kind [Uncertain] answer to [ErrUncertain].
+// Is reports that every error of kind [Uncertain] is an [ErrUncertain].
 func (e *Error) Is(target error) bool { return e.Kind == Uncertain && target == ErrUncertain }
 
-// A HeldError tells who holds a name. It is an [ErrHeld] and Retryable.
+// A HeldError names the holder of a name. It is an [ErrHeld] and Retryable.
 type HeldError struct {
 	Name  string
 	Owner string    // empty if the backend does not tell
@@ -149,7 +154,7 @@ type HeldError struct {
 	Until time.Time // when it expires if not renewed; zero if it does not expire by itself or is not known
 }
 
-// Error names the holder where it is known.
+// Error names the holder if it is known.
 func (e *HeldError) Error() string {
 	if e.Owner == "" {
 		return fmt.Sprintf("%q is held by another", e.Name)
@@ -157,44 +162,44 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%q is held by %s", e.Name, e.Owner)
 }
 
-// Unwrap makes it an [ErrHeld].
+// Unwrap returns [ErrHeld].
 func (e *HeldError) Unwrap() error { return ErrHeld }
 
-// ErrorKind is [Retryable].
+// ErrorKind returns [Retryable].
 func (e *HeldError) ErrorKind() ErrorKind { return Retryable }
 
-// A StaleTokenError is a guard's refusal. It is an [ErrStaleToken] and Definite.
+// A StaleTokenError means that a guard rejected a token. It is an [ErrStaleToken] and Definite.
 type StaleTokenError struct {
 	Resource string
 	Seen     Token // the highest token that has entered
 	Got      Token // the token that was refused
 }
 
-// Error shows both tokens.
+// Error names both tokens.
 func (e *StaleTokenError) Error() string {
 	return fmt.Sprintf("stale token for %q: got %d, but %d has entered", e.Resource, e.Got, e.Seen)
 }
 
-// Unwrap makes it an [ErrStaleToken].
+// Unwrap returns [ErrStaleToken].
 func (e *StaleTokenError) Unwrap() error { return ErrStaleToken }
 
-// ErrorKind is [Definite].
+// ErrorKind returns [Definite].
 func (e *StaleTokenError) ErrorKind() ErrorKind { return Definite }
 
-// An UnmetError lists every requirement that a backend does not promise to
-// meet. It is an [ErrUnmet] and Definite.
+// An UnmetError lists every requirement that a backend does not meet. It is an [ErrUnmet] and
+// Definite.
 type UnmetError struct {
 	Driver string
 	Unmet  []string // one sentence each: what was required, what is promised
 }
 
-// Error lists them all.
+// Error lists all of them.
 func (e *UnmetError) Error() string {
 	return e.Driver + " does not meet what is required: " + strings.Join(e.Unmet, "; ")
 }
 
-// Unwrap makes it an [ErrUnmet].
+// Unwrap returns [ErrUnmet].
 func (e *UnmetError) Unwrap() error { return ErrUnmet }
 
-// ErrorKind is [Definite].
+// ErrorKind returns [Definite].
 func (e *UnmetError) ErrorKind() ErrorKind { return Definite }

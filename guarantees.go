@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Guarantees is what a driver promises about itself, computed when it opens.
-// Every field is positive: the zero value promises nothing. What is claimed
-// here is tested by driver/drivertest against the real system.
+// Guarantees are the promises of a driver, computed when it opens. The zero value of each field
+// promises nothing. Package driver/drivertest tests every promise against the real system.
 type Guarantees struct {
 	Driver    string // the driver's name
 	Class     Class
@@ -18,108 +17,110 @@ type Guarantees struct {
 	Order     Order
 	Wait      Wait
 
-	// CrossProcess: claims exclude each other between processes.
+	// CrossProcess means that claims exclude each other between processes.
 	CrossProcess bool
-	// TokensSurvive lists the faults after which tokens still never fall.
+	// TokensSurvive lists the faults after which tokens still never decrease.
 	TokensSurvive Faults
-	// ExclusionSurvives lists the faults during which two holders still never
-	// believe to hold one name at once. HolderPause is in no driver's list.
+	// ExclusionSurvives lists the faults during which two processes still never believe that
+	// they hold the same name. No driver lists HolderPause.
 	ExclusionSurvives Faults
-	// TTL is how long a claim lives without renewal, as the server granted it;
-	// 0 if it does not live by time.
+	// TTL is the lease duration of a claim without renewal, as the server granted it; 0 if
+	// claims do not expire by time.
 	TTL time.Duration
-	// MinTTL and MaxTTL bound the TTL that one claim may have of its own; both are 0
-	// if all claims of a driver share one, as those of a session do.
+	// MinTTL and MaxTTL bound the TTL of a single claim. Both are 0 if all claims of a driver
+	// share one TTL, as those of a session do.
 	MinTTL, MaxTTL time.Duration
-	// Blind is the longest time a running holder may not know that the backend
-	// dropped its claim before the TTL was over; 0 promises nothing.
+	// Blind is the maximum time for which a running holder may not notice that the backend
+	// ended its claim before the TTL was over; 0 promises nothing.
 	Blind time.Duration
-	// Assumes is what the promises rest on that was declared and could not be
-	// checked, for people; empty if there is nothing.
+	// Assumes names what was configured and could not be checked, and on which the promises
+	// depend. It is for people; empty means nothing.
 	Assumes string
 }
 
-// Class tells a lock that saves work from one that can be guarded.
+// Class distinguishes advisory from fenced locks.
 type Class int
 
 const (
 	// ClassUnstated promises nothing.
 	ClassUnstated Class = iota
-	// Advisory locks save duplicate work. They have no token.
+	// Advisory locks avoid duplicate work. They have no token.
 	Advisory
-	// Fenced locks carry a token that a guard can order.
+	// Fenced locks carry a token that a guard can compare.
 	Fenced
 )
 
-// String is the class in lower case.
+// String returns the class in lower case.
 func (c Class) String() string { return nameOf(c, "unstated", "advisory", "fenced") }
 
-// Liveness says what keeps a claim alive.
+// Liveness is what keeps a claim alive.
 type Liveness int
 
 const (
 	// LivenessUnstated promises nothing.
 	LivenessUnstated Liveness = iota
-	// ServerTTL: a key expires on the server unless renewed.
+	// ServerTTL means that a key expires on the server unless it is renewed.
 	ServerTTL
-	// Session: many claims live and die with one session.
+	// Session means that many claims share one session and end with it.
 	Session
-	// Connection: the claim lives as long as a connection.
+	// Connection means that the claim ends with its connection.
 	Connection
-	// ObservedLease: others judge by their own clocks how long nothing changed.
+	// ObservedLease means that other processes measure, on their own clocks, how long the lease
+	// has not changed.
 	ObservedLease
 )
 
-// String is the liveness in lower case.
+// String returns the liveness in lower case.
 func (l Liveness) String() string {
 	return nameOf(l, "unstated", "server ttl", "session", "connection", "observed lease")
 }
 
-// Clock says whose clock ends a claim.
+// Clock is the clock that ends a claim.
 type Clock int
 
 const (
 	// ClockUnstated promises nothing.
 	ClockUnstated Clock = iota
-	// ServerClock: the backend's.
+	// ServerClock is the clock of the backend.
 	ServerClock
-	// ClientClock: that of the process that wants the claim.
+	// ClientClock is the clock of the process that wants the claim.
 	ClientClock
-	// NoClock: no clock takes part.
+	// NoClock means that no clock takes part.
 	NoClock
 )
 
-// String is the clock in lower case.
+// String returns the clock in lower case.
 func (c Clock) String() string { return nameOf(c, "unstated", "server", "client", "none") }
 
-// Order says who comes next.
+// Order is the order in which waiters are served.
 type Order int
 
 const (
 	// OrderUnstated promises nothing.
 	OrderUnstated Order = iota
-	// Barging: any waiter may come next.
+	// Barging means that any waiter may be next.
 	Barging
-	// FIFO: processes are served in the order in which the backend heard them.
+	// FIFO means that processes are served in the order in which the backend received their
+	// requests.
 	FIFO
 )
 
-// String is the order in lower case.
+// String returns the order in lower case.
 func (o Order) String() string { return nameOf(o, "unstated", "barging", "fifo") }
 
-// Wait says how a waiter learns that it is its turn.
+// Wait is how a waiter learns that it is next.
 type Wait int
 
 const (
 	// WaitUnstated promises nothing.
 	WaitUnstated Wait = iota
-	// Poll: it asks again.
+	// Poll means that the waiter asks the backend again.
 	Poll
-	// Push: the backend tells it.
+	// Push means that the backend notifies the waiter.
 	Push
 )
 
-// String is the wait in lower case.
+// String returns the wait in lower case.
 func (w Wait) String() string { return nameOf(w, "unstated", "poll", "push") }
 
 func nameOf[T ~int](v T, names ...string) string {
@@ -133,29 +134,29 @@ func nameOf[T ~int](v T, names ...string) string {
 type Faults uint16
 
 const (
-	// HolderPause: the holder stops for longer than its claim lives.
+	// HolderPause means that the holder is paused for longer than its claim lasts.
 	HolderPause Faults = 1 << iota
-	// ServerCrash: the backend is killed and restarted on its data.
+	// ServerCrash means that the backend is killed and restarted on its data.
 	ServerCrash
-	// Partition: the holder cannot reach the backend.
+	// Partition means that the holder cannot reach the backend.
 	Partition
-	// AsyncFailover: a replica without the last writes takes over.
+	// AsyncFailover means that a replica without the last writes takes over.
 	AsyncFailover
-	// DataLoss: the backend's data is wiped or restored from a backup.
+	// DataLoss means that the backend's data is wiped or restored from a backup.
 	DataLoss
-	// ServerClockJump: the backend's wall clock is stepped.
+	// ServerClockJump means that the backend's wall clock is stepped.
 	ServerClockJump
-	// OperatorDelete: somebody deletes the lock's key.
+	// OperatorDelete means that an operator deletes the lock's key.
 	OperatorDelete
 )
 
 var faultNames = []string{"holder pause", "server crash", "partition", "async failover", "data loss",
 	"server clock jump", "operator delete"}
 
-// Has reports whether all of other is in f.
+// Has reports whether f contains all faults of other.
 func (f Faults) Has(other Faults) bool { return f&other == other }
 
-// String lists the faults, or says "none".
+// String lists the faults, or returns "none".
 func (f Faults) String() string {
 	var names []string
 	for i, n := range faultNames {
@@ -169,8 +170,8 @@ func (f Faults) String() string {
 	return strings.Join(names, ", ")
 }
 
-// Requirements is what a caller must have. The zero value requires nothing.
-// It is checked when a lock is constructed, never later.
+// Requirements are what a caller needs from a backend. The zero value requires nothing. They
+// are checked when a lock is constructed, never later.
 type Requirements struct {
 	CrossProcess      bool
 	Order             Order         // FIFO requires FIFO; Barging and zero require nothing
@@ -180,8 +181,7 @@ type Requirements struct {
 	MaxBlind          time.Duration // Blind must be promised and not longer; 0 requires nothing
 }
 
-// Check returns nil, or an [*UnmetError] that lists everything in r that g does
-// not promise.
+// Check returns nil, or an [*UnmetError] that lists everything in r that g does not promise.
 func (g Guarantees) Check(r Requirements) error {
 	var unmet []string
 	need := func(ok bool, format string, args ...any) {

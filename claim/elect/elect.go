@@ -36,54 +36,52 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// Required are the faults that an election survives unless Options.Accept names
-// them: those that the ordinary operation of a replicated system brings. Tokens
-// must not fall after them, and two leaders must not coexist during them.
+// Required are the faults that the driver must survive unless Options.Accept names them. They
+// are the faults of the ordinary operation of a replicated system. After such a fault tokens
+// must not decrease, and during it two leaders must not coexist.
 //
-// A claim that lives with a connection (interlock.Connection) is on one server and
-// on no replica of it. A crash or a failover ends it together with the
-// connection, which is how its holder learns of it, and the next server draws
-// tokens for sessions that it opened itself. So of such a system only what it can
-// promise is required: tokens survive crashes and partitions, exclusion partitions.
+// A claim that ends with its connection (interlock.Connection) exists on one server and on none
+// of its replicas. A crash or a failover ends the connection and the claim together, so the
+// holder notices. The next server issues tokens only for sessions that it opened itself. Such a
+// driver must therefore only keep tokens across crashes and partitions, and exclusion across
+// partitions.
 const Required = interlock.ServerCrash | interlock.Partition | interlock.AsyncFailover
 
-// MaxName is the longest name of an election, in bytes. The rest of
-// driver.MaxName is for what is kept beside it.
+// MaxName is the maximum length of an election's name, in bytes. The rest of driver.MaxName is
+// reserved for the names of its values.
 const MaxName = driver.MaxName - 48
 
 const maxIdentity = 200
 
-// retries is how long to wait between requests that failed, and attempts how
-// many may fail in a row.
+// retries is the delay between requests that failed; attempts is the maximum number of
+// consecutive failures.
 var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
 
 const attempts = 6
 
-// Options of elections; nil and the zero value work.
+// Options configure elections; nil and the zero value are valid.
 type Options struct {
-	// Identity says who we are: what observers see and what a hand-over names.
-	// At most 200 bytes; candidates should have different ones. Empty means
-	// host name and process id.
+	// Identity identifies this candidate to observers and in hand-overs. At most 200 bytes;
+	// candidates should have different ones. Empty means host name and process id.
 	Identity string
-	// Values keeps what a leader proclaims, nominates and saves. Nil means that
-	// these are refused.
+	// Values stores what a leader announces, nominates and saves. If it is nil, the methods of
+	// Term that need it return an error.
 	Values driver.Values
-	// Accept names the faults among [Required] that the driver need not survive.
-	// Redis, whose replication is asynchronous, is used only by those who accept
-	// interlock.AsyncFailover, and interlock.ServerCrash if it does not write
-	// every command to disk: two leaders may then coexist after such a fault.
+	// Accept lists the faults among [Required] that the driver need not survive. Redis
+	// replicates asynchronously, so it needs interlock.AsyncFailover here, and also
+	// interlock.ServerCrash if it does not write every command to disk. After an accepted fault
+	// two leaders may coexist.
 	Accept interlock.Faults
-	// InProcess accepts a driver that promises nothing between processes, as
-	// driver/memory, for tests and programs of one process.
+	// InProcess accepts a driver without guarantees between processes, such as driver/memory.
+	// It is for tests and single-process programs.
 	InProcess bool
-	// StandBack is for how long at most a candidate that is granted the
-	// leadership gives way to one that was nominated; 0 means TTL, the driver's TTL,
-	// or 30 s if the driver has none.
+	// StandBack is the maximum time for which an elected candidate yields to a nominated one. 0
+	// means TTL, or the driver's TTL, or 30 s if the driver has none.
 	StandBack time.Duration
-	// TTL is how long a leadership lives without renewal, as in lock.Options; 0 means
+	// TTL is the lease duration of a leadership without renewal, as in lock.Options; 0 means
 	// the driver's TTL.
 	TTL time.Duration
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *Hooks
 }
 
@@ -129,8 +127,7 @@ func (o Options) requirements(l interlock.Liveness) interlock.Requirements {
 	return interlock.Requirements{CrossProcess: true, TokensSurvive: tokens &^ o.Accept, ExclusionSurvives: exclusion &^ o.Accept}
 }
 
-// Election takes part in elections, and observes them. It is safe for concurrent
-// use.
+// Election runs and observes elections. It is safe for concurrent use.
 type Election struct {
 	options Options
 	driver  driver.Fenced
@@ -147,9 +144,9 @@ type Election struct {
 	led         map[string]boottime.Instant // by election: when our last term ended
 }
 
-// Open connects to the lock service that a URL names, as lock.Open does, and returns its
-// elections; see [New] and [Election.Close]. Without Options.Values, those of the backend are
-// used if it keeps values.
+// Open connects to the lock service at a URL, as lock.Open does, and returns its elections; see
+// [New] and [Election.Close]. Without Options.Values it uses the backend's values, if the
+// backend has any.
 func Open(ctx context.Context, url string, o *Options) (*Election, error) {
 	e, b, err := backend.Build(ctx, url, func(b *backend.Backend, d driver.Fenced) (*Election, error) {
 		var options Options
@@ -171,9 +168,8 @@ func Open(ctx context.Context, url string, o *Options) (*Election, error) {
 	return e, nil
 }
 
-// New makes elections on d. It fails with an [*interlock.UnmetError] if d does
-// not survive what is [Required]. It does not own d: close the elections first,
-// then d.
+// New returns elections on d. It fails with an [*interlock.UnmetError] if d does not survive
+// the faults in [Required]. It does not own d: close the elections first, then d.
 func New(d driver.Fenced, o *Options) (*Election, error) {
 	g := d.Guarantees()
 	e := &Election{driver: d, name: g.Driver, fifo: g.Order == interlock.FIFO, nominations: map[string]nomination{},
@@ -186,7 +182,7 @@ func New(d driver.Fenced, o *Options) (*Election, error) {
 		return nil, e.fail("make election", "", interlock.Definite,
 			fmt.Errorf("%w (a weakness that is named in Options.Accept is no obstacle)", err))
 	}
-	// Every term is a grant of its own: nothing is handed on inside the process.
+	// Each term needs a grant of its own, so the lock is never handed over inside the process.
 	e.locks, err = lock.NewFenced(d, &lock.Options{Identity: e.options.Identity, TTL: e.options.TTL, Handovers: -1, Hooks: e.options.Hooks.Lock})
 	if err != nil {
 		return nil, err
@@ -195,14 +191,13 @@ func New(d driver.Fenced, o *Options) (*Election, error) {
 	return e, nil
 }
 
-// Identity is who we are, as observers see it.
+// Identity returns the identity of this candidate, as observers see it.
 func (e *Election) Identity() string { return e.options.Identity }
 
-// Close makes candidates that wait and observers return interlock.ErrClosed, and
-// waits for them and for what they had in the backend, or until ctx ends. A
-// leader leads on until its function has returned. An observer's own function
-// must not call it. After [Open] it also disconnects: a leadership that still lasts is left to
-// expire.
+// Close ends waiting candidates and observers with interlock.ErrClosed. It blocks until they
+// have returned and their requests in the backend have ended, or until ctx ends. A current
+// leader leads until its function has returned. An observer's function must not call Close.
+// After [Open], Close also disconnects: a leadership that still lasts expires by its lease.
 func (e *Election) Close(ctx context.Context) error {
 	err := e.close(ctx)
 	return errors.Join(err, e.backend.Close(ctx))
@@ -240,7 +235,7 @@ func worthRepeating(err error) bool {
 	return kind == interlock.Retryable || kind == interlock.Uncertain
 }
 
-// nomination is one that was seen here.
+// nomination is a nomination that this process has seen.
 type nomination struct {
 	token interlock.Token // of the leader who made it
 	seen  boottime.Instant

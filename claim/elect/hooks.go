@@ -7,32 +7,33 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Hooks receive what happens to the elections of this process. Every hook may be
-// nil. They are called synchronously and must return at once.
+// Hooks receive the events of the elections of this process. Every hook may be nil. Elections
+// call them synchronously, so they must return at once.
 type Hooks struct {
 	Elected   func(Elected)
 	StoodBack func(StoodBack)
 	Ended     func(Ended)
-	// Lock receives what happens to the lock beneath: waiting, renewals, losses,
-	// failed releases. Nil logs failures; its Log chooses where.
+	// Lock receives the events of the underlying lock: waiting, renewals, losses, failed
+	// releases. Nil logs failures with Log.
 	Lock *observe.Lock
 }
 
-// Elected: a term begins.
+// Elected reports that a term begins.
 type Elected struct {
 	Name  string
 	Token interlock.Token
 	Wait  time.Duration // from the call of Run
 }
 
-// StoodBack: the leadership was granted and given up for one that is nominated.
+// StoodBack reports that this candidate was elected and released the leadership in favor of a
+// nominated one.
 type StoodBack struct {
 	Name    string
 	Nominee string
 }
 
-// Ended: a term's function has returned and the leadership was given up, or was
-// lost before.
+// Ended reports the end of a term: its function has returned, and the leadership was released
+// or had been lost.
 type Ended struct {
 	Name  string
 	Token interlock.Token

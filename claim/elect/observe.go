@@ -11,8 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Leader is a leadership as observers see it. The zero Leader means that nobody
-// leads.
+// Leader is a leadership as observers see it. The zero Leader means that there is no leader.
 type Leader struct {
 	Identity string
 	Owner    string          // the identity and what is unique to this leadership
@@ -26,15 +25,15 @@ func (l Leader) equal(o Leader) bool {
 	return l.Owner == o.Owner && l.Token == o.Token && l.Nominee == o.Nominee && bytes.Equal(l.Data, o.Data)
 }
 
-// Observe calls each with the leader as it is, and then whenever it changes,
-// also to none: with the zero Leader. A leadership that lasts too short to be
-// looked at may be skipped, and its end with it. With Options.Values somebody
-// leads once it has taken office, which is before its function is called.
+// Observe calls each with the current leader, and then after every change. The zero Leader
+// means that there is no leader. Observe may skip a very short leadership and its end. With
+// Options.Values a leader counts from its first record, which it writes before its function is
+// called.
 //
-// It blocks until ctx ends and returns its cause, interlock.ErrClosed after
-// Close, or the backend's error if trying again would not help. While the
-// backend cannot be reached it tells nothing. A driver that is no driver.Watcher
-// and driver.Inspector is refused with an [*interlock.UnmetError].
+// It blocks until ctx ends, and returns the cause of ctx, interlock.ErrClosed after Close, or
+// an error of the backend that a retry cannot cure. While the backend is unreachable it calls
+// nothing. If the driver does not implement driver.Watcher and driver.Inspector, it returns an
+// [*interlock.UnmetError].
 func (e *Election) Observe(ctx context.Context, name string, each func(Leader)) error {
 	const op = "observe"
 	if err := e.check(op, name); err != nil {
@@ -104,7 +103,7 @@ func (o *observer) run(ctx context.Context, cancel context.CancelCauseFunc) erro
 	return o.follow(ctx)
 }
 
-// watch watches until ctx ends or trying again does not help.
+// watch repeats a watch until ctx ends or a retry cannot help.
 func (o *observer) watch(ctx context.Context, watch func() error) {
 	for n := 1; ; n = min(n+1, attempts) {
 		err := watch()
@@ -145,8 +144,8 @@ func (o *observer) look() {
 	}
 }
 
-// follow looks at each event, and when the holder that it saw would have
-// expired, of which there is no event.
+// follow reads the state after each event, and when the lease of the observed holder would
+// expire, which causes no event.
 func (o *observer) follow(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -183,10 +182,10 @@ func (o *observer) follow(ctx context.Context) error {
 	}
 }
 
-// idle is how often an observer looks that nothing tells it to.
+// idle is the interval at which an observer reads the state without any event.
 const idle = 5 * time.Minute
 
-// lookAgain is when to look again without an event.
+// lookAgain returns the delay until the next read without an event.
 func (o *observer) lookAgain(state driver.LockState, failed *int, err error) time.Duration {
 	if err != nil {
 		*failed = min(*failed+1, attempts)
@@ -204,15 +203,15 @@ func (o *observer) lookAgain(state driver.LockState, failed *int, err error) tim
 	return idle
 }
 
-// complete reports whether everything that is watched has been read once.
+// complete reports whether every watched thing has been read once.
 func (o *observer) complete() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.ready && (o.known || o.election.options.Values == nil)
 }
 
-// leader puts together who holds the lock and what it wrote. With Values, one of
-// ours that holds the lock and has not written yet does not lead yet.
+// leader combines the holder of the lock and its record. With Values, a holder of an election
+// that has not written its record yet is not a leader.
 func (o *observer) leader(state driver.LockState) (Leader, error) {
 	h := state.Holder
 	if h == nil {

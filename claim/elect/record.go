@@ -9,19 +9,19 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// MaxData is the longest data that a leader can proclaim or save, in bytes.
+// MaxData is the maximum length of data that a leader announces or saves, in bytes.
 const MaxData = 32 << 10
 
-// record is what a leader keeps under the election's name, as JSON. Its token is
-// the term's; a leader writes it before it leads, which keeps every former leader
-// from writing it, and ends their nominations.
+// record is the value that a leader stores under the election's name, as JSON. Its token is the
+// term's. A leader writes it before it leads: then the store rejects writes of every former
+// leader, and their nominations end.
 type record struct {
 	Data    []byte `json:"data,omitempty"`
 	Nominee string `json:"nominee,omitempty"`
 }
 
-// The names of what is kept in Values. A key has no slash, so that no two pairs
-// of key and name are kept under one.
+// recordName and savedName are the names in Values. A key has no slash, so no two pairs of key
+// and name share one.
 func recordName(name string) string     { return "term/" + name }
 func savedName(key, name string) string { return "saved/" + key + "/" + name }
 
@@ -62,8 +62,8 @@ func decode(v driver.Value) (r record, err error) {
 	return r, nil
 }
 
-// identityOf is who stands behind the owner of a lock, which is an identity and
-// a part that is unique to the attempt.
+// identityOf returns the identity in a lock's owner, which is an identity and a part that is
+// unique to the attempt.
 func identityOf(owner string) string {
 	if i := strings.LastIndexByte(owner, '/'); i >= 0 {
 		return owner[:i]

@@ -11,20 +11,19 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// Run waits until this candidate is elected, runs lead for one term, and gives
-// the leadership up when lead has returned or panicked, even if ctx has ended.
-// To lead again, call it again.
+// Run blocks until this candidate is elected, runs lead for one term, and releases the
+// leadership when lead has returned or panicked, even if ctx has ended. To lead again, call Run
+// again.
 //
-// The context that lead gets ends with ctx, or when the term does: its cause is
-// then interlock.ErrExpired, ErrLost or ErrSessionEnded. Run returns what lead
-// returned, and beside it, if the term ended before that, why: only a guard
-// knows then how much of the work counts. Where the backend serves candidates in no
-// order, one that has just led waits up to half a second first. A leadership that was lost before lead
-// was called is campaigned for again.
+// The context of lead ends with ctx, or with the term; its cause is then interlock.ErrExpired,
+// ErrLost or ErrSessionEnded. Run returns lead's error, joined with the cause if the term ended
+// before lead returned. In that case only a guard knows how much of the work took effect. If
+// the backend serves candidates in no order, a candidate that has just led waits up to half a
+// second first. If the leadership is lost before lead was called, Run campaigns again.
 //
-// If lead was not called the error is that of ctx, interlock.ErrReentered (ctx
-// holds the name already), or one of the backend's that trying again would not
-// help: while the backend cannot be reached it goes on campaigning.
+// If lead was not called, the error is that of ctx, interlock.ErrReentered (ctx already holds
+// the name), or an error of the backend that a retry cannot cure. While the backend is
+// unreachable, Run keeps campaigning.
 func (e *Election) Run(ctx context.Context, name string, lead func(ctx context.Context, term *Term) error) error {
 	if err := e.check("campaign", name); err != nil {
 		return err
@@ -48,9 +47,9 @@ func (e *Election) Run(ctx context.Context, name string, lead func(ctx context.C
 	}
 }
 
-// patience is between a leadership that did not come about and the next
-// campaign. Where contenders are served in the order of their requests, one may ask at once; where
-// not, the nominee needs time to come first.
+// patience returns the delay between a failed campaign and the next one. If the backend serves
+// contenders in order, a candidate may ask at once. If not, the nominee needs time to come
+// first.
 func (e *Election) patience(n int) backoff.Policy {
 	if e.fifo && n == 1 {
 		return backoff.Policy{}
@@ -58,12 +57,12 @@ func (e *Election) patience(n int) backoff.Policy {
 	return backoff.Policy{First: min(100*time.Millisecond, e.options.StandBack/8), Max: e.options.StandBack / 4}
 }
 
-// courtesy is within what time of its last term a candidate lets others come first.
+// courtesy is the time after its last term during which a candidate lets others come first.
 const courtesy = 500 * time.Millisecond
 
-// letOthers waits a little if this candidate has just led, and the backend serves
-// candidates in no order: it would be the first to ask, again and again, while the
-// others wait for a hint that the leadership is free.
+// letOthers waits a little if this candidate has just led and the backend serves candidates in
+// no order. Without it this candidate would always ask first, while the others wait for a hint
+// that the leadership is free.
 func (e *Election) letOthers(ctx context.Context, name string) bool {
 	e.mu.Lock()
 	ended, led := e.led[name]
@@ -78,9 +77,9 @@ func (e *Election) letOthers(ctx context.Context, name string) bool {
 
 var errStoodBack = errors.New("another candidate is nominated")
 
-// again reports whether a leadership that was granted, and given up or lost
-// before anybody led, is worth another campaign. A record that is newer than a
-// grant that holds may be that of a leader we have not heard of yet; not always.
+// again reports whether to campaign again after a leadership that ended before lead was called.
+// A record with a newer token than a valid grant may, but need not, be that of a leader unknown
+// here.
 func again(err error, n int) bool {
 	for _, cause := range []error{interlock.ErrExpired, interlock.ErrLost, interlock.ErrSessionEnded} {
 		if errors.Is(err, cause) {
@@ -90,7 +89,7 @@ func again(err error, n int) bool {
 	return worthRepeating(err) || errors.Is(err, interlock.ErrStaleToken) && n < attempts
 }
 
-// serve takes office under a claim, leads, and gives the claim up.
+// serve writes the term's record under a claim, leads, and releases the claim.
 func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Instant,
 	lead func(context.Context, *Term) error) (called bool, err error) {
 	t, elected := e.newTerm(c), boottime.Now()

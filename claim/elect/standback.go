@@ -8,9 +8,9 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// standsBack decides whether a candidate that was granted the leadership gives
-// way to nominee: if it is another one, was nominated no longer ago than
-// StandBack as far as we know, and is not known to have gone.
+// standsBack reports whether an elected candidate yields to nominee: nominee is another
+// candidate, its nomination is at most StandBack old by this process's clock, and it is not
+// known to have left.
 func (e *Election) standsBack(ctx context.Context, name, nominee string, by interlock.Token) bool {
 	if nominee == "" || nominee == e.options.Identity {
 		return false
@@ -27,8 +27,8 @@ func (e *Election) standsBack(ctx context.Context, name, nominee string, by inte
 	return true
 }
 
-// firstSeen is when we first saw that the leader of a term nominated someone.
-// Each candidate counts for itself, so that no clock is compared with another.
+// firstSeen returns when this process first saw the nomination of a term. Each candidate
+// measures by itself, so clocks are never compared.
 func (e *Election) firstSeen(name string, by interlock.Token) boottime.Instant {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -40,9 +40,8 @@ func (e *Election) firstSeen(name string, by interlock.Token) boottime.Instant {
 	return n.seen
 }
 
-// waits reports whether a candidate is in the queue. Where the driver cannot
-// show that it is taken to be: waiters that are not served in an order need not
-// be known to the backend.
+// waits reports whether a candidate is in the queue. If the driver cannot show the queue, waits
+// returns true: a backend that serves waiters in no order need not know them.
 func (e *Election) waits(ctx context.Context, name, identity string) (bool, error) {
 	inspector, ok := e.driver.(driver.Inspector)
 	if !ok || !e.fifo {

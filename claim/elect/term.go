@@ -15,13 +15,12 @@ import (
 
 type claim = interlock.Claim
 
-// Term is a leadership, and an [interlock.Claim]: its token fences what the
-// leader writes. Its Context ends with the term alone; the one that the leader's
-// function gets ends with Run's as well. It is safe for concurrent use.
+// Term is a leadership, and an [interlock.Claim]: its token fences the leader's writes. Its
+// Context ends with the term only; the context of the leader's function also ends with that of
+// Run. It is safe for concurrent use.
 //
-// Its own methods need Options.Values. They retry for as long as ctx, the term
-// and a bounded number of attempts allow, and are refused with
-// interlock.ErrStaleToken once a successor has begun.
+// Its own methods need Options.Values. They retry while ctx and the term last, a bounded number
+// of times. Once a successor has begun, they return interlock.ErrStaleToken.
 type Term struct {
 	claim
 	election *Election
@@ -34,22 +33,22 @@ func (e *Election) newTerm(c *lock.Claim) *Term {
 	return &Term{claim: c, election: e, turn: make(chan struct{}, 1), token: c.Token()}
 }
 
-// Proclaim replaces the data that observers see with this leadership: at most
-// [MaxData] bytes. A term begins without any.
+// Proclaim replaces the data that observers see with this leadership: at most [MaxData] bytes.
+// A term begins without data.
 func (t *Term) Proclaim(ctx context.Context, data []byte) error {
 	return t.write(ctx, "proclaim", func(ctx context.Context) error {
 		return t.publish(ctx, func(r *record) { r.Data = slices.Clone(data) })
 	})
 }
 
-// HandOver nominates the candidate whose identity is successor: when the
-// leader's function has returned, which is for the caller to bring about, others
-// who are granted the leadership give way to it, for Options.StandBack each and
-// no longer than it is seen waiting. A successor that has died meanwhile costs
-// that and the time until its place in the queue lapses, at most a TTL.
+// HandOver nominates the candidate whose identity is successor. It does not end the term: the
+// leader's function must return for that. Then other elected candidates yield to successor,
+// each for at most Options.StandBack and only while it is seen waiting. If successor has
+// crashed, the nomination costs that time and, at most, one TTL until its place in the queue
+// expires.
 //
-// Where the driver shows who waits, a successor that does not is refused; it may
-// be about to come, so the error is Retryable. The last nomination counts.
+// If the driver shows its queue and successor is not in it, the error is Retryable, since
+// successor may be about to come. The last nomination counts.
 func (t *Term) HandOver(ctx context.Context, successor string) error {
 	const op = "hand over"
 	if successor == "" || successor == t.election.options.Identity {
@@ -67,11 +66,10 @@ func (t *Term) HandOver(ctx context.Context, successor string) error {
 	})
 }
 
-// Save keeps data, at most [MaxData] bytes, for later terms under a key of 1 to
-// 32 bytes without a slash. When it returns nil the data is durable and no later
-// term had begun, so every later term's Load returns it, or what was saved after
-// it. That rests on tokens alone, neither on the lease nor on a clock. It costs
-// two writes.
+// Save stores data, at most [MaxData] bytes, for later terms under a key of 1 to 32 bytes
+// without a slash. If it returns nil, the data is durable and no later term had begun. Then
+// every later term's Load returns this data, or data saved after it. This depends on tokens
+// alone, not on leases or clocks. It costs two writes.
 func (t *Term) Save(ctx context.Context, key string, data []byte) error {
 	return t.write(ctx, "save "+key, func(ctx context.Context) error {
 		if err := first(checkKey(key), checkData(data)); err != nil {
@@ -80,14 +78,14 @@ func (t *Term) Save(ctx context.Context, key string, data []byte) error {
 		if err := t.put(ctx, savedName(key, t.Name()), data); err != nil {
 			return err
 		}
-		// A successor writes the record before it loads anything. That ours is
-		// accepted after the data shows that none has.
+		// A successor writes its record before it loads anything. If the store accepts our
+		// record after the data, no successor has begun.
 		return t.publish(ctx, func(*record) {})
 	})
 }
 
-// Load reads what this term or the last one that did has saved under key; nil if
-// there is nothing.
+// Load returns the data under key as this term saved it, or else the last term that did; nil if
+// there is none.
 func (t *Term) Load(ctx context.Context, key string) (data []byte, err error) {
 	const op = "load"
 	if err := t.check(op); err != nil {
@@ -108,7 +106,7 @@ func (t *Term) Load(ctx context.Context, key string) (data []byte, err error) {
 	return v.Data, nil
 }
 
-// write does something with the turn to write held, as long as the term lasts.
+// write runs do in its turn to write, while the term lasts.
 func (t *Term) write(ctx context.Context, op string, do func(context.Context) error) error {
 	if err := t.check(op); err != nil {
 		return err
@@ -124,7 +122,7 @@ func (t *Term) write(ctx context.Context, op string, do func(context.Context) er
 	return do(ctx)
 }
 
-// check refuses what cannot be done at all, or not any more.
+// check returns an error if the operation is impossible or the term has ended.
 func (t *Term) check(op string) error {
 	switch {
 	case t.election.options.Values == nil:
@@ -137,7 +135,7 @@ func (t *Term) check(op string) error {
 	return nil
 }
 
-// during is ctx, ended with the term.
+// during returns a ctx that also ends with the term.
 func (t *Term) during(ctx context.Context) (_ context.Context, stop func()) {
 	return join.Context(ctx, t.Context())
 }

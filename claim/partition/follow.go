@@ -17,21 +17,21 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// retries is how long to wait before the next attempt when the service failed.
+// retries is the delay before the next attempt after the service failed.
 var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
 
-// maxLocks is how many locks of a group are looked at: partitions of two
+// maxLocks is the maximum number of locks of a group that are listed: partitions of two
 // generations, and members.
 const maxLocks = 4 * MaxPartitions
 
-// few is how many partitions are looked at one by one when they are hinted at. If
-// there are more, everything is looked at at once.
+// few is the maximum number of hinted partitions that are read one by one. If there are more,
+// the whole group is read.
 const few = 16
 
-// pace is between two looks, so that hints that come in numbers are taken together.
+// pace is the delay between two reads, so that hints in quick succession are handled together.
 const pace = 5 * time.Millisecond
 
-// A picture is a group as the service showed it at one time.
+// A picture is the state of a group as the service showed it at one time.
 type picture struct {
 	record  record
 	stored  bool // the group has a layout
@@ -41,7 +41,7 @@ type picture struct {
 	due     boottime.Instant // when to look at everything again, with any events
 }
 
-// locate is where a key is, by this picture.
+// locate returns where a key is in this picture.
 func (p picture) locate(key string) Location {
 	i := p.record.Layout.Of(key)
 	if at, ok := p.owners[i]; ok {
@@ -50,8 +50,8 @@ func (p picture) locate(key string) Location {
 	return Location{Partition: i}
 }
 
-// A Map is a picture of a group that is kept up to date: what a router needs
-// that owns nothing itself. It is safe for concurrent use.
+// A Map is a view of a group that is kept up to date. A router that owns nothing uses it. It is
+// safe for concurrent use.
 type Map struct {
 	d      service
 	values driver.Values
@@ -70,14 +70,15 @@ type Map struct {
 	failed  error           // why the last look failed
 }
 
-// listener receives what a Map sees, from its goroutines.
+// listener receives the events of a Map, from its goroutines.
 type listener struct {
 	fresh  func(picture) // of each picture, by one goroutine
 	failed func(error)   // of what cannot be seen
 }
 
-// Follow keeps a map of a group until it is closed. It blocks until it has seen
-// the group once or ctx ends; a group that nobody has joined yet is waited for.
+// Follow returns a map of a group, which stays up to date until it is closed. It blocks until
+// it has read the group once or ctx ends. If nobody has joined the group yet, it waits for the
+// first member.
 func Follow(ctx context.Context, d driver.Fenced, values driver.Values, group string) (*Map, error) {
 	m, err := follow(d, values, group, listener{func(picture) {}, func(error) {}})
 	if err != nil {
@@ -112,31 +113,30 @@ func follow(d driver.Fenced, values driver.Values, group string, tell listener) 
 	return m, nil
 }
 
-// Locate says where a key is, as far as is known here. It does not block.
+// Locate returns the owner of key's partition, as far as this map knows. It does not block.
 func (m *Map) Locate(key string) Location {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.now.locate(key)
 }
 
-// Layout is the group's layout, as far as is known here.
+// Layout returns the group's layout, as far as this map knows.
 func (m *Map) Layout() Layout {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.now.record.Layout
 }
 
-// Members are those that take part, by identity.
+// Members returns the members of the group, ordered by identity.
 func (m *Map) Members() []Member {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.now.members)
 }
 
-// Await blocks until key's partition is owned by one of the members under an epoch
-// after `after`, or ctx ends, or m was closed. After 0 any owner will do. An owner that
-// is found may refuse for a moment: it has the lock, and lets callers in a round trip
-// later.
+// Await blocks until a member owns key's partition under an epoch higher than `after`, or ctx
+// ends, or m is closed. With 0 it accepts any owner. The new owner may still refuse calls for a
+// moment: it has the lock, and accepts callers one round trip later.
 func (m *Map) Await(ctx context.Context, key string, after interlock.Token) (Location, error) {
 	var at Location
 	err := m.until(ctx, func(p picture) bool {
@@ -146,13 +146,13 @@ func (m *Map) Await(ctx context.Context, key string, after interlock.Token) (Loc
 	return at, err
 }
 
-// Close ends it and waits for its goroutines.
+// Close ends the map and blocks until its goroutines have ended.
 func (m *Map) Close() {
 	m.cancel(interlock.ErrClosed)
 	m.done.Wait()
 }
 
-// until waits for a picture.
+// until blocks until a picture satisfies is.
 func (m *Map) until(ctx context.Context, is func(picture) bool) error {
 	for {
 		m.mu.Lock()
@@ -177,10 +177,10 @@ func (m *Map) until(ctx context.Context, is func(picture) bool) error {
 	}
 }
 
-// look makes run look at everything; it does not block.
+// look makes run read the whole group; it does not block.
 func (m *Map) look() { m.hint("") }
 
-// hint makes run look at a name; it does not block.
+// hint makes run read one name; it does not block.
 func (m *Map) hint(name string) {
 	m.mu.Lock()
 	if len(m.hints) <= few { // more of them make no difference
@@ -193,7 +193,7 @@ func (m *Map) hint(name string) {
 	}
 }
 
-// hinted takes the names that were hinted at.
+// hinted returns and clears the hinted names.
 func (m *Map) hinted() map[string]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,8 +202,8 @@ func (m *Map) hinted() map[string]bool {
 	return names
 }
 
-// run looks at what has an event, and at everything when something may have
-// expired, and at least every third of the TTL.
+// run reads what has an event. It reads the whole group when something may have expired, and at
+// least every third of the TTL.
 func (m *Map) run() {
 	var p picture
 	for failures := 0; m.ctx.Err() == nil; {
@@ -221,7 +221,7 @@ func (m *Map) run() {
 	}
 }
 
-// wait waits for that long at most.
+// wait blocks for at most longest.
 func (m *Map) wait(longest time.Duration, told <-chan struct{}) {
 	timer := time.NewTimer(longest)
 	defer timer.Stop()
@@ -260,8 +260,8 @@ func (m *Map) keep(watch func() error) {
 	}
 }
 
-// draw draws the picture that follows last: a few partitions that are hinted at
-// are drawn again, anything else takes a look at everything.
+// draw returns the picture after last. It reads a few hinted partitions again, or the whole
+// group.
 func (m *Map) draw(last picture) (picture, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, patience(m.d.Guarantees()))
 	defer cancel()
@@ -292,8 +292,8 @@ func (m *Map) draw(last picture) (picture, error) {
 	return p, nil
 }
 
-// ask draws a picture of everything. The layout is read first: owners that are
-// found by a newer one are left out, and the next look has both.
+// ask returns a picture of the whole group. It reads the layout first and leaves out owners by
+// a newer layout; the next read has both.
 func (m *Map) ask(ctx context.Context) (p picture, err error) {
 	if p.record, p.stored, err = m.read(ctx); err != nil {
 		return p, err
@@ -324,8 +324,9 @@ func (m *Map) ask(ctx context.Context) (p picture, err error) {
 	return p, nil
 }
 
-// place puts the owner of a partition into the picture. While the layout changes
-// nobody owns one: the holder of the lock is the one that changes it, or about to go.
+// place puts the owner of a partition into the picture. While the layout changes no partition
+// has an owner: the holder of its lock is the member that changes the layout, or is about to
+// release it.
 func (m *Map) place(p *picture, l driver.LockState) {
 	generation, i, ok := m.names.isPartition(l.Name)
 	if !ok || l.Holder == nil || generation != p.record.Generation || p.record.Next != nil {
@@ -343,14 +344,14 @@ func (m *Map) placeYield(p *picture, l driver.LockState) {
 	}
 }
 
-// erase takes the owner of a partition out of the picture.
+// erase removes the owner of a partition from the picture.
 func (m *Map) erase(p *picture, name string) {
 	if generation, i, ok := m.names.isPartition(name); ok && generation == p.record.Generation {
 		delete(p.owners, i)
 	}
 }
 
-// has reports that a member of this identity was seen.
+// has reports whether the picture has a member of this identity.
 func (p picture) has(identity string) bool {
 	return slices.ContainsFunc(p.members, func(m Member) bool { return m.Identity == identity })
 }
@@ -364,7 +365,7 @@ func (p picture) address(identity string) string {
 	return ""
 }
 
-// read reads the group's record; stored if it has a layout.
+// read reads the group's record; stored reports whether it has a layout.
 func (m *Map) read(ctx context.Context) (r record, stored bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience(m.d.Guarantees()))
 	defer cancel()

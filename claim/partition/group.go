@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A Group is this process's membership. It is safe for concurrent use.
+// A Group is this process's membership of a group. It is safe for concurrent use.
 type Group struct {
 	view    *Map
 	self    Member
@@ -35,9 +35,9 @@ type Group struct {
 	finishing  bool               // a goroutine finishes a change of the layout
 }
 
-// Open is [Join] with the locks and the values of the backend that a URL names, as
+// Open calls [Join] with the locks and values of the backend at a URL, such as
 // redis://127.0.0.1:6379: see lock.Open. [Group.Leave] disconnects. MariaDB and Kubernetes
-// keep no values, and are refused as Definite.
+// store no values; for them the error is Definite.
 func Open(ctx context.Context, url, group string, l Layout, o *Options) (*Group, error) {
 	b, err := backend.Open(ctx, url)
 	if err != nil {
@@ -62,14 +62,13 @@ func openOn(ctx context.Context, b *backend.Backend, group string, l Layout, o *
 	return joinOn(ctx, d, values, group, l, o, b)
 }
 
-// Join makes this process a member of a group, with a layout that all members
-// name alike; [Group.Resize] changes it later. It blocks until the member is
-// known to the others or ctx ends; partitions come afterwards, while it runs.
-// The group does not own d: leave the group first, then close d.
+// Join makes this process a member of a group with layout l. All members must use the same
+// layout; [Group.Resize] changes it later. Join blocks until the other members can see this
+// one, or ctx ends. The member receives partitions afterwards, in the background. The group
+// does not own d: leave the group first, then close d.
 //
-// It fails with a [*LayoutError] if the group has another layout, with an
-// [*interlock.UnmetError] if d cannot show and watch locks, and as the service
-// does.
+// If the group has another layout, Join returns a [*LayoutError]. If d cannot list and watch
+// locks, it returns an [*interlock.UnmetError]. Other errors are those of the service.
 func Join(ctx context.Context, d driver.Fenced, values driver.Values, group string, l Layout, o *Options) (*Group, error) {
 	return joinOn(ctx, d, values, group, l, o, nil)
 }
@@ -100,7 +99,7 @@ func joinOn(ctx context.Context, d driver.Fenced, values driver.Values, group st
 	return g, nil
 }
 
-// join stores the layout if the group has none, and shows the member.
+// join stores the layout if the group has none, and acquires the member's lock.
 func (g *Group) join(ctx context.Context, l Layout) error {
 	if err := g.settle(ctx, l); err != nil {
 		return err
@@ -114,7 +113,7 @@ func (g *Group) join(ctx context.Context, l Layout) error {
 	return g.view.until(ctx, func(p picture) bool { return slices.Contains(p.members, g.self) })
 }
 
-// belong keeps the member's lock: what the others know it by.
+// belong keeps the member's lock, by which other members know it.
 func (g *Group) belong(claim *lock.Claim) {
 	for failures := 0; ; {
 		if claim != nil {
@@ -138,15 +137,15 @@ func (g *Group) belong(claim *lock.Claim) {
 	}
 }
 
-// failed tells of trouble that concerns no single partition.
+// failed reports a failure that concerns no single partition.
 func (g *Group) failed(err error) {
 	if f := g.options.Hooks.Failed; f != nil && g.ctx.Err() == nil {
 		f(observe.PartitionFailed{Partition: -1, Err: err})
 	}
 }
 
-// reconcile starts what the plan gives this member and drains what it takes
-// away. It is called with each picture, by one goroutine, and does no I/O.
+// reconcile starts the partitions that the plan assigns to this member, and drains those that
+// it takes away. One goroutine calls it with each picture. It performs no I/O.
 func (g *Group) reconcile(p picture) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,8 +169,8 @@ func (g *Group) reconcile(p picture) {
 	}
 }
 
-// wanted is what this member should own. While the layout changes that is
-// nothing, nor is it while the others do not see us.
+// wanted returns the partitions that this member should own. It returns none while the layout
+// changes, or while the other members cannot see this one.
 func (g *Group) wanted(p picture) map[int]bool {
 	if p.record.Next != nil || !slices.Contains(p.members, g.self) {
 		return nil
@@ -198,7 +197,7 @@ func (g *Group) wanted(p picture) map[int]bool {
 	return wanted
 }
 
-// start tends a partition, with mu held.
+// start starts to tend a partition. The caller holds mu.
 func (g *Group) start(generation int64, i int) {
 	p := newPartition(g, generation, i)
 	g.partitions[i] = p
@@ -211,7 +210,7 @@ func (g *Group) start(generation int64, i int) {
 	})
 }
 
-// Owned lists the partitions that this member owns now.
+// Owned returns the partitions that this member owns now.
 func (g *Group) Owned() []int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -225,24 +224,23 @@ func (g *Group) Owned() []int {
 	return owned
 }
 
-// Map is the picture that this member has of the group. It is closed by
-// [Group.Leave], and by nobody else.
+// Map returns this member's view of the group. [Group.Leave] closes it; the caller must not.
 func (g *Group) Map() *Map { return g.view }
 
-// Self is this member.
+// Self returns this member.
 func (g *Group) Self() Member { return g.self }
 
-// Do runs fn if this member owns key, under the claim of key's partition, and
-// returns fn's error. The partition does not move before fn has returned; fn's
-// context ends with ctx or when the claim does. Otherwise it does not run fn and
-// returns a [*NotOwnerError] at once; Hooks.Refused counts those.
+// Do runs fn under the claim of key's partition if this member owns it, and returns fn's error.
+// The partition does not move before fn has returned; fn's context ends with ctx or with the
+// claim. If this member does not own key, Do returns a [*NotOwnerError] at once without running
+// fn, and reports it to Hooks.Refused.
 func (g *Group) Do(ctx context.Context, key string, fn func(ctx context.Context, c interlock.Claim) error) error {
 	return g.DoUnder(ctx, 0, key, fn)
 }
 
-// DoUnder is [Group.Do] for what was brought here by a [Location]: it refuses also
-// if key is not owned under that very epoch, because the route is stale then. An
-// epoch of 0 is any.
+// DoUnder is [Group.Do] for a request that was routed by a [Location]. If this member does not
+// own key under exactly that epoch, the route is stale and DoUnder returns a [*NotOwnerError].
+// Epoch 0 accepts any.
 func (g *Group) DoUnder(ctx context.Context, epoch interlock.Token, key string, fn func(ctx context.Context, c interlock.Claim) error) error {
 	p := g.enter(key, epoch)
 	if p == nil {
@@ -258,8 +256,8 @@ func (g *Group) DoUnder(ctx context.Context, epoch interlock.Token, key string, 
 	return p.orLost(fn(inside, p.claim))
 }
 
-// Claim is the claim of key's partition if this member owns it. Unlike with
-// [Group.Do] the partition may move at any time.
+// Claim returns the claim of key's partition if this member owns it. Unlike with [Group.Do],
+// the partition may move at any time.
 func (g *Group) Claim(key string) (interlock.Claim, bool) {
 	p := g.enter(key, 0)
 	if p == nil {
@@ -269,8 +267,8 @@ func (g *Group) Claim(key string) (interlock.Claim, bool) {
 	return p.claim, true
 }
 
-// enter finds key's partition, if it is owned here by the layout that we know to
-// be in force, under an epoch unless that is 0, and counts a caller in.
+// enter finds key's partition and counts a caller in. This member must own the partition by the
+// layout in force, and under epoch unless that is 0.
 func (g *Group) enter(key string, epoch interlock.Token) *partition {
 	at := g.view.Locate(key)
 	g.mu.Lock()
@@ -288,10 +286,10 @@ func (g *Group) enter(key string, epoch interlock.Token) *partition {
 	return p
 }
 
-// Leave drains what this member owns, gives it up, and ends the membership. The
-// others are informed first, so that they stand by. It waits until all work has
-// returned or ctx ends; what is still running then goes on under its claim, and
-// is given up when it has returned. Leave may be called again to wait for that.
+// Leave drains and releases the partitions of this member, and ends its membership. It first
+// informs the other members, so that they can take over. It blocks until all work has returned
+// or ctx ends. Work that is still running then continues under its claim, which is released
+// when the work has returned. The caller may call Leave again to wait for that.
 func (g *Group) Leave(ctx context.Context) error {
 	g.goodbye.Do(g.leave)
 	select {
@@ -303,8 +301,8 @@ func (g *Group) Leave(ctx context.Context) error {
 		Err: fmt.Errorf("%w; work is still running in partitions %v", context.Cause(ctx), g.busy())}
 }
 
-// leave begins the end, and sees it through in the background: user code may take
-// any time.
+// leave starts the end of the membership and completes it in the background, because user code
+// may take any time.
 func (g *Group) leave() {
 	g.mu.Lock()
 	g.leaving = true
@@ -322,7 +320,7 @@ func (g *Group) leave() {
 	}()
 }
 
-// busy lists the partitions in which somebody works.
+// busy returns the partitions that have callers.
 func (g *Group) busy() []int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

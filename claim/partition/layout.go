@@ -10,24 +10,23 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// MaxPartitions is how many partitions a layout has at most.
+// MaxPartitions is the maximum number of partitions of a layout.
 const MaxPartitions = 4096
 
-// A Layout maps keys to partitions: by rendezvous hashing over a number of
-// partitions, or by ranges. Exactly one of its fields is set.
+// A Layout maps keys to partitions: by rendezvous hashing over a number of partitions, or by
+// ranges. Exactly one of its fields is set.
 type Layout struct {
-	// Partitions is how many there are, 1 to [MaxPartitions]. A key belongs to
-	// the partition that scores highest for it (Thaler and Ravishankar,
-	// "A Name-Based Mapping Scheme for Rendezvous", 1996), so that growing from
-	// n to m partitions moves the share (m-n)/m of the keys, and no more.
+	// Partitions is the number of partitions, 1 to [MaxPartitions]. A key belongs to the
+	// partition with its highest score (Thaler and Ravishankar, "A Name-Based Mapping Scheme
+	// for Rendezvous", 1996). So growing from n to m partitions moves exactly the share (m-n)/m
+	// of the keys.
 	Partitions int `json:"partitions,omitempty"`
-	// Splits cut the keys, ordered by their bytes, into len(Splits)+1 ranges:
-	// partition i has the keys from Splits[i-1] on, up to and without Splits[i].
-	// They rise strictly.
+	// Splits divide the keys, in byte order, into len(Splits)+1 ranges: partition i has the
+	// keys from Splits[i-1] inclusive to Splits[i] exclusive. They must be strictly increasing.
 	Splits []string `json:"splits,omitempty"`
 }
 
-// Validate says what is wrong with a layout, as an error of kind Bug.
+// Validate returns an error of kind Bug if the layout is invalid.
 func (l Layout) Validate() error {
 	switch {
 	case l.Partitions != 0 && len(l.Splits) > 0:
@@ -43,7 +42,7 @@ func (l Layout) Validate() error {
 	return nil
 }
 
-// Count is the number of partitions.
+// Count returns the number of partitions.
 func (l Layout) Count() int {
 	if len(l.Splits) > 0 {
 		return len(l.Splits) + 1
@@ -51,7 +50,7 @@ func (l Layout) Count() int {
 	return l.Partitions
 }
 
-// Of is the partition of a key, from 0.
+// Of returns the partition of a key, from 0.
 func (l Layout) Of(key string) int {
 	if len(l.Splits) > 0 {
 		return sort.Search(len(l.Splits), func(i int) bool { return key < l.Splits[i] })
@@ -65,12 +64,12 @@ func (l Layout) Of(key string) int {
 	return best
 }
 
-// Equal reports whether both map every key alike.
+// Equal reports whether both layouts map every key to the same partition.
 func (l Layout) Equal(other Layout) bool {
 	return l.Partitions == other.Partitions && slices.Equal(l.Splits, other.Splits)
 }
 
-// String says what it is, for people.
+// String describes the layout for people.
 func (l Layout) String() string {
 	if len(l.Splits) > 0 {
 		return fmt.Sprintf("%d ranges split at %q", l.Count(), l.Splits)
@@ -95,8 +94,7 @@ func score(a, b uint64) uint64 {
 	return z ^ z>>31
 }
 
-// record is what is kept of a group: its layout, and the one to come while it
-// changes.
+// record is the stored record of a group: its layout, and the next one during a change.
 type record struct {
 	Generation int64   `json:"generation"` // counts the layouts; 0 before the first one
 	Layout     Layout  `json:"layout"`

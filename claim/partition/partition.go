@@ -39,32 +39,31 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// ErrDraining is the cause with which a partition's work ends when the partition
-// is to move: it still holds its claim, and should come to an end.
+// ErrDraining is the cause with which a partition's work ends when the partition is about to
+// move. The claim is still held, and the work should return.
 var ErrDraining = errors.New("the partition is about to move")
 
-// A Member is a process that takes part.
+// A Member is a process in a group.
 type Member struct {
 	Identity string // unique in the group
 	Address  string // where others reach it; may be empty
 }
 
-// A Location says who owns a partition. Epoch is 0 and Member empty while nobody
-// does.
+// A Location names the owner of a partition. If it has no owner, Epoch is 0 and Member empty.
 type Location struct {
 	Partition int
 	Member
 	Epoch interlock.Token
 }
 
-// A NotOwnerError tells that a key belongs to another member, as far as is known
-// here. It is Retryable: ownership moves.
+// A NotOwnerError means that this member does not own a key; At is the owner as far as it
+// knows. It is Retryable, because ownership moves.
 type NotOwnerError struct {
 	Key string
 	At  Location
 }
 
-// Error names the owner where there is one.
+// Error names the owner if there is one.
 func (e *NotOwnerError) Error() string {
 	if e.At.Epoch == 0 {
 		return fmt.Sprintf("nobody owns partition %d of %q at this moment", e.At.Partition, e.Key)
@@ -75,14 +74,14 @@ func (e *NotOwnerError) Error() string {
 // ErrorKind is [interlock.Retryable].
 func (e *NotOwnerError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// A LayoutError tells that a group has another layout than the one that was
-// asked for. It is Definite: use [Group.Resize].
+// A LayoutError means that the group has another layout than the requested one. It is Definite:
+// use [Group.Resize].
 type LayoutError struct {
 	Group        string
 	Stored, Want Layout
 }
 
-// Error shows both.
+// Error names both layouts.
 func (e *LayoutError) Error() string {
 	return fmt.Sprintf("group %q has %v, not %v; a running group is changed by Resize", e.Group, e.Stored, e.Want)
 }
@@ -90,22 +89,21 @@ func (e *LayoutError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *LayoutError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Options of a member; nil and the zero value work.
+// Options configure a member; nil and the zero value are valid.
 type Options struct {
-	// Identity names this member, uniquely in the group; at most 200 bytes.
-	// Empty means host name, process id and a random part.
+	// Identity names this member, uniquely in the group; at most 200 bytes. Empty means host
+	// name, process id and a random part.
 	Identity string
-	// Address is where other members reach this one; they receive it. At most
-	// 200 bytes; empty means nowhere.
+	// Address is the address at which other members reach this one; they can read it. At most
+	// 200 bytes; empty means none.
 	Address string
-	// Work runs while a partition is owned, beside what [Group.Do] runs; nil
-	// means that there is none. Its context ends with [ErrDraining] when the
-	// partition is to move, and with the claim's cause when the claim is lost.
-	// The partition is not released before it has returned. If it returns
-	// before that with an error, the partition is released and taken again, here
-	// or elsewhere, after a pause.
+	// Work runs while this member owns a partition, beside the functions of [Group.Do]; nil
+	// means none. Its context ends with [ErrDraining] when the partition is about to move, and
+	// with the claim's cause when the claim is lost. The partition is released only after Work
+	// has returned. If Work returns an error before that, the member releases the partition;
+	// after a pause this or another member acquires it again.
 	Work Work
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Partition
 }
 
@@ -130,14 +128,14 @@ func (o *Options) resolve() (Options, error) {
 	return r, nil
 }
 
-// service is what a group needs of a lock driver.
+// service is what a group needs from a lock driver.
 type service interface {
 	driver.Fenced
 	driver.Inspector
 	driver.Watcher
 }
 
-// needs says which driver can carry a group, or why d cannot.
+// needs returns d as a service, or an error that names what it lacks.
 func needs(d driver.Fenced) (service, error) {
 	var unmet []string
 	if _, ok := d.(driver.Inspector); !ok {
@@ -152,8 +150,8 @@ func needs(d driver.Fenced) (service, error) {
 	return nil, &interlock.UnmetError{Driver: d.Guarantees().Driver, Unmet: unmet}
 }
 
-// names are those of a group's locks. They share one brace, so that on Redis
-// they share a hash slot, and with it one order of tokens.
+// names are the names of a group's locks. They share one brace, so on Redis they share a hash
+// slot, and with it one order of tokens.
 type names struct{ group string }
 
 func newNames(group string) (names, error) {
@@ -177,7 +175,7 @@ func (n names) partition(generation int64, i int) string {
 	return fmt.Sprintf("%s/partition/%d/%d", n.group, generation, i)
 }
 
-// isMember reads a member's lock name.
+// isMember parses the name of a member's lock.
 func (n names) isMember(name string) (m Member, ok bool) {
 	rest, ok := strings.CutPrefix(name, n.group+"/member/")
 	if !ok {
@@ -190,14 +188,14 @@ func (n names) isMember(name string) (m Member, ok bool) {
 	return m, ok && errs == [2]error{} && n.member(m) == name
 }
 
-// isPartition reads a partition's lock name.
+// isPartition parses the name of a partition's lock.
 func (n names) isPartition(name string) (generation int64, i int, ok bool) {
 	var rest string
 	_, err := fmt.Sscanf(strings.TrimPrefix(name, n.group+"/partition/"), "%d/%d%s", &generation, &i, &rest)
 	return generation, i, err != nil && rest == "" && n.partition(generation, i) == name
 }
 
-// isYield reads the name of a yield.
+// isYield parses the name of a yield's lock.
 func (n names) isYield(name string) (generation int64, i int, identity string, ok bool) {
 	var escaped string
 	if _, err := fmt.Sscanf(strings.TrimPrefix(name, n.group+"/yield/"), "%d/%d/%s", &generation, &i, &escaped); err != nil {
@@ -207,8 +205,7 @@ func (n names) isYield(name string) (generation int64, i int, identity string, o
 	return generation, i, identity, err == nil && n.yield(generation, i, identity) == name
 }
 
-// identityOf is the member part of a lock's owner, to which package lock adds a
-// part of its own.
+// identityOf returns the member in a lock's owner, to which package lock appends a unique part.
 func identityOf(owner string) string {
 	if i := strings.LastIndexByte(owner, '/'); i >= 0 {
 		return owner[:i]
@@ -216,16 +213,16 @@ func identityOf(owner string) string {
 	return owner
 }
 
-// locksOf makes a member's locks. Nothing is handed over inside the process: the
-// plan decides who is next. The group reports that a partition is lost.
+// locksOf returns a member's locks. It disables hand-over inside the process, because the plan
+// decides the next owner. The group itself reports lost partitions.
 func locksOf(d driver.Fenced, o Options) (*lock.Fenced, error) {
 	return lock.NewFenced(d, &lock.Options{Identity: o.Identity, Handovers: -1, Attempts: 1,
 		Hooks: &observe.Lock{Log: o.Hooks.Log, Ended: func(observe.LockEnded) {}}})
 }
 
-// look is how often a member looks at the service although no event came.
+// look is the interval at which a member reads the service without an event.
 func look(g interlock.Guarantees) time.Duration { return max(time.Second/4, patience(g)/3) }
 
-// patience is how long a question to the service may take: a member without an answer
-// for a TTL is about to lose what it has.
+// patience bounds a request to the service: a member without a reply for a TTL is about to lose
+// its claims.
 func patience(g interlock.Guarantees) time.Duration { return cmp.Or(g.TTL, 30*time.Second) }

@@ -5,14 +5,13 @@ import (
 	"slices"
 )
 
-// plan says which member should own each of n partitions, given who owns them
-// now. Everybody computes the same from the same picture.
+// plan returns which member should own each of n partitions, given the current owners. All
+// members compute the same plan from the same picture.
 //
-// Loads differ by at most one. What a member has and may keep it keeps, so that
-// no more moves than the loads require: a member that joins takes its share from
-// the others and nothing moves between those; what a member leaves behind goes
-// to the others and nothing else moves. Where there is a choice, rendezvous
-// hashing of member and partition makes it.
+// Loads differ by at most one, and no more partitions move than that requires. A new member
+// takes its share from the others, and nothing moves between those. The partitions of a member
+// that leaves go to the others, and nothing else moves. Ties are decided by rendezvous hashing
+// of member and partition.
 func plan(n int, members []string, current map[int]string) map[int]string {
 	if len(members) == 0 {
 		return nil
@@ -21,8 +20,8 @@ func plan(n int, members []string, current map[int]string) map[int]string {
 	return assign(n, members, kept, quotas(n, members, kept), make(map[int]string, n))
 }
 
-// assign gives partitions to members: those that a member has kept, up to its room, and then
-// the others. What is assigned already stays so.
+// assign assigns partitions to members: first those that a member keeps, up to its room, and
+// then the others. It does not change entries that are already assigned.
 func assign(n int, members []string, kept map[string][]int, room map[string]int, assigned map[int]string) map[int]string {
 	for _, m := range members {
 		mine := kept[m]
@@ -42,10 +41,10 @@ func assign(n int, members []string, kept map[string][]int, room map[string]int,
 	return assigned
 }
 
-// planWith is plan with partitions that a member has yielded, by who did so last. Such a
-// one stays with its owner if that is another member. Otherwise it goes to the member
-// that follows the one that yielded it, in an order of its own, so that all members have
-// their turn. It is nobody's share: where it goes moves no other.
+// planWith is plan with yielded partitions, by the member that yielded each last. If another
+// member owns a yielded partition, it stays there. Otherwise it goes to the next member after
+// the one that yielded it, in an order of its own, so that all members have their turn. It
+// counts in nobody's share, so it moves no other partition.
 func planWith(n int, members []string, current, yielded map[int]string) map[int]string {
 	assigned := make(map[int]string, n)
 	for p, by := range yielded {
@@ -68,7 +67,7 @@ func planWith(n int, members []string, current, yielded map[int]string) map[int]
 	return assign(n, members, kept, room, assigned)
 }
 
-// following is the member that comes after another in the order of a partition.
+// following returns the member after another in the order of a partition.
 func following(p int, by string, members []string) string {
 	order := slices.Clone(members)
 	slices.SortFunc(order, func(a, b string) int {
@@ -77,7 +76,7 @@ func following(p int, by string, members []string) string {
 	return order[(slices.Index(order, by)+1)%len(order)]
 }
 
-// held lists what each member has now.
+// held lists the current partitions of each member.
 func held(n int, members []string, current map[int]string) map[string][]int {
 	kept := make(map[string][]int, len(members))
 	for _, m := range members {
@@ -91,8 +90,8 @@ func held(n int, members []string, current map[int]string) map[string][]int {
 	return kept
 }
 
-// quotas is how many each member should own. Where n does not divide evenly the
-// members that own most have one more, so that less moves.
+// quotas returns how many partitions each member should own. If n does not divide evenly, the
+// members that own most have one more, so that fewer move.
 func quotas(n int, members []string, kept map[string][]int) map[string]int {
 	order := slices.Clone(members)
 	slices.SortFunc(order, func(a, b string) int {
@@ -108,7 +107,7 @@ func quotas(n int, members []string, kept map[string][]int) map[string]int {
 	return room
 }
 
-// favourite is the member with room that scores highest for p.
+// favourite returns the member with room that has the highest score for p.
 func favourite(p int, members []string, room map[string]int) string {
 	best, top := "", uint64(0)
 	for _, m := range members {
@@ -122,7 +121,7 @@ func favourite(p int, members []string, room map[string]int) string {
 	return best
 }
 
-// prefer compares what two partitions score for m.
+// prefer compares the scores of two partitions for m.
 func prefer(m string, a, b int) int {
 	return cmp.Or(cmp.Compare(score(hash(m), uint64(a)), score(hash(m), uint64(b))), cmp.Compare(a, b))
 }

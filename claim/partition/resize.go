@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// changer is a member whose turn it is to change the layout.
+// changer is a member that holds the lock on the layout.
 type changer struct {
 	*Group
 	claim interlock.Claim // on the layout's lock
@@ -26,8 +26,8 @@ func (g *Group) turn(ctx context.Context, do func(context.Context, changer) erro
 	})
 }
 
-// enter raises the mark, which is done before the record is read: the one that had the
-// turn before cannot enter after that.
+// enter raises the mark before the record is read: then the previous holder of the lock cannot
+// enter any more.
 func (c changer) enter(ctx context.Context) error {
 	return c.put(ctx, c.view.names.turn(), []byte("{}"))
 }
@@ -38,7 +38,7 @@ func (c changer) put(ctx context.Context, name string, data []byte) error {
 	return c.view.values.Put(ctx, name, driver.Value{Data: data, Token: c.claim.Token(), Source: c.claim.Owner()})
 }
 
-// settle stores the layout if the group has none, and refuses if it has another.
+// settle stores the layout if the group has none, and returns an error if it has another.
 func (g *Group) settle(ctx context.Context, want Layout) error {
 	r, stored, err := g.view.read(ctx)
 	if err == nil && !stored {
@@ -58,11 +58,10 @@ func (g *Group) settle(ctx context.Context, want Layout) error {
 	return nil
 }
 
-// Resize changes the group's layout, and blocks until the change is in force or
-// ctx ends. For as long as it takes to drain every partition nobody owns a key:
-// that is how no key has two owners and its order is kept. If it returns early,
-// for whatever reason, after the change was announced, the members finish it.
-// Members that join from then on have to name the new layout.
+// Resize changes the group's layout, and blocks until the change is in force or ctx ends. While
+// all partitions drain, no key has an owner; this is how no key has two owners and its order is
+// kept. If Resize returns early after it announced the change, the members complete the change.
+// Members that join after that must use the new layout.
 func (g *Group) Resize(ctx context.Context, to Layout) error {
 	if err := to.Validate(); err != nil {
 		return err
@@ -76,8 +75,8 @@ func (g *Group) Resize(ctx context.Context, to Layout) error {
 	})
 }
 
-// to changes from r to a layout. That nobody has entered after the change was
-// announced shows that every later turn finds it announced.
+// to changes the layout from that of r to next. If nobody entered after the change was
+// announced, every later holder of the lock finds the announcement.
 func (c changer) to(ctx context.Context, r record, next Layout) (record, error) {
 	r.Next = &next
 	err := c.put(ctx, c.view.names.layout(), r.encode())
@@ -90,10 +89,10 @@ func (c changer) to(ctx context.Context, r record, next Layout) (record, error) 
 	return c.change(ctx)
 }
 
-// change carries out the change that the record announces, if it does. It owns
-// every partition of the old layout at once before it writes that the new one is
-// in force: from then on nobody can own one of the old, because a new owner reads
-// the record after it has its lock.
+// change carries out the change that the record announces, if any. It holds every partition of
+// the old layout at once before it writes that the new one is in force. From then on nobody can
+// own a partition of the old layout, because a new owner reads the record after it has its
+// lock.
 func (c changer) change(ctx context.Context) (record, error) {
 	r, _, err := c.view.read(ctx)
 	if err != nil || r.Next == nil {
@@ -122,8 +121,8 @@ func (c changer) change(ctx context.Context) (record, error) {
 	return r, c.put(ctx, c.view.names.layout(), r.encode())
 }
 
-// finish carries out an announced change that nobody may be carrying out: it
-// queues behind a member that is.
+// finish carries out an announced change if no other member does: it queues for the lock on the
+// layout.
 func (g *Group) finish() {
 	for failures := 0; ; {
 		err := g.turn(g.ctx, func(ctx context.Context, c changer) error {

@@ -11,29 +11,32 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Work is what runs while a partition is owned; see Options.Work.
+// Work is a function that runs while its member owns a partition; see Options.Work.
 type Work func(ctx context.Context, p Partition) error
 
-// A Partition is one that this member owns.
+// A Partition is a partition that this member owns.
 type Partition struct {
 	Index  int
 	Layout Layout
-	// Claim is the proof: its token is the partition's epoch. It has two methods more, by
-	// which the Work gives the partition to another member, and which package
-	// txn/coordinator calls (its Yielder): Contended reports whether another member takes
-	// part. Yield(ctx) returns once the others can see that the partition is to move; the
-	// context of the Work then ends with [ErrDraining]. Members have a yielded partition in
-	// turn, and each keeps it until it yields it, or for ten minutes. A partition that
-	// nobody takes comes back.
+	// Claim is the claim of the partition; its token is the partition's epoch. It has two more
+	// methods, with which the Work passes the partition to another member. Package
+	// txn/coordinator calls them (its Yielder):
+	//
+	//   - Contended reports whether the group has another member.
+	//   - Yield(ctx) returns once the others can see that the partition is to move. The context
+	//     of the Work then ends with [ErrDraining].
+	//
+	// Members own a yielded partition in turn, and each keeps it until it yields it, or for ten
+	// minutes. A partition that nobody acquires comes back.
 	Claim interlock.Claim
 }
 
-// partition is one that this member should own, from the time the plan says so
-// until it was given up. Its states follow each other:
+// partition is a partition that this member should own, from the plan's decision to the
+// release. Its states follow each other:
 //
 //	waiting   for its lock
-//	owned     callers are let in
-//	draining  no more are let in; those inside are waited for
+//	owned     accepts callers
+//	draining  accepts no more callers and waits for those inside
 type partition struct {
 	group      *Group
 	generation int64
@@ -55,10 +58,10 @@ func newPartition(g *Group, generation int64, i int) *partition {
 	return p
 }
 
-// stop makes it come to its end; it does not block.
+// stop asks it to end; it does not block.
 func (p *partition) stop() { p.unwant(ErrDraining) }
 
-// tend owns the partition for as long as the plan wants that.
+// tend owns the partition while the plan assigns it to this member.
 func (p *partition) tend() {
 	defer p.unwant(nil)
 	for failures := 0; p.wanted.Err() == nil; {
@@ -103,9 +106,9 @@ func (p *partition) own() error {
 	return err
 }
 
-// confirm reads the layout after the lock was granted. A change of the layout
-// writes that it comes before it takes the locks of the old one, so that an
-// owner either is waited for by the change or sees it here.
+// confirm reads the layout after the lock was granted. A change of the layout is announced
+// before it acquires the locks of the old one. So the change waits for this owner, or this
+// owner sees the announcement here.
 func (p *partition) confirm() (Layout, error) {
 	r, stored, err := p.group.view.read(p.wanted)
 	switch {
@@ -119,8 +122,8 @@ func (p *partition) confirm() (Layout, error) {
 	return r.Layout, nil
 }
 
-// open lets callers in and runs the user's work until the partition is to be given
-// up: it is not wanted here any more, its claim ended, or the work failed.
+// open accepts callers and runs the user's work until the partition must be released: the plan
+// moves it, its claim ended, or the work failed.
 func (p *partition) open(claim *lock.Claim, layout Layout) error {
 	ctx, cancel := context.WithCancelCause(claim.Context())
 	stop := context.AfterFunc(p.wanted, func() { cancel(ErrDraining) })
@@ -144,7 +147,7 @@ func (p *partition) open(claim *lock.Claim, layout Layout) error {
 	}
 }
 
-// opened lets callers in, of whom the user's work is one.
+// opened starts to accept callers, of which the user's work is one.
 func (p *partition) opened(claim *lock.Claim, layout Layout) {
 	g := p.group
 	g.mu.Lock()
@@ -160,7 +163,7 @@ func (p *partition) opened(claim *lock.Claim, layout Layout) {
 	}
 }
 
-// drain waits until nobody is inside, and tells every TTL who makes it wait.
+// drain blocks until nobody is inside, and reports every TTL what it waits for.
 func (p *partition) drain(since boottime.Instant) {
 	drained, g := p.shut(), p.group
 	ticker := time.NewTicker(patience(g.view.d.Guarantees()))
@@ -180,7 +183,7 @@ func (p *partition) drain(since boottime.Instant) {
 	}
 }
 
-// shut lets nobody in any more; what it returns is closed when all are out.
+// shut stops accepting callers; the returned channel is closed when all have left.
 func (p *partition) shut() <-chan struct{} {
 	p.group.mu.Lock()
 	defer p.group.mu.Unlock()
@@ -191,12 +194,12 @@ func (p *partition) shut() <-chan struct{} {
 	return p.drained
 }
 
-// isOpen reports whether callers are let in, with group.mu held.
+// isOpen reports whether it accepts callers. The caller holds group.mu.
 func (p *partition) isOpen() bool {
 	return p.claim != nil && !p.closed && p.wanted.Err() == nil && p.claim.Valid()
 }
 
-// let counts a caller in if it is open, with group.mu held.
+// let counts a caller in if it is open. The caller holds group.mu.
 func (p *partition) let() bool {
 	if !p.isOpen() {
 		return false
@@ -205,7 +208,7 @@ func (p *partition) let() bool {
 	return true
 }
 
-// out counts a caller out, with group.mu held.
+// out counts a caller out. The caller holds group.mu.
 func (p *partition) out() {
 	p.inside--
 	if p.closed && p.inside == 0 {
@@ -219,7 +222,7 @@ func (p *partition) leave() {
 	p.out()
 }
 
-// orLost adds to err, of work that has returned, that the claim did not last.
+// orLost adds to err, the result of the work, that the claim ended early.
 func (p *partition) orLost(err error) error {
 	if p.claim.Valid() {
 		return err

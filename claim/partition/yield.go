@@ -8,20 +8,19 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// A member yields a partition by a lock that bears its name and the partition's: the
-// plan of all members then leaves the partition to the others. Of several such locks the
-// latest counts.
+// A member yields a partition by a lock with its own name and the partition's: then the plan of
+// all members assigns the partition to the others. Of several such locks the latest counts.
 
-// longestYield is how long a member stays away from a partition that it has yielded.
+// longestYield is the maximum time for which a member stays away from a yielded partition.
 const longestYield = 10 * time.Minute
 
-// offered is the claim of a partition that can be given to another member.
+// offered is the claim of a partition that can be passed to another member.
 type offered struct {
 	*lock.Claim
 	partition *partition
 }
 
-// Contended reports whether another member takes part.
+// Contended reports whether the group has another member.
 func (o offered) Contended() bool {
 	g := o.partition.group
 	for _, m := range g.view.Members() {
@@ -49,8 +48,8 @@ func (o offered) Yield(ctx context.Context) error {
 	return nil
 }
 
-// stayAway returns when the yield is to end: nobody has taken the partition, another
-// member has yielded it since, it is owned here again, or it was long enough.
+// stayAway returns when the yield ends: nobody has acquired the partition, another member has
+// yielded it since, this member owns it again, or longestYield has passed.
 func (p *partition) stayAway(claim *lock.Claim) {
 	g := p.group
 	ctx, stop := join.Context(g.ctx, claim.Context())
@@ -68,7 +67,7 @@ func (p *partition) stayAway(claim *lock.Claim) {
 	}
 }
 
-// within reports whether there is such a picture before the time is up.
+// within reports whether such a picture comes before the time is up.
 func (m *Map) within(ctx context.Context, longest time.Duration, is func(picture) bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, longest)
 	defer cancel()

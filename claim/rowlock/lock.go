@@ -12,24 +12,25 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Lock locks the rows with the given keys in the user's transaction, in the
-// order of their keys, and returns the keys of those that are locked now, in
-// that order. A key that has no row is not among them, nor, with SkipLocked, one
-// that another transaction has locked. The locks last until the transaction
-// ends. It blocks as r.Mode and r.Wait say: r.Wait bounds the wait for each row,
-// so the first of n rows can stay locked for n-1 waits. [Tx] bounds them together.
+// Lock locks the rows with the given keys in the caller's transaction, in key order, and
+// returns the keys of the locked rows in that order. Keys without a row are left out; with
+// SkipLocked, so are rows that another transaction has locked. The locks last until the
+// transaction ends. It blocks according to r.Mode and r.Wait. r.Wait bounds the wait for each
+// row, so the first of n rows can stay locked for n-1 waits. [Tx] bounds all waits together.
 //
-// After an error the transaction must be rolled back: [interlock.ErrHeld]
-// (Retryable) if a row could not be had with NoWait or within r.Wait, another
-// Retryable error such as a deadlock with somebody who locks in another order,
-// or one of kind Bug if r or keys are wrong.
+// After an error the transaction must be rolled back. The error is one of:
+//
+//   - [interlock.ErrHeld] (Retryable), if a row is locked with NoWait or beyond r.Wait
+//   - another Retryable error, such as a deadlock with a transaction that locks in another
+//     order
+//   - an error of kind Bug, if r or keys are invalid
 func Lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys ...K) (locked []K, err error) {
 	return lock(ctx, tx, r, keys, nil)
 }
 
-// lock is Lock. If it may have to wait for a row while it holds another one, it
-// locks the first row by a statement of its own, and then calls bound, which
-// returns the context for the rest.
+// lock implements Lock. If it may have to wait for a row while it holds another one, it locks
+// the first row by a separate statement. It then calls bound, which returns the context for the
+// rest.
 func lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, bound func() (context.Context, error)) (locked []K, err error) {
 	t, query, err := r.query(tx, len(keys))
 	if err != nil {
@@ -57,8 +58,8 @@ func lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, bound fun
 	return locked, nil
 }
 
-// run locks the rows, or only the first that exists, by one statement, which locks them
-// in the order in which it returns them.
+// run locks the rows, or only the first that exists, in one statement, which locks them in the
+// order in which it returns them.
 func run[K Key](ctx context.Context, t sqltable.Tables, query string, keys []K, first bool) ([]K, error) {
 	args := make([]any, len(keys))
 	for i, k := range keys {
@@ -83,10 +84,10 @@ func (r Rows) query(tx driver.SQL, n int) (t sqltable.Tables, query string, err 
 	return t, "select {key} from {rows} where {key} in (%s) order by {key} %s" + clause, err
 }
 
-// Clause is what makes a SELECT of the user's own lock the rows that it finds, in
-// the mode of r: "FOR UPDATE SKIP LOCKED" and so on. It belongs at the end, after
-// an ORDER BY that others share. r.Table and r.Key are not used. On PostgreSQL
-// r.Wait is not in it: set lock_timeout.
+// Clause returns the end of a SELECT that locks the rows it finds, in the mode of r: "FOR
+// UPDATE SKIP LOCKED" and so on. Append it after an ORDER BY that all transactions share. It
+// ignores r.Table and r.Key. On PostgreSQL it does not contain r.Wait: set lock_timeout
+// instead.
 func (r Rows) Clause(d driver.Dialect) (string, error) {
 	if r.Wait < 0 || r.Wait > 0 && r.Mode != Wait {
 		return "", failure.Bug("lock rows", r.Table, "Wait is %v; only mode Wait takes one, above zero", r.Wait)
@@ -110,8 +111,8 @@ func (r Rows) Clause(d driver.Dialect) (string, error) {
 // seconds rounds up.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
 
-// boundWait sets PostgreSQL's lock_timeout for the statements to come; restore
-// puts the former one back. MariaDB has the bound in the statement itself.
+// boundWait sets PostgreSQL's lock_timeout for the next statements; restore resets it. MariaDB
+// has the bound in the statement itself.
 func (r Rows) boundWait(ctx context.Context, t sqltable.Tables) (restore func() error, err error) {
 	if r.Wait == 0 || t.Maria() {
 		return func() error { return nil }, nil
@@ -128,8 +129,8 @@ func (r Rows) boundWait(ctx context.Context, t sqltable.Tables) (restore func() 
 	}, err
 }
 
-// about makes a driver's error one of locking rows. An Uncertain one did nothing, in a
-// transaction that is not going to be committed.
+// about wraps a driver's error as one of locking rows. An Uncertain error had no effect,
+// because the transaction will not commit.
 func (r Rows) about(err error) error {
 	return failure.Uncommitted(failure.About("lock rows", r.Table, err))
 }

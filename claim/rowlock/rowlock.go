@@ -1,7 +1,7 @@
-// Package rowlock locks rows of the user's own tables inside the user's own
-// transaction. It does not outlive that transaction, says nothing about rows
-// that do not exist yet, and has no token: the transaction itself is the guard,
-// because a database commits nothing of a session that it has ended.
+// Package rowlock locks rows of the caller's own tables inside the caller's own transaction. A
+// lock does not outlive that transaction, does not cover rows that do not exist yet, and has no
+// token. The transaction itself is the guard: a database commits nothing of a session that it
+// has ended.
 //
 //	accounts := rowlock.Rows{Table: "account", Key: "id"}
 //	err := rowlock.Tx(ctx, postgres.Pool(pool), accounts, []string{from, to}, nil,
@@ -9,18 +9,17 @@
 //			return transfer(ctx, tx, from, to, amount)
 //		})
 //
-// Rows are locked in the order of their keys, whatever the order in which they
-// are named, so that two transactions that lock several rows through this
-// package do not deadlock over them. [Lock] does the same in a transaction that
-// the user began.
+// The package locks rows in the order of their keys, whatever the order of the arguments. So
+// two transactions that lock several rows through this package do not deadlock over them.
+// [Lock] does the same in a transaction that the caller began.
 //
-// A row lock is for short work on one database. While it is held nothing should
-// wait for anything else: [Tx] warns when a scope lasts long and ends it after a
-// maximum, and package rowlocktest fails a test that makes a remote call inside.
+// A row lock is for short work on one database. While a transaction holds it, it should not
+// wait for anything else. [Tx] warns about long scopes and ends them after a maximum. Package
+// rowlocktest fails a test that makes a remote call inside a scope.
 //
-// PostgreSQL and MariaDB (10.6 or later) differ: MariaDB counts a wait in whole
-// seconds, bounds a stopped transaction in whole seconds too, and under its
-// default isolation also locks the gap where a key was looked for and not found.
+// MariaDB (10.6 or later) differs from PostgreSQL in two ways. It bounds waits and idle
+// transactions in whole seconds. Under its default isolation it also locks the gap where a key
+// was looked for and not found.
 package rowlock
 
 import (
@@ -31,35 +30,34 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Mode says what to do about a row that another transaction has locked.
+// Mode selects the behavior for a row that another transaction has locked.
 type Mode int
 
 const (
-	// Wait waits until it is free, or Rows.Wait has passed.
+	// Wait waits until the row is free, at most Rows.Wait.
 	Wait Mode = iota
 	// NoWait fails with [interlock.ErrHeld].
 	NoWait
-	// SkipLocked leaves it out, as a queue's worker does.
+	// SkipLocked leaves the row out, as workers of a queue do.
 	SkipLocked
 )
 
-// MaxKeys is how many rows one call locks at most.
+// MaxKeys is the maximum number of rows per call.
 const MaxKeys = 1000
 
-// Rows says which rows can be locked, and how.
+// Rows names the rows of a table and how to lock them.
 type Rows struct {
-	// Table is the table, or schema.table; Key is its primary key, or a column
-	// with a unique index. Both are the program's own names: never take them
-	// from a request.
+	// Table is the table, or schema.table. Key is its primary key, or a column with a unique
+	// index. Both are trusted and go into the SQL text: never take them from a request.
 	Table, Key string
-	// Mode is what to do about a row that is locked; zero waits.
+	// Mode is the behavior for a locked row; zero waits.
 	Mode Mode
-	// Wait bounds each wait of mode Wait; 0 leaves the session's own bound in
-	// force. MariaDB counts in whole seconds: it is rounded up.
+	// Wait bounds each wait of mode Wait; 0 keeps the session's own bound. MariaDB rounds it up
+	// to whole seconds.
 	Wait time.Duration
 }
 
-// A Key is a row's key as Go has it.
+// A Key is the Go type of a row's key.
 type Key interface {
 	~string | ~int | ~int16 | ~int32 | ~int64
 }
@@ -70,17 +68,16 @@ const (
 	defaultWarnShare = 2 // a warning comes after half of it
 )
 
-// Options of a scope; nil and the zero value work.
+// Options configure a scope; nil and the zero value are valid.
 type Options struct {
-	// MaxHold is how long the rows may stay locked, from the first lock on: it
-	// also bounds the waits for the other rows. The function's context ends then
-	// with [ErrMaxHold] and nothing is committed. The server ends a wait, and a
-	// transaction that stands still for that long, by itself, so that a stopped
-	// process holds nobody up. 0 means [DefaultMaxHold].
+	// MaxHold bounds the time for which rows stay locked, from the first lock on, including
+	// waits for the other rows. At its end the function's context ends with [ErrMaxHold] and
+	// nothing is committed. The server enforces it too: it ends waits, and transactions that
+	// are idle for that long, so a paused process blocks nobody. 0 means [DefaultMaxHold].
 	MaxHold time.Duration
-	// WarnAfter is when Hooks.Slow is called; 0 means half of MaxHold.
+	// WarnAfter is the time after which Hooks.Slow is called; 0 means half of MaxHold.
 	WarnAfter time.Duration
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.RowLock
 }
 

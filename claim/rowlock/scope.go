@@ -13,21 +13,24 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// ErrMaxHold is the cause with which a scope's context ends when its rows were
-// locked for longer than Options.MaxHold.
+// ErrMaxHold is the cause with which a scope's context ends if its rows were locked for longer
+// than Options.MaxHold.
 var ErrMaxHold = errors.New("rows were locked for too long")
 
-// Tx runs fn in a transaction of db that has locked the rows with the given
-// keys, as [Lock] says, and commits it if fn returns nil within o.MaxHold. fn
-// must not end the transaction, and should not wait for anything but the
-// database: others wait for these rows.
+// Tx begins a transaction of db, locks the rows with the given keys as [Lock] does, and calls
+// fn. It commits if fn returns nil within o.MaxHold. fn must not end the transaction, and
+// should wait for nothing but the database, because others wait for these rows.
 //
-// It returns nil if the transaction was committed. Otherwise the error is that
-// of Lock; or fn's own, after a rollback; or one with [ErrMaxHold] in its chain,
-// after a rollback; or, if COMMIT was sent and its answer was lost, one of kind
-// Uncertain. A Retryable error did nothing and Tx may be called again; it is not
-// retried here. A rollback ignores the cancellation of ctx and has a bound of its
-// own; it is also done if fn panics.
+// Tx returns nil if the transaction was committed. Otherwise the error is one of:
+//
+//   - the error of Lock
+//   - the error of fn, after a rollback
+//   - one with [ErrMaxHold] in its chain, after a rollback
+//   - one of kind Uncertain, if COMMIT was sent and its reply was lost
+//
+// After a Retryable error nothing has changed and the caller may call Tx again; Tx does not
+// retry. A rollback ignores the cancellation of ctx and has its own bound. Tx also rolls back
+// if fn panics.
 func Tx[K Key, T any](ctx context.Context, db driver.Beginner[T], r Rows, keys []K, o *Options,
 	fn func(ctx context.Context, tx T, locked []K) error) error {
 	options, err := o.resolve()
@@ -85,16 +88,15 @@ func begin[K Key, T any](ctx context.Context, tx driver.Tx[T], r Rows, keys []K,
 	return locked, err
 }
 
-// boundRest makes the server end what waits for the other rows when MaxHold is
-// over, a little before the context does: then the connection stays usable.
+// boundRest lets the server end waits for the other rows at MaxHold, a little before the
+// context ends; this keeps the connection usable.
 func boundRest[T any](s *scope, tx driver.Tx[T]) error {
 	rest := s.options.MaxHold - s.held()
 	s.bound = s.held() + rest*9/10
 	return tx.Bound(s.ctx, rest, max(rest*9/10, time.Millisecond))
 }
 
-// A scope is the time during which rows are locked. It is open from the first
-// lock on.
+// A scope is the time during which rows are locked, from the first lock on.
 type scope struct {
 	table   string
 	options Options
@@ -108,14 +110,14 @@ type scope struct {
 
 type scopeKey struct{}
 
-// scopes counts those that are open in this process.
+// scopes counts the open scopes of this process.
 var scopes atomic.Int64
 
-// Open is how many scopes of [Tx] are open in this process: a gauge.
+// Open returns the number of open [Tx] scopes in this process, as a gauge.
 func Open() int { return int(scopes.Load()) }
 
-// Held reports the table whose rows are locked by the scope that ctx descends
-// from. This is how code that is about to wait for something else can refuse to.
+// Held returns the table whose rows are locked by the scope of ctx. Code that is about to wait
+// for something else uses it to refuse.
 func Held(ctx context.Context) (table string, ok bool) {
 	s, ok := ctx.Value(scopeKey{}).(*scope)
 	if !ok {
@@ -124,7 +126,7 @@ func Held(ctx context.Context) (table string, ok bool) {
 	return s.table, true
 }
 
-// open starts MaxHold, unless it is open already, and notes how many rows are locked.
+// open starts MaxHold unless the scope is open already, and records the number of locked rows.
 func (s *scope) open(ctx context.Context, rows int) {
 	s.rows.Store(int64(rows))
 	if s.ctx != nil {
@@ -156,8 +158,8 @@ func (s *scope) close(err error) {
 	}
 }
 
-// late adds to err, of a wait for further rows, that MaxHold was over. Nothing was
-// done, and the function was not called: it may be tried again.
+// late adds to err, from a wait for further rows, that MaxHold had passed. Nothing was done and
+// fn was not called, so a retry is safe.
 func (s *scope) late(err error) error {
 	if s.ctx == nil || s.bound == 0 || s.held() < s.bound.Truncate(time.Millisecond) {
 		return err
@@ -166,7 +168,7 @@ func (s *scope) late(err error) error {
 		Err: fmt.Errorf("%w before all of them were locked: %w", ErrMaxHold, err)}
 }
 
-// blame adds to err that the scope lasted too long, if it did.
+// blame adds to err that the scope exceeded MaxHold, if it did.
 func (s *scope) blame(err error) error {
 	if !errors.Is(context.Cause(s.ctx), ErrMaxHold) || errors.Is(err, ErrMaxHold) {
 		return err

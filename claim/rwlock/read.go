@@ -10,46 +10,48 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// ReadClaim is a share in a name. It has no token, is no interlock.Claim and no
-// guard accepts it. It is safe for concurrent use.
+// ReadClaim is a shared (read) lock of a name. It has no token, is not an interlock.Claim, and
+// no guard accepts it. It is safe for concurrent use.
 type ReadClaim struct {
 	name string
 	own  *lock.Claim
 	ctx  context.Context
 }
 
-// Name is what is read, as the user wrote it.
+// Name returns the name as the caller wrote it.
 func (r *ReadClaim) Name() string { return r.name }
 
-// Owner is what the backend shows as the holder of this share.
+// Owner returns the holder of this claim as the backend shows it.
 func (r *ReadClaim) Owner() string { return r.own.Owner() }
 
-// Context ends, with its cause, when the claim does.
+// Context returns a context that ends, with its cause, when the claim does.
 func (r *ReadClaim) Context() context.Context { return r.ctx }
 
-// Remaining is how long the claim is still good for; 0 or less once it ended.
+// Remaining returns how long the claim is still valid; 0 or less once it has ended.
 func (r *ReadClaim) Remaining() time.Duration { return r.own.Remaining() }
 
-// Valid compares the clock on the spot. What was read before it said true was
-// not changed while it was read; ask after the last read.
+// Valid reports whether the claim is valid, by the current clock. If it returns true after the
+// last read, no guarded write changed what was read. Call it after the last read.
 func (r *ReadClaim) Valid() bool { return r.own.Valid() }
 
-// Renew renews the share of a lock with lock.Options.NoRenewal; see
-// [lock.Claim.Renew].
+// Renew renews the claim of a lock with lock.Options.NoRenewal; see [lock.Claim.Renew].
 func (r *ReadClaim) Renew(ctx context.Context) error { return r.own.Renew(ctx) }
 
-// Release gives the share up; see [lock.Claim.Release].
+// Release releases the claim; see [lock.Claim.Release].
 func (r *ReadClaim) Release(ctx context.Context) error { return r.own.Release(ctx) }
 
-// Read waits until name may be read, runs fn, and gives the share up when fn has
+// Read blocks until it has a read claim of name, runs fn, and releases the claim when fn has
 // returned or panicked, even if ctx has ended.
 //
-// The context that fn gets ends with ctx, or when the claim ends. If that
-// happened before fn returned, Read's error says so, beside fn's own: what fn
-// read may be of before and after a write. If fn was not run, the error is
-// interlock.ErrHeld (Options.Lock.Wait has passed), that of ctx, ErrReentered
-// (ctx reads or writes name already: a writer who waits in between would wait
-// for ever), or that of the backend.
+// The context of fn ends with ctx or with the claim. If the claim ended before fn returned,
+// Read returns that error joined with fn's own: fn may have read data from before and after a
+// write. If fn was not run, the error is one of:
+//
+//   - interlock.ErrHeld, if Options.Lock.Wait has passed
+//   - the error of ctx
+//   - interlock.ErrReentered, if ctx already holds a claim of name; otherwise it and a writer
+//     that queues in between would wait for each other forever
+//   - the error of the backend
 func (l *Lock) Read(ctx context.Context, name string, fn func(ctx context.Context, r *ReadClaim) error) (err error) {
 	r, err := l.AcquireRead(ctx, name)
 	if err != nil {
@@ -63,15 +65,15 @@ func (l *Lock) Read(ctx context.Context, name string, fn func(ctx context.Contex
 	return fn(working, r)
 }
 
-// AcquireRead waits until name may be read, or ctx ends. The claim does not end
-// with ctx; it must be released. Errors are those of [Lock.Read].
+// AcquireRead blocks until it has a read claim of name, or ctx ends. The claim does not end
+// with ctx; the caller must release it. Its errors are those of [Lock.Read].
 func (l *Lock) AcquireRead(ctx context.Context, name string) (*ReadClaim, error) {
 	return l.read(ctx, name, l.locks.Acquire)
 }
 
-// TryRead takes a share if nobody writes, and returns an [*interlock.HeldError]
-// otherwise. It blocks only for the backend's answers. It may also be refused
-// because another reader stands in the door at that moment.
+// TryRead returns a read claim if there is no writer, and an [*interlock.HeldError] otherwise.
+// It blocks only for the backend's replies. It may also fail because another reader holds the
+// door at that moment.
 func (l *Lock) TryRead(ctx context.Context, name string) (*ReadClaim, error) {
 	return l.read(ctx, name, l.locks.TryAcquire)
 }
@@ -91,7 +93,8 @@ func (l *Lock) read(ctx context.Context, name string, door take) (*ReadClaim, er
 	return &ReadClaim{name, own, l.holding(own.Context(), name, own)}, nil
 }
 
-// share takes a lock for one reader, in the door. With an error it is given back.
+// share acquires a lock for one reader while it holds the door. If it returns an error, it has
+// released the lock.
 func (l *Lock) share(ctx context.Context, name string, n names, take take) (*lock.Claim, error) {
 	door, err := take(ctx, n.door)
 	if err != nil {
@@ -111,8 +114,8 @@ func (l *Lock) share(ctx context.Context, name string, n names, take take) (*loc
 	if l.seal != nil {
 		err = l.sealed(ctx, name, door)
 	}
-	// The order counts: a writer who comes after the door's claim has ended looks
-	// for readers, and must find a lock that was granted before it ended.
+	// The order matters: a writer that comes after the door's claim has ended lists the
+	// readers, and must find a lock that was granted before it ended.
 	if !door.Valid() {
 		err = errTurnOver
 	}
@@ -120,14 +123,14 @@ func (l *Lock) share(ctx context.Context, name string, n names, take take) (*loc
 	return own, err
 }
 
-// sealed keeps out the writers from before.
+// sealed calls Seal, which rejects earlier writers.
 func (l *Lock) sealed(ctx context.Context, name string, door *lock.Claim) error {
 	ctx, stop := join.Context(ctx, door.Context())
 	defer stop()
 	return l.seal(ctx, name, door)
 }
 
-// finish gives a claim up after the work, and adds to err if it ended early.
+// finish releases a claim after the work, and adds to err if the claim ended early.
 func (l *Lock) finish(ctx context.Context, name string, c *lock.Claim, err error) error {
 	_ = c.Release(ctx) // Hooks.ReleaseFailed tells
 	cause := context.Cause(c.Context())

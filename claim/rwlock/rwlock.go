@@ -39,25 +39,22 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// Options of a [Lock]; nil and the zero value work.
+// Options configure a [Lock]; nil and the zero value are valid.
 type Options struct {
-	// Lock is for the locks of which this one is made, nil for the defaults.
-	// Wait bounds the whole of a call. MaxHold counts for a writer from when it
-	// stands in the door, because from then on it keeps others out. Hooks tell of
-	// the locks by their own names: NAME#rw is the door, NAME#r#… a reader.
+	// Lock configures the locks behind this one; nil means the defaults. Wait bounds a whole
+	// call. A writer's MaxHold starts when it has the door, because from then on it excludes
+	// others. Hooks report the locks by their own names: NAME#rw is the door, NAME#r#… a
+	// reader.
 	Lock *lock.Options
-	// Seal is called by a reader that stands in the door, with the door's claim,
-	// before it reads. It raises the mark of the guard to that claim's token, so
-	// that a writer from before, who was stopped and does not know that its time
-	// is over, can no longer write while others read: fence.Store.Enter without
-	// writes does that. nil means that such a writer is only refused once
-	// another one has entered. It must respect ctx, which ends with the door's
-	// claim.
+	// Seal raises the mark of the guard to the token of door; fence.Store.Enter without writes
+	// does that. A reader calls it while it holds the door, before it reads. After it, an
+	// earlier writer that was paused can no longer write while others read. Nil means that the
+	// guard rejects such a writer only once another writer has entered. Seal must respect ctx,
+	// which ends with the door's claim.
 	Seal func(ctx context.Context, name string, door interlock.Claim) error
 }
 
-// Lock is one namespace of shared and exclusive claims. It is safe for
-// concurrent use.
+// Lock is a namespace of read and write claims. It is safe for concurrent use.
 type Lock struct {
 	locks   *lock.Fenced
 	backend *backend.Backend // nil if the driver is the caller's
@@ -67,8 +64,8 @@ type Lock struct {
 	wait    time.Duration
 }
 
-// Open connects to the lock service that a URL names, as lock.Open does, and returns its
-// shared and exclusive locks; see [New] and [Lock.Close].
+// Open connects to the lock service at a URL, as lock.Open does, and returns its read-write
+// locks; see [New] and [Lock.Close].
 func Open(ctx context.Context, url string, o *Options) (*Lock, error) {
 	l, b, err := backend.Build(ctx, url, func(_ *backend.Backend, d driver.Fenced) (*Lock, error) { return New(d, o) })
 	if err != nil {
@@ -78,9 +75,9 @@ func Open(ctx context.Context, url string, o *Options) (*Lock, error) {
 	return l, nil
 }
 
-// New makes shared and exclusive locks of d, which must show its locks and tell
-// of changes (driver.Inspector, driver.Watcher): otherwise the error is an
-// [*interlock.UnmetError]. Close the lock first, then d.
+// New returns read-write locks on d. If d does not implement driver.Inspector and
+// driver.Watcher, the error is an [*interlock.UnmetError]. It does not own d: close the lock
+// first, then d.
 func New(d driver.Fenced, o *Options) (*Lock, error) {
 	var options Options
 	if o != nil {
@@ -102,17 +99,17 @@ func New(d driver.Fenced, o *Options) (*Lock, error) {
 	return l, err
 }
 
-// Close refuses further calls, makes those that wait return interlock.ErrClosed,
-// and waits until what they had in the backend is given up, or ctx ends. Claims
-// that are held stay held until they are released. After [Open] it also disconnects: claims
-// that are still held are left to expire.
+// Close rejects further calls and ends waiting ones with interlock.ErrClosed. It blocks until
+// their requests in the backend are withdrawn, or until ctx ends. Held claims stay held until
+// they are released. After [Open], Close also disconnects: claims that are still held expire by
+// their leases.
 func (l *Lock) Close(ctx context.Context) error {
 	err := l.locks.Close(ctx)
 	return errors.Join(err, l.backend.Close(ctx))
 }
 
-// The names of the locks behind one name. No escaped name contains #, so that
-// what starts with prefix belongs to this name and to no other.
+// names are the names of the locks behind one name. No escaped name contains #, so prefix
+// belongs to this name only.
 type names struct{ door, prefix string }
 
 const idLength = 26
@@ -126,17 +123,17 @@ func (l *Lock) names(name string) (names, error) {
 	return n, nil
 }
 
-// reader is the name of a lock for one reader.
+// reader returns a new name of a lock for one reader.
 func (n names) reader() string { return n.prefix + rand.Text()[:idLength] }
 
-// heldKey finds what a context holds under a name, so that nobody waits for
+// heldKey is the context key of a held claim; with it a call detects that it would wait for
 // itself.
 type heldKey struct {
 	lock *Lock
 	name string
 }
 
-// holding is ctx with the mark that c is held on name in it.
+// holding returns a ctx that records that it holds c on name.
 func (l *Lock) holding(ctx context.Context, name string, c *lock.Claim) context.Context {
 	return context.WithValue(ctx, heldKey{l, name}, c)
 }
@@ -169,7 +166,7 @@ func (l *Lock) fail(ctx context.Context, name string, err error) error {
 	return &interlock.Error{Op: "acquire", Driver: l.driver, Name: name, Kind: kind, Err: err}
 }
 
-// again repeats what failed because the turn in the door ran out.
+// again retries attempts that failed because the claim on the door ended.
 func again(ctx context.Context, attempt func() (*lock.Claim, error)) (c *lock.Claim, err error) {
 	for {
 		c, err = attempt()
@@ -179,6 +176,6 @@ func again(ctx context.Context, attempt func() (*lock.Claim, error)) (c *lock.Cl
 	}
 }
 
-// errTurnOver: the claim on the door ended before all was done there.
-var errTurnOver = &interlock.Error{Op: "stand in the door", Kind: interlock.Retryable,
+// errTurnOver means that the claim on the door ended too early.
+var errTurnOver = &interlock.Error{Op: "hold the door", Kind: interlock.Retryable,
 	Err: errors.New("the claim on it ended before the work there was done")}

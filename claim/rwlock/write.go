@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// WriteClaim is a name held alone, with a token that orders its writers. It is
-// an [interlock.Claim] and safe for concurrent use.
+// WriteClaim is an exclusive (write) lock of a name, with a token that orders its writers. It
+// is an [interlock.Claim] and safe for concurrent use.
 type WriteClaim struct {
 	*lock.Claim
 	lock  *Lock
@@ -22,14 +22,14 @@ type WriteClaim struct {
 
 var _ interlock.Claim = (*WriteClaim)(nil)
 
-// Downgrade makes the claim one to read: nobody writes in between, and others may
-// read once it returns. The write claim has ended then, also if there is an error:
-// then nothing is held. What was written through a guard under this claim stays what
-// readers see. It waits for the backend's answers, as long as ctx lasts.
+// Downgrade turns the write claim into a read claim. Nobody writes in between, and others may
+// read once it returns. The write claim has ended then, also after an error; after an error the
+// caller holds nothing. Readers see what was written through a guard under the write claim.
+// Downgrade blocks for the backend's replies while ctx lasts.
 func (w *WriteClaim) Downgrade(ctx context.Context) (*ReadClaim, error) {
 	bounded, stop := join.Context(ctx, w.Claim.Context())
 	defer stop()
-	// A later writer looks for readers once the door is free, and finds this one.
+	// A later writer lists the readers once the door is free, and finds this one.
 	own, err := w.lock.locks.Acquire(bounded, w.names.reader())
 	if err == nil && !w.Valid() {
 		_ = own.Release(ctx) // Hooks.ReleaseFailed tells
@@ -42,15 +42,14 @@ func (w *WriteClaim) Downgrade(ctx context.Context) (*ReadClaim, error) {
 	return &ReadClaim{w.name, own, w.lock.holding(own.Context(), w.name, own)}, nil
 }
 
-// Name is what is written, as the user wrote it.
+// Name returns the name as the caller wrote it.
 func (w *WriteClaim) Name() string { return w.name }
 
-// Context ends, with its cause, when the claim does.
+// Context returns a context that ends, with its cause, when the claim does.
 func (w *WriteClaim) Context() context.Context { return w.ctx }
 
-// Write waits until name may be written, runs fn, and gives the claim up when fn
-// has returned or panicked; as [lock.Fenced.Do] does. Errors are those of
-// [Lock.Read].
+// Write blocks until it has a write claim of name, runs fn, and releases the claim when fn has
+// returned or panicked, as [lock.Fenced.Do] does. Its errors are those of [Lock.Read].
 func (l *Lock) Write(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) (err error) {
 	w, err := l.AcquireWrite(ctx, name)
 	if err != nil {
@@ -64,14 +63,14 @@ func (l *Lock) Write(ctx context.Context, name string, fn func(ctx context.Conte
 	return fn(working, w)
 }
 
-// AcquireWrite waits until name may be written, or ctx ends. The claim does not
-// end with ctx; it must be released. Errors are those of [Lock.Read].
+// AcquireWrite blocks until it has a write claim of name, or ctx ends. The claim does not end
+// with ctx; the caller must release it. Its errors are those of [Lock.Read].
 func (l *Lock) AcquireWrite(ctx context.Context, name string) (*WriteClaim, error) {
 	return l.write(ctx, name, l.locks.Acquire, l.awaitReaders)
 }
 
-// TryWrite takes the name if nobody reads or writes, and returns an
-// [*interlock.HeldError] otherwise. It blocks only for the backend's answers.
+// TryWrite returns a write claim if there are no readers and no writer, and an
+// [*interlock.HeldError] otherwise. It blocks only for the backend's replies.
 func (l *Lock) TryWrite(ctx context.Context, name string) (*WriteClaim, error) {
 	return l.write(ctx, name, l.locks.TryAcquire, l.refuseReaders)
 }
@@ -89,10 +88,10 @@ func (l *Lock) write(ctx context.Context, name string, take take, clear clear) (
 	return &WriteClaim{door, l, n, name, l.holding(door.Context(), name, door)}, nil
 }
 
-// clear returns when there are no readers, or with an error.
+// clear returns nil when there are no readers, or an error.
 type clear func(ctx context.Context, prefix string) error
 
-// alone stays in the door once the last reader has gone.
+// alone acquires the door and keeps it once the last reader has left.
 func alone(ctx context.Context, n names, take take, clear clear) (*lock.Claim, error) {
 	door, err := take(ctx, n.door)
 	if err != nil {
@@ -130,15 +129,15 @@ func (l *Lock) refuseReaders(ctx context.Context, prefix string) error {
 	return held
 }
 
-// readers are some of those that are there, all of them if they are few. One
-// that has not been granted its lock yet counts too: it may be any moment.
+// readers lists readers: all if they are few, otherwise some. It includes a reader whose lock
+// is requested but not granted, because the grant may come at any moment.
 func (l *Lock) readers(ctx context.Context, prefix string) ([]driver.LockState, error) {
 	const enough = 64 // to see the next one expire
 	readers, _, err := l.view.Locks(ctx, prefix, enough)
 	return readers, err
 }
 
-// nextExpiry is when the first of those that expire does; 0 if none does.
+// nextExpiry returns the time until the first lock expires; 0 if none does.
 func nextExpiry(locks []driver.LockState) (next time.Duration) {
 	for _, l := range locks {
 		if h := l.Holder; h != nil && h.Expires > 0 && (next == 0 || h.Expires < next) {

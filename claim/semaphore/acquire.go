@@ -10,14 +10,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// Do waits for a permit of name, runs fn, and gives the permit up when fn has
+// Do blocks until it has a permit of name, runs fn, and releases the permit when fn has
 // returned or panicked, even if ctx has ended.
 //
-// The context that fn gets ends with ctx, or when the permit ends. If that
-// happened before fn returned, Do's error says so, beside fn's own. If fn was
-// not run, the error is interlock.ErrHeld (Options.Lock.Wait has passed),
-// [ErrSize], that of ctx, or that of the backend. Who asks for a second permit
-// inside fn can wait for others who do the same.
+// The context of fn ends with ctx or with the permit. If the permit ended before fn returned,
+// Do returns that error joined with fn's own. If fn was not run, the error is interlock.ErrHeld
+// (Options.Lock.Wait has passed), [ErrSize], that of ctx, or that of the backend. Calls of Do
+// inside fn can deadlock with others that do the same.
 func (s *Semaphore) Do(ctx context.Context, name string, fn func(ctx context.Context, p *Permit) error) (err error) {
 	p, err := s.Acquire(ctx, name)
 	if err != nil {
@@ -35,36 +34,36 @@ func (s *Semaphore) Do(ctx context.Context, name string, fn func(ctx context.Con
 	return fn(working, p)
 }
 
-// Acquire waits for a permit of name, or until ctx ends. The permit does not end
-// with ctx; it must be released. Errors are those of [Semaphore.Do].
+// Acquire blocks until it has a permit of name, or ctx ends. The permit does not end with ctx;
+// the caller must release it. Its errors are those of [Semaphore.Do].
 func (s *Semaphore) Acquire(ctx context.Context, name string) (*Permit, error) {
 	return one(s.AcquireN(ctx, name, 1))
 }
 
-// AcquireN waits for n permits of name at once, 1 to [MaxPermits]; in all other
-// ways it is [Semaphore.Acquire]. While it waits it keeps those that it has, and
-// all others wait behind it. More than there are is [ErrSize].
+// AcquireN blocks until it has n permits of name, 1 to [MaxPermits], and otherwise acts like
+// [Semaphore.Acquire]. While it waits, it keeps the permits that it has, and all other
+// contenders queue after it. If n exceeds the number of permits, the error is [ErrSize].
 func (s *Semaphore) AcquireN(ctx context.Context, name string, n int) (Permits, error) {
 	return s.acquire(ctx, name, n, s.locks.Acquire, s.await)
 }
 
-// TryAcquireN takes n permits if as many are free and nobody waits, and returns an
+// TryAcquireN returns n permits if they are free and nobody waits, and an
 // [*interlock.HeldError] otherwise; see [Semaphore.TryAcquire].
 func (s *Semaphore) TryAcquireN(ctx context.Context, name string, n int) (Permits, error) {
 	return s.acquire(ctx, name, n, s.locks.TryAcquire, s.once)
 }
 
-// TryAcquire takes a permit if one is free and nobody waits, and returns an
-// [*interlock.HeldError] otherwise. It blocks only for the backend's answers. It
-// may also be refused because somebody else stands in the door at that moment.
+// TryAcquire returns a permit if one is free and nobody waits, and an [*interlock.HeldError]
+// otherwise. It blocks only for the backend's replies. It may also fail because another
+// contender holds the door at that moment.
 func (s *Semaphore) TryAcquire(ctx context.Context, name string) (*Permit, error) {
 	return one(s.TryAcquireN(ctx, name, 1))
 }
 
 type (
 	take func(ctx context.Context, name string) (*lock.Claim, error)
-	// choose finds free slots, for one who stands in the door. With an error
-	// none is taken.
+	// choose acquires free slots while its caller holds the door. If it returns an error, it
+	// holds none.
 	choose func(ctx context.Context, n names, wanted int) (Permits, error)
 )
 
@@ -99,12 +98,12 @@ func (s *Semaphore) acquire(ctx context.Context, name string, wanted int, door t
 	}
 }
 
-// errTurnOver: the claim on the door ended before a slot was free.
-var errTurnOver = &interlock.Error{Op: "stand in the door", Kind: interlock.Retryable,
+// errTurnOver means that the claim on the door ended before a slot was free.
+var errTurnOver = &interlock.Error{Op: "hold the door", Kind: interlock.Retryable,
 	Err: errors.New("the claim on it ended before a permit was free")}
 
-// inDoor chooses slots while nobody else does. Slots that were taken are ours
-// even if our turn has ended meanwhile: only the order depends on the door.
+// inDoor chooses slots while it holds the door. Acquired slots stay valid even if the claim on
+// the door has ended: only the order depends on the door.
 func inDoor(ctx context.Context, n names, wanted int, take take, choose choose) (Permits, error) {
 	door, err := take(ctx, n.door)
 	if err != nil {
@@ -120,7 +119,7 @@ func inDoor(ctx context.Context, n names, wanted int, take take, choose choose) 
 	return p, err
 }
 
-// once takes slots if as many are free now.
+// once acquires slots if enough are free now.
 func (s *Semaphore) once(ctx context.Context, n names, wanted int) (p Permits, err error) {
 	size, err := s.room(ctx, n, wanted)
 	if err == nil {
@@ -136,8 +135,8 @@ func (s *Semaphore) once(ctx context.Context, n names, wanted int) (p Permits, e
 	return p, nil
 }
 
-// try takes those of slots that nobody holds until p has as many as are wanted.
-// Those that this process holds cost no request.
+// try tries to acquire slots until p has the wanted number. Slots that this process holds cost
+// no request.
 func (s *Semaphore) try(ctx context.Context, n names, slots []int, wanted int, p *Permits) error {
 	for _, i := range slots {
 		if len(*p) >= wanted {

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// queue is the wait of one who stands in the door while too few slots are free.
+// queue is the wait of the contender that holds the door while too few slots are free.
 type queue struct {
 	s       *Semaphore
 	n       names
@@ -22,7 +22,7 @@ type queue struct {
 	expires boottime.Instant // the next holder, unless it is renewed; 0 if none does
 }
 
-// await waits until as many slots as are wanted were free, and takes them.
+// await blocks until it has acquired the wanted number of slots.
 func (s *Semaphore) await(ctx context.Context, n names, wanted int) (Permits, error) {
 	q := &queue{s: s, n: n, wanted: wanted}
 	err := s.locks.Await(ctx, s.view, n.slots, q.look)
@@ -33,8 +33,8 @@ func (s *Semaphore) await(ctx context.Context, n names, wanted int) (Permits, er
 	return nil, err
 }
 
-// look tries what may have become free. It asks who holds what only when it does
-// not know better. An error that is worth it brings about another look.
+// look tries slots that may be free. It lists the holders only if it has no better information.
+// If an error is worth a retry, it asks for another look.
 func (q *queue) look(ctx context.Context, changed []string) (done bool, expires time.Duration, err error) {
 	if q.permits, err = q.permits.lost(ctx); err != nil {
 		return false, 0, err
@@ -63,13 +63,13 @@ func (q *queue) look(ctx context.Context, changed []string) (done bool, expires 
 	return done, q.untilExpiry(), err
 }
 
-// try reports whether enough slots are ours now.
+// try reports whether enough slots are acquired.
 func (q *queue) try(ctx context.Context, slots []int) (done bool, err error) {
 	err = q.s.try(ctx, q.n, slots, q.wanted, &q.permits)
 	return len(q.permits) >= q.wanted, err
 }
 
-// ofUs are the slots among locks that are ours to use.
+// ofUs returns the slots among locks that this semaphore uses.
 func (q *queue) ofUs(locks []string) (slots []int) {
 	for _, lock := range locks {
 		if i, ok := q.n.index(lock); ok && i < q.size {
@@ -79,8 +79,8 @@ func (q *queue) ofUs(locks []string) (slots []int) {
 	return slots
 }
 
-// free looks at all slots. If ours are all taken, and others are too, somebody
-// believes that there are more, or there were more before.
+// free lists all slots. If all slots of this semaphore are taken and slots beyond them too,
+// then another process uses a larger number, or the number was larger before.
 func (q *queue) free(ctx context.Context) (slots []int, err error) {
 	states, _, err := q.s.view.Locks(ctx, q.n.slots, 2*MaxPermits)
 	if err != nil {
@@ -118,7 +118,7 @@ func (q *queue) noteExpiry(states []driver.LockState) {
 	}
 }
 
-// untilExpiry is 0 if nothing that was seen expires.
+// untilExpiry returns the time until the next holder expires; 0 if none does.
 func (q *queue) untilExpiry() time.Duration {
 	if q.expires == 0 {
 		return 0

@@ -8,43 +8,42 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 )
 
-// Permit is one slot of a name, held. It is safe for concurrent use.
+// Permit is a held slot of a name. It is safe for concurrent use.
 type Permit struct {
 	name string
 	slot int
 	own  *lock.Claim
 }
 
-// Name is what is permitted, as the user wrote it.
+// Name returns the name as the caller wrote it.
 func (p *Permit) Name() string { return p.name }
 
-// Slot is which of the permits this is, from 0.
+// Slot returns the index of the permit's slot, from 0.
 func (p *Permit) Slot() int { return p.slot }
 
-// Claim is that on the slot. Its token orders the holders of the slot, and says
-// nothing about those of other slots: give it to a guard together with
-// [Permit.Resource], which is its name.
+// Claim returns the claim on the slot. Its token orders the holders of this slot only. Pass it
+// to a guard together with [Permit.Resource], which is its name.
 func (p *Permit) Claim() interlock.Claim { return p.own }
 
-// Resource is what a guard should keep the mark of this permit's holders under,
-// a text of its own for each slot.
+// Resource returns the name of the mark that a guard should use for this slot. Each slot has
+// its own.
 func (p *Permit) Resource() string { return p.own.Name() }
 
-// Owner is what the backend shows as the holder of the slot.
+// Owner returns the holder of the slot as the backend shows it.
 func (p *Permit) Owner() string { return p.own.Owner() }
 
-// Context ends, with its cause, when the permit does.
+// Context returns a context that ends, with its cause, when the permit does.
 func (p *Permit) Context() context.Context { return p.own.Context() }
 
-// Remaining is how long the permit is still good for; 0 or less once it ended.
+// Remaining returns how long the permit is still valid; 0 or less once it has ended.
 func (p *Permit) Remaining() time.Duration { return p.own.Remaining() }
 
-// Valid compares the clock on the spot.
+// Valid reports whether the permit is valid, by the current clock.
 func (p *Permit) Valid() bool { return p.own.Valid() }
 
 // Renew renews the permit of a semaphore with lock.Options.NoRenewal; see
 // [lock.Claim.Renew].
 func (p *Permit) Renew(ctx context.Context) error { return p.own.Renew(ctx) }
 
-// Release gives the permit up; see [lock.Claim.Release].
+// Release releases the permit; see [lock.Claim.Release].
 func (p *Permit) Release(ctx context.Context) error { return p.own.Release(ctx) }

@@ -6,17 +6,16 @@ import (
 	"slices"
 )
 
-// Permits are several slots of one name, held at once. Each ends by itself: a
-// holder that needs all of them watches the context of each, or [Permits.Valid].
+// Permits are several held slots of one name. Each can end separately: a holder that needs all
+// of them watches the context of each, or calls [Permits.Valid].
 type Permits []*Permit
 
-// Valid reports whether all of them are, by the clock on the spot.
+// Valid reports whether all permits are valid, by the current clock.
 func (p Permits) Valid() bool {
 	return !slices.ContainsFunc(p, func(one *Permit) bool { return !one.Valid() })
 }
 
-// Release gives all of them up; see [Permit.Release]. Its error joins those that
-// failed.
+// Release releases all permits; see [Permit.Release]. It returns the errors joined.
 func (p Permits) Release(ctx context.Context) error {
 	var failed []error
 	for _, one := range p {
@@ -25,8 +24,7 @@ func (p Permits) Release(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// lost gives up those that ended while others were waited for, and returns the
-// rest.
+// lost releases the permits that ended while others were waited for, and returns the rest.
 func (p Permits) lost(ctx context.Context) (rest Permits, err error) {
 	for _, one := range p {
 		if one.Valid() {

@@ -37,26 +37,24 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// MaxPermits is the largest number of permits.
+// MaxPermits is the maximum number of permits of a name.
 const MaxPermits = 1000
 
-// ErrSize: slots beyond the last one of this semaphore are in use, so that other
-// processes were given a larger number of permits; or more are wanted at once than
-// there are.
+// ErrSize means that slots beyond the last one of this semaphore are in use, so other processes
+// use a larger number of permits. Or a call wants more permits at once than there are.
 var ErrSize = errors.New("the number of permits does not fit")
 
-// Options of a [Semaphore]; nil and the zero value work.
+// Options configure a [Semaphore]; nil and the zero value are valid.
 type Options struct {
-	// Lock is for the locks of which the semaphore is made, nil for the defaults.
-	// Wait bounds the whole of a call. Hooks tell of the locks by their own
-	// names: NAME#door is the door, NAME#s#0 the first slot. MaxHold is for a
-	// permit, and for the time that somebody waits in the door, who then waits
-	// again.
+	// Lock configures the locks behind the semaphore; nil means the defaults. Wait bounds a
+	// whole call. Hooks report the locks by their own names: NAME#door is the door, NAME#s#0
+	// the first slot. MaxHold bounds a permit, and the time for which a contender holds the
+	// door; after that it queues again.
 	Lock *lock.Options
-	// Values keeps the number of permits of each name in the backend, where
-	// [Semaphore.Resize] changes it; what New was given is that of a name that was
-	// never resized. It costs one more request for a call. All who use a name must
-	// have the same Values. nil means that the number is what New was given.
+	// Values stores the number of permits of each name in the backend, where [Semaphore.Resize]
+	// changes it. A name that was never resized has the number passed to New. It costs one more
+	// request per call. All processes that use a name must have the same Values. Nil means that
+	// the number is the one passed to New.
 	Values driver.Values
 }
 
@@ -71,8 +69,8 @@ type Semaphore struct {
 	wait    time.Duration
 }
 
-// Open connects to the lock service that a URL names, as lock.Open does, and returns its
-// semaphores with so many permits for each name; see [New] and [Semaphore.Close].
+// Open connects to the lock service at a URL, as lock.Open does, and returns its semaphores
+// with the given number of permits per name; see [New] and [Semaphore.Close].
 func Open(ctx context.Context, url string, permits int, o *Options) (*Semaphore, error) {
 	s, b, err := backend.Build(ctx, url, func(_ *backend.Backend, d driver.Fenced) (*Semaphore, error) { return New(d, permits, o) })
 	if err != nil {
@@ -82,10 +80,9 @@ func Open(ctx context.Context, url string, permits int, o *Options) (*Semaphore,
 	return s, nil
 }
 
-// New makes semaphores of d with so many permits for each name, 1 to
-// [MaxPermits]. d must show its locks and tell of changes (driver.Inspector,
-// driver.Watcher): otherwise the error is an [*interlock.UnmetError]. Close the
-// semaphore first, then d.
+// New returns semaphores on d with the given number of permits per name, 1 to [MaxPermits]. If
+// d does not implement driver.Inspector and driver.Watcher, the error is an
+// [*interlock.UnmetError]. It does not own d: close the semaphore first, then d.
 func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
 	if permits < 1 || permits > MaxPermits {
 		return nil, &interlock.Error{Op: "make semaphore", Kind: interlock.Bug,
@@ -111,17 +108,17 @@ func New(d driver.Fenced, permits int, o *Options) (*Semaphore, error) {
 	return s, err
 }
 
-// Close refuses further calls, makes those that wait return interlock.ErrClosed,
-// and waits until what they had in the backend is given up, or ctx ends. Permits
-// that are held stay held until they are released. After [Open] it also disconnects: permits
-// that are still held are left to expire.
+// Close rejects further calls and ends waiting ones with interlock.ErrClosed. It blocks until
+// their requests in the backend are withdrawn, or until ctx ends. Held permits stay held until
+// they are released. After [Open], Close also disconnects: permits that are still held expire
+// by their leases.
 func (s *Semaphore) Close(ctx context.Context) error {
 	err := s.locks.Close(ctx)
 	return errors.Join(err, s.backend.Close(ctx))
 }
 
-// names are those of the locks behind one name. No escaped name contains #, so
-// that what starts with slots belongs to this name and to no other.
+// names are the names of the locks behind one name. No escaped name contains #, so the prefix
+// slots belongs to this name only.
 type names struct{ name, door, slots string }
 
 func (s *Semaphore) names(name string) (names, error) {
@@ -135,7 +132,7 @@ func (s *Semaphore) names(name string) (names, error) {
 
 func (n names) slot(i int) string { return n.slots + strconv.Itoa(i) }
 
-// index is the slot that a lock stands for.
+// index returns the slot of a lock.
 func (n names) index(lock string) (int, bool) {
 	text, ok := strings.CutPrefix(lock, n.slots)
 	i, err := strconv.Atoi(text)
@@ -154,8 +151,8 @@ func (s *Semaphore) fail(ctx context.Context, name string, err error) error {
 	return &interlock.Error{Op: "acquire a permit of", Driver: s.driver, Name: name, Kind: kind, Err: err}
 }
 
-// anyOrder lists all slots, beginning anywhere: if all began with the first one,
-// they would all find the same ones taken.
+// anyOrder lists all slots from a random start: if all contenders began with the first slot,
+// they would all find the same slots taken.
 func (s *Semaphore) anyOrder(size int) []int {
 	first := rand.IntN(size)
 	slots := make([]int, size)

@@ -11,16 +11,15 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// sizeLock is held by the process that changes the number of permits: its token orders the
-// changes. It stands among the slots, so that those who wait for a slot see the
+// sizeLock is the lock of a process that changes the number of permits; its token orders the
+// changes. Its name has the prefix of the slots, so contenders that watch the slots see the
 // change.
 func (n names) sizeLock() string { return n.slots + "size" }
 
-// Resize makes it so many permits of name, 1 to [MaxPermits], for all processes.
-// A waiter sees more of them at once. Of fewer, those that are held beyond the
-// new number stay until they are released: until then as many as before can act.
-// It needs [Options].Values, and waits for other changes as [lock.Fenced.Acquire]
-// does.
+// Resize sets the number of permits of name, 1 to [MaxPermits], for all processes. A waiter
+// sees a larger number at once. With a smaller number, permits beyond it stay held until they
+// are released; until then as many holders as before can act. It needs [Options].Values, and
+// waits for concurrent changes as [lock.Fenced.Acquire] does.
 func (s *Semaphore) Resize(ctx context.Context, name string, permits int) error {
 	n, err := s.names(name)
 	switch {
@@ -41,14 +40,14 @@ func (s *Semaphore) Resize(ctx context.Context, name string, permits int) error 
 	return errors.Join(err, release(ctx, c))
 }
 
-// release is that of the lock of a change: waiters look again when it is free.
+// release releases the lock of a change; waiters look again when it is free.
 func release(ctx context.Context, c *lock.Claim) error { return c.Release(ctx) }
 
 func (s *Semaphore) bug(name, format string, args ...any) error {
 	return &interlock.Error{Op: "resize", Driver: s.driver, Name: name, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
 }
 
-// Size is how many permits name has.
+// Size returns the number of permits of name.
 func (s *Semaphore) Size(ctx context.Context, name string) (int, error) {
 	n, err := s.names(name)
 	if err != nil {
@@ -57,7 +56,7 @@ func (s *Semaphore) Size(ctx context.Context, name string) (int, error) {
 	return s.sizeOf(ctx, n)
 }
 
-// room is the number of slots, if as many as are wanted can be held at once.
+// room returns the number of slots, or an error if fewer than wanted exist.
 func (s *Semaphore) room(ctx context.Context, n names, wanted int) (size int, err error) {
 	size, err = s.sizeOf(ctx, n)
 	if err == nil && wanted > size {

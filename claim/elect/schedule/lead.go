@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// key is what the state is saved under.
+// key is the key under which the state is saved.
 const key = "schedule"
 
 var errOver = errors.New("there are no more ticks")
@@ -23,7 +23,7 @@ type leader struct {
 	state state
 }
 
-// lead runs jobs until ctx ends, with its cause, or something fails.
+// lead runs jobs until ctx ends, and returns its cause, or until an operation fails.
 func (s *Schedule) lead(ctx context.Context, term *elect.Term, job func(context.Context, Tick) error) error {
 	l := &leader{Schedule: s, term: term, job: job}
 	if err := l.begin(ctx); err != nil {
@@ -37,8 +37,8 @@ func (s *Schedule) lead(ctx context.Context, term *elect.Term, job func(context.
 	return context.Cause(ctx)
 }
 
-// begin takes over where the last leader stopped. It saves that again, so that
-// nothing a former leader sends late can replace it.
+// begin loads the state of the last leader and saves it again, so that no late write of a
+// former leader can replace it.
 func (l *leader) begin(ctx context.Context) error {
 	text, err := l.term.Load(ctx, key)
 	if err != nil {
@@ -53,7 +53,7 @@ func (l *leader) begin(ctx context.Context) error {
 	return l.save(ctx, l.state)
 }
 
-// step does the next thing that is to be done.
+// step performs the next action of the plan.
 func (l *leader) step(ctx context.Context) error {
 	do, tick, err := l.plan.next(l.state, now())
 	tick.Term = l.term
@@ -91,14 +91,14 @@ func (l *leader) run(ctx context.Context, tick Tick) error {
 	if interrupted := err != nil && ctx.Err() != nil; interrupted || !l.state.Open {
 		return nil
 	}
-	// The end of a run is recorded even if nobody wants another one.
+	// The end of a run is recorded even if ctx has ended.
 	return l.save(context.WithoutCancel(ctx), state{Tick: tick.At})
 }
 
-// batch is how many ticks are given up at most before that is recorded.
+// batch is the maximum number of ticks that are dropped before that is recorded.
 const batch = 1000
 
-// giveUp skips or reports a tick, and those after it that are given up as well.
+// giveUp skips or reports a tick and those after it that are also dropped.
 func (l *leader) giveUp(ctx context.Context, tick Tick) error {
 	next := l.state
 	for n := 0; n < batch && ctx.Err() == nil; n++ {
@@ -118,7 +118,7 @@ func (l *leader) giveUp(ctx context.Context, tick Tick) error {
 	return l.save(ctx, next)
 }
 
-// drop skips ticks as long as MaxLate newer ones are due.
+// drop skips ticks while at least MaxLate newer ones are due.
 func (l *leader) drop(ctx context.Context, tick Tick) error {
 	next, now := l.state, now()
 	newer := l.plan.newer(tick.At)
@@ -142,10 +142,10 @@ func (l *leader) save(ctx context.Context, s state) error {
 	return nil
 }
 
-// lookAgain is how often the wall clock is looked at while a tick is far: it may
-// be set, and timers do not count while the machine sleeps.
+// lookAgain is the interval for reading the wall clock while the next tick is far: somebody may
+// set the clock, and timers do not count while the machine sleeps.
 const lookAgain = 10 * time.Second
 
-// now reads the clock that ticks are read off: the wall's, without the monotonic
-// reading, which does not follow when it is set.
+// now reads the clock of the ticks: the wall clock without the monotonic reading, which does
+// not follow when the clock is set.
 func now() time.Time { return time.Now().UTC().Round(0) }

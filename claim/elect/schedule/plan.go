@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// state is what is kept of a schedule, as JSON.
+// state is the stored state of a schedule, as JSON.
 type state struct {
-	// Tick is the last one that was decided upon: begun, skipped or reported.
+	// Tick is the last decided tick: begun, skipped or reported.
 	Tick time.Time `json:"tick"`
-	// Open: its job was begun, or about to be, and is not known to have ended.
+	// Open means that the tick's job was begun, or about to begin, and is not known to have
+	// ended.
 	Open bool `json:"open,omitempty"`
 }
 
@@ -29,7 +30,7 @@ func decode(text []byte) (s state, err error) {
 	return s, nil
 }
 
-// plan decides what to do. It reads no clock and does no I/O.
+// plan decides the next action. It reads no clock and performs no I/O.
 type plan struct {
 	times     Timetable
 	missed    Missed
@@ -37,7 +38,7 @@ type plan struct {
 	tolerance time.Duration
 }
 
-// action is what a plan wants done.
+// action is a decision of a plan.
 type action int
 
 const (
@@ -48,7 +49,7 @@ const (
 	forever               // there are no more ticks
 )
 
-// next is what to do with which tick, as seen at now. The tick has no term.
+// next returns the next action and its tick at now. The tick has no term.
 func (p plan) next(s state, now time.Time) (action, Tick, error) {
 	if s.Open {
 		t := Tick{At: s.Tick, Late: now.Sub(s.Tick), Begun: true}
@@ -76,8 +77,7 @@ func (p plan) next(s state, now time.Time) (action, Tick, error) {
 	return give, t, nil
 }
 
-// newer is the last of the ticks that are run late if at is not; zero if there is
-// none.
+// newer returns the last of the ticks that are run late if at is not; zero if there is none.
 func (p plan) newer(at time.Time) time.Time {
 	if p.maxLate <= 0 {
 		return time.Time{}
@@ -90,7 +90,7 @@ func (p plan) newer(at time.Time) time.Time {
 
 func (p plan) isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
 
-// toleranceOf is how late a tick may be run.
+// toleranceOf returns how late the job of a tick may begin.
 func (p plan) toleranceOf(at time.Time) time.Duration {
 	const most = time.Minute
 	if p.tolerance > 0 {
@@ -102,6 +102,6 @@ func (p plan) toleranceOf(at time.Time) time.Duration {
 	return most
 }
 
-// begun is the state to be saved before a tick's job is run. What is skipped in
-// any case need not be known to have ended.
+// begun returns the state to save before a tick's job runs. With Skip, nobody needs to know
+// whether the job ended.
 func (p plan) begun(t Tick) state { return state{Tick: t.At, Open: p.missed != Skip} }

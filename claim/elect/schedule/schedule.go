@@ -1,8 +1,7 @@
-// Package schedule runs a job at its times, in one of many processes. It does
-// not promise that a job runs exactly once: a process can die in the middle of
-// one. [Missed] says what to do with such a tick, and with those that were not run in
-// time. Nor does it keep a job that outlives its leadership from
-// writing: tokens order the runs, and a guard refuses what comes too late.
+// Package schedule runs a job at its times, in one of many processes. It does not promise that
+// a job runs exactly once: a process can crash during a run. [Missed] selects what to do with
+// such a tick, and with ticks that were not run in time. Nor can it stop the writes of a job
+// that outlives its leadership: tokens order the runs, and a guard rejects stale ones.
 //
 //	jobs, err := schedule.New(elections, &schedule.Options{
 //		Times: schedule.Every(time.Minute), Missed: schedule.RunLate,
@@ -14,13 +13,12 @@
 //		})
 //	})
 //
-// The processes elect a leader, which runs the jobs one after the other. Before a
-// job is run its tick is recorded under the leader's token ([elect.Term.Save]).
-// So no two leaders begin one tick, for any failure of leases and clocks, unless
-// RunLate asks for it.
+// The processes elect a leader, which runs the jobs one after the other. Before a job runs, the
+// leader records its tick under its token ([elect.Term.Save]). So no two leaders begin the same
+// tick, whatever happens to leases and clocks, unless Missed is RunLate.
 //
-// Ticks are read off the leader's wall clock. One that is ahead runs them early,
-// and a later leader then waits until its own clock has caught up.
+// The leader reads ticks from its wall clock. If its clock is ahead, it runs jobs early, and a
+// later leader waits until its own clock has caught up.
 package schedule
 
 import (
@@ -37,17 +35,17 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Timetable says when a job is due. All processes must have the same. A cron
-// expression that was parsed elsewhere usually is one; its times are in UTC unless
-// Options.Zone says otherwise, or the expression names a zone of its own.
+// Timetable defines when a job is due. All processes must use the same. The type of a parsed
+// cron expression usually implements it. Its times are in UTC, unless Options.Zone or the
+// expression names a time zone.
 type Timetable interface {
-	// Next is the first tick after t; zero if there is none. It does not block,
-	// and its answer depends on t alone.
+	// Next returns the first tick after t; zero if there is none. It does not block, and its
+	// result depends on t alone.
 	Next(t time.Time) time.Time
 }
 
-// Every is a tick at each multiple of d since the year 1, in UTC: every hour is
-// on the hour. d must be above zero.
+// Every returns a timetable with a tick at each multiple of d since the year 1, in UTC: every
+// hour is on the hour. d must be above zero.
 func Every(d time.Duration) Timetable { return every(d) }
 
 type every time.Duration
@@ -56,22 +54,21 @@ func (e every) Next(t time.Time) time.Time {
 	return t.UTC().Truncate(time.Duration(e)).Add(time.Duration(e))
 }
 
-// Missed says what to do with a tick whose job was not begun in time, because
-// nobody led or because the job before it took too long, and of one whose leader
-// died or was stopped after it had begun.
+// Missed selects what to do with a missed tick. A tick is missed if its job did not begin in
+// time, because there was no leader or the previous job took too long. It is also missed if its
+// leader crashed or was stopped after the job had begun.
 type Missed int
 
 const (
-	// Skip lets them be: each job is begun at most once, and in time.
+	// Skip drops missed ticks: each job begins at most once, and in time.
 	Skip Missed = iota
-	// RunLate runs the job of every tick, however late, in order, except for those
-	// beyond Options.MaxLate. One that was begun and is not known to have ended is
-	// run again, with Tick.Begun: each is run at least once, and has to notice for
-	// itself what an earlier run did. If it enters its guard before it looks, that
-	// run cannot add to it any more.
+	// RunLate runs the job of every tick, however late, in order, up to Options.MaxLate. If a
+	// job was begun and is not known to have ended, it runs again with Tick.Begun set. So each
+	// job runs at least once, and must detect what an earlier run did. If it enters its guard
+	// before it reads, the earlier run can write no more.
 	RunLate
-	// Report calls Options.Report for them: each job is begun at most once, and
-	// in time, and each tick that has no complete run is reported at least once.
+	// Report calls Options.Report for missed ticks. Each job begins at most once, and in time.
+	// Each tick without a complete run is reported at least once.
 	Report
 )
 
@@ -80,55 +77,52 @@ type Tick struct {
 	At   time.Time   // which tick it is, in UTC
 	Term *elect.Term // the leadership: its token is for the guard
 	Late time.Duration
-	// Begun: a leader has begun, or was about to begin, the job of this tick,
-	// and is not known to have ended it.
+	// Begun means that a leader has begun, or was about to begin, the job of this tick, and
+	// that its end is not recorded.
 	Begun bool
 }
 
-// DefaultMaxLate is how many missed ticks are made up for; see [Options].
+// DefaultMaxLate is the default of Options.MaxLate; see [Options].
 const DefaultMaxLate = 100
 
-// Options of a schedule. Times is required.
+// Options configure a schedule. Times is required.
 type Options struct {
 	Times Timetable
-	// Zone is the time zone whose wall clock Times is read off; nil means UTC. It is
-	// for a timetable that has no zone of its own. Where the clock is put forward
-	// over a tick, the job runs once at that moment, however many ticks are skipped.
-	// What the clock shows twice is a tick the first time only. So for a job that
-	// runs every hour or more often leave Zone nil.
+	// Zone is the time zone of Times; nil means UTC. It is for a timetable without a time zone
+	// of its own. If the clock is put forward over a tick, the job runs once at that moment,
+	// however many ticks are skipped. If the clock shows a time twice, only the first is a
+	// tick. So leave Zone nil for a job that runs every hour or more often.
 	Zone   *time.Location
 	Missed Missed // zero is Skip
-	// MaxLate is how many missed ticks RunLate makes up for: of those that are due,
-	// the newest MaxLate are run. Those before are skipped, and reported to
-	// Hooks.Missed. 1 runs the job once, however long nobody led. 0 means
-	// [DefaultMaxLate]; less means no bound.
+	// MaxLate is how many missed ticks RunLate runs late: the newest MaxLate of those that are
+	// due. It skips older ones and reports them to Hooks.Missed. 1 runs the job once, however
+	// long there was no leader. 0 means [DefaultMaxLate]; a negative number means no bound.
 	MaxLate int
-	// Report receives each tick that was missed, if Missed is Report. It is
-	// called by the leader between jobs; a tick is reported again if the leadership
-	// ends before that is recorded.
+	// Report receives each missed tick, if Missed is Report. The leader calls it between jobs.
+	// It reports a tick again if the leadership ends before the report is recorded.
 	Report func(ctx context.Context, tick Tick)
-	// Tolerance is how much later than its tick a job may begin without being
-	// missed; 0 means half of the time to the next tick, at most a minute.
+	// Tolerance is the maximum delay with which a job may begin without being missed; 0 means
+	// half of the time to the next tick, at most a minute.
 	Tolerance time.Duration
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *Hooks
 }
 
-// Hooks receive what happens. Both may be nil. They are called synchronously and
-// must return at once.
+// Hooks receive the events of a schedule. Both may be nil. The leader calls them synchronously,
+// so they must return at once.
 type Hooks struct {
-	// Log receives jobs that failed and ticks that were missed if their hook is nil;
-	// nil means slog.Default, [observe.Silent] nobody.
+	// Log receives failed jobs and missed ticks if their hook is nil; nil means slog.Default,
+	// and [observe.Silent] disables logging.
 	Log *slog.Logger
 
-	// Ran: a job has returned.
+	// Ran reports that a job has returned.
 	Ran func(Ran)
-	// Missed: a tick was skipped or reported, or is beyond Options.MaxLate.
+	// Missed reports a tick that was skipped or reported, or is beyond Options.MaxLate.
 	Missed func(Tick)
 }
 
-// WithDefaults returns h with hooks that log jobs that failed and ticks that were
-// missed, where h has none. It accepts nil.
+// WithDefaults returns h with hooks that log failed jobs and missed ticks, where h has none. It
+// accepts nil.
 func (h *Hooks) WithDefaults() *Hooks {
 	var r Hooks
 	if h != nil {
@@ -144,7 +138,7 @@ func (h *Hooks) WithDefaults() *Hooks {
 	return &r
 }
 
-// LogValue describes a tick in a log.
+// LogValue returns the tick as a group of log attributes.
 func (t Tick) LogValue() slog.Value {
 	attrs := []slog.Attr{slog.Time("at", t.At), slog.Duration("late", t.Late), slog.Bool("begun", t.Begun)}
 	if t.Term != nil {
@@ -185,8 +179,8 @@ type Schedule struct {
 	hooks    *Hooks
 }
 
-// New makes a schedule whose leaders are elected by e, which must have Values
-// and which it does not own.
+// New returns a schedule whose leaders are elected by e. e must have Values; the schedule does
+// not own it.
 func New(e *elect.Election, o *Options) (*Schedule, error) {
 	if o == nil {
 		o = &Options{}
@@ -202,20 +196,19 @@ func New(e *elect.Election, o *Options) (*Schedule, error) {
 	return s, nil
 }
 
-// between is the pause between two leaderships that ended in trouble.
+// between is the delay after a leadership that ended with an error.
 var between = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
 
-// Run campaigns for the election of that name, and runs job at its ticks while
-// this process leads, one run at a time. A leadership that is lost is campaigned
-// for again. The first tick is the first one after the first leader ever began.
+// Run campaigns for the election name, and runs job at its ticks while this process leads, one
+// run at a time. If it loses the leadership, it campaigns again. The first tick is the first
+// one after the first leader ever began.
 //
-// The context that job gets ends with ctx and with the leadership. What job
-// returns is reported to Hooks and changes nothing: trying again is for the job. Only
-// a job that returns an error after its context has ended counts as one that has
-// not ended.
+// The context of job ends with ctx and with the leadership. Run reports the error of job to
+// Hooks and otherwise ignores it: a job must retry by itself. A run counts as not ended only if
+// job returns an error after its context has ended.
 //
-// It blocks until ctx ends and returns its cause, nil when there are no more
-// ticks, or the first error for which trying again would not help.
+// Run blocks until ctx ends and returns its cause, nil if there are no more ticks, or the first
+// error that a retry cannot cure.
 func (s *Schedule) Run(ctx context.Context, name string, job func(ctx context.Context, tick Tick) error) error {
 	for n := 1; ; n++ {
 		err := s.election.Run(ctx, name, func(ctx context.Context, term *elect.Term) error {
@@ -236,8 +229,7 @@ func (s *Schedule) Run(ctx context.Context, name string, job func(ctx context.Co
 	}
 }
 
-// worthAnother reports whether a leadership ended in a way that another one need
-// not end in.
+// worthAnother reports whether to campaign again after a leadership that ended with err.
 func worthAnother(err error) bool {
 	for _, cause := range []error{interlock.ErrExpired, interlock.ErrLost, interlock.ErrSessionEnded, interlock.ErrStaleToken} {
 		if errors.Is(err, cause) {

@@ -2,15 +2,14 @@ package schedule
 
 import "time"
 
-// zoned reads the ticks of a timetable off the wall clock of a zone; see
-// [Options].Zone. The timetable sees that clock as if it were in UTC, so that it
-// knows no change of offset.
+// zoned reads the ticks of a timetable from the wall clock of a zone; see [Options].Zone. The
+// timetable sees that clock as if it were in UTC, without changes of offset.
 type zoned struct {
 	times Timetable
 	zone  *time.Location
 }
 
-// Next is the first tick after t.
+// Next returns the first tick after t.
 func (z zoned) Next(t time.Time) time.Time {
 	wall := z.shown(t)
 	for {
@@ -25,14 +24,14 @@ func (z zoned) Next(t time.Time) time.Time {
 	}
 }
 
-// wallOf is what the clock of the zone shows at t, as a time in UTC.
+// wallOf returns what the clock of the zone shows at t, as a time in UTC.
 func wallOf(t time.Time, zone *time.Location) time.Time {
 	_, offset := t.In(zone).Zone()
 	return t.UTC().Add(time.Duration(offset) * time.Second)
 }
 
-// shown is the latest that the clock of the zone has shown up to t. While a period
-// is repeated that is the end of it: everything before has had its tick.
+// shown returns the latest time that the clock of the zone has shown up to t. While a period
+// repeats, that is its end: everything before has had its tick.
 func (z zoned) shown(t time.Time) time.Time {
 	wall := wallOf(t, z.zone)
 	change, _ := t.In(z.zone).ZoneBounds()
@@ -46,8 +45,8 @@ func (z zoned) shown(t time.Time) time.Time {
 	return wall
 }
 
-// first is the first instant at which the clock of the zone shows wall. If it never
-// does, because the clock is put forward over it, it is the instant of that change.
+// first returns the first instant at which the clock of the zone shows wall. If the clock is
+// put forward over wall, it is the instant of that change.
 func (z zoned) first(wall time.Time) time.Time {
 	at := wall.Add(-26 * time.Hour).In(z.zone) // no offset is more than that from UTC
 	for {

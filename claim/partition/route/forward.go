@@ -17,14 +17,15 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// Router forwards every request to the owner of its key. It owns nothing itself.
+// Router returns a handler that forwards every request to the owner of its key. It owns nothing
+// itself.
 //
-// A request that its member refused, or to which no connection could be made, was
-// not carried out, and is tried again where the key is by then. That may be at the
-// same member, which has the partition and is about to let callers in. One whose
-// answer was lost is not tried again here, though an http.Transport does so with
-// what is idempotent by its method: it is answered with 502, and may have been
-// carried out. A request that nobody takes for Options.Wait is answered with 503.
+// If a member refused a request, or no connection could be made, the request was not executed,
+// and Router retries at the current owner of the key. That may be the same member, which has
+// the partition and is about to accept callers. If the reply was lost, Router answers 502 and
+// the request may have been executed. Router does not retry it, though an http.Transport
+// retries methods that are idempotent. If no member accepts a request within Options.Wait,
+// Router answers 503.
 func Router(m *partition.Map, key Key, o *Options) http.Handler {
 	options := o.resolve()
 	proxy := &httputil.ReverseProxy{
@@ -47,7 +48,7 @@ func Router(m *partition.Map, key Key, o *Options) http.Handler {
 
 type routedKey struct{}
 
-// body is what has been read of a request's body; whole if that is all of it.
+// body is the part of a request's body that has been read; whole means all of it.
 type body struct {
 	read  []byte
 	whole bool
@@ -55,7 +56,7 @@ type body struct {
 
 type bodyKey struct{}
 
-// replayable keeps up to limit bytes of the body.
+// replayable buffers up to limit bytes of the body.
 func replayable(r *http.Request, limit int64) (*http.Request, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r.WithContext(context.WithValue(r.Context(), bodyKey{}, body{whole: true})), nil
@@ -80,7 +81,7 @@ type forwarder struct {
 	o Options
 }
 
-// codeOf is the answer to a request that cannot be read.
+// codeOf returns the status code for a request that cannot be read.
 func codeOf(err error) int {
 	var long *http.MaxBytesError
 	if errors.As(err, &long) {
@@ -96,10 +97,10 @@ var (
 	errSentOnce = errors.New("the owner refused, and the body is too long to be sent again")
 )
 
-// again is how long to wait before the owner that refused is asked once more.
+// again is the delay before the same owner is asked again after a refusal.
 var again = backoff.Policy{First: 20 * time.Millisecond, Max: time.Second}
 
-// RoundTrip tries where the key is, until a member takes it.
+// RoundTrip sends the request to the owner of the key, until a member accepts it.
 func (f forwarder) RoundTrip(r *http.Request) (*http.Response, error) {
 	k := r.Context().Value(routedKey{}).(string)
 	kept := r.Context().Value(bodyKey{}).(body)
@@ -134,8 +135,8 @@ func (f forwarder) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// find waits for an owner under a later epoch than the one that was tried, and for
-// that one again after a while.
+// find waits for an owner under a later epoch than the tried one, and returns the tried one
+// again after a while.
 func (f forwarder) find(ctx context.Context, k string, tried interlock.Token, refusals int) (partition.Location, error) {
 	if tried > 0 {
 		soon, cancel := context.WithTimeout(ctx, again.Delay(refusals, rand.Float64()))
@@ -158,13 +159,13 @@ func (f forwarder) find(ctx context.Context, k string, tried interlock.Token, re
 	return at, nil
 }
 
-// discard reads a refusal, which is short, so that its connection can be kept.
+// discard reads a refusal, which is short, so that its connection can be reused.
 func discard(resp *http.Response) {
 	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
 	_ = resp.Body.Close()
 }
 
-// to is r addressed to a member.
+// to returns r addressed to a member.
 func (f forwarder) to(r *http.Request, at partition.Location, kept body) *http.Request {
 	out := r.Clone(r.Context())
 	out.URL.Scheme, out.URL.Host = f.o.Scheme, at.Address
@@ -178,19 +179,18 @@ func (f forwarder) to(r *http.Request, at partition.Location, kept body) *http.R
 	return out
 }
 
-// refused tells a member's refusal from a 421 of the application's own.
+// refused distinguishes a member's refusal from a 421 of the application.
 func refused(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusMisdirectedRequest && resp.Header.Get(EpochHeader) != ""
 }
 
-// unsent: no connection was made, so nothing was carried out.
+// unsent reports that no connection was made, so nothing was executed.
 func unsent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// failed answers a request that was not brought to an owner, without telling what
-// the inside looks like.
+// failed answers a request that reached no owner, without internal details.
 func (o Options) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if o.Failed != nil {
 		o.Failed(r, err)

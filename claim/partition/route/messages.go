@@ -17,28 +17,31 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// MessageKeyHeader carries the key by which a message is routed, escaped as a
-// segment of a path.
+// MessageKeyHeader carries the key by which a message is routed, escaped as a path segment.
 const MessageKeyHeader = "Interlock-Message-Key"
 
-// atOnce is how many keys' messages one Publish sends at a time.
+// atOnce is the number of keys whose messages one Publish sends concurrently.
 const atOnce = 16
 
-// Messages is a [driver.Sink] that brings each message to the owner of its key, by a
-// request to path at that member, where [Receive] takes it. A message without a key
-// is routed by its id. Those of one topic and key are sent one after the other.
+// Messages returns a [driver.Sink] that sends each message to the owner of its key, as a
+// request to path at that member, where [Receive] handles it. It routes a message without a key
+// by its id. It sends the messages of one topic and key one after the other.
 //
-// An error is Retryable if no member took the message, or its handler said so;
-// Definite if the handler did; and Uncertain if the answer was lost: then the message
-// may have been handled, and is to be sent again. So a handler sees a message at
-// least once; package guard/once tells repetitions.
+// The kind of an error is one of:
+//
+//   - Retryable, if no member accepted the message, or its handler returned Retryable
+//   - Definite, if the handler returned Definite
+//   - Uncertain, if the reply was lost: the message may have been handled, and must be sent
+//     again
+//
+// So a handler receives a message at least once; package guard/once detects duplicates.
 func Messages(m *partition.Map, path string, o *Options) driver.Sink {
 	return &messages{forwarder{m, o.resolve()}, path}
 }
 
-// Receive handles the messages that [Messages] brings to this member, under the
-// claim of the partition of their key; see [Owner]. The kind of an error of handle
-// decides whether the message is sent again.
+// Receive returns a handler for the messages that [Messages] sends to this member. It calls
+// handle under the claim of the partition of the message's key; see [Owner]. The kind of
+// handle's error decides whether the message is sent again.
 func Receive(g *partition.Group, handle func(ctx context.Context, c interlock.Claim, m driver.Message) error, o *Options) http.Handler {
 	options := o.resolve()
 	return Owner(g, messageKey, func(w http.ResponseWriter, r *http.Request) {
@@ -55,7 +58,7 @@ func Receive(g *partition.Group, handle func(ctx context.Context, c interlock.Cl
 	})
 }
 
-// statusOf is how an error of a handler is answered.
+// statusOf is the status code for an error of a handler.
 var statusOf = map[interlock.ErrorKind]int{
 	interlock.Definite:  http.StatusUnprocessableEntity,
 	interlock.Bug:       http.StatusUnprocessableEntity,
@@ -76,7 +79,7 @@ type messages struct {
 	path string
 }
 
-// lane is where messages are in order.
+// lane identifies messages that are kept in order.
 type lane struct{ topic, key string }
 
 // Publish implements driver.Sink.
@@ -115,7 +118,7 @@ func (s *messages) inOrder(ctx context.Context, all []driver.Message, indexes []
 	}
 }
 
-// send brings one message to the owner of its key.
+// send sends one message to the owner of its key.
 func (s *messages) send(ctx context.Context, m driver.Message) error {
 	key := cmp.Or(m.Key, m.ID)
 	fail := func(kind interlock.ErrorKind, err error) error {

@@ -1,6 +1,6 @@
-// Package route brings an HTTP request to the member of a group that owns its
-// key. It does not make the request happen once, and not under the guard: the
-// handler does that, with the claim that it is given.
+// Package route sends an HTTP request to the member of a group that owns its key. It does not
+// deduplicate requests and does not guard data: the handler does that, with the claim in its
+// context.
 //
 //	http.Handle("/orders/", route.Handler(g, orderID, ship, nil))
 //
@@ -9,11 +9,11 @@
 //		err := fence.Tx(r.Context(), db, marks, c, id, …)
 //	}
 //
-// A request that reaches a member that does not own its key is forwarded to the
-// one that does, together with the epoch by which it was found. A member that does
-// not own the key under that very epoch refuses it with 421 Misdirected Request,
-// before it does anything; the forwarder then looks again and retries. So a
-// stale route costs a round trip, and never a call at the wrong member.
+// A member that does not own the key of a request forwards the request to the owner, together
+// with the epoch of the route. If the receiver does not own the key under exactly that epoch,
+// it refuses with 421 Misdirected Request before it does anything. The forwarder then looks up
+// the owner again and retries. So a stale route costs a round trip, but the request never runs
+// at the wrong member.
 package route
 
 import (
@@ -28,11 +28,11 @@ import (
 	"github.com/interlock-dev/interlock/claim/partition"
 )
 
-// EpochHeader carries the epoch by which a request was routed, and in a refusal
-// the epoch that the refuser knows.
+// EpochHeader carries the epoch by which a request was routed, and in a refusal the epoch that
+// the refusing member knows.
 const EpochHeader = "Interlock-Epoch"
 
-// A Key finds the key of a request. Its error is answered with 400.
+// A Key returns the key of a request. If it returns an error, the response is 400.
 type Key func(*http.Request) (string, error)
 
 // Defaults of [Options].
@@ -42,24 +42,24 @@ const (
 	DefaultMaxBody  = 1 << 20
 )
 
-// Options of a router; nil and the zero value work.
+// Options configure a router; nil and the zero value are valid.
 type Options struct {
-	// Transport sends what is forwarded; nil means http.DefaultTransport.
+	// Transport sends forwarded requests; nil means http.DefaultTransport.
 	Transport http.RoundTripper
-	// Scheme is that of the members' addresses; empty means http.
+	// Scheme is the scheme of the members' addresses; empty means http.
 	Scheme string
-	// Attempts is how many owners, one after the other, are asked; 0 means
+	// Attempts is the maximum number of owners that are tried, one after the other; 0 means
 	// [DefaultAttempts].
 	Attempts int
-	// Wait is how long a request waits, in all, for its key to have an owner that
-	// takes it; 0 means [DefaultWait]. Then it is answered with 503.
+	// Wait is the maximum total time for which a request waits for an owner that accepts it; 0
+	// means [DefaultWait]. After it the response is 503.
 	Wait time.Duration
-	// MaxBody is the largest body, in bytes, that is kept to be sent again when
-	// a member refuses; 0 means [DefaultMaxBody]. A larger one is sent once. A
-	// client that waits for an answer before it has sent so much waits for ever.
+	// MaxBody is the maximum size of a body, in bytes, that is buffered to be sent again after
+	// a refusal; 0 means [DefaultMaxBody]. A larger body is sent once. A client that waits for
+	// a reply before it has sent so much waits forever.
 	MaxBody int64
-	// Failed receives the reason why a request did not reach an owner, of which the
-	// client sees only a part; nil logs it with slog.Default as a warning.
+	// Failed receives the reason why a request reached no owner, of which the client sees only
+	// a part; nil logs it with slog.Default as a warning.
 	Failed func(r *http.Request, err error)
 }
 
@@ -83,8 +83,9 @@ func (o *Options) resolve() Options {
 	return r
 }
 
-// Handler serves what this member owns by next and forwards the rest. next runs
-// inside [partition.Group.Do]: its partition does not move before it has returned.
+// Handler returns a handler that serves keys of this member by next and forwards other
+// requests. next runs inside [partition.Group.Do]: its partition does not move before next has
+// returned.
 func Handler(g *partition.Group, key Key, next http.HandlerFunc, o *Options) http.Handler {
 	router := Router(g.Map(), key, o)
 	local := Owner(g, key, next)
@@ -104,7 +105,8 @@ func Handler(g *partition.Group, key Key, next http.HandlerFunc, o *Options) htt
 	})
 }
 
-// Owner serves what this member owns by next, and refuses the rest with 421.
+// Owner returns a handler that serves keys of this member by next, and refuses other requests
+// with 421.
 func Owner(g *partition.Group, key Key, next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k, err := key(r)
@@ -123,7 +125,7 @@ func Owner(g *partition.Group, key Key, next http.HandlerFunc) http.Handler {
 	})
 }
 
-// epochOf is the epoch by which r was routed; 0 if it was not.
+// epochOf returns the epoch by which r was routed; 0 if it was not.
 func epochOf(r *http.Request) (interlock.Token, error) {
 	text := r.Header.Get(EpochHeader)
 	if text == "" {
@@ -132,8 +134,8 @@ func epochOf(r *http.Request) (interlock.Token, error) {
 	return interlock.ParseToken(text)
 }
 
-// serve runs next if k is owned here, and under epoch unless that is 0. That the
-// claim was lost meanwhile reaches next by its context, and by the guard.
+// serve runs next if this member owns k, and under epoch unless that is 0. If the claim is lost
+// meanwhile, next's context ends and the guard rejects its writes.
 func serve(g *partition.Group, k string, epoch interlock.Token, next http.HandlerFunc, w http.ResponseWriter, r *http.Request) (served bool) {
 	_ = g.DoUnder(r.Context(), epoch, k, func(ctx context.Context, c interlock.Claim) error {
 		served = true
@@ -145,8 +147,8 @@ func serve(g *partition.Group, k string, epoch interlock.Token, next http.Handle
 
 type claimKey struct{}
 
-// Claim is the claim of the partition of the request's key, whose token a guard
-// wants. It is in the context of what [Handler] and [Owner] serve.
+// Claim returns the claim of the partition of the request's key, whose token a guard needs. It
+// is in the context of requests that [Handler] and [Owner] serve.
 func Claim(ctx context.Context) (interlock.Claim, bool) {
 	c, ok := ctx.Value(claimKey{}).(interlock.Claim)
 	return c, ok
