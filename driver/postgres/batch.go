@@ -93,9 +93,11 @@ func (b *batcher) flush() {
 }
 
 func (b *batcher) add(members []*call) {
-	if len(members) > 0 {
-		members[0].members = len(members)
-		b.arranged = append(b.arranged, members...)
+	for i, c := range members {
+		if c.members = 0; i == 0 { // it may have begun another one before
+			c.members = len(members)
+		}
+		b.arranged = append(b.arranged, c)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestCallsShareTransactions(t *testing.T) {
 	} {
 		var calls []*call
 		for _, c := range strings.Fields(tt.calls) {
-			calls = append(calls, &call{kind: kinds[c[0]], on: contender{key: int64(c[1]), identity: identity{name: c}}})
+			calls = append(calls, &call{kind: kinds[c[0]], on: contender{key: int64(c[1]), identity: identity{name: c}}, members: 3})
 		}
 		b := batcher{keys: map[int64]callKind{}}
 		arranged, left := b.arrange(calls, tt.early)
