@@ -9,34 +9,32 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Column keeps the mark in a BIGINT column of the row that it protects, and
-// needs no other table. NULL means that nothing has entered.
+// Column stores the mark in a BIGINT column of the row that it protects, and needs no other
+// table. NULL means that no token has entered.
 //
 // It protects that one row, and nothing else:
 //
-//   - not a row that is yet to be inserted: there is no mark to raise, Enter
-//     returns a [NoRowError], and a stale holder may insert as well;
-//   - not other rows that belong to the same claim: a newer holder that entered
-//     one of them does not keep a stale one out of the others. Enter each of
-//     them, before the first read;
-//   - not a row that was deleted and inserted again: its mark starts again.
+//   - not a row that is not inserted yet: there is no mark to raise, Enter returns a
+//     [NoRowError], and a stale holder may insert too
+//   - not other rows that belong to the same claim: a newer holder that entered one of them
+//     does not reject a stale holder in the others. Enter each of them before the first read
+//   - not a row that was deleted and inserted again: its mark starts again
 //
-// Use [Table] where any of that matters.
+// Use [Table] if any of that matters.
 type Column struct {
-	// Table is the table, or schema.table. Key is its column by which a row is
-	// found, unique; Enter's resource is compared with it, as text that the
-	// database reads as the column's type (on MariaDB it must also be the text as
-	// which the database writes the key). Column holds the mark. All three are
-	// trusted: never take them from a request.
+	// Table is the table, or schema.table. Key is its unique column by which Enter finds a row.
+	// Enter compares its resource with it, as text that the database converts to the column's
+	// type; on MariaDB it must equal the text to which the database converts the key. Column is
+	// the column of the mark. All three are trusted: never take them from a request.
 	Table, Key, Column string
-	// Strict refuses an equal token too: each token enters once.
+	// Strict rejects an equal token too: each token enters once.
 	Strict bool
 }
 
 var _ Marks = Column{}
 
-// A NoRowError tells that a [Column] has no row for a resource, so there is
-// nothing that could be protected. It is Definite.
+// A NoRowError means that a [Column] has no row for a resource, so there is nothing to protect.
+// It is Definite.
 type NoRowError struct {
 	Table    string
 	Resource string
@@ -47,16 +45,16 @@ func (e *NoRowError) Error() string {
 	return fmt.Sprintf("enter %q: table %s has no such row, and a column guards only rows that exist", e.Resource, e.Table)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *NoRowError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// protected is a Column's rows in one transaction.
+// protected is the rows of a Column in one transaction.
 type protected struct {
 	sqltable.Tables
 	Column
 }
 
-// found is what was found in the place of a column's mark.
+// found is what was read as a column's mark.
 type found struct {
 	rows      int
 	seen      interlock.Token
@@ -75,9 +73,9 @@ func (p protected) look(ctx context.Context, e entry, locking string) (f found, 
 	return f, err
 }
 
-// Enter raises the mark in the row whose key is resource, as [Marks] says.
-// source is not kept. A row that does not exist is a [NoRowError]; the rest is
-// as for [Table.Enter].
+// Enter raises the mark in the row whose key is resource, as [Marks] describes. It does not
+// store source. If the row does not exist, it returns a [NoRowError]; other errors are those of
+// [Table.Enter].
 func (c Column) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
 	if err := issued(resource, token); err != nil {
 		return err

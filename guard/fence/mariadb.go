@@ -8,18 +8,17 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// On MariaDB marks are read by statements that lock, which see what was committed last.
-// Reads that do not lock may show a snapshot that the transaction took with its
-// first such read: InnoDB lets a transaction write on top of what its snapshot
-// does not show. Who had read before it entered is therefore refused if the mark
-// in its snapshot is not the one that was locked.
+// On MariaDB, marks are read by locking statements, which see the last commit. Reads without
+// locks may show a snapshot that the transaction took with its first such read, and InnoDB lets
+// a transaction overwrite rows that its snapshot does not show. So if a transaction read before
+// it entered, Enter fails if the mark in its snapshot differs from the locked one.
 //
-// No count of affected rows is relied on: whether it counts the rows that were
-// found or those that were changed is an option of the client. An empty text is
-// written in hexadecimal digits: there is a sql_mode that makes it NULL.
+// Nothing depends on counts of affected rows: an option of the client decides whether they
+// count found or changed rows. An empty text is written in hexadecimal, because one sql_mode
+// turns it into NULL.
 
-// enterMaria is one statement, as enterPostgres. An assignment may see those before
-// it, so that token comes last. Column entries makes every entry a change.
+// enterMaria is one statement, like enterPostgres. An assignment may see those before it, so
+// token comes last. Column entries makes every entry a change.
 func (m marks) enterMaria(ctx context.Context, e entry) (seen interlock.Token, plausible bool, err error) {
 	if !nothingRead(m.SQL()) {
 		if err := m.upToDate(ctx, e); err != nil {
@@ -39,15 +38,15 @@ returning previous`, []any{e.resource, int64(e.token), e.source, int64(e.token)}
 	return seen, plausible, err
 }
 
-// touched is a mark that is locked.
+// touched is a locked mark.
 type touched struct {
 	entries int64 // 0 if nothing has entered
 	mark    driver.Mark
 }
 
-// touchMaria locks a mark, and changes nothing but that it exists. A look FOR
-// UPDATE at a mark that does not exist would lock a gap, and two who look would
-// keep each other from filling it.
+// touchMaria locks a mark, and creates it if it does not exist. SELECT FOR UPDATE of a missing
+// mark would lock a gap, and two transactions that did so would prevent each other from
+// inserting.
 func (m marks) touchMaria(ctx context.Context, resource string, token interlock.Token) (was touched, plausible bool, err error) {
 	var raised int64
 	plausible, err = m.Row(ctx, `
@@ -63,7 +62,7 @@ returning entries, token, source, {micros raised_at}`, []any{resource, int64(tok
 	return was, plausible, err
 }
 
-// upToDate fails if the transaction reads from before the last entry.
+// upToDate returns an error if the transaction reads a snapshot from before the last entry.
 func (m marks) upToDate(ctx context.Context, e entry) error {
 	was, _, err := m.touchMaria(ctx, e.resource, e.token)
 	if err != nil || was.entries == 0 {

@@ -10,18 +10,16 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Marks raises a resource's mark inside a SQL transaction. It is a [Table] or a
-// [Column].
+// Marks raises a resource's mark inside a SQL transaction. [Table] and [Column] implement it.
 type Marks interface {
-	// Enter refuses token with an [interlock.StaleTokenError] if a higher one
-	// has entered resource, and otherwise raises the mark and keeps it locked
-	// until the transaction ends: the next to enter waits for that. source
-	// tells people who entered. After any error the transaction must be rolled
-	// back.
+	// Enter returns an [interlock.StaleTokenError] if a higher token has entered resource.
+	// Otherwise it raises the mark and keeps it locked until the transaction ends; the next
+	// Enter waits for that. source names the holder, for people. After any error the
+	// transaction must be rolled back.
 	Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error
 }
 
-// issued refuses a token that no lock gives.
+// issued returns an error for a token that no lock issues.
 func issued(resource string, token interlock.Token) error {
 	if !token.Valid() {
 		return failure.Bug("enter", resource, "token %d was never issued", token)
@@ -42,7 +40,7 @@ func implausible(op, resource string, token interlock.Token) error {
 		Err: fmt.Errorf("%w: %d lies more than %v beyond the store's clock", interlock.ErrImplausibleToken, token, interlock.MaxAhead)}
 }
 
-// label makes a source storable: it is for people, and may be changed.
+// label makes a source storable; since it is for people, label may change it.
 func label(source string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(source, "\uFFFD"), "\x00", "\uFFFD")
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// enterPostgres is one statement. It writes the row whatever the tokens are, since
-// that is what locks it, makes a transaction of repeatable reads that began too
-// early fail, and tells by column previous, exactly and without a second look,
-// what had been seen. It writes nothing for an implausible token.
+// enterPostgres is one statement. It writes the row whatever the tokens are, because the write
+// locks the row and makes a repeatable-read transaction that began too early fail. Column
+// previous returns the previous mark without a second read. It writes nothing for an
+// implausible token.
 func (m marks) enterPostgres(ctx context.Context, e entry) (seen interlock.Token, plausible bool, err error) {
 	plausible, err = m.Row(ctx, `
 insert into {marks} as mark (resource, token, previous, source, raised_at)
@@ -35,7 +35,7 @@ func (p protected) enterPostgres(ctx context.Context, e entry) (f found, err err
 	if err != nil || n > 0 {
 		return found{rows: int(n), plausible: true, raised: true}, err
 	}
-	// Why no row was raised.
+	// Find out why no row was raised.
 	return p.look(ctx, e, ``)
 }
 

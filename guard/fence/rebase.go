@@ -9,14 +9,12 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Rebase sets the mark of resource to exactly `to`, which may be lower than it
-// is, or 0, and records from, to, reason and by in the table whose name ends in
-// "_rebase", in the same transaction. reason and by must not be blank. It
-// returns the mark that it replaced.
+// Rebase sets the mark of resource to exactly `to`, which may be lower than the current mark,
+// or 0. In the same transaction it records from, to, reason and by in the table whose name ends
+// in "_rebase". reason and by must not be blank. It returns the replaced mark.
 //
-// It is the way out of a wrong mark, by an operator who knows that no holder
-// with a token between the two is still at work: nothing refuses that holder
-// any more.
+// An operator uses it to correct a wrong mark. The operator must know that no holder with a
+// token between the two marks is still at work: the guard no longer rejects such a holder.
 func (t Table) Rebase(ctx context.Context, db driver.SQL, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	if err := answerable(resource, to, reason, by); err != nil {
 		return driver.Mark{}, err
@@ -39,14 +37,14 @@ func (t Table) Rebase(ctx context.Context, db driver.SQL, resource string, to in
 	return old, nil
 }
 
-// rebase is a wish to set a mark.
+// rebase is a request to set a mark.
 type rebase struct {
 	resource   string
 	to         interlock.Token
 	reason, by string
 }
 
-// answerable checks that somebody answers for a rebase.
+// answerable checks that a rebase has a reason and an author.
 func answerable(resource string, to interlock.Token, reason, by string) error {
 	switch {
 	case strings.TrimSpace(reason) == "":

@@ -8,22 +8,22 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Share reads the marks of resources as they were committed last, and keeps them
-// from being raised until the transaction ends; any number of transactions may share
-// a mark. It is for those who write under a token that entered before: if the mark is
-// theirs, nobody enters before their transaction has ended. A resource that nothing
-// entered is missing in the result, and nothing keeps the first one from entering.
+// Share reads the last committed marks of resources, and prevents that they are raised until
+// the transaction ends. Any number of transactions may share a mark. A writer uses it under a
+// token that has entered before: if the mark equals its token, no other token enters before its
+// transaction has ended. The result omits a resource without a mark, and Share does not prevent
+// its first entry.
 //
-// It waits for a transaction that has entered and not ended. On PostgreSQL it does
-// not wait for one that waits to enter, which those who share can hold up for as long
-// as they overlap: share for a short time, and while the claim lasts. To share a mark and
-// then enter it in one transaction can deadlock, which is Retryable.
+// Share waits for a transaction that has entered and not ended. On PostgreSQL it does not wait
+// for one that waits to enter, so overlapping shares can delay that one without bound. So share
+// for a short time, and while the claim lasts. A transaction that shares a mark and then enters
+// it can deadlock, which is Retryable.
 func (t Table) Share(ctx context.Context, db driver.SQL, resources ...string) (map[string]interlock.Token, error) {
 	return t.share(ctx, db, "", resources)
 }
 
-// ShareNow is [Table.Share] without waiting: a mark that another transaction is raising
-// is missing in the result, like one that nothing entered. [Table.Show] tells which.
+// ShareNow is [Table.Share] without waiting: the result also omits a mark that another
+// transaction is raising. [Table.Show] distinguishes the two cases.
 func (t Table) ShareNow(ctx context.Context, db driver.SQL, resources ...string) (map[string]interlock.Token, error) {
 	return t.share(ctx, db, " skip locked", resources)
 }

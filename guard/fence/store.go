@@ -8,25 +8,24 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Store guards data in a key-value store that keeps the marks too. It protects
-// keys that are written through it, and reads that follow an Enter as far as
-// all writers of those keys enter the same resource: what is read may change
-// between the read and the next Enter, which then is refused.
+// Store guards data in a key-value store that also stores the marks. It protects keys that are
+// written through it. It protects reads after an Enter if all writers of those keys enter the
+// same resource: the data may change between the read and the next Enter, and then that Enter
+// fails.
 //
-// Where the store keeps revisions of its keys, as etcd does, a guarded write that
-// replaces a value which was written without the guard is reported to
-// [observe.Fence]. That finds what comes between an Enter and the next write of
-// the same key under the same resource; it does not find a deletion, nor a write before
-// an Enter without writes. Redis and SQL databases keep no such revisions: there it is
-// for grants and privileges to keep other writers out.
+// If the store keeps revisions of its keys, as etcd does, Store reports to [observe.Fence] when
+// a guarded write replaces a value that was written without the guard. That detects such a
+// write between an Enter and the next write of the same key under the same resource. It does
+// not detect a deletion, nor a write before an Enter without writes. Redis and SQL databases
+// keep no such revisions; use their grants and privileges to exclude other writers.
 //
-// It is safe for concurrent use if its driver is. It retries nothing.
+// It is safe for concurrent use if its driver is. It does not retry.
 type Store struct {
 	fence driver.Fence
 	hooks *observe.Fence
 }
 
-// NewStore guards by f, which a driver package provides. It logs writes that bypass
+// NewStore returns a Store on f, which a driver package provides. It logs writes that bypass
 // the guard; see [Store.WithHooks].
 func NewStore(f driver.Fence) *Store { return (&Store{fence: f}).WithHooks(nil) }
 
@@ -35,17 +34,17 @@ func (s *Store) WithHooks(h *observe.Fence) *Store {
 	return &Store{fence: s.fence, hooks: h.WithDefaults()}
 }
 
-// Enter raises the mark of resource to the token of c and applies writes, both
-// or neither, in one atomic step. Without writes it only enters: do that before
-// the first read. It refuses a claim that has ended with the cause, and a token
-// below the mark with an [interlock.StaleTokenError]. An Uncertain error means
-// that both may have happened; calling it again converges if the writes do.
+// Enter raises the mark of resource to the token of c and applies writes, both or neither, in
+// one atomic step. Without writes it only raises the mark: call it so before the first read. If
+// c has ended, it returns the cause; if the token is below the mark, an
+// [interlock.StaleTokenError]. An Uncertain error means that both may have happened; a repeated
+// call converges if the writes do.
 func (s *Store) Enter(ctx context.Context, c interlock.Claim, resource string, writes ...driver.Write) error {
 	return s.enter(ctx, c, resource, false, writes)
 }
 
-// EnterOnce is Enter that refuses an equal token too: each claim enters once,
-// and a repetition after an Uncertain error is refused if the first one worked.
+// EnterOnce is Enter that also rejects an equal token: each claim enters once. If a call
+// returned an Uncertain error but succeeded, its repetition is rejected.
 func (s *Store) EnterOnce(ctx context.Context, c interlock.Claim, resource string, writes ...driver.Write) error {
 	return s.enter(ctx, c, resource, true, writes)
 }
@@ -66,7 +65,7 @@ func (s *Store) enter(ctx context.Context, c interlock.Claim, resource string, s
 	return s.fence.Enter(ctx, raise, writes...)
 }
 
-// Show tells the mark of resource; one that nothing entered has Token 0.
+// Show returns the mark of resource; without a mark its Token is 0.
 func (s *Store) Show(ctx context.Context, resource string) (driver.Mark, error) {
 	if err := named("show mark", resource); err != nil {
 		return driver.Mark{}, err
@@ -74,8 +73,8 @@ func (s *Store) Show(ctx context.Context, resource string) (driver.Mark, error) 
 	return s.fence.Mark(ctx, resource)
 }
 
-// Rebase sets the mark of resource to exactly `to`, and has the obligations of
-// [Table.Rebase]: reason and by must not be blank, and are kept with it.
+// Rebase sets the mark of resource to exactly `to`, with the obligations of [Table.Rebase]:
+// reason and by must not be blank, and are stored with the mark.
 func (s *Store) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	if err := named("rebase", resource); err != nil {
 		return driver.Mark{}, err

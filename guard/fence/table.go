@@ -10,18 +10,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Table keeps marks in a table of their own, one row a resource. It protects
-// everything that is done in the transaction that entered: any rows of any
-// tables, those that are yet to be inserted included, as long as all who touch
-// them enter the same resource.
+// Table stores marks in a table of their own, one row a resource. It protects everything in the
+// transaction that entered: any rows of any tables, including new rows, if all transactions
+// that access them enter the same resource.
 //
-// The zero value is ready once [Table.Create] made the tables. It is safe for
-// concurrent use, with a transaction for each.
+// The zero value is ready once [Table.Create] has created the tables. It is safe for concurrent
+// use, with one transaction each.
 type Table struct {
 	// Name is the table, or schema.table; empty means "interlock_fence". It is
 	// at most 56 bytes, and is trusted: never take it from a request.
 	Name string
-	// Strict refuses an equal token too: each token enters once.
+	// Strict rejects an equal token too: each token enters once.
 	Strict bool
 }
 
@@ -32,7 +31,7 @@ var layout = sqltable.Layout{Part: "fence", Default: "interlock_fence", Tables: 
 // marks is the tables in one transaction.
 type marks struct{ sqltable.Tables }
 
-// open checks that db and resource can be worked with.
+// open validates db and resource.
 func (t Table) open(op, resource string, db driver.SQL) (marks, error) {
 	if err := named(op, resource); err != nil {
 		return marks{}, err
@@ -41,32 +40,31 @@ func (t Table) open(op, resource string, db driver.SQL) (marks, error) {
 	return marks{m}, err
 }
 
-// entry is a wish to enter.
+// entry is a request to enter.
 type entry struct {
 	resource string
 	token    interlock.Token
 	source   string
 }
 
-// tokenLimit is the highest plausible token at the database's own clock, in SQL: nothing
-// above it is stored, since a mark that no later token can reach would lock
-// everybody out.
+// tokenLimit is the highest plausible token by the database's own clock, in SQL. Nothing above
+// it is stored, because a mark that no later token can reach would reject every holder.
 var tokenLimit = fmt.Sprintf("((({micros now} - %d + %d) << %d) | %d)",
 	int64(interlock.EpochUnixMicro), interlock.MaxAhead.Microseconds(), bits.Len(interlock.MaxSub), interlock.MaxSub)
 
-// unread is a transaction in which nothing was read yet.
+// unread is a transaction in which nothing has been read yet.
 type unread struct{ driver.SQL }
 
-// nothingRead reports whether it is certain that db has read nothing.
+// nothingRead reports whether db has certainly read nothing.
 func nothingRead(db driver.SQL) bool {
 	_, ok := db.(unread)
 	return ok
 }
 
-// Create makes the table of marks, and a second one, named with "_rebase" at
-// the end, that records rebases, unless they exist. Several processes may do it
-// at once. It takes effect when the transaction commits, on MariaDB at once: there
-// it commits what was done in the transaction before.
+// Create creates the table of marks and a second one, with the suffix "_rebase", that records
+// rebases, unless they exist. Several processes may call it concurrently. It takes effect when
+// the transaction commits. On MariaDB it takes effect at once, and commits what the transaction
+// did before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	m, err := layout.Open("create table", "", db, t.Name)
 	if err != nil {
@@ -90,10 +88,10 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 			rebased_at {time} not null){engine}`)
 }
 
-// Enter raises the mark of resource, 1 to 512 bytes of UTF-8, as [Marks] says.
-// A token that lies more than [interlock.MaxAhead] beyond the database's clock
-// is an [interlock.ErrImplausibleToken] and changes nothing. Any other error is
-// that of the database, with its kind.
+// Enter raises the mark of resource, 1 to 512 bytes of UTF-8, as [Marks] describes. If a token
+// is more than [interlock.MaxAhead] beyond the database's clock, it returns an
+// [interlock.ErrImplausibleToken] and changes nothing. Any other error is that of the database,
+// with its kind.
 func (t Table) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
 	if err := issued(resource, token); err != nil {
 		return err
@@ -118,8 +116,8 @@ func (t Table) Enter(ctx context.Context, db driver.SQL, resource string, token 
 	return nil
 }
 
-// Show tells the mark of resource as the transaction sees it, without locking
-// it. A resource that nothing entered has Token 0.
+// Show returns the mark of resource as the transaction sees it, without locking it. Without a
+// mark its Token is 0.
 func (t Table) Show(ctx context.Context, db driver.SQL, resource string) (driver.Mark, error) {
 	m, err := t.open("show mark", resource, db)
 	if err != nil {
@@ -131,8 +129,8 @@ func (t Table) Show(ctx context.Context, db driver.SQL, resource string) (driver
 	return m.readPostgres(ctx, resource, ``)
 }
 
-// Resources lists resources that have a mark, at most limit: from the first that is not
-// before from, in the order of the database. It costs as much as it returns.
+// Resources lists at most limit resources that have a mark, from the first one at or after
+// from, in the order of the database. Its cost is proportional to the result.
 func (t Table) Resources(ctx context.Context, db driver.SQL, from string, limit int) (list []string, err error) {
 	m, err := layout.Open("list marks", from, db, t.Name)
 	if err != nil {

@@ -12,28 +12,27 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// Tx runs fn in a transaction that has entered resource under the token of c
-// before fn reads anything, and commits it if fn returns nil and c is still
-// valid. fn must not end the transaction; its context also ends when c does.
+// Tx enters resource under the token of c in a new transaction, before fn reads anything, and
+// runs fn. It commits if fn returns nil and c is still valid. fn must not end the transaction;
+// its context also ends when c does.
 //
 // It returns nil if the transaction was committed. Otherwise:
 //
-//   - a [interlock.StaleTokenError]: a newer holder has entered; fn was not run;
-//   - [interlock.ErrExpired], or the cause with which c ended: nothing was
-//     committed, and this claim is of no use any more;
-//   - a Retryable error, such as a serialization failure, or a wait to enter
-//     that outlasted what had remained of a claim that was renewed meanwhile:
-//     nothing was committed, and Tx may be called again. It is not retried here;
-//   - an Uncertain error: COMMIT was sent and not answered by the end of ctx or
-//     the claim, nor within what remained of the claim when it was sent; or, on
-//     MariaDB, fn ended the transaction, as CREATE and its like do there. Whether
-//     it was done can be seen by calling Tx again and looking, while the claim
-//     lasts;
-//   - an error of fn, as it is, after a rollback. If it came from the database
-//     and bears no kind of its own, it is given one.
+//   - a [interlock.StaleTokenError]: a newer holder has entered; fn did not run
+//   - [interlock.ErrExpired], or the cause with which c ended: nothing was committed, and the
+//     claim cannot be used any more
+//   - a Retryable error, such as a serialization failure, or a wait to enter that exceeded the
+//     remaining time of a claim that was renewed meanwhile: nothing was committed, and the
+//     caller may call Tx again. Tx does not retry
+//   - an Uncertain error: COMMIT was sent, and no reply came before the end of ctx or the
+//     claim, or within the time that the claim had left when it was sent. On MariaDB also: fn
+//     ended the transaction, as CREATE and similar statements do. To find out whether it was
+//     committed, call Tx again and read, while the claim lasts
+//   - an error of fn, unchanged, after a rollback. If it came from the database and has no
+//     kind, Tx adds one
 //
-// A rollback ignores the cancellation of ctx and has a bound of its own. It is
-// also done if fn panics.
+// A rollback ignores the cancellation of ctx and has its own bound. Tx also rolls back if fn
+// panics.
 func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interlock.Claim, resource string,
 	fn func(ctx context.Context, tx T) error) error {
 	if !c.Valid() {
@@ -59,8 +58,8 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interl
 	return commit(inside, tx, c, resource)
 }
 
-// commit waits for the answer while c lasts, also if ctx never ends, and, since
-// a claim may be renewed for ever, no longer than it had left at the start.
+// commit waits for the reply while c lasts, even if ctx never ends. A claim may be renewed
+// forever, so commit waits at most for the time that the claim had left at the start.
 func commit[T any](ctx context.Context, tx driver.Tx[T], c interlock.Claim, resource string) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Remaining())
 	defer cancel()
@@ -70,7 +69,7 @@ func commit[T any](ctx context.Context, tx driver.Tx[T], c interlock.Claim, reso
 	return nil
 }
 
-// work is everything between BEGIN and COMMIT.
+// work does everything between BEGIN and COMMIT.
 func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string,
 	fn func(ctx context.Context, tx T) error) error {
 	if err := enter(ctx, tx, marks, c, resource); err != nil {
@@ -106,16 +105,16 @@ func enter[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock
 	if c.Remaining() >= idle {
 		return nil
 	}
-	// It waited so long for its turn that it might now stand still for longer
-	// than the claim lasts.
+	// Entering took so long that the transaction might now be idle for longer than the claim
+	// lasts.
 	if _, err := bound(ctx, tx, c.Remaining()); err != nil {
 		return failure.About("bound transaction", resource, err)
 	}
 	return nil
 }
 
-// outwaited makes the end of a statement that the server cancelled Retryable:
-// nothing was wrong with entering but that it took too long.
+// outwaited makes the error of a statement that the server cancelled Retryable: entering only
+// took too long.
 func outwaited(ctx context.Context, err error) error {
 	var state interface{ SQLState() string }
 	var e *interlock.Error
@@ -125,18 +124,18 @@ func outwaited(ctx context.Context, err error) error {
 	return &interlock.Error{Op: e.Op, Driver: e.Driver, Name: e.Name, Kind: interlock.Retryable, Err: e.Err}
 }
 
-// cancelled tells the SQLSTATE of a statement that the server ended, in either
-// database.
+// cancelled reports whether state is the SQLSTATE of a statement that the server cancelled, in
+// either database.
 func cancelled(state string) bool { return state == "57014" || state == "70100" }
 
-// bound keeps the transaction from standing still, or a statement from running,
-// for longer than remaining allows; see the package's comment.
+// bound keeps the transaction from being idle, or a statement from running, for longer than
+// remaining allows; see the package comment.
 func bound[T any](ctx context.Context, tx driver.Tx[T], remaining time.Duration) (idle time.Duration, err error) {
 	idle = remaining * 2 / 3
 	return idle, tx.Bound(ctx, idle, remaining)
 }
 
-// over is the refusal of a claim that has ended; because is nil or what came of it.
+// over returns the error for a claim that has ended; because is nil or its result.
 func over(c interlock.Claim, resource string, because error) error {
 	err := interlock.ErrExpired
 	if c.Context().Err() != nil {
@@ -155,8 +154,8 @@ func over(c interlock.Claim, resource string, because error) error {
 	return &interlock.Error{Op: "run transaction", Name: resource, Kind: kind, Err: err}
 }
 
-// blame adds to err that the claim has ended, if it has: then trying again with
-// it is of no use, whatever err says. A guard's refusal speaks for itself.
+// blame adds to err that the claim has ended, if it has: then a retry with it is useless,
+// whatever err says. It leaves a guard's rejection unchanged.
 func blame(c interlock.Claim, resource string, err error) error {
 	if c.Valid() || errors.Is(err, interlock.ErrStaleToken) || errors.Is(err, interlock.ErrImplausibleToken) {
 		return err

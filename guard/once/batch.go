@@ -11,21 +11,20 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// batchSize is how many messages one statement records.
+// batchSize is the number of messages that one statement records.
 const batchSize = 500
 
-// Batch is [Inbox.Once] for many messages: it records those that are new, then
-// runs fn once, with them, in the order in which they came. One statement records
-// up to 500, and one more looks at the duplicates among them on PostgreSQL. If none
-// is new, fn does not run.
+// Batch is [Inbox.Once] for many messages: it records those that are new, then runs fn once
+// with them, in the order in which they came. One statement records up to 500 messages; on
+// PostgreSQL one more reads the duplicates among them. If none is new, fn does not run.
 //
-// It returns the outcome of each message. One that is [Mismatched] does not hold
-// up the others; a message that comes twice in a batch is a [Duplicate] the second
-// time. Any error is one of all of them, and the outcomes are then nil. Unless it is a
-// Bug it spoils the transaction, which must be rolled back.
+// It returns the outcome of each message. A [Mismatched] message does not affect the others. A
+// message that comes twice in a batch is a [Duplicate] the second time. Any error is one of all
+// messages, and the outcomes are then nil. After any error that is not a Bug the transaction
+// must be rolled back.
 //
-// Records are written in the order of their ids, so that two batches wait for each
-// other, and not both. Messages with a sequence number are a Bug here.
+// Batch writes records in the order of their ids, so two batches do not deadlock. Messages with
+// a sequence number are a Bug here.
 func (in Inbox) Batch(ctx context.Context, db driver.SQL, messages []Message, fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {
 	var outcomes []Outcome
 	err := transact.Whole(ctx, db, halfDone, func(begin func()) (err error) {
@@ -35,8 +34,8 @@ func (in Inbox) Batch(ctx context.Context, db driver.SQL, messages []Message, fn
 	return outcomes, err
 }
 
-// batch is Batch that leaves the transaction to its caller. It calls begin
-// before it records: of a large batch a part may be recorded when it fails.
+// batch is Batch that leaves the transaction to its caller. It calls begin before it records:
+// when it fails, a part of a large batch may be recorded.
 func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, begin func(),
 	fn func(ctx context.Context, fresh []Message) error) ([]Outcome, error) {
 	t, err := in.admitAll(db, messages, fn != nil)
@@ -93,7 +92,7 @@ func (t tables) recordAll(ctx context.Context, messages []Message) (map[string]f
 	return all, nil
 }
 
-// sort tells new messages from the others.
+// sort separates new messages from the others.
 func (in Inbox) sort(messages []Message, found map[string]finding) (outcomes []Outcome, fresh []Message, err error) {
 	outcomes = make([]Outcome, len(messages))
 	for i, m := range messages {

@@ -7,14 +7,14 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Clean deletes records of this consumer that are older than its Retention by the
-// database's clock, limit at most, the oldest first; 0 means 1000. It returns how
-// many: call it again, in another transaction, while that is the limit. A clock
-// that is set back makes records live longer; one that is set forward by more than
-// the retention makes all of them old.
+// Clean deletes records of this consumer that are older than its Retention by the database's
+// clock, limit at most, the oldest first; 0 means 1000. It returns the number of deleted
+// records: call it again, in another transaction, while that is the limit. If the clock is set
+// back, records live longer. If it is set forward by more than the retention, all records are
+// old.
 //
-// Places of keys in their sequences are kept for ever. A rotated inbox has
-// [Inbox.Rotate] instead, and Clean of it is a Bug.
+// It keeps the positions of keys in their sequences forever. For a rotated inbox use
+// [Inbox.Rotate]; Clean is a Bug there.
 func (in Inbox) Clean(ctx context.Context, db driver.SQL, limit int) (int64, error) {
 	t, err := in.open("clean inbox", "", db)
 	switch {

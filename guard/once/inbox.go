@@ -11,34 +11,34 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// DefaultRetention is how long records are kept if an Inbox does not say.
+// DefaultRetention is the default of Inbox.Retention.
 const DefaultRetention = 7 * 24 * time.Hour
 
-// Inbox records which messages a consumer has had, in a table of the database
-// where their effects are. Several consumers may share its tables.
+// Inbox records the messages that a consumer has processed, in a table of the database where
+// their effects are. Several consumers may share its tables.
 //
-// All fields but Consumer may be left out, once [Inbox.Create] made the tables. It
-// is safe for concurrent use, with a transaction for each.
+// All fields except Consumer are optional. [Inbox.Create] creates the tables. It is safe for
+// concurrent use, with one transaction each.
 type Inbox struct {
 	// Name is the table, or schema.table; empty means "interlock_inbox". It is at
 	// most 52 bytes, and is trusted: never take it from a request.
 	Name string
-	// Consumer is who has had a message: 1 to 255 bytes of UTF-8 without NUL. It
-	// has no default, since two who forgot it would take each other's messages
-	// for their own.
+	// Consumer names the consumer of the messages: 1 to 255 bytes of UTF-8 without NUL. It has
+	// no default, because two consumers with the same default would treat each other's messages
+	// as duplicates.
 	Consumer string
-	// Retention is how long a record is kept at least; 0 means [DefaultRetention].
-	// It must be longer than a message can come again after its first delivery,
-	// replays of dead letters included: what comes later has its effect again.
+	// Retention is the minimum time for which a record is kept; 0 means [DefaultRetention]. It
+	// must be longer than the time between the first and the last delivery of a message,
+	// including replays of dead letters. A later delivery has its effect again.
 	Retention time.Duration
-	// Optimistic records a message after its effect. Duplicates at the same time
-	// then do not wait for each other: all have their effect, and all but one are
-	// rolled back, with a Retryable error. [Inbox.Batch] is not optimistic.
+	// Optimistic records a message after its effect. Then concurrent duplicates do not wait for
+	// each other: all run their effect, and all but one are rolled back with a Retryable error.
+	// [Inbox.Batch] ignores it.
 	Optimistic bool
-	// Rotated keeps records in generations that [Inbox.Rotate] drops whole, on
-	// PostgreSQL. A table is of this form, or of the other, for good.
+	// Rotated keeps records in generations that [Inbox.Rotate] drops as a whole, on PostgreSQL.
+	// A table cannot change between this form and the other.
 	Rotated bool
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Once
 }
 
@@ -56,7 +56,7 @@ var layout = sqltable.Layout{Part: "once", Default: "interlock_inbox",
 	Tables:  map[string]string{"records": "", "sequences": "_sequence", "generation": "_generation", "previous": "_previous"},
 	Indexes: map[string]string{"age": "_age", "previous_name": "_previous"}}
 
-// open checks the inbox, and opens its tables for op on what errors say.
+// open validates the inbox, and opens its tables for op; errors name about.
 func (in Inbox) open(op, about string, db driver.SQL) (tables, error) {
 	opened, err := layout.Open(op, about, db, in.Name)
 	in.Name = cmp.Or(in.Name, layout.Default)
@@ -72,11 +72,11 @@ func (in Inbox) open(op, about string, db driver.SQL) (tables, error) {
 	return t, named("consumer", in.Consumer)
 }
 
-// Create makes the tables, unless they exist: the one of records, one named with
-// "_sequence" at the end, and for a rotated inbox "_generation", "_previous" and
-// "_g1", "_g2", …. Several processes may do it at once. It takes effect when the
-// transaction commits, on MariaDB at once: there it commits what was done in the
-// transaction before. Of all who create a rotated inbox the longest Retention holds.
+// Create creates the tables unless they exist: the records, the suffix "_sequence", and for a
+// rotated inbox "_generation", "_previous" and "_g1", "_g2", …. Several processes may call it
+// concurrently. It takes effect when the transaction commits. On MariaDB it takes effect at
+// once, and commits what the transaction did before. If several processes create a rotated
+// inbox, the longest Retention applies.
 func (in Inbox) Create(ctx context.Context, db driver.SQL) error {
 	t, err := in.open("create inbox", "", db)
 	if err != nil {

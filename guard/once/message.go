@@ -9,29 +9,30 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// A Message is what may be delivered more than once.
+// A Message is a message that may be delivered more than once.
 //
-// Without a Seq it is known by its ID, and a record of it is kept. With one it is
-// known by Key, Epoch and Seq, and one row for each key says how far it is: Seq
-// counts 1, 2, 3, … for a Key, and begins at 1 again in a higher Epoch, which a
-// producer takes that cannot go on counting. A lower epoch than the last is a
+// A message without a Seq is identified by its ID, and the inbox keeps a record of it. A
+// message with a Seq is identified by Key, Epoch and Seq, and one row per key stores the last
+// position. Seq counts 1, 2, 3, … for a Key. A producer that cannot continue the count takes a
+// higher Epoch, in which Seq starts at 1 again. A message of a lower epoch than the last is a
 // duplicate.
 type Message struct {
-	// ID is unique for all time among what the consumer is given: 1 to 255 bytes
-	// of UTF-8 without NUL. With a Seq it may be empty.
+	// ID is unique forever among the consumer's messages: 1 to 255 bytes of UTF-8 without NUL.
+	// With a Seq it may be empty.
 	ID string
-	// Payload must be the same whenever the ID is. Its SHA-256 is kept.
+	// Payload must be the same in every delivery of an ID. The inbox stores its SHA-256.
 	Payload []byte
-	// Hash is what to compare instead of the SHA-256 of Payload: 32 bytes, or nil.
+	// Hash is compared in place of the SHA-256 of Payload: 32 bytes, or nil.
 	Hash []byte
-	// Key is whose sequence it belongs to: as ID; it is not looked at without a Seq.
+	// Key names the sequence of the message, with the bounds of ID; it is ignored without a
+	// Seq.
 	Key string
-	// Epoch, from 0, and Seq, from 1, are its place there. Seq 0 means that it
-	// has none.
+	// Epoch, from 0, and Seq, from 1, are the message's position in the sequence. Seq 0 means
+	// none.
 	Epoch, Seq int64
 }
 
-// maxID is the longest ID, key and consumer in bytes.
+// maxID is the maximum length of an ID, key or consumer in bytes.
 const maxID = 255
 
 func (m Message) check() error {
@@ -46,7 +47,7 @@ func (m Message) check() error {
 	return named("message id", m.ID)
 }
 
-// name is how errors call it.
+// name returns the message's name in errors.
 func (m Message) name() string {
 	if m.Seq > 0 {
 		return fmt.Sprintf("%s@%d.%d", m.Key, m.Epoch, m.Seq)
@@ -64,7 +65,7 @@ func (m Message) hash() []byte {
 
 func (m Message) same(hash []byte) bool { return bytes.Equal(m.hash(), hash) }
 
-// named checks a name that the database is to keep.
+// named validates a name that the database stores.
 func named(what, name string) error {
 	return driver.CheckName("use "+what, "a "+what, name, maxID)
 }

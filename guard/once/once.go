@@ -11,23 +11,22 @@ import (
 
 var errOvertaken = errors.New("the same message had its effect meanwhile, in another transaction: roll back, and it will be found a duplicate")
 
-// Once records m in the caller's transaction and runs fn, which makes m's effect
-// there, unless it was recorded before. One statement, two for a duplicate on
-// PostgreSQL; a message that begins an epoch takes two on MariaDB. It returns:
+// Once records m in the caller's transaction and runs fn, which has m's effect there, unless m
+// was recorded before. It takes one statement, two for a duplicate on PostgreSQL, and two on
+// MariaDB for a message that begins an epoch. It returns:
 //
-//   - [Done] if fn ran. It counts when the caller has committed;
-//   - [Duplicate] if not: the transaction that ran it has committed;
-//   - [Mismatched] and a [MismatchError]: another payload was recorded;
-//   - [Undone] and a [GapError]: a message of its key has to come before;
-//   - Undone and any other error. If it is fn's, it is as fn returned it.
+//   - [Done] if fn ran. It takes effect when the caller has committed
+//   - [Duplicate] if fn did not run, because the transaction that ran it has committed
+//   - [Mismatched] and a [MismatchError], if another payload was recorded
+//   - [Undone] and a [GapError], if an earlier message of its key is missing
+//   - Undone and any other error. An error of fn is returned unchanged
 //
-// Once fn has begun, an error, and also a panic, spoils the transaction: nothing in
-// it can be committed any more, so that there is no record without its effect. On
-// MariaDB it is rolled back at once; code that continues with the client's own handle then
-// writes outside of it. It cannot be rolled back there by db after a statement by way
-// of db waited too long for a lock: that leaves the record in the transaction, as long
-// as the caller does. After any other error than those two types it must be rolled
-// back too.
+// Once fn has begun, an error or a panic makes the transaction fail: nothing in it can be
+// committed any more, so there is no record without its effect. MariaDB rolls back at once;
+// code that then uses the client's own handle writes outside of the transaction. There is one
+// exception on MariaDB: after a statement by way of db waited too long for a lock, db cannot
+// roll back, and the record stays in the transaction until the caller ends it. After any error
+// other than those two types the caller must roll back too.
 func (in Inbox) Once(ctx context.Context, db driver.SQL, m Message, fn func(ctx context.Context) error) (Outcome, error) {
 	var outcome Outcome
 	err := transact.Whole(ctx, db, halfDone, func(begin func()) (err error) {
@@ -37,7 +36,7 @@ func (in Inbox) Once(ctx context.Context, db driver.SQL, m Message, fn func(ctx 
 	return outcome, err
 }
 
-// begun is fn that tells when it begins.
+// begun returns fn that calls begin first.
 func begun(begin func(), fn func(context.Context) error) func(context.Context) error {
 	if fn == nil {
 		return nil
@@ -48,7 +47,7 @@ func begun(begin func(), fn func(context.Context) error) func(context.Context) e
 	}
 }
 
-// halfDone is why a transaction cannot be committed whose effect failed.
+// halfDone is the reason why a transaction whose effect failed cannot be committed.
 const halfDone = "the effect of a message failed: its record must not be committed"
 
 // once is Once that leaves the transaction to its caller.
@@ -69,7 +68,7 @@ func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(cont
 	return outcome, err
 }
 
-// admit checks what is known before the database is asked.
+// admit validates what is known before the first statement.
 func (in Inbox) admit(db driver.SQL, m Message, effect bool) (tables, error) {
 	if !effect {
 		return tables{}, failure.Bug("receive", m.name(), "there is no function that makes its effect")
@@ -92,7 +91,7 @@ func (t tables) early(ctx context.Context, m Message, fn func(context.Context) e
 	return t.recognise(m, found)
 }
 
-// late records after the effect, if a look does not show that there is no need.
+// late records after the effect, unless a read shows that it is a duplicate.
 func (t tables) late(ctx context.Context, m Message, fn func(context.Context) error) (Outcome, error) {
 	found, err := t.look(ctx, []string{m.ID})
 	if err != nil {
@@ -111,7 +110,7 @@ func (t tables) late(ctx context.Context, m Message, fn func(context.Context) er
 	return finished(err)
 }
 
-// recognise tells a duplicate from another message of the same ID.
+// recognise distinguishes a duplicate from another message of the same ID.
 func (in Inbox) recognise(m Message, found map[string]finding) (Outcome, error) {
 	f, ok := found[m.ID]
 	switch {

@@ -7,23 +7,23 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// An Outcome is the outcome of delivering a message.
+// An Outcome is the result of delivering a message.
 type Outcome int
 
 const (
-	// Undone: it had no effect, or the error says that this is not known.
+	// Undone means that the message had no effect, or that the error leaves this open.
 	Undone Outcome = iota
-	// Done: it was new, and its effect is in the transaction, which [Tx] and
-	// [BatchTx] have committed.
+	// Done means that the message was new, and that its effect is in the transaction, which
+	// [Tx] and [BatchTx] have committed.
 	Done
-	// Duplicate: it had its effect before. Acknowledge it.
+	// Duplicate means that the message had its effect before. Acknowledge it.
 	Duplicate
-	// Mismatched: another payload was recorded under its ID. It is of no use to
-	// deliver it again.
+	// Mismatched means that another payload was recorded under its ID. Delivering it again does
+	// not help.
 	Mismatched
 )
 
-// String is the outcome's name in lower case.
+// String returns the outcome's name in lower case.
 func (o Outcome) String() string {
 	switch o {
 	case Done:
@@ -36,9 +36,8 @@ func (o Outcome) String() string {
 	return "undone"
 }
 
-// A MismatchError tells that a message is not the one that was recorded under its
-// ID, or at its place in a sequence. Nothing was done. It is Definite: somebody
-// uses an ID twice.
+// A MismatchError means that a message differs from the one that was recorded under its ID, or
+// at its position in a sequence. Nothing was done. It is Definite: an ID was used twice.
 type MismatchError struct {
 	Consumer string
 	Message  string // its ID, or key@epoch.seq
@@ -49,12 +48,12 @@ func (e *MismatchError) Error() string {
 	return fmt.Sprintf("receive %q for %q: it was recorded with another payload, and is not a duplicate", e.Message, e.Consumer)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A GapError tells that a message came before the one that its key waits for.
-// Nothing was recorded or done. It is Retryable: deliver it again after that one,
-// or give that one up by [Inbox.Skip].
+// A GapError means that an earlier message of the same key is missing. Nothing was recorded or
+// done. It is Retryable: deliver the message again after the missing one, or skip that one by
+// [Inbox.Skip].
 type GapError struct {
 	Consumer  string
 	Key       string
@@ -62,19 +61,19 @@ type GapError struct {
 	Want, Got int64 // sequence numbers in Epoch
 }
 
-// Error shows both numbers.
+// Error names both numbers.
 func (e *GapError) Error() string {
 	return fmt.Sprintf("receive %q for %q: got %d, but %d comes next in epoch %d", e.Key, e.Consumer, e.Got, e.Want, e.Epoch)
 }
 
-// ErrorKind is [interlock.Retryable].
+// ErrorKind returns [interlock.Retryable].
 func (e *GapError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
 func retryable(op, name, why string) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Retryable, Err: errors.New(why)}
 }
 
-// stateOf is the SQLSTATE of the database's error, empty if it has none.
+// stateOf returns the SQLSTATE of the database's error, empty if it has none.
 func stateOf(err error) string {
 	var state interface{ SQLState() string }
 	if !errors.As(err, &state) {

@@ -96,17 +96,15 @@ const noPartition = "23514"
 // so how long it keeps others from beginning to write.
 const rotatePatience = "2000"
 
-// Rotate begins a new generation of a rotated inbox if the present one is as old
-// as the retention, and drops what stands in the one before the present. It returns
-// whether it did. A record is so kept for one retention at least, and for two at
-// most if Rotate is called often enough: once an hour, say, by any process. If it
-// is not called nothing is lost, and the table grows.
+// Rotate begins a new generation of a rotated inbox if the current one is as old as the
+// retention, and drops the one before the current. It reports whether it did. So a record is
+// kept for at least one retention. It is kept for at most two if processes call Rotate often
+// enough, such as once an hour. Without calls nothing is lost, and the table grows.
 //
-// It waits up to two seconds, or the session's lock_timeout if that is less, for
-// transactions that have recorded messages, during which no other can; if that is not
-// enough it fails with [interlock.ErrHeld], Retryable. Call it in a transaction of its
-// own. A clock that is set back delays
-// it; one that is set forward makes it come early.
+// It blocks up to two seconds, or the session's lock_timeout if that is less, for transactions
+// that have recorded messages; no other transaction can record meanwhile. If that is not
+// enough, it returns [interlock.ErrHeld], Retryable. Call it in a transaction of its own. If
+// the clock is set back, Rotate is late; if it is set forward, Rotate is early.
 func (in Inbox) Rotate(ctx context.Context, db driver.SQL) (bool, error) {
 	t, err := in.open("rotate inbox", "", db)
 	if err != nil {

@@ -85,10 +85,10 @@ func (t tables) followLate(ctx context.Context, m Message, p place, fn func(cont
 	return finished(err)
 }
 
-// Skip moves the sequence of key on to (epoch, seq), as if every message up to
-// there had had its effect: to begin in the middle of a stream, or to give up a
-// message that will not come. It never moves back, and what it passes over is a
-// duplicate from then on. It takes effect when the transaction commits.
+// Skip moves the sequence of key on to (epoch, seq), as if every message up to there had had
+// its effect. Use it to begin in the middle of a stream, or to skip a message that will not
+// come. It never moves back, and skipped messages are duplicates from then on. It takes effect
+// when the transaction commits.
 func (in Inbox) Skip(ctx context.Context, db driver.SQL, key string, epoch, seq int64) error {
 	const op = "skip"
 	m := Message{Key: key, Epoch: epoch, Seq: seq}

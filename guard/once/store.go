@@ -17,31 +17,34 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// DefaultLease is how long a claim of a [BestEffort] lasts if BestEffortOptions do not say.
+// DefaultLease is the default of BestEffortOptions.Lease.
 const DefaultLease = time.Minute
 
-// BestEffortOptions are optional; nil and the zero value work.
+// BestEffortOptions configure a [BestEffort]; nil and the zero value are valid.
 type BestEffortOptions struct {
-	// Lease is how long an effect may take; 0 means [DefaultLease]. Its context
-	// ends then, and another delivery may begin it.
+	// Lease is the maximum duration of an effect; 0 means [DefaultLease]. After it the context
+	// of the effect ends, and another delivery may begin the effect.
 	Lease time.Duration
-	// Retention is how long it is kept that a message was done, as for an Inbox; 0
-	// means [DefaultRetention].
+	// Retention is how long the record of a processed message is kept, as for an Inbox; 0 means
+	// [DefaultRetention].
 	Retention time.Duration
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Once
 }
 
-// A BestEffort remembers messages in a store where their effects are not, such as Redis
-// beside a mail server. Its promise is smaller than an [Inbox]'s: the effect is
-// made once but for two windows. If the process dies, or the store cannot be
-// reached, between the effect and the record of it, it is made again when the lease
-// is over. If the effect goes on after the lease is over, another delivery makes it
-// too. What the store loses, it forgets. Let effects bear it, or give the message's
-// ID to the system that makes them.
+// A BestEffort records messages in a store other than that of their effects, such as Redis
+// beside a mail server. Its promise is weaker than an [Inbox]'s: the effect happens once, with
+// these exceptions:
 //
-// It is safe for concurrent use. Claims and records whose answer is lost are sent
-// again, a few times.
+//   - If the process crashes or the store is unreachable between the effect and its record, the
+//     effect happens again after the lease.
+//   - If the effect outlasts the lease, another delivery has the effect too.
+//   - If the store loses a record, the effect may happen again.
+//
+// Effects must tolerate this, or pass the message's ID to the system that executes them.
+//
+// It is safe for concurrent use. It sends claims and records whose reply is lost again, a few
+// times.
 type BestEffort struct {
 	once     driver.Once
 	consumer string
@@ -50,8 +53,9 @@ type BestEffort struct {
 	now      func() time.Time // which bounds effects
 }
 
-// NewBestEffort remembers in once, which a driver package provides, for a consumer, who
-// is named as in [Inbox]. It sends nothing. A wrong name or negative time is a Bug.
+// NewBestEffort returns a BestEffort that records in once, which a driver package provides, for
+// a consumer, which is named as in [Inbox]. It sends nothing. An invalid name or negative time
+// is a Bug.
 func NewBestEffort(once driver.Once, consumer string, o *BestEffortOptions) (*BestEffort, error) {
 	if once == nil {
 		return nil, failure.Bug("open store", consumer, "there is no driver")
@@ -77,20 +81,19 @@ func NewBestEffort(once driver.Once, consumer string, o *BestEffortOptions) (*Be
 	return s, nil
 }
 
-// Once claims m, runs fn, which makes its effect, and records that it did. It
-// returns [Done]; [Duplicate] if that was recorded before; [Mismatched] and a
-// [MismatchError]; or [Undone] and:
+// Once claims m, runs fn, which has the effect, and records that it did. It returns [Done];
+// [Duplicate] if that was recorded before; [Mismatched] and a [MismatchError]; or [Undone] and:
 //
-//   - a [interlock.HeldError], Retryable: another delivery of it is under way. Let
-//     it be delivered again, after the lease at the latest;
-//   - a Retryable error: the claim was made too late for fn to begin, because ctx or
-//     the lease had ended. It is given up;
-//   - fn's own error. The claim is given up, so that it can be delivered at once;
-//   - an Uncertain error: the store did not say that it claimed m, and fn did not
-//     run, or it did not say that it recorded it, and fn did.
+//   - an [interlock.HeldError], Retryable: another delivery of m is running. Let it be
+//     delivered again, after the lease at the latest
+//   - a Retryable error: the claim came too late for fn to begin, because ctx or the lease had
+//     ended. The claim is released
+//   - fn's own error. The claim is released, so that m can be delivered again at once
+//   - an Uncertain error: the store did not confirm the claim and fn did not run, or it did not
+//     confirm the record and fn did run
 //
-// A message with a sequence number is a Bug: a store has no sequences. Claims are
-// given up, and effects recorded, even after ctx has ended, for five seconds each.
+// A message with a sequence number is a Bug: a store has no sequences. Once releases claims and
+// records effects even after ctx has ended, for at most five seconds each.
 func (s *BestEffort) Once(ctx context.Context, m Message, fn func(ctx context.Context) error) (Outcome, error) {
 	d, err := s.admit(m, fn != nil)
 	if err != nil {
@@ -115,7 +118,7 @@ func (s *BestEffort) admit(m Message, effect bool) (driver.Delivery, error) {
 	return d, m.check()
 }
 
-// claim is Done if the effect is to be made, by a time.
+// claim returns Done if the effect may run, until a time.
 func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, until time.Time, err error) {
 	var found driver.Claimed
 	err = s.insist(ctx, func() (err error) {
@@ -137,7 +140,7 @@ func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outc
 // storeTimeout bounds what is done after the effect.
 const storeTimeout = 5 * time.Second
 
-// run makes the effect, and settles the claim.
+// run runs the effect, and then records it or releases the claim.
 func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) (Outcome, error) {
 	made := false
 	defer func() {
@@ -161,7 +164,7 @@ func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until time.Time
 	return Done, nil
 }
 
-// within makes the effect while the lease lasts, if it still does.
+// within runs the effect while the lease lasts.
 func (s *BestEffort) within(ctx context.Context, d driver.Delivery, until time.Time, fn func(context.Context) error) error {
 	ctx, leave := context.WithTimeoutCause(ctx, until.Sub(s.now()), interlock.ErrExpired)
 	defer leave()
@@ -171,12 +174,13 @@ func (s *BestEffort) within(ctx context.Context, d driver.Delivery, until time.T
 	return fn(ctx)
 }
 
-// attempts is how often a request is sent whose answer was lost.
+// attempts is how often a request is sent if its reply is lost.
 const attempts = 4
 
 var retries = backoff.Policy{First: 50 * time.Millisecond, Max: 500 * time.Millisecond}
 
-// insist repeats what may be repeated. That somebody else has a message is an answer.
+// insist repeats what may be repeated. It does not repeat if another delivery has claimed the
+// message.
 func (s *BestEffort) insist(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
@@ -194,7 +198,7 @@ func (s *BestEffort) insist(ctx context.Context, do func() error) error {
 	}
 }
 
-// randomness gives numbers in [0,1) to any number of callers.
+// randomness returns a function that returns numbers in [0,1), safe for concurrent use.
 func randomness() func() float64 {
 	var seed [16]byte
 	crand.Read(seed[:]) // never fails

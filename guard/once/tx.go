@@ -9,26 +9,25 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// Tx records m in a transaction of its own, runs fn there if m is new, and commits
-// both. fn must not end the transaction, and must return the errors of its statements:
-// on MariaDB what comes after a deadlock, or after a CREATE, is in no transaction. It
-// returns the outcome, and no error, if m
-// is [Done] or a [Duplicate]: acknowledge it. Otherwise the outcome is [Undone] or
-// [Mismatched], and the error is:
+// Tx records m in a new transaction, runs fn there if m is new, and commits both. fn must not
+// end the transaction, and must return the errors of its statements: on MariaDB, statements
+// after a deadlock or a CREATE are outside of the transaction. If m is [Done] or a [Duplicate],
+// Tx returns no error: acknowledge m. Otherwise the outcome is [Undone] or [Mismatched], and
+// the error is:
 //
-//   - a [MismatchError], or a [GapError]: nothing was done;
-//   - a Retryable error, such as a serialization failure or a deadlock: nothing was
-//     committed, and the message may be delivered again. It is not retried here;
-//   - an Uncertain error: COMMIT was sent and not answered, or fn ended the
-//     transaction. Let the message be delivered again: it is then found a duplicate
-//     if it was committed, and done if it was not;
-//   - an error of fn, as it is, after a rollback. If it came from the database
-//     and bears no kind of its own, it is given one;
-//   - any other error, after which nothing was committed. It is Definite if ctx ended,
-//     or if the database refused: that is no fault of the message.
+//   - a [MismatchError] or a [GapError]: nothing was done
+//   - a Retryable error, such as a serialization failure or a deadlock: nothing was committed,
+//     and the message may be delivered again. Tx does not retry
+//   - an Uncertain error: COMMIT was sent and no reply came, or fn ended the transaction. Let
+//     the message be delivered again: if it was committed, it is then a duplicate, otherwise it
+//     runs
+//   - an error of fn, unchanged, after a rollback. If it came from the database and has no
+//     kind, Tx adds one
+//   - any other error, after which nothing was committed. It is Definite if ctx ended, or if
+//     the database refused: the message is not the cause
 //
-// A rollback ignores the cancellation of ctx and has a bound of its own. It is
-// also done if fn panics.
+// A rollback ignores the cancellation of ctx and has its own bound. Tx also rolls back if fn
+// panics.
 func Tx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, m Message, fn func(ctx context.Context, tx T) error) (Outcome, error) {
 	if fn == nil {
 		return Undone, failure.Bug("receive", m.name(), "there is no function that makes its effect")
@@ -44,9 +43,9 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, m Message, 
 	return outcome, err
 }
 
-// BatchTx is [Tx] for many messages: it records them as [Inbox.Batch] does, runs fn
-// once with those that are new, and commits. The outcomes are nil if there is an
-// error; those that are [Mismatched] are none.
+// BatchTx is [Tx] for many messages: it records them as [Inbox.Batch] does, runs fn once with
+// those that are new, and commits. If there is an error, the outcomes are nil. [Mismatched]
+// messages are not an error.
 func BatchTx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, messages []Message,
 	fn func(ctx context.Context, tx T, fresh []Message) error) ([]Outcome, error) {
 	if fn == nil {
@@ -65,7 +64,7 @@ func BatchTx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, messag
 	return outcomes, nil
 }
 
-// inTx runs work in a transaction, and commits it if it is worth it. What was found
+// inTx runs work in a transaction, and commits unless that is useless. A result that was read
 // without writing is true however the transaction ends.
 func inTx[T any](ctx context.Context, db driver.Beginner[T], name string,
 	work func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error)) error {
