@@ -7,12 +7,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Adjust adds a.Delta to the supply of an item, or takes so many units that are
-// available, once for each a.Operation. Calling it again with the same operation
-// and difference does nothing. An operation that was done with another difference
-// is a [ReusedError]; too few units are a [ShortError], whose Want has a.Floor in
-// it; an item without a supply is an [UnknownError]. A refused operation was not
-// done, and may be tried again.
+// Adjust adds a.Delta to the supply of an item, or takes that many available units, once per
+// a.Operation. A repeated call with the same operation and difference does nothing. If the
+// operation was done with another difference, the error is a [ReusedError]. If there are too
+// few units, it is a [ShortError], whose Want includes a.Floor. If the item has no supply, it
+// is an [UnknownError]. A refused operation was not done and may be repeated.
 func (t Table) Adjust(ctx context.Context, db driver.SQL, a Adjustment) error {
 	const op = "adjust stock"
 	if err := adjustable(op, a); err != nil {

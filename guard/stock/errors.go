@@ -9,24 +9,24 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A ShortError tells that there are too few units of an item. Nothing was done.
-// It is Definite: others would have to give units back.
+// A ShortError means that there are too few units of an item. Nothing was done. It is Definite:
+// others would have to release units.
 type ShortError struct {
 	Item      string
 	Want      int64 // how many units were to be taken
 	Available int64 // how many there were
 }
 
-// Error tells how many are missing.
+// Error names the wanted and the available number.
 func (e *ShortError) Error() string {
 	return fmt.Sprintf("too few units of %q: %d wanted, %d available", e.Item, e.Want, e.Available)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *ShortError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A ReusedError tells that the id of a reservation or an operation was used
-// before, and for something else. Nothing was done. It is Definite.
+// A ReusedError means that the id of a reservation or an operation was used before, for
+// something else. Nothing was done. It is Definite.
 type ReusedError struct {
 	ID string
 }
@@ -36,35 +36,35 @@ func (e *ReusedError) Error() string {
 	return fmt.Sprintf("the id %q was used before, for other units", e.ID)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *ReusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A SettledError reports that a reservation has another outcome than was asked
-// for: it was cancelled, so it is not confirmed; it was confirmed, so it is not
-// cancelled; it expired. Nothing was done. It is Definite.
+// A SettledError means that a reservation already has another outcome. If it was cancelled, it
+// cannot be confirmed; if it was confirmed, it cannot be cancelled; or it has expired. Nothing
+// was done. It is Definite.
 type SettledError struct {
 	Reservation string
-	// State is what the reservation is. driver.StockExpired means that its time is
-	// over; for a confirmation, that its units were given to others, too.
+	// State is the state of the reservation. driver.StockExpired means that its time is over;
+	// for a confirmation, also that others have its units.
 	State driver.StockState
 }
 
-// Error names the reservation and what it is.
+// Error names the reservation and its state.
 func (e *SettledError) Error() string {
 	return fmt.Sprintf("the reservation %q is %s", e.Reservation, e.State)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *SettledError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// An UnknownError tells that there is no such item, or no such reservation to be
-// confirmed: it was never made, or was forgotten. It is Definite.
+// An UnknownError means that there is no such item, or no such reservation to confirm: it was
+// never made, or was deleted by a sweep. It is Definite.
 type UnknownError struct {
 	Item        string // empty if it is the reservation that is not known
 	Reservation string
 }
 
-// Error names what is not known.
+// Error names the unknown item or reservation.
 func (e *UnknownError) Error() string {
 	if e.Item == "" {
 		return fmt.Sprintf("there is no reservation %q", e.Reservation)
@@ -72,18 +72,18 @@ func (e *UnknownError) Error() string {
 	return fmt.Sprintf("there is no item %q: set its supply first", e.Item)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *UnknownError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// errForgotten: between the statement that met an id and the one that looks what it
-// was used for, somebody has swept it.
+// errForgotten means that a sweep deleted an id between the statement that met it and the one
+// that reads its use.
 var errForgotten = &interlock.Error{Op: "look for what was recorded", Kind: interlock.Retryable,
 	Err: errors.New("the id was forgotten just now: run the transaction again")}
 
-// errOutcome: a driver answered what driver.Stock does not know.
+// errOutcome means that a driver returned an answer that driver.Stock does not define.
 var errOutcome = errors.New("the driver's answer has no outcome")
 
-// short makes the refusal, and tells of it.
+// short returns a ShortError, and reports it.
 func short(tell observe.Stock, item string, want, available int64) error {
 	if tell.Short != nil {
 		tell.Short(observe.StockShort{Item: item, Want: want, Available: available})
@@ -96,7 +96,7 @@ func full(op, item string) error {
 		Err: fmt.Errorf("the supply would exceed %d, the highest number", int64(driver.MaxQuantity))}
 }
 
-// named checks a name of an item, a reservation or an operation.
+// named validates the name of an item, a reservation or an operation.
 func named(op, what, name string) error {
 	return driver.CheckName(op, what, name, driver.MaxName)
 }

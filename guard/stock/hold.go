@@ -8,20 +8,21 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Hold takes the units of all lines for a reservation, or of none. Until ttl has
-// passed, by the database's clock, nobody else can have them; after that they are
-// available to others, without anything having to run, and the reservation can be
-// confirmed until one of them has taken some.
+// Hold takes the units of all lines for a reservation, or of none. Until ttl has passed, by the
+// database's clock, nobody else can take them. After that they are available to others, and no
+// sweeper has to run. The reservation can be confirmed until somebody has taken one of them.
 //
-// id is the reservation's name for all time: 1 to driver.MaxName bytes of UTF-8
-// without NUL, chosen by the caller, such as the id of an order. Calling Hold
-// again with the same lines does nothing, and neither prolongs the hold nor makes
-// a new one of one that is over. A [ShortError] tells of the first item of which
-// there are too few; a [ReusedError], that the reservation has other lines; a
-// [SettledError], that it was cancelled, or has expired; an [UnknownError], that
-// an item has no supply. Other errors are those of the database, with their kind.
+// id names the reservation forever: 1 to driver.MaxName bytes of UTF-8 without NUL, chosen by
+// the caller, such as the id of an order. A repeated Hold with the same lines does nothing: it
+// does not extend the hold, and does not renew one that is over. The error is one of:
 //
-// It waits while another transaction that has changed one of the items goes on.
+//   - a [ShortError], for the first item with too few units
+//   - a [ReusedError], if the reservation has other lines
+//   - a [SettledError], if it was cancelled or has expired
+//   - an [UnknownError], if an item has no supply
+//   - an error of the database, with its kind
+//
+// Hold blocks until other transactions that have changed one of the items end.
 func (t Table) Hold(ctx context.Context, db driver.SQL, id string, ttl time.Duration, lines ...Line) error {
 	const op = "hold"
 	r, err := reserve(op, id, ttl, lines)

@@ -9,18 +9,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// MaxLines is how many items one reservation can have.
+// MaxLines is the maximum number of items of a reservation.
 const MaxLines = 100
 
-// A Line is a number of units of one item. A seat is an item of which there is
-// one.
+// A Line is a number of units of one item. A seat is an item with a supply of one.
 type Line struct {
 	Item string // 1 to driver.MaxName bytes of UTF-8 without NUL
 	N    int64  // 1 to driver.MaxQuantity
 }
 
-// reservation is what is to be held, its lines sorted by their items. All who
-// lock items do it in that order, so that nobody waits in a circle.
+// reservation is what to hold, its lines sorted by their items. All transactions lock items in
+// that order, so they do not deadlock.
 type reservation struct {
 	id    string
 	ttl   time.Duration
@@ -51,9 +50,9 @@ func reserve(op, id string, ttl time.Duration, lines []Line) (reservation, error
 	return r, nil
 }
 
-// An Adjustment changes the supply of an item by a difference, once for each
-// Operation: an id of what is done, chosen by the caller, such as that of a
-// request or event. See [driver.StockAdjustment].
+// An Adjustment changes the supply of an item by a difference, once per Operation. Operation is
+// an id that the caller chooses, such as that of a request or event. See
+// [driver.StockAdjustment].
 type Adjustment = driver.StockAdjustment
 
 func adjustable(op string, a Adjustment) error {

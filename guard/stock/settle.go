@@ -6,19 +6,19 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Confirm makes a reservation permanent: its units are sold. It may be late: what
-// has expired is confirmed all the same, unless units of it were given to others;
-// that is a [SettledError] with driver.StockExpired, and nothing of it is sold.
-// Confirming again does nothing. One that was cancelled is a [SettledError] too,
-// and one that is not known an [UnknownError].
+// Confirm makes a reservation permanent: its units are sold. It may come late: an expired
+// reservation can be confirmed unless others have taken units of it. In that case the error is
+// a [SettledError] with driver.StockExpired, and nothing is sold. A repeated Confirm does
+// nothing. For a cancelled reservation the error is a [SettledError], for an unknown one an
+// [UnknownError].
 func (t Table) Confirm(ctx context.Context, db driver.SQL, id string) error {
 	return t.settle(ctx, db, "confirm", id, driver.StockConfirmed)
 }
 
-// Cancel gives back the units of a reservation. Cancelling again does nothing, nor
-// does cancelling one that expired, or that is not known. The latter does not keep
-// it from being held later: a Hold that is still on its way lasts until it
-// expires. One that was confirmed is a [SettledError].
+// Cancel releases the units of a reservation. A repeated Cancel does nothing, nor does
+// cancelling an expired or unknown reservation. An unknown one can still be held later: a Hold
+// that is still in flight lasts until it expires. For a confirmed reservation the error is a
+// [SettledError].
 func (t Table) Cancel(ctx context.Context, db driver.SQL, id string) error {
 	return t.settle(ctx, db, "cancel", id, driver.StockCancelled)
 }
@@ -34,7 +34,7 @@ func (t Table) settle(ctx context.Context, db driver.SQL, op, id string, to driv
 	return l.settle(ctx, id, to)
 }
 
-// entry is a line as it is recorded.
+// entry is a recorded line.
 type entry struct {
 	Line
 	position int64
@@ -57,7 +57,7 @@ func (l ledger) find(ctx context.Context, id string) (all []entry, err error) {
 	return all, err
 }
 
-// settle locks the reservation first and its items after it, sorted, as Hold does.
+// settle locks the reservation first and then its items, sorted, as Hold does.
 func (l ledger) settle(ctx context.Context, id string, to driver.StockState) error {
 	found, err := l.find(ctx, id)
 	if err != nil {
@@ -85,7 +85,7 @@ func (l ledger) settle(ctx context.Context, id string, to driver.StockState) err
 	return nil
 }
 
-// judge tells which lines have to be settled, or why none can be.
+// judge returns the lines to settle, or the reason why none can be.
 func judge(id string, found []entry, to driver.StockState) (held []entry, err error) {
 	for _, e := range found {
 		switch {

@@ -9,26 +9,25 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Store keeps items and reservations in a key-value store, each call one atomic
-// step. It knows one item at a time: a reservation of several items is one of the
-// same id for each, and a caller that gets too few cancels the others. A caller with the answer that
-// an item is sold and then fails to keep that somewhere else has sold it: confirm
-// last, and repeat it until it is answered.
+// Store keeps items and reservations in a key-value store; each call is one atomic step. A call
+// covers one item. A reservation of several items uses the same id for each, and a caller that
+// gets too few cancels the others. If Confirm succeeds and the caller then fails to record that
+// elsewhere, the item is sold. So confirm last, and repeat until there is a reply.
 //
-// It is safe for concurrent use if its driver is. It retries nothing; repeating a
-// call after an Uncertain or Retryable error converges.
+// It is safe for concurrent use if its driver is. It does not retry; repeating a call after an
+// Uncertain or Retryable error converges.
 type Store struct {
 	stock   driver.Stock
 	observe observe.Stock
 }
 
-// Options of a [Store]; nil and the zero value work.
+// Options configure a [Store]; nil and the zero value are valid.
 type Options struct {
 	// Observe receives events; the zero value disables it.
 	Observe observe.Stock
 }
 
-// NewStore keeps stock in s, which a driver package provides. It does not block.
+// NewStore returns a Store on s, which a driver package provides. It does not block.
 func NewStore(s driver.Stock, o *Options) *Store {
 	if o == nil {
 		o = &Options{}
@@ -36,7 +35,7 @@ func NewStore(s driver.Stock, o *Options) *Store {
 	return &Store{stock: s, observe: o.Observe}
 }
 
-// Set makes the supply of an item n units in all, as [Table.Set] does.
+// Set sets the total supply of an item to n units, as [Table.Set] does.
 func (s *Store) Set(ctx context.Context, item string, n int64) error {
 	const op = "set supply"
 	if err := suppliable(op, item, n); err != nil {
@@ -56,8 +55,8 @@ func (s *Store) Adjust(ctx context.Context, a Adjustment) error {
 	return s.judge(op, a.Item, a.Operation, answer, err)
 }
 
-// Hold takes units of an item for a reservation, as [Table.Hold] does. Calling it
-// again with the same number of units does nothing, and does not prolong the hold.
+// Hold takes units of an item for a reservation, as [Table.Hold] does. A repeated call with the
+// same number of units does nothing, and does not extend the hold.
 func (s *Store) Hold(ctx context.Context, id string, ttl time.Duration, line Line) error {
 	const op = "hold"
 	if _, err := reserve(op, id, ttl, []Line{line}); err != nil {
@@ -72,8 +71,7 @@ func (s *Store) Confirm(ctx context.Context, item, id string) error {
 	return s.settle(ctx, "confirm", item, id, driver.StockConfirmed)
 }
 
-// Cancel gives back the units that a reservation has of an item, as [Table.Cancel]
-// does.
+// Cancel releases the units that a reservation has of an item, as [Table.Cancel] does.
 func (s *Store) Cancel(ctx context.Context, item, id string) error {
 	return s.settle(ctx, "cancel", item, id, driver.StockCancelled)
 }
@@ -93,7 +91,7 @@ func (s *Store) settle(ctx context.Context, op, item, id string, to driver.Stock
 	return err
 }
 
-// Show tells how many units of an item there are. One that is not known has none.
+// Show returns the numbers of units of an item. An unknown item has none.
 func (s *Store) Show(ctx context.Context, item string) (driver.StockLevel, error) {
 	if err := named("show stock", "an item", item); err != nil {
 		return driver.StockLevel{}, err
@@ -101,7 +99,7 @@ func (s *Store) Show(ctx context.Context, item string) (driver.StockLevel, error
 	return s.stock.Level(ctx, item)
 }
 
-// judge makes an error of an answer that is not what was asked for.
+// judge returns the error for an answer that differs from the request.
 func (s *Store) judge(op, item, id string, a driver.StockAnswer, err error) error {
 	if err != nil {
 		return err

@@ -12,15 +12,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// MaxSweep is how many reservations, and how many operations, one Sweep forgets
-// at most.
+// MaxSweep is the maximum number of reservations, and of operations, that one Sweep deletes.
 const MaxSweep = 1000
 
-// Sweep forgets up to limit reservations that expired longer than Table.Keep ago,
-// with any outcome, and as many operations that were done as long ago. It
-// returns how many it forgot. Nothing but the size of the tables depends on it.
-// Call it in a transaction of its own, now and then, until it returns 0. limit is
-// 1 to [MaxSweep]; several processes may sweep at once.
+// Sweep deletes up to limit reservations, with any outcome, that expired longer than Table.Keep
+// ago, and as many operations of that age. It returns how many it deleted. Only the size of the
+// tables depends on it. Call it from time to time, each call in a transaction of its own, until
+// it returns 0. limit is 1 to [MaxSweep]; several processes may sweep concurrently.
 func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (forgotten int, err error) {
 	const op = "sweep stock"
 	if limit < 1 || limit > MaxSweep {

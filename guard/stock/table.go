@@ -9,32 +9,30 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Table keeps items and reservations in three tables of the user's database, and
-// changes them in the user's transaction: what is held, sold or adjusted takes
-// effect when that commits, together with everything else in it. After an error
-// that is Retryable or Uncertain the transaction must be rolled back; after any
-// other it may go on, and the stock is as before the call.
+// Table keeps items and reservations in three tables of the user's database, and changes them
+// in the caller's transaction. Changes take effect when it commits, together with everything
+// else in it. After a Retryable or Uncertain error the transaction must be rolled back. After
+// any other error it may continue, and the stock is as before the call.
 //
-// The database itself keeps what is held and sold from exceeding the supply, by
-// a CHECK. The zero value is ready once [Table.Create] made the tables. It is
-// safe for concurrent use, with a transaction for each.
+// A CHECK in the database prevents held and sold units from exceeding the supply. The zero
+// value is ready once [Table.Create] has created the tables. It is safe for concurrent use,
+// with one transaction each.
 type Table struct {
 	// Name is the table of items, or schema.table; empty means "interlock_stock".
 	// It is at most 48 bytes, and trusted: never take it from a request.
 	Name string
-	// Keep is how long reservations are remembered after the time at which they
-	// were to expire, and operations after they were done. [Table.Sweep] forgets
-	// older ones: an id that comes again after that is a new one. 0 means
-	// [DefaultKeep]. Negative is taken as 0.
+	// Keep is how long reservations are kept after their expiry, and operations after they were
+	// done. [Table.Sweep] deletes older ones: after that their ids count as new. 0 means
+	// [DefaultKeep]. Negative counts as 0.
 	Keep time.Duration
 	// Observe receives events; the zero value disables it.
 	Observe observe.Stock
 }
 
-// DefaultKeep is how long ids are remembered if nothing else is said.
+// DefaultKeep is the default of Table.Keep.
 const DefaultKeep = 7 * 24 * time.Hour
 
-// keep is how long ids are remembered.
+// keep returns how long ids are kept.
 func (t Table) keep() time.Duration {
 	if t.Keep <= 0 {
 		return DefaultKeep
@@ -42,10 +40,10 @@ func (t Table) keep() time.Duration {
 	return t.Keep
 }
 
-// Create makes the table of items, and two more, named with "_reservation" and
-// "_operation" at the end, unless they exist. Several processes may do it at
-// once. It takes effect when the transaction commits, on MariaDB at once: there
-// it commits what was done in the transaction before.
+// Create creates the table of items, and two more with the suffixes "_reservation" and
+// "_operation", unless they exist. Several processes may call it concurrently. It takes effect
+// when the transaction commits. On MariaDB it takes effect at once, and commits what the
+// transaction did before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	l, err := t.open("create tables of the stock", "", db)
 	if err != nil {
@@ -84,8 +82,8 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 		`{pg create index if not exists {done} on {operations} (done_at)}`)
 }
 
-// Set makes the supply of an item n units in all, 0 to driver.MaxQuantity, and
-// the item known if it was not. It is a [ShortError] if more is held and sold.
+// Set sets the total supply of an item to n units, 0 to driver.MaxQuantity, and creates the
+// item if it is unknown. If more units are held and sold, the error is a [ShortError].
 // Repeating it converges only if nobody else sets or adjusts the item.
 func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) error {
 	const op = "set supply"
@@ -110,8 +108,8 @@ func suppliable(op, item string, n int64) error {
 	return named(op, "an item", item)
 }
 
-// Show tells how many units of an item there are, as the transaction sees it and
-// without locking anything. An item that is not known has none.
+// Show returns the numbers of units of an item, as the transaction sees them, without locks. An
+// unknown item has none.
 func (t Table) Show(ctx context.Context, db driver.SQL, item string) (driver.StockLevel, error) {
 	const op = "show stock"
 	if err := named(op, "an item", item); err != nil {

@@ -9,36 +9,36 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// logicalBits of a version count what happened in one millisecond; those above
-// are the milliseconds since 1970, which last until the year 6429.
+// logicalBits are the low bits of a version, which count events within one millisecond. The
+// bits above are the milliseconds since 1970, which last until the year 6429.
 const logicalBits = 16
 
 // lastMillisecond is where a wall clock that runs on without end is held.
 const lastMillisecond = 1<<(63-logicalBits) - 2
 
-// ClockOptions are those of a [Clock]; nil and the zero value work.
+// ClockOptions configure a [Clock]; nil and the zero value are valid.
 type ClockOptions struct {
-	// MaxAhead is how far another producer's version may lie beyond this
-	// machine's wall clock, at most [interlock.MaxAhead]; 0 means one minute.
+	// MaxAhead is how far another producer's version may be ahead of this machine's wall clock,
+	// at most [interlock.MaxAhead]; 0 means one minute.
 	MaxAhead time.Duration
 	// Now is the wall clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// A Clock is a hybrid logical clock (Kulkarni, Demirbas, Madappa, Avva and Leone,
-// "Logical Physical Clocks", 2014). Its versions rise from call to call, also when
-// the wall clock is set back, and are later than every version that was observed;
-// so what a producer knew when it acted is older than what it did. Two producers
-// may give the same version: a Stamp has a Tie for that.
+// A Clock is a hybrid logical clock (Kulkarni, Demirbas, Madappa, Avva and Leone, "Logical
+// Physical Clocks", 2014). Its versions rise from call to call, even if the wall clock is set
+// back, and are later than every observed version. So whatever a producer had seen when it
+// acted is older than its action. Two producers may issue the same version: a Stamp has a Tie
+// for that.
 //
-// A version is the physical and the logical part in one number, which takes the
-// place of the pair in the paper: milliseconds since 1970 times 65536, plus a
-// count. A count that runs over borrows from the next millisecond.
+// A version is the physical and the logical part in one number, in place of the pair in the
+// paper: milliseconds since 1970 times 65536, plus a count. A count that overflows borrows from
+// the next millisecond.
 //
-// It remembers nothing over a restart. Observe the last version that was stored,
-// before the first Next, if the wall clock may have been set back meanwhile. If
-// that is refused, it was set back by more than MaxAhead: give no version before
-// it is right. A Clock is safe for concurrent use.
+// A Clock has no memory across restarts. If the wall clock may have been set back meanwhile,
+// Observe the last stored version before the first Next. If Observe refuses it, the wall clock
+// was set back by more than MaxAhead: issue no version until it is correct. A Clock is safe for
+// concurrent use.
 type Clock struct {
 	now   func() time.Time
 	ahead time.Duration
@@ -47,8 +47,7 @@ type Clock struct {
 	last int64
 }
 
-// NewClock makes a clock. It fails, with an error of kind Bug, if the options are
-// impossible.
+// NewClock returns a clock. If the options are invalid, the error is of kind Bug.
 func NewClock(o *ClockOptions) (*Clock, error) {
 	c := &Clock{now: time.Now, ahead: time.Minute}
 	if o != nil && (o.MaxAhead < 0 || o.MaxAhead > interlock.MaxAhead) {
@@ -63,7 +62,7 @@ func NewClock(o *ClockOptions) (*Clock, error) {
 	return c, nil
 }
 
-// Next is the version of what happens now, later than all before it.
+// Next returns the version of the present event, later than all before it.
 func (c *Clock) Next() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,14 +70,13 @@ func (c *Clock) Next() int64 {
 	return c.last
 }
 
-// Stamp is Next with the producer's id as its Tie.
+// Stamp returns Next with the producer's id as its Tie.
 func (c *Clock) Stamp(producer string) Stamp { return Stamp{Version: c.Next(), Tie: producer} }
 
-// Observe makes every Next later than remote, a version of another producer's
-// clock, which came with an event. One that lies more than MaxAhead beyond this
-// machine's wall clock is refused with an [AheadError] and changes nothing: it
-// would take this clock, and all who learn of it, into the future. A version below
-// 1 is a Bug.
+// Observe makes every Next later than remote, a version of another producer's clock that came
+// with an event. If remote is more than MaxAhead ahead of this machine's wall clock, Observe
+// returns an [AheadError] and changes nothing: it would move this clock, and all clocks that
+// observe it, into the future. A version below 1 is a Bug.
 func (c *Clock) Observe(remote int64) error {
 	const op = "observe version"
 	if remote < 1 {
@@ -93,34 +91,34 @@ func (c *Clock) Observe(remote int64) error {
 	return nil
 }
 
-// Ahead is how far the clock runs before the wall clock, because that was set back
-// or because others run before it; 0 if it does not. Others refuse its versions
-// once that is more than their MaxAhead.
+// Ahead returns how far the clock is ahead of the wall clock, because that was set back or
+// because other clocks are ahead; 0 if it is not. Other producers refuse its versions once that
+// exceeds their MaxAhead.
 func (c *Clock) Ahead() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return max(0, TimeOf(c.last).Sub(TimeOf(c.wall())))
 }
 
-// wall is the first version of the present millisecond, above 0.
+// wall returns the first version of the present millisecond, above 0.
 func (c *Clock) wall() int64 {
 	return max(1, min(c.now().UnixMilli(), lastMillisecond)<<logicalBits)
 }
 
-// TimeOf is the physical part of a Clock's version, to the millisecond.
+// TimeOf returns the physical part of a Clock's version, to the millisecond.
 func TimeOf(version int64) time.Time { return time.UnixMilli(version >> logicalBits).UTC() }
 
-// An AheadError refuses a version that lies too far in the future. It is Definite.
+// An AheadError means that a version is too far in the future. It is Definite.
 type AheadError struct {
 	Version int64
 	Ahead   time.Duration // beyond the wall clock
 	Max     time.Duration
 }
 
-// Error tells by how much.
+// Error names the difference.
 func (e *AheadError) Error() string {
 	return fmt.Sprintf("version %d lies %v ahead of this machine's clock, %v is the most", e.Version, e.Ahead, e.Max)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *AheadError) ErrorKind() interlock.ErrorKind { return interlock.Definite }

@@ -8,15 +8,13 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// ErrConflict: another writer was faster, and nothing was done. A function that is
-// run by [Tx] returns it, or an error that wraps it, to be run again. It is
-// Retryable.
+// ErrConflict means that another writer was faster, and that nothing was done. A function that
+// [Tx] runs returns it, or an error that wraps it, to be run again. It is Retryable.
 var ErrConflict error = &interlock.Error{Op: "update", Kind: interlock.Retryable,
 	Err: errors.New("another writer changed it since it was read")}
 
-// A ConflictError tells that each attempt met a conflict, and that nothing was
-// done. It is an [ErrConflict] and Retryable: the same update may work once there
-// are fewer writers.
+// A ConflictError means that each attempt met a conflict, and that nothing was done. It is an
+// [ErrConflict] and Retryable: the same update may succeed once there are fewer writers.
 type ConflictError struct {
 	Name     string
 	Attempts int
@@ -28,14 +26,14 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("update %q: %d attempts met another writer's change: %v", e.Name, e.Attempts, e.Err)
 }
 
-// Unwrap gives the last attempt's error, and makes it an [ErrConflict].
+// Unwrap returns [ErrConflict] and the last attempt's error.
 func (e *ConflictError) Unwrap() []error { return []error{ErrConflict, e.Err} }
 
-// ErrorKind is [interlock.Retryable].
+// ErrorKind returns [interlock.Retryable].
 func (e *ConflictError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// A TerminalError tells that an entity's state is terminal, so that it was not
-// updated. It is Definite.
+// A TerminalError means that an entity was not updated because its state is terminal. It is
+// Definite.
 type TerminalError struct {
 	Name  string
 	Stamp Stamp // of the terminal state
@@ -46,15 +44,15 @@ func (e *TerminalError) Error() string {
 	return fmt.Sprintf("update %q: its state is terminal, at %v", e.Name, e.Stamp)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *TerminalError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// retryable: in a database, what is in the way of one attempt, be it a conflict or
-// a connection, is for the next one.
+// retryable reports whether a next attempt in a database may succeed: after a conflict or a
+// connection failure.
 func retryable(err error) bool { return interlock.Kind(err) == interlock.Retryable }
 
-// conflicting: requests to a store are repeated by themselves, and what failed
-// nevertheless is not attempted again.
+// conflicting reports a conflict. Requests to a store are already retried, so another failure
+// is not attempted again.
 func conflicting(err error) bool { return errors.Is(err, ErrConflict) }
 
 // conflicted reports whether another transaction was in the way: ErrConflict, or

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Rows says how an R is read from a row of a table with a version column, and
-// written back.
+// Rows describes how to read an R from a row of a table with a version column, and how to write
+// it back.
 //
 //	var accounts = version.Rows[Account]{
 //		Table: "account", Key: "id", Version: "version",
@@ -20,23 +20,21 @@ import (
 //
 // All other writers of those rows must raise the version too.
 type Rows[R any] struct {
-	// Table, Key and Version are as those of a [Column]. A version that is NULL
-	// counts as 0.
+	// Table, Key and Version are as in [Column]. A NULL version counts as 0.
 	Table, Key, Version string
-	// Columns are those that are read and written, trusted as the names above are.
+	// Columns are the columns to read and write; they are trusted like the names above.
 	Columns []string
-	// Fields are pointers to where they stand in an R, in the same order.
+	// Fields returns pointers to the fields of an R, in the order of Columns.
 	Fields func(*R) []any
 }
 
-// Update reads the row of key, lets change work on it, and writes it back with
-// the next version, if the version is still the one that was read. Otherwise it
-// begins again, as [Tx] does, of which the errors are; further ones are a
-// [NoRowError], and the errors of change, as they are. An attempt costs a
-// transaction with two statements, and the row is locked from the second one to
-// the COMMIT: not while change runs.
+// Update reads the row of key, calls change on it, and writes it back with the next version, if
+// the version is still the one that was read. Otherwise it retries, as [Tx] does. Its errors
+// are those of Tx, a [NoRowError], and the errors of change, unchanged. An attempt costs a
+// transaction with two statements. The row is locked from the second statement to the COMMIT:
+// not while change runs.
 //
-// change runs once for each attempt, each time on an R that was just read.
+// change runs once per attempt, each time on an R that was just read.
 func Update[T, R any](ctx context.Context, u *Updater, db driver.Beginner[T], rows Rows[R], key string,
 	change func(ctx context.Context, row *R) error) error {
 	const op = "update row"

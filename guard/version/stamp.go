@@ -10,51 +10,49 @@ import (
 // Stamp orders the states of one entity; see [driver.Stamp].
 type Stamp = driver.Stamp
 
-// Outcome is the outcome of a change. See the package's comment.
+// Outcome is the result of a change. See the package comment.
 type Outcome = driver.VersionOutcome
 
-// The outcomes. Only after Applied there is something to do.
+// The outcomes. The caller has to act only after Applied.
 const (
-	// Stale: a newer state is stored.
+	// Stale means that a newer state is stored.
 	Stale = driver.VersionStale
-	// Applied: it is stored now, in SQL if the transaction commits.
+	// Applied means that the state is stored now, in SQL if the transaction commits.
 	Applied = driver.VersionApplied
-	// Duplicate: it had been stored before.
+	// Duplicate means that the state was stored before.
 	Duplicate = driver.VersionDuplicate
-	// Terminal: it is newer than a stored state that is terminal.
+	// Terminal means that the state is newer than a stored state that is terminal.
 	Terminal = driver.VersionTerminal
 )
 
-// A Change is the news that an entity has a new state.
+// A Change is a new state of an entity.
 type Change struct {
 	Entity string // 1 to [driver.MaxName] bytes of UTF-8 without NUL
 	Stamp  Stamp
-	// Deleted says that the entity is gone. A [Table] keeps the stamp, so that no
-	// older change brings it back. A [Column] makes no difference: mark the row as
-	// deleted instead of deleting it.
+	// Deleted means that the entity was deleted. A [Table] keeps the stamp, so that no older
+	// change restores the entity. A [Column] ignores it: mark the row as deleted instead of
+	// deleting it.
 	Deleted bool
-	// Terminal says that no change can follow this one.
+	// Terminal means that no change can follow this one.
 	Terminal bool
-	// TerminalWins applies a terminal change also where a newer state that is not
-	// terminal is stored. Set it where producers give versions by their clocks, so
-	// that "packed at 4, cancelled at 3" ends as cancelled in either order of
-	// arrival. The price: an old cancellation out of a dead-letter queue ends what
-	// went on since. It is ignored if Terminal is false.
+	// TerminalWins applies a terminal change even if a newer state that is not terminal is
+	// stored. Set it if producers issue versions by their clocks, so that "packed at 4,
+	// cancelled at 3" ends as cancelled in either order of arrival. Its cost: an old
+	// cancellation from a dead-letter queue ends an entity that has continued since. It is
+	// ignored if Terminal is false.
 	TerminalWins bool
 }
 
-// Guard judges changes inside a SQL transaction. It is a [Table] or a [Column].
+// Guard compares changes inside a SQL transaction. [Table] and [Column] implement it.
 type Guard interface {
-	// Apply raises the stamp of c.Entity to c.Stamp if that is newer, and keeps it
-	// locked until the transaction ends: a change of the same entity
-	// meanwhile waits, unless that was old before. Call it before anything is read
-	// that the change depends on.
-	// If the outcome is not Applied nothing was done. After an error the
-	// transaction must be rolled back.
+	// Apply raises the stamp of c.Entity to c.Stamp if that is newer, and keeps it locked until
+	// the transaction ends. A concurrent change of the same entity waits, unless it was already
+	// older. Call Apply before reading anything on which the change depends. If the outcome is
+	// not Applied, nothing was done. After an error the transaction must be rolled back.
 	//
-	// Apply changes of several entities in one transaction in one
-	// order, such as that of their names. Else two may wait for each other, until
-	// the database undoes one of them, which is Retryable.
+	// Apply changes of several entities in one transaction in a fixed order, such as that of
+	// their names. Otherwise two transactions can deadlock until the database undoes one of
+	// them, which is Retryable.
 	Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, error)
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Stats counts what happens to updates. The zero value is ready; it is safe for
-// concurrent use, and one may serve several updaters.
+// Stats counts the results of updates. The zero value is ready. It is safe for concurrent use,
+// and several updaters may share it.
 type Stats struct {
 	attempts, conflicts, retries, exhausted, handedOff atomic.Int64
 }
@@ -21,8 +21,8 @@ type Counts struct {
 	HandedOff int64 // those of them that Options.HandOff took over
 }
 
-// ConflictRate is the part of attempts that met a conflict: from 0 to 1, and 0 if
-// there was none.
+// ConflictRate returns the share of attempts that met a conflict: from 0 to 1, and 0 if there
+// were no attempts.
 func (c Counts) ConflictRate() float64 {
 	if c.Attempts == 0 {
 		return 0
@@ -30,13 +30,13 @@ func (c Counts) ConflictRate() float64 {
 	return float64(c.Conflicts) / float64(c.Attempts)
 }
 
-// Counts reads the numbers, each by itself.
+// Counts returns the numbers; it reads each separately.
 func (s *Stats) Counts() Counts {
 	return Counts{Attempts: s.attempts.Load(), Conflicts: s.conflicts.Load(), Retries: s.retries.Load(),
 		Exhausted: s.exhausted.Load(), HandedOff: s.handedOff.Load()}
 }
 
-// Hooks are what counts; give them to Options.
+// Hooks returns hooks that count; pass them in Options.
 func (s *Stats) Hooks() *observe.Version {
 	return &observe.Version{
 		Attempted: func(e observe.VersionAttempted) {

@@ -9,16 +9,15 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Store keeps the newest state of each entity in a key-value store, which judges
-// and writes in one step. States are kept for ever, tombstones too. It is safe
-// for concurrent use.
+// Store keeps the newest state of each entity in a key-value store, which compares and writes
+// in one step. It keeps states forever, including tombstones. It is safe for concurrent use.
 type Store struct {
 	versions driver.Versions
 	updater  *Updater
 }
 
-// NewStore makes a store of v, which a driver package provides. It does not block.
-// It fails, with an error of kind Bug, if v is nil or the options are impossible.
+// NewStore returns a Store on v, which a driver package provides. It does not block. If v is
+// nil or the options are invalid, the error is of kind Bug.
 func NewStore(v driver.Versions, o *Options) (*Store, error) {
 	if v == nil {
 		return nil, bug("make store", "", errors.New("there are no driver.Versions to keep it in"))
@@ -30,11 +29,11 @@ func NewStore(v driver.Versions, o *Options) (*Store, error) {
 	return &Store{versions: v, updater: u}, nil
 }
 
-// Apply stores v as the state of entity if it is newer, and returns what is stored
-// then. It repeats a request that failed or had no answer, which converges, as
-// often and with the pauses that Options say. After a request without an answer
-// Applied may be returned for a state that another process applied as well, but never
-// for one that none applied. If none was answered the error is Uncertain.
+// Apply stores v as the state of entity if it is newer, and returns what is stored then. It
+// repeats a request that failed or had no reply, which converges, with the attempts and delays
+// of Options. After a request without a reply, it may return Applied for a state that another
+// process applied too, but never for one that nobody applied. If no request had a reply, the
+// error is Uncertain.
 func (s *Store) Apply(ctx context.Context, entity string, v driver.Versioned) (o Outcome, stored driver.Versioned, err error) {
 	const op = "apply state"
 	if err := storable(op, entity, v); err != nil {
@@ -50,8 +49,8 @@ func (s *Store) Apply(ctx context.Context, entity string, v driver.Versioned) (o
 	return o, stored, uncertainty(op, entity, doubt, err)
 }
 
-// Get reads the state of entity as it is at some instant during the call; the
-// zero Versioned is none. It repeats as Apply does.
+// Get returns the state of entity at some instant during the call; the zero Versioned means
+// none. It retries as Apply does.
 func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err error) {
 	if err := named("get state", entity); err != nil {
 		return v, err
@@ -63,21 +62,21 @@ func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err
 	return v, err
 }
 
-// Update reads the state of entity, lets change make the next one of it, and
-// stores that if no other was stored meanwhile. Otherwise it begins again, after a
-// pause. The Stamp that change returns is ignored: the next state has the next
-// Version and a Tie that nobody else has. change runs once for each attempt.
+// Update reads the state of entity, calls change to compute the next one, and stores that if no
+// other was stored meanwhile. Otherwise it retries after a delay. It ignores the Stamp that
+// change returns: the next state has the next Version and a unique Tie. change runs once per
+// attempt.
 //
-// So the updater gives the versions. Where others give them too, and they are
-// brought by Apply, theirs are Stale once an update has been given the same.
+// So the updater issues the versions. If other producers issue versions too and Apply stores
+// them, a state of theirs is Stale once an update has the same version.
 //
 // It returns nil if the state was stored. Otherwise:
 //
-//   - a [ConflictError], or what Options.HandOff returned: nothing was done;
-//   - a [TerminalError]: the state is terminal. change is not run then;
-//   - an Uncertain error: a request had no answer, and by the time of the next one
-//     somebody else had written. The update may have been done;
-//   - an error of change, as it is; or of a request that failed at each repetition.
+//   - a [ConflictError], or the result of Options.HandOff: nothing was done
+//   - a [TerminalError]: the state is terminal. change does not run then
+//   - an Uncertain error: a request had no reply, and somebody else had written before the next
+//     one. The update may have been done
+//   - an error of change, unchanged, or of a request that failed at each attempt
 func (s *Store) Update(ctx context.Context, entity string,
 	change func(ctx context.Context, was driver.Versioned) (driver.Versioned, error)) error {
 	const op = "update state"
