@@ -37,10 +37,10 @@ type waitFlags struct {
 }
 
 func (w *waitFlags) add(f *pflag.FlagSet) {
-	f.DurationVar(&w.wait, "wait", 0, "wait at most this long for the lock, and for a backend that does not answer; 0 does not wait (default: for ever, and --timeout)")
+	f.DurationVar(&w.wait, "wait", 0, "wait at most this long for the lock, and for an unreachable backend; 0 does not wait (default: no limit, and --timeout)")
 	f.BoolVar(&w.noWait, "no-wait", false, "do not wait at all")
-	f.DurationVar(&w.ttl, "ttl", 30*time.Second, "how long the lock outlives us if we vanish; renewed every third of it")
-	f.BoolVar(&w.noRenew, "no-renew", false, "do not renew the lock: it is lost when --ttl is over")
+	f.DurationVar(&w.ttl, "ttl", 30*time.Second, "lease duration after this process dies; renewed after each third of it")
+	f.BoolVar(&w.noRenew, "no-renew", false, "do not renew the lock; it is lost when --ttl is over")
 }
 
 func (w *waitFlags) check(f *pflag.FlagSet) error {

@@ -18,11 +18,11 @@ func (a *app) adviseCommand() *cobra.Command {
 	var given []string
 	var list bool
 	c := &cobra.Command{
-		Use: "advise [GUIDE]", Short: "Choose a lock, a backend or a remedy by a few questions",
-		Long: `Asks questions and answers with one piece of advice: what to choose, why, what
-the risk is, when to avoid it, what to check, and a few lines of code. Without a
-terminal, answer by --answer. docs/explanation/choosing.md shows the same tables.`,
-		Example: `  interlock advise                               asks; begins with what must never happen
+		Use: "advise [GUIDE]", Short: "Recommend a lock, a backend or a remedy",
+		Long: `Asks questions and prints a recommendation: what to choose, why, the risk, when to
+avoid it, what to check, and a few lines of code. Without a terminal, answer by
+--answer. docs/explanation/choosing.md shows the same tables.`,
+		Example: `  interlock advise                               asks; starts with what must never happen
   interlock advise --list                        the guides, and what each asks
   interlock advise race --answer race=late-writer
   interlock advise backend -o json --answer invariant=overwrite \
@@ -44,7 +44,7 @@ terminal, answer by --answer. docs/explanation/choosing.md shows the same tables
 			return a.advise(guides, append(args, defaultGuide)[0], given)
 		},
 	}
-	c.Flags().StringArrayVar(&given, "answer", nil, "answer a question beforehand: `QUESTION=ANSWER`; may be repeated")
+	c.Flags().StringArrayVar(&given, "answer", nil, "answer a question in advance: `QUESTION=ANSWER`; may be repeated")
 	c.Flags().BoolVar(&list, "list", false, "show the guides, their questions and the answers")
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return guideNames(), cobra.ShellCompDirectiveNoFileComp

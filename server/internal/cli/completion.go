@@ -21,14 +21,14 @@ var shells = []string{"bash", "zsh", "fish", "powershell"}
 
 func (a *app) completionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "completion SHELL", Short: "Print the script that lets a shell complete interlock",
+		Use: "completion SHELL", Short: "Print a completion script for a shell",
 		Example: `  source <(interlock completion bash)                                  for this shell
   interlock completion bash > /etc/bash_completion.d/interlock         for all, with bash-completion
   interlock completion zsh > "${fpath[1]}/_interlock"
   interlock completion fish > ~/.config/fish/completions/interlock.fish
   interlock completion powershell | Out-String | Invoke-Expression`,
-		Long: `Commands, flags, the names of locks that are held or awaited, resources of
-guards, and the ids of transactions and dead letters are completed.`,
+		Long: `The script completes commands, flags, the names of locks that are held or awaited,
+resources of guards, and the ids of transactions and dead letters.`,
 		ValidArgs: shells,
 		Args:      oneArg("shell: bash, zsh, fish or powershell"),
 		RunE: func(c *cobra.Command, args []string) error {

@@ -15,12 +15,13 @@ func (a *app) conformanceCommand() *cobra.Command {
 	var o conformance.Options
 	var protocols []string
 	c := &cobra.Command{
-		Use: "conformance URL", Short: "Judge a participant of sagas, TCC or two-phase commit over HTTP",
+		Use: "conformance URL", Short: "Test a participant of sagas, TCC or two-phase commit",
 		Args: oneArg("URL"),
-		Long: `Plays the messages of a coordinator to a participant, in every order, twice, late and
-two at once, and judges its answers and its effects. docs/reference/conformance.md says what is
-expected, and what a participant has to offer for it. It writes: accounts and
-transactions whose names it makes up, which the participant keeps.`,
+		Long: `Plays the messages of a coordinator to a participant over HTTP: in every order,
+duplicated, late and concurrently. It checks answers and effects.
+docs/reference/conformance.md has the expected answers, and what a participant must
+offer. The test writes accounts and transactions with generated names, and the
+participant keeps them.`,
 		Example: `  interlock conformance http://127.0.0.1:7470
   interlock conformance http://127.0.0.1:7470 --protocol saga -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -35,9 +36,9 @@ transactions whose names it makes up, which the participant keeps.`,
 		},
 	}
 	c.Flags().StringSliceVar(&protocols, "protocol", nil, "saga, tcc or 2pc; several with commas (default: saga,tcc)")
-	c.Flags().StringVar(&o.Inspect, "inspect", "", "where the participant tells of an account (default: the same URL)")
-	c.Flags().IntVar(&o.Rounds, "rounds", 0, "how often each pair of messages is sent at once (default: 10)")
-	c.Flags().DurationVar(&o.Patience, "patience", 0, "how long a message may take to have an answer (default: 10s)")
+	c.Flags().StringVar(&o.Inspect, "inspect", "", "URL that reports an account (default: the same URL)")
+	c.Flags().IntVar(&o.Rounds, "rounds", 0, "times that each pair of messages is sent concurrently (default: 10)")
+	c.Flags().DurationVar(&o.Patience, "patience", 0, "longest time to wait for an answer (default: 10s)")
 	completes(c, "protocol", "saga", "tcc", "2pc")
 	return c
 }

@@ -28,7 +28,7 @@ type journalFlags struct {
 
 func (f *journalFlags) add(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&f.name, "journal", "", "the journal's tables, or its prefix in etcd (default: interlock_journal, or none)")
-	c.PersistentFlags().IntVar(&f.shards, "shards", 64, "over how many shards the journal is spread, the same for all who use it")
+	c.PersistentFlags().IntVar(&f.shards, "shards", 64, "number of shards of the journal, the same for all processes that use it")
 }
 
 type coordinateFlags struct {
@@ -52,21 +52,21 @@ type coordinateFlags struct {
 func (a *app) coordinateCommand() *cobra.Command {
 	var f coordinateFlags
 	c := &cobra.Command{
-		Use: "coordinate", Short: "Run sagas, TCC and two-phase commits for services in any language", Args: noArgs,
+		Use: "coordinate", Short: "Run transactions for services in any language", Args: noArgs,
 		Example: `  interlock coordinate --backend postgres://localhost/shop
   interlock coordinate --allow http://10.0.0.0/ --allow http://stock.internal/
   interlock coordinate --participant north=http://10.0.0.7/branch --participant south=http://10.0.0.8/branch`,
-		Long: `Takes transactions as JSON over HTTP, keeps what is decided in the journal of the
-backend, and calls their branches, which are HTTP endpoints, until each transaction
-has ended. docs/reference/http.md has the requests. Start as many as you like on one
+		Long: `Accepts sagas, TCC and two-phase commits as JSON over HTTP, and records decisions in the
+journal of the backend. It calls the branches, which are HTTP endpoints, until each
+transaction has ended. docs/reference/http.md has the requests. Start any number on one
 backend: they share the work, and take over from one that dies. On MariaDB one works
 and the others stand by.
 
 Errors, and transactions that wait for a person, are printed on standard error. A signal
 ends it: requests under way are answered, and another one takes over the rest.
 
-Anybody who reaches it can start transactions. Beyond loopback it requires --token-file
-and --allow. A request has to show a token of the file as Authorization: Bearer; the
+Every client that reaches it can start transactions. Beyond loopback it requires --token-file
+and --allow. A request must carry a token of the file as Authorization: Bearer. The
 file may have several, one a line, and is read again when it changes. The Host of a
 request is an IP address, localhost or a --host. There is no TLS: put a proxy in front
 where others can listen in.
@@ -80,21 +80,21 @@ it, and --client-cert and --client-key show a certificate.`,
 	}
 	f.add(c)
 	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:7461", "`host:port` for requests; port 0 picks a free one")
-	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "how long the work of one that died waits for another")
-	c.Flags().StringArrayVar(&f.participants, "participant", nil, "`NAME=URL` of a participant of two-phase commit, the same with all who share the journal")
+	c.Flags().DurationVar(&f.ttl, "ttl", 15*time.Second, "time after which others take over the work of a dead coordinator")
+	c.Flags().StringArrayVar(&f.participants, "participant", nil, "`NAME=URL` of a participant of two-phase commit, the same in all that share the journal")
 	c.Flags().StringArrayVar(&f.allow, "allow", nil, "call only addresses below this `URL`; required beyond loopback")
-	c.Flags().StringArrayVar(&f.sweeps, "sweep", nil, "send the participant at this `URL` what it may forget, every 10 minutes")
+	c.Flags().StringArrayVar(&f.sweeps, "sweep", nil, "send the participant at this `URL` its low-water marks, every 10 minutes")
 	c.Flags().StringArrayVar(&f.networks, "allow-network", nil, "call private addresses of this `CIDR` too")
 	c.Flags().StringVar(&f.tokenFile, "token-file", "", "accept only requests with a token in this `FILE`, one a line")
 	c.Flags().StringArrayVar(&f.hosts, "host", nil, "accept this `NAME` in the Host of requests")
-	c.Flags().IntVar(&f.total, "max-connections", 2048, "most connections")
-	c.Flags().IntVar(&f.each, "max-connections-per-address", 512, "most connections of one address")
+	c.Flags().IntVar(&f.total, "max-connections", 2048, "limit of connections")
+	c.Flags().IntVar(&f.each, "max-connections-per-address", 512, "limit of connections from one address")
 	c.Flags().StringVar(&f.signWith, "sign-secret-file", "", "sign calls with the secrets in this `FILE`, one a line")
-	c.Flags().StringVar(&f.certificate, "client-cert", "", "certificate `FILE` that is shown to branches")
+	c.Flags().StringVar(&f.certificate, "client-cert", "", "client certificate `FILE` for branches")
 	c.Flags().StringVar(&f.key, "client-key", "", "key `FILE` of the client certificate")
 	c.Flags().StringVar(&f.ca, "ca", "", "`FILE` of certificates that verify branches (default: the system's)")
-	c.Flags().DurationVar(&f.keep, "keep", coordinator.DefaultKeep, "how long to keep a transaction after its end; below zero for ever")
-	c.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "tell of each call that fails")
+	c.Flags().DurationVar(&f.keep, "keep", coordinator.DefaultKeep, "how long to keep a transaction after its end; negative: forever")
+	c.Flags().BoolVarP(&f.verbose, "verbose", "v", false, "print each call that fails")
 	return c
 }
 

@@ -33,10 +33,10 @@ func (a *app) devCommand() *cobra.Command {
 		Example: `  interlock dev                        keeps its data between runs
   interlock dev --temp                 forgets everything at the end
   interlock dev --listen 127.0.0.1:0   on any free port; the first that runs is found by other commands`,
-		Long: `It is one etcd node inside this process: any etcd client works with it. It
-listens on loopback only, because it has neither passwords nor TLS. Ctrl-C stops
-it; what it stored is there again the next time. Not for production: a lock
-service that is alone is gone when its machine is.`,
+		Long: `It runs one etcd node inside this process, for any etcd client. It listens on
+loopback only, because it has neither passwords nor TLS. Ctrl-C stops it; its data
+is kept for the next start. Do not use it in production: a single node is a single
+point of failure.`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.dev(c.Context(), f) },
 	}
 	c.Flags().StringVar(&f.listen, "listen", defaultListen, "`host:port` for clients, loopback only; port 0 picks a free one")

@@ -17,7 +17,7 @@ import (
 func (a *app) dlqCommand() *cobra.Command {
 	m := &mailbox{app: a}
 	c := &cobra.Command{
-		Use: "dlq", Short: "See dead letters of an outbox, put them back or discard them; see those of sagas",
+		Use: "dlq", Short: "Show, replay or discard dead letters",
 		Example: `  interlock dlq ls --backend postgres://localhost/shop
   interlock dlq show 0f8e… --backend postgres://localhost/shop
   interlock dlq replay 0f8e… --reason "the receiver is fixed" --backend postgres://localhost/shop
@@ -27,15 +27,15 @@ func (a *app) dlqCommand() *cobra.Command {
 	}
 	m.flags(c)
 	c.AddCommand(a.deadSagasCommand(), m.lettersCommand(), m.letterCommand(),
-		m.decideCommand("replay", "Put dead letters back, in their order", "replayed", outbox.Table.Replay),
-		m.decideCommand("discard", "Delete dead letters for good, and record why", "discarded", outbox.Table.Discard))
+		m.decideCommand("replay", "Put dead letters back, in insertion order", "replayed", outbox.Table.Replay),
+		m.decideCommand("discard", "Delete dead letters permanently, with a reason", "discarded", outbox.Table.Discard))
 	return c
 }
 
 func (m *mailbox) lettersCommand() *cobra.Command {
 	var q outbox.LetterQuery
 	c := &cobra.Command{
-		Use: "ls", Short: "List dead letters, in the order in which they were added", Args: noArgs,
+		Use: "ls", Short: "List dead letters in insertion order", Args: noArgs,
 		Example: `  interlock dlq ls --backend postgres://localhost/shop
   interlock dlq ls --topic orders --key order/42 --limit 10 -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -58,7 +58,7 @@ func (m *mailbox) lettersCommand() *cobra.Command {
 	c.Flags().StringVar(&q.Topic, "topic", "", "only those of this topic")
 	c.Flags().StringVar(&q.Key, "key", "", "only those of this key")
 	c.Flags().IntVar(&q.Limit, "limit", 100, "show at most this many")
-	c.Flags().Int64Var(&q.After, "after", 0, "only those behind this `place`")
+	c.Flags().Int64Var(&q.After, "after", 0, "only those after this `place`")
 	return c
 }
 

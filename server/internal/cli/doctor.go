@@ -20,16 +20,15 @@ func (a *app) doctorCommand() *cobra.Command {
 	var o doctor.Options
 	var all bool
 	c := &cobra.Command{
-		Use: "doctor", Short: "Look for what weakens the promises of a backend",
-		Long: `Asks the server for its settings and its state, measures how long requests take
-and how long this process was stopped, and says what weakens the promises of
-locks and what to do about it. It also checks that the user has the rights that
-"interlock lock" needs (Redis, Postgres, Kubernetes). It only reads: no lock is taken and
-nothing on the server is changed. "ok" says that nothing was found, not that nothing is
-there.
+		Use: "doctor", Short: "Check what weakens the guarantees of a backend",
+		Long: `Reads the server's settings and state, and measures how long requests take and how
+long this process was paused. It reports what weakens the guarantees of locks, and
+what to change. It also checks that the user has the rights that
+"interlock lock" needs (Redis, Postgres, Kubernetes). It only reads: it takes no
+lock and changes nothing on the server. "ok" means that it found nothing.
 
-With --watch it measures for that long; the TTL should outlive the longest pause
-by far. The exit code is for monitoring: 0 if all is ok, 1 with warnings, 2 with
+With --watch it measures for that long. The TTL should be much longer than the
+longest pause. The exit code is for monitoring: 0 if all is ok, 1 with warnings, 2 with
 something critical, 3 if the backend could not be examined.`,
 		Example: `  interlock doctor --backend redis://localhost
   interlock doctor --backend postgres://localhost/bank --ttl 10s --watch 1m
@@ -42,9 +41,9 @@ something critical, 3 if the backend could not be examined.`,
 			return a.doctor(c.Context(), o, all)
 		},
 	}
-	c.Flags().DurationVar(&o.TTL, "ttl", 0, "what locks are taken with (default 30s)")
+	c.Flags().DurationVar(&o.TTL, "ttl", 0, "TTL of your locks (default 30s)")
 	c.Flags().DurationVar(&o.Watch, "watch", 0, "how long to measure pauses and latency (default: a few requests)")
-	c.Flags().BoolVar(&all, "all", false, "show also what is ok")
+	c.Flags().BoolVar(&all, "all", false, "also print checks that are ok")
 	return c
 }
 

@@ -31,17 +31,18 @@ func (a *app) electCommand() *cobra.Command {
   interlock elect billing --on-lose wait -- ./serve            campaign again when it is lost
   interlock elect billing --data 10.0.0.1:80 -- ./serve        what observers see
   interlock elect observe billing                              who leads, whenever that changes`,
-		Long: `Of all who run this with one NAME, one runs its COMMAND; the others wait until it
-has ended. Its exit code is passed on, and the leadership is given up after it
-has ended. If the leadership cannot be renewed the command gets TERM, and --grace
-later, before anyone else can lead, KILL; so does everything it started. Then
---on-lose exit (the default) exits with 79, --on-lose wait campaigns again.
+		Long: `Of all processes that use one NAME, one runs its COMMAND; the others wait until that
+command has ended. The leader then resigns and returns the command's exit code.
 
-The command finds INTERLOCK_TOKEN and what else "interlock lock" tells a command
-in its environment: an election of a name is a lock of that name.
+If the leadership cannot be renewed, the command and all processes that it started get
+TERM. After --grace they get KILL, before another process can lead. Then --on-lose exit
+(the default) exits with 79, and --on-lose wait campaigns again.
 
-Redis may forget who leads in a failover or crash, so it is refused unless
---accept-weakness says that two commands may then run for a while.`,
+An election of a name is a lock of that name. The command has INTERLOCK_TOKEN and the
+other variables of "interlock lock" in its environment.
+
+Redis may lose the leader's record in a failover or crash, and then two commands may
+run for a while. It is refused without --accept-weakness.`,
 		// What cobra would refuse before RunE is refused there, in our words.
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeJob,
@@ -58,16 +59,16 @@ Redis may forget who leads in a failover or crash, so it is refused unless
 
 func (f *electFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.DurationVar(&f.ttl, "ttl", 30*time.Second, "how long the leadership outlives us if we vanish; renewed every third of it")
-	flags.DurationVar(&f.grace, "grace", 0, "between TERM and KILL (default: 5s, or a sixth of --ttl if that is shorter)")
+	flags.DurationVar(&f.ttl, "ttl", 30*time.Second, "lease duration after this process dies; renewed after each third of it")
+	flags.DurationVar(&f.grace, "grace", 0, "time between TERM and KILL (default: 5s, or a sixth of --ttl if that is shorter)")
 	flags.BoolVar(&f.shell, "shell", false, "COMMAND is a script for /bin/sh, the ARGUMENTs are its $1…")
 	flags.BoolVar(&f.noStdin, "no-stdin", false, "the command reads /dev/null")
-	flags.StringVar(&f.onSuspend, "on-suspend", "continue", "what Ctrl-Z does to the command: continue, release (TERM, then give the leadership up) or kill")
+	flags.StringVar(&f.onSuspend, "on-suspend", "continue", "what Ctrl-Z does to the command: continue, release (TERM, then resign) or kill")
 	flags.IntVar(&f.lostCode, "lost-exit-code", exitLost, "exit `code` when the leadership was lost, with --on-lose exit")
-	flags.StringVar(&f.onLose, "on-lose", "exit", "what follows when the leadership is lost: exit or wait for the next one")
-	flags.StringVar(&f.data, "data", "", "what observers see of this leadership, such as an address")
-	flags.StringVar(&f.identity, "as", "", "who we are, for observers (default: host name and process id)")
-	flags.BoolVar(&f.acceptWeakness, "accept-weakness", false, "lead although the backend may let two lead after a crash or failover")
+	flags.StringVar(&f.onLose, "on-lose", "exit", "action when the leadership is lost: exit, or wait for the next one")
+	flags.StringVar(&f.data, "data", "", "data for observers of this leadership, such as an address")
+	flags.StringVar(&f.identity, "as", "", "identity for observers (default: host name and process id)")
+	flags.BoolVar(&f.acceptWeakness, "accept-weakness", false, "accept a backend that may elect two leaders after a crash or failover")
 }
 
 func electArgs(c *cobra.Command, args []string) error {

@@ -17,7 +17,7 @@ import (
 func (a *app) observeCommand() *cobra.Command {
 	once := false
 	c := &cobra.Command{
-		Use: "observe NAME", Short: "Print who leads, whenever that changes", Args: oneArg("name"),
+		Use: "observe NAME", Short: "Print the leader at each change", Args: oneArg("name"),
 		Example: `  interlock elect observe billing
   interlock elect observe billing -o json         one line of JSON each; leader is null if there is none
   interlock elect observe billing --once          who leads now`,
@@ -32,7 +32,7 @@ func (a *app) observeCommand() *cobra.Command {
 			return a.observe(c.Context(), args[0], once)
 		},
 	}
-	c.Flags().BoolVar(&once, "once", false, "end when the first line is printed")
+	c.Flags().BoolVar(&once, "once", false, "exit after the first line")
 	return c
 }
 

@@ -30,30 +30,30 @@ const (
 )
 
 // exitCodes is the help topic of the same name.
-const exitCodes = `  the command's own   interlock lock ran the command to its end
-  128+n               the command, or a wait, was ended by signal n
+const exitCodes = `  the command's own   interlock lock ran the command until it ended
+  128+n               signal n ended the command or a wait
   0                   done
   1                   failed (never by interlock lock or locks hold)
   64                  wrong usage: flags, names, URLs, an impossible TTL,
                       or a lock that an outer interlock lock already holds
-  69                  the backend cannot be reached, or has no quorum
+  69                  the backend is unreachable, or has no quorum
   70                  a bug in interlock
   75                  not acquired: held by another with --no-wait, or --wait
-                      ran out (--conflict-exit-code); not released: held by
-                      another than was shown or named
+                      ran out (--conflict-exit-code); not released: the
+                      holder is not the one shown or named
   77                  the backend does not permit it
-  78                  the backend is not what is needed: it promises too little,
-                      or has no guard table or journal
+  78                  the backend does not meet the requirements: its guarantees
+                      are too weak, or it has no guard table or journal
   79                  the lock was lost while the command ran, or --max-hold was
-                      over; the command was ended (--lost-exit-code)
-  80                  a guard has refused a stale token
+                      over; interlock ended the command (--lost-exit-code)
+  80                  a guard rejected a stale token
   126                 the command cannot be executed
   127                 the command was not found
   0, 1, 2, 3          of interlock doctor: ok, warnings, critical findings, not
                       examined; as monitoring expects
 
-A command may return any of these itself. What really happened is in the file
-that --report names.`
+A command may return any of these itself. The file of --report has the actual
+outcome.`
 
 // An exitError is an error with an exit code of its own.
 type exitError struct {

@@ -17,7 +17,7 @@ import (
 func (a *app) guardCommand() *cobra.Command {
 	var table string
 	c := &cobra.Command{
-		Use: "guard", Short: "Enter, show or correct the mark that refuses stale tokens",
+		Use: "guard", Short: "Enter, show or correct the mark that rejects stale tokens",
 		Example: `  interlock guard show account/42 --backend postgres://localhost/bank
   interlock guard rebase account/42 --to 0 --reason "restored from last night's backup"`,
 		Args: isGroup,
@@ -75,11 +75,11 @@ func (a *app) guardRebaseCommand(table *string) *cobra.Command {
 	var to int64
 	var reason, by string
 	c := &cobra.Command{
-		Use: "rebase RESOURCE --to TOKEN --reason TEXT", Short: "Set a mark by hand, and record why", Args: oneArg("resource"), ValidArgsFunction: a.completeResource(table),
+		Use: "rebase RESOURCE --to TOKEN --reason TEXT", Short: "Set a mark by hand, with a reason", Args: oneArg("resource"), ValidArgsFunction: a.completeResource(table),
 		Example: `  interlock guard rebase account/42 --to 0 --reason "restored from last night's backup"
   interlock guard rebase account/42 --to 890214828572692480 --reason "moved here from the old cluster" --by alice`,
-		Long: `A lower mark lets holders in again that the guard has refused: stop them first.
-Who did it, when, why and the mark before are kept beside the mark.`,
+		Long: `A lower mark admits holders that the guard rejected before: stop them first. The
+guard stores author, time, reason and the old mark beside the mark.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkResource(args[0]); err != nil {
 				return err
@@ -101,8 +101,8 @@ Who did it, when, why and the mark before are kept beside the mark.`,
 		},
 	}
 	c.Flags().Int64Var(&to, "to", 0, "the new mark, a `token`; 0 for none")
-	c.Flags().StringVar(&reason, "reason", "", "why, for those who come after")
-	c.Flags().StringVar(&by, "by", whoami(), "who does it")
+	c.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
+	c.Flags().StringVar(&by, "by", whoami(), "author, for the audit log")
 	return c
 }
 

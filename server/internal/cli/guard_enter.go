@@ -24,12 +24,12 @@ type enterFlags struct {
 func (a *app) guardEnterCommand(table *string) *cobra.Command {
 	f := &enterFlags{}
 	c := &cobra.Command{
-		Use: "enter RESOURCE [--set KEY=VALUE]…", Short: "Raise the mark to our token and write, or be refused",
+		Use: "enter RESOURCE [--set KEY=VALUE]…", Short: "Raise the mark to our token, and write",
 		Example: `  interlock lock nightly -- sh -c 'interlock guard enter nightly && ./report.sh > out &&
     interlock guard enter nightly --set "last-report=$(cat out)"'`,
-		Long: `Enter before you read, and again with what you write: both are refused with exit
-code 80 once a newer holder has entered. The token is that of the lock we run
-under. Writes and the check are one atomic step; they need a key-value backend.`,
+		Long: `Enter before you read, and again with what you write. If a newer holder has entered,
+both fail with exit code 80. The token is that of the lock around this command.
+The check and the writes are one atomic step; writes need a key-value backend.`,
 		Args: oneArg("resource"), ValidArgsFunction: a.completeResource(table),
 		RunE: func(c *cobra.Command, args []string) error { return a.enter(c.Context(), *table, args[0], f) },
 	}
@@ -37,7 +37,7 @@ under. Writes and the check are one atomic step; they need a key-value backend.`
 	flags.StringVar(&f.token, "token", "", "the `token` to enter with (default: $INTERLOCK_TOKEN)")
 	flags.StringArrayVar(&f.set, "set", nil, "write `KEY=VALUE` in the same step; may be repeated")
 	flags.StringArrayVar(&f.remove, "delete", nil, "delete `KEY` in the same step; may be repeated")
-	flags.BoolVar(&f.strict, "strict", false, "refuse a token that has entered before, too")
+	flags.BoolVar(&f.strict, "strict", false, "also reject a token that has entered before")
 	return c
 }
 

@@ -66,5 +66,5 @@ func completeTopics(c *cobra.Command, args []string, typed string) ([]cobra.Comp
 }
 
 func exitCodesTopic() *cobra.Command {
-	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodes}
+	return &cobra.Command{Use: "exit-codes", Short: "Explain the exit codes", Long: exitCodes}
 }

@@ -17,9 +17,9 @@ func (a *app) holdCommand() *cobra.Command {
 		Use: "hold NAME", Short: "Hold a lock until the standard input ends", Args: oneArg("name"),
 		Example: `  interlock locks hold nightly           Ctrl-D gives it up
   interlock locks hold nightly --no-wait < pipe`,
-		Long: `It prints one JSON line when the lock is granted. If the lock is lost it exits
-with 79 at once: the reader of the line must stop then. To run a command under a
-lock use "interlock lock", which stops it by itself.`,
+		Long: `It prints one JSON line when the lock is granted. If the lock is lost, it exits with
+79 at once, and the reader of the line must stop. To run a command under a lock use
+"interlock lock", which stops the command itself.`,
 		ValidArgsFunction: a.completeName,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := first(f.check(c.Flags()), checkName(args[0]), checkHeld(args[0])); err != nil {

@@ -8,7 +8,7 @@ import (
 
 func (a *app) labCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "lab", Short: "Watch protocols fail, and hold, in a simulation",
+		Use: "lab", Short: "Simulate protocols under faults",
 		Example: `  interlock lab commit       two-phase and three-phase commit beside each other`,
 		Args:    isGroup,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -19,12 +19,13 @@ func (a *app) labCommand() *cobra.Command {
 
 func (a *app) labCommitCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "commit", Short: "Compare two-phase and three-phase commit: messages, blocking, split decisions", Args: noArgs,
+		Use: "commit", Short: "Compare two-phase and three-phase commit", Args: noArgs,
 		Example: `  interlock lab commit
   interlock lab commit -o json`,
-		Long: `Runs both protocols, and two-phase commit with its decision in a consensus register, in
-one deterministic simulation: without faults, with the coordinator crashing at every
-point, and under a partition. The same every time; it takes a few seconds.`,
+		Long: `Simulates both protocols, and two-phase commit with its decision in a consensus
+register, and compares messages, blocking and split decisions. It runs them without
+faults, with a coordinator crash at every point, and under a partition. The
+simulation is deterministic and takes a few seconds.`,
 		RunE: func(*cobra.Command, []string) error {
 			r, err := threepc.Compare(nil)
 			if err != nil {

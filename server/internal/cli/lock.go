@@ -26,17 +26,18 @@ func (a *app) lockCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "lock NAME [flags] -- COMMAND [ARGUMENT…]", Short: "Run a command while holding a lock",
 		Example: `  interlock lock nightly -- ./backup.sh
-  interlock lock nightly --no-wait -- ./backup.sh          75 if somebody else runs it
+  interlock lock nightly --no-wait -- ./backup.sh          75 if another process runs it
   interlock lock nightly --wait 10m --max-hold 1h -- ./backup.sh
   interlock lock deploy --shell -- 'make build && make push'
   interlock lock account/42 -- sh -c 'echo "token $INTERLOCK_TOKEN"'`,
-		Long: `The command's exit code is passed on; see "interlock help exit-codes" for the
-others. If the lock cannot be renewed the command gets TERM, and --grace later,
-before anyone else can get the lock, KILL; so does everything it started.
+		Long: `Returns the command's exit code; see "interlock help exit-codes" for the others.
 
-What no lock can stop is a machine that pauses as a whole and a write that is
-already on its way: only a guard can, a store that refuses INTERLOCK_TOKEN when
-it has seen a higher one.`,
+If the lock cannot be renewed, the command and all processes that it started get TERM.
+After --grace they get KILL, before another client can get the lock.
+
+No lock can stop a machine that pauses as a whole, or a write that is already in
+flight: only a guard can, a store that refuses INTERLOCK_TOKEN when it has seen a
+higher one.`,
 		// What cobra would refuse before RunE is refused there, and reported.
 		Args:              cobra.ArbitraryArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
@@ -57,12 +58,12 @@ it has seen a higher one.`,
 func (f *lockFlags) add(c *cobra.Command) {
 	flags := c.Flags()
 	f.waitFlags.add(flags)
-	flags.DurationVar(&f.grace, "grace", 0, "between TERM and KILL (default: 5s, or a sixth of --ttl if that is shorter)")
-	flags.DurationVar(&f.maxHold, "max-hold", 0, "end the command when it has run this long (default: no limit)")
+	flags.DurationVar(&f.grace, "grace", 0, "time between TERM and KILL (default: 5s, or a sixth of --ttl if that is shorter)")
+	flags.DurationVar(&f.maxHold, "max-hold", 0, "end the command after this time (default: no limit)")
 	flags.BoolVar(&f.shell, "shell", false, "COMMAND is a script for /bin/sh, the ARGUMENTs are its $1…")
 	flags.BoolVar(&f.noStdin, "no-stdin", false, "the command reads /dev/null")
-	flags.StringVar(&f.report, "report", "", "write what happened to this `file`, as JSON")
-	flags.StringVar(&f.onSuspend, "on-suspend", "continue", "what Ctrl-Z does to the command: continue, release (TERM, then give the lock up) or kill")
+	flags.StringVar(&f.report, "report", "", "write the result to this `file`, as JSON")
+	flags.StringVar(&f.onSuspend, "on-suspend", "continue", "what Ctrl-Z does to the command: continue, release (TERM, then release the lock) or kill")
 	flags.IntVar(&f.lostCode, "lost-exit-code", exitLost, "exit `code` when the lock was lost or --max-hold was over")
 	flags.IntVar(&f.conflictCode, "conflict-exit-code", exitNotAcquired, "exit `code` when the lock was not acquired")
 }

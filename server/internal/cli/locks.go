@@ -18,7 +18,7 @@ import (
 
 func (a *app) locksCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "locks", Short: "Show locks, hold one, or take one away",
+		Use: "locks", Short: "Show locks, hold one, or release one by force",
 		Example: `  interlock locks ls                 what is held or awaited
   interlock locks show nightly       who holds it, who waits, in order
   interlock locks watch              every change, as it happens
@@ -109,9 +109,9 @@ func (a *app) lsCommand() *cobra.Command {
   interlock locks ls account/                    those whose names begin so
   interlock locks ls --foreign                   those that other clients hold
   interlock locks ls -o json --limit 10`,
-		Long: `A holder that is another kind of client is marked (foreign). In a database the
-locks of ShedLock are listed too, if it has a table of the usual name; its times
-are right if it uses the database's clock.`,
+		Long: `A holder that is another kind of client is marked (foreign). In a database it also
+lists the locks of ShedLock, if its table has the usual name. Their times are correct
+if ShedLock uses the database's clock.`,
 		ValidArgsFunction: a.completeName,
 		Args:              f.check,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -126,7 +126,7 @@ are right if it uses the database's clock.`,
 	}
 	c.Flags().IntVar(&f.limit, "limit", f.limit, "show at most this many")
 	c.Flags().BoolVar(&f.foreign, "foreign", false, "only those whose holder is another kind of client")
-	c.Flags().BoolVar(&f.all, "all", false, "also those that coordinators hold for themselves")
+	c.Flags().BoolVar(&f.all, "all", false, "also the internal locks of Interlock")
 	c.Flags().StringVar(&f.shedlock, "shedlock", "", "the `table` of ShedLock in a database (default: shedlock, if there is one)")
 	return c
 }

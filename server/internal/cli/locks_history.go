@@ -13,13 +13,12 @@ import (
 func (a *app) historyCommand() *cobra.Command {
 	limit := 100
 	c := &cobra.Command{
-		Use: "history [NAME]", Short: "Show what was taken away by force, newest first",
+		Use: "history [NAME]", Short: "Show forced releases, newest first",
 		Example: `  interlock locks history
   interlock locks history nightly
   interlock locks history -o json --limit 10`,
-		Long: `Only forced releases are remembered. Who held a lock before, and gave it up or lost
-it, no backend knows afterwards. What an operator deleted with other tools is not
-recorded either.`,
+		Long: `Backends record forced releases only: not former holders that released or lost a
+lock, and not locks that an operator deleted with other tools.`,
 		ValidArgsFunction: a.completeName,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {

@@ -26,15 +26,15 @@ func (a *app) releaseCommand() *cobra.Command {
 		Use: "release NAME --reason TEXT", Short: "Take a lock away from its holder", Args: oneArg("name"),
 		Example: `  interlock locks release nightly --reason "the host is gone, ticket 42"
   interlock locks release nightly --reason "host is gone" --owner host:31540/HEXE --yes     from a script`,
-		Long: `It shows who holds the lock, since when and with which token, and asks on a terminal;
-elsewhere it needs --yes. It is recorded who did it and why. The next holder has a
-higher token.
+		Long: `On a terminal it shows the holder, since when and with which token, and asks.
+Elsewhere it requires --yes. It records the author and the reason. The next holder
+has a higher token.
 
-It cannot stop the holder's work: make sure that it does not run any more. What it
-still writes only a guard refuses, once the next holder has entered.
+It cannot stop the holder's work: make sure that the holder no longer runs. Only a
+guard rejects its later writes, after the next holder has entered.
 
-Exit codes: 0 released, 1 nobody holds it or the answer was no, 75 another holds it
-than was shown or named.`,
+Exit codes: 0 released, 1 nobody holds it or the answer was no, 75 the holder is not
+the one shown or named.`,
 		ValidArgsFunction: a.completeName,
 		RunE: func(c *cobra.Command, args []string) error {
 			f.name = args[0]
@@ -44,9 +44,9 @@ than was shown or named.`,
 			return f.run(c.Context())
 		},
 	}
-	c.Flags().StringVar(&f.reason, "reason", "", "why, for those who come after")
-	c.Flags().StringVar(&f.by, "by", whoami(), "who does it")
-	c.Flags().StringVar(&f.owner, "owner", "", "only if this one holds it, as locks show names it")
+	c.Flags().StringVar(&f.reason, "reason", "", "reason, for the audit log")
+	c.Flags().StringVar(&f.by, "by", whoami(), "author, for the audit log")
+	c.Flags().StringVar(&f.owner, "owner", "", "release only if this owner holds it, as locks show prints it")
 	c.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
 	return c
 }

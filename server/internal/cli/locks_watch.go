@@ -32,8 +32,8 @@ func (a *app) watchCommand() *cobra.Command {
 		Example: `  interlock locks watch
   interlock locks watch account/
   interlock locks watch -o json                  one line of JSON each`,
-		Long: `It begins with what is held or awaited. States that last are all shown; a lock that
-is given up and taken again at once may be shown only with its new holder. It
+		Long: `It first prints the locks that are held or awaited. It can miss a state that is over
+at once: a lock that is released and taken again may appear only with its new holder. It
 survives interruptions of the backend and says so; a signal ends it, with 0.`,
 		ValidArgsFunction: a.completeName,
 		RunE: func(c *cobra.Command, args []string) error {

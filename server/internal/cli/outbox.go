@@ -27,8 +27,8 @@ func (m *mailbox) flags(c *cobra.Command) {
 
 // answerable adds the flags that say who does it and why.
 func (m *mailbox) answerable(c *cobra.Command) {
-	c.Flags().StringVar(&m.reason, "reason", "", "why, for those who come after")
-	c.Flags().StringVar(&m.by, "by", whoami(), "who does it")
+	c.Flags().StringVar(&m.reason, "reason", "", "reason, for the audit log")
+	c.Flags().StringVar(&m.by, "by", whoami(), "author, for the audit log")
 }
 
 // do runs something in one transaction on the outbox, within --timeout.
@@ -63,7 +63,7 @@ func refusedLetter(err error) error {
 func (a *app) outboxCommand() *cobra.Command {
 	m := &mailbox{app: a}
 	c := &cobra.Command{
-		Use: "outbox", Short: "See what an outbox has not delivered, and help it along",
+		Use: "outbox", Short: "Show and repair what an outbox has not delivered",
 		Example: `  interlock outbox status --backend postgres://localhost/shop
   interlock outbox retry 0f8e… --backend postgres://localhost/shop
   interlock outbox replay --topic orders --reason "the receiver is fixed" --backend postgres://localhost/shop`,
@@ -96,12 +96,12 @@ func (m *mailbox) statusCommand() *cobra.Command {
 func (m *mailbox) replayAllCommand() *cobra.Command {
 	var q outbox.LetterQuery
 	c := &cobra.Command{
-		Use: "replay --reason TEXT", Short: "Put all dead letters back, or those of a topic or key", Args: noArgs,
+		Use: "replay --reason TEXT", Short: "Replay all dead letters, or those of a topic or key", Args: noArgs,
 		Example: `  interlock outbox replay --topic orders --reason "the receiver is fixed" --backend postgres://localhost/shop
   interlock outbox replay --topic orders --key order/42 --reason "order 42 exists now"`,
-		Long: `They are delivered with the ids that they had, in the order in which they were added,
-before what waits behind them. What was delivered meanwhile came before them.
-At most a thousand are put back by one call; it says if there are more.`,
+		Long: `They are delivered with their ids, in the order in which they were added, before the
+messages that follow them. Messages delivered in the meantime came before them. One
+call puts back at most a thousand, and prints whether there are more.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkReason(m.reason); err != nil {
 				return err
@@ -134,7 +134,7 @@ At most a thousand are put back by one call; it says if there are more.`,
 
 func (m *mailbox) retryCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "retry ID", Short: "Try the message that its key waits for at once", Args: oneArg("message id"), ValidArgsFunction: m.completeWaiting(),
+		Use: "retry ID", Short: "Retry at once the message that blocks its key", Args: oneArg("message id"), ValidArgsFunction: m.completeWaiting(),
 		Example: `  interlock outbox retry 0f8e… --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {

@@ -16,12 +16,13 @@ func (m *mailbox) slicesCommand() *cobra.Command {
 		Use: "slices", Short: "Show or change the number of slices", Args: noArgs,
 		Example: `  interlock outbox slices --backend postgres://localhost/shop
   interlock outbox slices --set 16 --reason "more relays" --backend postgres://localhost/shop`,
-		Long: `Shows over how many slices the keys are spread: so many relays can share the work.
+		Long: `Shows the number of slices over which keys are spread. At most that many relays share
+the work.
 
 --set changes it while services run. It waits for transactions that have added
-messages, moves what is undelivered, and relays wait meanwhile. Relays of all slices
-(RunAll) go on by themselves; those of a group of claim/partition need its Resize to the
-new number; services that name the former number are refused. If the command fails or
+messages, then moves undelivered messages; relays wait in the meantime. Relays of all
+slices (RunAll) resume by themselves; those of a group of claim/partition need its
+Resize to the new number. Services that name the old number are refused. If the command fails or
 is interrupted, relays may wait until it is repeated. On PostgreSQL it needs the rights
 of the tables' owner.`,
 		RunE: func(c *cobra.Command, _ []string) error {

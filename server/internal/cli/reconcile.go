@@ -16,7 +16,7 @@ import (
 func (l *ledger) reconcileCommand(protocol, what, how string) *cobra.Command {
 	var since, wait time.Duration
 	c := &cobra.Command{
-		Use: "reconcile", Short: "Have participants asked about what has ended", Args: noArgs,
+		Use: "reconcile", Short: "Compare the journal with its participants", Args: noArgs,
 		Example: `  interlock ` + protocol + ` reconcile --since 24h
   interlock ` + protocol + ` reconcile --since 24h --wait 1h -o json`,
 		Long: `Asks the services of the journal to reconcile ` + what + ` that ended within --since:

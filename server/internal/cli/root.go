@@ -68,7 +68,7 @@ func (a *app) root() *cobra.Command {
 		Short: "Distributed locks with fencing tokens, and guards that reject stale writes",
 		Example: `  interlock dev                                  a lock service on this machine
   interlock lock nightly -- ./backup.sh          run a command under a lock
-  interlock locks show nightly                   who holds it, who waits`,
+  interlock locks show nightly                   shows its holder and waiters`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -93,8 +93,8 @@ func (a *app) globals(root *cobra.Command) {
 	f := root.PersistentFlags()
 	f.StringVar(&a.backend, "backend", "", "`URL`: etcd://host:port[,host:port…], redis://host:port, postgres://host/database, mysql://host/database, "+
 		"zookeeper://host:port[,host:port…]/root or kube://namespace (INTERLOCK_BACKEND; default: what interlock dev started)")
-	f.StringVar(&a.prefix, "prefix", "", "in front of every key, to share a backend (INTERLOCK_PREFIX)")
-	f.StringVarP(&a.output, "output", "o", "text", "text or json")
+	f.StringVar(&a.prefix, "prefix", "", "prefix of every key, to share a backend (INTERLOCK_PREFIX)")
+	f.StringVarP(&a.output, "output", "o", "text", "output format: text or json")
 	f.DurationVar(&a.timeout, "timeout", 5*time.Second, "how long to try to reach the backend")
 	completes(root, "output", "text", "json")
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error { return a.checkGlobals(c) }

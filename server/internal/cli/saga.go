@@ -24,8 +24,8 @@ type ledger struct {
 
 // answerable adds the flags that say who does it and why.
 func (l *ledger) answerable(c *cobra.Command) {
-	c.Flags().StringVar(&l.reason, "reason", "", "why, for those who come after")
-	c.Flags().StringVar(&l.by, "by", whoami(), "who does it")
+	c.Flags().StringVar(&l.reason, "reason", "", "reason, for the audit log")
+	c.Flags().StringVar(&l.by, "by", whoami(), "author, for the audit log")
 }
 
 // do runs something on the journal that is there, within --timeout if bounded.
@@ -90,7 +90,7 @@ func (l *ledger) refused(t backend.Target, err error) error {
 func (a *app) sagaCommand() *cobra.Command {
 	l := &ledger{app: a}
 	c := &cobra.Command{
-		Use: "saga", Short: "See sagas, start them, and help those that are stuck",
+		Use: "saga", Short: "Show, start and repair sagas",
 		Example: `  interlock saga ls --state DEAD_LETTER
   interlock saga show order/42
   interlock saga retry order/42 --reason "the bank is back"`,
@@ -109,7 +109,7 @@ func (a *app) sagaCommand() *cobra.Command {
 func (a *app) deadSagasCommand() *cobra.Command {
 	l := &ledger{app: a}
 	c := &cobra.Command{
-		Use: "sagas", Short: "List sagas that could not be undone wholly", Args: noArgs,
+		Use: "sagas", Short: "List sagas whose undo was given up", Args: noArgs,
 		Example: `  interlock dlq sagas
   interlock saga retry order/42 --reason "the bank is back"    or skip, or resolve`,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -16,12 +16,12 @@ import (
 func (l *ledger) sagaExportCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
-		Use: "export [ID…]", Short: "Write transactions as lines of JSON whose sums show a change",
+		Use: "export [ID…]", Short: "Export transactions as JSON lines with checksums",
 		Example: `  interlock saga export > journal.jsonl
   interlock saga export order/42 --to order-42.jsonl`,
 		Long: `Writes these transactions, or all of the journal, of every protocol, one record a line,
-in the order of ids. Each carries a sum over itself and all before it in its transaction;
-keep the last line elsewhere to be sure that nothing was taken away.`,
+in the order of ids. Each line has a checksum over itself and all lines before it. To
+detect a truncated file, keep its last line elsewhere.`,
 		RunE: func(c *cobra.Command, ids []string) error {
 			if file == "" {
 				return l.export(c.Context(), l.app.out, ids)
@@ -88,11 +88,12 @@ func everyID(ctx context.Context, j *journal.Journal) (ids []string, err error) 
 
 func (l *ledger) sagaVerifyCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "verify FILE", Short: "Check that an export is as it was written", Args: oneArg("file"),
+		Use: "verify FILE", Short: "Verify that an export is unchanged", Args: oneArg("file"),
 		Example: `  interlock saga verify journal.jsonl
   interlock saga export | interlock saga verify -`,
-		Long: `Checks the sum of every line, and that the last one is there. A file whose lines were all
-written again shows no change: compare its last line with the one that you kept elsewhere.`,
+		Long: `Checks the checksum of every line, and that the last line is present. It cannot detect
+a file whose lines were all rewritten: compare its last line with the one that you
+kept elsewhere.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			in := l.app.in
 			if args[0] != "-" {

@@ -15,12 +15,13 @@ func (l *ledger) sagaForgetCommand() *cobra.Command {
 	var before time.Duration
 	var batch int
 	c := &cobra.Command{
-		Use: "forget --before DURATION --reason TEXT", Short: "Remove transactions that ended long ago",
+		Use: "forget --before DURATION --reason TEXT", Short: "Delete transactions that ended long ago",
 		Example: `  interlock saga forget --before 720h --reason "the disk is full"`,
-		Long: `Removes the transactions of every protocol that ended longer than --before ago. What has
-not ended is never removed. A coordinator does this by itself; see --keep of coordinate.
-An id that was removed can be begun again: keep transactions for longer than any
-client repeats its requests, and for longer than twopc.Options.Retention (7 days).`,
+		Long: `Deletes the transactions of every protocol that ended longer than --before ago, never
+unfinished ones. A coordinator does this by itself; see --keep of coordinate.
+
+A deleted id can be used again. Keep transactions for longer than any client repeats
+its requests, and for longer than twopc.Options.Retention (7 days).`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if before <= 0 || batch < 1 {
@@ -42,8 +43,8 @@ client repeats its requests, and for longer than twopc.Options.Retention (7 days
 			})
 		},
 	}
-	c.Flags().DurationVar(&before, "before", 0, "how long ago they ended at least")
-	c.Flags().IntVar(&batch, "batch", 500, "transactions that one request removes")
+	c.Flags().DurationVar(&before, "before", 0, "minimum age since their end")
+	c.Flags().IntVar(&batch, "batch", 500, "transactions that one request deletes")
 	l.answerable(c)
 	return c
 }

@@ -17,18 +17,18 @@ import (
 func (l *ledger) sagaOperations() []*cobra.Command {
 	o := saga.NewOperator
 	return []*cobra.Command{l.sagaRetryCommand(), l.sagaSettleCommand(),
-		l.operate(sagas, operation{use: "skip ID STEP", short: "Go on without a step, or without its undo", done: "skipped",
+		l.operate(sagas, operation{use: "skip ID STEP", short: "Continue without a step or its undo", done: "skipped",
 			example: `skip order/42 mail --reason "the customer was called"`, do: stepwise(o, (*saga.Operator).Skip),
-			long: `Goes on without an undo, whether it was given up or is tried still: you have taken care
-of what the step did. Behind the pivot it goes on without the step.`}),
-		l.operate(sagas, operation{use: "resolve ID", short: "Close a dead letter: what is left of it was taken care of", done: "resolved",
+			long: `Continues without an undo, whether it was given up or is still retried: you have undone
+the step by hand. After the pivot it continues without the step.`}),
+		l.operate(sagas, operation{use: "resolve ID", short: "Close a dead letter that was repaired by hand", done: "resolved",
 			example: `resolve order/42 --reason "refunded by hand, ticket 7"`, do: whole(o, (*saga.Operator).Resolve)}),
-		l.operate(sagas, operation{use: "abort ID", short: "Have a saga undone that has not called its pivot", done: "aborted",
+		l.operate(sagas, operation{use: "abort ID", short: "Undo a saga that has not called its pivot", done: "aborted",
 			example: `abort order/42 --reason "the customer has cancelled"`, do: whole(o, (*saga.Operator).Abort),
-			long: `Decides that the saga is undone: what it has done, and what may have happened of what
-is under way. The service that serves its shard undoes it; what that cannot undo, since
-it does not know the saga's type any more, can be skipped.`}),
-		l.operate(sagas, operation{use: "now ID", short: "End what a saga waits for", done: "hurried",
+			long: `Decides to undo the saga: all steps that were done, and those that may have been done.
+The service that serves the shard undoes them. If no service knows the saga's type any
+more, skip the steps.`}),
+		l.operate(sagas, operation{use: "now ID", short: "Skip the current wait of a saga", done: "hurried",
 			example: `now order/42 --reason "the customer does not want to wait"`, do: whole(o, (*saga.Operator).Now)}),
 	}
 }
@@ -36,21 +36,21 @@ it does not know the saga's type any more, can be skipped.`}),
 func (l *ledger) sagaRetryCommand() *cobra.Command {
 	var input string
 	var edited json.RawMessage
-	c := l.operate(sagas, operation{use: "retry ID [STEP]", short: "Try again what was given up, or waits", done: "retried",
+	c := l.operate(sagas, operation{use: "retry ID [STEP]", short: "Retry failed undos, or steps that wait", done: "retried",
 		example: `retry order/42 --reason "the bank is back"
   interlock saga retry order/42 charge --input '{"account":"7"}' --reason "the account was misspelled"`,
-		long: `Calls undos that were given up again, that of STEP or all. Without STEP, and if
-no undo was given up, it calls each step that waits for its next attempt now; attempts
-are counted from one again. --input is what the step or its undo is called with from
-then on: possible for undos, and behind the pivot. A target may refuse another input
-under a key that it has seen.`,
+		long: `Calls again the undos that were given up: that of STEP, or all. Without STEP, and if no
+undo was given up, it calls at once each step that waits for its next attempt. Attempts
+are counted from one again. --input replaces the input of the step or its undo; it is
+possible for undos, and after the pivot. A target may refuse a different input under a
+key that it has seen.`,
 		do: func(ctx context.Context, j *journal.Journal, id, step string, by coordinator.By) error {
 			if edited == nil {
 				return saga.NewOperator(j).Retry(ctx, id, step, by)
 			}
 			return saga.NewOperator(j).Edit(ctx, id, step, edited, by)
 		}})
-	c.Flags().StringVar(&input, "input", "", "what STEP is called with from now on, `JSON`")
+	c.Flags().StringVar(&input, "input", "", "new input of STEP, `JSON`")
 	c.PreRunE = func(c *cobra.Command, _ []string) error {
 		if c.Flags().Changed("input") {
 			if edited = json.RawMessage(input); !json.Valid(edited) {
@@ -65,13 +65,12 @@ under a key that it has seen.`,
 func (l *ledger) sagaStartCommand() *cobra.Command {
 	var input string
 	c := &cobra.Command{
-		Use: "start ID TYPE --input JSON", Short: "Start a saga of a definition that a service knows",
+		Use: "start ID TYPE --input JSON", Short: "Start a saga that a service defines",
 		Example: `  interlock saga start order/42 order --input '{"item":"book"}'
   interlock saga start order/42 order --input - < order.json`,
-		Long: `Writes its beginning into the journal; the service that serves its shard goes on with
-it. TYPE has to be one that the service defines: another one is begun all the same, and
-stays until a service is started that defines it. Starting it again with the same input changes nothing. The definition's own
-timeout does not bound it.`,
+		Long: `Writes the begin record into the journal. The service that serves the shard runs the
+saga. If no service defines TYPE, the saga waits until one does. Starting it again
+with the same input changes nothing. The definition's own timeout does not apply.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usage("%s wants an id and a type, %d were given", c.CommandPath(), len(args))
@@ -94,7 +93,7 @@ timeout does not bound it.`,
 			return l.done("started", args[0])
 		},
 	}
-	c.Flags().StringVar(&input, "input", "null", "its input, `JSON`; - reads it from the standard input")
+	c.Flags().StringVar(&input, "input", "null", "input of the saga, `JSON`; - reads it from the standard input")
 	return c
 }
 

@@ -15,12 +15,12 @@ func (l *ledger) sagaSettleCommand() *cobra.Command {
 	var isDone, notDone bool
 	var output string
 	c := &cobra.Command{
-		Use: "settle ID STEP --done|--not-done --reason TEXT", Short: "Record the outcome of a step that does not answer",
+		Use: "settle ID STEP --done|--not-done --reason TEXT", Short: "Record the outcome of an in-doubt step",
 		Example: `  interlock saga settle order/42 charge --done --output '{"receipt":7}' --reason "it is on the statement"
   interlock saga settle order/42 charge --not-done --reason "the bank has closed, and never got it"`,
-		Long: `For a step, most of all a pivot, whose target is gone: only a person who looks can know
-its outcome. --done goes on behind it, with --output as what it would have
-answered; --not-done has the saga undone, and means that the call will never arrive.`,
+		Long: `If the target of a step is gone, above all of a pivot, only a person can find out the
+outcome. --done continues after the step, with --output as its answer. --not-done
+undoes the saga, and asserts that the call will never arrive.`,
 		Args: stepArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if isDone == notDone {
@@ -40,9 +40,9 @@ answered; --not-done has the saga undone, and means that the call will never arr
 			})
 		},
 	}
-	c.Flags().BoolVar(&isDone, "done", false, "it has happened")
-	c.Flags().BoolVar(&notDone, "not-done", false, "it has not, and never will")
-	c.Flags().StringVar(&output, "output", "", "what it has answered, `JSON`")
+	c.Flags().BoolVar(&isDone, "done", false, "the step took effect")
+	c.Flags().BoolVar(&notDone, "not-done", false, "the step did not take effect, and never will")
+	c.Flags().StringVar(&output, "output", "", "answer of the step, `JSON`")
 	l.answerable(c)
 	return c
 }

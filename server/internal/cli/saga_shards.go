@@ -16,13 +16,13 @@ func (l *ledger) sagaShardsCommand() *cobra.Command {
 		Use: "shards", Short: "Show or change the number of shards",
 		Example: `  interlock saga shards
   interlock saga shards --set 128 --reason "more services"`,
-		Long: `Shows over how many shards the journal's transactions are spread. All who use it must
-have that number.
+		Long: `Shows the number of shards of the journal. All processes that use the journal must have
+that number.
 
 --set changes it, and records who did it and why. Stop all services that use the journal
 before, and start them with the new --shards afterwards: a service that still runs with the
-old number is refused. If the command fails, repeat it: until it succeeds the journal is
-refused to everybody.`,
+old number is refused. If the command fails, repeat it: until it succeeds, no process
+can use the journal.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			changes := c.Flags().Changed("set")

@@ -102,7 +102,7 @@ func isOf(h driver.Head, protocol string) (kind string, err error) {
 func (l *ledger) sagaShowCommand() *cobra.Command {
 	var at int64
 	c := &cobra.Command{
-		Use: "show ID", Short: "Show a saga's steps, and what happened to it record by record", Args: oneArg("saga"),
+		Use: "show ID", Short: "Show a saga's steps and its records", Args: oneArg("saga"),
 		Example: `  interlock saga show order/42
   interlock saga show order/42 --at 3          as it stood after its third record
   interlock saga show order/42 -o json`,
@@ -124,7 +124,7 @@ func (l *ledger) sagaShowCommand() *cobra.Command {
 			return l.printSaga(told)
 		},
 	}
-	c.Flags().Int64Var(&at, "at", 0, "as it stood after this many `records`")
+	c.Flags().Int64Var(&at, "at", 0, "the state after this many `records`")
 	return c
 }
 

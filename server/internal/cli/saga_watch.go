@@ -13,11 +13,11 @@ import (
 func (l *ledger) sagaWatchCommand() *cobra.Command {
 	var poll time.Duration
 	c := &cobra.Command{
-		Use: "watch ID", Short: "Print what happens to a saga until it has ended", Args: oneArg("saga"),
+		Use: "watch ID", Short: "Print the records of a saga until it ends", Args: oneArg("saga"),
 		Example: `  interlock saga watch order/42
   interlock saga watch order/42 -o json        one line for each record`,
-		Long: `Prints each record of the saga, those that are there first. It ends when the saga
-does, with exit code 0 if it has succeeded and 1 if not; a dead letter ends it too.`,
+		Long: `Prints each record of the saga, existing records first. It ends when the saga ends or
+becomes a dead letter. The exit code is 0 if the saga succeeded, else 1.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if poll <= 0 {
 				return usage("--every must be longer than nothing, not %v", poll)
@@ -25,7 +25,7 @@ does, with exit code 0 if it has succeeded and 1 if not; a dead letter ends it t
 			return l.watchSaga(c.Context(), args[0], poll)
 		},
 	}
-	c.Flags().DurationVar(&poll, "every", 500*time.Millisecond, "how often to look")
+	c.Flags().DurationVar(&poll, "every", 500*time.Millisecond, "polling interval")
 	return c
 }
 

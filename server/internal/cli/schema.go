@@ -48,7 +48,7 @@ func (a *app) schemaCommand() *cobra.Command {
 		names = append(names, p.name)
 	}
 	c := &cobra.Command{
-		Use: "schema postgres|mysql", Short: "Print the tables, and the rights that a service needs", Args: oneArg("database: postgres or mysql"),
+		Use: "schema postgres|mysql", Short: "Print the SQL of all tables, and the least rights", Args: oneArg("database: postgres or mysql"),
 		ValidArgs: []string{"postgres", "mysql"},
 		Example: `  interlock schema postgres --grant-to app | psql bank
   interlock schema mysql --only fence,outbox
@@ -68,7 +68,7 @@ Parts: ` + strings.Join(names, ", ") + `.`,
 		},
 	}
 	c.Flags().StringSliceVar(&only, "only", nil, "only these parts, separated by commas")
-	c.Flags().StringVar(&grant, "grant-to", "", "print also the least rights for this `role`")
+	c.Flags().StringVar(&grant, "grant-to", "", "also print the least rights for this `role`")
 	completes(c, "only", names...)
 	return c
 }

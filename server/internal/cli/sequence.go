@@ -23,7 +23,7 @@ type ordering struct {
 func (a *app) sequenceCommand() *cobra.Command {
 	o := &ordering{app: a}
 	c := &cobra.Command{
-		Use: "sequence", Short: "See holes and dead letters of ordered streams",
+		Use: "sequence", Short: "Show holes and dead letters of ordered streams",
 		Example: `  interlock sequence holes orders --backend postgres://localhost/shop
   interlock sequence write-off orders order/42 0:7-9 --backend postgres://localhost/shop
   interlock sequence letters orders --backend postgres://localhost/shop
@@ -67,7 +67,7 @@ type holeView struct {
 func (o *ordering) holesCommand() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
-		Use: "holes STREAM", Short: "List events that were passed over", Args: oneArg("stream"),
+		Use: "holes STREAM", Short: "List skipped events", Args: oneArg("stream"),
 		Example: `  interlock sequence holes orders --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if limit < 1 {
@@ -87,13 +87,13 @@ func (o *ordering) holesCommand() *cobra.Command {
 			return o.app.printRows(views, rows, "there are no open holes in "+args[0])
 		},
 	}
-	c.Flags().IntVar(&limit, "limit", 100, "how many at most")
+	c.Flags().IntVar(&limit, "limit", 100, "show at most this many")
 	return c
 }
 
 func (o *ordering) writeOffCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "write-off STREAM KEY EPOCH:FROM-TO", Short: "Close a hole whose events will never come",
+		Use: "write-off STREAM KEY EPOCH:FROM-TO", Short: "Close a hole whose events will never arrive",
 		Example: `  interlock sequence write-off orders order/42 0:7-9 --backend postgres://localhost/shop`,
 		Args:    threeArgs("a stream, a key and a hole"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -125,10 +125,10 @@ type eventView struct {
 func (o *ordering) lettersCommand() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
-		Use: "letters STREAM", Short: "List events that their handler refused", Args: oneArg("stream"),
+		Use: "letters STREAM", Short: "List events that the handler refused", Args: oneArg("stream"),
 		Example: `  interlock sequence letters orders --backend postgres://localhost/shop -o json`,
 		Long: `Lists the dead letters of a stream, the oldest first; with -o json also the payloads.
-sequence.Replay hands one to a handler, in the program that has the handler.`,
+To replay one, call sequence.Replay in the program that has the handler.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if limit < 1 {
 				return usage("--limit must be above zero, not %d", limit)
@@ -147,7 +147,7 @@ sequence.Replay hands one to a handler, in the program that has the handler.`,
 			return o.app.printRows(views, rows, "there are no dead letters in "+args[0])
 		},
 	}
-	c.Flags().IntVar(&limit, "limit", 100, "how many at most")
+	c.Flags().IntVar(&limit, "limit", 100, "show at most this many")
 	return c
 }
 

@@ -13,7 +13,7 @@ import (
 func (a *app) tccCommand() *cobra.Command {
 	l := &ledger{app: a}
 	c := &cobra.Command{
-		Use: "tcc", Short: "See TCC transactions, and help those that are stuck",
+		Use: "tcc", Short: "Show and repair TCC transactions",
 		Example: `  interlock tcc ls --state DEAD_LETTER
   interlock tcc retry trip/1 --reason "the airline is back"`,
 		Args: isGroup,
@@ -22,11 +22,11 @@ func (a *app) tccCommand() *cobra.Command {
 	l.add(c)
 	o := tcc.NewOperator
 	c.AddCommand(l.lsCommand(bookings), l.bookingShowCommand(),
-		l.operate(bookings, operation{use: "retry ID [BRANCH]", short: "Call a branch, or all that were given up or wait, again", done: "retried",
+		l.operate(bookings, operation{use: "retry ID [BRANCH]", short: "Retry a branch, or all that failed or wait", done: "retried",
 			example: `retry trip/1 flight --reason "the airline is back"`, do: stepwise(o, (*tcc.Operator).Retry)}),
-		l.operate(bookings, operation{use: "skip ID BRANCH", short: "Go on without a branch: you have settled it by hand", done: "skipped",
+		l.operate(bookings, operation{use: "skip ID BRANCH", short: "Continue without a branch that was settled by hand", done: "skipped",
 			example: `skip trip/1 flight --reason "booked by telephone"`, do: stepwise(o, (*tcc.Operator).Skip)}),
-		l.operate(bookings, operation{use: "resolve ID", short: "Close a dead letter as it is", done: "resolved",
+		l.operate(bookings, operation{use: "resolve ID", short: "Close a dead letter that was repaired by hand", done: "resolved",
 			example: `resolve trip/1 --reason "refunded, ticket 8"`, do: whole(o, (*tcc.Operator).Resolve)}),
 		l.reconcileCommand("tcc", "the transactions", "the last call of each branch is made again under its key, which changes nothing where it was made."))
 	l.completeIDs(c, "tcc")
@@ -35,7 +35,7 @@ func (a *app) tccCommand() *cobra.Command {
 
 func (l *ledger) bookingShowCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Show what was decided, and what each branch has answered", Args: oneArg("transaction"),
+		Use: "show ID", Short: "Show the decision and the answer of each branch", Args: oneArg("transaction"),
 		Example: `  interlock tcc show trip/1
   interlock tcc show trip/1 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -13,7 +13,7 @@ import (
 
 func (a *app) tokensCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "tokens", Short: "Repair where tokens start, or move them here",
+		Use: "tokens", Short: "Repair the base of tokens, or move it here",
 		Example: `  interlock tokens repair --reason "a host was dated 2031"
   interlock tokens move --from redis://old:6379 --backend etcd://new:2379`,
 		Args: isGroup,
@@ -26,13 +26,13 @@ func (a *app) tokensCommand() *cobra.Command {
 func (a *app) repairCommand() *cobra.Command {
 	var reason, by string
 	c := &cobra.Command{
-		Use: "repair --reason TEXT", Short: "Lower a base of tokens that no guard accepts", Args: noArgs,
+		Use: "repair --reason TEXT", Short: "Lower an implausible base of tokens", Args: noArgs,
 		Example: `  interlock tokens repair --reason "a host was dated 2031"`,
-		Long: `If the tokens of a namespace are more than a day beyond the clock, guards refuse them
+		Long: `If the tokens of a namespace are more than a day ahead of the clock, guards refuse them
 and drivers do not open. This command sets the base to the clock, if it is implausible,
 and records who did it and why. Stop the process with the wrong clock first.
 
-Tokens fall by this. For each guard that accepted one of the high tokens, run
+New tokens are lower. For each guard that accepted one of the high tokens, run
 "interlock guard rebase".`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkReason(reason); err != nil {
@@ -116,7 +116,7 @@ but for one grant of a lock of its own.`,
 			}{last}, line("tokens start above %v now\n", last))
 		},
 	}
-	c.Flags().StringVar(&from, "from", "", "the backend that is left, a `URL`")
+	c.Flags().StringVar(&from, "from", "", "`URL` of the old backend")
 	return c
 }
 

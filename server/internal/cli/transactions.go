@@ -114,7 +114,7 @@ func (f *listing) flags(c *cobra.Command, p protocol) {
 	}
 	c.Flags().StringSliceVar(&f.states, "state", nil, "only those in one of these states: "+strings.Join(all, ", "))
 	c.Flags().StringVar(&f.Type, "type", "", "only those of this type")
-	c.Flags().BoolVar(&f.Unfinished, "unfinished", p.unfinished, "without those that have ended; dead letters have not")
+	c.Flags().BoolVar(&f.Unfinished, "unfinished", p.unfinished, "only unfinished ones; dead letters are unfinished")
 	c.Flags().StringVar(&f.After, "after", "", "only those with ids after this `id`")
 	c.Flags().IntVar(&f.limit, "limit", 100, "show at most this many")
 	completes(c, "state", all...)

@@ -23,23 +23,23 @@ type xa struct {
 func (a *app) xaCommand() *cobra.Command {
 	x := &xa{ledger: ledger{app: a}}
 	c := &cobra.Command{
-		Use: "xa", Short: "See what two-phase commits have in doubt, and decide where nobody can",
+		Use: "xa", Short: "Show and repair two-phase commits",
 		Example: `  interlock xa ls --participant north=postgres://n/bank --participant south=mysql://s/bank
   interlock xa show transfer/42
   interlock xa retry transfer/42 --reason "the client library has a fix"
   interlock xa resolve transfer/42 --reason "south was put right by hand, ticket 7"`,
-		Long: `The journal is in the backend. A participant is named as its coordinators name it:
---participant NAME=URL, where the URL is that of a database, of etcd for a shard, or
-http:// of a service. --namespace is what the coordinators gave the databases. Without
-participants only the journal is looked at.`,
+		Long: `The journal is in the backend. Name each participant as its coordinators do:
+--participant NAME=URL, with the URL of a database, of etcd for a shard, or http:// of
+a service. --namespace is the coordinators' namespace in the databases. Without
+participants, only the journal is read.`,
 		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	x.add(c)
 	c.PersistentFlags().StringArrayVar(&x.participants, "participant", nil, "`NAME=URL` of a participant")
-	c.PersistentFlags().StringVar(&x.namespace, "namespace", "interlock", "of the coordinators' branches in databases, or a shard's prefix")
+	c.PersistentFlags().StringVar(&x.namespace, "namespace", "interlock", "namespace of the branches in databases, or a shard's prefix")
 	c.AddCommand(x.lsCommand(), x.showCommand(), x.resolveCommand(),
-		x.operate(commits, operation{use: "retry ID", short: "Resume a transaction whose owners crashed too often", done: "retried",
+		x.operate(commits, operation{use: "retry ID", short: "Resume a transaction that is halted after crashes", done: "retried",
 			example: `retry transfer/42 --reason "the client library has a fix"`, do: whole(twopc.NewOperator, (*twopc.Operator).Retry)}))
 	x.completeIDs(c, "2pc")
 	return c

@@ -25,7 +25,7 @@ type doubtView struct {
 func (x *xa) lsCommand() *cobra.Command {
 	var f listing
 	c := &cobra.Command{
-		Use: "ls", Short: "List branches in doubt, and transactions", Args: noArgs,
+		Use: "ls", Short: "List branches in doubt and transactions", Args: noArgs,
 		Example: `  interlock xa ls --participant north=postgres://n/bank --participant south=mysql://s/bank
   interlock xa ls -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -13,15 +13,16 @@ import (
 func (x *xa) resolveCommand() *cobra.Command {
 	var decision string
 	c := &cobra.Command{
-		Use: "resolve ID --reason TEXT", Short: "Resolve a heuristic outcome, or decide what nobody has decided", Args: oneArg("transaction"),
+		Use: "resolve ID --reason TEXT", Short: "Resolve a heuristic outcome, or decide by hand", Args: oneArg("transaction"),
 		Example: `  interlock xa resolve transfer/42 --reason "south was put right by hand, ticket 7"
   interlock xa resolve 1x7k… --decide abort --reason "its coordinator is gone for good" --participant north=postgres://n/bank`,
-		Long: `Without --decide it ends a HEURISTIC transaction: a branch was finished otherwise than
-decided, and you have put that right. With --decide commit or abort it decides for a
-branch in doubt of which the journal knows nothing, and which is too old to be presumed
-aborted; the ID is then the one that "xa ls" shows as in doubt. It never overrules a
-decision. A decision to commit covers the branches that are in doubt now: name all
-participants, and make sure that none is missing.`,
+		Long: `Without --decide it ends a HEURISTIC transaction: a branch ended differently from the
+decision, and you have corrected that by hand.
+
+With --decide commit or abort it decides for a branch in doubt that the journal does not
+know, and that is too old for presumed abort. ID is then the one that "xa ls" shows as in
+doubt. It never overrules a decision. A decision to commit covers the branches that are
+in doubt now: name all participants, and make sure that none is missing.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkReason(x.reason); err != nil {
 				return err

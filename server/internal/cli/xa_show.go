@@ -36,7 +36,7 @@ func (b xaBranchView) state() string {
 
 func (x *xa) showCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Show what was decided of a transaction, and who has done it", Args: oneArg("transaction"),
+		Use: "show ID", Short: "Show the decision and which participants applied it", Args: oneArg("transaction"),
 		Example: `  interlock xa show transfer/42
   interlock xa show transfer/42 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
