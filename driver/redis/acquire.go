@@ -17,6 +17,8 @@ const (
 	together = "together"
 )
 
+var aliveForText = milliseconds(aliveFor)
+
 // Acquire waits until r.Owner holds r.Name; see driver.Fenced.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	k, err := d.layout.keys(r.Name, r.Owner)
@@ -88,9 +90,11 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 
 // contention makes the arguments of one contending request.
 func (d *Driver) contention(mode string, chunk ...*waiter) batch {
-	b := batch{args: []string{mode, milliseconds(aliveFor), d.pushes.channel}}
+	b := batch{keys: make([]string, 0, 7*len(chunk)), args: make([]string, 0, 3+2*len(chunk))}
+	b.args = append(b.args, mode, aliveForText, d.pushes.channel)
 	for _, w := range chunk {
-		b.keys = append(b.keys, w.keys.all()...)
+		k := w.keys
+		b.keys = append(b.keys, k.lock, k.hold, k.queue, k.wait, k.counter, k.names, k.ends)
 		b.args = append(b.args, w.request.Owner, milliseconds(w.request.Lease(d.ttl)))
 	}
 	return b

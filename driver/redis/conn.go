@@ -48,11 +48,19 @@ type request struct {
 	passing         bool     // what it writes need not be confirmed
 }
 
-func (r request) asking() []string {
-	if r.owner == "" {
-		return r.owners
+// askers is how many owners ask.
+func (r request) askers() int {
+	if r.owner != "" {
+		return 1
 	}
-	return []string{r.owner}
+	return len(r.owners)
+}
+
+func (r request) asker(i int) string {
+	if r.owner != "" {
+		return r.owner
+	}
+	return r.owners[i]
 }
 
 // undated hides a deadline from the client. With one in sight it may send
@@ -64,75 +72,96 @@ func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 // do runs send in a goroutine of its own and waits for it or ctx. After ctx is
 // done, send is about to end: it waits for nothing longer than the client dials.
 func do[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) (T, error) {
-	return start(ctx, c, r, send)()
+	return start(ctx, c, r, send).wait()
 }
 
-// start is do that waits when the returned function is called. The request has
-// its place in the order of its owner's when start returns.
-func start[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) (wait func() (T, error)) {
-	var zero T
+// pending is a request under way.
+type pending[T any] struct {
+	conn    *conn
+	request request
+	ctx     undated
+	send    func(context.Context) (T, error)
+	before  []<-chan struct{} // the ends of the owners' requests before
+	ended   chan struct{}     // closed when value and err are there
+	value   T
+	err     error
+}
+
+// start is do that does not wait. The request has its place in the order of its
+// owner's when start returns.
+func start[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) *pending[T] {
+	p := &pending[T]{conn: c, request: r, ctx: undated{ctx}, send: send}
 	if ctx.Err() != nil {
-		return func() (T, error) { return zero, unsent(r, context.Cause(ctx)) }
+		p.err = unsent(r, context.Cause(ctx))
+		return p
 	}
-	before, end, open := c.begin(r.asking())
-	if !open {
-		return func() (T, error) { return zero, closed(r) }
+	open := false
+	if p.before, p.ended, open = c.begin(r); !open {
+		p.err = closed(r)
+		return p
 	}
-	type answer struct {
-		value T
-		err   error
+	go p.run()
+	return p
+}
+
+// run sends when the requests before have ended, and ends after them in any case.
+func (p *pending[T]) run() {
+	if p.err = turn(p.ctx.Context, p.before); p.err == nil {
+		p.value, p.err = p.send(&p.ctx)
 	}
-	answers := make(chan answer, 1)
-	go func() {
-		defer end()
-		defer turn(context.Background(), before) // ended means that those before have, too
-		value, err := zero, turn(ctx, before)
-		if err == nil {
-			value, err = send(undated{ctx})
+	_ = turn(context.Background(), p.before)
+	p.conn.end(p.request, p.ended)
+}
+
+// wait waits for the answer, or until the context of the request ends.
+func (p *pending[T]) wait() (value T, err error) {
+	if p.ended == nil {
+		return value, p.err
+	}
+	ctx := p.ctx.Context
+	select {
+	case <-p.ended:
+		if ctx.Err() != nil && errors.Is(p.err, ctx.Err()) {
+			return value, uncertain(p.request, context.Cause(ctx))
 		}
-		answers <- answer{value, err}
-	}()
-	return func() (T, error) {
-		select {
-		case a := <-answers:
-			if ctx.Err() != nil && errors.Is(a.err, ctx.Err()) {
-				return zero, uncertain(r, context.Cause(ctx))
-			}
-			return a.value, failure(r, a.err)
-		case <-ctx.Done():
-			return zero, uncertain(r, context.Cause(ctx))
-		}
+		return p.value, failure(p.request, p.err)
+	case <-ctx.Done():
+		return value, uncertain(p.request, context.Cause(ctx))
 	}
 }
 
 // begin counts a request, unless the driver was closed. It gives the ends of the
-// owners' requests before this one, and what to call at the end of this one: a
+// owners' requests before this one, and that of this one, for end: a
 // release must not overtake the acquire request that was given up before it.
-func (c *conn) begin(owners []string) (before []<-chan struct{}, end func(), open bool) {
+func (c *conn) begin(r request) (before []<-chan struct{}, this chan struct{}, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, nil, false
 	}
 	c.running.Add(1)
-	this := make(chan struct{})
-	for _, owner := range owners {
+	this = make(chan struct{})
+	for i := range r.askers() {
+		owner := r.asker(i)
 		if last := c.last[owner]; last != nil {
 			before = append(before, last)
 		}
 		c.last[owner] = this
 	}
-	return before, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		close(this)
-		for _, owner := range owners {
-			if c.last[owner] == this {
-				delete(c.last, owner)
-			}
+	return before, this, true
+}
+
+// end ends a request.
+func (c *conn) end(r request, this chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(this)
+	for i := range r.askers() {
+		if owner := r.asker(i); c.last[owner] == this {
+			delete(c.last, owner)
 		}
-		c.running.Done()
-	}, true
+	}
+	c.running.Done()
 }
 
 // turn waits for the end of the requests before.
@@ -158,6 +187,9 @@ func (c *conn) eval(ctx context.Context, r request, s *script, b batch) (rueidis
 		}
 	}
 	m, err := do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
+		if c.isPlain(s, r) {
+			return s.runOne(ctx, c.client, b).ToMessage()
+		}
 		results, err := s.run(ctx, c.client, r, []batch{b})
 		if err != nil {
 			return rueidis.RedisMessage{}, err
@@ -168,6 +200,13 @@ func (c *conn) eval(ctx context.Context, r request, s *script, b batch) (rueidis
 		c.evicts.forget()
 	}
 	return m, err
+}
+
+// isPlain reports that a run of s needs nothing but the script: no confirmation, and no
+// care for slots that move.
+func (c *conn) isPlain(s *script, r request) bool {
+	confirm := !s.reads && !r.passing && settingsOf(c.client).confirms()
+	return !confirm && c.client.Mode() != rueidis.ClientModeCluster
 }
 
 // oneSlot refuses keys that a cluster cannot have in one script.
@@ -186,11 +225,11 @@ func (c *conn) oneSlot(keys []string) error {
 // evalAll runs a script on each batch in one pipeline. An error is that of all
 // of them; each result can have its own.
 func (c *conn) evalAll(ctx context.Context, r request, s *script, batches []batch) ([]rueidis.RedisResult, error) {
-	return c.startAll(ctx, r, s, batches)()
+	return c.startAll(ctx, r, s, batches).wait()
 }
 
-// startAll is evalAll that waits when the returned function is called.
-func (c *conn) startAll(ctx context.Context, r request, s *script, batches []batch) func() ([]rueidis.RedisResult, error) {
+// startAll is evalAll that does not wait.
+func (c *conn) startAll(ctx context.Context, r request, s *script, batches []batch) *pending[[]rueidis.RedisResult] {
 	return start(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
 		return s.run(ctx, c.client, r, batches)
 	})

@@ -155,6 +155,15 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 	if spent["evalsha"] != 2*rounds {
 		t.Errorf("%d requests for %d acquisitions and releases, want two each", spent["evalsha"], rounds)
 	}
+	commands := -2 * rounds // the scripts themselves
+	for name, n := range spent {
+		if name != "info" && name != "ping" {
+			commands += n
+		}
+	}
+	if commands > 16*rounds {
+		t.Errorf("%d commands inside scripts for %d pairs, at most 16 each are allowed: %v", commands, rounds, spent)
+	}
 	// What the scripts call, the counters' own reading, and the client's
 	// keep-alive.
 	inner := "time get set del hget hset hdel zadd zrem zrange zrank pttl pexpire publish info ping evalsha " +

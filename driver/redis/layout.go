@@ -42,13 +42,19 @@ func (l layout) keys(name, owner string) (keys, error) {
 
 func (l layout) keysOf(lock string) keys {
 	tag := tags.of(slotOf(lock))
-	own := reserved + tag + "}:"
-	k := keys{lock: lock, hold: own + "hold:" + lock, queue: own + "queue:" + lock, wait: own + "wait:" + lock,
-		counter: own + "counter"}
-	if !l.cluster {
-		tag = wholeTag
+	// All keys of the name are parts of one text, which is one allocation.
+	const hold, queue, wait, counter = "}:hold:", "}:queue:", "}:wait:", "}:counter"
+	text := reserved + tag + hold + lock + reserved + tag + queue + lock + reserved + tag + wait + lock + reserved + tag + counter
+	cut := func(kind, name string) (key string) {
+		n := len(reserved) + len(tag) + len(kind) + len(name)
+		key, text = text[:n], text[n:]
+		return key
 	}
-	k.names, k.ends = namesKey(tag), reserved+tag+"}:ends"
+	k := keys{lock: lock, hold: cut(hold, lock), queue: cut(queue, lock), wait: cut(wait, lock), counter: cut(counter, ""),
+		names: wholeNames, ends: wholeEnds}
+	if l.cluster {
+		k.names, k.ends = namesKey(tag), endsKey(tag)
+	}
 	return k
 }
 
@@ -74,6 +80,11 @@ const wholeTag = "0"
 
 // namesKey is the index of held and awaited locks, of one slot in a cluster.
 func namesKey(tag string) string { return reserved + tag + "}:names" }
+
+// endsKey is the index by when to look whether they still are.
+func endsKey(tag string) string { return reserved + tag + "}:ends" }
+
+var wholeNames, wholeEnds = namesKey(wholeTag), endsKey(wholeTag)
 
 func (k keys) all() []string {
 	return []string{k.lock, k.hold, k.queue, k.wait, k.counter, k.names, k.ends}

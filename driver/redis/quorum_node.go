@@ -70,7 +70,7 @@ func (n *node) insist(ctx context.Context, timeout time.Duration, r request, s *
 	answer := n.conn.startAll(bounded, r, s, batches)
 	return func() (results, error) {
 		defer cancel()
-		got, err := answer()
+		got, err := answer.wait()
 		if ctx.Err() == nil { // otherwise it is not known what the node would have done
 			n.answered(errors.Join(err, firstLost(got)))
 		}

@@ -18,6 +18,15 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
+//go:embed script/draw.lua
+var drawLua string
+
+//go:embed script/contend_free.lua
+var contendFreeLua string
+
+//go:embed script/release_free.lua
+var releaseFreeLua string
+
 //go:embed script/queue.lua
 var queueLua string
 
@@ -49,11 +58,11 @@ var quorumAcquireLua string
 var quorumRenewLua string
 
 var (
-	contendScript = newScript(constants + queueLua + contendLua)
-	releaseScript = newScript(constants + queueLua + releaseLua)
-	showScript    = newReader(constants + queueLua + showLua)
+	contendScript = newScript(constants + drawLua + contendFreeLua + queueLua + contendLua)
+	releaseScript = newScript(constants + releaseFreeLua + drawLua + queueLua + releaseLua)
+	showScript    = newReader(constants + drawLua + queueLua + showLua)
 	renewScript   = newStepwiseScript(renewLua)
-	breakScript   = newScript(constants + queueLua + breakLua)
+	breakScript   = newScript(constants + drawLua + queueLua + breakLua)
 
 	plainAcquireScript = newScript(constants + plainAcquireLua)
 	plainReleaseScript = newScript(constants + plainReleaseLua)
@@ -126,6 +135,15 @@ func (s *script) text(to rueidis.Builder, b batch) rueidis.Completed {
 // isUnknown reports whether the server has forgotten the script. Then it did not run it,
 // so sending the text is no repetition.
 func isUnknown(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
+
+// runOne executes one batch on one server, without confirmation.
+func (s *script) runOne(ctx context.Context, client rueidis.Client, b batch) rueidis.RedisResult {
+	result := client.Do(ctx, s.known(client.B(), b))
+	if isUnknown(result.Error()) {
+		result = client.Do(ctx, s.text(client.B(), b))
+	}
+	return result
+}
 
 // run executes the batches in one pipeline. With Settings.Replicas or Fsync, an error
 // says that what was written is not confirmed; r.passing does not ask for that.

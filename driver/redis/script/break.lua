@@ -18,7 +18,7 @@ if not names() then return {} end
 
 local counter, _, of = record(k)
 if of ~= holder then counter = '0' end
-draw(k) -- the next grant is above whatever this one may have had
+draw(k.counter) -- the next grant is above whatever this one may have had
 redis.call('XADD', records, 'MAXLEN', keep, '*', 'lock', k.lock, 'owner', owner,
   'reason', reason, 'by', by, 'counter', counter, 'at', text(now))
 local foreign = redis.call('TYPE', k.lock).ok == 'hash'

@@ -1,5 +1,5 @@
 -- What the scripts of queue mode share; each of them is this text and its own.
--- EPOCH_US, MAX_COUNTER, ACCEPT_MS and CHANGES are set in front of it.
+-- What draw.lua has comes before it.
 --
 -- A name is seven keys of one hash slot:
 --   lock     string  the holder's owner, with a time to live; foreign clients use only this
@@ -11,24 +11,11 @@
 --   ends     zset    "TAG:lock" of the same, scored by when to look whether they still are
 -- On one server names and ends are those of the whole database, and their slot is not
 -- that of the name.
--- Times are the server's, in milliseconds. Numbers become text by %.0f only,
--- because tostring rounds what is above 14 digits.
-
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now = math.floor(now_us / 1000)
-
-local function text(number) return string.format('%.0f', number) end
 
 local function keys_of(i)
   local k = (i - 1) * 7
   return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4], counter = KEYS[k + 5],
     names = KEYS[k + 6], ends = KEYS[k + 7] }
-end
-
--- entry is what stands for the lock in ends.
-local function entry(k)
-  return string.match(k.hold, '^interlock:{(%w+)}:') .. ':' .. k.lock
 end
 
 -- prune looks at two of the entries that may have ended, so that what a dead process
@@ -51,14 +38,14 @@ end
 local function list(k, ms)
   prune(k)
   redis.call('ZADD', k.names, 0, k.lock)
-  redis.call('ZADD', k.ends, text(now + ms), entry(k))
+  redis.call('ZADD', k.ends, text(now + ms), entry(k.lock, k.hold))
 end
 
 -- unlist takes the lock out of the index, unless somebody holds or awaits it.
 local function unlist(k)
   if redis.call('EXISTS', k.hold, k.queue) > 0 then return end
   redis.call('ZREM', k.names, k.lock)
-  redis.call('ZREM', k.ends, entry(k))
+  redis.call('ZREM', k.ends, entry(k.lock, k.hold))
 end
 
 -- touched are the names whose holder or waiters changed. tell_watchers says so,
@@ -72,24 +59,13 @@ local function tell_watchers(k)
   redis.pcall('PUBLISH', CHANGES .. k.lock, '')
 end
 
--- draw issues the next counter: above every one before it, and not below the
--- clock, so that lost data does not lower it.
-local function draw(k)
-  local previous = tonumber(redis.call('GET', k.counter) or '0')
-  if not previous then error({ err = 'ERR the key ' .. k.counter .. ' holds no number' }) end
-  local counter = math.max(previous + 1, now_us - EPOCH_US, 1)
-  if counter > MAX_COUNTER then error({ err = 'ERR the counter ' .. k.counter .. ' is used up' }) end
-  redis.call('SET', k.counter, text(counter))
-  return text(counter)
-end
-
 -- record is what is kept of the holder: counter, since, owner.
 local function record(k)
   return string.match(redis.call('GET', k.hold) or '', '^(%d+) (%d+) (.*)$')
 end
 
 local function grant(k, owner, ttl)
-  local counter = draw(k)
+  local counter = draw(k.counter)
   touched[k.lock] = true
   redis.call('SET', k.lock, owner, 'PX', ttl)
   redis.call('SET', k.hold, counter .. ' ' .. text(now) .. ' ' .. owner, 'PX', ttl)

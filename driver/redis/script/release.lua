@@ -1,7 +1,8 @@
 -- KEYS: seven of one name. ARGV: owner. Gives up what owner has, whatever it is,
 -- and hands a lock that is free then to the first waiter. Returns 1 if it was held.
+-- holder is set by release_free.lua.
 local owner, k = ARGV[1], keys_of(1)
-local holder = redis.call('GET', k.lock)
+local pushed
 
 if holder == owner then
   redis.call('DEL', k.lock, k.hold)
@@ -14,8 +15,8 @@ end
 
 if holder == owner or not holder then
   local head = first_waiter(k)
-  if head then push(k, head) end
+  if head then pushed = push(k, head) end
 end
-unlist(k)
+if not pushed then unlist(k) end
 tell_watchers(k)
 return holder == owner and 1 or 0

@@ -1,0 +1,40 @@
+package redis
+
+import (
+	"testing"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// What an uncontended pair costs the process, the client included.
+func TestAllocations(t *testing.T) {
+	locks, err := lock.NewFenced(openOn(t, testbed.Redis(t).Addr(), nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	pair := func() {
+		if c, err := locks.Acquire(ctx, "free"); err != nil || c.Release(ctx) != nil {
+			t.Fatal(err)
+		}
+	}
+	n := testing.AllocsPerRun(200, pair)
+	t.Logf("%v allocations", n)
+	if n > 48 {
+		t.Errorf("%v allocations for an acquire and a release, at most 48 are allowed", n)
+	}
+}
+
+func BenchmarkPair(b *testing.B) {
+	locks, err := lock.NewFenced(openOn(b, testbed.Redis(b).Addr(), nil), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if c, err := locks.Acquire(b.Context(), "free"); err != nil || c.Release(b.Context()) != nil {
+			b.Fatal(err)
+		}
+	}
+}
