@@ -9,14 +9,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Table keeps stamps in a table of their own, one row an entity. It protects
-// whatever is done in the transaction that applied the change, rows of any
-// tables, as long as all who touch them apply to the same entity. An entity
-// need not exist: the stamp of a change that came before it, or of its deletion,
-// is there.
+// Table stores stamps in a table of their own, one row per entity. It protects everything in
+// the transaction that applied the change: rows of any tables, if all transactions that access
+// them apply to the same entity. An entity need not exist: the stamp of an earlier change, or
+// of its deletion, is stored.
 //
-// The zero value is ready once [Table.Create] made the table. It is safe for
-// concurrent use, with a transaction for each.
+// The zero value is ready once [Table.Create] has created the table. It is safe for concurrent
+// use, with one transaction each.
 type Table struct {
 	// Name is the table, or schema.table; empty means "interlock_version". It is
 	// at most 55 bytes, and is trusted: never take it from a request.
@@ -25,8 +24,7 @@ type Table struct {
 
 var _ Guard = Table{}
 
-// State is what a [Table] knows of an entity. The zero State is that of one that
-// it does not know.
+// State is what a [Table] stores about an entity. The zero State is that of an unknown entity.
 type State struct {
 	Stamp    Stamp
 	Deleted  bool
@@ -45,10 +43,9 @@ func (t Table) open(op, about string, db driver.SQL) (stamps, error) {
 	return stamps{s}, err
 }
 
-// Create makes the table, and an index for [Table.Purge], unless they exist.
-// Several processes may do it at once. It takes effect when the transaction
-// commits, on MariaDB at once: there it commits what was done in the transaction
-// before.
+// Create creates the table, and an index for [Table.Purge], unless they exist. Several
+// processes may call it concurrently. It takes effect when the transaction commits. On MariaDB
+// it takes effect at once, and commits what the transaction did before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	s, err := t.open("create table", "", db)
 	if err != nil {
@@ -68,15 +65,14 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 		`{pg create index if not exists {tombstones} on {stamps} (changed_at) where deleted}`)
 }
 
-// Apply judges and keeps a change, as [Guard] says, by one statement. On
-// PostgreSQL a second one finds out the outcome if another transaction applied a
-// newer change at the same time. An error is that of the database, with its kind.
+// Apply compares and stores a change, as [Guard] describes, in one statement. On PostgreSQL a
+// second statement reads the outcome if another transaction applied a newer change
+// concurrently. An error is that of the database, with its kind.
 //
-// Where a transaction of repeatable reads would apply a change by a snapshot from
-// before the last one, PostgreSQL fails, Retryable, and so does MariaDB where
-// innodb_snapshot_isolation is on. Where it is off MariaDB judges by what was
-// committed last, and the transaction reads on in its old snapshot: there more
-// than elsewhere, apply before you read.
+// A repeatable-read transaction may have a snapshot from before the last change. Then
+// PostgreSQL returns a Retryable error, and so does MariaDB with innodb_snapshot_isolation on.
+// With it off, MariaDB compares with the last commit, but the transaction still reads its old
+// snapshot. So there, above all, apply before you read.
 func (t Table) Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, error) {
 	const op = "apply change"
 	if err := c.check(op); err != nil {
@@ -92,8 +88,7 @@ func (t Table) Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, err
 	return s.applyPostgres(ctx, c)
 }
 
-// Show tells what is known of an entity as the transaction sees it, without
-// locking it.
+// Show returns the state of an entity as the transaction sees it, without locking it.
 func (t Table) Show(ctx context.Context, db driver.SQL, entity string) (State, error) {
 	const op = "show version"
 	if err := named(op, entity); err != nil {
@@ -109,15 +104,15 @@ func (t Table) Show(ctx context.Context, db driver.SQL, entity string) (State, e
 	return s.showPostgres(ctx, entity)
 }
 
-// Purge removes the stamps of entities that were deleted longer than age ago, by
-// the database's clock, and returns how many: at most limit, of which 0 means
-// 1000. Call it again, in a transaction of its own, while it returns as many.
+// Purge deletes the stamps of entities that were deleted longer than age ago, by the database's
+// clock, and returns how many: at most limit, where 0 means 1000. Call it again, each time in a
+// transaction of its own, while it returns that many.
 //
-// After that nothing is known of them: a change from before the deletion that
-// comes only now, by a replay or out of a dead-letter queue, brings the entity
-// back. age must be longer than any change can take, so at least as long as its
-// topic keeps it. Stamps of entities that were not deleted stay for ever,
-// terminal ones too. age must be above 0, else it is a Bug.
+// After that the entities are unknown: a change from before the deletion that arrives only now,
+// by a replay or from a dead-letter queue, restores the entity. So age must be longer than any
+// change can take, at least as long as its topic keeps it. Stamps of entities that were not
+// deleted stay forever, including terminal ones. age must be above 0; otherwise the error is a
+// Bug.
 func (t Table) Purge(ctx context.Context, db driver.SQL, age time.Duration, limit int) (int64, error) {
 	s, err := t.open("purge tombstones", "", db)
 	if err != nil {

@@ -8,27 +8,29 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// Tx runs fn in a transaction of its own and commits it, and does so again, in
-// another transaction, if there was a conflict: fn returned [ErrConflict], because
-// a conditional UPDATE of its own found no row, or the database undid the
-// transaction for the sake of others (a serialization failure, a deadlock, a lock
-// that was not to be had). name tells hooks and errors what is updated.
+// Tx runs fn in a new transaction and commits it. After a conflict it retries in another
+// transaction. A conflict is one of:
 //
-// fn may run several times, and must not end the transaction. What it does
-// outside of it is done each time. Tx returns nil if the transaction was
-// committed. Otherwise:
+//   - fn returned [ErrConflict], because its conditional UPDATE found no row
+//   - the database undid the transaction in favor of others: a serialization failure, a
+//     deadlock or a lock timeout
 //
-//   - a [ConflictError], or what Options.HandOff returned: nothing was done;
-//   - another Retryable error: nothing was done, for reasons such as a connection
-//     that failed as often as it was tried;
-//   - an Uncertain error: COMMIT was sent and not answered. It is not attempted
-//     again, because fn might then be done twice;
-//   - an error of fn, as it is, after a rollback. If it is Retryable, or a driver's
-//     that is Uncertain, such as a connection that was lost within a guard, fn is
-//     run again, and the error is Retryable in the end.
+// name says in hooks and errors what is updated.
 //
-// It protects nothing by itself: at READ COMMITTED the transaction sees a conflict
-// only where fn looks for it, by a version in the condition of its UPDATE.
+// fn may run several times, and must not end the transaction. Its effects outside of the
+// transaction happen in every run. Tx returns nil if the transaction was committed. Otherwise:
+//
+//   - a [ConflictError], or the result of Options.HandOff: nothing was done
+//   - another Retryable error: nothing was done, for a reason such as a connection that failed
+//     at every attempt
+//   - an Uncertain error: COMMIT was sent and no reply came. Tx does not retry, because the
+//     effect might then happen twice
+//   - an error of fn, unchanged, after a rollback. If it is Retryable, or an Uncertain one of a
+//     driver, such as a connection that was lost within a guard, Tx runs fn again; the final
+//     error is Retryable
+//
+// Tx protects nothing by itself: at READ COMMITTED the transaction detects a conflict only if
+// fn checks for it, by a version in the condition of its UPDATE.
 func Tx[T any](ctx context.Context, u *Updater, db driver.Beginner[T], name string, fn func(ctx context.Context, tx T) error) error {
 	if fn == nil {
 		return bug("update", name, errNoFunction)

@@ -5,17 +5,16 @@ import (
 	"net/http"
 )
 
-// A Resource finds what a request is about: the name that its guard is entered
-// by. Its error is answered with 400, and its text is shown.
+// A Resource returns the resource of a request: the name under which its guard is entered. If
+// it returns an error, the response is 400 with the error's text.
 type Resource func(*http.Request) (string, error)
 
-// Handler lets next serve what comes with a token for the request's resource,
-// and refuses everything else with a problem, before next sees it; see the
-// package's comment. The context of what next serves holds the [*Passage], and
-// ends with it.
+// Handler returns a handler that calls next for requests with a token for their resource. It
+// answers all other requests with a problem and does not call next; see the package comment.
+// The context of next holds the [*Passage], and ends with it.
 //
-// It does not enter a guard: next does, with the passage, in the transaction or
-// the step of the store in which it works.
+// Handler does not enter a guard: next does, with the passage, in the transaction or the step
+// of the store in which it works.
 func Handler(resource Resource, next http.Handler, o *Options) http.Handler {
 	options := o.resolve()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -31,11 +30,10 @@ func Handler(resource Resource, next http.Handler, o *Options) http.Handler {
 
 type passageKey struct{}
 
-// Enclose is the passage's context, holding the passage for [From].
+// Enclose returns the passage's context, which holds the passage for [From].
 func Enclose(p *Passage) context.Context { return context.WithValue(p.Context(), passageKey{}, p) }
 
-// From is the passage of the request that ctx belongs to. It is there in
-// whatever [Handler] serves.
+// From returns the passage of the request of ctx. Every request that [Handler] serves has one.
 func From(ctx context.Context) (*Passage, bool) {
 	p, ok := ctx.Value(passageKey{}).(*Passage)
 	return p, ok

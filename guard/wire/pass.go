@@ -17,26 +17,26 @@ import (
 const Header = "Interlock-Token"
 
 const (
-	// MaxText is the longest text of a token that is looked at, in bytes.
+	// MaxText is the maximum length of the text of a token, in bytes.
 	MaxText = 8 << 10
-	// MaxOwner is the longest owner that travels, in bytes; a longer one is cut.
+	// MaxOwner is the maximum length of a transmitted owner, in bytes; a longer one is cut.
 	MaxOwner = 256
 
 	longest = 24 * time.Hour // that a claim is said to be good for
 )
 
-// A Pass is what a request says about the claim that it is made under.
+// A Pass is what a request states about its claim.
 type Pass struct {
 	Token    interlock.Token
 	Resource string // 1 to driver.MaxName bytes of UTF-8 without NUL
 	Owner    string // for people; may be empty
-	// Remaining is how long the claim was good for when this was written, in
-	// whole milliseconds and at most a day; 0 if that was not said.
+	// Remaining is how long the claim was still valid when the Pass was written, in whole
+	// milliseconds and at most a day; 0 if unknown.
 	Remaining time.Duration
 }
 
-// ParsePass reads what [Pass.String] wrote, and nothing else: there is one text
-// for each Pass. An error is a [*Refusal] that is [Malformed].
+// ParsePass parses the result of [Pass.String], and no other text: each Pass has exactly one
+// text. An error is a [*Refusal] that is [Malformed].
 func ParsePass(text string) (Pass, error) {
 	p, err := parsePass(text)
 	if err != nil {
@@ -106,7 +106,7 @@ func (p Pass) check() error {
 
 func clean(s string) bool { return driver.CheckText("a name", s, 0, len(s)) == nil }
 
-// String is the text that [Header] carries between those who trust each other.
+// String returns the text that [Header] carries between parties that trust each other.
 func (p Pass) String() string {
 	var b strings.Builder
 	b.WriteString(p.Token.String() + ";resource=")

@@ -8,14 +8,12 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Passage is a claim as the service sees it to which a request was made under
-// it: for as long as the request, and no longer than the claim was good for when
-// it was sent, counted from when it came. It is an [interlock.Claim], so that
-// guards take it.
+// A Passage is the claim of a request, as the service sees it. It lasts as long as the request.
+// It lasts at most as long as the claim was valid when the request was sent, counted from its
+// arrival. It is an [interlock.Claim], so guards accept it.
 //
-// The time that the request was on its way is not known here, so a Passage may
-// be thought valid for that much longer than the claim is: it bounds the work,
-// and the guard makes it safe.
+// The service does not know how long the request was in transit. So a Passage may seem valid
+// for that much longer than its claim is: it bounds the work, and the guard makes it safe.
 type Passage struct {
 	pass    Pass
 	ctx     context.Context
@@ -25,20 +23,20 @@ type Passage struct {
 
 var _ interlock.Claim = (*Passage)(nil)
 
-// Name is the resource that the token is for.
+// Name returns the resource of the token.
 func (p *Passage) Name() string { return p.pass.Resource }
 
-// Owner is who holds the claim, as the request says; for people.
+// Owner returns the holder of the claim, as the request states it; for people.
 func (p *Passage) Owner() string { return p.pass.Owner }
 
-// Token is what a guard wants.
+// Token returns the token for a guard.
 func (p *Passage) Token() interlock.Token { return p.pass.Token }
 
-// Context ends with the request, with [interlock.ErrExpired] when the claim's
-// time is over, and with [interlock.ErrReleased] when the handler has returned.
+// Context returns a context that ends with the request, with [interlock.ErrExpired] when the
+// claim's time is over, and with [interlock.ErrReleased] when the handler has returned.
 func (p *Passage) Context() context.Context { return p.ctx }
 
-// Remaining is how long the claim may still be good for.
+// Remaining returns how long the claim may still be valid.
 func (p *Passage) Remaining() time.Duration {
 	if p.ctx.Err() != nil {
 		return 0
@@ -46,10 +44,10 @@ func (p *Passage) Remaining() time.Duration {
 	return p.until.Remaining(p.options.now())
 }
 
-// Valid compares the clock on the spot.
+// Valid reports whether the passage is valid, by the current clock.
 func (p *Passage) Valid() bool { return p.Remaining() > 0 }
 
-// For refuses a passage that is for another resource, with a [*Refusal].
+// For returns a [*Refusal] if the passage is for another resource.
 func (p *Passage) For(resource string) error {
 	if p.pass.Resource == resource {
 		return nil
@@ -58,8 +56,8 @@ func (p *Passage) For(resource string) error {
 		Detail: fmt.Sprintf("the request is about %q", resource)})
 }
 
-// About refuses a passage that is not for what find says, or if that fails, with a
-// [*Refusal] that shows why.
+// About returns a [*Refusal] if the passage is not for the resource that find returns, or if
+// find fails.
 func (p *Passage) About(find func() (string, error)) error {
 	name, err := find()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// ProblemType is what the type of every problem begins with; a [Reason] follows.
+// ProblemType is the prefix of the type of every problem; a [Reason] follows.
 const ProblemType = "urn:interlock:problem:"
 
 // ProblemMedia is the media type of a problem, of RFC 9457.
@@ -34,13 +34,13 @@ type problem struct {
 	Got      string `json:"got,omitempty"`
 }
 
-// MarshalJSON writes a refusal as a problem of RFC 9457.
+// MarshalJSON encodes a refusal as a problem of RFC 9457.
 func (r *Refusal) MarshalJSON() ([]byte, error) {
 	return json.Marshal(problem{Type: ProblemType + string(r.Reason), Title: answers[r.Reason].title, Status: r.Reason.Status(),
 		Detail: brief(r.Detail, maxDetail), Resource: r.Resource, Seen: text(r.Seen), Got: text(r.Got)})
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote; a problem of another kind is an
+// UnmarshalJSON decodes the result of MarshalJSON; for a problem of another type it returns an
 // error.
 func (r *Refusal) UnmarshalJSON(data []byte) error {
 	var p problem
@@ -65,7 +65,7 @@ func text(t interlock.Token) string {
 	return t.String()
 }
 
-// ServeHTTP answers with the refusal, whatever the request is.
+// ServeHTTP answers any request with the refusal.
 func (r *Refusal) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	body, err := json.Marshal(r)
 	if err != nil { // no value of it can be the reason
@@ -86,9 +86,9 @@ func (r *Refusal) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(body) // the client may be gone
 }
 
-// Refuse answers with what a guard's error is to the caller, and reports that it
-// did. It does nothing, and reports false, if err is nil, or not about the claim:
-// see [RefusalOf]. Nothing must have been written to w before.
+// Refuse answers with the refusal for a guard's error, and reports whether it did. If err is
+// nil or not about the claim, it does nothing and returns false: see [RefusalOf]. The caller
+// must not have written to w before.
 func Refuse(w http.ResponseWriter, err error) (refused bool) {
 	r, ok := RefusalOf(err)
 	if ok {
@@ -97,10 +97,9 @@ func Refuse(w http.ResponseWriter, err error) (refused bool) {
 	return ok
 }
 
-// Check is the [*Refusal] that a response holds, of which the body is read then,
-// or nil: then the body is as it was, and the status may still be one that says no,
-// as the handler's own, or that of something in between. The body stays the
-// caller's to close.
+// Check returns the [*Refusal] in a response, whose body it has then read, or nil. After nil
+// the body is unchanged, and the status may still be an error of the handler or of a proxy. The
+// caller must close the body.
 func Check(resp *http.Response) error {
 	media, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || media != ProblemMedia || resp.StatusCode < 400 {

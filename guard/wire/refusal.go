@@ -9,10 +9,10 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Reason is why a request was refused: the end of the problem's type.
+// A Reason is why a request was refused: the last part of the problem's type.
 type Reason string
 
-// The reasons, and the status of each; the package's comment says more.
+// The reasons, each with its own status; see the package comment.
 const (
 	Missing       Reason = "token-missing"
 	Malformed     Reason = "token-malformed"
@@ -52,7 +52,7 @@ var answers = map[Reason]answer{
 	Unknown:       {http.StatusInternalServerError, "it is not known whether it was done", interlock.Uncertain, interlock.ErrUncertain},
 }
 
-// Reasons are all that there are, in no order.
+// Reasons returns all reasons, in no order.
 func Reasons() []Reason {
 	all := make([]Reason, 0, len(answers))
 	for r := range answers {
@@ -61,8 +61,7 @@ func Reasons() []Reason {
 	return all
 }
 
-// Status is the HTTP status of a refusal for this reason; 500 for a reason that
-// is not known.
+// Status returns the HTTP status of a refusal for this reason; 500 for an unknown reason.
 func (r Reason) Status() int {
 	if a, ok := answers[r]; ok {
 		return a.status
@@ -70,9 +69,9 @@ func (r Reason) Status() int {
 	return http.StatusInternalServerError
 }
 
-// A Refusal is a request that was refused: what a service answers, and what its
-// caller has as an error. Its kind is that of the reason. One that is [Stale] is
-// an [*interlock.StaleTokenError] as well.
+// A Refusal is a refused request: the response of a service, and the error that its caller
+// receives. Its kind is that of the reason. A [Stale] refusal is also an
+// [*interlock.StaleTokenError].
 type Refusal struct {
 	Reason   Reason
 	Resource string          // empty if it is not known
@@ -81,7 +80,7 @@ type Refusal struct {
 	Detail   string          // for people; may be empty
 }
 
-// Error is the title of the reason, with what is known.
+// Error returns the title of the reason, with the known details.
 func (r *Refusal) Error() string {
 	text := answers[r.Reason].title
 	if text == "" {
@@ -99,11 +98,10 @@ func (r *Refusal) Error() string {
 	return text
 }
 
-// ErrorKind is what the caller may conclude; of a reason that is not known,
-// nothing.
+// ErrorKind returns what the caller may conclude; Uncertain for an unknown reason.
 func (r *Refusal) ErrorKind() interlock.ErrorKind { return answers[r.Reason].kind }
 
-// Unwrap gives the guard's error, or the sentinel that the reason stands for.
+// Unwrap returns the guard's error, or the sentinel of the reason.
 func (r *Refusal) Unwrap() error {
 	if r.Reason == Stale {
 		return &interlock.StaleTokenError{Resource: r.Resource, Seen: r.Seen, Got: r.Got}
@@ -111,15 +109,14 @@ func (r *Refusal) Unwrap() error {
 	return answers[r.Reason].is
 }
 
-// RefusalOf is what a guard's error is to the caller of a service. ok is false
-// for nil, and for an error that neither is about the claim nor says of itself
-// that it is Retryable, or Uncertain: that is for the handler to answer. What the
-// error says of the inside of the service is not in the refusal.
+// RefusalOf returns the refusal with which a service answers a guard's error. ok is false for
+// nil. It is also false for an error that is not about the claim and has neither kind Retryable
+// nor kind Uncertain of its own: the handler must answer that. The refusal does not contain
+// internal details of the service.
 //
-// An error that says it is Uncertain is [Unknown], whatever it wraps; so is the
-// cause of a claim that ended if the error does not say that it is Definite, as
-// errors of guards do: a request of the handler's own that was on its way fails
-// with that cause too.
+// An error with kind Uncertain of its own is [Unknown], whatever it wraps. So is the cause of a
+// claim's end, unless the error has kind Definite of its own, as errors of guards do: a request
+// of the handler that was in flight fails with that cause too.
 func RefusalOf(err error) (refusal *Refusal, ok bool) {
 	var r *Refusal
 	var stale *interlock.StaleTokenError
@@ -145,7 +142,7 @@ func RefusalOf(err error) (refusal *Refusal, ok bool) {
 	return nil, false
 }
 
-// says is the kind that err says it has.
+// says returns the kind that err itself states.
 func says(err error) (kind interlock.ErrorKind, said bool) {
 	var k interface{ ErrorKind() interlock.ErrorKind }
 	if said = errors.As(err, &k); said {
@@ -154,7 +151,7 @@ func says(err error) (kind interlock.ErrorKind, said bool) {
 	return kind, said
 }
 
-// ended reports whether err is one of a claim that is over.
+// ended reports whether err means that the claim has ended.
 func ended(err error) bool {
 	for _, e := range []error{interlock.ErrExpired, interlock.ErrReleased, interlock.ErrLost, interlock.ErrSessionEnded} {
 		if errors.Is(err, e) {
@@ -172,7 +169,7 @@ func nameOf(err error) string {
 	return ""
 }
 
-// over is the error of a claim that has ended before anything was sent.
+// over returns the error for a claim that ended before anything was sent.
 func over(c interlock.Claim, resource string) error {
 	err := interlock.ErrExpired
 	if c.Context().Err() != nil {
