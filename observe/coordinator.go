@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Coordinator receives what goes wrong in a coordinator beside the calls of its
-// transactions. Every hook may be nil. Hooks must return at once and must not call
-// the coordinator that reports.
+// Coordinator receives the failures of a coordinator outside the calls of its transactions.
+// Every hook may be nil. Hooks must return at once and must not call the coordinator that
+// reports.
 type Coordinator struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Failed  func(CoordinatorFailed)
@@ -21,8 +21,8 @@ type Coordinator struct {
 	Swept    func(CoordinatorSwept)
 }
 
-// CoordinatorRetained: what has ended long ago was removed from the journal. It is the
-// gauge of what is unfinished.
+// CoordinatorRetained reports that old ended transactions were deleted from the journal. It is
+// also the gauge of unfinished ones.
 type CoordinatorRetained struct {
 	Forgotten   int           // transactions that were removed
 	Unfinished  int           // transactions that have not ended
@@ -33,7 +33,7 @@ type CoordinatorRetained struct {
 	Err         error // the rest may be incomplete
 }
 
-// CoordinatorSwept: a sweep of the retention has run.
+// CoordinatorSwept reports that a sweep of the retention has run.
 type CoordinatorSwept struct {
 	Name    string
 	Removed int
@@ -43,26 +43,27 @@ type CoordinatorSwept struct {
 	Err     error
 }
 
-// CoordinatorFailed: a transaction could not be driven, or a shard not be looked at.
-// It is tried again.
+// CoordinatorFailed reports that a transaction could not be driven, or a shard not be read. The
+// coordinator retries.
 type CoordinatorFailed struct {
 	Transaction string // empty if it concerns the shard
 	Shard       int
 	Err         error
 }
 
-// CoordinatorForeign: a transaction is due whose type this process does not know. It is
-// left to an owner of the shard that knows it, and reported again while it is due.
+// CoordinatorForeign reports a due transaction of a type that this process does not know. An
+// owner of the shard that knows it must drive it. The event is repeated while the transaction
+// is due.
 type CoordinatorForeign struct {
 	Transaction, Type string
 	Shard             int
-	// Given is how often this process has given the shard to others for it, without effect:
-	// if it rises, no process knows the type.
+	// Given is how often this process has passed the shard to others for it, without effect: if
+	// it rises, no process knows the type.
 	Given int
 }
 
-// CoordinatorHung: calls of a transaction did not return in time after serving ended. The
-// shard is released without them; what they return is not recorded.
+// CoordinatorHung reports that calls of a transaction did not return in time after serving
+// ended. The shard is released without them; their results are not recorded.
 type CoordinatorHung struct {
 	Transaction string
 	Shard       int

@@ -6,17 +6,17 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Fence receives what a guard of a key-value store notices. Every hook may be nil.
-// Hooks must return at once; several calls may run them at the same time.
+// Fence receives what a guard of a key-value store detects. Every hook may be nil. Hooks must
+// return at once; several calls may run them concurrently.
 type Fence struct {
-	// Log receives what a nil hook would; nil means slog.Default, [Silent] nobody.
+	// Log receives what a nil hook would; nil means slog.Default; [Silent] disables logging.
 	Log *slog.Logger
 
 	Bypassed func(FenceBypassed)
 }
 
-// FenceBypassed: a guarded write replaced a value that was written without the guard
-// after the resource was last entered.
+// FenceBypassed reports that a guarded write replaced a value that was written without the
+// guard after the last Enter of the resource.
 type FenceBypassed struct {
 	Resource string
 	Key      string

@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// Idempotency receives what happens to requests that must take effect once. Every
-// hook may be nil. Hooks must return at once and must not call the store that
-// reports.
+// Idempotency receives the events of idempotent requests. Every hook may be nil. Hooks must
+// return at once and must not call the store that reports.
 type Idempotency struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Answered   func(IdempotencyAnswered)
@@ -20,7 +19,7 @@ type Idempotency struct {
 	Reaped     func(IdempotencyReaped)
 }
 
-// IdempotencyAnswered: a request has an answer, or was refused.
+// IdempotencyAnswered reports that a request has a response, or was refused.
 type IdempotencyAnswered struct {
 	Scope, Operation, Key string
 	Attempt               int           // that gave the answer; 0 if none was made
@@ -30,24 +29,24 @@ type IdempotencyAnswered struct {
 	Err                   error         // why there is no answer
 }
 
-// IdempotencyRenewed: the lease of an attempt could not be renewed. It is tried
-// again as long as the lease lasts.
+// IdempotencyRenewed reports that the lease of an attempt could not be renewed. The store
+// retries while the lease lasts.
 type IdempotencyRenewed struct {
 	Scope, Operation, Key string
 	Attempt               int
 	Err                   error
 }
 
-// IdempotencyLost: an attempt lost its lease while it was at work: what it commits
-// from now on is refused if another attempt has begun.
+// IdempotencyLost reports that a running attempt lost its lease. If another attempt has begun,
+// its later commits are rejected.
 type IdempotencyLost struct {
 	Scope, Operation, Key string
 	Attempt               int
 	Cause                 error
 }
 
-// IdempotencyUnfinished: a request is unfinished, and nobody works on it. It has
-// effects, perhaps, and its client has no answer.
+// IdempotencyUnfinished reports an unfinished request without a running attempt. It may have
+// effects, and its client has no response.
 type IdempotencyUnfinished struct {
 	Scope, Operation, Key string
 	Attempt               int           // how many were made
@@ -57,7 +56,7 @@ type IdempotencyUnfinished struct {
 	Err                   error         // why it could not be finished now; nil if that was not tried
 }
 
-// IdempotencyReaped: records past their time were removed.
+// IdempotencyReaped reports that expired records were deleted.
 type IdempotencyReaped struct {
 	Removed    int
 	Unfinished int // that were found and left alone

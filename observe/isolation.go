@@ -2,15 +2,15 @@ package observe
 
 import "time"
 
-// Isolation receives what happens to transactions that are run again. Every hook
-// may be nil. Hooks must return at once.
+// Isolation receives the events of transactions that are retried. Every hook may be nil. Hooks
+// must return at once.
 type Isolation struct {
 	Retried func(IsolationRetried)
 	Ended   func(IsolationEnded)
 }
 
-// IsolationRetried: a transaction was undone, because of others that ran beside
-// it, and is about to be run again.
+// IsolationRetried reports that the database undid a transaction because of concurrent ones,
+// and that it is about to run again.
 type IsolationRetried struct {
 	Level   string        // of isolation, in lower case
 	Attempt int           // that failed, from 1
@@ -18,7 +18,7 @@ type IsolationRetried struct {
 	Err     error         // why
 }
 
-// IsolationEnded: a transaction has ended.
+// IsolationEnded reports that a transaction has ended.
 type IsolationEnded struct {
 	Level    string // of isolation, in lower case
 	Attempts int    // how many there were, the last one included

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Keyed receives what happens to the tasks of an executor. Every hook may be nil.
-// Hooks must return at once and must not call the executor that reports. Times are
-// taken only for hooks that are set.
+// Keyed receives the events of the tasks of an executor. Every hook may be nil. Hooks must
+// return at once and must not call the executor that reports. The executor measures times only
+// for hooks that are set.
 type Keyed struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Started func(KeyedStarted)
@@ -18,7 +18,7 @@ type Keyed struct {
 	Refused func(KeyedRefused)
 }
 
-// KeyedStarted: tasks of one key begin to run, together if they are a batch.
+// KeyedStarted reports that tasks of one key begin to run, together if they are a batch.
 type KeyedStarted struct {
 	Key   string
 	Tasks int           // 1, or the size of the batch
@@ -26,7 +26,7 @@ type KeyedStarted struct {
 	Depth int           // tasks of this key that are still queued
 }
 
-// KeyedEnded: they have ended.
+// KeyedEnded reports that these tasks have ended.
 type KeyedEnded struct {
 	Key   string
 	Tasks int
@@ -34,7 +34,7 @@ type KeyedEnded struct {
 	Err   error // the first task's that failed
 }
 
-// KeyedRefused: a task was not taken, or left the queue before it began.
+// KeyedRefused reports that a task was refused, or left the queue before it began.
 type KeyedRefused struct {
 	Key string
 	Err error // full, closed, reentered, or why its context ended

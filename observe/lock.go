@@ -1,6 +1,5 @@
-// Package observe is how Interlock tells what it does: structs of events and
-// hooks that receive them. It keeps nothing, samples nothing and knows no
-// metrics library; adapters live elsewhere.
+// Package observe defines the events of Interlock and the hooks that receive them. It stores
+// nothing, samples nothing and uses no metrics library; adapters are in other packages.
 package observe
 
 import (
@@ -10,12 +9,12 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Lock receives what happens to locks. Every hook may be nil. Hooks are called
-// synchronously, some with internal state held: they must return at once and
-// must not call the lock that reports.
+// Lock receives the events of locks. Every hook may be nil. Locks call hooks synchronously,
+// some with internal state held: hooks must return at once and must not call the lock that
+// reports.
 type Lock struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Waiting    func(LockWaiting)
@@ -30,7 +29,7 @@ type Lock struct {
 	Restarting    func(LockRestarting)
 }
 
-// LockWaiting: a request has a place in the backend's queue, or a new one.
+// LockWaiting reports that a request has a place in the backend's queue, or a new one.
 type LockWaiting struct {
 	Name   string
 	Owner  string
@@ -38,7 +37,7 @@ type LockWaiting struct {
 	Holder string // empty if not known
 }
 
-// LockAcquired: a caller got the lock, or gave up waiting for it.
+// LockAcquired reports that a caller acquired the lock, or stopped waiting for it.
 type LockAcquired struct {
 	Name  string
 	Owner string
@@ -47,15 +46,15 @@ type LockAcquired struct {
 	Err   error           // nil if it was acquired
 }
 
-// LockHandedOver: a holder passed the lock to the next caller in this process
-// without asking the backend.
+// LockHandedOver reports that a holder passed the lock to the next caller in this process
+// without a request to the backend.
 type LockHandedOver struct {
 	Name  string
 	Owner string
 	Token interlock.Token // of the new holder; 0 for advisory locks
 }
 
-// LockRenewed: a renewal was answered or failed. A failed renewal is not a loss.
+// LockRenewed reports that a renewal succeeded or failed. A failed renewal is not a loss.
 type LockRenewed struct {
 	Name  string
 	Owner string
@@ -63,7 +62,7 @@ type LockRenewed struct {
 	Err   error
 }
 
-// LockHeldLong: a claim comes near the longest time that it may be held.
+// LockHeldLong reports that a claim is near its maximum hold time.
 type LockHeldLong struct {
 	Name  string
 	Owner string
@@ -72,7 +71,7 @@ type LockHeldLong struct {
 	Max   time.Duration   // when it will be ended
 }
 
-// LockEnded: a claim ended.
+// LockEnded reports that a claim ended.
 type LockEnded struct {
 	Name  string
 	Owner string
@@ -81,7 +80,7 @@ type LockEnded struct {
 	Cause error // interlock.ErrReleased, ErrExpired, ErrLost or ErrSessionEnded in its chain
 }
 
-// LockRequestFailed: a request for the lock failed. It is repeated after a pause,
+// LockRequestFailed reports that a request for the lock failed. The lock retries after a delay,
 // unless too many have failed in a row or nobody waits any more.
 type LockRequestFailed struct {
 	Name   string
@@ -90,15 +89,15 @@ type LockRequestFailed struct {
 	Err    error
 }
 
-// LockReleaseFailed: the backend did not confirm a release in time. What was
-// held is left to expire.
+// LockReleaseFailed reports that the backend did not confirm a release in time. The claim
+// expires by its lease.
 type LockReleaseFailed struct {
 	Name  string
 	Owner string
 	Err   error
 }
 
-// LockRestarting: Fenced.Keep failed, and starts again after a pause.
+// LockRestarting reports that Fenced.Keep failed, and starts again after a delay.
 type LockRestarting struct {
 	Name   string
 	Failed int // runs in a row that ended soon, with this one

@@ -7,9 +7,9 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// LogLocks returns hooks that log what happens to locks: failures as warnings, as the
-// default hooks do, and the rest at debug level. Renewals that succeed are not logged.
-// A nil l means slog.Default.
+// LogLocks returns hooks that log the events of locks: failures as warnings, as the default
+// hooks do, and the rest at debug level. They do not log successful renewals. A nil l means
+// slog.Default.
 func LogLocks(l *slog.Logger) *Lock {
 	h := (&Lock{Log: l}).WithDefaults()
 	h.Waiting = func(e LockWaiting) { write(l, slog.LevelDebug, "waiting for lock", e, 0) }

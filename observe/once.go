@@ -2,12 +2,11 @@ package observe
 
 import "log/slog"
 
-// Once receives what an inbox finds in what it is given. Every hook may be nil.
-// Hooks must return at once; they run inside the user's transaction, and run
-// again if that is run again.
+// Once receives the results of an inbox's checks. Every hook may be nil. Hooks must return at
+// once; they run inside the caller's transaction, and run again if that is retried.
 type Once struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Duplicate  func(OnceMessage)
@@ -16,8 +15,8 @@ type Once struct {
 	Cleaned    func(OnceCleaned)
 }
 
-// OnceMessage is a message that was not run: its effect is there already, or its
-// payload is not the one that was recorded for it.
+// OnceMessage reports a message that did not run: its effect exists already, or its payload
+// differs from the recorded one.
 type OnceMessage struct {
 	Consumer   string
 	ID         string // may be empty for one with a sequence number
@@ -25,7 +24,7 @@ type OnceMessage struct {
 	Epoch, Seq int64  // Seq is 0 without one
 }
 
-// OnceGap: a message came before one that has to come first.
+// OnceGap reports a message that came before an earlier one of its key.
 type OnceGap struct {
 	Consumer  string
 	Key       string
@@ -33,7 +32,7 @@ type OnceGap struct {
 	Want, Got int64 // sequence numbers
 }
 
-// OnceCleaned: old records were removed, or could not be.
+// OnceCleaned reports that old records were deleted, or could not be.
 type OnceCleaned struct {
 	Consumer   string
 	Rows       int64 // that were deleted, 0 where a whole generation was dropped

@@ -7,12 +7,11 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Outbox receives what happens to the messages of an outbox and to its relay.
-// Every hook may be nil. Hooks must return at once and must not call the relay
-// that reports.
+// Outbox receives the events of an outbox's messages and of its relay. Every hook may be nil.
+// Hooks must return at once and must not call the relay that reports.
 type Outbox struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Serving   func(OutboxServing)
@@ -23,14 +22,14 @@ type Outbox struct {
 	Stopped   func(OutboxStopped)
 }
 
-// OutboxServing: this relay serves a slice from now on.
+// OutboxServing reports that this relay begins to serve a slice.
 type OutboxServing struct {
 	Slice int
 	Token interlock.Token // of the claim
 	Owner string          // of the claim
 }
 
-// OutboxPublished: a batch was handed to the sink, which has answered.
+// OutboxPublished reports that the sink has answered for a batch.
 type OutboxPublished struct {
 	Slice  int
 	Sent   int           // messages that were delivered
@@ -39,8 +38,8 @@ type OutboxPublished struct {
 	Oldest time.Duration // since the oldest of them was added, by the database's clock
 }
 
-// OutboxFailed: a message was not delivered. It is reported for the message itself,
-// not for those that wait behind it.
+// OutboxFailed reports that a message was not delivered. It covers the message itself, not
+// those that wait for it.
 type OutboxFailed struct {
 	Slice      int
 	ID         string
@@ -52,22 +51,22 @@ type OutboxFailed struct {
 	Err        error
 }
 
-// OutboxPaused: nothing of a batch was delivered, so the sink seems to be away:
-// the slice waits, and no message is blamed.
+// OutboxPaused reports that nothing of a batch was delivered, so the sink seems to be
+// unavailable: the slice waits, and no message counts as failed.
 type OutboxPaused struct {
 	Slice int
 	For   time.Duration
 	Err   error // the first one
 }
 
-// OutboxTrouble: the database did not do what the relay wanted. It is tried again.
+// OutboxTrouble reports that a request of the relay to the database failed. The relay retries.
 type OutboxTrouble struct {
 	Slice int // -1 before the relay knows how many there are
 	Op    string
 	Err   error
 }
 
-// OutboxStopped: this relay serves a slice no more.
+// OutboxStopped reports that this relay no longer serves a slice.
 type OutboxStopped struct {
 	Slice int
 	Err   error // why

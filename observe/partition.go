@@ -7,11 +7,11 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Partition receives what happens to the partitions of a member. Every hook may be
-// nil. Hooks must return at once and must not call the group that reports.
+// Partition receives the events of a member's partitions. Every hook may be nil. Hooks must
+// return at once and must not call the group that reports.
 type Partition struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Acquired func(PartitionAcquired)
@@ -21,15 +21,15 @@ type Partition struct {
 	Refused  func(PartitionRefused)
 }
 
-// PartitionAcquired: this member owns a partition from now on.
+// PartitionAcquired reports that this member begins to own a partition.
 type PartitionAcquired struct {
 	Partition int
 	Epoch     interlock.Token
 }
 
-// PartitionDraining: a partition that this member is to give up, or has lost, waits for
-// work that has not returned. It is reported once for every TTL that this lasts:
-// meanwhile nobody can own the partition, nor can the layout change.
+// PartitionDraining reports that a partition that this member must release, or has lost, waits
+// for work that has not returned. It is reported once per TTL while this lasts. Meanwhile
+// nobody can own the partition, and the layout cannot change.
 type PartitionDraining struct {
 	Partition int
 	Epoch     interlock.Token
@@ -37,7 +37,7 @@ type PartitionDraining struct {
 	For       time.Duration // since it should have moved
 }
 
-// PartitionReleased: this member gave a partition up, or lost it.
+// PartitionReleased reports that this member released a partition, or lost it.
 type PartitionReleased struct {
 	Partition int
 	Epoch     interlock.Token
@@ -47,14 +47,15 @@ type PartitionReleased struct {
 	Err       error         // of the release
 }
 
-// PartitionFailed: a partition could not be had, or its work failed; or the group could
-// not be looked at, or the membership not be kept. It is tried again.
+// PartitionFailed reports that a partition could not be acquired, or that its work failed. It
+// also reports that the group could not be read, or the membership not be kept. The member
+// retries.
 type PartitionFailed struct {
 	Partition int // -1 if it concerns none in particular
 	Err       error
 }
 
-// PartitionRefused: somebody brought a key to a member that does not own it.
+// PartitionRefused reports a call for a key that this member does not own.
 type PartitionRefused struct {
 	Key       string
 	Partition int

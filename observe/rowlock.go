@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// RowLock receives what happens to scopes of row locks. Every hook may be nil.
-// Hooks must return at once.
+// RowLock receives the events of row lock scopes. Every hook may be nil. Hooks must return at
+// once.
 type RowLock struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Locked func(RowsLocked)
@@ -18,7 +18,7 @@ type RowLock struct {
 	Released func(RowsReleased)
 }
 
-// RowsLocked: the rows are locked, or could not be.
+// RowsLocked reports that the rows are locked, or could not be.
 type RowsLocked struct {
 	Table string
 	Asked int           // rows that were asked for
@@ -27,7 +27,7 @@ type RowsLocked struct {
 	Err   error
 }
 
-// RowsSlow: rows are locked for longer than they should be.
+// RowsSlow reports that rows are locked for longer than they should be.
 type RowsSlow struct {
 	Table string
 	Rows  int
@@ -35,7 +35,7 @@ type RowsSlow struct {
 	Max   time.Duration // after which the scope is ended
 }
 
-// RowsReleased: the transaction that held the rows has ended.
+// RowsReleased reports that the transaction that held the rows has ended.
 type RowsReleased struct {
 	Table string
 	Rows  int

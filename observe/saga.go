@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Saga receives what happens to sagas. Every hook may be nil. Hooks must return at
-// once and must not call the engine that reports.
+// Saga receives the events of sagas. Every hook may be nil. Hooks must return at once and must
+// not call the engine that reports.
 type Saga struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Started func(SagaStarted)
@@ -23,12 +23,12 @@ type Saga struct {
 	Reconciled func(Reconciled)
 }
 
-// SagaStarted: a saga was begun. Attaching to one is not told.
+// SagaStarted reports that a saga began. Attaching to a running one is not reported.
 type SagaStarted struct {
 	Saga, Type string
 }
 
-// SagaTried: a call of a step or of an undo did not succeed.
+// SagaTried reports that a call of a step or of an undo did not succeed.
 type SagaTried struct {
 	Saga, Type, Step string
 	Undo             bool // it was the step's undo
@@ -37,33 +37,33 @@ type SagaTried struct {
 	Again            time.Duration // when it is repeated; 0 if it is not
 }
 
-// SagaEnded: a saga has reached a final state: SUCCEEDED, COMPENSATED,
-// DEAD_LETTER or RESOLVED.
+// SagaEnded reports that a saga has reached a final state: SUCCEEDED, COMPENSATED, DEAD_LETTER
+// or RESOLVED.
 type SagaEnded struct {
 	Saga, Type string
 	State      string
 	Reason     string // why it was undone
 }
 
-// SagaDead: a saga could not be undone wholly, and waits for a person. It is reported
-// repeatedly.
+// SagaDead reports that a saga could not be undone completely, and waits for an operator. It is
+// repeated.
 type SagaDead struct {
 	Saga, Type string
 	Reason     string   // why it was to be undone
 	Steps      []string // whose undos were given up
 }
 
-// SagaStuck: a step that has to be done, because the pivot is or may be, was tried so
-// often without success that a person should look. It is tried on.
+// SagaStuck reports that a step after the pivot, which must succeed because the pivot is or may
+// be done, failed so often that an operator should look. The engine keeps retrying.
 type SagaStuck struct {
 	Saga, Type, Step string
 	Attempts         int // that failed
 	Err              error
 }
 
-// SagaCrossed: a call of a step, or of its undo, was done with the input that it had before
-// an operator gave it another one. Its target may have that call's effect, and take the
-// call with the new input for a repetition of it: a person has to look.
+// SagaCrossed reports that a call of a step or its undo was done with its old input, before an
+// operator replaced the input. The target may have that call's effect, and may treat the call
+// with the new input as its repetition. An operator must check.
 type SagaCrossed struct {
 	Saga, Type, Step string
 	Undo             bool
@@ -72,8 +72,8 @@ type SagaCrossed struct {
 	Err              error  // why the journal does not have it; nil if it does, or the saga has ended
 }
 
-// SagaMismatched: a step's effect is not what its saga has ended with, or was not until
-// it was repaired, or could not be found out.
+// SagaMismatched reports that a step's effect differs from the saga's outcome, or did until it
+// was repaired, or could not be determined.
 type SagaMismatched struct {
 	Saga, Type, Step string
 	Want, Got        string // present, absent or unsure
@@ -81,8 +81,8 @@ type SagaMismatched struct {
 	Err              error // of the check or the repair
 }
 
-// Reconciled: participants were asked about what had ended. It is the gauge of effects
-// that are not what the journal says.
+// Reconciled reports that participants were asked about ended sagas. It is the gauge of effects
+// that differ from the journal.
 type Reconciled struct {
 	Since    time.Time // what ended before was not looked at
 	Wrong    int       // effects that are not what the journal says

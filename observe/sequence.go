@@ -5,32 +5,32 @@ import (
 	"time"
 )
 
-// Sequence receives what happens to the keys of a sequencer. Every hook may be nil.
-// Hooks must return at once and must not call the sequencer that reports.
+// Sequence receives the events of a sequencer's keys. Every hook may be nil. Hooks must return
+// at once and must not call the sequencer that reports.
 type Sequence struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
-	// Gap: events are missing, and are waited for.
+	// Gap reports that events are missing; the sequencer waits for them.
 	Gap func(SequenceGap)
-	// Overdue: they did not come in time, and will be fetched, or their hole be
-	// recorded, or the key be halted. This is the alert: it comes before every hole
-	// that is recorded, and again if a crash falls between.
+	// Overdue reports that they did not come in time. The sequencer will fetch them, record
+	// their hole, or halt the key. Alert on it: it comes before every recorded hole, and again
+	// after a crash in between.
 	Overdue func(SequenceGap)
-	// Recorded: their hole is durable, and the key goes on.
+	// Recorded reports that their hole is durable, and that the key continues.
 	Recorded func(SequenceGap)
-	// Halted: the key stands still until they come or an operator resumes it.
+	// Halted reports that the key is halted until they come or an operator resumes it.
 	Halted func(SequenceGap)
-	// Late: an event of a recorded hole came, and was delivered as late.
+	// Late reports that an event of a recorded hole came, and was delivered as late.
 	Late func(SequenceEvent)
-	// Dropped: an event was delivered before, or is of an epoch that has passed.
+	// Dropped reports an event that was delivered before, or whose epoch has passed.
 	Dropped func(SequenceEvent)
-	// Failed: what was to be done for a key failed; it is tried again.
+	// Failed reports that an operation for a key failed; the sequencer retries.
 	Failed func(SequenceFailed)
 }
 
-// SequenceGap is missing events of a key.
+// SequenceGap describes missing events of a key.
 type SequenceGap struct {
 	Stream, Key string
 	Epoch       int64
@@ -38,14 +38,14 @@ type SequenceGap struct {
 	Waited      time.Duration // since the gap was noticed
 }
 
-// SequenceEvent is one event.
+// SequenceEvent describes one event.
 type SequenceEvent struct {
 	Stream, Key string
 	Epoch, Seq  int64
 	Stale       bool // its epoch has passed
 }
 
-// SequenceFailed is something that failed.
+// SequenceFailed describes a failed operation.
 type SequenceFailed struct {
 	Stream, Key string
 	Failures    int // in a row

@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Silent discards everything. Give it as the Log of hooks, so that hooks that are nil
-// log nothing: lock.Options{Hooks: &observe.Lock{Log: observe.Silent}}.
+// Silent discards everything. Use it as the Log of hooks to disable the default logging:
+// lock.Options{Hooks: &observe.Lock{Log: observe.Silent}}.
 var Silent = slog.New(slog.DiscardHandler)
 
 // A process logs at most burst events of one kind in a period. The next line of that

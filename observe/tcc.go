@@ -9,8 +9,8 @@ import (
 // cancelled. Every hook may be nil. Hooks must return at once and must not call the
 // manager that reports.
 type TCC struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Decided func(TCCDecided)

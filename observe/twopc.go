@@ -8,8 +8,8 @@ import (
 // TwoPC receives what happens to transactions of two-phase commit. Every hook may be
 // nil. Hooks must return at once and must not call the manager that reports.
 type TwoPC struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Decided   func(TwoPCDecided)

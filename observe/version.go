@@ -8,8 +8,8 @@ import (
 // Version receives what happens to optimistic updates. Every hook may be nil.
 // Hooks must return at once; several updates may call them at the same time.
 type Version struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Attempted func(VersionAttempted)

@@ -10,8 +10,8 @@ import (
 // Wire receives what a service does with the tokens that requests carry. Every
 // hook may be nil. Hooks must return at once.
 type Wire struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Admitted func(WireAdmitted)
@@ -40,8 +40,8 @@ type WireRefused struct {
 // Proxy receives what a guarding proxy does with calls to a resource that cannot
 // check tokens. Every hook may be nil. Hooks must return at once.
 type Proxy struct {
-	// Log receives the failures whose hook is nil; nil means slog.Default, [Silent]
-	// nobody.
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
 	Log *slog.Logger
 
 	Sent    func(ProxySent)
