@@ -53,8 +53,8 @@ type SagaDead struct {
 	Steps      []string // whose undos were given up
 }
 
-// SagaStuck reports that a step after the pivot, which must succeed because the pivot is or may
-// be done, failed so often that an operator should look. The engine keeps retrying.
+// SagaStuck reports that a step that must be done, because the pivot is or may be done, failed
+// so often that an operator should look. The engine keeps retrying.
 type SagaStuck struct {
 	Saga, Type, Step string
 	Attempts         int // that failed

@@ -17,24 +17,24 @@ const (
 	DefaultMaxAhead  = time.Minute
 )
 
-// Options say which tokens a service takes; nil and the zero value work, and
-// trust every caller.
+// Options define which tokens a service accepts; nil and the zero value are valid, and trust
+// every caller.
 type Options struct {
-	// Verifier reads signed tokens, and then nothing else is taken; nil means that
-	// callers are trusted, and that tokens are not signed.
+	// Verifier verifies signed tokens, and then no others are accepted. Nil means that callers
+	// are trusted and tokens are not signed.
 	Verifier *Verifier
-	// Remaining is how long a claim is taken to be good for if the request does
-	// not say so; 0 means [DefaultRemaining].
+	// Remaining is the assumed remaining time of a claim if the request does not state it; 0
+	// means [DefaultRemaining].
 	Remaining time.Duration
-	// Longest bounds what a request says; 0 means [DefaultLongest].
+	// Longest bounds the remaining time that a request states; 0 means [DefaultLongest].
 	Longest time.Duration
-	// MaxAhead is how far a token that is not signed may lie beyond the clock of
-	// this process; one that lies further is refused as [Implausible]. It must cover
-	// the difference between this clock and those by which the callers' systems
-	// issue tokens. 0 means [DefaultMaxAhead], and more than [interlock.MaxAhead]
-	// means that. Of signed tokens the bound is interlock.MaxAhead.
+	// MaxAhead is how far an unsigned token may be ahead of this process's clock; a token
+	// beyond that is refused as [Implausible]. It must cover the difference between this clock
+	// and the clocks of the systems that issue the callers' tokens. 0 means [DefaultMaxAhead],
+	// and the maximum is [interlock.MaxAhead]. The bound of signed tokens is
+	// interlock.MaxAhead.
 	MaxAhead time.Duration
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Wire
 
 	now func() time.Time // the clock; nil means that of the process
@@ -55,11 +55,10 @@ func (o *Options) resolve() Options {
 	return r
 }
 
-// Admit reads a token from the values of [Header] and lets it in, until end is
-// called or ctx ends; an error is a [*Refusal]. about finds what the request is
-// about, as [Resource] does, and is asked once the token was read; nil leaves
-// that to [Passage.For]. Requests that come by HTTP are better served by
-// [Handler]; this is for what comes by other ways.
+// Admit parses a token from the values of [Header] and returns its passage, which lasts until
+// end is called or ctx ends. An error is a [*Refusal]. about returns the resource of the
+// request, as [Resource] does; Admit calls it after it has parsed the token. If it is nil, call
+// [Passage.For] instead. Use [Handler] for HTTP requests, and Admit for other transports.
 func (o *Options) Admit(ctx context.Context, values []string, about func() (string, error)) (p *Passage, end func(), err error) {
 	r := o.resolve()
 	pass, err := r.read(values)
@@ -81,7 +80,7 @@ func (o *Options) Admit(ctx context.Context, values []string, about func() (stri
 	return p, end, nil
 }
 
-// read gives the pass, as far as it was read, also with an error.
+// read returns the pass, as far as it was parsed, even with an error.
 func (o *Options) read(values []string) (pass Pass, err error) {
 	ahead := o.MaxAhead
 	switch {

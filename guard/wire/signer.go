@@ -10,24 +10,24 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// DefaultLife is how long a signed token lasts at most if nothing is said.
+// DefaultLife is the default of SignerOptions.Life.
 const DefaultLife = time.Minute
 
 // timeForm is how instants are signed: RFC 3339, in UTC.
 const timeForm = "2006-01-02T15:04:05.000Z07:00"
 
-// SignerOptions are those of [NewSigner]; nil and the zero value work.
+// SignerOptions configure a [Signer]; nil and the zero value are valid.
 type SignerOptions struct {
-	// Life bounds how long a signed token lasts; 0 means [DefaultLife]. It never
-	// lasts longer than the claim was good for when it was signed.
+	// Life bounds how long a signed token is valid; 0 means [DefaultLife]. It is never valid
+	// for longer than the claim was when the token was signed.
 	Life time.Duration
 
 	now func() time.Time
 }
 
-// A Signer writes the tokens of claims so that a [Verifier] believes them
-// from any bearer. It belongs where the claim is; the caller that is not
-// trusted gets the text, and never the key. It is safe for concurrent use.
+// A Signer signs the tokens of claims, so that a [Verifier] accepts them from any bearer. It
+// belongs in the process of the claim; an untrusted caller receives the text, and never the
+// key. It is safe for concurrent use.
 type Signer struct {
 	key    ed25519.PrivateKey
 	footer []byte
@@ -35,8 +35,8 @@ type Signer struct {
 	now    func() time.Time
 }
 
-// NewSigner signs with key, which verifiers know under the id: 1 to 64 visible
-// ASCII characters.
+// NewSigner returns a Signer with key, which verifiers know under the id: 1 to 64 visible ASCII
+// characters.
 func NewSigner(id string, key ed25519.PrivateKey, o *SignerOptions) (*Signer, error) {
 	if len(key) != ed25519.PrivateKeySize || !keyID(id) {
 		return nil, failure.Bug("make signer", id, "it needs a key of Ed25519 and an id of 1 to 64 visible characters")
@@ -66,11 +66,11 @@ func keyID(id string) bool {
 	return len(id) >= 1 && len(id) <= 64
 }
 
-// Sign writes the token of c for resource, or for the name of c if that is
-// empty, and for audience, which is the service that is to take it; empty means
-// that of a verifier with none. It lasts as long as c has left, and as the
-// signer's Life at most. It refuses a claim that has ended, with the cause, and a
-// token that lies beyond the clock by more than [interlock.MaxAhead].
+// Sign returns the signed token of c for resource and audience. An empty resource means the
+// name of c. The audience is the service that accepts the token; empty means a verifier without
+// one. The token is valid for the claim's remaining time, at most the signer's Life. If the
+// claim has ended, Sign returns the cause. It also returns an error if the token is more than
+// [interlock.MaxAhead] ahead of the clock.
 func (s *Signer) Sign(c interlock.Claim, resource, audience string) (string, error) {
 	p, err := passOf(c, resource)
 	if err != nil {

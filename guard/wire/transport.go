@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// bearer is what requests are made under.
+// bearer is the claim or signed token of a context.
 type bearer struct {
 	claim    interlock.Claim // nil if there is only a text
 	resource string
@@ -19,21 +19,20 @@ type bearer struct {
 
 type bearerKey struct{}
 
-// Under is ctx under c: requests that are made with it by way of a [Transport],
-// or of package guard/rpc, carry the token of c for resource. Empty resource
-// means the name of c. It does not end ctx when c ends; the Transport does so for
-// each request.
+// Under returns a ctx with claim c: requests with it through a [Transport], or through package
+// guard/rpc, carry the token of c for resource. An empty resource means the name of c. Under
+// does not end ctx when c ends; the Transport does so for each request.
 func Under(ctx context.Context, c interlock.Claim, resource string) context.Context {
 	return context.WithValue(ctx, bearerKey{}, bearer{claim: c, resource: resource})
 }
 
-// Carry is ctx with a token that somebody signed for the caller, which is sent
-// as it is. When it ends is the affair of who verifies it.
+// Carry returns a ctx with a token that another process signed, which is sent unchanged. Its
+// verifier decides when it expires.
 func Carry(ctx context.Context, signed string) context.Context {
 	return context.WithValue(ctx, bearerKey{}, bearer{signed: signed})
 }
 
-// Outbound is what a request takes along.
+// Outbound is what a request carries.
 type Outbound struct {
 	Value   string          // of [Header]
 	Context context.Context // of the request, ended also with the claim
@@ -42,11 +41,10 @@ type Outbound struct {
 	ends []context.Context // those that end Context: the claim's, and the caller's
 }
 
-// Outcome is what the error of a request that was handed on says to the caller.
-// Once the claim, or the caller's context, has ended it is Uncertain, and wraps the
-// cause: clients return that as it is, whatever they have sent, and elsewhere a
-// cause may be the proof that nothing was. Any other error, and nil, comes back as
-// it is.
+// Outcome returns the error of a sent request as the caller should see it. Once the claim or
+// the caller's context has ended, the error is Uncertain and wraps the cause: clients return
+// that cause unchanged, whatever they have sent, and elsewhere a cause may prove that nothing
+// was sent. Any other error, and nil, is returned unchanged.
 func (o Outbound) Outcome(err error) error {
 	if err == nil {
 		return nil
@@ -63,11 +61,10 @@ func (o Outbound) Outcome(err error) error {
 	return err
 }
 
-// Outgoing is for transports other than [Transport]: what a request made with ctx
-// takes along, its token written for audience by signer or, if that is nil, as it
-// is. ok is false if ctx is under no claim; then Context is ctx, and there is no
-// Value. It refuses a claim that has ended, with the cause: an error is Definite,
-// and nothing must be sent.
+// Outgoing returns what a request with ctx carries, for transports other than [Transport]. The
+// token is signed for audience by signer, or unsigned if signer is nil. If ctx has no claim, ok
+// is false, Context is ctx, and there is no Value. If the claim has ended, Outgoing returns the
+// cause: an error is Definite, and the caller must send nothing.
 func Outgoing(ctx context.Context, signer *Signer, audience string) (out Outbound, ok bool, err error) {
 	out = Outbound{Context: ctx, Stop: func() {}}
 	b, ok := ctx.Value(bearerKey{}).(bearer)
@@ -95,18 +92,16 @@ func (b bearer) write(signer *Signer, audience string) (string, error) {
 	return p.String(), err
 }
 
-// A Transport is an [http.RoundTripper] that puts the claim's token on each
-// request that is made [Under] one, and ends the request, up to the end of the
-// response's body, when the claim ends. The zero value works. It is safe for
-// concurrent use.
+// A Transport is an [http.RoundTripper] that adds the claim's token to each request made
+// [Under] a claim. It ends the request, up to the end of the response's body, when the claim
+// ends. The zero value is ready. It is safe for concurrent use.
 //
-// A claim that has ended is refused before anything is sent: the error is
-// Definite and wraps the cause. If the claim or the request's context ends while
-// the request is on its way, the error is Uncertain and wraps the cause as well;
-// see [Outbound.Outcome]. An http.Client with a Timeout of its own hides that:
-// give the context a deadline instead. A request that is under no claim is sent
-// as it is. One that follows a redirect to another host, or from https to http, is
-// sent without the token.
+// If the claim has ended, the Transport sends nothing: the error is Definite and wraps the
+// cause. If the claim or the request's context ends while the request is in flight, the error
+// is Uncertain and wraps the cause; see [Outbound.Outcome]. An http.Client with its own Timeout
+// hides that: give the context a deadline instead. A request without a claim is sent unchanged.
+// After a redirect to another host, or from https to http, the request is sent without the
+// token.
 type Transport struct {
 	Base     http.RoundTripper // nil means http.DefaultTransport
 	Signer   *Signer           // nil means that tokens travel as they are

@@ -17,22 +17,20 @@ const (
 	DefaultMaxLife = 5 * time.Minute
 )
 
-// VerifierOptions are those of [NewVerifier]; nil and the zero value work.
+// VerifierOptions configure a [Verifier]; nil and the zero value are valid.
 type VerifierOptions struct {
-	// Skew is how far the signer's clock may be from this one, either way; 0
-	// means [DefaultSkew], and less than 0 that they are the same.
+	// Skew is the maximum difference of the signer's clock to this one, in either direction; 0
+	// means [DefaultSkew], and a negative value means none.
 	Skew time.Duration
-	// MaxLife is how long a token may last from when it was signed; 0 means
-	// [DefaultMaxLife].
+	// MaxLife is the maximum lifetime of a token from its signing; 0 means [DefaultMaxLife].
 	MaxLife time.Duration
 
 	now func() time.Time
 }
 
-// A Verifier believes tokens that were signed by keys that it knows, for its
-// audience, and that have not expired. It does at most one verification for a
-// token, however bad, and none for a key that it does not know. It is safe for
-// concurrent use.
+// A Verifier accepts tokens that were signed by known keys for its audience, and that have not
+// expired. It verifies at most one signature per token, and none for an unknown key. It is safe
+// for concurrent use.
 type Verifier struct {
 	audience string
 	keys     atomic.Pointer[map[string]ed25519.PublicKey]
@@ -41,8 +39,7 @@ type Verifier struct {
 	now      func() time.Time
 }
 
-// NewVerifier believes keys, by their ids, and takes what was signed for
-// audience.
+// NewVerifier returns a Verifier that accepts signatures of keys, by their ids, for audience.
 func NewVerifier(audience string, keys map[string]ed25519.PublicKey, o *VerifierOptions) (*Verifier, error) {
 	var options VerifierOptions
 	if o != nil {
@@ -59,9 +56,8 @@ func NewVerifier(audience string, keys map[string]ed25519.PublicKey, o *Verifier
 	return v, v.SetKeys(keys)
 }
 
-// SetKeys replaces the keys that are believed, at once for every token that
-// comes from now on. To rotate: add the new key here, then let signers use it,
-// and take the old one away once what it signed has expired.
+// SetKeys replaces the accepted keys, for every token from now on. To rotate: add the new key
+// here, then let signers use it, and remove the old one once its tokens have expired.
 func (v *Verifier) SetKeys(keys map[string]ed25519.PublicKey) error {
 	for id, key := range keys {
 		if len(key) != ed25519.PublicKeySize || !keyID(id) {
@@ -76,9 +72,9 @@ func (v *Verifier) SetKeys(keys map[string]ed25519.PublicKey) error {
 	return nil
 }
 
-// Verify reads what [Signer.Sign] wrote. An error is a [*Refusal]. Remaining is
-// until the token expires, by this clock with the skew that is allowed, and
-// never longer than from when it was signed.
+// Verify parses and verifies the result of [Signer.Sign]. An error is a [*Refusal]. Remaining
+// is the time until the token expires, by this clock with the allowed skew, and never longer
+// than the time from signing to expiry.
 func (v *Verifier) Verify(text string) (Pass, error) {
 	s, err := takeApart(text)
 	if err != nil {
@@ -98,7 +94,7 @@ func (v *Verifier) Verify(text string) (Pass, error) {
 	return v.believe(s.message)
 }
 
-// believe reads a message whose signature is right.
+// believe parses a message whose signature is valid.
 func (v *Verifier) believe(message []byte) (p Pass, err error) {
 	var m statement
 	if err := strictly(message, &m); err != nil {
