@@ -110,6 +110,7 @@ func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
 	}
 	c := &contender{
 		identity: id,
+		line:     d.layout.line(r.Name),
 		key:      d.layout.contender(r.Name, s.id, r.Owner),
 		session:  s,
 		events:   r.Events,
@@ -161,9 +162,10 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 	floor := c.session.floor()
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
+	read := inOrder(c.line)
 	reply, err := d.client.Txn(rctx).If(d.conditions(c, base, noWait)...).
-		Then(d.entry(c, base)...).
-		Else(inOrder(d.layout.line(c.name)), clientv3.OpGet(d.layout.base())).
+		Then(append(d.entry(c, base), read)...).
+		Else(read, clientv3.OpGet(d.layout.base())).
 		Commit()
 	switch {
 	case leaseGone(err):
@@ -188,20 +190,24 @@ func again(name string, cause error) error {
 func (d *Driver) conditions(c *contender, base base, noWait bool) []clientv3.Cmp {
 	absent := clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)
 	if noWait {
-		absent = clientv3.Compare(clientv3.CreateRevision(d.layout.line(c.name)), "=", 0).WithPrefix()
+		absent = clientv3.Compare(clientv3.CreateRevision(c.line), "=", 0).WithPrefix()
 	}
 	return []clientv3.Cmp{absent, clientv3.Compare(clientv3.ModRevision(d.layout.base()), "=", base.mod)}
 }
 
-// entry writes the contender, removes what this owner left under sessions that
-// ran out, and reads the line last.
+// entry writes the contender, and deletes the keys that this owner left under
+// sessions that ran out.
 func (d *Driver) entry(c *contender, base base) []clientv3.Op {
-	r := record{Owner: c.owner, Base: base.value, Asked: d.options.Now().UTC()}
-	ops := []clientv3.Op{clientv3.OpPut(c.key, r.String(), clientv3.WithLease(c.session.id))}
+	value := record{Owner: c.owner, Base: base.value, Asked: d.options.Now().UTC()}.String()
+	d.mu.Lock()
+	c.sent = sent{value: value, base: base.value}
+	d.mu.Unlock()
+	ops := make([]clientv3.Op, 1, len(c.stale)+2) // and the read of the line
+	ops[0] = clientv3.OpPut(c.key, value, clientv3.WithLease(c.session.id))
 	for _, key := range c.stale {
 		ops = append(ops, clientv3.OpDelete(key))
 	}
-	return append(ops, inOrder(d.layout.line(c.name)))
+	return ops
 }
 
 // answered takes the line from a reply. It is false if nothing but a new base
@@ -215,7 +221,7 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 		at = 0
 		c.session.counter.see(reply.Responses[1].GetResponseRange().Kvs)
 	}
-	places := placesOf(reply.Responses[at].GetResponseRange().Kvs)
+	places := c.session.queues.placesOf(reply.Responses[at].GetResponseRange().Kvs)
 	entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key })
 	if !entered && (!noWait || len(places) == 0) {
 		return false
@@ -223,12 +229,12 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 	if entered {
 		c.stale = nil
 	}
-	c.session.queues.list(d.layout.line(c.name), reply.Header.Revision, places)
+	c.session.queues.list(c.line, reply.Header.Revision, places)
 	switch {
 	case c.session.queues.ended:
 		c.state = outdated
 	case !entered || c.state != asking:
-	case c.session.queues.unlisted(d.layout.line(c.name)):
+	case c.session.queues.unlisted(c.line):
 		return false
 	default:
 		c.state = dropped // it came and went before this reply was read
@@ -240,7 +246,7 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 func (d *Driver) answerNow(ctx context.Context, c *contender) (driver.Grant, error) {
 	d.mu.Lock()
 	g, done, err := d.outcome(c)
-	holder := c.session.queues.holder(d.layout.line(c.name))
+	holder := c.session.queues.holder(c.line)
 	absent := c.state == asking
 	if !done && absent {
 		d.forget(c)

@@ -166,7 +166,7 @@ func (d *Driver) barrier(cs []*contender) *interlock.HeldError {
 	defer d.mu.Unlock()
 	for _, c := range cs {
 		if c.state == waiting {
-			return &interlock.HeldError{Name: c.name, Owner: c.session.queues.holder(d.layout.line(c.name))}
+			return &interlock.HeldError{Name: c.name, Owner: c.session.queues.holder(c.line)}
 		}
 	}
 	return nil
@@ -180,7 +180,7 @@ func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, ba
 	for _, c := range cs {
 		conditions = append(conditions, d.conditions(c, base, true)[0])
 		writes = append(writes, d.entry(c, base)[0])
-		reads = append(reads, inOrder(d.layout.line(c.name)))
+		reads = append(reads, inOrder(c.line))
 	}
 	if err := d.connected(ctx, "acquire all", cs[0].name); err != nil {
 		return nil, err
@@ -222,14 +222,14 @@ func (d *Driver) answeredAll(s *session, cs []*contender, reply *clientv3.TxnRes
 		s.counter.see(lines[len(cs)].GetResponseRange().Kvs)
 	}
 	for i, c := range cs {
-		places := placesOf(lines[i].GetResponseRange().Kvs)
-		s.queues.list(d.layout.line(c.name), reply.Header.Revision, places)
+		places := s.queues.placesOf(lines[i].GetResponseRange().Kvs)
+		s.queues.list(c.line, reply.Header.Revision, places)
 		switch entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key }); {
 		case s.queues.ended:
 			c.state = outdated
 		case !entered && len(places) > 0, entered && places[0].key != c.key:
 			held = &interlock.HeldError{Name: c.name, Owner: places[0].owner}
-		case entered && c.state == asking && !s.queues.unlisted(d.layout.line(c.name)):
+		case entered && c.state == asking && !s.queues.unlisted(c.line):
 			c.state = dropped // it came and went before this reply was read
 		}
 	}

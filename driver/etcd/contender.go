@@ -14,8 +14,10 @@ import (
 // but over are guarded by the driver's mutex.
 type contender struct {
 	identity
+	line    string // the prefix under which it stands
 	key     string
 	session *session
+	sent    sent
 	events  driver.Events
 
 	state   state
@@ -31,6 +33,12 @@ type contender struct {
 	over atomic.Bool
 	// changed wakes the Acquire that waits; it holds one signal.
 	changed chan struct{}
+}
+
+// sent is the value of a contender's key as last requested, and the base in it.
+type sent struct {
+	value string // empty before the first request
+	base  int64
 }
 
 type state int

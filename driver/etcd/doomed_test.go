@@ -125,7 +125,7 @@ func TestLateWordOfADeletedValue(t *testing.T) {
 	s := d.sessionOf(0, &clientv3.LeaseGrantResponse{})
 	defer s.cancel()
 	contend := func() *contender {
-		c := &contender{identity: identity{"n", "me"}, key: "n/me", session: s, changed: make(chan struct{}, 1)}
+		c := &contender{identity: identity{"n", "me"}, line: "n/", key: "n/me", session: s, changed: make(chan struct{}, 1)}
 		s.queues.join(c)
 		return c
 	}

@@ -108,16 +108,8 @@ func foreignOwner(kv *mvccpb.KeyValue) string {
 	return "foreign lease " + strconv.FormatInt(kv.Lease, 16)
 }
 
-func placesOf(kvs []*mvccpb.KeyValue) []place {
-	places := make([]place, len(kvs))
-	for i, kv := range kvs {
-		places[i] = placeOf(kv)
-	}
-	return places
-}
+var byCreateRevision = []clientv3.OpOption{clientv3.WithPrefix(),
+	clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)}
 
-// inOrder makes a range the line itself.
-func inOrder(line string) clientv3.Op {
-	return clientv3.OpGet(line, clientv3.WithPrefix(),
-		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
-}
+// inOrder reads a line in the order of service.
+func inOrder(line string) clientv3.Op { return clientv3.OpGet(line, byCreateRevision...) }

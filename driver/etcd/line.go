@@ -89,7 +89,8 @@ func (l *line) list(rev int64, places []place) []effect {
 		return nil
 	}
 	l.listed, l.seen = rev, rev
-	l.places = slices.SortedFunc(slices.Values(places), byCreation)
+	l.places = slices.Clone(places)
+	slices.SortFunc(l.places, byCreation)
 	early := l.early
 	l.early = nil
 	for _, c := range early {

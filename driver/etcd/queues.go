@@ -2,13 +2,14 @@ package etcd
 
 import (
 	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
 // queues are the lines of a session that have a contender of ours, and the keys under
 // its lease. It does no I/O. The driver's mutex is held in all methods.
 type queues struct {
-	layout layout
-	nudge  func() // asks for the doomed keys to be deleted
+	nudge func() // asks for the doomed keys to be deleted
 
 	ended  bool // contenders hear of nothing more
 	lines  map[string]*line
@@ -19,8 +20,8 @@ type queues struct {
 	highest int64 // highest revision heard of
 }
 
-func newQueues(l layout, highest int64, nudge func()) queues {
-	return queues{layout: l, nudge: nudge, lines: map[string]*line{}, byKey: map[string]*contender{},
+func newQueues(highest int64, nudge func()) queues {
+	return queues{nudge: nudge, lines: map[string]*line{}, byKey: map[string]*contender{},
 		doomed: map[string]*contender{}, buried: map[string]int64{}, highest: highest}
 }
 
@@ -122,12 +123,11 @@ func (q *queues) isDoomed(key string) bool {
 
 // join makes c a contender of its line.
 func (q *queues) join(c *contender) {
-	at := q.layout.line(c.name)
-	l := q.lines[at]
+	l := q.lines[c.line]
 	if l == nil {
 		l = newLine()
 		l.restart(q.highest) // an answer to somebody before us may still be on its way
-		q.lines[at] = l
+		q.lines[c.line] = l
 	}
 	if rev, gone := q.buried[c.key]; gone {
 		l.restart(rev) // what was deleted must not be taken for what is asked for now
@@ -139,9 +139,8 @@ func (q *queues) join(c *contender) {
 
 // stepOut takes c out of its line; its key is still known as ours.
 func (q *queues) stepOut(c *contender) {
-	at := q.layout.line(c.name)
-	if l := q.lines[at]; l != nil && q.byKey[c.key] == c && l.leave(c.key) {
-		delete(q.lines, at)
+	if l := q.lines[c.line]; l != nil && q.byKey[c.key] == c && l.leave(c.key) {
+		delete(q.lines, c.line)
 	}
 }
 
@@ -151,6 +150,23 @@ func (q *queues) leave(c *contender) {
 	if q.byKey[c.key] == c {
 		delete(q.byKey, c.key)
 	}
+}
+
+// placeOf reads a contender for the line. The value that a contender of ours wrote
+// needs no decoding.
+func (q *queues) placeOf(kv *mvccpb.KeyValue) place {
+	if c := q.byKey[string(kv.Key)]; c != nil && c.sent.value != "" && c.sent.value == string(kv.Value) {
+		return place{key: c.key, created: kv.CreateRevision, base: c.sent.base, owner: c.owner}
+	}
+	return placeOf(kv)
+}
+
+func (q *queues) placesOf(kvs []*mvccpb.KeyValue) []place {
+	places := make([]place, len(kvs))
+	for i, kv := range kvs {
+		places[i] = q.placeOf(kv)
+	}
+	return places
 }
 
 // list gives a line its snapshot.

@@ -62,7 +62,7 @@ func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantRe
 		checkNow: make(chan struct{}, 1),
 		tendNow:  make(chan struct{}, 1),
 	}
-	s.queues = newQueues(d.layout, granted.GetRevision(), func() { nudge(s.tendNow) })
+	s.queues = newQueues(granted.GetRevision(), func() { nudge(s.tendNow) })
 	s.counter.session, s.watch.session = s, s
 	s.ctx, s.cancel = context.WithCancel(d.ctx)
 	return s

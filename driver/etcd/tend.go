@@ -106,7 +106,7 @@ func (s *session) read(lines []string) error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	for i, at := range lines {
-		s.queues.list(at, reply.Header.Revision, placesOf(reply.Responses[i].GetResponseRange().Kvs))
+		s.queues.list(at, reply.Header.Revision, s.queues.placesOf(reply.Responses[i].GetResponseRange().Kvs))
 	}
 	s.counter.see(reply.Responses[len(lines)].GetResponseRange().Kvs)
 	return nil

@@ -151,7 +151,7 @@ func (w *watch) event(ev *clientv3.Event) {
 		}
 		c := change{rev: rev, deleted: deleted, place: place{key: key}}
 		if !deleted {
-			c.place = placeOf(ev.Kv)
+			c.place = w.queues.placeOf(ev.Kv)
 		}
 		w.queues.perform(l.apply(c))
 	})
