@@ -7,15 +7,14 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Call is an operation under way. Exactly one of its methods is called, once,
-// after the answer came.
+// A Call is a running operation. Call exactly one of its methods, once, after the reply.
 type Call struct {
 	w     *Writer
 	start Event
 }
 
-// Invoke records that an operation is about to be made. Call it before the
-// request leaves. e.Kind is set.
+// Invoke records that an operation is about to begin. Call it before the request is sent. It
+// sets e.Kind.
 func (w *Writer) Invoke(e Event) Call {
 	if e.Src == "" {
 		e.Src = caller(1)
@@ -25,29 +24,29 @@ func (w *Writer) Invoke(e Event) Call {
 	return Call{w: w, start: e}
 }
 
-// OK: it was done. value is what was read or written, or empty.
+// OK records that it was done. value is what was read or written, or empty.
 func (c Call) OK(value string) { c.end(Event{Kind: OK, Value: value}) }
 
-// Granted: an acquire got the lock.
+// Granted records that an acquire got the lock.
 func (c Call) Granted(token interlock.Token, owner string) {
 	c.end(Event{Kind: Grant, Token: token, Owner: owner})
 }
 
-// Fail: it was certainly not done.
+// Fail records that it was certainly not done.
 func (c Call) Fail(why string) { c.end(Event{Kind: Fail, Value: why}) }
 
-// Info: whether it was done is not known.
+// Info records that its outcome is unknown.
 func (c Call) Info(why string) { c.end(Event{Kind: Info, Value: why}) }
 
-// Reject: a guard refused it, having seen the token seen.
+// Reject records that a guard rejected it; seen is the token of the guard's mark.
 func (c Call) Reject(seen interlock.Token) { c.end(Event{Kind: Reject, Seen: seen}) }
 
-// EndWith ends it with an event of the caller's, of any kind that ends a call.
-// What e leaves zero of Token, Owner, ID, Amount and Stamp is as in the call.
+// EndWith ends the call with an event of any kind that ends a call. If Token, Owner, ID, Amount
+// or Stamp of e is zero, the call's value is used.
 func (c Call) EndWith(e Event) { c.end(e) }
 
-// End records what err says: nil is OK, a [interlock.StaleTokenError] a
-// rejection, an uncertain error Info, and everything else Fail.
+// End records the outcome that err means: nil is OK, a [interlock.StaleTokenError] a rejection,
+// an uncertain error Info, and everything else Fail.
 func (c Call) End(err error) {
 	var stale *interlock.StaleTokenError
 	switch {

@@ -2,23 +2,21 @@ package history
 
 import "iter"
 
-// RuleCapacity: no more is taken at any time than there is.
+// RuleCapacity: the amount taken never exceeds the capacity.
 const RuleCapacity Rule = "capacity"
 
-// CheckCapacity finds what was sold twice: seats, stock, rooms, or doctors that
-// are free to go while one has to stay. It takes one pass, and memory for each
-// key.
+// CheckCapacity finds overselling: of seats, stock or rooms, or of doctors who may leave while
+// one has to stay. It takes one pass, and memory for each key.
 //
-// A State with [OpCapacity] says how much there is of a key; of a key without
-// one, nothing is judged, and a later one counts from then on. Who takes records
-// an [OpTake] of Amount, OK where it was had and Reject where there was not
-// enough, and who gives back an [OpGive]. What was taken is certainly held from
-// the end of the one to the beginning of the other.
+// A State with [OpCapacity] sets the capacity of a key; a later one applies from then on. A key
+// without one is not checked. A process that takes units records an [OpTake] of Amount: OK if
+// it got them, Reject if there were too few. A process that returns units records an [OpGive].
+// The units are certainly held from the end of the take to the beginning of the give.
 //
-// It does not see what overlaps: two who take the last piece, of whom the first
-// has begun to give it back, may have had it one after the other. It does not
-// judge refusals: look at the counts. A hold that expires is given back by
-// the process that sees that it has; record the OpGive no later than that may happen.
+// It does not check overlapping calls: if two processes take the last unit, and the first has
+// begun to return it, they may have held it one after the other. It does not check rejections:
+// look at the counts. A process that sees an expired hold returns its units; it must record the
+// OpGive no later than the earliest possible expiry.
 func CheckCapacity(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
 	return walk(events, &v, &capacity{found: &v.Findings, keys: map[string]*supply{}}, OpTake, OpGive)

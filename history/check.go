@@ -9,8 +9,7 @@ import (
 // CheckFiles merges the histories in the files and checks their tokens.
 func CheckFiles(paths ...string) (Report, error) { return InFiles(CheckTokens, paths...) }
 
-// InFiles merges the histories in the files and lets a checker judge them, such as
-// [CheckUpdates].
+// InFiles merges the histories in the files and runs a checker on them, such as [CheckUpdates].
 func InFiles[R any](check func(iter.Seq2[Event, error]) (R, error), paths ...string) (none R, err error) {
 	readers := make([]*Reader, 0, len(paths))
 	for _, path := range paths {

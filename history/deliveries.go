@@ -4,11 +4,11 @@ import "iter"
 
 // The rules of [CheckDeliveries].
 const (
-	// RuleDelivered: what was acknowledged before a drain began is delivered
-	// when it ends.
+	// RuleDelivered: a message that was acknowledged before a drain began is delivered when the
+	// drain ends.
 	RuleDelivered Rule = "delivered"
-	// RuleKeyOrder: messages of one key are delivered for the first time in the
-	// order in which they were published.
+	// RuleKeyOrder: the first deliveries of the messages of one key are in the order of their
+	// publishing.
 	RuleKeyOrder Rule = "key order"
 	// RuleOrigin: what is delivered, or takes place, or is read, was asked for,
 	// and not certainly without success.
