@@ -66,6 +66,9 @@ type Append struct {
 	// Was is when it was due before, as far as the appender knows, or zero. A store whose
 	// index keeps due times that a transaction has left removes that one.
 	Was time.Time
+	// Ended is set by the store when these records have ended the transaction: when they did,
+	// by its clock. Zero where the store does not say.
+	Ended time.Time
 }
 
 // A PositionError is the refusal of an append to a transaction that is not where

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -101,7 +102,7 @@ func appendBytes(a driver.Append) int {
 func (j *Journal) appendGroup(ctx context.Context, appends []driver.Append, group []int, errs []error) {
 	var ops []clientv3.Op
 	for _, i := range group {
-		when, then := j.appendOps(appends[i])
+		when, then := j.appendOps(&appends[i])
 		ops = append(ops, clientv3.OpTxn(when, then, j.lookOps(appends[i])))
 	}
 	reply, err := j.do(ctx, "append", appends[group[0]].Transaction, nil, ops, nil)
@@ -117,7 +118,7 @@ func (j *Journal) appendGroup(ctx context.Context, appends []driver.Append, grou
 }
 
 // appendOps is an append: on what conditions, and what it does.
-func (j *Journal) appendOps(a driver.Append) (when []clientv3.Cmp, then []clientv3.Op) {
+func (j *Journal) appendOps(a *driver.Append) (when []clientv3.Cmp, then []clientv3.Op) {
 	head, about, now := j.headKey(a.Transaction), j.aboutKey(a.Transaction), j.now()
 	if a.Epoch != 0 {
 		when = append(when, clientv3.Compare(clientv3.Value(j.shardKey(a.Shard)), "=", driver.FormatPadded(int64(a.Epoch))))
@@ -137,7 +138,7 @@ func (j *Journal) appendOps(a driver.Append) (when []clientv3.Cmp, then []client
 	}
 	h := driver.Head{Transaction: a.Transaction, Shard: a.Shard, Position: a.After + int64(len(a.Records)), Sum: a.Records[len(a.Records)-1].Sum, Due: a.Due}
 	if a.Due.IsZero() {
-		h.Ended = now
+		h.Ended, a.Ended = now, time.UnixMicro(now.UnixMicro()).UTC()
 		then = append(then, clientv3.OpPut(j.endedKey(h), ""))
 	} else {
 		then = append(then, clientv3.OpPut(j.dueKey(h), ""))

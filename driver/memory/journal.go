@@ -78,13 +78,13 @@ func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 			errs[i] = asking(ctx, "append", a.Transaction)
 		}
 		if errs[i] == nil {
-			errs[i] = j.append(a)
+			errs[i] = j.append(&appends[i])
 		}
 	}
 	return errs
 }
 
-func (j *Journal) append(a driver.Append) error {
+func (j *Journal) append(a *driver.Append) error {
 	if a.Epoch != 0 {
 		if err := j.owned("append", a.Shard, a.Epoch); err != nil {
 			return err
@@ -118,7 +118,7 @@ func (j *Journal) append(a driver.Append) error {
 	}
 	t.head.Due, t.head.Claimed = a.Due.Truncate(time.Millisecond), false
 	if a.Due.IsZero() {
-		t.head.Ended = now
+		t.head.Ended, a.Ended = now, now
 		j.ended = append(j.ended, t)
 	} else {
 		j.schedule(t)

@@ -26,13 +26,14 @@ type waiter struct {
 // enqueue appends in the company of others, unless alone. When ctx ends, the outcome is
 // unknown if the request was sent, or if another append of the same transaction was sent or
 // is to be sent before it: that one may have begun the transaction.
-func (j *Journal) enqueue(ctx context.Context, a driver.Append, alone bool) error {
-	w := &waiter{request: a, alone: alone, outcome: make(chan error, 1)}
+func (j *Journal) enqueue(ctx context.Context, a *driver.Append, alone bool) error {
+	w := &waiter{request: *a, alone: alone, outcome: make(chan error, 1)}
 	if err := j.join(w); err != nil {
 		return err
 	}
 	select {
 	case err := <-w.outcome:
+		a.Ended = w.request.Ended
 		return w.judge(err)
 	case <-ctx.Done():
 		return j.leave(w, context.Cause(ctx))
@@ -110,6 +111,7 @@ func (j *Journal) fly() {
 		cancel()
 		j.land(group, outcomes)
 		for i, w := range group {
+			w.request.Ended = requests[i].Ended
 			w.outcome <- outcomes[i]
 		}
 	}
@@ -135,6 +137,7 @@ func (j *Journal) send(ctx context.Context, requests []driver.Append) []error {
 		}
 		for k, err := range j.send(ctx, part) {
 			outcomes[half[k]] = err
+			requests[half[k]].Ended = part[k].Ended
 		}
 	}
 	return outcomes

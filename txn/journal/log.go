@@ -34,7 +34,7 @@ type Log struct {
 }
 
 // Head is where the transaction stands, as far as is known here: Began is zero unless
-// the log was opened.
+// the log was opened, and Ended of one that was ended here if the store does not say when.
 func (l *Log) Head() driver.Head { return l.head }
 
 // Append adds entries, 1 to driver.MaxRecords, durably before it returns, and says
@@ -69,7 +69,7 @@ func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error 
 	if err != nil {
 		return err
 	}
-	if err := l.journal.persist(ctx, l.owner, a); err != nil {
+	if err := l.journal.persist(ctx, l.owner, &a); err != nil {
 		return err
 	}
 	l.Accept(a)
@@ -82,7 +82,7 @@ var errPatience = fmt.Errorf("the store has not taken it in time: %w", context.D
 // Accept takes that the transaction in which [Log.AppendIn] appended has committed.
 func (l *Log) Accept(a driver.Append) {
 	l.head.Position, l.head.Sum = a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum
-	l.head.Due, l.head.Claimed = a.Due, false
+	l.head.Due, l.head.Claimed, l.head.Ended = a.Due, false, a.Ended
 }
 
 // request makes the records; keep takes what is large, which stands beside them.
@@ -110,7 +110,7 @@ func (l *Log) request(due time.Time, entries []Entry, keep func(sum, payload []b
 var pause = backoff.Policy{First: 10 * time.Millisecond, Max: time.Second}
 
 // persist appends until there is an outcome.
-func (j *Journal) persist(ctx context.Context, owner *Shard, a driver.Append) error {
+func (j *Journal) persist(ctx context.Context, owner *Shard, a *driver.Append) error {
 	alone := false
 	return j.try(ctx, func() error {
 		if err := owner.holds(); err != nil {
@@ -177,9 +177,10 @@ func (a *absent) Unwrap() error { return a.error }
 
 // ours is nil if it is these records that stand where the append is refused: an
 // earlier try was done, whose answer was lost. If more stand there nobody can tell.
-func ours(a driver.Append, e *driver.PositionError) error {
+func ours(a *driver.Append, e *driver.PositionError) error {
 	last := a.After + int64(len(a.Records))
 	if e.Found.Position == last && bytes.Equal(e.Found.Sum, a.Records[len(a.Records)-1].Sum) && e.Found.Ended.IsZero() != a.Due.IsZero() {
+		a.Ended = e.Found.Ended
 		return nil
 	}
 	refused := fmt.Errorf("%w: %w", ErrConflict, e)

@@ -229,7 +229,7 @@ func (n tables) held(ctx context.Context, appends []driver.Append, asked []int, 
 	return held, err
 }
 
-// move writes where the transactions stand now.
+// move writes where the transactions stand now, and sets when those that it ends did.
 func (n tables) move(ctx context.Context, appends []driver.Append, grown []int, begun map[string]int64, found map[string]driver.Head) error {
 	v := values{}
 	for _, i := range grown {
@@ -240,10 +240,27 @@ func (n tables) move(ctx context.Context, appends []driver.Append, grown []int, 
 	if v.rows == 0 {
 		return nil
 	}
+	ends := map[string]*driver.Append{}
+	for _, i := range grown {
+		if appends[i].Due.IsZero() {
+			ends[appends[i].Transaction] = &appends[i]
+		}
+	}
 	query := `insert into {heads} (` + headColumns + `) values ` + v.text.String() + ` {or id}
 		position = {new position}, sum = {new sum}, due = {new due}, claimed = 0, ended = {new ended}`
-	_, err := n.Exec(ctx, query, v.args...)
-	return err
+	if len(ends) == 0 {
+		_, err := n.Exec(ctx, query, v.args...)
+		return err
+	}
+	return n.Each(ctx, query+` returning id, ended`, v.args, func(scan func(...any) error) error {
+		var id []byte
+		var ended *int64
+		err := scan(&id, &ended)
+		if ended != nil {
+			ends[string(id)].Ended = time.UnixMicro(*ended).UTC()
+		}
+		return err
+	})
 }
 
 // write writes the records. The first of a transaction are written when that began.

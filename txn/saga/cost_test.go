@@ -3,10 +3,13 @@ package saga
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
@@ -55,9 +58,39 @@ func TestCosts(t *testing.T) {
 				if o.State != c.end || r.store.appends != c.want {
 					t.Errorf("%v after %d appends, want %d: %v", o.State, r.store.appends, c.want, r.records(t, "1"))
 				}
+				if waits := strings.HasSuffix(name, "wait"); r.store.reads.Load() != 0 && !waits {
+					t.Errorf("%d reads of a saga that began and ended here", r.store.reads.Load())
+				}
+				if looked, err := r.engine.Look(t.Context(), "1"); err != nil || !reflect.DeepEqual(o, looked) {
+					t.Errorf("the outcome is %+v; the journal has %+v, %v", o, looked, err)
+				}
 			})
 		})
 	}
+}
+
+// TestOnePlan: the list of a saga's stages is computed once if it is driven where it began, and
+// its records are not read. Where another process drives it and its end is awaited, that is one
+// read each.
+func TestOnePlan(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g, plans := &target{}, 0
+		d := DefineList("order", func(string) ([]StepOf[string], error) {
+			plans++
+			return []StepOf[string]{g.undoable("a"), g.act("p").Pivot(), g.act("z")}, nil
+		}, g.undoable("a"), g.act("p").Pivot(), g.act("z"))
+		o := &settings{Options: coordinator.Options{Bell: &memory.Bell{}}}
+		r := serve(t, nil, 1, o, d)
+		_, err := d.Do(t.Context(), r.engine, "1", "in")
+		if ok(t, err); plans != 1 || r.store.reads.Load() != 0 {
+			t.Errorf("it was planned %d times, and read %d times", plans, r.store.reads.Load())
+		}
+		elsewhere, from := idle(t, r.store, o, d), time.Now()
+		_, err = d.Do(t.Context(), elsewhere.engine, "2", "in")
+		if ok(t, err); plans != 3 || r.store.reads.Load() != 2 || time.Since(from) != 0 {
+			t.Errorf("with two processes it was planned %d times, read %d times, and took %v", plans-1, r.store.reads.Load(), time.Since(from))
+		}
+	})
 }
 
 // TestOldRecordsAreWritten: what is known is not kept from others for long, though

@@ -39,7 +39,7 @@ func (e *Engine) drive(t *coordinator.Turn) error {
 	if !ok {
 		return fmt.Errorf("%w: %w", coordinator.ErrForeign, &MismatchError{ID: t.ID(), Problem: fmt.Sprintf("the engine was built without its definition %q: add it", name)})
 	}
-	c, err := newExecution(p, t.Head(), t.Entries(), t.Fresh())
+	c, err := p.execution(t)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,26 @@ func (e *Engine) drive(t *coordinator.Turn) error {
 	if err == nil {
 		err = d.run()
 	}
-	return d.leave(err)
+	err = d.leave(err)
+	if head := t.Head(); err == nil && d.m.over && !head.Ended.IsZero() {
+		t.Conclude(concluded{head, d.m})
+	}
+	return err
+}
+
+// concluded is a saga that has ended in a turn, with the state that its records lead to.
+type concluded struct {
+	head  driver.Head
+	state machine
+}
+
+// execution is that of a turn: the one that has begun the saga, or one by its records.
+func (p plan) execution(t *coordinator.Turn) (*execution, error) {
+	if c, ok := t.Prepared().(*execution); ok && t.Fresh() {
+		c.scheduled = t.Head().Due
+		return c, nil
+	}
+	return newExecution(p, t.Head(), t.Entries(), t.Fresh())
 }
 
 // inherit counts a take-over before anything is called.

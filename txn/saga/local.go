@@ -116,11 +116,11 @@ func (d Definition[I]) StartTx(ctx context.Context, e *Engine, table Appender, t
 		return err
 	}
 	now := e.coordinator.Now()
-	entries, err := p.opening(id, text, now, time.Time{})
+	c, err := p.opening(id, text, now, time.Time{})
 	if err != nil {
 		return err
 	}
-	err = e.coordinator.Journal().BeginIn(ctx, table, tx, id, protocol+":"+p.key(), now, entries...)
+	err = e.coordinator.Journal().BeginIn(ctx, table, tx, id, protocol+":"+p.key(), now, c.opened()...)
 	if errors.Is(err, journal.ErrExists) {
 		return attachIn(ctx, e.coordinator.Journal(), table, tx, p.key(), id, text)
 	}

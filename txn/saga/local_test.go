@@ -232,9 +232,9 @@ func TestHeirOfTransaction(t *testing.T) {
 	g := &target{}
 	d := Define("order", g.undoable("a"), addition("b", db, journal.NewTable[driver.SQL](nil, ""), 1).Undo("unb", forbidden), g.undoable("c")).Timeout(time.Minute)
 	p := d.defined()
-	entries, err := p.opening("1", []byte(`"in"`), began, time.Time{})
+	opening, err := p.opening("1", []byte(`"in"`), began, time.Time{})
 	ok(t, err)
-	c, err := newExecution(p, driver.Head{Transaction: "1"}, entries, false)
+	c, err := newExecution(p, driver.Head{Transaction: "1"}, opening.opened(), false)
 	ok(t, err)
 	defer c.close()
 	if m, err := c.next(began.Add(time.Hour)); err != nil || !m.write {

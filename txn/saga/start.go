@@ -31,10 +31,12 @@ func (d Definition[I]) StartAt(ctx context.Context, e *Engine, id string, input 
 // of the first. The error is nil if the saga succeeded. When ctx ends the saga goes
 // on, and the error is Uncertain.
 func (d Definition[I]) Do(ctx context.Context, e *Engine, id string, input I) (Outcome, error) {
+	w := e.coordinator.Watch(id)
+	defer w.Stop()
 	if err := d.Start(ctx, e, id, input); err != nil {
 		return Outcome{}, err
 	}
-	return e.Wait(ctx, id)
+	return e.wait(ctx, w, id)
 }
 
 // Start is [Definition.Start] of the definition of a name, with an input that is JSON
@@ -92,14 +94,15 @@ func (e *Engine) start(ctx context.Context, definition, id string, input any, at
 	if err != nil {
 		return err
 	}
-	entries, err := p.opening(id, text, e.coordinator.Now(), at)
+	c, err := p.opening(id, text, e.coordinator.Now(), at)
 	if err != nil {
 		return err
 	}
+	entries := c.opened()
 	if at.After(e.coordinator.Now()) {
 		_, err = e.coordinator.Journal().Begin(ctx, id, protocol+":"+p.key(), at.Truncate(time.Millisecond), entries...)
 	} else {
-		err = e.coordinator.Begin(ctx, id, protocol+":"+p.key(), entries...)
+		err = e.coordinator.BeginPrepared(ctx, id, protocol+":"+p.key(), c.kept(), entries...)
 	}
 	if errors.Is(err, journal.ErrExists) {
 		return attach(ctx, e.coordinator.Journal(), p.key(), id, text)
@@ -110,9 +113,9 @@ func (e *Engine) start(ctx context.Context, definition, id string, input any, at
 	return err
 }
 
-// opening is the first append of a saga: with what makes it go the records of the
-// steps that may be called first, as many as fit.
-func (p plan) opening(id string, input []byte, now, at time.Time) ([]journal.Entry, error) {
+// opening is a saga before its first append, which is what is pending: what makes it go and
+// the records of the steps that may be called first, as many as fit.
+func (p plan) opening(id string, input []byte, now, at time.Time) (*execution, error) {
 	delayed := at.After(now)
 	begins := at
 	if !delayed {
@@ -122,18 +125,41 @@ func (p plan) opening(id string, input []byte, now, at time.Time) ([]journal.Ent
 	if err != nil {
 		return nil, bug("start saga", id, err)
 	}
-	entries := []journal.Entry{begin(input, deadline, at, p.ended != nil)}
-	c, err := newExecution(p, driver.Head{Transaction: id}, entries, true)
+	first := begin(input, deadline, at, p.ended != nil)
+	c, err := newExecution(p, driver.Head{Transaction: id}, []journal.Entry{first}, true)
 	if err != nil {
 		return nil, err
 	}
-	defer c.close()
+	defer c.release()
+	c.pending = []journal.Entry{first}
 	stages, err := c.planner.rest(&c.m)
 	if err != nil || len(stages) == 0 || delayed || stages[0].steps[0].sleep {
-		return entries, err
+		return c, err
 	}
-	entries = append(entries, c.sents(stages)...)
-	return entries[:min(len(entries), driver.MaxRecords)], nil
+	sents := c.sents(stages)
+	return c, c.note(now, false, sents[:min(len(sents), driver.MaxRecords-1)]...)
+}
+
+// opened is what is pending, which is to be appended.
+func (c *execution) opened() []journal.Entry {
+	entries := c.pending
+	c.flushed()
+	return entries
+}
+
+// release ends a planner that runs code. Others hold nothing, and are used again.
+func (c *execution) release() {
+	if c.plan.body != nil {
+		c.close()
+	}
+}
+
+// kept is the execution for the turn that begins with it; nil if the turn makes its own.
+func (c *execution) kept() any {
+	if c.plan.body != nil {
+		return nil
+	}
+	return c
 }
 
 // deadline is when a saga that is started now is to be aborted; zero is never.

@@ -62,8 +62,19 @@ func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 // saga goes on, and the error is Uncertain; it says why if this engine's definition does
 // not fit, or there is none.
 func (e *Engine) Wait(ctx context.Context, id string) (Outcome, error) {
+	w := e.coordinator.Watch(id)
+	defer w.Stop()
+	return e.wait(ctx, w, id)
+}
+
+// wait reads the journal only if the saga has not ended in this process.
+func (e *Engine) wait(ctx context.Context, w *coordinator.Waiter, id string) (Outcome, error) {
 	var o Outcome
-	err := e.coordinator.Await(ctx, id, func(ctx context.Context) (ended bool, err error) {
+	err := w.Wait(ctx, func(ctx context.Context, left any) (ended bool, err error) {
+		if end, ok := left.(concluded); ok {
+			o = outcome(end.head, &end.state)
+			return true, nil
+		}
 		looked, err := e.Look(ctx, id)
 		if err != nil {
 			return o.State.Final(), err

@@ -92,6 +92,7 @@ type watched struct {
 
 	mu      sync.Mutex
 	appends int
+	reads   atomic.Int64
 }
 
 func (w *watched) Append(ctx context.Context, appends []driver.Append) []error {
@@ -126,6 +127,7 @@ func (w *watched) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 // Read waits until the engine wakes up.
 func (w *watched) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
 	w.points.over()
+	w.reads.Add(1)
 	return w.Journal.Read(ctx, id, after)
 }
 
