@@ -3,7 +3,7 @@ package coordinator
 import "time"
 
 // Coordinators of different processes wake each other by Options.Bell. A name that they ring
-// is one of these and the id of a transaction. Whoever misses a ring polls.
+// is one of these and the id of a transaction. A process that misses a ring polls.
 const (
 	ringChanged = "!" // it was begun, or somebody has appended: the owner looks at it
 	ringAwaited = "?" // somebody waits for it: the owner looks at it, and rings ringRested
