@@ -153,21 +153,21 @@ func (t *teller) move(id string) func(ctx context.Context, x *T) error {
 
 // finished waits until nothing is in doubt, and all that is decided has ended.
 func (t *teller) finished(ctx context.Context) error {
+	var unread error // the server ends sessions of a process that is stopped
 	for ctx.Err() == nil {
 		left := 0
+		unread = nil
 		for _, err := range t.Operator().List(ctx, Filter{Unfinished: true}) {
-			if err != nil {
-				return err
-			}
+			unread = errors.Join(unread, err)
 			left++
 		}
 		doubts, err := t.InDoubt(ctx)
-		if err == nil && left == 0 && len(doubts) == 0 {
+		if unread = errors.Join(unread, err); unread == nil && left == 0 && len(doubts) == 0 {
 			return nil
 		}
 		sleep(ctx, 10*time.Millisecond)
 	}
-	return context.Cause(ctx)
+	return errors.Join(context.Cause(ctx), unread)
 }
 
 // judge reads what is left by itself.
