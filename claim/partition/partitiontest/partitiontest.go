@@ -127,7 +127,8 @@ func (s *scene) settled(members ...*member) {
 			n := len(m.Owned())
 			sum, low, high = sum+n, min(low, n), max(high, n)
 		}
-		return sum == members[0].Map().Layout().Count() && high-low <= 1
+		count := members[0].Map().Layout().Count() // 0 until the layout was seen
+		return count > 0 && sum == count && high-low <= 1
 	})
 }
 
