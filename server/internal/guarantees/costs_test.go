@@ -342,24 +342,24 @@ mode of Postgres looks for changes every 250 ms, which is most of its time.
 To measure again: ` + "`" + `INTERLOCK_BENCH=full go test ./claim/partition -run TestMoveTimes -v` + "`" + `, and the same in ` + "`" + `driver/etcd` + "`" + `.
 `
 
-// manyCallers is what TestRates of driver/postgres and driver/mysql logged.
+// manyCallers is what make bench printed.
 const manyCallers = `
 ## Many callers on one connection
 
 A session of Postgres or MariaDB executes one statement after the other. What waits while one is executed shares the next
 one: all acquires a statement and a commit, all releases another. Pairs of acquire and release by so many goroutines, each
 with a name of its own, as ratios to the store's own advisory lock (` + "`" + `pg_advisory_lock` + "`" + `, ` + "`" + `GET_LOCK` + "`" + `) on a pool of 32
-connections, which has no token and writes nothing. Medians of 5 turns in one run, the lowest and the highest of the runs, on
-23 November 2026, 2 processors that were busy with other work (load 4 to 16); with fsync on a disk, whose flushes took 0.2 to
-3 ms. What MariaDB had before was measured on a quiet machine.
+connections, which has no token and writes nothing. Now: medians of the rates in 3 rounds of half a second in one run on
+23 November 2026, 2 processors that did nothing else, with fsync on a disk. Before: from an earlier machine.
 
-| | before: 16 | 256 | now: 16 | 256 | now, without a disk: 16 | 256 |
-|---|---|---|---|---|---|---|
-| Postgres sessions | 0.07 | 0.09 | 0.20 to 0.43 | 1.06 to 1.10 | 0.61 | 0.73 |
-| MariaDB sessions | 0.07 | 0.09 | 0.36 to 0.51 | 0.56 to 0.85 | | |
+| | before: 16 | 256 | now: 1 | 16 | 256 |
+|---|---|---|---|---|---|
+| Postgres sessions | 0.08 | 0.10 | 0.30 | 0.41 | 0.71 |
+| Postgres table | | | 0.08 | 0.05 | 0.06 |
+| MariaDB sessions | 0.07 | 0.09 | 0.11 | 0.35 | 0.72 |
+| MariaDB table | | | 0.07 | 0.07 | 0.08 |
 
-At 16 goroutines a pair on Postgres waits for one flush, which about 10 of them share. Rows with a lease do not share
-statements: 0.04 on Postgres. To measure again: ` + "`" + `INTERLOCK_BENCH=full go test ./driver/postgres ./driver/mysql -run TestRates -v` + "`" + `.
+Rows with a lease do not share statements. To measure again: ` + "`" + `make bench BENCH='-run ^(postgres|mariadb)/'` + "`" + `.
 `
 
 // asserted are the tests that fail when a lock asks more than it should.
