@@ -90,7 +90,7 @@ func TestIndexForgetsWhatHasEnded(t *testing.T) {
 		t.Errorf("%d and %d entries after all were released", names, ends)
 	}
 
-	dying := openOn(t, server.Addr(), &Options{TTL: MinTTL, Prefix: "dying/"})
+	dying := openOn(t, server.Addr(), &Options{TTL: time.Second, Prefix: "dying/"})
 	const died = 50
 	for i := range died {
 		take(t, dying, fmt.Sprint(i))
