@@ -2,12 +2,17 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime/debug"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -166,4 +171,227 @@ func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 	case <-t.server.ctx.Done():
 	}
 	return t.server.ctx.Err() == nil && t.enter() && t.Holds() == nil
+}
+
+// How a turn runs.
+
+// admit drives a transaction that was reserved, if it was begun here: nobody has
+// called anything for it. If it may have been, or somebody has found it meanwhile, it is
+// looked for.
+func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now time.Time) {
+	if log != nil {
+		t.fresh, t.begun = true, now.Truncate(time.Millisecond)
+		t.take(t.server.shard.Adopt(log), entries)
+	} else if interlock.Kind(err) != interlock.Uncertain && t.server.release(t) {
+		return
+	}
+	t.due = log == nil
+	if !t.server.launch(t) { // the next owner may have looked for what is left already
+		t.server.coordinator.ring(ringChanged, t.id)
+	}
+}
+
+// take is where the transaction stands.
+func (t *Turn) take(log *journal.Log, entries []journal.Entry) {
+	t.log, t.entries = log, entries
+	t.position.Store(log.Head().Position)
+}
+
+// run drives until the transaction rests, and nobody has appended since. Where that
+// fails it is due again later.
+func (t *Turn) run() {
+	returned := false
+	defer func() {
+		if !returned { // user code ended the goroutine
+			t.server.failed(t.id, &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: errNoReturn})
+			t.leave()
+			t.server.drop(t)
+		}
+	}()
+	for !returned {
+		t.rest()
+		t.leave()
+		t.server.coordinator.tell(t.id, t.conclusion)
+		returned = t.server.release(t)
+		t.log, t.due, t.prepared, t.conclusion = nil, true, nil, nil
+	}
+	if t.awaited.Load() {
+		t.server.coordinator.ring(ringRested, t.id)
+	}
+}
+
+// rest drives until there is nothing to do now, by what was there.
+func (t *Turn) rest() {
+	if !t.enter() {
+		return
+	}
+	switch err := t.drive(); {
+	case lost(err):
+		t.server.failed(t.id, err)
+		t.server.fail(err)
+	case errors.Is(err, ErrForeign):
+		t.server.leave(t.Head(), t.due)
+	case errors.Is(err, journal.ErrConflict):
+		t.outrun.Store(true) // read again, and decide again
+	case err != nil && !errors.Is(err, errCrowded) && !errors.Is(err, errYielding):
+		t.server.failed(t.id, err)
+	}
+}
+
+// drive has the protocol drive. A panic of it is the failure of this transaction.
+func (t *Turn) drive() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: fmt.Errorf("panic: %v\n%s", r, debug.Stack())}
+		}
+	}()
+	if t.log == nil {
+		if err := t.open(); err != nil || t.log == nil {
+			return err
+		}
+	}
+	p, err := t.server.coordinator.protocol(t.Head().Type)
+	if err != nil {
+		return &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: err}
+	}
+	if !t.enter() {
+		return context.Cause(t.server.ctx)
+	}
+	return p.Drive(t)
+}
+
+// open reads the transaction. One that does not exist any more, or yet, stays nil, and
+// one that has ended since it was found to be due.
+func (t *Turn) open() error {
+	t.outrun.Store(false)
+	t.crowded.Store(false)
+	t.fresh = false
+	log, entries, err := t.server.shard.Open(t.Context(), t.id)
+	if err != nil || log == nil || !log.Head().Ended.IsZero() {
+		return err
+	}
+	t.begun, t.former = entries[0].Written.Truncate(time.Millisecond), t.formerly(entries)
+	t.take(log, entries)
+	return nil
+}
+
+// formerly reports whether another owner than this one was the last that had the
+// transaction in hand. One that has written nothing is known by the claim, or the due
+// time, that it has left: see unfinished.
+func (t *Turn) formerly(entries []journal.Entry) bool {
+	for _, e := range slices.Backward(entries) {
+		if e.Epoch != 0 {
+			return e.Epoch != t.Epoch()
+		}
+	}
+	return !t.due
+}
+
+// enter takes a slot, unless there is one.
+func (t *Turn) enter() bool {
+	t.inside = t.inside || t.server.enter()
+	return t.inside
+}
+
+// leave gives the slot back, if there is one.
+func (t *Turn) leave() {
+	if t.inside {
+		<-t.server.coordinator.slots
+	}
+	t.inside = false
+}
+
+// A Task is one call of a participant.
+type Task struct {
+	Target  string        // what is busy or broken together; empty has places of its own too
+	Timeout time.Duration // of the call, from when it is made, or from its last [Beat]; 0 means 30 seconds
+	Call    branch.Call   // its Epoch, Begun unless it is set, and Deadline unless it is earlier are filled in
+	// Do makes the call. It returns when ctx ends.
+	Do func(ctx context.Context) error
+}
+
+// errNotCalled is the outcome of a task that was not called, because nothing may
+// be called any more.
+var errNotCalled = errors.New("it was not called")
+
+// errNoReturn is the outcome of a task that ended its goroutine.
+var errNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")
+
+// Round makes calls at once, each in a goroutine and a place of its target, outside of
+// the slot, and returns the outcome of each. A panic is a [branch.Unknown] error, and
+// so is the end of the goroutine. What was not called, since nothing may be any more, is
+// a [branch.Retry] error; Holds says why.
+func (t *Turn) Round(tasks ...Task) []error {
+	t.leave() // calls need no slot
+	errs := make([]error, len(tasks))
+	var work sync.WaitGroup
+	for i, task := range tasks {
+		errs[i] = branch.Unknown(errNoReturn)
+		work.Go(func() { errs[i] = t.call(task) })
+	}
+	work.Wait()
+	t.enter() // if not, serving has ended, which Append survives
+	return errs
+}
+
+func (t *Turn) call(task Task) error {
+	at := t.server.coordinator.use(task.Target)
+	defer t.server.coordinator.disuse(at)
+	if !at.enter(t) {
+		return branch.Retry(errNotCalled)
+	}
+	defer at.leave()
+	if t.Holds() != nil { // it may have waited
+		return branch.Retry(errNotCalled)
+	}
+	if task.Timeout <= 0 {
+		task.Timeout = 30 * time.Second
+	}
+	now, c := t.Now(), task.Call
+	if c.Epoch = t.Epoch(); c.Begun.IsZero() {
+		c.Begun = t.begun
+	}
+	if limit := now.Add(task.Timeout); c.Deadline.IsZero() || limit.Before(c.Deadline) {
+		c.Deadline = limit
+	}
+	ctx, end := beating(t.server.ctx, c.Deadline.Sub(now), c.Branch)
+	defer end()
+	err := Guarded(branch.With(ctx, c), task.Do)
+	if class, _ := branch.ClassOf(err); t.server.ctx.Err() == nil {
+		at.answered(err == nil || class == branch.ClassFail || class == branch.ClassOngoing)
+	}
+	return err
+}
+
+// Guarded makes a panic the failure of this call, and of no other.
+func Guarded(ctx context.Context, do func(context.Context) error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = branch.Unknown(fmt.Errorf("panic: %v\n%s", r, debug.Stack()))
+		}
+	}()
+	return do(ctx)
+}
+
+// heart is the timer of a call.
+type heart struct {
+	timer *time.Timer
+	bound time.Duration
+}
+
+type heartKey struct{}
+
+// beating is a context that ends when nothing was heard for a time.
+func beating(ctx context.Context, bound time.Duration, name string) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	h := &heart{bound: bound}
+	h.timer = time.AfterFunc(bound, func() { cancel(fmt.Errorf("the time of %q is up: %w", name, context.DeadlineExceeded)) })
+	return context.WithValue(ctx, heartKey{}, h), func() { h.timer.Stop(); cancel(nil) }
+}
+
+// Beat says that the call which ctx was made for is still at work: its timeout counts
+// from now on. It is false if the call's time is up, or ctx is no call's.
+func Beat(ctx context.Context) bool {
+	h, ok := ctx.Value(heartKey{}).(*heart)
+	return ok && ctx.Err() == nil && h.timer.Reset(h.bound)
 }

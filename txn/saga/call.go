@@ -3,6 +3,7 @@ package saga
 import (
 	"context"
 	"encoding/json"
+	"maps"
 
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -37,3 +38,12 @@ func From(ctx context.Context) Call {
 // timeout counts from now on, up to [Action.MaxTime]. It is false if its time is up,
 // or ctx is no call's. It does not block.
 func Beat(ctx context.Context) bool { return coordinator.Beat(ctx) }
+
+// All is every output as JSON, by the step's key.
+func (o Outputs) All() map[string]json.RawMessage {
+	all := maps.Clone(o.steps)
+	if all == nil {
+		all = map[string]json.RawMessage{}
+	}
+	return all
+}

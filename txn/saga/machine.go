@@ -184,3 +184,204 @@ func (m *machine) try(e journal.Entry) error {
 	}
 	return nil
 }
+
+// What a machine can be asked.
+
+// find is the step of a key that was sent; nil if it was not.
+func (m *machine) find(key string) *progress {
+	i := slices.IndexFunc(m.steps, func(p progress) bool { return p.key == key })
+	if i < 0 {
+		return nil
+	}
+	return &m.steps[i]
+}
+
+func (m *machine) has(f fate) bool {
+	return slices.ContainsFunc(m.steps, func(p progress) bool { return p.fate == f })
+}
+
+// quiet reports whether nothing is in flight.
+func (m *machine) quiet() bool { return !m.has(inFlight) }
+
+// broken reports whether a step was given up.
+func (m *machine) broken() bool { return m.has(refused) || m.has(unknown) }
+
+// pivot is the pivot if it was sent.
+func (m *machine) pivot() *progress {
+	i := slices.IndexFunc(m.steps, func(p progress) bool { return p.pivot })
+	if i < 0 {
+		return nil
+	}
+	return &m.steps[i]
+}
+
+// undoing is the steps whose undos are next: those of the last stage that has any.
+func (m *machine) undoing() (next []*progress) {
+	if m.state != Undoing {
+		return nil
+	}
+	for i := range m.steps {
+		p := &m.steps[i]
+		switch {
+		case !p.undoable() || len(next) > 0 && p.stage < next[0].stage:
+		case len(next) > 0 && p.stage > next[0].stage:
+			next = []*progress{p}
+		default:
+			next = append(next, p)
+		}
+	}
+	return next
+}
+
+// phase is what the failure of a call means.
+type phase int
+
+const (
+	beforePivot phase = iota // it can be undone, or needs no undo
+	atPivot                  // it cannot be undone: an unknown outcome has to become known
+	afterPivot               // it has to be done
+	inUndo
+)
+
+// phase is that of a call of p now.
+func (m *machine) phase(p *progress) phase {
+	switch {
+	case m.state == Undoing:
+		return inUndo
+	case m.state == Completing:
+		return afterPivot
+	case p.pivot:
+		return atPivot
+	}
+	return beforePivot
+}
+
+// abortable reports whether the saga can still be aborted though all goes well.
+func (m *machine) abortable() bool { return m.state == Running && m.pivot() == nil }
+
+// late reports whether the time of the saga is up while it can be aborted.
+func (m *machine) late(now time.Time) bool {
+	return m.abortable() && !m.deadline.IsZero() && !now.Before(m.deadline)
+}
+
+// inputOf is what a step and its undo are called with.
+func (m *machine) inputOf(p *progress) []byte {
+	if p.input != nil {
+		return p.input
+	}
+	return m.input
+}
+
+// outputs of all steps that were done.
+func (m *machine) outputs() Outputs {
+	o := Outputs{map[string]json.RawMessage{}}
+	for _, p := range m.steps {
+		if p.output != nil {
+			o.steps[p.key] = p.output
+		}
+	}
+	return o
+}
+
+// The decision of a machine, and what follows it.
+
+// decide takes the decision, which is the only one. To commit all must be done. To
+// abort, the pivot must not have been; what is in flight then may have happened.
+func (m *machine) decide(e journal.Entry) error {
+	var w why
+	if err := json.Unmarshal(e.Data, &w); err != nil {
+		return err
+	}
+	switch pivot := m.pivot(); {
+	case m.state != Running: // there is one decision
+		return errOrder
+	case e.Step == decideCommit && m.quiet() && !m.broken():
+		m.state = Completing
+	case e.Step == decideAbort && (pivot == nil || pivot.fate == refused):
+		m.state, m.reason = Undoing, w.Error
+		m.abandon()
+	default:
+		return errOrder
+	}
+	return nil
+}
+
+// abandon gives up what is in flight.
+func (m *machine) abandon() {
+	for i := range m.steps {
+		p := &m.steps[i]
+		if p.fate == refused { // what is shown of it stays
+			continue
+		}
+		switch p.attempts, p.by, p.calls, p.lost, p.next, p.parked = 0, nil, 0, 0, (time.Time{}), false; {
+		case p.fate == inFlight && p.wait:
+			p.fate = refused
+		case p.fate == inFlight:
+			p.fate, p.adrift = unknown, true
+		}
+	}
+}
+
+// back takes the outcome of an undo that is next.
+func (m *machine) back(e journal.Entry) error {
+	var w why
+	for _, p := range m.undoing() {
+		switch {
+		case p.key != e.Step:
+			continue
+		case e.Kind == recordUndone:
+			p.fate = undone
+		default:
+			if err := json.Unmarshal(e.Data, &w); err != nil {
+				return err
+			}
+			p.was, p.fate, p.adrift, p.err, p.attempts = p.fate, dead, false, w.Error, max(p.attempts, w.Attempts)
+		}
+		m.settle()
+		return nil
+	}
+	return errOrder
+}
+
+// settle makes a saga a dead letter once nothing more can be undone, and only then.
+func (m *machine) settle() {
+	if m.state != Undoing && m.state != DeadLetter {
+		return
+	}
+	if m.state = Undoing; len(m.undoing()) == 0 && m.has(dead) {
+		m.state = DeadLetter
+	}
+}
+
+func (m *machine) remind(journal.Entry) error {
+	if m.state != DeadLetter {
+		return errOrder
+	}
+	return nil
+}
+
+func (m *machine) end(journal.Entry) error {
+	if !m.atEnd {
+		if err := m.finish(journal.Entry{}); err != nil {
+			return err
+		}
+	}
+	m.over = true
+	return nil
+}
+
+// finish takes that nothing is left to do.
+func (m *machine) finish(journal.Entry) error {
+	switch {
+	case m.atEnd:
+		return errOrder
+	case m.state == Completing && m.quiet():
+		m.state = Succeeded
+	case m.state == Undoing && len(m.undoing()) == 0:
+		m.state = Compensated
+	case m.state != Resolved:
+		return errOrder
+	}
+	m.atEnd = true
+	return nil
+}

@@ -2,10 +2,13 @@ package saga
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
 
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
@@ -131,4 +134,114 @@ func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Trut
 	defer end()
 	c.Deadline, _ = ctx.Deadline()
 	return coordinator.Guarded(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}), do)
+}
+
+// DefaultReconcile is how often sagas are reconciled if a step has a Check.
+const DefaultReconcile = time.Hour
+
+// reconciles has the coordinator reconcile in the background.
+func (e *Engine) reconciles() error {
+	every := e.options.Reconcile
+	if every == 0 {
+		every = DefaultReconcile
+	}
+	if !e.checks() {
+		every = -1
+	}
+	return e.coordinator.Reconciles(protocol, every, e.reconcileAll)
+}
+
+// checks reports whether any step can be asked.
+func (e *Engine) checks() bool {
+	for _, p := range e.plans {
+		for i := range p.known {
+			if p.known[i].truth != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// reconcileAll is Reconcile whose findings go to the hooks.
+func (e *Engine) reconcileAll(ctx context.Context, since time.Time) (r coordinator.Reconciliation, err error) {
+	began, hooks := e.coordinator.Now(), e.options.Hooks
+	for f, problem := range e.Reconcile(ctx, since) {
+		if problem != nil && f.ID == "" {
+			err = problem
+			break
+		}
+		f.Err = errors.Join(problem, f.Err)
+		if hooks.Mismatched != nil {
+			hooks.Mismatched(observe.SagaMismatched{Saga: f.ID, Type: f.Type, Step: f.Step, Want: f.Want.String(), Got: f.Got.String(), Repaired: f.Repaired, Err: f.Err})
+		}
+		found := coordinator.Finding{ID: f.ID, Type: f.Type, Step: f.Step, Want: f.Want.String(), Got: f.Got.String(), Repaired: f.Repaired}
+		if f.Err != nil {
+			found.Error = f.Err.Error()
+		}
+		r.Add(found)
+	}
+	if hooks.Reconciled != nil && ctx.Err() == nil {
+		hooks.Reconciled(observe.Reconciled{Since: since, Wrong: r.Wrong, Repaired: r.Repaired, Unknown: r.Unknown, Took: e.coordinator.Now().Sub(began), Err: err})
+	}
+	return r, err
+}
+
+// Truth is what a target says of a step's effect.
+type Truth int
+
+// The truths.
+const (
+	Unsure  Truth = iota // it cannot be said
+	Present              // it is there
+	Absent               // it is not
+)
+
+// String is the truth in lower case.
+func (t Truth) String() string {
+	switch t {
+	case Present:
+		return "present"
+	case Absent:
+		return "absent"
+	}
+	return "unsure"
+}
+
+// Check says how to find out whether the step's effect is there, for
+// [Engine.Reconcile]. It is called with the output of the step, or nil if it was not
+// done; [From] tells the saga and the step. It changes nothing.
+func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) (Truth, error)) Action[I, O] {
+	if a.s.truth = nil; check == nil {
+		return a
+	}
+	a.s.truth = func(ctx context.Context, text, out json.RawMessage) (Truth, error) {
+		var input I
+		var output *O
+		err := json.Unmarshal(text, &input)
+		if err == nil && out != nil {
+			output = new(O)
+			err = json.Unmarshal(out, output)
+		}
+		if err != nil {
+			return Unsure, fmt.Errorf("read what the check of step %q needs: %w", a.s.key, err)
+		}
+		return check(ctx, input, output)
+	}
+	return a
+}
+
+// Repair declares that what a [Action.Check] finds to be wrong may be fixed by
+// calling the action, or the undo, once more under its key.
+func (a Action[I, O]) Repair() Action[I, O] { a.s.repair = true; return a }
+
+// Finding is a step whose effect is not what its saga has ended with.
+type Finding struct {
+	ID, Type string
+	State    State  // in which the saga has ended
+	Step     string // its key
+	Want     Truth  // what the journal says: Present, or Absent
+	Got      Truth  // what the target says, after a repair if there was one
+	Repaired bool   // it was fixed, and Got is what is wanted
+	Err      error  // of the check or of the repair; nil if they had none
 }
