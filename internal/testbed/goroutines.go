@@ -9,11 +9,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is the TestMain of a package that leaves no goroutine: it runs the tests, and
-// fails if one is still there ten seconds later. Some clients end theirs about a second
-// after Close.
+// Main is the TestMain of a package that leaves no goroutine: it runs the tests, stops the
+// [Shared] servers, and fails if a goroutine is still there ten seconds later. Some clients
+// end theirs about a second after Close.
 func Main(m *testing.M) {
 	code := m.Run()
+	endShared()
 	if code == 0 {
 		var err error
 		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {

@@ -31,12 +31,13 @@ type Kube struct {
 	*Server
 	// CA is the certificate that the server shows, in PEM; it names 127.0.0.1.
 	CA []byte
+	// Namespace is where the test may write: "default", or with [SharedKube] one of its own.
+	Namespace string
 }
 
 // KubeAPIServer starts an etcd and a kube-apiserver on it, and returns when it
-// says that it is ready, which takes several seconds. extra is appended to its
-// arguments. It takes about 300 MB: a package's tests should share one if they
-// do not break it.
+// says that it is ready, which takes several seconds and about 300 MB. extra is
+// appended to its arguments. Tests that do not break it use [SharedKube].
 func KubeAPIServer(tb testing.TB, extra ...string) *Kube {
 	tb.Helper()
 	Binary(tb, "kube-apiserver") // skips the test before anything is started
@@ -89,7 +90,7 @@ func kubeOn(tb testing.TB, store []*Server, extra []string) *Kube {
 				"--endpoint-reconciler-type=none", "--profiling=false", "--cert-dir=" + data}
 		},
 	}
-	return &Kube{Server: launch(tb, k, extra), CA: keys.certificate}
+	return &Kube{Server: launch(tb, k, extra), CA: keys.certificate, Namespace: "default"}
 }
 
 // renew is Wipe for a server that keeps its data in these.
@@ -112,6 +113,17 @@ func renew(store []*Server) error {
 	return nil
 }
 
+// create makes a namespace.
+func (k *Kube) create(namespace string) error {
+	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, namespace)
+	request, err := http.NewRequest(http.MethodPost, k.URL()+"/api/v1/namespaces", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	return asAdmin(request, k.CA, http.StatusCreated)
+}
+
 // TLS is how clients reach the server.
 func (k *Kube) TLS() *tls.Config { return trusting(k.CA) }
 
@@ -121,14 +133,19 @@ func trusting(ca []byte) *tls.Config {
 	return &tls.Config{RootCAs: roots}
 }
 
-// askKube asks as the user who may do everything, over a connection of its own.
+// askKube asks whether the server is ready.
 func askKube(addr string, ca []byte) error {
-	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true, TLSClientConfig: trusting(ca)}}
 	request, err := http.NewRequest(http.MethodGet, "https://"+addr+"/readyz", nil)
 	if err != nil {
 		return err
 	}
+	return asAdmin(request, ca, http.StatusOK)
+}
+
+// asAdmin asks as the user who may do everything, over a connection of its own.
+func asAdmin(request *http.Request, ca []byte, want int) error {
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: trusting(ca)}}
 	request.Header.Set("Authorization", "Bearer "+KubeAdmin)
 	answer, err := client.Do(request)
 	if err != nil {
@@ -136,8 +153,8 @@ func askKube(addr string, ca []byte) error {
 	}
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = fmt.Errorf("/readyz answered %s: %s", answer.Status, body)
+	if err == nil && answer.StatusCode != want {
+		err = fmt.Errorf("%s answered %s: %s", request.URL.Path, answer.Status, body)
 	}
 	return err
 }

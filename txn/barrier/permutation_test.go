@@ -101,13 +101,16 @@ func (f form) answer(t *testing.T, w world, name string, op branch.Operation, id
 // testPermutations: empty cancels, late tries, duplicates, confirms without a try
 // and cancels behind a confirm, in every order up to the length of five.
 func testPermutations(t *testing.T, w world) {
-	forms := []form{owned}
-	if w.Client == databases.Pgx || w.Client == databases.MariaInlined { // they differ in what is sent, and not in how
-		forms = append(forms, lent, outside)
+	forms, every := []form{owned}, 8
+	if w.Client == databases.Pgx || w.Client == databases.MariaInlined { // the others send the same statements
+		forms, every = append(forms, lent, outside), 1
 	}
 	for _, f := range forms {
 		for _, refusing := range []bool{false, true} {
 			for i, sequence := range sequences(multiset, 5) {
+				if i%every != 0 {
+					continue
+				}
 				name := fmt.Sprintf("%s_%v_%d", f.name, refusing, i)
 				o := &oracle{refusing: refusing, effects: map[string]int{}}
 				id := "h1"

@@ -55,8 +55,8 @@ type DB struct {
 
 var numbers atomic.Int64
 
-// Each runs test for each client, or for those named. The servers of a test are
-// shared by its subtests; each call of open makes another database.
+// Each runs test for each client, or for those named. All tests of the process share
+// the servers; each call of open makes another database.
 func Each(t *testing.T, test func(t *testing.T, open func(testing.TB) *DB), clients ...string) {
 	t.Helper()
 	for _, sys := range systems {
@@ -67,7 +67,7 @@ func Each(t *testing.T, test func(t *testing.T, open func(testing.TB) *DB), clie
 			continue
 		}
 		t.Run(string(sys.dialect), func(t *testing.T) {
-			server := sys.start(t)
+			server := testbed.Shared(t, sys.start)
 			for _, client := range wanted {
 				t.Run(client, func(t *testing.T) {
 					test(t, func(tb testing.TB) *DB { return create(tb, sys, server, client) })
