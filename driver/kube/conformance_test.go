@@ -28,7 +28,7 @@ const suiteTTL = 3 * time.Second
 // TestSuite runs the whole suite of locks, with one API server for all tests that
 // do not break it.
 func TestSuite(t *testing.T) {
-	shared, breakable := testbed.KubeAPIServer(t), newLanes(t, 2)
+	shared, breakable := sharedServer(t), newLanes(t, 2)
 	h := drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
 			if exclusive {
@@ -46,6 +46,13 @@ func TestSuite(t *testing.T) {
 	t.Run("Fenced", func(t *testing.T) { drivertest.RunFenced(t, h) })
 	t.Run("Watcher", func(t *testing.T) { drivertest.RunWatcher(t, h) })
 	t.Run("Breaker", func(t *testing.T) { drivertest.RunBreaker(t, h) })
+}
+
+// sharedServer is for all tests that do not break it; it has elections by client-go's newest
+// means as well.
+func sharedServer(t *testing.T) *testbed.Kube {
+	t.Helper()
+	return testbed.SharedKube(t, "--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true")
 }
 
 // lanes are API servers that tests break, each by one test at a time. A start takes

@@ -19,7 +19,7 @@ import (
 // TestDriver runs the driver's own tests with one API server, each in a namespace
 // of its own.
 func TestDriver(t *testing.T) {
-	shared := testbed.KubeAPIServer(t, "--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true")
+	shared := sharedServer(t)
 	for name, test := range map[string]func(*scene){
 		"UncontendedCostsTwoRequests":      testUncontendedCostsTwoRequests,
 		"FirstContactCostsALittleMore":     testFirstContactCosts,

@@ -165,7 +165,7 @@ func (hush) Printf(string, ...any) {}
 func TestForeignLocksInKubernetes(t *testing.T) {
 	t.Parallel()
 	program(t)
-	k := testbed.KubeAPIServer(t)
+	k := testbed.SharedKube(t)
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
 	postLease(t, k, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"controller"},"spec":{
 		"holderIdentity":"pod-7_9f1c","leaseDurationSeconds":60,"acquireTime":"`+now+`","renewTime":"`+now+`","leaseTransitions":3}}`)
@@ -177,7 +177,7 @@ func TestForeignLocksInKubernetes(t *testing.T) {
 	}
 
 	// A version that has no tokens is looked at if that is asked for.
-	old := kubeConfig(t, beforeTokens(t, k), nil, testbed.KubeAdmin)
+	old := kubeConfig(t, beforeTokens(t, k), nil, testbed.KubeAdmin, k.Namespace)
 	_, said := run(t, 78, "locks", "ls", "--backend", old)
 	if !strings.Contains(said, "1.34") {
 		t.Error(said)
@@ -215,7 +215,7 @@ func postLease(t *testing.T, k *testbed.Kube, lease string) {
 	t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: k.TLS()}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
-		k.URL()+"/apis/coordination.k8s.io/v1/namespaces/default/leases", strings.NewReader(lease))
+		k.URL()+"/apis/coordination.k8s.io/v1/namespaces/"+k.Namespace+"/leases", strings.NewReader(lease))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func TestReadingIsForbidden(t *testing.T) {
 	program(t)
 	url := strings.Replace(mariadbURL(testbed.MariaDB(t)), "root@", "nobody:s3cret@", 1)
 	t.Run("mysql", func(t *testing.T) { mustForbid(t, url) })
-	k := testbed.KubeAPIServer(t)
+	k := testbed.SharedKube(t)
 	t.Run("kube", func(t *testing.T) { mustForbid(t, kubeConfigFor(t, k, testbed.KubeUser)) })
 	t.Run("kube, unknown", func(t *testing.T) { mustForbid(t, kubeConfigFor(t, k, "s3cret")) })
 	t.Run("kube, tokens", func(t *testing.T) { tokensOnKube(t, k) })

@@ -27,17 +27,17 @@ func mariadbURL(s *testbed.Server) string { return "mariadb://root@" + s.Addr() 
 // tabled is a database's URL with the lease table for locks.
 func tabled(url string) string { return url + "&mode=table" }
 
-// kubeURL starts an API server.
+// kubeURL is a namespace of an API server.
 func kubeURL(t *testing.T) string {
-	return kubeConfigFor(t, testbed.KubeAPIServer(t), testbed.KubeAdmin)
+	return kubeConfigFor(t, testbed.SharedKube(t), testbed.KubeAdmin)
 }
 
 func kubeConfigFor(t *testing.T, k *testbed.Kube, token string) string {
-	return kubeConfig(t, k.URL(), k.CA, token)
+	return kubeConfig(t, k.URL(), k.CA, token, k.Namespace)
 }
 
 // kubeConfig writes a kubeconfig and names it in a URL.
-func kubeConfig(t *testing.T, server string, ca []byte, token string) string {
+func kubeConfig(t *testing.T, server string, ca []byte, token, namespace string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
@@ -45,8 +45,8 @@ kind: Config
 current-context: test
 clusters: [{name: test, cluster: {server: "%s", certificate-authority-data: %s}}]
 users: [{name: admin, user: {token: %s}}]
-contexts: [{name: test, context: {cluster: test, user: admin, namespace: default}}]
-`, server, base64.StdEncoding.EncodeToString(ca), token)
+contexts: [{name: test, context: {cluster: test, user: admin, namespace: %s}}]
+`, server, base64.StdEncoding.EncodeToString(ca), token, namespace)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestLocks(t *testing.T) {
 func TestNoCluster(t *testing.T) {
 	t.Parallel()
 	program(t)
-	url := kubeConfig(t, "http://127.0.0.1:1", nil, "s3cret")
+	url := kubeConfig(t, "http://127.0.0.1:1", nil, "s3cret", "default")
 	_, said := run(t, 69, "locks", "ls", "--backend", url)
 	if !strings.Contains(said, "cannot reach kube://") || strings.Count(said, "\n") != 1 || strings.Contains(said, "s3cret") {
 		t.Errorf("it said %q", said)

@@ -46,7 +46,7 @@ func tokensOnKube(t *testing.T, k *testbed.Kube) {
 		t.Fatal(err)
 	}
 	patch := `{"metadata":{"annotations":{"interlock-dev.github.io/base":"` + strconv.FormatInt(far, 10) + `"}}}`
-	if _, err := leases.Leases("default").Patch(t.Context(), "n", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+	if _, err := leases.Leases(k.Namespace).Patch(t.Context(), "n", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, said := run(t, 78, "lock", "other", "--wait=1s", "--backend", url, "--", "true"); !strings.Contains(said, "interlock tokens repair") {
@@ -61,7 +61,7 @@ func tokensOnKube(t *testing.T, k *testbed.Kube) {
 	run(t, 0, "lock", "n", "--backend", url, "--", "true")
 	from := "redis://" + testbed.Redis(t).Addr()
 	run(t, 0, "tokens", "move", "--from", from, "--backend", url)
-	base, err := leases.Leases("default").Get(t.Context(), "interlock.base", metav1.GetOptions{})
+	base, err := leases.Leases(k.Namespace).Get(t.Context(), "interlock.base", metav1.GetOptions{})
 	if err != nil || base.Annotations["interlock-dev.github.io/base"] == "" {
 		t.Errorf("the base after a move: %+v, %v", base, err)
 	}
