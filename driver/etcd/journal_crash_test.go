@@ -72,13 +72,13 @@ func drive(ctx context.Context, at *crash.Points, args []string) error {
 	return err
 }
 
-// TestJournalCrashes: a process that is killed between any two writes, once or twice,
+// TestJournalCrashes: a process that is killed between any two writes, or at two of them,
 // leaves a transaction that the next one brings to its end, with every record once.
 func TestJournalCrashes(t *testing.T) {
 	t.Parallel()
 	addr := serverFor(t).Addr()
 	client := dial(t, addr)
-	crash.Twice(t, "driver", func(tb testing.TB) crash.Scene {
+	scene := func(tb testing.TB) crash.Scene {
 		prefix := rand.Text() + "/"
 		return crash.Scene{Args: []string{addr, prefix}, Want: func(tb testing.TB) {
 			tb.Helper()
@@ -99,5 +99,7 @@ func TestJournalCrashes(t *testing.T) {
 				tb.Errorf("%d unscheduled, %v", n, err)
 			}
 		}}
-	})
+	}
+	crash.Once(t, "driver", scene)
+	crash.Pairs(t, "driver", 6, scene)
 }
