@@ -1,6 +1,9 @@
 package interlock_test
 
 import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,10 +11,9 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
-
-const released = "v0.0.0-ci"
 
 // consumer is what a user of the Redis lock writes.
 const consumer = `package main
@@ -36,12 +38,13 @@ var heavy = []string{"google.golang.org/grpc", "k8s.io/", "go.etcd.io/", "go.ope
 
 // TestInstall releases the working tree in a clone, and uses the release as others do:
 // outside of the workspace, by its tags, without the network as far as Go's module cache has
-// what we require.
+// what we require. The version names the content, so what Go has built of it is used again.
 func TestInstall(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the command")
 	}
-	release(t)
+	released := "v0.0.0-ci." + content(t)
+	release(t, released)
 	t.Run("command", func(t *testing.T) {
 		dir := t.TempDir()
 		t.Setenv("GOBIN", dir)
@@ -51,7 +54,7 @@ func TestInstall(t *testing.T) {
 		}
 	})
 	t.Run("Redis lock", func(t *testing.T) {
-		dir := newModule(t, consumer, "")
+		dir := newModule(t, consumer, released, "")
 		for _, list := range [][]string{{"list", "-deps", "."}, {"list", "-m", "all"}} {
 			out := command(t, dir, "go", list...)
 			if !strings.Contains(out, "rueidis") {
@@ -70,12 +73,12 @@ func TestInstall(t *testing.T) {
 		if err != nil || program == nil {
 			t.Fatalf("README.md has no program: %v", err)
 		}
-		newModule(t, string(program[1]), "")
+		newModule(t, string(program[1]), released, "")
 	})
 	t.Run("modules", func(t *testing.T) {
 		for dir := range strings.FieldsSeq(command(t, ".", "scripts/modules.sh", "published")) {
 			if pkg := filepath.Join(modulePath, dir); strings.Contains(dir, "/driver") || strings.Contains(dir, "/guard") {
-				newModule(t, "package main\n\nimport _ \""+pkg+"\"\n\nfunc main() {}\n", pkg)
+				newModule(t, "package main\n\nimport _ \""+pkg+"\"\n\nfunc main() {}\n", released, pkg)
 			}
 		}
 	})
@@ -102,12 +105,53 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// release makes go see the working tree at the version released, and nothing of the workspace.
-func release(t *testing.T) {
+// content names what is in the working tree.
+func content(t *testing.T) string {
 	t.Helper()
 	if _, err := exec.Command("git", "rev-parse", "HEAD").Output(); err != nil {
 		t.Skip("not a git checkout")
 	}
+	all := sha256.New()
+	for file := range strings.SplitSeq(command(t, ".", "git", "ls-files", "-coz", "--exclude-standard"), "\x00") {
+		text, err := os.ReadFile(file)
+		if err == nil { // else it is deleted, or the empty end of the list
+			fmt.Fprintf(all, "%s %d %s", file, len(text), text)
+		}
+	}
+	return fmt.Sprintf("t%x", all.Sum(nil)[:6])
+}
+
+// modules is a module cache that lasts, so that what others published is unpacked once. It
+// is empty of what we published, and this process has it to itself.
+func modules(t *testing.T) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return filepath.Join(t.TempDir(), "modules")
+	}
+	dir := filepath.Join(cache, "interlock", "modules")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err == nil {
+		t.Cleanup(func() { lock.Close() })
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
+	}
+	ours := filepath.Dir(modulePath)
+	for _, old := range []string{ours, filepath.Join("cache/download", ours), "cache/vcs"} {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, old)))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// release makes go see the working tree at the version released, and nothing of the workspace.
+func release(t *testing.T, released string) {
+	t.Helper()
+	modules := modules(t)
 	dir := t.TempDir()
 	clone := filepath.Join(dir, "clone")
 	command(t, ".", "scripts/release.sh", "-working-tree", released, clone)
@@ -117,7 +161,7 @@ func release(t *testing.T) {
 	}
 	for name, value := range map[string]string{
 		"GOWORK": "off", "GOFLAGS": flags, "GOSUMDB": "off", "GOPRIVATE": modulePath,
-		"GOMODCACHE": filepath.Join(dir, "modules"),
+		"GOMODCACHE": modules,
 		"GOPROXY":    "file://" + strings.Join(strings.Fields(command(t, ".", "go", "env", "GOMODCACHE", "GOPROXY")), "/cache/download,"),
 
 		"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "url.file://" + clone + ".insteadOf", "GIT_CONFIG_VALUE_0": "https://" + modulePath,
@@ -126,9 +170,9 @@ func release(t *testing.T) {
 	}
 }
 
-// newModule builds a program in a module of its own, which requires the root module and a
-// nested one, or "", and returns its directory.
-func newModule(t *testing.T, program, nested string) (dir string) {
+// newModule builds a program in a module of its own, which requires the root module as
+// released and a nested one, or "", and returns its directory.
+func newModule(t *testing.T, program, released, nested string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {

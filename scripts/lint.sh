@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# lint.sh [-race] runs gofmt, go vet and staticcheck on every module, with their
-# default checks, and words.sh; with -race on what is compiled for the race detector, as the tests
-# beside it are: nothing is compiled twice.
+# lint.sh runs gofmt, go vet and staticcheck on every module, with their default checks,
+# and words.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +14,6 @@ if [ -n "$unformatted" ]; then
 	exit 1
 fi
 scripts/tools.sh lint staticcheck
-[ "${1-}" != -race ] || GOFLAGS="$GOFLAGS -race"
 packages=()
 for dir in $(scripts/modules.sh); do
 	[ -z "$(find "$dir" -name '*.go' -print -quit)" ] || packages+=("$dir/...") # else nothing is in it yet
