@@ -41,7 +41,7 @@ var errInside = errors.New("a thread reads the clock")
 // a thread is within what is replaced.
 func stepClock(dir string, by time.Duration) error {
 	var err error
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(tick) {
+	for range looks(bound) {
 		if err = signalMarked(dir, syscall.SIGSTOP, stopped); err == nil {
 			err = patchAll(marked(dir), by)
 		}

@@ -2,7 +2,6 @@ package testbed
 
 import (
 	"testing"
-	"time"
 )
 
 // An Ensemble is several servers that agree.
@@ -27,7 +26,7 @@ func (e *Ensemble) Addrs() []string {
 // Leader is the peer that leads now. The test fails if none does soon.
 func (e *Ensemble) Leader() *Server {
 	e.tb.Helper()
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(tick) {
+	for range looks(bound) {
 		for _, s := range e.Peers {
 			if e.leads(s.Addr()) {
 				return s

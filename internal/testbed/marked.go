@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	tick  = 2 * time.Millisecond // between two looks at a condition
-	bound = 20 * time.Second     // for what takes milliseconds on an idle machine
+	tick  = 2 * time.Millisecond // between the first looks at a condition
+	bound = time.Minute          // for what takes milliseconds on an idle machine, and a JVM seconds
 )
 
 // marked lists the living processes that belong to dir: by their environment,
@@ -76,7 +76,7 @@ func killMarked(dir string) error {
 func signalMarked(dir string, sig syscall.Signal, settled func(pid int) bool) error {
 	var left []int
 	quiet := 0
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(tick) {
+	for range looks(bound) {
 		left = left[:0]
 		for _, pid := range marked(dir) {
 			if !settled(pid) {

@@ -161,11 +161,15 @@ func (p *Process) Resume() {
 func (p *Process) settle(sig syscall.Signal, settled func(pid int) bool) {
 	p.tb.Helper()
 	p.Signal(sig)
-	for end := time.Now().Add(bound); !settled(p.PID()); time.Sleep(tick) {
-		if p.proc.ended() || time.Now().After(end) {
-			p.tb.Fatalf("%s: does not obey %v%s", p.name(), sig, p.tail())
+	for range looks(bound) {
+		if settled(p.PID()) {
+			return
+		}
+		if p.proc.ended() {
+			break
 		}
 	}
+	p.tb.Fatalf("%s: does not obey %v%s", p.name(), sig, p.tail())
 }
 
 // Kill ends the process alone with SIGKILL and returns when it has been reaped.

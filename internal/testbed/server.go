@@ -8,7 +8,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // A Server is one running server. It keeps its address for its whole life, and
@@ -127,7 +126,7 @@ func (s *Server) start() error {
 
 func (s *Server) waitReady() error {
 	var err error
-	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(tick) {
+	for range looks(bound) {
 		if s.proc.ended() {
 			return fmt.Errorf("it ended by itself: %v", s.proc.cmd.ProcessState)
 		}
