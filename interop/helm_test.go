@@ -1,0 +1,109 @@
+package interop
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	chartutil "helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// chart is the directory of the chart; chartValues are the least that it needs, and one of
+// every list.
+const chart = "../deploy/helm"
+
+func chartValues() map[string]any {
+	return map[string]any{
+		"image":         "registry.example/interlock:1",
+		"allow":         []any{"http://stock.shop.svc:8080/", "http://payments.shop.svc:8080/"},
+		"allowNetworks": []any{"10.0.0.0/8"},
+		"args":          []any{"--retention=72h"},
+	}
+}
+
+// render is the chart as an install renders it, by the name of the template.
+func render(t *testing.T, values map[string]any) (map[string]string, error) {
+	t.Helper()
+	loaded, err := loader.Load(chart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := chartutil.ToRenderValues(loaded, values, common.ReleaseOptions{Name: "shop", Namespace: "default", IsInstall: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return engine.Render(loaded, all)
+}
+
+// Helm finds no fault with the chart, and a real API server takes what it renders, every
+// field of it.
+func TestChart(t *testing.T) {
+	t.Parallel()
+	for _, message := range lint.RunAll(chart, chartValues(), "default").Messages {
+		if message.Severity > 1 { // an icon is recommended
+			t.Error(message)
+		}
+	}
+	files, err := render(t, chartValues())
+	if err != nil {
+		t.Fatal(err)
+	}
+	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	b := &kubeBed{T: t, kube: testbed.KubeAPIServer(t)}
+	client := b.dial(b.kube.Addr())
+	created := 0
+	for name, text := range files {
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		object, _, err := strict.Decode([]byte(text), nil, nil)
+		if err != nil {
+			t.Errorf("%s: %v\n%s", name, err, text)
+			continue
+		}
+		switch object := object.(type) {
+		case *appsv1.Deployment:
+			args := object.Spec.Template.Spec.Containers[0].Args
+			for _, want := range []string{"--allow=http://payments.shop.svc:8080/", "--allow-network=10.0.0.0/8", "--retention=72h", "--host=shop.default.svc"} {
+				if !slices.Contains(args, want) {
+					t.Errorf("%s is not among the arguments %q", want, args)
+				}
+			}
+			_, err = client.AppsV1().Deployments("default").Create(t.Context(), object, metav1.CreateOptions{})
+		case *corev1.Service:
+			_, err = client.CoreV1().Services("default").Create(t.Context(), object, metav1.CreateOptions{})
+		default:
+			t.Errorf("%s: %T", name, object)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		created++
+	}
+	if created != 2 {
+		t.Errorf("%d objects, want a Deployment and a Service", created)
+	}
+}
+
+// An install without an image, or with nothing that may be called, says what is missing.
+func TestChartNeedsValues(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"image", "allow"} {
+		values := chartValues()
+		delete(values, name)
+		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), name+" is required") {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+}
