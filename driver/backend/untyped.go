@@ -8,7 +8,17 @@ import (
 
 // Untyped is db for code that uses SQL only, whatever its transactions are to the user's
 // code: Native of a transaction is its SQL.
-func Untyped[T any](db driver.BeginnerAt[T]) driver.BeginnerAt[driver.SQL] { return untyped[T]{db} }
+func Untyped[T any](db driver.BeginnerAt[T]) driver.BeginnerAt[driver.SQL] {
+	if a, ok := db.(driver.Autocommitter); ok {
+		return autocommitter[T]{untyped[T]{db}, a}
+	}
+	return untyped[T]{db}
+}
+
+type autocommitter[T any] struct {
+	untyped[T]
+	driver.Autocommitter
+}
 
 type untyped[T any] struct{ db driver.BeginnerAt[T] }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -305,5 +306,43 @@ func BenchmarkHandOver(b *testing.B) {
 		next := await(b, x, "hot")
 		give(b, y, "hot", owner)
 		owner = receive(b, next, "the next holder").owner
+	}
+}
+
+// TestAutocommit: each statement is a transaction of its level. What the server refuses was
+// not done, and leaves the pool usable; what was not sent is Definite.
+func TestAutocommit(t *testing.T) {
+	pool := operator(t, testbed.Postgres(t).URL())
+	_, err := pool.Exec(t.Context(), `create table single (id bigint primary key)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := Pool(pool).(driver.Autocommitter).Autocommit(driver.Serializable)
+	level := ""
+	read := func(scan func(...any) error) error { return scan(&level) }
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		ctx   context.Context
+		query string
+		fails bool
+		kind  interlock.ErrorKind
+	}{
+		{t.Context(), `insert into single values (1) returning current_setting('transaction_isolation')`, false, 0},
+		{t.Context(), `insert into single values (2), (1) returning ''`, true, interlock.Definite},
+		{gone, `insert into single values (3) returning ''`, true, interlock.Definite},
+		{t.Context(), `select pg_terminate_backend(pg_backend_pid())::text`, true, interlock.Uncertain},
+		{t.Context(), `select 'again'`, false, 0},
+	} {
+		err := db.Query(c.ctx, c.query, nil, read)
+		if (err != nil) != c.fails || err != nil && interlock.Kind(err) != c.kind {
+			t.Errorf("%s: %v", c.query, err)
+		}
+		if !c.fails && level != "serializable" && level != "again" {
+			t.Errorf("%s: %q", c.query, level)
+		}
+	}
+	if n, err := db.Exec(t.Context(), `delete from single`); n != 1 || err != nil {
+		t.Errorf("%d rows, %v", n, err)
 	}
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -81,6 +82,67 @@ func (p pgxPool) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx
 		return nil, failed(ctx, inBegin, err)
 	}
 	return pgxTx{pgxSQL{tx}}, nil
+}
+
+// Autocommit sends each statement between BEGIN and COMMIT, all in one request.
+func (p pgxPool) Autocommit(level driver.Isolation) driver.SQL { return single{p.pool, level} }
+
+// single runs statements that are transactions of their own.
+type single struct {
+	pool  *pgxpool.Pool
+	level driver.Isolation
+}
+
+var _ driver.Autocommitter = pgxPool{}
+
+func (a single) Dialect() driver.Dialect { return driver.Postgres }
+
+func (a single) Exec(ctx context.Context, query string, args ...any) (affected int64, err error) {
+	err = a.send(ctx, query, args, func(r pgx.BatchResults) error {
+		tag, err := r.Exec()
+		affected = tag.RowsAffected()
+		return err
+	})
+	return affected, err
+}
+
+func (a single) Query(ctx context.Context, query string, args []any, each func(scan func(dest ...any) error) error) error {
+	var refused error
+	err := a.send(ctx, query, args, func(r pgx.BatchResults) error {
+		rows, err := r.Query()
+		if err != nil {
+			return err
+		}
+		for rows.Next() && refused == nil {
+			refused = each(rows.Scan)
+		}
+		rows.Close()
+		return rows.Err()
+	})
+	return cmp.Or(err, refused)
+}
+
+// send runs a statement, whose answer read reads. A connection on which it failed is closed.
+func (a single) send(ctx context.Context, query string, args []any, read func(pgx.BatchResults) error) error {
+	conn, err := a.pool.Acquire(ctx)
+	if err != nil {
+		return failed(ctx, inBegin, err)
+	}
+	defer conn.Release()
+	begin := "begin"
+	if a.level != driver.SessionIsolation {
+		begin += " isolation level " + a.level.String()
+	}
+	b := &pgx.Batch{}
+	b.Queue(begin)
+	b.Queue(query, args...)
+	b.Queue("commit")
+	r := conn.SendBatch(ctx, b)
+	_, err = r.Exec()
+	if err == nil {
+		err = read(r)
+	}
+	return failed(ctx, inCommit, cmp.Or(err, r.Close()))
 }
 
 type pgxTx struct{ pgxSQL }

@@ -2,7 +2,8 @@ package outbox
 
 import (
 	"context"
-	"strings"
+
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // insertStatement is one statement. Ids are drawn where a row of the join is stored,
@@ -33,8 +34,8 @@ func (s store) insertPostgres(ctx context.Context, a add) error {
 	if payload == nil {
 		payload = []byte{}
 	}
-	inserted, err := s.Exec(ctx, insertStatement, numbers(a.lanes), texts(ids), numbers(lanes), texts(topics),
-		texts(keys), texts(headers), numbers(first), payload, a.notBefore, s.table.Slices, numbers(length))
+	inserted, err := s.Exec(ctx, insertStatement, sqltable.Numbers(a.lanes), sqltable.Texts(ids), sqltable.Numbers(lanes), sqltable.Texts(topics),
+		sqltable.Texts(keys), sqltable.Texts(headers), sqltable.Numbers(first), payload, a.notBefore, s.table.Slices, sqltable.Numbers(length))
 	if err != nil || inserted == int64(len(a.messages)) {
 		return err
 	}
@@ -43,24 +44,3 @@ func (s store) insertPostgres(ctx context.Context, a add) error {
 	}
 	return &DuplicateError{Table: s.table.name()}
 }
-
-// numbers is an array of PostgreSQL as text, which every client can send.
-func numbers(v []int64) string { return "{" + list(v) + "}" }
-
-// texts is an array of texts.
-func texts(v []string) string {
-	var b strings.Builder
-	b.WriteByte('{')
-	for i, s := range v {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteByte('"')
-		_, _ = escape.WriteString(&b, s)
-		b.WriteByte('"')
-	}
-	b.WriteByte('}')
-	return b.String()
-}
-
-var escape = strings.NewReplacer(`"`, `\"`, `\`, `\\`)

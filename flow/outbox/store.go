@@ -63,7 +63,7 @@ func (s store) ready(slice, limit int, busy []int64) (query string, args []any) 
 	return readyColumns + `
 		from {messages} o left join {lanes} l on l.lane = o.lane
 		where o.slice = ? and not o.parked and o.id <> all (?::text::bigint[])
-		order by o.id limit ` + strconv.Itoa(limit), []any{slice, numbers(busy)}
+		order by o.id limit ` + strconv.Itoa(limit), []any{slice, sqltable.Numbers(busy)}
 }
 
 // deleteBy, updateBy and lockBy do something with the rows of a table, called m, that
@@ -94,7 +94,7 @@ func (s store) delivered(ids []int64) (string, []any) {
 	if s.Maria() {
 		return `delete m from ` + among(`{messages}`, `id`, `?`), []any{`[` + list(ids) + `]`}
 	}
-	return `delete from {messages} where id = any (?::text::bigint[])`, []any{numbers(ids)}
+	return `delete from {messages} where id = any (?::text::bigint[])`, []any{sqltable.Numbers(ids)}
 }
 
 // checkViolation is the SQLSTATE of a row that breaks the rule of [mover.begin].

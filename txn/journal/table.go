@@ -48,8 +48,11 @@ type tables struct {
 	lent  bool // the transaction is the user's: it may wait for others
 }
 
+// marksSuffix is that of the table of marks, which fence.Table creates and raises.
+const marksSuffix = "_shard"
+
 var layout = sqltable.Layout{Part: "journal", Default: DefaultName,
-	Tables:  map[string]string{"records": "", "heads": "_head", "payloads": "_payload", "layout": "_layout"},
+	Tables:  map[string]string{"records": "", "heads": "_head", "payloads": "_payload", "layout": "_layout", "marks": marksSuffix},
 	Indexes: map[string]string{"due": "_due", "ended": "_ended", "kept": "_kept"}}
 
 // now is the database's clock, in microseconds since 1970.
@@ -57,7 +60,7 @@ const now = `{micros now}`
 
 func (t *Table[T]) in(op, about string, db driver.SQL) (tables, error) {
 	n, err := layout.Open(op, about, db, t.name)
-	return tables{Tables: n, marks: fence.Table{Name: t.name + "_shard"}}, err
+	return tables{Tables: n, marks: fence.Table{Name: t.name + marksSuffix}}, err
 }
 
 // Create makes the tables unless they exist. It takes effect when the transaction
@@ -132,7 +135,7 @@ func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error 
 		for i := range part {
 			part[i] = driver.CheckAppend(appends[:end], begin+i)
 		}
-		err := t.change(ctx, "append", appends[begin].Transaction, func(n tables) error {
+		err := t.alone(ctx, "append", appends[begin].Transaction, t.change, func(n tables) error {
 			return n.append(ctx, appends[begin:end], part)
 		})
 		for i := range part {
@@ -162,7 +165,7 @@ func bytesOf(a driver.Append) int {
 // change runs fn, which locks rows, in a transaction that the server ends if it stands
 // still, and commits it if fn returns nil.
 func (t *Table[T]) change(ctx context.Context, op, name string, fn func(tables) error) error {
-	return t.within(ctx, op, name, driver.ReadCommitted, func(tx driver.Tx[T], n tables) error {
+	return t.within(ctx, op, name, func(tx driver.Tx[T], n tables) error {
 		if err := tx.Bound(ctx, t.idle, 0); err != nil {
 			return err
 		}
@@ -170,17 +173,33 @@ func (t *Table[T]) change(ctx context.Context, op, name string, fn func(tables) 
 	})
 }
 
-// read runs fn, which locks nothing, in a transaction.
-func (t *Table[T]) read(ctx context.Context, op, name string, level driver.Isolation, fn func(tables) error) error {
-	return t.within(ctx, op, name, level, func(tx driver.Tx[T], n tables) error { return fn(n) })
+// read runs fn, which locks nothing and needs no transaction around its statements.
+func (t *Table[T]) read(ctx context.Context, op, name string, fn func(tables) error) error {
+	return t.alone(ctx, op, name, func(ctx context.Context, op, name string, fn func(tables) error) error {
+		return t.within(ctx, op, name, func(_ driver.Tx[T], n tables) error { return fn(n) })
+	}, fn)
+}
+
+// alone runs fn, whose statements are atomic by themselves, without a transaction around them
+// where the database has that, and else in one of another function.
+func (t *Table[T]) alone(ctx context.Context, op, name string, other func(context.Context, string, string, func(tables) error) error, fn func(tables) error) error {
+	db, ok := t.db.(driver.Autocommitter)
+	if !ok || ctx.Err() != nil {
+		return other(ctx, op, name, fn)
+	}
+	n, err := t.in(op, name, db.Autocommit(driver.ReadCommitted))
+	if err == nil {
+		err = fn(n)
+	}
+	return failure.Table(op, name, "journal", err)
 }
 
 // within runs fn in a transaction, and commits it if fn returns nil.
-func (t *Table[T]) within(ctx context.Context, op, name string, level driver.Isolation, fn func(driver.Tx[T], tables) error) error {
+func (t *Table[T]) within(ctx context.Context, op, name string, fn func(driver.Tx[T], tables) error) error {
 	if ctx.Err() != nil {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
-	err := transact.Do(ctx, transact.At(t.db, level), name, func(tx driver.Tx[T]) error {
+	err := transact.Do(ctx, transact.At(t.db, driver.ReadCommitted), name, func(tx driver.Tx[T]) error {
 		n, err := t.in(op, name, tx)
 		if err == nil {
 			err = fn(tx, n)

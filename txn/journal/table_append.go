@@ -3,107 +3,203 @@ package journal
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// append does what may be done of appends, and puts in errs the errors of those
-// that may not; one that has an error already is left out. An error of its own is
-// that of the database: then nothing is done, whatever errs says.
+// append does each append wholly or not at all, and sets in errs the errors of those that are
+// refused. One that has an error already is skipped. An error of its own is that of the
+// database: then nothing was done, whatever errs contains.
 //
-// But in a lent transaction it does not wait for row locks: what another transaction
-// holds is an [interlock.ErrHeld] of that append, and on MariaDB, for one that begins
-// what that transaction has begun, of all of them.
+// Outside of lent transactions it does not wait for row locks. An append to what another
+// transaction holds fails with [interlock.ErrHeld]. On MariaDB all appends fail if one begins
+// what that transaction has begun.
 func (n tables) append(ctx context.Context, appends []driver.Append, errs []error) error {
-	epochs, err := n.epochs(ctx, appends)
-	if err != nil {
-		return err
-	}
 	var asked []int
-	for i, a := range appends {
-		if errs[i] == nil {
-			errs[i] = n.own(ctx, a, epochs)
-		}
+	for i := range appends {
 		if errs[i] == nil {
 			asked = append(asked, i)
 		}
 	}
-	stored, err := n.shareShards(ctx, appends, asked)
-	if err != nil {
-		return err
-	}
-	// All who append take rows in the order of their ids.
-	slices.SortFunc(asked, func(i, j int) int { return strings.Compare(appends[i].Transaction, appends[j].Transaction) })
-	begun, err := n.begin(ctx, appends, asked, stored)
-	if err != nil {
-		return err
-	}
-	found, err := n.lock(ctx, appends, asked, begun)
-	if err != nil {
-		return err
-	}
-	held, err := n.held(ctx, appends, asked, begun, found)
-	if err != nil {
-		return err
-	}
-	var grown []int
-	for _, i := range asked {
-		a := appends[i]
-		if begun[a.Transaction] == 0 {
-			errs[i] = fits(a, found[a.Transaction])
-			switch {
-			case errs[i] == nil && stored.refuses(a):
-				errs[i] = stored.refusal(a)
-			case held[a.Transaction]:
-				errs[i] = inUse("append", a.Transaction)
-			}
-		}
-		if errs[i] == nil {
-			grown = append(grown, i)
-		}
-	}
-	if err := n.move(ctx, appends, grown, begun, found); err != nil {
-		return err
-	}
-	return n.write(ctx, appends, grown, begun)
-}
-
-// epochs shares the marks of the shards whose epochs are presented.
-func (n tables) epochs(ctx context.Context, appends []driver.Append) (map[string]interlock.Token, error) {
-	var shards []string
-	for _, a := range appends {
-		if name := driver.ShardName(a.Shard); a.Epoch != 0 && !slices.Contains(shards, name) {
-			shards = append(shards, name)
-		}
-	}
-	if n.lent {
-		return n.marks.Share(ctx, n.SQL(), shards...)
-	}
-	return n.marks.ShareNow(ctx, n.SQL(), shards...)
-}
-
-// own refuses an append under an epoch that is not the one that has entered.
-func (n tables) own(ctx context.Context, a driver.Append, epochs map[string]interlock.Token) error {
-	name := driver.ShardName(a.Shard)
-	if a.Epoch == 0 {
+	if len(asked) == 0 {
 		return nil
 	}
-	if seen, ok := epochs[name]; ok || n.lent {
-		return owned("append", a.Shard, seen, a.Epoch)
+	if n.Maria() {
+		return n.appendMaria(ctx, appends, asked, errs)
 	}
-	mark, err := n.marks.Show(ctx, n.SQL(), name)
-	if err == nil && mark.Token != 0 {
-		err = inUse("append", name) // somebody is entering
+	return n.appendPostgres(ctx, appends, asked, errs)
+}
+
+// appendStatement checks epochs, positions and the number of shards, and writes heads and
+// records, in one atomic statement. It returns the appends that are refused, with what they
+// were checked against, and those that end their transaction.
+//
+// The marks and the number of shards stay locked against changes until the commit. Heads are
+// locked and written by their key: a join would scan the whole table while that is small, and
+// a prepared statement would keep that plan. The lock on an id comes before its INSERT, which
+// would wait for another transaction that inserts the same id.
+const appendStatement = `with marks as materialized (
+	select resource, token from {marks} where resource = any(?::text::text[]) order by resource for share {skip}),
+stored as materialized (
+	select shards from {layout} where id = 1 and 0 < ?::bigint for share {skip}),
+asked as materialized (
+	select v.*, m.token, s.shards as stored, coalesce(v.epoch = 0 or v.epoch = m.token, false) as owned
+	from unnest(?::text::varchar[], ?::text::int[], ?::text::bytea[], ?::text::bigint[], ?::text::bigint[], ?::text::bytea[],
+		?::text::bigint[], ?::text::bigint[], ?::text::bigint[])
+		with ordinality as v (id, shard, type, after, position, sum, due, epoch, shards, n)
+	left join marks m on m.resource = 'journal shard ' || v.shard left join stored s on true),
+found as materialized (
+	select h.* from asked v cross join lateral (select id, shard, type, position, ended, began from {heads} where id = v.id for update {skip}) h
+	where v.owned),
+begun as (
+	insert into {heads} (` + headColumns + `)
+	select v.id, v.shard, v.type, v.position, v.sum, nullif(v.due, 0), 0, case v.due when 0 then {micros now} end, {micros now}
+	from asked v where v.owned and v.after = 0 and (v.shards = 0 or v.shards = v.stored) and {lock id}
+	on conflict (id) do nothing returning id, began, ended),
+moved as (
+	insert into {heads} (` + headColumns + `)
+	select v.id, v.shard, f.type, v.position, v.sum, nullif(v.due, 0), 0, case v.due when 0 then {micros now} end, f.began
+	from asked v join found f on f.id = v.id where f.position = v.after and f.shard = v.shard and f.ended is null
+	on conflict (id) do update set position = excluded.position, sum = excluded.sum, due = excluded.due, claimed = 0, ended = excluded.ended
+	returning id, ended),
+grown as (
+	select id, began, ended from begun union all select id, null, ended from moved),
+written as (
+	insert into {records} (id, position, kind, step, data, sum, epoch, written)
+	select v.id, r.position, r.kind, r.step, r.data, r.sum, v.epoch, coalesce(g.began, {micros now})
+	from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bytea[], ?::text::bytea[], ?::text::bytea[], ?::text::bytea[])
+		as r (n, position, kind, step, data, sum)
+	join asked v on v.n = r.n join grown g on g.id = v.id)
+select v.n, g.ended, v.token, v.stored from asked v left join grown g on g.id = v.id where g.id is null or g.ended is not null`
+
+// checked is what an append was checked against.
+type checked struct {
+	token, stored *int64 // nil if there is none, or another transaction is changing it
+}
+
+func (n tables) appendPostgres(ctx context.Context, appends []driver.Append, asked []int, errs []error) error {
+	skip := "skip locked"
+	if n.lent {
+		skip = ""
 	}
-	if err == nil {
-		err = owned("append", a.Shard, 0, a.Epoch)
+	query := strings.NewReplacer("{skip}", skip, "{lock id}", n.lockID()).Replace(appendStatement)
+	refused := map[int]checked{}
+	err := n.Each(ctx, query, arguments(appends, asked), func(scan func(...any) error) error {
+		var k int64
+		var ended *int64
+		var c checked
+		err := scan(&k, &ended, &c.token, &c.stored)
+		switch {
+		case err != nil:
+		case ended != nil:
+			appends[asked[k-1]].Ended = time.UnixMicro(*ended).UTC()
+		default:
+			refused[asked[k-1]] = c
+		}
+		return err
+	})
+	if err != nil || len(refused) == 0 {
+		return err
+	}
+	return n.refuse(ctx, appends, refused, errs)
+}
+
+// arguments are the parameters of appendStatement.
+func arguments(appends []driver.Append, asked []int) []any {
+	var marks, ids []string
+	var shards, after, positions, dues, epochs, layouts, of, at []int64
+	var types, sums, kinds, steps, data, chains [][]byte
+	begins := int64(0)
+	for k, i := range asked {
+		a := appends[i]
+		end, layout, due := a.After+int64(len(a.Records)), int64(0), int64(0)
+		if !a.Due.IsZero() {
+			due = a.Due.UnixMilli()
+		}
+		if a.Epoch != 0 {
+			marks = append(marks, driver.ShardName(a.Shard))
+		}
+		if a.After == 0 && a.Shards != 0 {
+			layout = int64(a.Shards)
+			begins++
+		}
+		ids, shards, types = append(ids, a.Transaction), append(shards, int64(a.Shard)), append(types, []byte(a.Type))
+		after, positions, sums = append(after, a.After), append(positions, end), append(sums, a.Records[len(a.Records)-1].Sum)
+		dues, epochs, layouts = append(dues, due), append(epochs, int64(a.Epoch)), append(layouts, layout)
+		for r, record := range a.Records {
+			of, at = append(of, int64(k+1)), append(at, a.After+int64(r)+1)
+			kinds, steps = append(kinds, []byte(record.Kind)), append(steps, []byte(record.Step))
+			data, chains = append(data, record.Data), append(chains, record.Sum)
+		}
+	}
+	return []any{sqltable.Texts(marks), begins, sqltable.Texts(ids), sqltable.Numbers(shards), sqltable.Bytes(types), sqltable.Numbers(after),
+		sqltable.Numbers(positions), sqltable.Bytes(sums), sqltable.Numbers(dues), sqltable.Numbers(epochs), sqltable.Numbers(layouts),
+		sqltable.Numbers(of), sqltable.Numbers(at), sqltable.Bytes(kinds), sqltable.Bytes(steps), sqltable.Bytes(data), sqltable.Bytes(chains)}
+}
+
+// refuse sets the errors of appends that were refused. What fits by now was held by another
+// transaction.
+func (n tables) refuse(ctx context.Context, appends []driver.Append, refused map[int]checked, errs []error) error {
+	v := values{}
+	for i := range refused {
+		v.row("", appends[i].Transaction)
+	}
+	found := map[string]driver.Head{}
+	heads, err := n.query(ctx, `where id in (`+v.text.String()+`)`+n.latest(), v.args)
+	for _, h := range heads {
+		found[h.Transaction] = h
+	}
+	for i, c := range refused {
+		a := appends[i]
+		if err == nil && a.Epoch != 0 {
+			errs[i], err = n.checkEpoch(ctx, a, c.token)
+		}
+		if err == nil && errs[i] == nil {
+			errs[i] = fits(a, found[a.Transaction])
+		}
+		if err == nil && errs[i] == nil && a.After == 0 && a.Shards != 0 {
+			errs[i], err = n.checkShards(ctx, a, c.stored)
+		}
+		if errs[i] == nil {
+			errs[i] = inUse("append", a.Transaction)
+		}
 	}
 	return err
+}
+
+// checkEpoch refuses an epoch that is not the one that has entered. Without a mark nobody has
+// entered, or another transaction is entering.
+func (n tables) checkEpoch(ctx context.Context, a driver.Append, token *int64) (refusal, err error) {
+	if token != nil {
+		return owned("append", a.Shard, interlock.Token(*token), a.Epoch), nil
+	}
+	name := driver.ShardName(a.Shard)
+	mark, err := n.marks.Show(ctx, n.SQL(), name)
+	if err == nil && mark.Token != 0 {
+		return inUse("append", name), nil
+	}
+	return owned("append", a.Shard, 0, a.Epoch), err
+}
+
+// checkShards refuses another number of shards than the one that is stored. Without one none
+// is stored, or another transaction is changing it.
+func (n tables) checkShards(ctx context.Context, a driver.Append, stored *int64) (refusal, err error) {
+	if stored == nil {
+		number, err := n.shards(ctx, "")
+		if number != 0 {
+			return inUse("append", a.Transaction), err
+		}
+		return &driver.ShardsError{Opened: a.Shards}, err
+	}
+	if *stored == int64(a.Shards) {
+		return nil, nil
+	}
+	return &driver.ShardsError{Stored: int(*stored), Opened: a.Shards}, nil
 }
 
 // inUse refuses to wait for a transaction of somebody else's.
@@ -134,199 +230,4 @@ func fits(a driver.Append, h driver.Head) error {
 		return failure.Bug("append", a.Transaction, "it is in shard %d, not in %d", h.Shard, a.Shard)
 	}
 	return nil
-}
-
-// begin makes the rows of those transactions that do not exist and are to, and tells
-// when each of them began.
-//
-// An INSERT waits for a transaction that has inserted the same id. On PostgreSQL an
-// advisory lock on the id stands in front of it, for which only a lent transaction waits;
-// on MariaDB the whole statement fails at once. A lent transaction begins one.
-func (n tables) begin(ctx context.Context, appends []driver.Append, asked []int, stored sharedShards) (map[string]int64, error) {
-	v := values{casts: headCasts}
-	for _, i := range asked {
-		if a := appends[i]; a.After == 0 && !stored.refuses(a) {
-			v.head(a, a.Type)
-		}
-	}
-	if v.rows == 0 {
-		return nil, nil
-	}
-	query := `insert into {heads} (` + headColumns + `) select * from (values ` + v.text.String() + `) v (` + headColumns + `)
-		where ` + n.lockID() + ` on conflict (id) do nothing`
-	if n.Maria() {
-		if n.lent { // a duplicate would lock the gap before it, under REPEATABLE READ
-			if heads, err := n.query(ctx, `where id = ?`, v.args[:1]); err != nil || len(heads) > 0 {
-				return nil, err
-			}
-		}
-		query = n.nowait() + `insert ignore into {heads} (` + headColumns + `) values ` + v.text.String()
-	}
-	begun := map[string]int64{}
-	err := n.Each(ctx, query+` returning id, began`, v.args, func(scan func(...any) error) error {
-		var id []byte
-		var began int64
-		err := scan(&id, &began)
-		begun[string(id)] = began
-		return err
-	})
-	return begun, err
-}
-
-// lock finds and locks the transactions that exist, in the order of their ids. On
-// PostgreSQL it asks for each by itself: a list of ids that it meets while the table is
-// small it looks for in the whole table, and goes on so while that grows, until it is
-// analyzed.
-func (n tables) lock(ctx context.Context, appends []driver.Append, asked []int, begun map[string]int64) (map[string]driver.Head, error) {
-	v := values{}
-	for _, i := range asked {
-		if id := appends[i].Transaction; begun[id] == 0 {
-			v.row("", id)
-		}
-	}
-	found := map[string]driver.Head{}
-	if v.rows == 0 {
-		return found, nil
-	}
-	locking := `for update skip locked`
-	if n.lent {
-		locking = `for update`
-	}
-	query := `select h.* from (values ` + v.text.String() + `) v (id)
-		cross join lateral (select ` + headColumns + ` from {heads} where id = v.id ` + locking + `) h`
-	if n.Maria() {
-		query = `select ` + headColumns + ` from {heads} where id in (` + v.text.String() + `) order by id ` + locking
-	}
-	heads, err := n.scan(ctx, query, v.args)
-	for _, h := range heads {
-		found[h.Transaction] = h
-	}
-	return found, err
-}
-
-// held tells which of those that were neither begun nor found another transaction holds:
-// they exist, or were to begin.
-func (n tables) held(ctx context.Context, appends []driver.Append, asked []int, begun map[string]int64, found map[string]driver.Head) (map[string]bool, error) {
-	held, v := map[string]bool{}, values{}
-	for _, i := range asked {
-		a := appends[i]
-		if _, ok := found[a.Transaction]; ok || begun[a.Transaction] != 0 || n.lent {
-			continue
-		}
-		if a.After == 0 {
-			held[a.Transaction] = true
-		} else {
-			v.row("", a.Transaction)
-		}
-	}
-	if v.rows == 0 {
-		return held, nil
-	}
-	heads, err := n.query(ctx, `where id in (`+v.text.String()+`)`, v.args)
-	for _, h := range heads {
-		held[h.Transaction] = true
-	}
-	return held, err
-}
-
-// move writes where the transactions stand now, and sets when those that it ends did.
-func (n tables) move(ctx context.Context, appends []driver.Append, grown []int, begun map[string]int64, found map[string]driver.Head) error {
-	v := values{}
-	for _, i := range grown {
-		if a := appends[i]; begun[a.Transaction] == 0 {
-			v.head(a, found[a.Transaction].Type)
-		}
-	}
-	if v.rows == 0 {
-		return nil
-	}
-	ends := map[string]*driver.Append{}
-	for _, i := range grown {
-		if appends[i].Due.IsZero() {
-			ends[appends[i].Transaction] = &appends[i]
-		}
-	}
-	query := `insert into {heads} (` + headColumns + `) values ` + v.text.String() + ` {or id}
-		position = {new position}, sum = {new sum}, due = {new due}, claimed = 0, ended = {new ended}`
-	if len(ends) == 0 {
-		_, err := n.Exec(ctx, query, v.args...)
-		return err
-	}
-	return n.Each(ctx, query+` returning id, ended`, v.args, func(scan func(...any) error) error {
-		var id []byte
-		var ended *int64
-		err := scan(&id, &ended)
-		if ended != nil {
-			ends[string(id)].Ended = time.UnixMicro(*ended).UTC()
-		}
-		return err
-	})
-}
-
-// write writes the records. The first of a transaction are written when that began.
-func (n tables) write(ctx context.Context, appends []driver.Append, grown []int, begun map[string]int64) error {
-	v := values{}
-	for _, i := range grown {
-		a := appends[i]
-		for k, r := range a.Records {
-			written, args := now, []any{a.Transaction, a.After + int64(k) + 1, []byte(r.Kind), []byte(r.Step), r.Data, r.Sum, int64(a.Epoch)}
-			if began := begun[a.Transaction]; began != 0 {
-				written, args = "", append(args, began)
-			}
-			v.row(written, args...)
-		}
-	}
-	if v.rows == 0 {
-		return nil
-	}
-	_, err := n.Exec(ctx, `insert into {records} (id, position, kind, step, data, sum, epoch, written) values `+v.text.String(), v.args...)
-	return err
-}
-
-// values is the rows of a VALUES list.
-type values struct {
-	casts []string // of the parameters of a row, where PostgreSQL does not know their types
-	text  strings.Builder
-	args  []any
-	rows  int
-}
-
-// row adds a row of parameters, behind which expressions may stand.
-func (v *values) row(last string, args ...any) {
-	if v.rows > 0 {
-		v.text.WriteByte(',')
-	}
-	v.rows++
-	v.text.WriteByte('(')
-	for i, a := range args {
-		if i > 0 {
-			v.text.WriteByte(',')
-		}
-		v.args = append(v.args, a)
-		v.text.WriteByte('?')
-		if v.casts != nil {
-			v.text.WriteString("{pg ::" + v.casts[i] + "}")
-		}
-	}
-	if last != "" {
-		v.text.WriteString("," + last)
-	}
-	v.text.WriteByte(')')
-}
-
-// head adds the row of a transaction as it is after an append.
-func (v *values) head(a driver.Append, kind string) {
-	ended := "null{pg ::bigint}"
-	if a.Due.IsZero() {
-		ended = now
-	}
-	v.row(ended+`,`+now, a.Transaction, int64(a.Shard), []byte(kind), a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum, due(a.Due), int64(0))
-}
-
-// due is a time in milliseconds since 1970, or null.
-func due(t time.Time) any {
-	if t.IsZero() {
-		return nil
-	}
-	return t.UnixMilli()
 }

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/interlock-dev/interlock/driver"
 )
 
 // DueShards lists shards in which something is due; see driver.Journal. It looks at one
@@ -17,7 +15,7 @@ func (t *Table[T]) DueShards(ctx context.Context, shards []int, by time.Time) (d
 	if len(all) == 0 {
 		return nil, nil
 	}
-	err = t.read(ctx, "list due shards", "", driver.ReadCommitted, func(n tables) error {
+	err = t.read(ctx, "list due shards", "", func(n tables) error {
 		at := len(all)
 		if n.Maria() {
 			at = maxBranches

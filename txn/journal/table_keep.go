@@ -115,7 +115,7 @@ func (n tables) forgetPayloads(ctx context.Context, before int64) (more bool, er
 // Unscheduled counts what is not due and has not ended; see driver.Journal. A
 // constraint of the table keeps it at 0.
 func (t *Table[T]) Unscheduled(ctx context.Context) (count int, err error) {
-	err = t.read(ctx, "count unscheduled", "", driver.ReadCommitted, func(n tables) error {
+	err = t.read(ctx, "count unscheduled", "", func(n tables) error {
 		return n.Each(ctx, `select count(*) from {heads} where due is null and ended is null`, nil,
 			func(scan func(...any) error) error { return scan(&count) })
 	})

@@ -71,15 +71,11 @@ func (t *Table[T]) FirstIn(ctx context.Context, db driver.SQL, id string) (head 
 	if err != nil {
 		return head, r, err
 	}
-	heads, err := n.query(ctx, `where id = ?`+n.latest(), []any{id})
-	if err != nil || len(heads) == 0 {
+	head, records, err := n.read(ctx, ` and r.position = 1`, n.latest(), id)
+	if err != nil || len(records) == 0 {
 		return head, r, err
 	}
-	first, err := n.scanRecords(ctx, `where id = ? and position = 1`+n.latest(), []any{id})
-	if err != nil || len(first) == 0 {
-		return head, r, err
-	}
-	return heads[0], first[0], nil
+	return head, records[0], nil
 }
 
 // PayloadIn reads a payload in a transaction of the user's; see [TxStore].
@@ -96,7 +92,7 @@ func (t *Table[T]) PayloadIn(ctx context.Context, db driver.SQL, id string, sum 
 // transaction. On MariaDB it locks that row and, since its key is given whole, no gap; on
 // PostgreSQL such a transaction has failed before.
 func (n tables) latest() string {
-	if n.Maria() {
+	if n.lent && n.Maria() {
 		return ` lock in share mode`
 	}
 	return ``

@@ -21,15 +21,15 @@ func (t *Table[T]) PutPayload(ctx context.Context, id string, sum, payload []byt
 
 // keep stores a payload, or refreshes the time of the one that is kept.
 func (n tables) keep(ctx context.Context, id string, sum, payload []byte) error {
-	v := values{casts: []string{"varchar", "varchar", "bytea"}}
-	v.row(now, id, hex.EncodeToString(sum), payload)
-	query := `insert into {payloads} (id, sum, data, kept) select * from (values ` + v.text.String() + `) v (id, sum, data, kept)
+	query := `insert into {payloads} (id, sum, data, kept)
+		select v.id, ?::varchar, ?::bytea, ` + now + ` from (select ?::varchar as id) v
 		where ` + n.lockID() + ` on conflict (id, sum) do update set kept = excluded.kept`
+	args := []any{hex.EncodeToString(sum), payload, id}
 	if n.Maria() {
-		query = n.nowait() + `insert into {payloads} (id, sum, data, kept) values ` + v.text.String() +
-			` on duplicate key update kept = greatest(kept + 1, values(kept))`
+		query = n.nowait() + `insert into {payloads} (sum, data, id, kept) values (?, ?, ?, ` + now + `)
+			on duplicate key update kept = greatest(kept + 1, values(kept))`
 	}
-	rows, err := n.Exec(ctx, query, v.args...)
+	rows, err := n.Exec(ctx, query, args...)
 	if err == nil && rows == 0 {
 		return inUse("keep payload", id)
 	}
@@ -64,7 +64,7 @@ func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload 
 	if err := driver.CheckTransaction(op, id); err != nil {
 		return nil, err
 	}
-	err = t.read(ctx, op, id, driver.ReadCommitted, func(n tables) (err error) {
+	err = t.read(ctx, op, id, func(n tables) (err error) {
 		payload, err = n.payload(ctx, id, sum, "")
 		return err
 	})

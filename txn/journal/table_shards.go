@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"slices"
 
 	"github.com/interlock-dev/interlock/driver"
 )
@@ -54,43 +53,6 @@ func (n tables) shards(ctx context.Context, locking string) (stored int, err err
 		return err
 	})
 	return stored, err
-}
-
-// sharedShards is the number of shards that is stored, as long as the transaction lasts.
-type sharedShards struct {
-	number int
-	busy   bool // it is being changed
-}
-
-// shareShards keeps the number of shards from being changed before the transaction ends, if
-// an append asks for it. Outside of lent transactions it does not wait for a change.
-func (n tables) shareShards(ctx context.Context, appends []driver.Append, asked []int) (stored sharedShards, err error) {
-	if !slices.ContainsFunc(asked, func(i int) bool { return appends[i].After == 0 && appends[i].Shards != 0 }) {
-		return stored, nil
-	}
-	locking := ` {share}`
-	if !n.lent {
-		locking += ` skip locked`
-	}
-	stored.number, err = n.shards(ctx, locking)
-	if err == nil && stored.number == 0 && !n.lent {
-		var seen int
-		seen, err = n.shards(ctx, "")
-		stored.busy = seen != 0
-	}
-	return stored, err
-}
-
-// refuses reports whether an append may not begin a transaction.
-func (s sharedShards) refuses(a driver.Append) bool {
-	return a.After == 0 && a.Shards != 0 && a.Shards != s.number
-}
-
-func (s sharedShards) refusal(a driver.Append) error {
-	if s.busy {
-		return inUse("append", a.Transaction)
-	}
-	return &driver.ShardsError{Stored: s.number, Opened: a.Shards}
 }
 
 // ShardsIn reads the number of shards in a transaction of the user's; see [TxStore].

@@ -1,0 +1,241 @@
+package journal
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// appendMaria is append on MariaDB, in several statements. All that append lock rows in the
+// order of their ids.
+func (n tables) appendMaria(ctx context.Context, appends []driver.Append, asked []int, errs []error) error {
+	checks, err := n.check(ctx, appends, asked)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(asked, func(i, j int) int { return strings.Compare(appends[i].Transaction, appends[j].Transaction) })
+	begun, err := n.begin(ctx, appends, asked, checks)
+	if err != nil {
+		return err
+	}
+	found, err := n.lock(ctx, appends, asked, checks, begun)
+	if err != nil {
+		return err
+	}
+	var grown []int
+	refused := map[int]checked{}
+	for _, i := range asked {
+		a := appends[i]
+		if h := found[a.Transaction]; begun[a.Transaction] != 0 || h.Position > 0 && fits(a, h) == nil {
+			grown = append(grown, i)
+		} else {
+			refused[i] = checks[i]
+		}
+	}
+	if err = n.move(ctx, appends, grown, begun, found); err == nil {
+		err = n.write(ctx, appends, grown, begun)
+	}
+	if err == nil && len(refused) > 0 {
+		err = n.refuse(ctx, appends, refused, errs)
+	}
+	return err
+}
+
+// check locks what appends are checked against, until the commit: the marks of their shards,
+// and the number of shards if one asks for it.
+func (n tables) check(ctx context.Context, appends []driver.Append, asked []int) (map[int]checked, error) {
+	var shards []string
+	var stored *int64
+	begins := false
+	for _, i := range asked {
+		a := appends[i]
+		if name := driver.ShardName(a.Shard); a.Epoch != 0 && !slices.Contains(shards, name) {
+			shards = append(shards, name)
+		}
+		begins = begins || a.After == 0 && a.Shards != 0
+	}
+	share, locking := n.marks.ShareNow, ` {share} skip locked`
+	if n.lent {
+		share, locking = n.marks.Share, ` {share}`
+	}
+	tokens, err := share(ctx, n.SQL(), shards...)
+	if err == nil && begins {
+		var number int
+		if number, err = n.shards(ctx, locking); number != 0 {
+			stored = new(int64)
+			*stored = int64(number)
+		}
+	}
+	checks := map[int]checked{}
+	for _, i := range asked {
+		checks[i] = checked{stored: stored}
+		if token, ok := tokens[driver.ShardName(appends[i].Shard)]; ok {
+			checks[i] = checked{(*int64)(&token), stored}
+		}
+	}
+	return checks, err
+}
+
+// owned reports whether the append may be done by its epoch.
+func (c checked) owned(a driver.Append) bool {
+	return a.Epoch == 0 || c.token != nil && interlock.Token(*c.token) == a.Epoch
+}
+
+// begins reports whether the append may begin its transaction.
+func (c checked) begins(a driver.Append) bool {
+	return a.After == 0 && c.owned(a) && (a.Shards == 0 || c.stored != nil && *c.stored == int64(a.Shards))
+}
+
+// begin inserts the transactions that do not exist, and returns when each of them began. It
+// fails at once if another transaction has inserted one of them. A lent transaction begins one.
+func (n tables) begin(ctx context.Context, appends []driver.Append, asked []int, checks map[int]checked) (map[string]int64, error) {
+	v := values{}
+	for _, i := range asked {
+		if a := appends[i]; checks[i].begins(a) {
+			v.head(a, a.Type)
+		}
+	}
+	if v.rows == 0 {
+		return nil, nil
+	}
+	if n.lent { // a duplicate would lock the gap before it, under REPEATABLE READ
+		if heads, err := n.query(ctx, `where id = ?`, v.args[:1]); err != nil || len(heads) > 0 {
+			return nil, err
+		}
+	}
+	begun := map[string]int64{}
+	query := n.nowait() + `insert ignore into {heads} (` + headColumns + `) values ` + v.text.String() + ` returning id, began`
+	err := n.Each(ctx, query, v.args, func(scan func(...any) error) error {
+		var id []byte
+		var began int64
+		err := scan(&id, &began)
+		begun[string(id)] = began
+		return err
+	})
+	return begun, err
+}
+
+// lock finds and locks the transactions that exist, in the order of their ids.
+func (n tables) lock(ctx context.Context, appends []driver.Append, asked []int, checks map[int]checked, begun map[string]int64) (map[string]driver.Head, error) {
+	v := values{}
+	for _, i := range asked {
+		if a := appends[i]; begun[a.Transaction] == 0 && checks[i].owned(a) {
+			v.row("", a.Transaction)
+		}
+	}
+	found := map[string]driver.Head{}
+	if v.rows == 0 {
+		return found, nil
+	}
+	locking := `for update skip locked`
+	if n.lent {
+		locking = `for update`
+	}
+	heads, err := n.query(ctx, `where id in (`+v.text.String()+`) order by id `+locking, v.args)
+	for _, h := range heads {
+		found[h.Transaction] = h
+	}
+	return found, err
+}
+
+// move writes where the transactions stand now, and sets when those that it ends did.
+func (n tables) move(ctx context.Context, appends []driver.Append, grown []int, begun map[string]int64, found map[string]driver.Head) error {
+	v := values{}
+	for _, i := range grown {
+		if a := appends[i]; begun[a.Transaction] == 0 {
+			v.head(a, found[a.Transaction].Type)
+		}
+	}
+	if v.rows == 0 {
+		return nil
+	}
+	ends := map[string]*driver.Append{}
+	for _, i := range grown {
+		if appends[i].Due.IsZero() {
+			ends[appends[i].Transaction] = &appends[i]
+		}
+	}
+	query := `insert into {heads} (` + headColumns + `) values ` + v.text.String() + ` on duplicate key update
+		position = values(position), sum = values(sum), due = values(due), claimed = 0, ended = values(ended)`
+	if len(ends) == 0 {
+		_, err := n.Exec(ctx, query, v.args...)
+		return err
+	}
+	return n.Each(ctx, query+` returning id, ended`, v.args, func(scan func(...any) error) error {
+		var id []byte
+		var ended *int64
+		err := scan(&id, &ended)
+		if ended != nil {
+			ends[string(id)].Ended = time.UnixMicro(*ended).UTC()
+		}
+		return err
+	})
+}
+
+// write writes the records. The first of a transaction are written when that began.
+func (n tables) write(ctx context.Context, appends []driver.Append, grown []int, begun map[string]int64) error {
+	v := values{}
+	for _, i := range grown {
+		a := appends[i]
+		for k, r := range a.Records {
+			written, args := now, []any{a.Transaction, a.After + int64(k) + 1, []byte(r.Kind), []byte(r.Step), r.Data, r.Sum, int64(a.Epoch)}
+			if began := begun[a.Transaction]; began != 0 {
+				written, args = "", append(args, began)
+			}
+			v.row(written, args...)
+		}
+	}
+	if v.rows == 0 {
+		return nil
+	}
+	_, err := n.Exec(ctx, `insert into {records} (id, position, kind, step, data, sum, epoch, written) values `+v.text.String(), v.args...)
+	return err
+}
+
+// values is the rows of a VALUES list.
+type values struct {
+	text strings.Builder
+	args []any
+	rows int
+}
+
+// row adds a row of parameters, behind which expressions may stand.
+func (v *values) row(last string, args ...any) {
+	if v.rows > 0 {
+		v.text.WriteByte(',')
+	}
+	v.rows++
+	v.text.WriteByte('(')
+	for i, a := range args {
+		if i > 0 {
+			v.text.WriteByte(',')
+		}
+		v.args = append(v.args, a)
+		v.text.WriteByte('?')
+	}
+	if last != "" {
+		v.text.WriteString("," + last)
+	}
+	v.text.WriteByte(')')
+}
+
+// head adds the row of a transaction as it is after an append.
+func (v *values) head(a driver.Append, kind string) {
+	ended := "null"
+	if a.Due.IsZero() {
+		ended = now
+	}
+	v.row(ended+`,`+now, a.Transaction, int64(a.Shard), []byte(kind), a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum, due(a.Due), int64(0))
+}
+
+// due is a time in milliseconds since 1970, or null.
+func due(t time.Time) any {
+	if t.IsZero() {
+		return nil
+	}
+	return t.UnixMilli()
+}
