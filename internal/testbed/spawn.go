@@ -11,9 +11,10 @@ import (
 
 // A child is one process that was started and will be reaped.
 type child struct {
-	cmd  *exec.Cmd
-	dir  string        // the value of its mark
-	done chan struct{} // closed when it has been reaped
+	cmd   *exec.Cmd
+	dir   string        // the value of its mark
+	forks int           // of the machine before it was started
+	done  chan struct{} // closed when it has been reaped
 }
 
 // spawn starts cmd as the leader of a process group, marked as belonging to
@@ -21,7 +22,7 @@ type child struct {
 func spawn(cmd *exec.Cmd, dir string, cred *syscall.Credential) (*child, error) {
 	cmd.Env = append(environmentFrom(cmd.Env), mark+"="+dir)
 	cmd.SysProcAttr = attributes(cred)
-	c := &child{cmd: cmd, dir: dir, done: make(chan struct{})}
+	c := &child{cmd: cmd, dir: dir, forks: forks(), done: make(chan struct{})}
 	started := make(chan error)
 	go c.run(started)
 	return c, <-started
@@ -71,7 +72,7 @@ func (c *child) killAll() error {
 		syscall.Kill(-c.pid(), syscall.SIGKILL)
 	}
 	<-c.done
-	return killMarked(c.dir)
+	return signalFrom(c.dir, c.lowestID(), syscall.SIGKILL, func(int) bool { return false })
 }
 
 // environment is ours without a mark; with value, marked by it.
