@@ -1,6 +1,9 @@
 package testbed
 
-import "testing"
+import (
+	"os/exec"
+	"testing"
+)
 
 // TestEtcdClusterElects another leader when the first is killed, which comes back as
 // a follower.
@@ -19,4 +22,14 @@ func TestEtcdClusterElects(t *testing.T) {
 	if got := etcdctl(t, first, "get", "--print-value-only", "k"); got != "v\n" {
 		t.Errorf("after a restart: %q", got)
 	}
+}
+
+func etcdctl(t *testing.T, s *Server, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(Binary(t, "etcdctl"), append([]string{"--endpoints", s.URL()}, args...)...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("etcdctl %v: %v", args, err)
+	}
+	return string(out)
 }

@@ -2,9 +2,7 @@ package testbed
 
 import (
 	"os"
-	"os/exec"
 	"testing"
-	"time"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -20,14 +18,18 @@ func eachServer(t *testing.T, test func(t *testing.T, start func(testing.TB, ...
 	}
 }
 
-func TestServersLeaveNothing(t *testing.T) {
+// A server keeps its address over its lives, is silent while it is stopped, and leaves
+// nothing, even if the test ends while it is stopped. That data stays over a Restart, and not
+// over a Wipe, the suites of the drivers show.
+func TestServers(t *testing.T) {
 	eachServer(t, func(t *testing.T, start func(testing.TB, ...string) *Server) {
 		var dir string
 		var pid int
 		t.Run("use", func(t *testing.T) {
 			s := start(t)
-			dir, pid = s.dir, s.PID()
-			if len(marked(dir)) == 0 {
+			live(t, s)
+			pause(t, s)
+			if dir, pid = s.dir, s.PID(); len(marked(dir)) == 0 {
 				t.Fatal("the running server is not found by its mark")
 			}
 		})
@@ -43,46 +45,58 @@ func TestServersLeaveNothing(t *testing.T) {
 	})
 }
 
-func TestServerLifecycle(t *testing.T) {
-	eachServer(t, func(t *testing.T, start func(testing.TB, ...string) *Server) {
-		s := start(t)
-		addr, first := s.Addr(), s.PID()
-		s.Kill()
-		if err := s.kind.ready(addr); err == nil {
-			t.Fatal("a killed server answers")
-		}
-		s.Kill() // again: nothing to do
-		s.Restart()
-		if s.PID() == first || s.Addr() != addr {
-			t.Fatalf("restarted as %d at %s, was %d at %s", s.PID(), s.Addr(), first, addr)
-		}
-		if err := s.kind.ready(addr); err != nil {
-			t.Fatalf("after a restart: %v", err)
-		}
-		s.Restart() // while it runs
-		s.Wipe()
-		if err := s.kind.ready(addr); err != nil {
-			t.Fatalf("after a wipe: %v", err)
-		}
-	})
+func live(t *testing.T, s *Server) {
+	t.Helper()
+	addr, first := s.Addr(), s.PID()
+	s.Kill()
+	if err := s.kind.ready(addr); err == nil {
+		t.Fatal("a killed server answers")
+	}
+	s.Kill() // again: nothing to do
+	s.Restart()
+	if s.PID() == first || s.Addr() != addr {
+		t.Fatalf("restarted as %d at %s, was %d at %s", s.PID(), s.Addr(), first, addr)
+	}
+	if err := s.kind.ready(addr); err != nil {
+		t.Fatalf("after a restart: %v", err)
+	}
+	s.Wipe() // while it runs
+	if err := s.kind.ready(addr); err != nil {
+		t.Fatalf("after a wipe: %v", err)
+	}
 }
 
-func TestPausedServerIsSilent(t *testing.T) {
-	eachServer(t, func(t *testing.T, start func(testing.TB, ...string) *Server) {
-		s := start(t)
-		s.Pause()
-		for _, pid := range marked(s.dir) {
-			if !stopped(pid) {
-				t.Errorf("process %d runs on", pid)
-			}
+// pause leaves the server stopped.
+func pause(t *testing.T, s *Server) {
+	t.Helper()
+	s.Pause()
+	for _, pid := range marked(s.dir) {
+		if !stopped(pid) {
+			t.Errorf("process %d runs on", pid)
 		}
-		if err := s.kind.ready(s.Addr()); err == nil {
-			t.Error("a paused server answers")
-		}
-		s.Resume()
-		Eventually(t, "answer again", bound, func() bool { return s.kind.ready(s.Addr()) == nil })
-		s.Pause() // the test ends with a paused server
-	})
+	}
+	if err := s.kind.ready(s.Addr()); err == nil {
+		t.Error("a paused server answers")
+	}
+	s.Resume()
+	Eventually(t, "answer again", bound, func() bool { return s.kind.ready(s.Addr()) == nil })
+	s.Pause()
+}
+
+// A shared server outlives the test that started it, and ends with the process.
+func TestSharedServer(t *testing.T) {
+	var first *Server
+	t.Run("one test", func(t *testing.T) { first = Shared(t, Redis) })
+	if first == nil {
+		t.Skip("not started")
+	}
+	if s := Shared(t, Redis); s != first || s.kind.ready(s.Addr()) != nil {
+		t.Fatalf("another test has %p, and the first had %p", s, first)
+	}
+	endShared()
+	if state(first.PID()) != 0 || len(marked(first.dir)) > 0 {
+		t.Error("it runs after the end")
+	}
 }
 
 func TestRedisKeepsWhatItIsToldTo(t *testing.T) {
@@ -99,77 +113,8 @@ func TestRedisKeepsWhatItIsToldTo(t *testing.T) {
 	}
 }
 
-func TestEtcdKeepsItsData(t *testing.T) {
-	s := Etcd(t)
-	etcdctl(t, s, "put", "k", "v")
-	s.Restart()
-	if got := etcdctl(t, s, "get", "--print-value-only", "k"); got != "v\n" {
-		t.Errorf("after a restart: %q", got)
-	}
-	s.Wipe()
-	if got := etcdctl(t, s, "get", "--print-value-only", "k"); got != "" {
-		t.Errorf("after a wipe: %q", got)
-	}
-}
-
-func etcdctl(t *testing.T, s *Server, args ...string) string {
-	t.Helper()
-	cmd := exec.Command(Binary(t, "etcdctl"), append([]string{"--endpoints", s.URL()}, args...)...)
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("etcdctl %v: %v", args, err)
-	}
-	return string(out)
-}
-
-func TestPostgresKeepsItsData(t *testing.T) {
-	s := Postgres(t)
-	query(t, s, "create table t (n int)")
-	s.Restart()
-	if got := query(t, s, "select count(*) from t"); got != "0" {
-		t.Errorf("after a restart: %q", got)
-	}
-	s.Wipe()
-	if got := query(t, s, "select count(*) from pg_tables where tablename = 't'"); got != "0" {
-		t.Errorf("after a wipe: %q", got)
-	}
-}
-
 func TestPostgresTakesSettings(t *testing.T) {
-	if got := query(t, Postgres(t), "show fsync"); got != "off" {
-		t.Errorf("fsync is %q", got)
-	}
 	if got := query(t, Postgres(t, "-c", "fsync=on"), "show fsync"); got != "on" {
 		t.Errorf("fsync is %q though extra says on", got)
 	}
-}
-
-func TestServersStartFast(t *testing.T) {
-	eachServer(t, func(t *testing.T, start func(testing.TB, ...string) *Server) {
-		start(t) // the first PostgreSQL of a process runs initdb
-		best := bound
-		for range 5 {
-			before := time.Now()
-			start(t)
-			best = min(best, time.Since(before))
-		}
-		t.Logf("%v", best)
-		if best > time.Second {
-			t.Errorf("the fastest of 5 starts took %v", best)
-		}
-	})
-}
-
-func TestManyServersAtOnce(t *testing.T) {
-	eachServer(t, func(t *testing.T, start func(testing.TB, ...string) *Server) {
-		for range 4 {
-			t.Run("", func(t *testing.T) {
-				t.Parallel()
-				s := start(t)
-				if err := s.kind.ready(s.Addr()); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-	})
 }
