@@ -109,7 +109,7 @@ func TestCodes(t *testing.T) {
 				test(t, openNative(t, db))
 			})
 		}
-	})
+	}, databases.All...)
 }
 
 // both runs two transactions that meet in their first attempts.

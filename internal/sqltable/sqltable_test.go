@@ -141,5 +141,5 @@ func TestDelete(t *testing.T) {
 		if deleted != 1 {
 			t.Errorf("%d rows with an empty text were deleted", deleted)
 		}
-	})
+	}, databases.All...)
 }

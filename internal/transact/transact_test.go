@@ -53,7 +53,7 @@ func TestDo(t *testing.T) {
 				t.Errorf("%s: %d rows", c.name, n)
 			}
 		}
-	})
+	}, databases.All...)
 }
 
 // TestPanicRollsBack: a panic of work goes on, and leaves nothing.

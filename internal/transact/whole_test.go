@@ -56,5 +56,5 @@ func TestWhole(t *testing.T) {
 				}
 			})
 		}
-	})
+	}, databases.All...)
 }

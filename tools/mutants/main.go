@@ -200,7 +200,7 @@ func (m mutant) baseline(ctx context.Context, sound map[string]bool) error {
 func goTest(ctx context.Context, flags string, args []string) (out []byte, err error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-failfast", "-timeout=180s"}, args...)...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+flags))
+	cmd.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+flags), "INTERLOCK_CLIENTS=all")
 	return cmd.CombinedOutput()
 }
 

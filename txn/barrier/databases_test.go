@@ -12,7 +12,7 @@ type dbTest struct {
 	test func(*testing.T, world)
 }
 
-// TestDatabases runs what needs a database, each test in one of its own, by every client, or
+// TestDatabases runs what needs a database, each test in one of its own: by every client, or
 // by one of each system where clients do not differ.
 func TestDatabases(t *testing.T) {
 	inDatabases(t, []dbTest{
@@ -20,20 +20,22 @@ func TestDatabases(t *testing.T) {
 		{"Races", testRaces},
 		{"Costs", testCosts},
 		{"CostsLent", testCostsLent},
+		{"Spoiled", testSpoiled},
+		{"UnknownOutcome", testUnknownOutcome},
+	}, databases.All...)
+	inDatabases(t, []dbTest{
 		{"Forget", testForget},
 		{"LateCallOfALaterBegin", testLateCallOfALaterBegin},
-		{"Spoiled", testSpoiled},
 		{"RefusalInLent", testRefusalInLent},
 		{"OuterRefusal", testOuterRefusal},
 		{"Participant", testParticipant},
 		{"EndedInside", testEndedInside},
 		{"BadInput", testBadInput},
 		{"Closed", testClosed},
-		{"UnknownOutcome", testUnknownOutcome},
 		{"Unstored", testUnstored},
 		{"MixedForms", testMixedForms},
 		{"Stopped", testStopped},
-	})
+	}, databases.PgxStd, databases.MariaInlined)
 	inDatabases(t, []dbTest{
 		{"Crash", testCrash},
 		{"ForgetCrash", testForgetCrash},

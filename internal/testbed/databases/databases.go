@@ -18,6 +18,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -42,6 +44,9 @@ const (
 	MariaInlined = "mariadb, interpolated, found rows" // parameters inside the statement; affected rows are those found
 )
 
+// All is every client.
+var All = []string{Pgx, PgxStd, Maria, MariaInlined}
+
 // A DB is one database of a test's own, reached by one client. Transactions are
 // those of the driver; what they lend as Native is the driver.SQL itself, so that
 // one test serves all clients.
@@ -55,13 +60,17 @@ type DB struct {
 
 var numbers atomic.Int64
 
-// Each runs test for each client, or for those named. All tests of the process share
-// the servers; each call of open makes another database.
+// Each runs test for the clients named. If none is, it runs for one client of each system,
+// which the name of the test chooses; with INTERLOCK_CLIENTS=all for all. The tests of the
+// process share the servers; each call of open makes another database.
 func Each(t *testing.T, test func(t *testing.T, open func(testing.TB) *DB), clients ...string) {
 	t.Helper()
+	if len(clients) == 0 {
+		clients = chosen(t.Name())
+	}
 	for _, sys := range systems {
 		wanted := slices.DeleteFunc(slices.Clone(sys.clients), func(c string) bool {
-			return len(clients) > 0 && !slices.Contains(clients, c)
+			return !slices.Contains(clients, c)
 		})
 		if len(wanted) == 0 {
 			continue
@@ -75,6 +84,21 @@ func Each(t *testing.T, test func(t *testing.T, open func(testing.TB) *DB), clie
 			}
 		})
 	}
+}
+
+// chosen are the clients of a test that names none. The statements are the same by all
+// clients, and the clients the same in all tests, so not each test needs each client.
+func chosen(test string) (clients []string) {
+	if os.Getenv("INTERLOCK_CLIENTS") == "all" {
+		return All
+	}
+	name := fnv.New32a()
+	_, _ = name.Write([]byte(test)) // it never fails
+	n := int(name.Sum32() >> 8)
+	for _, sys := range systems {
+		clients = append(clients, sys.clients[n%len(sys.clients)])
+	}
+	return clients
 }
 
 // Open makes a database on server for a client.

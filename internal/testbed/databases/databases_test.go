@@ -33,7 +33,7 @@ func TestEach(t *testing.T) {
 		if n := databases.One[int64](t, other, `select count(*) from only_here`); n != 1 {
 			t.Errorf("%d rows, want that of this database alone", n)
 		}
-	})
+	}, databases.All...)
 }
 
 // seesCommits tells whether a transaction of that level sees a row that another
@@ -77,5 +77,5 @@ func TestEndOfATestEndsItsTransaction(t *testing.T) {
 			t.Fatal(err)
 		}
 		db.Exec(t, `insert into only_here (id) values (1)`) // it waits for nobody
-	})
+	}, databases.All...)
 }

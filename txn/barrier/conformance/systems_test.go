@@ -21,7 +21,7 @@ import (
 // everything is what participants on real systems are asked.
 func everything(t *testing.T, url string) {
 	t.Helper()
-	report := plays(t, conformance.Options{URL: url, Rounds: 5})
+	report := plays(t, conformance.Options{URL: url, Rounds: 2})
 	t.Logf("%d plays, %d messages", report.Plays, report.Messages)
 	if err := report.Err(); err != nil {
 		t.Error(err)
