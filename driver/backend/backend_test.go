@@ -37,16 +37,16 @@ func open(t *testing.T, url string) *backend.Backend {
 
 // TestOpen: what a URL opens is what the driver's own constructors open, on each system.
 func TestOpen(t *testing.T) {
-	for name, url := range map[string]func() string{
-		"memory":    func() string { return "memory://open" },
-		"redis":     func() string { return testbed.Redis(t).URL() },
-		"postgres":  func() string { return testbed.Postgres(t).URL() },
-		"table":     func() string { return testbed.Postgres(t).URL() + "&mode=table&namespace=other" },
-		"mysql":     func() string { return "mysql://root@" + testbed.MariaDB(t).Addr() + "/test" },
-		"zookeeper": func() string { return "zookeeper://" + testbed.ZooKeeper(t).Addr() + "/a" },
+	for name, url := range map[string]func(t *testing.T) string{
+		"memory":    func(t *testing.T) string { return "memory://open" },
+		"redis":     func(t *testing.T) string { return testbed.Redis(t).URL() },
+		"postgres":  func(t *testing.T) string { return testbed.Postgres(t).URL() },
+		"table":     func(t *testing.T) string { return testbed.Postgres(t).URL() + "&mode=table&namespace=other" },
+		"mysql":     func(t *testing.T) string { return "mysql://root@" + testbed.MariaDB(t).Addr() + "/test" },
+		"zookeeper": func(t *testing.T) string { return "zookeeper://" + testbed.ZooKeeper(t).Addr() + "/a" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			at := url()
+			at := url(t)
 			at += map[bool]string{true: "&", false: "?"}[strings.Contains(at, "?")] + "ttl=7s&prefix=app/"
 			b := open(t, at)
 			l, err := b.Fenced(t.Context(), backend.LockOptions{})
