@@ -128,3 +128,7 @@ const lockName = "accounts/42"
 
 // patience bounds what should happen at once on a slow machine.
 const patience = 20 * time.Second
+
+// restarted bounds how long clients take to find a server again that was restarted. On a busy
+// machine several attempts to connect may time out.
+const restarted = time.Minute

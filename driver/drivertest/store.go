@@ -121,7 +121,7 @@ func (s *storeScene[S]) mustFail(err error, kind interlock.ErrorKind, is error) 
 // persist repeats what may be repeated, as the portable types do.
 func (s *storeScene[S]) persist(what string, try func(context.Context) error) {
 	s.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(restarted); ; time.Sleep(20 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(s.Context(), 2*time.Second)
 		err := try(ctx)
 		cancel()
@@ -132,7 +132,7 @@ func (s *storeScene[S]) persist(what string, try func(context.Context) error) {
 		case kind != interlock.Uncertain && kind != interlock.Retryable:
 			s.Fatalf("%s: %v", what, err)
 		case time.Now().After(end):
-			s.Fatalf("%s: still no outcome after %v: %v", what, patience, err)
+			s.Fatalf("%s: still no outcome after %v: %v", what, restarted, err)
 		}
 	}
 }
