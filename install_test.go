@@ -186,7 +186,7 @@ func newModule(t *testing.T, program, released, nested string) (dir string) {
 	}
 	command(t, dir, "go", "get", modulePath+"@"+released)
 	command(t, dir, "go", "mod", "tidy")
-	command(t, dir, "go", "build", "-o", os.DevNull, ".")
+	command(t, dir, "go", "list", "-export", "-f", "{{.Name}}", ".") // it compiles all, and links nothing
 	return dir
 }
 
