@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test.sh [-short | -lint] [MODULE…] runs the tests of the modules, or of all. -short
 # leaves out what needs a server, and the race detector; -lint runs lint.sh beside them,
-# and every fuzz target for about a second. RACE=all uses the race detector everywhere.
+# and every fuzz target for about a second. RACE=all uses the race detector everywhere, and
+# every client of the databases in every test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,7 @@ first=(internal/cli driver/etcd driver/mysql driver/postgres driver/redis driver
 
 # The race detector doubles the processor time at least, and looks at memory that goroutines
 # share, so it is used where ours do:
-raced='/(claim/(elect|lock|partition|rwlock|semaphore).*|driver/.*|flow/.*|guard/(idempotency|proxy|rpc|value|wire)
+raced='/(claim/(lock|semaphore|elect/.*|partition/.*)|driver/.*|flow/.*|guard/(idempotency|proxy|rpc|value|wire)
 |internal/(backoff|failure|hints|join|leasetable)|observe|server/embedded|server/internal/(coordinate|supervise)
 |txn|txn/(branchhttp|coordinator|httpapi|journal|saga|tcc|twopc|internal/.*))$'
 raced=${raced//$'\n'/}
@@ -32,11 +33,14 @@ raced=${raced//$'\n'/}
 #     internal/{prepared,sqltable,transact}: statements and scripts, without goroutines. The
 #     tables of internal/sqltable are raced by txn/journal and flow/outbox.
 #   - internal/testbed, tools, lab, txn/*/*test: they serve the raced tests, or simulate.
-# The one shared type of these is raced by the tests that need no server:
-briefly='/(guard/(once|version)|history|txn/barrier/conformance)$'
+# What goroutines share in these is raced by the tests that need no server; those that need
+# one race the drivers, in the drivers' own packages:
+briefly='/(claim/(elect|partition|rwlock)|guard/(once|version)|history|txn/barrier/conformance)$'
 # Of the raced packages, these tests run without it: machines of one goroutine, and processes
 # that are killed or stopped at each of their points, which other tests race unharmed.
 single='^Test.*(Model|Exhaustively|EveryHistory|CrashPoints|Crashes|Killed|Asleep|StoppedAnywhere)'
+
+[ "${RACE-}" != all ] || export INTERLOCK_CLIENTS=all
 
 lint=
 case ${1-} in
