@@ -88,11 +88,12 @@ docs: deps ## Generate docs/GUARANTEES.md, choosing.md and isolation.md
 
 site: ## The documentation as a static site, in bin/site
 	@scripts/tools.sh site hugo
-	@go run ./server/internal/reference observe bin/site-content
+	@go run ./server/internal/reference . bin/site-content
 	@cd docs/site && ../../bin/hugo --quiet --destination ../../bin/site --cleanDestinationDir --noBuildLock
 
-pictures: deps ## Draw docs/pictures again, that of the story from a new run
+pictures: deps ## Draw docs/pictures again from new runs; the plots of make bench excepted
 	STORY_PICTURES=$(CURDIR)/docs/pictures go test -count=1 ./examples/bank -run '^TestStory$$'
+	PICTURES=write go test -count=1 ./flow/outbox -run '^TestPicture$$'
 	go test ./server/internal/pictures -update
 
 clean: ## Remove what was built

@@ -5,40 +5,34 @@ import (
 	"strings"
 )
 
-// Markdown is the page docs/explanation/choosing.md.
+// Markdown is the page docs/explanation/choosing.md. The command prints what the page omits: the
+// checklist and the code of a row.
 func (g *Guides) Markdown() string {
 	var b strings.Builder
-	b.WriteString("# Choosing\n\nThese tables are what `interlock advise` asks and answers. " +
-		"They are made from `server/internal/advise/guide.yaml`; change that, and run " +
-		"`go test ./server/internal/advise -update`.\n\nIn each guide the first row that fits is the advice.\n\n## The questions\n")
+	b.WriteString("# Choosing\n\n<!-- Written by: go test ./server/internal/advise -update -->\n\n" +
+		"Which mechanism, backend and protocol fits? Answer the questions of a guide. The first row that fits is the advice.\n" +
+		"The command asks the same questions, and adds a checklist and code:\n\n```sh\ninterlock advise mechanism\n```\n")
+	for _, guide := range g.Guides {
+		guide.markdown(&b)
+	}
+	b.WriteString("\n## The questions\n")
 	for _, q := range g.Questions {
 		fmt.Fprintf(&b, "\n**%s** (`%s`) %s\n\n", q.Ask, q.ID, q.Why)
 		for _, a := range q.Answers {
 			fmt.Fprintf(&b, "- `%s`: %s\n", a.ID, a.Says)
 		}
 	}
-	for _, guide := range g.Guides {
-		guide.markdown(&b)
-	}
 	return b.String()
 }
 
 func (guide Guide) markdown(b *strings.Builder) {
-	fmt.Fprintf(b, "\n## %s\n\n`interlock advise %s`\n\n", guide.Title, guide.ID)
-	b.WriteString("| | when | advice | available |\n|---|---|---|---|\n")
+	fmt.Fprintf(b, "\n## %s\n\n`interlock advise %s`\n\n| | when | advice |\n|---|---|---|\n", guide.Title, guide.ID)
 	for i, r := range guide.Rows {
-		have := "yes"
-		if !r.Have {
-			have = "not yet"
-		}
-		fmt.Fprintf(b, "| %d | %s | %s | %s |\n", i+1, r.when(guide.Asks), r.Choose, have)
+		fmt.Fprintf(b, "| %d | %s | %s |\n", i+1, r.when(guide.Asks), r.Choose)
 	}
+	b.WriteString("\n")
 	for i, r := range guide.Rows {
-		fmt.Fprintf(b, "\n### %s %d. %s\n\n%s\n\n- **Risk:** %s\n- **Avoid:** %s\n\n", guide.ID, i+1, r.Choose, r.Reason, r.Risk, r.Avoid)
-		for _, c := range r.Checklist {
-			fmt.Fprintf(b, "- [ ] %s\n", c)
-		}
-		fmt.Fprintf(b, "\n```%s\n%s\n```\n", r.Lang, strings.TrimRight(r.Code, "\n"))
+		fmt.Fprintf(b, "%d. **%s.** %s *Risk:* %s *Avoid:* %s\n", i+1, r.Choose, r.Reason, r.Risk, r.Avoid)
 	}
 }
 

@@ -1,10 +1,12 @@
 // Command reference writes the generated pages of the documentation's site into a directory:
-// one for each command, and one for the events of package observe.
+// one for each command, one for the events of package observe, and one for the errors that
+// programs compare.
 //
-//	go run ./server/internal/reference OBSERVE DIR
+//	go run ./server/internal/reference REPOSITORY DIR
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/doc"
@@ -14,6 +16,8 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/interlock-dev/interlock/server/internal/cli"
@@ -21,14 +25,14 @@ import (
 
 func main() {
 	if len(os.Args) != 3 {
-		log.Fatal("usage: reference OBSERVE DIR")
+		log.Fatal("usage: reference REPOSITORY DIR")
 	}
 	if err := write(os.Args[1], os.Args[2]); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func write(observe, dir string) error {
+func write(repository, dir string) error {
 	commands := filepath.Join(dir, "commands")
 	if err := os.MkdirAll(commands, 0o755); err != nil {
 		return err
@@ -39,19 +43,77 @@ func write(observe, dir string) error {
 	if err != nil {
 		return err
 	}
-	text, err := events(observe)
-	if err != nil {
-		return err
+	for name, page := range map[string]func(string) (string, error){"events": events, "errors": errorPage} {
+		text, err := page(repository)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name+".md"), []byte(text), 0o644)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(filepath.Join(dir, "events.md"), []byte(text), 0o644)
+	return nil
 }
 
-// events is a page with the hooks and events that the source of package observe declares.
-func events(dir string) (string, error) {
+// errorPage is a page with the exported errors of all packages that programs import.
+func errorPage(repository string) (string, error) {
+	var b strings.Builder
+	b.WriteString("# Errors\n\nCompare them with `errors.Is` or `errors.As`. `interlock.Kind` classifies every error: definite, retryable, uncertain or a bug.\n")
+	err := filepath.WalkDir(repository, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		if name := d.Name(); path != repository && (name[0] == '.' || slices.Contains([]string{"internal", "testdata", "bin", "examples", "server", "bench", "tools"}, name)) {
+			return fs.SkipDir
+		}
+		p, err := parse(path)
+		if err == nil && p != nil {
+			path, err = filepath.Rel(repository, path)
+			b.WriteString(errorsOf(p, path))
+		}
+		return err
+	})
+	return b.String(), err
+}
+
+// errorsOf lists the errors of a package: variables Err… and types …Error.
+func errorsOf(p *doc.Package, path string) string {
+	var list []string
+	for _, v := range p.Vars {
+		for _, spec := range v.Decl.Specs {
+			spec := spec.(*ast.ValueSpec)
+			for _, name := range spec.Names {
+				if strings.HasPrefix(name.Name, "Err") {
+					list = append(list, entry(p.Name+"."+name.Name, cmp.Or(spec.Doc.Text(), spec.Comment.Text(), v.Doc)))
+				}
+			}
+		}
+	}
+	for _, t := range p.Types {
+		if t.Name != "Error" && strings.HasSuffix(t.Name, "Error") {
+			list = append(list, entry(p.Name+"."+t.Name, t.Doc))
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\n## %s\n\n%s\n", strings.Replace(filepath.ToSlash(path), ".", p.Name, 1), strings.Join(list, "\n"))
+}
+
+var docLink = regexp.MustCompile(`\[\*?([A-Z][\w.]*)\]`)
+
+// entry is an item of a list: a name and what it means.
+func entry(name, text string) string {
+	text = docLink.ReplaceAllString(text, "`$1`")
+	return strings.TrimSuffix("- `"+name+"`: "+strings.Join(strings.Fields(text), " "), ": ")
+}
+
+// parse reads the package in a directory; nil if there is none that programs import.
+func parse(dir string) (*doc.Package, error) {
 	set := token.NewFileSet()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var files []*ast.File
 	for _, name := range names {
@@ -60,16 +122,21 @@ func events(dir string) (string, error) {
 		}
 		file, err := parser.ParseFile(set, name, nil, parser.ParseComments)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		files = append(files, file)
 	}
-	if len(files) == 0 {
-		return "", fmt.Errorf("%s: %w", dir, fs.ErrNotExist)
+	if len(files) == 0 || files[0].Name.Name == "main" {
+		return nil, nil
 	}
-	p, err := doc.NewFromFiles(set, files, "observe")
-	if err != nil {
-		return "", err
+	return doc.NewFromFiles(set, files, files[0].Name.Name)
+}
+
+// events is a page with the hooks and events that the source of package observe declares.
+func events(repository string) (string, error) {
+	p, err := parse(filepath.Join(repository, "observe"))
+	if err != nil || p == nil {
+		return "", fmt.Errorf("%s has no package observe: %w", repository, cmp.Or(err, fs.ErrNotExist))
 	}
 	var b strings.Builder
 	b.WriteString("# Events\n\nThe hooks that receive events, and the fields of each event. Every field is for logs and metrics alike.\n")
@@ -81,8 +148,7 @@ func events(dir string) (string, error) {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n", t.Name, t.Doc)
 		for _, f := range structure.Fields.List {
 			for _, name := range f.Names {
-				text := strings.Join(strings.Fields(f.Doc.Text()+f.Comment.Text()), " ")
-				fmt.Fprintln(&b, strings.TrimSuffix("- `"+name.Name+"`: "+text, ": "))
+				fmt.Fprintln(&b, entry(name.Name, f.Doc.Text()+f.Comment.Text()))
 			}
 		}
 	}
