@@ -48,13 +48,13 @@ var (
 	// claim from now on.
 	ErrExpired = errors.New("claim expired: no renewal was confirmed in time")
 	// ErrLost means that the backend no longer names this process as the holder.
-	ErrLost = errors.New("claim lost: the backend no longer names us as the holder")
+	ErrLost = errors.New("claim lost: the backend no longer names this process as the holder")
 	// ErrSessionEnded means that the session of the claim has ended.
-	ErrSessionEnded = errors.New("session ended: the claim went with it")
+	ErrSessionEnded = errors.New("session ended, and the claim with it")
 
 	// ErrHeld means that another process holds the name, and that the call did not wait or
 	// waited long enough. The error is a [*HeldError].
-	ErrHeld = errors.New("held by another")
+	ErrHeld = errors.New("held by another process")
 	// ErrUncertain means that a reply was lost; the operation may have happened.
 	ErrUncertain = errors.New("outcome unknown")
 	// ErrStaleToken means that a guard has seen a higher token. The error is a
@@ -157,7 +157,7 @@ type HeldError struct {
 // Error names the holder if it is known.
 func (e *HeldError) Error() string {
 	if e.Owner == "" {
-		return fmt.Sprintf("%q is held by another", e.Name)
+		return fmt.Sprintf("%q is held by another process", e.Name)
 	}
 	return fmt.Sprintf("%q is held by %s", e.Name, e.Owner)
 }

@@ -58,11 +58,11 @@ func TestErrorsAnswerToTheirSentinelsAndKeepTheirCause(t *testing.T) {
 func TestMessages(t *testing.T) {
 	for err, want := range map[error]string{
 		&Error{Op: "acquire", Driver: "redis", Name: "a\nb", Kind: Definite, Err: io.EOF}: `redis: acquire "a\nb": EOF`,
-		&Error{Op: "lead", Name: "a", Kind: Uncertain, Err: ErrLost}:                      `lead "a": outcome unknown: claim lost: the backend no longer names us as the holder`,
+		&Error{Op: "lead", Name: "a", Kind: Uncertain, Err: ErrLost}:                      `lead "a": outcome unknown: claim lost: the backend no longer names this process as the holder`,
 		&Error{Op: "acquire", Driver: "etcd", Name: "a", Kind: Uncertain, Err: io.EOF}:    `etcd: acquire "a": outcome unknown, repeating is safe: EOF`,
 		&Error{Op: "parse token", Err: io.EOF, Kind: Bug}:                                 `parse token: EOF`,
 		&HeldError{Name: "a", Owner: "host:1"}:                                            `"a" is held by host:1`,
-		&HeldError{Name: "a"}:                                                             `"a" is held by another`,
+		&HeldError{Name: "a"}:                                                             `"a" is held by another process`,
 		&StaleTokenError{Resource: "a", Seen: 9, Got: 8}:                                  `stale token for "a": got 8, but 9 has entered`,
 		&UnmetError{Driver: "x", Unmet: []string{"one", "two"}}:                           `x does not meet what is required: one; two`,
 	} {

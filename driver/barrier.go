@@ -210,6 +210,6 @@ func CheckBarrierForget(mark time.Time, except []string, limit int) error {
 		return nil
 	}
 	return &interlock.Error{Op: "forget branches", Kind: interlock.Bug,
-		Err: fmt.Errorf("a mark of %v, a limit of %d and %d exceptions: the mark lies after 1970, the limit is 1 to %d, and at most %d transactions are excepted",
+		Err: fmt.Errorf("a mark of %v, a limit of %d and %d exceptions: the mark must be after 1970, the limit 1 to %d, with at most %d exceptions",
 			mark, limit, len(except), MaxForget, MaxExcept)}
 }

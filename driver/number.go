@@ -25,7 +25,7 @@ func ParsePadded(text string) (int64, error) { return parse(text, FormatPadded) 
 func parse(text string, format func(int64) string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err == nil && format(n) != text {
-		err = fmt.Errorf("%q is not how %d is written", text, n)
+		err = fmt.Errorf("%q is not the canonical form of %d", text, n)
 	}
 	return n, err
 }

@@ -76,7 +76,7 @@ func spelled(part, name string, most int, signs string) error {
 // ErrHeuristic is the finding that a prepared branch was finished otherwise than
 // decided, by a person or by the system: the transaction is not whole any more. It is
 // Definite, and needs a person.
-var ErrHeuristic = errors.New("the branch was finished otherwise than decided")
+var ErrHeuristic = errors.New("the branch was finished against its decision")
 
 // A Doubt is a prepared branch that waits for its decision.
 type Doubt struct {

@@ -41,9 +41,9 @@ type StockAdjustment struct {
 func (h StockHold) Check() error {
 	switch {
 	case h.N < 1 || h.N > MaxQuantity:
-		return fmt.Errorf("%d units: it can be 1 to %d", h.N, int64(MaxQuantity))
+		return fmt.Errorf("%d units: 1 to %d are allowed", h.N, int64(MaxQuantity))
 	case h.TTL < time.Millisecond:
-		return fmt.Errorf("a hold of %v: it is to last a millisecond at least", h.TTL)
+		return fmt.Errorf("a hold of %v: at least a millisecond is required", h.TTL)
 	}
 	return nil
 }
@@ -52,11 +52,11 @@ func (h StockHold) Check() error {
 func (a StockAdjustment) Check() error {
 	switch {
 	case a.Delta == 0 || a.Delta > MaxQuantity || a.Delta < -MaxQuantity:
-		return fmt.Errorf("a difference of %d: it is not 0, and at most %d", a.Delta, int64(MaxQuantity))
+		return fmt.Errorf("a difference of %d: it must not be 0, and at most %d", a.Delta, int64(MaxQuantity))
 	case a.Floor < 0 || a.Floor > MaxQuantity:
-		return fmt.Errorf("a floor of %d: it can be 0 to %d", a.Floor, int64(MaxQuantity))
+		return fmt.Errorf("a floor of %d: 0 to %d are allowed", a.Floor, int64(MaxQuantity))
 	case a.Take() > MaxQuantity:
-		return fmt.Errorf("%d units and a floor of %d: nothing has so many", -a.Delta, a.Floor)
+		return fmt.Errorf("%d units and a floor of %d: no stock can have so many", -a.Delta, a.Floor)
 	}
 	return nil
 }

@@ -182,7 +182,7 @@ func (r *Runtime) Start(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.leave != nil {
-		return &interlock.Error{Op: "start runtime", Kind: interlock.Bug, Err: errors.New("it has been started")}
+		return &interlock.Error{Op: "start runtime", Kind: interlock.Bug, Err: errors.New("it is already started")}
 	}
 	var err error
 	if r.values == nil {

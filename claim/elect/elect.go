@@ -111,7 +111,7 @@ func (o Options) validate() error {
 	case o.StandBack < 0:
 		return errors.New("StandBack must not be negative")
 	case !Required.Has(o.Accept):
-		return fmt.Errorf("what Accept names, nobody requires: %v", o.Accept&^Required)
+		return fmt.Errorf("Accept names guarantees that are not required: %v", o.Accept&^Required)
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func New(d driver.Fenced, o *Options) (*Election, error) {
 	}
 	if err := g.Check(e.options.requirements(g.Liveness)); err != nil {
 		return nil, e.fail("make election", "", interlock.Definite,
-			fmt.Errorf("%w (a weakness that is named in Options.Accept is no obstacle)", err))
+			fmt.Errorf("%w (to accept a weakness, name it in Options.Accept)", err))
 	}
 	// Each term needs a grant of its own, so the lock is never handed over inside the process.
 	e.locks, err = lock.NewFenced(d, &lock.Options{Identity: e.options.Identity, TTL: e.options.TTL, Handovers: -1, Hooks: e.options.Hooks.Lock})

@@ -57,7 +57,7 @@ func decode(v driver.Value) (r record, err error) {
 		return r, nil
 	}
 	if err := json.Unmarshal(v.Data, &r); err != nil {
-		return r, fmt.Errorf("what %q wrote with token %d is not the record of an election: %w", v.Source, v.Token, err)
+		return r, fmt.Errorf("the record that %q wrote with token %d is not that of an election: %w", v.Source, v.Token, err)
 	}
 	return r, nil
 }

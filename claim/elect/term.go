@@ -126,7 +126,7 @@ func (t *Term) write(ctx context.Context, op string, do func(context.Context) er
 func (t *Term) check(op string) error {
 	switch {
 	case t.election.options.Values == nil:
-		return t.fail(op, interlock.Bug, errors.New("the election has no Values to keep anything in"))
+		return t.fail(op, interlock.Bug, errors.New("the election has no Values to store data in"))
 	case t.Context().Err() != nil:
 		return t.fail(op, interlock.Definite, context.Cause(t.Context()))
 	case !t.Valid():

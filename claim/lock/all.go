@@ -165,7 +165,7 @@ func (l *locker) outOfAll(held Claims, name string, err error) error {
 	for _, c := range held {
 		if cause := c.h.cause(); cause != nil {
 			return &interlock.Error{Op: "acquire all", Driver: l.name, Name: c.Name(), Kind: interlock.Retryable,
-				Err: fmt.Errorf("the claim ended while %q was awaited: %w", name, cause)}
+				Err: fmt.Errorf("the claim ended during the wait for %q: %w", name, cause)}
 		}
 	}
 	return err

@@ -24,7 +24,7 @@ type batch struct {
 
 // errLostOnItsWay: the driver granted and reported a loss before the grant was
 // delivered.
-var errLostOnItsWay = errors.New("one of the claims was lost before it was handed over")
+var errLostOnItsWay = errors.New("one of the claims was lost before it was returned")
 
 // atOnce takes all names in one step, or finds out that they are not to be had.
 // done is false if nothing was decided and they are to be taken one by one: the

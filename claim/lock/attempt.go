@@ -34,7 +34,7 @@ type member struct {
 	request driver.Request
 }
 
-var errNobodyWaits = errors.New("nobody waits for the lock any more")
+var errNobodyWaits = errors.New("no caller waits for the lock any more")
 
 // ask starts an attempt for one place, in the goroutine of the caller who joins if there
 // is one. l.mu is held.

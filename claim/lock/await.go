@@ -108,7 +108,7 @@ func (w *wait) watch(ctx context.Context, v View, prefix string) error {
 }
 
 var errWatchEnded error = &interlock.Error{Op: "watch locks", Kind: interlock.Bug,
-	Err: errors.New("the driver ended a watch without saying why")}
+	Err: errors.New("the driver ended a watch without an error")}
 
 func (w *wait) hint(name string) {
 	w.mu.Lock()

@@ -42,7 +42,7 @@ const MaxPermits = 1000
 
 // ErrSize means that slots beyond the last one of this semaphore are in use, so other processes
 // use a larger number of permits. Or a call wants more permits at once than there are.
-var ErrSize = errors.New("the number of permits does not fit")
+var ErrSize = errors.New("the number of permits does not match")
 
 // Options configure a [Semaphore]; nil and the zero value are valid.
 type Options struct {

@@ -77,7 +77,7 @@ func (s *Semaphore) sizeOf(ctx context.Context, n names) (int, error) {
 	size, err := driver.ParseInt(string(v.Data))
 	if err != nil || size < 1 || size > MaxPermits {
 		return 0, &interlock.Error{Op: "read size of", Driver: s.driver, Name: n.name, Kind: interlock.Definite,
-			Err: fmt.Errorf("%.40q is no number of permits", v.Data)}
+			Err: fmt.Errorf("%.40q is not a number of permits", v.Data)}
 	}
 	return int(size), nil
 }

@@ -63,7 +63,7 @@ func check(ctx context.Context, r driver.Request) error {
 	}
 	if r.Owner == "" || len(r.Owner) > driver.MaxName {
 		return &interlock.Error{Op: "acquire", Driver: driverName, Name: r.Name, Kind: interlock.Bug,
-			Err: fmt.Errorf("the owner has %d bytes, and must have 1 to %d", len(r.Owner), driver.MaxName)}
+			Err: fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName)}
 	}
 	if ctx.Err() != nil {
 		return &interlock.Error{Op: "acquire", Driver: driverName, Name: r.Name, Kind: interlock.Definite, Err: context.Cause(ctx)}

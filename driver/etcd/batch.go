@@ -20,7 +20,7 @@ const mostTogether = 60
 
 var _ driver.Batch = (*Driver)(nil)
 
-var errNotDistinct = errors.New("names and owners must be there, each once")
+var errNotDistinct = errors.New("names and owners are required, each once")
 
 // AcquireAll takes up to 60 names in one transaction, or nothing; see
 // driver.Batch. Their keys have one create revision, so that their tokens are
@@ -266,7 +266,7 @@ func (d *Driver) grants(cs []*contender) ([]driver.Grant, error) {
 	for i, c := range cs {
 		g, done, err := d.outcome(c)
 		if err == nil && !done {
-			err = again(c.name, fmt.Errorf("it stands behind another: %w", interlock.ErrLost))
+			err = again(c.name, fmt.Errorf("another contender is before it: %w", interlock.ErrLost))
 		}
 		if err != nil {
 			return nil, err

@@ -59,7 +59,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 		return driver.Broken{}, false, nil
 	case holder.Lease == 0:
 		return driver.Broken{}, false, &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Definite,
-			Err: fmt.Errorf("the key %q stands in its line without a lease: that is no lock's, delete it yourself", holder.Key)}
+			Err: fmt.Errorf("the key %q in its queue has no lease, so it is not a lock: delete it by hand", holder.Key)}
 	}
 	record := driver.Broken{Break: b, Token: who.Token, At: d.options.Now().UTC().Round(0)}
 	ok, err := d.take(ctx, op, holder, old, record)

@@ -82,5 +82,5 @@ func checkName(op, what string) error {
 		return nil
 	}
 	return &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug,
-		Err: fmt.Errorf("%w: it has %d bytes, and may have 1 to %d", interlock.ErrName, len(what), driver.MaxName)}
+		Err: fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(what), driver.MaxName)}
 }

@@ -207,7 +207,7 @@ func plausible(op, resource string, t interlock.Token, now time.Time) error {
 		return nil
 	}
 	return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite,
-		Err: fmt.Errorf("%w: %d lies more than %v ahead of this machine's clock",
+		Err: fmt.Errorf("%w: %d is more than %v ahead of this machine's clock",
 			interlock.ErrImplausibleToken, int64(t), interlock.MaxAhead)}
 }
 
@@ -295,7 +295,7 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 		}
 	}
 	return driver.Mark{}, &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Retryable,
-		Err: errors.New("the mark kept moving")}
+		Err: errors.New("other clients kept changing the mark")}
 }
 
 // rebasing is the record of one rebase.

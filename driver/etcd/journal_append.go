@@ -51,7 +51,7 @@ func (j *Journal) judgeEpoch(op string, shard int, stored []byte, got interlock.
 	}
 	switch {
 	case err != nil:
-		return journalError(op, name, interlock.Definite, fmt.Errorf("its key holds no epoch but %.40q", stored))
+		return journalError(op, name, interlock.Definite, fmt.Errorf("its key does not hold an epoch: %.40q", stored))
 	case seen > got:
 		return journalError(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: got})
 	case seen < got:

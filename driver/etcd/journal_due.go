@@ -121,7 +121,7 @@ func (j *Journal) shardOfIndex(shard int) string { return fmt.Sprintf("%sdue/%09
 func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
 	const op = "claim"
 	if until.IsZero() {
-		return nil, journalError(op, driver.ShardName(shard), interlock.Bug, errors.New("until when is not said"))
+		return nil, journalError(op, driver.ShardName(shard), interlock.Bug, errors.New("the new due time is missing"))
 	}
 	from, to := j.shardOfIndex(shard), j.dueAfter(shard, by)
 	owned := clientv3.Compare(clientv3.Value(j.shardKey(shard)), "=", driver.FormatPadded(int64(epoch)))

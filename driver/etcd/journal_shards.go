@@ -41,7 +41,7 @@ func (j *Journal) numberOfShards(op string, kvs []*mvccpb.KeyValue) (int, error)
 	}
 	n, err := driver.ParseInt(string(kvs[0].Value))
 	if err != nil || n == 0 {
-		return 0, journalError(op, "all", interlock.Definite, fmt.Errorf("key %q holds no number but %.40q", j.shardsKey(), kvs[0].Value))
+		return 0, journalError(op, "all", interlock.Definite, fmt.Errorf("key %q does not hold a number: %.40q", j.shardsKey(), kvs[0].Value))
 	}
 	return int(n), nil
 }

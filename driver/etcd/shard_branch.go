@@ -144,7 +144,7 @@ func (b *ShardBranch) touch(ctx context.Context, op, name, item string) (*shardI
 	}
 	reply, err := b.shard.do(ctx, op, name, nil, []clientv3.Op{clientv3.OpGet(b.shard.postedKey(item), clientv3.WithRev(b.revision))}, nil)
 	if errors.Is(err, rpctypes.ErrCompacted) {
-		return nil, shardError(op, name, interlock.Retryable, fmt.Errorf("the branch is older than what etcd still remembers, begin again: %w", rpctypes.ErrCompacted))
+		return nil, shardError(op, name, interlock.Retryable, fmt.Errorf("the branch is older than etcd's compacted history, begin again: %w", rpctypes.ErrCompacted))
 	}
 	if err != nil {
 		return nil, err

@@ -46,7 +46,7 @@ func (s *Shard) end(ctx context.Context, op string, x driver.XID, commit bool) e
 			return err
 		}
 	}
-	return shardError(op, name, interlock.Retryable, errors.New("the branch kept moving"))
+	return shardError(op, name, interlock.Retryable, errors.New("other clients kept changing the branch"))
 }
 
 // endOnce goes by what was read of a branch. It is not done if that has changed.
@@ -65,7 +65,7 @@ func (s *Shard) endOnce(ctx context.Context, op string, x driver.XID, commit boo
 	when := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(s.endedKey(x)), "=", 0)}
 	if len(doubted) == 0 {
 		if commit {
-			return true, shardError(op, name, interlock.Definite, fmt.Errorf("%w: nothing is known of it", driver.ErrHeuristic))
+			return true, shardError(op, name, interlock.Definite, fmt.Errorf("%w: no record of it exists", driver.ErrHeuristic))
 		}
 		when = append(when, clientv3.Compare(clientv3.CreateRevision(s.doubtKey(x)), "=", 0))
 		return s.settle(ctx, op, name, when, []clientv3.Op{s.mark(x, false)})

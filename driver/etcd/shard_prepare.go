@@ -162,7 +162,7 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 			return shardError(op, name, kind, err)
 		}
 	}
-	return shardError(op, name, interlock.Retryable, errors.New("something was in its way that is gone again"))
+	return shardError(op, name, interlock.Retryable, errors.New("a conflicting branch has just ended"))
 }
 
 // namesake tells of a branch of the same name that is prepared, or has ended.

@@ -80,7 +80,7 @@ func readAmount(text []byte) (int64, error) {
 	}
 	n, err := driver.ParseInt(string(text))
 	if err != nil || n < 0 {
-		return 0, fmt.Errorf("its key holds no balance but %.40q", text)
+		return 0, fmt.Errorf("its key does not hold a balance: %.40q", text)
 	}
 	return n, nil
 }

@@ -59,11 +59,11 @@ func (d *Driver) checkBreak(ctx context.Context, b driver.Break) (at string, err
 		return "", err
 	}
 	if b.Owner == "" {
-		return "", refused("break", b.Name, fmt.Errorf("nobody is named from whom to take it"))
+		return "", refused("break", b.Name, fmt.Errorf("the holder is missing"))
 	}
 	for _, text := range []string{b.Reason, b.By} {
 		if text == "" || len(text) > driver.MaxName || !utf8.ValidString(text) {
-			return "", refused("break", b.Name, fmt.Errorf("a reason and who says so must be 1 to %d bytes of UTF-8", driver.MaxName))
+			return "", refused("break", b.Name, fmt.Errorf("a reason and an author are required, of 1 to %d bytes of UTF-8", driver.MaxName))
 		}
 	}
 	if ctx.Err() != nil {

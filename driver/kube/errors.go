@@ -60,5 +60,5 @@ func moved(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlr
 
 var (
 	errSlow   = errors.New("the API server did not answer in time")
-	errOthers = errors.New("others kept changing the Lease")
+	errOthers = errors.New("other clients kept changing the Lease")
 )

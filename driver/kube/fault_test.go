@@ -136,7 +136,7 @@ func testAnnotationsRemoved(s *scene) {
 		return ok && token == g.Token
 	})
 	if g.Lease.Remaining() <= 0 {
-		s.Fatal("the term is over")
+		s.Fatal("the term has ended")
 	}
 	s.release(d, "n", "ours")
 	s.edit("n", strip)

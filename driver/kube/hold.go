@@ -130,7 +130,7 @@ func (d *Driver) prolong(c *contender, term *boottime.Lease) (sent boottime.Inst
 	return sent, o, failed(ctx, "renew", c.name, err)
 }
 
-var errOver = errors.New("the term is over")
+var errOver = errors.New("the term has ended")
 
 // renewal is the Lease to be written; nil if the term is over.
 func (d *Driver) renewal(c *contender, term *boottime.Lease) *coordination.Lease {
@@ -168,7 +168,7 @@ func (d *Driver) inspectOwn(c *contender) (object, error) {
 	case !o.exists():
 		return o, problem("renew", c.name, interlock.Definite, fmt.Errorf("%w: the Lease was deleted", interlock.ErrLost))
 	case o.holder() == "":
-		return o, problem("renew", c.name, interlock.Definite, fmt.Errorf("%w: the Lease names nobody", interlock.ErrLost))
+		return o, problem("renew", c.name, interlock.Definite, fmt.Errorf("%w: the Lease names no holder", interlock.ErrLost))
 	case o.holder() != c.owner:
 		return o, problem("renew", c.name, interlock.Definite, fmt.Errorf("%w: the Lease names %q", interlock.ErrLost, o.holder()))
 	}

@@ -81,11 +81,11 @@ func unescape(body string) (string, bool) {
 // locate is the object of a name that a caller gave.
 func (l layout) locate(op, name string) (string, error) {
 	if name == "" || len(name) > driver.MaxName {
-		return "", refused(op, "", fmt.Errorf("%w: it has %d bytes, and may have 1 to %d", interlock.ErrName, len(name), driver.MaxName))
+		return "", refused(op, "", fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(name), driver.MaxName))
 	}
 	object, ok := l.object(name)
 	if !ok {
-		return "", refused(op, "", fmt.Errorf("%w: as the name of an object it has %d bytes, and may have %d at most",
+		return "", refused(op, "", fmt.Errorf("%w: as the name of an object it has %d bytes, at most %d are allowed at most",
 			interlock.ErrName, len(object), validation.DNS1123SubdomainMaxLength))
 	}
 	return object, nil

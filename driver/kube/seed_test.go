@@ -91,7 +91,7 @@ func testRepairKeepsTheToken(s *scene) {
 		return d.plausible(base, now.rev) == nil && now.lease.Annotations[tokenKey] == g.Token.String()
 	})
 	if g.Lease.Remaining() <= 0 {
-		s.Error("the term is over")
+		s.Error("the term has ended")
 	}
 }
 

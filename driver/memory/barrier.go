@@ -132,7 +132,7 @@ func (b *Barrier) Forget(ctx context.Context, mark time.Time, except []string, l
 		return 0, problem("forget branches", "", interlock.Definite, context.Cause(ctx))
 	case time.Until(mark) > interlock.MaxAhead:
 		return 0, problem("forget branches", "", interlock.Definite,
-			fmt.Errorf("the mark %v lies more than %v ahead of the clock", mark, interlock.MaxAhead))
+			fmt.Errorf("the mark %v is more than %v ahead of the clock", mark, interlock.MaxAhead))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 
 var _ driver.Batch = (*Driver)(nil)
 
-var errNotDistinct = errors.New("names and owners must be there, each once")
+var errNotDistinct = errors.New("names and owners are required, each once")
 
 // AcquireAll takes all names in one step of the space, however many they are; see
 // driver.Batch.

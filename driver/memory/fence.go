@@ -145,7 +145,7 @@ func plausible(op, resource string, t interlock.Token, now time.Time) error {
 	if t.Counter() <= interlock.CounterAt(now.Add(interlock.MaxAhead)) {
 		return nil
 	}
-	return problem(op, resource, interlock.Definite, fmt.Errorf("%w: %d lies more than %v ahead of the clock",
+	return problem(op, resource, interlock.Definite, fmt.Errorf("%w: %d is more than %v ahead of the clock",
 		interlock.ErrImplausibleToken, int64(t), interlock.MaxAhead))
 }
 

@@ -145,7 +145,7 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 		return nil, err
 	}
 	if until.IsZero() {
-		return nil, problem("claim", driver.ShardName(shard), interlock.Bug, errors.New("until when is not said"))
+		return nil, problem("claim", driver.ShardName(shard), interlock.Bug, errors.New("the new due time is missing"))
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

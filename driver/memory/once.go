@@ -100,7 +100,7 @@ func delivering(ctx context.Context, op string, d driver.Delivery, keep time.Dur
 		return err
 	}
 	if keep < time.Millisecond || keep > driver.MaxKeep {
-		return problem(op, d.ID, interlock.Bug, fmt.Errorf("%v is no time to keep it: from a millisecond to %v", keep, driver.MaxKeep))
+		return problem(op, d.ID, interlock.Bug, fmt.Errorf("a retention of %v is invalid: it must be 1ms to %v", keep, driver.MaxKeep))
 	}
 	if ctx.Err() != nil {
 		return problem(op, d.ID, interlock.Definite, context.Cause(ctx))

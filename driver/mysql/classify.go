@@ -210,7 +210,7 @@ var (
 	errFailedBefore = errors.New("the transaction failed before, and can only be rolled back")
 	// errReplaced: the server has ended the transaction meanwhile, and nothing that
 	// came after was committed.
-	errReplaced = errors.New("the transaction had ended before: the server undid it after an error that was not heeded, " +
+	errReplaced = errors.New("the transaction had ended before: the server rolled it back after an error that was ignored, " +
 		"or committed it because of a statement such as CREATE")
 )
 

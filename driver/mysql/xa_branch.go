@@ -104,7 +104,7 @@ func (b *branch) refused(ctx context.Context, op string, err error) error {
 	case isRolledBack(err), isNumber(err, xaMisplaced): // which a branch says that was undone, or ended by its user
 		return problem(op, prepared.Name(b.x), interlock.Retryable, fmt.Errorf("the server has undone the branch: %w", explained(ctx, err)))
 	case errors.Is(err, sql.ErrConnDone):
-		return problem(op, prepared.Name(b.x), interlock.Bug, fmt.Errorf("the session of a branch is not its user's to close: %w", err))
+		return problem(op, prepared.Name(b.x), interlock.Bug, fmt.Errorf("the session of a branch must not be closed by its user: %w", err))
 	}
 	return failure.About(op, prepared.Name(b.x), failure.Uncommitted(failed(ctx, inStatement, err)))
 }

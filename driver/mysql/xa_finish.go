@@ -70,9 +70,9 @@ func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 // Why a branch is not finished, though it is there.
 var (
 	errUnfinished = errors.New("the branch has not ended")
-	errAttached   = errors.New("a session that lives still has it")
-	errBusy       = errors.New("the server does not know it, and it has not ended: somebody finishes it, or its session is just ending")
-	errBelied     = errors.New("the server says that it has ended, and its mark is still locked: if this lasts, the server has lost the name of the branch until it is restarted")
+	errAttached   = errors.New("a live session still has it")
+	errBusy       = errors.New("the server does not know it, and it has not ended: another process finishes it, or its session is ending")
+	errBelied     = errors.New("the server reports that it has ended, but its mark is still locked: if this lasts, the server has lost the name of the branch until it is restarted")
 )
 
 // finish sends a statement that ends a prepared branch, to its own session or, if there

@@ -194,7 +194,7 @@ func (p *pipe) receive() {
 			p.hooks.notify(m.Channel, m.Payload)
 		case *pgproto3.ReadyForQuery:
 			if calls = p.answering(calls); len(calls) == 0 {
-				p.fail(fmt.Errorf("the server answered what was not asked"))
+				p.fail(fmt.Errorf("the server sent an unexpected answer"))
 				return
 			}
 			p.answered(calls, a)

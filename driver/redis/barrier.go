@@ -162,7 +162,7 @@ func (b *Barrier) Forget(ctx context.Context, mark time.Time, except []string, l
 	case err != nil:
 		return 0, uncertain(asked, errReply)
 	case removed < 0:
-		return 0, problem(asked, interlock.Definite, errors.New("the mark lies too far ahead of the server's clock"))
+		return 0, problem(asked, interlock.Definite, errors.New("the mark is too far ahead of the server's clock"))
 	}
 	return int(removed), nil
 }

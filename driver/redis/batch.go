@@ -14,7 +14,7 @@ import (
 
 var _ driver.Batch = (*Driver)(nil)
 
-var errNotDistinct = errors.New("names and owners must be there, each once")
+var errNotDistinct = errors.New("names and owners are required, each once")
 
 // AcquireAll takes up to a hundred names in one request, or nothing; see
 // driver.Batch.

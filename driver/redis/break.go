@@ -98,7 +98,7 @@ func (l layout) checkBreak(asked request, b driver.Break) error {
 	for _, text := range []struct{ what, is string }{{"the reason", b.Reason}, {"who says so", b.By}} {
 		if text.is == "" || len(text.is) > driver.MaxName {
 			return problem(asked, interlock.Bug,
-				fmt.Errorf("%s has %d bytes, it must have 1 to %d", text.what, len(text.is), driver.MaxName))
+				fmt.Errorf("%s has %d bytes, 1 to %d are allowed", text.what, len(text.is), driver.MaxName))
 		}
 	}
 	return nil

@@ -86,7 +86,7 @@ func clientOption(address string) (option rueidis.ClientOption, settings Setting
 	case !sentinel && (query.Has("sentinel_user") || query.Has("sentinel_password")):
 		err = errors.New("sentinel_user and sentinel_password need master_set=NAME")
 	case query.Has("cluster") && !cluster:
-		err = errors.New("the option cluster has the value true, or is left out")
+		err = errors.New("the option cluster must be true, or omitted")
 	case cluster && (sentinel || option.SelectDB != 0):
 		err = errors.New("a cluster has neither sentinels nor numbered databases")
 	case len(option.InitAddress) > 1 && !sentinel && !cluster:
@@ -141,7 +141,7 @@ func secure(option *rueidis.ClientOption, query url.Values, several bool) error 
 func settingsIn(query url.Values) (s Settings, err error) {
 	if query.Has("eviction") {
 		if s.NoEviction = query.Get("eviction") == "none"; !s.NoEviction {
-			return s, errors.New("the option eviction has the value none, or is left out")
+			return s, errors.New("the option eviction must be none, or omitted")
 		}
 	}
 	if query.Has("replicas") {
@@ -151,7 +151,7 @@ func settingsIn(query url.Values) (s Settings, err error) {
 	}
 	if query.Has("fsync") {
 		if s.Fsync = query.Get("fsync") == "true"; !s.Fsync {
-			return s, errors.New("the option fsync has the value true, or is left out")
+			return s, errors.New("the option fsync must be true, or omitted")
 		}
 	}
 	return s, nil

@@ -174,7 +174,7 @@ func stale(asked request, r driver.Raise, answer []rueidis.RedisMessage) error {
 }
 
 func implausible(asked request, t interlock.Token) error {
-	return problem(asked, interlock.Definite, fmt.Errorf("%w: %d lies more than %v ahead of the server's clock",
+	return problem(asked, interlock.Definite, fmt.Errorf("%w: %d is more than %v ahead of the server's clock",
 		interlock.ErrImplausibleToken, t, interlock.MaxAhead))
 }
 

@@ -105,7 +105,7 @@ func (i *Inbox) check(asked request, d driver.Delivery, keys []string) error {
 		return err
 	}
 	if i.keep < time.Millisecond || i.keep > driver.MaxKeep {
-		return problem(asked, interlock.Bug, fmt.Errorf("%v is no time to keep it: from a millisecond to %v", i.keep, driver.MaxKeep))
+		return problem(asked, interlock.Bug, fmt.Errorf("a retention of %v is invalid: it must be 1ms to %v", i.keep, driver.MaxKeep))
 	}
 	return checkBody(asked, "consumer", i.consumer, keys)
 }
@@ -115,7 +115,7 @@ func checkBody(asked request, what, owner string, keys []string) error {
 	for _, key := range keys {
 		switch {
 		case key == "" || strings.HasPrefix(key, reserved):
-			return problem(asked, interlock.Bug, fmt.Errorf("the key %q is no business's: it is empty, or begins with %s", key, reserved))
+			return problem(asked, interlock.Bug, fmt.Errorf("the key %q is invalid: it is empty, or begins with %s", key, reserved))
 		case slotOf(key) != slotOf(owner):
 			return problem(asked, interlock.Bug, fmt.Errorf("the key %q is of another hash slot than the %s %q: give both the same {tag}", key, what, owner))
 		}

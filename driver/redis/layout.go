@@ -99,7 +99,7 @@ func checkName(name, key string) error {
 	case name == "":
 		why = "it is empty"
 	case len(name) > driver.MaxName:
-		why = fmt.Sprintf("it has %d bytes, %d are the most", len(name), driver.MaxName)
+		why = fmt.Sprintf("it has %d bytes, at most %d are allowed", len(name), driver.MaxName)
 	case strings.HasPrefix(key, reserved):
 		why = "keys that start with " + reserved + " are our own"
 	default:

@@ -93,7 +93,7 @@ func (o *Once) ask(ctx context.Context, asked request, s *script, d driver.Deliv
 		return nil, err
 	}
 	if keep < time.Millisecond || keep > driver.MaxKeep {
-		return nil, problem(asked, interlock.Bug, fmt.Errorf("%v is no time to keep it: from a millisecond to %v", keep, driver.MaxKeep))
+		return nil, problem(asked, interlock.Bug, fmt.Errorf("a retention of %v is invalid: it must be 1ms to %v", keep, driver.MaxKeep))
 	}
 	m, err := o.conn.eval(ctx, asked, s, batch{keys: []string{onceKey(d)}, args: args})
 	if err != nil {

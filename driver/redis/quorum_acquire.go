@@ -15,7 +15,7 @@ import (
 const releaseWithin = time.Second
 
 var (
-	errTooSlow  = errors.New("a majority granted it, but too little time was left of it")
+	errTooSlow  = errors.New("a majority granted it, but too little of its time was left")
 	errTooYoung = errors.New("too many nodes have been up for less than the restart delay")
 )
 

@@ -16,7 +16,7 @@ import (
 
 var (
 	errNodeSilent = errors.New("the node did not answer in time")
-	errNodeDown   = errors.New("the node is left out, since it did not answer before")
+	errNodeDown   = errors.New("the node is skipped, because it did not answer before")
 )
 
 // NodeHealth is what a [Quorum] knows of one of its nodes from its latest answers.

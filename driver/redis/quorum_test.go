@@ -99,7 +99,7 @@ func TestQuorumSurvivesAMinorityAndNotAMajority(t *testing.T) {
 	if !errors.Is(err, errNoMajority) || interlock.Kind(err) == interlock.Definite {
 		t.Fatalf("with two nodes of five: %v", err)
 	}
-	testbed.Eventually(t, "its time is over", bound, func() bool { return lease.Remaining() <= 0 })
+	testbed.Eventually(t, "its deadline has passed", bound, func() bool { return lease.Remaining() <= 0 })
 	if err := q.Release(t.Context(), "x", r.Owner); !errors.Is(err, errNoMajority) {
 		t.Errorf("release by two nodes of five: %v", err)
 	}

@@ -32,7 +32,7 @@ type reply struct {
 	ahead  int           // waiters before this one; -1 without a place
 }
 
-var errReply = errors.New("the server's answer has not the form of our scripts'")
+var errReply = errors.New("the server's answer is not that of the script")
 
 // parseReplies reads the answers for n contenders.
 func parseReplies(m rueidis.RedisMessage, n int) ([]reply, error) {

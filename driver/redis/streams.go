@@ -100,7 +100,7 @@ func (s *Stream) check(m driver.Message) error {
 	case m.ID == "" || m.Topic == "":
 		return problem(asked, interlock.Bug, interlock.ErrName)
 	case strings.HasPrefix(key, reserved):
-		return problem(asked, interlock.Definite, fmt.Errorf("the stream %q cannot be written: names that begin with %s are our own", key, reserved))
+		return problem(asked, interlock.Definite, fmt.Errorf("the stream %q cannot be written: names that begin with %s are reserved", key, reserved))
 	case s.options.MaxLen < 0:
 		return problem(asked, interlock.Bug, fmt.Errorf("%d entries are impossible", s.options.MaxLen))
 	}

@@ -79,7 +79,7 @@ func checkValue(asked request, value driver.Value) error {
 	case !value.Token.Valid():
 		return problem(asked, interlock.Bug, fmt.Errorf("%d is not a token", value.Token))
 	case len(value.Data) > driver.MaxValue:
-		return problem(asked, interlock.Bug, fmt.Errorf("the value has %d bytes, %d are the most", len(value.Data), driver.MaxValue))
+		return problem(asked, interlock.Bug, fmt.Errorf("the value has %d bytes, at most %d are allowed", len(value.Data), driver.MaxValue))
 	}
 	return nil
 }

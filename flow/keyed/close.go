@@ -44,7 +44,7 @@ func (x *engine[T]) abandon(why error) error {
 		return nil
 	}
 	return &interlock.Error{Op: "close executor", Kind: interlock.Definite,
-		Err: fmt.Errorf("%w: %d tasks still run, and %d never will", why, running, len(dropped))}
+		Err: fmt.Errorf("%w: %d tasks still run, %d were dropped", why, running, len(dropped))}
 }
 
 // dropWaiting takes out all tasks that were not admitted yet, those of each key in

@@ -169,7 +169,7 @@ func TestCloseIsBounded(t *testing.T) {
 		begun := time.Now()
 		err := x.Close(ctx)
 		wantKind(t, err, interlock.Definite, context.DeadlineExceeded)
-		if took := time.Since(begun); took != 3*time.Second || !strings.Contains(fmt.Sprint(err), "1 tasks still run, and 4 never will") {
+		if took := time.Since(begun); took != 3*time.Second || !strings.Contains(fmt.Sprint(err), "1 tasks still run, 4 were dropped") {
 			t.Errorf("after %v: %v", took, err)
 		}
 		wantKind(t, <-waiting, interlock.Definite, interlock.ErrClosed)

@@ -81,14 +81,14 @@ func prepare(i int, m Message) (prepared, error) {
 		max         int
 	}{{"id", m.ID, MaxID}, {"topic", m.Topic, MaxTopic}, {"key", m.Key, MaxKey}} {
 		if len(f.value) > f.max {
-			return refuse("its %s has %d bytes, %d are the most", f.name, len(f.value), f.max)
+			return refuse("its %s has %d bytes, at most %d are allowed", f.name, len(f.value), f.max)
 		}
 		if !text(f.value) {
 			return refuse("its %s is not UTF-8 without NUL", f.name)
 		}
 	}
 	if len(m.Payload) > MaxPayload {
-		return refuse("its payload has %d bytes, %d are the most", len(m.Payload), MaxPayload)
+		return refuse("its payload has %d bytes, at most %d are allowed", len(m.Payload), MaxPayload)
 	}
 	var why string
 	if p.headers, why = encoded(m.Headers); why != "" {

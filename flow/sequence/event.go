@@ -111,7 +111,7 @@ func (e *HaltedError) ErrorKind() interlock.ErrorKind { return interlock.Retryab
 
 // ErrConflict is a [Store]'s answer: the key is not at the position given. Somebody
 // else has moved it; nothing was done.
-var ErrConflict = errors.New("the key has been moved by somebody else")
+var ErrConflict = errors.New("another process has moved the key")
 
 // ErrNoHole is a [Store]'s answer: the event is in no open hole. Nothing was done.
 var ErrNoHole = errors.New("there is no open hole at the position")

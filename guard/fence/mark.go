@@ -37,7 +37,7 @@ func stale(resource string, seen, got interlock.Token) error {
 
 func implausible(op, resource string, token interlock.Token) error {
 	return &interlock.Error{Op: op, Name: resource, Kind: interlock.Definite,
-		Err: fmt.Errorf("%w: %d lies more than %v beyond the store's clock", interlock.ErrImplausibleToken, token, interlock.MaxAhead)}
+		Err: fmt.Errorf("%w: %d is more than %v ahead of the store's clock", interlock.ErrImplausibleToken, token, interlock.MaxAhead)}
 }
 
 // label makes a source storable; since it is for people, label may change it.

@@ -14,7 +14,7 @@ const keyHeader = "Idempotency-Key"
 var (
 	errKeys     = errors.New("there is more than one")
 	errKeyQuote = errors.New(`it is no quoted string of RFC 8941: one ends with ", and has \ only before " and \`)
-	errKeyText  = errors.New("it is made of printable ASCII; without quotes, it has no blank, comma, semicolon, quote or backslash")
+	errKeyText  = errors.New("it must be printable ASCII; without quotes, it must have no space, comma, semicolon, quote or backslash")
 )
 
 // ParseKey reads the values of an Idempotency-Key header: one quoted string of RFC

@@ -62,7 +62,7 @@ on duplicate key update
 	lease_until = if(` + takeable + `, values(lease_until), lease_until)
 returning ` + shown
 
-var errSnapshot = errors.New("the transaction does not see the record that is in its way")
+var errSnapshot = errors.New("the transaction's snapshot does not show the conflicting record")
 
 // claim is the Claim of driver.Idempotency.
 func (l ledger) claim(ctx context.Context, c driver.IdempotencyClaim) (r driver.IdempotencyRecord, err error) {

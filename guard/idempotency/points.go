@@ -51,7 +51,7 @@ func (p points) with(name string, result any) (points, []byte, error) {
 	p = append(slices.Clone(p), point{name, raw})
 	text, err := json.Marshal(p)
 	if err == nil && len(text) > MaxPoints {
-		err = fmt.Errorf("all results together have %d bytes, %d are the most", len(text), MaxPoints)
+		err = fmt.Errorf("all results together have %d bytes, at most %d are allowed", len(text), MaxPoints)
 	}
 	if err != nil {
 		return nil, nil, &interlock.Error{Op: "keep result of phase", Name: name, Kind: interlock.Definite, Err: err}
@@ -63,7 +63,7 @@ func (p points) with(name string, result any) (points, []byte, error) {
 func result[R any](name string, raw json.RawMessage) (r R, err error) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return r, &interlock.Error{Op: "read result of phase", Name: name, Kind: interlock.Definite,
-			Err: fmt.Errorf("it was kept as something else: %w", err)}
+			Err: fmt.Errorf("it was stored with another type: %w", err)}
 	}
 	return r, nil
 }

@@ -159,7 +159,7 @@ func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until time.Time
 	err := s.insist(after, func() error { return s.once.Done(after, d, s.options.Retention) })
 	if err != nil {
 		return Undone, &interlock.Error{Op: "receive", Name: d.ID, Kind: interlock.Uncertain,
-			Err: fmt.Errorf("its effect was made, and may be made again, since that could not be recorded: %w", err)}
+			Err: fmt.Errorf("its effect took place but was not recorded, so it may be repeated: %w", err)}
 	}
 	return Done, nil
 }

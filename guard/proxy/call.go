@@ -31,7 +31,7 @@ func (c *Call) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return &interlock.Error{Op: "make call", Name: c.Resource, Kind: interlock.Definite, Err: errors.New("its time is over")}
+		return &interlock.Error{Op: "make call", Name: c.Resource, Kind: interlock.Definite, Err: errors.New("its deadline has passed")}
 	}
 	if err := c.ready(); err != nil {
 		return err

@@ -78,7 +78,7 @@ func (e *UnknownError) ErrorKind() interlock.ErrorKind { return interlock.Defini
 // errForgotten means that a sweep deleted an id between the statement that met it and the one
 // that reads its use.
 var errForgotten = &interlock.Error{Op: "look for what was recorded", Kind: interlock.Retryable,
-	Err: errors.New("the id was forgotten just now: run the transaction again")}
+	Err: errors.New("the id was deleted just now: repeat the transaction")}
 
 // errOutcome means that a driver returned an answer that driver.Stock does not define.
 var errOutcome = errors.New("the driver's answer has no outcome")

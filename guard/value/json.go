@@ -67,7 +67,7 @@ func decode[T any](name string, v driver.Value) (Of[T], error) {
 		var none T
 		of.Data = none
 		return of, &interlock.Error{Op: "decode value", Name: name, Kind: interlock.Definite,
-			Err: fmt.Errorf("what %s wrote with token %d is no %T: %w", v.Source, v.Token, none, err)}
+			Err: fmt.Errorf("the value that %s wrote with token %d is not a %T: %w", v.Source, v.Token, none, err)}
 	}
 	return of, nil
 }

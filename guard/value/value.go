@@ -183,7 +183,7 @@ func named(op, name string) error {
 	if name != "" && len(name) <= driver.MaxName {
 		return nil
 	}
-	return bug(op, name, fmt.Errorf("%w: it has %d bytes, and may have 1 to %d", interlock.ErrName, len(name), driver.MaxName))
+	return bug(op, name, fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(name), driver.MaxName))
 }
 
 func bug(op, name string, err error) error {

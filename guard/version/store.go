@@ -20,7 +20,7 @@ type Store struct {
 // nil or the options are invalid, the error is of kind Bug.
 func NewStore(v driver.Versions, o *Options) (*Store, error) {
 	if v == nil {
-		return nil, bug("make store", "", errors.New("there are no driver.Versions to keep it in"))
+		return nil, bug("make store", "", errors.New("driver.Versions are required"))
 	}
 	u, err := NewUpdater(o)
 	if err != nil {

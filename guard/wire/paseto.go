@@ -87,7 +87,7 @@ func strictly(data []byte, v any) error {
 		return err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.New("something follows")
+		return errors.New("it has trailing data")
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ func parsePass(text string) (p Pass, err error) {
 		return p, err
 	}
 	if p.String() != text {
-		return p, fmt.Errorf("it is not written in the one way that there is: token;resource=…;owner=…;remaining=…")
+		return p, fmt.Errorf("its form is not token;resource=…;owner=…;remaining=…")
 	}
 	return p, nil
 }
@@ -81,7 +81,7 @@ func (p *Pass) set(field string) (err error) {
 		ms, err = strconv.ParseInt(value, 10, 32)
 		p.Remaining = time.Duration(ms) * time.Millisecond
 	default:
-		return fmt.Errorf("it has a field that is not known")
+		return fmt.Errorf("it has an unknown field")
 	}
 	if err != nil {
 		return fmt.Errorf("its %s cannot be read", name)
@@ -99,7 +99,7 @@ func (p Pass) check() error {
 	case len(p.Owner) > MaxOwner || !clean(p.Owner):
 		return fmt.Errorf("an owner has at most %d bytes of UTF-8 without NUL", MaxOwner)
 	case p.Remaining < 0 || p.Remaining > longest:
-		return fmt.Errorf("a claim is said to be good for %v at most", longest)
+		return fmt.Errorf("the remaining time is at most %v", longest)
 	}
 	return nil
 }

@@ -152,7 +152,7 @@ func TestWhatIsSignedForAnotherPurpose(t *testing.T) {
 		"not JSON":                    {"4096", `{"kid":"a"}`, wire.Implicit, wire.Malformed},
 		"empty":                       {"", `{"kid":"a"}`, wire.Implicit, wire.Malformed},
 		"a field not known":           {replace(`"token"`, `"nbf":"x","token"`), `{"kid":"a"}`, wire.Implicit, wire.Malformed},
-		"something follows":           {message + "{}", `{"kid":"a"}`, wire.Implicit, wire.Malformed},
+		"it has trailing data":        {message + "{}", `{"kid":"a"}`, wire.Implicit, wire.Malformed},
 		"a number for a token":        {replace(`"4096"`, `4096`), `{"kid":"a"}`, wire.Implicit, wire.Malformed},
 		"no token":                    {replace(`"token":"4096",`, ``), `{"kid":"a"}`, wire.Implicit, wire.Malformed},
 		"no resource":                 {replace(`"r"`, `""`), `{"kid":"a"}`, wire.Implicit, wire.Malformed},

@@ -240,7 +240,7 @@ func (t Tables) Refused(err error) error { return t.problem(interlock.Definite, 
 // of what it has locked. It is Retryable.
 func (t Tables) Outdated() error { return t.problem(interlock.Retryable, errOutdated) }
 
-var errOutdated = errors.New("the transaction had read before, and reads from before the last change")
+var errOutdated = errors.New("the transaction's snapshot is older than the last change")
 
 func (t Tables) problem(kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: t.op, Driver: map[bool]string{true: "mariadb", false: "postgres"}[t.Maria()], Name: t.about, Kind: kind, Err: err}

@@ -93,12 +93,12 @@ func privateDir(dir string) error {
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 		case err != nil:
-			return fmt.Errorf("embedded: look at the data directory: %w", err)
+			return fmt.Errorf("embedded: check the data directory: %w", err)
 		case !info.IsDir():
 			return fmt.Errorf("embedded: %s is not a directory; a symbolic link is not followed", path)
 		case info.Mode().Perm()&0o077 != 0:
 			if err := os.Chmod(path, 0o700); err != nil {
-				return fmt.Errorf("embedded: keep others out of the data directory: %w", err)
+				return fmt.Errorf("embedded: restrict the data directory to its owner: %w", err)
 			}
 		}
 	}

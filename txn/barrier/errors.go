@@ -15,7 +15,7 @@ var (
 	// ErrForgotten refuses a call whose transaction began before the mark of
 	// [Forget]. Nothing was run. It is Definite as far as this call goes; what an
 	// earlier one did is not known any more, so that it is not a branch.Fail.
-	ErrForgotten = errors.New("the call's transaction began before the low-water mark, and is forgotten")
+	ErrForgotten = errors.New("the call's transaction began before the low-water mark, and its record was deleted")
 	// ErrViolation is what a [ViolationError] is.
 	ErrViolation = errors.New("the branch was decided otherwise")
 )

@@ -81,7 +81,7 @@ func (l ledger) record(ctx context.Context, c claim, to state, result []byte) er
 		string(to), known, filled(result), c.Transaction, c.Branch, c.Step)
 	if err == nil && n != 1 {
 		return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable,
-			Err: fmt.Errorf("its row is gone: the transaction was undone, by an error that was not heeded")}
+			Err: fmt.Errorf("its row is gone: an error rolled the transaction back, and was ignored")}
 	}
 	return err
 }

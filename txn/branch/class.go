@@ -34,7 +34,7 @@ func (c Class) String() string {
 // branch with another input. The outcome of that call counts, and this input is not used.
 // Its class is Unknown: a coordinator that has changed the input repeats the call with the
 // previous one.
-var ErrOtherInput = errors.New("the participant has had this call with another input, which counts")
+var ErrOtherInput = errors.New("the participant applied this call with another input")
 
 // classified is an error with a class.
 type classified struct {
@@ -61,7 +61,7 @@ func Unknown(err error) error { return classify(ClassUnknown, 0, err) }
 // Ongoing says that the target works on it: the call is made again after a while,
 // with the same key, and does not count as an attempt.
 func Ongoing(after time.Duration) error {
-	return classify(ClassOngoing, after, errors.New("the target is still at work"))
+	return classify(ClassOngoing, after, errors.New("the target is still working"))
 }
 
 func classify(class Class, after time.Duration, err error) error {

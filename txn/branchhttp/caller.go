@@ -125,7 +125,7 @@ func newPost(address string, body []byte) (*http.Request, error) {
 		return nil, fmt.Errorf("%q is not the address of a participant", failure.RedactURL(address))
 	}
 	if u.User != nil {
-		return nil, fmt.Errorf("the address %q has a user or a password: take them out, and have calls signed instead", failure.RedactURL(address))
+		return nil, fmt.Errorf("the address %q has a user or a password: remove them, and sign calls instead", failure.RedactURL(address))
 	}
 	r, err := http.NewRequest(http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {

@@ -120,7 +120,7 @@ func readMark(text []byte) (Mark, error) {
 		return Mark{}, fmt.Errorf("the mark is not JSON with before and except: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return Mark{}, fmt.Errorf("the body goes on after the mark")
+		return Mark{}, fmt.Errorf("the body continues after the mark")
 	}
 	if b.Before <= 0 || b.Before > latest || b.Except == nil {
 		return Mark{}, fmt.Errorf("the mark needs before, in milliseconds since 1970, and except, a list")

@@ -25,9 +25,9 @@ var (
 	// [*StateError].
 	ErrState = errors.New("the transaction is in another state")
 	// ErrOrder: a record is invalid in the state of its transaction.
-	ErrOrder = errors.New("it cannot follow what is there")
+	ErrOrder = errors.New("it is invalid in this state")
 	// ErrRecord: the kind of a record is unknown.
-	ErrRecord = errors.New("no such kind of record is known here: it was written by a newer version")
+	ErrRecord = errors.New("unknown kind of record: a newer version wrote it")
 )
 
 // A MismatchError is an [ErrMismatch] and a Bug. Nothing was done.

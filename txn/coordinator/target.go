@@ -32,7 +32,7 @@ const sickAfter = 5
 const wakes = 2
 
 // errCrowded is why a transaction is left alone until it is due again.
-var errCrowded = &interlock.Error{Op: "drive", Kind: interlock.Retryable, Err: errors.New("too many wait for its target already")}
+var errCrowded = &interlock.Error{Op: "drive", Kind: interlock.Retryable, Err: errors.New("too many calls wait for its target")}
 
 // use is the target of a name, until it is disused.
 func (c *Coordinator) use(name string) *target {

@@ -385,7 +385,7 @@ type heartKey struct{}
 func beating(ctx context.Context, bound time.Duration, name string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	h := &heart{bound: bound}
-	h.timer = time.AfterFunc(bound, func() { cancel(fmt.Errorf("the time of %q is up: %w", name, context.DeadlineExceeded)) })
+	h.timer = time.AfterFunc(bound, func() { cancel(fmt.Errorf("the timeout of %q has passed: %w", name, context.DeadlineExceeded)) })
 	return context.WithValue(ctx, heartKey{}, h), func() { h.timer.Stop(); cancel(nil) }
 }
 

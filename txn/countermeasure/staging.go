@@ -170,7 +170,7 @@ func (t staging) publishMaria(ctx context.Context, transaction string) (rows int
 	return rows, err
 }
 
-var errCollides = errors.New("a staged row is that of another key by a unique key that is not Key")
+var errCollides = errors.New("a staged row conflicts with another key by a unique constraint that is not on Key")
 
 // Drop removes what a transaction has staged and not published, and returns how many
 // rows that were. It is the undo of Stage, and repeating it does no harm. It costs one

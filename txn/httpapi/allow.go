@@ -46,11 +46,11 @@ func canonical(u *url.URL) error {
 	encoded := strings.ToLower(u.EscapedPath())
 	for _, trick := range []string{"%2f", "%2e", "%5c", "%3b", "%25", "%00"} {
 		if strings.Contains(encoded, trick) {
-			return fmt.Errorf("the path has %s, which servers read in several ways", trick)
+			return fmt.Errorf("the path has %s, which servers interpret differently", trick)
 		}
 	}
 	if strings.ContainsAny(u.Path, `;\`) {
-		return fmt.Errorf(`the path has ; or \, which servers read in several ways`)
+		return fmt.Errorf(`the path has ; or \, which servers interpret differently`)
 	}
 	if clean := path.Clean("/" + u.Path); u.Path != "" && u.Path != clean && u.Path != clean+"/" {
 		return fmt.Errorf("the path has dots or empty segments")

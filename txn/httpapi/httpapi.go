@@ -190,7 +190,7 @@ func (s *Service) permitted(address string) error {
 		return badRequest("%q is no address of a branch: it has to begin with http:// or https://", failure.RedactURL(address))
 	}
 	if u.User != nil {
-		return badRequest("the address %s has a user or a password: take them out, and have calls signed instead", failure.RedactURL(address))
+		return badRequest("the address %s has a user or a password: remove them, and sign calls instead", failure.RedactURL(address))
 	}
 	if s.options.Allow != nil {
 		if err := s.options.Allow(u); err != nil {

@@ -66,7 +66,7 @@ func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, o.OnEnd, bytes.NewReader(text))
 	if err != nil {
-		return fmt.Errorf("report the end to %s: it is no address", failure.RedactURL(o.OnEnd))
+		return fmt.Errorf("report the end to %s: it is not a valid address", failure.RedactURL(o.OnEnd))
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set(branchhttp.HeaderTransaction, url.PathEscape(outcome.ID))

@@ -156,7 +156,7 @@ func Verify(r io.Reader) (records int, err error) {
 			err = fmt.Errorf("an audit of version %d begins with its header", auditVersion)
 		case l.End:
 			if ended = true; l.Lines != a.lines {
-				err = fmt.Errorf("%d records are announced, %d are there", l.Lines, a.lines)
+				err = fmt.Errorf("%d records are announced, %d were found", l.Lines, a.lines)
 			}
 		case n > 1:
 			a.lines++

@@ -47,7 +47,7 @@ var ErrExists = errors.New("the transaction exists already")
 // appended to meanwhile. It is Definite, unless an answer was lost of what was
 // appended before; the error is a [*driver.PositionError]. Open the transaction again,
 // and decide again.
-var ErrConflict = errors.New("somebody else has appended to the transaction")
+var ErrConflict = errors.New("another process appended to the transaction")
 
 // Options of a journal; nil and the zero value work.
 type Options struct {

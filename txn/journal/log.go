@@ -78,7 +78,7 @@ func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error 
 }
 
 // errPatience is the cause with which Options.Patience ends.
-var errPatience = fmt.Errorf("the store has not taken it in time: %w", context.DeadlineExceeded)
+var errPatience = fmt.Errorf("the store did not answer in time: %w", context.DeadlineExceeded)
 
 // Accept takes that the transaction in which [Log.AppendIn] appended has committed.
 func (l *Log) Accept(a driver.Append) {

@@ -15,7 +15,7 @@ import (
 func (t *Table[T]) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
 	name := driver.ShardName(shard)
 	if until.IsZero() {
-		return nil, failure.Bug("claim", name, "until when is not said")
+		return nil, failure.Bug("claim", name, "the new due time is missing")
 	}
 	err = t.change(ctx, "claim", name, func(n tables) error {
 		seen, err := n.marks.Share(ctx, n.SQL(), name)

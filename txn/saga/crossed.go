@@ -75,7 +75,7 @@ func (c *call) formerly(ctx context.Context, m *machine, err error) ([]byte, err
 			c.former = i + 1
 			return output, nil
 		}
-		return nil, fmt.Errorf("the target has had a call with the input before its edit, which counts: %w", answer)
+		return nil, fmt.Errorf("the target applied a call with the input before the edit: %w", answer)
 	}
 	return nil, err
 }

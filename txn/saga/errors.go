@@ -27,12 +27,12 @@ var (
 	ErrDeadLetter = errors.New("part of the saga could not be undone")
 	// ErrResolved: the saga was a dead letter, and a person has closed it. The error is
 	// an [*EndedError].
-	ErrResolved = errors.New("part of the saga could not be undone, and somebody has closed it")
+	ErrResolved = errors.New("part of the saga could not be undone, and an operator closed it")
 	// ErrNoOutput: the step has no output here, since it was not done.
 	ErrNoOutput = errors.New("the step has no output")
 
 	errOrder = coordinator.ErrOrder
-	errLate  = errors.New("the time of the saga is up")
+	errLate  = errors.New("the timeout of the saga has passed")
 )
 
 // A DefinitionError says what is wrong with a definition, and how to fix it. It is

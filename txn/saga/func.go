@@ -83,7 +83,7 @@ func (a Action[I, O]) Do(s *S, input I) (output O, err error) {
 func (a Action[I, O]) Go(s *S, input I) *Later[O] {
 	text, err := compact(input)
 	if err == nil && len(text) > driver.MaxPayload/2 {
-		err = fmt.Errorf("its input has %d bytes, and may have %d", len(text), driver.MaxPayload/2)
+		err = fmt.Errorf("its input has %d bytes, at most %d are allowed", len(text), driver.MaxPayload/2)
 	}
 	if err != nil {
 		return &Later[O]{err: fmt.Errorf("call step %q: %w", a.s.key, err)}
@@ -237,7 +237,7 @@ func (c *code) failed(m *machine) error {
 	case known || isBug(c.err):
 		return c.err
 	case !m.abortable():
-		return bug("run the function of saga", c.id, fmt.Errorf("it fails behind the pivot, where nothing can be aborted: %w", c.err))
+		return bug("run the function of saga", c.id, fmt.Errorf("it failed after the pivot, where no abort is possible: %w", c.err))
 	}
 	return errAborted{c.err}
 }

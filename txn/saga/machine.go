@@ -66,7 +66,7 @@ func (m *machine) apply(e journal.Entry) error {
 	}
 	rule := rules[e.Kind]
 	if rule == nil {
-		return errors.New("no such kind of record is known here: it was written by a newer version")
+		return errors.New("unknown kind of record: a newer version wrote it")
 	}
 	if err := m.release(e); err != nil {
 		return err
@@ -103,13 +103,13 @@ func (m *machine) send(e journal.Entry) error {
 	case m.state != Running && m.state != Completing, m.find(e.Step) != nil:
 		return errOrder
 	case m.state == Running && (m.pivot() != nil || m.broken()):
-		return errors.New("it has to be decided first")
+		return errors.New("the decision must come first")
 	case s.Pivot && (m.state != Running || !m.quiet()):
-		return errors.New("all before a pivot are done before it is sent")
+		return errors.New("all steps before a pivot must be done before it is sent")
 	case m.state == Completing && s.Undo != "":
-		return errors.New("behind the decision to commit nothing is undone")
+		return errors.New("after the decision to commit nothing is undone")
 	case slices.ContainsFunc(m.steps, func(p progress) bool { return p.fate != inFlight && p.stage > s.Stage }):
-		return errors.New("what comes behind it was answered")
+		return errors.New("a later step was answered")
 	}
 	p := progress{key: e.Step, of: s.Of, at: s.At, stage: s.Stage, undo: s.Undo, pivot: s.Pivot, input: s.Input}
 	if p.of == "" {
@@ -155,9 +155,9 @@ func (m *machine) answer(e journal.Entry) error {
 	}
 	switch {
 	case m.state != Running:
-		return errors.New("a step behind the decision to commit is never given up")
+		return errors.New("after the decision to commit no step is given up")
 	case p.pivot && w.Unknown:
-		return errors.New("a pivot is never given up while it may have been done")
+		return errors.New("a pivot that may have been done is never given up")
 	case p.wait && (!p.signal || w.Unknown):
 		return errors.New("a wait does not fail")
 	}

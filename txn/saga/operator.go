@@ -100,7 +100,7 @@ func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 // Now ends what the saga waits for: its start, a [Sleep], a [Signal], as if its time were
 // up, or the time until something is tried again.
 func (o *Operator) Now(ctx context.Context, id string, by By) error {
-	return o.act(ctx, "hurry", id, "", by, func(m *machine) (entries []journal.Entry, err error) {
+	return o.act(ctx, "end the wait of", id, "", by, func(m *machine) (entries []journal.Entry, err error) {
 		if !m.start.IsZero() && len(m.steps) == 0 {
 			entries = append(entries, record(recordNow, "", by))
 		}
@@ -125,7 +125,7 @@ func (o *Operator) Now(ctx context.Context, id string, by By) error {
 func (o *Operator) Abort(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "abort", id, "", by, func(m *machine) ([]journal.Entry, error) {
 		if p := m.pivot(); (m.state == Running || m.before == Running) && p != nil && p.fate != refused {
-			return nil, fmt.Errorf("its pivot %q may have happened: it goes on until that is known", p.key)
+			return nil, fmt.Errorf("its pivot %q may have happened: the saga continues until its outcome is known", p.key)
 		}
 		return []journal.Entry{record(recordDecide, decideAbort, why{Error: said(fmt.Errorf("%s: %s", by.Actor, by.Reason))})}, nil
 	})
@@ -185,7 +185,7 @@ func (o *Operator) append(ctx context.Context, op, id, step string, follows func
 
 func noted(e journal.Entry) (n note, err error) {
 	if err = json.Unmarshal(e.Data, &n); err == nil && (n.Actor == "" || n.Reason == "") {
-		err = errors.New("it does not say who did it, and why")
+		err = errors.New("the actor and the reason are missing")
 	}
 	return n, err
 }
@@ -206,7 +206,7 @@ func (m *machine) retry(e journal.Entry) error {
 		}
 		if n.Input != nil {
 			if m.state == Running {
-				return errors.New("the input of a step can be another one only behind the pivot, or to undo it")
+				return errors.New("the input of a step can change only after the pivot, or for its undo")
 			}
 			p.former = append(slices.Clip(p.former), given{p.input, p.edited})
 			p.input, p.edited = n.Input, true

@@ -341,7 +341,7 @@ func TestOperatorMisuse(t *testing.T) {
 			t.Errorf("%v", r.records(t, "1"))
 		}
 		var s *StateError
-		if err := o.Skip(ctx, "1", "a", ann); !errors.As(err, &s) || s.State != Running || s.Step != "a" || err.Error() != `skip transaction "1", which is RUNNING: step "a": record skip "a" in state "RUNNING": it cannot follow what is there` {
+		if err := o.Skip(ctx, "1", "a", ann); !errors.As(err, &s) || s.State != Running || s.Step != "a" || err.Error() != `skip transaction "1", which is RUNNING: step "a": record skip "a" in state "RUNNING": it is invalid in this state` {
 			t.Errorf("%v", err)
 		}
 	})
@@ -467,7 +467,7 @@ func TestOperatorOvertaken(t *testing.T) {
 		ok(t, err)
 		defer func() { ok(t, j.Close()) }()
 		err = NewOperator(j).Now(t.Context(), "1", ann)
-		if wantKind(t, err, interlock.Retryable, journal.ErrConflict); store.tries != 10 || !strings.HasPrefix(fmt.Sprint(err), `hurry "1": `) {
+		if wantKind(t, err, interlock.Retryable, journal.ErrConflict); store.tries != 10 || !strings.HasPrefix(fmt.Sprint(err), `end the wait of "1": `) {
 			t.Errorf("%v after %d tries", err, store.tries)
 		}
 	})

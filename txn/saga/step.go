@@ -76,10 +76,10 @@ func Step[I, O any](name string, action func(ctx context.Context, input I) (O, e
 func stored(name string, output any) (json.RawMessage, error) {
 	text, err := marshal(output)
 	if err == nil && len(text) > driver.MaxPayload {
-		err = fmt.Errorf("it has %d bytes, and may have %d", len(text), driver.MaxPayload)
+		err = fmt.Errorf("it has %d bytes, at most %d are allowed", len(text), driver.MaxPayload)
 	}
 	if err != nil {
-		return nil, Unknown(fmt.Errorf("keep the output of step %q: %w", name, err))
+		return nil, Unknown(fmt.Errorf("store the output of step %q: %w", name, err))
 	}
 	return text, nil
 }
@@ -113,7 +113,7 @@ func (a Action[I, O]) Undo(name string, undo func(ctx context.Context, input I, 
 		if out != nil {
 			output = new(O)
 			if err := json.Unmarshal(out, output); err != nil {
-				return fmt.Errorf("read what undo %q is to take back: %w", name, err)
+				return fmt.Errorf("read what undo %q undoes: %w", name, err)
 			}
 		}
 		return undo(ctx, input, output)

@@ -28,7 +28,7 @@ var (
 	ErrNoHold = errors.New("no hold is known")
 
 	errOrder = coordinator.ErrOrder
-	errLate  = errors.New("the time of the holds is up")
+	errLate  = errors.New("the holds have expired")
 )
 
 // The errors, names and filters that all protocols share.

@@ -94,7 +94,7 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 		return err
 	}
 	if w.N < 1 || w.N > driver.MaxQuantity {
-		return failure.Bug(op, w.Item, "%d units: it can be 1 to %d", w.N, int64(driver.MaxQuantity))
+		return failure.Bug(op, w.Item, "%d units: 1 to %d are allowed", w.N, int64(driver.MaxQuantity))
 	}
 	l, err := t.open(op, w.Item, db)
 	if err != nil {
@@ -190,4 +190,4 @@ func cancelled(c branch.Call) error {
 	return &CancelledError{ID: c.Transaction, Reason: fmt.Sprintf("branch %q came behind its cancellation", c.Branch)}
 }
 
-var errGone = errors.New("the item of the hold is gone: somebody has removed its row")
+var errGone = errors.New("the item of the hold is gone: its row was deleted")

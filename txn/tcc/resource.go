@@ -91,7 +91,7 @@ func stored(name string, hold any) (json.RawMessage, error) {
 		err = fits(text)
 	}
 	if err != nil {
-		return nil, branch.Unknown(fmt.Errorf("keep what resource %q holds: %w", name, err))
+		return nil, branch.Unknown(fmt.Errorf("store what resource %q holds: %w", name, err))
 	}
 	return text, nil
 }
@@ -100,7 +100,7 @@ func stored(name string, hold any) (json.RawMessage, error) {
 func fits(text []byte) error {
 	const most = driver.MaxPayload - around
 	if len(text) > most {
-		return fmt.Errorf("it has %d bytes, and may have %d", len(text), most)
+		return fmt.Errorf("it has %d bytes, at most %d are allowed", len(text), most)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func fits(text []byte) error {
 // record.
 func fitsWith(request, hold []byte) error {
 	if len(request)+len(hold) > driver.MaxPayload-around {
-		return branch.Unknown(fmt.Errorf("keep what is held: it has %d bytes and its request %d, and both may have %d: use Submit", len(hold), len(request), driver.MaxPayload-around))
+		return branch.Unknown(fmt.Errorf("store the hold: it has %d bytes and its request %d, together at most %d are allowed: use Submit", len(hold), len(request), driver.MaxPayload-around))
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func load[Q, H any](name string, request, hold json.RawMessage) (q Q, h *H, err 
 		err = json.Unmarshal(hold, h)
 	}
 	if err != nil {
-		err = branch.Retry(fmt.Errorf("read what resource %q was asked for and holds: %w", name, err))
+		err = branch.Retry(fmt.Errorf("read the request and the hold of resource %q: %w", name, err))
 	}
 	return q, h, err
 }

@@ -54,7 +54,7 @@ func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int,
 			c.Deadline = limit
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the time of branch %q is up: %w", t.branch, context.DeadlineExceeded))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the timeout of branch %q has passed: %w", t.branch, context.DeadlineExceeded))
 	defer cancel()
 	err = coordinator.Guarded(branch.With(ctx, c), func(ctx context.Context) (err error) {
 		hold, err = do(ctx)

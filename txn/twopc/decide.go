@@ -69,7 +69,7 @@ func (m *Engine) first(ctx context.Context, r run) (*machine, error) {
 	there, err := m.read(ctx, r.key)
 	if err == nil && there == nil {
 		err = &interlock.Error{Op: "decide transaction", Name: r.key, Kind: interlock.Retryable,
-			Err: errors.New("the journal forgets it as soon as it is there: keep it for longer")}
+			Err: errors.New("the retention of the journal is so short that it would delete the decision at once")}
 	}
 	return there, err
 }
@@ -88,7 +88,7 @@ func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, erro
 		return "", bug(op, transaction, err)
 	}
 	if m.runs(r) {
-		return "", &interlock.Error{Op: op, Name: transaction, Kind: interlock.Retryable, Err: errors.New("it is under way")}
+		return "", &interlock.Error{Op: op, Name: transaction, Kind: interlock.Retryable, Err: errors.New("it is in progress")}
 	}
 	there, err := m.read(ctx, r.key)
 	if err == nil && there == nil {

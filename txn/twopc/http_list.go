@@ -51,7 +51,7 @@ func (h HTTP) list(ctx context.Context) ([]byte, error) {
 		return nil, h.misaddressed(err)
 	}
 	if at.User != nil {
-		return nil, h.misaddressed(errors.New("the address has a user or a password: remove them, and have calls signed instead"))
+		return nil, h.misaddressed(errors.New("the address has a user or a password: remove them, and sign calls instead"))
 	}
 	query := at.Query()
 	query.Set("in-doubt", "")

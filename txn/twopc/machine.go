@@ -117,7 +117,7 @@ func (m *machine) decide(e journal.Entry) error {
 		m.state = Aborted
 	case Commit:
 		if len(m.what.Branches) == 0 {
-			return fmt.Errorf("a commit of no branches is nothing to decide")
+			return fmt.Errorf("a commit needs at least one branch")
 		}
 		m.state = Committing
 		for _, name := range m.what.Branches {

@@ -70,11 +70,11 @@ func (r run) xid(participant string) driver.XID {
 func parse(name string) (run, error) {
 	dot := len(name) - runLength - 1
 	if dot < 1 || dot > longestKey || name[dot] != '.' || !plain(name) {
-		return run{}, fmt.Errorf("%q is not a name that this package gives", name)
+		return run{}, fmt.Errorf("%q is not a branch name of this package", name)
 	}
 	n, err := strconv.ParseUint(name[dot+1:], runBase, 64)
 	if err != nil || strings.ToLower(name[dot+1:]) != name[dot+1:] {
-		return run{}, fmt.Errorf("%q is not a name that this package gives", name)
+		return run{}, fmt.Errorf("%q is not a branch name of this package", name)
 	}
 	return run{name[:dot], name[dot+1:], time.Unix(int64(n>>runBits), 0)}, nil
 }

@@ -53,7 +53,7 @@ func (m *Engine) impose(ctx context.Context, r run, d Decision, what decided) (t
 func (m *Engine) waiting(ctx context.Context, r run) ([]string, error) {
 	found, err := m.InDoubt(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("not all participants could be asked: %w", err)
+		return nil, fmt.Errorf("some participants did not answer: %w", err)
 	}
 	var names []string
 	for _, d := range found {

@@ -25,7 +25,7 @@ func (s state) encode() []byte {
 
 func decode(text []byte) (s state, err error) {
 	if err := json.Unmarshal(text, &s); err != nil || s.Tick.IsZero() {
-		return s, fmt.Errorf("what was saved is not the state of a schedule: %.100q", text)
+		return s, fmt.Errorf("the saved data is not the state of a schedule: %.100q", text)
 	}
 	return s, nil
 }
@@ -66,7 +66,7 @@ func (p plan) next(s state, now time.Time) (action, Tick, error) {
 	t := Tick{At: at, Late: now.Sub(at)}
 	switch {
 	case !at.After(s.Tick):
-		return 0, t, fmt.Errorf("the timetable says that %v comes after %v", at, s.Tick)
+		return 0, t, fmt.Errorf("the timetable returned %v as the tick after %v", at, s.Tick)
 	case t.Late < 0:
 		return wait, t, nil
 	case p.missed == RunLate && p.isDue(p.newer(at), now):

@@ -91,9 +91,9 @@ func codeOf(err error) int {
 }
 
 var (
-	errNoOwner  = errors.New("no owner took the request in time")
+	errNoOwner  = errors.New("no owner accepted the request in time")
 	errGaveUp   = errors.New("every owner that was asked refused")
-	errNoWhere  = errors.New("the owner told no address")
+	errNoWhere  = errors.New("the owner reported no address")
 	errSentOnce = errors.New("the owner refused, and the body is too long to be sent again")
 )
 

@@ -77,7 +77,7 @@ func optionOf(c goredis.UniversalClient) (rueidis.ClientOption, error) {
 			o.StreamingCredentialsProvider != nil, o.OnConnect != nil}.add(&option)
 		return option, err
 	}
-	return rueidis.ClientOption{}, fmt.Errorf("a %T cannot be taken over: a *redis.Client or a *redis.ClusterClient can", c)
+	return rueidis.ClientOption{}, fmt.Errorf("a %T is not supported: use a *redis.Client or a *redis.ClusterClient", c)
 }
 
 // dialer dials as go-redis does. An error means that nothing was sent.
@@ -107,7 +107,7 @@ func (a account) add(option *rueidis.ClientOption) error {
 		return errors.New("the StreamingCredentialsProvider of the go-redis client cannot be used: use CredentialsProviderContext")
 	}
 	if a.onConnect {
-		return errors.New("OnConnect of the go-redis client cannot be called: hand over a client without it")
+		return errors.New("OnConnect of the go-redis client cannot be called: use a client without it")
 	}
 	option.ClientName, option.AlwaysRESP2 = a.client, a.protocol == 2
 	option.Username, option.Password = a.user, a.password

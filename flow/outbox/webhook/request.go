@@ -32,7 +32,7 @@ func (s *Sink) request(m driver.Message) (*http.Request, error) {
 	r.Header.Set("content-type", s.options.ContentType)
 	for name, value := range m.Headers {
 		if strings.HasPrefix(strings.ToLower(name), "webhook-") || strings.HasPrefix(strings.ToLower(name), "interlock-") {
-			return nil, fmt.Errorf("header %q is one of ours", name)
+			return nil, fmt.Errorf("header %q is reserved", name)
 		}
 		r.Header.Set(name, value)
 	}
@@ -52,10 +52,10 @@ func (s *Sink) request(m driver.Message) (*http.Request, error) {
 func carried(h http.Header) error {
 	for name, values := range h {
 		if name == "" || strings.ContainsFunc(name, func(c rune) bool { return !strings.ContainsRune(letters, c) }) {
-			return fmt.Errorf("header %q has a name that HTTP cannot have", name)
+			return fmt.Errorf("header %q has an invalid name", name)
 		}
 		if strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-			return fmt.Errorf("header %q has a value that HTTP cannot have", name)
+			return fmt.Errorf("header %q has an invalid value", name)
 		}
 	}
 	return nil

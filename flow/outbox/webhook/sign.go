@@ -60,7 +60,7 @@ func NewSecret(s []byte) (Signer, error) {
 // a Bug.
 func NewKey(k ed25519.PrivateKey) (Signer, error) {
 	if len(k) != ed25519.PrivateKeySize {
-		return nil, problem("", interlock.Bug, errors.New("it is no private key of Ed25519"))
+		return nil, problem("", interlock.Bug, errors.New("it is not a private key of Ed25519"))
 	}
 	return key(k), nil
 }
@@ -84,7 +84,7 @@ const DefaultTolerance = 5 * time.Minute
 
 // ErrSignature says that a request is not what a sender signed just now: it must be
 // refused, by 401.
-var ErrSignature = errors.New("the signature does not fit")
+var ErrSignature = errors.New("the signature does not match")
 
 // A Verifier tells whether requests are from a sender that has one of its secrets or
 // keys. It does not tell a repetition from the first time: that takes guard/once.

@@ -122,7 +122,7 @@ func parse(address string) (*url.URL, error) {
 	case err != nil:
 		return nil, failure.RedactError(err)
 	case u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
-		return nil, fmt.Errorf("%q is no address of http or https", failure.RedactURL(address))
+		return nil, fmt.Errorf("%q is not an http or https address", failure.RedactURL(address))
 	case u.User != nil:
 		return nil, fmt.Errorf("the address %s has a user or a password: remove them; the receiver verifies the signature instead", failure.RedactURL(address))
 	}

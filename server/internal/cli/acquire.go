@@ -226,7 +226,7 @@ func (a *app) explain(ctx context.Context, target backend.Target, name string, e
 	case errors.As(err, &held) && held.Owner != "":
 		return fail(exitNotAcquired, "not acquired: %q is held by %s", name, held.Owner)
 	case errors.Is(err, interlock.ErrHeld):
-		return fail(exitNotAcquired, "not acquired: %q is held by another", name)
+		return fail(exitNotAcquired, "not acquired: %q is held by another process", name)
 	}
 	return a.unreached(target, err)
 }

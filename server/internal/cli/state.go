@@ -21,7 +21,7 @@ func stateDir() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", errors.New("neither XDG_STATE_HOME nor HOME says where to keep data; use --data-dir or --temp")
+		return "", errors.New("neither XDG_STATE_HOME nor HOME is set; use --data-dir or --temp")
 	}
 	return filepath.Join(home, ".local", "state", "interlock"), nil
 }

@@ -69,7 +69,7 @@ func look(ctx context.Context, m *twopc.Engine, name string) (twopc.Outcome, err
 		o, err = m.Look(ctx, parts[1])
 	}
 	if errors.Is(err, twopc.ErrNone) {
-		err = fmt.Errorf("%w, so nobody has decided to commit it; interlock xa ls shows whether it is in doubt", err)
+		err = fmt.Errorf("%w, so no commit was decided; interlock xa ls shows whether it is in doubt", err)
 	}
 	return o, err
 }

@@ -58,7 +58,7 @@ func (f *secretFile) load() error {
 	}
 	f.read = info
 	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s can be read or written by others than its owner (%v): chmod 600 %[1]s", f.path, info.Mode().Perm())
+		return fmt.Errorf("%s can be read or written by other users (%v): chmod 600 %[1]s", f.path, info.Mode().Perm())
 	}
 	text, err := io.ReadAll(io.LimitReader(file, 1<<20))
 	if err != nil {

@@ -110,7 +110,7 @@ func Examine(ctx context.Context, url string, o Options) (Report, error) {
 	r := Report{Backend: target.Public(), Kind: target.Kind()}
 	dial := kinds[target.Kind()]
 	if dial == nil {
-		return r, fmt.Errorf("there is nothing to look at on %s", target.Kind())
+		return r, fmt.Errorf("no checks exist for %s", target.Kind())
 	}
 	p, err := dial(ctx, target.URL, o)
 	if err != nil {

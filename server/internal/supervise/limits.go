@@ -42,7 +42,7 @@ func (l Limits) Check() (Limits, error) {
 	}
 	switch {
 	case l.TTL <= 0:
-		return l, fmt.Errorf("a claim must live longer than nothing, not %v", l.TTL)
+		return l, fmt.Errorf("the TTL must be above 0, not %v", l.TTL)
 	case l.Grace < 0 || l.MaxHold < 0:
 		return l, fmt.Errorf("a time limit cannot be negative")
 	case l.Grace >= l.TTL/2:

@@ -65,7 +65,7 @@ func (e *Explorer[K, F, R]) Undisturbed(p Plot[K]) (first R, over bool, err erro
 		return first, true, err
 	}
 	if text := Diff(e.Reference, second.Base().Final); text != "" || second.Plain() != nil {
-		return first, true, fmt.Errorf("two undisturbed runs differ (make each scene afresh, or Ignore what differs):\n%s", text)
+		return first, true, fmt.Errorf("two undisturbed runs differ (create each scene new, or Ignore what differs):\n%s", text)
 	}
 	return first, false, nil
 }
@@ -101,7 +101,7 @@ func (e *Explorer[K, F, R]) try(p Plot[K]) (*Trial[K], error) {
 		return t, t.Err
 	}
 	if text := Diff(e.Initial, t.Initial); text != "" {
-		return t, fmt.Errorf("the worlds of two scenes differ before anything was done (make each afresh):\n%s", text)
+		return t, fmt.Errorf("the worlds of two scenes differ before anything was done (create each new):\n%s", text)
 	}
 	if p.Crash == 0 || t.CrashedAt != nil || t.Hangs {
 		e.Keep(r.Judge(e.Reference))

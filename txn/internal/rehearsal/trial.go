@@ -131,7 +131,7 @@ func (r *Trial[K]) Lives(live func(n int64) error) {
 // not end within patience hangs. cause is why the coordinator has ended.
 func (r *Trial[K]) Live(n int64, limit, patience time.Duration, j Journal,
 	open func(ctx context.Context, j Journal) (*coordinator.Coordinator, func(), error), drive func(ctx context.Context)) (cause, err error) {
-	ctx, stop := context.WithTimeoutCause(context.Background(), limit, errors.New("the time of the run is up"))
+	ctx, stop := context.WithTimeoutCause(context.Background(), limit, errors.New("the run took too long"))
 	defer stop()
 	ctx, r.Life.End = context.WithCancelCause(ctx)
 	defer r.Life.End(nil)

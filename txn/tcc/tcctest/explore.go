@@ -113,7 +113,7 @@ func (r *run) Plain() error {
 	case r.outcome.State != tcc.Confirmed:
 		return fmt.Errorf("undisturbed, the transaction has to be confirmed, and is %q: %w", r.outcome.State, errors.Join(r.said, errors.New(r.outcome.Reason)))
 	case r.said != nil:
-		return fmt.Errorf("undisturbed, the transaction is confirmed, and Run has told: %w", r.said)
+		return fmt.Errorf("the undisturbed transaction is confirmed, but Run returned: %w", r.said)
 	}
 	return nil
 }
