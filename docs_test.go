@@ -38,7 +38,7 @@ func TestDocsCode(t *testing.T) {
 			}
 		}
 	})
-	if len(programs) == 0 || pieces < 50 {
+	if len(programs) == 0 || pieces < 25 {
 		t.Errorf("only %d programs and %d pieces found", len(programs), pieces)
 	}
 	if !testing.Short() {
