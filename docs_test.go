@@ -144,7 +144,7 @@ func membersOf(e ast.Expr) (members []string) {
 	return members
 }
 
-// eachPage visits every page of Markdown but the changelog, which names what is no more.
+// eachPage visits every page of Markdown but the changelog, which names what no longer exists.
 func eachPage(t *testing.T, visit func(page, text string)) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {

@@ -82,7 +82,7 @@ const (
 	BarrierIsDone BarrierOutcome = "done"
 	// BarrierSaysNo: the business has refused, now or before; Result says why.
 	BarrierSaysNo BarrierOutcome = "no"
-	// BarrierLate: a first that comes behind the undo.
+	// BarrierLate: a first that comes after the undo.
 	BarrierLate BarrierOutcome = "late"
 	// BarrierViolation: two have decided differently. State says what the branch is.
 	BarrierViolation BarrierOutcome = "violation"
@@ -144,7 +144,7 @@ func BarrierStates() []BarrierState {
 	return []BarrierState{BarrierUnknown, BarrierStarted, BarrierDone, BarrierRefused, BarrierDoubted, BarrierConfirmed, BarrierUndone}
 }
 
-// Meet tells what a phase does in a state. It is what every store goes by.
+// Meet tells what a phase does in a state. Every store uses it.
 func (s BarrierState) Meet(p BarrierPhase) BarrierMove { return barrierMoves[s][p] }
 
 // Refuse is the state after a first that was run in s, and that the business refused.

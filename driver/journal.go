@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Bounds of a journal. What lies beyond them is refused as Definite.
+// Bounds of a journal. What is beyond them is refused as Definite.
 const (
 	MaxTransaction = 200           // bytes of a transaction's id
 	MaxRecord      = 16 << 10      // bytes of a record's data; what is longer is a payload
@@ -121,7 +121,7 @@ type Journal interface {
 	Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]Head, error)
 	// PutPayload stores the payload of a transaction under its sum, 1 to 32 bytes. It may
 	// come before the transaction's first record. Repeating it refreshes the time at
-	// which it was kept. A payload whose transaction never comes to be is removed by
+	// which it was kept. A payload whose transaction is never created is removed by
 	// Forget, by that time.
 	PutPayload(ctx context.Context, transaction string, sum, payload []byte) error
 

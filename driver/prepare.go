@@ -73,8 +73,8 @@ func spelled(part, name string, most int, signs string) error {
 	return nil
 }
 
-// ErrHeuristic is the finding that a prepared branch was finished otherwise than
-// decided, by a person or by the system: the transaction is not whole any more. It is
+// ErrHeuristic is the finding that a prepared branch was finished against the
+// decision, by a person or by the system: the transaction is not whole any more. It is
 // Definite, and needs a person.
 var ErrHeuristic = errors.New("the branch was finished against its decision")
 

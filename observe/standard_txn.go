@@ -56,7 +56,7 @@ func (h *TCC) WithDefaults() *TCC {
 func (h *TwoPC) WithDefaults() *TwoPC {
 	r := copyOf(h)
 	OnNil(&r.Tried, r.Log, warn, whenFailed("branch failed", func(e TwoPCTried) error { return e.Err }))
-	OnNil(&r.Heuristic, r.Log, loud, always[TwoPCHeuristic]("branches finished otherwise than decided, the transaction waits for a person"))
+	OnNil(&r.Heuristic, r.Log, loud, always[TwoPCHeuristic]("branches finished against the decision, the transaction waits for a person"))
 	OnNil(&r.Halted, r.Log, loud, always[TwoPCHalted]("transaction is halted and waits for a person"))
 	OnNil(&r.Orphan, r.Log, warn, always[TwoPCOrphan]("branch in doubt that nobody is known to finish"))
 	OnNil(&r.Scanned, r.Log, warn, func(e TwoPCScanned) string {

@@ -43,7 +43,7 @@ type TwoPCEnded struct {
 	Transaction, State string
 }
 
-// TwoPCHeuristic: branches were finished otherwise than decided, by a person or a
+// TwoPCHeuristic: branches were finished against the decision, by a person or a
 // system. The transaction waits for a person. It is reported repeatedly.
 type TwoPCHeuristic struct {
 	Transaction  string

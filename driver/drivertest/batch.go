@@ -180,7 +180,7 @@ func testBatchWaiterGoesFirst(s *scene) {
 }
 
 // testBatchManyAtOnce: parties that name the same names in different orders, and
-// single ones between. Nobody waits, so somebody always gets on.
+// single ones between. Nobody waits, so one always continues.
 func testBatchManyAtOnce(s *scene) {
 	const rounds = 10
 	names := []string{"a", "b", "c"}

@@ -58,7 +58,7 @@ func testRecordsAreRead(s *journalScene) {
 }
 
 // testHeadTellsBegin: wherever a head is shown, it says when the first record was written,
-// whatever has come behind that, and in the company of others.
+// whatever has come after that, and in the company of others.
 func testHeadTellsBegin(s *journalScene) {
 	epoch := s.enter(0, 1)
 	first := func(name string) time.Time {

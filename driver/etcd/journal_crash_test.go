@@ -42,7 +42,7 @@ func (t crashingTxn) Commit() (*clientv3.TxnResponse, error) {
 	return reply, err
 }
 
-// drive brings a transaction to its end, from wherever it finds it: the role of the
+// drive completes a transaction, from wherever it finds it: the role of the
 // process that is killed.
 func drive(ctx context.Context, at *crash.Points, args []string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: args[:1], Context: ctx})

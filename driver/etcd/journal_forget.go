@@ -9,7 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Forget removes what ended long ago; see driver.Journal. It goes by the index of what
+// Forget removes what ended long ago; see driver.Journal. It uses the index of what
 // has ended. Each call also looks at 2,000 keys of payloads for those that belong to no
 // transaction, and at fifty entries of the due index and fifty transactions for what versions
 // before that index have left; the next call goes on from there.

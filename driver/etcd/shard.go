@@ -29,7 +29,7 @@ import (
 // transaction.
 //
 // A branch that ended leaves a marker that says how. The marker makes Commit and
-// Rollback repeatable, and a Prepare that comes behind its Rollback vote no; Forget
+// Rollback repeatable, and a Prepare that comes after its Rollback vote no; Forget
 // removes old ones. Nothing here expires by itself: a branch in doubt keeps what it
 // has reserved until somebody who knows the decision tells it.
 //

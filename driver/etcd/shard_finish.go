@@ -49,7 +49,7 @@ func (s *Shard) end(ctx context.Context, op string, x driver.XID, commit bool) e
 	return shardError(op, name, interlock.Retryable, errors.New("other clients kept changing the branch"))
 }
 
-// endOnce goes by what was read of a branch. It is not done if that has changed.
+// endOnce uses what was read of a branch. It is not done if that has changed.
 func (s *Shard) endOnce(ctx context.Context, op string, x driver.XID, commit bool, doubted, marker []*mvccpb.KeyValue) (done bool, err error) {
 	name := branchName(x)
 	if len(marker) > 0 {

@@ -19,7 +19,7 @@ import (
 // it. Each of these answers is a definite no.
 const attempts = 8
 
-// contender is one owner's attempt at a name, and what came of it. The driver's
+// contender is one owner's attempt at a name, and its outcome. The driver's
 // mutex guards what changes.
 type contender struct {
 	identity

@@ -184,7 +184,7 @@ func TestEndedBehindOurBack(t *testing.T) {
 }
 
 // TestDeadlockVotesNo: a branch that the server has undone is not prepared, though its
-// user did not heed the error, and its session is good again.
+// user ignored the error, and its session is good again.
 func TestDeadlockVotesNo(t *testing.T) {
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	b.do(t, `insert into account values ('a', 1), ('b', 1)`)

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// request is one owner's Acquire, and what came of it until it is released. All
+// request is one owner's Acquire, and its outcome until it is released. All
 // of it is guarded by Driver.mu.
 type request struct {
 	driver.Request

@@ -62,7 +62,7 @@ func inTrouble(code string) bool {
 //
 // The server answers before its commit record is written or after. Before, it runs
 // deferred triggers and constraints, and whatever they raise undoes the transaction.
-// While it writes the record it listens to no signal, but heeds one that came
+// While it writes the record it listens to no signal, but obeys one that came
 // meanwhile before it has answered that it is done: where it logs how long the COMMIT
 // took, a cancelled query or an ended session is reported instead, after the commit.
 // A time-out works by such a signal; that of a lock can strike as the lock is granted.

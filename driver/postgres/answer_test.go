@@ -116,7 +116,7 @@ func TestCommitThatWaits(t *testing.T) {
 }
 
 // TestCommitDoneAndAnErrorTold signals a session while it writes its commit record.
-// The server heeds the signal when it logs how long that took: it has committed, and
+// The server obeys the signal when it logs how long that took: it has committed, and
 // tells an error.
 func TestCommitDoneAndAnErrorTold(t *testing.T) {
 	t.Parallel()

@@ -20,7 +20,7 @@ var listScript = newReader(listLua)
 const slotsAtOnce = 1024
 
 // names reads from the index which locks that begin with prefix are held or awaited:
-// up to a hundred that come behind after, in byte order. Some may have ended.
+// up to a hundred that come after, in byte order. Some may have ended.
 func (l layout) names(ctx context.Context, c *conn, prefix, after string) ([]string, error) {
 	low, high := "["+prefix, beyond(prefix)
 	if after != "" {

@@ -37,7 +37,7 @@ type holding struct {
 	released bool
 }
 
-// extender asks for more time for leases, and returns for each what came of it.
+// extender asks for more time for leases, and returns for each its outcome.
 type extender func(ctx context.Context, due []*holding) []extension
 
 // extension is what came of one renewal: an error if that is not known.

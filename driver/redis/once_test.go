@@ -66,7 +66,7 @@ func (o consumerOf) Forget(ctx context.Context, d driver.Delivery) error {
 
 func (b *onceBackend) Faults() drivertest.Faults { return b.Server }
 
-// TestOnceLayout: a message is one key, which goes by itself.
+// TestOnceLayout: a message is one key, which expires by itself.
 func TestOnceLayout(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())

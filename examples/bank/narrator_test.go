@@ -31,7 +31,7 @@ transactions, to be late on purpose:
 
 Programs use fence.Tx, which does this and more: it reads and writes in one
 transaction, lets PostgreSQL end that of a stopped holder, so that the next one
-gets on, and asks the claim again before it commits.
+continues, and asks the claim again before it commits.
 `
 
 var runs int // of TestStory in this process

@@ -73,7 +73,7 @@ func TestStory(t *testing.T) {
 
 // TestStoppedInsideTheTransaction stops the worker while it holds the row lock of
 // the guard's mark. Postgres ends its transaction with its lease, so that the
-// next one gets on.
+// next one continues.
 func TestStoppedInsideTheTransaction(t *testing.T) {
 	t.Parallel()
 	stories := []*story{{backend: "etcd", mode: "transaction"}, {backend: "redis", mode: "transaction"}}

@@ -94,7 +94,7 @@ func travel(ctx context.Context, s settings, season string, out io.Writer) error
 	return errors.Join(err, err2)
 }
 
-// tell books, waits until everybody can see what came of it, and says it.
+// tell books, waits until everybody can see its outcome, and says it.
 func (a *agency) tell(ctx context.Context, season, who string, out io.Writer) error {
 	outcome, err := a.book(ctx, "trip/"+season+"/"+who, "room/"+season, "seat/"+season)
 	if err == nil || errors.Is(err, tcc.ErrCancelled) {

@@ -127,7 +127,7 @@ def forget(db, before, excepted):
 
 
 def run_first(db, key, operation, body):
-    """Runs the business, and remembers what came of it, a refusal too."""
+    """Runs the business, and stores the outcome, also a refusal."""
     db.execute("savepoint business")
     try:
         output = json.dumps(business(db, operation, json.loads(body)))

@@ -136,7 +136,7 @@ func testAwayAtFirst(t *testing.T, db *databases.DB) {
 }
 
 // testEndsEntering: who has nothing under way ends at once, also if a former owner's
-// transaction is in its way.
+// transaction conflicts.
 func testEndsEntering(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	stop := serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))

@@ -93,7 +93,7 @@ func (t Table) Discard(ctx context.Context, db driver.SQL, ids []string, reason,
 
 // Bury makes a dead letter of a message that is not delivered yet, such as the one
 // that blocks its key, and records who did it and why; neither may be blank. What
-// comes behind it goes on. If a relay is about to deliver it, that may happen all the
+// comes after it goes on. If a relay is about to deliver it, that may happen all the
 // same. One that does not exist is a [*NotFoundError].
 func (t Table) Bury(ctx context.Context, db driver.SQL, id, reason, by string) error {
 	const op = "bury message"

@@ -52,7 +52,7 @@ func (b batch) empty() bool { return len(b.send)+len(b.park)+len(b.delays)+len(b
 func (b batch) underway() []row { return slices.Concat(b.send, b.park) }
 
 // plan decides about what was read. held are lanes that were found to wait after
-// that. What lies beyond maxBytes of payload stays for the next batch.
+// that. What is beyond maxBytes of payload stays for the next batch.
 //
 // Of a lane that is free everything is sent. Of one that waits nothing is, and what
 // was not parked is parked. Of one that is due the parked rows are sent; and then

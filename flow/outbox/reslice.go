@@ -129,7 +129,7 @@ func (m *mover) step(ctx context.Context, work func(context.Context, store) erro
 }
 
 // begin announces the change: relays wait from its commit on, and all that is added
-// after that goes by the new number.
+// after that uses the new number.
 func (m *mover) begin(ctx context.Context, s store) error {
 	if !s.Maria() {
 		if err := s.exec(ctx, `set local lock_timeout = `+strconv.FormatInt(max(1, m.lockWait().Milliseconds()), 10)); err != nil {

@@ -11,7 +11,7 @@ type machine struct {
 	loaded bool     // last and holes are what the store said
 	fresh  bool     // it said so after the present input came: nobody has moved the key since
 	last   Position // all up to here is delivered, or recorded as missing
-	holes  int64    // holes that are open: without any, what lies behind is a duplicate
+	holes  int64    // holes that are open: without any, what is behind is a duplicate
 	held   []held   // sorted, all after last once drained
 
 	phase    phase     // of the gap before held[0]
@@ -171,7 +171,7 @@ func (m *machine) drain(now time.Time) {
 
 // run is the events that follow each other, or after a failure only the first, then
 // two, then four: one that cannot be taken must not hold up those before it, and what
-// is too much for the time of one step must get on.
+// is too much for the time of one step must continue.
 func (m *machine) run() (events []Event) {
 	last := m.last
 	for _, h := range m.held {

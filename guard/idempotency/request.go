@@ -91,7 +91,7 @@ func (r *Request) turn(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// run carries r out and records what came of it.
+// run carries r out and records its outcome.
 func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response, kept bool, err error) {
 	inside, end := r.begin(ctx)
 	returned := false

@@ -219,7 +219,7 @@ func testLockTimeout(t *testing.T, n native) {
 	n.sum(t, 22)
 }
 
-// testSwallowed has a function that does not heed that it was a deadlock's victim.
+// testSwallowed has a function that ignores that it was a deadlock's victim.
 // Nothing of it may stay, and there must be an error.
 func testSwallowed(t *testing.T, n native) {
 	m := newMeeting(true)

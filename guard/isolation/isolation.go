@@ -36,7 +36,7 @@
 // # On MariaDB
 //
 // After a deadlock the server has undone the transaction, and whatever a function
-// that does not heed the error sends next would stand by itself. Transactions here
+// that ignores the error sends next would stand by itself. Transactions here
 // are marked, so that COMMIT notices and fails: with an error that is Uncertain if
 // the function used its own handle, and Definite if it used a driver.SQL.
 package isolation

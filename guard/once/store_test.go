@@ -152,7 +152,7 @@ func TestStoreHeld(t *testing.T) {
 				if !errors.Is(context.Cause(ctx), interlock.ErrExpired) {
 					t.Errorf("its context ended with %v", context.Cause(ctx))
 				}
-				time.Sleep(5 * time.Second) // and pays no heed
+				time.Sleep(5 * time.Second) // and ignores it
 				return c.add(ctx)
 			})
 		})

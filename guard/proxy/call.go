@@ -20,7 +20,7 @@ type Call struct {
 	ready   func() error
 	mu      sync.Mutex
 	granted bool // a caller got the permission to send it
-	over    bool // and what came of it: it must not be sent any more
+	over    bool // and its outcome: it must not be sent any more
 }
 
 // Ready refuses the call if it must not be sent any more: the claim has ended, or

@@ -120,7 +120,7 @@ func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation st
 // that is in doubt.
 func (t Calls) Clean(ctx context.Context, db driver.SQL, age time.Duration) error {
 	if age < 0 {
-		return failure.Bug("clean calls", "", "an age of %v lies ahead", age)
+		return failure.Bug("clean calls", "", "an age of %v is in the future", age)
 	}
 	return t.exec(ctx, db, "clean calls", `delete from {calls} where settled_at < {now} - {span}`, age.Microseconds())
 }

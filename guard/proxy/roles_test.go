@@ -31,7 +31,7 @@ const (
 	dies     = "dies"     // kills itself when the call was answered
 )
 
-// owner makes one call, and prints what came of it. Its arguments are the
+// owner makes one call, and prints its outcome. Its arguments are the
 // database's client, or "redis", and URL, the API's, a token, how long its claim
 // lasts, whether the claim is stubborn, and a place.
 func owner(ctx context.Context, _ *crash.Points, args []string) error {

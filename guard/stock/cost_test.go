@@ -28,7 +28,7 @@ func (c *counted) Query(ctx context.Context, query string, args []any, each func
 	return c.SQL.Query(ctx, query, args, each)
 }
 
-// TestStatements: what each call costs when nothing stands in its way. A seat is
+// TestStatements: what each call costs when nothing conflicts. A seat is
 // booked by one statement on PostgreSQL, and by one more on MariaDB, where the
 // statement that locks what all want is the last one.
 func TestStatements(t *testing.T) {

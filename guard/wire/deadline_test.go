@@ -40,6 +40,6 @@ func TestDeadlinesGoByTheClockThatSaysMore(t *testing.T) {
 		}
 	}
 	if (wire.Deadline{}).Remaining(now) > 0 {
-		t.Error("the zero value lies ahead")
+		t.Error("the zero value is in the future")
 	}
 }

@@ -73,6 +73,6 @@
 // signed one may lie [interlock.MaxAhead] ahead, and so may any token that reaches
 // a guard, by the clock of its store. One that lies less far ahead looks like an
 // honest one: a caller that sends it keeps everybody out whose token is lower, for
-// as long as it lies ahead, or until an operator rebases the mark, as package
+// as long as it is in the future, or until an operator rebases the mark, as package
 // guard/fence has it. Callers that must not be able to do that need signed tokens.
 package wire

@@ -74,7 +74,7 @@ func Example() {
 // no other, and for no longer than the claim.
 func ExampleSigner() {
 	ctx := context.Background()
-	key := ed25519.NewKeyFromSeed(make([]byte, 32)) // in truth from where secrets are kept
+	key := ed25519.NewKeyFromSeed(make([]byte, 32)) // in practice from where secrets are kept
 	signer, err := wire.NewSigner("2026-07", key, nil)
 	if err != nil {
 		log.Fatal(err)

@@ -161,7 +161,7 @@ func brief(s string, most int) string {
 	return s
 }
 
-// plausible refuses a token that lies beyond the clock by more than ahead.
+// plausible refuses a token that is beyond the clock by more than ahead.
 func plausible(p Pass, now time.Time, ahead time.Duration) error {
 	if p.Token.Counter() > interlock.CounterAt(now.Add(ahead)) {
 		return &Refusal{Reason: Implausible, Resource: p.Resource, Got: p.Token}

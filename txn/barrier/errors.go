@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	// ErrCancelled refuses a do, try or prepare that comes behind the undo of its
+	// ErrCancelled refuses a do, try or prepare that comes after the undo of its
 	// branch. Nothing was run. It is Definite, and a branch.Fail.
 	ErrCancelled = errors.New("the branch was undone before")
 	// ErrForgotten refuses a call whose transaction began before the mark of

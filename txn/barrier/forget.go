@@ -27,7 +27,7 @@ const removeBatch = 500
 //
 // All transactions that began before the mark must have ended, and nobody may ask for
 // their outcome: it is the coordinator that knows, by journal.Journal.LowWater, or
-// [ForgetExcept] for some that have not. A mark is never lowered. One that lies ahead of the database's clock is a Bug, and changes
+// [ForgetExcept] for some that have not. A mark is never lowered. One that is ahead of the database's clock is a Bug, and changes
 // nothing.
 //
 // Calls of one transaction may tell begins that differ: clocks do, and the tries of a TCC
@@ -117,7 +117,7 @@ func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark in
 		}
 		current, _, _, err := l.mark(ctx)
 		if err == nil && current < mark {
-			return failure.Bug(op, t.Name, "%s lies ahead of the database's clock", time.UnixMilli(mark).UTC().Format(time.RFC3339))
+			return failure.Bug(op, t.Name, "%s is ahead of the database's clock", time.UnixMilli(mark).UTC().Format(time.RFC3339))
 		}
 		return err
 	})

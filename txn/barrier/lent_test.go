@@ -15,7 +15,7 @@ import (
 )
 
 // testSpoiled: once a function has failed, or panicked, its row cannot be committed by
-// a caller who takes no heed.
+// a caller who ignores it.
 func testSpoiled(t *testing.T, w world) {
 	for _, panics := range []bool{false, true} {
 		tx := w.Begun(t, driver.SessionIsolation)

@@ -171,7 +171,7 @@ func testOngoing(t *testing.T, w world) {
 		}
 		<-inside.Done()
 		ok(t, until(t, func() error { return w.refund(undo, &told, nil) }))
-		return Hold{"h1"}, nil // it takes no heed
+		return Hold{"h1"}, nil // it ignores it
 	})
 	wantKind(t, err, interlock.Definite, branch.ClassFail, barrier.ErrCancelled)
 	if len(told) != 1 || told[0] != "unknown" {

@@ -80,7 +80,7 @@ func TestSequences(t *testing.T) {
 	}
 }
 
-// answer makes a call, and says in a word what came of it.
+// answer makes a call, and says in a word its outcome.
 func (f form) answer(t *testing.T, w world, name string, op branch.Operation, id string) string {
 	ctx := calling(t.Context(), name, op)
 	var h Hold

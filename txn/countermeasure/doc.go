@@ -36,7 +36,7 @@
 //     when the saga read it. Against lost updates and fuzzy reads.
 //   - [VersionFile]: the operations on a record, each once, and none that comes
 //     after its own cancellation.
-//   - [ByValue]: what is worth much goes by two-phase commit or TCC, the rest by saga.
+//   - [ByValue]: what is worth much uses two-phase commit or TCC, the rest by saga.
 //
 // docs/explanation/countermeasures.md has the lines of each, what they cost, and when not to take them.
 //

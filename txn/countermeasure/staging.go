@@ -19,7 +19,7 @@ import (
 //
 // It keeps no two sagas from staging the same row: who publishes last wins, so flag
 // the row with a [SemanticLock], or publish numbers as differences with a [Sum]. A
-// Stage that comes behind Publish or Drop stays in the staging table for nobody to
+// Stage that comes after Publish or Drop stays in the staging table for nobody to
 // see, which is the step's barrier to prevent, and [Staging.Leftover] to find. Unique
 // keys other than Key are looked at when rows are published, not before.
 type Staging struct {

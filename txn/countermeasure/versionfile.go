@@ -114,7 +114,7 @@ func (e *ReusedError) ErrorKind() interlock.ErrorKind { return interlock.Definit
 // Log logs an operation, and says whether to do it: Apply, Repeated, Cancelled or
 // Refused. If the transaction then cannot do it, roll back: nothing is logged, and the
 // operation may come again. If it refuses for good, which is branch.Fail, Refuse and
-// commit: a repeated call could find nothing in its way any more, and nobody undoes what
+// commit: a repeated call could find no conflict any more, and nobody undoes what
 // has failed. Other errors are a [ReusedError] and the database's, with their kind. It waits for transactions that have logged on the same record. It costs
 // one statement on PostgreSQL and two on MariaDB.
 func (v VersionFile) Log(ctx context.Context, db driver.SQL, o Operation) (Verdict, error) {

@@ -108,7 +108,7 @@ func TestAuditIsWhatIsWritten(t *testing.T) {
 	}
 }
 
-// forged shows one record otherwise than it was written.
+// forged shows one record differently than it was written.
 type forged struct {
 	driver.Journal
 	change func(*driver.Record)

@@ -137,7 +137,7 @@ func (d *doubt) ErrorKind() interlock.ErrorKind { return interlock.Uncertain }
 
 // try does what may be repeated until there is an outcome, or ctx ends. What ends the
 // tries says nothing of one before whose answer was lost, unless the store has shown
-// since that nothing came of it.
+// since that it had no effect.
 func (j *Journal) try(ctx context.Context, once func() error) error {
 	var lost error
 	for attempt := 1; ; attempt++ {

@@ -196,7 +196,7 @@ func (t losingTx) Commit(ctx context.Context) error {
 	return err
 }
 
-// drive brings a transaction to its end, from wherever it finds it: the role of the
+// drive completes a transaction, from wherever it finds it: the role of the
 // process that is killed.
 func drive(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])

@@ -39,7 +39,7 @@
 // durable, or before the next call or wait if it is a quarter of a second old then;
 // until it is, however long that call takes, a crash is repaired by calling the step
 // again, under the same key. So a saga of any number of steps costs
-// two appends to the journal, one more if a pivot comes behind other steps, one more
+// two appends to the journal, one more if a pivot comes after other steps, one more
 // if it is aborted, and two for each wait, beside what its targets write. The stages
 // of a function are not known before it asks for them: each is one append.
 //
@@ -56,7 +56,7 @@
 // After a crash that is so for all steps that were to come before the pivot, called
 // or not. The pivot is repeated until its outcome is known. A target must therefore
 // give every call of one key the first one's answer, answer an undo of what it never
-// heard of, and refuse a call that comes behind its undo; txn/barrier does that.
+// heard of, and refuse a call that comes after its undo; txn/barrier does that.
 //
 // What is unfinished never expires, and has a due time always. A dead letter counts
 // as unfinished. An [Operator] has its undos tried again, skips them, or closes it, and

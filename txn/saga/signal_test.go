@@ -34,11 +34,11 @@ func TestSignal(t *testing.T) {
 		after  time.Duration
 		effect string
 	}{
-		"comes":                  {end: Succeeded, by: "ann", after: 72 * time.Minute, effect: "1/a/do 1/b/do"},
-		"has come before":        {early: true, end: Succeeded, by: "ann", effect: "1/a/do 1/b/do"},
-		"comes behind the pivot": {pivot: true, end: Succeeded, by: "ann", after: 72 * time.Minute, effect: "1/a/do 1/b/do"},
-		"comes in time":          {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(96 * time.Minute) }, end: Succeeded, by: "ann", after: 72 * time.Minute, effect: "1/a/do 1/b/do"},
-		"never comes":            {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(48 * time.Minute) }, never: true, end: Compensated, after: 48 * time.Minute, effect: "1/a/do 1/a/undo"},
+		"comes":                 {end: Succeeded, by: "ann", after: 72 * time.Minute, effect: "1/a/do 1/b/do"},
+		"has come before":       {early: true, end: Succeeded, by: "ann", effect: "1/a/do 1/b/do"},
+		"comes after the pivot": {pivot: true, end: Succeeded, by: "ann", after: 72 * time.Minute, effect: "1/a/do 1/b/do"},
+		"comes in time":         {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(96 * time.Minute) }, end: Succeeded, by: "ann", after: 72 * time.Minute, effect: "1/a/do 1/b/do"},
+		"never comes":           {wait: func(a Action[string, approval]) Action[string, approval] { return a.Within(48 * time.Minute) }, never: true, end: Compensated, after: 48 * time.Minute, effect: "1/a/do 1/a/undo"},
 		"never, and is not asked": {wait: func(a Action[string, approval]) Action[string, approval] {
 			return a.Within(time.Hour).Else(approval{"nobody"})
 		}, never: true, end: Succeeded, by: "nobody", after: time.Hour, effect: "1/a/do 1/b/do"},

@@ -67,7 +67,7 @@ const (
 	aged      = "aged"      // the same, and the others find it past its time at once
 )
 
-// engineRole is a process that runs the transfer and brings it to its end, as the mode
+// engineRole is a process that runs the transfer and completes it, as the mode
 // says.
 func engineRole(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])

@@ -193,7 +193,7 @@ func (d *drive) became(b member, err error) []journal.Entry {
 	return d.failing(b, err)
 }
 
-// append makes records durable, and only then goes by them.
+// append makes records durable, and only then acts on them.
 func (d *drive) append(entries []journal.Entry) error {
 	m, err := d.m.with(entries...)
 	switch {

@@ -187,7 +187,7 @@ func (is row) answer(c branch.Call, as way, w Want) error {
 }
 
 func cancelled(c branch.Call) error {
-	return &CancelledError{ID: c.Transaction, Reason: fmt.Sprintf("branch %q came behind its cancellation", c.Branch)}
+	return &CancelledError{ID: c.Transaction, Reason: fmt.Sprintf("branch %q came after its cancellation", c.Branch)}
 }
 
 var errGone = errors.New("the item of the hold is gone: its row was deleted")

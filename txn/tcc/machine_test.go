@@ -87,7 +87,7 @@ func breaks(history []string, state State) string {
 		case (verb == "remind" || verb == "resolved") && !waits(is):
 			return "no dead letter"
 		case verb == "done" && (decision != "confirm" || is[step] != "pending"), verb == "undone" && (decision != "cancel" || is[step] != "pending"):
-			return "settled otherwise than decided, or twice"
+			return "settled against the decision, or twice"
 		case verb == "done" || verb == "undone":
 			is[step] = "settled"
 		case verb == "dead":

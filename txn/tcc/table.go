@@ -17,7 +17,7 @@ import (
 //
 // Its methods work in a transaction of the user's, and take effect when that commits.
 // A row for each hold is its barrier: repeated calls change nothing and give the first
-// one's answer, and a try that comes behind its cancellation is refused. What is held
+// one's answer, and a try that comes after its cancellation is refused. What is held
 // and sold never exceeds the capacity: the statement that holds compares it, and a
 // CHECK stands behind it. After a Retryable or Uncertain error the transaction must be
 // rolled back. [Holds] makes a [Resource] of it.

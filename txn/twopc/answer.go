@@ -29,7 +29,7 @@ func answers(names []string, errs []error) answered {
 	return a
 }
 
-// heuristic is the record of a branch that was finished otherwise than decided.
+// heuristic is the record of a branch that was finished against the decision.
 func heuristic(name string, err error) journal.Entry {
 	return record(recordHeuristic, name, why{Text: said(err.Error())})
 }

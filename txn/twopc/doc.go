@@ -53,7 +53,7 @@
 // the journal cannot be asked the branches are blocked, and reported as such: no timeout
 // makes a participant decide for itself.
 //
-// A branch that a person, or a system, has finished otherwise than decided makes the
+// A branch that a person, or a system, has finished against the decision makes the
 // transaction HEURISTIC: it stays in the journal, unfinished, and is reported until
 // a person acknowledges it ([Operator.Resolve]).
 //

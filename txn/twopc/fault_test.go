@@ -262,7 +262,7 @@ func TestJournalAskedOnce(t *testing.T) {
 }
 
 // TestSecondDecision: who puts an abort behind a commit, which was not there when he
-// looked, goes by that.
+// looked, follows that.
 func TestSecondDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()

@@ -12,7 +12,7 @@ const (
 	leave    verdict = "leave" // somebody may be at work on it
 	commit   verdict = "commit"
 	rollBack verdict = "roll back"
-	presume  verdict = "decide to abort" // and go by what then stands in the journal
+	presume  verdict = "decide to abort" // and follow the journal
 	blocked  verdict = "blocked"         // the journal does not answer
 	tooOld   verdict = "too old"         // its decision may have been forgotten: for a person
 	foreign  verdict = "foreign"         // not to be touched: for a person

@@ -33,7 +33,7 @@ type fate int
 const (
 	open fate = iota
 	done
-	otherwise // finished otherwise than decided
+	otherwise // finished against the decision
 )
 
 // progress is a branch that is to be committed.

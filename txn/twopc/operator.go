@@ -44,7 +44,7 @@ func (o *Operator) Retry(ctx context.Context, id string, by By) error {
 }
 
 // Resolve ends a HEURISTIC transaction: a person has put right what the participants did
-// otherwise than decided, or lives with it. Branches that are still to be committed have to
+// against the decision, or lives with it. Branches that are still to be committed have to
 // be committed first.
 func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "resolve", id, by, func(m *machine) error {

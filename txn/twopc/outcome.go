@@ -28,8 +28,8 @@ type Branch struct {
 	// Done says that it is known in the journal to be committed. Which ones are is
 	// written when all are, or when one is heuristic.
 	Done bool
-	// Heuristic is what the participant said, if it was finished otherwise than
-	// decided.
+	// Heuristic is what the participant said, if it was finished against the
+	// decision.
 	Heuristic string
 	// Failing is the last error of a participant that cannot commit, and Attempts how often
 	// it could not, as far as the journal has them.

@@ -9,7 +9,7 @@ import (
 const (
 	recordDecide    = "decide"    // Step is commit or abort; the first record, and the only one of its kind
 	recordDone      = "done"      // a branch was committed; written only where another one is heuristic
-	recordHeuristic = "heuristic" // a branch was finished otherwise than decided
+	recordHeuristic = "heuristic" // a branch was finished against the decision
 	recordFailing   = "failing"   // a branch could not be committed so often, and is called again
 	recordTaken     = "taken"     // it was taken over while branches were called
 	recordHalted    = "halted"    // it was taken over so often that a person has to look

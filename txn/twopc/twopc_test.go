@@ -152,7 +152,7 @@ func TestAnyProcessFinishes(t *testing.T) {
 }
 
 // TestSlowCommitter: a process that is stopped between the votes and the decision
-// finds what a scanner has decided meanwhile, and goes by it.
+// finds what a scanner has decided meanwhile, and follows it.
 func TestSlowCommitter(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
 		w := p.world

@@ -64,7 +64,7 @@ func (p plot) haunt(t *testing.T, message, at string) (labels []string) {
 }
 
 // TestPausedProcess: a process that is stopped at any point, for as long as another
-// one takes to finish what it left, goes by what it then finds.
+// one takes to finish what it left, follows what it then finds.
 func TestPausedProcess(t *testing.T) {
 	for name, p := range plots {
 		if p.again {

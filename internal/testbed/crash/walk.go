@@ -88,7 +88,7 @@ func (w *Walk) answer(line string) {
 	}
 }
 
-// led is what a process that is walked goes by.
+// led is what a process that is walked follows.
 type led struct {
 	mu     sync.Mutex
 	orders *bufio.Reader

@@ -28,7 +28,7 @@ func (a *app) tell(o *httpapi.Options, calls bool) {
 	}}
 	commits := &observe.TwoPC{
 		Heuristic: func(e observe.TwoPCHeuristic) {
-			a.say("transaction %s waits for you: it was finished otherwise than decided by %s: %v; see %s",
+			a.say("transaction %s waits for you: it was finished against the decision by %s: %v; see %s",
 				e.Transaction, strings.Join(e.Participants, ", "), e.Err, command("interlock", "xa", "show", e.Transaction))
 		},
 		Orphan: func(e observe.TwoPCOrphan) {

@@ -25,7 +25,7 @@ type xaBranchView struct {
 func (b xaBranchView) state() string {
 	switch {
 	case b.Heuristic != "":
-		return "otherwise than decided: " + b.Heuristic
+		return "against the decision: " + b.Heuristic
 	case b.Done:
 		return "committed"
 	case b.Error != "":

@@ -175,7 +175,7 @@ func move(ctx context.Context, t *twopc.T, at [2]twopc.Resource[pgx.Tx]) error {
 }
 
 // TestAsleep stops a process at points of a transaction for as long as it takes another
-// one to get its lock, and to bring the transaction to its end: when it wakes up it
+// one to get its lock, and to complete the transaction: when it wakes up it
 // appends nothing, and moves nothing.
 func TestAsleep(t *testing.T) {
 	t.Parallel()

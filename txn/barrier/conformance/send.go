@@ -168,7 +168,7 @@ func (s *stage) exchange(request *http.Request) (status int, body []byte, err er
 		defer response.Body.Close()
 		status = response.StatusCode
 	}
-	if err == nil && status != http.StatusSwitchingProtocols { // whose body is the connection, and heeds no deadline
+	if err == nil && status != http.StatusSwitchingProtocols { // whose body is the connection, and ignores deadlines
 		body, err = io.ReadAll(io.LimitReader(response.Body, branchhttp.MaxBody))
 	}
 	if err != nil {

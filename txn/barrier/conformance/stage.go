@@ -62,7 +62,7 @@ func (s *stage) times() int {
 	return 1
 }
 
-// one sends a message and judges what came of it.
+// one sends a message and judges its outcome.
 func (s *stage) one(ctx context.Context, position int, m message) error {
 	got, err := s.send(ctx, m, false)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *stage) compare(position int, m message, got reply) {
 	s.results[m.to] = got.result
 }
 
-// atOnce sends the pair, and judges what came of it.
+// atOnce sends the pair, and judges its outcome.
 func (s *stage) atOnce(ctx context.Context) error {
 	var got [2]reply
 	var errs [2]error

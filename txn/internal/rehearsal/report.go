@@ -3,7 +3,7 @@ package rehearsal
 import "strings"
 
 // Report tells a finding on several lines: what is wrong, with what (empty if that is not
-// known), in which run, what came of it, and how snapshots differ.
+// known), in which run, its outcome, and how snapshots differ.
 func Report(kind, with, scenario, problem, diff string) string {
 	var b strings.Builder
 	b.WriteString(kind)

@@ -223,7 +223,7 @@ var unsound = map[string]struct {
 	}, []string{"missing undo:a", "missing undo:c"}, `"a": 10`},
 	"mistake in the last group": {func(w *World, s *shop) saga.Definition[int] {
 		return saga.Define("order", saga.Parallel(good(w, "a"), taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil })))
-	}, []string{"missing undo:b"}, "b was done, what comes behind or beside it was refused, and it was undone"},
+	}, []string{"missing undo:b"}, "b was done, what comes after or beside it was refused, and it was undone"},
 	"mistake of an index": {func(w *World, s *shop) saga.Definition[int] {
 		b := taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil })
 		return saga.DefineFunc("order", func(run *saga.S, n int) error {

@@ -18,7 +18,7 @@
 // same both times. That is what a saga that succeeds has to lead to, whatever goes
 // wrong; one that is undone has to leave the world as it was. Then, for each step: its
 // answer is lost and it is called again; it is delivered twice. For each step with an
-// undo: what comes behind it is refused, and it is undone; its answer is lost for good,
+// undo: what comes after it is refused, and it is undone; its answer is lost for good,
 // or it never arrived, and its undo is called without its output; the undo does not
 // arrive, its answer is lost, it is delivered twice; the action arrives once more, or
 // for the first time, behind its undo. At last, if nothing was found until then, each

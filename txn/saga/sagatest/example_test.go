@@ -94,7 +94,7 @@ func ExampleEffect() {
 	call.Transaction, call.Operation = "booking/2", branch.Undo
 	_ = w.Undo(branch.With(context.Background(), call), func(v sagatest.Values) error { v.Add("held", -1); return nil })
 	call.Operation = branch.Do
-	hold() // comes behind its undo
+	hold() // comes after its undo
 	fmt.Print(w.Snapshot())
 	// Output:
 	// 1 <nil>

@@ -30,7 +30,7 @@ var failing = map[string]struct {
 		return Scene[int]{Saga: d, Input: 3, Snapshot: s.snapshot}
 	}, []string{
 		"missing undo: step a", "missing undo: step b",
-		"when: a was done, what comes behind or beside it was refused, and it was undone",
+		"when: a was done, what comes after or beside it was refused, and it was undone",
 		"then: the saga was undone, and the step has left the world changed",
 		"- \"a\": 10, + \"a\": 7,",
 	}},

@@ -36,7 +36,7 @@ type Finding struct {
 	Kind     Kind
 	Step     string // its key; empty if it is not known which
 	Scenario string // what went wrong in that run
-	Problem  string // what came of it
+	Problem  string // its outcome
 	Diff     string // of the snapshots, as it should be (-) and as it is (+), a line each; may be empty
 }
 

@@ -32,7 +32,7 @@ type retreat struct {
 }
 
 var (
-	fromBehind = retreat{"%s was done, what comes behind or beside it was refused", func(int) mishap { return mishap{} }}
+	fromBehind = retreat{"%s was done, what comes after or beside it was refused", func(int) mishap { return mishap{} }}
 	fromDoubt  = retreat{"%s was done and its answer lost for good", uncertain(rehearsal.Lost)}
 	fromAfar   = retreat{"%s did not arrive, and its outcome was not known", uncertain(rehearsal.Gone)}
 )

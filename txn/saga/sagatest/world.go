@@ -59,7 +59,7 @@ func (w *World) Snapshot() any {
 	return rehearsal.Values(w.values).Text()
 }
 
-// errBehind is the refusal of a call that comes behind its undo.
+// errBehind is the refusal of a call that comes after its undo.
 var errBehind = errors.New("it was undone before")
 
 // Effect runs do once for the key of the call that ctx was made for, in an action of a

@@ -102,7 +102,7 @@ func ExampleHold() {
 	call.Transaction, call.Operation = "trip/2", branch.Cancel
 	_ = w.Cancel(branch.With(context.Background(), call), func(v tcctest.Values) error { v.Add("held", -1); return nil })
 	call.Operation = branch.Try
-	hold() // comes behind its cancellation
+	hold() // comes after its cancellation
 	fmt.Print(w.Snapshot())
 	// Output:
 	// 1 <nil>

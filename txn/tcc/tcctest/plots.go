@@ -31,7 +31,7 @@ func (e *explorer) forward(b string) [][]plot {
 	}}
 }
 
-// A retreat is how a branch comes to be cancelled.
+// A retreat is how a branch is cancelled.
 type retreat struct {
 	words string
 	try   mishap // what goes wrong with its first try
