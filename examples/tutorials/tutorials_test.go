@@ -24,12 +24,13 @@ const patience = 30 * time.Second
 
 var program = regexp.MustCompile("(?s)<!-- program: (\\w+) -->\n```go\n.*?```\n")
 
-// TestPages: the programs that pages show are those of this directory.
+// TestPages: the programs that pages show are those of this directory, and each is shown.
 func TestPages(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/tutorials/*.md")
 	if err != nil || len(pages) < 6 {
 		t.Fatalf("%d pages, %v", len(pages), err)
 	}
+	shown := map[string]bool{}
 	for _, page := range pages {
 		text, err := os.ReadFile(page)
 		if err != nil {
@@ -37,6 +38,7 @@ func TestPages(t *testing.T) {
 		}
 		want := program.ReplaceAllFunc(text, func(block []byte) []byte {
 			name := string(program.FindSubmatch(block)[1])
+			shown[name] = true
 			source, err := os.ReadFile(filepath.Join(name, "main.go"))
 			if err != nil {
 				t.Fatal(err)
@@ -51,6 +53,9 @@ func TestPages(t *testing.T) {
 		if err != nil || !*update && !bytes.Equal(text, want) {
 			t.Errorf("%s differs from the programs (%v): go test ./examples/tutorials -update", page, err)
 		}
+	}
+	if programs, err := filepath.Glob("*/main.go"); err != nil || len(programs) != len(shown) {
+		t.Errorf("pages show %v, and the programs are %v, %v", shown, programs, err)
 	}
 }
 

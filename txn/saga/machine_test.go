@@ -65,8 +65,8 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 		says   string
 	}{
 		"nothing before it":             {nil, letters["sent a"], order},
-		"of a newer version":            {b, journal.Entry{Kind: "newer"}, "written by a newer version"},
-		"the pivot over another":        {b[:2], letters["sent p"], "all before a pivot are done"},
+		"of a newer version":            {b, journal.Entry{Kind: "newer"}, "a newer version wrote it"},
+		"the pivot over another":        {b[:2], letters["sent p"], "all steps before a pivot"},
 		"a failure is not decided on":   {append(b[:2:2], letters["refused a"]), letters["sent z"], "the decision must come first"},
 		"sent too late":                 {append(b[:2:2], letters["done a"]), record(recordSent, "x", sending{Stage: 0, Undo: "unx"}), "a later step was answered"},
 		"answered too early":            {b, journal.Entry{Kind: recordDone, Step: "b"}, order},
@@ -81,8 +81,8 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 		"tried before its turn":         {undoing, record(recordTried, "a", why{}), order},
 		"no attempts":                   {b, broken(recordTried, "a"), "unexpected end of JSON"},
 		"no reason for a dead undo":     {undoing, broken(recordDead, "b"), "unexpected end of JSON"},
-		"no actor":                      {b, record(recordRetry, "a", note{By: By{Actor: "", Reason: "why"}}), "who did it, and why"},
-		"no reason":                     {undoing, record(recordSkip, "b", note{By: By{Actor: "ann"}}), "who did it, and why"},
+		"no actor":                      {b, record(recordRetry, "a", note{By: By{Actor: "", Reason: "why"}}), "the actor and the reason"},
+		"no reason":                     {undoing, record(recordSkip, "b", note{By: By{Actor: "ann"}}), "the actor and the reason"},
 		"hurried by nobody":             {[]journal.Entry{b[0], wait}, broken(recordNow, "w"), "unexpected end of JSON"},
 		"hurried, and no wait":          {b, record(recordNow, "a", somebody), order},
 		"hurried twice, and over":       {[]journal.Entry{b[0], wait, {Kind: recordDone, Step: "w"}}, record(recordNow, "w", somebody), order},
@@ -90,13 +90,13 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 		"sent twice":                    {b, b[1], order},
 		"sent while undoing":            {undoing, letters["sent z"], order},
 		"undoable behind the decision":  {[]journal.Entry{b[0], letters["commit"]}, b[1], "after the decision to commit nothing is undone"},
-		"a pivot nobody knows of":       {[]journal.Entry{b[0], letters["sent p"]}, letters["unknown p"], "never given up while it may have been done"},
-		"given up behind the decision":  {[]journal.Entry{b[0], letters["commit"], letters["sent z"]}, letters["refused z"], "behind the decision to commit is never given up"},
+		"a pivot nobody knows of":       {[]journal.Entry{b[0], letters["sent p"]}, letters["unknown p"], "may have been done is never given up"},
+		"given up behind the decision":  {[]journal.Entry{b[0], letters["commit"], letters["sent z"]}, letters["refused z"], "after the decision to commit no step"},
 		"decided twice":                 {undoing, letters["abort"], order},
 		"reminded of nothing":           {undoing, letters["remind"], order},
 		"ended too early":               {undoing, letters["end"], order},
 		"another input of what may be undone": {b, record(recordRetry, "a", note{By: By{Actor: "ann", Reason: "why"}, Input: []byte("1")}),
-			"only behind the pivot, or to undo it"},
+			"only after the pivot, or to undo it"},
 	} {
 		m, err := machine{}.with(c.before...)
 		ok(t, err)
