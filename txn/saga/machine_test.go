@@ -96,7 +96,7 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 		"reminded of nothing":           {undoing, letters["remind"], order},
 		"ended too early":               {undoing, letters["end"], order},
 		"another input of what may be undone": {b, record(recordRetry, "a", note{By: By{Actor: "ann", Reason: "why"}, Input: []byte("1")}),
-			"only after the pivot, or to undo it"},
+			"only after the pivot, or for its undo"},
 	} {
 		m, err := machine{}.with(c.before...)
 		ok(t, err)
