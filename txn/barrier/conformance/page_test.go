@@ -120,10 +120,10 @@ const preface = `# What a participant answers
 
 <!-- Made from txn/barrier/conformance: go test ./txn/barrier/conformance -run TestPage -update -->
 
-A coordinator delivers each message at least once, and perhaps late: behind a later one, or after its sender has
-died. A participant that acts on what it hears will sooner or later do a thing twice, or after it was undone. This page is
-what it has to do instead, for participants in any language; package ` + "`txn/barrier/conformance`" + ` plays all of it over HTTP and
-judges both answers and effects. [ADR 30](../adr/030-http-branches.md) says why it is so.
+A coordinator delivers each message at least once, and perhaps late: after a later one, or after its sender has
+crashed. This page states what a participant in any language must answer, so that no effect happens twice or after its undo.
+` + "`interlock conformance URL`" + ` plays all of it and checks answers and effects.
+[ADR 30](../adr/030-http-branches.md) has the reasons.
 
 ## The wire
 
@@ -136,11 +136,11 @@ milliseconds since 1970.
 | ` + "`" + branchhttp.HeaderBranch + "`" + ` | its branch, 1 to 255 bytes |
 | ` + "`" + branchhttp.HeaderStep + "`" + ` | of the branch, at most 255 bytes; only if there is one |
 | ` + "`" + branchhttp.HeaderOperation + "`" + ` | do, undo; try, confirm, cancel; prepare, commit, rollback |
-| ` + "`" + branchhttp.HeaderAttempt + "`" + ` | from 1; what is sent again has the next number, and is the same message |
-| ` + "`" + branchhttp.HeaderEpoch + "`" + ` | the coordinator's fencing token, for resources that know one; only if there is one |
+| ` + "`" + branchhttp.HeaderAttempt + "`" + ` | from 1; a repeated message has the next number |
+| ` + "`" + branchhttp.HeaderEpoch + "`" + ` | the coordinator's fencing token, for resources with a guard; only if there is one |
 | ` + "`" + branchhttp.HeaderBegun + "`" + ` | when the transaction began |
-| ` + "`" + branchhttp.HeaderDeadline + "`" + ` | after that nobody waits for the answer; only if there is one |
-| ` + "`" + branchhttp.HeaderUntil + "`" + ` | how long a try has to hold what it holds; only with a try |
+| ` + "`" + branchhttp.HeaderDeadline + "`" + ` | after that the coordinator does not wait for the answer; only if there is one |
+| ` + "`" + branchhttp.HeaderUntil + "`" + ` | how long a try has to hold; only with a try |
 
 Transaction, branch and step name the row that the participant keeps, written in the same local transaction as its business.
 The body is the input, at most 1 MiB.
@@ -148,24 +148,23 @@ The body is the input, at most 1 MiB.
 | answer | means |
 |---|---|
 | 2xx | done, now or before. The body is the output, JSON or empty, at most 1 MiB |
-| 409 | refused: it has not happened, and never will. The body says why |
-| 425 | at work on it; ask again after ` + "`Retry-After`" + ` seconds |
-| anything else | nobody knows. The message comes again |
+| 409 | refused: it did not happen, and never will. The body is the reason |
+| 425 | in progress; repeat after ` + "`Retry-After`" + ` seconds |
+| anything else | outcome unknown: the message is repeated |
 
-So 409 is a promise, and no other answer is. 400 is for a message that cannot be read, and 408 for one that comes after its
-deadline, which is not worked on.
+Only 409 is a promise. Answer 400 to a message that cannot be parsed, and 408 to one that arrives after its deadline.
 `
 
 const afterTable = `
-*done* is 2xx, *refused* 409, *not done* anything but 2xx: two have decided differently, and people have to look; 409 is
-the best answer, because no repetition will change it. What follows the arrow is what the branch is then. Beside the table:
+*done* is 2xx, *refused* 409, *not done* anything but 2xx, best 409: there are two different decisions, and an operator has to
+act. The new state of the branch follows the arrow. In addition:
 
-- A first message (do, try, prepare) that the business refuses is answered 409, and the branch is *refused*, for ever, also
-  if the business would agree by now.
-- A repeated first message has the output of the first time. With another input it is a mistake, and not done:
-  best answered 422 with the header ` + "`Interlock-Input: other`" + `, which tells the coordinator that an operator's edit came too late.
-- Only a message that changes what the branch is runs any business.
-- The barrier is asked before the business: an account that is full because of this very branch is no reason to refuse.
+- If the business refuses a first message (do, try, prepare), the answer is 409 and the branch is *refused* permanently, even if
+  the business would accept it later.
+- A repeated first message gets the first output. With another input it is not done: best answered 422 with the header
+  ` + "`Interlock-Input: other`" + `, which tells the coordinator that an operator's edit came too late.
+- Only a message that changes the state of the branch runs business code.
+- Check the barrier before the business: an account that is full because of this branch is no reason to refuse.
 `
 
 const business = `
