@@ -61,7 +61,7 @@ func (b *SharedBell) Ring(names ...string) {
 	if len(names) == 0 {
 		names = []string{""}
 	}
-	b.peal(names)
+	b.notify(names)
 	b.start(&b.sending, b.send)
 	b.mu.Lock()
 	for _, name := range names {
@@ -119,14 +119,14 @@ func (b *SharedBell) heard(text string) {
 	_ = json.Unmarshal([]byte(text), &names)
 	switch {
 	case len(names) == 0:
-		b.peal([]string{""})
+		b.notify([]string{""})
 	case names[0] != b.self:
-		b.peal(names[1:])
+		b.notify(names[1:])
 	}
 }
 
-// peal calls all who listen.
-func (b *SharedBell) peal(names []string) {
+// notify calls all listeners.
+func (b *SharedBell) notify(names []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for e := range b.ears {

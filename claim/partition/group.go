@@ -274,13 +274,13 @@ func (g *Group) enter(key string, epoch interlock.Token) *partition {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := g.partitions[at.Partition]
-	if p == nil || !p.let() {
+	if p == nil || !p.enter() {
 		return nil
 	}
 	stale := epoch != 0 && epoch != p.claim.Token()
 	unseen := p.layout.Of(key) != p.index // it is owned by a layout that we have yet to see
 	if stale || unseen {
-		p.out()
+		p.exit()
 		return nil
 	}
 	return p

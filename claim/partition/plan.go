@@ -33,7 +33,7 @@ func assign(n int, members []string, kept map[string][]int, room map[string]int,
 	}
 	for p := range n {
 		if assigned[p] == "" {
-			m := favourite(p, members, room)
+			m := preferredMember(p, members, room)
 			assigned[p] = m
 			room[m]--
 		}
@@ -107,8 +107,8 @@ func quotas(n int, members []string, kept map[string][]int) map[string]int {
 	return room
 }
 
-// favourite returns the member with room that has the highest score for p.
-func favourite(p int, members []string, room map[string]int) string {
+// preferredMember returns the member with room that has the highest score for p.
+func preferredMember(p int, members []string, room map[string]int) string {
 	best, top := "", uint64(0)
 	for _, m := range members {
 		if room[m] == 0 {

@@ -199,8 +199,8 @@ func (p *partition) isOpen() bool {
 	return p.claim != nil && !p.closed && p.wanted.Err() == nil && p.claim.Valid()
 }
 
-// let counts a caller in if it is open. The caller holds group.mu.
-func (p *partition) let() bool {
+// enter counts a caller in if the partition is open. The caller holds group.mu.
+func (p *partition) enter() bool {
 	if !p.isOpen() {
 		return false
 	}
@@ -208,8 +208,8 @@ func (p *partition) let() bool {
 	return true
 }
 
-// out counts a caller out. The caller holds group.mu.
-func (p *partition) out() {
+// exit counts a caller out. The caller holds group.mu.
+func (p *partition) exit() {
 	p.inside--
 	if p.closed && p.inside == 0 {
 		close(p.drained)
@@ -219,7 +219,7 @@ func (p *partition) out() {
 func (p *partition) leave() {
 	p.group.mu.Lock()
 	defer p.group.mu.Unlock()
-	p.out()
+	p.exit()
 }
 
 // orLost adds to err, the result of the work, that the claim ended early.

@@ -49,7 +49,7 @@ func (q *queue) look(ctx context.Context, changed []string) (done bool, expires 
 	}
 	slots := q.s.anyOrder(q.size)
 	if changed != nil {
-		slots = q.ofUs(changed)
+		slots = q.ownSlots(changed)
 	}
 	if changed != nil || !q.looked {
 		done, err = q.try(ctx, slots)
@@ -69,8 +69,8 @@ func (q *queue) try(ctx context.Context, slots []int) (done bool, err error) {
 	return len(q.permits) >= q.wanted, err
 }
 
-// ofUs returns the slots among locks that this semaphore uses.
-func (q *queue) ofUs(locks []string) (slots []int) {
+// ownSlots returns the slots among locks that this semaphore uses.
+func (q *queue) ownSlots(locks []string) (slots []int) {
 	for _, lock := range locks {
 		if i, ok := q.n.index(lock); ok && i < q.size {
 			slots = append(slots, i)

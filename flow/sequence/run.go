@@ -171,10 +171,10 @@ func (s *Sequencer[T]) tick(k *entry) {
 	select {
 	case k.lock <- struct{}{}:
 		defer s.leave(k) // schedules it
-		s.untend(k)
+		s.release(k)
 		s.step(ctx, k, input{kind: tick})
 	case <-ctx.Done(): // somebody works on it all the time
-		s.untend(k)
+		s.release(k)
 		s.mu.Lock()
 		if k.at < 0 {
 			s.schedule(k, k.due)
@@ -184,8 +184,8 @@ func (s *Sequencer[T]) tick(k *entry) {
 	}
 }
 
-// untend lets the key be scheduled again.
-func (s *Sequencer[T]) untend(k *entry) {
+// release lets the key be scheduled again.
+func (s *Sequencer[T]) release(k *entry) {
 	s.mu.Lock()
 	k.tended = false
 	s.mu.Unlock()

@@ -121,7 +121,7 @@ func (s *BestEffort) admit(m Message, effect bool) (driver.Delivery, error) {
 // claim returns Done if the effect may run, until a time.
 func (s *BestEffort) claim(ctx context.Context, d driver.Delivery) (outcome Outcome, until time.Time, err error) {
 	var found driver.Claimed
-	err = s.insist(ctx, func() (err error) {
+	err = s.retry(ctx, func() (err error) {
 		until = s.now().Add(s.options.Lease)
 		found, err = s.once.Claim(ctx, d, s.options.Lease)
 		return err
@@ -156,7 +156,7 @@ func (s *BestEffort) run(ctx context.Context, d driver.Delivery, until time.Time
 	made = true
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	err := s.insist(after, func() error { return s.once.Done(after, d, s.options.Retention) })
+	err := s.retry(after, func() error { return s.once.Done(after, d, s.options.Retention) })
 	if err != nil {
 		return Undone, &interlock.Error{Op: "receive", Name: d.ID, Kind: interlock.Uncertain,
 			Err: fmt.Errorf("its effect took place but was not recorded, so it may be repeated: %w", err)}
@@ -179,9 +179,9 @@ const attempts = 4
 
 var retries = backoff.Policy{First: 50 * time.Millisecond, Max: 500 * time.Millisecond}
 
-// insist repeats what may be repeated. It does not repeat if another delivery has claimed the
+// retry repeats what may be repeated. It does not repeat if another delivery has claimed the
 // message.
-func (s *BestEffort) insist(ctx context.Context, do func() error) error {
+func (s *BestEffort) retry(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
 		kind := interlock.Kind(err)
