@@ -233,7 +233,7 @@ func TestARecordOfSomebodyElseIsNotOverwritten(t *testing.T) {
 		}
 		e, _ := b.candidate("a")
 		err := e.Run(b.Context(), name, func(context.Context, *elect.Term) error { return nil })
-		if interlock.Kind(err) != interlock.Definite || !strings.Contains(fmt.Sprint(err), "not the record of an election") {
+		if interlock.Kind(err) != interlock.Definite || !strings.Contains(fmt.Sprint(err), "not that of an election") {
 			t.Errorf("Run returned %v", err)
 		}
 		if v, _ := b.space.Values().Get(b.Context(), "term/"+name); string(v.Data) != "not ours" {

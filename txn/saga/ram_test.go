@@ -199,7 +199,7 @@ func TestStepInTransactionBadData(t *testing.T) {
 			calls int
 		}{
 			"typed": {json.RawMessage(`1`), `typed: read the input of step "typed": json: `, 0},
-			"large": {json.RawMessage(`""`), `large: keep the output of step "large": it has `, 2},
+			"large": {json.RawMessage(`""`), `large: store the output of step "large": it has `, 2},
 		} {
 			calls = 0
 			ok(t, r.engine.Start(t.Context(), name, name, c.input))

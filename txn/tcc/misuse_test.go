@@ -80,7 +80,7 @@ func TestBadInput(t *testing.T) {
 			if wantKind(t, err, interlock.Bug, nil); t.Failed() {
 				t.Fatal(name)
 			}
-			if why := map[string]string{"no JSON": "json: unsupported value", "large": "bytes, and may have"}[name]; !strings.Contains(err.Error(), why) {
+			if why := map[string]string{"no JSON": "json: unsupported value", "large": "bytes, at most"}[name]; !strings.Contains(err.Error(), why) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

@@ -355,7 +355,7 @@ func TestForgottenAtOnce(t *testing.T) {
 		name := begin("1", time.Now(), 1).String()
 		ok(t, p.coordinator.Begin(t.Context(), "1", "2pc:x", letters['C']))
 		_, err := p.Decide(t.Context(), name)
-		if wantKind(t, err, interlock.Retryable, nil); err == nil || !strings.Contains(err.Error(), "keep it for longer") {
+		if wantKind(t, err, interlock.Retryable, nil); err == nil || !strings.Contains(err.Error(), "the retention of the journal") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -372,7 +372,7 @@ func TestStrangeRecords(t *testing.T) {
 		drives  bool // only that fails
 	}{
 		"a kind of record": {"1", []journal.Entry{letters['A'], {Kind: "later"}}, "newer version", false},
-		"a run":            {"1", []journal.Entry{letters['C']}, "not a name that this package gives", true},
+		"a run":            {"1", []journal.Entry{letters['C']}, "not a branch name of this package", true},
 		"another id":       {long, []journal.Entry{decide(Abort, decided{ID: "other", Run: "r"})}, "has the same key", false},
 	} {
 		bubble(t, func(t *testing.T) {

@@ -226,9 +226,9 @@ func TestWhatCannotBeTakenOver(t *testing.T) {
 		kind   interlock.ErrorKind
 		want   string
 	}{
-		{ring, interlock.Definite, "*redis.Ring cannot be taken over"},
+		{ring, interlock.Definite, "*redis.Ring is not supported"},
 		{with, interlock.Definite, "OnConnect"},
-		{nil, interlock.Definite, "<nil> cannot be taken over"},
+		{nil, interlock.Definite, "<nil> is not supported"},
 		{nobody, interlock.Retryable, "connection refused"},
 	} {
 		_, err := adapter.Client(c.client, redis.Settings{})

@@ -113,7 +113,7 @@ func TestNothingToExplore(t *testing.T) {
 			s.Run = func(ctx context.Context, m *tcc.Engine, id string) error {
 				return errors.Join(run(ctx, m, id), noSeat)
 			}
-		}, noSeat, "the transaction is confirmed, and Run has told"},
+		}, noSeat, "the undisturbed transaction is confirmed, but Run returned"},
 		"grown since": {func(s *Scene) { s.Snapshot = func() any { runs++; return runs } }, nil, "two undisturbed runs differ"},
 	} {
 		t.Run(name, func(t *testing.T) {
