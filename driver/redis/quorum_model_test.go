@@ -304,7 +304,7 @@ func TestModelNeverHasTwoHolders(t *testing.T) {
 // goroutine, which it slows down tenfold.
 func single(t *testing.T, start world) {
 	t.Helper()
-	if testbed.Race && (start.rounds[0] > 1 || start.releases) {
+	if testbed.Brief() && (start.rounds[0] > 1 || start.releases) {
 		t.Skip("one goroutine: not with the race detector")
 	}
 }

@@ -185,7 +185,7 @@ func (m *model) serve(j judgement, rounds int, trouble float64, add func()) {
 func TestModel(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(600)
-	if testbed.Race { // there is one goroutine
+	if testbed.Brief() { // there is one goroutine
 		seeds = 150
 	}
 	for seed := range seeds {

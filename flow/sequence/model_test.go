@@ -499,7 +499,7 @@ func TestMachineExhaustively(t *testing.T) {
 			r := base
 			c.change(&r)
 			mo := &model{t: t, name: c.name, rules: r, events: c.events, faults: c.faults}
-			if testbed.Race { // there is one goroutine, which the detector slows down tenfold
+			if testbed.Brief() { // there is one goroutine, which the detector slows down tenfold
 				mo.faults, mo.events = min(1, c.faults), c.events[:min(6, len(c.events))]
 			}
 			begun := time.Now()

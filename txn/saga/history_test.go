@@ -41,7 +41,7 @@ var never = []string{"unknown p", "undone p", "undone z", "dead p", "skip p"}
 // histories that leave the machine and the judge alike one is followed.
 func TestEveryHistory(t *testing.T) {
 	t.Parallel()
-	if testbed.Race {
+	if testbed.Brief() {
 		t.Skip("one goroutine: not with the race detector")
 	}
 	type place struct {

@@ -354,7 +354,7 @@ func TestCrashPoints(t *testing.T) {
 					}
 				}
 			}
-			if runs < all*all/10 && !testbed.Race {
+			if runs < all*all/10 && !testbed.Brief() {
 				t.Errorf("only %d runs", runs)
 			}
 			t.Log(strings.TrimSpace(fmt.Sprintf("%d points, %d runs", all, runs)))

@@ -61,7 +61,7 @@ func Seconds(first int) (from, step int) {
 		return 1, 1
 	}
 	step = 3
-	if testbed.Race {
+	if testbed.Brief() {
 		step = 12
 	}
 	return 1 + first%step, step
