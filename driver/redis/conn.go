@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -18,6 +19,8 @@ import (
 type conn struct {
 	client rueidis.Client
 	ended  chan struct{} // closed by close
+	link   *link         // nil if each request needs a goroutine
+	stood  atomic.Int64  // link.breaks before the last request that was answered; -1 before
 	// evicts is asked before a script is run; nil if that is not needed.
 	evicts *eviction
 
@@ -29,7 +32,9 @@ type conn struct {
 }
 
 func newConn(client rueidis.Client) *conn {
-	return &conn{client: client, ended: make(chan struct{}), last: map[string]chan struct{}{}, listeners: map[topic]int{}}
+	c := &conn{client: client, ended: make(chan struct{}), link: linkOf(client), last: map[string]chan struct{}{}, listeners: map[topic]int{}}
+	c.stood.Store(-1)
+	return c
 }
 
 // newGuardConn is a conn whose scripts are refused where keys may be evicted.
@@ -186,20 +191,67 @@ func (c *conn) eval(ctx context.Context, r request, s *script, b batch) (rueidis
 			return rueidis.RedisMessage{}, err
 		}
 	}
-	m, err := do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
-		if c.isPlain(s, r) {
-			return s.runOne(ctx, c.client, b).ToMessage()
-		}
-		results, err := s.run(ctx, c.client, r, []batch{b})
-		if err != nil {
-			return rueidis.RedisMessage{}, err
-		}
-		return results[0].ToMessage()
-	})
+	m, err := c.evalOnce(ctx, r, s, b)
 	if err != nil && interlock.Kind(err) != interlock.Definite {
 		c.evicts.forget()
 	}
 	return m, err
+}
+
+// evalOnce sends the script in the caller's goroutine if that is possible.
+func (c *conn) evalOnce(ctx context.Context, r request, s *script, b batch) (rueidis.RedisMessage, error) {
+	if !c.isPlain(s, r) {
+		return do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
+			results, err := s.run(ctx, c.client, r, []batch{b})
+			if err != nil {
+				return rueidis.RedisMessage{}, err
+			}
+			return results[0].ToMessage()
+		})
+	}
+	if ctx.Err() == nil && c.enter(r) {
+		defer c.leave()
+		m, err := s.runOne(undated{ctx}, c.client, b).ToMessage()
+		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return m, uncertain(r, context.Cause(ctx))
+		}
+		return m, failure(r, err)
+	}
+	return do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
+		breaks := c.link.count()
+		result := s.runOne(ctx, c.client, b)
+		if result.NonRedisError() == nil {
+			c.stood.Store(breaks)
+		}
+		return result.ToMessage()
+	})
+}
+
+// enter counts a request that its caller sends, if the connection stands, and no former
+// request of the same owner is under way. It has its place in the client's queue before a
+// later one of its owner, also if its context ends.
+func (c *conn) enter(r request) bool {
+	if c.link == nil || c.stood.Load() != c.link.breaks.Load() || c.link.flying.Load() >= mostFlying {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	for i := range r.askers() {
+		if c.last[r.asker(i)] != nil {
+			return false
+		}
+	}
+	c.running.Add(1)
+	c.link.flying.Add(1)
+	return true
+}
+
+func (c *conn) leave() {
+	c.link.flying.Add(-1)
+	c.running.Done()
 }
 
 // isPlain reports that a run of s needs nothing but the script: no confirmation, and no

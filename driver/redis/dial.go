@@ -52,6 +52,8 @@ func Dial(address string) (rueidis.Client, error) {
 // sentinels or a cluster.
 func Connect(option rueidis.ClientOption, settings Settings) (rueidis.Client, error) {
 	safe(&option)
+	l := new(link)
+	l.watch(&option)
 	client, err := rueidis.NewClient(option)
 	if err != nil {
 		if client != nil {
@@ -59,10 +61,7 @@ func Connect(option rueidis.ClientOption, settings Settings) (rueidis.Client, er
 		}
 		return nil, harmless(request{op: "connect"}, failure(request{op: "connect"}, err))
 	}
-	if settings == (Settings{}) {
-		return client, nil
-	}
-	return With(client, settings), nil
+	return &configured{client, settings, l}, nil
 }
 
 // clientOption makes the client's settings; its errors do not repeat the URL,

@@ -161,6 +161,7 @@ func TestCallsReturnWhileTheClientDials(t *testing.T) {
 	server := testbed.Redis(t)
 	path := testbed.NewProxy(t, server.Addr())
 	d := openOn(t, path.Addr(), nil)
+	take(t, d, "before") // requests are sent by their callers now
 	path.Cut()
 	path.Heal() // closes the connection
 	path.Delay(30 * time.Second)

@@ -48,7 +48,7 @@ func (o *Options) orDefault() (Options, error) {
 
 // Driver is a fenced lock with a queue, and a driver.Batch. It is safe for
 // concurrent use, and keeps four goroutines, whatever the number of locks, and
-// one for each request under way.
+// one for each request that waits for a connection, or for replicas or a disk.
 type Driver struct {
 	conn       *conn
 	layout     layout

@@ -37,14 +37,15 @@ type Settings struct {
 // With returns client with settings. Closing either closes both.
 func With(client rueidis.Client, s Settings) rueidis.Client {
 	if c, ok := client.(*configured); ok {
-		client = c.Client
+		return &configured{c.Client, s, c.link}
 	}
-	return &configured{client, s}
+	return &configured{client, s, nil}
 }
 
 type configured struct {
 	rueidis.Client
 	settings Settings
+	link     *link // nil if nobody watches the connections
 }
 
 func settingsOf(client rueidis.Client) Settings {

@@ -1,0 +1,96 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+
+	"github.com/redis/rueidis"
+)
+
+// link knows whether the connections of a client stand. While they do, a request is sent
+// in the goroutine of its caller: the client ignores the end of a context only while it
+// waits for a connection that another request dials.
+type link struct {
+	breaks atomic.Int64 // how often a connection was closed or failed
+	flying atomic.Int64 // requests in their callers' goroutines
+}
+
+// mostFlying is well below what the client queues without blocking.
+const mostFlying = 512
+
+// linkOf is that of a client made by [Connect]; nil for others, and for a cluster, whose
+// nodes are dialled when they are first needed.
+func linkOf(client rueidis.Client) *link {
+	if c, ok := client.(*configured); ok && client.Mode() == rueidis.ClientModeStandalone {
+		return c.link
+	}
+	return nil
+}
+
+// count is breaks; -2 without a link, so that nothing is known to stand.
+func (l *link) count() int64 {
+	if l == nil {
+		return -2
+	}
+	return l.breaks.Load()
+}
+
+// watch has option report to l when a connection fails, which is before the client
+// notices and dials.
+func (l *link) watch(option *rueidis.ClientOption) {
+	dial := option.DialCtxFn
+	old := option.DialFn // which DialCtxFn replaces
+	switch {
+	case dial == nil && old == nil:
+		dial = dialTo
+	case dial == nil:
+		dial = func(_ context.Context, to string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
+			return old(to, d, t)
+		}
+	}
+	option.DialCtxFn = func(ctx context.Context, to string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
+		c, err := dial(ctx, to, d, t)
+		if err != nil {
+			return nil, err
+		}
+		return &linked{c, l}, nil
+	}
+}
+
+func dialTo(ctx context.Context, to string, d *net.Dialer, t *tls.Config) (net.Conn, error) {
+	if t == nil {
+		return d.DialContext(ctx, "tcp", to)
+	}
+	secure := tls.Dialer{NetDialer: d, Config: t}
+	return secure.DialContext(ctx, "tcp", to)
+}
+
+// linked is a connection that reports when it breaks.
+type linked struct {
+	net.Conn
+	link *link
+}
+
+func (c *linked) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	return n, c.note(err)
+}
+
+func (c *linked) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	return n, c.note(err)
+}
+
+func (c *linked) Close() error {
+	c.link.breaks.Add(1)
+	return c.Conn.Close()
+}
+
+func (c *linked) note(err error) error {
+	if err != nil {
+		c.link.breaks.Add(1)
+	}
+	return err
+}
