@@ -32,6 +32,9 @@ type Request struct {
 	// Acquire with this Owner, which sends the TTL again, finds its grant before.
 	// It is not 0 only where TTL may be set.
 	Renew time.Duration
+	// MinLease is what the lease needs to last when Acquire returns. A driver whose
+	// first lease may be shorter than the TTL renews it before; 0 needs nothing.
+	MinLease time.Duration
 	// Events tells the caller what happens meanwhile. Its functions may be nil.
 	Events Events
 }

@@ -209,7 +209,7 @@ func worthRepeating(err error) bool {
 // requestOf is what is asked of the backend for p.
 func (l *locker) requestOf(g *gate, p *place) driver.Request {
 	r := driver.Request{Name: g.name, Owner: p.owner, NoWait: p.noWait, Events: l.events(g, p),
-		TTL: l.options.TTL, Renew: l.options.RenewEvery}
+		TTL: l.options.TTL, Renew: l.options.RenewEvery, MinLease: l.limits.delay}
 	if l.options.NoRenewal {
 		r.Renew = -1
 	}

@@ -17,8 +17,6 @@ const (
 	together = "together"
 )
 
-var aliveForText = milliseconds(aliveFor)
-
 // Acquire waits until r.Owner holds r.Name; see driver.Fenced.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	k, err := d.layout.keys(r.Name, r.Owner)
@@ -43,7 +41,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		}
 		switch reply.status {
 		case statusGranted:
-			return d.granted(w, sent, reply.counter)
+			return d.granted(w, w.grantedAt(sent, reply.counter, d.ttl))
 		case statusHeld:
 			return driver.Grant{}, reply.heldError(r.Name)
 		case statusWaiting:
@@ -56,20 +54,20 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 		switch {
 		case err != nil:
 			return driver.Grant{}, err
-		case n.granted:
-			return d.granted(w, n.sent, n.counter)
+		case n.granted && boottime.Deadline(n.sent, n.lease) > boottime.Now():
+			return d.granted(w, n)
 		}
 		mode = n.mode
 	}
 }
 
-// granted starts to keep the lease that was asked for at sent.
-func (d *Driver) granted(w *waiter, sent boottime.Instant, counter int64) (driver.Grant, error) {
-	token, err := interlock.NewToken(counter, 0)
+// granted starts to keep the lease that w was granted.
+func (d *Driver) granted(w *waiter, n news) (driver.Grant, error) {
+	token, err := interlock.NewToken(n.counter, 0)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	lease, err := d.held.add(w.request, w.keys.timed(), sent)
+	lease, err := d.held.addFor(w.request, w.keys.timed(), n.sent, n.lease, n.due)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -84,17 +82,17 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	}
 	d.held.remove(owner)
 	_, err = d.conn.eval(ctx, request{op: "release", name: name, owner: owner}, releaseScript,
-		batch{keys: k.all(), args: []string{owner}})
+		batch{keys: k.all(), args: []string{owner, d.pushes.channel}})
 	return err
 }
 
 // contention makes the arguments of one contending request.
 func (d *Driver) contention(mode string, chunk ...*waiter) batch {
-	b := batch{keys: make([]string, 0, 7*len(chunk)), args: make([]string, 0, 3+2*len(chunk))}
-	b.args = append(b.args, mode, aliveForText, d.pushes.channel)
+	b := batch{keys: make([]string, 0, 6*len(chunk)), args: make([]string, 0, 2+2*len(chunk))}
+	b.args = append(b.args, mode, d.pushes.channel)
 	for _, w := range chunk {
 		k := w.keys
-		b.keys = append(b.keys, k.lock, k.hold, k.queue, k.wait, k.counter, k.names, k.ends)
+		b.keys = append(b.keys, k.lock, k.hold, k.queue, k.wait, k.counter, k.names)
 		b.args = append(b.args, w.request.Owner, milliseconds(w.request.Lease(d.ttl)))
 	}
 	return b

@@ -21,8 +21,8 @@ func TestAllocations(t *testing.T) {
 	}
 	n := testing.AllocsPerRun(200, pair)
 	t.Logf("%v allocations", n)
-	if n > 48 {
-		t.Errorf("%v allocations for an acquire and a release, at most 48 are allowed", n)
+	if n > 34 {
+		t.Errorf("%v allocations for an acquire and a release, at most 34 are allowed", n)
 	}
 }
 

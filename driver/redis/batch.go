@@ -83,7 +83,7 @@ func (d *Driver) grantedAll(ws []*waiter, sent boottime.Instant, replies []reply
 	grants := make([]driver.Grant, len(ws))
 	for i, w := range ws {
 		var err error
-		if grants[i], err = d.granted(w, sent, replies[i].counter); err != nil {
+		if grants[i], err = d.granted(w, w.grantedAt(sent, replies[i].counter, d.ttl)); err != nil {
 			return nil, err
 		}
 	}

@@ -118,7 +118,7 @@
 //
 // A queue in the order of arrival, one place for each owner. A release grants
 // to the first live waiter and publishes that on the channel of its process; it
-// confirms at once, and if it does not, the grant ends after a second. Waiters
+// confirms, and if it does not, the grant ends after a second. Waiters
 // say every 500 ms that they live, up to 100 in one request; that also finds
 // pushes that were lost, and locks that expired or were deleted. A waiter that
 // was not heard of for 1.5 s loses its place. A wait whose heartbeats are not
@@ -155,12 +155,12 @@
 //
 // Deleting the lock's key frees the name; its holder loses it, the next waiter
 // is served by a heartbeat. Everything else expires. Keys of a name:
-// interlock:{TAG}:hold:NAME, …:queue:NAME and …:wait:NAME, where TAG is a short
+// interlock:{TAG}:hold:NAME, …:waiting:NAME and …:heard:NAME, where TAG is a short
 // text of the same hash slot; the counter is interlock:{TAG}:counter, the record
-// of forced releases interlock:{TAG}:breaks, the index interlock:{0}:names and ends.
+// of forced releases interlock:{TAG}:breaks, the index interlock:{0}:names.
 //
-// Deleting (or evicting) one of these costs no more than this: without queue or
-// wait, the waiters take new places with their next heartbeats, behind those that
+// Deleting (or evicting) one of these costs no more than this: without waiting or
+// heard, the waiters take new places with their next heartbeats, behind those that
 // came meanwhile; without hold, the holder stays and is shown as foreign, and if
 // its owner acquires again it gets a new, higher token; without the counter,
 // tokens go on at the server's clock. Do not delete the index: what is held is not

@@ -16,6 +16,9 @@ const (
 	aliveFor = 3 * heartbeat
 	// acceptFor is how long a pushed grant waits for its confirmation.
 	acceptFor = time.Second
+	// confirmAfter is when a pushed grant that is used already is confirmed. What is
+	// released before needs no confirmation.
+	confirmAfter = 250 * time.Microsecond
 )
 
 func (ws *waiters) run(ctx context.Context) { loop(ctx, ws.wake, ws.next, ws.beat) }
@@ -108,7 +111,7 @@ func (ws *waiters) heardOf(w *waiter, sent boottime.Instant, r reply) {
 			w.tell(news{mode: refresh}) // by a request that is confirmed
 			break
 		}
-		w.tell(news{granted: true, sent: sent, counter: r.counter})
+		w.tell(w.grantedAt(sent, r.counter, ws.d.ttl))
 	case statusGone:
 		w.tell(news{mode: enqueue})
 	default:

@@ -61,11 +61,16 @@ func (k *keeper) patient(s Settings) *keeper {
 
 // add starts to keep the lease that was asked for at sent, and was granted.
 func (k *keeper) add(r driver.Request, keys []string, sent boottime.Instant) (*boottime.Lease, error) {
-	l := boottime.NewLease(sent, r.Lease(k.ttl))
+	return k.addFor(r, keys, sent, r.Lease(k.ttl), sent.Add(r.Every(k.ttl)))
+}
+
+// addFor is add for a first lease of another length, which is renewed at due.
+func (k *keeper) addFor(r driver.Request, keys []string, sent boottime.Instant, first time.Duration, due boottime.Instant) (*boottime.Lease, error) {
+	l := boottime.NewLease(sent, first)
 	if l.Remaining() <= 0 {
 		return nil, uncertain(request{op: "acquire", name: r.Name}, interlock.ErrExpired)
 	}
-	h := &holding{request: r, keys: keys, lease: l, due: sent.Add(r.Every(k.ttl))}
+	h := &holding{request: r, keys: keys, lease: l, due: due}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.held[r.Owner] = h
@@ -172,7 +177,8 @@ func (k *keeper) renew(ctx context.Context) {
 func (k *keeper) settle(h *holding, sent boottime.Instant, took time.Duration, e extension) {
 	switch {
 	case e.err != nil:
-		k.postpone(h, boottime.Now().Add(min(k.retry, h.request.Lease(k.ttl)/10)))
+		now := boottime.Now()
+		k.postpone(h, now.Add(min(k.retry, h.request.Lease(k.ttl)/10, max(h.lease.RemainingAt(now)/4, 10*time.Millisecond))))
 		h.tellRenewed(took, e.err)
 	case e.ours:
 		h.lease.Renew(sent, h.request.Lease(k.ttl))

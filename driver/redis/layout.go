@@ -26,7 +26,7 @@ func layoutOn(client rueidis.Client, prefix string) layout {
 }
 
 // keys of one name, in the order in which the scripts take them.
-type keys struct{ lock, hold, queue, wait, counter, names, ends string }
+type keys struct{ lock, hold, queue, wait, counter, names string }
 
 func (l layout) keys(name, owner string) (keys, error) {
 	lock := l.prefix + name
@@ -43,7 +43,7 @@ func (l layout) keys(name, owner string) (keys, error) {
 func (l layout) keysOf(lock string) keys {
 	tag := tags.of(slotOf(lock))
 	// All keys of the name are parts of one text, which is one allocation.
-	const hold, queue, wait, counter = "}:hold:", "}:queue:", "}:wait:", "}:counter"
+	const hold, queue, wait, counter = "}:hold:", "}:waiting:", "}:heard:", "}:counter"
 	text := reserved + tag + hold + lock + reserved + tag + queue + lock + reserved + tag + wait + lock + reserved + tag + counter
 	cut := func(kind, name string) (key string) {
 		n := len(reserved) + len(tag) + len(kind) + len(name)
@@ -51,9 +51,9 @@ func (l layout) keysOf(lock string) keys {
 		return key
 	}
 	k := keys{lock: lock, hold: cut(hold, lock), queue: cut(queue, lock), wait: cut(wait, lock), counter: cut(counter, ""),
-		names: wholeNames, ends: wholeEnds}
+		names: wholeNames}
 	if l.cluster {
-		k.names, k.ends = namesKey(tag), endsKey(tag)
+		k.names = namesKey(tag)
 	}
 	return k
 }
@@ -81,13 +81,10 @@ const wholeTag = "0"
 // namesKey is the index of held and awaited locks, of one slot in a cluster.
 func namesKey(tag string) string { return reserved + tag + "}:names" }
 
-// endsKey is the index by when to look whether they still are.
-func endsKey(tag string) string { return reserved + tag + "}:ends" }
-
-var wholeNames, wholeEnds = namesKey(wholeTag), endsKey(wholeTag)
+var wholeNames = namesKey(wholeTag)
 
 func (k keys) all() []string {
-	return []string{k.lock, k.hold, k.queue, k.wait, k.counter, k.names, k.ends}
+	return []string{k.lock, k.hold, k.queue, k.wait, k.counter, k.names}
 }
 
 // timed are the keys that live as long as the lease.

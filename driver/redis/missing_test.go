@@ -33,7 +33,10 @@ func TestHalfAPlaceIsTakenAgain(t *testing.T) {
 			operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 			owner, _ := take(t, d, "x")
 			first, second := await(t, d, "x"), await(t, d, "x")
-			remove(t, operator, key)
+			testbed.Eventually(t, "it is there", bound, func() bool {
+				n, err := raw(t, operator, "DEL", key).AsInt64()
+				return n == 1 && err == nil
+			})
 			testbed.Eventually(t, "both are shown as waiting again", bound, func() bool { return len(show(t, d, "x").Waiters) == 2 })
 			release(t, d, "x", owner)
 			for range 2 {

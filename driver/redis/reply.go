@@ -3,11 +3,13 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // What contend.lua answers for a name.
@@ -29,6 +31,7 @@ type reply struct {
 	since  time.Time     // zero if a foreign client holds the name
 	asked  time.Time     // the server's clock
 	left   time.Duration // of the holder's time to live; negative if there is none
+	place  int64         // the number of the place
 	ahead  int           // waiters before this one; -1 without a place
 }
 
@@ -36,6 +39,10 @@ var errReply = errors.New("the server's answer is not that of the script")
 
 // parseReplies reads the answers for n contenders.
 func parseReplies(m rueidis.RedisMessage, n int) ([]reply, error) {
+	if n == 1 && m.IsString() { // contend_free.lua
+		counter, err := m.AsInt64()
+		return []reply{{status: statusGranted, counter: counter, ahead: -1}}, err
+	}
 	items, err := m.ToArray()
 	if err != nil || len(items) != n {
 		return nil, errors.Join(errReply, err)
@@ -64,28 +71,59 @@ func parseReply(m rueidis.RedisMessage) (reply, error) {
 	case r.status == statusFailed && len(fields) == 2:
 		r.why, err = fields[1].ToString()
 	case r.status == statusGone:
-	case (r.status == statusHeld || r.status == statusWaiting) && len(fields) == 7:
-		err = r.parseRefusal(fields)
+	case r.status == statusHeld && len(fields) == 5:
+		err = r.parseHeld(fields)
+	case r.status == statusWaiting && len(fields) == 5:
+		err = r.parseWaiting(fields)
 	default:
 		err = fmt.Errorf("%w: %q with %d fields", errReply, r.status, len(fields))
 	}
 	return r, err
 }
 
-func (r *reply) parseRefusal(fields []rueidis.RedisMessage) error {
-	var err error
-	if r.holder, err = fields[2].ToString(); err != nil {
-		return err
-	}
-	var since, asked, left, ahead int64
-	for i, into := range []*int64{&since, &asked, &left, &ahead} {
-		if *into, err = fields[3+i].AsInt64(); err != nil {
-			return err
+// parseHeld reads who holds the name, since when, the server's time, and how long still.
+func (r *reply) parseHeld(fields []rueidis.RedisMessage) error {
+	var since, asked, left int64
+	err := r.scan(fields, &since, &asked, &left)
+	r.since, r.asked, r.left = serverTime(since), serverTime(asked), time.Duration(left)*time.Millisecond
+	return err
+}
+
+// parseWaiting reads who holds the name, the place, how long still, and the waiters before.
+func (r *reply) parseWaiting(fields []rueidis.RedisMessage) error {
+	var left, ahead int64
+	err := r.scan(fields, &r.place, &left, &ahead)
+	r.left, r.ahead = time.Duration(left)*time.Millisecond, int(ahead)
+	return err
+}
+
+// scan reads the holder and the numbers after it.
+func (r *reply) scan(fields []rueidis.RedisMessage, numbers ...*int64) (err error) {
+	r.holder, err = fields[1].ToString()
+	for i, into := range numbers {
+		if err == nil {
+			*into, err = fields[2+i].AsInt64()
 		}
 	}
-	r.since, r.asked = serverTime(since), serverTime(asked)
-	r.left, r.ahead = time.Duration(left)*time.Millisecond, int(ahead)
-	return nil
+	return err
+}
+
+// push is a grant that came on the channel of the process.
+type push struct {
+	counter, place int64
+	owner          string
+}
+
+func parsePush(message string) (p push, err error) {
+	counter, rest, _ := strings.Cut(message, " ")
+	place, owner, ok := strings.Cut(rest, " ")
+	if p.owner = owner; !ok || owner == "" {
+		return p, errReply
+	}
+	if p.counter, err = driver.ParseInt(counter); err == nil {
+		p.place, err = driver.ParseInt(place)
+	}
+	return p, err
 }
 
 // serverTime reads milliseconds since 1970; 0 is not known.

@@ -71,8 +71,9 @@ var (
 	quorumRenewScript   = newScript(quorumRenewLua)
 )
 
-var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, CHANGES = %d, %d, %d, '%s'\n",
-	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), acceptFor.Milliseconds(), changes)
+var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, ALIVE_MS, BEAT_MS, CHANGES = %d, %d, %d, %d, %d, '%s'\n",
+	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), acceptFor.Milliseconds(), aliveFor.Milliseconds(),
+	(heartbeat / 2).Milliseconds(), changes)
 
 // script is a Lua text that the server knows by its hash.
 type script struct {

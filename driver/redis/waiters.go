@@ -32,6 +32,8 @@ type waiter struct {
 	// Guarded by waiters.mu.
 	due   boottime.Instant // of the next heartbeat; never before there is a place
 	heard boottime.Instant // when the last answered request left
+	place int64            // the last that was answered; 0 before
+	asked boottime.Instant // when the last request left that was answered with place
 
 	// telling is held while Events.Waiting is called, so that it is not called
 	// after Acquire has returned.
@@ -43,10 +45,12 @@ type waiter struct {
 // news wakes a waiting Acquire: a grant, an error, or a reason to ask again.
 type news struct {
 	granted bool
-	sent    boottime.Instant
+	sent    boottime.Instant // a time before the grant
 	counter int64
+	lease   time.Duration    // of the grant
+	due     boottime.Instant // when to renew it
 
-	mode string
+	mode string // to ask again, if the grant has ended meanwhile
 	err  error
 }
 
@@ -124,14 +128,38 @@ func (ws *waiters) await(ctx context.Context, w *waiter) (news, error) {
 	}
 }
 
+// grantedAt is the news that a request of w that was sent at sent has the lock, in the
+// driver's time to live.
+func (w *waiter) grantedAt(sent boottime.Instant, counter int64, ttl time.Duration) news {
+	return news{granted: true, sent: sent, counter: counter, lease: w.request.Lease(ttl), due: sent.Add(w.request.Every(ttl)), mode: refresh}
+}
+
 // pushed is called for each message on the process's channel.
-func (ws *waiters) pushed(owner string) {
+func (ws *waiters) pushed(message string) {
+	p, err := parsePush(message)
+	if err != nil {
+		return // not ours
+	}
 	ws.mu.Lock()
-	w := ws.all[owner]
+	w := ws.all[p.owner]
+	n := news{mode: refresh}
+	if w != nil && ws.believes(w, p) {
+		n.granted, n.sent, n.counter, n.lease, n.due = true, w.asked, p.counter, acceptFor, boottime.Sent().Add(confirmAfter)
+	}
 	ws.mu.Unlock()
 	if w != nil {
-		w.tell(news{mode: refresh})
+		w.tell(n)
 	}
+}
+
+// believes reports whether a pushed grant can be used before it is confirmed. The place
+// that it ended was answered to a request that was sent at w.asked, so the grant came
+// later, and lasts for acceptFor from then at least, however late the push is. The first
+// renewal confirms it. ws.mu is held.
+func (ws *waiters) believes(w *waiter, p push) bool {
+	lease, renews := w.request.Lease(ws.d.ttl), w.request.Renew >= 0
+	return w.place == p.place && renews && lease >= 2*acceptFor && !settingsOf(ws.d.conn.client).confirms() &&
+		boottime.Deadline(w.asked, acceptFor).Sub(boottime.Now()) >= acceptFor*3/4+w.request.MinLease
 }
 
 // hurry makes all heartbeats due now, because pushes may have been missed.
@@ -147,14 +175,20 @@ func (ws *waiters) hurry() {
 }
 
 // placed notes the place that the server answered to the request sent at sent.
-// The first in the queue asks again when the holder's time is over.
+// It asks again when the holder's time is over, if it knows when that is.
 func (ws *waiters) placed(w *waiter, sent boottime.Instant, r reply) {
 	next := heartbeat
-	if r.ahead == 0 && r.left >= 0 {
+	if r.left >= 0 {
 		next = min(next, r.left+2*time.Millisecond)
 	}
 	ws.mu.Lock()
 	w.heard = max(w.heard, sent)
+	switch {
+	case r.place > w.place:
+		w.place, w.asked = r.place, sent
+	case r.place == w.place:
+		w.asked = max(w.asked, sent)
+	}
 	w.due = boottime.Sent().Add(next)
 	if w.due < ws.armed {
 		hints.Signal(ws.wake)

@@ -1,10 +1,10 @@
--- KEYS: seven of one name, the records of the slot. ARGV: what the lock's key names
+-- KEYS: six of one name, the records of the slot. ARGV: what the lock's key names
 -- as its holder, the owner as people see it, reason, by, how many records to keep,
 -- the channel on which Redisson's waiters listen.
 -- Takes the lock from that holder and hands it to the first waiter. Returns the
 -- counter of the ended hold (0 if it had none) and the time, or nothing.
 local holder, owner, reason, by, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local k, records = keys_of(1), KEYS[8]
+local k, records = keys_of(1), KEYS[7]
 
 -- names tells whether the lock's key names holder, as a string or, of Redisson,
 -- as the field of a hash.
@@ -25,7 +25,7 @@ local foreign = redis.call('TYPE', k.lock).ok == 'hash'
 redis.call('DEL', k.lock, k.hold)
 if foreign then redis.pcall('PUBLISH', ARGV[6], '0') end
 touched[k.lock] = true
-local head = first_waiter(k)
-if head then push(k, head) else unlist(k) end
+local head, place = pop(k)
+if head then push(k, head, place) else unlist(k) end
 tell_watchers(k)
 return { counter, text(now) }

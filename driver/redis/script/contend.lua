@@ -1,4 +1,4 @@
--- KEYS: seven for each name. ARGV: mode, alive, channel, then owner and ttl for each name.
+-- KEYS: six for each name. ARGV: mode, channel, then owner and ttl for each name.
 -- enqueue  takes the lock, or a place in the queue
 -- nowait   takes the lock, or nothing
 -- refresh  confirms a pushed grant or keeps a place; never makes a new one, so
@@ -6,36 +6,36 @@
 -- together takes all locks as nowait does, or nothing
 -- The answer is a reply for each name; that of together is the number of the name
 -- that is in the way, or 0, and then its reply, or those of all.
-local mode, alive, channel = ARGV[1], ARGV[2], ARGV[3]
+local mode, channel = ARGV[1], ARGV[2]
 local ttl -- of the name that is looked at
 
-local function owner_of(i) return ARGV[2 * i + 2] end
+local function owner_of(i) return ARGV[2 * i + 1] end
 
-local function stay(k, owner, since)
-  redis.call('HSET', k.wait, owner, text(now + alive) .. ' ' .. since .. ' ' .. channel)
-  redis.call('PEXPIRE', k.wait, alive)
-  redis.call('PEXPIRE', k.queue, alive)
+-- stay says that a waiter lives.
+local function stay(k, waiter, place)
+  if is_old(place) then
+    redis.call('HSET', k.wait, waiter, text(now))
+    redis.call('PEXPIRE', k.wait, ALIVE_MS)
+  end
+  redis.call('PEXPIRE', k.queue, ALIVE_MS)
 end
 
--- waits is since when owner waits, or nil. A place has two parts, and an operator
--- or an eviction may take one of them: then there is no place.
-local function waits(k, owner)
-  local place = redis.call('HGET', k.wait, owner)
-  if not place then return nil end
-  if redis.call('ZRANK', k.queue, owner) then return string.match(place, '^%d+ (%d+)') end
-  redis.call('HDEL', k.wait, owner)
-end
-
-local function join(k, owner)
-  local last = redis.call('ZRANGE', k.queue, -1, -1, 'WITHSCORES')[2] or 0
-  redis.call('ZADD', k.queue, text(last + 1), owner)
+-- join takes a place, or keeps the one that there is. Returns the place.
+local function join(k, waiter)
+  local place = draw(k.counter)
+  if redis.call('ZADD', k.queue, 'NX', place, waiter) == 0 then
+    place = redis.call('ZSCORE', k.queue, waiter)
+    stay(k, waiter, place)
+    return text(place)
+  end
   touched[k.lock] = true
-  stay(k, owner, text(now))
-  list(k, alive)
+  redis.call('PEXPIRE', k.queue, ALIVE_MS)
+  if taken ~= 2 then list(k) end -- who came before has done that
+  return place
 end
 
-local function take(k, owner, queued)
-  if queued then leave(k, owner) end
+local function take(k, owner)
+  list(k)
   return { 'granted', grant(k, owner, ttl) }
 end
 
@@ -47,54 +47,87 @@ local function confirm(k, owner)
   return { 'granted', counter }
 end
 
--- refusal tells who holds the lock. since is 0 for a foreign holder.
-local function refusal(k, status, owner, holder)
+-- held tells who holds the lock. since is 0 for a foreign holder.
+local function held(k, holder)
   local _, since, of = record(k)
   if of ~= holder then since = '0' end
-  local ahead = redis.call('ZRANK', k.queue, owner) or -1
-  return { status, '0', holder or '', since, text(now), redis.call('PTTL', k.lock), ahead }
+  return { 'held', holder, since, text(now), redis.call('PTTL', k.lock) }
+end
+
+-- awaited is whether anybody who lives is in the queue. Those before, who are silent, lose
+-- their place.
+local function awaited(k)
+  while true do
+    local head = redis.call('ZRANGE', k.queue, 0, 0, 'WITHSCORES')
+    if not head[1] then return false end
+    if heard(k, head[1], head[2]) + ALIVE_MS >= now then return true end
+    leave(k, head[1])
+  end
+end
+
+-- waiting tells the place, and how long the holder's time is, except to newcomers behind
+-- others.
+local function waiting(k, waiter, holder, place)
+  if mode == 'refresh' then awaited(k) end
+  local ahead, left = redis.call('ZRANK', k.queue, waiter), -1
+  if ahead == 0 or mode == 'refresh' then left = redis.call('PTTL', k.lock) end
+  return { 'waiting', holder, place, left, ahead }
+end
+
+-- serve gives a free lock to the first waiter, or to the one who asks if there is none.
+-- Returns the reply to that one if it has the lock now, or who has it.
+local function serve(k, owner, waiter)
+  local head, place = pop(k)
+  if not head or head == waiter then return take(k, owner) end
+  list(k)
+  return nil, push(k, head, place)
 end
 
 local function contend(k, owner)
+  local waiter = channel .. ' ' .. owner
   local holder = redis.call('GET', k.lock)
   if holder == owner then return confirm(k, owner) end
-  local place = waits(k, owner)
-  -- To call is to live: said before those who do not are dropped.
-  if place then stay(k, owner, place) end
-  local head = first_waiter(k)
+  local place
+  if mode == 'refresh' then
+    place = redis.call('ZSCORE', k.queue, waiter)
+    if not place then
+      redis.call('HDEL', k.wait, waiter)
+      return { 'gone' }
+    end
+    -- To call is to live: said before those who do not are dropped.
+    stay(k, waiter, place)
+  end
   if not holder then
-    if head == owner or (not head and mode ~= 'refresh') then return take(k, owner, place) end
-    if head then holder = push(k, head) end
+    local granted
+    granted, holder = serve(k, owner, waiter)
+    if granted then return granted end
   end
   if mode == 'nowait' then
-    leave(k, owner)
-    return refusal(k, 'held', owner, holder)
+    leave(k, waiter)
+    return held(k, holder)
   end
-  if not place then
-    if mode == 'refresh' then return { 'gone' } end
-    join(k, owner)
-  end
-  return refusal(k, 'waiting', owner, holder)
+  return waiting(k, waiter, holder, place and text(place) or join(k, waiter))
 end
 
 -- One name whose keys are not what they should be must not fail the others.
 local function one(i)
   local k = keys_of(i)
-  ttl = ARGV[2 * i + 3]
+  ttl = ARGV[2 * i + 2]
   local ok, reply = pcall(contend, k, owner_of(i))
   tell_watchers(k)
   if not ok then reply = { 'failed', type(reply) == 'table' and reply.err or tostring(reply) } end
   return reply
 end
 
--- barred is whether somebody else holds or awaits the lock. Keys that are not what
--- they should be bar it, too.
+-- barred is whether somebody else holds the lock, or anybody awaits it. Keys that are not
+-- what they should be bar it, too.
 local function barred(i)
-  local k, owner = keys_of(i), owner_of(i)
+  local k = keys_of(i)
   local holder = redis.call('GET', k.lock)
-  local first = holder or first_waiter(k)
+  if holder then return holder ~= owner_of(i) end
+  local bar = awaited(k)
   tell_watchers(k)
-  return first and first ~= owner
+  return bar
 end
 
 -- give_back is the way out of a step that could not be finished.
@@ -103,8 +136,8 @@ local function give_back(i)
   if redis.pcall('GET', k.lock) ~= owner then return end
   redis.call('DEL', k.lock, k.hold)
   touched[k.lock] = true
-  local head = first_waiter(k)
-  if head then push(k, head) else unlist(k) end
+  local head, place = pop(k)
+  if head then push(k, head, place) else unlist(k) end
   tell_watchers(k)
 end
 
@@ -126,7 +159,7 @@ local function together(n)
   return { obstacle, reply }
 end
 
-local names = (#ARGV - 3) / 2
+local names = (#ARGV - 2) / 2
 if mode == 'together' then
   mode = 'nowait'
   return together(names)

@@ -1,51 +1,49 @@
 -- What the scripts of queue mode share; each of them is this text and its own.
 -- What draw.lua has comes before it.
 --
--- A name is seven keys of one hash slot:
+-- A name is six keys of one hash slot:
 --   lock     string  the holder's owner, with a time to live; foreign clients use only this
 --   hold     string  "counter since owner" of the holder, living as long as the lock
---   queue    zset    owners that wait, scored in order of arrival
---   wait     hash    owner -> "alive since channel" of each of them
+--   queue    zset    "channel owner" of those that wait, scored by the counter drawn for the place
+--   wait     hash    the same -> when its last heartbeat came; of those that wait for long
 --   counter  string  the last counter drawn in this slot; never expires
 --   names    zset    locks that are held or awaited, all of score 0, so ordered by name
---   ends     zset    "TAG:lock" of the same, scored by when to look whether they still are
--- On one server names and ends are those of the whole database, and their slot is not
--- that of the name.
+-- On one server names is that of the whole database, and its slot is not that of the name.
 
 local function keys_of(i)
-  local k = (i - 1) * 7
+  local k = (i - 1) * 6
   return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4], counter = KEYS[k + 5],
-    names = KEYS[k + 6], ends = KEYS[k + 7] }
+    names = KEYS[k + 6] }
 end
 
--- prune looks at two of the entries that may have ended, so that what a dead process
--- leaves in the index does not pile up.
+-- may is whether the user may look at a lock, where the server tells.
+local function may(lock) return not redis.acl_check_cmd or redis.acl_check_cmd('EXISTS', lock) end
+
+-- prune looks at 32 names of the index, and at more while a quarter of them has ended, so
+-- that what a dead process leaves does not pile up.
 local function prune(k)
-  for _, old in ipairs(redis.call('ZRANGEBYSCORE', k.ends, '-inf', text(now), 'LIMIT', 0, 2)) do
-    local tag, lock = string.match(old, '^(%w+):(.*)$')
-    local own = 'interlock:{' .. tag .. '}:'
-    local left = math.max(redis.call('PTTL', own .. 'hold:' .. lock), redis.call('PTTL', own .. 'queue:' .. lock))
-    if left >= 0 then
-      redis.call('ZADD', k.ends, text(now + left + 1), old)
-    else
-      redis.call('ZREM', k.names, lock)
-      redis.call('ZREM', k.ends, old)
+  for round = 1, 8 do
+    local size = redis.call('ZCARD', k.names)
+    if size == 0 then return end
+    local from, ended = (math.floor(now_us / 64) + round * 7919) % size, 0
+    for _, lock in ipairs(redis.call('ZRANGE', k.names, text(from), text(from + 31))) do
+      if may(lock) and redis.pcall('EXISTS', lock) == 0 then
+        ended = ended + redis.call('ZREM', k.names, lock)
+      end
     end
+    if ended < 8 then return end
   end
 end
 
--- list puts the lock into the index, for ms at least.
-local function list(k, ms)
-  prune(k)
+-- list puts the lock into the index.
+local function list(k)
+  if now_us % 64 == 0 then prune(k) end
   redis.call('ZADD', k.names, 0, k.lock)
-  redis.call('ZADD', k.ends, text(now + ms), entry(k.lock, k.hold))
 end
 
 -- unlist takes the lock out of the index, unless somebody holds or awaits it.
 local function unlist(k)
-  if redis.call('EXISTS', k.hold, k.queue) > 0 then return end
-  redis.call('ZREM', k.names, k.lock)
-  redis.call('ZREM', k.ends, entry(k.lock, k.hold))
+  if redis.call('EXISTS', k.hold, k.queue) == 0 then redis.call('ZREM', k.names, k.lock) end
 end
 
 -- touched are the names whose holder or waiters changed. tell_watchers says so,
@@ -69,34 +67,46 @@ local function grant(k, owner, ttl)
   touched[k.lock] = true
   redis.call('SET', k.lock, owner, 'PX', ttl)
   redis.call('SET', k.hold, counter .. ' ' .. text(now) .. ' ' .. owner, 'PX', ttl)
-  list(k, ttl)
   return counter
 end
 
-local function leave(k, owner)
-  if redis.call('ZREM', k.queue, owner) == 1 then touched[k.lock] = true end
-  redis.call('HDEL', k.wait, owner)
+local function leave(k, waiter)
+  if redis.call('ZREM', k.queue, waiter) == 1 then touched[k.lock] = true end
+  redis.call('HDEL', k.wait, waiter)
 end
 
--- first_waiter is the first in the queue who has been heard of lately. Those
--- before it, who have not, lose their place.
-local function first_waiter(k)
+-- since is when the waiter of a place came.
+local function since(place) return math.min(now, math.floor((place + EPOCH_US) / 1000)) end
+
+-- is_old is whether a place can have heartbeats: that of one who came just now is not kept.
+local function is_old(place) return now - since(place) >= BEAT_MS end
+
+-- heard is when the waiter of a place was last heard of.
+local function heard(k, waiter, place)
+  return is_old(place) and tonumber(redis.call('HGET', k.wait, waiter)) or since(place)
+end
+
+-- pop takes out of the queue the first waiter who has been heard of lately, and those
+-- before it, who have not. first is what ZPOPMIN returned already.
+local function pop(k, first)
   while true do
-    local owner = redis.call('ZRANGE', k.queue, 0, 0)[1]
-    if not owner then return nil end
-    local place = redis.call('HGET', k.wait, owner) or ''
-    if (tonumber(string.match(place, '^%d+')) or 0) >= now then return owner end
-    leave(k, owner)
+    first = first or redis.call('ZPOPMIN', k.queue)
+    local waiter, place = first[1], first[2]
+    if not waiter then return nil end
+    touched[k.lock] = true
+    local at = heard(k, waiter, place)
+    if is_old(place) then redis.call('HDEL', k.wait, waiter) end
+    if at + ALIVE_MS >= now then return waiter, place end
+    first = nil
   end
 end
 
--- push grants the free lock to a waiter, for a moment: it must confirm, and if
--- it cannot the lock is free again soon. A push that is lost is found by the
--- waiter's next heartbeat, so its failure is none of the caller's business.
-local function push(k, owner)
-  local channel = string.match(redis.call('HGET', k.wait, owner), '^%d+ %d+ (.*)$')
-  leave(k, owner)
-  grant(k, owner, ACCEPT_MS)
-  redis.pcall('PUBLISH', channel, owner)
+-- push grants the lock to a waiter, for a moment: it must confirm, and if it does not the
+-- lock is free again soon. A push that is lost is found by the waiter's next heartbeat, so
+-- its failure is none of the caller's business.
+local function push(k, waiter, place)
+  local channel, owner = string.match(waiter, '^(%S+) (.*)$')
+  local counter = grant(k, owner, ACCEPT_MS)
+  redis.pcall('PUBLISH', channel, counter .. ' ' .. text(place) .. ' ' .. owner)
   return owner
 end

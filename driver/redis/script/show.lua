@@ -1,10 +1,10 @@
--- KEYS: seven for each name, then for each name two of Redisson's: its list of
+-- KEYS: six for each name, then for each name two of Redisson's: its list of
 -- waiters and their deadlines. Reads only, and fails for no type of key. Returns
 -- for each name the type of its key, what the key names as the holder, its time to
 -- live, what is kept of the holder, the waiters in order (owner, since, alive), the
 -- fields of a hash, and Redisson's waiters (owner, alive).
 local MOST = 1024 -- a longer string, or a hash of more fields, is no lock
-local replies, count = {}, #KEYS / 9
+local replies, count = {}, #KEYS / 8
 
 local function content(key)
   local kind = redis.call('TYPE', key).ok
@@ -14,11 +14,12 @@ local function content(key)
 end
 
 local function waiters_of(k)
-  local waiters = {}
-  for _, owner in ipairs(redis.call('ZRANGE', k.queue, 0, -1)) do
-    local alive, since = string.match(redis.call('HGET', k.wait, owner) or '', '^(%d+) (%d+)')
-    if alive and tonumber(alive) >= now then
-      waiters[#waiters + 1] = { owner, since, text(tonumber(alive) - now) }
+  local waiters, queue = {}, redis.call('ZRANGE', k.queue, 0, -1, 'WITHSCORES')
+  for i = 1, #queue, 2 do
+    local waiter, place = queue[i], queue[i + 1]
+    local left = heard(k, waiter, place) + ALIVE_MS - now
+    if left >= 0 then
+      waiters[#waiters + 1] = { string.match(waiter, '^%S+ (.*)$'), text(since(place)), text(left) }
     end
   end
   return waiters
@@ -40,6 +41,6 @@ for i = 1, count do
   local counter, since, of = record(k)
   if of ~= holder or kind ~= 'string' then counter, since = '', '' end
   replies[i] = { kind, holder, redis.call('PTTL', k.lock), counter or '', since or '', waiters_of(k), fields,
-    redisson_waiters(KEYS[7 * count + 2 * i - 1], KEYS[7 * count + 2 * i]) }
+    redisson_waiters(KEYS[6 * count + 2 * i - 1], KEYS[6 * count + 2 * i]) }
 end
 return replies
