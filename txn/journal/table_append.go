@@ -41,16 +41,18 @@ func (n tables) append(ctx context.Context, appends []driver.Append, errs []erro
 //
 // The marks and the number of shards stay locked against changes until the commit. Heads are
 // locked and written by their key: a join would scan the whole table while that is small, and
-// a prepared statement would keep that plan. The lock on an id comes before its INSERT, which
+// a prepared statement would keep that plan. Parameters are in subqueries, where the planner
+// cannot see how long arrays are: else no plan would do for another length, and the server would
+// plan each time, which takes longer than the rest. The lock on an id comes before its INSERT, which
 // would wait for another transaction that inserts the same id.
 const appendStatement = `with marks as materialized (
-	select resource, token from {marks} where resource = any(?::text::text[]) order by resource for share {skip}),
+	select resource, token from {marks} where resource = any((select ?::text)::text[]) order by resource for share {skip}),
 stored as materialized (
-	select shards from {layout} where id = 1 and 0 < ?::bigint for share {skip}),
+	select shards from {layout} where id = 1 and 0 < (select ?::bigint) for share {skip}),
 asked as materialized (
 	select v.*, m.token, s.shards as stored, coalesce(v.epoch = 0 or v.epoch = m.token, false) as owned
-	from unnest(?::text::varchar[], ?::text::int[], ?::text::bytea[], ?::text::bigint[], ?::text::bigint[], ?::text::bytea[],
-		?::text::bigint[], ?::text::bigint[], ?::text::bigint[])
+	from unnest((select ?::text)::varchar[], (select ?::text)::int[], (select ?::text)::bytea[], (select ?::text)::bigint[], (select ?::text)::bigint[], (select ?::text)::bytea[],
+		(select ?::text)::bigint[], (select ?::text)::bigint[], (select ?::text)::bigint[])
 		with ordinality as v (id, shard, type, after, position, sum, due, epoch, shards, n)
 	left join marks m on m.resource = 'journal shard ' || v.shard left join stored s on true),
 found as materialized (
@@ -72,7 +74,7 @@ grown as (
 written as (
 	insert into {records} (id, position, kind, step, data, sum, epoch, written)
 	select v.id, r.position, r.kind, r.step, r.data, r.sum, v.epoch, coalesce(g.began, {micros now})
-	from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bytea[], ?::text::bytea[], ?::text::bytea[], ?::text::bytea[])
+	from unnest((select ?::text)::bigint[], (select ?::text)::bigint[], (select ?::text)::bytea[], (select ?::text)::bytea[], (select ?::text)::bytea[], (select ?::text)::bytea[])
 		as r (n, position, kind, step, data, sum)
 	join asked v on v.n = r.n join grown g on g.id = v.id)
 select v.n, g.ended, v.token, v.stored from asked v left join grown g on g.id = v.id where g.id is null or g.ended is not null`
