@@ -87,7 +87,7 @@ func TestSettledMisuse(t *testing.T) {
 		wantKind(t, o.Done(ctx, "1", "w", nil, ann), interlock.Definite, ErrState) // Now ends it
 		time.Sleep(90 * time.Minute)
 		err := o.NotDone(ctx, "1", "z", ann)
-		if wantKind(t, err, interlock.Definite, ErrState); !strings.Contains(err.Error(), "never given up") {
+		if wantKind(t, err, interlock.Definite, ErrState); !strings.Contains(err.Error(), "given up") {
 			t.Error(err)
 		}
 		ok(t, o.Done(ctx, "1", "z", nil, ann))
