@@ -49,6 +49,7 @@ func (w *Waiter) Stop() {
 // [Turn.Conclude], or nil. A Definite error or a Bug of done is returned; after others it is
 // called again. When ctx ends the transaction goes on, and the error is Uncertain.
 func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, concluded any) (bool, error)) error {
+	pause := w.coordinator.soon()
 	for look := w.looks(); ; look = true {
 		if look {
 			is, err := done(ctx, w.concluded())
@@ -59,8 +60,11 @@ func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, conclu
 				return err
 			}
 		}
-		w.ask()
-		timer := time.NewTimer(w.coordinator.options.Poll)
+		wait := w.coordinator.options.Poll
+		if w.ask() {
+			wait, pause = pause, min(2*pause, wait)
+		}
+		timer := time.NewTimer(wait)
 		select {
 		case <-w.wake:
 		case <-timer.C:
@@ -80,17 +84,32 @@ func (w *Waiter) looks() bool {
 	return !w.begun || w.conclusion != nil
 }
 
-// ask has the owner look at the transaction once, if that is another process.
-func (w *Waiter) ask() {
+// ask has the owner look at the transaction once, if that is another process, and reports
+// whether it is.
+func (w *Waiter) ask() (elsewhere bool) {
 	c := w.coordinator
 	c.mu.Lock()
 	asked := w.asked
-	w.asked = c.servers[c.journal.ShardOf(w.id)] == nil
-	ask := w.asked && !asked
+	elsewhere = c.servers[c.journal.ShardOf(w.id)] == nil
+	w.asked = elsewhere
 	c.mu.Unlock()
-	if ask {
+	if elsewhere && !asked {
 		c.ring(ringAwaited, w.id)
 	}
+	return elsewhere
+}
+
+// shortestPoll is the first pause of a process that no bell wakes, after it found something
+// that another process has begun, or before it looks again at what another process drives.
+// Pauses double up to Options.Poll.
+const shortestPoll = 20 * time.Millisecond
+
+// soon is the first pause.
+func (c *Coordinator) soon() time.Duration {
+	if c.options.Bell != nil {
+		return c.options.Poll
+	}
+	return min(shortestPoll, c.options.Poll)
 }
 
 // concluded takes the conclusion.
@@ -193,6 +212,11 @@ func (c *Coordinator) missed() {
 			signal(w.wake)
 		}
 	}
+	c.scoutNow()
+}
+
+// scoutNow has a server ask for all. The caller holds the lock.
+func (c *Coordinator) scoutNow() {
 	if len(c.servers) > 0 {
 		c.scouted = time.Time{}
 		signal(c.rescout)

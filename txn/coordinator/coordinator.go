@@ -69,6 +69,7 @@ type Coordinator struct {
 	foreigners map[string]foreigner // by their ids
 	jobs       []Job                // in the background
 	scouted    time.Time            // when a server last asked for all
+	pause      time.Duration        // until a server asks again; 0 is Options.Poll
 	rescout    chan struct{}        // holds one: to ask for all now
 
 	ear     sync.Mutex // of what listens to the bell, which never waits for it

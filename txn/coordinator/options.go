@@ -24,7 +24,9 @@ type Options struct {
 	Held int
 	// Poll is how often the journal is asked for what is due and what others have begun,
 	// in one request for all shards that are served here, and how often an Await looks
-	// at what another process drives; 0 means a second.
+	// at what another process drives; 0 means a second. Without a Bell both ask more often
+	// after something was found that another process began, and while they wait for what
+	// another process drives: after 20 ms, and then after twice as long each time.
 	Poll time.Duration
 	// Bell wakes the owner of a shard when a transaction was begun, or has changed, in another
 	// process, and those that wait for one when it has ended elsewhere. The processes of a

@@ -366,7 +366,25 @@ func (s *server) scout() error {
 			signal(other.due)
 		}
 	}
+	c.scoutSoon(len(due) > 0)
 	return nil
+}
+
+// scoutSoon has a server ask again before the next poll, if something was found lately and no
+// bell wakes this process. The caller holds the lock.
+func (c *Coordinator) scoutSoon(found bool) {
+	if c.pause *= 2; found {
+		c.pause = c.soon()
+	}
+	if c.pause == 0 || c.pause >= c.options.Poll {
+		c.pause = 0
+		return
+	}
+	time.AfterFunc(c.pause, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.scoutNow()
+	})
 }
 
 // scouting is the shards to ask for now, if it is time.

@@ -93,6 +93,24 @@ func TestOnePlan(t *testing.T) {
 	})
 }
 
+// TestWithoutABell: without a bell, the owner of a shard finds the first transaction of another
+// process within a poll, and those that follow soon.
+func TestWithoutABell(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		g := &target{}
+		d := Define("order", g.undoable("a"))
+		r := serve(t, nil, 1, nil, d)
+		elsewhere := idle(t, r.store, nil, d)
+		for i, most := range []time.Duration{2 * time.Second, 200 * time.Millisecond, 200 * time.Millisecond} {
+			from := time.Now()
+			_, err := d.Do(t.Context(), elsewhere.engine, fmt.Sprint(i), "in")
+			if ok(t, err); time.Since(from) > most {
+				t.Errorf("number %d took %v, at most %v", i, time.Since(from), most)
+			}
+		}
+	})
+}
+
 // TestOldRecordsAreWritten: what is known is not kept from others for long, though
 // nothing depends on it.
 func TestOldRecordsAreWritten(t *testing.T) {
