@@ -79,6 +79,21 @@ func TestConfirmationAndRenewalKeepAllKeys(t *testing.T) {
 		testbed.Eventually(t, key+" lives for a whole TTL", bound, func() bool { return lives(t, operator, key) > DefaultTTL-5*time.Second })
 	}
 
+	owner, _ = take(t, a, "z")
+	for _, key := range keysOf("z").timed() {
+		if err := raw(t, operator, "PEXPIRE", key, "1000").Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := a.contend(t.Context(), &waiter{request: driver.Request{Name: "z", Owner: owner}, keys: keysOf("z")}, refresh); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keysOf("z").timed() {
+		if left := lives(t, operator, key); left < DefaultTTL-5*time.Second {
+			t.Errorf("after the confirmation %s lives for %v", key, left)
+		}
+	}
+
 	short := openOn(t, server.Addr(), &Options{TTL: time.Second})
 	_, grant := take(t, short, "y")
 	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {

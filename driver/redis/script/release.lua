@@ -3,9 +3,7 @@
 -- holder and first are set by release_free.lua.
 local owner, k = ARGV[1], keys_of(1)
 
-if holder == owner then
-  touched[k.lock] = true
-else
+if holder ~= owner then
   leave(k, ARGV[2] .. ' ' .. owner)
   local _, _, of = record(k)
   if of == owner then redis.call('DEL', k.hold) end -- the lock was deleted or replaced by someone else
