@@ -111,7 +111,7 @@ func (o Options) validate() error {
 	case o.StandBack < 0:
 		return errors.New("StandBack must not be negative")
 	case !Required.Has(o.Accept):
-		return fmt.Errorf("Accept names guarantees that are not required: %v", o.Accept&^Required)
+		return fmt.Errorf("the option Accept names guarantees that are not required: %v", o.Accept&^Required)
 	}
 	return nil
 }

@@ -158,7 +158,7 @@ func (o Options) validate() error {
 	e, fixed := o.Times.(every)
 	switch {
 	case o.Times == nil:
-		return errors.New("Times are required")
+		return errors.New("the option Times is required")
 	case fixed && e <= 0:
 		return fmt.Errorf("a job cannot be due every %v", time.Duration(e))
 	case o.Missed < Skip || o.Missed > Report:
