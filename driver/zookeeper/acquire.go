@@ -18,7 +18,7 @@ const (
 
 // Acquire implements driver.Fenced. It blocks until the claim is granted or ctx
 // is done; a single request is given up after a third of the TTL, at most five
-// seconds. Uncontended it is three requests, one of them a write.
+// seconds. Uncontended it is two requests in one round trip, one of them a write.
 //
 // Besides the errors of the interface: Retryable with interlock.ErrSessionEnded
 // or interlock.ErrLost in its chain means that the place in the line is gone
@@ -49,10 +49,11 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	if err := d.enter(ctx, s, c); err != nil {
+	q, err := d.enter(ctx, s, c)
+	if err != nil {
 		return driver.Grant{}, err
 	}
-	return d.await(ctx, s, c, r.NoWait)
+	return d.await(ctx, s, c, q, r.NoWait)
 }
 
 func (d *Driver) check(ctx context.Context, r driver.Request) error {
@@ -61,7 +62,7 @@ func (d *Driver) check(ctx context.Context, r driver.Request) error {
 	}
 	if r.Owner == "" || len(r.Owner) > driver.MaxName {
 		return &interlock.Error{Op: opAcquire, Driver: driverName, Name: r.Name, Kind: interlock.Bug,
-			Err: fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName)}
+			Err: fmt.Errorf("the owner has %d bytes, and must have 1 to %d", len(r.Owner), driver.MaxName)}
 	}
 	if ctx.Err() != nil {
 		return notSent(ctx, opAcquire, r.Name)

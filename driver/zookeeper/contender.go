@@ -21,6 +21,7 @@ type contender struct {
 
 	state state
 	node  string // its own, once it is known; empty before
+	czxid int64  // the transaction that created it, if the answer to its request told; else 0
 	// unsure: a node may have been created of which no answer told.
 	unsure bool
 	// creating is closed when a request that creates the node is over, even if
@@ -30,7 +31,8 @@ type contender struct {
 	token    interlock.Token // once the node was looked at
 	told     bool            // Acquire has returned the grant
 	place    driver.Place    // while it waits
-	// unwatched: the watch on its node has fired for something else than its end.
+	// unwatched: no watch stands on its node, or it has fired for something else than
+	// its end.
 	unwatched bool
 	// stale are the random parts of this owner under sessions that ran out of
 	// time, whose nodes ZooKeeper may still keep.
@@ -82,7 +84,7 @@ func (c *contender) stands(node string) {
 // vanish is for a node that is gone. The driver's mutex is held.
 func (c *contender) vanish() {
 	delete(c.session.nodes.own, c.node)
-	c.node = ""
+	c.node, c.czxid = "", 0
 	if c.state == leaving {
 		return
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestUncontendedCostsFourRequests, two of which are writes: create, look at the
-// node, list the line; delete.
-func TestUncontendedCostsFourRequests(t *testing.T) {
+// TestUncontendedCostsThreeRequests, two of which are writes: create, list the line;
+// delete.
+func TestUncontendedCostsThreeRequests(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)
 	d := open(t, &Options{Servers: []string{server.Addr()}})
@@ -24,8 +24,9 @@ func TestUncontendedCostsFourRequests(t *testing.T) {
 		mustAcquire(t, d, r)
 		mustRelease(t, d, r)
 	}
-	// the reports are counted too, and a ping or a renewal may be among them
-	if got := count(t, server, "zk_packets_received") - before; got < 4*rounds || got > 4*rounds+10 {
+	// the reports are counted too, and a ping or a renewal may be among them; so may a
+	// second list, where the first was read before the node was created
+	if got := count(t, server, "zk_packets_received") - before; got < 3*rounds || got > 3*rounds+rounds/4 {
 		t.Fatalf("%d requests for %d acquires and releases", got, rounds)
 	}
 }

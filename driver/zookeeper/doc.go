@@ -56,7 +56,8 @@
 // # Waiting
 //
 // First come, first served. A waiter watches its own node and the one before
-// it, so that a release wakes one waiter. It looks once per heartbeat, a sixth
+// it, so that a release wakes one waiter. A holder's node is watched from
+// the first second on. It looks once per heartbeat, a sixth
 // of the TTL, whether the one before is still there. A waiter whose process died
 // keeps its place until its session ends.
 //

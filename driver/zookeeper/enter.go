@@ -11,27 +11,27 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// enter makes sure that c has a node in line, that it is of this session, and
-// that its end will be reported.
-func (d *Driver) enter(ctx context.Context, s *session, c *contender) error {
+// enter makes sure that c has a node in line, and that it is of this session. It returns
+// the line if that is known from after the node was created.
+func (d *Driver) enter(ctx context.Context, s *session, c *contender) (q queue, err error) {
 	for range attempts {
 		if err := d.settle(ctx, s, c); err != nil {
-			return err
+			return nil, err
 		}
 		if d.hasNode(c) {
 			err := d.verify(ctx, s, c)
 			if !errors.Is(err, errSpent) {
-				return err
+				return q, err
 			}
 			if err := d.stepBack(ctx, s, c); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		if err := d.create(ctx, s, c); err != nil && !isObsolete(err) {
-			return err
+		if q, err = d.create(ctx, s, c); err != nil && !isObsolete(err) {
+			return nil, err
 		}
 	}
-	return again(c.name, errors.New("the lock's node, or the base of tokens, kept changing"))
+	return nil, again(c.name, errors.New("the lock's node, or the base of tokens, kept changing"))
 }
 
 // stepBack takes c's node out of the line, because an election, or many
@@ -49,7 +49,7 @@ func (d *Driver) stepBack(ctx context.Context, s *session, c *contender) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.node == node {
-		c.node = ""
+		c.node, c.czxid = "", 0
 	}
 	return nil
 }
@@ -119,21 +119,30 @@ func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, err
 	return queueOf(list), err
 }
 
-// create sends one request that puts c in line, if the base of tokens is still
-// the one that it relies on. isObsolete tells that nothing was done and why it
-// may be sent again.
-func (d *Driver) create(ctx context.Context, s *session, c *contender) error {
+// create sends a request that puts c in line, if the base of tokens is still
+// the one that it relies on, and right behind it one that lists the line. isObsolete
+// tells that nothing was done and why it may be sent again. The list may have been
+// read before the node was created.
+func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, error) {
 	b, err := s.counter.current(ctx)
 	if err != nil {
-		return prelude(err)
+		return nil, prelude(err)
 	}
+	lists := make(chan []string, 1)
 	over := make(chan struct{})
 	d.mu.Lock()
 	c.creating, c.scale = over, b.scale
 	d.mu.Unlock()
 	_, err = ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) ([]zk.MultiResponse, error) {
+		listing := s.d.spawn(func() {
+			list, _, _ := conn.Children(c.lock) // if it fails, the line is listed again
+			lists <- list
+		})
 		responses, err := d.multi(conn, s, c, b)
 		d.noteCreated(c, over, responses, err)
+		if !listing {
+			close(lists)
+		}
 		return responses, err
 	})
 	if err != nil && interlock.Kind(err) != interlock.Uncertain {
@@ -145,13 +154,22 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) error {
 	case errors.Is(err, zk.ErrNoNode):
 		s.counter.forget() // perhaps that is what is missing
 		if failure := d.prepare(ctx, s, c); failure != nil {
-			return failure
+			return nil, failure
 		}
 	}
-	return err
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case list := <-lists:
+		return queueOf(list), nil
+	case <-ctx.Done():
+		return nil, nil
+	}
 }
 
-// multi is the request itself. It is not sent for one that has left meanwhile.
+// multi is the request itself. It is not sent for one that has left meanwhile. The mark
+// is written, and not only checked, because the answer to that has the transaction's id.
 func (d *Driver) multi(conn *zk.Conn, s *session, c *contender, b base) ([]zk.MultiResponse, error) {
 	d.mu.Lock()
 	left := c.state != asking || s.ended
@@ -162,7 +180,7 @@ func (d *Driver) multi(conn *zk.Conn, s *session, c *contender, b base) ([]zk.Mu
 	data := encode(record{Owner: text(c.owner), Asked: d.options.Now().UTC(), TTL: s.ttl.Milliseconds(), scale: b.scale})
 	return conn.Multi(
 		&zk.CheckVersionRequest{Path: d.layout.base(), Version: b.version},
-		&zk.CheckVersionRequest{Path: d.layout.base() + "/" + b.mark, Version: -1},
+		&zk.SetDataRequest{Path: d.layout.base() + "/" + b.mark, Version: -1},
 		&zk.CreateRequest{Path: c.lock + "/_c_" + c.id + "-lock-", Data: data, Acl: d.options.ACL,
 			Flags: zk.FlagEphemeral | zk.FlagSequence},
 	)
@@ -181,6 +199,9 @@ func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.Mu
 	switch {
 	case err == nil:
 		c.stands(responses[2].String)
+		if c.session.conn.SessionID() == c.session.id {
+			c.czxid = responses[1].Stat.Mzxid
+		}
 	case kindOf(err) == interlock.Uncertain:
 		c.unsure = true
 	}
@@ -226,21 +247,26 @@ func isUnknownRequest(err error) bool {
 	return errors.As(err, &e) && e.Err.Error() == "unknown error: -6"
 }
 
-// verify looks at the node and watches it. One of another session would go with
+// verify looks at the node, unless the answer of the session's own request told all of
+// it, and watches it. Otherwise the watch is left to tend, for those who hold
+// it for longer than a moment. A node of another session would go with
 // that session, and is not believed, whatever its name says.
-func (d *Driver) verify(ctx context.Context, s *session, c *contender) error {
+func (d *Driver) verify(ctx context.Context, s *session, c *contender) (err error) {
 	d.mu.Lock()
-	node, asked := c.node, c.state == asking
+	node, czxid, asked := c.node, c.czxid, c.state == asking
 	d.mu.Unlock()
 	if !asked {
 		return nil
 	}
-	stat, err := s.watchOwn(ctx, c.name, node)
-	if err != nil {
-		return err
+	stat := &zk.Stat{Czxid: czxid, EphemeralOwner: s.id}
+	if czxid == 0 {
+		if stat, err = s.watchOwn(ctx, c.name, node); err != nil {
+			return err
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	c.unwatched = c.unwatched || czxid != 0
 	switch {
 	case c.state != asking: // an event came meanwhile
 		return nil

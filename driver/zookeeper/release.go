@@ -103,7 +103,7 @@ func (d *Driver) forget(c *contender) {
 // tend looks after what has no caller any more, at every heartbeat: contenders
 // whose release is not confirmed, and holders whose watch is used up.
 func (s *session) tend() {
-	beat := time.NewTicker(s.pace.heartbeat)
+	beat := time.NewTicker(min(s.pace.heartbeat, time.Second))
 	defer beat.Stop()
 	for {
 		select {
@@ -117,7 +117,7 @@ func (s *session) tend() {
 			_ = s.d.clear(s.ctx, s, c)
 		}
 		for _, c := range s.unwatched() {
-			s.watchAgain(c)
+			s.watchAgain(s.ctx, c)
 		}
 	}
 }
@@ -148,15 +148,16 @@ func (s *session) unwatched() []*contender {
 	return all
 }
 
-func (s *session) watchAgain(c *contender) {
+// watchAgain watches the node of a contender whose watch is used up, or was not set.
+func (s *session) watchAgain(ctx context.Context, c *contender) {
 	s.d.mu.Lock()
-	node := c.node
+	node, unwatched := c.node, c.unwatched
 	c.unwatched = false
 	s.d.mu.Unlock()
-	if node == "" {
+	if node == "" || !unwatched {
 		return
 	}
-	stat, err := s.watchOwn(s.ctx, c.name, node)
+	stat, err := s.watchOwn(ctx, c.name, node)
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	switch {

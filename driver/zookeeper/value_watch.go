@@ -35,7 +35,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 	}
 }
 
-// ended tells the end of ctx rather than its outcome.
+// ended tells the end of ctx rather than what came of it.
 func ended(ctx context.Context, name string, err error) error {
 	if ctx.Err() != nil {
 		return notSent(ctx, opWatch, name)

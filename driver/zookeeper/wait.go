@@ -13,17 +13,19 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// await waits for the turn of a contender in line.
-func (d *Driver) await(ctx context.Context, s *session, c *contender, noWait bool) (driver.Grant, error) {
-	for {
+// await waits for the turn of a contender in line. q is the line if it has c.
+func (d *Driver) await(ctx context.Context, s *session, c *contender, q queue, noWait bool) (driver.Grant, error) {
+	for ; ; q = nil {
 		if g, done, err := d.outcome(c); done {
 			return g, err
 		}
-		list, err := s.children(ctx, opAcquire, c.name, c.lock)
-		if err != nil {
-			return driver.Grant{}, err
+		if q.find(c.id) < 0 {
+			list, err := s.children(ctx, opAcquire, c.name, c.lock)
+			if err != nil {
+				return driver.Grant{}, err
+			}
+			q = queueOf(list)
 		}
-		q := queueOf(list)
 		if err := d.refuse(c.name, q); err != nil {
 			return driver.Grant{}, d.withdraw(ctx, c, err)
 		}
@@ -40,6 +42,7 @@ func (d *Driver) await(ctx context.Context, s *session, c *contender, noWait boo
 		case noWait:
 			return driver.Grant{}, d.giveWay(ctx, s, c, q[0])
 		default:
+			s.watchAgain(ctx, c)
 			if err := d.stand(ctx, s, c, q, i); err != nil {
 				return driver.Grant{}, err
 			}
