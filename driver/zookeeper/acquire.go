@@ -62,7 +62,7 @@ func (d *Driver) check(ctx context.Context, r driver.Request) error {
 	}
 	if r.Owner == "" || len(r.Owner) > driver.MaxName {
 		return &interlock.Error{Op: opAcquire, Driver: driverName, Name: r.Name, Kind: interlock.Bug,
-			Err: fmt.Errorf("the owner has %d bytes, and must have 1 to %d", len(r.Owner), driver.MaxName)}
+			Err: fmt.Errorf("the owner has %d bytes, 1 to %d are allowed", len(r.Owner), driver.MaxName)}
 	}
 	if ctx.Err() != nil {
 		return notSent(ctx, opAcquire, r.Name)

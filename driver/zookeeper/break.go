@@ -63,7 +63,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 	return none, false, &interlock.Error{Op: opBreak, Driver: driverName, Name: b.Name, Kind: interlock.Retryable, Err: errNoRecords}
 }
 
-var errNoRecords = errors.New("the node of the records kept vanishing")
+var errNoRecords = errors.New("the node of the records was deleted repeatedly")
 
 func (d *Driver) checkBreak(ctx context.Context, b driver.Break) error {
 	if err := d.layout.check(opBreak, b.Name); err != nil {
@@ -72,7 +72,7 @@ func (d *Driver) checkBreak(ctx context.Context, b driver.Break) error {
 	for _, field := range []struct{ what, text string }{{"owner", b.Owner}, {"reason", b.Reason}, {"author", b.By}} {
 		if field.text == "" || len(field.text) > driver.MaxName {
 			return &interlock.Error{Op: opBreak, Driver: driverName, Name: b.Name, Kind: interlock.Bug,
-				Err: fmt.Errorf("the %s has %d bytes, and must have 1 to %d", field.what, len(field.text), driver.MaxName)}
+				Err: fmt.Errorf("the %s has %d bytes, 1 to %d are allowed", field.what, len(field.text), driver.MaxName)}
 		}
 	}
 	if ctx.Err() != nil {

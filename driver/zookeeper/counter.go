@@ -53,7 +53,7 @@ func (c *tokenCounter) raise(ctx context.Context, floor int64) (base, error) {
 		}
 	}
 	return base{}, &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Retryable,
-		Err: errors.New("others kept changing it")}
+		Err: errors.New("other clients kept changing it")}
 }
 
 const opRaise = "raise base of tokens"

@@ -51,7 +51,7 @@ func (l layout) check(op, name string) error {
 	var why string
 	switch {
 	case name == "" || len(name) > driver.MaxName:
-		why = fmt.Sprintf("it has %d bytes, and may have 1 to %d", len(name), driver.MaxName)
+		why = fmt.Sprintf("it has %d bytes, 1 to %d are allowed", len(name), driver.MaxName)
 	case l.raw:
 		why = rawFault(name)
 	}

@@ -34,7 +34,7 @@ type link struct {
 var (
 	_ zk.HostProvider = (*link)(nil)
 
-	errCut = errors.New("the session is over")
+	errCut = errors.New("the session has ended")
 )
 
 // Init implements zk.HostProvider.

@@ -14,7 +14,7 @@ var (
 	errSlow         = errors.New("zookeeper did not answer in time")
 	errNotConnected = errors.New("no connection to zookeeper")
 	errTimeRanOut   = errors.New("no renewal was confirmed in time")
-	errShorter      = errors.New("a server lets the session go on for less time than was granted")
+	errShorter      = errors.New("a server granted less session time than before")
 )
 
 // ask sends one request of the session's client and waits for its answer, for

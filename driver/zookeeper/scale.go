@@ -24,7 +24,7 @@ type scale struct {
 const span = 1 << 24
 
 // errSpent says that a transaction is beyond what its scale is good for.
-var errSpent = errors.New("its base of tokens is spent")
+var errSpent = errors.New("its base of tokens is used up")
 
 var errExhausted = errors.New("the counter is out of range, and no token can be issued in this namespace any more")
 
@@ -48,7 +48,7 @@ func (s scale) token(czxid int64) (interlock.Token, error) {
 	}
 	switch {
 	case s.Base < 1 || s.Base > interlock.MaxCounter || s.Anchor < 0 || czxid < 1:
-		return fail(errors.New("that is no base"))
+		return fail(errors.New("it is not a base of tokens"))
 	case !s.covers(czxid):
 		return fail(errSpent)
 	case s.Base+czxid-s.Anchor > interlock.MaxCounter:

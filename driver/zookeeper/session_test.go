@@ -155,7 +155,7 @@ func TestEndedSessionIsTold(t *testing.T) {
 	grant := mustAcquire(t, d, holder)
 	done := enqueue(t, d, waiter)
 	old, _ := d.Contender("n", "holder")
-	testbed.Eventually(t, "the session is over", patience, func() bool {
+	testbed.Eventually(t, "the session has ended", patience, func() bool {
 		k.expire(t, server.Addr()) // the client may have been faster, and be back
 		return grant.Lease.Remaining() <= 0
 	})

@@ -35,7 +35,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 	}
 }
 
-// ended tells the end of ctx rather than what came of it.
+// ended tells the end of ctx rather than its outcome.
 func ended(ctx context.Context, name string, err error) error {
 	if ctx.Err() != nil {
 		return notSent(ctx, opWatch, name)

@@ -71,7 +71,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 			return err
 		}
 	}
-	return &interlock.Error{Op: opPut, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: errors.New("others kept writing it")}
+	return &interlock.Error{Op: opPut, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: errors.New("other clients kept writing it")}
 }
 
 func (v *Values) check(ctx context.Context, op, name string) error {
@@ -92,7 +92,7 @@ func (v *Values) checkValue(name string, value driver.Value) error {
 	case !value.Token.Valid():
 		return fail(interlock.Bug, "%d is not a token", int64(value.Token))
 	case len(value.Data) > driver.MaxValue:
-		return fail(interlock.Bug, "the value has %d bytes, and may have %d", len(value.Data), driver.MaxValue)
+		return fail(interlock.Bug, "the value has %d bytes, at most %d are allowed", len(value.Data), driver.MaxValue)
 	case value.Token.Counter() > interlock.CounterAt(v.now().Add(interlock.MaxAhead)):
 		return fail(interlock.Definite, "%w: %d is more than %v ahead of our clock",
 			interlock.ErrImplausibleToken, int64(value.Token), interlock.MaxAhead)
@@ -180,7 +180,7 @@ func readValue(op, name string, f *found) (driver.Value, error) {
 	var h header
 	if err := json.Unmarshal(line, &h); err != nil || !cut || !h.Token.Valid() {
 		return driver.Value{}, &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Definite,
-			Err: errors.New("its node holds something else than a value")}
+			Err: errors.New("its node does not hold a value")}
 	}
 	return driver.Value{Data: data, Token: h.Token, Source: string(h.Source), Written: time.UnixMilli(f.stat.Mtime)}, nil
 }
