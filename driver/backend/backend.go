@@ -25,7 +25,7 @@ type LockOptions struct {
 }
 
 // A Connection is what a driver makes of a URL. More than locks is found by assertion:
-// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [Database], [Preparer].
+// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [Database], [Preparer].
 type Connection interface {
 	// Fenced opens the locks. It blocks until the backend has answered, or ctx ends, which
 	// bounds the opening only. The [Backend] closes what is opened before the Connection.
@@ -80,6 +80,12 @@ type Ringer interface {
 	// Bell opens the one of a name; nil if nothing can be heard here, as behind a pooler that
 	// shares sessions. close ends it. ctx bounds the opening only.
 	Bell(ctx context.Context, name string) (b driver.Bell, close func(context.Context) error, err error)
+}
+
+// A RequestKeeper keeps the records of idempotent requests, without a table.
+type RequestKeeper interface {
+	// Requests are those whose keys are below a prefix. It does not block.
+	Requests(prefix string) driver.Idempotency
 }
 
 // A Database keeps tables: of guards, journals and outboxes.
@@ -271,6 +277,16 @@ func (b *Backend) Fence(prefix string) (f driver.Fence, ok bool) {
 	return c.Fence(prefix), true
 }
 
+// Requests are the records of idempotent requests; ok is false if the backend keeps them in a
+// table, or not at all.
+func (b *Backend) Requests(prefix string) (r driver.Idempotency, ok bool) {
+	c, ok := b.conn.(RequestKeeper)
+	if !ok {
+		return nil, false
+	}
+	return c.Requests(cmp.Or(prefix, b.url.Setting("prefix"))), true
+}
+
 // SQL runs transactions in a database; ok is false if the backend is none.
 func (b *Backend) SQL() (db driver.BeginnerAt[driver.SQL], ok bool) {
 	c, ok := b.conn.(Database)
@@ -309,4 +325,29 @@ func Build[T any](ctx context.Context, url string, construct func(*Backend, driv
 		return made, nil, err
 	}
 	return made, b, nil
+}
+
+// OpenSQL connects to the database that a URL names, and creates tables there unless they
+// exist. The caller closes the backend. A URL of another system is a [*URLError].
+func OpenSQL(ctx context.Context, url string, tables ...driver.Creator) (*Backend, driver.BeginnerAt[driver.SQL], error) {
+	u, err := Parse(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !u.Has(Tables) {
+		return nil, nil, &URLError{u.Kind() + " is no database; use a postgres:// or mysql:// URL"}
+	}
+	b, err := u.Open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	db, _ := b.SQL()
+	if len(tables) > 0 {
+		err = driver.Create(ctx, db, tables...)
+	}
+	if err != nil {
+		_ = b.Close(context.WithoutCancel(ctx)) // the first error says more
+		return nil, nil, err
+	}
+	return b, db, nil
 }

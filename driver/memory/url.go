@@ -32,6 +32,7 @@ type shared struct {
 	users    int
 	journals map[string]*Journal
 	bells    map[string]*Bell
+	requests *Idempotency
 }
 
 // connection is what memory://name opens: every connection of a process to one name shares
@@ -47,7 +48,7 @@ func connect(name string) connection {
 	defer spacesMu.Unlock()
 	s := spaces[name]
 	if s == nil {
-		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}}
+		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}, requests: NewIdempotency()}
 		spaces[name] = s
 	}
 	s.users++
@@ -74,6 +75,9 @@ func (c connection) Values(context.Context, string) (driver.Values, error) {
 
 // Fence is that of the space.
 func (c connection) Fence(string) driver.Fence { return c.to.space.Fence() }
+
+// Requests are one for all prefixes.
+func (c connection) Requests(string) driver.Idempotency { return c.to.requests }
 
 // Journal is the one of its name.
 func (c connection) Journal(_ context.Context, name string) (driver.Journal, error) {

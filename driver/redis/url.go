@@ -92,6 +92,11 @@ func (c connection) Values(_ context.Context, prefix string) (driver.Values, err
 // Fence is that of [NewFence], whose keys have no prefix.
 func (c connection) Fence(string) driver.Fence { return NewFence(c.client) }
 
+// Requests are those of [NewIdempotency].
+func (c connection) Requests(prefix string) driver.Idempotency {
+	return NewIdempotency(c.client, prefix)
+}
+
 // Close ends the connections.
 func (c connection) Close() error {
 	c.client.Close()

@@ -13,7 +13,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -137,8 +136,8 @@ func (a *agency) serve(c *coordinator.Coordinator, locks *lock.Fenced) {
 }
 
 // createTables makes those that are missing. One process does it at a time.
-func (a *agency) createTables(ctx context.Context, journal func(context.Context, driver.SQL) error) error {
-	return a.rooms.in(ctx, func(hotel driver.SQL) error {
+func (a *agency) createTables(ctx context.Context, journal func(context.Context, interlock.SQL) error) error {
+	return a.rooms.in(ctx, func(hotel interlock.SQL) error {
 		if err := postgres.TxLock(ctx, hotel, "the tables of examples/booking", 0); err != nil {
 			return err
 		}
@@ -146,7 +145,7 @@ func (a *agency) createTables(ctx context.Context, journal func(context.Context,
 			return err
 		}
 		const sales = `create table if not exists trip_sale (trip varchar(200) not null, item varchar(100) not null, units bigint not null)`
-		create := func(db driver.SQL) error {
+		create := func(db interlock.SQL) error {
 			if err := holding.Create(ctx, db); err != nil {
 				return err
 			}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
@@ -36,13 +36,13 @@ func (a *agency) abandoned(ctx context.Context, id, room string, hold time.Durat
 // A seller is a participant: it holds and sells units of what it has, and frees what is
 // held past its time and not decided.
 type seller[T any] struct {
-	db    driver.BeginnerAt[T]
+	db    interlock.BeginnerAt[T]
 	holds tcc.Holds[T]
 	take  tcc.Resource[tcc.Want, tcc.Want]
 }
 
 // newSeller writes each sale down in the transaction that makes it.
-func newSeller[T any](db driver.BeginnerAt[T], sale func(ctx context.Context, tx T, trip string, w tcc.Want) error) *seller[T] {
+func newSeller[T any](db interlock.BeginnerAt[T], sale func(ctx context.Context, tx T, trip string, w tcc.Want) error) *seller[T] {
 	s := &seller[T]{db: db}
 	s.holds = tcc.Holds[T]{DB: db, Table: holding, Confirmed: func(ctx context.Context, tx T, w tcc.Want) error {
 		return sale(ctx, tx, branch.From(ctx).Transaction, w)
@@ -61,12 +61,12 @@ func (s *seller[T]) sweep(ctx context.Context, ask tcc.Ask) {
 
 // offer says how many units there are.
 func (s *seller[T]) offer(ctx context.Context, item string, n int64) error {
-	return s.in(ctx, func(db driver.SQL) error { return holding.Set(ctx, db, item, n) })
+	return s.in(ctx, func(db interlock.SQL) error { return holding.Set(ctx, db, item, n) })
 }
 
 // level is what there is of an item, and what was held and sold.
 func (s *seller[T]) level(ctx context.Context, item string) (l tcc.Level, err error) {
-	err = s.in(ctx, func(db driver.SQL) (err error) {
+	err = s.in(ctx, func(db interlock.SQL) (err error) {
 		l, err = holding.Show(ctx, db, item)
 		return err
 	})
@@ -85,7 +85,7 @@ func (s *seller[T]) until(ctx context.Context, item string, is func(tcc.Level) b
 }
 
 // in works in a transaction.
-func (s *seller[T]) in(ctx context.Context, work func(db driver.SQL) error) error {
+func (s *seller[T]) in(ctx context.Context, work func(db interlock.SQL) error) error {
 	tx, err := s.db.Begin(ctx)
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
@@ -32,7 +32,7 @@ var errRefused = errors.New("the bank refuses the card")
 // newBank charges cards. It knows nothing of the shop but what the headers of a call
 // say. The account and the answer are committed together, so a call that comes again
 // has the first one's answer, a refusal too.
-func newBank(db driver.BeginnerAt[pgx.Tx]) http.Handler {
+func newBank(db interlock.BeginnerAt[pgx.Tx]) http.Handler {
 	accounts := &barrier.Participant[pgx.Tx, Charge, Receipt]{
 		DB: db, Table: bankCalls,
 		Do: func(ctx context.Context, tx pgx.Tx, c Charge) (r Receipt, err error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/partition"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -97,7 +97,7 @@ func createTables(ctx context.Context, pool *pgxpool.Pool) error {
 		if err := postgres.TxLock(ctx, db, "the tables of examples/orders", 0); err != nil { // one process at a time
 			return err
 		}
-		for _, create := range []func(context.Context, driver.SQL) error{
+		for _, create := range []func(context.Context, interlock.SQL) error{
 			journal.NewTable(postgres.Pool(pool), journalName).Create,
 			shopCalls.Create, bankCalls.Create, outgoing.Create, arrived.Create,
 		} {

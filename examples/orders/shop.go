@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/guard/once"
@@ -41,7 +41,7 @@ var errSoldOut = errors.New("there are not so many left")
 // A shop knows how to reserve, charge and ship.
 type shop struct {
 	pool   *pgxpool.Pool
-	db     driver.BeginnerAt[pgx.Tx]
+	db     interlock.BeginnerAt[pgx.Tx]
 	bank   string // its address
 	caller branchhttp.Caller
 	told   io.Writer // what the steps have done

@@ -17,7 +17,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
 	"github.com/interlock-dev/interlock/guard/fence"
 )
@@ -64,7 +63,7 @@ func run(ctx context.Context, endpoint string) error {
 		if err != nil {
 			return err
 		}
-		next := driver.Write{Key: counter, Value: strconv.AppendInt(nil, n+1, 10)}
+		next := fence.Write{Key: counter, Value: strconv.AppendInt(nil, n+1, 10)}
 		if err := guard.Enter(ctx, c, "runs", next); err != nil { // check again and write, in one step
 			return err
 		}

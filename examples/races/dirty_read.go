@@ -5,7 +5,7 @@ import (
 	"database/sql"
 	"strconv"
 
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/guard/isolation"
 	"github.com/interlock-dev/interlock/history"
@@ -26,14 +26,14 @@ var dirtyRead = race{
 	prepare: func(ctx context.Context, s systems) error {
 		return s.create(ctx, `create table if not exists race_price (item varchar(64) primary key, price bigint not null) engine=InnoDB`)
 	},
-	broken: pricing(driver.ReadUncommitted),
-	fixed:  pricing(driver.ReadCommitted),
+	broken: pricing(interlock.ReadUncommitted),
+	fixed:  pricing(interlock.ReadCommitted),
 	judge:  history.CheckReads,
 	rule:   history.RuleOrigin,
 }
 
 // pricing lets the readers look after the change and before its rollback.
-func pricing(level driver.Isolation) twin {
+func pricing(level interlock.Isolation) twin {
 	return func(ctx context.Context, s *scene) error {
 		item, price := s.name("item"), 1+s.rand.Int64N(100)
 		wrong := price + 1 + s.rand.Int64N(100)
@@ -67,7 +67,7 @@ func reprice(ctx context.Context, s *scene, item string, price int64, pause func
 	return err
 }
 
-func readPrice(ctx context.Context, s *scene, level driver.Isolation, name, item string) error {
+func readPrice(ctx context.Context, s *scene, level interlock.Isolation, name, item string) error {
 	call := s.told.Invoke(history.Event{Lane: name, Op: history.OpRead, Key: item})
 	var price string
 	err := isolation.Do(ctx, mysql.DB(s.mariadb), level, nil, func(ctx context.Context, tx *sql.Tx) error {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
@@ -64,7 +63,7 @@ func goHome(ctx context.Context, pool *pgxpool.Pool) error {
 }
 
 func readPriceCommitted(ctx context.Context, db *sql.DB) (price int64, err error) {
-	err = isolation.Do(ctx, mysql.DB(db), driver.ReadCommitted, nil, func(ctx context.Context, tx *sql.Tx) error {
+	err = isolation.Do(ctx, mysql.DB(db), interlock.ReadCommitted, nil, func(ctx context.Context, tx *sql.Tx) error {
 		return tx.QueryRowContext(ctx, `select price from item where id = 7`).Scan(&price)
 	})
 	return price, err
@@ -114,7 +113,7 @@ func applyState(ctx context.Context, client rueidis.Client) error {
 	if err != nil {
 		return err
 	}
-	outcome, stored, err := prices.Apply(ctx, "item/7", driver.Versioned{
+	outcome, stored, err := prices.Apply(ctx, "item/7", version.Versioned{
 		Stamp: version.Stamp{Version: 12, Tie: "shop-2"}, Data: []byte(`{"cents":1999}`)})
 	if err == nil && outcome != version.Applied {
 		fmt.Println("there is", stored.Stamp, "already")

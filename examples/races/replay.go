@@ -4,7 +4,6 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/history"
@@ -104,7 +103,7 @@ func (c plainCache) get(ctx context.Context, item string) (int64, error) {
 type versionedCache struct{ store *version.Store }
 
 func (c versionedCache) put(ctx context.Context, item string, v int64) (bool, error) {
-	outcome, _, err := c.store.Apply(ctx, item, driver.Versioned{Stamp: version.Stamp{Version: v}})
+	outcome, _, err := c.store.Apply(ctx, item, version.Versioned{Stamp: version.Stamp{Version: v}})
 	return outcome == version.Applied, err
 }
 

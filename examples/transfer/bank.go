@@ -13,7 +13,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -53,10 +52,10 @@ type way interface {
 	// settle waits until everybody can see what was moved.
 	settle(ctx context.Context, id string) error
 	// open makes an account unless there is one.
-	open(ctx context.Context, db driver.SQL, a account) error
+	open(ctx context.Context, db interlock.SQL, a account) error
 	balance(ctx context.Context, on side, account string) (cents int64, err error)
 	// create makes the tables that are missing.
-	create(ctx context.Context, db driver.SQL) error
+	create(ctx context.Context, db interlock.SQL) error
 	// tend works in the background, in every process, until ctx ends.
 	tend(ctx context.Context)
 }
@@ -141,8 +140,8 @@ func (b *bank) open(ctx context.Context, s settings) (err error) {
 // createTables makes the tables if that of the name is missing. It leaves those alone
 // that are there: to create an index again waits for all branches in doubt, and nobody
 // finishes them before we serve.
-func (b *bank) createTables(ctx context.Context, name string, journal func(context.Context, driver.SQL) error) error {
-	return b.alone(ctx, func(ctx context.Context, db driver.SQL) error {
+func (b *bank) createTables(ctx context.Context, name string, journal func(context.Context, interlock.SQL) error) error {
+	return b.alone(ctx, func(ctx context.Context, db interlock.SQL) error {
 		there := false
 		err := db.Query(ctx, `select to_regclass($1::text) is not null`, []any{name}, func(scan func(...any) error) error { return scan(&there) })
 		if err != nil || there {
@@ -160,8 +159,8 @@ func (b *bank) createTables(ctx context.Context, name string, journal func(conte
 
 // openAccounts makes those that are missing.
 func (b *bank) openAccounts(ctx context.Context, accounts ...account) error {
-	return b.alone(ctx, func(ctx context.Context, inNorth driver.SQL) error {
-		return within(ctx, mysql.DB(b.db), func(ctx context.Context, inSouth driver.SQL) error {
+	return b.alone(ctx, func(ctx context.Context, inNorth interlock.SQL) error {
+		return within(ctx, mysql.DB(b.db), func(ctx context.Context, inSouth interlock.SQL) error {
 			for _, a := range accounts {
 				db := inNorth
 				if a.side == south {
@@ -177,8 +176,8 @@ func (b *bank) openAccounts(ctx context.Context, accounts ...account) error {
 }
 
 // alone works in the north, while no other process does so.
-func (b *bank) alone(ctx context.Context, work func(ctx context.Context, db driver.SQL) error) error {
-	return within(ctx, postgres.Pool(b.pool), func(ctx context.Context, db driver.SQL) error {
+func (b *bank) alone(ctx context.Context, work func(ctx context.Context, db interlock.SQL) error) error {
+	return within(ctx, postgres.Pool(b.pool), func(ctx context.Context, db interlock.SQL) error {
 		if err := postgres.TxLock(ctx, db, "the making of examples/transfer", 0); err != nil {
 			return err
 		}
@@ -217,7 +216,7 @@ func (b *bank) serve(c *coordinator.Coordinator, locks *lock.Fenced, name string
 }
 
 // within works in a transaction.
-func within[T any](ctx context.Context, in driver.BeginnerAt[T], work func(ctx context.Context, db driver.SQL) error) error {
+func within[T any](ctx context.Context, in interlock.BeginnerAt[T], work func(ctx context.Context, db interlock.SQL) error) error {
 	tx, err := in.Begin(ctx)
 	if err != nil {
 		return err

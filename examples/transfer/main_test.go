@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -209,7 +209,7 @@ func (b *bank) want(ctx context.Context, t *testing.T, inNorth, inSouth map[stri
 func (b *bank) pending(ctx context.Context, t *testing.T) (n int64) {
 	t.Helper()
 	if h, is := b.way.(*held); is {
-		count := func(ctx context.Context, db driver.SQL) error {
+		count := func(ctx context.Context, db interlock.SQL) error {
 			for i := range accounts {
 				l, err := money.Show(ctx, db, fmt.Sprint(i))
 				if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -67,9 +67,9 @@ func (h *held) settle(ctx context.Context, id string) error {
 	return err
 }
 
-func (h *held) create(ctx context.Context, db driver.SQL) error { return money.Create(ctx, db) }
+func (h *held) create(ctx context.Context, db interlock.SQL) error { return money.Create(ctx, db) }
 
-func (h *held) open(ctx context.Context, db driver.SQL, a account) error {
+func (h *held) open(ctx context.Context, db interlock.SQL, a account) error {
 	is, err := money.Show(ctx, db, a.name)
 	if err != nil || is != (tcc.Level{}) {
 		return err
@@ -78,7 +78,7 @@ func (h *held) open(ctx context.Context, db driver.SQL, a account) error {
 }
 
 func (h *held) balance(ctx context.Context, on side, account string) (cents int64, err error) {
-	read := func(ctx context.Context, db driver.SQL) error {
+	read := func(ctx context.Context, db interlock.SQL) error {
 		is, err := money.Show(ctx, db, account)
 		cents = is.Balance()
 		return err

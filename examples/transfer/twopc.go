@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/once"
@@ -106,9 +105,9 @@ func (p *prepared) work(ctx context.Context, x *twopc.T, t Transfer) error {
 }
 
 // add changes a balance, if it does not fall below 0 by that.
-func add(ctx context.Context, db driver.SQL, account string, cents int64) error {
+func add(ctx context.Context, db interlock.SQL, account string, cents int64) error {
 	update := `update transfer_account set cents = cents + ? where name = ? and cents + ? >= 0`
-	if db.Dialect() == driver.Postgres {
+	if db.Dialect() == interlock.Postgres {
 		update = `update transfer_account set cents = cents + $1 where name = $2 and cents + $3 >= 0`
 	}
 	changed, err := db.Exec(ctx, update, cents, account, cents)
@@ -128,8 +127,8 @@ func (p *prepared) settle(ctx context.Context, id string) error {
 	}
 }
 
-func (p *prepared) create(ctx context.Context, db driver.SQL) error {
-	if db.Dialect() == driver.Postgres {
+func (p *prepared) create(ctx context.Context, db interlock.SQL) error {
+	if db.Dialect() == interlock.Postgres {
 		if err := moved.Create(ctx, db); err != nil {
 			return err
 		}
@@ -139,12 +138,12 @@ func (p *prepared) create(ctx context.Context, db driver.SQL) error {
 }
 
 // open looks first, without a lock: the account may be in doubt.
-func (p *prepared) open(ctx context.Context, db driver.SQL, a account) error {
+func (p *prepared) open(ctx context.Context, db interlock.SQL, a account) error {
 	if _, err := p.balance(ctx, a.side, a.name); !errors.Is(err, sql.ErrNoRows) && !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
 	insert := `insert into transfer_account (name, cents) values (?, ?)`
-	if db.Dialect() == driver.Postgres {
+	if db.Dialect() == interlock.Postgres {
 		insert = `insert into transfer_account (name, cents) values ($1, $2)`
 	}
 	_, err := db.Exec(ctx, insert, a.name, a.cents)

@@ -17,7 +17,6 @@ import (
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/claim/rowlock"
 	"github.com/interlock-dev/interlock/claim/semaphore"
-	"github.com/interlock-dev/interlock/driver"
 	_ "github.com/interlock-dev/interlock/driver/etcd"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
@@ -227,7 +226,7 @@ func semaphores() error {
 }
 
 // sweeps is what docs/explanation/transactions.md shows of retention.
-func sweeps(db driver.BeginnerAt[pgx.Tx], table barrier.Table, seats tcc.Table, answers *idempotency.Store) coordinator.Options {
+func sweeps(db interlock.BeginnerAt[pgx.Tx], table barrier.Table, seats tcc.Table, answers *idempotency.Store) coordinator.Options {
 	return coordinator.Options{Retention: coordinator.Retention{Sweeps: []coordinator.Sweep{
 		{Name: "stock", Run: func(ctx context.Context, m journal.Mark) (coordinator.Swept, error) {
 			n, err := barrier.ForgetExcept(ctx, db, table, m.Time, m.Except, 0)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
@@ -25,11 +24,11 @@ type Running struct {
 // the program (see lock.Open). Start blocks until the database has answered; ctx bounds that
 // only. [Running.Close] ends it.
 func Start(ctx context.Context, url string, table Table, sink Sink, o *Options) (*Running, error) {
-	b, err := backend.Open(ctx, url)
+	b, db, err := backend.OpenSQL(ctx, url, table)
 	if err != nil {
 		return nil, err
 	}
-	r, err := startOn(ctx, b, table, sink, o)
+	r, err := startOn(ctx, b, db, table, sink, o)
 	if err != nil {
 		_ = b.Close(context.WithoutCancel(ctx)) // the first error says more
 		return nil, err
@@ -37,17 +36,9 @@ func Start(ctx context.Context, url string, table Table, sink Sink, o *Options) 
 	return r, nil
 }
 
-func startOn(ctx context.Context, b *backend.Backend, table Table, sink Sink, o *Options) (*Running, error) {
-	db, ok := b.SQL()
-	if !ok {
-		return nil, &interlock.Error{Op: "start relay", Driver: b.URL().Kind(), Kind: interlock.Definite,
-			Err: &backend.URLError{Reason: b.URL().Kind() + " keeps no outbox; use a postgres:// or mysql:// URL"}}
-	}
+func startOn(ctx context.Context, b *backend.Backend, db driver.BeginnerAt[driver.SQL], table Table, sink Sink, o *Options) (*Running, error) {
 	relay, err := NewRelay(db, table, sink, o)
 	if err != nil {
-		return nil, err
-	}
-	if err := driver.Create(ctx, db, table); err != nil {
 		return nil, err
 	}
 	d, err := b.Fenced(ctx, backend.LockOptions{})

@@ -2,11 +2,13 @@ package sequence
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
@@ -26,6 +28,7 @@ type Sequencer[T any] struct {
 	options Options
 	rules   rules
 	now     func() time.Time
+	backend *backend.Backend // nil if the store is the caller's
 
 	ctx     context.Context // of what is done without a caller
 	cancel  context.CancelCauseFunc
@@ -126,9 +129,9 @@ func (s *Sequencer[T]) Close(ctx context.Context) error {
 	}()
 	select {
 	case <-end:
-		return nil
+		return s.backend.Close(ctx)
 	case <-ctx.Done():
-		return &interlock.Error{Op: "close sequencer", Name: s.stream, Kind: interlock.Definite, Err: context.Cause(ctx)}
+		return errors.Join(&interlock.Error{Op: "close sequencer", Name: s.stream, Kind: interlock.Definite, Err: context.Cause(ctx)}, s.backend.Close(ctx))
 	}
 }
 

@@ -8,6 +8,9 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
+// Write is a key and the value that it gets; see [driver.Write].
+type Write = driver.Write
+
 // Store guards data in a key-value store that also stores the marks. It protects keys that are
 // written through it. It protects reads after an Enter if all writers of those keys enter the
 // same resource: the data may change between the read and the next Enter, and then that Enter

@@ -66,10 +66,11 @@ func (o *Options) orDefault() (Options, error) {
 }
 
 // A Store lets each request take effect once, and answers its retries with the
-// same answer. It is safe for concurrent use and needs no Close.
+// same answer. It is safe for concurrent use.
 type Store struct {
 	records driver.Idempotency
 	options Options
+	opened  *opened // nil if the records are the caller's
 
 	// Where time and chance come from.
 	now    func() time.Time

@@ -57,3 +57,13 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 		`{pg create index if not exists {due} on {requests} (lease_until) where finished_at is null}`,
 		`{pg create index if not exists {old} on {requests} (keep_until) where finished_at is not null}`)
 }
+
+// Sweep deletes up to limit finished requests that were kept for long enough, and returns how
+// many. It is for package guard/sweep. A [Reaper] also reports what is unfinished.
+func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (int, error) {
+	l, err := t.open("remove requests", "", db)
+	if err != nil {
+		return 0, err
+	}
+	return l.remove(ctx, limit)
+}

@@ -31,3 +31,14 @@ func (in Inbox) Clean(ctx context.Context, db driver.SQL, limit int) (int64, err
 	tellCleaned(in.Hooks, observe.OnceCleaned{Consumer: in.Consumer, Rows: n, Err: err})
 	return n, err
 }
+
+// Sweep is [Inbox.Clean], or [Inbox.Rotate] for a rotated inbox: there it drops whatever is
+// due and returns 0. It is for package guard/sweep.
+func (in Inbox) Sweep(ctx context.Context, db driver.SQL, limit int) (int, error) {
+	if in.Rotated {
+		_, err := in.Rotate(ctx, db)
+		return 0, err
+	}
+	n, err := in.Clean(ctx, db, limit)
+	return int(n), err
+}

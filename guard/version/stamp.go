@@ -10,6 +10,9 @@ import (
 // Stamp orders the states of one entity; see [driver.Stamp].
 type Stamp = driver.Stamp
 
+// Versioned is a state under its stamp; see [driver.Versioned].
+type Versioned = driver.Versioned
+
 // Outcome is the result of a change. See the package comment.
 type Outcome = driver.VersionOutcome
 

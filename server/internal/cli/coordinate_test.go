@@ -191,7 +191,7 @@ func TestCoordinateRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, 64, "coordinate", "--token-file", token, "--backend", url)
-	if err := errors.Join(os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600), os.Chmod(token, 0o640)); err != nil {
+	if err := errors.Join(os.WriteFile(token, []byte("0123456789abcdef\n"), 0o600), os.Chmod(token, 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	if _, said := run(t, 64, "coordinate", "--token-file", token, "--backend", url); !strings.Contains(said, "chmod 600") {

@@ -110,8 +110,8 @@ func (c Calls) tls() (*tls.Config, error) {
 	}
 	if info, err := os.Stat(c.Key); err != nil {
 		return nil, err
-	} else if info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s can be read or written by other users (%v): chmod 600 %[1]s", c.Key, info.Mode().Perm())
+	} else if err := checkPrivate(c.Key, info); err != nil {
+		return nil, err
 	}
 	load := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
@@ -136,7 +136,7 @@ func (s *signing) signer() (webhook.Signer, error) {
 		if encoded, ok := strings.CutPrefix(text, "whsec_"); ok {
 			var err error
 			if secret, err = base64.StdEncoding.DecodeString(encoded); err != nil {
-				return nil, errors.New("a secret that begins with whsec_ continues in base64")
+				return nil, errors.New("a secret that begins with whsec_ goes on in base64")
 			}
 		}
 		one, err := webhook.NewSecret(secret)

@@ -270,12 +270,25 @@ func TestToken(t *testing.T) {
 	}
 	rewrite(t, file, "next-0123456789ab\n", 0o600)
 	testbed.Eventually(t, "the former token is gone", patience, func() bool { return status("s3cret-0123456789") == 401 })
-	rewrite(t, file, "other-0123456789a\n", 0o640) // which is not taken
+	rewrite(t, file, "other-0123456789a\n", 0o644) // which is not taken
 	for range 3 {
 		if old, new := status("next-0123456789ab"), status("other-0123456789a"); old != 200 || new != 401 {
 			t.Errorf("of a file that others can read: %d, and %d for what it had before", new, old)
 		}
 		time.Sleep(150 * time.Millisecond)
+	}
+}
+
+// TestPrivateFiles: only the owner may read a file of secrets, and the group if the owner is
+// root.
+func TestPrivateFiles(t *testing.T) {
+	for mode, want := range map[os.FileMode]struct{ own, roots bool }{
+		0o400: {true, true}, 0o600: {true, true}, 0o440: {false, true}, 0o640: {false, true},
+		0o660: {}, 0o450: {}, 0o444: {}, 0o604: {}, 0o601: {},
+	} {
+		if own, roots := private(mode, false), private(mode, true); own != want.own || roots != want.roots {
+			t.Errorf("%v: %v, of root %v; want %+v", mode, own, roots, want)
+		}
 	}
 }
 

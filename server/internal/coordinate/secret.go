@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -24,7 +25,7 @@ type secretFile struct {
 	tell    func(error)
 }
 
-// openSecrets reads the file, which only its owner may read.
+// openSecrets reads the file; see checkPrivate.
 func openSecrets(path string, least int, tell func(error)) (*secretFile, error) {
 	f := &secretFile{path: path, least: least, tell: tell}
 	return f, f.load()
@@ -57,8 +58,8 @@ func (f *secretFile) load() error {
 		return err
 	}
 	f.read = info
-	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s can be read or written by other users (%v): chmod 600 %[1]s", f.path, info.Mode().Perm())
+	if err := checkPrivate(f.path, info); err != nil {
+		return err
 	}
 	text, err := io.ReadAll(io.LimitReader(file, 1<<20))
 	if err != nil {
@@ -75,4 +76,19 @@ func (f *secretFile) load() error {
 	}
 	f.secrets = secrets
 	return nil
+}
+
+// checkPrivate refuses a file of secrets that others can read or write. The group may read
+// a file of root, as with the keys of PostgreSQL: Kubernetes mounts secrets so, as root with
+// the group fsGroup and mode 0440.
+func checkPrivate(path string, info os.FileInfo) error {
+	owner, known := info.Sys().(*syscall.Stat_t)
+	if private(info.Mode(), known && owner.Uid == 0) {
+		return nil
+	}
+	return fmt.Errorf("%s can be read or written by other users (%v): chmod 600 %[1]s; if root owns it, 640 or 440 will do", path, info.Mode().Perm())
+}
+
+func private(mode os.FileMode, byRoot bool) bool {
+	return mode.Perm()&0o077 == 0 || byRoot && mode.Perm()&0o037 == 0
 }
