@@ -38,6 +38,12 @@ const DefaultGroup = "interlock.coordinators"
 // closeTimeout bounds how long Close waits for work that is under way.
 const closeTimeout = 10 * time.Second
 
+// healthTimeout bounds [Runtime.Health].
+const healthTimeout = 2 * time.Second
+
+// LockOptions are those of the locks on a backend; see [backend.LockOptions].
+type LockOptions = backend.LockOptions
+
 // Options of a runtime; nil and the zero value work.
 type Options struct {
 	// Journal is the name of the journal; empty means the store's default. [New] does not use
@@ -50,9 +56,9 @@ type Options struct {
 	// the same journal.
 	Group string
 	// Locks are the options of the locks. [New] does not use them.
-	Locks backend.LockOptions
-	// Coordinator has the bounds, the retention and the hooks of the coordinator. Without a
-	// Bell in it, [Open] and [On] use that of the backend, if it has one.
+	Locks LockOptions
+	// Coordinator has the bounds, the retention, the reconciliation and the hooks of the
+	// coordinator. Without a Bell in it, [Open] and [On] use that of the backend, if it has one.
 	Coordinator *coordinator.Options
 	// Failed is called when the process cannot serve its shards for now. It tries again; nil
 	// logs a warning.
@@ -190,6 +196,27 @@ func (r *Runtime) Start(ctx context.Context) error {
 	} else {
 		r.leave, err = r.join(ctx)
 	}
+	if err != nil {
+		return err
+	}
+	for _, work := range r.coordinator.Beside() {
+		r.Go(work)
+	}
+	return nil
+}
+
+// Health is nil if this process takes part and the journal answers within 2 s: for a readiness
+// check. Which transactions wait for an operator is a question to their operators.
+func (r *Runtime) Health(ctx context.Context) error {
+	r.mu.Lock()
+	started := r.leave != nil
+	r.mu.Unlock()
+	if !started {
+		return &interlock.Error{Op: "check runtime", Kind: interlock.Retryable, Err: errors.New("it does not serve: it was not started, or is closed")}
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	_, err := r.journal.Heads(ctx, "", 1)
 	return err
 }
 
@@ -233,8 +260,7 @@ func (r *Runtime) alone() (leave func(context.Context) error, err error) {
 // pauses is between a run of [Runtime.Go] that ended and the next one.
 var pauses = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second}
 
-// Go runs work in the background until [Runtime.Close]: twopc.Engine.Watch, and the like. If
-// it ends before, that is reported to Options.Failed, and it runs again after a pause of at
+// Go runs work in the background until [Runtime.Close]. If it ends before, that is reported to Options.Failed, and it runs again after a pause of at
 // most 30 s.
 func (r *Runtime) Go(work func(ctx context.Context) error) {
 	r.beside.Go(func() {

@@ -160,6 +160,9 @@ func TestProcessesShareTheWork(t *testing.T) {
 // TestMisuse: what cannot work is refused when the process starts.
 func TestMisuse(t *testing.T) {
 	first := open(t, "memory://misuse", &txn.Options{Shards: 8})
+	if err := first.Health(t.Context()); err != nil {
+		t.Errorf("a runtime that serves: %v", err)
+	}
 	if err := first.Start(t.Context()); err == nil {
 		t.Error("it was started twice")
 	}
@@ -184,6 +187,9 @@ func TestGo(t *testing.T) {
 	rt, err := txn.Open(t.Context(), "memory://go", &txn.Options{Failed: func(err error) { reported <- err }})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if err := rt.Health(t.Context()); err == nil {
+		t.Error("a runtime that was not started is healthy")
 	}
 	runs := 0
 	rt.Go(func(ctx context.Context) error {

@@ -335,7 +335,8 @@ func OpenSQL(ctx context.Context, url string, tables ...driver.Creator) (*Backen
 		return nil, nil, err
 	}
 	if !u.Has(Tables) {
-		return nil, nil, &URLError{u.Kind() + " is no database; use a postgres:// or mysql:// URL"}
+		return nil, nil, &interlock.Error{Op: "open", Driver: u.Kind(), Kind: interlock.Definite,
+			Err: &URLError{u.Kind() + " is no database; use a postgres:// or mysql:// URL"}}
 	}
 	b, err := u.Open(ctx)
 	if err != nil {

@@ -24,8 +24,8 @@ func ExampleShard() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	north := twopc.At("north", etcd.NewShard(client, "bank/north/"))
-	south := twopc.At("south", etcd.NewShard(client, "bank/south/"))
+	north := twopc.Define("north", etcd.NewShard(client, "bank/north/"))
+	south := twopc.Define("south", etcd.NewShard(client, "bank/south/"))
 
 	j, err := journal.New(etcd.NewJournal(client, "bank/"), nil)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // have left, with all that it needs of etcd at the end of a path.
 type station struct {
 	engine *twopc.Engine
-	banks  []twopc.Resource[*ShardBranch]
+	banks  []twopc.Definition[*ShardBranch]
 	path   *testbed.Proxy
 }
 
@@ -40,9 +40,9 @@ func newStation(t *testing.T, server *testbed.Server) *station {
 	}
 	s := &station{path: path}
 	for _, name := range []string{"a", "b"} {
-		s.banks = append(s.banks, twopc.At(name, NewShard(client, "bank/"+name+"/")))
+		s.banks = append(s.banks, twopc.Define(name, NewShard(client, "bank/"+name+"/")))
 	}
-	s.engine, err = twopc.New(c, &twopc.Options{Prepare: time.Second, Finish: time.Second, Patience: 2 * time.Second, Scan: 200 * time.Millisecond}, s.banks[0], s.banks[1])
+	s.engine, err = twopc.New(c, &twopc.Options{Prepare: time.Second, Timeout: time.Second, Patience: 2 * time.Second, Scan: 200 * time.Millisecond}, s.banks[0], s.banks[1])
 	if err != nil {
 		t.Fatal(err)
 	}

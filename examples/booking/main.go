@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	var s settings
 	f := flag.NewFlagSet("booking", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.StringVar(&s.postgres, "postgres", "", "`URL` of the hotel's database; empty means that of the PG… variables")
+	f.StringVar(&s.postgres, "postgres", "postgres://127.0.0.1/test", "`URL` of the hotel's database")
 	f.StringVar(&s.mariadb, "mariadb", "root@tcp(127.0.0.1:3306)/test", "`DSN` of the airline's database")
 	f.DurationVar(&s.hold, "hold", 10*time.Second, "how long something is held for a booking that is not decided")
 	season := f.String("season", "2026", "the `name` of what is booked")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"sync"
 	"time"
 
 	_ "github.com/go-sql-driver/mysql" // for sql.Open
@@ -12,11 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/coordinator"
-	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -67,28 +65,19 @@ func (a *agency) open(ctx context.Context, s settings) error {
 	}
 	a.later(func() { _ = db.Close() })
 	a.sellers(pool, db)
-	store := journal.NewTable(postgres.Pool(pool), "trip_journal")
-	if err := a.createTables(ctx, store.Create); err != nil {
-		return err
-	}
-	j, err := journal.New(store, &journal.Options{Shards: 4})
+	rt, err := txn.Open(ctx, s.postgres, &txn.Options{Journal: "trip_journal", Shards: 4, Group: "trip", Locks: txn.LockOptions{TTL: 5 * time.Second},
+		Coordinator: &coordinator.Options{Recheck: 5 * time.Second}})
 	if err != nil {
 		return err
 	}
-	a.later(func() { _ = j.Close() })
-	c, err := coordinator.New(j, &coordinator.Options{Recheck: 5 * time.Second})
-	if err != nil {
+	a.later(func() { _ = rt.Close(context.Background()) }) // what is still held expires
+	if a.bookings, err = tcc.New(rt.Coordinator(), &tcc.Options{Hold: s.hold}, a.hotel, a.airline); err != nil {
 		return err
 	}
-	if a.bookings, err = tcc.New(c, &tcc.Options{Hold: s.hold}, a.hotel, a.airline); err != nil {
+	if err := a.createTables(ctx); err != nil {
 		return err
 	}
-	locks, err := openLocks(ctx, pool, a.later)
-	if err != nil {
-		return err
-	}
-	a.serve(c, locks)
-	return nil
+	return rt.Start(ctx)
 }
 
 // sellers says how each writes its sales down.
@@ -104,44 +93,10 @@ func (a *agency) sellers(pool *pgxpool.Pool, db *sql.DB) {
 	a.define()
 }
 
-// openLocks opens the locks of the hotel's database.
-func openLocks(ctx context.Context, pool *pgxpool.Pool, later func(end func())) (*lock.Fenced, error) {
-	d, err := postgres.Open(ctx, pool.Config().ConnConfig, &postgres.Options{TTL: 5 * time.Second, Namespace: "trip_lock"})
-	if err != nil {
-		return nil, err
-	}
-	later(func() { within(10*time.Second, d.Close) })
-	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		return nil, err
-	}
-	later(func() { within(10*time.Second, locks.Close) })
-	return locks, nil
-}
-
-// serve starts what runs until close: the sweepers, in every process, and what carries
-// decisions out, in the process that has the lock. Others wait for it.
-func (a *agency) serve(c *coordinator.Coordinator, locks *lock.Fenced) {
-	ctx, stop := context.WithCancel(context.Background())
-	var work sync.WaitGroup
-	work.Go(func() { a.rooms.sweep(ctx, a.bookings.Decide) })
-	work.Go(func() { a.seats.sweep(ctx, a.bookings.Decide) })
-	work.Go(func() {
-		for ctx.Err() == nil { // a claim that was lost is asked for again
-			_ = locks.Do(ctx, "bookings", func(ctx context.Context, claim interlock.Claim) error { return c.Run(ctx, claim) })
-			pause(ctx, 100*time.Millisecond)
-		}
-	})
-	a.later(func() { stop(); work.Wait() })
-}
-
 // createTables makes those that are missing. One process does it at a time.
-func (a *agency) createTables(ctx context.Context, journal func(context.Context, interlock.SQL) error) error {
+func (a *agency) createTables(ctx context.Context) error {
 	return a.rooms.in(ctx, func(hotel interlock.SQL) error {
 		if err := postgres.TxLock(ctx, hotel, "the tables of examples/booking", 0); err != nil {
-			return err
-		}
-		if err := journal(ctx, hotel); err != nil {
 			return err
 		}
 		const sales = `create table if not exists trip_sale (trip varchar(200) not null, item varchar(100) not null, units bigint not null)`
@@ -157,11 +112,4 @@ func (a *agency) createTables(ctx context.Context, journal func(context.Context,
 		}
 		return a.seats.in(ctx, create)
 	})
-}
-
-// within closes something, and gives up after a while: what is still held expires.
-func within(d time.Duration, close func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	defer cancel()
-	_ = close(ctx)
 }

@@ -33,8 +33,8 @@ func (a *agency) abandoned(ctx context.Context, id, room string, hold time.Durat
 	return err
 }
 
-// A seller is a participant: it holds and sells units of what it has, and frees what is
-// held past its time and not decided.
+// A seller is a participant: it holds and sells units of what it has. The runtime frees what
+// is held past its time and not decided.
 type seller[T any] struct {
 	db    interlock.BeginnerAt[T]
 	holds tcc.Holds[T]
@@ -49,14 +49,6 @@ func newSeller[T any](db interlock.BeginnerAt[T], sale func(ctx context.Context,
 	}}
 	s.take = s.holds.Take()
 	return s
-}
-
-// sweep asks about overdue holds until ctx ends. What could not be asked is asked again.
-func (s *seller[T]) sweep(ctx context.Context, ask tcc.Ask) {
-	for ctx.Err() == nil {
-		_, _ = s.holds.Sweep(ctx, ask, 100)
-		pause(ctx, 200*time.Millisecond)
-	}
 }
 
 // offer says how many units there are.

@@ -34,8 +34,8 @@ type prepared struct {
 	engine  *twopc.Engine
 	pool    *pgxpool.Pool
 	db      *sql.DB
-	inNorth twopc.Resource[pgx.Tx]
-	inSouth twopc.Resource[*sql.Conn]
+	inNorth twopc.Definition[pgx.Tx]
+	inSouth twopc.Definition[*sql.Conn]
 	// Half of the connections are for work: who waits there for a row waits for a branch
 	// that has to be committed, by one of the others.
 	places chan struct{}
@@ -51,7 +51,7 @@ func newPrepared(ctx context.Context, c *coordinator.Coordinator, pool *pgxpool.
 		return nil, err
 	}
 	later(maria.Close)
-	p := &prepared{pool: pool, db: db, places: make(chan struct{}, connections/2), inNorth: twopc.At[pgx.Tx]("north", pg), inSouth: twopc.At[*sql.Conn]("south", maria)}
+	p := &prepared{pool: pool, db: db, places: make(chan struct{}, connections/2), inNorth: twopc.Define[pgx.Tx]("north", pg), inSouth: twopc.Define[*sql.Conn]("south", maria)}
 	p.engine, err = twopc.New(c, quick, p.inNorth, p.inSouth)
 	return p, err
 }
@@ -120,7 +120,7 @@ func add(ctx context.Context, db interlock.SQL, account string, cents int64) err
 // settle finds the attempt that was made, and waits until both sides have committed.
 func (p *prepared) settle(ctx context.Context, id string) error {
 	for attempt := 1; ; attempt++ {
-		err := p.engine.Wait(ctx, fmt.Sprintf("%s/%d", id, attempt))
+		_, err := p.engine.Wait(ctx, fmt.Sprintf("%s/%d", id, attempt))
 		if !errors.Is(err, twopc.ErrAborted) && !errors.Is(err, twopc.ErrNone) || attempt == 10 {
 			return err
 		}

@@ -1,6 +1,5 @@
 // Package uses has each use of Interlock in as few lines as it takes. docs/reference/uses.md shows how
-// many, beside other libraries; a test counts the lines between "use" and "end". They are
-// compiled, and not run.
+// many, beside other libraries; a test counts the lines between "use" and "end", and runs them.
 package uses
 
 import (
@@ -34,35 +33,42 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// What the uses have to do with: the work of an application.
+// The systems.
+var (
+	redisURL = "redis://127.0.0.1"
+	etcdURL  = "etcd://127.0.0.1"
+	shopURL  = "postgres://127.0.0.1/shop"
+)
+
+// The work of an application, which the uses put to use.
 var (
 	work   func(ctx context.Context, c interlock.Claim) error
 	write  func(ctx context.Context, tx pgx.Tx) error
+	apply  func(ctx context.Context, tx interlock.SQL) error
 	lead   func(ctx context.Context, term *elect.Term) error
 	export func(ctx context.Context, p *semaphore.Permit) error
 	send   func(ctx context.Context, m outbox.Message) error
 	serve  http.Handler
 	tenant func(*http.Request) string
-	flight airline
+	listen func(http.Handler) error
+	flight tcc.Resource[string, string]
+	locked func(ctx context.Context, tx pgx.Tx, found []int) error
+	debit  func(ctx context.Context, tx pgx.Tx) error
+	credit func(ctx context.Context, branch mysqlBranch) error
 	ctx    = context.Background()
 )
-
-type airline struct{ tcc.Resource[string, string] }
 
 // Trip is what a saga books.
 type Trip struct{ Day string }
 
 func book(context.Context, Trip) (string, error)  { return "", nil }
 func cancel(context.Context, Trip, *string) error { return nil }
-func locked(context.Context, pgx.Tx, []int) error { return nil }
-func debit(context.Context, pgx.Tx) error         { return nil }
-func credit(context.Context, mysqlBranch) error   { return nil }
 
 type mysqlBranch = *sql.Conn
 
 func lockAThing() error {
 	// use: lock a thing
-	locks, err := lock.Open(ctx, "redis://127.0.0.1", nil)
+	locks, err := lock.Open(ctx, redisURL, nil)
 	if err != nil {
 		return err
 	}
@@ -73,7 +79,7 @@ func lockAThing() error {
 
 func electALeader() error {
 	// use: elect a leader
-	elections, err := elect.Open(ctx, "etcd://127.0.0.1", nil)
+	elections, err := elect.Open(ctx, etcdURL, nil)
 	if err != nil {
 		return err
 	}
@@ -92,7 +98,7 @@ func fencedWrite(locks *lock.Fenced, pool *pgxpool.Pool) error {
 
 func outboxAndRelay(pool *pgxpool.Pool, created outbox.Message) error {
 	// use: outbox in a transaction, with its relay
-	relay, err := outbox.Start(ctx, "postgres://127.0.0.1/shop", outbox.Table{}, outbox.Func(send), nil)
+	relay, err := outbox.Start(ctx, shopURL, outbox.Table{}, outbox.Func(send), nil)
 	if err != nil {
 		return err
 	}
@@ -103,19 +109,25 @@ func outboxAndRelay(pool *pgxpool.Pool, created outbox.Message) error {
 	// end
 }
 
-func idempotentHandler(pool *pgxpool.Pool) (http.Handler, error) {
+func idempotentHandler() error {
 	// use: idempotent HTTP handler
-	answers, err := idempotency.New(idempotency.NewSQL(postgres.Pool(pool), idempotency.Table{}), nil)
+	answers, err := idempotency.Open(ctx, shopURL, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return idempotency.Handler(answers, tenant, serve, nil), nil
+	defer answers.Close(ctx)
+	return listen(idempotency.Handler(answers, tenant, serve, nil))
 	// end
 }
 
-func inboxConsumer(pool *pgxpool.Pool, id string, body []byte) error {
+func inboxConsumer(id string, body []byte) error {
 	// use: inbox consumer
-	_, err := once.Tx(ctx, postgres.Pool(pool), once.Inbox{Consumer: "billing"}, once.Message{ID: id, Payload: body}, write)
+	inbox, err := once.Open(ctx, shopURL, once.Inbox{Consumer: "billing"})
+	if err != nil {
+		return err
+	}
+	defer inbox.Close(ctx)
+	_, err = inbox.Receive(ctx, once.Message{ID: id, Payload: body}, apply)
 	return err
 	// end
 }
@@ -126,7 +138,7 @@ func sagaOfThreeSteps() error {
 		saga.Step("flight", book).Undo("cancel flight", cancel),
 		saga.Step("hotel", book).Undo("cancel hotel", cancel),
 		saga.Step("car", book).Undo("cancel car", cancel))
-	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
+	rt, err := txn.Open(ctx, shopURL, nil)
 	if err != nil {
 		return err
 	}
@@ -146,8 +158,8 @@ func sagaOfThreeSteps() error {
 func tryConfirmCancel(pool *pgxpool.Pool) error {
 	// use: TCC
 	rooms := tcc.Holds[pgx.Tx]{DB: postgres.Pool(pool)}
-	hotel, seats := tcc.Define("hotel", rooms.Take()), tcc.Define("flight", flight.Resource)
-	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
+	hotel, seats := tcc.Define("hotel", rooms.Take()), tcc.Define("flight", flight)
+	rt, err := txn.Open(ctx, shopURL, nil)
 	if err != nil {
 		return err
 	}
@@ -166,8 +178,8 @@ func tryConfirmCancel(pool *pgxpool.Pool) error {
 
 func twoPhaseCommit(pg *postgres.Participant[pgx.Tx], maria *mysql.Participant) error {
 	// use: two-phase commit
-	north, south := twopc.At("north", pg), twopc.At("south", maria)
-	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
+	north, south := twopc.Define("north", pg), twopc.Define("south", maria)
+	rt, err := txn.Open(ctx, shopURL, nil)
 	if err != nil {
 		return err
 	}
@@ -176,7 +188,6 @@ func twoPhaseCommit(pg *postgres.Participant[pgx.Tx], maria *mysql.Participant) 
 	if err != nil {
 		return err
 	}
-	rt.Go(engine.Watch)
 	if err := rt.Start(ctx); err != nil {
 		return err
 	}
@@ -199,7 +210,7 @@ func twoPhaseCommit(pg *postgres.Participant[pgx.Tx], maria *mysql.Participant) 
 
 func partitions() error {
 	// use: partitions
-	group, err := partition.Open(ctx, "etcd://127.0.0.1", "orders", partition.Layout{Partitions: 64}, nil)
+	group, err := partition.Open(ctx, etcdURL, "orders", partition.Layout{Partitions: 64}, nil)
 	if err != nil {
 		return err
 	}
@@ -216,7 +227,7 @@ func rowLock(pool *pgxpool.Pool) error {
 
 func semaphores() error {
 	// use: semaphore
-	permits, err := semaphore.Open(ctx, "redis://127.0.0.1", 3, nil)
+	permits, err := semaphore.Open(ctx, redisURL, 3, nil)
 	if err != nil {
 		return err
 	}
@@ -237,6 +248,4 @@ func sweeps(db interlock.BeginnerAt[pgx.Tx], table barrier.Table, seats tcc.Tabl
 	}}}
 }
 
-// The functions are there to be compiled and read.
-var _ = []any{lockAThing, electALeader, fencedWrite, outboxAndRelay, idempotentHandler, inboxConsumer, sagaOfThreeSteps,
-	tryConfirmCancel, twoPhaseCommit, partitions, rowLock, semaphores, sweeps}
+var _ = sweeps // of a page

@@ -68,9 +68,10 @@ type Coordinator struct {
 	held       int
 	foreigners map[string]foreigner // by their ids
 	jobs       []Job                // in the background
-	scouted    time.Time            // when a server last asked for all
-	pause      time.Duration        // until a server asks again; 0 is Options.Poll
-	rescout    chan struct{}        // holds one: to ask for all now
+	beside     []func(context.Context) error
+	scouted    time.Time     // when a server last asked for all
+	pause      time.Duration // until a server asks again; 0 is Options.Poll
+	rescout    chan struct{} // holds one: to ask for all now
 
 	ear     sync.Mutex // of what listens to the bell, which never waits for it
 	hearing int        // how many
@@ -108,6 +109,15 @@ func (c *Coordinator) Handle(protocol string, p Protocol) error {
 	c.protocols[protocol] = p
 	return nil
 }
+
+// Alongside adds work of a protocol that runs in every process that serves, whichever shards
+// it has: txn.Runtime runs it, again if it fails. Call it before [Coordinator.Serve].
+func (c *Coordinator) Alongside(run func(ctx context.Context) error) {
+	c.beside = append(c.beside, run)
+}
+
+// Beside is the work of [Coordinator.Alongside], for who runs the coordinator.
+func (c *Coordinator) Beside() []func(ctx context.Context) error { return c.beside }
 
 // protocol is that of a type.
 func (c *Coordinator) protocol(kind string) (Protocol, error) {

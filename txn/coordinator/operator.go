@@ -24,6 +24,8 @@ var (
 	// ErrState: the state of the transaction does not allow the operation. The error is a
 	// [*StateError].
 	ErrState = errors.New("the transaction is in another state")
+	// ErrNoOutput: a step or branch has no output that is known, since it was not done.
+	ErrNoOutput = errors.New("no output is known")
 	// ErrOrder: a record is invalid in the state of its transaction.
 	ErrOrder = errors.New("it is invalid in this state")
 	// ErrRecord: the kind of a record is unknown.

@@ -50,6 +50,11 @@ type Options struct {
 	// return first. If no process moves those transactions on, it is kept for twice as long
 	// each time, up to 64 times. 0 means 10 seconds; below zero it is never given away.
 	Yield time.Duration
+	// Reconcile is how often transactions that have ended are compared with their participants
+	// in the background; one process does it for all. 0 means an hour for sagas with an
+	// Action.Check, and never for TCC, whose branches it calls once more. Below zero it is
+	// never done.
+	Reconcile time.Duration
 	// Retention is what is removed in the background.
 	Retention Retention
 	// Hooks receive what happens; nil logs failures, see package observe.

@@ -1,16 +1,20 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -24,15 +28,26 @@ type Reconciliation struct {
 	Findings []Finding `json:"findings"` // the first hundred of all these
 }
 
-// A Finding is one effect of a [Reconciliation].
+// Effect is what the journal says that a step or branch has done, or what its participant
+// says.
+type Effect string
+
+// Unsure is the effect that cannot be found out; so is an empty one.
+const Unsure Effect = "unsure"
+
+// A Finding is a step or branch whose effect is not what the journal says, or cannot be found
+// out.
 type Finding struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
-	Step     string `json:"step,omitempty"` // or branch; empty if it concerns the transaction
-	Want     string `json:"want,omitempty"`
-	Got      string `json:"got,omitempty"`
-	Repaired bool   `json:"repaired,omitempty"`
-	Error    string `json:"error,omitempty"`
+	State    State  `json:"-"`                  // in which the transaction has ended
+	Step     string `json:"step,omitempty"`     // or branch; empty if it concerns the transaction
+	Want     Effect `json:"want,omitempty"`     // what the journal says
+	Got      Effect `json:"got,omitempty"`      // what the participant says, after a repair if there was one
+	Repaired bool   `json:"repaired,omitempty"` // Got is what is wanted now
+	Refused  bool   `json:"-"`                  // the participant refuses what it is to have done, by Err
+	Err      error  `json:"-"`                  // of the check or the repair, or why the transaction cannot be read
+	Error    string `json:"error,omitempty"`    // the text of Err, in a [Reconciliation]
 }
 
 const maxFindings = 100
@@ -40,9 +55,15 @@ const maxFindings = 100
 // Add counts a finding, and keeps it if there is room.
 func (r *Reconciliation) Add(f Finding) {
 	switch {
+	case f.Refused:
+		f.Got = Effect("refused: " + f.Err.Error())
+	case f.Err != nil:
+		f.Error = f.Err.Error()
+	}
+	switch {
 	case f.Repaired:
 		r.Repaired++
-	case f.Error != "" || f.Got == f.Want || f.Got == "unsure":
+	case f.Error != "" || f.Got == f.Want || f.Got == Unsure:
 		r.Unknown++
 	default:
 		r.Wrong++
@@ -53,9 +74,69 @@ func (r *Reconciliation) Add(f Finding) {
 	}
 }
 
-// Reconcile finds out whether transactions that ended since a time are as the journal
-// says.
-type Reconcile func(ctx context.Context, since time.Time) (Reconciliation, error)
+// A Reconciler has the transactions of a protocol compared with their participants. It is for
+// packages of protocols.
+type Reconciler struct {
+	Protocol string
+	// Every is how often that is done in the background unless Options.Reconcile says it; 0
+	// means never, and below zero never whatever that says.
+	Every time.Duration
+	// Find goes through the findings of what ended at a time or after it. An error without an
+	// ID ends it; one with an ID is of that transaction.
+	Find func(ctx context.Context, since time.Time) iter.Seq2[Finding, error]
+	// Found and Done are hooks; nil disables them.
+	Found func(Finding)
+	Done  func(observe.Reconciled)
+}
+
+// run collects the findings, and reports them to the hooks.
+func (r Reconciler) run(ctx context.Context, now func() time.Time, since time.Time) (all Reconciliation, err error) {
+	began := now()
+	for f, problem := range r.Find(ctx, since) {
+		if problem != nil && f.ID == "" {
+			err = problem
+			break
+		}
+		f.Err = errors.Join(problem, f.Err)
+		if r.Found != nil {
+			r.Found(f)
+		}
+		all.Add(f)
+	}
+	if r.Done != nil && ctx.Err() == nil {
+		r.Done(observe.Reconciled{Since: since, Wrong: all.Wrong, Repaired: all.Repaired, Unknown: all.Unknown, Took: now().Sub(began), Err: err})
+	}
+	return all, err
+}
+
+// Reconcile goes through the transactions that ended at a time of the store's clock or after
+// it, in the order of their ids, and yields what check finds. A transaction that cannot be
+// read or checked comes with its id and an error; an error without an id ends it.
+func (r Records[M, O]) Reconcile(ctx context.Context, j *journal.Journal, since time.Time,
+	check func(ctx context.Context, t Transaction[M]) ([]Finding, error)) iter.Seq2[Finding, error] {
+	return func(yield func(Finding, error) bool) {
+		for t, err := range r.Ended(ctx, j, since) {
+			if err != nil && t.Head.Transaction == "" {
+				yield(Finding{}, err) // it is the last
+				return
+			}
+			id := t.Head.Transaction
+			kind, _ := r.Type(t.Head.Type)
+			var found []Finding
+			if err == nil {
+				found, err = check(ctx, t)
+			}
+			if err != nil && !yield(Finding{ID: id, Type: kind, Got: Unsure}, err) {
+				return
+			}
+			for _, f := range found {
+				if f.ID, f.Type, f.State = id, cmp.Or(f.Type, kind), r.State(t.State); !yield(f, nil) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // reconcileTimeout bounds one run.
 const reconcileTimeout = 6 * time.Hour
@@ -64,17 +145,20 @@ const reconcileTimeout = 6 * time.Hour
 // ended in the last moment may not be there yet.
 const overlap = 10 * time.Minute
 
-// Reconciles has run called in the background, every so often unless that is below
-// zero, for what ended since the time before, and whenever a command asks for it; see
-// [AskReconciliation]. It is for packages of protocols.
-func (c *Coordinator) Reconciles(protocol string, every time.Duration, run Reconcile) error {
-	if err := c.Handle(protocol+reconcileSuffix, asked{run}); err != nil || every < 0 {
+// Reconciles has a protocol reconciled in the background, every Options.Reconcile, for what
+// ended since the time before, and whenever a command asks for it; see [AskReconciliation].
+func (c *Coordinator) Reconciles(r Reconciler) error {
+	every := c.options.Reconcile
+	if every == 0 || r.Every < 0 {
+		every = r.Every
+	}
+	if err := c.Handle(r.Protocol+reconcileSuffix, asked{r, c.Now}); err != nil || every <= 0 {
 		return err
 	}
 	since := c.options.Now().Add(-2 * every)
-	return c.Background(Job{Name: "reconcile " + protocol, Every: every, Run: func(ctx context.Context) error {
+	return c.Background(Job{Name: "reconcile " + r.Protocol, Every: every, Run: func(ctx context.Context) error {
 		began := c.options.Now()
-		_, err := run(ctx, since.Add(-overlap))
+		_, err := r.run(ctx, c.Now, since.Add(-overlap))
 		if err == nil {
 			since = began
 		}
@@ -121,7 +205,10 @@ func ReconciliationOf(ctx context.Context, j *journal.Journal, id string) (*Reco
 }
 
 // asked drives requests.
-type asked struct{ run Reconcile }
+type asked struct {
+	Reconciler
+	now func() time.Time
+}
 
 // Drive runs it outside of the slots, and ends the request with what was found. A run
 // that failed is made again after Options.Recheck.
@@ -134,7 +221,7 @@ func (a asked) Drive(t *Turn) error {
 	err := t.Round(Task{Target: "interlock.reconcile", Timeout: reconcileTimeout,
 		Call: branch.Call{Transaction: t.ID(), Branch: "reconcile", Operation: branch.Do, Attempt: 1},
 		Do: func(ctx context.Context) (err error) {
-			found, err = a.run(ctx, req.Since)
+			found, err = a.run(ctx, a.now, req.Since)
 			return err
 		}})[0]
 	if err != nil {

@@ -78,7 +78,7 @@ type Service struct {
 	sagas        *saga.Engine
 	tcc          *tcc.Engine
 	twopc        *twopc.Engine
-	participants map[string]twopc.Resource[*twopc.Remote]
+	participants map[string]twopc.Definition[*twopc.Remote]
 	ready        readiness
 	patience     time.Duration // with a request that does not come
 }
@@ -86,7 +86,7 @@ type Service struct {
 // New makes the service of a coordinator that does not serve yet and has no protocols.
 // It sends nothing.
 func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
-	s := &Service{journal: c.Journal(), nudge: c.Nudge, participants: map[string]twopc.Resource[*twopc.Remote]{}, patience: 30 * time.Second}
+	s := &Service{journal: c.Journal(), nudge: c.Nudge, participants: map[string]twopc.Definition[*twopc.Remote]{}, patience: 30 * time.Second}
 	if o != nil {
 		s.options = *o
 	}
@@ -97,12 +97,12 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 		s.options.Pause = 100 * time.Millisecond
 	}
 	s.caller = branchhttp.Caller{Client: s.options.Client}
-	registered := []twopc.Registered{theWitness}
+	registered := []twopc.Defined{theWitness}
 	for name, address := range s.options.Participants {
 		if err := s.permitted(address); err != nil {
 			return nil, failure.Bug("make service", name, "%v", err)
 		}
-		s.participants[name] = twopc.At(name, twopc.HTTP{URL: address, Caller: s.caller})
+		s.participants[name] = twopc.Define(name, twopc.HTTP{URL: address, Caller: s.caller})
 		registered = append(registered, s.participants[name])
 	}
 	var err error

@@ -66,6 +66,9 @@ func filterOf(r *http.Request, known []coordinator.State) (f coordinator.Filter,
 // the id to go on after.
 func lists[O any](unfinished bool, known []coordinator.State, list func(context.Context, coordinator.Filter) iter.Seq2[O, error],
 	view func(O) (s coordinator.Summary, key string)) func(*http.Request) (any, error) {
+	if unfinished {
+		known = slices.DeleteFunc(slices.Clone(known), coordinator.State.Ended)
+	}
 	return func(r *http.Request) (any, error) {
 		f, limit, err := filterOf(r, known)
 		if err != nil {
@@ -105,14 +108,14 @@ func (s *Service) listSagas(r *http.Request) (any, error) {
 
 // listTCC lists what has not ended.
 func (s *Service) listTCC(r *http.Request) (any, error) {
-	return lists(true, tcc.Unfinished, tcc.NewOperator(s.journal).List, func(o tcc.Outcome) (coordinator.Summary, string) {
+	return lists(true, tcc.States, tcc.NewOperator(s.journal).List, func(o tcc.Outcome) (coordinator.Summary, string) {
 		return o.Summary, o.ID
 	})(r)
 }
 
 // listTwoPC lists what is decided and has not ended.
 func (s *Service) listTwoPC(r *http.Request) (any, error) {
-	return lists(true, twopc.Unfinished, twopc.NewOperator(s.journal).List, func(o twopc.Outcome) (coordinator.Summary, string) {
+	return lists(true, twopc.States, twopc.NewOperator(s.journal).List, func(o twopc.Outcome) (coordinator.Summary, string) {
 		return o.Summary, o.Key
 	})(r)
 }

@@ -82,7 +82,7 @@ func (s *Service) defineOrder(name string) saga.Definition[json.RawMessage] {
 // action is the type of all steps; their input is the order, or an operator's.
 type action = saga.Action[json.RawMessage, json.RawMessage]
 
-type stage = saga.StepOf[json.RawMessage]
+type stage = saga.Stage[json.RawMessage]
 
 // stages are those of a list of steps.
 func stages(plain, undone action, steps []orderStep, grouped bool) (all []stage, err error) {

@@ -95,7 +95,7 @@ func (s *Service) runTCC(r *http.Request) (any, error) {
 	}
 	v := bookingView{summary(o.Summary), map[string]json.RawMessage{}}
 	for name, try := range tries {
-		if hold, err := try.Hold(o); err == nil {
+		if hold, err := try.OutputOf(o); err == nil {
 			v.Holds[name] = hold
 		}
 	}

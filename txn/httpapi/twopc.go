@@ -21,15 +21,7 @@ type commit struct {
 type commitView struct {
 	coordinator.Summary
 	Outputs  map[string]json.RawMessage `json:"outputs,omitempty"`
-	Branches []branchView               `json:"branches,omitempty"`
-}
-
-type branchView struct {
-	Participant string `json:"participant"`
-	Done        bool   `json:"done"`
-	Heuristic   string `json:"heuristic,omitempty"`
-	Error       string `json:"error,omitempty"`    // of the last commit that failed
-	Attempts    int    `json:"attempts,omitempty"` // that failed
+	Branches []twopc.Branch             `json:"branches,omitempty"`
 }
 
 func (s *Service) runTwoPC(r *http.Request) (any, error) {
@@ -102,7 +94,7 @@ func (s *Service) settledTwoPC(ctx context.Context, v *commitView, wait time.Dur
 	if wait > 0 {
 		waited, cancel := context.WithTimeout(ctx, wait)
 		defer cancel()
-		_ = s.twopc.Wait(waited, v.ID) // where it stands is read below
+		_, _ = s.twopc.Wait(waited, v.ID) // where it stands is read below
 	}
 	o, err := s.twopc.Look(ctx, v.ID)
 	switch {
@@ -112,10 +104,7 @@ func (s *Service) settledTwoPC(ctx context.Context, v *commitView, wait time.Dur
 		return err
 	}
 	o.ID = v.ID // as it was asked for
-	v.Summary = summary(o.Summary)
-	for _, b := range o.Branches {
-		v.Branches = append(v.Branches, branchView{b.Participant, b.Done, b.Heuristic, b.Failing, b.Attempts})
-	}
+	v.Summary, v.Branches = summary(o.Summary), o.Branches
 	return nil
 }
 

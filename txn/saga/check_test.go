@@ -10,7 +10,7 @@ import (
 // TestLongDefinitionsAreChecked in time that grows as they do: a check that compares each
 // step with all others takes minutes for these.
 func TestLongDefinitionsAreChecked(t *testing.T) {
-	var steps []StepOf[int]
+	var steps []Stage[int]
 	for i := range 200_000 {
 		steps = append(steps, Step(fmt.Sprint("step", i), func(context.Context, int) (int, error) { return 0, nil }).Uncompensable())
 	}

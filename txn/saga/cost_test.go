@@ -17,37 +17,37 @@ import (
 // TestCosts counts appends: two for a saga of n steps, whatever n, one more for a
 // pivot that is not the first step, one more for an abort, and two for each wait.
 func TestCosts(t *testing.T) {
-	steps := func(g *target, n int) (all []StepOf[string]) {
+	steps := func(g *target, n int) (all []Stage[string]) {
 		for i := range n {
 			all = append(all, g.undoable(fmt.Sprint("s", i)))
 		}
 		return all
 	}
 	for name, c := range map[string]struct {
-		stages func(g *target) []StepOf[string]
+		stages func(g *target) []Stage[string]
 		want   int
 		end    State
 	}{
-		"one step":    {func(g *target) []StepOf[string] { return steps(g, 1) }, 2, Succeeded},
-		"seven steps": {func(g *target) []StepOf[string] { return steps(g, 7) }, 2, Succeeded},
-		"pivot first": {func(g *target) []StepOf[string] { return []StepOf[string]{g.act("p").Pivot(), g.act("y"), g.act("z")} }, 2, Succeeded},
-		"pivot last":  {func(g *target) []StepOf[string] { return append(steps(g, 5), g.act("p").Pivot()) }, 3, Succeeded},
-		"pivot between": {func(g *target) []StepOf[string] {
+		"one step":    {func(g *target) []Stage[string] { return steps(g, 1) }, 2, Succeeded},
+		"seven steps": {func(g *target) []Stage[string] { return steps(g, 7) }, 2, Succeeded},
+		"pivot first": {func(g *target) []Stage[string] { return []Stage[string]{g.act("p").Pivot(), g.act("y"), g.act("z")} }, 2, Succeeded},
+		"pivot last":  {func(g *target) []Stage[string] { return append(steps(g, 5), g.act("p").Pivot()) }, 3, Succeeded},
+		"pivot between": {func(g *target) []Stage[string] {
 			return append(steps(g, 2), g.act("p").Pivot(), g.act("y"), g.act("z"))
 		}, 3, Succeeded},
-		"group":   {func(g *target) []StepOf[string] { return []StepOf[string]{g.undoable("a"), Parallel(steps(g, 5)...)} }, 2, Succeeded},
-		"aborted": {func(g *target) []StepOf[string] { return append(steps(g, 5), g.undoable("no", Fail(errSeat))) }, 3, Compensated},
-		"aborted at once": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{g.undoable("no", Fail(errSeat)), g.act("p").Pivot()}
+		"group":   {func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a"), Parallel(steps(g, 5)...)} }, 2, Succeeded},
+		"aborted": {func(g *target) []Stage[string] { return append(steps(g, 5), g.undoable("no", Fail(errSeat))) }, 3, Compensated},
+		"aborted at once": {func(g *target) []Stage[string] {
+			return []Stage[string]{g.undoable("no", Fail(errSeat)), g.act("p").Pivot()}
 		}, 2, Compensated},
-		"pivot refused": {func(g *target) []StepOf[string] { return append(steps(g, 5), g.act("p", Fail(errSeat)).Pivot()) }, 4, Compensated},
-		"short wait": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{g.undoable("a"), Sleep[string]("w", 30*time.Second), g.undoable("b")}
+		"pivot refused": {func(g *target) []Stage[string] { return append(steps(g, 5), g.act("p", Fail(errSeat)).Pivot()) }, 4, Compensated},
+		"short wait": {func(g *target) []Stage[string] {
+			return []Stage[string]{g.undoable("a"), Sleep[string]("w", 30*time.Second), g.undoable("b")}
 		}, 4, Succeeded},
-		"long wait": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{g.undoable("a"), Sleep[string]("w", 2*time.Hour), g.undoable("b")}
+		"long wait": {func(g *target) []Stage[string] {
+			return []Stage[string]{g.undoable("a"), Sleep[string]("w", 2*time.Hour), g.undoable("b")}
 		}, 4, Succeeded},
-		"sixty steps": {func(g *target) []StepOf[string] { return steps(g, 60) }, 2 + 1 + 60/driver.MaxRecords, Succeeded},
+		"sixty steps": {func(g *target) []Stage[string] { return steps(g, 60) }, 2 + 1 + 60/driver.MaxRecords, Succeeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -75,9 +75,9 @@ func TestCosts(t *testing.T) {
 func TestOnePlan(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g, plans := &target{}, 0
-		d := DefineList("order", func(string) ([]StepOf[string], error) {
+		d := DefineList("order", func(string) ([]Stage[string], error) {
 			plans++
-			return []StepOf[string]{g.undoable("a"), g.act("p").Pivot(), g.act("z")}, nil
+			return []Stage[string]{g.undoable("a"), g.act("p").Pivot(), g.act("z")}, nil
 		}, g.undoable("a"), g.act("p").Pivot(), g.act("z"))
 		o := &settings{Options: coordinator.Options{Bell: &memory.Bell{}}}
 		r := serve(t, nil, 1, o, d)

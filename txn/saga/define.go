@@ -18,7 +18,7 @@ type Defined interface{ defined() plan }
 
 // Define makes a saga of a name that is unique in its engine, 1 to 200 bytes, of
 // stages in their order. A stage is an [Action], a [Parallel] group or a [Sleep].
-func Define[I any](name string, stages ...StepOf[I]) Definition[I] {
+func Define[I any](name string, stages ...Stage[I]) Definition[I] {
 	groups := groupsOf(stages)
 	return Definition[I]{plan{name: name, fixed: stagesOf(groups), known: slices.Concat(groups...)}}
 }
@@ -30,7 +30,7 @@ func Define[I any](name string, stages ...StepOf[I]) Definition[I] {
 // nothing is begun, and by each process that goes on with it. Known is every step
 // with an undo that can come up in a list: undos are found there by their names,
 // without the list.
-func DefineList[I any](name string, stages func(input I) ([]StepOf[I], error), known ...StepOf[I]) Definition[I] {
+func DefineList[I any](name string, stages func(input I) ([]Stage[I], error), known ...Stage[I]) Definition[I] {
 	p := plan{name: name, known: slices.Concat(groupsOf(known)...)}
 	p.list = func(text json.RawMessage) ([]stage, error) {
 		var input I
@@ -46,7 +46,7 @@ func DefineList[I any](name string, stages func(input I) ([]StepOf[I], error), k
 	return Definition[I]{p}
 }
 
-func groupsOf[I any](stages []StepOf[I]) (groups [][]step) {
+func groupsOf[I any](stages []Stage[I]) (groups [][]step) {
 	var none I
 	for _, s := range stages {
 		if s == nil {
@@ -61,9 +61,9 @@ func groupsOf[I any](stages []StepOf[I]) (groups [][]step) {
 // Parallel is a stage of steps that are called at the same time, and undone so. The
 // saga goes on when all are done; if one is given up it is aborted, and those that
 // may have happened are undone. A pivot and a wait stand alone, not in a group.
-func Parallel[I any](steps ...StepOf[I]) StepOf[I] { return group[I](steps) }
+func Parallel[I any](steps ...Stage[I]) Stage[I] { return group[I](steps) }
 
-type group[I any] []StepOf[I]
+type group[I any] []Stage[I]
 
 func (g group[I]) of(I) []step {
 	all := slices.Concat(groupsOf(g)...)
@@ -77,7 +77,7 @@ func (g group[I]) of(I) []step {
 // meanwhile. The name is unique among the steps of the saga. Time is counted from
 // the moment when the stage is reached, by the coordinator's clock. The saga's own
 // timeout goes on, and can abort a wait before the pivot.
-func Sleep[I any](name string, d time.Duration) StepOf[I] {
+func Sleep[I any](name string, d time.Duration) Stage[I] {
 	return sleep[I]{step{name: name, key: name, sleep: true, wait: d}}
 }
 

@@ -9,7 +9,7 @@
 //
 //	hold := saga.Step("hold", holdSeat).Undo("release", releaseSeat)
 //	pay := saga.Step("pay", func(ctx context.Context, o Order) (Receipt, error) {
-//		seat, err := hold.Output(saga.From(ctx).Outputs) // of an earlier step
+//		seat, err := hold.Output(ctx) // of an earlier step
 //		…
 //		return bank.Charge(ctx, saga.From(ctx).Key(), seat.Price) // the bank refuses a second charge under a key
 //	}).Pivot()

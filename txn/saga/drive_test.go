@@ -162,7 +162,7 @@ func TestPartOfAWriteFails(t *testing.T) {
 	for at := 2; at <= 5; at++ {
 		bubble(t, func(t *testing.T) {
 			g, store := &target{}, &outage{Journal: memory.NewJournal(), at: at}
-			var group []StepOf[string]
+			var group []Stage[string]
 			for i := range driver.MaxRecords + 8 {
 				group = append(group, g.undoable(fmt.Sprint("s", i)))
 			}

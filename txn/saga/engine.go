@@ -18,10 +18,6 @@ type Options struct {
 	// Stuck is after how many failed attempts the hook Stuck is called for a step that is
 	// repeated for ever, and again after as many more; 0 means 20.
 	Stuck int
-	// Reconcile is how often the sagas that have ended are checked in the background, by
-	// the Check of their steps; 0 means [DefaultReconcile], below zero never. One process
-	// does it for all.
-	Reconcile time.Duration
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Saga
 }
@@ -82,7 +78,7 @@ func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engin
 	if err := c.Handle(protocol, e); err != nil {
 		return nil, err
 	}
-	return e, e.reconciles()
+	return e, c.Reconciles(e.reconciles())
 }
 
 // Drives reports whether the engine has the definition of a type; see

@@ -29,7 +29,7 @@ var (
 	// an [*EndedError].
 	ErrResolved = errors.New("part of the saga could not be undone, and an operator closed it")
 	// ErrNoOutput: the step has no output here, since it was not done.
-	ErrNoOutput = errors.New("the step has no output")
+	ErrNoOutput = coordinator.ErrNoOutput
 
 	errOrder = coordinator.ErrOrder
 	errLate  = errors.New("the timeout of the saga has passed")

@@ -43,7 +43,7 @@ func Example() {
 		if o.Card == "stolen" {
 			return "", saga.Fail(errors.New("the card was refused"))
 		}
-		ticket, err := hold.Output(saga.From(ctx).Outputs)
+		ticket, err := hold.Output(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -79,7 +79,7 @@ func Example() {
 	go func() { served <- c.Run(ctx, claim) }()
 
 	outcome, err := book.Do(ctx, engine, "booking/1", Order{Seat: "12A", Card: "visa"})
-	receipt, _ := pay.Output(outcome.Outputs)
+	receipt, _ := pay.OutputOf(outcome)
 	fmt.Println(outcome.State, receipt, err)
 	outcome, err = book.Do(ctx, engine, "booking/2", Order{Seat: "12B", Card: "stolen"})
 	fmt.Println(outcome.State, errors.Is(err, saga.ErrCompensated), outcome.Reason)
@@ -133,7 +133,7 @@ func ExampleDefineFunc() {
 	engine, stop := served(j, tour)
 	defer stop()
 	outcome, err := tour.Do(ctx, engine, "tour/1", []string{"Rome", "Oslo"})
-	receipt, _ := pay.Output(outcome.Outputs)
+	receipt, _ := pay.OutputOf(outcome)
 	fmt.Println(outcome.State, receipt, err)
 	// Output:
 	// SUCCEEDED paid 800 <nil>

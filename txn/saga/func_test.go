@@ -103,7 +103,7 @@ func TestFunc(t *testing.T) {
 		if o.Reason != errSeat.Error() {
 			t.Errorf("%+v", o)
 		}
-		if at2, err := l.reserve().At(2).Output(o.Outputs); at2 != "ticket 12" || err != nil {
+		if at2, err := l.reserve().At(2).OutputOf(o); at2 != "ticket 12" || err != nil {
 			t.Errorf("%q, %v", at2, err)
 		}
 	})

@@ -152,14 +152,14 @@ func TestList(t *testing.T) {
 			}
 			return n, nil
 		}).Pivot()
-		d := DefineList("loop", func(n int) (all []StepOf[int], err error) {
+		d := DefineList("loop", func(n int) (all []Stage[int], err error) {
 			switch n {
 			case -1:
 				return nil, errSeat
 			case -2:
-				return []StepOf[int]{add, add}, nil
+				return []Stage[int]{add, add}, nil
 			case -3:
-				return []StepOf[int]{unknown}, nil
+				return []Stage[int]{unknown}, nil
 			}
 			for i := range n {
 				all = append(all, add.At(i))
@@ -169,8 +169,8 @@ func TestList(t *testing.T) {
 		r := serve(t, nil, 1, nil, d)
 		o, err := d.Do(t.Context(), r.engine, "1", 3)
 		ok(t, err)
-		second, err := add.At(1).Output(o.Outputs)
-		if named, _ := add.Named("once more").Output(o.Outputs); second != 2 || named != 4 || err != nil {
+		second, err := add.At(1).OutputOf(o)
+		if named, _ := add.Named("once more").OutputOf(o); second != 2 || named != 4 || err != nil {
 			t.Errorf("%d, %d, %v", second, named, err)
 		}
 		_, err = d.Do(t.Context(), r.engine, "2", 2)

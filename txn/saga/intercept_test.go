@@ -38,7 +38,7 @@ func TestInterceptorStandsAroundEachCall(t *testing.T) {
 		},
 		"list": func(g *target) Definition[string] {
 			a, b := g.undoable("a"), g.undoable("b", always(Fail(errSeat))...)
-			return DefineList("order", func(string) ([]StepOf[string], error) { return []StepOf[string]{a, b}, nil }, a, b)
+			return DefineList("order", func(string) ([]Stage[string], error) { return []Stage[string]{a, b}, nil }, a, b)
 		},
 		"function": func(g *target) Definition[string] {
 			a, b := g.undoable("a"), g.undoable("b", always(Fail(errSeat))...)

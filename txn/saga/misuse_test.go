@@ -153,8 +153,8 @@ func TestOutputs(t *testing.T) {
 			})
 		hold := Step("hold", func(context.Context, string) (seat, error) { return seat{3, 4}, nil }).Uncompensable()
 		pay := Step("pay", func(ctx context.Context, _ string) (int, error) {
-			s, err := hold.Output(From(ctx).Outputs)
-			if _, early := large.Output(From(ctx).Outputs); !errors.Is(early, ErrNoOutput) {
+			s, err := hold.Output(ctx)
+			if _, early := large.Output(ctx); !errors.Is(early, ErrNoOutput) {
 				t.Errorf("an output from the future: %v", early)
 			}
 			return s.Row * s.Number, err
@@ -164,11 +164,11 @@ func TestOutputs(t *testing.T) {
 		o, err := d.Do(t.Context(), r.engine, "1", "in")
 		wantKind(t, err, interlock.Definite, ErrCompensated)
 		same(t, "effects", g.did(), "1/large/undo")
-		if n, err := pay.Output(o.Outputs); n != 12 || err != nil {
+		if n, err := pay.OutputOf(o); n != 12 || err != nil {
 			t.Errorf("%d, %v", n, err)
 		}
 		wrong := Step("hold", func(context.Context, string) (int, error) { return 0, nil })
-		if _, err := wrong.Output(o.Outputs); err == nil || errors.Is(err, ErrNoOutput) {
+		if _, err := wrong.OutputOf(o); err == nil || errors.Is(err, ErrNoOutput) {
 			t.Errorf("a seat as a number: %v", err)
 		}
 	})

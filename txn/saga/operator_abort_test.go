@@ -13,17 +13,17 @@ import (
 // way, and says who wanted that; what waits is not called any more.
 func TestOperatorAborts(t *testing.T) {
 	for name, c := range map[string]struct {
-		stages func(g *target) []StepOf[string]
+		stages func(g *target) []Stage[string]
 		want   []string
 	}{
-		"nothing has happened": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{Sleep[string]("w", 72*time.Hour), g.undoable("a")}
+		"nothing has happened": {func(g *target) []Stage[string] {
+			return []Stage[string]{Sleep[string]("w", 72*time.Hour), g.undoable("a")}
 		}, nil},
-		"a step is done": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{g.undoable("a"), Sleep[string]("w", 72*time.Hour), g.undoable("b")}
+		"a step is done": {func(g *target) []Stage[string] {
+			return []Stage[string]{g.undoable("a"), Sleep[string]("w", 72*time.Hour), g.undoable("b")}
 		}, []string{"1/a/do", "1/a/undo"}},
-		"a step is under way": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{g.undoable("a"), g.undoable("b", Ongoing(72*time.Hour))}
+		"a step is under way": {func(g *target) []Stage[string] {
+			return []Stage[string]{g.undoable("a"), g.undoable("b", Ongoing(72*time.Hour))}
 		}, []string{"1/a/do", "1/b/undo?", "1/a/undo"}},
 	} {
 		t.Run(name, func(t *testing.T) {

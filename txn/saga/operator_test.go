@@ -165,15 +165,15 @@ func TestOperatorBehindThePivot(t *testing.T) {
 // work are over when an operator says so, and not before.
 func TestNow(t *testing.T) {
 	day := Policy{First: 24 * time.Hour, Max: 24 * time.Hour}
-	for name, stages := range map[string]func(g *target) []StepOf[string]{
-		"wait": func(g *target) []StepOf[string] {
-			return []StepOf[string]{Sleep[string]("w", 72*time.Hour), g.undoable("a")}
+	for name, stages := range map[string]func(g *target) []Stage[string]{
+		"wait": func(g *target) []Stage[string] {
+			return []Stage[string]{Sleep[string]("w", 72*time.Hour), g.undoable("a")}
 		},
-		"backoff": func(g *target) []StepOf[string] {
-			return []StepOf[string]{g.undoable("a", Retry(errNetwork)).Retry(day)}
+		"backoff": func(g *target) []Stage[string] {
+			return []Stage[string]{g.undoable("a", Retry(errNetwork)).Retry(day)}
 		},
-		"ongoing": func(g *target) []StepOf[string] { return []StepOf[string]{g.undoable("a", Ongoing(72*time.Hour))} },
-		"short":   func(g *target) []StepOf[string] { return []StepOf[string]{g.undoable("a", Ongoing(50*time.Second))} },
+		"ongoing": func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", Ongoing(72*time.Hour))} },
+		"short":   func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", Ongoing(50*time.Second))} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -99,8 +99,8 @@ var plots = map[string]plot{
 	"list": {
 		saga: func(g *target) Definition[string] {
 			a := g.undoable("a")
-			return DefineList("order", func(string) ([]StepOf[string], error) {
-				return []StepOf[string]{a.At(1), a.At(2), a.Named("other"), g.undoable("no", always(Fail(errSeat))...)}, nil
+			return DefineList("order", func(string) ([]Stage[string], error) {
+				return []Stage[string]{a.At(1), a.At(2), a.Named("other"), g.undoable("no", always(Fail(errSeat))...)}, nil
 			}, a, g.undoable("no"))
 		},
 		end:    Compensated,

@@ -226,7 +226,7 @@ func TestStepInTransactionMisuse(t *testing.T) {
 			t.Errorf("without a %s: %v", name, err)
 		}
 	}
-	group := Parallel(StepOf[string](db.step("s", &calls).Uncompensable()))
+	group := Parallel(Stage[string](db.step("s", &calls).Uncompensable()))
 	_, err := build(nil, &settings{}, Define("order", group))
 	if wantKind(t, err, interlock.Bug, nil); err == nil || !strings.Contains(err.Error(), "a step in a transaction stands alone") {
 		t.Errorf("in a group: %v", err)
@@ -239,7 +239,7 @@ func TestStartInTransaction(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g, db, ctx := &target{}, &ram{store: memory.NewJournal()}, t.Context()
 		d := Define("order", g.undoable("a"))
-		unlisted := DefineList("unlisted", func(string) ([]StepOf[string], error) { return nil, errSeat })
+		unlisted := DefineList("unlisted", func(string) ([]Stage[string], error) { return nil, errSeat })
 		r := serve(t, &watched{Journal: db.store}, 1, nil, d, unlisted)
 		start := func(d Definition[string], id, input string, commit bool) error {
 			tx := &ramTx{ram: db}

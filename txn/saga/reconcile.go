@@ -1,9 +1,9 @@
 package saga
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -21,27 +21,7 @@ import (
 // with its id and an error; an error without an id ends it. What an operator has
 // skipped or closed is not asked about.
 func (e *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
-	return func(yield func(Finding, error) bool) {
-		for t, err := range records.Ended(ctx, e.coordinator.Journal(), since) {
-			id := t.Head.Transaction
-			if err != nil && id == "" {
-				yield(Finding{}, err) // it is the last
-				return
-			}
-			var findings []Finding
-			if err == nil {
-				findings, err = e.reconcile(ctx, t)
-			}
-			if err != nil && !yield(Finding{ID: id, Type: nameOf(t.Head.Type)}, err) {
-				return
-			}
-			for _, f := range findings {
-				if !yield(f, nil) {
-					return
-				}
-			}
-		}
-	}
+	return records.Reconcile(ctx, e.coordinator.Journal(), since, e.reconcile)
 }
 
 func (e *Engine) reconcile(ctx context.Context, t coordinator.Transaction[machine]) (findings []Finding, err error) {
@@ -58,7 +38,7 @@ func (e *Engine) reconcile(ctx context.Context, t coordinator.Transaction[machin
 		if s == nil || s.truth == nil || want == Unsure {
 			continue
 		}
-		f := Finding{ID: id, Type: p.name, State: m.state, Step: sent.key, Want: want}
+		f := Finding{Type: p.name, Step: sent.key, Want: want, Got: Unsure}
 		if r.settle(ctx, s, sent, &f); f.Err != nil || f.Got != want || f.Repaired {
 			findings = append(findings, f)
 		}
@@ -67,7 +47,7 @@ func (e *Engine) reconcile(ctx context.Context, t coordinator.Transaction[machin
 }
 
 // wanted is what an ended saga says of the effect of a step; Unsure if nothing.
-func (m *machine) wanted(p *progress) Truth {
+func (m *machine) wanted(p *progress) Effect {
 	switch {
 	case m.state == Succeeded && p.fate == done:
 		return Present
@@ -104,6 +84,7 @@ type reconciler struct {
 func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Finding) {
 	ask := func(ctx context.Context) (err error) {
 		f.Got, err = s.truth(ctx, r.m.inputOf(sent), sent.output)
+		f.Got = cmp.Or(f.Got, Unsure)
 		return err
 	}
 	fix := func(ctx context.Context) error {
@@ -124,7 +105,7 @@ func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Find
 }
 
 // make calls what a target is to be asked, with the key that the step or its undo had.
-func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Truth, do func(context.Context) error) error {
+func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Effect, do func(context.Context) error) error {
 	c := r.call
 	c.Branch, c.Step, c.Operation = sent.of, sent.at, branch.Do
 	if want == Absent {
@@ -136,19 +117,19 @@ func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Trut
 	return coordinator.Guarded(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}), do)
 }
 
-// DefaultReconcile is how often sagas are reconciled if a step has a Check.
-const DefaultReconcile = time.Hour
-
-// reconciles has the coordinator reconcile in the background.
-func (e *Engine) reconciles() error {
-	every := e.options.Reconcile
-	if every == 0 {
-		every = DefaultReconcile
+// reconciles has the sagas reconciled, once an hour if any step can be asked.
+func (e *Engine) reconciles() coordinator.Reconciler {
+	hooks := e.options.Hooks
+	r := coordinator.Reconciler{Protocol: protocol, Every: -1, Find: e.Reconcile, Done: hooks.Reconciled}
+	if e.checks() {
+		r.Every = time.Hour
 	}
-	if !e.checks() {
-		every = -1
+	if hooks.Mismatched != nil {
+		r.Found = func(f Finding) {
+			hooks.Mismatched(observe.SagaMismatched{Saga: f.ID, Type: f.Type, Step: f.Step, Want: string(f.Want), Got: string(f.Got), Repaired: f.Repaired, Err: f.Err})
+		}
 	}
-	return e.coordinator.Reconciles(protocol, every, e.reconcileAll)
+	return r
 }
 
 // checks reports whether any step can be asked.
@@ -163,59 +144,24 @@ func (e *Engine) checks() bool {
 	return false
 }
 
-// reconcileAll is Reconcile whose findings go to the hooks.
-func (e *Engine) reconcileAll(ctx context.Context, since time.Time) (r coordinator.Reconciliation, err error) {
-	began, hooks := e.coordinator.Now(), e.options.Hooks
-	for f, problem := range e.Reconcile(ctx, since) {
-		if problem != nil && f.ID == "" {
-			err = problem
-			break
-		}
-		f.Err = errors.Join(problem, f.Err)
-		if hooks.Mismatched != nil {
-			hooks.Mismatched(observe.SagaMismatched{Saga: f.ID, Type: f.Type, Step: f.Step, Want: f.Want.String(), Got: f.Got.String(), Repaired: f.Repaired, Err: f.Err})
-		}
-		found := coordinator.Finding{ID: f.ID, Type: f.Type, Step: f.Step, Want: f.Want.String(), Got: f.Got.String(), Repaired: f.Repaired}
-		if f.Err != nil {
-			found.Error = f.Err.Error()
-		}
-		r.Add(found)
-	}
-	if hooks.Reconciled != nil && ctx.Err() == nil {
-		hooks.Reconciled(observe.Reconciled{Since: since, Wrong: r.Wrong, Repaired: r.Repaired, Unknown: r.Unknown, Took: e.coordinator.Now().Sub(began), Err: err})
-	}
-	return r, err
-}
+// Effect is what a target says of the effect of a step; see [coordinator.Effect].
+type Effect = coordinator.Effect
 
-// Truth is what a target says of a step's effect.
-type Truth int
-
-// The truths.
+// The effects.
 const (
-	Unsure  Truth = iota // it cannot be said
-	Present              // it is there
-	Absent               // it is not
+	Unsure         = coordinator.Unsure // it cannot be said; so is an empty one
+	Present Effect = "present"          // the effect is there
+	Absent  Effect = "absent"           // it is not
 )
-
-// String is the truth in lower case.
-func (t Truth) String() string {
-	switch t {
-	case Present:
-		return "present"
-	case Absent:
-		return "absent"
-	}
-	return "unsure"
-}
 
 // Check says how to find out whether the step's effect is there, for
 // [Engine.Reconcile]. It is called with the output of the step, or nil if it was not
 // done; [From] tells the saga and the step. It changes nothing.
-func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) (Truth, error)) Action[I, O] {
+func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) (Effect, error)) Action[I, O] {
 	if a.s.truth = nil; check == nil {
 		return a
 	}
-	a.s.truth = func(ctx context.Context, text, out json.RawMessage) (Truth, error) {
+	a.s.truth = func(ctx context.Context, text, out json.RawMessage) (Effect, error) {
 		var input I
 		var output *O
 		err := json.Unmarshal(text, &input)
@@ -235,13 +181,6 @@ func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) 
 // calling the action, or the undo, once more under its key.
 func (a Action[I, O]) Repair() Action[I, O] { a.s.repair = true; return a }
 
-// Finding is a step whose effect is not what its saga has ended with.
-type Finding struct {
-	ID, Type string
-	State    State  // in which the saga has ended
-	Step     string // its key
-	Want     Truth  // what the journal says: Present, or Absent
-	Got      Truth  // what the target says, after a repair if there was one
-	Repaired bool   // it was fixed, and Got is what is wanted
-	Err      error  // of the check or of the repair; nil if they had none
-}
+// Finding is a step whose effect is not what its saga has ended with; see
+// [coordinator.Finding].
+type Finding = coordinator.Finding

@@ -37,7 +37,7 @@ func TestReconcilesInTheBackground(t *testing.T) {
 		_, err := good.Do(t.Context(), r.engine, "1", "in")
 		ok(t, err)
 		s.lose()
-		time.Sleep(2 * DefaultReconcile)
+		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		mu.Lock()
 		if got := strings.Join(wrong[:min(2, len(wrong))], ", "); got != "1 a present, 1 b absent" || len(gauge) == 0 || gauge[0].Wrong != 1 || gauge[0].Repaired != 1 || gauge[0].Err != nil {

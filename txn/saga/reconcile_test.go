@@ -41,7 +41,7 @@ func (s *shop) step(name string, repair bool, fails ...error) Action[string, str
 		delete(s.sold, From(ctx).Transaction+name)
 		s.calls = append(s.calls, From(ctx).Key())
 		return nil
-	}).Check(func(ctx context.Context, _ string, out *string) (Truth, error) {
+	}).Check(func(ctx context.Context, _ string, out *string) (Effect, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		switch {
@@ -119,11 +119,11 @@ func TestReconcileWithoutItsList(t *testing.T) {
 		s := &shop{sold: map[string]bool{}}
 		broken := false
 		a := s.step("a", false)
-		d := DefineList("order", func(string) ([]StepOf[string], error) {
+		d := DefineList("order", func(string) ([]Stage[string], error) {
 			if broken {
 				panic("oops")
 			}
-			return []StepOf[string]{a}, nil
+			return []Stage[string]{a}, nil
 		}, a)
 		r := serve(t, nil, 1, nil, d)
 		from := time.Now()
@@ -257,7 +257,7 @@ func TestReconcileCall(t *testing.T) {
 						}
 						return act(ctx, false)
 					})
-				a := known.Check(func(ctx context.Context, input string, out *int) (Truth, error) {
+				a := known.Check(func(ctx context.Context, input string, out *int) (Effect, error) {
 					if take(ctx, ""); input != "in" || out == nil || *out != 1 {
 						t.Errorf("asked about %q, %v", input, out)
 					}
@@ -267,8 +267,8 @@ func TestReconcileCall(t *testing.T) {
 					return Absent, nil
 				}).Repair().Timeout(3 * time.Second)
 				no := Step("no", func(context.Context, string) (int, error) { return 0, Fail(errSeat) }).Pivot()
-				d := DefineList("order", func(string) ([]StepOf[string], error) {
-					all := []StepOf[string]{a.At(0)}
+				d := DefineList("order", func(string) ([]Stage[string], error) {
+					all := []Stage[string]{a.At(0)}
 					if c.refused {
 						all = append(all, no)
 					}
@@ -294,8 +294,8 @@ func TestReconcileCall(t *testing.T) {
 func TestReconcileCheckPanics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a := Step("a", func(context.Context, string) (int, error) { return 1, nil }).Uncompensable()
-		oops := a.Check(func(context.Context, string, *int) (Truth, error) { panic("oops") })
-		unsure := a.Named("b").Check(func(context.Context, string, *int) (Truth, error) { return Unsure, nil }).Repair()
+		oops := a.Check(func(context.Context, string, *int) (Effect, error) { panic("oops") })
+		unsure := a.Named("b").Check(func(context.Context, string, *int) (Effect, error) { return Unsure, nil }).Repair()
 		d := Define("order", oops, unsure, a.Named("c"))
 		r := serve(t, nil, 1, nil, d)
 		from := time.Now()

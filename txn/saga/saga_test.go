@@ -28,7 +28,7 @@ func TestRecords(t *testing.T) {
 		r := serve(t, nil, 1, nil, good, bad)
 		o, err := good.Do(t.Context(), r.engine, "1", "in")
 		ok(t, err)
-		if text, err := g.act("b").Output(o.Outputs); text != "in>b" || err != nil {
+		if text, err := g.act("b").OutputOf(o); text != "in>b" || err != nil {
 			t.Errorf("output %q, %v", text, err)
 		}
 		same(t, "records", r.records(t, "1"), "begin:", "sent:a", "done:a", "sent:b", "done:b", "decide:commit", "sent:c", "done:c", "end:")
@@ -123,17 +123,17 @@ func TestTimeout(t *testing.T) {
 		})
 	}
 	for name, c := range map[string]struct {
-		steps func(g *target) []StepOf[string]
+		steps func(g *target) []Stage[string]
 		want  []string
 		took  time.Duration
 	}{
-		"in a step": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{slow(g, "a", time.Second), slow(g, "b", time.Hour).Timeout(time.Hour)}
+		"in a step": {func(g *target) []Stage[string] {
+			return []Stage[string]{slow(g, "a", time.Second), slow(g, "b", time.Hour).Timeout(time.Hour)}
 		}, []string{"1/a/do", "1/b/undo", "1/a/undo"}, 10 * time.Second},
-		"in a wait": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{slow(g, "a", time.Second), g.undoable("b", Ongoing(time.Hour))}
+		"in a wait": {func(g *target) []Stage[string] {
+			return []Stage[string]{slow(g, "a", time.Second), g.undoable("b", Ongoing(time.Hour))}
 		}, []string{"1/a/do", "1/b/undo?", "1/a/undo"}, 10 * time.Second},
-		"after a step that took no notice": {func(g *target) []StepOf[string] {
+		"after a step that took no notice": {func(g *target) []Stage[string] {
 			deaf := Step("a", func(ctx context.Context, _ string) (string, error) {
 				time.Sleep(11 * time.Second)
 				return "", g.take(From(ctx).Key())
@@ -143,13 +143,13 @@ func TestTimeout(t *testing.T) {
 				}
 				return g.take(From(ctx).Key())
 			})
-			return []StepOf[string]{deaf, g.act("b").Pivot()}
+			return []Stage[string]{deaf, g.act("b").Pivot()}
 		}, []string{"1/a/do", "1/a/undo"}, 11 * time.Second},
-		"just in time": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{slow(g, "a", 10*time.Second-time.Nanosecond), g.act("b").Pivot()}
+		"just in time": {func(g *target) []Stage[string] {
+			return []Stage[string]{slow(g, "a", 10*time.Second-time.Nanosecond), g.act("b").Pivot()}
 		}, []string{"1/a/do", "1/b/do"}, 10*time.Second - time.Nanosecond},
-		"behind the pivot": {func(g *target) []StepOf[string] {
-			return []StepOf[string]{slow(g, "a", time.Second), g.act("b", Ongoing(time.Minute)).Pivot(), g.act("c", Ongoing(time.Minute))}
+		"behind the pivot": {func(g *target) []Stage[string] {
+			return []Stage[string]{slow(g, "a", time.Second), g.act("b", Ongoing(time.Minute)).Pivot(), g.act("c", Ongoing(time.Minute))}
 		}, []string{"1/a/do", "1/b/do", "1/c/do"}, 121 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestStartTwice(t *testing.T) {
 		for range 20 {
 			work.Go(func() {
 				o, err := d.Do(t.Context(), r.engine, "1", "in")
-				if text, _ := g.act("b").Output(o.Outputs); err != nil || text != "in>b" {
+				if text, _ := g.act("b").OutputOf(o); err != nil || text != "in>b" {
 					t.Errorf("%+v, %v", o, err)
 				}
 			})

@@ -75,7 +75,7 @@ func TestSignal(t *testing.T) {
 					t.Errorf("%v after %v, %v", o.State, time.Since(from), err)
 				}
 				if c.end == Succeeded {
-					got, err := wait.Output(o.Outputs)
+					got, err := wait.OutputOf(o)
 					if ok(t, err); got.By != c.by {
 						t.Errorf("by %q", got.By)
 					}
@@ -113,7 +113,7 @@ func TestSignalInFunction(t *testing.T) {
 		ok(t, r.engine.Signal(t.Context(), "1", "approved", approval{"ann"}))
 		o, err := r.engine.Wait(t.Context(), "1")
 		ok(t, err)
-		if out, err := a.Output(o.Outputs); err != nil || out != "ann>a" {
+		if out, err := a.OutputOf(o); err != nil || out != "ann>a" {
 			t.Errorf("%q, %v", out, err)
 		}
 	})

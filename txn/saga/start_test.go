@@ -56,7 +56,7 @@ func TestManySteps(t *testing.T) {
 	for point := range 12 {
 		bubble(t, func(t *testing.T) {
 			define := func(g *target) Definition[string] {
-				var group []StepOf[string]
+				var group []Stage[string]
 				for i := range 70 {
 					group = append(group, g.undoable(fmt.Sprintf("s%02d", i)))
 				}

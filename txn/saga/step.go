@@ -16,9 +16,9 @@ import (
 // as JSON. It is a value: its methods return another, and change nothing.
 type Action[I, O any] struct{ s step }
 
-// StepOf is a stage of sagas whose input is an I: an [Action] of any output, a
+// Stage is a stage of sagas whose input is an I: an [Action] of any output, a
 // [Parallel] group or a [Sleep].
-type StepOf[I any] interface{ of(I) []step }
+type Stage[I any] interface{ of(I) []step }
 
 // step is an action without its types. Input and output are JSON.
 type step struct {
@@ -31,7 +31,7 @@ type step struct {
 	input   json.RawMessage // of its own; nil if it is the saga's
 	undo    string          // empty if there is none
 	back    func(ctx context.Context, input, output json.RawMessage) error
-	truth   func(ctx context.Context, input, output json.RawMessage) (Truth, error)
+	truth   func(ctx context.Context, input, output json.RawMessage) (Effect, error)
 	repair  bool
 	pivot   bool
 	keep    bool // declared to need no undo
@@ -139,10 +139,14 @@ func (a Action[I, O]) Named(key string) Action[I, O] {
 	return a
 }
 
-// Output is what the step has given, the one of this key: [Call.Outputs] has that of
-// earlier steps, [Outcome.Outputs] that of all that were done. Where there is none
-// the error is an [ErrNoOutput].
-func (a Action[I, O]) Output(from Outputs) (output O, err error) {
+// Output is what the step has given, the one of this key, in an action or undo of a later one:
+// ctx is that of its call. If the step was not done the error is an [ErrNoOutput].
+func (a Action[I, O]) Output(ctx context.Context) (O, error) { return a.output(From(ctx).Outputs) }
+
+// OutputOf is what the step has given in a saga of this outcome; see [Action.Output].
+func (a Action[I, O]) OutputOf(o Outcome) (O, error) { return a.output(o.Outputs) }
+
+func (a Action[I, O]) output(from Outputs) (output O, err error) {
 	text, ok := from.steps[a.s.key]
 	if !ok {
 		return output, fmt.Errorf("read the output of step %q: %w", a.s.key, ErrNoOutput)

@@ -116,7 +116,7 @@ func (r *rig) entries(t *testing.T, id string) []journal.Entry {
 // answered, however they are.
 func TestNoCrashLoop(t *testing.T) {
 	undo := func(context.Context, string, *string) error { return nil }
-	for name, step := range map[string]StepOf[string]{
+	for name, step := range map[string]Stage[string]{
 		"sleeps":             Sleep[string]("w", 1000*time.Hour),
 		"waits":              (&target{}).undoable("a", always(Ongoing(1000*time.Hour))...),
 		"fails":              Step("a", func(context.Context, string) (string, error) { return "", errNetwork }).Pivot(),

@@ -33,15 +33,15 @@ func TestListUndoesAsChosen(t *testing.T) {
 						return ctx.Err()
 					}).Retry(Policy{Undos: 2}).Timeout(time.Minute)
 				refuse := Step("refuse", func(context.Context, string) (string, error) { return "", Fail(errSeat) }).Pivot()
-				d := DefineList("list", func(string) ([]StepOf[string], error) {
+				d := DefineList("list", func(string) ([]Stage[string], error) {
 					if broken {
 						panic("the list")
 					}
 					a := action.Named("a").Retry(Policy{Undos: 3}).Timeout(time.Second)
 					if wrong {
-						return []StepOf[string]{a, a, refuse}, nil
+						return []Stage[string]{a, a, refuse}, nil
 					}
-					return []StepOf[string]{a, refuse}, nil
+					return []Stage[string]{a, refuse}, nil
 				}, action)
 				r := serve(t, nil, 1, nil, d)
 				ok(t, d.Start(t.Context(), r.engine, "1", ""))

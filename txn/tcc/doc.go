@@ -17,8 +17,8 @@
 //
 //	seat := flight.Try(Seat{"LH 400", "12A"})
 //	outcome, err := bookings.Run(ctx, "booking", "booking/42", hotel.Try(tcc.Want{Item: "room", N: 1}), seat)
-//	ticket, err := seat.Hold(outcome)              // err of Run is nil: it will be confirmed
-//	swept, err := rooms.Sweep(ctx, bookings.Decide, 100) // every few seconds, by each participant
+//	ticket, err := seat.OutputOf(outcome)              // err of Run is nil: it will be confirmed
+//	go rooms.Watch(ctx, bookings.Decide)           // each participant; a txn.Runtime does it
 //
 // # Decisions
 //

@@ -1,7 +1,6 @@
 package tcc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,10 +39,6 @@ type Options struct {
 	Retry Policy
 	// Remind is how often the hook Dead is called for a dead letter; 0 means a day.
 	Remind time.Duration
-	// Reconcile is how often the transactions that have ended are checked in the
-	// background, see [Engine.Reconcile]; 0 means never, since it calls each branch once
-	// more. One process does it for all.
-	Reconcile time.Duration
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.TCC
 }
@@ -119,7 +114,12 @@ func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Engine,
 	if err := c.Handle(strings.TrimSuffix(protocol, ":"), m); err != nil {
 		return nil, err
 	}
-	return m, c.Reconciles(strings.TrimSuffix(protocol, ":"), cmp.Or(m.options.Reconcile, -1), m.reconcileAll)
+	for _, h := range m.handles {
+		if h.watch != nil {
+			c.Alongside(func(ctx context.Context) error { return h.watch(ctx, m.Decide) })
+		}
+	}
+	return m, c.Reconciles(m.reconciles())
 }
 
 // read is a transaction as it stands in the journal.

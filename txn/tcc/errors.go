@@ -24,8 +24,8 @@ var (
 	// ErrDeadLetter: a branch has refused what was decided. The error is a
 	// [*DeadLetterError].
 	ErrDeadLetter = errors.New("a branch refuses what was decided")
-	// ErrNoHold: the branch holds nothing that is known.
-	ErrNoHold = errors.New("no hold is known")
+	// ErrNoOutput: the branch holds nothing that is known.
+	ErrNoOutput = coordinator.ErrNoOutput
 
 	errOrder = coordinator.ErrOrder
 	errLate  = errors.New("the holds have expired")

@@ -107,7 +107,7 @@ func Example() {
 		case err != nil:
 			log.Fatal(err) // it may be decided: run it again, under the same id
 		default:
-			text, _ := ticket.Hold(outcome)
+			text, _ := ticket.OutputOf(outcome)
 			fmt.Println(passenger, "has a", text)
 		}
 		outcome, _ = trips.Wait(ctx, id)

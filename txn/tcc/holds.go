@@ -115,7 +115,7 @@ type Swept struct {
 
 // Sweep asks for the decision on holds whose time is over by the database's clock, the
 // oldest first and at most limit, and cancels those that will not be confirmed. It
-// frees nothing that it was not told to. Call it every few seconds: a hold that nobody
+// frees nothing that it was not told to. Call it every few seconds, as [Holds.Watch] does: a hold that nobody
 // decides on is gone by then, after its time. Several may sweep at once.
 //
 // It stops at the first error that may pass, such as a coordinator that cannot be
@@ -139,6 +139,24 @@ func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s Swept, err e
 	}
 	return s, err
 }
+
+// watchEvery is the pause between the sweeps of [Holds.Watch].
+const watchEvery = 2 * time.Second
+
+// Watch sweeps until ctx ends, and returns its cause, or the error of a sweep. A txn.Runtime
+// runs it, again after an error, for the resources of its engine.
+func (h Holds[T]) Watch(ctx context.Context, ask Ask) error {
+	for {
+		if _, err := h.Sweep(ctx, ask, 100); err != nil {
+			return err
+		}
+		if !sleep(ctx, watchEvery) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (r resource[T]) watch(ctx context.Context, ask Ask) error { return r.holds.Watch(ctx, ask) }
 
 // sweep asks about one hold. One that cannot be asked about does not stand in the way
 // of others.

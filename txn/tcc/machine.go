@@ -37,8 +37,8 @@ const (
 	Resolved         = coordinator.Resolved   // a person has ended it as it was
 )
 
-// Unfinished are the states of a transaction that has not ended.
-var Unfinished = []State{Trying, Confirming, Cancelling, DeadLetter}
+// States are all states of a transaction.
+var States = []State{Trying, Confirming, Cancelling, DeadLetter, Confirmed, Cancelled, Resolved}
 
 // fate is the outcome of a branch.
 type fate int

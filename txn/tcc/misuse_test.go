@@ -89,8 +89,8 @@ func TestBadInput(t *testing.T) {
 		}
 		_, err := r.Look(t.Context(), "1")
 		wantKind(t, err, interlock.Definite, ErrNone)
-		_, err = try.Hold(Outcome{})
-		wantKind(t, err, interlock.Uncertain, ErrNoHold)
+		_, err = try.OutputOf(Outcome{})
+		wantKind(t, err, interlock.Uncertain, ErrNoOutput)
 		ok(t, run("booking", "1", many[:MaxBranches]...))
 		o, err := r.Wait(t.Context(), "1")
 		if o.State != Confirmed || err != nil {

@@ -47,6 +47,7 @@ type handle struct {
 	try     func(ctx context.Context, request json.RawMessage, until time.Time) (json.RawMessage, error)
 	confirm func(ctx context.Context, request, hold json.RawMessage) error
 	cancel  func(ctx context.Context, request, hold json.RawMessage) error
+	watch   func(ctx context.Context, ask Ask) error // nil: the participant asks by itself
 }
 
 // Define names a resource, uniquely in its engine, with 1 to 255 bytes. Do not rename
@@ -55,6 +56,11 @@ func Define[Q, H any](name string, r Resource[Q, H]) Definition[Q, H] {
 	d := Definition[Q, H]{handle{name: name}}
 	if r == nil {
 		return d
+	}
+	if w, ok := r.(interface {
+		watch(ctx context.Context, ask Ask) error
+	}); ok {
+		d.of.watch = w.watch
 	}
 	d.of.try = func(ctx context.Context, request json.RawMessage, until time.Time) (json.RawMessage, error) {
 		var q Q
@@ -170,12 +176,12 @@ type Try[Q, H any] struct {
 // different names.
 func (t Try[Q, H]) As(name string) Try[Q, H] { t.name = name; return t }
 
-// Hold is what the branch holds, or held. Where that is not known the error is an
-// [ErrNoHold].
-func (t Try[Q, H]) Hold(o Outcome) (h H, err error) {
+// OutputOf is what the branch holds, or held. Where that is not known the error is an
+// [ErrNoOutput].
+func (t Try[Q, H]) OutputOf(o Outcome) (h H, err error) {
 	text, ok := o.holds[t.name]
 	if !ok {
-		return h, fmt.Errorf("read what branch %q holds: %w", t.name, ErrNoHold)
+		return h, fmt.Errorf("read what branch %q holds: %w", t.name, ErrNoOutput)
 	}
 	if err := json.Unmarshal(text, &h); err != nil {
 		return h, fmt.Errorf("read what branch %q holds: %w", t.name, err)

@@ -24,7 +24,7 @@ func TestRunAgain(t *testing.T) {
 		for range 2 {
 			o, err := r.run(t.Context(), "1", hotel, flight)
 			ok(t, err)
-			if h, err := hotel.define().Try("seat").Hold(o); h != "hold of seat" || err != nil {
+			if h, err := hotel.define().Try("seat").OutputOf(o); h != "hold of seat" || err != nil {
 				t.Errorf("%q, %v", h, err)
 			}
 		}
@@ -381,7 +381,7 @@ func TestPanic(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		o, _ := r.Wait(t.Context(), "1")
-		if _, err := d.Try("x").Hold(o); o.State != Cancelled || !errors.Is(err, ErrNoHold) {
+		if _, err := d.Try("x").OutputOf(o); o.State != Cancelled || !errors.Is(err, ErrNoOutput) {
 			t.Errorf("%+v, %v", o, err)
 		}
 	})

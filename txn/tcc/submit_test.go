@@ -39,7 +39,7 @@ func TestSubmitRunsOnce(t *testing.T) {
 			r := []*rig{one, two}[i%2]
 			work.Go(func() {
 				o, err := r.submit(context.Background(), "1", hotel, flight)
-				if h, unknown := hotel.define().Try("seat").Hold(o); err != nil || unknown != nil || h != "hold of seat" {
+				if h, unknown := hotel.define().Try("seat").OutputOf(o); err != nil || unknown != nil || h != "hold of seat" {
 					t.Errorf("%+v, %v, %q, %v", o, err, h, unknown)
 				}
 			})

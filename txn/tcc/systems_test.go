@@ -104,7 +104,7 @@ func TestReconcile(t *testing.T) {
 	}
 	b.south.DB.Exec(t, `delete from interlock_tcc_hold where transaction_id = 'good'`)
 	all := found(from)
-	if len(all) != 1 || all[0].ID != "good" || all[0].Type != "booking" || all[0].Branch != "take false" || all[0].Decision != tcc.Confirm || !all[0].Refused {
+	if len(all) != 1 || all[0].ID != "good" || all[0].Type != "booking" || all[0].Step != "take false" || all[0].Want != "confirm" || !all[0].Refused {
 		t.Errorf("found %+v", all)
 	}
 	if later := found(time.Now().Add(time.Hour)); len(later) > 0 {

@@ -26,7 +26,7 @@ func TestConfirmed(t *testing.T) {
 		if o.State != Confirming || o.Decision != Confirm || o.Type != "booking" || o.Err() != nil {
 			t.Errorf("%+v", o)
 		}
-		h, err := flight.define().Try("seat").Hold(o)
+		h, err := flight.define().Try("seat").OutputOf(o)
 		if h != "hold of seat" || err != nil {
 			t.Errorf("%q, %v", h, err)
 		}

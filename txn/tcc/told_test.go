@@ -24,10 +24,10 @@ func TestDefaults(t *testing.T) {
 		}
 	}
 	got, err := (*Options)(nil).resolve()
-	if want := (Options{time.Minute, 10 * time.Second, 10 * time.Second, policy, 24 * time.Hour, 0, got.Hooks}); got != want || got.Hooks == nil || err != nil {
+	if want := (Options{time.Minute, 10 * time.Second, 10 * time.Second, policy, 24 * time.Hour, got.Hooks}); got != want || got.Hooks == nil || err != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
-	set := Options{2 * time.Hour, time.Hour, time.Second, Policy{1, 2, 3, 4}, time.Minute, time.Hour, &observe.TCC{}}
+	set := Options{2 * time.Hour, time.Hour, time.Second, Policy{1, 2, 3, 4}, time.Minute, &observe.TCC{}}
 	got, err = set.resolve()
 	if got.Hooks = set.Hooks; got != set || err != nil { // those that are nil log
 		t.Errorf("%+v, %v", got, err)

@@ -75,7 +75,7 @@ func TestCallsSayWhatTheyAre(t *testing.T) {
 			return nil
 		}, nil)
 		c := &clerk{Preparer: p.at["north"].preparer, lost: map[branch.Operation]bool{branch.Commit: true, branch.Rollback: true}}
-		p.participants["north"], p.at["north"] = c, At("north", c)
+		p.participants["north"], p.at["north"] = c, Define("north", c)
 		serving := branch.With(t.Context(), branch.Call{Transaction: "saga", Branch: "pay", Step: "3", Attempt: 7, Epoch: 5, Deadline: time.Now().Add(time.Hour)})
 		asked := func(id string, want ...string) {
 			t.Helper()
@@ -92,7 +92,7 @@ func TestCallsSayWhatTheyAre(t *testing.T) {
 		}
 		ok(t, p.Run(serving, "1", p.add(transfer)))
 		stop := p.serve(t, 1)
-		ok(t, p.Wait(t.Context(), "1"))
+		ok(t, second(p.Wait(t.Context(), "1")))
 		stop()
 		asked("1", "prepare 1", "commit 1", "commit 2")
 		wantKind(t, p.Run(serving, "2", p.add(transfer)), interlock.Definite, ErrAborted)

@@ -8,10 +8,10 @@
 // participant has committed or will; after an [ErrAborted] none has or will; whatever
 // crashes, and however often.
 //
-//	north := twopc.At("north", pg)     // pg: a driver.Preparer, of postgres.OpenParticipant
-//	south := twopc.At("south", maria)
+//	north := twopc.Define("north", pg)     // pg: a driver.Preparer, of postgres.OpenParticipant
+//	south := twopc.Define("south", maria)
 //	engine, err := twopc.New(c, nil, north, south) // c: a coordinator.Coordinator
-//	go engine.Watch(ctx)                           // finishes what others have left
+//	go engine.Watch(ctx)                           // finishes what others have left; a txn.Runtime does it
 //
 //	err = engine.Run(ctx, "transfer/42", func(ctx context.Context, t *twopc.T) error {
 //		a, err := north.Join(ctx, t) // a pgx.Tx

@@ -88,7 +88,7 @@ func (d driving) tasks(r run, names []string, attempt int) []coordinator.Task {
 	for i, name := range names {
 		x := r.xid(name)
 		tasks[i] = coordinator.Task{
-			Target: name, Timeout: d.engine.options.Finish,
+			Target: name, Timeout: d.engine.options.Timeout,
 			Call: branch.Call{Transaction: x.Transaction, Branch: name, Operation: branch.Commit, Attempt: attempt},
 			Do: func(ctx context.Context) error {
 				p, err := d.engine.participant(name)

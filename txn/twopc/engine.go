@@ -15,9 +15,9 @@ import (
 // protocol is what the types of these transactions begin with in the journal.
 const protocol = "2pc"
 
-// A Registered is a [Resource] of any kind.
-type Registered interface {
-	registered() (string, driver.Participant)
+// A Defined is a [Definition] of any kind.
+type Defined interface {
+	defined() (string, driver.Participant)
 }
 
 // An Engine runs transactions over its participants, and finishes those that others
@@ -37,7 +37,7 @@ type Engine struct {
 // New makes an engine of these participants, and has c drive its transactions: call it
 // before c serves. A participant keeps its name for as long as anything may be in doubt
 // there, and is registered with every process that shares the journal.
-func New(c *coordinator.Coordinator, o *Options, participants ...Registered) (*Engine, error) {
+func New(c *coordinator.Coordinator, o *Options, participants ...Defined) (*Engine, error) {
 	options, err := o.resolve()
 	if err != nil {
 		return nil, err
@@ -51,14 +51,18 @@ func New(c *coordinator.Coordinator, o *Options, participants ...Registered) (*E
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	return m, c.Handle(protocol, driving{m})
+	if err := c.Handle(protocol, driving{m}); err != nil {
+		return nil, err
+	}
+	c.Alongside(m.Watch)
+	return m, nil
 }
 
-func (m *Engine) register(r Registered) error {
+func (m *Engine) register(r Defined) error {
 	if r == nil {
 		return failure.Bug("register participant", "", "it is nil")
 	}
-	name, p := r.registered()
+	name, p := r.defined()
 	if err := (driver.XID{Transaction: "x", Branch: name}).Check(); err != nil {
 		return bug("register participant", name, err)
 	}
@@ -101,5 +105,5 @@ func (m *Engine) enlist(r run) (ended func()) {
 // clean is a context for what has to be done though the caller's has ended. It has its
 // own bound.
 func (m *Engine) clean(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), m.options.Finish)
+	return context.WithTimeout(context.WithoutCancel(ctx), m.options.Timeout)
 }

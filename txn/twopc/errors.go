@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
@@ -21,6 +22,9 @@ var (
 	// ErrState: the state of the transaction does not allow what an operator wants. The
 	// error is a [*StateError].
 	ErrState = coordinator.ErrState
+	// ErrHeuristic: a participant has finished its branch otherwise than decided; see
+	// [driver.ErrHeuristic].
+	ErrHeuristic = driver.ErrHeuristic
 	// ErrHalted: owners of the transaction crashed, one after the other, and it waits for
 	// [Operator.Retry].
 	ErrHalted = errors.New("the transaction is halted")

@@ -28,7 +28,7 @@ var errPoor = errors.New("there is not enough")
 func Example() {
 	ctx, stop := context.WithCancel(context.Background())
 	north, south := memory.NewParticipant(), memory.NewParticipant()
-	atNorth, atSouth := twopc.At("north", north), twopc.At("south", south)
+	atNorth, atSouth := twopc.Define("north", north), twopc.Define("south", south)
 
 	j, err := journal.New(memory.NewJournal(), nil)
 	if err != nil {
@@ -66,7 +66,8 @@ func Example() {
 		})
 	}
 	err = move("transfer/1", 10)
-	fmt.Println(err, engine.Wait(ctx, "transfer/1"), north.Get("alice"), south.Get("bob"))
+	_, waited := engine.Wait(ctx, "transfer/1")
+	fmt.Println(err, waited, north.Get("alice"), south.Get("bob"))
 	err = move("transfer/2", 100)
 	fmt.Println(errors.Is(err, twopc.ErrAborted), errors.Is(err, errPoor), north.Get("alice"), south.Get("bob"))
 
@@ -114,7 +115,7 @@ func ExampleEngine_Run() {
 		if err != nil {
 			return err
 		}
-		north, south := twopc.At[pgx.Tx]("north", pg), twopc.At[*sql.Conn]("south", maria)
+		north, south := twopc.Define[pgx.Tx]("north", pg), twopc.Define[*sql.Conn]("south", maria)
 		engine, err := twopc.New(c, nil, north, south)
 		if err != nil {
 			return err

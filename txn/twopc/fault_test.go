@@ -30,7 +30,7 @@ func TestHeuristic(t *testing.T) {
 		defer stop()
 		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		wantKind(t, p.Wait(bounded, "1"), interlock.Definite, driver.ErrHeuristic)
+		wantKind(t, second(p.Wait(bounded, "1")), interlock.Definite, driver.ErrHeuristic)
 		o, err = p.Look(t.Context(), "1")
 		ok(t, err)
 		if o.State != Heuristic || len(o.Branches) != 2 || !o.Branches[0].Done || o.Branches[1].Heuristic == "" {

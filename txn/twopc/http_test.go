@@ -140,8 +140,8 @@ func (s *service) called() []branch.Call {
 // remote is an engine of a bank in memory, north, and a service behind HTTP, shop.
 type remote struct {
 	*Engine
-	north   Resource[*memory.Branch]
-	shop    Resource[*Remote]
+	north   Definition[*memory.Branch]
+	shop    Definition[*Remote]
 	bank    *memory.Participant
 	service *service
 	store   *memory.Journal
@@ -155,14 +155,14 @@ func online(t *testing.T) *remote {
 	client := server.Client()
 	t.Cleanup(client.CloseIdleConnections)
 	r := &remote{bank: memory.NewParticipant(), service: s, store: memory.NewJournal()}
-	r.north = At("north", r.bank)
-	r.shop = At("shop", HTTP{URL: server.URL + "/pay?shop=7", Caller: branchhttp.Caller{Client: client}})
+	r.north = Define("north", r.bank)
+	r.shop = Define("shop", HTTP{URL: server.URL + "/pay?shop=7", Caller: branchhttp.Caller{Client: client}})
 	j, err := journal.New(r.store, &journal.Options{Shards: 1})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, j.Close()) })
 	c, err := coordinator.New(j, &coordinator.Options{Poll: 10 * time.Millisecond})
 	ok(t, err)
-	r.Engine, err = New(c, &Options{Patience: 50 * time.Millisecond, Scan: 20 * time.Millisecond, Finish: 2 * time.Second}, r.north, r.shop)
+	r.Engine, err = New(c, &Options{Patience: 50 * time.Millisecond, Scan: 20 * time.Millisecond, Timeout: 2 * time.Second}, r.north, r.shop)
 	ok(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
@@ -214,7 +214,7 @@ func (r *remote) want(t *testing.T, shop int64) {
 func TestHTTP(t *testing.T) {
 	r := online(t)
 	ok(t, r.Run(t.Context(), "1", r.pay(5)))
-	ok(t, r.Wait(t.Context(), "1"))
+	ok(t, second(r.Wait(t.Context(), "1")))
 	r.want(t, 5)
 	calls := r.service.called()
 	if len(calls) != 2 || calls[0].Operation != branch.Prepare || calls[1].Operation != branch.Commit || calls[0].Begun != calls[1].Begun ||
@@ -234,7 +234,7 @@ func TestHTTP(t *testing.T) {
 	// That to the commit: it is sent again.
 	r.service.loses(branch.Commit)
 	ok(t, r.Run(t.Context(), "3", r.pay(7)))
-	ok(t, r.Wait(t.Context(), "3"))
+	ok(t, second(r.Wait(t.Context(), "3")))
 	r.want(t, 12)
 	// It says no; it is at work and then says no.
 	r.service.says(branch.Prepare, 409)
@@ -300,7 +300,7 @@ func TestHTTPHeuristic(t *testing.T) {
 	r := online(t)
 	r.service.insists(branch.Commit, 409)
 	ok(t, r.Run(t.Context(), "1", r.pay(5)))
-	wantKind(t, r.Wait(t.Context(), "1"), interlock.Definite, driver.ErrHeuristic)
+	wantKind(t, second(r.Wait(t.Context(), "1")), interlock.Definite, driver.ErrHeuristic)
 	o, err := r.Look(t.Context(), "1")
 	if err != nil || o.State != Heuristic || !strings.Contains(o.Branches[1].Heuristic, "409") {
 		t.Errorf("%+v, %v", o, err)

@@ -57,7 +57,7 @@ func (m *Engine) InDoubt(ctx context.Context) ([]InDoubt, error) {
 
 // inspect asks one participant, and judges what it has in doubt.
 func (m *Engine) inspect(ctx context.Context, name string) ([]InDoubt, error) {
-	listing, cancel := context.WithTimeout(ctx, m.options.Finish)
+	listing, cancel := context.WithTimeout(ctx, m.options.Timeout)
 	defer cancel()
 	doubts, err := m.participants[name].InDoubt(listing)
 	if err != nil {
@@ -83,7 +83,7 @@ func (m *Engine) reader(ctx context.Context) func(key string) (*machine, error) 
 		if gone != nil {
 			return nil, gone
 		}
-		reading, cancel := context.WithTimeout(ctx, m.options.Finish)
+		reading, cancel := context.WithTimeout(ctx, m.options.Timeout)
 		defer cancel()
 		there, err := m.read(reading, key)
 		if err != nil && interlock.Kind(err) != interlock.Bug {

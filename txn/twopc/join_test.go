@@ -53,7 +53,7 @@ func TestJoinOnce(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
 		failing := errNetwork
 		d := &door{Preparer: p.at["north"].preparer, opens: func() error { return failing }}
-		north, kept := At("north", d), (*T)(nil)
+		north, kept := Define("north", d), (*T)(nil)
 		ok(t, p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
 			kept = x
 			if _, err := north.Join(ctx, x); !errors.Is(err, errNetwork) {
@@ -85,7 +85,7 @@ func TestJoinMeanwhile(t *testing.T) {
 			d := &door{Preparer: p.at["north"].preparer, opens: func() error { <-release; return nil }, closes: closes}
 			ok(t, p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
 				go func() {
-					_, err := At("north", d).Join(ctx, x)
+					_, err := Define("north", d).Join(ctx, x)
 					joined <- err
 				}()
 				synctest.Wait()

@@ -24,8 +24,8 @@ const (
 	Resolved         = coordinator.Resolved // a person has seen to a heuristic outcome
 )
 
-// Unfinished are the states of a decided transaction that has not ended.
-var Unfinished = []State{Committing, Heuristic}
+// States are all states of a decided transaction.
+var States = []State{Committing, Heuristic, Committed, Aborted, Resolved}
 
 // fate is what is known of a branch that is to be committed.
 type fate int

@@ -23,17 +23,17 @@ func TestMisuseOfNew(t *testing.T) {
 	bank := memory.NewParticipant()
 	for name, c := range map[string]struct {
 		o   *Options
-		all []Registered
+		all []Defined
 	}{
 		"negative":   {&Options{Patience: -1}, nil},
 		"impatience": {&Options{Patience: time.Hour, Retention: time.Hour}, nil},
 		"long name":  {&Options{Name: strings.Repeat("x", 201)}, nil},
-		"nil":        {nil, []Registered{nil}},
-		"none":       {nil, []Registered{At[*memory.Branch]("north", nil)}},
-		"twice":      {nil, []Registered{At("north", bank), At("north", bank)}},
-		"empty name": {nil, []Registered{At("", bank)}},
-		"bad name":   {nil, []Registered{At("nor/th", bank)}},
-		"longest":    {nil, []Registered{At(strings.Repeat("n", driver.MaxXIDBranch+1), bank)}},
+		"nil":        {nil, []Defined{nil}},
+		"none":       {nil, []Defined{Define[*memory.Branch]("north", nil)}},
+		"twice":      {nil, []Defined{Define("north", bank), Define("north", bank)}},
+		"empty name": {nil, []Defined{Define("", bank)}},
+		"bad name":   {nil, []Defined{Define("nor/th", bank)}},
+		"longest":    {nil, []Defined{Define(strings.Repeat("n", driver.MaxXIDBranch+1), bank)}},
 	} {
 		co, err := coordinator.New(j, nil)
 		ok(t, err)
@@ -43,7 +43,7 @@ func TestMisuseOfNew(t *testing.T) {
 	}
 	co, err := coordinator.New(j, nil)
 	ok(t, err)
-	_, err = New(co, nil, At("north", bank))
+	_, err = New(co, nil, Define("north", bank))
 	ok(t, err)
 	_, err = New(co, nil)
 	wantKind(t, err, interlock.Bug, nil)
@@ -64,7 +64,7 @@ func TestMisuseOfRun(t *testing.T) {
 			ok(t, err)
 			_, err = p.at["north"].Join(ctx, x)
 			wantKind(t, err, interlock.Bug, nil)
-			_, err = At("east", p.world.banks["north"]).Join(ctx, x)
+			_, err = Define("east", p.world.banks["north"]).Join(ctx, x)
 			wantKind(t, err, interlock.Bug, nil)
 			return err
 		}), interlock.Definite, ErrAborted)
@@ -86,14 +86,14 @@ func TestMisuseOfRun(t *testing.T) {
 					t.Errorf("%v", r)
 				}
 			}()
-			ok(t, p.Wait(t.Context(), "1"))
+			ok(t, second(p.Wait(t.Context(), "1")))
 			_ = p.Run(t.Context(), "2", func(ctx context.Context, x *T) error {
 				ok(t, work(ctx, x))
 				panic("no")
 			})
 		}()
 		ok(t, p.Run(t.Context(), "2", work))
-		ok(t, p.Wait(t.Context(), "2"))
+		ok(t, second(p.Wait(t.Context(), "2")))
 		wantSums(t, p.world, -20, 20)
 		if n := len(p.running); n != 0 {
 			t.Errorf("%d are thought to run", n)
@@ -115,7 +115,7 @@ func TestOtherTransaction(t *testing.T) {
 
 		long := strings.Repeat("long/", 20)
 		ok(t, p.Run(t.Context(), long, work))
-		ok(t, p.Wait(t.Context(), Key(long)))
+		ok(t, second(p.Wait(t.Context(), Key(long))))
 		o, err := p.Look(t.Context(), Key(long))
 		ok(t, err)
 		if o.ID != long || o.Key != Key(long) || o.State != Committed {
@@ -123,7 +123,7 @@ func TestOtherTransaction(t *testing.T) {
 		}
 		_, err = p.Look(t.Context(), "2")
 		wantKind(t, err, interlock.Definite, ErrNone)
-		wantKind(t, p.Wait(t.Context(), "2"), interlock.Definite, ErrNone)
+		wantKind(t, second(p.Wait(t.Context(), "2")), interlock.Definite, ErrNone)
 	})
 }
 
@@ -302,7 +302,7 @@ func TestMissingParticipant(t *testing.T) {
 		}
 		wantSums(t, w, -10, 0)
 		defer p.serve(t, 2)()
-		ok(t, p.Wait(t.Context(), "1"))
+		ok(t, second(p.Wait(t.Context(), "1")))
 		wantSums(t, w, -10, 10)
 	})
 }

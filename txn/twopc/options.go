@@ -15,9 +15,9 @@ type Options struct {
 	// Prepare is how long a participant may take to vote; what has not voted by then
 	// has voted no. 0 means 10 seconds.
 	Prepare time.Duration
-	// Finish bounds one call of a commit or a rollback, and all that an abort does
+	// Timeout bounds one call of a commit or a rollback, and all that an abort does
 	// before Run returns; 0 means 10 seconds.
-	Finish time.Duration
+	Timeout time.Duration
 	// Patience is how long a branch may wait for its decision before it is presumed
 	// that nobody will take it; 0 means a minute. It should be longer than Prepare and
 	// the journal's own patience together: what is slower is aborted, not lost.
@@ -45,7 +45,7 @@ func (o *Options) resolve() (Options, error) {
 		value     *time.Duration
 		byDefault time.Duration
 		name      string
-	}{{&r.Prepare, 10 * time.Second, "Prepare"}, {&r.Finish, 10 * time.Second, "Finish"}, {&r.Patience, time.Minute, "Patience"},
+	}{{&r.Prepare, 10 * time.Second, "Prepare"}, {&r.Timeout, 10 * time.Second, "Timeout"}, {&r.Patience, time.Minute, "Patience"},
 		{&r.Scan, 10 * time.Second, "Scan"}, {&r.Retention, 7 * 24 * time.Hour, "Retention"}, {&r.Remind, 24 * time.Hour, "Remind"}} {
 		if *d.value < 0 {
 			return r, failure.Bug("make engine", "", "%s is %v, below zero", d.name, *d.value)

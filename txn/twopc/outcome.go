@@ -24,17 +24,17 @@ type Outcome struct {
 
 // A Branch is that of one participant.
 type Branch struct {
-	Participant string
+	Participant string `json:"participant"`
 	// Done says that it is known in the journal to be committed. Which ones are is
 	// written when all are, or when one is heuristic.
-	Done bool
+	Done bool `json:"done"`
 	// Heuristic is what the participant said, if it was finished against the
 	// decision.
-	Heuristic string
+	Heuristic string `json:"heuristic,omitempty"`
 	// Failing is the last error of a participant that cannot commit, and Attempts how often
 	// it could not, as far as the journal has them.
-	Failing  string
-	Attempts int
+	Failing  string `json:"error,omitempty"`
+	Attempts int    `json:"attempts,omitempty"`
 }
 
 // Look reads what was decided of an id. The error is an [ErrNone] if nothing was: the
@@ -75,21 +75,22 @@ func (m *machine) outcome(head driver.Head, entries []journal.Entry) Outcome {
 
 // Wait blocks until nothing of a decided transaction is left to do: all participants
 // have committed, so that everybody can see it. The error is an [*AbortedError] if it
-// was aborted, a driver.ErrHeuristic if a person has to look, an [ErrHalted], which is
+// was aborted, an [ErrHeuristic] if a person has to look, an [ErrHalted], which is
 // Uncertain, if it waits for [Operator.Retry], and an [ErrNone] as that of [Engine.Look].
 // When ctx ends it is Uncertain.
-func (m *Engine) Wait(ctx context.Context, id string) error {
+func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 	const op = "wait for transaction"
 	var halted error
-	err := m.coordinator.Await(ctx, Key(id), func(ctx context.Context) (bool, error) {
-		there, err := m.read(ctx, id)
-		switch {
-		case err != nil:
+	err = m.coordinator.Await(ctx, Key(id), func(ctx context.Context) (bool, error) {
+		t, err := stored(ctx, m.coordinator.Journal(), op, id)
+		if err != nil {
 			return false, err
-		case there == nil:
-			return false, definite(op, id, ErrNone)
+		}
+		there := &t.State
+		o = records.Outcome(t)
+		switch {
 		case there.state == Heuristic && there.settled():
-			return false, definite(op, id, fmt.Errorf("%w: %s", driver.ErrHeuristic, there.complaint()))
+			return false, definite(op, id, fmt.Errorf("%w: %s", ErrHeuristic, there.complaint()))
 		case there.decision == Abort:
 			return false, m.earlier(id, there, nil)
 		case there.halted != "":
@@ -99,7 +100,7 @@ func (m *Engine) Wait(ctx context.Context, id string) error {
 		return there.ended, nil
 	})
 	if err != nil {
-		return err
+		return o, err
 	}
-	return halted
+	return o, halted
 }

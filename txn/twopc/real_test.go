@@ -48,8 +48,8 @@ func (b branches) namespace() string { return b.south.URL[strings.LastIndexByte(
 // teller is a process that moves money from Postgres to MariaDB.
 type teller struct {
 	*Engine
-	north Resource[pgx.Tx]
-	south Resource[*sql.Conn]
+	north Definition[pgx.Tx]
+	south Definition[*sql.Conn]
 }
 
 // hire makes a teller whose messages go this way. The stop function returns once it has
@@ -93,7 +93,7 @@ func hire(ctx context.Context, on way, epoch interlock.Token, o *Options, north,
 	if err != nil {
 		return nil, stop, err
 	}
-	t := &teller{north: At("north", crash.Preparer(driver.Preparer[pgx.Tx](pg), on.at, on.turns)), south: At("south", crash.Preparer(driver.Preparer[*sql.Conn](maria), on.at, on.turns))}
+	t := &teller{north: Define("north", crash.Preparer(driver.Preparer[pgx.Tx](pg), on.at, on.turns)), south: Define("south", crash.Preparer(driver.Preparer[*sql.Conn](maria), on.at, on.turns))}
 	if t.Engine, err = New(c, o, t.north, t.south); err != nil {
 		return nil, stop, err
 	}

@@ -61,7 +61,7 @@ func TestRefusedCommit(t *testing.T) {
 					if !c.alone {
 						ok(t, p.add(map[string]int64{"south": 10})(ctx, x))
 					}
-					tx, err := At("north", refusing{p.at["north"].preparer, said(c.said)}).Join(ctx, x)
+					tx, err := Define("north", refusing{p.at["north"].preparer, said(c.said)}).Join(ctx, x)
 					ok(t, err)
 					_, err = tx.Add("sum", -10)
 					return err

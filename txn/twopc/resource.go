@@ -11,8 +11,8 @@ import (
 )
 
 // A Resource is a participant under its name, in which transactions open branches. B
-// is what the work in a branch is done with. It is made by [At].
-type Resource[B any] struct {
+// is what the work in a branch is done with. It is made by [Define].
+type Definition[B any] struct {
 	name     string
 	preparer driver.Preparer[B]
 }
@@ -20,25 +20,25 @@ type Resource[B any] struct {
 // At names a participant: 1 to driver.MaxXIDBranch bytes of letters, digits, - and _,
 // its own in the engine and the same wherever and whenever it is registered. The
 // branches in doubt bear the name.
-func At[B any](name string, p driver.Preparer[B]) Resource[B] { return Resource[B]{name, p} }
+func Define[B any](name string, p driver.Preparer[B]) Definition[B] { return Definition[B]{name, p} }
 
-func (r Resource[B]) registered() (string, driver.Participant) { return r.name, r.preparer }
+func (r Definition[B]) defined() (string, driver.Participant) { return r.name, r.preparer }
 
-// Finisher names a participant, as [At] does, whose branches this process finishes and lists
+// Finisher names a participant, as [Define] does, whose branches this process finishes and lists
 // but does not open: for services and commands that drive what others began.
-func Finisher(name string, p driver.Participant) Registered { return finisher{name, p} }
+func Finisher(name string, p driver.Participant) Defined { return finisher{name, p} }
 
 type finisher struct {
 	name        string
 	participant driver.Participant
 }
 
-func (f finisher) registered() (string, driver.Participant) { return f.name, f.participant }
+func (f finisher) defined() (string, driver.Participant) { return f.name, f.participant }
 
 // Join opens the branch of a transaction in this resource, one at most. The work in it
 // becomes visible when the transaction is committed, and is lost otherwise. The branch
 // may be used until the function that Run was given returns.
-func (r Resource[B]) Join(ctx context.Context, t *T) (B, error) {
+func (r Definition[B]) Join(ctx context.Context, t *T) (B, error) {
 	var none B
 	if _, err := t.engine.participant(r.name); err != nil {
 		return none, err

@@ -12,8 +12,8 @@ import (
 )
 
 // Watch scans at once and then every Options.Scan, until ctx ends, and returns the
-// cause. Have it run in every process that has registered participants: they do not
-// disturb each other.
+// cause. A txn.Runtime runs it. Otherwise run it in every process that has defined
+// participants: they do not disturb each other.
 func (m *Engine) Watch(ctx context.Context) error {
 	for {
 		m.Scan(ctx)
@@ -33,7 +33,7 @@ func (m *Engine) Scan(ctx context.Context) {
 		all.Go(func() {
 			found, err := m.inspect(ctx, name)
 			m.gauge(name, found, err)
-			acting, cancel := context.WithTimeout(ctx, max(m.options.Finish, m.options.Scan))
+			acting, cancel := context.WithTimeout(ctx, max(m.options.Timeout, m.options.Scan))
 			defer cancel()
 			for _, d := range found {
 				m.finish(acting, name, d)
@@ -77,7 +77,7 @@ func (m *Engine) carryOut(ctx context.Context, name string, found InDoubt, v ver
 	if v != commit && v != rollBack {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, m.options.Finish)
+	ctx, cancel := context.WithTimeout(ctx, m.options.Timeout)
 	defer cancel()
 	r, x, c := found.run, found.XID, branch.Call{Attempt: 1}
 	if v == commit {

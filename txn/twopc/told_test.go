@@ -98,7 +98,7 @@ func TestHooksAreTold(t *testing.T) {
 			})
 		}
 		ok(t, run("1", transfer, nil))
-		ok(t, p.Wait(t.Context(), "1"))
+		ok(t, second(p.Wait(t.Context(), "1")))
 		same(t, "committed", heard(), "1: COMMITTED", "1: commit south 1: lost on its way, again in 50ms", "1: commit: ")
 		wantKind(t, run("2", transfer, errWork), interlock.Definite, errWork)
 		same(t, "aborted", heard(), "2: roll back: "+errWork.Error())
@@ -142,7 +142,7 @@ func TestOneOtherwiseOneDown(t *testing.T) {
 		same(t, "records", answers(), "decide:commit", "heuristic:south", "done:north")
 		wantKind(t, p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "x"}), interlock.Definite, nil)
 		down.Store(false)
-		err = p.Wait(t.Context(), "1")
+		err = second(p.Wait(t.Context(), "1"))
 		if wantKind(t, err, interlock.Definite, driver.ErrHeuristic); err == nil || !strings.Contains(err.Error(), "south: ") {
 			t.Errorf("%v: of whom?", err)
 		}
@@ -242,7 +242,7 @@ func TestAbortedMeanwhile(t *testing.T) {
 }
 
 // TestRollbackIsGivenUp: a participant that does not answer to a rollback is called again
-// for as long as Finish, and keeps the caller for no longer.
+// for as long as Timeout, and keeps the caller for no longer.
 func TestRollbackIsGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -253,7 +253,7 @@ func TestRollbackIsGivenUp(t *testing.T) {
 				return errNetwork
 			}
 			return nil
-		}, &Options{Finish: 5 * time.Second, Hooks: &observe.TwoPC{Tried: func(o observe.TwoPCTried) {
+		}, &Options{Timeout: 5 * time.Second, Hooks: &observe.TwoPC{Tried: func(o observe.TwoPCTried) {
 			if o.Participant == "north" {
 				last, tried = o, tried+1
 			}
@@ -337,7 +337,7 @@ func on(t *testing.T, store driver.Journal) (p *process, failed func() error) {
 		errs = append(errs, e.Err)
 	}}})
 	ok(t, err)
-	m, err := New(c, nil, At("north", memory.NewParticipant()), At("south", memory.NewParticipant()))
+	m, err := New(c, nil, Define("north", memory.NewParticipant()), Define("south", memory.NewParticipant()))
 	ok(t, err)
 	return &process{Engine: m, network: newNetwork(nil)}, func() error {
 		synctest.Wait()
@@ -382,7 +382,7 @@ func TestStrangeRecords(t *testing.T) {
 			errs := map[string]error{}
 			if !c.drives {
 				_, errs["look"] = p.Look(t.Context(), c.id)
-				errs["settle"] = p.Wait(t.Context(), c.id)
+				errs["settle"] = second(p.Wait(t.Context(), c.id))
 				errs["acknowledge"] = p.Operator().Resolve(t.Context(), c.id, By{Actor: "ann", Reason: "x"})
 				errs["run"] = p.Run(t.Context(), c.id, func(context.Context, *T) error { t.Error("it is run"); return nil })
 			}
@@ -414,7 +414,7 @@ func TestUnfinished(t *testing.T) {
 		}, nil)
 		ok(t, p.Run(t.Context(), "0", p.add(transfer)))
 		stop := p.serve(t, 1)
-		ok(t, p.Wait(t.Context(), "0"))
+		ok(t, second(p.Wait(t.Context(), "0")))
 		stop()
 		_, err := p.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
 		ok(t, err)
@@ -497,7 +497,7 @@ func TestSettleOfTheAborted(t *testing.T) {
 		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var aborted *AbortedError
-		if err = p.Wait(bounded, "1"); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "nobody had decided") {
+		if err = second(p.Wait(bounded, "1")); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "nobody had decided") {
 			t.Errorf("%v", err)
 		}
 	})

@@ -306,7 +306,7 @@ type process struct {
 	*Engine
 	world   *world
 	network *network
-	at      map[string]Resource[*memory.Branch]
+	at      map[string]Definition[*memory.Branch]
 }
 
 // patience is that of the tests' engines, and settled for how long after a fault
@@ -316,7 +316,7 @@ const patience = 30 * time.Second
 // start makes a process that serves nothing.
 func (w *world) start(t *testing.T, meet func(at string) error, o *Options) *process {
 	t.Helper()
-	p := &process{world: w, network: newNetwork(meet), at: map[string]Resource[*memory.Branch]{}}
+	p := &process{world: w, network: newNetwork(meet), at: map[string]Definition[*memory.Branch]{}}
 	bound := 2 * time.Second
 	if w.slow {
 		bound = time.Hour
@@ -333,9 +333,9 @@ func (w *world) start(t *testing.T, meet func(at string) error, o *Options) *pro
 	if o.Patience == 0 {
 		o.Patience = patience
 	}
-	var all []Registered
+	var all []Defined
 	for _, name := range names {
-		p.at[name] = At(name, wire{w.banks[name], name, p.network})
+		p.at[name] = Define(name, wire{w.banks[name], name, p.network})
 		all = append(all, p.at[name])
 	}
 	p.Engine, err = New(c, o, all...)
@@ -438,3 +438,5 @@ func (w *world) rest(t testing.TB) {
 	}
 	t.Errorf("after a thousand seconds %d branches are in doubt", w.inDoubt(t))
 }
+
+func second[V any](_ V, err error) error { return err }

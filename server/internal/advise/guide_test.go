@@ -177,7 +177,6 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/claim/rowlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/flow/outbox"
@@ -197,8 +196,8 @@ import (
 var (
 	c       *coordinator.Coordinator
 	engine *twopc.Engine
-	north   twopc.Resource[pgx.Tx]
-	south   twopc.Resource[*sql.Conn]
+	north   twopc.Definition[pgx.Tx]
+	south   twopc.Definition[*sql.Conn]
 	rooms   tcc.Holds[pgx.Tx]
 	records *idempotency.SQL[pgx.Tx]
 	id      string // of a message, or a request
@@ -209,7 +208,7 @@ var (
 	_ = time.Second
 	_ = rowlock.Lock[string]
 	_ = interlock.FIFO
-	_ driver.Write
+	_ fence.Write
 	_ = postgres.Tx
 	_ = redis.Open
 )

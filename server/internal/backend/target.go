@@ -95,7 +95,7 @@ func (t Target) Values(ctx context.Context, prefix string) (v driver.Values, dis
 // has with its coordinators; a backend that prepares nothing is refused with a
 // [*URLError]. namespace is that of the coordinators' journal; of etcd it is the
 // shard's prefix. The context bounds the opening only.
-func (t Target) Participant(ctx context.Context, name, namespace string) (_ twopc.Registered, disconnect func(), err error) {
+func (t Target) Participant(ctx context.Context, name, namespace string) (_ twopc.Defined, disconnect func(), err error) {
 	if !t.Has(backend.Participants) {
 		return nil, nil, &URLError{Reason: t.Kind() + " prepares no transactions; use a postgres://, mysql:// or etcd:// URL, or http:// of a participant"}
 	}

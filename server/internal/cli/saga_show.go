@@ -38,7 +38,7 @@ type stepView struct {
 	Error    string          `json:"error,omitempty"`
 }
 
-func viewMoment(m saga.Moment) momentView {
+func viewMoment(m saga.Snapshot) momentView {
 	v := momentView{Position: m.Position, Written: stamp(m.Written), Kind: m.Kind, Step: m.Step, Actor: m.By.Actor, Why: m.By.Reason, State: string(m.State)}
 	if m.Epoch != 0 {
 		v.Epoch = fmt.Sprint(int64(m.Epoch))
@@ -56,7 +56,7 @@ func viewMoment(m saga.Moment) momentView {
 type chronicle struct {
 	head    driver.Head
 	input   json.RawMessage
-	moments []saga.Moment
+	moments []saga.Snapshot
 }
 
 // history reads a saga.

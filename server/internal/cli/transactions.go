@@ -34,11 +34,11 @@ var (
 	sagas = protocol{"saga", "saga", "STEP", saga.States, false, func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
 		return views(saga.NewOperator(j).List(ctx, f), viewSaga)
 	}}
-	bookings = protocol{"tcc", "transaction", "BRANCH", append(slices.Clone(tcc.Unfinished), tcc.Confirmed, tcc.Cancelled, tcc.Resolved), true,
+	bookings = protocol{"tcc", "transaction", "BRANCH", tcc.States, true,
 		func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
 			return views(tcc.NewOperator(j).List(ctx, f), viewTCC)
 		}}
-	commits = protocol{"xa", "transaction", "BRANCH", append(slices.Clone(twopc.Unfinished), twopc.Committed, twopc.Aborted, twopc.Resolved), true,
+	commits = protocol{"xa", "transaction", "BRANCH", twopc.States, true,
 		func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
 			return views(twopc.NewOperator(j).List(ctx, f), viewXA)
 		}}
@@ -64,7 +64,7 @@ type transactionView struct {
 	Transaction string         `json:"transaction,omitempty"` // of a two-phase commit: what participants call it
 	Decided     time.Time      `json:"decided,omitzero"`
 	DecidedBy   string         `json:"decided_by,omitempty"`
-	Branches    []xaBranchView `json:"branches,omitempty"`
+	Branches    []twopc.Branch `json:"branches,omitempty"`
 
 	History []recordView `json:"history,omitempty"` // of show
 	Error   string       `json:"error,omitempty"`   // why it cannot be read
@@ -78,11 +78,7 @@ func viewSaga(o saga.Outcome) transactionView {
 func viewTCC(o tcc.Outcome) transactionView { return transactionView{Summary: o.Summary} }
 
 func viewXA(o twopc.Outcome) transactionView {
-	v := transactionView{Summary: o.Summary, Transaction: o.Transaction, Decided: o.Decided.UTC(), DecidedBy: o.DecidedBy}
-	for _, b := range o.Branches {
-		v.Branches = append(v.Branches, xaBranchView{b.Participant, b.Done, b.Heuristic, b.Failing, b.Attempts})
-	}
-	return v
+	return transactionView{Summary: o.Summary, Transaction: o.Transaction, Decided: o.Decided.UTC(), DecidedBy: o.DecidedBy, Branches: o.Branches}
 }
 
 // why says in a line what keeps a transaction from its end.

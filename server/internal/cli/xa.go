@@ -48,7 +48,7 @@ participants, only the journal is read.`,
 // manage runs something with an engine that serves nothing, within --timeout.
 func (x *xa) manage(ctx context.Context, use func(context.Context, *journal.Journal, *twopc.Engine) error) error {
 	return x.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
-		var participants []twopc.Registered
+		var participants []twopc.Defined
 		for _, text := range x.participants {
 			p, disconnect, err := x.participant(ctx, text)
 			if err != nil {
@@ -69,13 +69,13 @@ func (x *xa) manage(ctx context.Context, use func(context.Context, *journal.Jour
 	})
 }
 
-func (x *xa) participant(ctx context.Context, text string) (twopc.Registered, func(), error) {
+func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(), error) {
 	name, url, ok := strings.Cut(text, "=")
 	if !ok || name == "" || url == "" {
 		return nil, nil, usage("--participant is not NAME=URL")
 	}
 	if strings.HasPrefix(url, "http://") || strings.HasPrefix(url, "https://") {
-		return twopc.At(name, twopc.HTTP{URL: url}), nothing, nil
+		return twopc.Define(name, twopc.HTTP{URL: url}), nothing, nil
 	}
 	target, err := backend.Parse(url)
 	if err != nil {

@@ -13,23 +13,15 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-type xaBranchView struct {
-	Participant string `json:"participant"`
-	Done        bool   `json:"done"`
-	Heuristic   string `json:"heuristic,omitempty"`
-	Error       string `json:"error,omitempty"` // of the last commit that failed
-	Attempts    int    `json:"attempts,omitempty"`
-}
-
-// state says in a line what is known of the branch.
-func (b xaBranchView) state() string {
+// branchState says in a line what is known of a branch.
+func branchState(b twopc.Branch) string {
 	switch {
 	case b.Heuristic != "":
 		return "against the decision: " + b.Heuristic
 	case b.Done:
 		return "committed"
-	case b.Error != "":
-		return fmt.Sprintf("not committed after %d attempts: %s", b.Attempts, b.Error)
+	case b.Failing != "":
+		return fmt.Sprintf("not committed after %d attempts: %s", b.Attempts, b.Failing)
 	}
 	return "not known to be committed"
 }
@@ -55,7 +47,7 @@ func (x *xa) showCommand() *cobra.Command {
 			}
 			list := [][2]string{{"known there as", v.Transaction}, {"decided", local(v.Decided)}, {"by", cmp.Or(v.Resolved.Actor, v.DecidedBy)}, {"note", v.Resolved.Reason}}
 			for _, branch := range v.Branches {
-				list = append(list, [2]string{branch.Participant, branch.state()})
+				list = append(list, [2]string{branch.Participant, branchState(branch)})
 			}
 			return x.app.print(v, v.shown(list...))
 		},

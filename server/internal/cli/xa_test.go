@@ -58,8 +58,8 @@ func doubtful(t *testing.T, journalURL string, pool *pgxpool.Pool, db *sql.DB) {
 	maria, err := mysql.OpenParticipant(t.Context(), db, "interlock", nil)
 	ok(err)
 	defer maria.Close() // the session of the branch in doubt
-	north, south := twopc.At("north", pg), twopc.At("south", maria)
-	m, err := twopc.New(c, &twopc.Options{Finish: time.Second}, north, south)
+	north, south := twopc.Define("north", pg), twopc.Define("south", maria)
+	m, err := twopc.New(c, &twopc.Options{Timeout: time.Second}, north, south)
 	ok(err)
 	err = m.Run(t.Context(), "transfer/42", func(ctx context.Context, tx *twopc.T) error {
 		a, err := north.Join(ctx, tx)

@@ -143,7 +143,6 @@ func (s *Service) Serve(ctx context.Context, l net.Listener, ready func()) error
 	var work sync.WaitGroup
 	ready()
 	s.serving.Store(true)
-	work.Go(func() { stop(s.web.Watch(ctx)) })
 	work.Go(func() {
 		stop(server.Serve(newCapped(l, orElse(s.config.Access.Total, 2048), orElse(s.config.Access.Each, 512))))
 	})

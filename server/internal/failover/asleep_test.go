@@ -109,7 +109,7 @@ func (p passing) Confirm(ctx context.Context, w, h tcc.Want) error {
 
 // branchesOf moves ten from one database to another one.
 func branchesOf(ctx context.Context, n *node, args []string) (work, func(), error) {
-	var at [2]twopc.Resource[pgx.Tx]
+	var at [2]twopc.Definition[pgx.Tx]
 	var pools []*pgxpool.Pool
 	end := func() {
 		for _, p := range pools {
@@ -126,14 +126,14 @@ func branchesOf(ctx context.Context, n *node, args []string) (work, func(), erro
 		if err != nil {
 			return nil, end, err
 		}
-		at[i] = twopc.At(name, crash.Preparer(driver.Preparer[pgx.Tx](p), n.at, nil))
+		at[i] = twopc.Define(name, crash.Preparer(driver.Preparer[pgx.Tx](p), n.at, nil))
 	}
 	m, err := twopc.New(n.coordinator, &twopc.Options{Patience: 300 * time.Millisecond, Scan: 100 * time.Millisecond}, at[0], at[1])
 	return func(ctx context.Context) error { return moved(ctx, m, at) }, end, err
 }
 
 // moved runs the transfer until it is decided, and has ended.
-func moved(ctx context.Context, m *twopc.Engine, at [2]twopc.Resource[pgx.Tx]) error {
+func moved(ctx context.Context, m *twopc.Engine, at [2]twopc.Definition[pgx.Tx]) error {
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan error, 1)
 	go func() { watched <- m.Watch(watching) }()
@@ -161,7 +161,7 @@ func unfinished(ctx context.Context, m *twopc.Engine) (n int, err error) {
 	return n + len(doubts), err
 }
 
-func move(ctx context.Context, t *twopc.T, at [2]twopc.Resource[pgx.Tx]) error {
+func move(ctx context.Context, t *twopc.T, at [2]twopc.Definition[pgx.Tx]) error {
 	for i, delta := range []int64{-10, 10} {
 		tx, err := at[i].Join(ctx, t)
 		if err != nil {

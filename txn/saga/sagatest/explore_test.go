@@ -98,7 +98,7 @@ func TestNothingToExplore(t *testing.T) {
 		"no steps":         {func(w *World) saga.Definition[int] { return saga.Define[int]("order") }, nil, nil, "it has no steps"},
 		"zero definition":  {func(*World) saga.Definition[int] { return saga.Definition[int]{} }, nil, nil, "its name has 0 bytes"},
 		"list refuses": {func(w *World) saga.Definition[int] {
-			return saga.DefineList("order", func(int) ([]saga.StepOf[int], error) { return nil, noSeat })
+			return saga.DefineList("order", func(int) ([]saga.Stage[int], error) { return nil, noSeat })
 		}, nil, noSeat, ""},
 		"bad snapshot": {func(w *World) saga.Definition[int] { return saga.Define("order", good(w, "a")) },
 			func() any { return make(chan int) }, nil, "write the snapshot as JSON"},

@@ -34,8 +34,8 @@ var sound = map[string]struct {
 	}, 97},
 	"list": {func(w *World) saga.Definition[int] {
 		a, b := good(w, "a"), good(w, "b")
-		return saga.DefineList("order", func(n int) ([]saga.StepOf[int], error) {
-			var all []saga.StepOf[int]
+		return saga.DefineList("order", func(n int) ([]saga.Stage[int], error) {
+			var all []saga.Stage[int]
 			for i := range n {
 				all = append(all, a.At(i))
 			}

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A Moment is a saga right after one of its records.
-type Moment struct {
+// A Snapshot is a saga right after one of its records.
+type Snapshot struct {
 	Position int64           // of the record, from 1
 	Written  time.Time       // by the store's clock
 	Epoch    interlock.Token // of the owner who wrote it; 0 for who began the saga, and operators
@@ -45,16 +45,16 @@ const declared = "declared"
 // Replay is a saga step by step: what was so after each of its records, which
 // [journal.Journal.Open] reads. At a record that cannot follow those before it the
 // error is a Bug that names it, and the moments end.
-func Replay(entries []journal.Entry) ([]Moment, error) {
+func Replay(entries []journal.Entry) ([]Snapshot, error) {
 	var m machine
-	var all []Moment
+	var all []Snapshot
 	for i, e := range entries {
 		next, err := m.with(e)
 		if err != nil {
 			return all, bug("replay saga", "", fmt.Errorf("record %d: %w", i+1, err))
 		}
 		m = next
-		moment := Moment{Position: e.Position, Written: e.Written, Epoch: e.Epoch, Kind: e.Kind, Step: e.Step, State: m.state, Reason: m.why(), Steps: m.progress()}
+		moment := Snapshot{Position: e.Position, Written: e.Written, Epoch: e.Epoch, Kind: e.Kind, Step: e.Step, State: m.state, Reason: m.why(), Steps: m.progress()}
 		if n, err := noted(e); err == nil {
 			moment.By = n.By
 		}
