@@ -105,7 +105,7 @@ func (r *run) release(ctx context.Context, is *machine) {
 			continue // nothing is held, or it is the coordinator's
 		}
 		work.Go(func() {
-			for attempt := 1; attempt <= r.engine.options.Retry.Tries; attempt++ {
+			for attempt := 1; attempt <= r.engine.options.Retry.Attempts; attempt++ {
 				err := r.cancel(ctx, t, attempt)
 				if err == nil || !sleep(ctx, r.wait(err, attempt)) {
 					return

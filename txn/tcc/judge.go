@@ -15,9 +15,9 @@ type Policy struct {
 	First time.Duration
 	// Max is the bound of every wait; 0 means a minute.
 	Max time.Duration
-	// Tries is how often a branch is tried before the transaction is cancelled, as far
+	// Attempts is how often a branch is tried before the transaction is cancelled, as far
 	// as the time of its holds allows; 0 means 5.
-	Tries int
+	Attempts int
 	// Refusals is how often a branch may refuse to be confirmed or cancelled, by
 	// branch.Fail, before it is dead; 0 means 5. Any other failure is repeated for ever.
 	Refusals int
@@ -32,7 +32,7 @@ func (p Policy) resolve() Policy {
 			*d.value = d.byDefault
 		}
 	}
-	for _, n := range []*int{&p.Tries, &p.Refusals} {
+	for _, n := range []*int{&p.Attempts, &p.Refusals} {
 		if *n <= 0 {
 			*n = 5
 		}
@@ -78,7 +78,7 @@ func (t *trial) judge(p Policy, c branch.Class) verdict {
 		return perhapsNot
 	case c == branch.ClassFail:
 		return notHeld
-	case t.attempts >= p.Tries:
+	case t.attempts >= p.Attempts:
 		return t.over()
 	}
 	return again

@@ -166,7 +166,7 @@ func TestDecisionOfBranch(t *testing.T) {
 // TestJudgeTries: what follows from the outcomes of a branch's tries.
 func TestJudgeTries(t *testing.T) {
 	const f, r, u, o = branch.ClassFail, branch.ClassRetry, branch.ClassUnknown, branch.ClassOngoing
-	p := Policy{Tries: 3}.resolve()
+	p := Policy{Attempts: 3}.resolve()
 	for _, c := range []struct {
 		classes []branch.Class
 		want    verdict

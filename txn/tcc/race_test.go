@@ -57,7 +57,7 @@ func compete(t *testing.T, seed uint64) {
 	hotel.bad, flight.bad = moody(seed), moody(seed+100)
 	store := memory.NewJournal()
 	told := newTold()
-	o := &Options{Hold: 4 * time.Second, Margin: time.Second, Timeout: time.Second, Retry: Policy{Tries: 4}}
+	o := &Options{Hold: 4 * time.Second, Margin: time.Second, Timeout: time.Second, Retry: Policy{Attempts: 4}}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var work, sweepers sync.WaitGroup

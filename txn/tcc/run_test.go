@@ -43,7 +43,7 @@ func TestRunAgain(t *testing.T) {
 func TestRunsAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
-		r := serve(t, nil, 1, &Options{Retry: Policy{Tries: 1}}, hotel, flight)
+		r := serve(t, nil, 1, &Options{Retry: Policy{Attempts: 1}}, hotel, flight)
 		var mu sync.Mutex
 		calls := 0
 		flight.bad = func(c branch.Call) (before, after error) {

@@ -17,8 +17,8 @@ import (
 // TestDefaults: what is not set, or makes no sense, is as the documentation says; what
 // is set stays.
 func TestDefaults(t *testing.T) {
-	policy := Policy{First: 50 * time.Millisecond, Max: time.Minute, Tries: 5, Refusals: 5}
-	for _, p := range []Policy{{}, {First: -1, Max: -1, Tries: -1, Refusals: -1}} {
+	policy := Policy{First: 50 * time.Millisecond, Max: time.Minute, Attempts: 5, Refusals: 5}
+	for _, p := range []Policy{{}, {First: -1, Max: -1, Attempts: -1, Refusals: -1}} {
 		if got := p.resolve(); got != policy {
 			t.Errorf("%+v", got)
 		}

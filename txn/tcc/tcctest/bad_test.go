@@ -219,7 +219,7 @@ var unsound = map[string]struct {
 	}, []string{"cancel needs the hold:b"}, "b was tried and the answer lost for good"},
 	"cancel by the hold, given up at once": { // its try is not to blame
 		func(r *room, s *Scene) {
-			s.Options = &tcc.Options{Retry: tcc.Policy{Tries: 1}}
+			s.Options = &tcc.Options{Retry: tcc.Policy{Attempts: 1}}
 			r.cancel = func(ctx context.Context, id string, n int, h *string) error {
 				if h == nil {
 					r.is[id] = cancelled

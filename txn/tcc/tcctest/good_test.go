@@ -144,7 +144,7 @@ var sound = map[string]struct {
 	}, 80},
 	"given up at once": {func(w *World, s *Scene) {
 		each(s, map[string]tcc.Resource[int, string]{"a": shelf{w, "a"}, "b": shelf{w, "b"}})
-		s.Options = &tcc.Options{Retry: tcc.Policy{Tries: 1, Refusals: 1}}
+		s.Options = &tcc.Options{Retry: tcc.Policy{Attempts: 1, Refusals: 1}}
 	}, 60},
 	"a table of its own": {func(w *World, s *Scene) {
 		r := newRoom(wanted)
