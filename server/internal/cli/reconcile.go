@@ -77,11 +77,11 @@ func (l *ledger) reconciled(ctx context.Context, j *journal.Journal, protocol st
 func describeFindings(r *coordinator.Reconciliation) text {
 	rows := [][]string{{"ID", "TYPE", "STEP", "WANT", "GOT", "ERROR"}}
 	for _, f := range r.Findings {
-		got := f.Got
+		got := string(f.Got)
 		if f.Repaired {
 			got += " (repaired)"
 		}
-		rows = append(rows, []string{f.ID, f.Type, f.Step, f.Want, got, f.Error})
+		rows = append(rows, []string{f.ID, f.Type, f.Step, string(f.Want), got, f.Error})
 	}
 	t := line("wrong: %d, repaired: %d, unknown: %d\n", r.Wrong, r.Repaired, r.Unknown)
 	if len(r.Findings) > 0 {
