@@ -51,6 +51,7 @@ var (
 	serve  http.Handler
 	tenant func(*http.Request) string
 	listen func(http.Handler) error
+	orders func(handle func(id string) error) error // one that another process owns is Retryable
 	flight tcc.Resource[string, string]
 	locked func(ctx context.Context, tx pgx.Tx, found []int) error
 	debit  func(ctx context.Context, tx pgx.Tx) error
@@ -215,7 +216,7 @@ func partitions() error {
 		return err
 	}
 	defer group.Leave(ctx)
-	return group.Do(ctx, "order/42", work)
+	return orders(func(id string) error { return group.Do(ctx, id, work) })
 	// end
 }
 
