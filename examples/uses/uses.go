@@ -139,7 +139,7 @@ func sagaOfThreeSteps() error {
 		saga.Step("flight", book).Undo("cancel flight", cancel),
 		saga.Step("hotel", book).Undo("cancel hotel", cancel),
 		saga.Step("car", book).Undo("cancel car", cancel))
-	rt, err := txn.Open(ctx, shopURL, nil)
+	rt, err := txn.Open(ctx, shopURL, nil) // such as postgres://127.0.0.1/shop
 	if err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ func (r Records[M, O]) Reconcile(ctx context.Context, j *journal.Journal, since 
 			if err == nil {
 				found, err = check(ctx, t)
 			}
-			if err != nil && !yield(Finding{ID: id, Type: kind, Got: Unsure}, err) {
+			if err != nil && !yield(Finding{ID: id, Type: kind, Want: Unsure, Got: Unsure}, err) {
 				return
 			}
 			for _, f := range found {
