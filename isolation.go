@@ -60,11 +60,3 @@ type BeginnerAt[T any] interface {
 	// BeginAt is Begin at a level, for this transaction only.
 	BeginAt(ctx context.Context, level Isolation) (Tx[T], error)
 }
-
-// An Autocommitter runs single statements in one request each. Pools of Postgres do.
-type Autocommitter interface {
-	// Autocommit returns SQL of which each statement is a transaction of this level. What a
-	// query passes to its function counts only if the query succeeds. The error of a
-	// statement is Uncertain if it may have been committed. It is safe for concurrent use.
-	Autocommit(level Isolation) SQL
-}

@@ -28,3 +28,11 @@ const (
 	RepeatableRead   = interlock.RepeatableRead
 	Serializable     = interlock.Serializable
 )
+
+// An Autocommitter runs single statements in one request each. Pools of Postgres do.
+type Autocommitter interface {
+	// Autocommit returns SQL of which each statement is a transaction of this level. What a
+	// query passes to its function counts only if the query succeeds. The error of a
+	// statement is Uncertain if it may have been committed. It is safe for concurrent use.
+	Autocommit(level Isolation) SQL
+}
