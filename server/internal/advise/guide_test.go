@@ -177,6 +177,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/claim/rowlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/flow/outbox"
