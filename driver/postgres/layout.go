@@ -100,6 +100,10 @@ const deadline = `(greatest(c.since, (select seen from {ns}_session where sessio
 // deadline, since its process may not know of the end.
 var believed = `(` + deadline + ` > clock_timestamp() or ` + strings.ReplaceAll(live, "{and}", holds) + `)`
 
+// ended is the condition that the session of a row of c is this one or has ended: a living
+// session keeps the lock of its row, whichever process releases in the name of its owner.
+const ended = `pg_try_advisory_xact_lock_shared(({class}), c.session)`
+
 // contenders are who holds and who waits in a living session, {which} of them.
 var contenders = `select c.owner, c.name, c.counter, c.since, 0 as place, ` + left + ` as expires
 	from {ns}_holder c where {which} and ` + believed + `
@@ -177,7 +181,7 @@ left join {ns}_holder h on h.key = d.key`,
 ) select pg_backend_pid(), case when exists (select from noted) then ` + hint("$3") + ` end`,
 	// leave: key, owner. Also of what an ended session held.
 	stLeave: `with gone as (delete from {ns}_waiter where key = $1::bigint and owner = $2::text returning name),
-	freed as (delete from {ns}_holder where key = $1 and owner = $2 returning name)
+	freed as (delete from {ns}_holder c where key = $1 and owner = $2 and ` + ended + ` returning name)
 select ` + hint("name") + ` from (select name from gone union all select name from freed) left_behind`,
 	// give: keys, owners. One row for each lock that was given up: those that have their row.
 	// The row is removed before the lock is free, so that who takes it next waits for this
@@ -191,7 +195,7 @@ returning pg_backend_pid(), c.key, pg_advisory_unlock(c.key), ` + hint("c.name")
 ), gone as (
 	delete from {ns}_waiter w using given g where w.key = g.key and w.owner = g.owner returning w.name
 ), freed as (
-	delete from {ns}_holder c using given g where c.key = g.key and c.owner = g.owner returning c.name
+	delete from {ns}_holder c using given g where c.key = g.key and c.owner = g.owner and ` + ended + ` returning c.name
 )
 select count(pg_advisory_unlock(key)) from given where (
 	select count(` + hint("name") + `) from (select name from gone union select name from freed) left_behind) >= 0`,

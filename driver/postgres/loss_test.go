@@ -238,6 +238,22 @@ func TestReleaseWithoutARow(t *testing.T) {
 	}
 }
 
+// A release by another process, in the name of the holder, does not remove the record of a
+// lock that stays with the holder's session.
+func TestReleaseByAnotherProcessOfTheSameOwner(t *testing.T) {
+	t.Parallel()
+	server := testbed.Postgres(t)
+	x, y := openOn(t, server.Addr(), time.Minute), openOn(t, server.Addr(), time.Minute)
+	owner := take(t, x, "shared owner")
+	give(t, y, "shared owner", owner)
+	state, err := y.Lock(t.Context(), "shared owner")
+	if err != nil || state.Holder == nil || state.Holder.Owner != owner || state.Holder.Foreign {
+		t.Errorf("holder %+v, %v; want %s", state.Holder, err, owner)
+	}
+	give(t, x, "shared owner", owner)
+	give(t, y, "shared owner", take(t, y, "shared owner"))
+}
+
 // A lock that could not be given up does not stay with the session.
 func TestFailedReleaseLeavesNoLock(t *testing.T) {
 	t.Parallel()
