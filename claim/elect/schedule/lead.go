@@ -23,16 +23,20 @@ type leader struct {
 	state state
 }
 
-// lead runs jobs until ctx ends, and returns its cause, or until an operation fails.
-func (s *Schedule) lead(ctx context.Context, term *elect.Term, job func(context.Context, Tick) error) error {
+// lead runs jobs until ctx ends, and returns its cause, or until an operation fails. ctx ends
+// a moment after caller, the context of Run: no job begins in between.
+func (s *Schedule) lead(caller, ctx context.Context, term *elect.Term, job func(context.Context, Tick) error) error {
 	l := &leader{Schedule: s, term: term, job: job}
 	if err := l.begin(ctx); err != nil {
 		return err
 	}
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && caller.Err() == nil {
 		if err := l.step(ctx); err != nil {
 			return err
 		}
+	}
+	if ctx.Err() == nil {
+		ctx = caller
 	}
 	return context.Cause(ctx)
 }

@@ -211,9 +211,9 @@ var between = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second
 // error that a retry cannot cure.
 func (s *Schedule) Run(ctx context.Context, name string, job func(ctx context.Context, tick Tick) error) error {
 	for n := 1; ; n++ {
-		err := s.election.Run(ctx, name, func(ctx context.Context, term *elect.Term) error {
+		err := s.election.Run(ctx, name, func(leading context.Context, term *elect.Term) error {
 			n = 1
-			return s.lead(ctx, term, job)
+			return s.lead(ctx, leading, term, job)
 		})
 		switch {
 		case errors.Is(err, errOver):

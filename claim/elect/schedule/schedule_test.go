@@ -246,6 +246,27 @@ func TestAnOrderlyEnd(t *testing.T) {
 	}
 }
 
+// No job begins after the context of Run has ended, however many ticks are late.
+func TestNoRunAfterTheEnd(t *testing.T) {
+	inBubble(t, func(b *bench) {
+		runs := 0
+		var p *process
+		o := schedule.Options{Times: schedule.Every(time.Second), Missed: schedule.RunLate, MaxLate: 1000}
+		p = b.process(o, func(context.Context, schedule.Tick) error {
+			if runs++; runs == 1 {
+				time.Sleep(500 * time.Second) // that many ticks are late then
+			} else {
+				p.stop(context.Canceled)
+			}
+			return nil
+		})
+		<-p.done
+		if runs != 2 {
+			t.Errorf("%d runs, want 2", runs)
+		}
+	})
+}
+
 // Once a leader has begun, what a former one sends late is refused, also before
 // there is anything to do.
 func TestAFormerLeaderCannotReplaceTheState(t *testing.T) {
