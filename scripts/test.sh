@@ -37,9 +37,10 @@ raced=${raced//$'\n'/}
 # What goroutines share in these is raced by the tests that need no server; those that need
 # one race the drivers, in the drivers' own packages:
 briefly='/(claim/(elect|partition|rwlock)|guard/(once|version)|txn/barrier/conformance)$'
-# Of the raced packages, these tests run without it: machines of one goroutine, and processes
-# that are killed or stopped at each of their points, which other tests race unharmed.
-single='^Test.*(Model|Exhaustively|EveryHistory|CrashPoints|Crashes|Killed|Asleep|StoppedAnywhere)'
+# Of the raced packages, these tests run without it: machines of one goroutine, processes
+# that are killed or stopped at each of their points, which other tests race unharmed, and
+# allocations, to which the race detector adds.
+single='^Test.*(Allocations|Model|Exhaustively|EveryHistory|CrashPoints|Crashes|Killed|Asleep|StoppedAnywhere)'
 
 [ "${RACE-}" != all ] || export INTERLOCK_CLIENTS=all
 

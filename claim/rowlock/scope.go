@@ -92,8 +92,9 @@ func begin[K Key, T any](ctx context.Context, tx driver.Tx[T], r Rows, keys []K,
 // context ends; this keeps the connection usable.
 func boundRest[T any](s *scope, tx driver.Tx[T]) error {
 	rest := s.options.MaxHold - s.held()
-	s.bound = s.held() + rest*9/10
-	return tx.Bound(s.ctx, rest, max(rest*9/10, time.Millisecond))
+	wait := max(rest*9/10, time.Millisecond)
+	s.bound = s.held() + wait - 2*time.Millisecond // servers count whole milliseconds
+	return tx.Bound(s.ctx, rest, wait)
 }
 
 // A scope is the time during which rows are locked, from the first lock on.
@@ -161,7 +162,7 @@ func (s *scope) close(err error) {
 // late adds to err, from a wait for further rows, that MaxHold had passed. Nothing was done and
 // fn was not called, so a retry is safe.
 func (s *scope) late(err error) error {
-	if s.ctx == nil || s.bound == 0 || s.held() < s.bound.Truncate(time.Millisecond) {
+	if s.ctx == nil || s.bound == 0 || s.held() < s.bound {
 		return err
 	}
 	return &interlock.Error{Op: "lock rows", Name: s.table, Kind: interlock.Retryable,

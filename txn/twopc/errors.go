@@ -22,7 +22,7 @@ var (
 	// ErrState: the state of the transaction does not allow what an operator wants. The
 	// error is a [*StateError].
 	ErrState = coordinator.ErrState
-	// ErrHeuristic: a participant has finished its branch otherwise than decided; see
+	// ErrHeuristic: a participant finished its branch against the decision; see
 	// [driver.ErrHeuristic].
 	ErrHeuristic = driver.ErrHeuristic
 	// ErrHalted: owners of the transaction crashed, one after the other, and it waits for

@@ -34,14 +34,14 @@ local function join(k, waiter)
   return place
 end
 
-local function take(k, owner)
-  list(k)
-  return { 'granted', grant(k, owner, ttl) }
-end
+local function take(k, owner) return { 'granted', grant(k, owner, ttl) } end
 
 local function confirm(k, owner)
   local counter, _, of = record(k)
-  if of ~= owner then return take(k, owner) end
+  if of ~= owner then
+    list(k)
+    return take(k, owner)
+  end
   redis.call('PEXPIRE', k.lock, ttl)
   redis.call('PEXPIRE', k.hold, ttl)
   return { 'granted', counter }
@@ -75,11 +75,12 @@ local function waiting(k, waiter, holder, place)
 end
 
 -- serve gives a free lock to the first waiter, or to the one who asks if there is none.
--- Returns the reply to that one if it has the lock now, or who has it.
+-- Returns the reply to that one if it has the lock now, or who has it. A server whose memory
+-- is full refuses the first write of a script only, so that is not one that frees memory.
 local function serve(k, owner, waiter)
+  list(k)
   local head, place = pop(k)
   if not head or head == waiter then return take(k, owner) end
-  list(k)
   return nil, push(k, head, place)
 end
 

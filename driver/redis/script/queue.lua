@@ -37,8 +37,8 @@ end
 
 -- list puts the lock into the index.
 local function list(k)
-  if now_us % 64 == 0 then prune(k) end
   redis.call('ZADD', k.names, 0, k.lock)
+  if now_us % 64 == 0 then prune(k) end
 end
 
 -- unlist takes the lock out of the index, unless somebody holds or awaits it.

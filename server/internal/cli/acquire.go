@@ -50,7 +50,7 @@ func (w *waitFlags) check(f *pflag.FlagSet) error {
 	case w.wait < 0:
 		return usage("--wait %v is in the past; --no-wait does not wait", w.wait)
 	case w.ttl <= 0:
-		return usage("--ttl must be longer than nothing, not %v", w.ttl)
+		return usage("--ttl must be above 0, not %v", w.ttl)
 	}
 	w.forever = !w.noWait && !f.Changed("wait")
 	w.noWait = w.noWait || !w.forever && w.wait == 0

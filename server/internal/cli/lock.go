@@ -129,7 +129,7 @@ func (j *job) prepare(c *cobra.Command, args []string) error {
 func (f *lockFlags) check(flags *pflag.FlagSet) error {
 	switch {
 	case flags.Changed("grace") && f.grace <= 0:
-		return usage("--grace must be longer than nothing, not %v; 1ms is as good as none", f.grace)
+		return usage("--grace must be above 0, not %v; 1ms is as good as none", f.grace)
 	case f.maxHold < 0:
 		return usage("--max-hold %v is in the past; leave it out for no limit", f.maxHold)
 	}

@@ -105,7 +105,7 @@ func (a *app) checkGlobals(c *cobra.Command) error {
 		return usage("-o %s is not known; it is text or json", a.output)
 	}
 	if a.timeout <= 0 {
-		return usage("--timeout must be longer than nothing, not %v", a.timeout)
+		return usage("--timeout must be above 0, not %v", a.timeout)
 	}
 	if !c.Flags().Changed("prefix") {
 		a.prefix = os.Getenv("INTERLOCK_PREFIX")

@@ -20,7 +20,7 @@ func (l *ledger) sagaWatchCommand() *cobra.Command {
 becomes a dead letter. The exit code is 0 if the saga succeeded, else 1.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if poll <= 0 {
-				return usage("--every must be longer than nothing, not %v", poll)
+				return usage("--every must be above 0, not %v", poll)
 			}
 			return l.watchSaga(c.Context(), args[0], poll)
 		},

@@ -318,7 +318,7 @@ func TestLimits(t *testing.T) {
 		{Limits{TTL: 30 * sec}, ""},
 		{Limits{TTL: 30 * sec, Grace: 15*sec - 1}, ""},
 		{Limits{TTL: 30 * sec, Grace: 15 * sec}, "shorter than 15s"},
-		{Limits{TTL: 0}, "longer than nothing"},
+		{Limits{TTL: 0}, "above 0"},
 		{Limits{TTL: sec, Grace: -sec}, "negative"},
 		{Limits{TTL: sec, MaxHold: -sec}, "negative"},
 	} {
