@@ -35,10 +35,10 @@ local function prune(k)
   end
 end
 
--- list puts the lock into the index.
+-- list puts the lock into the index, before it is granted: what is not is pruned.
 local function list(k)
-  redis.call('ZADD', k.names, 0, k.lock)
   if now_us % 64 == 0 then prune(k) end
+  redis.call('ZADD', k.names, 0, k.lock)
 end
 
 -- unlist takes the lock out of the index, unless somebody holds or awaits it.
