@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -83,11 +83,11 @@ func (d *Driver) clear(ctx context.Context, s *session, id identity) error {
 	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	reply, err := d.delete(rctx, []string{c.key})
+	rev, err := d.delete(rctx, c.key)
 	if err != nil {
 		return failed(rctx, "acquire", id.name, err)
 	}
-	s.removed(reply.Revision, c.key)
+	s.removed(rev, c.key)
 	return nil
 }
 
@@ -108,17 +108,12 @@ func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
 		old.resume(r.Events)
 		return old, nil
 	}
-	c := &contender{
-		identity: id,
-		line:     d.layout.line(r.Name),
-		key:      d.layout.contender(r.Name, s.id, r.Owner),
-		session:  s,
-		events:   r.Events,
-		changed:  make(chan struct{}, 1),
-	}
+	c := &contender{identity: id, line: d.layout.line(r.Name), session: s, events: r.Events}
 	if old != nil {
 		c.stale = old.remains(s)
+		old.session.queues.leave(old)
 	}
+	c.key = s.queues.free(c.line, s.id)
 	d.contenders[id] = c
 	s.queues.join(c)
 	return c, nil
@@ -162,22 +157,26 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 	floor := c.session.floor()
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	read := inOrder(c.line)
-	reply, err := d.client.Txn(rctx).If(d.conditions(c, base, noWait)...).
-		Then(append(d.entry(c, base), read)...).
-		Else(read, clientv3.OpGet(d.layout.base())).
-		Commit()
+	alone := noWait || d.isAlone(c)
+	reply, err := d.commit(rctx, d.entry(c, base, alone))
 	switch {
 	case leaseGone(err):
 		c.session.end(interlock.ErrSessionEnded)
 		return false, again(c.name, fmt.Errorf("%w (%w)", interlock.ErrSessionEnded, err))
 	case err != nil:
-		return false, failed(rctx, "acquire", c.name, err)
+		return false, c.session.unknown(failed(rctx, "acquire", c.name, err), c)
 	}
 	if err := c.session.proceeds(floor, reply.Header.Revision); err != nil {
 		return false, err
 	}
-	return d.answered(c, reply, noWait), nil
+	return d.answered(c, reply, alone, noWait), nil
+}
+
+// isAlone reports that c will probably be the only one in its line.
+func (d *Driver) isAlone(c *contender) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(c.stale) == 0 && !c.session.queues.isCrowded(c.line)
 }
 
 // again says that the place in the line is gone, or was never taken.
@@ -185,44 +184,49 @@ func again(name string, cause error) error {
 	return &interlock.Error{Op: "acquire", Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
 }
 
-// conditions make the entry happen once, with the base that it stores, and for
-// noWait only into an empty line.
-func (d *Driver) conditions(c *contender, base base, noWait bool) []clientv3.Cmp {
-	absent := clientv3.Compare(clientv3.CreateRevision(c.key), "=", 0)
-	if noWait {
-		absent = clientv3.Compare(clientv3.CreateRevision(c.line), "=", 0).WithPrefix()
+// entry puts a contender in line once, with the base that it stores. alone does so only
+// into an empty line, and otherwise reads it. The other form deletes the keys that this
+// owner left under sessions that ran out, and reads the line in any case.
+func (d *Driver) entry(c *contender, base base, alone bool) *pb.TxnRequest {
+	key, list := []byte(c.key), opReadLine(c.line)
+	r := &pb.TxnRequest{
+		Compare: []*pb.Compare{absent(key, nil), unchanged(d.base, base.mod)},
+		Success: []*pb.RequestOp{opPut(key, d.value(c, base), c.session.id)},
+		Failure: []*pb.RequestOp{list, d.readBase},
 	}
-	return []clientv3.Cmp{absent, clientv3.Compare(clientv3.ModRevision(d.layout.base()), "=", base.mod)}
+	if alone {
+		r.Compare[0] = absent(list.GetRequestRange().Key, list.GetRequestRange().RangeEnd)
+		return r
+	}
+	for _, old := range c.stale {
+		r.Success = append(r.Success, opDelete(old))
+	}
+	r.Success = append(r.Success, list)
+	return r
 }
 
-// entry writes the contender, and deletes the keys that this owner left under
-// sessions that ran out.
-func (d *Driver) entry(c *contender, base base) []clientv3.Op {
-	value := record{Owner: c.owner, Base: base.value, Asked: d.options.Now().UTC()}.String()
-	d.mu.Lock()
-	c.sent = sent{value: value, base: base.value}
-	d.mu.Unlock()
-	ops := make([]clientv3.Op, 1, len(c.stale)+2) // and the read of the line
-	ops[0] = clientv3.OpPut(c.key, value, clientv3.WithLease(c.session.id))
-	for _, key := range c.stale {
-		ops = append(ops, clientv3.OpDelete(key))
-	}
-	return ops
-}
-
-// answered takes the line from a reply. It is false if nothing but a new base
-// was in the way, or if the reply is older than what the line needs since the
-// watch was reopened: asking again only reads.
-func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool) bool {
+// value is what a contender stores.
+func (d *Driver) value(c *contender, base base) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	at := len(reply.Responses) - 1
-	if !reply.Succeeded {
-		at = 0
-		c.session.counter.see(reply.Responses[1].GetResponseRange().Kvs)
+	if c.sent.value == nil || c.sent.base != base.value {
+		value := record{Owner: c.owner, Base: base.value, Asked: d.options.Now().UTC()}.encode()
+		c.sent = sent{value: value, base: base.value}
 	}
-	places := c.session.queues.placesOf(reply.Responses[at].GetResponseRange().Kvs)
+	return c.sent.value
+}
+
+// answered takes the line from a reply. It is false if somebody, or a new base, was in
+// the way, or if the reply is older than what the line needs since the watch was
+// reopened: asking again only reads.
+func (d *Driver) answered(c *contender, reply *pb.TxnResponse, alone, noWait bool) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	places := c.session.lineIn(c, reply, alone)
 	entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key })
+	if len(places) > 1 || !entered && len(places) > 0 {
+		c.session.queues.crowded[c.line] = true
+	}
 	if !entered && (!noWait || len(places) == 0) {
 		return false
 	}
@@ -240,6 +244,20 @@ func (d *Driver) answered(c *contender, reply *clientv3.TxnResponse, noWait bool
 		c.state = dropped // it came and went before this reply was read
 	}
 	return true
+}
+
+// lineIn is the line after an entry, of which reply is the answer. Alone in it is a
+// contender that found it empty.
+func (s *session) lineIn(c *contender, reply *pb.TxnResponse, alone bool) []place {
+	last := reply.Responses[len(reply.Responses)-1]
+	switch {
+	case !reply.Succeeded:
+		s.counter.see(last.GetResponseRange().Kvs)
+		last = reply.Responses[0]
+	case alone:
+		return []place{{key: c.key, created: reply.Header.Revision, base: c.sent.base, owner: c.owner}}
+	}
+	return s.queues.placesOf(last.GetResponseRange().Kvs)
 }
 
 // answerNow ends a request that does not wait: granted, or nothing left behind.
@@ -269,6 +287,9 @@ func (d *Driver) await(ctx context.Context, c *contender) (driver.Grant, error) 
 	for {
 		d.mu.Lock()
 		g, done, err := d.outcome(c)
+		if !done && c.changed == nil {
+			c.changed = make(chan struct{}, 1)
+		}
 		d.mu.Unlock()
 		if done {
 			return g, err

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -124,7 +124,7 @@ func (d *Driver) removeStale(ctx context.Context, c *contender) error {
 	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	if _, err := d.delete(rctx, stale); err != nil {
+	if _, err := d.delete(rctx, stale...); err != nil {
 		return failed(rctx, "acquire all", c.name, err)
 	}
 	d.mu.Lock()
@@ -175,23 +175,20 @@ func (d *Driver) barrier(cs []*contender) *interlock.HeldError {
 // askAllOnce sends one transaction, which writes everything if every line is empty
 // and the base is what is stored with it, and reads the lines in any case.
 func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, base base) (*interlock.HeldError, error) {
-	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(d.layout.base()), "=", base.mod)}
-	var writes, reads []clientv3.Op
+	r := &pb.TxnRequest{Compare: []*pb.Compare{unchanged(d.base, base.mod)}}
 	for _, c := range cs {
-		conditions = append(conditions, d.conditions(c, base, true)[0])
-		writes = append(writes, d.entry(c, base)[0])
-		reads = append(reads, inOrder(c.line))
+		r.Compare = append(r.Compare, absent(span(c.line)))
+		r.Success = append(r.Success, opPut([]byte(c.key), d.value(c, base), s.id))
+		r.Failure = append(r.Failure, opReadLine(c.line))
 	}
+	r.Success, r.Failure = append(r.Success, r.Failure...), append(r.Failure, d.readBase)
 	if err := d.connected(ctx, "acquire all", cs[0].name); err != nil {
 		return nil, err
 	}
 	floor := s.floor()
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	reply, err := d.client.Txn(rctx).If(conditions...).
-		Then(append(writes, reads...)...).
-		Else(append(slices.Clone(reads), clientv3.OpGet(d.layout.base()))...).
-		Commit()
+	reply, err := d.commit(rctx, r)
 	switch {
 	case leaseGone(err):
 		s.end(interlock.ErrSessionEnded)
@@ -200,7 +197,7 @@ func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, ba
 		d.forgetAll(cs)
 		return nil, notInOneStep(err)
 	case err != nil:
-		return nil, failed(rctx, "acquire all", cs[0].name, err)
+		return nil, s.unknown(failed(rctx, "acquire all", cs[0].name, err), cs...)
 	}
 	if err := s.proceeds(floor, reply.Header.Revision); err != nil {
 		return nil, err
@@ -212,7 +209,7 @@ func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, ba
 // of them and is not ours. Contenders of whom the reply says nothing stay
 // unanswered: the base was another, or the reply is older than what a line needs
 // since the watch was reopened.
-func (d *Driver) answeredAll(s *session, cs []*contender, reply *clientv3.TxnResponse) (held *interlock.HeldError) {
+func (d *Driver) answeredAll(s *session, cs []*contender, reply *pb.TxnResponse) (held *interlock.HeldError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	lines := reply.Responses

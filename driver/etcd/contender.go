@@ -31,13 +31,13 @@ type contender struct {
 	stale []string
 	// over: the claim is lost or given up, whatever the session says.
 	over atomic.Bool
-	// changed wakes the Acquire that waits; it holds one signal.
+	// changed wakes the Acquire that waits, and holds one signal; nil while none waits.
 	changed chan struct{}
 }
 
 // sent is the value of a contender's key as last requested, and the base in it.
 type sent struct {
-	value string // empty before the first request
+	value []byte // empty before the first request
 	base  int64
 }
 
@@ -68,8 +68,8 @@ func (c *contender) grant() driver.Grant {
 // win, queue and vanish are what the line says of c. The driver's mutex is held.
 func (c *contender) win(e effect) {
 	token, err := interlock.NewToken(e.base+e.created, 0)
-	if err != nil || e.base == unknownBase {
-		c.state = dropped // somebody else wrote its value; without the base there is no token
+	if err != nil || e.base == unknownBase || e.owner != c.owner {
+		c.state = dropped // another wrote its value; without its own base it has no token
 		c.session.queues.doom(c.key)
 		c.wake()
 		return
@@ -80,6 +80,7 @@ func (c *contender) win(e effect) {
 
 func (c *contender) queue(e effect) {
 	c.state, c.place = waiting, driver.Place{Ahead: e.ahead, Holder: e.holder}
+	c.session.watch.need(deletions)
 	c.tellPlace()
 }
 

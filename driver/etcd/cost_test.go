@@ -39,7 +39,7 @@ func TestUncontendedAllocations(t *testing.T) {
 	if testbed.Race {
 		t.Skip("the race detector empties pools, which changes the count")
 	}
-	const most = 100 // 90 when this was written
+	const most = 40 // 10 when this was written
 	client := dial(t, serverFor(t).Addr())
 	d := open(t, client, &Options{Prefix: "locks/"})
 	ctx := bounded(t)
@@ -60,6 +60,7 @@ func TestUncontendedAllocations(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	t.Logf("%v allocations a pair, %v of the bare client", pair, bare)
 	if pair-bare > most {
 		t.Fatalf("%v allocations a pair, %v more than the client's own", pair, pair-bare)
 	}
@@ -77,9 +78,9 @@ func TestOwnValueIsNotDecoded(t *testing.T) {
 		want  int64
 	}{
 		{sent{}, "", unknownBase}, // a foreign value from before the first request
-		{sent{value: "own", base: 7}, "own", 7},
-		{sent{value: "own", base: 7}, "foreign", unknownBase},
-		{sent{value: "own", base: 7}, `{"owner":"me","base":5}`, 5}, // an earlier request
+		{sent{value: []byte("own"), base: 7}, "own", 7},
+		{sent{value: []byte("own"), base: 7}, "foreign", unknownBase},
+		{sent{value: []byte("own"), base: 7}, `{"owner":"me","base":5}`, 5}, // an earlier request
 	} {
 		c.sent = test.sent
 		if p := q.placeOf(&mvccpb.KeyValue{Key: []byte("n/me"), Value: []byte(test.value)}); p.base != test.want {
@@ -95,17 +96,7 @@ func TestRefusalCostsOneRequest(t *testing.T) {
 	server := serverFor(t)
 	var count counter
 	d := open(t, dial(t, server.Addr(), count.on), nil)
-	operator := dial(t, server.Addr())
-	mustAcquire(t, open(t, operator, nil), ask("n", "holder"))
-	// the other's session raised the base, which this one hears by its watch
-	stored, err := operator.Get(t.Context(), "interlock.base")
-	if err != nil {
-		t.Fatal(err)
-	}
-	testbed.Eventually(t, "the base is known", patience, func() bool {
-		b, err := d.session.counter.current(t.Context())
-		return err == nil && b.mod == stored.Kvs[0].ModRevision
-	})
+	mustAcquire(t, open(t, dial(t, server.Addr()), nil), ask("n", "holder"))
 	r := ask("n", "late")
 	r.NoWait = true
 	before := count.n.Load()
@@ -127,6 +118,7 @@ func TestWaitersCostNoRequestsAndNoGoroutines(t *testing.T) {
 	d := open(t, dial(t, server.Addr(), count.on), nil)
 	holder := ask("hot", "holder")
 	mustAcquire(t, d, holder)
+	watching(t, d, deletions)
 	const waiters = 50
 	before := count.n.Load()
 	goroutines := runtime.NumGoroutine()

@@ -99,7 +99,7 @@ func TestForeignValueGivesWay(t *testing.T) {
 			d := open(t, client, nil)
 			lease := d.session.id
 			deaf.deaf.Store(true) // or it would be deleted as a ghost before
-			mustPut(t, operator, d.layout.contender("n", lease, "me"), "", clientv3.WithLease(lease))
+			mustPut(t, operator, slot("n/", lease, 0), "", clientv3.WithLease(lease))
 			deletes.left.Store(failures)
 			r := ask("n", "me")
 			_, err := d.Acquire(bounded(t), r.Request)

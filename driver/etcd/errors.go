@@ -42,18 +42,23 @@ func (d *Driver) connected(ctx context.Context, op, what string) error {
 	if conn == nil {
 		return nil // it is in the server's process
 	}
+	state := conn.GetState()
+	if !isConnecting(state) {
+		return nil
+	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	for {
-		state := conn.GetState()
-		if state != connectivity.Connecting && state != connectivity.TransientFailure {
-			return nil
-		}
+	for ; isConnecting(state); state = conn.GetState() {
 		if !conn.WaitForStateChange(rctx, state) {
 			return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Retryable,
 				Err: fmt.Errorf("no connection to etcd: %w", context.Cause(rctx))}
 		}
 	}
+	return nil
+}
+
+func isConnecting(state connectivity.State) bool {
+	return state == connectivity.Connecting || state == connectivity.TransientFailure
 }
 
 // failed wraps the error of a request that was sent under ctx.

@@ -53,13 +53,15 @@
 //
 // # Waiting
 //
-// First come, first served, by one standing watch over the whole Prefix: no
-// watch and no goroutine per lock, and none of the 100 ms that a watch opened
-// after the fact costs. If the watch falls silent, the names of interest are
-// read once per heartbeat until it speaks again. A waiter whose process died
-// keeps its place until its session ends, a TTL and up to a second later.
+// First come, first served, by one watch over the whole Prefix: no watch and no
+// goroutine per lock. It is open while somebody waits, or has held for longer than
+// a heartbeat, or calls [Driver.Watch], and for ten heartbeats after. Otherwise etcd
+// would send each release back to the process that sent it. The first waiter in a
+// while therefore costs a watch and a read. If the watch falls silent, the names of
+// interest are read once per heartbeat until it answers again. A waiter whose process
+// died keeps its place until its session ends, a TTL and up to a second later.
 //
-// With an empty Prefix that watch sees every change in the cluster. Set a
+// With an empty Prefix that watch sees every deletion in the cluster. Set a
 // Prefix in a cluster that has other users. It should end in "/", and
 // namespaces must not lie inside each other or inside a lock: with Prefix "a/"
 // nobody may take a lock named "a" outside of it.
@@ -94,6 +96,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
@@ -149,8 +152,11 @@ func (o *Options) complete() (Options, error) {
 // driver.Inspector, driver.Watcher and driver.Breaker.
 type Driver struct {
 	client     *clientv3.Client
+	direct     pb.KVClient // see directly
 	options    Options
 	layout     layout
+	base       []byte        // the key of the base of tokens
+	readBase   *pb.RequestOp // reads it
 	pace       pace
 	guarantees interlock.Guarantees
 
@@ -195,8 +201,8 @@ func paceOf(ttl time.Duration) pace {
 
 func clamp(d, low, high time.Duration) time.Duration { return max(low, min(d, high)) }
 
-// Open opens a session: a lease, a watch over the prefix, and the base of
-// tokens. It blocks for three or four requests, is bounded by ctx and by a few
+// Open opens a session: a lease, and the base of
+// tokens. It blocks for two or three requests, is bounded by ctx and by a few
 // seconds for each of them, and leaves nothing behind when it fails. The client
 // must outlive the driver; nil options mean the zero Options.
 //
@@ -215,6 +221,8 @@ func Open(ctx context.Context, client *clientv3.Client, options *Options) (*Driv
 		contenders: map[identity]*contender{},
 		listeners:  map[*listener]bool{},
 	}
+	d.direct, d.base = directly(client), []byte(d.layout.base())
+	d.readBase = opRead(d.base, nil)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	s, err := d.current(ctx)
 	if err != nil {

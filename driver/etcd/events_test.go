@@ -32,8 +32,7 @@ func TestNoWaitingAfterAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustDelete(t, operator, "n/first")
-	passed := mustPut(t, operator, "elsewhere", "")
-	testbed.Eventually(t, "the watch tells of it", patience, func() bool { return heardOf(d, passed) })
+	passed(t, d, operator)
 	if len(r.waiting) > 0 {
 		t.Fatalf("received %+v after Acquire returned", <-r.waiting)
 	}
@@ -66,13 +65,14 @@ func TestNoLossAfterAnError(t *testing.T) {
 	r, witness := ask("n", "me"), ask("m", "witness")
 	mustAcquire(t, d, r)
 	mustAcquire(t, d, witness)
+	watching(t, d, deletions)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := d.Acquire(ctx, r.Request); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	mustDelete(t, operator, d.layout.contender("n", d.session.id, "me"))
-	mustDelete(t, operator, d.layout.contender("m", d.session.id, "witness"))
+	mustDelete(t, operator, slot("n/", d.session.id, 0))
+	mustDelete(t, operator, slot("m/", d.session.id, 0))
 	receive(t, witness.lost, "word of the later loss")
 	if len(r.lost) > 0 {
 		t.Fatalf("received %v after Acquire returned an error", <-r.lost)
@@ -99,8 +99,7 @@ func TestNoWaitingAfterRelease(t *testing.T) {
 	mustDelete(t, operator, "n/first")
 	proxy.Heal()
 	testbed.Eventually(t, "its key is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 1 })
-	passed := mustPut(t, operator, "elsewhere", "")
-	testbed.Eventually(t, "the watch tells of it", patience, func() bool { return heardOf(d, passed) })
+	passed(t, d, operator)
 	if len(r.waiting) > 0 {
 		t.Fatalf("received %+v after Release", <-r.waiting)
 	}

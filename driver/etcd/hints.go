@@ -50,8 +50,8 @@ func (l *listener) take() map[string]bool {
 
 var _ driver.Watcher = (*Driver)(nil)
 
-// Watch implements driver.Watcher on the session's standing watch: it costs etcd
-// nothing, however many calls there are. Claims whose session expired are reported
+// Watch implements driver.Watcher on the session's watch, which reports new contenders
+// too while there is a call: one watch of etcd, however many calls there are. Claims whose session expired are reported
 // too, because etcd deletes their keys. It opens a session if there is none;
 // what that cannot do ends the Watch with an error of kind Retryable.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
@@ -95,6 +95,7 @@ func (d *Driver) unlisten(l *listener) {
 func (d *Driver) attend(l *listener, s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	s.watch.need(changes)
 	if s.watch.up {
 		l.again()
 	}

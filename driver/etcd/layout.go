@@ -34,10 +34,9 @@ func (l layout) base() string { return l.prefix + "interlock.base" }
 // line is the prefix under which a lock's contenders stand.
 func (l layout) line(name string) string { return l.prefix + l.escape(name) + "/" }
 
-// contender is the key of one owner under one lease. The owner is escaped
-// whatever the names are, so that keys have no further slash.
-func (l layout) contender(name string, lease clientv3.LeaseID, owner string) string {
-	return l.line(name) + strconv.FormatInt(int64(lease), 16) + "-" + escaper.Replace(owner)
+// slot is the key of a session's contender number n in a line.
+func slot(line string, lease clientv3.LeaseID, n int) string {
+	return line + strconv.FormatInt(int64(lease), 16) + "-" + strconv.Itoa(n)
 }
 
 // lines lists every line that key stands in: all its parents, because other
@@ -77,12 +76,12 @@ type record struct {
 	Asked time.Time `json:"asked"` // by the contender's own clock
 }
 
-func (r record) String() string {
+func (r record) encode() []byte {
 	b, err := json.Marshal(r)
 	if err != nil {
 		panic("etcd: record: " + err.Error()) // strings, a number and a recent time always marshal
 	}
-	return string(b)
+	return b
 }
 
 // readRecord reports ok = false for a contender that another client wrote.
@@ -107,9 +106,3 @@ func foreignOwner(kv *mvccpb.KeyValue) string {
 	}
 	return "foreign lease " + strconv.FormatInt(kv.Lease, 16)
 }
-
-var byCreateRevision = []clientv3.OpOption{clientv3.WithPrefix(),
-	clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend)}
-
-// inOrder reads a line in the order of service.
-func inOrder(line string) clientv3.Op { return clientv3.OpGet(line, byCreateRevision...) }

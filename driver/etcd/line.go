@@ -28,6 +28,7 @@ type effect struct {
 	key     string
 	created int64  // for granted
 	base    int64  // for granted
+	owner   string // for granted
 	ahead   int    // for placed: waiters before it, the holder not counted
 	holder  string // for placed
 }
@@ -50,19 +51,21 @@ type line struct {
 	seen   int64 // highest revision heard of
 	places []place
 	early  []change // heard while a snapshot is needed
-	mine   map[string]*standing
+	mine   []standing
 	beats  int // heartbeats that found it in need of a snapshot
+	age    int // heartbeats since it has a contender of ours
 }
 
 // standing is what our own contender was last told.
 type standing struct {
+	key     string
+	after   int64 // its key is created later: what has this name before is a former one
+	present bool  // it is in line by the latest places
 	created int64 // 0 while it has not been seen in line
 	holds   bool
 	ahead   int
 	holder  string
 }
-
-func newLine() *line { return &line{mine: map[string]*standing{}} }
 
 // restart has the line go by nothing that is older than rev: changes up to then
 // may have been missed, and every later one will be heard. It says nothing until
@@ -73,23 +76,26 @@ func (l *line) restart(rev int64) {
 }
 
 // join names a key as ours, of which nothing is known. It must be called before
-// the key is written.
-func (l *line) join(key string) { l.mine[key] = &standing{} }
+// the key is written, with a revision that the store has reached.
+func (l *line) join(key string, after int64) {
+	l.leave(key)
+	l.mine = append(l.mine, standing{key: key, after: after})
+}
 
 // leave forgets that key is ours; empty reports that none of ours is left.
 func (l *line) leave(key string) (empty bool) {
-	delete(l.mine, key)
+	l.mine = slices.DeleteFunc(l.mine, func(s standing) bool { return s.key == key })
 	return len(l.mine) == 0
 }
 
-// list takes a snapshot of the whole line at revision rev. One that is older
-// than what is needed, or than what was heard since the last, is ignored.
+// list takes a snapshot of the whole line at revision rev, and keeps places. One that is
+// older than what is needed, or than what was heard since the last, is ignored.
 func (l *line) list(rev int64, places []place) []effect {
 	if rev < l.least || rev < l.seen && l.listed > 0 {
 		return nil
 	}
 	l.listed, l.seen = rev, rev
-	l.places = slices.Clone(places)
+	l.places = places
 	slices.SortFunc(l.places, byCreation)
 	early := l.early
 	l.early = nil
@@ -135,38 +141,50 @@ func byCreation(a, b place) int { return cmp.Compare(a.created, b.created) }
 
 // evaluate tells each of ours what is new for it, in the order of the line,
 // those that vanished last.
-func (l *line) evaluate() []effect {
-	var effects []effect
-	present := map[string]int64{}
+func (l *line) evaluate() (effects []effect) {
 	for i, p := range l.places {
-		if mine := l.mine[p.key]; mine != nil {
-			present[p.key] = p.created
-			effects = append(effects, mine.stand(i, p, l.places[0].owner)...)
+		if mine := l.own(p); mine != nil {
+			mine.present = true
+			effects = mine.stand(effects, i, p, l.places[0].owner)
 		}
 	}
-	for key, mine := range l.mine {
-		if present[key] == 0 && mine.created != 0 {
-			*mine = standing{}
-			effects = append(effects, effect{kind: vanished, key: key})
+	for i := range l.mine {
+		mine := &l.mine[i]
+		if !mine.present && mine.created != 0 {
+			effects = append(effects, mine.vanish())
 		}
+		mine.present = false
 	}
 	return effects
 }
 
-// stand is what is new for a contender that is at index i of the line.
-func (s *standing) stand(i int, p place, holder string) []effect {
-	var effects []effect
+// own is what is known of the contender at a place, nil if it is not ours.
+func (l *line) own(p place) *standing {
+	i := slices.IndexFunc(l.mine, func(s standing) bool { return s.key == p.key && p.created > s.after })
+	if i < 0 {
+		return nil
+	}
+	return &l.mine[i]
+}
+
+// vanish forgets what was known of a contender whose key is gone.
+func (s *standing) vanish() effect {
+	*s = standing{key: s.key, after: s.after, present: s.present}
+	return effect{kind: vanished, key: s.key}
+}
+
+// stand appends what is new for a contender that is at index i of the line.
+func (s *standing) stand(effects []effect, i int, p place, holder string) []effect {
 	if s.created != 0 && (s.created != p.created || s.holds && i > 0) {
 		// deleted and written again, or overtaken: what it had is over
-		effects = append(effects, effect{kind: vanished, key: p.key})
-		*s = standing{}
+		effects = append(effects, s.vanish())
 	}
 	fresh := s.created == 0
 	s.created = p.created
 	switch {
 	case i == 0 && !s.holds:
 		s.holds = true
-		return append(effects, effect{kind: granted, key: p.key, created: p.created, base: p.base})
+		return append(effects, effect{kind: granted, key: p.key, created: p.created, base: p.base, owner: p.owner})
 	case i > 0 && (fresh || s.ahead != i-1 || s.holder != holder):
 		s.ahead, s.holder = i-1, holder
 		return append(effects, effect{kind: placed, key: p.key, ahead: i - 1, holder: holder})

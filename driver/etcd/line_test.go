@@ -105,8 +105,8 @@ func TestLine(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLine()
-			l.join("me")
+			l := &line{}
+			l.join("me", 0)
 			for i, s := range steps {
 				if got := told(s.do(l)); got != s.want {
 					t.Fatalf("step %d: %s, want %s", i, got, s.want)
@@ -118,9 +118,9 @@ func TestLine(t *testing.T) {
 
 func TestLineWithTwoOfOurs(t *testing.T) {
 	t.Parallel()
-	l := newLine()
-	l.join("me")
-	l.join("too")
+	l := &line{}
+	l.join("me", 0)
+	l.join("too", 0)
 	if got, want := told(l.list(9, []place{at("me", 3), at("too", 5)})), "[me granted@3 too behind 0, o-me holds]"; got != want {
 		t.Fatalf("%s, want %s", got, want)
 	}
@@ -144,9 +144,9 @@ func TestLineAgreesWithTheStore(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3000) {
 		h := newHistory(rand.New(rand.NewPCG(seed, 7)))
-		l := newLine()
+		l := &line{}
 		for _, key := range h.ours {
-			l.join(key)
+			l.join(key, 0)
 		}
 		heard := h.deliver(t, l)
 		final := h.snapshots[len(h.snapshots)-1]

@@ -51,6 +51,7 @@ func TestWatchIsOpenedAnew(t *testing.T) {
 	d := open(t, client, &Options{TTL: 2 * time.Second})
 	holder, next := ask("n", "holder"), ask("n", "next")
 	mustAcquire(t, d, holder)
+	watching(t, d, deletions)
 	deaf.deaf.Store(true)
 	opened := func() int {
 		d.mu.Lock()
@@ -80,6 +81,7 @@ func TestCompactionDuringAnOutage(t *testing.T) {
 	mustAcquire(t, d, held)
 	mustPut(t, operator, "awaited/foreign", "")
 	done := queue(t, d, awaited)
+	watching(t, d, deletions)
 
 	proxy.Cut()
 	mustDelete(t, operator, "held/", clientv3.WithPrefix())
@@ -240,11 +242,15 @@ func TestGhostIsRemoved(t *testing.T) {
 	r := ask("n", "me")
 	mustAcquire(t, d, r)
 	mustRelease(t, d, r)
-	key := d.layout.contender("n", d.session.id, "me")
+	suspect(d)
+	key := slot("n/", d.session.id, 0)
 	mustPut(t, operator, key, "late", clientv3.WithLease(d.session.id))
 	testbed.Eventually(t, "the ghost is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })
 	mustAcquire(t, d, ask("n", "next"))
 }
+
+// suspect notes that a request was given up.
+func suspect(d *Driver) { _ = d.session.unknown(errors.New("no answer")) }
 
 // TestGhostBehindADeadWatchIsRemoved: the same when no event tells of it.
 func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
@@ -256,7 +262,8 @@ func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
 	d := open(t, client, nil)
 	mustAcquire(t, d, ask("other", "me"))
 	deaf.deaf.Store(true)
-	key := d.layout.contender("n", d.session.id, "gone")
+	suspect(d)
+	key := slot("n/", d.session.id, 0)
 	mustPut(t, operator, key, "late", clientv3.WithLease(d.session.id))
 	testbed.Eventually(t, "the ghost is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })
 	if len(keys(t, operator, "other/")) != 1 {
@@ -272,7 +279,7 @@ func TestRewrittenKeyGivesNoToken(t *testing.T) {
 	proxy := testbed.NewProxy(t, server.Addr())
 	d, operator := open(t, dial(t, proxy.Addr()), nil), dial(t, server.Addr())
 	lease := d.session.id
-	mustPut(t, operator, d.layout.contender("n", lease, "me"), "", clientv3.WithLease(lease))
+	mustPut(t, operator, slot("n/", lease, 0), "", clientv3.WithLease(lease))
 	r := ask("n", "me")
 	var g outcome
 	testbed.Eventually(t, "a grant with a token", patience, func() bool {

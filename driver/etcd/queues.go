@@ -1,9 +1,11 @@
 package etcd
 
 import (
+	"bytes"
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // queues are the lines of a session that have a contender of ours, and the keys under
@@ -15,14 +17,16 @@ type queues struct {
 	lines  map[string]*line
 	byKey  map[string]*contender
 	doomed map[string]*contender // keys of ours to be deleted, and whose failed release waits for it
-	buried map[string]int64      // keys known to be deleted at this revision
+	spent  map[string]bool       // keys that a request of unknown outcome may still write or delete
+	// crowded are lines in which others stood since the last heartbeat or the one before.
+	crowded, before map[string]bool
 
 	highest int64 // highest revision heard of
 }
 
 func newQueues(highest int64, nudge func()) queues {
 	return queues{nudge: nudge, lines: map[string]*line{}, byKey: map[string]*contender{},
-		doomed: map[string]*contender{}, buried: map[string]int64{}, highest: highest}
+		doomed: map[string]*contender{}, spent: map[string]bool{}, crowded: map[string]bool{}, highest: highest}
 }
 
 // restart has every line read again, at rev or later.
@@ -32,23 +36,19 @@ func (q *queues) restart(rev int64) {
 	}
 }
 
-// heard notes that the watch has reported everything up to rev.
-func (q *queues) heard(rev int64) {
-	for key, at := range q.buried {
-		if at <= rev {
-			delete(q.buried, key)
-		}
-	}
-}
-
-// age counts how long lines have needed a snapshot. At the first heartbeat the
-// answer that brings it is probably on its way.
-func (q *queues) age() {
+// age counts how long lines have needed a snapshot, and how long they have been there.
+// At the first heartbeat the answer that brings a snapshot is probably on its way. old
+// reports that one of the lines has been there for a whole heartbeat.
+func (q *queues) age() (old bool) {
+	q.crowded, q.before = map[string]bool{}, q.crowded
 	for _, l := range q.lines {
+		l.age++
+		old = old || l.age > 1
 		if l.listed == 0 {
 			l.beats++
 		}
 	}
+	return old
 }
 
 // unread lists the lines to be read: all of them, or those that have long had no snapshot.
@@ -74,10 +74,10 @@ func (q *queues) toDelete(most int) (keys []string) {
 // removed notes that keys of ours were deleted at rev. It returns the contenders whose
 // release waited for the last of them, and is over.
 func (q *queues) removed(rev int64, keys ...string) (over []*contender) {
+	q.highest = max(q.highest, rev)
 	for _, key := range keys {
 		c := q.doomed[key]
 		delete(q.doomed, key)
-		q.buried[key] = rev
 		if c != nil && !slices.ContainsFunc(c.keys(), q.isDoomed) {
 			over = append(over, c)
 		}
@@ -99,11 +99,11 @@ func (q *queues) leftovers(most int) (keys []string, held bool) {
 	return keys[:min(len(keys), most)], held
 }
 
-// own looks at a key that was written under our lease. One that nobody here
-// knows is the late arrival of a request that was given up: it would stand in
-// line for as long as the session lives, so it is removed.
-func (q *queues) own(key string, rev int64) {
-	if q.byKey[key] == nil && rev > q.buried[key] {
+// own looks at a key that stands under our lease. One that nobody here knows is the
+// late arrival of a request that was given up: it would stand in line for as long
+// as the session lives, so it is removed.
+func (q *queues) own(key string) {
+	if q.byKey[key] == nil {
 		q.doom(key)
 	}
 }
@@ -113,6 +113,7 @@ func (q *queues) doom(key string) {
 	if !q.isDoomed(key) {
 		q.doomed[key] = nil
 	}
+	q.spent[key] = true
 	q.nudge()
 }
 
@@ -121,18 +122,33 @@ func (q *queues) isDoomed(key string) bool {
 	return yes
 }
 
+// free is a key in a line that no contender has. Keys are used again, because etcd keeps
+// what was deleted in its index until it compacts: a read of the line would pass all of
+// it. One that a late request may still write or delete is not.
+func (q *queues) free(at string, lease clientv3.LeaseID) string {
+	n := 0
+	if l := q.lines[at]; l != nil {
+		n = len(l.mine)
+	}
+	for ; ; n++ {
+		if key := slot(at, lease, n); q.byKey[key] == nil && !q.spent[key] {
+			return key
+		}
+	}
+}
+
+// isCrowded reports that others are likely to stand in a line.
+func (q *queues) isCrowded(at string) bool { return q.crowded[at] || q.before[at] }
+
 // join makes c a contender of its line.
 func (q *queues) join(c *contender) {
 	l := q.lines[c.line]
 	if l == nil {
-		l = newLine()
+		l = &line{}
 		l.restart(q.highest) // an answer to somebody before us may still be on its way
 		q.lines[c.line] = l
 	}
-	if rev, gone := q.buried[c.key]; gone {
-		l.restart(rev) // what was deleted must not be taken for what is asked for now
-	}
-	l.join(c.key)
+	l.join(c.key, q.highest)
 	q.byKey[c.key] = c
 	delete(q.doomed, c.key)
 }
@@ -155,7 +171,7 @@ func (q *queues) leave(c *contender) {
 // placeOf reads a contender for the line. The value that a contender of ours wrote
 // needs no decoding.
 func (q *queues) placeOf(kv *mvccpb.KeyValue) place {
-	if c := q.byKey[string(kv.Key)]; c != nil && c.sent.value != "" && c.sent.value == string(kv.Value) {
+	if c := q.byKey[string(kv.Key)]; c != nil && len(c.sent.value) > 0 && bytes.Equal(c.sent.value, kv.Value) {
 		return place{key: c.key, created: kv.CreateRevision, base: c.sent.base, owner: c.owner}
 	}
 	return placeOf(kv)
@@ -210,6 +226,6 @@ func (q *queues) perform(effects []effect) {
 // under an earlier session.
 func (q *queues) inherit(c *contender) {
 	for _, key := range c.keys() {
-		q.doomed[key] = c
+		q.doomed[key], q.spent[key] = c, true
 	}
 }

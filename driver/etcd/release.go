@@ -5,9 +5,6 @@ import (
 	"slices"
 	"time"
 
-	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -23,12 +20,12 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	reply, err := d.delete(rctx, keys)
+	rev, err := d.delete(rctx, keys...)
 	if err != nil {
 		d.goOnDeleting(c)
 		return failed(rctx, "release", name, err)
 	}
-	c.session.removed(reply.Revision, c.key)
+	c.session.removed(rev, c.key)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.forget(c)
@@ -90,26 +87,6 @@ func (d *Driver) goOnDeleting(c *contender) {
 	}
 }
 
-// delete removes keys in one request.
-func (d *Driver) delete(ctx context.Context, keys []string) (*pb.ResponseHeader, error) {
-	if len(keys) == 1 {
-		reply, err := d.client.Delete(ctx, keys[0])
-		if err != nil {
-			return nil, err
-		}
-		return reply.Header, nil
-	}
-	ops := make([]clientv3.Op, len(keys))
-	for i, key := range keys {
-		ops[i] = clientv3.OpDelete(key)
-	}
-	reply, err := d.client.Txn(ctx).Then(ops...).Commit()
-	if err != nil {
-		return nil, err
-	}
-	return reply.Header, nil
-}
-
 // dismantle removes what a closing driver need not leave to time: everything
 // if no claim is held, else the waiters. It is tidiness, so errors are dropped;
 // the lease ends by itself.
@@ -123,6 +100,6 @@ func (s *session) dismantle(ctx context.Context) {
 	case !held:
 		_, _ = s.d.client.Revoke(ctx, s.id)
 	case len(keys) > 0:
-		_, _ = s.d.delete(ctx, keys)
+		_, _ = s.d.delete(ctx, keys...)
 	}
 }

@@ -14,15 +14,14 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestLineAfterAGap: what was missed is made up for by a snapshot that is young
 // enough, also if changes are heard before it comes, and by no other.
 func TestLineAfterAGap(t *testing.T) {
 	t.Parallel()
-	l := newLine()
-	l.join("me")
+	l := &line{}
+	l.join("me", 0)
 	for i, step := range []struct {
 		got  []effect
 		want string
@@ -70,9 +69,9 @@ func TestLineAgreesWithTheStoreAcrossGaps(t *testing.T) {
 // deliverWithGaps tells a line what a breaking watch tells, and returns which of
 // ours it says hold.
 func (h *history) deliverWithGaps(t *testing.T) map[string]bool {
-	l, holds := newLine(), map[string]bool{}
+	l, holds := &line{}, map[string]bool{}
 	for _, key := range h.ours {
-		l.join(key)
+		l.join(key, 0)
 	}
 	note := func(effects []effect) {
 		for _, e := range effects {
@@ -168,6 +167,7 @@ func TestWhatABrokenWatchMissedIsRead(t *testing.T) {
 	mustAcquire(t, d, held)
 	mustPut(t, operator, "awaited/foreign", "")
 	done := queue(t, d, awaited)
+	watching(t, d, deletions)
 
 	watch.shut.Store(true)
 	breakWatch(d)
@@ -178,8 +178,8 @@ func TestWhatABrokenWatchMissedIsRead(t *testing.T) {
 	close(watch.open)
 	receive(t, answer.came, "the reading of the lines")
 	mustPut(t, operator, "held/late", "")
-	rev := mustPut(t, operator, "awaited/late", "")
-	testbed.Eventually(t, "the watch tells of it", patience, func() bool { return heardOf(d, rev) })
+	mustPut(t, operator, "awaited/late", "")
+	passed(t, d, operator)
 	close(answer.deliver)
 
 	if cause := receive(t, held.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
@@ -196,12 +196,6 @@ func breakWatch(d *Driver) {
 	d.session.watch.reopen()
 }
 
-func heardOf(d *Driver, rev int64) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.session != nil && d.session.watch.rev >= rev
-}
-
 // TestAnswerFromBeforeTheGap: a request is carried out, the watch is reopened,
 // and only then its answer comes, before the lines are read. The claim is granted
 // nevertheless.
@@ -215,6 +209,7 @@ func TestAnswerFromBeforeTheGap(t *testing.T) {
 			watch := &heldBackWatcher{Watcher: client.Watcher, came: make(chan struct{}, 1), open: make(chan struct{})}
 			client.Watcher = watch
 			d := open(t, client, nil)
+			watching(t, d, deletions)
 			watch.shut.Store(true)
 			breakWatch(d)
 			receive(t, watch.came, "the next watch")

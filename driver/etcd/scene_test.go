@@ -68,6 +68,34 @@ func mustRelease(t testing.TB, d *Driver, r request) {
 	}
 }
 
+// watching waits until the watch stands, and every line was read since.
+func watching(t testing.TB, d *Driver, s scope) {
+	t.Helper()
+	d.mu.Lock()
+	d.session.watch.need(s)
+	d.mu.Unlock()
+	testbed.Eventually(t, "the watch stands", patience, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.session.watch.up && d.session.watch.read == d.session.watch.opened
+	})
+}
+
+// passed waits until the watch has reported everything up to now.
+func passed(t testing.TB, d *Driver, operator *clientv3.Client) {
+	t.Helper()
+	mustPut(t, operator, d.options.Prefix+"elsewhere", "")
+	reply, err := operator.Delete(bounded(t), d.options.Prefix+"elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, "the watch tells of it", patience, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.session != nil && d.session.watch.rev >= reply.Header.Revision
+	})
+}
+
 type outcome struct {
 	driver.Grant
 	err error

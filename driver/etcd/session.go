@@ -32,10 +32,10 @@ type session struct {
 	queues  queues
 	counter tokenCounter
 	watch   watch
+	strays  strays
 }
 
-// newSession grants a lease, opens the watch before anything can be enqueued,
-// and raises the base. It runs in a task of the driver.
+// newSession grants a lease and raises the base. It runs in a task of the driver.
 func (d *Driver) newSession() (*session, error) {
 	ctx, cancel := d.opening(d.ctx)
 	defer cancel()
@@ -63,27 +63,17 @@ func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantRe
 		tendNow:  make(chan struct{}, 1),
 	}
 	s.queues = newQueues(granted.GetRevision(), func() { nudge(s.tendNow) })
-	s.counter.session, s.watch.session = s, s
+	s.counter.session = s
+	s.watch = watch{session: s, changed: make(chan struct{}, 1), reopen: func() {}}
 	s.ctx, s.cancel = context.WithCancel(d.ctx)
 	return s
 }
 
 func (s *session) start() error {
-	ctx, cancel := s.d.opening(s.ctx)
-	defer cancel()
-	up := make(chan error, 1)
-	s.d.tasks.Go(func() { s.watch.follow(up) })
-	select {
-	case err := <-up:
-		if err != nil {
-			return failed(s.ctx, "open watch", "", err)
-		}
-	case <-ctx.Done():
-		return failed(ctx, "open watch", "", ctx.Err())
-	}
 	if _, err := s.counter.raise(s.ctx); err != nil {
 		return err
 	}
+	s.d.tasks.Go(s.watch.follow)
 	s.d.tasks.Go(s.renew)
 	s.d.tasks.Go(s.tend)
 	return nil

@@ -4,7 +4,10 @@ import (
 	"slices"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
 )
 
 // openFor is for how many heartbeats a watch may be on its way.
@@ -14,7 +17,7 @@ const openFor = 4
 const batch = 64
 
 // tend looks after the session at every heartbeat: keys that must go, lines
-// that have no snapshot, and whether the watch still speaks.
+// that have no snapshot, and whether the watch still answers.
 func (s *session) tend() {
 	beat := time.NewTicker(s.d.pace.heartbeat)
 	defer beat.Stop()
@@ -27,10 +30,14 @@ func (s *session) tend() {
 			s.sweep()
 		case <-beat.C:
 			s.d.mu.Lock()
-			s.queues.age()
+			s.watch.age(s.queues.age())
+			look := s.strays.due()
 			s.d.mu.Unlock()
 			s.watch.listen()
 			s.reread()
+			if look {
+				s.findStrays()
+			}
 			s.sweep()
 		}
 	}
@@ -47,8 +54,8 @@ func (s *session) sweep() {
 	}
 	ctx, cancel := s.d.bounded(s.ctx)
 	defer cancel()
-	if reply, err := s.d.delete(ctx, keys); err == nil {
-		s.removed(reply.Revision, keys...)
+	if rev, err := s.d.delete(ctx, keys...); err == nil {
+		s.removed(rev, keys...)
 	}
 }
 
@@ -71,7 +78,7 @@ func (s *session) reread() {
 			return
 		}
 	}
-	if !all || s.findGhosts() != nil {
+	if !all {
 		return
 	}
 	s.d.mu.Lock()
@@ -83,20 +90,21 @@ func (s *session) reread() {
 func (s *session) unread() (lines []string, opened int, all bool) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	all = !s.watch.up || s.watch.read != s.watch.opened
+	all = s.watch.wanted != nothing && (!s.watch.up || s.watch.read != s.watch.opened)
 	return s.queues.unread(all), s.watch.opened, all
 }
 
 // read takes snapshots of some lines, and the base, in one transaction.
 func (s *session) read(lines []string) error {
 	floor := s.floor()
-	ops := make([]clientv3.Op, len(lines), len(lines)+1)
-	for i, at := range lines {
-		ops[i] = inOrder(at)
+	r := &pb.TxnRequest{}
+	for _, at := range lines {
+		r.Success = append(r.Success, opReadLine(at))
 	}
+	r.Success = append(r.Success, s.d.readBase)
 	ctx, cancel := s.d.bounded(s.ctx)
 	defer cancel()
-	reply, err := s.d.client.Txn(ctx).Then(append(ops, clientv3.OpGet(s.d.layout.base()))...).Commit()
+	reply, err := s.d.commit(ctx, r)
 	if err != nil {
 		return failed(ctx, "read lines", "", err)
 	}
@@ -112,19 +120,51 @@ func (s *session) read(lines []string) error {
 	return nil
 }
 
-// findGhosts looks for keys of ours that nobody here knows, which the watch may
-// have missed.
-func (s *session) findGhosts() error {
+// strays says when to look for keys of acquire requests whose outcome is not known. Such
+// a request may be carried out at any later time, and its key would bar a name for as
+// long as the session lives. The pauses between two looks double, up to maxPause
+// heartbeats, and there is no last one.
+type strays struct{ pause, left int } // in heartbeats; 0 as long as all outcomes are known
+
+const maxPause = 16
+
+func (s *strays) begin() { s.pause, s.left = 1, 1 }
+
+func (s *strays) due() bool {
+	if s.left--; s.pause == 0 || s.left > 0 {
+		return false
+	}
+	s.pause = min(2*s.pause, maxPause)
+	s.left = s.pause
+	return true
+}
+
+// unknown notes that the outcome of an acquire request for some keys is not known, if err
+// says so.
+func (s *session) unknown(err error, cs ...*contender) error {
+	if interlock.Kind(err) == interlock.Uncertain {
+		s.d.mu.Lock()
+		defer s.d.mu.Unlock()
+		s.strays.begin()
+		for _, c := range cs {
+			s.queues.spent[c.key] = true
+		}
+	}
+	return err
+}
+
+// findStrays has the keys under the session's lease deleted that no contender has.
+func (s *session) findStrays() {
 	ctx, cancel := s.d.bounded(s.ctx)
 	defer cancel()
 	reply, err := s.d.client.TimeToLive(ctx, s.id, clientv3.WithAttachedKeys())
-	if err != nil {
-		return failed(ctx, "list keys of the session", "", err)
-	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	for _, key := range reply.Keys {
-		s.queues.own(string(key), reply.Revision)
+	if err != nil {
+		s.strays.begin()
+		return
 	}
-	return nil
+	for _, key := range reply.Keys {
+		s.queues.own(string(key))
+	}
 }

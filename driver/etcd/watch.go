@@ -10,10 +10,30 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// watch is the one standing watch of a session over the whole prefix. It hands every
-// event to the queue that it concerns. The driver's mutex guards its fields.
+// scope is what a watch has to report.
+type scope int
+
+const (
+	nothing   scope = iota // no watch is open
+	deletions              // for contenders that wait, or hold for longer than a heartbeat
+	changes                // for Driver.Watch, which reports new contenders too
+)
+
+// lingers is for how many heartbeats a watch reports more than is needed, before it is
+// closed, or replaced by one that reports less.
+const lingers = 10
+
+// watch is the one watch of a session over the whole prefix. It hands every event to the
+// queue that it concerns. It is open only while that is needed: etcd would send every
+// contender's own deletions back to it. A place in a line depends only on contenders that
+// came before, so that no line needs to hear of new ones. The driver's mutex guards its
+// fields.
 type watch struct {
 	*session
+
+	wanted  scope         // what it reports, or will as soon as it stands
+	changed chan struct{} // wanted has changed; capacity 1
+	unused  int           // heartbeats since less is needed than wanted
 
 	up     bool
 	opened int   // how often it was opened
@@ -25,58 +45,92 @@ type watch struct {
 	reopen context.CancelFunc
 }
 
-// follow is the dispatcher: it keeps one watch over the whole prefix and hands
-// every event to the line it concerns. up receives nil when it first stands, or why
-// it does not.
-func (w *watch) follow(up chan<- error) {
+// need has the watch report at least what s says. The driver's mutex is held, here and
+// in the two below.
+func (w *watch) need(s scope) {
+	switch {
+	case s == w.wanted:
+		w.unused = 0
+	case s > w.wanted:
+		w.want(s)
+	}
+}
+
+func (w *watch) want(s scope) {
+	w.wanted, w.unused, w.up, w.down = s, 0, false, 0
+	w.reopen()
+	nudge(w.changed)
+}
+
+// age is called at every heartbeat. held reports that a contender has been in line for
+// a whole one.
+func (w *watch) age(held bool) {
+	needed := nothing
+	switch {
+	case len(w.d.listeners) > 0:
+		needed = changes
+	case held:
+		needed = deletions
+	}
+	w.unused++
+	switch {
+	case needed >= w.wanted:
+		w.need(needed)
+	case w.unused > lingers:
+		w.want(needed)
+	}
+}
+
+// follow opens a watch whenever there is need of one, until the session ends.
+func (w *watch) follow() {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for w.ctx.Err() == nil {
-		stood, err := w.followOnce(up)
-		if stood {
+		s, ctx := w.begin()
+		if s != nothing && w.followOnce(ctx, s) {
 			continue
 		}
-		if err != nil {
-			tell(up, err)
+		pause.Reset(w.d.pace.retry)
+		if s == nothing {
+			pause.Stop()
 		}
-		pause := time.NewTimer(w.d.pace.retry)
 		select {
 		case <-w.ctx.Done():
+		case <-w.changed:
 		case <-pause.C:
 		}
-		pause.Stop()
 	}
+}
+
+// begin returns what is wanted, and a context that ends when it should be reopened.
+func (w *watch) begin() (scope, context.Context) {
+	ctx, cancel := context.WithCancel(w.context())
+	w.d.mu.Lock()
+	defer w.d.mu.Unlock()
+	w.reopen()
+	w.reopen = cancel
+	return w.wanted, ctx
 }
 
 // followOnce opens the watch at the present revision, which is what makes etcd
 // push each event at once, and follows it until it breaks. The client resumes
 // it by itself when only a connection breaks.
-func (w *watch) followOnce(up chan<- error) (stood bool, err error) {
-	ctx, cancel := context.WithCancel(w.context())
-	defer cancel()
-	w.d.mu.Lock()
-	w.reopen = cancel
-	w.d.mu.Unlock()
-	for reply := range w.d.client.Watch(ctx, w.d.layout.prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify()) {
-		if err = reply.Err(); err != nil {
+func (w *watch) followOnce(ctx context.Context, s scope) (stood bool) {
+	options := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithCreatedNotify()}
+	if s == deletions {
+		options = append(options, clientv3.WithFilterPut())
+	}
+	for reply := range w.d.client.Watch(ctx, w.d.layout.prefix, options...) {
+		if reply.Err() != nil {
 			break
 		}
-		w.take(reply)
-		if reply.Created {
-			stood = true
-			tell(up, nil)
-		}
+		w.take(s, reply)
+		stood = stood || reply.Created
 	}
 	w.d.mu.Lock()
+	defer w.d.mu.Unlock()
 	w.up = false
-	w.d.mu.Unlock()
-	return stood, err
-}
-
-// tell sends err if a caller still waits for it.
-func tell(up chan<- error, err error) {
-	select {
-	case up <- err:
-	default:
-	}
+	return stood || w.wanted != s
 }
 
 // context marks our watch, so that the client gives it a stream of its
@@ -87,10 +141,13 @@ func (w *watch) context() context.Context {
 		"interlock-session", strconv.FormatInt(int64(w.id), 16))
 }
 
-// take takes one reply of the watch.
-func (w *watch) take(reply clientv3.WatchResponse) {
+// take takes one reply of a watch that was opened for s.
+func (w *watch) take(s scope, reply clientv3.WatchResponse) {
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
+	if s != w.wanted {
+		return // it is about to be replaced
+	}
 	if reply.Created {
 		w.stands(reply.Header.Revision)
 		return
@@ -113,10 +170,6 @@ func (w *watch) stands(rev int64) {
 	w.opened++
 	w.queues.highest = max(w.queues.highest, rev)
 	w.d.hintAll()
-	if w.opened == 1 {
-		w.read = 1
-		return
-	}
 	w.queues.restart(rev)
 	nudge(w.tendNow)
 }
@@ -129,20 +182,12 @@ func (w *watch) progress(rev int64) {
 	}
 	w.rev = rev
 	w.heard++
-	w.queues.heard(rev)
 }
 
 func (w *watch) event(ev *clientv3.Event) {
 	key, rev := string(ev.Kv.Key), ev.Kv.ModRevision
 	w.queues.highest = max(w.queues.highest, rev)
 	deleted := ev.Type == mvccpb.Event_DELETE
-	if key == w.d.layout.base() {
-		w.baseEvent(ev, deleted)
-		return
-	}
-	if !deleted && ev.Kv.Lease == int64(w.id) {
-		w.queues.own(key, rev)
-	}
 	w.d.layout.lines(key, func(at string) {
 		w.d.hint(at)
 		l := w.queues.lines[at]
@@ -155,14 +200,6 @@ func (w *watch) event(ev *clientv3.Event) {
 		}
 		w.queues.perform(l.apply(c))
 	})
-}
-
-func (w *watch) baseEvent(ev *clientv3.Event, deleted bool) {
-	if deleted {
-		w.counter.see(nil)
-		return
-	}
-	w.counter.see([]*mvccpb.KeyValue{ev.Kv})
 }
 
 // listen asks the watch to speak, and reopens it if it did not since
@@ -181,8 +218,7 @@ func (w *watch) shouldAsk() bool {
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
 	switch {
-	case len(w.queues.lines) == 0 && len(w.d.listeners) == 0:
-		w.asked = -1
+	case w.wanted == nothing:
 		return false
 	case w.up && w.asked == w.heard:
 		w.up, w.down = false, 0
