@@ -34,12 +34,12 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 }
 
 // TestUncontendedAllocations compares a pair with the same two requests by the bare
-// client. The client alone allocates 261 times.
+// client.
 func TestUncontendedAllocations(t *testing.T) {
 	if testbed.Race {
 		t.Skip("the race detector empties pools, which changes the count")
 	}
-	const most = 40 // 10 when this was written
+	const most = 10 // 2 less than the client when this was written, 250 and 252
 	client := dial(t, serverFor(t).Addr())
 	d := open(t, client, &Options{Prefix: "locks/"})
 	ctx := bounded(t)

@@ -82,7 +82,7 @@ func (d *Driver) goOnDeleting(c *contender) {
 		return
 	}
 	c.session.queues.leave(c) // from here on it is a ghost
-	if d.session != nil && d.contenders[c.identity] == c {
+	if d.session != nil {
 		d.session.queues.inherit(c)
 	}
 }
