@@ -158,6 +158,8 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
 	alone := noWait || d.isAlone(c)
+	d.addPending(1, c)
+	defer d.addPending(-1, c)
 	reply, err := d.commit(rctx, d.entry(c, base, alone))
 	switch {
 	case leaseGone(err):
@@ -169,7 +171,7 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 	if err := c.session.proceeds(floor, reply.Header.Revision); err != nil {
 		return false, err
 	}
-	return d.answered(c, reply, alone, noWait), nil
+	return d.answered(c, reply, base.value, alone, noWait), nil
 }
 
 // isAlone reports that c will probably be the only one in its line.
@@ -217,12 +219,12 @@ func (d *Driver) value(c *contender, base base) []byte {
 }
 
 // answered takes the line from a reply. It is false if somebody, or a new base, was in
-// the way, or if the reply is older than what the line needs since the watch was
-// reopened: asking again only reads.
-func (d *Driver) answered(c *contender, reply *pb.TxnResponse, alone, noWait bool) bool {
+// the way, or if the line needs a later reply, because the watch was reopened or has
+// reported later deletions: asking again only reads.
+func (d *Driver) answered(c *contender, reply *pb.TxnResponse, base int64, alone, noWait bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	places := c.session.lineIn(c, reply, alone)
+	places := c.session.lineIn(c, reply, base, alone)
 	entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key })
 	if len(places) > 1 || !entered && len(places) > 0 {
 		c.session.queues.crowded[c.line] = true
@@ -232,30 +234,32 @@ func (d *Driver) answered(c *contender, reply *pb.TxnResponse, alone, noWait boo
 	}
 	if entered {
 		c.stale = nil
+		c.session.queues.own(c.key)
 	}
 	c.session.queues.list(c.line, reply.Header.Revision, places)
 	switch {
 	case c.session.queues.ended:
 		c.state = outdated
 	case !entered || c.state != asking:
-	case c.session.queues.unlisted(c.line):
+	case c.session.queues.unlisted(c.line, reply.Header.Revision):
 		return false
 	default:
-		c.state = dropped // it came and went before this reply was read
+		c.state = dropped // another wrote the key before c came
+		c.session.queues.doom(c.key)
 	}
 	return true
 }
 
 // lineIn is the line after an entry, of which reply is the answer. Alone in it is a
-// contender that found it empty.
-func (s *session) lineIn(c *contender, reply *pb.TxnResponse, alone bool) []place {
+// contender that found it empty, with the base that the request stored.
+func (s *session) lineIn(c *contender, reply *pb.TxnResponse, base int64, alone bool) []place {
 	last := reply.Responses[len(reply.Responses)-1]
 	switch {
 	case !reply.Succeeded:
 		s.counter.see(last.GetResponseRange().Kvs)
 		last = reply.Responses[0]
 	case alone:
-		return []place{{key: c.key, created: reply.Header.Revision, base: c.sent.base, owner: c.owner}}
+		return []place{{key: c.key, created: reply.Header.Revision, base: base, owner: c.owner}}
 	}
 	return s.queues.placesOf(last.GetResponseRange().Kvs)
 }

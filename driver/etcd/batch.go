@@ -144,7 +144,11 @@ func (d *Driver) askAll(ctx context.Context, s *session, cs []*contender) (*inte
 		if err != nil {
 			return nil, prelude(err)
 		}
-		if held, err := d.askAllOnce(ctx, s, missing, base); held != nil || err != nil {
+		held, err := d.askAllOnce(ctx, s, missing, base)
+		if errors.Is(err, driver.ErrNotInOneStep) {
+			d.forgetAll(missing)
+		}
+		if held != nil || err != nil {
 			return held, err
 		}
 	}
@@ -188,13 +192,14 @@ func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, ba
 	floor := s.floor()
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
+	d.addPending(1, cs...)
+	defer d.addPending(-1, cs...)
 	reply, err := d.commit(rctx, r)
 	switch {
 	case leaseGone(err):
 		s.end(interlock.ErrSessionEnded)
 		return nil, again(cs[0].name, fmt.Errorf("%w (%w)", interlock.ErrSessionEnded, err))
 	case errors.Is(err, rpctypes.ErrTooManyOps):
-		d.forgetAll(cs)
 		return nil, notInOneStep(err)
 	case err != nil:
 		return nil, s.unknown(failed(rctx, "acquire all", cs[0].name, err), cs...)
@@ -220,13 +225,17 @@ func (d *Driver) answeredAll(s *session, cs []*contender, reply *pb.TxnResponse)
 	}
 	for i, c := range cs {
 		places := s.queues.placesOf(lines[i].GetResponseRange().Kvs)
+		entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key })
+		if entered {
+			s.queues.own(c.key)
+		}
 		s.queues.list(c.line, reply.Header.Revision, places)
-		switch entered := slices.ContainsFunc(places, func(p place) bool { return p.key == c.key }); {
+		switch {
 		case s.queues.ended:
 			c.state = outdated
 		case !entered && len(places) > 0, entered && places[0].key != c.key:
 			held = &interlock.HeldError{Name: c.name, Owner: places[0].owner}
-		case entered && c.state == asking && !s.queues.unlisted(c.line):
+		case entered && c.state == asking && !s.queues.unlisted(c.line, reply.Header.Revision):
 			c.state = dropped // it came and went before this reply was read
 		}
 	}

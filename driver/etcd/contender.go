@@ -25,6 +25,7 @@ type contender struct {
 	token   interlock.Token // once it holds
 	told    bool            // Acquire has returned the grant
 	place   driver.Place    // while it waits
+	pending int             // requests without an answer that may write or delete its key
 
 	// stale are keys of this owner under sessions that ran out of time and
 	// that etcd may still keep; the next request removes them.
@@ -51,6 +52,15 @@ const (
 	outdated              // its session ended
 	leaving               // Release was called
 )
+
+// addPending counts n more requests that may write or delete the keys of cs.
+func (d *Driver) addPending(n int, cs ...*contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range cs {
+		c.pending += n
+	}
+}
 
 func (c *contender) wake() {
 	select {

@@ -150,7 +150,6 @@ func (q *queues) join(c *contender) {
 	}
 	l.join(c.key, q.highest)
 	q.byKey[c.key] = c
-	delete(q.doomed, c.key)
 }
 
 // stepOut takes c out of its line; its key is still known as ours.
@@ -165,6 +164,9 @@ func (q *queues) leave(c *contender) {
 	q.stepOut(c)
 	if q.byKey[c.key] == c {
 		delete(q.byKey, c.key)
+		if c.pending > 0 {
+			q.spent[c.key] = true
+		}
 	}
 }
 
@@ -192,9 +194,14 @@ func (q *queues) list(at string, rev int64, places []place) {
 	}
 }
 
-// unlisted reports that a line needs a snapshot.
-func (q *queues) unlisted(at string) bool {
+// unlisted reports that a line needs a snapshot to show what was written at rev: deletions
+// after rev were heard, so that the snapshot of rev came too late, and the watch need not
+// report what was written.
+func (q *queues) unlisted(at string, rev int64) bool {
 	l := q.lines[at]
+	if l != nil && l.listed > 0 && rev < l.seen {
+		l.restart(rev)
+	}
 	return l != nil && l.listed == 0
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // Release implements driver.Fenced: one request that deletes the owner's own
-// key, which nobody else ever has. If its outcome is unknown the driver goes on
+// key, which no other owner gets before the answer. If its outcome is unknown the driver goes on
 // deleting the key at every heartbeat, because a lease that is shared by the
 // whole process would keep it alive. An owner that this driver does not know
 // has nothing here, and costs no request.
@@ -26,10 +26,16 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 		return failed(rctx, "release", name, err)
 	}
 	c.session.removed(rev, c.key)
+	d.released(c)
+	return nil
+}
+
+// released notes that one release of c was confirmed.
+func (d *Driver) released(c *contender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	c.pending--
 	d.forget(c)
-	return nil
 }
 
 // renounce ends the claim here and now, and lists the keys that etcd may have of
@@ -54,6 +60,7 @@ func (d *Driver) renounce(name, owner string) (*contender, []string, error) {
 		d.forget(c)
 		return nil, nil, nil
 	}
+	c.pending++ // for good if the outcome is unknown
 	return c, c.keys(), nil
 }
 
