@@ -236,7 +236,7 @@ func (d *Driver) answeredAll(s *session, cs []*contender, reply *pb.TxnResponse)
 		case !entered && len(places) > 0, entered && places[0].key != c.key:
 			held = &interlock.HeldError{Name: c.name, Owner: places[0].owner}
 		case entered && c.state == asking && !s.queues.unlisted(c.line, reply.Header.Revision):
-			c.state = dropped // it came and went before this reply was read
+			c.state = dropped // another wrote the key before c came
 		}
 	}
 	return held
