@@ -51,6 +51,9 @@ var suites = []struct {
 // TestBench measures the cases one after the other, each with the machine to itself, and
 // prints the table. Without -rounds it tries one case of each suite for an instant.
 func TestBench(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers")
+	}
 	names, err := regexp.Compile(*only)
 	ok(t, err)
 	r := &run{began: time.Now(), machine: compare.ThisMachine()}
