@@ -138,6 +138,7 @@ func TestFailover(t *testing.T) {
 		if outcome.State != saga.Succeeded || len(charged) != 1 {
 			t.Errorf("it ended as %v, %v, with %d charges", outcome.State, err, len(charged))
 		}
+		synctest.Wait() // the owner of the shard at A reads the transaction, too
 		f.add(picture.Cell{Lane: nodeA, To: nodeA, Text: "answer: " + string(outcome.State)})
 	})
 	compare(t, "failover", picture.Sequence{Title: "A coordinator is paused, and another one takes over its shard",
