@@ -22,7 +22,7 @@ test: deps ## Every test of every module, lint, and a second of each fuzz target
 test-busy: deps ## Every test three times beside four busy loops
 	@scripts/busy.sh
 
-test-fast: ## What needs no server, under a minute
+test-fast: ## What needs no server, in about a minute
 	@scripts/test.sh -short
 
 test-%: deps ## The tests of one module or driver with the race detector: make test-etcd
