@@ -150,7 +150,7 @@ func (o *observer) follow(ctx context.Context) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var last Leader
-	told := false
+	yielded := false
 	for failed := 0; ; {
 		select {
 		case <-ctx.Done():
@@ -175,10 +175,10 @@ func (o *observer) follow(ctx context.Context) error {
 		if err != nil {
 			return o.election.fail("observe", o.name, interlock.Definite, err)
 		}
-		if !told || !l.equal(last) {
+		if !yielded || !l.equal(last) {
 			o.each(l)
 		}
-		last, told = l, true
+		last, yielded = l, true
 	}
 }
 

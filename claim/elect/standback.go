@@ -8,10 +8,10 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// standsBack reports whether an elected candidate yields to nominee: nominee is another
+// defersToOthers reports whether an elected candidate yields to nominee: nominee is another
 // candidate, its nomination is at most StandBack old by this process's clock, and it is not
 // known to have left.
-func (e *Election) standsBack(ctx context.Context, name, nominee string, by interlock.Token) bool {
+func (e *Election) defersToOthers(ctx context.Context, name, nominee string, by interlock.Token) bool {
 	if nominee == "" || nominee == e.options.Identity {
 		return false
 	}

@@ -160,7 +160,7 @@ func (t *Term) takeOffice(ctx context.Context) error {
 		if err != nil {
 			return t.fail("take office", interlock.Definite, err)
 		}
-		if e.standsBack(ctx, t.Name(), before.Nominee, v.Token) {
+		if e.defersToOthers(ctx, t.Name(), before.Nominee, v.Token) {
 			return t.fail("take office", interlock.Retryable, errStoodBack)
 		}
 		return t.publish(ctx, func(r *record) { *r = record{} })

@@ -87,7 +87,7 @@ func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 // then interlock.ErrExpired, ErrLost or ErrSessionEnded. If the claim ended
 // before fn returned, Do's error says so, beside fn's own: fn ran, and only a
 // guard knows how much of it counts. A release that could not be confirmed is
-// told to Hooks, not returned: the lock expires by itself.
+// reported to Hooks, not returned: the lock expires by itself.
 //
 // If the lock was not acquired fn was not run, and the error is
 // interlock.ErrHeld (Options.Wait has passed), that of ctx, ErrReentered (ctx

@@ -222,11 +222,11 @@ func (m *Map) run() {
 }
 
 // wait blocks for at most longest.
-func (m *Map) wait(longest time.Duration, told <-chan struct{}) {
+func (m *Map) wait(longest time.Duration, changed <-chan struct{}) {
 	timer := time.NewTimer(longest)
 	defer timer.Stop()
 	select {
-	case <-told:
+	case <-changed:
 	case <-timer.C:
 	case <-m.ctx.Done():
 	}

@@ -197,12 +197,12 @@ func (g *Group) wanted(p picture) map[int]bool {
 	return wanted
 }
 
-// start starts to tend a partition. The caller holds mu.
+// start begins to run a partition. The caller holds mu.
 func (g *Group) start(generation int64, i int) {
 	p := newPartition(g, generation, i)
 	g.partitions[i] = p
 	g.workers.Go(func() {
-		p.tend()
+		p.run()
 		g.mu.Lock()
 		delete(g.partitions, i)
 		g.mu.Unlock()

@@ -61,8 +61,8 @@ func newPartition(g *Group, generation int64, i int) *partition {
 // stop asks it to end; it does not block.
 func (p *partition) stop() { p.unwant(ErrDraining) }
 
-// tend owns the partition while the plan assigns it to this member.
-func (p *partition) tend() {
+// run owns the partition while the plan assigns it to this member.
+func (p *partition) run() {
 	defer p.unwant(nil)
 	for failures := 0; p.wanted.Err() == nil; {
 		err := p.own()
@@ -165,7 +165,7 @@ func (p *partition) opened(claim *lock.Claim, layout Layout) {
 
 // drain blocks until nobody is inside, and reports every TTL what it waits for.
 func (p *partition) drain(since boottime.Instant) {
-	drained, g := p.shut(), p.group
+	drained, g := p.stopAccepting(), p.group
 	ticker := time.NewTicker(patience(g.view.d.Guarantees()))
 	defer ticker.Stop()
 	for {
@@ -183,8 +183,8 @@ func (p *partition) drain(since boottime.Instant) {
 	}
 }
 
-// shut stops accepting callers; the returned channel is closed when all have left.
-func (p *partition) shut() <-chan struct{} {
+// stopAccepting stops accepting callers; the returned channel is closed when all have left.
+func (p *partition) stopAccepting() <-chan struct{} {
 	p.group.mu.Lock()
 	defer p.group.mu.Unlock()
 	p.closed = true

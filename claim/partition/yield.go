@@ -40,7 +40,7 @@ func (o offered) Yield(ctx context.Context) error {
 		return err
 	}
 	g.workers.Go(func() {
-		p.stayAway(claim)
+		p.backOff(claim)
 		_ = claim.Release(context.WithoutCancel(g.ctx)) // it expires otherwise
 		g.view.hint(name)
 	})
@@ -48,9 +48,9 @@ func (o offered) Yield(ctx context.Context) error {
 	return nil
 }
 
-// stayAway returns when the yield ends: nobody has acquired the partition, another member has
+// backOff returns when the yield ends: nobody has acquired the partition, another member has
 // yielded it since, this member owns it again, or longestYield has passed.
-func (p *partition) stayAway(claim *lock.Claim) {
+func (p *partition) backOff(claim *lock.Claim) {
 	g := p.group
 	ctx, stop := join.Context(g.ctx, claim.Context())
 	defer stop()

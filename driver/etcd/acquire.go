@@ -26,7 +26,7 @@ const baseAttempts = 8
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := d.acquire(ctx, r)
 	if err != nil {
-		d.silence(identity{r.Name, r.Owner})
+		d.dropEvents(identity{r.Name, r.Owner})
 	}
 	return g, err
 }
@@ -42,7 +42,7 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err := d.clear(ctx, s, identity{r.Name, r.Owner}); err != nil {
 		return driver.Grant{}, err
 	}
-	c, err := d.enlist(s, r)
+	c, err := d.register(s, r)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -76,7 +76,7 @@ func check(ctx context.Context, r driver.Request) error {
 func (d *Driver) clear(ctx context.Context, s *session, id identity) error {
 	d.mu.Lock()
 	c := d.contenders[id]
-	barred := c != nil && c.session == s && s.queues.isDoomed(c.key)
+	barred := c != nil && c.session == s && s.queues.isDeleting(c.key)
 	d.mu.Unlock()
 	if !barred {
 		return nil
@@ -91,9 +91,9 @@ func (d *Driver) clear(ctx context.Context, s *session, id identity) error {
 	return nil
 }
 
-// enlist finds the owner's contender, or makes one and joins its line, so that
+// register finds the owner's contender, or makes one and joins its line, so that
 // no event about its key is missed from here on.
-func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
+func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -245,7 +245,7 @@ func (d *Driver) answered(c *contender, reply *pb.TxnResponse, base int64, alone
 		return false
 	default:
 		c.state = dropped // another wrote the key before c came
-		c.session.queues.doom(c.key)
+		c.session.queues.scheduleDelete(c.key)
 	}
 	return true
 }
@@ -256,7 +256,7 @@ func (s *session) lineIn(c *contender, reply *pb.TxnResponse, base int64, alone 
 	last := reply.Responses[len(reply.Responses)-1]
 	switch {
 	case !reply.Succeeded:
-		s.counter.see(last.GetResponseRange().Kvs)
+		s.counter.observe(last.GetResponseRange().Kvs)
 		last = reply.Responses[0]
 	case alone:
 		return []place{{key: c.key, created: reply.Header.Revision, base: base, owner: c.owner}}

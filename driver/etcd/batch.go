@@ -30,7 +30,7 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 	grants, err := d.acquireAll(ctx, requests)
 	if err != nil {
 		for _, r := range requests {
-			d.silence(identity{r.Name, r.Owner})
+			d.dropEvents(identity{r.Name, r.Owner})
 		}
 	}
 	return grants, err
@@ -103,7 +103,7 @@ func (d *Driver) enlistAll(ctx context.Context, s *session, requests []driver.Re
 		if err := d.clear(ctx, s, identity{r.Name, r.Owner}); err != nil {
 			return nil, err
 		}
-		c, err := d.enlist(s, r)
+		c, err := d.register(s, r)
 		if err != nil {
 			return nil, err
 		}
@@ -221,7 +221,7 @@ func (d *Driver) answeredAll(s *session, cs []*contender, reply *pb.TxnResponse)
 	if reply.Succeeded {
 		lines = lines[len(cs):]
 	} else {
-		s.counter.see(lines[len(cs)].GetResponseRange().Kvs)
+		s.counter.observe(lines[len(cs)].GetResponseRange().Kvs)
 	}
 	for i, c := range cs {
 		places := s.queues.placesOf(lines[i].GetResponseRange().Kvs)

@@ -28,7 +28,7 @@ var _ driver.Bell = (*Bell)(nil)
 // "interlock.bell". It sends nothing, and the client must outlive its use. Close it.
 func NewBell(client *clientv3.Client, prefix string) *Bell {
 	b := &Bell{client: client, key: prefix + reserved + "bell"}
-	b.bell = driver.NewSharedBell(driver.BellTransport{Interval: bellInterval, Send: b.send, Hear: b.hear})
+	b.bell = driver.NewSharedBell(driver.BellTransport{Interval: bellInterval, Send: b.send, Hear: b.watchKey})
 	return b
 }
 
@@ -53,8 +53,8 @@ func (b *Bell) send(ctx context.Context, text string) error {
 	return err
 }
 
-// hear watches the key. A watch that breaks, or is silent for long, is opened again.
-func (b *Bell) hear(life context.Context, heard func(text string)) {
+// watchKey watches the key. A watch that breaks, or is silent for long, is opened again.
+func (b *Bell) watchKey(life context.Context, heard func(text string)) {
 	for life.Err() == nil {
 		if b.watch(life, heard) == nil {
 			continue

@@ -23,7 +23,7 @@ type contender struct {
 	state   state
 	created int64           // create revision, once it holds
 	token   interlock.Token // once it holds
-	told    bool            // Acquire has returned the grant
+	granted bool            // Acquire has returned the grant
 	place   driver.Place    // while it waits
 	pending int             // requests without an answer that may write or delete its key
 
@@ -71,16 +71,16 @@ func (c *contender) wake() {
 
 // grant is what Acquire returns. The driver's mutex is held.
 func (c *contender) grant() driver.Grant {
-	c.told, c.events.Waiting = true, nil // a holder has no place
+	c.granted, c.events.Waiting = true, nil // a holder has no place
 	return driver.Grant{Lease: lease{c}, Token: c.token}
 }
 
-// win, queue and vanish are what the line says of c. The driver's mutex is held.
+// win, queue and keyDeleted apply a change of the line to c. The driver's mutex is held.
 func (c *contender) win(e effect) {
 	token, err := interlock.NewToken(e.base+e.created, 0)
 	if err != nil || e.base == unknownBase || e.owner != c.owner {
 		c.state = dropped // another wrote its value; without its own base it has no token
-		c.session.queues.doom(c.key)
+		c.session.queues.scheduleDelete(c.key)
 		c.wake()
 		return
 	}
@@ -91,10 +91,10 @@ func (c *contender) win(e effect) {
 func (c *contender) queue(e effect) {
 	c.state, c.place = waiting, driver.Place{Ahead: e.ahead, Holder: e.holder}
 	c.session.watch.need(deletions)
-	c.tellPlace()
+	c.reportPlace()
 }
 
-func (c *contender) tellPlace() {
+func (c *contender) reportPlace() {
 	if c.events.Waiting != nil {
 		c.events.Waiting(c.place)
 	}
@@ -104,13 +104,13 @@ func (c *contender) tellPlace() {
 func (c *contender) resume(events driver.Events) {
 	c.events = events
 	if c.state == waiting {
-		c.tellPlace()
+		c.reportPlace()
 	}
 }
 
-// silence ends the events of an owner whose Acquire returns an error, even if
+// dropEvents ends the events of an owner whose Acquire returns an error, even if
 // its place is granted later.
-func (d *Driver) silence(id identity) {
+func (d *Driver) dropEvents(id identity) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c := d.contenders[id]; c != nil {
@@ -118,21 +118,21 @@ func (d *Driver) silence(id identity) {
 	}
 }
 
-func (c *contender) vanish() {
-	c.lose(interlock.ErrLost)
+func (c *contender) keyDeleted() {
+	c.reportLost(interlock.ErrLost)
 	c.state = dropped
 	c.wake()
 	nudge(c.session.checkNow) // perhaps the whole session is gone
 }
 
-// lose reports the loss to a holder that was granted and not yet lost.
+// reportLost reports the loss to a holder that was granted and not yet lost.
 // The driver's mutex is held, so that it cannot follow a Release.
-func (c *contender) lose(cause error) {
+func (c *contender) reportLost(cause error) {
 	c.over.Store(true)
-	if c.told && c.events.Lost != nil {
+	if c.granted && c.events.Lost != nil {
 		c.events.Lost(cause)
 	}
-	c.told = false
+	c.granted = false
 }
 
 // lease is the time of one claim: that of its session, until it is over.
@@ -160,7 +160,7 @@ func (d *Driver) Contender(name, owner string) (at Contender, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.contenders[identity{name, owner}]
-	if c == nil || c.state != holding || !c.told {
+	if c == nil || c.state != holding || !c.granted {
 		return Contender{}, false
 	}
 	return Contender{Key: c.key, Lease: c.session.id, CreateRevision: c.created}, true

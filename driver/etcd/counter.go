@@ -180,9 +180,9 @@ func (c *tokenCounter) adoptLocked(b base) {
 	}
 }
 
-// see takes the base from a read; none means that somebody deleted it. The
+// observe takes the base from a read; none means that somebody deleted it. The
 // driver's mutex is held.
-func (c *tokenCounter) see(kvs []*mvccpb.KeyValue) {
+func (c *tokenCounter) observe(kvs []*mvccpb.KeyValue) {
 	if len(kvs) == 0 {
 		c.base = base{}
 		return

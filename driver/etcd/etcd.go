@@ -261,17 +261,17 @@ func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 // whatever ctx says, and until every goroutine has ended. It returns nil, and
 // may be repeated.
 func (d *Driver) Close(ctx context.Context) error {
-	if s := d.shut(); s != nil {
-		s.dismantle(context.WithoutCancel(ctx))
+	if s := d.beginClose(); s != nil {
+		s.cleanUp(context.WithoutCancel(ctx))
 	}
 	d.cancel()
 	d.tasks.Wait()
 	return nil
 }
 
-// shut refuses further calls, stops renewing and wakes every waiting Acquire.
+// beginClose refuses further calls, stops renewing and wakes every waiting Acquire.
 // It returns the session that is left to be dismantled.
-func (d *Driver) shut() *session {
+func (d *Driver) beginClose() *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed || d.session == nil {

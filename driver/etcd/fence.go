@@ -114,7 +114,7 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	}
 	inner := reply.Responses[0].GetResponseTxn()
 	if inner.Succeeded {
-		tellBypassed(r.Bypassed, inner.Responses)
+		reportBypassed(r.Bypassed, inner.Responses)
 		return nil
 	}
 	kvs := inner.Responses[0].GetResponseRange().Kvs
@@ -158,9 +158,9 @@ func operations(mark, value string, writes []driver.Write, previous bool) []clie
 	return ops
 }
 
-// tellBypassed compares the revisions of the values that were replaced with that of the
+// reportBypassed compares the revisions of the values that were replaced with that of the
 // mark: a guarded write is of the mark's revision, or of one before it.
-func tellBypassed(tell func(key string), replies []*etcdserverpb.ResponseOp) {
+func reportBypassed(tell func(key string), replies []*etcdserverpb.ResponseOp) {
 	if tell == nil || len(replies) < 2 {
 		return
 	}

@@ -15,17 +15,17 @@ const maxPending = 1000
 
 // listener is one call of Watch. Its fields are guarded by the driver's mutex.
 type listener struct {
-	prefix  string
-	begun   bool            // it was informed that nothing is missed from then on
-	pending map[string]bool // names to be reported; "" is any, and stands for all
-	told    chan struct{}   // there is something pending; capacity 1
+	prefix        string
+	begun         bool            // it was informed that nothing is missed from then on
+	pending       map[string]bool // names to be reported; "" is any, and stands for all
+	pendingSignal chan struct{}   // there is something pending; capacity 1
 }
 
 // again tells that anything may have changed before, and nothing is missed from
 // now on.
 func (l *listener) again() {
 	l.begun, l.pending = true, map[string]bool{"": true}
-	nudge(l.told)
+	nudge(l.pendingSignal)
 }
 
 func (l *listener) add(name string) {
@@ -35,7 +35,7 @@ func (l *listener) add(name string) {
 	if l.pending[name] = true; len(l.pending) > maxPending {
 		l.again()
 	}
-	nudge(l.told)
+	nudge(l.pendingSignal)
 }
 
 // take empties what is pending.
@@ -71,13 +71,13 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 		case err != nil:
 			return prelude(err)
 		}
-		d.attend(l, s)
+		d.attach(l, s)
 		d.pass(ctx, l, s, changed)
 	}
 }
 
 func (d *Driver) listen(prefix string) *listener {
-	l := &listener{prefix: prefix, pending: map[string]bool{}, told: make(chan struct{}, 1)}
+	l := &listener{prefix: prefix, pending: map[string]bool{}, pendingSignal: make(chan struct{}, 1)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.listeners[l] = true
@@ -90,9 +90,9 @@ func (d *Driver) unlisten(l *listener) {
 	delete(d.listeners, l)
 }
 
-// attend begins to listen under a session. If its watch does not stand at the
+// attach begins to listen under a session. If its watch does not stand at the
 // moment, it tells as soon as it does.
-func (d *Driver) attend(l *listener, s *session) {
+func (d *Driver) attach(l *listener, s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.watch.need(changes)
@@ -109,7 +109,7 @@ func (d *Driver) pass(ctx context.Context, l *listener, s *session, changed func
 			return
 		case <-s.ctx.Done():
 			return
-		case <-l.told:
+		case <-l.pendingSignal:
 		}
 		d.mu.Lock()
 		names := l.take()

@@ -153,7 +153,7 @@ func TestHintsOfNestedNames(t *testing.T) {
 // TestSlowListenerIsToldOfAll: names that nobody takes are not kept for ever.
 func TestSlowListenerIsToldOfAll(t *testing.T) {
 	t.Parallel()
-	l := &listener{prefix: "n", pending: map[string]bool{}, told: make(chan struct{}, 1)}
+	l := &listener{prefix: "n", pending: map[string]bool{}, pendingSignal: make(chan struct{}, 1)}
 	l.add("n too early")
 	if names := l.take(); len(names) != 0 {
 		t.Fatalf("told before it began: %v", names)

@@ -51,13 +51,13 @@ type line struct {
 	seen   int64 // highest revision heard of
 	places []place
 	early  []change // heard while a snapshot is needed
-	mine   []standing
+	mine   []position
 	beats  int // heartbeats that found it in need of a snapshot
 	age    int // heartbeats since it has a contender of ours
 }
 
-// standing is what our own contender was last told.
-type standing struct {
+// position is what one of our own contenders last learned about its place.
+type position struct {
 	key     string
 	after   int64 // its key is created later: what has this name before is a former one
 	present bool  // it is in line by the latest places
@@ -79,12 +79,12 @@ func (l *line) restart(rev int64) {
 // the key is written, with a revision that the store has reached.
 func (l *line) join(key string, after int64) {
 	l.leave(key)
-	l.mine = append(l.mine, standing{key: key, after: after})
+	l.mine = append(l.mine, position{key: key, after: after})
 }
 
 // leave forgets that key is ours; empty reports that none of ours is left.
 func (l *line) leave(key string) (empty bool) {
-	l.mine = slices.DeleteFunc(l.mine, func(s standing) bool { return s.key == key })
+	l.mine = slices.DeleteFunc(l.mine, func(s position) bool { return s.key == key })
 	return len(l.mine) == 0
 }
 
@@ -145,13 +145,13 @@ func (l *line) evaluate() (effects []effect) {
 	for i, p := range l.places {
 		if mine := l.own(p); mine != nil {
 			mine.present = true
-			effects = mine.stand(effects, i, p, l.places[0].owner)
+			effects = mine.update(effects, i, p, l.places[0].owner)
 		}
 	}
 	for i := range l.mine {
 		mine := &l.mine[i]
 		if !mine.present && mine.created != 0 {
-			effects = append(effects, mine.vanish())
+			effects = append(effects, mine.reset())
 		}
 		mine.present = false
 	}
@@ -159,25 +159,25 @@ func (l *line) evaluate() (effects []effect) {
 }
 
 // own is what is known of the contender at a place, nil if it is not ours.
-func (l *line) own(p place) *standing {
-	i := slices.IndexFunc(l.mine, func(s standing) bool { return s.key == p.key && p.created > s.after })
+func (l *line) own(p place) *position {
+	i := slices.IndexFunc(l.mine, func(s position) bool { return s.key == p.key && p.created > s.after })
 	if i < 0 {
 		return nil
 	}
 	return &l.mine[i]
 }
 
-// vanish forgets what was known of a contender whose key is gone.
-func (s *standing) vanish() effect {
-	*s = standing{key: s.key, after: s.after, present: s.present}
+// reset forgets what was known of a contender whose key is gone.
+func (s *position) reset() effect {
+	*s = position{key: s.key, after: s.after, present: s.present}
 	return effect{kind: vanished, key: s.key}
 }
 
-// stand appends what is new for a contender that is at index i of the line.
-func (s *standing) stand(effects []effect, i int, p place, holder string) []effect {
+// update appends what is new for a contender that is at index i of the line.
+func (s *position) update(effects []effect, i int, p place, holder string) []effect {
 	if s.created != 0 && (s.created != p.created || s.holds && i > 0) {
 		// deleted and written again, or overtaken: what it had is over
-		effects = append(effects, s.vanish())
+		effects = append(effects, s.reset())
 	}
 	fresh := s.created == 0
 	s.created = p.created

@@ -11,13 +11,13 @@ import (
 // queues are the lines of a session that have a contender of ours, and the keys under
 // its lease. It does no I/O. The driver's mutex is held in all methods.
 type queues struct {
-	nudge func() // asks for the doomed keys to be deleted
+	nudge func() // asks for a deletion of the keys in deleting
 
-	ended  bool // contenders hear of nothing more
-	lines  map[string]*line
-	byKey  map[string]*contender
-	doomed map[string]*contender // keys of ours to be deleted, and whose failed release waits for it
-	spent  map[string]bool       // keys that a request of unknown outcome may still write or delete
+	ended    bool // contenders hear of nothing more
+	lines    map[string]*line
+	byKey    map[string]*contender
+	deleting map[string]*contender // keys of ours to be deleted, and whose failed release waits for it
+	spent    map[string]bool       // keys that a request of unknown outcome may still write or delete
 	// crowded are lines in which others stood since the last heartbeat or the one before.
 	crowded, before map[string]bool
 
@@ -26,7 +26,7 @@ type queues struct {
 
 func newQueues(highest int64, nudge func()) queues {
 	return queues{nudge: nudge, lines: map[string]*line{}, byKey: map[string]*contender{},
-		doomed: map[string]*contender{}, spent: map[string]bool{}, crowded: map[string]bool{}, highest: highest}
+		deleting: map[string]*contender{}, spent: map[string]bool{}, crowded: map[string]bool{}, highest: highest}
 }
 
 // restart has every line read again, at rev or later.
@@ -61,9 +61,9 @@ func (q *queues) unread(all bool) (lines []string) {
 	return lines
 }
 
-// toDelete lists up to most of the doomed keys.
+// toDelete returns up to most of the keys to delete.
 func (q *queues) toDelete(most int) (keys []string) {
-	for key := range q.doomed {
+	for key := range q.deleting {
 		if len(keys) < most {
 			keys = append(keys, key)
 		}
@@ -76,9 +76,9 @@ func (q *queues) toDelete(most int) (keys []string) {
 func (q *queues) removed(rev int64, keys ...string) (over []*contender) {
 	q.highest = max(q.highest, rev)
 	for _, key := range keys {
-		c := q.doomed[key]
-		delete(q.doomed, key)
-		if c != nil && !slices.ContainsFunc(c.keys(), q.isDoomed) {
+		c := q.deleting[key]
+		delete(q.deleting, key)
+		if c != nil && !slices.ContainsFunc(c.keys(), q.isDeleting) {
 			over = append(over, c)
 		}
 	}
@@ -87,12 +87,12 @@ func (q *queues) removed(rev int64, keys ...string) (over []*contender) {
 
 // leftovers lists up to most keys that a closing driver need not leave to time.
 func (q *queues) leftovers(most int) (keys []string, held bool) {
-	for key := range q.doomed {
+	for key := range q.deleting {
 		keys = append(keys, key)
 	}
 	for key, c := range q.byKey {
-		held = held || c.told
-		if !c.told {
+		held = held || c.granted
+		if !c.granted {
 			keys = append(keys, key)
 		}
 	}
@@ -104,21 +104,21 @@ func (q *queues) leftovers(most int) (keys []string, held bool) {
 // as the session lives, so it is removed.
 func (q *queues) own(key string) {
 	if q.byKey[key] == nil {
-		q.doom(key)
+		q.scheduleDelete(key)
 	}
 }
 
-// doom asks for a key to be deleted, now and until it is.
-func (q *queues) doom(key string) {
-	if !q.isDoomed(key) {
-		q.doomed[key] = nil
+// scheduleDelete asks for a key to be deleted, now and until it is.
+func (q *queues) scheduleDelete(key string) {
+	if !q.isDeleting(key) {
+		q.deleting[key] = nil
 	}
 	q.spent[key] = true
 	q.nudge()
 }
 
-func (q *queues) isDoomed(key string) bool {
-	_, yes := q.doomed[key]
+func (q *queues) isDeleting(key string) bool {
+	_, yes := q.deleting[key]
 	return yes
 }
 
@@ -224,7 +224,7 @@ func (q *queues) perform(effects []effect) {
 		case e.kind == placed:
 			c.queue(e)
 		case e.kind == vanished:
-			c.vanish()
+			c.keyDeleted()
 		}
 	}
 }
@@ -233,6 +233,6 @@ func (q *queues) perform(effects []effect) {
 // under an earlier session.
 func (q *queues) inherit(c *contender) {
 	for _, key := range c.keys() {
-		q.doomed[key], q.spent[key] = c, true
+		q.deleting[key], q.spent[key] = c, true
 	}
 }

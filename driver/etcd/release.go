@@ -14,7 +14,7 @@ import (
 // whole process would keep it alive. An owner that this driver does not know
 // has nothing here, and costs no request.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
-	c, keys, err := d.renounce(name, owner)
+	c, keys, err := d.endClaim(name, owner)
 	if c == nil || err != nil {
 		return err
 	}
@@ -22,7 +22,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	defer cancel()
 	rev, err := d.delete(rctx, keys...)
 	if err != nil {
-		d.goOnDeleting(c)
+		d.retryDelete(c)
 		return failed(rctx, "release", name, err)
 	}
 	c.session.removed(rev, c.key)
@@ -38,10 +38,10 @@ func (d *Driver) released(c *contender) {
 	d.forget(c)
 }
 
-// renounce ends the claim here and now, and lists the keys that etcd may have of
+// endClaim ends the claim here and now, and lists the keys that etcd may have of
 // it. The contender stays known until etcd has confirmed; nil means that there
 // is nothing to confirm.
-func (d *Driver) renounce(name, owner string) (*contender, []string, error) {
+func (d *Driver) endClaim(name, owner string) (*contender, []string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -51,9 +51,9 @@ func (d *Driver) renounce(name, owner string) (*contender, []string, error) {
 	if c == nil {
 		return nil, nil, nil
 	}
-	gone := c.vanished() || c.state == dropped && !c.session.queues.isDoomed(c.key) && len(c.stale) == 0
+	gone := c.goneWithSession() || c.state == dropped && !c.session.queues.isDeleting(c.key) && len(c.stale) == 0
 	c.over.Store(true)
-	c.told, c.state, c.events = false, leaving, driver.Events{}
+	c.granted, c.state, c.events = false, leaving, driver.Events{}
 	c.session.queues.stepOut(c)
 	c.wake()
 	if gone {
@@ -67,8 +67,8 @@ func (d *Driver) renounce(name, owner string) (*contender, []string, error) {
 // keys are all that etcd may have of a contender.
 func (c *contender) keys() []string { return append(slices.Clone(c.stale), c.key) }
 
-// vanished reports that they went with their session.
-func (c *contender) vanished() bool { return c.session.revoked && len(c.stale) == 0 }
+// goneWithSession reports that they went with their session.
+func (c *contender) goneWithSession() bool { return c.session.revoked && len(c.stale) == 0 }
 
 // forget drops a contender for good. The mutex is held.
 func (d *Driver) forget(c *contender) {
@@ -78,13 +78,13 @@ func (d *Driver) forget(c *contender) {
 	}
 }
 
-// goOnDeleting has the session of the day delete what a release could not, until
+// retryDelete has the session of the day delete what a release could not, until
 // etcd confirms that or has dropped the contender's session. So long it stays
 // known, so that the release can be repeated.
-func (d *Driver) goOnDeleting(c *contender) {
+func (d *Driver) retryDelete(c *contender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c.vanished() {
+	if c.goneWithSession() {
 		d.forget(c)
 		return
 	}
@@ -94,10 +94,10 @@ func (d *Driver) goOnDeleting(c *contender) {
 	}
 }
 
-// dismantle removes what a closing driver need not leave to time: everything
+// cleanUp removes what a closing driver need not leave to time: everything
 // if no claim is held, else the waiters. It is tidiness, so errors are dropped;
 // the lease ends by itself.
-func (s *session) dismantle(ctx context.Context) {
+func (s *session) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(time.Second, s.d.pace.request))
 	defer cancel()
 	s.d.mu.Lock()

@@ -33,7 +33,7 @@ func TestAnswerAfterALaterDeletion(t *testing.T) {
 	s.queues.join(&contender{line: "n/", key: "n/holder", session: s})
 	holder := &mvccpb.KeyValue{Key: []byte("n/holder"), CreateRevision: 5}
 	s.queues.list("n/", 5, s.queues.placesOf([]*mvccpb.KeyValue{holder}))
-	c, err := d.enlist(s, driver.Request{Name: "n", Owner: "me"})
+	c, err := d.register(s, driver.Request{Name: "n", Owner: "me"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestAnswerAfterALaterDeletion(t *testing.T) {
 func TestKeyOfAPendingRequest(t *testing.T) {
 	t.Parallel()
 	release := func(t *testing.T, d *Driver) *contender {
-		c, _, err := d.renounce("n", "me")
+		c, _, err := d.endClaim("n", "me")
 		if c == nil || err != nil {
 			t.Fatal(c, err)
 		}
@@ -72,7 +72,7 @@ func TestKeyOfAPendingRequest(t *testing.T) {
 		}, false, false},
 		"the owner acquires during its release": {func(t *testing.T, d *Driver, c *contender) {
 			release(t, d)
-			if again, err := d.enlist(c.session, driver.Request{Name: "n", Owner: "me"}); err != nil || again.key == c.key {
+			if again, err := d.register(c.session, driver.Request{Name: "n", Owner: "me"}); err != nil || again.key == c.key {
 				t.Fatal(again.key, err)
 			}
 		}, false, false},
@@ -86,19 +86,19 @@ func TestKeyOfAPendingRequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, s := machine(t)
-			c, err := d.enlist(s, driver.Request{Name: "n", Owner: "me"})
+			c, err := d.register(s, driver.Request{Name: "n", Owner: "me"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			test.do(t, d, c)
-			next, err := d.enlist(s, driver.Request{Name: "n", Owner: "other"})
+			next, err := d.register(s, driver.Request{Name: "n", Owner: "other"})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if reused := next.key == c.key; reused != test.reused {
 				t.Errorf("used again: %v", reused)
 			}
-			if deleted := s.queues.isDoomed(c.key); deleted != test.deleted {
+			if deleted := s.queues.isDeleting(c.key); deleted != test.deleted {
 				t.Errorf("to be deleted: %v", deleted)
 			}
 		})

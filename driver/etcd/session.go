@@ -22,10 +22,10 @@ type session struct {
 	ttl  time.Duration // as granted
 	term *boottime.Lease
 
-	ctx      context.Context // ends with the session
-	cancel   context.CancelFunc
-	checkNow chan struct{} // asks for a renewal at once
-	tendNow  chan struct{} // asks for a heartbeat at once
+	ctx         context.Context // ends with the session
+	cancel      context.CancelFunc
+	checkNow    chan struct{} // asks for a renewal at once
+	maintainNow chan struct{} // asks for a heartbeat at once
 
 	// mu is d.mu
 	revoked bool // etcd said that the lease is gone, and its keys with it
@@ -55,14 +55,14 @@ func (d *Driver) newSession() (*session, error) {
 func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantResponse) *session {
 	ttl := time.Duration(granted.TTL) * time.Second
 	s := &session{
-		d:        d,
-		id:       granted.ID,
-		ttl:      ttl,
-		term:     boottime.NewLease(sent, ttl),
-		checkNow: make(chan struct{}, 1),
-		tendNow:  make(chan struct{}, 1),
+		d:           d,
+		id:          granted.ID,
+		ttl:         ttl,
+		term:        boottime.NewLease(sent, ttl),
+		checkNow:    make(chan struct{}, 1),
+		maintainNow: make(chan struct{}, 1),
 	}
-	s.queues = newQueues(granted.GetRevision(), func() { nudge(s.tendNow) })
+	s.queues = newQueues(granted.GetRevision(), func() { nudge(s.maintainNow) })
 	s.counter.session = s
 	s.watch = watch{session: s, changed: make(chan struct{}, 1), reopen: func() {}}
 	s.ctx, s.cancel = context.WithCancel(d.ctx)
@@ -75,7 +75,7 @@ func (s *session) start() error {
 	}
 	s.d.tasks.Go(s.watch.follow)
 	s.d.tasks.Go(s.renew)
-	s.d.tasks.Go(s.tend)
+	s.d.tasks.Go(s.maintain)
 	return nil
 }
 
@@ -171,13 +171,13 @@ func (s *session) renewed(took time.Duration, err error) {
 		return // a late answer: nothing is held under this session any more
 	}
 	for _, c := range s.queues.byKey {
-		if c.told && c.events.Renewed != nil {
+		if c.granted && c.events.Renewed != nil {
 			c.events.Renewed(took, err)
 		}
 	}
 }
 
-// end gives the session up: every claim with it, every waiter told.
+// end ends the session and every claim with it, and wakes every waiter.
 func (s *session) end(cause error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -196,14 +196,14 @@ func (s *session) endLocked(cause error) {
 	if s.d.session == s {
 		s.d.session = nil
 	}
-	for _, c := range s.queues.doomed {
-		if c != nil && c.vanished() {
+	for _, c := range s.queues.deleting {
+		if c != nil && c.goneWithSession() {
 			s.d.forget(c)
 		}
 	}
 	for _, c := range s.queues.byKey {
 		if s.revoked {
-			c.lose(interlock.ErrSessionEnded)
+			c.reportLost(interlock.ErrSessionEnded)
 		}
 		if c.state != leaving {
 			c.state = outdated

@@ -31,15 +31,15 @@ import (
 // A branch that ended leaves a marker that says how. The marker makes Commit and
 // Rollback repeatable, and a Prepare that comes after its Rollback vote no; Forget
 // removes old ones. Nothing here expires by itself: a branch in doubt keeps what it
-// has reserved until somebody who knows the decision tells it.
+// has reserved until a process that knows the decision reports it.
 //
 // etcd has no clock in its transactions. When something was prepared or ended is by the
 // clock of the process that did it, and decides nothing but what Forget removes.
 //
 // By etcd's default of 128 operations in a transaction a branch has room for 41 items
 // that it changes, or 62 that it only reads (3 for each of the first and 2 for each of
-// the second make 125), and for half a MiB of names and values. More is a Bug, told
-// by the call that goes beyond it. Preparing is one request, and finishing two, of
+// the second make 125), and for half a MiB of names and values. More is a Bug, which
+// the call that goes beyond it returns. Preparing is one request, and finishing two, of
 // which one writes.
 type Shard struct {
 	client *clientv3.Client

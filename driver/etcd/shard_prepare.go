@@ -140,7 +140,7 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 		}
 		return kvs[0]
 	}
-	if err := namesake(next(), next()); err != nil {
+	if err := duplicateBranch(next(), next()); err != nil {
 		return shardError(op, name, interlock.Definite, err)
 	}
 	if low := next(); low != nil && low.ModRevision > b.revision {
@@ -165,8 +165,8 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 	return shardError(op, name, interlock.Retryable, errors.New("a conflicting branch has just ended"))
 }
 
-// namesake tells of a branch of the same name that is prepared, or has ended.
-func namesake(doubted, marker *mvccpb.KeyValue) error {
+// duplicateBranch tells of a branch of the same name that is prepared, or has ended.
+func duplicateBranch(doubted, marker *mvccpb.KeyValue) error {
 	if doubted != nil {
 		return errors.New("a branch of this name is prepared")
 	}

@@ -12,19 +12,19 @@ import (
 
 // valueWatch is one call of Watch: rounds of a read and a watch from there on.
 type valueWatch struct {
-	v     *Values
-	name  string
-	each  func(driver.Value)
-	told  bool            // each was called
-	token interlock.Token // of the last one
-	mod   int64           // revision of the last one
-	seen  int64           // highest revision heard of
+	v        *Values
+	name     string
+	each     func(driver.Value)
+	reported bool            // each was called
+	token    interlock.Token // of the last one
+	mod      int64           // revision of the last one
+	seen     int64           // highest revision heard of
 }
 
 // Watch implements driver.Values with a watch of one key. It reads the value
 // when it begins, when etcd has compacted what it would go on from, and every
 // 15 s. It returns, Retryable, when etcd does not answer. A deleted value is not
-// told: nobody with a token deletes.
+// reported: no holder of a token deletes.
 func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
 	const op = "watch value"
 	if err := checkName(op, name); err != nil {
@@ -57,7 +57,7 @@ func (w *valueWatch) round(ctx context.Context, op string) error {
 		w.mod = 0 // another store, whose revisions tell nothing about those of before
 	}
 	w.seen = rev
-	if err := w.tell(ctx, op, kv); err != nil {
+	if err := w.report(ctx, op, kv); err != nil {
 		return err
 	}
 	rctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), w.v.again)
@@ -74,7 +74,7 @@ func (w *valueWatch) round(ctx context.Context, op string) error {
 				continue
 			}
 			w.seen = ev.Kv.ModRevision
-			if err := w.tell(ctx, op, ev.Kv); err != nil {
+			if err := w.report(ctx, op, ev.Kv); err != nil {
 				return err
 			}
 		}
@@ -82,9 +82,9 @@ func (w *valueWatch) round(ctx context.Context, op string) error {
 	return nil
 }
 
-// tell hands a value on, unless it is the last one again or an earlier one: a
+// report hands a value on, unless it is the last one again or an earlier one: a
 // store that was wiped or restored has those.
-func (w *valueWatch) tell(ctx context.Context, op string, kv *mvccpb.KeyValue) error {
+func (w *valueWatch) report(ctx context.Context, op string, kv *mvccpb.KeyValue) error {
 	value, err := readValue(kv)
 	if err != nil {
 		return &interlock.Error{Op: op, Driver: driverName, Name: w.name, Kind: interlock.Definite, Err: err}
@@ -93,10 +93,10 @@ func (w *valueWatch) tell(ctx context.Context, op string, kv *mvccpb.KeyValue) e
 	if kv != nil {
 		mod = kv.ModRevision
 	}
-	if w.told && (value.Token < w.token || value.Token == w.token && mod <= w.mod) || ctx.Err() != nil {
+	if w.reported && (value.Token < w.token || value.Token == w.token && mod <= w.mod) || ctx.Err() != nil {
 		return nil
 	}
-	w.told, w.token, w.mod = true, value.Token, mod
+	w.reported, w.token, w.mod = true, value.Token, mod
 	w.each(value)
 	return nil
 }

@@ -40,7 +40,7 @@ type watch struct {
 	read   int   // opened, when every line was last read
 	heard  int   // how often it spoke
 	asked  int   // heard, when it was last asked to speak; -1 if it owes no answer
-	rev    int64 // up to which it told everything
+	rev    int64 // up to which it reported everything
 	down   int   // heartbeats since it was noticed that it does not stand
 	reopen context.CancelFunc
 }
@@ -149,7 +149,7 @@ func (w *watch) take(s scope, reply clientv3.WatchResponse) {
 		return // it is about to be replaced
 	}
 	if reply.Created {
-		w.stands(reply.Header.Revision)
+		w.start(reply.Header.Revision)
 		return
 	}
 	for _, ev := range reply.Events {
@@ -162,20 +162,20 @@ func (w *watch) take(s scope, reply clientv3.WatchResponse) {
 	}
 }
 
-// stands notes that the watch was opened, and will tell all that happens after
+// start notes that the watch was opened, and will report all that happens after
 // rev. What happened since an earlier one broke must be read, at rev or later:
 // no snapshot from before closes the gap.
-func (w *watch) stands(rev int64) {
+func (w *watch) start(rev int64) {
 	w.up, w.asked, w.rev = true, -1, 0
 	w.opened++
 	w.queues.highest = max(w.queues.highest, rev)
 	w.d.hintAll()
 	w.queues.restart(rev)
-	nudge(w.tendNow)
+	nudge(w.maintainNow)
 }
 
-// progress notes that the watch has told everything up to rev. Less than it had
-// told before is no sign of life: the store may have been replaced.
+// progress notes that the watch has reported everything up to rev. Less than it had
+// reported before is no sign of life: the store may have been replaced.
 func (w *watch) progress(rev int64) {
 	if rev < w.rev {
 		return
@@ -210,7 +210,7 @@ func (w *watch) listen() {
 	}
 	ctx, cancel := context.WithTimeout(w.context(), w.d.pace.heartbeat)
 	defer cancel()
-	// an error shows as silence at the next heartbeat
+	// after an error the next heartbeat finds no answer
 	_ = w.d.client.RequestProgress(ctx)
 }
 

@@ -58,19 +58,19 @@ const (
 // sets the base of its tokens. A Release of the same owner ends it with
 // interlock.ErrReleased.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	c, err := d.enlist(ctx, r)
+	c, err := d.register(ctx, r)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	grant, err := d.acquire(ctx, c, r.NoWait)
 	if err != nil {
-		d.excuse(c)
+		d.abandon(c)
 	}
 	return grant, err
 }
 
-// enlist finds the owner's contender, or makes one.
-func (d *Driver) enlist(ctx context.Context, r driver.Request) (*contender, error) {
+// register finds the owner's contender, or makes one.
+func (d *Driver) register(ctx context.Context, r driver.Request) (*contender, error) {
 	at, err := d.layout.locate("acquire", r.Name)
 	switch {
 	case err != nil:
@@ -98,8 +98,8 @@ func (d *Driver) enlist(ctx context.Context, r driver.Request) (*contender, erro
 	return c, nil
 }
 
-// excuse ends what a failed call may tell, and forgets it if it left nothing.
-func (d *Driver) excuse(c *contender) {
+// abandon ends what a failed call may tell, and forgets it if it left nothing.
+func (d *Driver) abandon(c *contender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.stage == holding {
@@ -157,9 +157,9 @@ func (d *Driver) round(ctx context.Context, q *queue) (driver.Grant, error) {
 	case v.state == held:
 		return driver.Grant{}, q.read(ctx)
 	}
-	grant, err := d.take(ctx, q.c, s, v)
+	grant, err := d.write(ctx, q.c, s, v)
 	if errors.Is(err, errMoved) {
-		return driver.Grant{}, q.yield(ctx, s)
+		return driver.Grant{}, q.awaitView(ctx, s)
 	}
 	return grant, err
 }
@@ -174,9 +174,9 @@ func (d *Driver) granted(c *contender) (driver.Grant, bool) {
 // errMoved: the Lease is not as it was seen. Nothing was written.
 var errMoved = errors.New("the Lease has changed")
 
-// take writes the owner into a Lease that is free, or confirms what an earlier
+// write puts the owner into a Lease that is free, or confirms what an earlier
 // write of the same owner did.
-func (d *Driver) take(ctx context.Context, c *contender, s sight, v verdict) (driver.Grant, error) {
+func (d *Driver) write(ctx context.Context, c *contender, s sight, v verdict) (driver.Grant, error) {
 	if s.exists() && s.lease.Spec.Strategy != nil {
 		return driver.Grant{}, problem("acquire", c.name, interlock.Definite,
 			errors.New("the Lease is assigned by coordinated leader election, and cannot be taken"))
@@ -194,7 +194,7 @@ func (d *Driver) take(ctx context.Context, c *contender, s sight, v verdict) (dr
 	sent := boottime.Now()
 	o, err := d.client.write(rctx, draft)
 	if err != nil {
-		err = d.untaken(rctx, c, s, err)
+		err = d.writeFailed(rctx, c, s, err)
 		if errors.Is(err, errMoved) || interlock.Kind(err) != interlock.Uncertain {
 			undo()
 		}
@@ -257,7 +257,7 @@ func (d *Driver) draft(ctx context.Context, c *contender, s sight, v verdict) (*
 		if c.base = max(c.base, base); c.grant.Token == 0 {
 			err = d.pin(c, s.object)
 		}
-		prolong(draft, c.owner, c.base, c.grant.Token, d.seconds(), d.nextStamp(c, s.object))
+		renewRecord(draft, c.owner, c.base, c.grant.Token, d.seconds(), d.nextStamp(c, s.object))
 		d.finish(draft, s.object)
 		return draft, err
 	}
@@ -278,8 +278,8 @@ func (d *Driver) finish(draft *coordination.Lease, o object) {
 // seconds is the TTL as a Lease has it.
 func (d *Driver) seconds() int32 { return int32(d.options.TTL / time.Second) }
 
-// untaken judges a write that failed.
-func (d *Driver) untaken(ctx context.Context, c *contender, s sight, err error) error {
+// writeFailed judges a write that failed.
+func (d *Driver) writeFailed(ctx context.Context, c *contender, s sight, err error) error {
 	switch {
 	case moved(err):
 		return errMoved

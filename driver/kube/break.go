@@ -80,7 +80,7 @@ func (d *Driver) breakOnce(ctx context.Context, b driver.Break, o object) (drive
 	if err := note(draft, record); err != nil {
 		return driver.Broken{}, problem("break", b.Name, interlock.Definite, err)
 	}
-	vacate(draft, d.options.Now())
+	clearHolder(draft, d.options.Now())
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
 	after, err := d.client.update(rctx, draft)

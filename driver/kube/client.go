@@ -31,7 +31,7 @@ type client struct {
 }
 
 // newClient makes a client of config, which stays as it is. ping is after how much
-// silence a connection is looked at, and how long it has to answer.
+// idle time a connection is checked, and how long it has to answer.
 func newClient(config *rest.Config, namespace string, ping time.Duration) (*client, error) {
 	c := rest.CopyConfig(config)
 	c.Timeout = 0 // requests have bounds of their own, and a watch has none

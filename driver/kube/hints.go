@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// mailbox is what one call of Watch has not told yet.
+// mailbox holds what one call of Watch has not reported yet.
 type mailbox struct {
 	prefix string
 	news   chan struct{}
@@ -17,9 +17,9 @@ type mailbox struct {
 	names  map[string]bool
 }
 
-// tell notes that the holder of an object changed. The mutex is held, here and in
+// notify notes that the holder of an object changed. The mutex is held, here and in
 // tellAll.
-func (v *view) tell(l layout, object string) {
+func (v *view) notify(l layout, object string) {
 	name, ours := l.name(object)
 	if !ours {
 		return
@@ -32,7 +32,7 @@ func (v *view) tell(l layout, object string) {
 	}
 }
 
-func (v *view) tellAll() {
+func (v *view) notifyAll() {
 	for m := range v.watchers {
 		m.any = true
 		nudge(m.news)

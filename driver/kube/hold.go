@@ -20,8 +20,8 @@ import (
 // done sooner, and would delay callers that acquire or release.
 const maxRenewals = 16
 
-// tend renews what is held, each Lease by itself, since the API has no batches.
-func (d *Driver) tend() {
+// keepRenewing renews what is held, each Lease by itself, since the API has no batches.
+func (d *Driver) keepRenewing() {
 	for d.ctx.Err() == nil {
 		timer := time.NewTimer(d.renewDue())
 		select {
@@ -66,7 +66,7 @@ func (d *Driver) renewDue() time.Duration {
 // is over meanwhile is left alone, and so is one that followed it.
 func (d *Driver) renew(c *contender, term *boottime.Lease) {
 	began := boottime.Now()
-	sent, o, err := d.prolong(c, term)
+	sent, o, err := d.renewTerm(c, term)
 	took := boottime.Now().Sub(began)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -81,7 +81,7 @@ func (d *Driver) renew(c *contender, term *boottime.Lease) {
 		c.now, c.due = o, boottime.Now() // it is still ours: once more, at its new revision
 		return
 	case errors.Is(err, interlock.ErrLost):
-		c.lose(err)
+		c.reportLost(err)
 		return
 	case err != nil:
 		c.due = boottime.Now().Add(d.pace.retry)
@@ -96,8 +96,8 @@ func (d *Driver) renew(c *contender, term *boottime.Lease) {
 	}
 }
 
-// lose ends a term that the Lease does not know any more.
-func (c *contender) lose(cause error) {
+// reportLost ends a term that the Lease does not know any more.
+func (c *contender) reportLost(cause error) {
 	c.stage = lost
 	c.term.End()
 	if c.events.Lost != nil {
@@ -106,9 +106,9 @@ func (c *contender) lose(cause error) {
 	c.events = driver.Events{}
 }
 
-// prolong writes the renewal. It was sent at sent, and o is the Lease afterwards.
+// renewTerm writes the renewal. It was sent at sent, and o is the Lease afterwards.
 // With errMoved nothing was written, and o is the Lease as it is, still ours.
-func (d *Driver) prolong(c *contender, term *boottime.Lease) (sent boottime.Instant, o object, err error) {
+func (d *Driver) renewTerm(c *contender, term *boottime.Lease) (sent boottime.Instant, o object, err error) {
 	draft := d.renewal(c, term)
 	if draft == nil {
 		return 0, object{}, errOver
@@ -144,7 +144,7 @@ func (d *Driver) renewal(c *contender, term *boottime.Lease) *coordination.Lease
 		base = 0 // ours is the better one
 	}
 	draft := c.now.draft(d.options.Namespace, c.object)
-	prolong(draft, c.owner, max(base, c.base), c.grant.Token, d.seconds(), d.nextStamp(c, c.now))
+	renewRecord(draft, c.owner, max(base, c.base), c.grant.Token, d.seconds(), d.nextStamp(c, c.now))
 	d.finish(draft, c.now)
 	return draft
 }

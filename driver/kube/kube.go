@@ -111,7 +111,7 @@ type pace struct {
 	request time.Duration // bound of one request
 	renew   time.Duration // between renewals
 	retry   time.Duration // between renewals after one failed
-	quiet   time.Duration // after how much silence a waiter reads the Lease
+	quiet   time.Duration // after how long without an event a waiter reads the Lease
 }
 
 func paceOf(ttl time.Duration) pace {
@@ -176,7 +176,7 @@ func (d *Driver) begin(ctx context.Context) error {
 	}
 	up := make(chan error, 1)
 	d.tasks.Go(func() { d.follow(up) })
-	d.tasks.Go(d.tend)
+	d.tasks.Go(d.keepRenewing)
 	d.tasks.Go(d.keepSweeping)
 	select {
 	case err := <-up:

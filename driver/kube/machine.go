@@ -48,9 +48,9 @@ type sight struct {
 	cleared bool
 }
 
-// see takes an object that was read or written at some time before now. News are
+// observe takes an object that was read or written at some time before now. News are
 // of a higher revision.
-func (s *sight) see(o object, now boottime.Instant) (news bool) {
+func (s *sight) observe(o object, now boottime.Instant) (news bool) {
 	if o.rev <= s.rev {
 		return false
 	}
@@ -70,9 +70,9 @@ func (s *sight) replace(o object, now boottime.Instant) {
 	s.object = o
 }
 
-// vanish notes that the object was deleted at rev.
-func (s *sight) vanish(rev int64, now boottime.Instant) (news bool) {
-	return s.see(object{rev: rev}, now)
+// deleted notes that the object was deleted at rev.
+func (s *sight) deleted(rev int64, now boottime.Instant) (news bool) {
+	return s.observe(object{rev: rev}, now)
 }
 
 // absent takes the answer that there is no object, to a request that was sent when

@@ -52,7 +52,7 @@ func TestSight(t *testing.T) {
 		for _, step := range steps {
 			now := boottime.Instant(0).Add(time.Duration(step.at) * time.Second)
 			if step.see.exists() {
-				s.see(step.see, now)
+				s.observe(step.see, now)
 			}
 			if got := s.judge("me", now, 30*time.Second); got.state != step.want {
 				t.Errorf("%s: at %d the state is %d, want %d", name, step.at, got.state, step.want)
@@ -65,19 +65,19 @@ func TestSight(t *testing.T) {
 // seen since it was asked; a deletion hides what is older.
 func TestSightOfWhatIsGone(t *testing.T) {
 	var s sight
-	s.see(leaseOf(5, "other", 10, 1), 1)
+	s.observe(leaseOf(5, "other", 10, 1), 1)
 	if s.absent(4, 2) || !s.exists() {
 		t.Fatal("an answer from before hides what was seen since")
 	}
 	if !s.absent(5, 2) || s.exists() {
 		t.Fatal("what is not there is still seen")
 	}
-	if s.see(leaseOf(5, "other", 10, 1), 3) || s.exists() {
+	if s.observe(leaseOf(5, "other", 10, 1), 3) || s.exists() {
 		t.Fatal("a late answer brings it back")
 	}
-	s.see(leaseOf(6, "other", 10, 1), 3)
-	s.vanish(8, 4)
-	if s.see(leaseOf(7, "other", 10, 1), 5) || s.exists() {
+	s.observe(leaseOf(6, "other", 10, 1), 3)
+	s.deleted(8, 4)
+	if s.observe(leaseOf(7, "other", 10, 1), 5) || s.exists() {
 		t.Fatal("what was deleted comes back")
 	}
 }

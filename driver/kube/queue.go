@@ -14,14 +14,14 @@ import (
 // woken by the watch, when a holder's time is over, and when nothing was heard of
 // the Lease for long, which a holder that lives does not let happen.
 type queue struct {
-	d      *Driver
-	c      *contender
-	noWait bool
-	fresh  bool             // the Lease was read during the call
-	woken  chan struct{}    // nil until it first looked
-	told   bool             // that it waits
-	holder string           // for whom, as reported last
-	silent boottime.Instant // when it last asked
+	d        *Driver
+	c        *contender
+	noWait   bool
+	fresh    bool             // the Lease was read during the call
+	woken    chan struct{}    // nil until it first looked
+	reported bool             // that it waits
+	holder   string           // for whom, as reported last
+	silent   boottime.Instant // when it last asked
 }
 
 // rounds is how often a call may look.
@@ -66,17 +66,17 @@ func (q *queue) leave() {
 
 // wait returns when it is worth looking again.
 func (q *queue) wait(ctx context.Context, v verdict) error {
-	q.tell(v.holder)
+	q.reportWaiting(v.holder)
 	return q.sleep(ctx, v.until)
 }
 
-// yield waits until the view has caught up with what a write over tried ran into;
+// awaitView waits until the view has caught up with what a write over tried ran into;
 // without waiting it reads that.
-func (q *queue) yield(ctx context.Context, tried sight) error {
+func (q *queue) awaitView(ctx context.Context, tried sight) error {
 	if q.noWait {
 		return q.read(ctx)
 	}
-	q.tell("")
+	q.reportWaiting("")
 	for {
 		if s := q.look(); s.rev != tried.rev || s.exists() != tried.exists() {
 			return nil
@@ -87,12 +87,12 @@ func (q *queue) yield(ctx context.Context, tried sight) error {
 	}
 }
 
-// tell says that it waits, and for whom once that is known.
-func (q *queue) tell(holder string) {
-	if q.told && (holder == "" || holder == q.holder) {
+// reportWaiting says that it waits, and for whom once that is known.
+func (q *queue) reportWaiting(holder string) {
+	if q.reported && (holder == "" || holder == q.holder) {
 		return
 	}
-	q.told, q.holder = true, holder
+	q.reported, q.holder = true, holder
 	q.d.mu.Lock()
 	defer q.d.mu.Unlock() // so that it does not follow a Release
 	if waiting := q.c.events.Waiting; waiting != nil {

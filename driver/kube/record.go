@@ -142,8 +142,8 @@ func begin(l *coordination.Lease, owner string, base int64, seconds int32, now t
 	delete(l.Annotations, tokenKey)
 }
 
-// prolong renews the term in l.
-func prolong(l *coordination.Lease, owner string, base int64, token interlock.Token, seconds int32, at time.Time) {
+// renewRecord renews the term in l.
+func renewRecord(l *coordination.Lease, owner string, base int64, token interlock.Token, seconds int32, at time.Time) {
 	l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &seconds, microTime(at)
 	l.Annotations[holderKey], l.Annotations[tokenKey] = owner, token.String()
 	l.Annotations[baseKey] = strconv.FormatInt(base, 10)
@@ -158,8 +158,8 @@ func advise(l *coordination.Lease, o object) {
 	}
 }
 
-// vacate ends the term in l the way other clients do.
-func vacate(l *coordination.Lease, now time.Time) {
+// clearHolder ends the term in l the way other clients do.
+func clearHolder(l *coordination.Lease, now time.Time) {
 	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = new(""), new(int32(1))
 	l.Spec.AcquireTime, l.Spec.RenewTime = microTime(now), microTime(now)
 	delete(l.Annotations, holderKey)

@@ -18,7 +18,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	if _, err := d.layout.locate("release", name); err != nil {
 		return err
 	}
-	c, known, err := d.renounce(name, owner)
+	c, known, err := d.endClaim(name, owner)
 	if c == nil || err != nil {
 		return err
 	}
@@ -40,9 +40,9 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	return problem("release", name, interlock.Retryable, errOthers)
 }
 
-// renounce ends the claim here and now; nil means that there is nothing to tell the
+// endClaim ends the claim here and now; nil means that there is nothing to tell the
 // server. known says that the Lease should be as we left it.
-func (d *Driver) renounce(name, owner string) (c *contender, known bool, err error) {
+func (d *Driver) endClaim(name, owner string) (c *contender, known bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -78,7 +78,7 @@ func (d *Driver) leave(ctx context.Context, c *contender) (done bool, err error)
 	}
 	draft := c.now.draft(d.options.Namespace, c.object)
 	if named || !c.now.exists() {
-		vacate(draft, d.options.Now())
+		clearHolder(draft, d.options.Now())
 	}
 	if !named {
 		touch(draft, d.options.Now())

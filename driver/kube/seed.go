@@ -15,7 +15,7 @@ import (
 // seed judges the bases of the namespace, of which there is a list, and starts
 // tokens where Options say.
 func (d *Driver) seed(ctx context.Context) error {
-	if err := d.judge(ctx); err != nil || d.options.Seed.After == 0 {
+	if err := d.checkBase(ctx); err != nil || d.options.Seed.After == 0 {
 		return err
 	}
 	least, err := d.options.Seed.Floor(d.client.clock.now(d.options.Now))
@@ -29,8 +29,8 @@ func (d *Driver) seed(ctx context.Context) error {
 	return d.keepBase(ctx, max(0, least-rev))
 }
 
-// judge refuses an implausible base, or repairs it if Options ask for that.
-func (d *Driver) judge(ctx context.Context) error {
+// checkBase refuses an implausible base, or repairs it if Options ask for that.
+func (d *Driver) checkBase(ctx context.Context) error {
 	odd, top, err := d.implausible()
 	switch {
 	case err == nil:
@@ -47,7 +47,7 @@ func (d *Driver) judge(ctx context.Context) error {
 		return err
 	}
 	for _, name := range odd {
-		if err := d.amend(ctx, name, func(o object, l *coordination.Lease) (bool, error) { return d.lower(o, l, base), nil }); err != nil {
+		if err := d.updateLease(ctx, name, func(o object, l *coordination.Lease) (bool, error) { return d.lower(o, l, base), nil }); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (d *Driver) implausible() (odd []string, top int64, err error) {
 func (d *Driver) record(ctx context.Context, r *driver.Repair, before, after int64) error {
 	b := driver.Broken{At: d.options.Now().UTC().Truncate(time.Microsecond),
 		Break: driver.Break{Name: driver.BaseName, Owner: r.Record(before, after), Reason: r.Reason, By: r.By}}
-	return d.amend(ctx, d.options.Prefix+driver.BaseName, func(_ object, l *coordination.Lease) (bool, error) { return true, note(l, b) })
+	return d.updateLease(ctx, d.options.Prefix+driver.BaseName, func(_ object, l *coordination.Lease) (bool, error) { return true, note(l, b) })
 }
 
 // lower sets an implausible base to a lower one. The token of a term that is under
@@ -95,16 +95,16 @@ func (d *Driver) lower(o object, l *coordination.Lease, base int64) bool {
 // keepBase writes a base into a Lease of its own, unless it has a higher one, so
 // that every process that opens later begins with it.
 func (d *Driver) keepBase(ctx context.Context, base int64) error {
-	return d.amend(ctx, d.options.Prefix+driver.BaseName, func(o object, l *coordination.Lease) (bool, error) {
+	return d.updateLease(ctx, d.options.Prefix+driver.BaseName, func(o object, l *coordination.Lease) (bool, error) {
 		now, err := o.base()
 		l.Annotations[baseKey] = strconv.FormatInt(base, 10)
 		return now < base, err
 	})
 }
 
-// amend changes a Lease, or creates it, on the condition that it is as change saw
+// updateLease changes a Lease, or creates it, on the condition that it is as change saw
 // it. change returns false if there is nothing to do.
-func (d *Driver) amend(ctx context.Context, name string, change func(o object, l *coordination.Lease) (bool, error)) error {
+func (d *Driver) updateLease(ctx context.Context, name string, change func(o object, l *coordination.Lease) (bool, error)) error {
 	const op = "write base of tokens"
 	for range attempts {
 		o, _, err := d.read(ctx, op, "", name)

@@ -15,9 +15,9 @@ import (
 // above every token that was issued with it.
 func floor(wall time.Time, rev int64) int64 { return max(0, interlock.CounterAt(wall)-rev) }
 
-// seeBase keeps the highest base of the namespace, unless it is implausible. The
+// observeBase keeps the highest base of the namespace, unless it is implausible. The
 // mutex is held.
-func (d *Driver) seeBase(o object) {
+func (d *Driver) observeBase(o object) {
 	if base, err := o.base(); err == nil && d.plausible(base, o.rev) == nil {
 		d.base = max(d.base, base)
 	}

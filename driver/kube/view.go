@@ -54,7 +54,7 @@ func (d *Driver) look(object string) sight {
 // learn takes an object that was read or written; news are what the watch has not
 // brought yet.
 func (d *Driver) learn(name string, o object) (news bool) {
-	return d.change(name, func(s *sight, now boottime.Instant) bool { return s.see(o, now) })
+	return d.change(name, func(s *sight, now boottime.Instant) bool { return s.observe(o, now) })
 }
 
 // change changes a sight and informs those that it concerns.
@@ -66,9 +66,9 @@ func (d *Driver) change(object string, how func(s *sight, now boottime.Instant) 
 	if !how(s, boottime.Now()) {
 		return false
 	}
-	d.seeBase(s.object)
+	d.observeBase(s.object)
 	if s.holder() != former {
-		d.view.tell(d.layout, object)
+		d.view.notify(d.layout, object)
 	}
 	d.doubt(object, s)
 	d.view.wake(object)
@@ -108,7 +108,7 @@ func (d *Driver) adopt(all snapshot) {
 		s := d.view.at(o.lease.Name)
 		s.replace(o, now)
 		listed[o.lease.Name] = s
-		d.seeBase(o)
+		d.observeBase(o)
 	}
 	d.view.sights = listed
 	for _, c := range d.contenders {
@@ -121,7 +121,7 @@ func (d *Driver) adopt(all snapshot) {
 		d.view.wake(object)
 	}
 	d.view.up = true
-	d.view.tellAll()
+	d.view.notifyAll()
 }
 
 func nudge(ch chan struct{}) {

@@ -100,9 +100,9 @@ func (d *Driver) event(e watch.Event) error {
 	}
 	d.change(l.Name, func(s *sight, now boottime.Instant) bool {
 		if e.Type == watch.Deleted {
-			return s.vanish(o.rev, now)
+			return s.deleted(o.rev, now)
 		}
-		return s.see(o, now)
+		return s.observe(o, now)
 	})
 	d.drop(l.Name)
 	return nil

@@ -42,7 +42,7 @@ type remembered struct {
 	state  driver.BarrierState
 	hash   []byte // of the first; empty if none has come
 	result []byte
-	begun  time.Time // as the first call told it
+	begun  time.Time // as the first call stated it
 }
 
 var _ driver.Barrier[Business] = (*Barrier)(nil)

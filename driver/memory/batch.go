@@ -62,7 +62,7 @@ func (s *Space) arriveAll(calls []*call, ttl time.Duration) ([]int64, error) {
 		wanted[i] = claimant{c.req.Name, c.req.Owner}
 	}
 	counters, barrier, effects := s.table.arriveAll(now, wanted, now.Add(ttl))
-	s.tell(effects)
+	s.notify(effects)
 	if barrier != nil {
 		return nil, heldBy(now, barrier)
 	}

@@ -58,7 +58,7 @@ func (s *Space) breakHold(b driver.Break) (record driver.Broken, ok bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	counter, effects := s.table.breakHold(boottime.Now(), b.Name, b.Owner)
-	s.tell(effects)
+	s.notify(effects)
 	if counter == 0 {
 		return record, false
 	}

@@ -18,12 +18,12 @@ func (s *Space) arrive(c *call, ttl time.Duration) (counter int64, place driver.
 	s.mu.Lock()
 	defer s.unlock()
 	now, name, owner := boottime.Now(), c.req.Name, c.req.Owner
-	s.tell(s.table.expire(now))
+	s.notify(s.table.expire(now))
 	if queue := s.table.names[name]; c.req.NoWait && len(queue) > 0 && s.table.find(name, owner) == nil {
 		return 0, place, heldBy(now, queue[0])
 	}
 	who, effects := s.table.arrive(now, name, owner, now.Add(ttl))
-	s.tell(effects)
+	s.notify(effects)
 	if who.counter > 0 {
 		who.expires = now.Add(c.req.Lease(ttl))
 	}
@@ -43,7 +43,7 @@ func (s *Space) renew(c *call, ttl time.Duration) bool {
 	defer s.unlock()
 	now := boottime.Now()
 	who, effects := s.table.renew(now, c.req.Name, c.req.Owner, now.Add(ttl))
-	s.tell(effects)
+	s.notify(effects)
 	if who == nil {
 		delete(s.wakes, c.req.Owner)
 	}
@@ -54,7 +54,7 @@ func (s *Space) leave(name, owner string) {
 	s.mu.Lock()
 	defer s.unlock()
 	delete(s.wakes, owner)
-	s.tell(s.table.leave(boottime.Now(), name, owner))
+	s.notify(s.table.leave(boottime.Now(), name, owner))
 }
 
 // Revoke takes name away from its holder, as an operator would who deletes the
@@ -62,14 +62,14 @@ func (s *Space) leave(name, owner string) {
 func (s *Space) Revoke(name string) {
 	s.mu.Lock()
 	defer s.unlock()
-	s.tell(s.table.revoke(boottime.Now(), name))
+	s.notify(s.table.revoke(boottime.Now(), name))
 }
 
 func (s *Space) show(name string) driver.LockState {
 	s.mu.Lock()
 	defer s.unlock()
 	now := boottime.Now()
-	s.tell(s.table.expire(now))
+	s.notify(s.table.expire(now))
 	return s.state(now, name)
 }
 
@@ -77,7 +77,7 @@ func (s *Space) list(prefix string, limit int) (locks []driver.LockState, more b
 	s.mu.Lock()
 	defer s.unlock()
 	now := boottime.Now()
-	s.tell(s.table.expire(now))
+	s.notify(s.table.expire(now))
 	var names []string
 	for name := range s.table.names {
 		if strings.HasPrefix(name, prefix) {
@@ -106,8 +106,8 @@ func (s *Space) state(now boottime.Instant, name string) driver.LockState {
 	return state
 }
 
-// tell wakes those who were granted.
-func (s *Space) tell(effects []granted) {
+// notify wakes those who were granted.
+func (s *Space) notify(effects []granted) {
 	for _, g := range effects {
 		if wake := s.wakes[g.owner]; wake != nil {
 			delete(s.wakes, g.owner)
@@ -138,7 +138,7 @@ func (s *Space) unlock() {
 func (s *Space) expire() {
 	s.mu.Lock()
 	defer s.unlock()
-	s.tell(s.table.expire(boottime.Now()))
+	s.notify(s.table.expire(boottime.Now()))
 }
 
 // wall shows an instant as people read time.

@@ -27,7 +27,7 @@ const (
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := d.acquire(ctx, r)
 	if err != nil {
-		d.silence(identity{r.Name, r.Owner})
+		d.dropEvents(identity{r.Name, r.Owner})
 	}
 	return g, err
 }
@@ -45,7 +45,7 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 			return driver.Grant{}, err
 		}
 	}
-	c, err := d.enlist(s, r)
+	c, err := d.register(s, r)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -101,8 +101,8 @@ func (d *Driver) held(ctx context.Context, s *session, name, lock string, holder
 	return held
 }
 
-// enlist finds the owner's contender, or makes one.
-func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
+// register finds the owner's contender, or makes one.
+func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -134,9 +134,9 @@ func (d *Driver) enlist(s *session, r driver.Request) (*contender, error) {
 	return c, nil
 }
 
-// silence ends the events of an owner whose Acquire returns an error, even if
+// dropEvents ends the events of an owner whose Acquire returns an error, even if
 // its place is granted later.
-func (d *Driver) silence(id identity) {
+func (d *Driver) dropEvents(id identity) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c := d.contenders[id]; c != nil {

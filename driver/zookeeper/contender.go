@@ -21,15 +21,15 @@ type contender struct {
 
 	state state
 	node  string // its own, once it is known; empty before
-	czxid int64  // the transaction that created it, if the answer to its request told; else 0
-	// unsure: a node may have been created of which no answer told.
+	czxid int64  // the transaction that created it, if the answer to its request said so; else 0
+	// unsure: a node may have been created whose answer was lost.
 	unsure bool
 	// creating is closed when a request that creates the node is over, even if
 	// no caller waits for it; nil if there is none.
 	creating chan struct{}
 	scale    scale           // the creating request relied on it
 	token    interlock.Token // once the node was looked at
-	told     bool            // Acquire has returned the grant
+	granted  bool            // Acquire has returned the grant
 	place    driver.Place    // while it waits
 	// unwatched: no watch stands on its node, or it has fired for something else than
 	// its end.
@@ -58,7 +58,7 @@ func (c *contender) wake() { hints.Signal(c.changed) }
 
 // grant is what Acquire returns. The driver's mutex is held.
 func (c *contender) grant() driver.Grant {
-	c.told, c.events.Waiting = true, nil // a holder has no place
+	c.granted, c.events.Waiting = true, nil // a holder has no place
 	return driver.Grant{Lease: lease{c}, Token: c.token}
 }
 
@@ -73,32 +73,32 @@ func (c *contender) queue(p driver.Place) {
 	}
 }
 
-// stands notes which node is its own. The driver's mutex is held.
-func (c *contender) stands(node string) {
+// created notes which node is its own. The driver's mutex is held.
+func (c *contender) created(node string) {
 	c.node, c.unsure = node, false
 	if !c.session.ended {
 		c.session.nodes.own[node] = c
 	}
 }
 
-// vanish is for a node that is gone. The driver's mutex is held.
-func (c *contender) vanish() {
+// nodeDeleted is for a node that is gone. The driver's mutex is held.
+func (c *contender) nodeDeleted() {
 	delete(c.session.nodes.own, c.node)
 	c.node, c.czxid = "", 0
 	if c.state == leaving {
 		return
 	}
-	c.lose(interlock.ErrLost)
+	c.reportLost(interlock.ErrLost)
 	c.state = dropped
 	c.wake()
 	hints.Signal(c.session.checkNow) // perhaps the whole session is gone
 }
 
-// outdate is for one whose session has ended; told has its holder told. The
+// sessionEnded is for one whose session has ended; notify reports that to its holder. The
 // driver's mutex is held.
-func (c *contender) outdate(told bool) {
-	if told {
-		c.lose(interlock.ErrSessionEnded)
+func (c *contender) sessionEnded(notify bool) {
+	if notify {
+		c.reportLost(interlock.ErrSessionEnded)
 	}
 	if c.state != leaving {
 		c.state = outdated
@@ -106,14 +106,14 @@ func (c *contender) outdate(told bool) {
 	c.wake()
 }
 
-// lose reports the loss to a holder that was granted and not yet lost.
+// reportLost reports the loss to a holder that was granted and not yet lost.
 // The driver's mutex is held, so that it cannot follow a Release.
-func (c *contender) lose(cause error) {
+func (c *contender) reportLost(cause error) {
 	c.over.Store(true)
-	if c.told && c.events.Lost != nil {
+	if c.granted && c.events.Lost != nil {
 		c.events.Lost(cause)
 	}
-	c.told = false
+	c.granted = false
 }
 
 // gone reports that ZooKeeper has nothing of it any more. The driver's mutex is
@@ -153,7 +153,7 @@ func (d *Driver) Contender(name, owner string) (at Contender, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := d.contenders[identity{name, owner}]
-	if c == nil || c.state != holding || !c.told {
+	if c == nil || c.state != holding || !c.granted {
 		return Contender{}, false
 	}
 	czxid := c.token.Counter() - c.scale.Base + c.scale.Anchor

@@ -46,7 +46,7 @@ func (c *tokenCounter) raise(ctx context.Context, floor int64) (base, error) {
 			c.adopt(b)
 			return b, nil
 		case errors.Is(err, zk.ErrBadVersion):
-			c.giveRoom(ctx, n+1)
+			c.backOff(ctx, n+1)
 		case errors.Is(err, zk.ErrNodeExists), errors.Is(err, zk.ErrNoNode):
 		default:
 			return base{}, err
@@ -62,7 +62,7 @@ const opRaise = "raise base of tokens"
 // the first write of one undoes what another has begun.
 var crowd = backoff.Policy{First: 20 * time.Millisecond, Max: time.Second}
 
-func (c *tokenCounter) giveRoom(ctx context.Context, failed int) {
+func (c *tokenCounter) backOff(ctx context.Context, failed int) {
 	timer := time.NewTimer(crowd.Delay(failed, rand.Float64()))
 	defer timer.Stop()
 	select {

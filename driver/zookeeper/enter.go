@@ -86,7 +86,7 @@ func (d *Driver) settle(ctx context.Context, s *session, c *contender) error {
 	defer d.mu.Unlock()
 	c.unsure = false
 	if i := q.find(c.id); i >= 0 {
-		c.stands(c.lock + "/" + q[i].name)
+		c.created(c.lock + "/" + q[i].name)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, e
 	c.creating, c.scale = over, b.scale
 	d.mu.Unlock()
 	_, err = ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) ([]zk.MultiResponse, error) {
-		listing := s.d.spawn(func() {
+		listing := s.d.start(func() {
 			list, _, _ := conn.Children(c.lock) // if it fails, the line is listed again
 			lists <- list
 		})
@@ -198,7 +198,7 @@ func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.Mu
 	close(over)
 	switch {
 	case err == nil:
-		c.stands(responses[2].String)
+		c.created(responses[2].String)
 		if c.session.conn.SessionID() == c.session.id {
 			c.czxid = responses[1].Stat.Mzxid
 		}
@@ -206,7 +206,7 @@ func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.Mu
 		c.unsure = true
 	}
 	if c.state == leaving {
-		hints.Signal(d.tendNow)
+		hints.Signal(d.maintainNow)
 	}
 }
 
@@ -247,8 +247,8 @@ func isUnknownRequest(err error) bool {
 	return errors.As(err, &e) && e.Err.Error() == "unknown error: -6"
 }
 
-// verify looks at the node, unless the answer of the session's own request told all of
-// it, and watches it. Otherwise the watch is left to tend, for those who hold
+// verify reads the node, unless the answer of the session's own request showed all of
+// it, and watches it. Otherwise the watch is left to maintain, for those who hold
 // it for longer than a moment. A node of another session would go with
 // that session, and is not believed, whatever its name says.
 func (d *Driver) verify(ctx context.Context, s *session, c *contender) (err error) {
@@ -271,7 +271,7 @@ func (d *Driver) verify(ctx context.Context, s *session, c *contender) (err erro
 	case c.state != asking: // an event came meanwhile
 		return nil
 	case stat == nil:
-		c.vanish()
+		c.nodeDeleted()
 		return nil
 	case stat.EphemeralOwner != s.id:
 		c.state = dropped
@@ -286,7 +286,7 @@ func (d *Driver) verify(ctx context.Context, s *session, c *contender) (err erro
 	return nil
 }
 
-// watchOwn reads the state of a node and has its end told; nil if it is gone.
+// watchOwn reads the state of a node and watches for its deletion; nil if it is gone.
 func (s *session) watchOwn(ctx context.Context, name, path string) (*zk.Stat, error) {
 	return ask(ctx, s, opAcquire, name, func(c *zk.Conn) (*zk.Stat, error) {
 		exists, stat, _, err := c.ExistsW(path)

@@ -98,9 +98,9 @@ func (l *link) reset() {
 	}
 }
 
-// sever closes the connection and allows no other: nothing reaches the servers
+// closeForGood closes the connection and allows no other: nothing reaches the servers
 // from here on, not even a goodbye.
-func (l *link) sever() {
+func (l *link) closeForGood() {
 	l.mu.Lock()
 	l.cut = true
 	l.mu.Unlock()

@@ -22,9 +22,9 @@ func newNodes() nodes {
 func (n *nodes) event(ev zk.Event) (rewatch bool) {
 	if c := n.own[ev.Path]; c != nil {
 		if ev.Type == zk.EventNodeDeleted {
-			c.vanish()
+			c.nodeDeleted()
 		} else {
-			c.unwatched = true // somebody wrote into it: tend watches it again
+			c.unwatched = true // another client wrote into it: maintain watches it again
 			rewatch = true
 		}
 	}

@@ -16,7 +16,7 @@ const opRelease = "release"
 // whole process would keep it alive. An owner that this driver does not know
 // has nothing here, and costs no request.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
-	c, err := d.renounce(name, owner)
+	c, err := d.endClaim(name, owner)
 	if c == nil || err != nil {
 		return err
 	}
@@ -27,9 +27,9 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	return d.clear(ctx, s, c)
 }
 
-// renounce ends the claim here and now. The contender stays known until
+// endClaim ends the claim here and now. The contender stays known until
 // ZooKeeper has confirmed; nil means that there is nothing to confirm.
-func (d *Driver) renounce(name, owner string) (*contender, error) {
+func (d *Driver) endClaim(name, owner string) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -40,7 +40,7 @@ func (d *Driver) renounce(name, owner string) (*contender, error) {
 		return nil, nil
 	}
 	c.over.Store(true)
-	c.told, c.state, c.events = false, leaving, driver.Events{}
+	c.granted, c.state, c.events = false, leaving, driver.Events{}
 	c.wake()
 	if c.gone() {
 		d.forget(c)
@@ -100,16 +100,16 @@ func (d *Driver) forget(c *contender) {
 	}
 }
 
-// tend looks after what has no caller any more, at every heartbeat: contenders
+// maintain looks after what has no caller any more, at every heartbeat: contenders
 // whose release is not confirmed, and holders whose watch is used up.
-func (s *session) tend() {
+func (s *session) maintain() {
 	beat := time.NewTicker(min(s.pace.heartbeat, time.Second))
 	defer beat.Stop()
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.d.tendNow:
+		case <-s.d.maintainNow:
 		case <-beat.C:
 		}
 		for _, c := range s.left() {
@@ -165,6 +165,6 @@ func (s *session) watchAgain(ctx context.Context, c *contender) {
 	case err != nil:
 		c.unwatched = true
 	case stat == nil:
-		c.vanish()
+		c.nodeDeleted()
 	}
 }

@@ -43,7 +43,7 @@ func ask[T any](ctx context.Context, s *session, op, name string, request func(*
 		value, err := request(s.conn)
 		replies <- reply{value, err}
 	}
-	if !s.d.spawn(task) {
+	if !s.d.start(task) {
 		return none, errClosed(op, name)
 	}
 	select {

@@ -88,7 +88,7 @@ func (d *Driver) sessionWith(p pace) *session {
 func (d *Driver) abandon(s *session) {
 	s.cancel()
 	s.conn.Close()
-	s.link.sever()
+	s.link.closeForGood()
 }
 
 // begin takes what the session was granted, prepares the namespace and keeps
@@ -118,7 +118,7 @@ func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
 		return err
 	}
 	s.d.tasks.Go(s.renew)
-	s.d.tasks.Go(s.tend)
+	s.d.tasks.Go(s.maintain)
 	return nil
 }
 
@@ -206,13 +206,13 @@ func (s *session) renewed(took time.Duration, err error) {
 		return // a late answer: nothing is held under this session any more
 	}
 	for _, c := range s.nodes.own {
-		if c.told && c.events.Renewed != nil {
+		if c.granted && c.events.Renewed != nil {
 			c.events.Renewed(took, err)
 		}
 	}
 }
 
-// end gives the session up: every claim with it, every waiter told.
+// end ends the session and every claim with it, and wakes every waiter.
 func (s *session) end(cause error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -220,7 +220,7 @@ func (s *session) end(cause error) {
 }
 
 // endLocked does it with the driver's mutex held. Running out of time is no news
-// to holders, who watch Remaining. The client is then told to say goodbye, so that
+// to holders, who watch Remaining. The client then closes its session, so that
 // what is left in ZooKeeper goes at once if the servers can be reached.
 func (s *session) endLocked(cause error) {
 	if s.ended {
@@ -238,7 +238,7 @@ func (s *session) endLocked(cause error) {
 	s.cancel()
 	for _, c := range s.d.contenders {
 		if c.session == s {
-			c.outdate(!ranOut)
+			c.sessionEnded(!ranOut)
 		}
 	}
 	s.nodes.wake()
@@ -248,10 +248,10 @@ func (s *session) endLocked(cause error) {
 // goodbye the session is left to expire.
 func (s *session) leave(goodbye bool) {
 	if !goodbye {
-		s.link.sever()
+		s.link.closeForGood()
 	}
 	s.conn.Close()
-	s.link.sever()
+	s.link.closeForGood()
 }
 
 // heard is called by the client's own goroutines for every event, one after the
@@ -265,7 +265,7 @@ func (s *session) heard(ev zk.Event) {
 	case zk.EventNotWatching: // the client is at its end
 	default:
 		if s.nodes.event(ev) {
-			hints.Signal(s.d.tendNow)
+			hints.Signal(s.d.maintainNow)
 		}
 	}
 }
@@ -287,7 +287,7 @@ func (s *session) sessionEvent(state zk.State) {
 		// The client would open another session by itself, and send under it
 		// what was meant for this one. It is not let out again.
 		s.connected = false
-		s.link.sever()
+		s.link.closeForGood()
 		s.endLocked(interlock.ErrSessionEnded)
 	case zk.StateDisconnected, zk.StateConnecting:
 		s.connected, s.back = false, false

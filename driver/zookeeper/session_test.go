@@ -204,7 +204,7 @@ func TestNodeOfAnotherSessionIsNotBelieved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := d.enlist(s, r.Request)
+	c, err := d.register(s, r.Request)
 	if err != nil {
 		t.Fatal(err)
 	}

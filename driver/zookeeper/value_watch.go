@@ -46,11 +46,11 @@ func ended(ctx context.Context, name string, err error) error {
 // valueWatch is one call of Watch.
 type valueWatch struct {
 	*Values
-	name string
-	each func(driver.Value)
-	told bool
-	last interlock.Token
-	at   int64 // the transaction that wrote the last
+	name     string
+	each     func(driver.Value)
+	reported bool
+	last     interlock.Token
+	at       int64 // the transaction that wrote the last
 }
 
 // look reads the value and watches for the next change.
@@ -65,7 +65,7 @@ func (w *valueWatch) look(ctx context.Context) (<-chan zk.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f.events, w.tell(f)
+	return f.events, w.report(f)
 }
 
 // awaitFirst watches for a node that is not there. If it is by now, its next
@@ -87,12 +87,12 @@ func (w *valueWatch) present(ch <-chan zk.Event) (*found, error) {
 	return &found{data: data, stat: stat, events: ch}, err
 }
 
-// tell passes on what is newer than the last. Nothing there is news only at the
+// report passes on what is newer than the last. Nothing there is news only at the
 // beginning.
-func (w *valueWatch) tell(f *found) error {
+func (w *valueWatch) report(f *found) error {
 	if f.stat == nil {
-		if !w.told {
-			w.told = true
+		if !w.reported {
+			w.reported = true
 			w.each(driver.Value{})
 		}
 		return nil
@@ -102,7 +102,7 @@ func (w *valueWatch) tell(f *found) error {
 		return err
 	}
 	if value.Token > w.last || value.Token == w.last && f.stat.Mzxid > w.at {
-		w.told, w.last, w.at = true, value.Token, f.stat.Mzxid
+		w.reported, w.last, w.at = true, value.Token, f.stat.Mzxid
 		w.each(value)
 	}
 	return nil
@@ -125,7 +125,7 @@ func (w *valueWatch) wait(ctx context.Context, events <-chan zk.Event) error {
 		case <-again.C:
 			f, err := w.ask(ctx, opWatch, w.name, func() (*found, error) { return w.present(nil) })
 			if err == nil {
-				err = w.tell(f)
+				err = w.report(f)
 			}
 			if err != nil {
 				return err

@@ -40,10 +40,10 @@ func (d *Driver) await(ctx context.Context, s *session, c *contender, q queue, n
 		case i <= 0:
 			d.decide(c, i == 0)
 		case noWait:
-			return driver.Grant{}, d.giveWay(ctx, s, c, q[0])
+			return driver.Grant{}, d.refuseHeld(ctx, s, c, q[0])
 		default:
 			s.watchAgain(ctx, c)
-			if err := d.stand(ctx, s, c, q, i); err != nil {
+			if err := d.awaitPredecessor(ctx, s, c, q, i); err != nil {
 				return driver.Grant{}, err
 			}
 		}
@@ -79,12 +79,12 @@ func (d *Driver) decide(c *contender, first bool) {
 	case first:
 		c.state = holding
 	default:
-		c.vanish()
+		c.nodeDeleted()
 	}
 }
 
-// giveWay ends a request that does not wait, and leaves nothing behind.
-func (d *Driver) giveWay(ctx context.Context, s *session, c *contender, holder node) error {
+// refuseHeld ends a request that does not wait, and leaves nothing behind.
+func (d *Driver) refuseHeld(ctx context.Context, s *session, c *contender, holder node) error {
 	if err := d.Release(ctx, c.name, c.owner); err != nil {
 		return err
 	}
@@ -108,9 +108,9 @@ func (d *Driver) removeStale(ctx context.Context, s *session, c *contender, q qu
 	return removed, nil
 }
 
-// stand waits behind the one before c, until that has gone or c has
+// awaitPredecessor waits behind the one before c, until that has gone or c has
 // ended. Only that one's node is watched, so that a release wakes one.
-func (d *Driver) stand(ctx context.Context, s *session, c *contender, q queue, i int) error {
+func (d *Driver) awaitPredecessor(ctx context.Context, s *session, c *contender, q queue, i int) error {
 	before := c.lock + "/" + q[i-1].name
 	d.mu.Lock()
 	watched := s.nodes.join(c, before)
@@ -141,14 +141,14 @@ func (d *Driver) stand(ctx context.Context, s *session, c *contender, q queue, i
 	return d.pause(ctx, s, c, before)
 }
 
-// holderUnknown reports that nobody has told c yet who holds.
+// holderUnknown reports that c does not know the holder yet.
 func (d *Driver) holderUnknown(c *contender) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return c.place.Ahead != 0 || c.place.Holder == ""
 }
 
-// watch reads the node at path and has its end told; nil if it is gone. Without
+// watch reads the node at path and watches for its deletion; nil if it is gone. Without
 // a watch everyone who relies on one is woken to look again.
 func (d *Driver) watch(ctx context.Context, s *session, c *contender, path string) (*found, error) {
 	f, err := ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) (*found, error) {

@@ -44,14 +44,14 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 			return notSent(ctx, opWatch, prefix)
 		case <-sub.paths.Woken():
 		}
-		if err := sub.tell(ctx); err != nil {
+		if err := sub.report(ctx); err != nil {
 			return prelude(err)
 		}
 	}
 }
 
-// tell follows up all that was noted.
-func (sub *subscription) tell(ctx context.Context) error {
+// report follows up all that was noted.
+func (sub *subscription) report(ctx context.Context) error {
 	d := sub.s.d
 	paths, missed, err := d.news(sub.s, sub)
 	if err != nil {
@@ -137,9 +137,9 @@ func (sub *subscription) look(ctx context.Context, path string) error {
 }
 
 // arm watches a node's children, and those of the locks below that are not
-// watched yet. tell has the names of the new ones told, after their watch
-// stands.
-func (sub *subscription) arm(ctx context.Context, path string, tell bool) error {
+// watched yet. With notify it reports the names of the new ones, after their watch
+// is set.
+func (sub *subscription) arm(ctx context.Context, path string, notify bool) error {
 	l := sub.s.d.layout
 	list, err := ask(ctx, sub.s, opWatch, sub.prefix, func(c *zk.Conn) ([]string, error) {
 		list, _, _, err := c.ChildrenW(path)
@@ -160,10 +160,10 @@ func (sub *subscription) arm(ctx context.Context, path string, tell bool) error 
 		if !ok || path != l.root && !l.raw || !wanted && !l.raw || sub.armed[below] {
 			continue
 		}
-		if err := sub.arm(ctx, below, tell); err != nil {
+		if err := sub.arm(ctx, below, notify); err != nil {
 			return err
 		}
-		if tell && wanted {
+		if notify && wanted {
 			sub.changed(name)
 		}
 	}

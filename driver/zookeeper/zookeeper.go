@@ -108,10 +108,10 @@ func (o *Options) fault() string {
 // Driver keeps fenced locks in ZooKeeper. It implements driver.Fenced,
 // driver.Inspector, driver.Watcher and driver.Breaker.
 type Driver struct {
-	options    Options
-	layout     layout
-	guarantees interlock.Guarantees
-	tendNow    chan struct{} // asks for a heartbeat at once
+	options     Options
+	layout      layout
+	guarantees  interlock.Guarantees
+	maintainNow chan struct{} // asks for a heartbeat at once
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -161,10 +161,10 @@ func Open(ctx context.Context, options *Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{
-		options:    o,
-		layout:     layout{root: o.Root, raw: o.RawNames},
-		tendNow:    make(chan struct{}, 1),
-		contenders: map[identity]*contender{},
+		options:     o,
+		layout:      layout{root: o.Root, raw: o.RawNames},
+		maintainNow: make(chan struct{}, 1),
+		contenders:  map[identity]*contender{},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	s, err := d.current(ctx)
@@ -203,8 +203,8 @@ func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 // ctx says, and until every goroutine has ended. It returns nil, and may be
 // repeated.
 func (d *Driver) Close(ctx context.Context) error {
-	if s := d.shut(); s != nil {
-		held := d.dismiss(context.WithoutCancel(ctx), s)
+	if s := d.beginClose(); s != nil {
+		held := d.removeWaiters(context.WithoutCancel(ctx), s)
 		s.leave(!held)
 	}
 	d.mu.Lock()
@@ -215,9 +215,9 @@ func (d *Driver) Close(ctx context.Context) error {
 	return nil
 }
 
-// shut refuses further calls, stops renewing and wakes everyone who waits. It
+// beginClose refuses further calls, stops renewing and wakes everyone who waits. It
 // returns the session that is left.
-func (d *Driver) shut() *session {
+func (d *Driver) beginClose() *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -235,16 +235,16 @@ func (d *Driver) shut() *session {
 	return d.session
 }
 
-// dismiss removes the waiters if a claim is held, which keeps the session. It is
+// removeWaiters removes the waiters if a claim is held, which keeps the session. It is
 // tidiness, so errors are dropped; nodes go with the session.
-func (d *Driver) dismiss(ctx context.Context, s *session) (held bool) {
+func (d *Driver) removeWaiters(ctx context.Context, s *session) (held bool) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	var nodes []string
 	d.mu.Lock()
 	for _, c := range d.contenders {
-		held = held || c.told
-		if !c.told && c.session == s && c.node != "" {
+		held = held || c.granted
+		if !c.granted && c.session == s && c.node != "" {
 			nodes = append(nodes, c.node)
 		}
 	}
@@ -321,8 +321,8 @@ func (d *Driver) open(o *opening) {
 	close(o.done)
 }
 
-// spawn runs a task that Close waits for; false if it is too late for one.
-func (d *Driver) spawn(task func()) bool {
+// start runs a task that Close waits for; false if it is too late for one.
+func (d *Driver) start(task func()) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sealed {

@@ -21,9 +21,9 @@ const (
 	mismatch                // the key stands for another request
 )
 
-// judge tells what came of a claim by the record that it left. That the key stands
+// classify tells what came of a claim by the record that it left. That the key stands
 // for another request comes first: its answer is nobody else's business.
-func judge(c driver.IdempotencyClaim, r driver.IdempotencyRecord) outcome {
+func classify(c driver.IdempotencyClaim, r driver.IdempotencyRecord) outcome {
 	switch {
 	case r.Fingerprint != c.Fingerprint:
 		return mismatch
@@ -50,7 +50,7 @@ func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.
 		if err != nil {
 			return nil, 0, err
 		}
-		outcome := judge(c, r.record)
+		outcome := classify(c, r.record)
 		delay := looks.Delay(n, s.random())
 		if left := until.Sub(s.now()); outcome != inFlight || left <= 0 || pause(ctx, min(left, delay)) != nil {
 			return r, outcome, nil

@@ -61,7 +61,7 @@ func (c *Completer) Run(ctx context.Context) error {
 
 // Pass takes up a batch of each operation, one request after the other, and
 // returns how many were finished, and why the requests could not be listed. A
-// request that cannot be finished is left for another pass, and told to the hooks.
+// request that cannot be finished is left for another pass, and reported to the hooks.
 func (c *Completer) Pass(ctx context.Context) (finished int, err error) {
 	for operation, fn := range c.by {
 		found, err := c.store.unfinished(ctx, driver.IdempotencyQuery{Operation: operation,

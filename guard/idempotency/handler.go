@@ -74,11 +74,11 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, key string) {
 	if errors.Is(err, errUnfinished) {
 		response, err = out.response(), nil
 	}
-	h.tell(w, key, response, err)
+	h.respond(w, key, response, err)
 }
 
-// tell answers with what came of a request.
-func (h *handler) tell(w http.ResponseWriter, key string, response Response, err error) {
+// respond answers with what came of a request.
+func (h *handler) respond(w http.ResponseWriter, key string, response Response, err error) {
 	switch {
 	case errors.Is(err, errTooLarge):
 		h.refuse(w, problem{Title: "The answer is too large", Status: http.StatusInternalServerError, Reason: "answer-too-large"})

@@ -84,7 +84,7 @@ func (m *model) claim(t *testing.T, owner string) (driver.IdempotencyRecord, out
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, judge(c, r)
+	return r, classify(c, r)
 }
 
 // lapse ends the lease, if there is one.

@@ -77,7 +77,7 @@ func (l ledger) claim(ctx context.Context, c driver.IdempotencyClaim) (r driver.
 	for range 3 {
 		fresh := false
 		found, err := l.read(ctx, claimPostgres, args, &r, &fresh)
-		if err != nil || found && (fresh || standsInTheWay(r, c)) {
+		if err != nil || found && (fresh || conflicts(r, c)) {
 			return r, err
 		}
 		// It was inserted, taken or finished after the statement's snapshot. The next one
@@ -106,8 +106,8 @@ func inMicroseconds(r *driver.IdempotencyRecord) {
 	r.Age *= time.Microsecond
 }
 
-// standsInTheWay reports whether a record explains why a claim did not get it.
-func standsInTheWay(r driver.IdempotencyRecord, c driver.IdempotencyClaim) bool {
+// conflicts reports whether a record explains why a claim did not get it.
+func conflicts(r driver.IdempotencyRecord, c driver.IdempotencyClaim) bool {
 	return r.Finished || r.Fingerprint != c.Fingerprint || r.Owner != c.Owner && r.Remaining > 0
 }
 

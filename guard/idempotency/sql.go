@@ -87,17 +87,17 @@ func (s *SQL[T]) Remove(ctx context.Context, limit int) (removed int, err error)
 	return removed, err
 }
 
-// silence is for how long a process may stand still between the statement of a step
+// maxPause is for how long a process may stand still between the statement of a step
 // and its COMMIT. It holds the record's row there: from the attempt at work even if
 // it is a duplicate, which has changed nothing.
-const silence = 2 * time.Second
+const maxPause = 2 * time.Second
 
 // alone does a step in a transaction of its own.
 func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(ledger) error) error {
 	return failure.About(op, key, transact.Do(ctx, s.begin, key, func(tx driver.Tx[T]) error {
 		l, err := s.table.open(op, key, tx)
 		if err == nil {
-			err = tx.Bound(ctx, silence, 0)
+			err = tx.Bound(ctx, maxPause, 0)
 		}
 		if err != nil {
 			return err

@@ -115,16 +115,16 @@ type Func func(ctx context.Context) (Response, error)
 // The end of ctx reaches fn, but not what has to be recorded after it.
 func (s *Store) Do(ctx context.Context, call Call, fn Func) (Response, error) {
 	began := s.now()
-	told := observe.IdempotencyAnswered{Scope: call.Scope, Operation: call.Operation, Key: call.Key}
-	response, err := s.do(ctx, call, fn, &told)
-	told.Replayed, told.Err, told.Took = response.Replayed, err, s.now().Sub(began)
+	event := observe.IdempotencyAnswered{Scope: call.Scope, Operation: call.Operation, Key: call.Key}
+	response, err := s.do(ctx, call, fn, &event)
+	event.Replayed, event.Err, event.Took = response.Replayed, err, s.now().Sub(began)
 	if hook := s.options.Hooks.Answered; hook != nil {
-		hook(told)
+		hook(event)
 	}
 	return response, err
 }
 
-func (s *Store) do(ctx context.Context, call Call, fn Func, told *observe.IdempotencyAnswered) (Response, error) {
+func (s *Store) do(ctx context.Context, call Call, fn Func, event *observe.IdempotencyAnswered) (Response, error) {
 	if fn == nil {
 		return Response{}, failure.Bug("claim request", call.Key, "there is no function to carry it out")
 	}
@@ -142,12 +142,12 @@ func (s *Store) do(ctx context.Context, call Call, fn Func, told *observe.Idempo
 	case outcome == mismatch:
 		return Response{}, &MismatchError{Key: call.Key}
 	case outcome == answered:
-		told.Kept = true
+		event.Kept = true
 		return replay(call.Key, r.record.Answer)
 	}
-	told.Attempt = r.record.Attempt
+	event.Attempt = r.record.Attempt
 	response, kept, err := s.run(ctx, r, fn)
-	told.Kept = kept
+	event.Kept = kept
 	return response, err
 }
 

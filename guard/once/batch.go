@@ -107,7 +107,7 @@ func (in Inbox) sort(messages []Message, found map[string]finding) (outcomes []O
 			return nil, nil, err
 		}
 		outcomes[i] = outcome
-		tell(in.Hooks, in.Consumer, m, outcome, nil)
+		report(in.Hooks, in.Consumer, m, outcome, nil)
 	}
 	return outcomes, fresh, nil
 }

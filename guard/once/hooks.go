@@ -6,8 +6,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// tell calls the hook for what was found of a message; h may be nil.
-func tell(h *observe.Once, consumer string, m Message, outcome Outcome, err error) {
+// report calls the hook for what was found of a message; h may be nil.
+func report(h *observe.Once, consumer string, m Message, outcome Outcome, err error) {
 	if outcome == Done {
 		return
 	}

@@ -18,16 +18,16 @@ func TestZeroValueLogsFailures(t *testing.T) {
 	t.Cleanup(func() { slog.SetDefault(before) })
 	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
 
-	tell(nil, "c", Message{ID: "m"}, Mismatched, &MismatchError{})
+	report(nil, "c", Message{ID: "m"}, Mismatched, &MismatchError{})
 	tellCleaned(nil, observe.OnceCleaned{Consumer: "c", Err: errors.New("boom")})
 	if got := out.String(); !strings.Contains(got, "another payload") || !strings.Contains(got, "boom") {
 		t.Errorf("logged %q", got)
 	}
 	out.Reset()
 	silent := &observe.Once{Log: observe.Silent}
-	tell(silent, "c", Message{ID: "m"}, Mismatched, &MismatchError{})
+	report(silent, "c", Message{ID: "m"}, Mismatched, &MismatchError{})
 	tellCleaned(silent, observe.OnceCleaned{Consumer: "c", Err: errors.New("boom")})
-	tell(nil, "c", Message{ID: "m"}, Duplicate, nil)
+	report(nil, "c", Message{ID: "m"}, Duplicate, nil)
 	if out.Len() > 0 {
 		t.Errorf("logged %q", out.String())
 	}

@@ -64,7 +64,7 @@ func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(cont
 	default:
 		outcome, err = t.early(ctx, m, fn)
 	}
-	tell(in.Hooks, in.Consumer, m, outcome, err)
+	report(in.Hooks, in.Consumer, m, outcome, err)
 	return outcome, err
 }
 

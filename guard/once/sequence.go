@@ -17,9 +17,9 @@ type place struct {
 // nowhere is the place of a key of which nothing came yet.
 var nowhere = place{epoch: -1}
 
-// judge tells what a message is to a key that is at a place. Done means that it
+// compare tells what a message is to a key that is at a place. Done means that it
 // comes next. It is all that there is to sequences; the rest is locking.
-func judge(at place, consumer string, m Message) (Outcome, error) {
+func compare(at place, consumer string, m Message) (Outcome, error) {
 	switch {
 	case m.Epoch < at.epoch, m.Epoch == at.epoch && m.Seq < at.seq:
 		return Duplicate, nil
@@ -59,7 +59,7 @@ func (t tables) follow(ctx context.Context, m Message, fn func(context.Context) 
 		if err != nil {
 			return Undone, err
 		}
-		if outcome, err := judge(at, t.Consumer, m); err != nil || outcome != Done {
+		if outcome, err := compare(at, t.Consumer, m); err != nil || outcome != Done {
 			return outcome, err
 		}
 	}
@@ -72,7 +72,7 @@ func (t tables) followLate(ctx context.Context, m Message, p place, fn func(cont
 	if err != nil {
 		return Undone, err
 	}
-	if outcome, err := judge(at, t.Consumer, m); err != nil || outcome != Done {
+	if outcome, err := compare(at, t.Consumer, m); err != nil || outcome != Done {
 		return outcome, err
 	}
 	if err := fn(ctx); err != nil {

@@ -101,7 +101,7 @@ func (s *BestEffort) Once(ctx context.Context, m Message, fn func(ctx context.Co
 	}
 	outcome, until, err := s.claim(ctx, d)
 	if outcome != Done || err != nil {
-		tell(s.options.Hooks, s.consumer, m, outcome, err)
+		report(s.options.Hooks, s.consumer, m, outcome, err)
 		return outcome, err
 	}
 	return s.run(ctx, d, until, fn)

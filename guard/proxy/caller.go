@@ -109,7 +109,7 @@ func (p *Caller) Do(ctx context.Context, c interlock.Claim, resource, operation 
 		status, err := send(ctx, call)
 		return status, call.outcome(ctx, err)
 	})
-	p.tell(call, began, sent, status, tried, err)
+	p.report(call, began, sent, status, tried, err)
 	return status, err
 }
 
@@ -125,7 +125,7 @@ func (p *Caller) turn(ctx context.Context, c interlock.Claim, call *Call, send S
 	return p.by.call(ctx, c, call, send)
 }
 
-func (p *Caller) tell(call *Call, began, sent time.Time, status int, tried bool, err error) {
+func (p *Caller) report(call *Call, began, sent time.Time, status int, tried bool, err error) {
 	h, now := p.options.Hooks, p.options.now()
 	switch {
 	case tried && (err == nil || interlock.Kind(err) == interlock.Uncertain):

@@ -127,7 +127,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	a.tell(w)
+	a.respond(w)
 }
 
 // send passes r on, with body, and reads the answer.
@@ -191,7 +191,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	return a.body.Write(p)
 }
 
-func (a *answer) tell(w http.ResponseWriter) {
+func (a *answer) respond(w http.ResponseWriter) {
 	for name, values := range a.header {
 		w.Header()[name] = values
 	}

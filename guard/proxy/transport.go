@@ -60,9 +60,9 @@ func gated(t *http.Transport) *http.Transport {
 	if dial == nil {
 		dial = new(net.Dialer).DialContext
 	}
-	t.DialContext = shut(dial)
+	t.DialContext = closeable(dial)
 	if t.DialTLSContext != nil {
-		t.DialTLSContext = shut(t.DialTLSContext)
+		t.DialTLSContext = closeable(t.DialTLSContext)
 	}
 	t.Protocols = new(http.Protocols)
 	t.Protocols.SetHTTP1(true)
@@ -163,7 +163,7 @@ func (c *conn) Write(p []byte) (int, error) {
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-func shut(dial dialer) dialer {
+func closeable(dial dialer) dialer {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := dial(ctx, network, addr)
 		if err != nil {

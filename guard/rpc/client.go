@@ -58,12 +58,12 @@ func UnaryClient(o *ClientOptions) grpc.UnaryClientInterceptor {
 
 // blame says what a call's error is to the caller.
 func blame(out wire.Outbound, err error) error {
-	told := Refusal(err)
+	refusal := Refusal(err)
 	var r *wire.Refusal
-	if errors.As(told, &r) {
-		return told
+	if errors.As(refusal, &r) {
+		return refusal
 	}
-	return out.Outcome(told)
+	return out.Outcome(refusal)
 }
 
 // StreamClient is [UnaryClient] for streams: the token is sent when the stream

@@ -120,7 +120,7 @@ func (r *Refusal) Unwrap() error {
 func RefusalOf(err error) (refusal *Refusal, ok bool) {
 	var r *Refusal
 	var stale *interlock.StaleTokenError
-	kind, said := says(err)
+	kind, said := statedKind(err)
 	switch {
 	case err == nil:
 		return nil, false
@@ -142,8 +142,8 @@ func RefusalOf(err error) (refusal *Refusal, ok bool) {
 	return nil, false
 }
 
-// says returns the kind that err itself states.
-func says(err error) (kind interlock.ErrorKind, said bool) {
+// statedKind returns the kind that err itself states.
+func statedKind(err error) (kind interlock.ErrorKind, said bool) {
 	var k interface{ ErrorKind() interlock.ErrorKind }
 	if said = errors.As(err, &k); said {
 		kind = k.ErrorKind()

@@ -16,16 +16,16 @@ const openFor = 4
 // batch is how many operations go into one transaction; etcd allows 128.
 const batch = 64
 
-// tend looks after the session at every heartbeat: keys that must go, lines
+// maintain looks after the session at every heartbeat: keys that must go, lines
 // that have no snapshot, and whether the watch still answers.
-func (s *session) tend() {
+func (s *session) maintain() {
 	beat := time.NewTicker(s.d.pace.heartbeat)
 	defer beat.Stop()
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.tendNow:
+		case <-s.maintainNow:
 			s.reread()
 			s.sweep()
 		case <-beat.C:
@@ -43,7 +43,7 @@ func (s *session) tend() {
 	}
 }
 
-// sweep deletes the doomed keys. What fails is tried again at the next
+// sweep deletes the keys to delete. What fails is tried again at the next
 // heartbeat: a key of ours would otherwise live as long as the session.
 func (s *session) sweep() {
 	s.d.mu.Lock()
@@ -116,7 +116,7 @@ func (s *session) read(lines []string) error {
 	for i, at := range lines {
 		s.queues.list(at, reply.Header.Revision, s.queues.placesOf(reply.Responses[i].GetResponseRange().Kvs))
 	}
-	s.counter.see(reply.Responses[len(lines)].GetResponseRange().Kvs)
+	s.counter.observe(reply.Responses[len(lines)].GetResponseRange().Kvs)
 	return nil
 }
 
