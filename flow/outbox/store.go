@@ -52,7 +52,7 @@ func (s store) insert(ctx context.Context, a add) error {
 }
 
 // ready selects the columns of a row, of messages that are not parked and not busy, in
-// order.
+// order. On PostgreSQL the array is in a subquery: else it is parsed again for each row.
 func (s store) ready(slice, limit int, busy []int64) (query string, args []any) {
 	if s.Maria() {
 		return readyColumns + `
@@ -62,7 +62,7 @@ func (s store) ready(slice, limit int, busy []int64) (query string, args []any) 
 	}
 	return readyColumns + `
 		from {messages} o left join {lanes} l on l.lane = o.lane
-		where o.slice = ? and not o.parked and o.id <> all (?::text::bigint[])
+		where o.slice = ? and not o.parked and o.id <> all ((select ?::text::bigint[])::bigint[])
 		order by o.id limit ` + strconv.Itoa(limit), []any{slice, sqltable.Numbers(busy)}
 }
 
