@@ -43,10 +43,11 @@ func (n tables) append(ctx context.Context, appends []driver.Append, errs []erro
 // locked and written by their key: a join would scan the whole table while that is small, and
 // a prepared statement would keep that plan. Parameters are in subqueries, where the planner
 // cannot see how long arrays are: else no plan would do for another length, and the server would
-// plan each time, which takes longer than the rest. The lock on an id comes before its INSERT, which
+// plan each time, which takes longer than the rest. An array that is compared with rows is parsed
+// in its subquery: else it is parsed again for each row. The lock on an id comes before its INSERT, which
 // would wait for another transaction that inserts the same id.
 const appendStatement = `with marks as materialized (
-	select resource, token from {marks} where resource = any((select ?::text)::text[]) order by resource for share {skip}),
+	select resource, token from {marks} where resource = any((select ?::text::text[])::text[]) order by resource for share {skip}),
 stored as materialized (
 	select shards from {layout} where id = 1 and 0 < (select ?::bigint) for share {skip}),
 asked as materialized (
