@@ -1,0 +1,493 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// QueueHarness tells [RunQueue] how to reach queues.
+type QueueHarness struct {
+	// Bubble runs one test; nil calls test itself. The memory driver passes synctest.Test.
+	Bubble func(t *testing.T, test func(t *testing.T))
+	// Start prepares empty queues for one test.
+	Start func(t *testing.T) QueueBackend
+}
+
+// QueueBackend is the queues of one test.
+type QueueBackend interface {
+	driver.Queue
+	// Add appends messages to the queue of a name.
+	Add(t *testing.T, name string, messages ...driver.QueueMessage) error
+	// Letters are the ids of dead letters, in order; Replay puts them back in their places.
+	Letters(t *testing.T, name string) []string
+	Replay(t *testing.T, name string, ids ...string)
+	// Resume lets a parked key go on.
+	Resume(t *testing.T, name, key string)
+}
+
+// queueLease is the lease of the suite's consumers.
+const queueLease = time.Second
+
+// RunQueue runs the suite of driver.Queue.
+func RunQueue(t *testing.T, h QueueHarness) {
+	for name, test := range map[string]func(*queueScene){
+		"OrderByKey": testQueueOrder, "Crash": testQueueCrash, "Retry": testQueueRetry, "Dead": testQueueDead, "Park": testQueuePark,
+		"Delay": testQueueDelay, "Priority": testQueuePriority, "Unique": testQueueUnique, "Limits": testQueueLimits,
+		"SlowHandler": testQueueSlow, "TokensAfterEmpty": testQueueTokens, "Close": testQueueClose, "NoKey": testQueueNoKey,
+		"Names": testQueueNames, "BadInput": testQueueBadInput, "Waits": testQueueWaits, "Competition": testQueueCompetition,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble := h.Bubble
+			if bubble == nil {
+				bubble = func(t *testing.T, test func(*testing.T)) { test(t) }
+			}
+			bubble(t, func(t *testing.T) { test(&queueScene{T: t, QueueBackend: h.Start(t)}) })
+		})
+	}
+}
+
+type queueScene struct {
+	*testing.T
+	QueueBackend
+}
+
+func (s *queueScene) join(owner string) driver.QueueConsumer {
+	s.Helper()
+	c, err := s.Join(s.Context(), "q", driver.QueueOptions{Owner: owner, Lease: queueLease})
+	s.ok(err)
+	s.Cleanup(func() { s.close(c) })
+	return c
+}
+
+func (s *queueScene) close(c driver.QueueConsumer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), patience)
+	defer cancel()
+	_ = c.Close(ctx)
+}
+
+// crash ends a consumer without a goodbye.
+func (s *queueScene) crash(c driver.QueueConsumer) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = c.Close(ctx)
+}
+
+func (s *queueScene) ok(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// add adds messages whose ids are "KEY/N", or have no key if that is "-".
+func (s *queueScene) add(ids ...string) {
+	s.Helper()
+	var all []driver.QueueMessage
+	for _, id := range ids {
+		key, _, _ := strings.Cut(id, "/")
+		all = append(all, driver.QueueMessage{ID: id, Key: strings.Trim(key, "-"), Payload: []byte("of " + id), Headers: map[string]string{"id": id}})
+	}
+	s.ok(s.Add(s.T, "q", all...))
+}
+
+// receive receives messages until there are as many as ids, and checks which they are. If
+// there is one id it receives one message.
+func (s *queueScene) receive(c driver.QueueConsumer, ids ...string) (all []driver.Received) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	limit := driver.QueueLimit{Messages: 100, Bytes: 1 << 20}
+	if len(ids) == 1 {
+		limit.Messages = 1
+	}
+	for len(all) < len(ids) {
+		some, err := c.Receive(ctx, limit)
+		s.ok(err)
+		all = append(all, some...)
+	}
+	got := received(all)
+	want := slices.Clone(ids)
+	slices.Sort(want)
+	if slices.Sort(got); !slices.Equal(got, want) {
+		s.Fatalf("received %v, want %v", got, want)
+	}
+	return all
+}
+
+func received(all []driver.Received) (ids []string) {
+	for _, m := range all {
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+// nothing requires that there is nothing to receive for a while.
+func (s *queueScene) nothing(c driver.QueueConsumer, while time.Duration) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), while)
+	defer cancel()
+	if some, err := c.Receive(ctx, driver.QueueLimit{Messages: 10, Bytes: 1 << 20}); len(some) > 0 || !errors.Is(err, context.DeadlineExceeded) {
+		s.Fatalf("received %v, %v; want nothing", received(some), err)
+	}
+}
+
+func settlement(m driver.Received, o driver.Outcome) driver.Settlement {
+	return driver.Settlement{Received: m, Outcome: o, Reason: "reason of " + m.ID}
+}
+
+func (s *queueScene) settle(c driver.QueueConsumer, all ...driver.Settlement) {
+	s.Helper()
+	for i, err := range c.Settle(s.Context(), all) {
+		if err != nil {
+			s.Fatalf("settle %s: %v", all[i].ID, err)
+		}
+	}
+}
+
+func (s *queueScene) ack(c driver.QueueConsumer, all ...driver.Received) {
+	s.Helper()
+	var each []driver.Settlement
+	for _, m := range all {
+		each = append(each, settlement(m, driver.Ack))
+	}
+	s.settle(c, each...)
+}
+
+func testQueueOrder(s *queueScene) {
+	s.add("a/1", "b/1", "a/2", "a/3", "b/2")
+	one, two := s.join("one"), s.join("two")
+	first := s.receive(one, "a/1", "a/2", "a/3", "b/1", "b/2")
+	for _, key := range []string{"a", "b"} {
+		var of []driver.Received
+		for _, m := range first {
+			if m.Key == key {
+				of = append(of, m)
+			}
+		}
+		if ids := received(of); !slices.IsSorted(ids) || len(ids) == 0 {
+			s.Fatalf("%v is out of order", ids)
+		}
+		for _, m := range of {
+			if m.Claim != of[0].Claim || !m.Claim.Valid() || m.Attempt != 1 || m.Queue != "q" || string(m.Payload) != "of "+m.ID || m.Headers["id"] != m.ID || m.Added.IsZero() {
+				s.Errorf("%+v", m)
+			}
+		}
+	}
+	s.add("a/4")
+	s.nothing(two, queueLease/4)
+	s.ack(one, first...)
+	for _, m := range first {
+		if context.Cause(m.Claim.Context()) != interlock.ErrReleased {
+			s.Errorf("the claim of %s ended by %v", m.ID, context.Cause(m.Claim.Context()))
+		}
+	}
+	s.ack(two, s.receive(two, "a/4")...)
+	s.nothing(one, queueLease/4)
+}
+
+func testQueueCrash(s *queueScene) {
+	s.add("a/1", "a/2")
+	one, two := s.join("one"), s.join("two")
+	was := s.receive(one, "a/1", "a/2")
+	s.crash(one)
+	is := s.receive(two, "a/1", "a/2")
+	if is[0].Claim.Token() <= was[0].Claim.Token() {
+		s.Errorf("token %v after %v", is[0].Claim.Token(), was[0].Claim.Token())
+	}
+	if is[0].Attempt != 2 || is[1].Attempt != 1 {
+		s.Errorf("attempts %d, %d; want 2, 1", is[0].Attempt, is[1].Attempt)
+	}
+	if was[0].Claim.Valid() {
+		s.Error("the claim of the crashed consumer is valid")
+	}
+	for _, err := range one.Settle(s.Context(), []driver.Settlement{settlement(was[0], driver.Ack), settlement(was[1], driver.Dead)}) {
+		if !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Definite {
+			s.Errorf("the zombie settled: %v", err)
+		}
+	}
+	s.settle(two, settlement(is[0], driver.Release), settlement(is[1], driver.Release))
+	s.ack(two, s.receive(two, "a/1", "a/2")...)
+	if letters := s.Letters(s.T, "q"); len(letters) > 0 {
+		s.Errorf("dead letters %v", letters)
+	}
+}
+
+func testQueueRetry(s *queueScene) {
+	s.add("a/1", "a/2", "b/1")
+	c := s.join("one")
+	for _, m := range s.receive(c, "a/1", "a/2", "b/1") {
+		x := settlement(m, driver.Release)
+		if m.ID == "a/1" {
+			x.Outcome, x.After = driver.Retry, queueLease/2
+		}
+		s.settle(c, x)
+	}
+	begun := time.Now()
+	s.ack(c, s.receive(c, "b/1")...)
+	again := s.receive(c, "a/1", "a/2")
+	if took := time.Since(begun); took < queueLease/4 {
+		s.Errorf("tried again after %v", took)
+	}
+	if again[0].ID != "a/1" || again[0].Attempt != 2 || again[1].Attempt != 1 {
+		s.Errorf("%s has attempt %d, then %d", again[0].ID, again[0].Attempt, again[1].Attempt)
+	}
+	x := settlement(again[0], driver.Retry)
+	x.Uncounted = true
+	s.settle(c, settlement(again[1], driver.Release), x)
+	again = s.receive(c, "a/1", "a/2")
+	if again[0].ID != "a/1" || again[0].Attempt != 2 {
+		s.Errorf("%s has attempt %d after one that does not count", again[0].ID, again[0].Attempt)
+	}
+	s.ack(c, again...)
+}
+
+func testQueueDead(s *queueScene) {
+	s.add("a/1", "a/2", "a/3", "a/4")
+	c := s.join("one")
+	m := s.receive(c, "a/1", "a/2", "a/3", "a/4")
+	s.settle(c, settlement(m[0], driver.Dead), settlement(m[1], driver.Dead), settlement(m[2], driver.Ack), settlement(m[3], driver.Park))
+	if letters := s.Letters(s.T, "q"); !slices.Equal(letters, []string{"a/1", "a/2"}) {
+		s.Fatalf("dead letters %v", letters)
+	}
+	s.Replay(s.T, "q", "a/2", "a/1")
+	s.Resume(s.T, "q", "a")
+	again := s.receive(c, "a/1", "a/2", "a/4")
+	if ids := received(again); !slices.IsSorted(ids) {
+		s.Errorf("replayed as %v", ids)
+	}
+	s.ack(c, again...)
+	if letters := s.Letters(s.T, "q"); len(letters) > 0 {
+		s.Errorf("dead letters %v", letters)
+	}
+}
+
+func testQueuePark(s *queueScene) {
+	s.add("a/1", "a/2", "b/1")
+	c := s.join("one")
+	for _, m := range s.receive(c, "a/1", "a/2", "b/1") {
+		s.settle(c, settlement(m, map[string]driver.Outcome{"a/1": driver.Park, "a/2": driver.Release, "b/1": driver.Ack}[m.ID]))
+	}
+	s.add("a/3", "b/2")
+	s.ack(c, s.receive(c, "b/2")...)
+	s.nothing(c, queueLease/4)
+	s.Resume(s.T, "q", "a")
+	again := s.receive(c, "a/1", "a/2", "a/3")
+	if ids := received(again); !slices.IsSorted(ids) || again[0].Attempt != 1 {
+		s.Errorf("%v, attempt %d", ids, again[0].Attempt)
+	}
+	s.ack(c, again...)
+}
+
+func testQueueDelay(s *queueScene) {
+	c := s.join("one")
+	begun := time.Now()
+	s.ok(s.Add(s.T, "q", driver.QueueMessage{ID: "a/1", Key: "a", Delay: queueLease / 2}, driver.QueueMessage{ID: "x", Delay: queueLease / 2}))
+	s.add("a/2", "b/1")
+	s.ack(c, s.receive(c, "b/1")...)
+	got := s.receive(c, "a/1", "a/2", "x")
+	if took := time.Since(begun); took < queueLease/2 {
+		s.Errorf("delivered after %v", took)
+	}
+	s.ack(c, got...)
+}
+
+func testQueuePriority(s *queueScene) {
+	for i, p := range []driver.Priority{driver.LowPriority, driver.NormalPriority, driver.HighPriority} {
+		s.ok(s.Add(s.T, "q", driver.QueueMessage{ID: fmt.Sprint(i), Key: fmt.Sprint(i), Priority: p}))
+	}
+	c := s.join("one")
+	for _, id := range []string{"2", "1", "0"} {
+		s.ack(c, s.receive(c, id)...)
+	}
+}
+
+func testQueueUnique(s *queueScene) {
+	report := func(id string) driver.QueueMessage { return driver.QueueMessage{ID: id, Unique: "report"} }
+	s.ok(s.Add(s.T, "q", report("1"), report("2")))
+	s.ok(s.Add(s.T, "q", report("3")))
+	s.ok(s.Add(s.T, "other", report("4")))
+	c := s.join("one")
+	s.ack(c, s.receive(c, "1")...)
+	s.nothing(c, queueLease/4)
+	s.ok(s.Add(s.T, "q", report("5")))
+	s.ack(c, s.receive(c, "5")...)
+}
+
+func testQueueLimits(s *queueScene) {
+	s.ok(s.Add(s.T, "q", driver.QueueMessage{ID: "1", Key: "a", Payload: make([]byte, 900)}, driver.QueueMessage{ID: "2", Key: "a", Payload: make([]byte, 900)},
+		driver.QueueMessage{ID: "3", Key: "b", Payload: make([]byte, 900)}))
+	c := s.join("one")
+	for _, limit := range []driver.QueueLimit{{Messages: 1, Bytes: 1 << 20}, {Messages: 9, Bytes: 100}, {Messages: 9, Bytes: 1000}} {
+		some, err := c.Receive(s.Context(), limit)
+		s.ok(err)
+		if len(some) != 1 {
+			s.Errorf("%v: received %v", limit, received(some))
+		}
+		s.ack(c, some...)
+	}
+	s.nothing(c, queueLease/4)
+}
+
+func testQueueSlow(s *queueScene) {
+	s.add("a/1")
+	one, two := s.join("one"), s.join("two")
+	m := s.receive(one, "a/1")
+	s.nothing(two, 3*queueLease)
+	if !m[0].Claim.Valid() {
+		s.Error("the lease was not renewed")
+	}
+	s.ack(one, m...)
+}
+
+func testQueueTokens(s *queueScene) {
+	c := s.join("one")
+	var last interlock.Token
+	for range 3 {
+		s.add("a/1")
+		m := s.receive(c, "a/1")
+		if token := m[0].Claim.Token(); token <= last {
+			s.Errorf("token %v after %v", token, last)
+		}
+		last = m[0].Claim.Token()
+		s.ack(c, m...)
+	}
+}
+
+func testQueueClose(s *queueScene) {
+	s.add("a/1", "a/2")
+	one, two := s.join("one"), s.join("two")
+	m := s.receive(one, "a/1", "a/2")
+	s.ack(one, m[0])
+	s.ok(one.Close(s.Context()))
+	if cause := context.Cause(m[0].Claim.Context()); cause != interlock.ErrReleased {
+		s.Errorf("the claim ended by %v", cause)
+	}
+	if _, err := one.Receive(s.Context(), driver.QueueLimit{Messages: 1, Bytes: 1}); !errors.Is(err, interlock.ErrClosed) {
+		s.Errorf("receive after close: %v", err)
+	}
+	again := s.receive(two, "a/2")
+	if again[0].Attempt != 1 {
+		s.Errorf("attempt %d", again[0].Attempt)
+	}
+	s.ack(two, again...)
+}
+
+func testQueueNoKey(s *queueScene) {
+	s.add("-/1", "-/2", "-/3")
+	one, two := s.join("one"), s.join("two")
+	first := s.receive(one, "-/1")
+	rest := s.receive(two, "-/2", "-/3")
+	s.settle(one, settlement(first[0], driver.Retry))
+	s.ack(two, rest...)
+	s.ack(two, s.receive(two, "-/1")...)
+}
+
+func testQueueNames(s *queueScene) {
+	for _, name := range []string{`it's "1"\, {NULL} ?`, "é%_*", "NULL"} {
+		m := driver.QueueMessage{ID: name, Key: name, Unique: name, Headers: map[string]string{name: name}, Payload: []byte("a\x00\xff'\\")}
+		s.ok(s.Add(s.T, name, m))
+		c, err := s.Join(s.Context(), name, driver.QueueOptions{Owner: name, Lease: queueLease})
+		s.ok(err)
+		got := s.receive(c, name)
+		if got[0].Headers[name] != name || string(got[0].Payload) != string(m.Payload) || got[0].Key != name || got[0].Claim.Owner() != name {
+			s.Errorf("%+v", got[0])
+		}
+		s.settle(c, settlement(got[0], driver.Dead))
+		s.ok(c.Close(s.Context()))
+	}
+}
+
+func testQueueBadInput(s *queueScene) {
+	for _, c := range []struct {
+		name string
+		o    driver.QueueOptions
+	}{{"", driver.QueueOptions{}}, {strings.Repeat("x", 256), driver.QueueOptions{}}, {"a\x00", driver.QueueOptions{}},
+		{"q", driver.QueueOptions{Lease: -1}}, {"q", driver.QueueOptions{Owner: strings.Repeat("x", 256)}}, {"q", driver.QueueOptions{Lease: 1000 * time.Hour}}} {
+		if _, err := s.Join(s.Context(), c.name, c.o); interlock.Kind(err) != interlock.Bug {
+			s.Errorf("join %.9q with %+v: %v", c.name, c.o, err)
+		}
+	}
+	if err := s.Add(s.T, "", driver.QueueMessage{ID: "1"}); err == nil {
+		s.Error("added to a queue without a name")
+	}
+	c := s.join("one")
+	for _, err := range c.Settle(s.Context(), []driver.Settlement{{Outcome: driver.Ack}}) {
+		if interlock.Kind(err) != interlock.Bug {
+			s.Errorf("settle of what was not received: %v", err)
+		}
+	}
+}
+
+func testQueueWaits(s *queueScene) {
+	c := s.join("one")
+	got := make(chan []driver.Received, 1)
+	go func() {
+		some, _ := c.Receive(s.Context(), driver.QueueLimit{Messages: 1, Bytes: 1})
+		got <- some
+	}()
+	s.add("a/1")
+	select {
+	case some := <-got:
+		s.ack(c, some...)
+	case <-time.After(patience):
+		s.Fatal("nothing was received")
+	}
+}
+
+// testQueueCompetition has consumers handle messages of few keys.
+func testQueueCompetition(s *queueScene) {
+	const keys, each = 5, 20
+	for n := range each {
+		for k := range keys {
+			s.add(fmt.Sprintf("%d/%03d", k, n))
+		}
+	}
+	handled := make(chan driver.Received, keys*each)
+	for i := range 3 {
+		c := s.join(fmt.Sprint(i))
+		go func() {
+			for {
+				some, err := c.Receive(s.Context(), driver.QueueLimit{Messages: 7, Bytes: 1 << 20})
+				if err != nil {
+					return
+				}
+				for _, m := range some {
+					handled <- m
+				}
+				for i, err := range c.Settle(s.Context(), ackAll(some)) {
+					if err != nil {
+						s.Errorf("settle %s: %v", some[i].ID, err)
+					}
+				}
+			}
+		}()
+	}
+	last := map[string]driver.Received{}
+	for range keys * each {
+		select {
+		case m := <-handled:
+			if was, ok := last[m.Key]; ok && (m.ID <= was.ID || m.Claim.Token() < was.Claim.Token()) {
+				s.Errorf("%s under %v after %s under %v", m.ID, m.Claim.Token(), was.ID, was.Claim.Token())
+			}
+			last[m.Key] = m
+		case <-time.After(patience):
+			s.Fatal("not all messages were handled")
+		}
+	}
+}
+
+func ackAll(some []driver.Received) (all []driver.Settlement) {
+	for _, m := range some {
+		all = append(all, settlement(m, driver.Ack))
+	}
+	return all
+}

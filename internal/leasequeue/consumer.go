@@ -1,0 +1,217 @@
+package leasequeue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/join"
+)
+
+// DefaultLease is that of consumers that do not say.
+const DefaultLease = 30 * time.Second
+
+// A lease lasts so long at least, and at most.
+const (
+	MinLease = 100 * time.Millisecond
+	MaxLease = 24 * time.Hour
+)
+
+// How long a consumer waits before it looks again: the first time, and at most.
+const (
+	minPoll = time.Millisecond
+	maxPoll = time.Second
+)
+
+// Consumer is a [driver.QueueConsumer] of a Store.
+type Consumer struct {
+	store    Store
+	name     string
+	options  driver.QueueOptions
+	bell     driver.Bell // may be nil
+	awake    chan struct{}
+	unlisten func()
+
+	life  context.Context
+	end   context.CancelCauseFunc
+	loops sync.WaitGroup
+
+	settling chan struct{} // capacity 1: two settlements at once might each leave the last message to the other
+
+	mu   sync.Mutex
+	held map[*Grant]bool
+}
+
+var _ driver.QueueConsumer = (*Consumer)(nil)
+
+// Join begins to consume a store. bell may be nil.
+func Join(store Store, name string, o driver.QueueOptions, bell driver.Bell) (*Consumer, error) {
+	const op = "join queue"
+	if err := driver.CheckName(op, "a queue", name, 255); err != nil {
+		return nil, err
+	}
+	if err := driver.CheckText("an owner", o.Owner, 0, 255); err != nil {
+		return nil, &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: err}
+	}
+	o.Lease = cmp.Or(o.Lease, DefaultLease)
+	if o.Lease < MinLease || o.Lease > MaxLease {
+		return nil, &interlock.Error{Op: op, Name: name, Kind: interlock.Bug,
+			Err: fmt.Errorf("a lease of %v: it is %v to %v", o.Lease, MinLease, MaxLease)}
+	}
+	c := &Consumer{store: store, name: name, options: o, bell: bell, awake: make(chan struct{}, 1), settling: make(chan struct{}, 1), held: map[*Grant]bool{}, unlisten: func() {}}
+	c.life, c.end = context.WithCancelCause(context.Background())
+	if bell != nil {
+		c.unlisten = bell.Listen(func(rung string) {
+			if rung == "" || rung == name {
+				c.wake()
+			}
+		})
+	}
+	c.loops.Go(c.renew)
+	return c, nil
+}
+
+// wake ends the pause of Receive.
+func (c *Consumer) wake() {
+	select {
+	case c.awake <- struct{}{}:
+	default:
+	}
+}
+
+// Receive waits for messages; see [driver.QueueConsumer].
+func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]driver.Received, error) {
+	ctx, stop := join.Context(ctx, c.life)
+	defer stop()
+	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
+		for _, over := range []context.Context{c.life, ctx} {
+			if over.Err() != nil {
+				return nil, &interlock.Error{Op: "receive", Name: c.name, Kind: interlock.Kind(context.Cause(over)), Err: context.Cause(over)}
+			}
+		}
+		sent := boottime.Sent()
+		groups, err := c.store.Claim(ctx, c.options.Owner, c.options.Lease, limit)
+		if err != nil {
+			return nil, err
+		}
+		if len(groups) > 0 {
+			return c.take(groups, sent), nil
+		}
+		c.wait(ctx, pause)
+	}
+}
+
+// take makes deliveries of what was leased.
+func (c *Consumer) take(groups []Group, sent boottime.Instant) (all []driver.Received) {
+	grants := make([]*Grant, len(groups))
+	for i, g := range groups {
+		grants[i] = c.grant(g, sent)
+		for _, m := range g.Messages {
+			m.Queue, m.Claim = c.name, grants[i]
+			all = append(all, m)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range grants {
+		if g.Valid() {
+			c.held[g] = true
+		}
+	}
+	return all
+}
+
+func (c *Consumer) drop(g *Grant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.held, g)
+}
+
+// wait waits for a pause, a ring, or the end of ctx.
+func (c *Consumer) wait(ctx context.Context, pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.awake:
+	case <-ctx.Done():
+	}
+}
+
+// renew renews all leases, until the consumer is closed.
+func (c *Consumer) renew() {
+	for c.sleep(c.options.Lease / 3) {
+		held, grants := c.holding()
+		if len(held) == 0 {
+			continue
+		}
+		sent := boottime.Sent()
+		ctx, cancel := context.WithTimeout(c.life, c.options.Lease/2)
+		kept, lost, err := c.store.Renew(ctx, held, c.options.Lease)
+		cancel()
+		if err != nil {
+			continue // the next one comes before the lease ends
+		}
+		for _, h := range kept {
+			grants[h].lease.Renew(sent, c.options.Lease)
+		}
+		for _, h := range lost {
+			c.lose(grants[h])
+		}
+	}
+}
+
+func (c *Consumer) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-c.life.Done():
+		return false
+	}
+}
+
+func (c *Consumer) holding() (held []Held, grants map[Held]*Grant) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	grants = map[Held]*Grant{}
+	for g := range c.held {
+		held = append(held, g.Held)
+		grants[g.Held] = g
+	}
+	return held, grants
+}
+
+func (c *Consumer) lose(g *Grant) {
+	c.drop(g)
+	g.finish(interlock.ErrLost)
+}
+
+// Close gives back what is held; see [driver.QueueConsumer].
+func (c *Consumer) Close(ctx context.Context) error {
+	c.unlisten()
+	c.end(interlock.ErrClosed)
+	if err := join.Wait(ctx, c.loops.Wait); err != nil {
+		return err
+	}
+	held, grants := c.holding()
+	for _, g := range grants {
+		c.drop(g)
+		g.finish(interlock.ErrReleased)
+	}
+	if len(held) == 0 || ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	free := make([]Settled, len(held))
+	for i, h := range held {
+		free[i] = Settled{Held: h, Finished: true}
+	}
+	_, err := c.store.Settle(ctx, free)
+	return err
+}

@@ -1,0 +1,99 @@
+package leasequeue
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// Grant is the lease of one group, as a [driver.Assignment].
+type Grant struct {
+	Held
+	name, owner string
+	consumer    *Consumer
+	lease       *boottime.Lease
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
+	revoked     chan struct{}
+	end         func() // closes revoked, once
+
+	mu    sync.Mutex
+	timer *time.Timer
+
+	unsettled int // messages; the consumer's mutex guards it
+}
+
+var _ driver.Assignment = (*Grant)(nil)
+
+func (c *Consumer) grant(g Group, sent boottime.Instant) *Grant {
+	n := &Grant{Held: Held{g.ID, g.Token}, name: c.name, owner: c.options.Owner, consumer: c, unsettled: len(g.Messages),
+		lease: boottime.NewLease(sent, c.options.Lease), revoked: make(chan struct{})}
+	if key := g.Messages[0].Key; key != "" {
+		n.name += "/" + key
+	}
+	n.ctx, n.cancel = context.WithCancelCause(context.Background())
+	n.end = sync.OnceFunc(func() { close(n.revoked) })
+	n.watch()
+	return n
+}
+
+// Name is that of the queue and the key.
+func (g *Grant) Name() string { return g.name }
+
+// Owner is that of the consumer.
+func (g *Grant) Owner() string { return g.owner }
+
+// Token is that of the lease.
+func (g *Grant) Token() interlock.Token { return g.Held.Token }
+
+// Context ends with the lease.
+func (g *Grant) Context() context.Context { return g.ctx }
+
+// Remaining is how long the lease lasts without a renewal.
+func (g *Grant) Remaining() time.Duration { return g.lease.Remaining() }
+
+// Valid reports whether the lease lasts.
+func (g *Grant) Valid() bool { return g.ctx.Err() == nil && g.Remaining() > 0 }
+
+// Revoked is closed when the grant ends: a lease is not asked back.
+func (g *Grant) Revoked() <-chan struct{} { return g.revoked }
+
+// Finish removes a message in the user's transaction; ok is false if the queue is in no
+// database.
+func (g *Grant) Finish(ctx context.Context, db driver.SQL, place int64) (ok bool, err error) {
+	f, ok := g.consumer.store.(Finisher)
+	if !ok {
+		return false, nil
+	}
+	return true, f.Finish(ctx, db, g.Held, place)
+}
+
+// watch ends the grant when its lease has expired.
+func (g *Grant) watch() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	left := g.lease.Remaining()
+	switch {
+	case g.ctx.Err() != nil:
+	case left <= 0:
+		g.consumer.drop(g)
+		g.cancel(interlock.ErrExpired)
+		g.end()
+	default:
+		g.timer = time.AfterFunc(left, g.watch)
+	}
+}
+
+// finish ends the grant for a reason.
+func (g *Grant) finish(cause error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lease.End()
+	g.cancel(cause)
+	g.timer.Stop()
+	g.end()
+}

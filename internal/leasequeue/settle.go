@@ -1,0 +1,88 @@
+package leasequeue
+
+import (
+	"context"
+	"slices"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Settle records outcomes; see [driver.QueueConsumer].
+func (c *Consumer) Settle(ctx context.Context, settlements []driver.Settlement) []error {
+	answers := make([]error, len(settlements))
+	byGrant := map[*Grant]*Settled{}
+	var order []*Grant
+	for i, s := range settlements {
+		g, ok := s.Claim.(*Grant)
+		if !ok || g.consumer != c {
+			answers[i] = &interlock.Error{Op: "settle", Name: s.ID, Kind: interlock.Bug, Err: errForeign}
+			continue
+		}
+		if byGrant[g] == nil {
+			byGrant[g] = &Settled{Held: g.Held}
+			order = append(order, g)
+		}
+		byGrant[g].Outcomes = append(byGrant[g].Outcomes, s)
+	}
+	if len(order) == 0 {
+		return answers
+	}
+	lost, err := c.record(ctx, order, byGrant)
+	for i, s := range settlements {
+		g, _ := s.Claim.(*Grant)
+		switch {
+		case answers[i] != nil:
+		case err != nil:
+			answers[i] = err
+		case slices.Contains(lost, g.Held):
+			answers[i] = &interlock.Error{Op: "settle", Name: s.ID, Kind: interlock.Definite, Err: interlock.ErrLost}
+		}
+	}
+	return answers
+}
+
+// record asks the store, one call at a time.
+func (c *Consumer) record(ctx context.Context, order []*Grant, byGrant map[*Grant]*Settled) (lost []Held, err error) {
+	select {
+	case c.settling <- struct{}{}:
+	case <-ctx.Done():
+		return nil, &interlock.Error{Op: "settle", Name: c.name, Kind: interlock.Retryable, Err: context.Cause(ctx)}
+	}
+	defer func() { <-c.settling }()
+	lost, err = c.store.Settle(ctx, c.count(order, byGrant))
+	c.counted(order, byGrant, lost, err)
+	return lost, err
+}
+
+// count says which leases have nothing left.
+func (c *Consumer) count(order []*Grant, byGrant map[*Grant]*Settled) (all []Settled) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range order {
+		s := byGrant[g]
+		s.Finished = g.unsettled <= len(s.Outcomes)
+		all = append(all, *s)
+	}
+	return all
+}
+
+// counted notes what was recorded.
+func (c *Consumer) counted(order []*Grant, byGrant map[*Grant]*Settled, lost []Held, err error) {
+	if err != nil {
+		return
+	}
+	for _, g := range order {
+		if slices.Contains(lost, g.Held) {
+			c.lose(g)
+			continue
+		}
+		c.mu.Lock()
+		g.unsettled -= len(byGrant[g].Outcomes)
+		c.mu.Unlock()
+		if byGrant[g].Finished {
+			c.drop(g)
+			g.finish(interlock.ErrReleased)
+		}
+	}
+}
