@@ -47,6 +47,7 @@ internal/failure        -> . driver
 internal/sqltable       -> . driver internal/failure
 internal/hints          ->
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join
+internal/leasequeue     -> . driver driver/boottime internal/join
 internal/prepared       -> . driver internal/failure internal/sqltable
 internal/transact       -> . driver internal/failure
 internal/picture        ->
@@ -98,6 +99,7 @@ guard/proxy             -> . driver observe internal/... guard/fence guard/wire
 guard/rpc               -> . driver observe guard/fence guard/wire guard/idempotency | google.golang.org/grpc google.golang.org/protobuf
 # What flows passes guards on its way.
 flow/keyed              -> . driver observe internal/...
+flow/queue              -> . driver driver/backend observe internal/... flow/keyed
 flow/sequence           -> . driver driver/backend observe internal/...
 flow/outbox             -> . driver driver/backend observe internal/... guard/fence claim/lock
 flow/outbox/webhook     -> . driver observe internal/...

@@ -25,7 +25,7 @@ var defaults = map[string]any{
 	"Fence":       (*Fence)(nil).WithDefaults(),
 	"Idempotency": (*Idempotency)(nil).WithDefaults(), "Once": (*Once)(nil).WithDefaults(),
 	"Version": (*Version)(nil).WithDefaults(), "Wire": (*Wire)(nil).WithDefaults(), "Proxy": (*Proxy)(nil).WithDefaults(),
-	"Keyed": (*Keyed)(nil).WithDefaults(), "Sequence": (*Sequence)(nil).WithDefaults(), "Outbox": (*Outbox)(nil).WithDefaults(),
+	"Keyed": (*Keyed)(nil).WithDefaults(), "Sequence": (*Sequence)(nil).WithDefaults(), "Outbox": (*Outbox)(nil).WithDefaults(), "Queue": (*Queue)(nil).WithDefaults(),
 	"Coordinator": (*Coordinator)(nil).WithDefaults(), "Saga": (*Saga)(nil).WithDefaults(), "TCC": (*TCC)(nil).WithDefaults(),
 	"TwoPC": (*TwoPC)(nil).WithDefaults(),
 	// They return every failure to their caller.

@@ -1,0 +1,231 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+func ok(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// record keeps what was handled.
+type record struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+func (r *record) add(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ids = append(r.ids, id)
+}
+
+// of are the ids of a key, in the order in which they were handled.
+func (r *record) of(key string) (ids []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, id := range r.ids {
+		if strings.HasPrefix(id, key) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// fill adds n messages to each key, whose ids are KEY followed by a digit.
+func fill(t *testing.T, q *memory.Queue, n int, keys ...string) {
+	for i := range n {
+		for _, key := range keys {
+			ok(t, q.Add("q", queue.Message{ID: fmt.Sprintf("%s%d", key, i), Key: key}))
+		}
+	}
+}
+
+// bubble runs a test in virtual time, with a consumer of q that is closed at its end.
+func bubble(t *testing.T, o queue.Options, handler func(ctx context.Context, m queue.Received) error, test func(t *testing.T, q *memory.Queue, c *queue.Consumer)) {
+	synctest.Test(t, func(t *testing.T) {
+		q := memory.NewQueue()
+		o.Hooks = &observe.Queue{Log: observe.Silent}
+		c, err := queue.New(t.Context(), q, "q", handler, &o)
+		ok(t, err)
+		test(t, q, c)
+		ok(t, c.Close(t.Context()))
+	})
+}
+
+func TestFailingKeyBlocksItselfOnly(t *testing.T) {
+	var r record
+	var failures atomic.Int64
+	bubble(t, queue.Options{}, func(_ context.Context, m queue.Received) error {
+		if m.ID == "a1" && m.Attempt < 4 {
+			failures.Add(1)
+			return errors.New("not yet")
+		}
+		r.add(m.ID)
+		return nil
+	}, func(t *testing.T, q *memory.Queue, _ *queue.Consumer) {
+		fill(t, q, 3, "a", "b")
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		if a, b := r.of("a"), r.of("b"); len(a) != 1 || len(b) != 3 {
+			t.Errorf("handled %v and %v while a1 fails", a, b)
+		}
+		time.Sleep(10 * time.Second)
+		if a := r.of("a"); !slices.Equal(a, []string{"a0", "a1", "a2"}) || failures.Load() != 3 {
+			t.Errorf("handled %v after %d failures", a, failures.Load())
+		}
+	})
+}
+
+func TestPolicies(t *testing.T) {
+	for _, c := range []struct {
+		failing queue.Failing
+		dead    int
+		handled []string
+	}{{queue.Skip, 1, []string{"a1"}}, {queue.Pause, 0, nil}, {queue.Block, 0, nil}} {
+		var r record
+		bubble(t, queue.Options{Failing: c.failing, Attempts: 3}, func(_ context.Context, m queue.Received) error {
+			if m.ID == "a0" {
+				panic("it always does")
+			}
+			r.add(m.ID)
+			return nil
+		}, func(t *testing.T, q *memory.Queue, _ *queue.Consumer) {
+			fill(t, q, 2, "a")
+			time.Sleep(10 * time.Minute)
+			if dead := len(q.Letters("q")); dead != c.dead || !slices.Equal(r.of("a"), c.handled) {
+				t.Errorf("policy %d: %d dead letters, handled %v", c.failing, dead, r.of("a"))
+			}
+			if err := q.Resume("q", "a"); (err == nil) != (c.failing == queue.Pause) {
+				t.Errorf("policy %d: resume: %v", c.failing, err)
+			}
+		})
+	}
+}
+
+// TestHeldLock: a message whose lock is taken waits in the queue, without a handler and without
+// counting as a failure.
+func TestHeldLock(t *testing.T) {
+	var r record
+	var taken atomic.Bool
+	taken.Store(true)
+	bubble(t, queue.Options{Concurrency: 1, Failing: queue.Skip, Attempts: 2}, func(_ context.Context, m queue.Received) error {
+		if m.Key == "a" && taken.Load() {
+			return &interlock.HeldError{Name: "a"}
+		}
+		if m.Attempt != 1 {
+			t.Errorf("%s has attempt %d", m.ID, m.Attempt)
+		}
+		r.add(m.ID)
+		return nil
+	}, func(t *testing.T, q *memory.Queue, _ *queue.Consumer) {
+		fill(t, q, 3, "a", "b")
+		time.Sleep(time.Minute)
+		if a, b := r.of("a"), r.of("b"); len(a) != 0 || len(b) != 3 {
+			t.Errorf("handled %v and %v", a, b)
+		}
+		taken.Store(false)
+		time.Sleep(time.Minute)
+		if a := r.of("a"); !slices.Equal(a, []string{"a0", "a1", "a2"}) || len(q.Letters("q")) > 0 {
+			t.Errorf("handled %v", a)
+		}
+	})
+}
+
+// TestBounds: no more messages are taken from the queue than may be in flight, while the
+// leases of those that are handled are renewed.
+func TestBounds(t *testing.T) {
+	var running, most atomic.Int64
+	block := make(chan struct{})
+	bubble(t, queue.Options{InFlight: 5, Concurrency: 3, Lease: time.Second}, func(_ context.Context, m queue.Received) error {
+		most.Store(max(most.Load(), running.Add(1)))
+		defer running.Add(-1)
+		<-block
+		if !m.Claim.Valid() {
+			t.Errorf("the claim of %s has ended", m.ID)
+		}
+		return nil
+	}, func(t *testing.T, q *memory.Queue, _ *queue.Consumer) {
+		fill(t, q, 1, "a", "b", "c", "d", "e", "f", "g", "h")
+		time.Sleep(time.Minute)
+		other, err := q.Join(t.Context(), "q", driver.QueueOptions{})
+		ok(t, err)
+		rest, err := other.Receive(t.Context(), driver.QueueLimit{Messages: 100, Bytes: 100})
+		ok(t, err)
+		if len(rest) != 3 || most.Load() != 3 {
+			t.Errorf("%d messages are left, %d handlers ran", len(rest), most.Load())
+		}
+		ok(t, other.Close(t.Context()))
+		close(block)
+		time.Sleep(time.Minute)
+		if most.Load() > 3 {
+			t.Errorf("%d handlers ran at the same time", most.Load())
+		}
+	})
+}
+
+// TestClose: what runs is waited for; what has not begun goes to others at once, uncounted.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := memory.NewQueue()
+		fill(t, q, 2, "a")
+		fill(t, q, 1, "b")
+		handler := func(ctx context.Context, m queue.Received) error {
+			if m.Key == "a" { // waits until it is interrupted
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			time.Sleep(time.Second)
+			return nil
+		}
+		c, err := queue.New(t.Context(), q, "q", handler, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
+		ok(t, err)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := c.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("close: %v", err)
+		}
+		other, err := q.Join(t.Context(), "q", driver.QueueOptions{})
+		ok(t, err)
+		defer func() { ok(t, other.Close(t.Context())) }()
+		rest, err := other.Receive(t.Context(), driver.QueueLimit{Messages: 100, Bytes: 100})
+		ok(t, err)
+		if len(rest) != 2 || rest[0].ID != "a0" || rest[0].Attempt != 1 {
+			t.Errorf("received %v", rest)
+		}
+	})
+}
+
+func TestBadOptions(t *testing.T) {
+	handler := func(context.Context, queue.Received) error { return nil }
+	for _, o := range []queue.Options{{Concurrency: -1}, {InFlight: -1}, {Bytes: -1}, {Attempts: -1}, {MinPause: -1}, {MinPause: 2, MaxPause: 1}, {Failing: 3}, {Lease: 1}} {
+		if _, err := queue.New(t.Context(), memory.NewQueue(), "q", handler, &o); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := queue.New(t.Context(), memory.NewQueue(), "q", nil, nil); interlock.Kind(err) != interlock.Bug {
+		t.Errorf("no handler: %v", err)
+	}
+}

@@ -1,0 +1,166 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+)
+
+// assigned is an assignment that lasts.
+type assigned struct{ revoked chan struct{} }
+
+func (assigned) Name() string               { return "q" }
+func (assigned) Owner() string              { return "o" }
+func (assigned) Token() interlock.Token     { return 1 << 12 }
+func (assigned) Context() context.Context   { return context.Background() }
+func (assigned) Remaining() time.Duration   { return time.Hour }
+func (assigned) Valid() bool                { return true }
+func (a assigned) Revoked() <-chan struct{} { return a.revoked }
+
+// source is a queue of one key as a driver owes it: a model of what is in it, in order.
+type source struct {
+	waiting []int64 // places, in order
+	out     map[int64]bool
+}
+
+// give delivers what may be delivered: from the first place on, unless that is out.
+func (s *source) give(n int) (places []int64) {
+	for _, p := range s.waiting {
+		if len(places) == n || s.out[p] && len(places) > 0 {
+			break
+		}
+		if !s.out[p] {
+			places = append(places, p)
+		}
+	}
+	for _, p := range places {
+		s.out[p] = true
+	}
+	return places
+}
+
+// TestModel plays a key of a queue, whose messages fail at random, on the machine: they succeed
+// in order, the bounds hold, and nothing is left.
+func TestModel(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		claim := &assigned{make(chan struct{})}
+		x := newMachine(Options{InFlight: 1 + r.IntN(5), Bytes: 1 + r.IntN(50)})
+		s := &source{out: map[int64]bool{}}
+		for p := range int64(8) {
+			s.waiting = append(s.waiting, p)
+		}
+		var queued []driver.Received
+		var done []int64
+		for steps := 0; len(s.waiting) > 0; steps++ {
+			if steps > 5000 {
+				t.Fatalf("seed %d: stuck with %v of %v", seed, s.out, s.waiting)
+			}
+			switch r.IntN(3) {
+			case 0:
+				room, ok := x.room()
+				if ok && len(s.out) == 0 { // one batch of a key at a time
+					for _, p := range s.give(1 + r.IntN(room.Messages)) {
+						m := driver.Received{QueueMessage: Message{ID: fmt.Sprint(p), Key: "k", Payload: make([]byte, 5)}, Claim: claim, Place: p, Attempt: 1}
+						x.receive(m)
+						queued = append(queued, m)
+					}
+				}
+			case 1:
+				if len(queued) > 0 {
+					m := queued[0]
+					queued = queued[1:]
+					end := driver.Settlement{Received: m}
+					if x.begin(m) {
+						if end.Outcome = []driver.Outcome{driver.Ack, driver.Retry, driver.Release}[r.IntN(3)]; end.Outcome == driver.Ack {
+							done = append(done, m.Place)
+						}
+					}
+					x.end(end)
+				}
+			case 2:
+				for _, e := range x.take() {
+					if e.Outcome == driver.Ack {
+						s.waiting = without(s.waiting, e.Place)
+					}
+					delete(s.out, e.Place)
+					x.recorded(e.Received)
+				}
+			}
+			if x.messages > x.limit.Messages || x.messages < 0 || x.bytes < 0 {
+				t.Fatalf("seed %d: %d messages, %d bytes in flight", seed, x.messages, x.bytes)
+			}
+		}
+		for i, p := range done {
+			if p != int64(i) {
+				t.Fatalf("seed %d: handled in the order %v", seed, done)
+			}
+		}
+		if x.messages != 0 || x.bytes != 0 || len(x.lanes) != 0 {
+			t.Fatalf("seed %d: left %+v", seed, x)
+		}
+	}
+}
+
+func without(all []int64, p int64) (rest []int64) {
+	for _, a := range all {
+		if a != p {
+			rest = append(rest, a)
+		}
+	}
+	return rest
+}
+
+// TestRevoked: nothing of an assignment that is to be given up begins.
+func TestRevoked(t *testing.T) {
+	claim := &assigned{make(chan struct{})}
+	x := newMachine(Options{InFlight: 2, Bytes: 1})
+	m := driver.Received{QueueMessage: Message{Key: "k"}, Claim: claim}
+	x.receive(m)
+	if !x.begin(m) {
+		t.Error("it is not begun before")
+	}
+	close(claim.revoked)
+	if x.begin(m) {
+		t.Error("it is begun afterwards")
+	}
+}
+
+func TestJudgement(t *testing.T) {
+	mine := fmt.Errorf("mine\xff")
+	held := fmt.Errorf("wrapped: %w", interlock.ErrHeld)
+	for _, c := range []struct {
+		failing   Failing
+		attempt   int
+		err       error
+		gone      bool
+		want      driver.Outcome
+		uncounted bool
+		after     time.Duration
+	}{
+		{Block, 1, nil, false, driver.Ack, false, 0},
+		{Block, 1, nil, true, driver.Ack, false, 0},
+		{Block, 9, mine, false, driver.Retry, false, time.Minute / 2},
+		{Skip, 1, mine, false, driver.Retry, false, time.Second / 2},
+		{Skip, 2, mine, false, driver.Retry, false, time.Second},
+		{Skip, 3, mine, false, driver.Dead, false, 0},
+		{Pause, 3, mine, false, driver.Park, false, 0},
+		{Pause, 3, mine, true, driver.Release, false, 0},
+		{Skip, 3, held, false, driver.Retry, true, time.Second / 2},
+		{Skip, 3, Retry(time.Hour, mine), false, driver.Retry, false, time.Hour},
+		{Block, 1, fmt.Errorf("wrapped: %w", Dead(mine)), true, driver.Dead, false, 0},
+		{Block, 1, Park(nil), false, driver.Park, false, 0},
+	} {
+		j := judgement{c.failing, 3, backoff.Policy{First: time.Second, Max: time.Minute}, func() float64 { return 0.5 }}
+		s := j.judge(driver.Received{Attempt: c.attempt}, c.err, c.gone)
+		if s.Outcome != c.want || s.Uncounted != c.uncounted || s.After != c.after || (s.Reason == "") != (c.err == nil) {
+			t.Errorf("%+v: %v, uncounted %t, after %v, reason %q", c, s.Outcome, s.Uncounted, s.After, s.Reason)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package queue
+
+import (
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+)
+
+// outcome is an error that says what to do with a message.
+type outcome struct {
+	driver.Outcome
+	after time.Duration
+	err   error
+}
+
+// Error is the reason.
+func (o *outcome) Error() string { return o.err.Error() }
+
+// Unwrap is the reason.
+func (o *outcome) Unwrap() error { return o.err }
+
+// Retry is an error of a handler: the message is delivered again after a pause, with all of its
+// key behind it. It counts as an attempt, and never becomes a dead letter by that.
+func Retry(after time.Duration, reason error) error {
+	return &outcome{driver.Retry, max(0, after), orUnknown(reason)}
+}
+
+// Dead is an error of a handler: the message becomes a dead letter, and its key goes on.
+func Dead(reason error) error { return &outcome{driver.Dead, 0, orUnknown(reason)} }
+
+// Park is an error of a handler: the message and its key wait until an operator resumes the key.
+func Park(reason error) error { return &outcome{driver.Park, 0, orUnknown(reason)} }
+
+func orUnknown(reason error) error {
+	if reason == nil {
+		return errors.New("no reason given")
+	}
+	return reason
+}
+
+// judgement decides what a handler's error means.
+type judgement struct {
+	failing  Failing
+	attempts int
+	pause    backoff.Policy
+	random   func() float64
+}
+
+// judge is the settlement of a message that was handled. gone says that the handler was
+// interrupted by the end of its claim or of the consumer: the message is given back.
+func (j judgement) judge(m driver.Received, err error, gone bool) driver.Settlement {
+	s := driver.Settlement{Received: m, Outcome: driver.Ack}
+	var o *outcome
+	switch {
+	case err == nil:
+		return s
+	case errors.As(err, &o):
+		s.Outcome, s.After = o.Outcome, o.after
+	case gone:
+		s.Outcome = driver.Release
+	case errors.Is(err, interlock.ErrHeld):
+		s.Outcome, s.Uncounted, s.After = driver.Retry, true, j.pause.Delay(1, j.random())
+	case j.failing == Skip && m.Attempt >= j.attempts:
+		s.Outcome = driver.Dead
+	case j.failing == Pause && m.Attempt >= j.attempts:
+		s.Outcome = driver.Park
+	default:
+		s.Outcome, s.After = driver.Retry, j.pause.Delay(m.Attempt, j.random())
+	}
+	s.Reason = reason(err)
+	return s
+}
+
+// reason is a text that a queue can store.
+func reason(err error) string {
+	text := []byte(err.Error())
+	if len(text) > maxReason {
+		text = text[:maxReason]
+	}
+	return clean(string(text))
+}
