@@ -157,7 +157,7 @@ func TestHeldLock(t *testing.T) {
 // leases of those that are handled are renewed.
 func TestBounds(t *testing.T) {
 	var running, most atomic.Int64
-	block := make(chan struct{})
+	var block chan struct{} // of the bubble
 	bubble(t, queue.Options{InFlight: 5, Concurrency: 3, Lease: time.Second}, func(_ context.Context, m queue.Received) error {
 		most.Store(max(most.Load(), running.Add(1)))
 		defer running.Add(-1)
@@ -167,6 +167,7 @@ func TestBounds(t *testing.T) {
 		}
 		return nil
 	}, func(t *testing.T, q *memory.Queue, _ *queue.Consumer) {
+		block = make(chan struct{})
 		fill(t, q, 1, "a", "b", "c", "d", "e", "f", "g", "h")
 		time.Sleep(time.Minute)
 		other, err := q.Join(t.Context(), "q", driver.QueueOptions{})
