@@ -53,7 +53,7 @@ type Received struct {
 	Place   int64 // the driver's own number of the message
 }
 
-// An Outcome is what became of a delivery.
+// An Outcome is how a delivery ended.
 type Outcome int
 
 const (
@@ -113,8 +113,8 @@ type QueueConsumer interface {
 	// Of a message whose assignment has gone to somebody else it changes nothing; the error is
 	// an interlock.ErrLost, Definite. Any other error leaves it unsettled here, so the call can
 	// be repeated, also after an Uncertain one: an ErrLost then may be that of its own success.
-	// Whoever settles a message as Retry, Dead or Park settles what it has received behind
-	// it of its key as well, a Retry or Park by Release.
+	// Who settles a message as Retry, Dead or Park also settles what was received behind
+	// it of its key, after a Retry or Park as Release.
 	Settle(ctx context.Context, settlements []Settlement) []error
 	// Close leaves the group, and gives back what is not settled without counting an attempt.
 	// It ends the contexts of all assignments, with the cause interlock.ErrReleased. If ctx

@@ -67,7 +67,7 @@ func (x *machine) begin(m driver.Received) bool {
 	}
 }
 
-// end notes what became of a message.
+// end notes the outcome of a message.
 func (x *machine) end(s driver.Settlement) {
 	switch s.Outcome {
 	case driver.Retry, driver.Park, driver.Release:

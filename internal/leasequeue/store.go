@@ -25,7 +25,7 @@ type Held struct {
 	Token interlock.Token
 }
 
-// Settled is what became of messages of one group.
+// Settled is the outcomes of messages of one group.
 type Settled struct {
 	Held
 	Outcomes []driver.Settlement
