@@ -48,6 +48,7 @@ type Store interface {
 // A Finisher removes a message in the user's transaction, if its lease is still that of the
 // token. Else the error is an interlock.ErrLost.
 type Finisher interface {
+	// Finish is the last statement on the lease in that transaction.
 	Finish(ctx context.Context, db driver.SQL, held Held, place int64) error
 }
 
