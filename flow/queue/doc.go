@@ -1,9 +1,10 @@
 // Package queue handles the messages of a queue: those of one key one at a time and in order,
 // those of different keys at the same time, in any number of processes. It handles a message at
 // least once, not once: after a crash or a lost answer it is delivered again, with the same id.
-// Effects happen once if they pass a guard (guard/once, guard/fence).
+// Effects happen once if the handler makes them in the database of the queue ([InTx]) or if they
+// pass a guard (guard/once, guard/fence).
 //
-//	c, err := queue.New(ctx, orders, "orders",
+//	c, err := queue.Open(ctx, "postgres://127.0.0.1/shop", "orders", queue.Table{},
 //		func(ctx context.Context, m queue.Received) error {
 //			return ship(ctx, m.Payload, m.Claim.Token())
 //		}, nil)

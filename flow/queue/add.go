@@ -1,0 +1,229 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
+)
+
+// What a message may have at most, in bytes.
+const (
+	MaxHeaders = 16 << 10 // names and values, as JSON
+	MaxPayload = 1 << 20
+	maxDelay   = 10 * 365 * 24 * time.Hour
+)
+
+// One statement adds so many messages at most.
+const addRows = 500
+
+// A MessageError tells what is wrong with a message. Nothing was sent to the database. It is
+// Definite.
+type MessageError struct {
+	Index int    // among those of the call
+	ID    string // if it has one
+	Why   string
+}
+
+// Error says which message, and what is wrong.
+func (e *MessageError) Error() string {
+	return fmt.Sprintf("add message %d %q to queue: %s", e.Index, e.ID, e.Why)
+}
+
+// ErrorKind is [interlock.Definite].
+func (e *MessageError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// Add adds messages to the queue of a name, in the user's transaction: they are handled if it
+// commits, and only then. A message without an ID is given a random one. One that is Unique
+// while an unfinished one is there is left out.
+//
+// Messages of one key are in the order in which their transactions commit, because Add locks the
+// key until the transaction ends: it waits for others that added to it and are still under way.
+// Several calls in one transaction take their locks in the order of the calls, so the database
+// may have to end a transaction (Retryable). Consumers do not wait for these locks.
+func (t Table) Add(ctx context.Context, db driver.SQL, name string, messages ...Message) error {
+	const op = "add to queue"
+	if err := driver.CheckName(op, "a queue", name, 255); err != nil {
+		return err
+	}
+	q, err := t.open(op, name, db)
+	if err != nil {
+		return err
+	}
+	rows := make([]row, len(messages))
+	for i, m := range messages {
+		if rows[i], err = prepare(i, name, m); err != nil {
+			return err
+		}
+	}
+	if err := q.lock(ctx, rows); err != nil {
+		return err
+	}
+	for some := range slices.Chunk(rows, addRows) {
+		if err := q.insert(ctx, name, some); err != nil {
+			return err
+		}
+		if err := q.announce(ctx, name, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// row is a message as it is stored.
+type row struct {
+	Message
+	lane    int64
+	headers string // JSON; empty if there are none
+}
+
+func prepare(i int, name string, m Message) (row, error) {
+	m.ID = cmp.Or(m.ID, rand.Text())
+	refuse := func(format string, args ...any) (row, error) {
+		return row{}, &MessageError{Index: i, ID: clean(m.ID[:min(len(m.ID), 64)]), Why: fmt.Sprintf(format, args...)}
+	}
+	for _, f := range []struct {
+		what, text string
+		most       int
+	}{{"an id", m.ID, 255}, {"a key", m.Key, driver.MaxName}, {"a unique key", m.Unique, 255}} {
+		if err := driver.CheckText(f.what, f.text, 0, f.most); err != nil {
+			return refuse("%v", err)
+		}
+	}
+	for name, value := range m.Headers {
+		if driver.CheckText("a header", name, 1, MaxHeaders) != nil || driver.CheckText("a header", value, 0, MaxHeaders) != nil {
+			return refuse("header %q has no name, or is not UTF-8 without NUL", clean(name))
+		}
+	}
+	headers := ""
+	if len(m.Headers) > 0 {
+		b, _ := json.Marshal(m.Headers) // texts always marshal
+		headers = string(b)
+	}
+	switch {
+	case len(headers) > MaxHeaders || len(m.Payload) > MaxPayload:
+		return refuse("its headers have %d bytes and its payload %d; at most %d and %d are allowed", len(headers), len(m.Payload), MaxHeaders, MaxPayload)
+	case m.Delay < 0 || m.Delay > maxDelay:
+		return refuse("a delay of %v: 0 to %v", m.Delay, maxDelay)
+	case m.Priority < Low || m.Priority > High:
+		return refuse("priority %d: %d to %d", m.Priority, Low, High)
+	}
+	return row{m, laneIn(name, m), headers}, nil
+}
+
+// laneIn numbers what is handled one after the other. Two keys that share a number, one pair in
+// 2^63, wait for each other.
+func laneIn(name string, m Message) int64 {
+	text := name + "\x00" + m.Key
+	if m.Key == "" {
+		text = rand.Text()
+	}
+	sum := sha256.Sum256([]byte("interlock queue\x00" + text))
+	lane := int64(binary.BigEndian.Uint64(sum[:8]) >> 1)
+	if m.Key == "" {
+		return -lane - 1
+	}
+	return lane
+}
+
+// stripes bounds the rows that MariaDB locks for keys, which are never deleted.
+const stripes = 1 << 16
+
+// lock locks keys against others that add to them, in one order.
+func (q tables) lock(ctx context.Context, rows []row) error {
+	var lanes []int64
+	for _, r := range rows {
+		switch {
+		case r.lane >= 0 && q.Maria():
+			lanes = append(lanes, r.lane%stripes)
+		case r.lane >= 0:
+			lanes = append(lanes, r.lane)
+		}
+	}
+	if len(lanes) == 0 {
+		return nil
+	}
+	slices.Sort(lanes)
+	lanes = slices.Compact(lanes)
+	var err error
+	if q.Maria() {
+		text, _ := json.Marshal(lanes) // numbers always marshal
+		_, err = q.Exec(ctx, `insert into {stripes} (stripe) values (`+strings.ReplaceAll(strings.Trim(string(text), "[]"), ",", "),(")+
+			`) on duplicate key update stripe = values(stripe)`)
+	} else {
+		_, err = q.Exec(ctx, `select pg_advisory_xact_lock(k.lane) from unnest(?::text::bigint[]) as k (lane)`, sqltable.Numbers(lanes))
+	}
+	return err
+}
+
+const columns = `(queue, lane, message_id, msg_key, headers, payload, unique_key, class, attempts, last_error, not_before, added)`
+
+func (q tables) insert(ctx context.Context, name string, rows []row) error {
+	if q.Maria() {
+		one := `(?, ?, {?}, {?}, {?}, {?}, nullif({?}, {empty}), ?, 0, {empty}, {micros start} + ?, {micros start})`
+		var args []any
+		for _, r := range rows {
+			args = append(args, name, r.lane, r.ID, r.Key, r.headers, r.Payload, r.Unique, int(r.Priority), r.Delay.Microseconds())
+		}
+		_, err := q.Exec(ctx, `insert into {messages} `+columns+` values `+strings.TrimSuffix(strings.Repeat(one+`, `, len(rows)), `, `)+
+			` on duplicate key update lane = lane`, args...)
+		return err
+	}
+	var lanes, classes, delays []int64
+	var ids, keys, headers, uniques []string
+	var payloads [][]byte
+	for _, r := range rows {
+		lanes, classes, delays = append(lanes, r.lane), append(classes, int64(r.Priority)), append(delays, r.Delay.Microseconds())
+		ids, keys, headers, uniques = append(ids, r.ID), append(keys, r.Key), append(headers, r.headers), append(uniques, r.Unique)
+		payloads = append(payloads, r.Payload)
+	}
+	_, err := q.Exec(ctx, `insert into {messages} `+columns+`
+		select ?::text, m.lane, m.id, m.k, m.headers, m.payload, nullif(m.u, ''), m.class, 0, '', {micros start} + m.delay, {micros start}
+		from unnest(?::text::bigint[], ?::text::text[], ?::text::text[], ?::text::text[], ?::text::bytea[], ?::text::text[], ?::text::int[], ?::text::bigint[])
+			with ordinality as m (lane, id, k, headers, payload, u, class, delay, n) order by m.n
+		on conflict do nothing`, name, sqltable.Numbers(lanes), sqltable.Texts(ids), sqltable.Texts(keys), sqltable.Texts(headers),
+		sqltable.Bytes(payloads), sqltable.Texts(uniques), sqltable.Numbers(classes), sqltable.Numbers(delays))
+	return err
+}
+
+// announce leaves an arrival for each key, and creates the group of each message without one,
+// which nobody else knows.
+func (q tables) announce(ctx context.Context, name string, rows []row) error {
+	var keyed, alone [3][]int64
+	for _, r := range rows {
+		to := &alone
+		if r.lane >= 0 {
+			to = &keyed
+		}
+		if n := len(to[0]); r.lane >= 0 && n > 0 && to[0][n-1] == r.lane {
+			to[1][n-1] = int64(r.Priority)
+			continue
+		}
+		for i, v := range []int64{r.lane, int64(r.Priority), r.Delay.Microseconds()} {
+			to[i] = append(to[i], v)
+		}
+	}
+	if len(keyed[0]) > 0 {
+		x, args := q.numbered(keyed[0], keyed[1], keyed[2])
+		if _, err := q.Exec(ctx, `insert into {arrivals} (queue, lane, class) select {pg ?::text}{maria ?}, x.a, x.b from `+x+` order by x.n`, append([]any{name}, args...)...); err != nil {
+			return err
+		}
+	}
+	if len(alone[0]) == 0 {
+		return nil
+	}
+	x, args := q.numbered(alone[0], alone[1], alone[2])
+	_, err := q.Exec(ctx, `insert into {groups} (queue, lane, state, class, ready_at, token, owner)
+		select {pg ?::text}{maria ?}, x.a, 0, x.b, {micros start} + x.c, 0, {empty} from `+x, append([]any{name}, args...)...)
+	return err
+}

@@ -1,0 +1,180 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/leasequeue"
+	"github.com/interlock-dev/interlock/internal/sqltable"
+)
+
+// owned is a group that was locked.
+type owned struct{ lane, token, state int64 }
+
+// owned locks groups in one order. lock ends the query.
+func (q tables) owned(ctx context.Context, name string, lanes []int64, lock string) (map[int64]owned, error) {
+	of, args := q.of(name, lanes)
+	all, err := sqltable.List(ctx, q.Tables, `select lane, token, state from {groups} where `+of+` order by lane for update`+lock, args,
+		func(o *owned) []any { return []any{&o.lane, &o.token, &o.state} })
+	by := map[int64]owned{}
+	for _, o := range all {
+		by[o.lane] = o
+	}
+	return by, err
+}
+
+// Renew begins leases again; see [leasequeue.Store]. It waits for no group that a transaction
+// of a handler has locked.
+func (s *store) Renew(ctx context.Context, held []leasequeue.Held, lease time.Duration) (kept, lost []leasequeue.Held, err error) {
+	err = s.do(ctx, "renew leases", func(q tables) error {
+		var lanes []int64
+		for _, h := range held {
+			lanes = append(lanes, h.ID)
+		}
+		is, err := q.owned(ctx, s.name, lanes, ` skip locked`)
+		if err != nil {
+			return err
+		}
+		lanes = nil
+		for _, h := range held {
+			switch o, ok := is[h.ID]; {
+			case !ok: // locked; or deleted, and then the lease ends by itself
+			case o.token == h.Token.Counter() && o.state&leased != 0:
+				kept, lanes = append(kept, h), append(lanes, h.ID)
+			default:
+				lost = append(lost, h)
+			}
+		}
+		if len(lanes) == 0 {
+			return nil
+		}
+		of, args := q.of(s.name, lanes)
+		_, err = q.Exec(ctx, `update {groups} set ready_at = {micros start} + ? where `+of, append([]any{lease.Microseconds()}, args...)...)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return kept, lost, nil
+}
+
+// Settle records outcomes; see [leasequeue.Store].
+func (s *store) Settle(ctx context.Context, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
+	err = s.do(ctx, "settle", func(q tables) error {
+		var lanes, finished, parking, gone []int64
+		var later []driver.Settlement
+		for _, x := range settled {
+			lanes = append(lanes, x.ID)
+		}
+		is, err := q.owned(ctx, s.name, lanes, ``)
+		if err != nil {
+			return err
+		}
+		for _, x := range settled {
+			if o, ok := is[x.ID]; !ok || o.token != x.Token.Counter() {
+				lost = append(lost, x.Held)
+				continue
+			}
+			if x.Finished {
+				finished = append(finished, x.ID)
+			}
+			for _, o := range x.Outcomes {
+				switch o.Outcome {
+				case driver.Ack, driver.Dead:
+					gone = append(gone, o.Place)
+				case driver.Park:
+					parking = append(parking, x.ID)
+				}
+				if o.Outcome != driver.Ack && o.Outcome != driver.Release {
+					later = append(later, o)
+				}
+			}
+		}
+		if err := q.fail(ctx, later); err != nil {
+			return err
+		}
+		if err := q.remove(ctx, gone); err != nil {
+			return err
+		}
+		if err := q.park(ctx, s.name, parking); err != nil {
+			return err
+		}
+		return q.free(ctx, s.name, finished)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return lost, nil
+}
+
+// fail records failures, and copies dead letters.
+func (q tables) fail(ctx context.Context, all []driver.Settlement) error {
+	var dead []int64
+	for _, o := range all {
+		attempts, after := o.Attempt, int64(0)
+		if o.Uncounted || o.Outcome == driver.Park {
+			attempts--
+		}
+		if o.Outcome == driver.Retry {
+			after = o.After.Microseconds()
+		}
+		if o.Outcome == driver.Dead {
+			dead = append(dead, o.Place)
+		}
+		if _, err := q.Exec(ctx, `update {messages} set attempts = ?, last_error = {?}, not_before = {micros start} + ? where id = ?`, attempts, o.Reason, after, o.Place); err != nil {
+			return err
+		}
+	}
+	if len(dead) == 0 {
+		return nil
+	}
+	these, args := q.among("id", dead)
+	_, err := q.Exec(ctx, `insert into {dead} (id, queue, lane, message_id, msg_key, headers, payload, class, attempts, last_error, added, died)
+		select id, queue, lane, message_id, msg_key, headers, payload, class, attempts, last_error, added, {micros start} from {messages} where `+these, args...)
+	return err
+}
+
+// remove deletes messages.
+func (q tables) remove(ctx context.Context, places []int64) error {
+	if len(places) == 0 {
+		return nil
+	}
+	slices.Sort(places)
+	these, args := q.among("id", places)
+	_, err := q.Exec(ctx, `delete from {messages} where `+these, args...)
+	return err
+}
+
+// park marks groups that an operator has to resume.
+func (q tables) park(ctx context.Context, name string, lanes []int64) error {
+	if len(lanes) == 0 {
+		return nil
+	}
+	of, args := q.of(name, lanes)
+	_, err := q.Exec(ctx, `update {groups} set state = `+strconv.Itoa(leased|parked)+` where `+of, args...)
+	return err
+}
+
+// Finish removes a message in the user's transaction; see [leasequeue.Finisher].
+func (s *store) Finish(ctx context.Context, db driver.SQL, held leasequeue.Held, place int64) error {
+	q, err := s.table.open("finish message", s.name, db)
+	if err != nil {
+		return err
+	}
+	is, err := q.owned(ctx, s.name, []int64{held.ID}, ``)
+	if err != nil {
+		return err
+	}
+	if o, ok := is[held.ID]; !ok || o.token != held.Token.Counter() {
+		return q.Refused(interlock.ErrLost)
+	}
+	removed, err := q.Exec(ctx, `delete from {messages} where id = ?`, place)
+	if err == nil && removed == 0 { // another transaction has finished it
+		err = q.Refused(interlock.ErrLost)
+	}
+	return err
+}

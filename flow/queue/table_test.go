@@ -1,0 +1,69 @@
+package queue_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+var table queue.Table
+
+// TestTable runs the suite of queues on every database.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		drivertest.RunQueue(t, drivertest.QueueHarness{Start: func(t *testing.T) drivertest.QueueBackend {
+			db := open(t)
+			db.Do(t, table.Create)
+			return inDB{queue.In(db, table, nil), db}
+		}})
+	})
+}
+
+// inDB is the queues of a database.
+type inDB struct {
+	driver.Queue
+	db *databases.DB
+}
+
+func (q inDB) Add(t *testing.T, name string, messages ...driver.QueueMessage) (err error) {
+	tx := q.db.Begun(t, driver.SessionIsolation)
+	if err := table.Add(t.Context(), tx, name, messages...); err != nil {
+		return err
+	}
+	return tx.Commit(t.Context())
+}
+
+func (q inDB) letters(t *testing.T, name string) (all []queue.Letter) {
+	q.db.Do(t, func(ctx context.Context, sql driver.SQL) (err error) {
+		all, err = table.Letters(ctx, sql, name, queue.LetterQuery{})
+		return err
+	})
+	return all
+}
+
+func (q inDB) Letters(t *testing.T, name string) (ids []string) {
+	for _, l := range q.letters(t, name) {
+		ids = append(ids, l.ID)
+	}
+	return ids
+}
+
+func (q inDB) Replay(t *testing.T, name string, ids ...string) {
+	var places []int64
+	for _, l := range q.letters(t, name) {
+		if slices.Contains(ids, l.ID) {
+			places = append(places, l.Place)
+		}
+	}
+	q.db.Do(t, func(ctx context.Context, sql driver.SQL) error { return table.Replay(ctx, sql, name, places...) })
+}
+
+func (q inDB) Resume(t *testing.T, name, key string) {
+	q.db.Do(t, func(ctx context.Context, sql driver.SQL) error { return table.Resume(ctx, sql, name, key) })
+}
