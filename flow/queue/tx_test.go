@@ -1,0 +1,182 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+const bound = 30 * time.Second
+
+// TestInTx runs the tests of one handler transaction on every database.
+func TestInTx(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for name, test := range map[string]func(*testing.T, *databases.DB){
+			"effects happen once": testEffectsOnce, "a zombie has no effect": testZombie, "operate": testOperate, "an open transaction blocks nobody": testOpenAdd,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				db := open(t)
+				db.Do(t, table.Create)
+				db.Exec(t, `create table effect (id varchar(64) not null)`)
+				test(t, db)
+			})
+		}
+	})
+}
+
+func addIn(t *testing.T, db *databases.DB, messages ...queue.Message) {
+	t.Helper()
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error { return table.Add(ctx, sql, "q", messages...) })
+}
+
+func effect(ctx context.Context, tx driver.SQL, m queue.Received) error {
+	_, err := tx.Exec(ctx, `insert into effect (id) values ('`+m.ID+`')`)
+	return err
+}
+
+// testEffectsOnce has consumers that fail after their effect, or lose the answer of their commit.
+func testEffectsOnce(t *testing.T, db *databases.DB) {
+	const keys, each = 4, 10
+	for k := range keys {
+		for n := range each {
+			addIn(t, db, queue.Message{ID: fmt.Sprintf("%d-%d", k, n), Key: fmt.Sprint(k)})
+		}
+	}
+	var calls atomic.Int64
+	in := queue.InTx(db, func(ctx context.Context, tx driver.SQL, m queue.Received) error {
+		if err := effect(ctx, tx, m); err != nil {
+			return err
+		}
+		if calls.Add(1)%5 == 0 {
+			return errors.New("it fails after its effect")
+		}
+		return nil
+	})
+	handler := func(ctx context.Context, m queue.Received) error {
+		err := in(ctx, m)
+		if err == nil && calls.Load()%7 == 0 { // the answer is lost
+			return &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("no answer")}
+		}
+		return err
+	}
+	for range 2 {
+		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", handler, &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond,
+			Hooks: &observe.Queue{Log: observe.Silent}})
+		ok(t, err)
+		t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
+	}
+	testbed.Eventually(t, "all messages are handled", bound, func() bool {
+		return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
+	})
+	total, distinct := databases.One[int64](t, db, `select count(*) from effect`), databases.One[int64](t, db, `select count(distinct id) from effect`)
+	if total != keys*each || distinct != total {
+		t.Errorf("%d effects of %d messages, want %d", total, distinct, keys*each)
+	}
+}
+
+// testZombie: a consumer whose lease another one has can not finish a message.
+func testZombie(t *testing.T, db *databases.DB) {
+	addIn(t, db, queue.Message{ID: "1", Key: "k"})
+	q := queue.In(db, table, nil)
+	limit := driver.QueueLimit{Messages: 1, Bytes: 1}
+	one, err := q.Join(t.Context(), "q", driver.QueueOptions{Lease: 200 * time.Millisecond})
+	ok(t, err)
+	was, err := one.Receive(t.Context(), limit)
+	ok(t, err)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = one.Close(gone) // it leaves its lease to expire
+	two, err := q.Join(t.Context(), "q", driver.QueueOptions{})
+	ok(t, err)
+	is, err := two.Receive(t.Context(), limit)
+	ok(t, err)
+	finish := queue.InTx(db, effect)
+	if err := finish(t.Context(), was[0]); !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("the zombie finished: %v", err)
+	}
+	ok(t, finish(t.Context(), is[0]))
+	if err := finish(t.Context(), is[0]); !errors.Is(err, interlock.ErrLost) {
+		t.Errorf("finished twice: %v", err)
+	}
+	if n := databases.One[int64](t, db, `select count(*) from effect`); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+	ok(t, two.Settle(t.Context(), []driver.Settlement{{Received: is[0], Outcome: driver.Ack}})[0])
+	ok(t, two.Close(t.Context()))
+}
+
+// testOperate shows queues, and edits and discards dead letters.
+func testOperate(t *testing.T, db *databases.DB) {
+	addIn(t, db, queue.Message{ID: "1", Key: "k", Payload: []byte("bad")}, queue.Message{ID: "2", Key: "k"}, queue.Message{ID: "3", Key: "p"})
+	c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", func(_ context.Context, m queue.Received) error {
+		if m.Key == "k" && string(m.Payload) != "good" {
+			return queue.Dead(errors.New("it is bad"))
+		}
+		return queue.Park(errors.New("it waits"))
+	}, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
+	ok(t, err)
+	var all []queue.Status
+	show := func(want queue.Status) {
+		t.Helper()
+		testbed.Eventually(t, "the queue is shown", bound, func() bool {
+			db.Do(t, func(ctx context.Context, sql driver.SQL) (err error) { all, err = table.Status(ctx, sql); return err })
+			if len(all) == 1 {
+				all[0].OldestMicros = 0
+			}
+			return len(all) == 1 && all[0] == want
+		})
+	}
+	show(queue.Status{Queue: "q", Messages: 1, Dead: 2, Parked: 1})
+	letters := inDB{db: db}.letters(t, "q")
+	if len(letters) != 2 || letters[0].LastError != "it is bad" || letters[0].Attempts != 1 || string(letters[0].Payload) != "bad" {
+		t.Fatalf("%+v", letters)
+	}
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		if err := table.Edit(ctx, sql, "q", letters[0].Place, []byte("good")); err != nil {
+			return err
+		}
+		if err := table.Discard(ctx, sql, "q", letters[1].Place); err != nil {
+			return err
+		}
+		return table.Replay(ctx, sql, "q", letters[0].Place)
+	})
+	show(queue.Status{Queue: "q", Messages: 2, Parked: 2})
+	tx := db.Begun(t, driver.SessionIsolation)
+	for _, err := range []error{table.Replay(t.Context(), tx, "q", 99), table.Discard(t.Context(), tx, "q", 99), table.Edit(t.Context(), tx, "q", 99, nil),
+		table.Resume(t.Context(), tx, "q", "no")} {
+		if interlock.Kind(err) != interlock.Definite || err == nil {
+			t.Errorf("of what is not there: %v", err)
+		}
+	}
+	ok(t, tx.Rollback(t.Context()))
+	ok(t, c.Close(t.Context()))
+}
+
+// testOpenAdd: consumers go on with a key while a transaction that adds to it is open, and its
+// message comes behind those that were committed before.
+func testOpenAdd(t *testing.T, db *databases.DB) {
+	addIn(t, db, queue.Message{ID: "1", Key: "k"})
+	tx := db.Begun(t, driver.SessionIsolation)
+	ok(t, table.Add(t.Context(), tx, "q", queue.Message{ID: "2", Key: "k"}))
+	var r record
+	c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", func(_ context.Context, m queue.Received) error { r.add(m.ID); return nil }, nil)
+	ok(t, err)
+	testbed.Eventually(t, "the first message is handled", bound, func() bool {
+		return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
+	})
+	ok(t, tx.Commit(t.Context()))
+	testbed.Eventually(t, "the second message is handled", bound, func() bool { return len(r.of("2")) == 1 })
+	ok(t, c.Close(t.Context()))
+}
