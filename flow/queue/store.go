@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/leasequeue"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 	"github.com/interlock-dev/interlock/internal/transact"
@@ -29,6 +31,8 @@ type store struct {
 	db    driver.BeginnerAt[driver.SQL]
 	table Table
 	name  string
+
+	trimmed atomic.Int64 // when, by the monotonic clock; 0 is never
 }
 
 var _ leasequeue.Store = (*store)(nil)
@@ -47,6 +51,9 @@ func (s *store) do(ctx context.Context, op string, work func(q tables) error) er
 // Claim leases groups that are ready; see [leasequeue.Store].
 func (s *store) Claim(ctx context.Context, owner string, lease time.Duration, limit driver.QueueLimit) (all []leasequeue.Group, err error) {
 	err = s.do(ctx, "receive", func(q tables) error {
+		if err := s.trim(ctx, q); err != nil {
+			return err
+		}
 		if err := q.admit(ctx, s.name); err != nil {
 			return err
 		}
@@ -61,6 +68,26 @@ func (s *store) Claim(ctx context.Context, owner string, lease time.Duration, li
 		return nil, err
 	}
 	return all, nil
+}
+
+// How often groups without messages are deleted, how many at once, and for how long they had none.
+const (
+	trimPause = 5 * time.Minute
+	trimRows  = 1000
+	trimAge   = time.Hour
+)
+
+// trim deletes groups that have had no messages for long. Their next token is still above: it is
+// at least the clock, which is set back by less than that.
+func (s *store) trim(ctx context.Context, q tables) error {
+	last, now := s.trimmed.Load(), int64(boottime.Sent())
+	if last != 0 && now-last < int64(trimPause) || !s.trimmed.CompareAndSwap(last, now) {
+		return nil
+	}
+	_, err := q.Delete(ctx, sqltable.Deletion{Table: "groups", Key: "queue, lane", Limit: trimRows,
+		Where: `queue = ? and class in (-1, 0, 1) and ready_at = ` + never + ` and state = 0 and token < {micros start} - ?`,
+		Args:  []any{s.name, interlock.EpochUnixMicro + trimAge.Microseconds()}})
+	return err
 }
 
 // admit makes groups ready of which messages have arrived. It waits for no lock of a group:

@@ -131,7 +131,7 @@ type inTable struct {
 
 // Join begins to consume; see [driver.Queue].
 func (i inTable) Join(_ context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
-	c, err := leasequeue.Join(&store{i.db, i.table, name}, name, o, i.bell)
+	c, err := leasequeue.Join(&store{db: i.db, table: i.table, name: name}, name, o, i.bell)
 	if err != nil {
 		return nil, err // not a typed nil
 	}

@@ -24,6 +24,7 @@ func TestInTx(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for name, test := range map[string]func(*testing.T, *databases.DB){
 			"effects happen once": testEffectsOnce, "a zombie has no effect": testZombie, "operate": testOperate, "an open transaction blocks nobody": testOpenAdd,
+			"groups without messages are deleted": testTrim,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -179,4 +180,27 @@ func testOpenAdd(t *testing.T, db *databases.DB) {
 	ok(t, tx.Commit(t.Context()))
 	testbed.Eventually(t, "the second message is handled", bound, func() bool { return len(r.of("2")) == 1 })
 	ok(t, c.Close(t.Context()))
+}
+
+// testTrim: a group stays while its token may be needed, and not for ever.
+func testTrim(t *testing.T, db *databases.DB) {
+	groups := `select count(*) from interlock_queue_group`
+	run := func() (stop func()) {
+		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", func(context.Context, queue.Received) error { return nil }, nil)
+		ok(t, err)
+		return func() { ok(t, c.Close(t.Context())) }
+	}
+	addIn(t, db, queue.Message{ID: "1", Key: "k"}, queue.Message{ID: "2"})
+	stop := run()
+	testbed.Eventually(t, "the messages are handled", bound, func() bool {
+		return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
+	})
+	stop()
+	if n := databases.One[int64](t, db, groups); n != 1 {
+		t.Errorf("%d groups, want that of the key", n)
+	}
+	db.Exec(t, `update interlock_queue_group set token = 1`) // as if it were of 2020
+	stop = run()
+	testbed.Eventually(t, "the group is deleted", bound, func() bool { return databases.One[int64](t, db, groups) == 0 })
+	stop()
 }
