@@ -166,7 +166,7 @@ func testOperate(t *testing.T, db *databases.DB) {
 }
 
 // testOpenAdd: consumers go on with a key while a transaction that adds to it is open, and its
-// message comes behind those that were committed before.
+// message is handled after those that were committed before.
 func testOpenAdd(t *testing.T, db *databases.DB) {
 	addIn(t, db, queue.Message{ID: "1", Key: "k"})
 	tx := db.Begun(t, driver.SessionIsolation)
