@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,6 +11,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
+
+// ErrNotFound means that a dead letter, or a parked key, is not there. Errors with it are Definite,
+// and nothing was changed.
+var ErrNotFound = errors.New("not found")
 
 // A Letter is a message that is not to be delivered any more.
 type Letter struct {
@@ -61,7 +66,7 @@ func (t Table) Letters(ctx context.Context, db driver.SQL, name string, l Letter
 }
 
 // Replay delivers dead letters again, each in its former place: before what was added to its key
-// later and is not handled. If one is not there the error is Definite.
+// later and is not handled. If one is not there the error is an [ErrNotFound].
 func (t Table) Replay(ctx context.Context, db driver.SQL, name string, places ...int64) error {
 	q, err := t.open("replay dead letters", name, db)
 	if err != nil || len(places) == 0 {
@@ -87,7 +92,7 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, name string, places ..
 func (q tables) letters(ctx context.Context, where string, args []any, want int) ([]int64, error) {
 	lanes, err := sqltable.Column[int64](ctx, q.Tables, `select lane from {dead}`+where+` for update`, args...)
 	if err == nil && len(lanes) != want {
-		err = q.Refused(fmt.Errorf("%d of %d dead letters are there", len(lanes), want))
+		err = q.Refused(fmt.Errorf("%w: there are %d of %d dead letters", ErrNotFound, len(lanes), want))
 	}
 	return lanes, err
 }
@@ -102,7 +107,7 @@ func (q tables) announceLanes(ctx context.Context, name string, lanes []int64) e
 	return err
 }
 
-// Edit replaces the payload of a dead letter. If it is not there the error is Definite.
+// Edit replaces the payload of a dead letter. If it is not there the error is an [ErrNotFound].
 func (t Table) Edit(ctx context.Context, db driver.SQL, name string, place int64, payload []byte) error {
 	q, err := t.open("edit dead letter", name, db)
 	if err != nil {
@@ -122,7 +127,7 @@ func (t Table) Edit(ctx context.Context, db driver.SQL, name string, place int64
 	return err
 }
 
-// Discard deletes dead letters. If one is not there the error is Definite.
+// Discard deletes dead letters. If one is not there the error is an [ErrNotFound].
 func (t Table) Discard(ctx context.Context, db driver.SQL, name string, places ...int64) error {
 	q, err := t.open("discard dead letters", name, db)
 	if err != nil || len(places) == 0 {
@@ -137,7 +142,7 @@ func (t Table) Discard(ctx context.Context, db driver.SQL, name string, places .
 	return err
 }
 
-// Resume lets a parked key go on. One that is not parked is Definite.
+// Resume lets a parked key go on. One that is not parked is an [ErrNotFound].
 func (t Table) Resume(ctx context.Context, db driver.SQL, name, key string) error {
 	q, err := t.open("resume key", key, db)
 	if err != nil {
@@ -146,7 +151,7 @@ func (t Table) Resume(ctx context.Context, db driver.SQL, name, key string) erro
 	resumed, err := q.Exec(ctx, `update {groups} set state = 0, ready_at = {micros start} where queue = ? and lane = ? and state = `+strconv.Itoa(parked),
 		name, laneIn(name, Message{Key: key}))
 	if err == nil && resumed == 0 {
-		err = q.Refused(fmt.Errorf("it is not parked"))
+		err = q.Refused(fmt.Errorf("%w: it is not parked", ErrNotFound))
 	}
 	return err
 }

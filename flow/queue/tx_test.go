@@ -157,7 +157,7 @@ func testOperate(t *testing.T, db *databases.DB) {
 	tx := db.Begun(t, driver.SessionIsolation)
 	for _, err := range []error{table.Replay(t.Context(), tx, "q", 99), table.Discard(t.Context(), tx, "q", 99), table.Edit(t.Context(), tx, "q", 99, nil),
 		table.Resume(t.Context(), tx, "q", "no")} {
-		if interlock.Kind(err) != interlock.Definite || err == nil {
+		if interlock.Kind(err) != interlock.Definite || !errors.Is(err, queue.ErrNotFound) {
 			t.Errorf("of what is not there: %v", err)
 		}
 	}

@@ -142,7 +142,7 @@ func commands(t *testing.T) (list []string) {
 		}
 		return names
 	}
-	groups := []string{"locks", "guard", "outbox", "dlq", "sequence", "tokens", "saga", "tcc", "xa", "lab"}
+	groups := []string{"locks", "guard", "outbox", "dlq", "queue", "sequence", "tokens", "saga", "tcc", "xa", "lab"}
 	for _, name := range offered() {
 		if !slices.Contains(groups, name) {
 			list = append(list, "interlock "+name)

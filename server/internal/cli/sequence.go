@@ -197,9 +197,12 @@ func parseHole(s string) (h sequence.Hole, err error) {
 	return h, nil
 }
 
-func threeArgs(what string) cobra.PositionalArgs {
+func threeArgs(what string) cobra.PositionalArgs { return exactly(3, what) }
+
+// exactly wants n arguments, which what lists.
+func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
-		if len(args) != 3 {
+		if len(args) != n {
 			return usage("%s wants %s, %d were given", c.CommandPath(), what, len(args))
 		}
 		return nil

@@ -1,0 +1,101 @@
+package cli_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// unhappyQueue creates the queue "orders" with two dead letters of order/7, and order/8 parked.
+func unhappyQueue(t *testing.T, db *databases.DB) {
+	t.Helper()
+	var table queue.Table
+	db.Do(t, table.Create)
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return table.Add(ctx, sql, "orders", queue.Message{ID: "m1", Key: "order/7", Payload: []byte("{}")}, queue.Message{ID: "m2", Key: "order/7"}, queue.Message{ID: "m3", Key: "order/8"})
+	})
+	c, err := queue.New(t.Context(), queue.In(db, table, nil), "orders", func(_ context.Context, m queue.Received) error {
+		if m.Key == "order/8" {
+			return queue.Park(errors.New("no such warehouse"))
+		}
+		return queue.Dead(errors.New("no such customer"))
+	}, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, "the messages are settled", patience, func() (settled bool) {
+		db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+			all, err := table.Status(ctx, sql)
+			settled = len(all) == 1 && all[0].Dead == 2 && all[0].Parked == 1 && all[0].Leased == 0
+			return err
+		})
+		return settled
+	})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	if err := c.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestQueue lists queues, and repairs one.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	program(t)
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		url := shopURL(db)
+		queueOf := func(code int, args ...string) (string, string) {
+			t.Helper()
+			return run(t, code, append(append([]string{"queue"}, args...), "--backend", url)...)
+		}
+		queueOf(78, "ls")
+		unhappyQueue(t, db)
+		shown := func(messages, dead, parked int) {
+			t.Helper()
+			var all []struct {
+				Queue                  string
+				Messages, Dead, Parked int
+			}
+			text, _ := queueOf(0, "ls", "-o", "json")
+			if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 1 || all[0].Queue != "orders" || all[0].Messages != messages || all[0].Dead != dead || all[0].Parked != parked {
+				t.Errorf("%v: %s", err, text)
+			}
+		}
+		shown(1, 2, 1)
+		var letters []struct {
+			Place   int64
+			ID, Key string
+			Payload []byte
+		}
+		text, _ := queueOf(0, "letters", "orders", "-o", "json")
+		if err := json.Unmarshal([]byte(text), &letters); err != nil || len(letters) != 2 || letters[0].ID != "m1" || letters[0].Key != "order/7" || string(letters[0].Payload) != "{}" {
+			t.Fatalf("%v: %s", err, text)
+		}
+		for _, args := range [][]string{{"letters"}, {"letters", "orders", "--limit", "0"}, {"replay", "orders"}, {"replay", "orders", "m1"}, {"discard"}, {"resume", "orders"}} {
+			queueOf(64, args...)
+		}
+		queueOf(1, "replay", "orders", "999999")
+		queueOf(1, "discard", "orders", fmt.Sprint(letters[1].Place), "999999")
+		queueOf(1, "resume", "orders", "order/7")
+		shown(1, 2, 1)
+		queueOf(0, "replay", "orders", fmt.Sprint(letters[0].Place))
+		queueOf(0, "discard", "orders", fmt.Sprint(letters[1].Place))
+		if text, _ := queueOf(0, "resume", "orders", "order/8"); text != "resumed: order/8\n" {
+			t.Errorf("resumed: %q", text)
+		}
+		shown(2, 0, 0)
+		if text, told := queueOf(0, "letters", "orders"); text != "" || told != "interlock: there are no dead letters in orders\n" {
+			t.Errorf("letters: %q, and %q", text, told)
+		}
+	}, databases.Pgx, databases.Maria)
+}
