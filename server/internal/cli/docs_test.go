@@ -62,6 +62,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	db := databases.Open(t, testbed.Postgres(t), databases.Pgx)
 	shop(t, db)
 	orderedStream(t, db)
+	unhappyQueue(t, db)
 	env := []string{"PATH=" + path, "XDG_STATE_HOME=" + t.TempDir(), "INTERLOCK_BACKEND=" + url, "SHOP=" + shopURL(db),
 		"PARTICIPANT=" + participant(t), "PREPARED=" + testbed.Postgres(t, "-c", "max_prepared_transactions=1").URL()}
 	deadOrders(t, url)
