@@ -82,7 +82,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	}
 	d.held.remove(owner)
 	_, err = d.conn.eval(ctx, request{op: "release", name: name, owner: owner}, releaseScript,
-		batch{keys: k.all(), args: []string{owner, d.pushes.channel}})
+		batch{keys: k.all(), args: []string{d.pushes.channel, owner}})
 	return err
 }
 
@@ -104,12 +104,12 @@ func (d *Driver) contend(ctx context.Context, w *waiter, mode string) (reply, er
 	if err != nil {
 		return reply{}, err
 	}
-	answers, err := parseReplies(m, 1)
+	answer, err := parseReply(m)
 	switch {
 	case err != nil:
 		return reply{}, uncertain(w.asks(), err)
-	case answers[0].status == statusFailed:
-		return reply{}, answers[0].failure(w.asks())
+	case answer.status == statusFailed:
+		return reply{}, answer.failure(w.asks())
 	}
-	return answers[0], nil
+	return answer, nil
 }

@@ -10,7 +10,7 @@ import (
 func TestClusterSuites(t *testing.T) {
 	t.Parallel()
 	in := clusters(t)
-	queue := fenced(in)
+	queue := fenced(in, openQueue)
 	queue.Without |= drivertest.Alone
 	for name, suite := range map[string]func(*testing.T){
 		"Fenced":      func(t *testing.T) { drivertest.RunFenced(t, queue) },

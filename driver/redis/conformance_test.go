@@ -20,10 +20,10 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 const suiteTTL = 2 * time.Second
 
 // Not parallel: it looks for goroutines that are left.
-func TestFenced(t *testing.T) { drivertest.RunFenced(t, fenced(alone())) }
+func TestFenced(t *testing.T) { drivertest.RunFenced(t, fenced(alone(), openQueue)) }
 
-func fenced(in sites) drivertest.Harness {
-	h := harness(in, openQueue)
+func fenced(in sites, open opener) drivertest.Harness {
+	h := harness(in, open)
 	start := h.Start
 	h.Start = func(t *testing.T, exclusive bool) drivertest.Backend {
 		return pusher{start(t, exclusive).(*system)}

@@ -23,6 +23,8 @@ type conn struct {
 	stood  atomic.Int64  // link.breaks before the last request that was answered; -1 before
 	// evicts is asked before a script is run; nil if that is not needed.
 	evicts *eviction
+	groups map[*script]*group // of requests that may be sent together
+	crowd  int64              // the constant, except in tests
 
 	mu        sync.Mutex
 	closed    bool
@@ -32,7 +34,7 @@ type conn struct {
 }
 
 func newConn(client rueidis.Client) *conn {
-	c := &conn{client: client, ended: make(chan struct{}), link: linkOf(client), last: map[string]chan struct{}{}, listeners: map[topic]int{}}
+	c := &conn{client: client, ended: make(chan struct{}), link: linkOf(client), crowd: crowd, last: map[string]chan struct{}{}, listeners: map[topic]int{}}
 	c.stood.Store(-1)
 	return c
 }
@@ -95,6 +97,15 @@ type pending[T any] struct {
 // start is do that does not wait. The request has its place in the order of its
 // owner's when start returns.
 func start[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) *pending[T] {
+	p := prepare(ctx, c, r, send)
+	if p.ended != nil {
+		go p.run()
+	}
+	return p
+}
+
+// prepare is start that does not run the request. ended is nil if it is refused.
+func prepare[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) *pending[T] {
 	p := &pending[T]{conn: c, request: r, ctx: undated{ctx}, send: send}
 	if ctx.Err() != nil {
 		p.err = unsent(r, context.Cause(ctx))
@@ -103,9 +114,7 @@ func start[T any](ctx context.Context, c *conn, r request, send func(context.Con
 	open := false
 	if p.before, p.ended, open = c.begin(r); !open {
 		p.err = closed(r)
-		return p
 	}
-	go p.run()
 	return p
 }
 
@@ -209,6 +218,9 @@ func (c *conn) evalOnce(ctx context.Context, r request, s *script, b batch) (rue
 			return results[0].ToMessage()
 		})
 	}
+	if g := c.groups[s]; g.takes(b) {
+		return g.eval(ctx, r, b)
+	}
 	if ctx.Err() == nil && c.enter(r) {
 		defer c.leave()
 		m, err := s.runOne(undated{ctx}, c.client, b).ToMessage()
@@ -218,13 +230,18 @@ func (c *conn) evalOnce(ctx context.Context, r request, s *script, b batch) (rue
 		return m, failure(r, err)
 	}
 	return do(ctx, c, r, func(ctx context.Context) (rueidis.RedisMessage, error) {
-		breaks := c.link.count()
-		result := s.runOne(ctx, c.client, b)
-		if result.NonRedisError() == nil {
-			c.stood.Store(breaks)
-		}
-		return result.ToMessage()
+		return c.sendOne(ctx, s, b).ToMessage()
 	})
+}
+
+// sendOne runs a script once, and notes that the connection stands.
+func (c *conn) sendOne(ctx context.Context, s *script, b batch) rueidis.RedisResult {
+	breaks := c.link.count()
+	result := s.runOne(ctx, c.client, b)
+	if result.NonRedisError() == nil {
+		c.stood.Store(breaks)
+	}
+	return result
 }
 
 // enter counts a request that its caller sends, if the connection stands, and no former

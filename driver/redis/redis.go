@@ -83,6 +83,10 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 	}
 	d.waiting = newWaiters(d)
 	d.pushes = newSubscriber(client, pushes+rand.Text(), d.waiting, d.evicts.hurry)
+	c.groups = map[*script]*group{
+		contendScript: {conn: c, script: contendScript, head: []string{enqueue, d.pushes.channel}},
+		releaseScript: {conn: c, script: releaseScript, head: []string{d.pushes.channel}},
+	}
 	loops, stop := context.WithCancel(context.Background())
 	d.stop = stop
 	d.loops.Go(func() { d.held.run(loops) })

@@ -39,11 +39,10 @@ var errReply = errors.New("the server's answer is not that of the script")
 
 // parseReplies reads the answers for n contenders.
 func parseReplies(m rueidis.RedisMessage, n int) ([]reply, error) {
-	if n == 1 && m.IsString() { // contend_free.lua
-		counter, err := m.AsInt64()
-		return []reply{{status: statusGranted, counter: counter, ahead: -1}}, err
+	items, err := []rueidis.RedisMessage{m}, error(nil)
+	if n != 1 {
+		items, err = m.ToArray()
 	}
-	items, err := m.ToArray()
 	if err != nil || len(items) != n {
 		return nil, errors.Join(errReply, err)
 	}
@@ -57,6 +56,10 @@ func parseReplies(m rueidis.RedisMessage, n int) ([]reply, error) {
 }
 
 func parseReply(m rueidis.RedisMessage) (reply, error) {
+	if m.IsString() { // contend_free.lua
+		counter, err := m.AsInt64()
+		return reply{status: statusGranted, counter: counter, ahead: -1}, err
+	}
 	fields, err := m.ToArray()
 	if err != nil || len(fields) == 0 {
 		return reply{}, errors.Join(errReply, err)

@@ -6,7 +6,8 @@
 -- together takes all locks as nowait does, or nothing
 -- The answer is a reply for each name; that of together is the number of the name
 -- that is in the way, or 0, and then its reply, or those of all.
-local mode, channel = ARGV[1], ARGV[2]
+-- What contend_free.lua has comes before it.
+local channel = ARGV[2]
 local ttl -- of the name that is looked at
 
 local function owner_of(i) return ARGV[2 * i + 1] end
@@ -30,7 +31,7 @@ local function join(k, waiter)
   end
   touched[k.lock] = true
   redis.call('PEXPIRE', k.queue, ALIVE_MS)
-  if taken ~= 2 then list(k) end -- who came before has done that
+  if k.taken ~= 2 then list(k) end -- who came before has done that
   return place
 end
 
@@ -113,7 +114,7 @@ end
 -- One name whose keys are not what they should be must not fail the others.
 local function one(i)
   local k = keys_of(i)
-  ttl = ARGV[2 * i + 2]
+  k.taken, ttl = taken[i], ARGV[2 * i + 2]
   local ok, reply = pcall(contend, k, owner_of(i))
   tell_watchers(k)
   if not ok then reply = { 'failed', type(reply) == 'table' and reply.err or tostring(reply) } end
@@ -160,11 +161,9 @@ local function together(n)
   return { obstacle, reply }
 end
 
-local names = (#ARGV - 2) / 2
 if mode == 'together' then
   mode = 'nowait'
   return together(names)
 end
-local replies = {}
-for i = 1, names do replies[i] = one(i) end
-return replies
+for i = 1, names do replies[i] = replies[i] or one(i) end
+return names == 1 and replies[1] or replies

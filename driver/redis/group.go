@@ -1,0 +1,110 @@
+package redis
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/redis/rueidis"
+)
+
+// crowd is how many requests are under way when further ones are sent in groups.
+// With fewer, a request does not wait for others.
+const crowd = 32
+
+// group sends requests of one script together: a run of a script costs the server, and a
+// command the client, more than a name in it. A request waits while two runs are under way.
+type group struct {
+	conn   *conn
+	script *script
+	head   []string // the arguments before those of the names
+
+	mu      sync.Mutex
+	waiting []*groupMember
+	runs    int
+}
+
+// groupMember is the request for one name.
+type groupMember struct {
+	*pending[rueidis.RedisMessage]
+	batch batch
+}
+
+// takes reports whether b is for one name, with the arguments that the group has in common.
+func (g *group) takes(b batch) bool {
+	return g != nil && len(b.keys) == 6 && slices.Equal(g.head, b.args[:len(g.head)]) && g.conn.isCrowded()
+}
+
+// isCrowded reports that a connection stands whose requests should be few.
+func (c *conn) isCrowded() bool { return c.link != nil && c.link.flying.Load() >= c.crowd }
+
+// eval waits for the answer for one name. The request keeps its place in the order of its
+// owner's, also if ctx ends.
+func (g *group) eval(ctx context.Context, r request, b batch) (rueidis.RedisMessage, error) {
+	g.conn.link.flying.Add(1)
+	defer g.conn.link.flying.Add(-1)
+	p := prepare(ctx, g.conn, r, func(context.Context) (rueidis.RedisMessage, error) {
+		return g.conn.sendOne(context.Background(), g.script, b).ToMessage()
+	})
+	switch {
+	case p.ended == nil: // refused
+	case len(p.before) > 0:
+		go p.run()
+	default:
+		g.add(&groupMember{p, b})
+	}
+	return p.wait()
+}
+
+// add counts as part of the request of m, which keeps the conn from closing.
+func (g *group) add(m *groupMember) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waiting = append(g.waiting, m)
+	if g.runs < 2 {
+		g.runs++
+		g.conn.running.Go(g.run)
+	}
+}
+
+// run sends what waits, until nothing does.
+func (g *group) run() {
+	for {
+		g.mu.Lock()
+		n := min(len(g.waiting), batchSize)
+		if n == 0 {
+			g.runs--
+			g.mu.Unlock()
+			return
+		}
+		members := slices.Clone(g.waiting[:n])
+		g.waiting = slices.Delete(g.waiting, 0, n)
+		g.mu.Unlock()
+		g.send(members)
+	}
+}
+
+// send runs the script for all members, and passes each its answer. A fault of a name is
+// in its own answer; an error of the whole run is of each.
+func (g *group) send(members []*groupMember) {
+	b := batch{keys: make([]string, 0, 6*len(members)), args: make([]string, 0, len(g.head)+2*len(members))}
+	b.args = append(b.args, g.head...)
+	for _, m := range members {
+		b.keys = append(b.keys, m.batch.keys...)
+		b.args = append(b.args, m.batch.args[len(g.head):]...)
+	}
+	answer, err := g.conn.sendOne(context.Background(), g.script, b).ToMessage()
+	answers := []rueidis.RedisMessage{answer}
+	if err == nil && len(members) > 1 {
+		answers, err = answer.ToArray()
+	}
+	if err == nil && len(answers) != len(members) {
+		err = errReply
+	}
+	for i, m := range members {
+		if m.err = err; err == nil {
+			m.value, m.err = answers[i], answers[i].Error()
+		}
+		g.conn.end(m.request, m.ended)
+	}
+}
