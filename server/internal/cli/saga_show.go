@@ -149,7 +149,7 @@ func (l *ledger) printSaga(c chronicle) error {
 	if !c.head.Due.IsZero() {
 		list = append(list, [2]string{"due", local(c.head.Due)})
 	}
-	rows := [][]string{{"STEP", "STATUS", "ATTEMPTS", "WHAT"}}
+	rows := [][]string{{"STEP", "STATUS", "FAILURES", "OUTPUT OR ERROR"}}
 	for _, p := range last.Steps {
 		what := p.Err
 		if what == "" {

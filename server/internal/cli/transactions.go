@@ -238,7 +238,7 @@ func (v transactionView) shown(more ...[2]string) text {
 	list := [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", string(v.State)}, {"decision", string(v.Decision)},
 		{"why", v.Reason}, {"halted", v.Halted}, {"skipped", strings.Join(v.Skipped, ", ")}}
 	t := fields(append(list, more...)...)
-	rows := [][]string{{"BRANCH", "STATUS", "ATTEMPTS", "WHAT"}}
+	rows := [][]string{{"BRANCH", "STATUS", "FAILURES", "ERROR"}}
 	for status, all := range map[string][]coordinator.StepError{"dead": v.Dead, "failing": v.Failing} {
 		for _, e := range all {
 			rows = append(rows, []string{e.Step, status, fmt.Sprint(e.Attempts), e.Err})
