@@ -113,16 +113,38 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver
 func (q *Quorum) poll(asked request, lock string) (<-chan paper, bool) {
 	papers := make(chan paper, len(q.nodes))
 	for i, n := range q.nodes {
-		answer := n.ask(q.ended, asked, quorumAcquireScript, batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL)}})
-		if !q.spawn(func() { papers <- q.read(i, asked, answer) }) {
+		v := voting{node: n, sent: boottime.Sent(), tell: "1"}
+		var known bool
+		if v.at, known = n.knows(); known {
+			v.tell = "0"
+		}
+		answer := n.ask(q.ended, asked, quorumAcquireScript,
+			batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL), v.tell}})
+		if !q.spawn(func() { papers <- q.read(i, asked, v, answer) }) {
 			return nil, false
 		}
 	}
 	return papers, true
 }
 
+// voting is a request for the vote of a node.
+type voting struct {
+	node *node
+	sent boottime.Instant
+	at   int64  // as node.knows returned
+	tell string // "1" if the uptime was asked for
+}
+
+// of is what a vote counts for that came with up seconds.
+func (v voting) of(up int64, delay time.Duration) vote {
+	if v.tell == "0" {
+		return v.node.unchanged(v.at, v.sent)
+	}
+	return v.node.told(v.at, time.Duration(up)*time.Second, delay)
+}
+
 // read waits for the vote of a node.
-func (q *Quorum) read(i int, asked request, answer func() (results, error)) paper {
+func (q *Quorum) read(i int, asked request, v voting, answer func() (results, error)) paper {
 	p := paper{node: i}
 	got, err := answer()
 	if err != nil {
@@ -145,7 +167,7 @@ func (q *Quorum) read(i int, asked request, answer func() (results, error)) pape
 		p.err = failure(asked, err)
 		return p
 	}
-	p.vote = q.nodes[i].came(time.Duration(seconds)*time.Second, q.options.RestartDelay)
+	p.vote = v.of(seconds, q.options.RestartDelay)
 	if p.said.holder != asked.owner {
 		p.vote = voteRefused
 	}

@@ -38,10 +38,12 @@ type node struct {
 	health  health
 	err     error
 	counted boottime.Instant // when its votes count
+	known   int64            // link.count before the latest request that told its uptime; -1 before
+	grown   boottime.Instant // when votes count of which that request is the latest word
 }
 
 func newNode(client rueidis.Client, timeout time.Duration) *node {
-	n := &node{conn: newConn(client), timeout: timeout, address: "unknown"}
+	n := &node{conn: newConn(client), timeout: timeout, address: "unknown", known: -1}
 	var addresses []string
 	for address := range client.Nodes() {
 		addresses = append(addresses, address)
@@ -112,6 +114,41 @@ func (n *node) came(up, delay time.Duration) vote {
 		n.counted = boottime.Now().Add(delay + time.Second - up)
 	}
 	return v
+}
+
+// knows reports whether the node has told its uptime on the connection that stands now.
+// at names that connection.
+func (n *node) knows() (at int64, known bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at = n.conn.link.count()
+	return at, n.conn.link != nil && at == n.known
+}
+
+// told is came for an answer to a request that was sent when knows returned at.
+func (n *node) told(at int64, up, delay time.Duration) vote {
+	v := n.came(up, delay)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if at >= n.known {
+		n.known, n.grown = at, 0
+		if v == voteYoung {
+			n.grown = boottime.Now().Add(delay + time.Second - up)
+		}
+	}
+	return v
+}
+
+// unchanged is told for an answer without an uptime. It was sent at a time when the
+// uptime was known. Unless the connection has broken since, the node has not been
+// restarted, for a server and its connections end together.
+func (n *node) unchanged(at int64, sent boottime.Instant) vote {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.known != at || n.conn.link.count() != at || sent < n.grown {
+		return voteYoung
+	}
+	return voteGranted
 }
 
 func (n *node) state() NodeHealth {

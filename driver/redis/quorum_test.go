@@ -221,6 +221,11 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	o := QuorumOptions{TTL: time.Second, RestartDelay: delay}
 	first := quorumOn(t, servers, o)
 	second := quorumOn(t, servers, o)
+	before := newOwner() // so that the second one knows how long the nodes have been up
+	takeQuorum(t, second, driver.Request{Name: "before", Owner: before})
+	if err := second.Release(t.Context(), "before", before); err != nil {
+		t.Fatal(err)
+	}
 	owner := newOwner()
 	lease := takeQuorum(t, first, driver.Request{Name: "x", Owner: owner})
 	closeQuorum(t, first)   // so that it does not lock nodes again: it is cut off
@@ -297,10 +302,48 @@ func TestQuorumCost(t *testing.T) {
 	closeQuorum(t, q)
 	for i, s := range servers {
 		// A straggler may be spared a request that has become useless.
-		if n := since(t, dial(t, s.Addr()), before[i])["evalsha"]; n > 2*rounds || n < rounds {
+		spent := since(t, dial(t, s.Addr()), before[i])
+		if n := spent["evalsha"]; n > 2*rounds || n < rounds {
 			t.Errorf("node %d had %d requests for %d acquisitions and releases, want two each", i, n, rounds)
 		}
+		if spent["info"] > rounds/2 {
+			t.Errorf("node %d told its uptime %d times", i, spent["info"])
+		}
 	}
+}
+
+// An answer without an uptime counts on the connection on which the node told it, and
+// once the node is old enough.
+func TestUptimeIsKnownPerConnection(t *testing.T) {
+	const delay = time.Minute
+	l := new(link)
+	n := &node{conn: &conn{link: l}, known: -1}
+	expect := func(what string, known bool, want vote, sent boottime.Instant) {
+		t.Helper()
+		at, got := n.knows()
+		if got != known {
+			t.Errorf("%s: the uptime is known: %v", what, got)
+		}
+		if v := n.unchanged(at, sent); v != want {
+			t.Errorf("%s: vote %d, want %d", what, v, want)
+		}
+	}
+	now := boottime.Now()
+	expect("before the first answer", false, voteYoung, now)
+	n.told(0, 2*delay, delay)
+	expect("an old node", true, voteGranted, now)
+	at, _ := n.knows()
+	l.breaks.Add(1)
+	if v := n.unchanged(at, now); v != voteYoung {
+		t.Error("a vote counts though the connection broke after it was asked for")
+	}
+	expect("a broken connection", false, voteYoung, now)
+	n.told(1, time.Second, delay)
+	expect("a young node", true, voteYoung, boottime.Now())
+	expect("a node that has grown", true, voteGranted, boottime.Now().Add(delay+time.Second))
+	n.told(0, 2*delay, delay)
+	n.came(2*delay, delay)
+	expect("late answers of the server before", true, voteYoung, boottime.Now())
 }
 
 func TestQuorumRefusesWhatCannotBe(t *testing.T) {
