@@ -113,13 +113,13 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver
 func (q *Quorum) poll(asked request, lock string) (<-chan paper, bool) {
 	papers := make(chan paper, len(q.nodes))
 	for i, n := range q.nodes {
-		v := voting{node: n, sent: boottime.Sent(), tell: "1"}
+		v := voting{node: n, sent: boottime.Sent(), ask: "1"}
 		var known bool
 		if v.at, known = n.knows(); known {
-			v.tell = "0"
+			v.ask = "0"
 		}
 		answer := n.ask(q.ended, asked, quorumAcquireScript,
-			batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL), v.tell}})
+			batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL), v.ask}})
 		if !q.spawn(func() { papers <- q.read(i, asked, v, answer) }) {
 			return nil, false
 		}
@@ -132,15 +132,15 @@ type voting struct {
 	node *node
 	sent boottime.Instant
 	at   int64  // as node.knows returned
-	tell string // "1" if the uptime was asked for
+	ask  string // "1" if it asks for the uptime
 }
 
 // of is what a vote counts for that came with up seconds.
 func (v voting) of(up int64, delay time.Duration) vote {
-	if v.tell == "0" {
+	if v.ask == "0" {
 		return v.node.unchanged(v.at, v.sent)
 	}
-	return v.node.told(v.at, time.Duration(up)*time.Second, delay)
+	return v.node.reported(v.at, time.Duration(up)*time.Second, delay)
 }
 
 // read waits for the vote of a node.

@@ -38,7 +38,7 @@ type node struct {
 	health  health
 	err     error
 	counted boottime.Instant // when its votes count
-	known   int64            // link.count before the latest request that told its uptime; -1 before
+	known   int64            // link.count before the latest request that reported its uptime; -1 before
 	grown   boottime.Instant // when votes count of which that request is the latest word
 }
 
@@ -116,7 +116,7 @@ func (n *node) came(up, delay time.Duration) vote {
 	return v
 }
 
-// knows reports whether the node has told its uptime on the connection that stands now.
+// knows reports whether the node has reported its uptime on the connection that stands now.
 // at names that connection.
 func (n *node) knows() (at int64, known bool) {
 	n.mu.Lock()
@@ -125,8 +125,8 @@ func (n *node) knows() (at int64, known bool) {
 	return at, n.conn.link != nil && at == n.known
 }
 
-// told is came for an answer to a request that was sent when knows returned at.
-func (n *node) told(at int64, up, delay time.Duration) vote {
+// reported is came for an answer to a request that was sent when knows returned at.
+func (n *node) reported(at int64, up, delay time.Duration) vote {
 	v := n.came(up, delay)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -139,7 +139,7 @@ func (n *node) told(at int64, up, delay time.Duration) vote {
 	return v
 }
 
-// unchanged is told for an answer without an uptime. It was sent at a time when the
+// unchanged is reported for an answer without an uptime. It was sent at a time when the
 // uptime was known. Unless the connection has broken since, the node has not been
 // restarted, for a server and its connections end together.
 func (n *node) unchanged(at int64, sent boottime.Instant) vote {

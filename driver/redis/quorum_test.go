@@ -307,12 +307,12 @@ func TestQuorumCost(t *testing.T) {
 			t.Errorf("node %d had %d requests for %d acquisitions and releases, want two each", i, n, rounds)
 		}
 		if spent["info"] > rounds/2 {
-			t.Errorf("node %d told its uptime %d times", i, spent["info"])
+			t.Errorf("node %d reported its uptime %d times", i, spent["info"])
 		}
 	}
 }
 
-// An answer without an uptime counts on the connection on which the node told it, and
+// An answer without an uptime counts on the connection on which the node reported it, and
 // once the node is old enough.
 func TestUptimeIsKnownPerConnection(t *testing.T) {
 	const delay = time.Minute
@@ -330,7 +330,7 @@ func TestUptimeIsKnownPerConnection(t *testing.T) {
 	}
 	now := boottime.Now()
 	expect("before the first answer", false, voteYoung, now)
-	n.told(0, 2*delay, delay)
+	n.reported(0, 2*delay, delay)
 	expect("an old node", true, voteGranted, now)
 	at, _ := n.knows()
 	l.breaks.Add(1)
@@ -338,10 +338,10 @@ func TestUptimeIsKnownPerConnection(t *testing.T) {
 		t.Error("a vote counts though the connection broke after it was asked for")
 	}
 	expect("a broken connection", false, voteYoung, now)
-	n.told(1, time.Second, delay)
+	n.reported(1, time.Second, delay)
 	expect("a young node", true, voteYoung, boottime.Now())
 	expect("a node that has grown", true, voteGranted, boottime.Now().Add(delay+time.Second))
-	n.told(0, 2*delay, delay)
+	n.reported(0, 2*delay, delay)
 	n.came(2*delay, delay)
 	expect("late answers of the server before", true, voteYoung, boottime.Now())
 }

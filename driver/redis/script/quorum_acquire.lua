@@ -1,4 +1,4 @@
--- KEYS: the lock. ARGV: owner, ttl, 1 to tell the uptime. What plain_acquire.lua does, on one of several
+-- KEYS: the lock. ARGV: owner, ttl, 1 to return the uptime. What plain_acquire.lua does, on one of several
 -- nodes. Returns the holder, its time to live, the server's clock in milliseconds
 -- (0 if the lock was free), and for how many seconds the server has been up, or -1: a
 -- node that may have forgotten somebody's vote must not give it away again.
