@@ -78,7 +78,7 @@ var creations = []string{
 		not_before bigint not null,
 		added bigint not null{maria ,
 		key in_order (queue, lane, id),
-		unique key one_of (queue, unique_key)}){engine}` + often,
+		unique one_of (queue, unique_key)}){engine}` + often,
 	`{pg create index if not exists {in_order} on {messages} (queue, lane, id)}`,
 	`{pg create unique index if not exists {one_of} on {messages} (queue, unique_key) where unique_key is not null}`,
 	`create table if not exists {groups} (
