@@ -101,13 +101,11 @@ type Journal struct {
 	work    sync.WaitGroup
 	agreed  atomic.Bool // Options.Shards is the store's number
 
-	mu       sync.Mutex
-	waiting  []*waiter
-	busy     map[string]bool // transactions whose append is under way
-	flights  int
-	readings []*reading
-	reads    int // requests that are under way
-	closed   bool
+	mu      sync.Mutex
+	waiting []*waiter
+	busy    map[string]bool // transactions whose append is under way
+	flights int
+	closed  bool
 }
 
 // New makes a journal on a store; it sends nothing. A [Journal.Close] ends it.
@@ -174,7 +172,7 @@ func (j *Journal) Open(ctx context.Context, id string) (*Log, []Entry, error) {
 }
 
 func (j *Journal) open(ctx context.Context, id string, owner *Shard) (*Log, []Entry, error) {
-	head, records, err := j.read(ctx, id)
+	head, records, err := j.store.Read(ctx, id, 0)
 	if err != nil || head.Position == 0 {
 		return nil, nil, err
 	}

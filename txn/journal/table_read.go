@@ -2,11 +2,11 @@ package journal
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 const headColumns = `id, shard, type, position, sum, due, claimed, ended, began`
@@ -55,61 +55,21 @@ func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head drive
 
 // read reads a head, and those of its records that a condition chooses.
 func (n tables) read(ctx context.Context, chosen, locking string, args ...any) (head driver.Head, records []driver.Record, err error) {
-	var f found
-	err = n.Each(ctx, readColumns+` from {heads} h
-		left join {records} r on r.id = h.id`+chosen+` where h.id = ? order by r.position`+locking, args, f.scan)
-	return f.head, f.records, err
-}
-
-const readColumns = `select h.id, h.shard, h.type, h.position, h.sum, h.due, h.claimed, h.ended, h.began, ` + recordColumns
-
-// scan adds a row of readColumns.
-func (f *found) scan(scan func(...any) error) (err error) {
-	var r driver.Record
-	var kind, step []byte
-	var position, epoch, written *int64
-	f.head, err = scanHead(scan, &position, &kind, &step, &r.Data, &r.Sum, &epoch, &written)
-	if err != nil || position == nil {
-		return err
-	}
-	r.Kind, r.Step, r.Position, r.Epoch, r.Written = string(kind), string(step), *position, interlock.Token(*epoch), time.UnixMicro(*written).UTC()
-	f.records = append(f.records, r)
-	return nil
-}
-
-// readGroup is Read of several transactions by one query. On PostgreSQL each is looked up by its
-// key, which OFFSET keeps the planner from making a join of whole tables, in a statement that is
-// the same for any number.
-func (t *Table[T]) readGroup(ctx context.Context, ids []string) (map[string]*found, error) {
-	all := map[string]*found{}
-	err := t.read(ctx, "read journal", "", func(n tables) error {
-		clear(all)
-		query, args := readColumns+` from unnest((select ?::text)::varchar[]) as v (id)
-			cross join lateral (select * from {heads} where id = v.id offset 0) h
-			left join lateral (select * from {records} where id = v.id offset 0) r on true
-			order by h.id, r.position`, []any{sqltable.Texts(ids)}
-		if n.Maria() {
-			v := values{}
-			for _, id := range ids {
-				v.row("", id)
-			}
-			query, args = readColumns+` from {heads} h left join {records} r on r.id = h.id where h.id in (`+v.text.String()+`) order by h.id, r.position`, v.args
+	query := `select h.` + strings.ReplaceAll(headColumns, ", ", ", h.") + `, ` + recordColumns + ` from {heads} h
+		left join {records} r on r.id = h.id` + chosen + ` where h.id = ? order by r.position` + locking
+	err = n.Each(ctx, query, args, func(scan func(...any) error) error {
+		var r driver.Record
+		var kind, step []byte
+		var position, epoch, written *int64
+		head, err = scanHead(scan, &position, &kind, &step, &r.Data, &r.Sum, &epoch, &written)
+		if err != nil || position == nil {
+			return err
 		}
-		last := &found{}
-		return n.Each(ctx, query, args, func(scan func(...any) error) error {
-			row := found{}
-			if err := row.scan(scan); err != nil {
-				return err
-			}
-			if last.head.Transaction != row.head.Transaction {
-				last = &found{head: row.head}
-				all[row.head.Transaction] = last
-			}
-			last.records = append(last.records, row.records...)
-			return nil
-		})
+		r.Kind, r.Step, r.Position, r.Epoch, r.Written = string(kind), string(step), *position, interlock.Token(*epoch), time.UnixMicro(*written).UTC()
+		records = append(records, r)
+		return nil
 	})
-	return all, err
+	return head, records, err
 }
 
 // Due lists what is unfinished; see driver.Journal.
