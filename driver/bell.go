@@ -18,7 +18,7 @@ const (
 
 // BellTransport carries texts between the bells of processes.
 type BellTransport struct {
-	// Interval is the least time from the begin of one text to the next; names that are rung meanwhile travel
+	// Interval is the least time between two texts; names that are rung meanwhile travel
 	// together.
 	Interval time.Duration
 	// Send sends a text to the other processes. It is called from one goroutine at a time.
@@ -144,14 +144,14 @@ func (b *SharedBell) send(life context.Context) {
 		case <-life.Done():
 			return
 		}
-		began, text, pause := time.Now(), b.text(), 50*time.Millisecond
+		text, pause := b.text(), 50*time.Millisecond
 		for b.transport.Send(life, text) != nil {
 			if !b.wait(pause) {
 				return
 			}
 			pause = min(2*pause, 5*time.Second)
 		}
-		if !b.wait(b.transport.Interval - time.Since(began)) {
+		if !b.wait(b.transport.Interval) {
 			return
 		}
 	}
