@@ -121,9 +121,7 @@ func (c *Consumer) fetch() {
 			continue
 		}
 		some, err := c.source.Receive(c.intake, room)
-		for _, m := range some {
-			c.accept(m)
-		}
+		c.accept(some)
 		if failures++; err == nil {
 			failures = 0
 		} else if c.intake.Err() == nil {
@@ -139,16 +137,23 @@ func (c *Consumer) trouble(op string, err error) {
 	}
 }
 
-// accept queues a message behind those of its key.
-func (c *Consumer) accept(m driver.Received) {
-	c.change(func(x *machine) { x.receive(m) })
-	key := m.Key
-	if key == "" {
-		key = "\x00" + m.ID // no key has a NUL
-	}
-	d := &delivery{Consumer: c, m: m}
-	if err := c.tasks.Go(m.Claim.Context(), key, d.run, d.done); err != nil {
-		d.done(err)
+// accept queues messages, each behind those of its key. All count as in flight before the first
+// begins: if it fails, its key is held until the last of them is settled.
+func (c *Consumer) accept(some []driver.Received) {
+	c.change(func(x *machine) {
+		for _, m := range some {
+			x.receive(m)
+		}
+	})
+	for _, m := range some {
+		key := m.Key
+		if key == "" {
+			key = "\x00" + m.ID // no key has a NUL
+		}
+		d := &delivery{Consumer: c, m: m}
+		if err := c.tasks.Go(m.Claim.Context(), key, d.run, d.done); err != nil {
+			d.done(err)
+		}
 	}
 }
 
