@@ -37,7 +37,9 @@ func (c *Consumer) grant(g Group, sent boottime.Instant) *Grant {
 	}
 	n.ctx, n.cancel = context.WithCancelCause(context.Background())
 	n.end = sync.OnceFunc(func() { close(n.revoked) })
-	n.watch()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.timer = time.AfterFunc(n.Remaining(), n.watch)
 	return n
 }
 
@@ -84,7 +86,7 @@ func (g *Grant) watch() {
 		g.cancel(interlock.ErrExpired)
 		g.end()
 	default:
-		g.timer = time.AfterFunc(left, g.watch)
+		g.timer.Reset(left)
 	}
 }
 
