@@ -47,7 +47,7 @@ internal/failure        -> . driver
 internal/sqltable       -> . driver internal/failure
 internal/hints          ->
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join
-internal/leasequeue     -> . driver driver/boottime internal/join
+internal/leasequeue     -> . driver driver/boottime internal/hints internal/join
 internal/prepared       -> . driver internal/failure internal/sqltable
 internal/transact       -> . driver internal/failure
 internal/picture        ->

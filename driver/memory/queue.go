@@ -15,12 +15,6 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasequeue"
 )
 
-// queueAging is how much longer a group may wait than one of the next lower priority.
-const queueAging = time.Minute
-
-// perGroup is how many messages of a group one lease takes at most.
-const perGroup = 16
-
 // Queue keeps queues in memory. It is the executable specification of driver.Queue: each call
 // is one step under a mutex, and its clock is that of this process.
 type Queue struct {
@@ -190,7 +184,7 @@ func (s *queue) Claim(ctx context.Context, _ string, lease time.Duration, limit 
 		return cmp.Or(a.rank().Compare(b.rank()), cmp.Compare(a.messages[0].Place, b.messages[0].Place))
 	})
 	count, bytes := 0, 0
-	each := max(1, min(perGroup, limit.Messages/max(1, len(ready))))
+	each := max(1, min(leasequeue.PerGroup, limit.Messages/max(1, len(ready))))
 	for _, g := range ready {
 		var some []driver.Received
 		for _, m := range g.messages {
@@ -208,7 +202,7 @@ func (s *queue) Claim(ctx context.Context, _ string, lease time.Duration, limit 
 	return all, nil
 }
 
-func (g *group) rank() time.Time { return g.ready.Add(-time.Duration(g.priority) * queueAging) }
+func (g *group) rank() time.Time { return g.ready.Add(-time.Duration(g.priority) * leasequeue.Aging) }
 
 // lease leases the group; a lease that expired counts as an attempt of its first message.
 func (g *group) lease(now time.Time, lease time.Duration, some []driver.Received) leasequeue.Group {

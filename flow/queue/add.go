@@ -214,8 +214,7 @@ func (q tables) announce(ctx context.Context, name string, rows []row) error {
 		}
 	}
 	if len(keyed[0]) > 0 {
-		x, args := q.numbered(keyed[0], keyed[1], keyed[2])
-		if _, err := q.Exec(ctx, `insert into {arrivals} (queue, lane, class) select {pg ?::text}{maria ?}, x.a, x.b from `+x+` order by x.n`, append([]any{name}, args...)...); err != nil {
+		if err := q.arrive(ctx, name, keyed[0], keyed[1]); err != nil {
 			return err
 		}
 	}
@@ -225,5 +224,12 @@ func (q tables) announce(ctx context.Context, name string, rows []row) error {
 	x, args := q.numbered(alone[0], alone[1], alone[2])
 	_, err := q.Exec(ctx, `insert into {groups} (queue, lane, state, class, ready_at, token, owner)
 		select {pg ?::text}{maria ?}, x.a, 0, x.b, {micros start} + x.c, 0, {empty} from `+x, append([]any{name}, args...)...)
+	return err
+}
+
+// arrive leaves an arrival for each group.
+func (q tables) arrive(ctx context.Context, name string, lanes, classes []int64) error {
+	x, args := q.numbered(lanes, classes, make([]int64, len(lanes)))
+	_, err := q.Exec(ctx, `insert into {arrivals} (queue, lane, class) select {pg ?::text}{maria ?}, x.a, x.b from `+x+` order by x.n`, append([]any{name}, args...)...)
 	return err
 }

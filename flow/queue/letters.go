@@ -85,7 +85,9 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, name string, places ..
 	if _, err := q.Exec(ctx, `delete from {dead}`+where, args...); err != nil {
 		return err
 	}
-	return q.announceLanes(ctx, name, lanes)
+	slices.Sort(lanes)
+	lanes = slices.Compact(lanes)
+	return q.arrive(ctx, name, lanes, make([]int64, len(lanes)))
 }
 
 // letters locks dead letters, and returns their lanes.
@@ -95,16 +97,6 @@ func (q tables) letters(ctx context.Context, where string, args []any, want int)
 		err = q.Refused(fmt.Errorf("%w: there are %d of %d dead letters", ErrNotFound, len(lanes), want))
 	}
 	return lanes, err
-}
-
-// announceLanes leaves an arrival for each group, also for those of one message.
-func (q tables) announceLanes(ctx context.Context, name string, lanes []int64) error {
-	slices.Sort(lanes)
-	lanes = slices.Compact(lanes)
-	zero := make([]int64, len(lanes))
-	x, args := q.numbered(lanes, zero, zero)
-	_, err := q.Exec(ctx, `insert into {arrivals} (queue, lane, class) select {pg ?::text}{maria ?}, x.a, x.b from `+x, append([]any{name}, args...)...)
-	return err
 }
 
 // Edit replaces the payload of a dead letter. If it is not there the error is an [ErrNotFound].

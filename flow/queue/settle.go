@@ -15,6 +15,9 @@ import (
 // owned is a group that was locked.
 type owned struct{ lane, token, state int64 }
 
+// isOf reports whether the lease is that of a token.
+func (o owned) isOf(token interlock.Token) bool { return o.token == token.Counter() }
+
 // owned locks groups in one order. lock ends the query.
 func (q tables) owned(ctx context.Context, name string, lanes []int64, lock string) (map[int64]owned, error) {
 	of, args := q.of(name, lanes)
@@ -43,7 +46,7 @@ func (s *store) Renew(ctx context.Context, held []leasequeue.Held, lease time.Du
 		for _, h := range held {
 			switch o, ok := is[h.ID]; {
 			case !ok: // locked; or deleted, and then the lease ends by itself
-			case o.token == h.Token.Counter() && o.state&leased != 0:
+			case o.isOf(h.Token) && o.state&leased != 0:
 				kept, lanes = append(kept, h), append(lanes, h.ID)
 			default:
 				lost = append(lost, h)
@@ -65,8 +68,7 @@ func (s *store) Renew(ctx context.Context, held []leasequeue.Held, lease time.Du
 // Settle records outcomes; see [leasequeue.Store].
 func (s *store) Settle(ctx context.Context, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
 	err = s.do(ctx, "settle", func(q tables) error {
-		var lanes, finished, parking, gone []int64
-		var later []driver.Settlement
+		var lanes []int64
 		for _, x := range settled {
 			lanes = append(lanes, x.ID)
 		}
@@ -74,41 +76,59 @@ func (s *store) Settle(ctx context.Context, settled []leasequeue.Settled) (lost 
 		if err != nil {
 			return err
 		}
+		var e effects
 		for _, x := range settled {
-			if o, ok := is[x.ID]; !ok || o.token != x.Token.Counter() {
+			if is[x.ID].isOf(x.Token) {
+				e.add(x)
+			} else {
 				lost = append(lost, x.Held)
-				continue
-			}
-			if x.Finished {
-				finished = append(finished, x.ID)
-			}
-			for _, o := range x.Outcomes {
-				switch o.Outcome {
-				case driver.Ack, driver.Dead:
-					gone = append(gone, o.Place)
-				case driver.Park:
-					parking = append(parking, x.ID)
-				}
-				if o.Outcome != driver.Ack && o.Outcome != driver.Release {
-					later = append(later, o)
-				}
 			}
 		}
-		if err := q.fail(ctx, later); err != nil {
-			return err
-		}
-		if err := q.remove(ctx, gone); err != nil {
-			return err
-		}
-		if err := q.park(ctx, s.name, parking); err != nil {
-			return err
-		}
-		return q.free(ctx, s.name, finished)
+		return q.apply(ctx, s.name, e)
 	})
 	if err != nil {
 		return nil, err
 	}
 	return lost, nil
+}
+
+// effects are what settlements change.
+type effects struct {
+	failed   []driver.Settlement // whose messages are kept, or become dead letters
+	gone     []int64             // messages that are deleted
+	parked   []int64             // groups
+	finished []int64             // groups of which no message is leased any more
+}
+
+func (e *effects) add(s leasequeue.Settled) {
+	if s.Finished {
+		e.finished = append(e.finished, s.ID)
+	}
+	for _, o := range s.Outcomes {
+		switch o.Outcome {
+		case driver.Ack, driver.Dead:
+			e.gone = append(e.gone, o.Place)
+		case driver.Park:
+			e.parked = append(e.parked, s.ID)
+		}
+		if o.Outcome != driver.Ack && o.Outcome != driver.Release {
+			e.failed = append(e.failed, o)
+		}
+	}
+}
+
+// apply records effects. Dead letters are copied before they are deleted, and groups are freed last.
+func (q tables) apply(ctx context.Context, name string, e effects) error {
+	if err := q.fail(ctx, e.failed); err != nil {
+		return err
+	}
+	if err := q.remove(ctx, e.gone); err != nil {
+		return err
+	}
+	if err := q.park(ctx, name, e.parked); err != nil {
+		return err
+	}
+	return q.free(ctx, name, e.finished)
 }
 
 // fail records failures, and copies dead letters.
@@ -169,7 +189,7 @@ func (s *store) Finish(ctx context.Context, db driver.SQL, held leasequeue.Held,
 	if err != nil {
 		return err
 	}
-	if o, ok := is[held.ID]; !ok || o.token != held.Token.Counter() {
+	if !is[held.ID].isOf(held.Token) {
 		return q.Refused(interlock.ErrLost)
 	}
 	removed, err := q.Exec(ctx, `delete from {messages} where id = ?`, place)

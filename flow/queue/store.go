@@ -20,9 +20,7 @@ import (
 // How much one claim takes at most.
 const (
 	maxGroups   = 200
-	perGroup    = 16 // messages
 	maxArrivals = 500
-	aging       = time.Minute // how much longer a group waits than one of the next lower priority
 )
 
 // store is one queue of a table, as a [leasequeue.Store]. Its transactions are READ COMMITTED:
@@ -181,7 +179,7 @@ func (q tables) ready(ctx context.Context, name string, most int) (all []found, 
 	var parts []string
 	var args []any
 	for class := High; class >= Low; class-- {
-		parts = append(parts, `(select lane, ready_at - `+strconv.FormatInt(int64(class)*aging.Microseconds(), 10)+` as due from {groups}
+		parts = append(parts, `(select lane, ready_at - `+strconv.FormatInt(int64(class)*leasequeue.Aging.Microseconds(), 10)+` as due from {groups}
 			where queue = ? and class = `+strconv.Itoa(int(class))+` and ready_at <= {micros start} order by ready_at limit `+strconv.Itoa(most)+`)`)
 		args = append(args, name)
 	}
@@ -209,7 +207,7 @@ func (q tables) claim(ctx context.Context, name, owner string, groups []found, l
 	if err != nil {
 		return nil, err
 	}
-	all, err := q.messages(ctx, name, lanes, max(1, min(perGroup, limit.Messages/len(lanes))))
+	all, err := q.messages(ctx, name, lanes, max(1, min(leasequeue.PerGroup, limit.Messages/len(lanes))))
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
@@ -20,6 +21,12 @@ const DefaultLease = 30 * time.Second
 const (
 	MinLease = 100 * time.Millisecond
 	MaxLease = 24 * time.Hour
+)
+
+// What stores have in common.
+const (
+	PerGroup = 16          // messages of a group that one lease takes at most
+	Aging    = time.Minute // how much longer a group waits than one of the next lower priority
 )
 
 // How long a consumer waits before it looks again: the first time, and at most.
@@ -33,8 +40,8 @@ type Consumer struct {
 	store    Store
 	name     string
 	options  driver.QueueOptions
-	bell     driver.Bell // may be nil
-	awake    chan struct{}
+	bell     driver.Bell   // may be nil
+	awake    chan struct{} // ends the pause of Receive
 	unlisten func()
 
 	life  context.Context
@@ -68,20 +75,12 @@ func Join(store Store, name string, o driver.QueueOptions, bell driver.Bell) (*C
 	if bell != nil {
 		c.unlisten = bell.Listen(func(rung string) {
 			if rung == "" || rung == name {
-				c.wake()
+				hints.Signal(c.awake)
 			}
 		})
 	}
 	c.loops.Go(c.renew)
 	return c, nil
-}
-
-// wake ends the pause of Receive.
-func (c *Consumer) wake() {
-	select {
-	case c.awake <- struct{}{}:
-	default:
-	}
 }
 
 // Receive waits for messages; see [driver.QueueConsumer].
