@@ -237,14 +237,14 @@ func TestParticipantOfAnotherProtocolIsConvicted(t *testing.T) {
 	defer silent.Close()
 	done := make(chan conformance.Report, 1)
 	go func() {
-		done <- plays(t, conformance.Options{URL: silent.URL, Inspect: inspects, Rounds: 1, Patience: time.Second, Protocols: []conformance.Protocol{conformance.Saga}})
+		done <- plays(t, conformance.Options{URL: silent.URL, Inspect: inspects, Rounds: 1, Patience: time.Minute, Protocols: []conformance.Protocol{conformance.Saga}})
 	}()
 	select {
 	case report := <-done:
 		if len(report.Failures) != report.Plays || !strings.Contains(report.Failures[0].Got, "101") {
 			t.Errorf("%d failures in %d plays", len(report.Failures), report.Plays)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Fatal("it is waited for")
 	}
 }
