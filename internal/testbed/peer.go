@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Peer is the directory with the libraries of a foreign client that is no Go
+// Peer is the directory with the libraries of a program that is no Go
 // module, as `make deps` puts it into the user's cache. INTERLOCK_<NAME> in the
 // environment overrides it. Without one the test is skipped, or fails if
 // INTERLOCK_REQUIRE names it.

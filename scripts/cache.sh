@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# interop-zookeeper.sh puts the foreign clients that the interop tests of
-# ZooKeeper use into the user's cache: Curator by Maven, kazoo by pip. What is
-# there already costs nothing. It says in one line what cannot be had, and fails
+# cache.sh puts into the user's cache what the tests need of other projects: by Maven
+# Kafka's broker and Curator, by pip kazoo, both clients of ZooKeeper for the interop tests.
+# What is there already costs nothing. It says in one line what cannot be had, and fails
 # then only if INTERLOCK_REQUIRE names it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/interlock
 clients=interop/testdata/zookeeper
+broker=internal/testbed/testdata/kafka
 
 # get NAME VERSION COMMAND… has COMMAND fill a directory, which appears whole.
 get() {
@@ -32,10 +33,9 @@ get() {
 	fi
 }
 
-curator() {
-	mvn -B -q -f $clients/curator/pom.xml \
-		org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
-		-DincludeScope=runtime -DexcludeArtifactIds=netty-tcnative-boringssl-static -DoutputDirectory="$1"
+jars() {
+	mvn -B -q -f "$1" org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies \
+		-DincludeScope=runtime -DexcludeArtifactIds=netty-tcnative-boringssl-static -DoutputDirectory="$2"
 }
 
 kazoo() {
@@ -44,6 +44,7 @@ kazoo() {
 }
 
 failed=
-get curator "$(sed -n 's:.*<curator>\(.*\)</curator>.*:\1:p' $clients/curator/pom.xml)" curator
+get curator "$(sed -n 's:.*<curator>\(.*\)</curator>.*:\1:p' $clients/curator/pom.xml)" jars $clients/curator/pom.xml
+get kafka "$(sed -n 's:.*<kafka>\(.*\)</kafka>.*:\1:p' $broker/pom.xml)" jars $broker/pom.xml
 get kazoo "$(sed -n 's/^kazoo==//p' $clients/kazoo/requirements.txt)" kazoo
 [ -z "$failed" ]

@@ -1,0 +1,108 @@
+package testbed
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+//go:embed testdata/kafka/pom.xml
+var kafkaPOM string
+
+// Kafka starts one broker that is its own controller (KRaft) and returns when it has
+// registered itself. Topics are created by their first use, with four partitions; members of
+// groups have sessions of 500 ms at least. extra are lines of its configuration, "key=value".
+// It does not fsync, which a killed process does not miss. It takes about three seconds of
+// a processor.
+func Kafka(tb testing.TB, extra ...string) *Server {
+	tb.Helper()
+	jars := Peer(tb, "kafka", regexp.MustCompile(`<kafka>(.*)</kafka>`).FindStringSubmatch(kafkaPOM)[1])
+	java, err := exec.LookPath("java")
+	if err != nil {
+		missing(tb, "kafka", err)
+	}
+	k := kafka{java, jars, extra}
+	return launch(tb, kind{name: "kafka", url: "kafka://%s", ports: 2, prepare: k.prepare, command: k.command, ready: askKafka}, nil)
+}
+
+// kafka is how to start a broker.
+type kafka struct {
+	java, jars string
+	extra      []string
+}
+
+// run sets the JVM to start fast and stay small rather than to run fast for long.
+func (k kafka) run(class string, args ...string) []string {
+	return append([]string{k.java, "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", filepath.Join(k.jars, "*"), class}, args...)
+}
+
+var kafkaFormat template
+
+// prepare formats the data directory.
+func (k kafka) prepare(data string) error {
+	jar, err := filepath.Glob(filepath.Join(k.jars, "kafka_*.jar"))
+	if err != nil || len(jar) == 0 {
+		return fmt.Errorf("no broker is in %s: %w", k.jars, err)
+	}
+	return kafkaFormat.copyTo(data, jar[0], nil, func(data, scratch string) *exec.Cmd {
+		file := filepath.Join(scratch, "server.properties")
+		if scratch != "" {
+			// what cannot be written the tool misses, and says so
+			_ = kafka{}.configure(file, data, "19092", "19093")
+		}
+		argv := k.run("kafka.tools.StorageTool", "format", "--cluster-id", "AAAAAAAAAAAAAAAAAAAAAQ", "--config", file)
+		return exec.Command(argv[0], argv[1:]...)
+	})
+}
+
+func (k kafka) command(data string, ports []*port) []string {
+	file := filepath.Join(data, "server.properties")
+	_ = k.configure(file, data, ports[0].String(), ports[1].String()) // as in prepare
+	return k.run("kafka.Kafka", file)
+}
+
+func (k kafka) configure(file, data, client, controller string) error {
+	lines := append([]string{
+		"process.roles=broker,controller", "node.id=1", "controller.quorum.voters=1@127.0.0.1:" + controller,
+		"listeners=PLAINTEXT://127.0.0.1:" + client + ",CONTROLLER://127.0.0.1:" + controller,
+		"advertised.listeners=PLAINTEXT://127.0.0.1:" + client, "controller.listener.names=CONTROLLER",
+		"log.dirs=" + data, "num.partitions=4", "log.cleaner.enable=false", "num.network.threads=1", "num.io.threads=2",
+		"offsets.topic.replication.factor=1", "offsets.topic.num.partitions=1",
+		"transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1", "transaction.state.log.num.partitions=1",
+		"share.coordinator.state.topic.replication.factor=1", "share.coordinator.state.topic.min.isr=1",
+		"group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=500",
+		"broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500", // a restarted broker waits for the end of its former session
+	}, k.extra...)
+	return os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600)
+}
+
+// askKafka asks for the brokers that serve, in the protocol itself: version 1 of a metadata
+// request for no topics.
+func askKafka(addr string) error {
+	conn, err := dial(addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	const key, version, correlation = 3, 1, 7
+	request := []byte{0, 0, 0, 14, 0, key, 0, version, 0, 0, 0, correlation, 0xff, 0xff, 0, 0, 0, 0}
+	if _, err := conn.Write(request); err != nil {
+		return err
+	}
+	var answer [12]byte // the length, the correlation, the number of brokers
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
+		return err
+	}
+	if n := binary.BigEndian.Uint32(answer[8:]); n != 1 {
+		return fmt.Errorf("%d brokers have registered", n)
+	}
+	return nil
+}
