@@ -61,8 +61,7 @@ func TestForbidden(t *testing.T) {
 		{[]string{"guard", "show", "x", "--backend", strings.Replace(database, "postgres@", "nobody@", 1)}, 77, "does not permit it: "},
 		{[]string{"guard", "show", "x", "--backend", "postgres://127.0.0.1:1/postgres"}, 69, "cannot reach postgres://127.0.0.1:1/postgres: "},
 	} {
-		p := testbed.Command(t, plainProgram(t), c.args...)
-		code, said := p.Wait(patience).ExitCode(), p.Stderr()
+		code, _, said := outcome(t, c.args...)
 		if code != c.code || !strings.Contains(said, c.says) {
 			t.Errorf("%v: exit code %d, want %d and %q; it said:\n%s", c.args, code, c.code, c.says, said)
 		}
@@ -85,14 +84,12 @@ func TestGuardRefusesAnEvictingRedis(t *testing.T) {
 		{"guard", "enter", "job", "--token", "890214828572692480", "--set", "k=v"},
 		{"guard", "rebase", "job", "--to", "890214828572692480", "--reason", "test"},
 	} {
-		p := testbed.Command(t, plainProgram(t), append(args[:2:2], append([]string{"--backend", url}, args[2:]...)...)...)
-		if code, said := p.Wait(patience).ExitCode(), p.Stderr(); code != 78 || !strings.Contains(said, "maxmemory-policy is allkeys-lru") {
+		if code, _, said := outcome(t, append(args[:2:2], append([]string{"--backend", url}, args[2:]...)...)...); code != 78 || !strings.Contains(said, "maxmemory-policy is allkeys-lru") {
 			t.Errorf("%v: exit code %d, want 78; it printed:\n%s", args, code, said)
 		}
 	}
-	shown := testbed.Command(t, plainProgram(t), "guard", "show", "job", "--backend", url)
-	if code, first := shown.Wait(patience).ExitCode(), <-shown.Stdout(); code != 0 || first != "job: no token has entered" {
-		t.Errorf("guard show: exit code %d: %s %s", code, first, shown.Stderr())
+	if shown, _ := run(t, 0, "guard", "show", "job", "--backend", url); shown != "job: no token has entered\n" {
+		t.Errorf("guard show: %s", shown)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
 	"regexp"
 	"testing"
 	"time"
@@ -29,12 +28,11 @@ func saysNothingRaw(t *testing.T, url string, commands ...[]string) {
 	t.Helper()
 	for _, words := range commands {
 		for _, format := range []string{"text", "json"} {
-			cmd := exec.CommandContext(t.Context(), plainProgram(t), append([]string{"--backend", url, "-o", format}, words...)...)
-			out, err := cmd.CombinedOutput()
-			if len(out) == 0 {
-				t.Errorf("%q -o %s prints nothing, %v", words, format, err)
+			code, out, said := outcome(t, append([]string{"--backend", url, "-o", format}, words...)...)
+			if out += said; len(out) == 0 {
+				t.Errorf("%q -o %s prints nothing, and ends with %d", words, format, code)
 			}
-			if i := raw.FindIndex(out); i != nil {
+			if i := raw.FindStringIndex(out); i != nil {
 				t.Errorf("%q -o %s prints %q in\n%q", words, format, out[i[0]:i[1]], out)
 			}
 		}

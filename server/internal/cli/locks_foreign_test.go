@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,19 +24,31 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/server/internal/cli"
 )
 
-// run runs a command line that ends by itself, and returns what it printed.
+// run runs a command line that ends by itself with an exit code, and returns what it printed.
 func run(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
+	got, stdout, stderr := outcome(t, args...)
+	if got != code {
+		t.Fatalf("%v: exit code %d, want %d\n%s%s", args, got, code, stdout, stderr)
+	}
+	return stdout, stderr
+}
+
+// outcome runs a command line that ends by itself, in this process if it starts no other
+// command.
+func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	if !slices.Contains(args, "--") {
+		return cli.RunWithin(t, args...)
+	}
 	cmd := exec.Command(plainProgram(t), args...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	err := cmd.Run()
-	if got := cmd.ProcessState.ExitCode(); got != code {
-		t.Fatalf("%v: exit code %d (%v), want %d\n%s%s", args, got, err, code, &out, &said)
-	}
-	return out.String(), said.String()
+	_ = cmd.Run() // its exit code says how it went
+	return cmd.ProcessState.ExitCode(), out.String(), said.String()
 }
 
 // wantLines wants lines of a list, in order.

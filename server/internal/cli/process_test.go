@@ -162,9 +162,9 @@ func TestASignalWhileWaitingLeavesTheQueue(t *testing.T) {
 func waitersOf(t *testing.T, url string, n int) {
 	t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		p := testbed.Command(t, plainProgram(t), "locks", "show", "job", "-o", "json", "--backend", url)
+		text, _ := run(t, 0, "locks", "show", "job", "-o", "json", "--backend", url)
 		var s shown
-		if json.Unmarshal([]byte(p.Line(patience)), &s) == nil && len(s.Waiters) == n {
+		if json.Unmarshal([]byte(text), &s) == nil && len(s.Waiters) == n {
 			return
 		}
 	}
