@@ -25,7 +25,7 @@ type LockOptions struct {
 }
 
 // A Connection is what a driver makes of a URL. More than locks is found by assertion:
-// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [Database], [Preparer].
+// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [LimitKeeper], [Database], [Preparer].
 type Connection interface {
 	// Fenced opens the locks. It blocks until the backend has answered, or ctx ends, which
 	// bounds the opening only. The [Backend] closes what is opened before the Connection.
@@ -86,6 +86,12 @@ type Ringer interface {
 type RequestKeeper interface {
 	// Requests are those whose keys are below a prefix. It does not block.
 	Requests(prefix string) driver.Idempotency
+}
+
+// A LimitKeeper keeps rate limits, without a table.
+type LimitKeeper interface {
+	// Limiter is that of the keys below a prefix. It does not block.
+	Limiter(prefix string) driver.Limiter
 }
 
 // A Database keeps tables: of guards, journals and outboxes.
@@ -285,6 +291,15 @@ func (b *Backend) Requests(prefix string) (r driver.Idempotency, ok bool) {
 		return nil, false
 	}
 	return c.Requests(cmp.Or(prefix, b.url.Setting("prefix"))), true
+}
+
+// Limiter keeps rate limits; ok is false if the backend keeps them in a table, or not at all.
+func (b *Backend) Limiter(prefix string) (l driver.Limiter, ok bool) {
+	c, ok := b.conn.(LimitKeeper)
+	if !ok {
+		return nil, false
+	}
+	return c.Limiter(cmp.Or(prefix, b.url.Setting("prefix"))), true
 }
 
 // SQL runs transactions in a database; ok is false if the backend is none.

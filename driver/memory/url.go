@@ -33,6 +33,7 @@ type shared struct {
 	journals map[string]*Journal
 	bells    map[string]*Bell
 	requests *Idempotency
+	limits   *Limiter
 }
 
 // connection is what memory://name opens: every connection of a process to one name shares
@@ -48,7 +49,7 @@ func connect(name string) connection {
 	defer spacesMu.Unlock()
 	s := spaces[name]
 	if s == nil {
-		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}, requests: NewIdempotency()}
+		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}, requests: NewIdempotency(), limits: NewLimiter()}
 		spaces[name] = s
 	}
 	s.users++
@@ -78,6 +79,9 @@ func (c connection) Fence(string) driver.Fence { return c.to.space.Fence() }
 
 // Requests are one for all prefixes.
 func (c connection) Requests(string) driver.Idempotency { return c.to.requests }
+
+// Limiter is one for all prefixes.
+func (c connection) Limiter(string) driver.Limiter { return c.to.limits }
 
 // Journal is the one of its name.
 func (c connection) Journal(_ context.Context, name string) (driver.Journal, error) {

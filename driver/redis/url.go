@@ -97,6 +97,9 @@ func (c connection) Requests(prefix string) driver.Idempotency {
 	return NewIdempotency(c.client, prefix)
 }
 
+// Limiter is that of [NewLimiter].
+func (c connection) Limiter(prefix string) driver.Limiter { return NewLimiter(c.client, prefix) }
+
 // Close ends the connections.
 func (c connection) Close() error {
 	c.client.Close()

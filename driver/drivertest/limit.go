@@ -1,0 +1,253 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// LimiterHarness tells [RunLimiter] how to reach one driver.Limiter and its store.
+type LimiterHarness = StoreHarness[driver.Limiter]
+
+// LimiterBackend is one running store of limits.
+type LimiterBackend = StoreBackend[driver.Limiter]
+
+// RunLimiter runs the suite of driver.Limiter. That the arithmetic is right is tested beside
+// driver.Decide; the suite holds the store to it.
+func RunLimiter(t *testing.T, h LimiterHarness) {
+	var tests []storeTest[driver.Limiter]
+	for _, c := range []struct {
+		name  string
+		needs Ability
+		test  func(*limiterScene)
+	}{
+		{"Algorithms", 0, testLimiterAlgorithms},
+		{"AllOrNothing", 0, testLimiterAllOrNothing},
+		{"Batch", 0, testLimiterBatch},
+		{"BadInput", 0, testLimiterBadInput},
+		{"Keys", 0, testLimiterKeys},
+		{"Competition", 0, testLimiterCompetition},
+		{"LostReplies", Servers | LostReplies | onPaths, testLimiterLostReplies},
+		{"Killed", Servers, testLimiterKilled},
+	} {
+		tests = append(tests, storeTest[driver.Limiter]{c.name, c.needs, func(s *storeScene[driver.Limiter]) { c.test(&limiterScene{s}) }})
+	}
+	h.run(t, tests)
+}
+
+type limiterScene struct{ *storeScene[driver.Limiter] }
+
+// hourly is a rate of which nothing comes back while a test runs.
+func hourly(n int64, a driver.Algorithm) driver.Rate {
+	return driver.Rate{Count: n, Period: 366 * 24 * time.Hour, Algorithm: a}
+}
+
+var algorithms = []driver.Algorithm{driver.GCRA, driver.SlidingLog, driver.FixedWindow, driver.SlidingCounter}
+
+// take makes one call, which must have an answer.
+func (s *limiterScene) take(charges ...driver.Charge) driver.LimitAnswer {
+	s.Helper()
+	a := s.store.Take(s.Context(), []driver.LimitCall{charges})
+	if len(a) != 1 || a[0].Err != nil || len(a[0].Decisions) != len(charges) {
+		s.Fatalf("%+v: %+v", charges, a)
+	}
+	return a[0]
+}
+
+func (s *limiterScene) one(key string, r driver.Rate, cost, least int64) driver.Decision {
+	s.Helper()
+	return s.take(driver.Charge{Key: key, Rate: r, Cost: cost, Least: least}).Decisions[0]
+}
+
+func testLimiterAlgorithms(s *limiterScene) {
+	for _, a := range algorithms {
+		key, r := fmt.Sprint("a", a), hourly(10, a)
+		for i, c := range []struct{ cost, least, granted, remaining int64 }{
+			{0, 0, 0, 10}, {1, 0, 1, 9}, {7, 0, 7, 2}, {3, 0, 0, 2}, {5, 1, 2, 0}, {5, 1, 0, 0}, {-4, 0, -4, 4}, {0, 0, 0, 4}, {4, 0, 4, 0}, {-100, 0, -100, 10},
+		} {
+			d := s.one(key, r, c.cost, c.least)
+			refused := c.cost > 0 && c.granted == 0
+			if d.Granted != c.granted || d.Remaining != c.remaining || d.Allowed == refused || (d.RetryAfter > 0) != refused || (d.ResetAfter > 0) != (c.remaining < 10) {
+				s.Errorf("%v, step %d: cost %d at least %d: %+v, want %d granted and %d remaining", a, i, c.cost, c.least, d, c.granted, c.remaining)
+			}
+		}
+	}
+}
+
+func testLimiterAllOrNothing(s *limiterScene) {
+	wide, narrow := driver.Charge{Key: "{t}wide", Rate: hourly(10, 0), Cost: 2}, driver.Charge{Key: "{t}narrow", Rate: hourly(1, 0), Cost: 1}
+	if a := s.take(wide, narrow); !a.Allowed() || a.Decisions[0].Remaining != 8 || a.Decisions[1].Remaining != 0 {
+		s.Errorf("%+v", a)
+	}
+	for _, order := range [][]driver.Charge{{wide, narrow}, {narrow, wide}} {
+		a := s.take(order...)
+		for i, d := range a.Decisions {
+			if fits := order[i].Key == wide.Key; d.Granted != 0 || d.Allowed != fits || fits && d.Remaining != 8 {
+				s.Errorf("%s: %+v", order[i].Key, d)
+			}
+		}
+	}
+}
+
+func testLimiterBatch(s *limiterScene) {
+	var calls []driver.LimitCall
+	for i := range 3 * driver.MaxCharges {
+		calls = append(calls, driver.LimitCall{{Key: fmt.Sprint(i % 50), Rate: hourly(3, 0), Cost: 1}})
+	}
+	calls[70] = driver.LimitCall{{Key: "bad"}} // the third of key 20
+	calls[75] = driver.LimitCall{{Key: "{u}a", Rate: hourly(3, 0), Cost: 1}, {Key: "{u}b", Rate: hourly(3, 0), Cost: 1}}
+	answers := s.store.Take(s.Context(), calls)
+	if len(answers) != len(calls) {
+		s.Fatalf("%d answers to %d calls", len(answers), len(calls))
+	}
+	for i, a := range answers {
+		switch want := i < 150; {
+		case i == 70:
+			s.mustFail(a.Err, interlock.Bug, nil)
+		case i == 170 || i == 175:
+			if !a.Allowed() {
+				s.Errorf("call %d: %+v", i, a)
+			}
+		case a.Err != nil || a.Allowed() != want:
+			s.Errorf("call %d: %+v", i, a)
+		case i != 75 && want && a.Decisions[0].Remaining != 2-int64(i/50) && i != 120 && i != 125:
+			s.Errorf("call %d: %+v is out of order", i, a)
+		}
+	}
+	if a := s.store.Take(s.Context(), nil); len(a) != 0 {
+		s.Errorf("%v to nothing", a)
+	}
+}
+
+func testLimiterBadInput(s *limiterScene) {
+	for _, call := range []driver.LimitCall{nil, {{Key: "", Rate: hourly(1, 0), Cost: 1}}, {{Key: strings.Repeat("x", 256), Rate: hourly(1, 0), Cost: 1}},
+		{{Key: "k", Cost: 1}}, {{Key: "k", Rate: hourly(-1, 0), Cost: 1}}, {{Key: "k", Rate: hourly(1, 9), Cost: 1}}, {{Key: "k", Rate: hourly(1, 0), Cost: 2}}} {
+		s.mustFail(s.store.Take(s.Context(), []driver.LimitCall{call})[0].Err, interlock.Bug, nil)
+	}
+	ctx, cancel := context.WithCancelCause(s.Context())
+	gone := errors.New("gone")
+	cancel(gone)
+	s.mustFail(s.store.Take(ctx, []driver.LimitCall{{{Key: "k", Rate: hourly(1, 0), Cost: 1}}})[0].Err, interlock.Definite, gone)
+	if d := s.one("k", hourly(1, 0), 1, 0); !d.Allowed {
+		s.Errorf("calls that failed have consumed: %+v", d)
+	}
+}
+
+// testLimiterKeys: keys are data, and limits of different algorithms do not disturb each other.
+func testLimiterKeys(s *limiterScene) {
+	for _, key := range []string{`it's "1"\, {NULL} ?`, "é%_*", "NULL", "K", "k", "k ", strings.Repeat("x", 255)} {
+		if d := s.one(key, hourly(1, 0), 1, 0); !d.Allowed {
+			s.Errorf("%q: %+v", key, d)
+		}
+		if d := s.one(key, hourly(1, 0), 1, 0); d.Allowed {
+			s.Errorf("%q again: %+v", key, d)
+		}
+	}
+}
+
+// testLimiterCompetition holds what several processes were granted against the bound of the
+// rate, by the times of calls and answers: what was granted between the call of the first and
+// the answer of the last fell into that interval.
+func testLimiterCompetition(s *limiterScene) {
+	for _, a := range []driver.Algorithm{driver.GCRA, driver.SlidingLog} {
+		r := driver.Rate{Count: 20, Period: 100 * time.Millisecond, Algorithm: a}
+		key, begun := fmt.Sprint("hot", a), time.Now()
+		var mu sync.Mutex
+		var history []granted
+		var all sync.WaitGroup
+		for range 4 {
+			store := s.open()
+			all.Go(func() {
+				for range 60 {
+					sent := time.Since(begun)
+					x := store.Take(s.Context(), []driver.LimitCall{{{Key: key, Rate: r, Cost: 1}}})[0]
+					if x.Err != nil {
+						s.Errorf("take: %v", x.Err)
+						return
+					}
+					if x.Allowed() {
+						mu.Lock()
+						history = append(history, granted{sent, time.Since(begun)})
+						mu.Unlock()
+					} else {
+						time.Sleep(x.Decisions[0].RetryAfter / 4)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if len(history) < 20 {
+			s.Errorf("%v: only %d calls were admitted", a, len(history))
+		}
+		checkRate(s.T, r, history)
+	}
+}
+
+// granted is one unit, between two times.
+type granted struct{ sent, answered time.Duration }
+
+// checkRate finds an interval in which more was granted than the rate allows.
+func checkRate(t *testing.T, r driver.Rate, history []granted) {
+	t.Helper()
+	for _, first := range history {
+		for _, last := range history {
+			count, length := int64(0), last.answered-first.sent
+			if length < 0 {
+				continue
+			}
+			for _, g := range history {
+				if g.sent >= first.sent && g.answered <= last.answered {
+					count++
+				}
+			}
+			most := r.Capacity() + int64(length)*r.Count/int64(r.Period)
+			if r.Algorithm == driver.SlidingLog {
+				most = r.Count * (int64(length/r.Period) + 1)
+			}
+			if count > most {
+				t.Fatalf("%+v: %d were granted in %v, at most %d may be", r, count, length, most)
+			}
+		}
+	}
+}
+
+// testLimiterLostReplies: what may have been consumed is, at most once for each call.
+func testLimiterLostReplies(s *limiterScene) {
+	r := hourly(10, 0)
+	s.one("k", r, 1, 0)
+	s.faults.(ReplyDropper).DropReplies()
+	ctx, cancel := context.WithTimeout(s.Context(), 300*time.Millisecond)
+	defer cancel()
+	a := s.store.Take(ctx, []driver.LimitCall{{{Key: "k", Rate: r, Cost: 3}}})[0]
+	s.faults.Heal()
+	if a.Err == nil || interlock.Kind(a.Err) != interlock.Uncertain {
+		s.Fatalf("without a reply: %+v", a)
+	}
+	s.store = s.beside()
+	if d := s.one("k", r, 0, 0); d.Remaining != 6 && d.Remaining != 9 {
+		s.Errorf("%+v", d)
+	}
+}
+
+// testLimiterKilled: while the server is down there is an error, and no decision.
+func testLimiterKilled(s *limiterScene) {
+	r := hourly(10, 0)
+	s.one("k", r, 1, 0)
+	s.faults.Kill()
+	ctx, cancel := context.WithTimeout(s.Context(), 2*time.Second)
+	defer cancel()
+	if a := s.store.Take(ctx, []driver.LimitCall{{{Key: "k", Rate: r, Cost: 1}}})[0]; a.Err == nil || interlock.Kind(a.Err) == interlock.Bug || a.Allowed() {
+		s.Errorf("without a server: %+v", a)
+	}
+	s.faults.Restart()
+	s.persist("take", func(ctx context.Context) error {
+		return s.store.Take(ctx, []driver.LimitCall{{{Key: "k", Rate: r, Cost: 1}}})[0].Err
+	})
+}

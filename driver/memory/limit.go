@@ -1,0 +1,75 @@
+package memory
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Limiter keeps limits in memory. It is the executable specification of driver.Limiter: each call
+// is one step under a mutex, by a clock that is never set. It forgets everything when the process
+// ends, and until then a limit soon after nothing of it counts any more.
+type Limiter struct {
+	mu     sync.Mutex
+	begun  time.Time
+	limits map[string]limited
+	swept  int // how many limits there were after the last sweep
+}
+
+type limited struct {
+	state driver.LimitState
+	until int64 // from when on nothing counts
+}
+
+var _ driver.Limiter = (*Limiter)(nil)
+
+// NewLimiter makes one of which nothing is consumed. All who share it share its limits.
+func NewLimiter() *Limiter { return &Limiter{begun: time.Now(), limits: map[string]limited{}} }
+
+// Take decides calls; see driver.Limiter.
+func (l *Limiter) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
+	answers := make([]driver.LimitAnswer, len(calls))
+	for i, call := range calls {
+		if answers[i].Err = call.Check(); answers[i].Err == nil && ctx.Err() != nil {
+			answers[i].Err = problem("limit", call[0].Key, interlock.Definite, context.Cause(ctx))
+		}
+		if answers[i].Err == nil {
+			answers[i] = l.take(call)
+		}
+	}
+	return answers
+}
+
+func (l *Limiter) take(call driver.LimitCall) driver.LimitAnswer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.begun.UnixMicro() + time.Since(l.begun).Microseconds()
+	states := make([]driver.LimitState, len(call))
+	for i, c := range call {
+		states[i] = l.limits[c.Key].state
+	}
+	answer := driver.Decide(now, call, states)
+	for i, c := range call {
+		if len(states[i]) > 0 {
+			l.limits[c.Key] = limited{states[i], now + answer.Decisions[i].ResetAfter.Microseconds()}
+		}
+	}
+	l.sweep(now)
+	return answer
+}
+
+// sweep forgets the limits of which nothing counts, when there are twice as many as last time.
+func (l *Limiter) sweep(now int64) {
+	if len(l.limits) < 2*l.swept+1000 {
+		return
+	}
+	for key, k := range l.limits {
+		if k.until <= now {
+			delete(l.limits, key)
+		}
+	}
+	l.swept = len(l.limits)
+}

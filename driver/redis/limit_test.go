@@ -1,0 +1,116 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestLimiter(t *testing.T) {
+	t.Parallel()
+	limiterSuite(t, durable)
+}
+
+func limiterSuite(t *testing.T, in sites) {
+	drivertest.RunLimiter(t, drivertest.LimiterHarness{Start: func(t *testing.T, exclusive bool) drivertest.LimiterBackend {
+		at := in(t, exclusive)
+		return &limiterBackend{led[driver.Limiter](at), at}
+	}})
+}
+
+// limiterBackend is a server with a path of its own for each process.
+type limiterBackend struct {
+	*paths.Server[driver.Limiter]
+	at site
+}
+
+func (b *limiterBackend) Open(t *testing.T) (driver.Limiter, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Limiter, error) {
+		return NewLimiter(b.at.dialed(t, path), b.at.prefix), nil
+	})
+}
+
+func (b *limiterBackend) Beside(t *testing.T) (driver.Limiter, error) {
+	return NewLimiter(b.at.beside(t), b.at.prefix), nil
+}
+
+func (b *limiterBackend) Faults() drivertest.Faults { return b.Server }
+
+// TestLimitScript runs the script with a clock of the test's, and expects what driver.Decide says.
+func TestLimitScript(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	const clock = "local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])\n"
+	if !strings.Contains(limitLua, clock) {
+		t.Fatal("the script reads the clock in another way")
+	}
+	fixed := newScript(strings.Replace(limitLua, clock, "local now = tonumber(table.remove(ARGV))\n", 1))
+	random := rand.New(rand.NewPCG(3, 4))
+	for run := range 60 {
+		rates := []driver.Rate{limitRate(random), limitRate(random)}
+		keys, states := []string{fmt.Sprint("a", run), fmt.Sprint("b", run)}, make([]driver.LimitState, 2)
+		now := time.Now().UnixMicro() - 1e9
+		for range 60 {
+			now += random.Int64N(2*rates[0].Period.Microseconds()/(1+random.Int64N(20)) + 1)
+			if random.IntN(20) == 0 {
+				now -= random.Int64N(3e6) // the clock is set back
+			}
+			if random.IntN(20) == 0 {
+				rates[1] = limitRate(random)
+			}
+			call := driver.LimitCall{}
+			for i := range 1 + random.IntN(2) {
+				call = append(call, driver.Charge{Key: keys[i], Rate: rates[i], Cost: min(random.Int64N(rates[i].Count+2)-1, rates[i].Capacity())})
+			}
+			if len(call) == 1 && call[0].Cost > 0 {
+				call[0].Least = random.Int64N(call[0].Cost) + 1
+			}
+			want := driver.Decide(now, call, states)
+			args := []string{fmt.Sprint(len(call))}
+			for _, c := range call {
+				args = appendCharge(args, c)
+			}
+			numbers, err := fixed.runOne(context.Background(), client, batch{keys: keys[:len(call)], args: append(args, fmt.Sprint(now))}).AsIntSlice()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := limitDecisions(numbers, len(call)); fmt.Sprint(got) != fmt.Sprint(want.Decisions) {
+				t.Fatalf("%+v at %d: got %+v, want %+v; states %v", call, now, got, want.Decisions, states)
+			}
+		}
+	}
+}
+
+func limitRate(random *rand.Rand) driver.Rate {
+	r := driver.Rate{Count: 1 + random.Int64N(50), Period: time.Duration(1+random.Int64N(1e6)) * 10 * time.Microsecond, Algorithm: driver.Algorithm(random.IntN(4))}
+	if r.Algorithm == driver.GCRA {
+		r.Burst = random.Int64N(80)
+	}
+	return r
+}
+
+// TestLimitExpires: a limit is one key, which lives until nothing of it counts any more.
+func TestLimitExpires(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	l := NewLimiter(client, "")
+	for _, a := range []driver.Algorithm{driver.GCRA, driver.FixedWindow, driver.SlidingCounter, driver.SlidingLog} {
+		c := driver.Charge{Key: fmt.Sprint(a), Rate: driver.Rate{Count: 1, Period: time.Minute, Algorithm: a}, Cost: 1}
+		x := l.Take(t.Context(), []driver.LimitCall{{c}})[0]
+		if !x.Allowed() {
+			t.Fatalf("%+v", x)
+		}
+		ms, err := raw(t, client, "PTTL", fenceKey("limit", c.Key)).AsInt64()
+		if left, reset := time.Duration(ms)*time.Millisecond, x.Decisions[0].ResetAfter; err != nil || left < reset-time.Second || left > reset+2*time.Second {
+			t.Errorf("%v lives for %v, counts for %v: %v", a, left, reset, err)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+-- driver.Decide in Lua: see there. KEYS: the limit of each charge, a text of numbers.
+-- ARGV: for each call the number of its charges, and for each of them: algorithm, count,
+-- period, capacity, unit, speed, cost, least. Times are microseconds; all numbers are whole
+-- and below 2^53. The answer has five numbers for each charge.
+local GCRA, WINDOW, COUNTER, LOG, SKEW = 0, 1, 2, 3, 1000000
+local floor, max, min = math.floor, math.max, math.min
+
+local function ceil(a, b)
+  if a <= 0 then return 0 end
+  return floor((a - 1) / b) + 1
+end
+
+local function since(t, at)
+  if at - t.now > SKEW then
+    t.rebased = true
+  elseif at > t.now then
+    t.now = at
+  else
+    return t.now - at
+  end
+  return 0
+end
+
+local function drain(t, s)
+  local level = 0
+  if #s == 4 then
+    local passed = since(t, s[2])
+    level = s[3]
+    if s[4] ~= t.unit then level = min(ceil(level, s[4]), t.capacity) * t.unit end
+    level = min(level, t.capacity * t.unit)
+    level = level - min(level, min(passed, ceil(level, t.speed)) * t.speed)
+  end
+  t.state = { GCRA, t.now, level, t.unit }
+end
+
+local function roll(t, s)
+  local window, count, before = 0, 0, 0
+  if #s == 5 then
+    since(t, s[2])
+    window, count, before = s[3], min(s[4], t.count), min(s[5], t.count)
+  end
+  local present = floor(t.now / t.period)
+  if t.rebased then
+    window = present
+  elseif present == window + 1 then
+    window, count, before = present, 0, count
+  elseif present ~= window then
+    window, count, before = present, 0, 0
+  end
+  if t.algorithm == WINDOW then before = 0 end
+  t.state = { t.algorithm, t.now, window, count, before }
+end
+
+local function forget(t, s)
+  t.state = { LOG }
+  if #s >= 3 then since(t, s[#s - 1]) end
+  for i = 2, #s - 1, 2 do
+    local at = min(s[i], t.now)
+    if at > t.now - t.period then
+      t.state[#t.state + 1] = at
+      t.state[#t.state + 1] = s[i + 1]
+    end
+  end
+end
+
+local function used(t)
+  local s = t.state
+  if t.algorithm == GCRA then return s[3] end
+  if t.algorithm ~= LOG then return s[4] * t.unit + s[5] * (t.unit - t.now % t.unit) end
+  local level = 0
+  for i = 3, #s, 2 do level = level + s[i] end
+  return level
+end
+
+local function remaining(t) return floor(max(0, t.capacity * t.unit - used(t)) / t.unit) end
+
+local function wait(t, n)
+  local s, period = t.state, t.period
+  local left = period - t.now % period
+  if t.algorithm == GCRA then return ceil(s[3] - (t.capacity - n) * t.unit, t.speed) end
+  if t.algorithm == WINDOW then return left end
+  if t.algorithm == COUNTER then
+    local free = t.count - s[4] - n
+    if free >= 0 then return left - floor(free * period / s[5]) end
+    return left + max(0, period - floor((t.count - n) * period / s[4]))
+  end
+  local need = n - remaining(t)
+  for i = 2, #s - 1, 2 do
+    need = need - s[i + 1]
+    if need <= 0 then return s[i] + period - t.now end
+  end
+  return period
+end
+
+local function reset(t)
+  local s, left = t.state, t.period - t.now % t.period
+  if t.algorithm == GCRA then return ceil(s[3], t.speed) end
+  if t.algorithm == LOG then
+    if #s > 1 then return s[#s - 1] + t.period - t.now end
+    return 0
+  end
+  if t.algorithm == COUNTER and s[4] > 0 then return left + t.period end
+  if s[4] + s[5] > 0 then return left end
+  return 0
+end
+
+local function log(t, n)
+  local s = t.state
+  local last = #s - 1
+  if n > 0 and last > 1 and s[last] == t.now then
+    s[last + 1] = s[last + 1] + n
+  elseif n > 0 then
+    s[#s + 1] = t.now
+    s[#s + 1] = n
+  end
+  while n < 0 and last > 1 do
+    if s[last + 1] > -n then
+      s[last + 1] = s[last + 1] + n
+      return
+    end
+    n = n + s[last + 1]
+    s[last], s[last + 1] = nil, nil
+    last = last - 2
+  end
+end
+
+local function consume(t, n)
+  local s = t.state
+  if t.algorithm == GCRA then
+    s[3] = max(0, s[3] + max(n, -t.capacity) * t.unit)
+  elseif t.algorithm ~= LOG then
+    s[4] = max(0, s[4] + n)
+  else
+    log(t, n)
+  end
+end
+
+local function load(now, key, at)
+  local t = { now = now, algorithm = tonumber(ARGV[at]), count = tonumber(ARGV[at + 1]), period = tonumber(ARGV[at + 2]),
+    capacity = tonumber(ARGV[at + 3]), unit = tonumber(ARGV[at + 4]), speed = tonumber(ARGV[at + 5]),
+    cost = tonumber(ARGV[at + 6]), least = tonumber(ARGV[at + 7]) }
+  local s = {}
+  for n in string.gmatch(redis.call('GET', key) or '', '%d+') do s[#s + 1] = tonumber(n) end
+  if s[1] ~= t.algorithm then s = {} end
+  if t.algorithm == GCRA then drain(t, s) elseif t.algorithm == LOG then forget(t, s) else roll(t, s) end
+  return t
+end
+
+local function store(t, key)
+  local words = {}
+  for i, n in ipairs(t.state) do words[i] = string.format('%.0f', n) end
+  redis.call('SET', key, table.concat(words, ' '), 'PX', string.format('%.0f', ceil(reset(t) + SKEW, 1000)))
+end
+
+local answer, key, at = {}, 1, 1
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+while key <= #KEYS do
+  local n, all, charges = tonumber(ARGV[at]), true, {}
+  for i = 1, n do
+    local t = load(now, KEYS[key + i - 1], at + 1 + (i - 1) * 8)
+    t.granted = min(t.cost, remaining(t))
+    t.allowed = t.granted >= t.least
+    t.retry = 0
+    if not t.allowed then t.retry, all = wait(t, t.least), false end
+    charges[i] = t
+  end
+  for i, t in ipairs(charges) do
+    if not all then t.granted = 0 end
+    consume(t, t.granted)
+    if all and t.granted < t.cost then t.retry = wait(t, t.least) end
+    if t.granted ~= 0 or t.rebased then store(t, KEYS[key + i - 1]) end
+    for _, number in ipairs({ t.allowed and 1 or 0, t.granted, remaining(t), t.retry, reset(t) }) do
+      answer[#answer + 1] = number
+    end
+  end
+  key, at = key + n, at + 1 + n * 8
+end
+return answer
