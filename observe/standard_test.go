@@ -26,6 +26,7 @@ var defaults = map[string]any{
 	"Idempotency": (*Idempotency)(nil).WithDefaults(), "Once": (*Once)(nil).WithDefaults(),
 	"Version": (*Version)(nil).WithDefaults(), "Wire": (*Wire)(nil).WithDefaults(), "Proxy": (*Proxy)(nil).WithDefaults(),
 	"Keyed": (*Keyed)(nil).WithDefaults(), "Sequence": (*Sequence)(nil).WithDefaults(), "Outbox": (*Outbox)(nil).WithDefaults(), "Queue": (*Queue)(nil).WithDefaults(),
+	"Limit":       (*Limit)(nil).WithDefaults(),
 	"Coordinator": (*Coordinator)(nil).WithDefaults(), "Saga": (*Saga)(nil).WithDefaults(), "TCC": (*TCC)(nil).WithDefaults(),
 	"TwoPC": (*TwoPC)(nil).WithDefaults(),
 	// They return every failure to their caller.
@@ -46,6 +47,7 @@ var quiet = map[string][]string{
 	"Keyed":       {"Started", "Ended"},
 	"Sequence":    {"Gap", "Late", "Dropped"},
 	"Outbox":      {"Serving", "Published"},
+	"Limit":       {"Refused"},
 	"Saga":        {"Started", "Ended"},
 	"TCC":         {"Decided", "Ended"},
 	"TwoPC":       {"Decided", "Ended"},

@@ -74,7 +74,7 @@ func testLimiterAlgorithms(s *limiterScene) {
 		} {
 			d := s.one(key, r, c.cost, c.least)
 			refused := c.cost > 0 && c.granted == 0
-			if d.Granted != c.granted || d.Remaining != c.remaining || d.Allowed == refused || (d.RetryAfter > 0) != refused || (d.ResetAfter > 0) != (c.remaining < 10) {
+			if d.Granted != c.granted || d.Remaining != c.remaining || d.Allowed == refused || (d.RetryAfter > 0) != (c.granted < c.cost) || (d.ResetAfter > 0) != (c.remaining < 10) {
 				s.Errorf("%v, step %d: cost %d at least %d: %+v, want %d granted and %d remaining", a, i, c.cost, c.least, d, c.granted, c.remaining)
 			}
 		}

@@ -1,0 +1,156 @@
+package limit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// The vocabulary is that of the drivers.
+type (
+	// Rate is [driver.Rate].
+	Rate = driver.Rate
+	// Algorithm is [driver.Algorithm].
+	Algorithm = driver.Algorithm
+	// Charge is [driver.Charge].
+	Charge = driver.Charge
+)
+
+// The algorithms; see [driver.Algorithm].
+const (
+	GCRA           = driver.GCRA
+	FixedWindow    = driver.FixedWindow
+	SlidingCounter = driver.SlidingCounter
+	SlidingLog     = driver.SlidingLog
+)
+
+// PerSecond is a rate of n units a second, of which n are admitted at once.
+func PerSecond(n int64) Rate { return Rate{Count: n, Period: time.Second} }
+
+// PerMinute is a rate of n units a minute, of which n are admitted at once.
+func PerMinute(n int64) Rate { return Rate{Count: n, Period: time.Minute} }
+
+// PerHour is a rate of n units an hour, of which n are admitted at once.
+func PerHour(n int64) Rate { return Rate{Count: n, Period: time.Hour} }
+
+// A Decision is that of all limits of a call: it is allowed if all allow it, the fewest units
+// remain, and the longest times count.
+type Decision struct {
+	driver.Decision
+	// Each has what each charge's limit says.
+	Each []driver.Decision
+}
+
+// Limits are the rate limits of a store. They are safe for concurrent use.
+type Limits struct {
+	options Options
+	calls   coalescer
+	denied  denials
+	backend *backend.Backend
+}
+
+// New makes limits of a store, which stays the caller's.
+func New(store driver.Limiter, o *Options) (*Limits, error) {
+	options, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Limits{options: options, calls: coalescer{store: store}}, nil
+}
+
+// Allow takes one unit of the limit of a key.
+func (l *Limits) Allow(ctx context.Context, key string, r Rate) (Decision, error) {
+	return l.Take(ctx, Charge{Key: key, Rate: r, Cost: 1})
+}
+
+// Take takes all charges or nothing, in one step. With one charge that has a Least it takes as
+// many units as there are; see Decision.Granted. The rate of a key may change from call to call:
+// what was consumed stays consumed.
+func (l *Limits) Take(ctx context.Context, charges ...Charge) (Decision, error) {
+	call := driver.LimitCall(charges)
+	if err := call.Check(); err != nil {
+		return Decision{}, err
+	}
+	if d, ok := l.denied.find(call); ok {
+		return l.judge(call, d), nil
+	}
+	a, sent := l.ask(ctx, call)
+	if a.Err != nil {
+		return l.failed(ctx, call, a.Err)
+	}
+	l.denied.note(call, a, sent)
+	return l.judge(call, a.Decisions), nil
+}
+
+// Peek shows the limit of a key, and consumes nothing.
+func (l *Limits) Peek(ctx context.Context, key string, r Rate) (Decision, error) {
+	return l.Take(ctx, Charge{Key: key, Rate: r})
+}
+
+// Refund gives back n units that were taken and not used.
+func (l *Limits) Refund(ctx context.Context, key string, r Rate, n int64) error {
+	_, err := l.Take(ctx, Charge{Key: key, Rate: r, Cost: -max(n, 0)})
+	return err
+}
+
+// Wait takes one unit of the limit of a key as soon as there is one, or returns when ctx ends.
+// It is not fair: whoever asks first after the unit is there has it.
+func (l *Limits) Wait(ctx context.Context, key string, r Rate) error {
+	for {
+		d, err := l.Allow(ctx, key, r)
+		if err != nil || d.Allowed {
+			return err
+		}
+		timer := time.NewTimer(d.RetryAfter)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Close ends what [Open] opened. Limits of [New] have nothing to close.
+func (l *Limits) Close(ctx context.Context) error { return l.backend.Close(ctx) }
+
+// ask asks the store, within the timeout. sent is when, by the clock of this process.
+func (l *Limits) ask(ctx context.Context, call driver.LimitCall) (a driver.LimitAnswer, sent time.Time) {
+	if l.options.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, l.options.Timeout, errTimeout)
+		defer cancel()
+	}
+	sent = time.Now()
+	return l.calls.take(ctx, call), sent
+}
+
+var errTimeout = errors.New("the store did not decide within Options.Timeout")
+
+// judge makes one decision of those of all limits, and reports a refusal.
+func (l *Limits) judge(call driver.LimitCall, each []driver.Decision) Decision {
+	d := Decision{Decision: each[0], Each: each}
+	key := ""
+	for i, e := range each {
+		if !e.Allowed {
+			key = cmp.Or(key, call[i].Key)
+		}
+		d.Remaining = min(d.Remaining, e.Remaining)
+		d.RetryAfter, d.ResetAfter = max(d.RetryAfter, e.RetryAfter), max(d.ResetAfter, e.ResetAfter)
+	}
+	d.Allowed = key == ""
+	if !d.Allowed {
+		if report := l.options.Hooks.Refused; report != nil {
+			report(observe.LimitRefused{Key: key, Shadow: l.options.Shadow})
+		}
+		if l.options.Shadow {
+			d.Allowed, d.Granted = true, call[0].Cost
+		}
+	}
+	return d
+}

@@ -1,0 +1,303 @@
+package limit_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/limit"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+// gated is a store in memory that counts its requests, and answers them when it may.
+type gated struct {
+	driver.Limiter
+	requests, calls atomic.Int64
+	gate            chan struct{} // nil is open
+	err             error
+}
+
+func (g *gated) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
+	g.requests.Add(1)
+	g.calls.Add(int64(len(calls)))
+	if g.gate != nil {
+		<-g.gate
+	}
+	if g.err == nil {
+		return g.Limiter.Take(ctx, calls)
+	}
+	answers := make([]driver.LimitAnswer, len(calls))
+	for i := range answers {
+		answers[i].Err = g.err
+	}
+	return answers
+}
+
+func gate(t *testing.T, g *gated, o *limit.Options) *limit.Limits {
+	t.Helper()
+	g.Limiter = memory.NewLimiter()
+	l, err := limit.New(g, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestCoalesced: calls that wait go together, those of a key as one charge, and each has the
+// answer that it would have had alone.
+func TestCoalesced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gated{gate: make(chan struct{})}
+		l := gate(t, g, nil)
+		var all sync.WaitGroup
+		var allowed, cold atomic.Int64
+		remaining := make([]atomic.Int64, 40)
+		for i := range 102 { // the first two go alone
+			all.Go(func() {
+				d, err := l.Allow(t.Context(), "hot", limit.PerHour(40))
+				if err != nil || d.Allowed != (d.RetryAfter == 0) {
+					t.Errorf("call %d: %+v, %v", i, d, err)
+				}
+				if d.Allowed {
+					allowed.Add(1)
+					remaining[d.Remaining].Add(1)
+				}
+			})
+			synctest.Wait()
+		}
+		all.Go(func() {
+			if d, err := l.Take(t.Context(), limit.Charge{Key: "cold", Rate: limit.PerHour(5), Cost: 3}); err == nil && d.Allowed && d.Remaining == 2 {
+				cold.Add(1)
+			}
+		})
+		synctest.Wait()
+		close(g.gate)
+		all.Wait()
+		if g.requests.Load() != 3 || g.calls.Load() != 4 || allowed.Load() != 40 || cold.Load() != 1 {
+			t.Errorf("%d requests with %d calls; %d and %d allowed", g.requests.Load(), g.calls.Load(), allowed.Load(), cold.Load())
+		}
+		for i := range remaining {
+			if n := remaining[i].Load(); n != 1 {
+				t.Errorf("%d calls left %d units", n, i)
+			}
+		}
+	})
+}
+
+// TestCallerGone: a caller that goes while its call waits consumes nothing, and one that goes
+// later does not know.
+func TestCallerGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gated{gate: make(chan struct{})}
+		l := gate(t, g, nil)
+		var others sync.WaitGroup
+		allow := func() { _, _ = l.Allow(t.Context(), "k", limit.PerHour(10)) }
+		others.Go(allow)
+		others.Go(allow)
+		synctest.Wait()
+		kinds := make(chan interlock.ErrorKind, 2)
+		leave := func() (cancel func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			others.Go(func() {
+				_, err := l.Allow(ctx, "k", limit.PerHour(10))
+				kinds <- interlock.Kind(err)
+			})
+			synctest.Wait()
+			return cancel
+		}
+		leave()()
+		if k := <-kinds; k != interlock.Definite {
+			t.Errorf("gone while it waited: %v", k)
+		}
+		cancel := leave()
+		g.gate <- struct{}{} // the first ends, and what waits is sent
+		synctest.Wait()
+		cancel()
+		if k := <-kinds; k != interlock.Uncertain {
+			t.Errorf("gone when it was sent: %v", k)
+		}
+		close(g.gate)
+		others.Wait()
+		if d, err := l.Peek(t.Context(), "k", limit.PerHour(10)); err != nil || d.Remaining != 7 {
+			t.Errorf("%+v, %v", d, err)
+		}
+	})
+}
+
+// TestDenied: an exhausted limit is refused without a request, until its next unit is due.
+func TestDenied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gated{}
+		l := gate(t, g, nil)
+		allow := func(key string) limit.Decision {
+			t.Helper()
+			d, err := l.Allow(t.Context(), key, limit.Rate{Count: 1, Period: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		allow("k")
+		for range 100 {
+			if d := allow("k"); d.Allowed || d.RetryAfter <= 0 || d.RetryAfter > time.Second {
+				t.Fatalf("%+v", d)
+			}
+		}
+		if n := g.requests.Load(); n != 2 {
+			t.Errorf("%d requests", n)
+		}
+		if d := allow("other"); !d.Allowed {
+			t.Errorf("another key: %+v", d)
+		}
+		if d, err := l.Allow(t.Context(), "k", limit.PerSecond(2)); err != nil || !d.Allowed {
+			t.Errorf("at another rate: %+v, %v", d, err)
+		}
+		time.Sleep(time.Second)
+		if d := allow("k"); !d.Allowed {
+			t.Errorf("when a unit is due: %+v", d)
+		}
+		allow("k")
+		if err := l.Refund(t.Context(), "k", limit.PerSecond(1), 1); err != nil {
+			t.Fatal(err)
+		}
+		if d := allow("k"); !d.Allowed {
+			t.Errorf("after a refund: %+v", d)
+		}
+	})
+}
+
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := gate(t, &gated{}, nil)
+		begun := time.Now()
+		for range 31 {
+			if err := l.Wait(t.Context(), "k", limit.Rate{Count: 10, Period: time.Second, Burst: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(begun); took < 3*time.Second || took > 3*time.Second+time.Millisecond {
+			t.Errorf("31 units at 10/s took %v", took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.Wait(ctx, "h", limit.PerHour(1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Wait(ctx, "h", limit.PerHour(1)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("down")
+		r := limit.PerHour(10)
+		for _, c := range []struct {
+			o       limit.Options
+			allowed int
+			fails   bool
+		}{
+			{limit.Options{}, 0, true},
+			{limit.Options{OnFailure: limit.Admit}, 20, false},
+			{limit.Options{OnFailure: limit.Share, Share: 0.5, Local: memory.NewLimiter()}, 5, false},
+		} {
+			reported := 0
+			c.o.Hooks = &observe.Limit{Failed: func(e observe.LimitFailed) {
+				if reported++; e.Key != "k" || !errors.Is(e.Err, down) {
+					t.Errorf("%+v", e)
+				}
+			}}
+			l := gate(t, &gated{err: down}, &c.o)
+			allowed := 0
+			for range 20 {
+				d, err := l.Allow(t.Context(), "k", r)
+				if (err != nil) != c.fails || err != nil && !errors.Is(err, down) {
+					t.Errorf("%+v: %v", c.o.OnFailure, err)
+				}
+				if d.Allowed {
+					allowed++
+				}
+			}
+			if allowed != c.allowed || reported != 20 {
+				t.Errorf("%v: %d allowed, %d reported", c.o.OnFailure, allowed, reported)
+			}
+			if _, err := l.Allow(t.Context(), "k", limit.Rate{}); interlock.Kind(err) != interlock.Bug {
+				t.Errorf("%v: a bad rate: %v", c.o.OnFailure, err)
+			}
+		}
+		g := &gated{gate: make(chan struct{})}
+		l := gate(t, g, &limit.Options{Timeout: 25 * time.Millisecond, OnFailure: limit.Admit})
+		go func() { _, _ = l.Allow(t.Context(), "k", r) }()
+		go func() { _, _ = l.Allow(t.Context(), "k", r) }()
+		synctest.Wait()
+		begun := time.Now()
+		if d, err := l.Allow(t.Context(), "k", r); err != nil || !d.Allowed || time.Since(begun) != 25*time.Millisecond {
+			t.Errorf("after %v: %+v, %v", time.Since(begun), d, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if d, err := l.Allow(ctx, "k", r); err == nil || d.Allowed {
+			t.Errorf("the caller has gone: %+v, %v", d, err)
+		}
+		close(g.gate)
+	})
+}
+
+func TestShadow(t *testing.T) {
+	var refused []observe.LimitRefused
+	l := gate(t, &gated{}, &limit.Options{Shadow: true, Hooks: &observe.Limit{Refused: func(e observe.LimitRefused) { refused = append(refused, e) }}})
+	wide, narrow := limit.Charge{Key: "wide", Rate: limit.PerHour(10), Cost: 1}, limit.Charge{Key: "narrow", Rate: limit.PerHour(1), Cost: 1}
+	for range 2 {
+		if d, err := l.Take(t.Context(), wide, narrow); err != nil || !d.Allowed || d.Remaining != 0 || len(d.Each) != 2 {
+			t.Errorf("%+v, %v", d, err)
+		}
+	}
+	if len(refused) != 1 || refused[0] != (observe.LimitRefused{Key: "narrow", Shadow: true}) {
+		t.Errorf("%+v", refused)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, o := range []limit.Options{{Timeout: -1}, {OnFailure: 3}, {OnFailure: limit.Share}, {OnFailure: limit.Share, Share: 2, Local: memory.NewLimiter()},
+		{OnFailure: limit.Share, Share: 0.5}} {
+		if _, err := limit.New(memory.NewLimiter(), &o); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+func TestOpen(t *testing.T) {
+	open := func() *limit.Limits {
+		l, err := limit.Open(t.Context(), "memory://limits", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := l.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		return l
+	}
+	one, two := open(), open()
+	if d, err := one.Allow(t.Context(), "k", limit.PerHour(1)); err != nil || !d.Allowed {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if d, err := two.Allow(t.Context(), "k", limit.PerHour(1)); err != nil || d.Allowed {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if _, err := limit.Open(t.Context(), "nowhere://x", nil); err == nil {
+		t.Error("opened nowhere")
+	}
+}

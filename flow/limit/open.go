@@ -1,0 +1,37 @@
+package limit
+
+import (
+	"context"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+)
+
+// Open is [New] with the limits of the system that a URL names, as redis://127.0.0.1:6379 or
+// memory://name. The driver of the URL's scheme has to be part of the program (see lock.Open).
+// ctx bounds the opening only. [Limits.Close] disconnects.
+func Open(ctx context.Context, url string, o *Options) (*Limits, error) {
+	b, store, err := open(ctx, url)
+	var l *Limits
+	if err == nil {
+		l, err = New(store, o)
+	}
+	if err != nil {
+		_ = b.Close(context.WithoutCancel(ctx)) // the first error says more
+		return nil, err
+	}
+	l.backend = b
+	return l, nil
+}
+
+func open(ctx context.Context, url string) (*backend.Backend, driver.Limiter, error) {
+	b, err := backend.Open(ctx, url)
+	if err != nil {
+		return nil, nil, err
+	}
+	store, ok := b.Limiter("")
+	if !ok {
+		err = &backend.URLError{Reason: b.URL().Kind() + " keeps no rate limits; use a redis:// URL"}
+	}
+	return b, store, err
+}

@@ -1,0 +1,97 @@
+package limit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// Failure says what to decide while the store gives no decision.
+type Failure int
+
+const (
+	// Refuse returns the error; nothing is admitted.
+	Refuse Failure = iota
+	// Admit admits everything.
+	Admit
+	// Share admits Options.Share of the rate in this process. If the shares of all processes are
+	// at most 1 together, the rate is kept, apart from what the store has admitted before.
+	Share
+)
+
+// Options of limits; nil and the zero value work.
+type Options struct {
+	// Timeout is how long the store may take to decide; 0 leaves it to the context of the call.
+	Timeout time.Duration
+	// OnFailure is the decision if the store gives none. It is not made if the caller's own
+	// context has ended, nor about what no store accepts.
+	OnFailure Failure
+	// Share is the part of each rate that this process admits by OnFailure Share: above 0, at
+	// most 1. What is left of a rate is at least one unit in each period.
+	Share float64
+	// Local decides by OnFailure Share: memory.NewLimiter().
+	Local driver.Limiter
+	// Shadow admits what would be refused, and reports it to Hooks.Refused.
+	Shadow bool
+	// Hooks receive what happens; nil logs failures, see package observe.
+	Hooks *observe.Limit
+}
+
+func (o *Options) withDefaults() (Options, error) {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	switch {
+	case d.Timeout < 0 || d.OnFailure < Refuse || d.OnFailure > Share:
+		return d, impossible("timeout %v, failure policy %d", d.Timeout, d.OnFailure)
+	case d.OnFailure == Share && (d.Local == nil || !(d.Share > 0 && d.Share <= 1)):
+		return d, impossible("a share of %v: it is above 0 and at most 1, and Local decides by it", d.Share)
+	}
+	d.Hooks = d.Hooks.WithDefaults()
+	return d, nil
+}
+
+func impossible(format string, args ...any) error {
+	return &interlock.Error{Op: "limit", Kind: interlock.Bug, Err: fmt.Errorf("impossible options: "+format, args...)}
+}
+
+// failed decides without the store.
+func (l *Limits) failed(ctx context.Context, call driver.LimitCall, err error) (d Decision, _ error) {
+	o := l.options
+	if ctx.Err() != nil || interlock.Kind(err) == interlock.Bug || call[0].Cost <= 0 {
+		return d, err
+	}
+	if o.OnFailure == Share {
+		if a := o.Local.Take(ctx, o.shares(call)); a[0].Err == nil {
+			d = l.judge(call, a[0].Decisions)
+		}
+	}
+	if o.OnFailure == Admit {
+		d.Allowed, d.Granted = true, call[0].Cost
+	}
+	o.Hooks.Failed(observe.LimitFailed{Key: call[0].Key, Admitted: d.Allowed, Err: err})
+	if o.OnFailure == Refuse {
+		return d, err
+	}
+	return d, nil
+}
+
+// shares is the call at the rates of this process. What costs more than its share is refused.
+func (o *Options) shares(call driver.LimitCall) []driver.LimitCall {
+	part := func(n int64) int64 { return max(1, int64(float64(n)*o.Share)) }
+	own := slices.Clone(call)
+	for i := range own {
+		r := &own[i].Rate
+		if r.Burst > 0 {
+			r.Burst = part(r.Burst)
+		}
+		r.Count = part(r.Count)
+	}
+	return []driver.LimitCall{own}
+}
