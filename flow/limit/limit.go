@@ -99,7 +99,7 @@ func (l *Limits) Refund(ctx context.Context, key string, r Rate, n int64) error 
 }
 
 // Wait takes one unit of the limit of a key as soon as there is one, or returns when ctx ends.
-// It is not fair: whoever asks first after the unit is there has it.
+// It is not fair: the first call after the unit is there takes it.
 func (l *Limits) Wait(ctx context.Context, key string, r Rate) error {
 	for {
 		d, err := l.Allow(ctx, key, r)
