@@ -1,0 +1,91 @@
+// Package kafka delivers the messages of an outbox to Kafka. It does not deliver a message
+// once: after a lost answer the outbox sends it again, with the same id, and consumers drop the
+// second one (guard/once).
+//
+//	sink, err := kafka.OpenSink("kafka://127.0.0.1:9092", nil)
+//	defer sink.Close()
+//	relay, err := outbox.Start(ctx, "postgres://127.0.0.1/shop", outbox.Table{}, sink, nil)
+//
+// DESIGN.md explains how the order of a key survives failures.
+package kafka
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Headers of records, beside those of the message. Its key is the key of the record.
+const (
+	HeaderID    = "interlock-id"    // the id of the message
+	HeaderTopic = "interlock-topic" // its topic, where all messages go to one topic of Kafka
+)
+
+// address is what a URL names: kafka://host:port[,host:port…][/topic].
+type address struct {
+	brokers []string
+	topic   string // empty if it names none
+}
+
+func parse(text string) (address, error) {
+	rest, ok := strings.CutPrefix(text, "kafka://")
+	hosts, topic, _ := strings.Cut(rest, "/")
+	switch {
+	case !ok:
+		return address{}, errors.New(`the URL does not begin with "kafka://"`)
+	case strings.Contains(hosts, "@"):
+		return address{}, errors.New("the URL has a user; set SASL and TLS by Options.Client")
+	case strings.ContainsAny(rest, "?#"):
+		return address{}, errors.New("the URL has options; there are none")
+	case topic != "" && !legal(topic):
+		return address{}, fmt.Errorf("%.300q cannot be the name of a topic", topic)
+	}
+	a := address{topic: topic}
+	for host := range strings.SplitSeq(hosts, ",") {
+		name, port, err := net.SplitHostPort(host)
+		if err != nil || name == "" || port == "" {
+			return address{}, fmt.Errorf("%.300q is not host:port", host)
+		}
+		a.brokers = append(a.brokers, host)
+	}
+	return a, nil
+}
+
+// legal reports whether Kafka allows a name for a topic.
+func legal(topic string) bool {
+	for _, r := range topic {
+		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r) {
+			return false
+		}
+	}
+	return topic != "" && topic != "." && topic != ".." && len(topic) <= 249
+}
+
+func problem(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: "kafka", Name: name, Kind: kind, Err: err}
+}
+
+// classify returns what may be concluded from an error of the client about a record. Only what a
+// broker said about the record itself is final. Of a record without an answer nothing is known.
+func classify(err error) interlock.ErrorKind {
+	for _, e := range []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException} {
+		if errors.Is(err, e) {
+			return interlock.Definite
+		}
+	}
+	for _, e := range []error{kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID} {
+		if errors.Is(err, e) {
+			return interlock.Uncertain
+		}
+	}
+	var answer *kerr.Error
+	if errors.As(err, &answer) {
+		return interlock.Retryable
+	}
+	return interlock.Uncertain
+}

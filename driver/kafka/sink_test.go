@@ -1,0 +1,281 @@
+package kafka
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+// TestSinkSuite has one partition for each test, so that all its messages are in one order.
+func TestSinkSuite(t *testing.T) {
+	t.Parallel()
+	drivertest.RunSink(t, drivertest.SinkHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.SinkBackend {
+			server := testbed.Shared(t, testbed.Kafka)
+			if exclusive {
+				server = testbed.Kafka(t)
+			}
+			return &sinkBackend{paths.New[drivertest.KeptSink](server), server.Addr(), newTopic(t, server.Addr(), 1)}
+		},
+	})
+}
+
+// newTopic creates a topic for a test.
+func newTopic(t *testing.T, addr string, partitions int32) string {
+	t.Helper()
+	name := strings.ReplaceAll(t.Name(), "/", ".")
+	r := kmsg.NewPtrCreateTopicsRequest()
+	topic := kmsg.NewCreateTopicsRequestTopic()
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
+	r.Topics = append(r.Topics, topic)
+	answer, err := r.RequestWith(t.Context(), client(t, kgo.SeedBrokers(addr)))
+	if err == nil {
+		err = kerr.ErrorForCode(answer.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatalf("create topic %s: %v", name, err)
+	}
+	return name
+}
+
+func client(t *testing.T, options ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	c, err := kgo.NewClient(options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// sinkBackend is a broker to which each sink has a path.
+type sinkBackend struct {
+	*paths.Server[drivertest.KeptSink]
+	addr, topic string
+}
+
+func (b *sinkBackend) Open(t *testing.T) (drivertest.KeptSink, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) { return b.open(t, path.Addr()) })
+}
+
+func (b *sinkBackend) Beside(t *testing.T) (drivertest.KeptSink, error) { return b.open(t, b.addr) }
+
+func (b *sinkBackend) Faults() drivertest.Faults { return b.Server }
+
+// open makes a sink that reaches the broker by an address.
+func (b *sinkBackend) open(t *testing.T, by string) (drivertest.KeptSink, error) {
+	dial := kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, by)
+	})
+	s, err := OpenSink("kafka://"+b.addr+"/"+b.topic, &SinkOptions{Client: []kgo.Opt{dial}})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(s.Close)
+	return &keptSink{s, b}, nil
+}
+
+// keptSink reads its topic as a consumer does.
+type keptSink struct {
+	*Sink
+	b *sinkBackend
+}
+
+func (s *keptSink) Kept(ctx context.Context, topic string) (all []driver.Message, err error) {
+	for _, m := range read(ctx, s.b.addr, s.b.topic, 1) {
+		if m.Topic == topic {
+			all = append(all, m)
+		}
+	}
+	return all, ctx.Err()
+}
+
+// read returns the messages of a topic, by partition.
+func read(ctx context.Context, addr, topic string, partitions int32) (all []driver.Message) {
+	from := map[int32]kgo.Offset{}
+	for p := range partitions {
+		from[p] = kgo.NewOffset().AtStart()
+	}
+	c, err := kgo.NewClient(kgo.SeedBrokers(addr), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}))
+	if err != nil {
+		panic(err)
+	}
+	defer c.Close()
+	for left := ends(ctx, c, topic, partitions); left > 0 && ctx.Err() == nil; {
+		c.PollFetches(ctx).EachRecord(func(r *kgo.Record) {
+			left--
+			m := driver.Message{Key: string(r.Key), Payload: r.Value}
+			for _, h := range r.Headers {
+				switch h.Key {
+				case HeaderID:
+					m.ID = string(h.Value)
+				case HeaderTopic:
+					m.Topic = string(h.Value)
+				default:
+					if m.Headers == nil {
+						m.Headers = map[string]string{}
+					}
+					m.Headers[h.Key] = string(h.Value)
+				}
+			}
+			all = append(all, m)
+		})
+	}
+	return all
+}
+
+// ends is how many records a topic has from which nothing was deleted.
+func ends(ctx context.Context, c *kgo.Client, topic string, partitions int32) (sum int64) {
+	r := kmsg.NewPtrListOffsetsRequest()
+	r.ReplicaID = -1
+	of := kmsg.NewListOffsetsRequestTopic()
+	of.Topic = topic
+	for p := range partitions {
+		at := kmsg.NewListOffsetsRequestTopicPartition()
+		at.Partition, at.Timestamp = p, -1
+		of.Partitions = append(of.Partitions, at)
+	}
+	r.Topics = append(r.Topics, of)
+	for _, shard := range c.RequestSharded(ctx, r) {
+		if answer, ok := shard.Resp.(*kmsg.ListOffsetsResponse); ok {
+			for _, p := range answer.Topics[0].Partitions {
+				sum += max(0, p.Offset)
+			}
+		}
+	}
+	return sum
+}
+
+// TestSinkOrderOfKeys: messages of a key stay in order, and none is lost, while the broker is
+// killed under them and comes back. What has no answer is sent again, as a relay does; repetitions
+// come in order, too.
+func TestSinkOrderOfKeys(t *testing.T) {
+	t.Parallel()
+	const keys, rounds, each = 5, 40, 10
+	server := testbed.Kafka(t)
+	topic := newTopic(t, server.Addr(), 4)
+	sink, err := OpenSink("kafka://"+server.Addr(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	var round atomic.Int32
+	published := make(chan error, 1)
+	go func() {
+		for n := range rounds {
+			round.Store(int32(n))
+			var some []driver.Message
+			for i := range each * keys {
+				some = append(some, driver.Message{ID: fmt.Sprintf("%d/%04d", i%keys, n*each+i/keys), Topic: topic, Key: fmt.Sprint(i % keys)})
+			}
+			if err := persist(t.Context(), sink, some); err != nil {
+				published <- err
+				return
+			}
+		}
+		published <- nil
+	}()
+	testbed.Eventually(t, "some messages are published", time.Minute, func() bool { return round.Load() > rounds/4 })
+	server.Kill()
+	killed := round.Load()
+	server.Restart()
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("killed in round %d of %d", killed, rounds)
+	seen := map[string][]string{}
+	for _, m := range read(t.Context(), server.Addr(), topic, 4) {
+		if !slices.Contains(seen[m.Key], m.ID) {
+			seen[m.Key] = append(seen[m.Key], m.ID)
+		}
+	}
+	for k := range keys {
+		if ids := seen[fmt.Sprint(k)]; len(ids) != rounds*each || !slices.IsSorted(ids) {
+			t.Errorf("key %d: %d of %d messages, %v", k, len(ids), rounds*each, ids)
+		}
+	}
+}
+
+// persist publishes messages until all are taken.
+func persist(ctx context.Context, s *Sink, left []driver.Message) error {
+	for end := time.Now().Add(2 * time.Minute); len(left) > 0; {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		answers := s.Publish(try, left)
+		cancel()
+		var again []driver.Message
+		for i, err := range answers {
+			if kind := interlock.Kind(err); err != nil && (kind == interlock.Definite || kind == interlock.Bug || time.Now().After(end)) {
+				return err
+			}
+			if err != nil {
+				again = append(again, left[i])
+			}
+		}
+		left = again
+	}
+	return nil
+}
+
+func TestSinkURLs(t *testing.T) {
+	for _, url := range []string{"", "redis://h:1", "kafka://", "kafka://h", "kafka://:9092", "kafka://h:1,", "kafka://u:p@h:1", "kafka://h:1/a b", "kafka://h:1/a/b", "kafka://h:1/.", "kafka://h:1?x=y"} {
+		if _, err := OpenSink(url, nil); interlock.Kind(err) != interlock.Bug || err == nil {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+	if _, err := OpenSink("kafka://h:1", &SinkOptions{MaxBytes: -1}); interlock.Kind(err) != interlock.Bug {
+		t.Errorf("negative size: %v", err)
+	}
+}
+
+func TestSinkRefuses(t *testing.T) {
+	s, err := OpenSink("kafka://127.0.0.1:1", &SinkOptions{MaxBytes: 2000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for name, m := range map[string]driver.Message{
+		"large":    {ID: "1", Topic: "t", Payload: make([]byte, 2000)},
+		"header":   {ID: "1", Topic: "t", Headers: map[string]string{HeaderID: "x"}},
+		"topic":    {ID: "1", Topic: "a b"},
+		"no id":    {Topic: "t"},
+		"no topic": {ID: "1"},
+	} {
+		err := s.Publish(t.Context(), []driver.Message{m})[0]
+		if kind := interlock.Kind(err); err == nil || kind != interlock.Definite && kind != interlock.Bug {
+			t.Errorf("%s: %v (%v)", name, err, kind)
+		}
+	}
+}
+
+// TestUnknownOutcome: only what a broker said about a record itself is final.
+func TestUnknownOutcome(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want interlock.ErrorKind
+	}{
+		{kerr.MessageTooLarge, interlock.Definite}, {fmt.Errorf("x: %w", kerr.InvalidTopicException), interlock.Definite},
+		{kerr.TopicAuthorizationFailed, interlock.Retryable}, {kerr.UnknownTopicOrPartition, interlock.Retryable},
+		{kerr.RequestTimedOut, interlock.Uncertain}, {kgo.ErrClientClosed, interlock.Uncertain}, {context.Canceled, interlock.Uncertain},
+	} {
+		if got := classify(c.err); got != c.want {
+			t.Errorf("%v: %v, want %v", c.err, got, c.want)
+		}
+	}
+}
