@@ -56,7 +56,11 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 	if s.limit < 1<<10 || s.limit > 1<<30 {
 		return nil, problem(op, a.topic, interlock.Bug, fmt.Errorf("records of %d bytes: 1 KiB to 1 GiB are possible", s.limit))
 	}
-	options = append(options, kgo.RequiredAcks(kgo.AllISRAcks()), kgo.AllowIdempotentProduceCancellation(), kgo.ProducerBatchMaxBytes(int32(s.limit)))
+	options = append(options,
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.ProducerBatchMaxBytes(int32(s.limit)),
+		kgo.AllowIdempotentProduceCancellation(), // a record does not outlive its Publish
+	)
 	if s.client, err = kgo.NewClient(options...); err != nil {
 		return nil, problem(op, a.topic, interlock.Bug, err)
 	}
@@ -107,7 +111,7 @@ func (c *call) send(lane []int) {
 			for _, behind := range lane[n+1:] {
 				c.answer(behind, driver.ErrNotSent)
 			}
-			return
+			return // what is behind it is not sent
 		}
 		c.mu.Lock()
 		c.pending++
@@ -165,7 +169,7 @@ func (c *call) answer(i int, err error) {
 	c.answers[i], c.answered[i] = err, true
 }
 
-// produced notes what became of a record, unless Publish has returned.
+// produced notes the outcome of a record, unless Publish has returned.
 func (c *call) produced(i int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
