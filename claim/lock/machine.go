@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,7 +26,7 @@ type machine struct {
 type limits struct {
 	handovers   int
 	turn        time.Duration // the longest time to pass a grant on; 0 is no limit
-	minValidity time.Duration
+	minValidity time.Duration // 0 is a quarter of what was granted
 	delay       time.Duration // a claim ends so long before its lease
 	maxHold     time.Duration // 0 is no limit
 }
@@ -54,14 +55,14 @@ type waiter struct {
 // given up. It is not reused.
 type place struct {
 	noWait    bool
-	only      *waiter          // the caller of several names that it is for; nil if it is for all waiters
-	abandoned bool             // nobody waits for the grant any more
-	lost      error            // reported by the driver before the grant was delivered
-	passes    int              // hand-overs inside the process so far
-	first     boottime.Instant // when its first claim began
-	failed    int              // requests in a row that failed
-	trouble   error            // why the last one failed; nil once it has its place
-	uncertain bool             // one of them may have been carried out
+	only      *waiter // the caller of several names that it is for; nil if it is for all waiters
+	abandoned bool    // nobody waits for the grant any more
+	lost      error   // reported by the driver before the grant was delivered
+	passes    int     // hand-overs inside the process so far
+	granted   reading // when its first claim began
+	failed    int     // requests in a row that failed
+	trouble   error   // why the last one failed; nil once it has its place
+	uncertain bool    // one of them may have been carried out
 	contender
 }
 
@@ -210,7 +211,7 @@ func (g *gate) granted(p *place, token interlock.Token, r reading) {
 		g.contend()
 		return
 	}
-	p.first = r.now
+	p.granted = r
 	g.deliver(p, token, r)
 }
 
@@ -275,9 +276,9 @@ func (g *gate) pass(h *hold, r reading) (next *hold) {
 	if token.Valid() {
 		token, ok = token.Next()
 	}
-	turnOver := g.limits.turn > 0 && r.now.Sub(p.first) >= g.limits.turn
+	turnOver := g.limits.turn > 0 && r.now.Sub(p.granted.now) >= g.limits.turn
 	if !ok || len(g.waiters) == 0 || turnOver || p.passes >= g.limits.handovers ||
-		r.lease-g.limits.delay <= g.limits.minValidity {
+		r.lease-g.limits.delay <= cmp.Or(g.limits.minValidity, p.granted.lease/4) {
 		return nil
 	}
 	p.passes++

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -355,7 +356,7 @@ func (w *world) answered(e effect, before *hold) {
 	w.last = e.hold.token
 	w.armed[e.hold] = w.now.Add(e.after)
 	left := w.read(e.hold.place).lease - w.limits.delay
-	if passed := before != nil && before.place == e.hold.place; passed && left <= w.limits.minValidity {
+	if passed := before != nil && before.place == e.hold.place; passed && left <= cmp.Or(w.limits.minValidity, leaseFor/4) {
 		w.fail("a lease of %v was passed on", left)
 	}
 	if turn := w.limits.turn; turn > 0 && e.hold.place.passes > 0 && w.now.Sub(w.granted[e.hold.place]) >= turn {
@@ -501,5 +502,19 @@ func TestEveryOrderOfEvents(t *testing.T) {
 			t.Parallel()
 			t.Logf("%d states", walk(t, b))
 		})
+	}
+}
+
+// TestShortGrantIsPassedOn gives a short lease, as Redis does until a pushed grant is confirmed.
+func TestShortGrantIsPassedOn(t *testing.T) {
+	for left, want := range map[time.Duration]bool{4 * tick: true, tick + 1: true, tick: false} {
+		w := newWorld(bounds{callers: 2, limits: limits{handovers: 1}})
+		w.step(choice{do: func(w *world, _ int) { w.join(false) }})
+		w.step(choice{do: func(w *world, _ int) { w.join(false) }})
+		token, _ := interlock.NewToken(1, 0)
+		w.g.granted(w.attempt, token, reading{w.now, 4 * tick})
+		if next, _ := w.g.release(w.g.holder, reading{w.now, left}); (next != nil) != want {
+			t.Errorf("with %v left of %v it is passed on: %v", left, 4*tick, next != nil)
+		}
 	}
 }

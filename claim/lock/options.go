@@ -54,7 +54,7 @@ type Options struct {
 	// noticed by Renew only, and claims are not passed on inside the process.
 	NoRenewal bool
 	// MinValidity is how long a claim must be good for to be passed on inside
-	// the process; 0 means a quarter of the TTL.
+	// the process; 0 means a quarter of the time that the backend granted first.
 	MinValidity time.Duration
 	// ReleaseTimeout bounds a release, retries included, whatever the caller's
 	// context says; 0 means [DefaultReleaseTimeout]. A release that lasts until
@@ -111,7 +111,6 @@ func (o *Options) resolve(g interlock.Guarantees) (Options, error) {
 	if r.NoRenewal {
 		r.Handovers = -1
 	}
-	r.MinValidity = cmp.Or(r.MinValidity, g.TTL/4)
 	r.ReleaseTimeout = cmp.Or(r.ReleaseTimeout, DefaultReleaseTimeout)
 	r.Hooks = r.Hooks.WithDefaults()
 	return r, r.validate()

@@ -16,9 +16,9 @@ const (
 	aliveFor = 3 * heartbeat
 	// acceptFor is how long a pushed grant waits for its confirmation.
 	acceptFor = time.Second
-	// confirmAfter is when a pushed grant that is used already is confirmed. What is
-	// released before needs no confirmation.
-	confirmAfter = 250 * time.Microsecond
+	// confirmAfter is when a pushed grant that is used already is confirmed: while most of
+	// acceptFor is left, and after most short holds, which then need no confirmation.
+	confirmAfter = 20 * time.Millisecond
 )
 
 func (ws *waiters) run(ctx context.Context) { loop(ctx, ws.wake, ws.next, ws.beat) }
