@@ -113,6 +113,7 @@ txn/barrier             -> . driver observe internal/... txn/branch
 txn/barrier/conformance -> . internal/failure txn/branch txn/branchhttp
 txn/coordinator         -> . driver observe internal/... txn/journal txn/branch txn/branchhttp
 txn/internal/rehearsal  -> . driver txn/journal txn/branch txn/coordinator
+txn/internal/txntest    -> . driver driver/memory
 txn/saga                -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/saga/sagatest       -> . driver driver/memory txn/internal/rehearsal txn/journal txn/branch txn/coordinator txn/saga
 txn/tcc                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
@@ -134,7 +135,7 @@ tools/...               ->
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
 	"internal/testbed/crash", "internal/picture", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/partition/partitiontest",
 	"claim/elect/electtest",
-	"txn/saga/sagatest", "txn/tcc/tcctest"}
+	"txn/saga/sagatest", "txn/tcc/tcctest", "txn/internal/txntest"}
 
 const modulePath = "github.com/interlock-dev/interlock"
 

@@ -182,7 +182,7 @@ func TestPausedOwner(t *testing.T) {
 		r.serve(t, 1)
 		r.begin(t, "1", "call:x")
 		synctest.Wait()
-		r.claim.expired.Store(true) // but no context has ended
+		r.claim.Expired.Store(true) // but no context has ended
 		r.begin(t, "2", "call:x")
 		synctest.Wait()
 		next := idle(t, r.store, nil, func(_ context.Context, id string) error { note("new " + id); return nil })
@@ -196,7 +196,7 @@ func TestPausedOwner(t *testing.T) {
 		}
 		_, records, err := r.store.Read(t.Context(), "1", 0)
 		ok(t, err)
-		if last := records[len(records)-1]; last.Epoch != next.claim.token {
+		if last := records[len(records)-1]; last.Epoch != next.claim.Token() {
 			t.Errorf("%+v", last)
 		}
 	})
@@ -213,7 +213,7 @@ func TestQueuedCall(t *testing.T) {
 		r.begin(t, "1", "call:x")
 		r.begin(t, "2", "call:x")
 		synctest.Wait()
-		r.claim.expired.Store(true)
+		r.claim.Expired.Store(true)
 		close(hang)
 		if synctest.Wait(); called.Load() != 1 {
 			t.Errorf("%d calls", called.Load())
@@ -297,7 +297,7 @@ func TestRound(t *testing.T) {
 		if !errors.Is(got[3], context.DeadlineExceeded) || !strings.Contains(got[2].Error(), "ouch") {
 			t.Errorf("%v, %v", got[3], got[2])
 		}
-		if c := calls["slow"]; c.Epoch != r.claim.token || !c.Begun.Equal(start) || c.Deadline.Sub(start) < time.Second || c.Deadline.Sub(start) > 1001*time.Millisecond {
+		if c := calls["slow"]; c.Epoch != r.claim.Token() || !c.Begun.Equal(start) || c.Deadline.Sub(start) < time.Second || c.Deadline.Sub(start) > 1001*time.Millisecond {
 			t.Errorf("%+v", c)
 		}
 		if Beat(context.Background()) {
@@ -397,7 +397,7 @@ func TestRun(t *testing.T) {
 		for i := range 50 {
 			ok(t, c.Await(t.Context(), fmt.Sprint(i), func(context.Context) (bool, error) { return p.driven(fmt.Sprint(i)) > 0, nil }))
 		}
-		claim.end(interlock.ErrReleased)
+		claim.End(interlock.ErrReleased)
 		if err := <-served; !errors.Is(err, interlock.ErrReleased) {
 			t.Error(err)
 		}

@@ -75,7 +75,7 @@ func scouts(t *testing.T, hooks *observe.Coordinator) (*Coordinator, *counted, *
 	claim, ran := grant(1), make(chan error, 1)
 	go func() { ran <- c.Run(context.Background(), claim) }()
 	synctest.Wait()
-	t.Cleanup(func() { claim.end(interlock.ErrReleased); synctest.Wait() })
+	t.Cleanup(func() { claim.End(interlock.ErrReleased); synctest.Wait() })
 	return c, store, p, ran
 }
 

@@ -25,7 +25,7 @@ func TestServeWaits(t *testing.T) {
 		r.mu.Lock()
 		old := r.servers[0]
 		r.mu.Unlock()
-		r.claim.end(interlock.ErrReleased)
+		r.claim.End(interlock.ErrReleased)
 		synctest.Wait()
 		select {
 		case err := <-r.served:
@@ -102,7 +102,7 @@ func TestTakeOverStoreAway(t *testing.T) {
 		store.fail(interlock.Retryable)
 		claim, served := serve(1)
 		from := time.Now()
-		claim.end(interlock.ErrReleased)
+		claim.End(interlock.ErrReleased)
 		wantKind(t, <-served, interlock.Definite, interlock.ErrReleased)
 		if d := time.Since(from); d > time.Second || told.Load() != 1 {
 			t.Errorf("it ended after %v, and reported %d failures", d, told.Load())
@@ -113,7 +113,7 @@ func TestTakeOverStoreAway(t *testing.T) {
 		if synctest.Wait(); p.driven("1") != 1 {
 			t.Error("what was left is not taken up")
 		}
-		claim.end(interlock.ErrReleased)
+		claim.End(interlock.ErrReleased)
 		<-served
 		store.fail(interlock.Bug)
 		if _, served = serve(3); !errors.Is(<-served, errDown) {

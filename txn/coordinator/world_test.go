@@ -2,18 +2,15 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -22,56 +19,14 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// What the packages of txn test with in the same way.
+var (
+	ok, wantKind  = txntest.OK, txntest.WantKind
+	bubble, began = txntest.Bubble, txntest.Began
+	grant         = txntest.Grant
+)
 
-func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
-
-var began = time.Now()
-
-// bubble runs a test in virtual time that begins at the present.
-func bubble(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(began))
-		test(t)
-	})
-}
-
-// claim lasts until it is ended, or says that it has expired.
-type claim struct {
-	token   interlock.Token
-	ctx     context.Context
-	end     context.CancelCauseFunc
-	expired atomic.Bool
-}
-
-// grant is the n-th claim.
-func grant(n int64) *claim {
-	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
-	if err != nil {
-		panic(err)
-	}
-	c := &claim{token: token}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	return c
-}
-
-func (c *claim) Name() string             { return "shard" }
-func (c *claim) Owner() string            { return "tester" }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return !c.expired.Load() && c.ctx.Err() == nil }
-func (c *claim) Remaining() time.Duration { return time.Minute }
+type claim = txntest.Claim
 
 // calls is a protocol of one call, of the target that its transaction's type names:
 // it is repeated every hour until it succeeds.
@@ -136,17 +91,7 @@ func idle(t *testing.T, store *memory.Journal, o *Options, do func(ctx context.C
 // serve serves the shard under the n-th claim until the test ends.
 func (r *rig) serve(t *testing.T, n int64) {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	r.claim, r.stop, r.served = grant(n), stop, served
-	c := r.claim
-	go func() { served <- r.Serve(ctx, c, 0) }()
-	synctest.Wait()
-	t.Cleanup(func() {
-		stop()
-		c.end(interlock.ErrReleased)
-		synctest.Wait()
-	})
+	r.claim, r.stop, r.served = txntest.Serve(t, r.Serve, n)
 }
 
 func (r *rig) begin(t *testing.T, id, kind string) {
@@ -164,7 +109,5 @@ func (r *rig) ended(t *testing.T, id string) bool {
 // recordsOf is how many records a transaction has.
 func (r *rig) recordsOf(t *testing.T, id string) int {
 	t.Helper()
-	_, records, err := r.store.Read(t.Context(), id, 0)
-	ok(t, err)
-	return len(records)
+	return len(txntest.Records(t, r.store, id))
 }

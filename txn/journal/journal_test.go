@@ -302,7 +302,7 @@ func TestOwners(t *testing.T) {
 	if want := []string{"t0false", "t2false", "t3false", "t4false", "t1true"}; !slices.Equal(found, want) {
 		t.Errorf("unfinished %v, want %v", found, want)
 	}
-	mine.end(interlock.ErrLost)
+	mine.End(interlock.ErrLost)
 	_, err = owner.Claim(t.Context(), due, due, 1)
 	wantKind(t, err, interlock.Definite, interlock.ErrLost)
 	_, err = j.Own(t.Context(), mine, 0)
@@ -325,7 +325,7 @@ func TestClaimEndsBetween(t *testing.T) {
 		log, _, err := shard.Open(t.Context(), "t")
 		ok(t, err)
 		store.refuse = 1 << 30
-		time.AfterFunc(time.Second, func() { c.end(interlock.ErrExpired) })
+		time.AfterFunc(time.Second, func() { c.End(interlock.ErrExpired) })
 		wantKind(t, log.Append(t.Context(), due, says("sent")...), interlock.Definite, interlock.ErrExpired)
 	})
 }
@@ -347,7 +347,7 @@ func TestLostAnswerThenRefused(t *testing.T) {
 		go func() {
 			synctest.Wait()
 			close(store.gate)
-			c.end(interlock.ErrExpired)
+			c.End(interlock.ErrExpired)
 		}()
 		wantKind(t, log.Append(t.Context(), due, says("sent")...), interlock.Uncertain, interlock.ErrExpired)
 		if _, records, err := store.Read(t.Context(), "t", 0); len(records) != 2 || err != nil {

@@ -5,31 +5,24 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"driver": drive}) }
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantKind(t *testing.T, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
+// What the packages of txn test with in the same way.
+var (
+	ok, wantKind  = txntest.OK, txntest.WantKind
+	bubble, grant = txntest.Bubble, txntest.Grant
+	token, repeat = txntest.Token, txntest.Repeat
+)
 
 // open makes a journal on a store, closed after the test.
 func open(t *testing.T, store driver.Journal, o *journal.Options) *journal.Journal {
@@ -57,52 +50,6 @@ func kinds(entries []journal.Entry) []string {
 		all = append(all, e.Kind)
 	}
 	return all
-}
-
-// token is the n-th of a system whose counter started when the tests did.
-func token(n int64) interlock.Token {
-	t, err := interlock.NewToken(start+n, 0)
-	if err != nil {
-		panic(err)
-	}
-	return t
-}
-
-var began = time.Now()
-
-var start = interlock.CounterAt(began)
-
-// bubble runs a test in virtual time that begins at the present.
-func bubble(t *testing.T, test func(t *testing.T)) {
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(began))
-		test(t)
-	})
-}
-
-// claim lasts until it is ended.
-type claim struct {
-	token interlock.Token
-	ctx   context.Context
-	end   context.CancelCauseFunc
-}
-
-func grant(n int64) *claim {
-	c := &claim{token: token(n)}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	return c
-}
-
-func (c *claim) Name() string             { return "shard" }
-func (c *claim) Owner() string            { return "tester" }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return c.ctx.Err() == nil }
-func (c *claim) Remaining() time.Duration {
-	if c.Valid() {
-		return time.Minute
-	}
-	return 0
 }
 
 // slow is a store whose appends wait for a gate, and may lose their answers.
@@ -136,14 +83,6 @@ func (s *slow) Append(ctx context.Context, appends []driver.Append) []error {
 	errs := s.Journal.Append(ctx, appends)
 	if lose {
 		return repeat(len(appends), &interlock.Error{Op: "append", Kind: interlock.Uncertain, Err: errors.New("no answer")})
-	}
-	return errs
-}
-
-func repeat(n int, err error) []error {
-	errs := make([]error, n)
-	for i := range errs {
-		errs[i] = err
 	}
 	return errs
 }

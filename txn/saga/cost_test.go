@@ -55,11 +55,11 @@ func TestCosts(t *testing.T) {
 				d := Define("order", c.stages(g)...)
 				r := serve(t, nil, 1, nil, d)
 				o, _ := d.Do(t.Context(), r.engine, "1", "in")
-				if o.State != c.end || r.store.appends != c.want {
-					t.Errorf("%v after %d appends, want %d: %v", o.State, r.store.appends, c.want, r.records(t, "1"))
+				if o.State != c.end || r.store.Appends() != c.want {
+					t.Errorf("%v after %d appends, want %d: %v", o.State, r.store.Appends(), c.want, r.records(t, "1"))
 				}
-				if waits := strings.HasSuffix(name, "wait"); r.store.reads.Load() != 0 && !waits {
-					t.Errorf("%d reads of a saga that began and ended here", r.store.reads.Load())
+				if waits := strings.HasSuffix(name, "wait"); r.store.Reads() != 0 && !waits {
+					t.Errorf("%d reads of a saga that began and ended here", r.store.Reads())
 				}
 				if looked, err := r.engine.Look(t.Context(), "1"); err != nil || !reflect.DeepEqual(o, looked) {
 					t.Errorf("the outcome is %+v; the journal has %+v, %v", o, looked, err)
@@ -82,13 +82,13 @@ func TestOnePlan(t *testing.T) {
 		o := &settings{Options: coordinator.Options{Bell: &memory.Bell{}}}
 		r := serve(t, nil, 1, o, d)
 		_, err := d.Do(t.Context(), r.engine, "1", "in")
-		if ok(t, err); plans != 1 || r.store.reads.Load() != 0 {
-			t.Errorf("it was planned %d times, and read %d times", plans, r.store.reads.Load())
+		if ok(t, err); plans != 1 || r.store.Reads() != 0 {
+			t.Errorf("it was planned %d times, and read %d times", plans, r.store.Reads())
 		}
 		elsewhere, from := idle(t, r.store, o, d), time.Now()
 		_, err = d.Do(t.Context(), elsewhere.engine, "2", "in")
-		if ok(t, err); plans != 3 || r.store.reads.Load() != 2 || time.Since(from) != 0 {
-			t.Errorf("with two processes it was planned %d times, read %d times, and took %v", plans-1, r.store.reads.Load(), time.Since(from))
+		if ok(t, err); plans != 3 || r.store.Reads() != 2 || time.Since(from) != 0 {
+			t.Errorf("with two processes it was planned %d times, read %d times, and took %v", plans-1, r.store.Reads(), time.Since(from))
 		}
 	})
 }
@@ -174,17 +174,17 @@ func TestFailingForEver(t *testing.T) {
 				time.Sleep(day)
 				r.stop()
 				<-r.served
-				if calls > c.calls+1 || calls < 100 || r.store.appends > 4+12+24 { // what is kept of the failures doubles, or is an hour old
-					t.Errorf("%d calls, %d appends", calls, r.store.appends)
+				if calls > c.calls+1 || calls < 100 || r.store.Appends() > 4+12+24 { // what is kept of the failures doubles, or is an hour old
+					t.Errorf("%d calls, %d appends", calls, r.store.Appends())
 				}
-				appends, told := r.store.appends, 0
+				appends, told := r.store.Appends(), 0
 				hooks := &observe.Coordinator{Foreign: func(observe.CoordinatorForeign) { told++ }}
 				other := serve(t, r.store, 2, &settings{Options: coordinator.Options{Hooks: hooks}}, Define("bill", g.act("p").Pivot()))
 				time.Sleep(4 * time.Hour)
 				other.stop()
 				<-other.served
-				if told < 100 || told > 4*60+1 || r.store.appends != appends {
-					t.Errorf("told %d times, %d appends more", told, r.store.appends-appends)
+				if told < 100 || told > 4*60+1 || r.store.Appends() != appends {
+					t.Errorf("told %d times, %d appends more", told, r.store.Appends()-appends)
 				}
 			})
 		})

@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -55,15 +55,10 @@ func engine(ctx context.Context, at *crash.Points, args []string) error {
 	if err != nil {
 		return err
 	}
-	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
-	if err != nil {
-		return err
-	}
-	c := &claim{token: token}
-	c.ctx, c.end = context.WithCancelCause(ctx)
+	c := txntest.Owner(ctx, txntest.Present())
 	served := make(chan error, 1)
 	go func() { served <- e.coordinator.Run(ctx, c) }()
-	defer func() { c.end(interlock.ErrReleased); <-served }()
+	defer func() { c.End(interlock.ErrReleased); <-served }()
 	if _, err := d.Do(ctx, e, "1", "in"); interlock.Kind(err) != interlock.Definite {
 		return fmt.Errorf("the saga ended with %w", err)
 	}

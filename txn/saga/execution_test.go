@@ -9,9 +9,9 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -53,7 +53,7 @@ func TestDamagedSaga(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var failed []error
 		hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
-		r := idle(t, &watched{Journal: memory.NewJournal()}, &settings{Options: coordinator.Options{Recheck: time.Hour, Hooks: hooks}}, Define("order", (&target{}).undoable("a")))
+		r := idle(t, txntest.NewJournal(), &settings{Options: coordinator.Options{Recheck: time.Hour, Hooks: hooks}}, Define("order", (&target{}).undoable("a")))
 		_, err := r.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now(), letters["end"])
 		ok(t, err)
 		r.serve(t, 1)

@@ -91,12 +91,13 @@ func TestFunc(t *testing.T) {
 		_, err := d.Do(t.Context(), r.engine, "1", 1)
 		wantKind(t, err, interlock.Definite, ErrCompensated)
 		same(t, "calls", l.lines, "reserve/0 do 10", "charge do 12.5", "reserve/0 undo 10 ticket 10")
-		l.lines, r.store.appends = nil, 0
+		l.lines = nil
+		before := r.store.Appends()
 		_, err = d.Do(t.Context(), r.engine, "2", 1)
 		ok(t, err)
 		same(t, "calls", l.lines, "reserve/0 do 10", "charge do 12.5", "mail do ticket 10, 12 paid")
-		if r.store.appends != 1+3 {
-			t.Errorf("%d appends", r.store.appends)
+		if n := r.store.Appends() - before; n != 1+3 {
+			t.Errorf("%d appends", n)
 		}
 		o, err := d.Do(t.Context(), r.engine, "3", 3)
 		wantKind(t, err, interlock.Definite, ErrCompensated)

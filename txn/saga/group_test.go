@@ -229,7 +229,7 @@ func TestParkedElsewhere(t *testing.T) {
 		synctest.Wait()
 		before, err := r.engine.Look(t.Context(), "1")
 		ok(t, err)
-		heads, err := r.store.Claim(t.Context(), 0, r.claim.token, before.Due, time.Now().Add(time.Hour), 1)
+		heads, err := r.store.Claim(t.Context(), 0, r.claim.Token(), before.Due, time.Now().Add(time.Hour), 1)
 		if ok(t, err); len(heads) != 1 {
 			t.Fatal("there is nothing to claim")
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -107,7 +107,7 @@ func TestStepTxIsNotIntercepted(t *testing.T) {
 			return "", nil
 		})
 		d := Define("order", tx.Pivot()).Intercept(h.around)
-		r := serve(t, &watched{Journal: memory.NewJournal()}, 1, nil, d)
+		r := serve(t, txntest.NewJournal(), 1, nil, d)
 		o, err := d.Do(t.Context(), r.engine, "1", "in")
 		wantKind(t, err, interlock.Definite, ErrCompensated)
 		if want := `tx: step "tx" commits in a transaction of a database, and cannot be intercepted`; o.Reason != want || slices.Contains(h.keys, "1/tx/do ") {

@@ -18,6 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -94,11 +95,10 @@ func smallPool[T any](t *testing.T, db driver.BeginnerAt[T]) {
 			return
 		}
 	}
-	c, err := lasting(ctx)
-	ok(t, err)
+	c := txntest.Owner(ctx, txntest.Present())
 	served := make(chan error, 1)
 	go func() { served <- e.coordinator.Run(context.Background(), c) }()
-	defer func() { c.end(interlock.ErrReleased); <-served }()
+	defer func() { c.End(interlock.ErrReleased); <-served }()
 	for i := range all {
 		o, err := e.Wait(ctx, fmt.Sprint(i))
 		if err != nil || len(o.Outputs.All()["large"]) != 20_002 {

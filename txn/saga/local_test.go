@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -48,23 +49,12 @@ func localEngine(ctx context.Context, at *crash.Points, args []string) error {
 	if err := book(ctx, steps, func(tx driver.SQL) error { return d.StartTx(ctx, e, table, tx, "1", "in") }); err != nil {
 		return err
 	}
-	c, err := lasting(ctx)
-	if err != nil {
-		return err
-	}
+	c := txntest.Owner(ctx, txntest.Present())
 	served := make(chan error, 1)
 	go func() { served <- e.coordinator.Run(ctx, c) }()
-	defer func() { c.end(interlock.ErrReleased); <-served }()
+	defer func() { c.End(interlock.ErrReleased); <-served }()
 	_, err = e.Wait(ctx, "1")
 	return err
-}
-
-// lasting is a claim of the present.
-func lasting(ctx context.Context) (*claim, error) {
-	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
-	c := &claim{token: token}
-	c.ctx, c.end = context.WithCancelCause(ctx)
-	return c, err
 }
 
 // book writes a booking, and what start does in the same transaction, unless there is
@@ -181,11 +171,10 @@ func TestLostCommit(t *testing.T) {
 		defer j.Close()
 		e, err := build(j, &settings{Options: coordinator.Options{Poll: 10 * time.Millisecond}}, good, bad)
 		ok(t, err)
-		c, err := lasting(t.Context())
-		ok(t, err)
+		c := txntest.Owner(t.Context(), txntest.Present())
 		served := make(chan error, 1)
 		go func() { served <- e.coordinator.Run(context.Background(), c) }()
-		defer func() { c.end(interlock.ErrReleased); <-served }()
+		defer func() { c.End(interlock.ErrReleased); <-served }()
 		_, err = good.Do(t.Context(), e, "1", "in")
 		ok(t, err)
 		_, err = bad.Do(t.Context(), e, "2", "in")

@@ -11,9 +11,9 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -254,7 +254,7 @@ func TestDamagedJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
 		d := Define("order", g.undoable("a"))
-		store := &watched{Journal: memory.NewJournal()}
+		store := txntest.NewJournal()
 		r := idle(t, store, nil, d)
 		_, err := r.coordinator.Journal().Begin(t.Context(), "1", "order", time.Now(), journal.Entry{Kind: recordEnd})
 		ok(t, err)
@@ -274,7 +274,7 @@ func TestClockSetBack(t *testing.T) {
 		g := &target{}
 		var back atomic.Int64
 		d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(time.Second)), g.act("c").Pivot()).Timeout(time.Minute)
-		r := idle(t, &watched{Journal: memory.NewJournal()}, &settings{Options: coordinator.Options{Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }}}, d)
+		r := idle(t, txntest.NewJournal(), &settings{Options: coordinator.Options{Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }}}, d)
 		r.serve(t, 1)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()

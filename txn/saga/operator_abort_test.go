@@ -83,7 +83,7 @@ func TestNobodyKnowsItsType(t *testing.T) {
 		r := serve(t, nil, 1, nil, gone)
 		ok(t, gone.Start(t.Context(), r.engine, "1", "in"))
 		time.Sleep(10 * time.Second)
-		r.claim.end(interlock.ErrReleased)
+		r.claim.End(interlock.ErrReleased)
 		synctest.Wait()
 		next := serve(t, r.store, 2, nil, Define("order", g.undoable("a")))
 		o := NewOperator(next.coordinator.Journal())

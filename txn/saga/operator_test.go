@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -354,7 +355,7 @@ func TestListAndReplay(t *testing.T) {
 		var fixed atomic.Bool
 		g := &target{}
 		dead, good := buried(g, &fixed), Define("good", g.act("p").Pivot())
-		r := serve(t, &watched{Journal: memory.NewJournal()}, 1, nil, dead, good)
+		r := serve(t, txntest.NewJournal(), 1, nil, dead, good)
 		ctx, j := t.Context(), r.coordinator.Journal()
 		_, _ = dead.Do(ctx, r.engine, "1", "in")
 		for _, id := range []string{"2", "3"} {
@@ -460,7 +461,7 @@ func (o *overtaken) Append(_ context.Context, appends []driver.Append) []error {
 // after a while, and says that nothing was done.
 func TestOperatorOvertaken(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		r := idle(t, &watched{Journal: memory.NewJournal()}, nil, Define("order", (&target{}).undoable("a")))
+		r := idle(t, txntest.NewJournal(), nil, Define("order", (&target{}).undoable("a")))
 		ok(t, r.engine.Start(t.Context(), "order", "1", json.RawMessage(`"in"`)))
 		store := &overtaken{Journal: r.store.Journal}
 		j, err := journal.New(store, &journal.Options{Shards: 1})

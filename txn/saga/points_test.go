@@ -196,7 +196,7 @@ func (p plot) life(t *testing.T, store *memory.Journal, g *target, epoch int64, 
 		time.Sleep(p.rest)
 	}
 	at := crashAt(point)
-	return p.live(t, store, g, grant(epoch), at), at.passed
+	return p.live(t, store, g, grant(epoch), at), at.Passed()
 }
 
 // live is life under a claim.
@@ -204,29 +204,20 @@ func (p plot) live(t *testing.T, store *memory.Journal, g *target, c *claim, at 
 	t.Helper()
 	g.points = at
 	d := p.saga(g)
-	r := idle(t, &watched{Journal: store, points: at}, &settings{Options: coordinator.Options{Poll: time.Minute}}, d)
+	r := idle(t, &watched{Journal: store, Points: at}, &settings{Options: coordinator.Options{Poll: time.Minute}}, d)
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
 	served := make(chan error, 1)
 	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
 	watch := make(chan struct{})
-	go func() {
-		defer close(watch)
-		select {
-		case <-at.reached:
-			if at.over() {
-				stop(errCrashed)
-			}
-		case <-ctx.Done():
-		}
-	}()
+	go func() { defer close(watch); at.StopsWith(ctx, stop) }()
 	synctest.Wait()
 	o, err := d.Do(ctx, r.engine, "1", "in")
 	var ended *EndedError
 	if err == nil || errors.As(err, &ended) {
 		told = &o
 	}
-	for p.reports && told != nil && !at.over() {
+	for p.reports && told != nil && !at.Over() {
 		if o, err := r.engine.Look(ctx, "1"); err != nil || !o.Ended.IsZero() {
 			break
 		}
@@ -303,13 +294,6 @@ func inOrder(effects, must []string) (want []string) {
 		}
 	}
 	return want
-}
-
-func unscheduled(t *testing.T, store *memory.Journal) {
-	t.Helper()
-	if n, err := store.Unscheduled(context.Background()); n != 0 || err != nil {
-		t.Errorf("%d unscheduled, %v", n, err)
-	}
 }
 
 // TestCrashPoints: an engine that crashes before or after any append, call or answer,

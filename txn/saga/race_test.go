@@ -121,7 +121,7 @@ func compete(t *testing.T, seed uint64) {
 				stop()
 			}
 			<-served // the others find out by themselves
-			c.end(interlock.ErrReleased)
+			c.End(interlock.ErrReleased)
 		})
 		defer func() { ok(t, j.Close()) }()
 	}

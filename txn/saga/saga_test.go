@@ -40,8 +40,8 @@ func TestRecords(t *testing.T) {
 		same(t, "records", r.records(t, "2"), "begin:", "sent:a", "sent:b", "sent:c", "sent:d", "done:a", "done:b", "done:c",
 			"failed:d", "decide:abort", "undone:c", "undone:a", "end:")
 		same(t, "effects", g.did(), "1/a/do", "1/b/do", "1/c/do", "2/a/do", "2/b/do", "2/c/do", "2/c/undo", "2/a/undo")
-		if r.store.appends != 3+3 {
-			t.Errorf("%d appends", r.store.appends)
+		if r.store.Appends() != 3+3 {
+			t.Errorf("%d appends", r.store.Appends())
 		}
 	})
 }
@@ -357,7 +357,7 @@ func TestExpiredClaim(t *testing.T) {
 		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Poll: time.Hour}}, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()
-		r.claim.expired.Store(true)
+		r.claim.Expired.Store(true)
 		wantKind(t, <-r.served, interlock.Definite, interlock.ErrExpired)
 		same(t, "effects", g.did())
 	})
@@ -455,10 +455,10 @@ func TestLostAnswerOfBegin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
 		d := Define("order", g.undoable("a", Fail(errSeat)))
-		store := &watched{Journal: memory.NewJournal(), points: crashAt(2)} // behind the begin's append
+		store := &watched{Journal: memory.NewJournal(), Points: crashAt(2)} // behind the begin's append
 		r := idle(t, store, nil, d)
 		wantKind(t, d.Start(t.Context(), r.engine, "1", "in"), interlock.Uncertain, nil)
-		store.points = nil
+		store.Points = nil
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		r.serve(t, 1)
 		_, err := r.engine.Wait(t.Context(), "1")

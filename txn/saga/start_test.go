@@ -64,7 +64,7 @@ func TestManySteps(t *testing.T) {
 			}
 			g, store := &target{}, memory.NewJournal()
 			for epoch, at := range []*points{crashAt(point), nil} {
-				r := idle(t, &watched{Journal: store, points: at}, nil, define(g))
+				r := idle(t, &watched{Journal: store, Points: at}, nil, define(g))
 				_ = r.engine.Start(t.Context(), "order", "1", json.RawMessage(`"in"`))
 				r.serve(t, int64(epoch)+1)
 				time.Sleep(10 * time.Second)

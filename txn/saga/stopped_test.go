@@ -1,11 +1,11 @@
 package saga
 
 import (
-	"context"
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestStoppedAnywhere: an engine that is stopped at any point until another one has
@@ -44,14 +44,14 @@ func (p plot) stopped(t *testing.T, point int, expired bool) (told *Outcome) {
 	g, store := &target{}, memory.NewJournal()
 	at, former, first := stopAt(point), grant(1), make(chan *Outcome, 1)
 	go func() { first <- p.live(t, store, &target{of: g}, former, at) }()
-	<-at.reached
+	<-at.Reached
 	heir, _ := p.life(t, store, g, 2, 0)
 	p.check(t, store, g, heir)
-	records, effects, calls := history(t, store), g.did(), len(g.calls)
-	former.expired.Store(expired)
-	close(at.wake)
+	records, effects, calls := txntest.Records(t, store, "1"), g.did(), len(g.calls)
+	former.Expired.Store(expired)
+	close(at.Wake)
 	told = <-first
-	same(t, "records", history(t, store), records...)
+	same(t, "records", txntest.Records(t, store, "1"), records...)
 	same(t, "effects", g.did(), effects...)
 	if late := len(g.calls) - calls; expired && late > 2 { // there are two in a group
 		t.Errorf("%d calls behind its claim: %v", late, g.calls[calls:])
@@ -61,15 +61,4 @@ func (p plot) stopped(t *testing.T, point int, expired bool) (told *Outcome) {
 	}
 	unscheduled(t, store)
 	return told
-}
-
-// history are the records of the saga, as kind:step.
-func history(t *testing.T, store *memory.Journal) (all []string) {
-	t.Helper()
-	_, records, err := store.Read(context.Background(), "1", 0)
-	ok(t, err)
-	for _, r := range records {
-		all = append(all, r.Kind+":"+r.Step)
-	}
-	return all
 }

@@ -13,11 +13,11 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -214,15 +214,10 @@ func play(ctx context.Context, j *journal.Journal, d Definition[string]) error {
 	if err != nil {
 		return err
 	}
-	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
-	if err != nil {
-		return err
-	}
-	c := &claim{token: token}
-	c.ctx, c.end = context.WithCancelCause(ctx)
+	c := txntest.Owner(ctx, txntest.Present())
 	served := make(chan error, 1)
 	go func() { served <- e.coordinator.Run(ctx, c) }()
-	defer func() { c.end(interlock.ErrReleased); <-served }()
+	defer func() { c.End(interlock.ErrReleased); <-served }()
 	_, err = d.Do(ctx, e, "1", "in")
 	var ended *EndedError
 	if err != nil && !errors.As(err, &ended) {
@@ -339,7 +334,7 @@ func TestBegunElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
 		d := Define("order", g.undoable("a"), g.act("p").Pivot())
-		r := idle(t, &watched{Journal: memory.NewJournal()}, nil, d)
+		r := idle(t, txntest.NewJournal(), nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		time.Sleep(time.Second)
 		r.serve(t, 1)

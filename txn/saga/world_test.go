@@ -8,16 +8,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -27,171 +23,20 @@ func TestMain(m *testing.M) {
 	crash.Main(m, map[string]crash.Role{"engine": engine, "local": localEngine, "looping": looping})
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// What the packages of txn test with in the same way.
+var (
+	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
+	bubble, began      = txntest.Bubble, txntest.Began
+	grant, repeat      = txntest.Grant, txntest.Repeat
+	crashAt, stopAt    = txntest.CrashAt, txntest.StopAt
+	unscheduled        = txntest.Unscheduled
+)
 
-func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
-
-var began = time.Now()
-
-// bubble runs a test in virtual time that begins at the present, so that tokens are
-// plausible.
-func bubble(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(began))
-		test(t)
-	})
-}
-
-// claim lasts until it is ended.
-type claim struct {
-	token   interlock.Token
-	ctx     context.Context
-	end     context.CancelCauseFunc
-	expired atomic.Bool
-}
-
-// grant is the n-th claim.
-func grant(n int64) *claim {
-	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
-	if err != nil {
-		panic(err)
-	}
-	c := &claim{token: token}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	return c
-}
-
-func (c *claim) Name() string             { return "shard" }
-func (c *claim) Owner() string            { return "tester" }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return !c.expired.Load() && c.ctx.Err() == nil }
-func (c *claim) Remaining() time.Duration {
-	if c.Valid() {
-		return time.Minute
-	}
-	return 0
-}
-
-// watched is a memory journal that counts appends, and passes a point before and
-// after each.
-type watched struct {
-	*memory.Journal
-	points *points
-
-	mu      sync.Mutex
-	appends int
-	reads   atomic.Int64
-}
-
-func (w *watched) Append(ctx context.Context, appends []driver.Append) []error {
-	if err := w.points.pass(); err != nil {
-		return repeat(len(appends), err)
-	}
-	w.mu.Lock()
-	w.appends += len(appends)
-	w.mu.Unlock()
-	errs := w.Journal.Append(ctx, appends)
-	if err := w.points.pass(); err != nil {
-		return repeat(len(appends), err)
-	}
-	return errs
-}
-
-// Claim and Enter are nothing that a crashed engine does.
-func (w *watched) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
-	if w.points.over() {
-		return nil, errCrashed
-	}
-	return w.Journal.Claim(ctx, shard, epoch, by, until, limit)
-}
-
-func (w *watched) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
-	if w.points.over() {
-		return errCrashed
-	}
-	return w.Journal.Enter(ctx, shard, epoch)
-}
-
-// Read waits until the engine wakes up.
-func (w *watched) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
-	w.points.over()
-	w.reads.Add(1)
-	return w.Journal.Read(ctx, id, after)
-}
-
-func repeat(n int, err error) []error {
-	errs := make([]error, n)
-	for i := range errs {
-		errs[i] = err
-	}
-	return errs
-}
-
-// errCrashed is what everything ends with in an engine that has crashed. It is not
-// Definite: the engine may conclude nothing from it.
-var errCrashed = errors.New("crashed")
-
-// points are where an engine can crash or stop, numbered from 1 as they are passed. From the
-// chosen one on nothing that it does has an effect, or nothing until it is woken.
-type points struct {
-	mu      sync.Mutex
-	chosen  int // 0 is none
-	passed  int
-	reached chan struct{}
-	dead    bool
-	wake    chan struct{} // nil if it crashes
-}
-
-func crashAt(n int) *points { return &points{chosen: n, reached: make(chan struct{})} }
-
-func stopAt(n int) *points {
-	return &points{chosen: n, reached: make(chan struct{}), wake: make(chan struct{})}
-}
-
-func (p *points) pass() error {
-	if p == nil {
-		return nil
-	}
-	p.mu.Lock()
-	if !p.dead {
-		p.passed++
-		if p.passed == p.chosen {
-			p.dead = p.wake == nil
-			close(p.reached)
-		}
-	}
-	p.mu.Unlock()
-	if p.over() {
-		return errCrashed
-	}
-	return nil
-}
-
-// over reports whether it has crashed. If it is stopped, that is known when it wakes up.
-func (p *points) over() bool {
-	if p == nil {
-		return false
-	}
-	p.mu.Lock()
-	dead, stopped := p.dead, p.wake != nil && p.passed >= p.chosen
-	p.mu.Unlock()
-	if stopped {
-		<-p.wake
-	}
-	return dead
-}
+type (
+	claim   = txntest.Claim
+	watched = txntest.Journal
+	points  = txntest.Points
+)
 
 // target is the participants of all engines: it lets the calls of one key have one
 // effect, and refuses a call behind its undo.
@@ -208,14 +53,14 @@ type target struct {
 // take is a call: what arrives takes effect once, and not behind its undo. It can be
 // lost on the way there, and its answer on the way back.
 func (g *target) take(key string) error {
-	if err := g.points.pass(); err != nil {
+	if err := g.points.Pass(); err != nil {
 		return err
 	}
 	at := g
 	if g.of != nil {
 		at = g.of
 	}
-	return errors.Join(at.hear(key), g.points.pass())
+	return errors.Join(at.hear(key), g.points.Pass())
 }
 
 func (g *target) hear(key string) error {
@@ -307,7 +152,7 @@ type rig struct {
 func serve(t *testing.T, store *watched, n int64, o *settings, defs ...Defined) *rig {
 	t.Helper()
 	if store == nil {
-		store = &watched{Journal: memory.NewJournal()}
+		store = txntest.NewJournal()
 	}
 	r := idle(t, store, o, defs...)
 	r.serve(t, n)
@@ -347,17 +192,7 @@ func build(j *journal.Journal, o *settings, defs ...Defined) (*Engine, error) {
 // serve serves the shard under the n-th claim until the test ends.
 func (r *rig) serve(t *testing.T, n int64) {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	r.claim, r.stop, r.served = grant(n), stop, served
-	c := r.claim
-	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
-	synctest.Wait()
-	t.Cleanup(func() {
-		stop()
-		c.end(interlock.ErrReleased)
-		synctest.Wait()
-	})
+	r.claim, r.stop, r.served = txntest.Serve(t, r.coordinator.Serve, n)
 }
 
 // records are those of a saga, as kind:step.
@@ -370,13 +205,6 @@ func (r *rig) records(t *testing.T, id string) []string {
 		all = append(all, fmt.Sprintf("%s:%s", e.Kind, e.Step))
 	}
 	return all
-}
-
-func same(t *testing.T, what string, got []string, want ...string) {
-	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Errorf("%s: %v\nwant %v", what, got, want)
-	}
 }
 
 // beat is an undoable step that takes d, and beats four times meanwhile.

@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -93,15 +94,10 @@ func engineRole(ctx context.Context, at *crash.Points, args []string) error {
 	if err != nil {
 		return err
 	}
-	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
-	if err != nil {
-		return err
-	}
-	cl := &claim{token: token}
-	cl.ctx, cl.end = context.WithCancelCause(ctx)
+	cl := txntest.Owner(ctx, txntest.Present())
 	served := make(chan error, 1)
 	go func() { served <- c.Run(ctx, cl) }()
-	defer func() { cl.end(interlock.ErrReleased); <-served }()
+	defer func() { cl.End(interlock.ErrReleased); <-served }()
 	first, err := x.first(ctx)
 	if err != nil {
 		return err

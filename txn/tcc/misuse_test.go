@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -66,7 +67,7 @@ func TestBadInput(t *testing.T) {
 		}
 		stranger := newVenue("stranger", 1).define().Try("seat")
 		run := func(kind, id string, branches ...Branch) error {
-			return second(r.Run(t.Context(), kind, id, branches...))
+			return txntest.Second(r.Run(t.Context(), kind, id, branches...))
 		}
 		for name, err := range map[string]error{
 			"no id": run("booking", "", try), "long id": run("booking", strings.Repeat("x", driver.MaxTransaction+1), try),
@@ -84,8 +85,8 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if len(v.post.keys) != 0 || r.store.count() != 0 {
-			t.Errorf("%v, %d appends", v.post.keys, r.store.count())
+		if len(v.post.keys) != 0 || r.store.Appends() != 0 {
+			t.Errorf("%v, %d appends", v.post.keys, r.store.Appends())
 		}
 		_, err := r.Look(t.Context(), "1")
 		wantKind(t, err, interlock.Definite, ErrNone)

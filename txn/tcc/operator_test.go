@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -139,7 +139,7 @@ func TestOperator(t *testing.T) {
 			if o.State != c.state || (err == nil) != (c.state != DeadLetter) || bad.state("1") != c.bad {
 				t.Errorf("%s: %+v, %v, %s", name, o, err, bad.state("1"))
 			}
-			records := r.store.records(t, "1")
+			records := txntest.Records(t, r.store.Journal, "1")
 			if got := records[len(records)-1]; got != c.last {
 				t.Errorf("%s: %v", name, records)
 			}
@@ -191,7 +191,7 @@ func TestOperatorRefused(t *testing.T) {
 		for range o.List(ctx, Filter{Unfinished: true}) {
 			t.Error("what has ended is listed")
 		}
-		if n := r.store.count(); n != 3 {
+		if n := r.store.Appends(); n != 3 {
 			t.Errorf("%d appends", n)
 		}
 	})
@@ -261,7 +261,7 @@ func TestLongWork(t *testing.T) {
 		if o.State != Confirmed || err != nil || time.Now().After(until.Add(2*time.Minute)) {
 			t.Errorf("%+v, %v, after %v", o, err, time.Since(began))
 		}
-		if n := r.store.count(); n != 3 { // what was settled first stands in an append of its own
+		if n := r.store.Appends(); n != 3 { // what was settled first stands in an append of its own
 			t.Errorf("%d appends", n)
 		}
 	})
@@ -280,7 +280,7 @@ func TestOwnersFollow(t *testing.T) {
 			}
 			return nil, nil
 		}
-		store := &watched{Journal: memory.NewJournal()}
+		store := txntest.NewJournal()
 		old := serve(t, store, 1, &Options{Timeout: time.Hour}, hotel)
 		_, err := old.run(t.Context(), "1", hotel)
 		ok(t, err)
@@ -288,10 +288,10 @@ func TestOwnersFollow(t *testing.T) {
 		next := serve(t, store, 2, nil, hotel)
 		_, err = next.Wait(t.Context(), "1")
 		ok(t, err)
-		before := store.records(t, "1")
+		before := txntest.Records(t, store.Journal, "1")
 		close(held)
 		wantKind(t, <-old.served, interlock.Definite, interlock.ErrStaleToken)
-		same(t, "records", store.records(t, "1"), before...)
+		same(t, "records", txntest.Records(t, store.Journal, "1"), before...)
 		hotel.rules(t)
 	})
 }

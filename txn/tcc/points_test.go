@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // plot is a transaction that processes are to bring to its end, over their crashes.
@@ -67,7 +68,7 @@ func (s *scene) life(t *testing.T, epoch int64, point int, again bool) (passed i
 	t.Helper()
 	at := crashAt(point)
 	s.live(t, grant(epoch), at, again)
-	return at.passed
+	return at.Passed()
 }
 
 // live is life under a claim.
@@ -77,21 +78,12 @@ func (s *scene) live(t *testing.T, c *claim, at *points, again bool) {
 	for _, v := range s.venues {
 		venues = append(venues, v.by(at))
 	}
-	r := idle(t, &watched{Journal: s.store, points: at}, &Options{Timeout: time.Second}, nil, venues...)
+	r := idle(t, &watched{Journal: s.store, Points: at}, &Options{Timeout: time.Second}, nil, venues...)
 	ctx, stop := context.WithCancelCause(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
 	watch := make(chan struct{})
-	go func() {
-		defer close(watch)
-		select {
-		case <-at.reached:
-			if at.over() {
-				stop(errCrashed)
-			}
-		case <-ctx.Done():
-		}
-	}()
+	go func() { defer close(watch); at.StopsWith(ctx, stop) }()
 	synctest.Wait()
 	if again {
 		s.run(ctx, r, at)
@@ -113,7 +105,7 @@ func (s *scene) run(ctx context.Context, r *rig, at *points) {
 	case errors.Is(err, ErrCancelled):
 		decision = Cancel
 	}
-	if !at.over() && decision != "" {
+	if !at.Over() && decision != "" {
 		s.told = append(s.told, decision)
 		_, _ = r.Wait(ctx, "1")
 	}
@@ -127,8 +119,8 @@ func (s *scene) sweep(ctx context.Context, r *rig, at *points) {
 		}
 		for _, v := range s.venues {
 			_ = v.sweep(ctx, func(ctx context.Context, id, branch string) (Decision, error) {
-				if at.over() {
-					return "", errCrashed
+				if at.Over() {
+					return "", txntest.ErrCrashed
 				}
 				return r.Decide(ctx, id, branch)
 			})

@@ -81,7 +81,7 @@ func compete(t *testing.T, seed uint64) {
 				stop()
 			}
 			<-served // the others find out by themselves
-			c.end(interlock.ErrReleased)
+			c.End(interlock.ErrReleased)
 		})
 		for _, v := range []*venue{hotel, flight} {
 			sweepers.Go(func() {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestRunAgain: a second Run of an id has the decision of the first, and tries nothing.
@@ -96,15 +96,15 @@ func TestMismatch(t *testing.T) {
 		ok(t, err)
 		ok(t, r.coordinator.Begin(ctx, "2", "saga:order", record("begin", "", By{})))
 		for name, err := range map[string]error{
-			"type":     second(r.Run(ctx, "other", "1", h.Try("seat"))),
-			"request":  second(r.Run(ctx, "booking", "1", h.Try("bed"))),
-			"resource": second(r.Run(ctx, "booking", "1", f.Try("seat").As("hotel"))),
-			"name":     second(r.Run(ctx, "booking", "1", h.Try("seat").As("other"))),
-			"more":     second(r.Run(ctx, "booking", "1", h.Try("seat"), f.Try("seat"))),
-			"fewer":    second(r.Run(ctx, "booking", "3", h.Try("seat"))),
-			"protocol": second(r.Run(ctx, "booking", "2", h.Try("seat"))),
-			"decide":   second(r.Decide(ctx, "2", "hotel")),
-			"look":     second(r.Look(ctx, "2")),
+			"type":     txntest.Second(r.Run(ctx, "other", "1", h.Try("seat"))),
+			"request":  txntest.Second(r.Run(ctx, "booking", "1", h.Try("bed"))),
+			"resource": txntest.Second(r.Run(ctx, "booking", "1", f.Try("seat").As("hotel"))),
+			"name":     txntest.Second(r.Run(ctx, "booking", "1", h.Try("seat").As("other"))),
+			"more":     txntest.Second(r.Run(ctx, "booking", "1", h.Try("seat"), f.Try("seat"))),
+			"fewer":    txntest.Second(r.Run(ctx, "booking", "3", h.Try("seat"))),
+			"protocol": txntest.Second(r.Run(ctx, "booking", "2", h.Try("seat"))),
+			"decide":   txntest.Second(r.Decide(ctx, "2", "hotel")),
+			"look":     txntest.Second(r.Look(ctx, "2")),
 		} {
 			wantKind(t, err, interlock.Bug, ErrMismatch)
 			if t.Failed() {
@@ -123,8 +123,6 @@ func TestMismatch(t *testing.T) {
 // differences are the errors of running another transaction under an id.
 var differences = map[string]string{"type": `run as a "booking", not as a "other"`, "name": `without branch "other"`, "more": `without branch "flight"`,
 	"request": `another request for it`, "fewer": "run with 2 branches, not with 1", "protocol": `it is a "saga:order"`}
-
-func second[V any](_ V, err error) error { return err }
 
 // TestMismatchMeanwhile: another transaction is decided under the id while this one is
 // tried; what is held for nothing is cancelled at once, and nothing that is the other's.
@@ -179,8 +177,8 @@ func TestLostDecision(t *testing.T) {
 		want          Decision
 	}{"the answer": {nil, errNetwork, Confirm}, "the request": {errNetwork, nil, Cancel}} {
 		bubble(t, func(t *testing.T) {
-			store := &watched{Journal: memory.NewJournal()}
-			store.fail = func(_ int, a driver.Append) (before, after error) {
+			store := txntest.NewJournal()
+			store.Fail = func(_ int, a driver.Append) (before, after error) {
 				if a.Epoch == 0 && a.Records[len(a.Records)-1].Step == string(Confirm) {
 					return c.before, c.after
 				}
@@ -205,8 +203,8 @@ func TestLostDecision(t *testing.T) {
 // seems to drive.
 func TestLostDecisionIsCarriedOut(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		store := &watched{Journal: memory.NewJournal()}
-		store.fail = func(_ int, a driver.Append) (before, after error) {
+		store := txntest.NewJournal()
+		store.Fail = func(_ int, a driver.Append) (before, after error) {
 			if a.Epoch == 0 && a.Records[len(a.Records)-1].Step == string(Confirm) {
 				return nil, errNetwork
 			}
@@ -266,8 +264,8 @@ func TestPanickingTarget(t *testing.T) {
 // nothing is confirmed or cancelled; running again decides, with what is held.
 func TestUnknownDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		store := &watched{Journal: memory.NewJournal()}
-		store.fail = func(int, driver.Append) (before, after error) { return errNetwork, nil }
+		store := txntest.NewJournal()
+		store.Fail = func(int, driver.Append) (before, after error) { return errNetwork, nil }
 		hotel := newVenue("hotel", 1)
 		r := idle(t, store, nil, nil, hotel)
 		_, err := r.run(t.Context(), "1", hotel)
@@ -279,7 +277,7 @@ func TestUnknownDecision(t *testing.T) {
 		wantKind(t, err, interlock.Definite, ErrNone)
 		_, err = r.Wait(t.Context(), "1")
 		wantKind(t, err, interlock.Definite, ErrNone)
-		store.fail = nil
+		store.Fail = nil
 		o, err := r.run(t.Context(), "1", hotel)
 		if o.Decision != Confirm || err != nil {
 			t.Errorf("%+v, %v", o, err)

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestStoppedAnywhere: a process that is stopped at any point until another one has
@@ -50,19 +50,19 @@ func (p plot) stopped(t *testing.T, point int, again, expired bool) (decided boo
 	s, at, former, done := p.scene(), stopAt(point), grant(1), make(chan struct{})
 	go func() { defer close(done); s.live(t, former, at, true) }()
 	select {
-	case <-at.reached:
+	case <-at.Reached:
 	case <-done: // it has passed fewer points this time
 		return true
 	}
 	s.life(t, 2, 0, again)
-	records, states := history(t, s.store), s.states()
+	records, states := txntest.Records(t, s.store, "1"), s.states()
 	decided = len(records) > 0
-	former.expired.Store(expired)
-	close(at.wake)
+	former.Expired.Store(expired)
+	close(at.Wake)
 	s.life(t, 9, 0, false) // if nobody has decided, it still may
 	<-done
 	if decided {
-		same(t, "records", history(t, s.store), records...)
+		same(t, "records", txntest.Records(t, s.store, "1"), records...)
 		for i, is := range s.states() {
 			if is != states[i] && is != "" { // what an heir did not know of is free after its time
 				t.Errorf("%s was %q, and is %q", s.venues[i].name, states[i], is)
@@ -83,10 +83,4 @@ func (s *scene) states() (all []string) {
 		all = append(all, is)
 	}
 	return all
-}
-
-// history are the records of the transaction, as kind:step.
-func history(t *testing.T, store *memory.Journal) []string {
-	t.Helper()
-	return (&watched{Journal: store}).records(t, "1")
 }

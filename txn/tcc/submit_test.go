@@ -12,7 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -31,7 +31,7 @@ func TestSubmitRunsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
 		hotel.bad, flight.bad = slowTry(time.Second), slowTry(time.Second)
-		store := &watched{Journal: memory.NewJournal()}
+		store := txntest.NewJournal()
 		one := serve(t, store, 1, nil, hotel, flight)
 		two := idle(t, store, nil, nil, hotel, flight)
 		var work sync.WaitGroup
@@ -56,7 +56,7 @@ func TestSubmitRunsOnce(t *testing.T) {
 		if o.State != Confirmed || err != nil {
 			t.Errorf("%+v, %v", o, err)
 		}
-		same(t, "records", store.records(t, "1")[:6], "open:", "tried:hotel", "tried:flight", "held:hotel", "held:flight", "decide:confirm")
+		same(t, "records", txntest.Records(t, store.Journal, "1")[:6], "open:", "tried:hotel", "tried:flight", "held:hotel", "held:flight", "decide:confirm")
 		o, err = one.run(t.Context(), "1", hotel, flight) // attaches to it as to one of Run
 		if o.Decision != Confirm || err != nil || hotel.called("1/hotel/try") != 1 {
 			t.Errorf("a Run: %+v, %v", o, err)
@@ -96,13 +96,13 @@ func TestSubmitterLeaves(t *testing.T) {
 func TestSubmittedRunDies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
-		store := &watched{Journal: memory.NewJournal()}
+		store := txntest.NewJournal()
 		owner := serve(t, store, 1, nil, hotel, flight)
 		crash := crashAt(1)
-		dead := idle(t, &watched{Journal: store.Journal, points: nil}, nil, nil, hotel.by(crash), flight.by(crash))
-		dead.store.fail = func(n int, _ driver.Append) (before, after error) {
+		dead := idle(t, &watched{Journal: store.Journal, Points: nil}, nil, nil, hotel.by(crash), flight.by(crash))
+		dead.store.Fail = func(n int, _ driver.Append) (before, after error) {
 			if n > 1 {
-				return errCrashed, nil
+				return txntest.ErrCrashed, nil
 			}
 			return nil, nil
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -193,10 +194,10 @@ func TestMisuse(t *testing.T) {
 		"no database":    table.Take(in("1", "b"), nil, w, until),
 		"show nowhere":   show(nil, "room"),
 		"create nowhere": table.Create(t.Context(), nil),
-		"no holds":       second(tcc.Holds[driver.SQL]{}.Sweep(t.Context(), decided, 1)),
-		"nobody asked":   second(tcc.Holds[driver.SQL]{DB: nowhere{}}.Sweep(t.Context(), nil, 1)),
-		"no limit":       second(tcc.Holds[driver.SQL]{DB: nowhere{}}.Sweep(t.Context(), decided, 0)),
-		"try nowhere":    second(tcc.Holds[driver.SQL]{}.Take().Try(in("1", "b"), w, until)),
+		"no holds":       txntest.Second(tcc.Holds[driver.SQL]{}.Sweep(t.Context(), decided, 1)),
+		"nobody asked":   txntest.Second(tcc.Holds[driver.SQL]{DB: nowhere{}}.Sweep(t.Context(), nil, 1)),
+		"no limit":       txntest.Second(tcc.Holds[driver.SQL]{DB: nowhere{}}.Sweep(t.Context(), decided, 0)),
+		"try nowhere":    txntest.Second(tcc.Holds[driver.SQL]{}.Take().Try(in("1", "b"), w, until)),
 		"dialect":        table.Take(in("1", "b"), foreign{"oracle"}, w, until),
 		"create":         table.Create(t.Context(), foreign{"oracle"}),
 		"set below":      table.Set(t.Context(), foreign{driver.Postgres}, "room", -1),
@@ -211,8 +212,6 @@ func TestMisuse(t *testing.T) {
 		}
 	}
 }
-
-func second[V any](_ V, err error) error { return err }
 
 func decided(context.Context, string, string) (tcc.Decision, error) { return tcc.Cancel, nil }
 

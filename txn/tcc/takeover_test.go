@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestCrashLoop: a branch that crashes each process which carries the decision out makes
@@ -101,7 +102,7 @@ func TestNoCrashLoop(t *testing.T) {
 		if ok(t, err); out.State != Confirming || len(out.Failing) != 1 || out.Failing[0].Attempts < 30 || !strings.Contains(out.Failing[0].Err, "no route") {
 			t.Errorf("%d failures, %+v", failed, out)
 		}
-		if n := len(r.store.records(t, "1")); n > 120 {
+		if n := len(txntest.Records(t, r.store.Journal, "1")); n > 120 {
 			t.Errorf("%d records", n)
 		}
 	})

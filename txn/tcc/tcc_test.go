@@ -7,6 +7,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestConfirmed: all hold, the decision is durable before the answer, and all are
@@ -16,7 +17,7 @@ func TestConfirmed(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
 		r := serve(t, nil, 1, nil, hotel, flight)
 		hotel.bad = func(c branch.Call) (before, after error) {
-			if n := r.store.count(); c.Operation == branch.Try && n != 0 || c.Operation == branch.Confirm && n != 1 {
+			if n := r.store.Appends(); c.Operation == branch.Try && n != 0 || c.Operation == branch.Confirm && n != 1 {
 				t.Errorf("%d appends when it was called to %s", n, c.Operation)
 			}
 			return nil, nil
@@ -40,10 +41,10 @@ func TestConfirmed(t *testing.T) {
 			}
 			v.rules(t)
 		}
-		if n := r.store.count(); n != 2 {
+		if n := r.store.Appends(); n != 2 {
 			t.Errorf("%d appends in all", n)
 		}
-		same(t, "records", r.store.records(t, "1"), "tried:hotel", "tried:flight", "decide:confirm", "done:hotel", "done:flight", "end:")
+		same(t, "records", txntest.Records(t, r.store.Journal, "1"), "tried:hotel", "tried:flight", "decide:confirm", "done:hotel", "done:flight", "end:")
 		unscheduled(t, r.store.Journal)
 	})
 }
@@ -68,7 +69,7 @@ func TestRefused(t *testing.T) {
 		if hotel.state("1") == "held" || flight.called("1/flight/cancel") != 0 {
 			t.Errorf("hotel is %s, flight was cancelled %d times", hotel.state("1"), flight.called("1/flight/cancel"))
 		}
-		if n := r.store.count(); n != 2 {
+		if n := r.store.Appends(); n != 2 {
 			t.Errorf("%d appends", n)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestLate: what was tried for too long is not confirmed, though all hold.
@@ -92,12 +93,12 @@ func TestSweeperAgainstDecider(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			dice := rand.New(rand.NewPCG(seed, 7))
 			upTo := func(d time.Duration) time.Duration { return time.Duration(dice.Int64N(int64(d))) }
-			store := &watched{Journal: memory.NewJournal()}
+			store := txntest.NewJournal()
 			hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
 			first, last := upTo(20*time.Second), upTo(60*time.Second)
 			hotel.bad, flight.bad = slowTry(first), slowTry(last)
 			before, after, lost := upTo(1500*time.Millisecond), upTo(2*time.Second), dice.IntN(3) == 0
-			store.fail = func(n int, a driver.Append) (error, error) {
+			store.Fail = func(n int, a driver.Append) (error, error) {
 				if n > 2 || a.Epoch != 0 {
 					return nil, nil
 				}
@@ -161,7 +162,7 @@ func TestStaleTryGoes(t *testing.T) {
 		hotel := newVenue("hotel", 1)
 		at := crashAt(2) // behind its try, before the answer
 		hotel.points = at
-		store := &watched{Journal: memory.NewJournal(), points: at}
+		store := &watched{Journal: memory.NewJournal(), Points: at}
 		dead := idle(t, store, &Options{Hold: time.Minute}, nil, hotel)
 		_, err := dead.run(t.Context(), "1", hotel)
 		wantKind(t, err, interlock.Uncertain, nil)
@@ -203,7 +204,7 @@ func TestDecide(t *testing.T) {
 				t.Errorf("%s, %v", d, err)
 			}
 		}
-		same(t, "records", r.store.records(t, "2")[:1], "decide:cancel")
+		same(t, "records", txntest.Records(t, r.store.Journal, "2")[:1], "decide:cancel")
 		for name, id := range map[string]string{"empty": "", "NUL": "a\x00", "long": fmt.Sprintf("%0201d", 1)} {
 			_, err := r.Decide(t.Context(), id, "hotel")
 			if wantKind(t, err, interlock.Bug, interlock.ErrName); err == nil {

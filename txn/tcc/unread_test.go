@@ -13,10 +13,10 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -86,7 +86,7 @@ func (f *failures) all() error {
 // quiet is an engine over a journal that can be silent; it serves nothing.
 func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *failures) {
 	t.Helper()
-	store, failed := &silent{watched: &watched{Journal: memory.NewJournal()}}, &failures{}
+	store, failed := &silent{watched: txntest.NewJournal()}, &failures{}
 	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
 	ok(t, err)
 	t.Cleanup(func() { ok(t, j.Close()) })
@@ -115,14 +115,14 @@ func TestUnreadJournal(t *testing.T) {
 		}
 		o := NewOperator(r.coordinator.Journal())
 		for what, err := range map[string]error{
-			"look": second(r.Look(t.Context(), "1")), "decide": second(r.Decide(t.Context(), "1", "hotel")),
+			"look": txntest.Second(r.Look(t.Context(), "1")), "decide": txntest.Second(r.Decide(t.Context(), "1", "hotel")),
 			"retry": o.Retry(t.Context(), "1", "", somebody),
 		} {
 			if !errors.Is(err, errNetwork) || errors.Is(err, ErrNone) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if n := r.store.count(); n != 0 {
+		if n := r.store.Appends(); n != 0 {
 			t.Errorf("%d appends", n)
 		}
 	})
@@ -133,7 +133,7 @@ func TestUnreadJournal(t *testing.T) {
 func TestUnwrittenDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, store, _ := quiet(t, nil)
-		store.fail = func(int, driver.Append) (before, after error) { return errNetwork, nil }
+		store.Fail = func(int, driver.Append) (before, after error) { return errNetwork, nil }
 		d, err := r.Decide(t.Context(), "1", "hotel")
 		if wantKind(t, err, interlock.Uncertain, errNetwork); d != "" {
 			t.Errorf("%s", d)
@@ -236,7 +236,7 @@ func TestDecisionHasHalfTheMargin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
 		r, store, _ := quiet(t, &Options{Hold: time.Second, Margin: 100 * time.Millisecond}, hotel)
-		store.fail = func(n int, _ driver.Append) (before, after error) {
+		store.Fail = func(n int, _ driver.Append) (before, after error) {
 			if n == 1 {
 				time.Sleep(80 * time.Millisecond)
 				return errNetwork, nil
@@ -257,7 +257,7 @@ func TestStrangeRecords(t *testing.T) {
 		r, _, failed := quiet(t, nil)
 		ok(t, r.coordinator.Begin(t.Context(), "1", "tcc:booking", record(recordDecide, "cancel", deciding{}), journal.Entry{Kind: "later"}))
 		o := NewOperator(r.coordinator.Journal())
-		errs := map[string]error{"look": second(r.Look(t.Context(), "1")), "retry": o.Retry(t.Context(), "1", "", somebody)}
+		errs := map[string]error{"look": txntest.Second(r.Look(t.Context(), "1")), "retry": o.Retry(t.Context(), "1", "", somebody)}
 		for _, err := range o.List(t.Context(), Filter{Unfinished: true}) {
 			errs["list"] = err
 		}
@@ -268,7 +268,7 @@ func TestStrangeRecords(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		same(t, "records", r.store.records(t, "1"), "decide:cancel", "later:")
+		same(t, "records", txntest.Records(t, r.store.Journal, "1"), "decide:cancel", "later:")
 	})
 }
 

@@ -7,17 +7,13 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -26,194 +22,19 @@ func TestMain(m *testing.M) {
 	crash.Main(m, map[string]crash.Role{"engine": engineRole})
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// What the packages of txn test with in the same way.
+var (
+	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
+	bubble, began      = txntest.Bubble, txntest.Began
+	crashAt, stopAt    = txntest.CrashAt, txntest.StopAt
+	grant, unscheduled = txntest.Grant, txntest.Unscheduled
+)
 
-func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
-
-func same(t testing.TB, what string, got []string, want ...string) {
-	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Errorf("%s: %v\nwant %v", what, got, want)
-	}
-}
-
-var began = time.Now()
-
-// bubble runs a test in virtual time that begins at the present, so that tokens are
-// plausible.
-func bubble(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(began))
-		test(t)
-	})
-}
-
-// claim lasts until it is ended.
-type claim struct {
-	token   interlock.Token
-	ctx     context.Context
-	end     context.CancelCauseFunc
-	expired atomic.Bool
-}
-
-// grant is the n-th claim.
-func grant(n int64) *claim {
-	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
-	if err != nil {
-		panic(err)
-	}
-	c := &claim{token: token}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	return c
-}
-
-func (c *claim) Name() string             { return "shard" }
-func (c *claim) Owner() string            { return "tester" }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return !c.expired.Load() && c.ctx.Err() == nil }
-func (c *claim) Remaining() time.Duration {
-	if c.Valid() {
-		return time.Minute
-	}
-	return 0
-}
-
-// watched is a memory journal that counts appends, passes a point before and after
-// each, and can fail.
-type watched struct {
-	*memory.Journal
-	points *points
-	fail   func(n int, a driver.Append) (before, after error) // of the n-th append; nil fails none
-
-	mu      sync.Mutex
-	appends int
-}
-
-func (w *watched) Append(ctx context.Context, appends []driver.Append) []error {
-	errs := make([]error, len(appends))
-	for i, a := range appends {
-		errs[i] = w.append(ctx, a)
-	}
-	return errs
-}
-
-func (w *watched) append(ctx context.Context, a driver.Append) error {
-	if err := w.points.pass(); err != nil {
-		return err
-	}
-	w.mu.Lock()
-	w.appends++
-	n, fail := w.appends, w.fail
-	w.mu.Unlock()
-	var before, after error
-	if fail != nil {
-		before, after = fail(n, a)
-	}
-	if before != nil {
-		return before
-	}
-	err := w.Journal.Append(ctx, []driver.Append{a})[0]
-	if after != nil {
-		return after
-	}
-	if crashed := w.points.pass(); crashed != nil {
-		return crashed
-	}
-	return err
-}
-
-func (w *watched) count() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.appends
-}
-
-// What a crashed process does not do.
-func (w *watched) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]driver.Head, error) {
-	if w.points.over() {
-		return nil, errCrashed
-	}
-	return w.Journal.Claim(ctx, shard, epoch, by, until, limit)
-}
-
-func (w *watched) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
-	if w.points.over() {
-		return errCrashed
-	}
-	return w.Journal.Enter(ctx, shard, epoch)
-}
-
-func (w *watched) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
-	if w.points.over() {
-		return driver.Head{}, nil, errCrashed
-	}
-	return w.Journal.Read(ctx, id, after)
-}
-
-// errCrashed is what everything ends with in a process that has crashed.
-var errCrashed = errors.New("crashed")
-
-// points are where a process can crash or stop, numbered from 1 as they are passed. From the
-// chosen one on nothing that it does has an effect, or nothing until it is woken.
-type points struct {
-	mu      sync.Mutex
-	chosen  int // 0 is none
-	passed  int
-	reached chan struct{}
-	dead    bool
-	wake    chan struct{} // nil if it crashes
-}
-
-func crashAt(n int) *points { return &points{chosen: n, reached: make(chan struct{})} }
-
-func stopAt(n int) *points {
-	return &points{chosen: n, reached: make(chan struct{}), wake: make(chan struct{})}
-}
-
-func (p *points) pass() error {
-	if p == nil {
-		return nil
-	}
-	p.mu.Lock()
-	if !p.dead {
-		p.passed++
-		if p.passed == p.chosen {
-			p.dead = p.wake == nil
-			close(p.reached)
-		}
-	}
-	p.mu.Unlock()
-	if p.over() {
-		return errCrashed
-	}
-	return nil
-}
-
-// over reports whether it has crashed. If it is stopped, that is known when it wakes up.
-func (p *points) over() bool {
-	if p == nil {
-		return false
-	}
-	p.mu.Lock()
-	dead, stopped := p.dead, p.wake != nil && p.passed >= p.chosen
-	p.mu.Unlock()
-	if stopped {
-		<-p.wake
-	}
-	return dead
-}
+type (
+	claim   = txntest.Claim
+	watched = txntest.Journal
+	points  = txntest.Points
+)
 
 var (
 	errFull    = errors.New("full")
@@ -323,14 +144,14 @@ func (v *venue) take(c branch.Call, do func(v *venue) error) error {
 	if before != nil {
 		return before
 	}
-	if err := points.pass(); err != nil {
+	if err := points.Pass(); err != nil {
 		return err
 	}
 	err := at.post.deliver(c.Key(), func() error { return do(at) })
 	if after != nil {
 		return after
 	}
-	if crashed := points.pass(); crashed != nil {
+	if crashed := points.Pass(); crashed != nil {
 		return crashed
 	}
 	return err
@@ -449,7 +270,7 @@ type rig struct {
 func idle(t *testing.T, store *watched, o *Options, now func() time.Time, venues ...*venue) *rig {
 	t.Helper()
 	if store == nil {
-		store = &watched{Journal: memory.NewJournal()}
+		store = txntest.NewJournal()
 	}
 	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
 	ok(t, err)
@@ -475,17 +296,7 @@ func serve(t *testing.T, store *watched, n int64, o *Options, venues ...*venue) 
 
 func (r *rig) serve(t *testing.T, n int64) {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	r.claim, r.stop, r.served = grant(n), stop, served
-	c := r.claim
-	go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
-	synctest.Wait()
-	t.Cleanup(func() {
-		stop()
-		c.end(interlock.ErrReleased)
-		synctest.Wait()
-	})
+	r.claim, r.stop, r.served = txntest.Serve(t, r.coordinator.Serve, n)
 }
 
 // run runs a transaction with one branch at each venue.
@@ -495,22 +306,4 @@ func (r *rig) run(ctx context.Context, id string, venues ...*venue) (Outcome, er
 		branches = append(branches, v.define().Try("seat"))
 	}
 	return r.Run(ctx, "booking", id, branches...)
-}
-
-// records are those of a transaction, as kind:step.
-func (w *watched) records(t testing.TB, id string) (all []string) {
-	t.Helper()
-	_, records, err := w.Journal.Read(context.Background(), id, 0)
-	ok(t, err)
-	for _, r := range records {
-		all = append(all, r.Kind+":"+r.Step)
-	}
-	return all
-}
-
-func unscheduled(t testing.TB, store *memory.Journal) {
-	t.Helper()
-	if n, err := store.Unscheduled(context.Background()); n != 0 || err != nil {
-		t.Errorf("%d unscheduled, %v", n, err)
-	}
 }

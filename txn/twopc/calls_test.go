@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // clerk is a participant that takes down what each call says of itself, and answers to
@@ -92,7 +93,7 @@ func TestCallsSayWhatTheyAre(t *testing.T) {
 		}
 		ok(t, p.Run(serving, "1", p.add(transfer)))
 		stop := p.serve(t, 1)
-		ok(t, second(p.Wait(t.Context(), "1")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
 		stop()
 		asked("1", "prepare 1", "commit 1", "commit 2")
 		wantKind(t, p.Run(serving, "2", p.add(transfer)), interlock.Definite, ErrAborted)

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -39,7 +40,7 @@ func tellingInTurn(ctx context.Context, at *crash.Points, args []string) error {
 }
 
 func tell(ctx context.Context, on way, o Options, args []string) error {
-	t, stop, err := hire(ctx, on, present(), &o, args[0], args[1], args[2])
+	t, stop, err := hire(ctx, on, txntest.Present(), &o, args[0], args[1], args[2])
 	defer stop()
 	if err != nil {
 		return err
@@ -61,7 +62,7 @@ func tell(ctx context.Context, on way, o Options, args []string) error {
 
 // finishing finishes what others have left, and makes no transfer.
 func finishing(ctx context.Context, at *crash.Points, args []string) error {
-	t, stop, err := hire(ctx, way{at: at}, present(), &hasty, args[0], args[1], args[2])
+	t, stop, err := hire(ctx, way{at: at}, txntest.Present(), &hasty, args[0], args[1], args[2])
 	defer stop()
 	if err != nil {
 		return err

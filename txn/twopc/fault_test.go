@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestHeuristic: a branch that a person rolled back though it was to be committed
@@ -30,7 +31,7 @@ func TestHeuristic(t *testing.T) {
 		defer stop()
 		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		wantKind(t, second(p.Wait(bounded, "1")), interlock.Definite, driver.ErrHeuristic)
+		wantKind(t, txntest.Second(p.Wait(bounded, "1")), interlock.Definite, driver.ErrHeuristic)
 		o, err = p.Look(t.Context(), "1")
 		ok(t, err)
 		if o.State != Heuristic || len(o.Branches) != 2 || !o.Branches[0].Done || o.Branches[1].Heuristic == "" {

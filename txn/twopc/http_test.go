@@ -20,6 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -166,7 +167,7 @@ func online(t *testing.T) *remote {
 	ok(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
-	claim := grant(1)
+	claim := txntest.Grant(1)
 	work.Go(func() { _ = c.Serve(ctx, claim, 0) })
 	work.Go(func() { _ = r.Watch(ctx) })
 	t.Cleanup(func() { stop(); work.Wait() })
@@ -214,7 +215,7 @@ func (r *remote) want(t *testing.T, shop int64) {
 func TestHTTP(t *testing.T) {
 	r := online(t)
 	ok(t, r.Run(t.Context(), "1", r.pay(5)))
-	ok(t, second(r.Wait(t.Context(), "1")))
+	ok(t, txntest.Second(r.Wait(t.Context(), "1")))
 	r.want(t, 5)
 	calls := r.service.called()
 	if len(calls) != 2 || calls[0].Operation != branch.Prepare || calls[1].Operation != branch.Commit || calls[0].Begun != calls[1].Begun ||
@@ -234,7 +235,7 @@ func TestHTTP(t *testing.T) {
 	// That to the commit: it is sent again.
 	r.service.loses(branch.Commit)
 	ok(t, r.Run(t.Context(), "3", r.pay(7)))
-	ok(t, second(r.Wait(t.Context(), "3")))
+	ok(t, txntest.Second(r.Wait(t.Context(), "3")))
 	r.want(t, 12)
 	// It says no; it is at work and then says no.
 	r.service.says(branch.Prepare, 409)
@@ -300,7 +301,7 @@ func TestHTTPHeuristic(t *testing.T) {
 	r := online(t)
 	r.service.insists(branch.Commit, 409)
 	ok(t, r.Run(t.Context(), "1", r.pay(5)))
-	wantKind(t, second(r.Wait(t.Context(), "1")), interlock.Definite, driver.ErrHeuristic)
+	wantKind(t, txntest.Second(r.Wait(t.Context(), "1")), interlock.Definite, driver.ErrHeuristic)
 	o, err := r.Look(t.Context(), "1")
 	if err != nil || o.State != Heuristic || !strings.Contains(o.Branches[1].Heuristic, "409") {
 		t.Errorf("%+v, %v", o, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -86,14 +87,14 @@ func TestMisuseOfRun(t *testing.T) {
 					t.Errorf("%v", r)
 				}
 			}()
-			ok(t, second(p.Wait(t.Context(), "1")))
+			ok(t, txntest.Second(p.Wait(t.Context(), "1")))
 			_ = p.Run(t.Context(), "2", func(ctx context.Context, x *T) error {
 				ok(t, work(ctx, x))
 				panic("no")
 			})
 		}()
 		ok(t, p.Run(t.Context(), "2", work))
-		ok(t, second(p.Wait(t.Context(), "2")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "2")))
 		wantSums(t, p.world, -20, 20)
 		if n := len(p.running); n != 0 {
 			t.Errorf("%d are thought to run", n)
@@ -115,7 +116,7 @@ func TestOtherTransaction(t *testing.T) {
 
 		long := strings.Repeat("long/", 20)
 		ok(t, p.Run(t.Context(), long, work))
-		ok(t, second(p.Wait(t.Context(), Key(long))))
+		ok(t, txntest.Second(p.Wait(t.Context(), Key(long))))
 		o, err := p.Look(t.Context(), Key(long))
 		ok(t, err)
 		if o.ID != long || o.Key != Key(long) || o.State != Committed {
@@ -123,7 +124,7 @@ func TestOtherTransaction(t *testing.T) {
 		}
 		_, err = p.Look(t.Context(), "2")
 		wantKind(t, err, interlock.Definite, ErrNone)
-		wantKind(t, second(p.Wait(t.Context(), "2")), interlock.Definite, ErrNone)
+		wantKind(t, txntest.Second(p.Wait(t.Context(), "2")), interlock.Definite, ErrNone)
 	})
 }
 
@@ -302,7 +303,7 @@ func TestMissingParticipant(t *testing.T) {
 		}
 		wantSums(t, w, -10, 0)
 		defer p.serve(t, 2)()
-		ok(t, second(p.Wait(t.Context(), "1")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
 		wantSums(t, w, -10, 10)
 	})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -109,21 +110,12 @@ func (t *teller) work(ctx context.Context, epoch interlock.Token) (stop func()) 
 	ctx, end := context.WithCancelCause(ctx)
 	var work sync.WaitGroup
 	work.Go(func() {
-		for ; ctx.Err() == nil; epoch = present() {
-			_ = t.coordinator.Serve(ctx, &claim{token: epoch, ctx: ctx}, 0)
+		for ; ctx.Err() == nil; epoch = txntest.Present() {
+			_ = t.coordinator.Serve(ctx, txntest.Owner(ctx, epoch), 0)
 		}
 	})
 	work.Go(func() { _ = t.Watch(ctx) })
 	return func() { end(interlock.ErrReleased); work.Wait() }
-}
-
-// present is a token for a process that begins now.
-func present() interlock.Token {
-	token, err := interlock.NewToken(interlock.CounterAt(time.Now()), 0)
-	if err != nil {
-		panic(err)
-	}
-	return token
 }
 
 // move is work that takes ten here and adds ten there.
@@ -228,7 +220,7 @@ func (b branches) ledger(tb testing.TB, db *databases.DB) []string {
 func TestHastyScanner(t *testing.T) {
 	t.Parallel()
 	b := build(t, testbed.Postgres(t), testbed.MariaDB(t))
-	teller, stop, err := hire(t.Context(), way{}, present(), &Options{Patience: time.Minute}, b.north.URL, b.south.URL, b.namespace())
+	teller, stop, err := hire(t.Context(), way{}, txntest.Present(), &Options{Patience: time.Minute}, b.north.URL, b.south.URL, b.namespace())
 	defer stop()
 	ok(t, err)
 	hasty, stopHasty, err := hire(t.Context(), way{}, 0, &Options{Patience: time.Millisecond}, b.north.URL, b.south.URL, b.namespace())

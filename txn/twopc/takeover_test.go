@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // TestCrashLoop: a participant that crashes each process which tells it to commit makes
@@ -36,7 +37,7 @@ func TestCrashLoop(t *testing.T) {
 			p = w.start(t, meet, o)
 		}
 		stops = append(stops, p.serve(t, 21))
-		wantKind(t, second(p.Wait(t.Context(), "1")), interlock.Uncertain, ErrHalted)
+		wantKind(t, txntest.Second(p.Wait(t.Context(), "1")), interlock.Uncertain, ErrHalted)
 		out, err := p.Look(t.Context(), "1")
 		if ok(t, err); out.State != Committing || out.Decision != Commit || !strings.Contains(out.Halted, "taken over 10 times") {
 			t.Errorf("%+v", out)
@@ -51,7 +52,7 @@ func TestCrashLoop(t *testing.T) {
 		crash.Store(false)
 		wantKind(t, p.Operator().Retry(t.Context(), "2", By{Actor: "ann", Reason: "x"}), interlock.Definite, ErrNone)
 		ok(t, p.Operator().Retry(t.Context(), "1", By{Actor: "ann", Reason: "the client has a fix"}))
-		ok(t, second(p.Wait(t.Context(), "1")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
 		if north, south := w.banks["north"].Get("sum"), w.banks["south"].Get("sum"); north != -5 || south != 5 {
 			t.Errorf("north has %d, south %d", north, south)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -98,7 +99,7 @@ func TestHooksAreTold(t *testing.T) {
 			})
 		}
 		ok(t, run("1", transfer, nil))
-		ok(t, second(p.Wait(t.Context(), "1")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
 		same(t, "committed", heard(), "1: COMMITTED", "1: commit south 1: lost on its way, again in 50ms", "1: commit: ")
 		wantKind(t, run("2", transfer, errWork), interlock.Definite, errWork)
 		same(t, "aborted", heard(), "2: roll back: "+errWork.Error())
@@ -142,7 +143,7 @@ func TestOneOtherwiseOneDown(t *testing.T) {
 		same(t, "records", answers(), "decide:commit", "heuristic:south", "done:north")
 		wantKind(t, p.Operator().Resolve(t.Context(), "1", By{Actor: "ann", Reason: "x"}), interlock.Definite, nil)
 		down.Store(false)
-		err = second(p.Wait(t.Context(), "1"))
+		err = txntest.Second(p.Wait(t.Context(), "1"))
 		if wantKind(t, err, interlock.Definite, driver.ErrHeuristic); err == nil || !strings.Contains(err.Error(), "south: ") {
 			t.Errorf("%v: of whom?", err)
 		}
@@ -382,7 +383,7 @@ func TestStrangeRecords(t *testing.T) {
 			errs := map[string]error{}
 			if !c.drives {
 				_, errs["look"] = p.Look(t.Context(), c.id)
-				errs["settle"] = second(p.Wait(t.Context(), c.id))
+				errs["settle"] = txntest.Second(p.Wait(t.Context(), c.id))
 				errs["acknowledge"] = p.Operator().Resolve(t.Context(), c.id, By{Actor: "ann", Reason: "x"})
 				errs["run"] = p.Run(t.Context(), c.id, func(context.Context, *T) error { t.Error("it is run"); return nil })
 			}
@@ -414,7 +415,7 @@ func TestUnfinished(t *testing.T) {
 		}, nil)
 		ok(t, p.Run(t.Context(), "0", p.add(transfer)))
 		stop := p.serve(t, 1)
-		ok(t, second(p.Wait(t.Context(), "0")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "0")))
 		stop()
 		_, err := p.coordinator.Journal().Begin(t.Context(), "1", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
 		ok(t, err)
@@ -497,7 +498,7 @@ func TestSettleOfTheAborted(t *testing.T) {
 		bounded, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var aborted *AbortedError
-		if err = second(p.Wait(bounded, "1")); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "nobody had decided") {
+		if err = txntest.Second(p.Wait(bounded, "1")); !errors.As(err, &aborted) || !aborted.Recorded || !strings.Contains(err.Error(), "nobody had decided") {
 			t.Errorf("%v", err)
 		}
 	})

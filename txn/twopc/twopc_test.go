@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 // served runs a test against one process that is served.
@@ -94,7 +95,7 @@ func TestAbortCosts(t *testing.T) {
 		slices.Sort(sent)
 		same(t, "messages", sent, "north prepare", "north rollback", "south prepare")
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
-		ok(t, second(p.Wait(t.Context(), "1")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
 		wantSums(t, p.world, -10, 10)
 	})
 }
@@ -110,7 +111,7 @@ func TestCommittedOnce(t *testing.T) {
 				return nil
 			}))
 		}
-		ok(t, second(p.Wait(t.Context(), "1")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
 		wantSums(t, p.world, -10, 10)
 	})
 }
@@ -129,7 +130,7 @@ func TestTwoRunsOfOneID(t *testing.T) {
 		}()
 		<-inside
 		ok(t, p.Run(t.Context(), "1", p.add(map[string]int64{"north": -5, "south": 5})))
-		ok(t, second(p.Wait(t.Context(), "1")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
 		inside <- struct{}{}
 		ok(t, <-outside)
 		p.world.rest(t)
@@ -143,7 +144,7 @@ func TestAnyProcessFinishes(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
 		other := p.world.start(t, nil, nil)
 		ok(t, other.Run(t.Context(), "1", other.add(transfer)))
-		ok(t, second(other.Wait(t.Context(), "1")))
+		ok(t, txntest.Second(other.Wait(t.Context(), "1")))
 		wantSums(t, p.world, -10, 10)
 		sent := other.network.sent()
 		slices.Sort(sent)
@@ -187,7 +188,7 @@ func TestSlowCommitter(t *testing.T) {
 		w.rest(t)
 		wantSums(t, w, 0, 0)
 		wantKind(t, p.Run(t.Context(), "1", p.add(transfer)), interlock.Definite, ErrAborted)
-		wantKind(t, second(p.Wait(t.Context(), "1")), interlock.Definite, ErrAborted)
+		wantKind(t, txntest.Second(p.Wait(t.Context(), "1")), interlock.Definite, ErrAborted)
 	})
 }
 
@@ -221,7 +222,7 @@ func TestPatience(t *testing.T) {
 		p.Scan(t.Context())
 		ok(t, <-told)
 		stop := p.serve(t, 1)
-		ok(t, second(p.Wait(t.Context(), "1")))
+		ok(t, txntest.Second(p.Wait(t.Context(), "1")))
 		stop()
 		wantSums(t, w, -10, 10)
 	})

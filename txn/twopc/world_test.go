@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -25,63 +26,11 @@ func TestMain(m *testing.M) {
 	crash.Main(m, roles)
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
-
-func same(t testing.TB, what string, got []string, want ...string) {
-	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Errorf("%s: %q\nwant %q", what, got, want)
-	}
-}
-
-var began = time.Now()
-
-// bubble runs a test in virtual time that begins at the present, so that tokens are
-// plausible.
-func bubble(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(began))
-		test(t)
-	})
-}
-
-// claim lasts until it is ended.
-type claim struct {
-	token interlock.Token
-	ctx   context.Context
-	end   context.CancelCauseFunc
-}
-
-// grant is the n-th claim.
-func grant(n int64) *claim {
-	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
-	if err != nil {
-		panic(err)
-	}
-	c := &claim{token: token}
-	c.ctx, c.end = context.WithCancelCause(context.Background())
-	return c
-}
-
-func (c *claim) Name() string             { return "shard" }
-func (c *claim) Owner() string            { return "tester" }
-func (c *claim) Token() interlock.Token   { return c.token }
-func (c *claim) Context() context.Context { return c.ctx }
-func (c *claim) Valid() bool              { return c.ctx.Err() == nil }
-func (c *claim) Remaining() time.Duration { return time.Minute }
+// What the packages of txn test with in the same way.
+var (
+	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
+	bubble, began      = txntest.Bubble, txntest.Began
+)
 
 // errCrashed is what everything ends with in a process that has crashed, errNetwork
 // what is lost on its way. Neither is Definite: nothing may be concluded from them.
@@ -348,7 +297,7 @@ func (w *world) start(t *testing.T, meet func(at string) error, o *Options) *pro
 func (p *process) serve(t *testing.T, epoch int64) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	c := grant(epoch)
+	c := txntest.Grant(epoch)
 	var work sync.WaitGroup
 	work.Go(func() { _ = p.coordinator.Serve(ctx, c, 0) })
 	work.Go(func() { _ = p.Watch(ctx) })
@@ -413,14 +362,11 @@ func (w *world) inDoubt(t testing.TB) int {
 }
 
 // records are those of a transaction, as kind:step.
-func (w *world) records(t testing.TB, id string) (all []string, ended bool) {
+func (w *world) records(t testing.TB, id string) ([]string, bool) {
 	t.Helper()
-	head, records, err := w.store.Read(context.Background(), Key(id), 0)
+	head, _, err := w.store.Read(context.Background(), Key(id), 0)
 	ok(t, err)
-	for _, r := range records {
-		all = append(all, r.Kind+":"+r.Step)
-	}
-	return all, !head.Ended.IsZero()
+	return txntest.Records(t, w.store, Key(id)), !head.Ended.IsZero()
 }
 
 // rest waits until nothing is in doubt and all that the journal knows has ended.
@@ -438,5 +384,3 @@ func (w *world) rest(t testing.TB) {
 	}
 	t.Errorf("after a thousand seconds %d branches are in doubt", w.inDoubt(t))
 }
-
-func second[V any](_ V, err error) error { return err }
