@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -172,19 +173,7 @@ func intent(owner string) countermeasure.Intent {
 	return countermeasure.Intent{Resource: "account/a", Owner: owner, Purpose: "a test"}
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
+var ok, wantKind = txntest.OK, txntest.WantKind
 
 // wants requires an error of a type, of a kind, and returns it.
 func wants[E error](t testing.TB, err error, kind interlock.ErrorKind) (e E) {

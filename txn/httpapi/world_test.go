@@ -23,6 +23,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/httpapi"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -32,12 +33,7 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = txntest.OK
 
 // shop is the branches of somebody else's services, behind one address: it keeps the
 // outcome of each branch, and answers a repeated call as the first one.

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/once"
-	"github.com/interlock-dev/interlock/txn/coordinator"
+	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -21,7 +20,6 @@ type Order struct{ Seat, Card string }
 // seat released; each effect passes a guard under the call's key.
 func Example() {
 	ctx := context.Background()
-	space := memory.NewSpace()
 	effects, err := once.NewBestEffort(memory.NewOnce(), "hall", nil)
 	if err != nil {
 		log.Fatal(err)
@@ -51,40 +49,24 @@ func Example() {
 	}).Pivot()
 	book := saga.Define("book", hold, pay)
 
-	j, err := journal.New(memory.NewJournal(), nil)
+	rt, err := txn.Open(ctx, "memory://bookings", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer j.Close()
-	c, err := coordinator.New(j, nil)
+	defer rt.Close(ctx)
+	engine, err := saga.New(rt.Coordinator(), nil, book)
 	if err != nil {
 		log.Fatal(err)
 	}
-	engine, err := saga.New(c, nil, book)
-	if err != nil {
+	if err := rt.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
-	d := space.Open(nil)
-	defer d.Close(ctx)
-	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer locks.Close(ctx)
-	claim, err := locks.Acquire(ctx, "sagas")
-	if err != nil {
-		log.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- c.Run(ctx, claim) }()
 
 	outcome, err := book.Do(ctx, engine, "booking/1", Order{Seat: "12A", Card: "visa"})
 	receipt, _ := pay.OutputOf(outcome)
 	fmt.Println(outcome.State, receipt, err)
 	outcome, err = book.Do(ctx, engine, "booking/2", Order{Seat: "12B", Card: "stolen"})
 	fmt.Println(outcome.State, errors.Is(err, saga.ErrCompensated), outcome.Reason)
-	_ = claim.Release(ctx)
-	<-served
 	// Output:
 	// hold 12A
 	// charge visa

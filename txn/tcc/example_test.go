@@ -11,9 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/driver/memory"
+	_ "github.com/interlock-dev/interlock/driver/memory" // memory://
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -70,32 +70,18 @@ func Example() {
 	there, back := &seats{free: 2, is: map[string]string{}}, &seats{free: 1, is: map[string]string{}}
 	out, home := tcc.Define("LH400", tcc.Resource[string, string](there)), tcc.Define("LH401", tcc.Resource[string, string](back))
 
-	j, err := journal.New(memory.NewJournal(), nil)
+	rt, err := txn.Open(ctx, "memory://trips", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer j.Close()
-	c, err := coordinator.New(j, nil)
+	defer rt.Close(ctx)
+	trips, err := tcc.New(rt.Coordinator(), nil, out, home)
 	if err != nil {
 		log.Fatal(err)
 	}
-	trips, err := tcc.New(c, nil, out, home)
-	if err != nil {
+	if err := rt.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
-	d := memory.NewSpace().Open(nil)
-	defer d.Close(ctx)
-	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer locks.Close(ctx)
-	claim, err := locks.Acquire(ctx, "transactions")
-	if err != nil {
-		log.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- c.Run(ctx, claim) }()
 
 	for _, passenger := range []string{"alice", "bob"} {
 		id, ticket := "trip/"+passenger, out.Try(passenger)
@@ -113,8 +99,6 @@ func Example() {
 		outcome, _ = trips.Wait(ctx, id)
 		fmt.Println(outcome.State)
 	}
-	_ = claim.Release(ctx)
-	<-served
 	fmt.Println(there.free, "and", back.free, "seats are free")
 	// Output:
 	// alice has a ticket of alice

@@ -10,14 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/coordinator"
-	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
@@ -26,27 +24,22 @@ var errPoor = errors.New("there is not enough")
 // Ten move from one bank to another; a hundred would overdraw, and nothing of that is
 // left. The guard is the balance itself, read in the branch that locks it.
 func Example() {
-	ctx, stop := context.WithCancel(context.Background())
+	ctx := context.Background()
 	north, south := memory.NewParticipant(), memory.NewParticipant()
 	atNorth, atSouth := twopc.Define("north", north), twopc.Define("south", south)
 
-	j, err := journal.New(memory.NewJournal(), nil)
+	rt, err := txn.Open(ctx, "memory://bank", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer j.Close()
-	c, err := coordinator.New(j, nil)
+	defer rt.Close(ctx)
+	engine, err := twopc.New(rt.Coordinator(), nil, atNorth, atSouth)
 	if err != nil {
 		log.Fatal(err)
 	}
-	engine, err := twopc.New(c, nil, atNorth, atSouth)
-	if err != nil {
+	if err := rt.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
-	claim, release := claimed(ctx)
-	ended := make(chan error, 2)
-	go func() { ended <- c.Run(ctx, claim) }()
-	go func() { ended <- engine.Watch(ctx) }()
 
 	move := func(id string, amount int64) error {
 		return engine.Run(ctx, id, func(ctx context.Context, t *twopc.T) error {
@@ -70,30 +63,9 @@ func Example() {
 	fmt.Println(err, waited, north.Get("alice"), south.Get("bob"))
 	err = move("transfer/2", 100)
 	fmt.Println(errors.Is(err, twopc.ErrAborted), errors.Is(err, errPoor), north.Get("alice"), south.Get("bob"))
-
-	stop()
-	<-ended
-	<-ended
-	release()
 	// Output:
 	// <nil> <nil> -10 10
 	// true true -10 10
-}
-
-// claimed is the claim of a lock, in memory here.
-func claimed(ctx context.Context) (interlock.Claim, func()) {
-	locks, err := lock.NewFenced(memory.NewSpace().Open(nil), nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	claim, err := locks.Acquire(ctx, "transactions")
-	if err != nil {
-		log.Fatal(err)
-	}
-	return claim, func() {
-		_ = claim.Release(context.WithoutCancel(ctx))
-		_ = locks.Close(context.WithoutCancel(ctx))
-	}
 }
 
 // A transfer from Postgres to MariaDB happens once, however often its message is

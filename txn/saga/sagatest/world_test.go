@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -20,12 +21,7 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = txntest.OK
 
 // shop is a world without any guard: what its steps do to it is done at each call.
 type shop struct {

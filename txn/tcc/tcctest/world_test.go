@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -22,12 +23,7 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = txntest.OK
 
 // shelf is a sound participant on a world: an item, of which units are free, held and
 // sold.
