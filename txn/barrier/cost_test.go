@@ -3,56 +3,17 @@ package barrier_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/barrier"
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
-
-// counted counts the statements and commits of its transactions.
-type counted struct {
-	driver.BeginnerAt[driver.SQL]
-	statements, commits int
-}
-
-func (c *counted) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
-	tx, err := c.BeginnerAt.BeginAt(ctx, level)
-	return countedTx{tx, c}, err
-}
-
-type countedTx struct {
-	driver.Tx[driver.SQL]
-	c *counted
-}
-
-func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	t.c.statements++
-	return t.Tx.Exec(ctx, query, args...)
-}
-
-func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	t.c.statements++
-	return t.Tx.Query(ctx, query, args, each)
-}
-
-func (t countedTx) Bound(ctx context.Context, idle, statement time.Duration) error {
-	t.c.statements++
-	return t.Tx.Bound(ctx, idle, statement)
-}
-
-func (t countedTx) Commit(ctx context.Context) error {
-	t.c.commits++
-	return t.Tx.Commit(ctx)
-}
-
-// Native does not count: it is the business's.
-func (t countedTx) Native() driver.SQL { return t.Tx.Native() }
 
 // testCosts: what the barrier adds to the statements and the commit of the business. One of
 // them bounds how long the transaction may stand still.
 func testCosts(t *testing.T, w world) {
-	c := &counted{BeginnerAt: w.BeginnerAt}
+	c := &txntest.Counted{BeginnerAt: w.BeginnerAt}
 	do := func(ctx context.Context) error {
 		_, err := barrier.Do(ctx, c, w.table, seat, func(context.Context, driver.SQL) (Hold, error) { return Hold{"h"}, nil })
 		return err
@@ -98,10 +59,10 @@ func testCosts(t *testing.T, w world) {
 		{"do outside", "f", branch.Do, out, 4, 2, false},
 		{"do outside again", "f", branch.Do, out, 2, 0, false},
 	} {
-		c.statements, c.commits = 0, 0
+		c.Statements, c.Commits = 0, 0
 		err := k.call(calling(t.Context(), k.branch, k.op))
-		if (err != nil) != k.fails || c.statements != k.statements || c.commits != k.commits {
-			t.Errorf("%s: %d statements and %d commits, want %d and %d: %v", k.what, c.statements, c.commits, k.statements, k.commits, err)
+		if (err != nil) != k.fails || c.Statements != k.statements || c.Commits != k.commits {
+			t.Errorf("%s: %d statements and %d commits, want %d and %d: %v", k.what, c.Statements, c.Commits, k.statements, k.commits, err)
 		}
 	}
 }
@@ -109,13 +70,13 @@ func testCosts(t *testing.T, w world) {
 // testCostsLent: in the user's transaction a savepoint comes before the function, so
 // that what it did can be taken back.
 func testCostsLent(t *testing.T, w world) {
-	c := &counted{BeginnerAt: w.BeginnerAt}
+	c := &txntest.Counted{BeginnerAt: w.BeginnerAt}
 	for _, k := range []struct {
 		what       string
 		op         branch.Operation
 		statements int
 	}{{"do", branch.Do, 3}, {"do again", branch.Do, 1}, {"undo", branch.Undo, 1}, {"undo again", branch.Undo, 1}} {
-		c.statements = 0
+		c.Statements = 0
 		tx, err := c.BeginAt(t.Context(), driver.SessionIsolation)
 		ok(t, err)
 		ctx := calling(t.Context(), "a", k.op)
@@ -126,8 +87,8 @@ func testCostsLent(t *testing.T, w world) {
 		}
 		ok(t, err)
 		ok(t, tx.Commit(t.Context()))
-		if c.statements != k.statements {
-			t.Errorf("%s: %d statements, want %d", k.what, c.statements, k.statements)
+		if c.Statements != k.statements {
+			t.Errorf("%s: %d statements, want %d", k.what, c.Statements, k.statements)
 		}
 	}
 }

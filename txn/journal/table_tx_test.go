@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
@@ -45,60 +46,24 @@ func TestAppendIn(t *testing.T) {
 	})
 }
 
-// counting counts statements and commits.
-type counting struct {
-	driver.BeginnerAt[driver.SQL]
-	statements, commits int
-}
-
 // autocommitting counts the requests that are transactions of their own as well.
 type autocommitting struct {
-	*counting
+	*txntest.Counted
 	driver.Autocommitter
 }
 
 func (a autocommitting) Autocommit(level driver.Isolation) driver.SQL {
-	return countedSQL{a.Autocommitter.Autocommit(level), a.counting}
+	return countedSQL{a.Autocommitter.Autocommit(level), a.Counted}
 }
 
 type countedSQL struct {
 	driver.SQL
-	c *counting
+	c *txntest.Counted
 }
 
 func (s countedSQL) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	s.c.statements, s.c.commits = s.c.statements+1, s.c.commits+1
+	s.c.Statements, s.c.Commits = s.c.Statements+1, s.c.Commits+1
 	return s.SQL.Query(ctx, query, args, each)
-}
-
-func (c *counting) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
-	tx, err := c.BeginnerAt.BeginAt(ctx, level)
-	return countingTx{tx, c}, err
-}
-
-type countingTx struct {
-	driver.Tx[driver.SQL]
-	c *counting
-}
-
-func (t countingTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	t.c.statements++
-	return t.Tx.Exec(ctx, query, args...)
-}
-
-func (t countingTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	t.c.statements++
-	return t.Tx.Query(ctx, query, args, each)
-}
-
-func (t countingTx) Bound(ctx context.Context, idle, statement time.Duration) error {
-	t.c.statements++
-	return t.Tx.Bound(ctx, idle, statement)
-}
-
-func (t countingTx) Commit(ctx context.Context) error {
-	t.c.commits++
-	return t.Tx.Commit(ctx)
 }
 
 // TestCostOfAppend: a group is one commit, and as many statements as one append is. On a pool
@@ -106,7 +71,7 @@ func (t countingTx) Commit(ctx context.Context) error {
 func TestCostOfAppend(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
-		count := &counting{BeginnerAt: db}
+		count := &txntest.Counted{BeginnerAt: db}
 		wrapped, costs := driver.BeginnerAt[driver.SQL](count), [3]int{2, 2, 2} // the bound, and all the rest
 		if db.Dialect == driver.MariaDB {
 			costs = [3]int{4, 5, 5} // the bound, the epochs, the new transactions, the records; and a lock on those that exist
@@ -127,7 +92,7 @@ func TestCostOfAppend(t *testing.T) {
 				}
 				appends = append(appends, a)
 			}
-			count.statements, count.commits = 0, 0
+			count.Statements, count.Commits = 0, 0
 			ok(t, errors.Join(table.Append(t.Context(), appends)...))
 		}
 		for _, c := range []struct {
@@ -139,8 +104,8 @@ func TestCostOfAppend(t *testing.T) {
 			{100, 0, false, costs[0]}, {1, 2, false, costs[1]}, {1, 4, true, costs[2]},
 		} {
 			group(c.n, c.after, c.end)
-			if count.statements != c.statements || count.commits != 1 {
-				t.Errorf("%d appends after %d: %d statements, %d commits", c.n, c.after, count.statements, count.commits)
+			if count.Statements != c.statements || count.Commits != 1 {
+				t.Errorf("%d appends after %d: %d statements, %d commits", c.n, c.after, count.Statements, count.Commits)
 			}
 		}
 	})
