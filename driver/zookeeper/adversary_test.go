@@ -21,7 +21,7 @@ import (
 // it: a process that relied on the old one reads the new one first.
 func TestBaseThatWasMadeAnew(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	operator := dial(t, server.Addr())
 	old := open(t, &Options{Servers: []string{server.Addr()}})
 	mustAcquire(t, old, demand("n", "before"))
@@ -38,7 +38,7 @@ func TestBaseThatWasMadeAnew(t *testing.T) {
 // TestManyOpenAtOnce: each raises the base, and none keeps the others from it.
 func TestManyOpenAtOnce(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	const processes = 40
 	failed := make(chan error, processes)
 	var all sync.WaitGroup
@@ -90,7 +90,7 @@ func TestNoMajorityNoRenewal(t *testing.T) {
 // the node while it waited.
 func TestWaiterWhoseNodeWasWritten(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	operator := dial(t, server.Addr())
 	d := open(t, &Options{Servers: []string{server.Addr()}})
 	holder, waiter := demand("n", "holder"), demand("n", "waiter")
@@ -120,7 +120,7 @@ func (r request) identity() identity { return identity{r.Name, r.Owner} }
 // than the claims were promised ends them.
 func TestShorterSessionEndsClaims(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	path := testbed.NewProxy(t, server.Addr())
 	var k stingy
 	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 20 * time.Second, Dial: k.dial})
@@ -174,7 +174,7 @@ func (c *stingyConn) Read(p []byte) (int, error) {
 // TestWatchSaysThatItWasInterrupted, after the connection was replaced.
 func TestWatchSaysThatItWasInterrupted(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	path := testbed.NewProxy(t, server.Addr())
 	var k keyhole
 	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 6 * time.Second, Dial: k.dial})
@@ -199,7 +199,7 @@ func TestWatchSaysThatItWasInterrupted(t *testing.T) {
 // after its own, and no other process is left to say so.
 func TestBaseIsMadeAnewByTheClock(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	operator := dial(t, server.Addr())
 	old := open(t, &Options{Servers: []string{server.Addr()}})
 	mustAcquire(t, old, demand("n", "before"))
@@ -236,7 +236,7 @@ func openAmidChanges(t *testing.T, addr string) *Driver {
 // again, while processes come and go.
 func TestTokensRiseWhateverBecomesOfTheBase(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	operator := dial(t, server.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()

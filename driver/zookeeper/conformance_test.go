@@ -25,11 +25,11 @@ const suiteTTL = 3 * time.Second
 
 // harness shares one server among the tests that do not break it.
 func harness(t *testing.T) drivertest.Harness {
-	shared := testbed.ZooKeeper(t, fleeting)
+	shared := testbed.Shared(t, fleeting)
 	return drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
 			if exclusive {
-				return start(t, testbed.ZooKeeper(t, fleeting))
+				return start(t, borrow(t))
 			}
 			return start(t, shared)
 		},
@@ -52,9 +52,46 @@ type system struct {
 	ears     map[driver.Fenced]*deafDialer
 }
 
-// fleeting has containers go soon after their last child, so that this is met
-// often.
-const fleeting = "-Dznode.container.checkIntervalMs=50"
+// fleeting is a server on which containers go soon after their last child, so that this is
+// met often.
+func fleeting(tb testing.TB, extra ...string) *testbed.Server {
+	return testbed.ZooKeeper(tb, append(extra, "-Dznode.container.checkIntervalMs=50")...)
+}
+
+// borrow returns a server that is empty, which the test has for itself. A start takes a
+// second of a processor.
+func borrow(t *testing.T) *testbed.Server {
+	t.Helper()
+	return testbed.Borrowed(t, fleeting, func(server *testbed.Server) {
+		operator := dial(t, server.Addr())
+		// Sessions that nobody closed may still add to it, or remove from it.
+		testbed.Eventually(t, "the server is empty", restored, func() bool {
+			list, _, err := operator.Children("/")
+			for _, child := range list {
+				err = errors.Join(err, remove(operator, "/"+child))
+			}
+			return err == nil
+		})
+	})
+}
+
+// restored bounds how long the clients of a test that broke the server take to leave it.
+const restored = time.Minute
+
+// remove deletes a node and all below it, but not what the server itself keeps.
+func remove(conn *zk.Conn, path string) error {
+	if path == "/zookeeper" {
+		return nil
+	}
+	list, _, err := conn.Children(path)
+	for _, child := range list {
+		err = errors.Join(err, remove(conn, path+"/"+child))
+	}
+	if err = errors.Join(err, conn.Delete(path, -1)); errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	return err
+}
 
 var namespaces atomic.Int64
 

@@ -19,7 +19,7 @@ func TestAClientLeavesAServerThatDoesNotGreet(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	const session = 10 * time.Second // for which the client alone waits 66 s
 	conn, events, err := zk.Connect([]string{silent.Addr().String(), server.Addr()}, session,
 		zk.WithLogger(quiet{}), zk.WithLogInfo(false), zk.WithDialer(Dialer(200*time.Millisecond, nil)),

@@ -10,14 +10,13 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestBaseIsPinned: a session whose clock is ahead raises the base, and those
 // that were there before go on above it.
 func TestBaseIsPinned(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	old := open(t, &Options{Servers: []string{server.Addr()}})
 	waiting := demand("n", "of before")
 	holder := demand("n", "holder")
@@ -50,7 +49,7 @@ func TestBaseIsPinned(t *testing.T) {
 // is raised again, above what there was.
 func TestDamagedBase(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	operator := dial(t, server.Addr())
 	d := open(t, &Options{Servers: []string{server.Addr()}})
 	last := mustAcquire(t, d, demand("n", "before")).Token
@@ -82,7 +81,7 @@ func TestDamagedBase(t *testing.T) {
 // TestBreakOfAForeignHolder works like any other, and tells who it was.
 func TestBreakOfAForeignHolder(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	d := open(t, &Options{Servers: []string{server.Addr()}})
 	if err := zk.NewLock(dial(t, server.Addr()), "/interlock/n", zk.WorldACL(zk.PermAll)).LockWithData([]byte("host 7")); err != nil {
 		t.Fatal(err)

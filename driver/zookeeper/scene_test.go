@@ -109,14 +109,7 @@ func count(t testing.TB, server *testbed.Server, name string) int {
 // removeTree deletes a node and all below it, as an operator would.
 func removeTree(t testing.TB, conn *zk.Conn, path string) {
 	t.Helper()
-	list, _, err := conn.Children(path)
-	if err != nil {
-		t.Fatalf("list %s: %v", path, err)
-	}
-	for _, child := range list {
-		removeTree(t, conn, path+"/"+child)
-	}
-	if err := conn.Delete(path, -1); err != nil {
+	if err := remove(conn, path); err != nil {
 		t.Fatalf("delete %s: %v", path, err)
 	}
 }

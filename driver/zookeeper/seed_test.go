@@ -9,7 +9,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 const years = 5 * 365 * 24 * time.Hour
@@ -17,7 +16,7 @@ const years = 5 * 365 * 24 * time.Hour
 // TestClockOfOneClient: one that is dated years ahead raises nothing.
 func TestClockOfOneClient(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	_, err := Open(t.Context(), &Options{Servers: []string{server.Addr()}, Now: func() time.Time { return time.Now().Add(years) }})
 	var clock *driver.ClockError
 	if !errors.As(err, &clock) || interlock.Kind(err) != interlock.Definite {
@@ -33,7 +32,7 @@ func TestClockOfOneClient(t *testing.T) {
 // is repaired on record.
 func TestImplausibleBase(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	options := &Options{Servers: []string{server.Addr()}}
 	d := open(t, options)
 	before := mustAcquire(t, d, demand("before", "a")).Token
@@ -73,7 +72,7 @@ func TestImplausibleBase(t *testing.T) {
 // TestTokensAfterAMove are above those of the system that was left.
 func TestTokensAfterAMove(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 // while a session goes on over another connection.
 func TestConnectionLossIsNotSessionLoss(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	path := testbed.NewProxy(t, server.Addr())
 	var k keyhole
 	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 6 * time.Second, Dial: k.dial})
@@ -148,7 +148,7 @@ func (k *keyhole) expire(t *testing.T, addr string) {
 // nothing old is adopted.
 func TestEndedSessionIsTold(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	var k keyhole
 	d := open(t, &Options{Servers: []string{server.Addr()}, Dial: k.dial})
 	holder, waiter := demand("n", "holder"), demand("n", "waiter")
@@ -193,7 +193,7 @@ func TestEndedSessionIsTold(t *testing.T) {
 // is the first in line.
 func TestNodeOfAnotherSessionIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	d := open(t, &Options{Servers: []string{server.Addr()}})
 	operator := dial(t, server.Addr())
 	warm := demand("n", "warm")
@@ -240,7 +240,7 @@ func TestSessionLengthIsTheServers(t *testing.T) {
 // given up and released leaves nothing, without anybody asking again.
 func TestLateNodeIsRemoved(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	path := testbed.NewProxy(t, server.Addr())
 	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 6 * time.Second})
 	warm := demand("n", "warm")
@@ -278,7 +278,7 @@ func TestLateNodeIsRemoved(t *testing.T) {
 // with its numbers, and is created again.
 func TestVanishedParent(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t, fleeting)
+	server := borrow(t)
 	operator := dial(t, server.Addr())
 	for name, o := range map[string]Options{"a": {}, "b/c": {RawNames: true}} {
 		o.Servers = []string{server.Addr()}
@@ -303,7 +303,7 @@ func TestVanishedParent(t *testing.T) {
 // TestDataOfTheNodeMayChange: that is no loss, and the watch stands again.
 func TestDataOfTheNodeMayChange(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	operator := dial(t, server.Addr())
 	d := open(t, &Options{Servers: []string{server.Addr()}})
 	r := demand("n", "me")

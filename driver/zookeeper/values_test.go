@@ -21,12 +21,12 @@ import (
 
 func TestValues(t *testing.T) {
 	t.Parallel()
-	shared := testbed.ZooKeeper(t)
+	shared := testbed.Shared(t, fleeting)
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
 			b := &valuesBackend{server: shared, root: fmt.Sprintf("/suite/%d", namespaces.Add(1))}
 			if exclusive {
-				b.server = testbed.ZooKeeper(t)
+				b.server = borrow(t)
 			}
 			b.Server = paths.New[*Values](b.server)
 			return b
@@ -118,7 +118,7 @@ func (c interjectingConn) Write(p []byte) (int, error) {
 // by a lower token.
 func TestValueIsWrittenOverWhatWasRead(t *testing.T) {
 	t.Parallel()
-	server := testbed.ZooKeeper(t)
+	server := borrow(t)
 	now := interlock.CounterAt(time.Now())
 	value := func(ahead int64, data string) driver.Value {
 		token, err := interlock.NewToken(now+ahead, 0)

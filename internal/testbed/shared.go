@@ -14,6 +14,7 @@ import (
 var shared struct {
 	sync.Mutex
 	servers    map[uintptr]*Server
+	idle       map[uintptr][]*Server // of Borrowed
 	kube       *Kube
 	namespaces int
 	ends       []func()
@@ -48,6 +49,38 @@ func sharedBy(tb testing.TB, start func(testing.TB, ...string) *Server) *Server 
 	return shared.servers[key]
 }
 
+// Borrowed returns a server that the test has for itself: one that a test which is over
+// borrowed before, or a new one. The test leaves it running and, when its clean-up is over,
+// clean empties it for the next. It ends as that of [Shared] does; one on which a test
+// failed is not lent again.
+func Borrowed(tb testing.TB, start func(testing.TB, ...string) *Server, clean func(*Server)) *Server {
+	tb.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	key := reflect.ValueOf(start).Pointer()
+	var s *Server
+	if idle := shared.idle[key]; len(idle) > 0 {
+		s, shared.idle[key] = idle[len(idle)-1], idle[:len(idle)-1]
+		s.tb = lasting{tb}
+	} else {
+		s = start(lasting{tb})
+	}
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Logf("borrowed %s on %v%s", s.kind.name, s.ports, s.tail())
+			return
+		}
+		clean(s)
+		shared.Lock()
+		defer shared.Unlock()
+		if shared.idle == nil {
+			shared.idle = map[uintptr][]*Server{}
+		}
+		shared.idle[key] = append(shared.idle[key], s)
+	})
+	return s
+}
+
 // SharedKube is [Shared] for an API server, with the arguments of the first call. The test
 // has a namespace of its own there.
 func SharedKube(tb testing.TB, extra ...string) *Kube {
@@ -73,7 +106,7 @@ func endShared() {
 	for _, end := range slices.Backward(shared.ends) {
 		end()
 	}
-	shared.servers, shared.kube, shared.ends = nil, nil, nil
+	shared.servers, shared.idle, shared.kube, shared.ends = nil, nil, nil, nil
 }
 
 // lasting is the test that starts a shared server. What it leaves is cleaned up when the

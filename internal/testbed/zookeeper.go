@@ -123,7 +123,7 @@ func (z *zookeeper) kind(name, id string, ready func(addr string) error) kind {
 		command: func(data string, ports []*port) []string {
 			// what cannot be written the server misses, and says so
 			_ = z.configure(data, id, ports[0])
-			argv := []string{z.java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+			argv := []string{z.java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData", "-Xlog:disable",
 				"-Dzookeeper.forceSync=no", "-Dzookeeper.admin.enableServer=false"}
 			argv = append(argv, z.flags...)
 			return append(argv, "-cp", z.jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain",
