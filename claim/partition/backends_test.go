@@ -32,11 +32,6 @@ import (
 // ttl is that of the real systems' locks.
 const ttl = 3 * time.Second
 
-// planned is the longest that a planned move may take. On a quiet machine it is a
-// few milliseconds, which is logged; the race detector and all the tests that run
-// beside this one cost the rest.
-const planned = time.Second
-
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	partitiontest.Run(t, nil, func(t *testing.T) partitiontest.World {
@@ -59,8 +54,7 @@ func TestRedis(t *testing.T) {
 			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
 				return fence.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
 			},
-			TTL:  ttl,
-			Move: planned,
+			TTL: ttl,
 		}
 	})
 }
@@ -97,8 +91,7 @@ func TestZooKeeper(t *testing.T) {
 			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
 				return guard.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
 			},
-			TTL:  ttl,
-			Move: planned,
+			TTL: ttl,
 		}
 	})
 }
@@ -202,8 +195,7 @@ func testPostgres(t *testing.T, open func(context.Context, *pgxpool.Pool) (drive
 					return marks.Enter(ctx, postgres.Tx(tx), resource, token, source)
 				})
 			},
-			TTL:  ttl,
-			Move: planned,
+			TTL: ttl,
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -40,9 +39,6 @@ func TestOwnership(t *testing.T) {
 				return fence.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
 			},
 			TTL: suiteTTL,
-			// On a quiet machine it is a few milliseconds, which is logged; the race
-			// detector and all the tests that run beside this one cost the rest.
-			Move: time.Second,
 		}
 	})
 }
