@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -70,12 +71,13 @@ func TestCoordinatorStartsOnWhatIsLeft(t *testing.T) {
 			t.Errorf("%+v, %v", o, err)
 		}
 		client := dial(t, server.Addr())
-		for left := poll < seldom; left; {
+		testbed.Eventually(t, "no due time is left", time.Minute, func() bool {
 			n, err := client.Get(bounded(t), "s/interlock.journal:due/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-			if left = err != nil || n.Count > 0; err != nil {
+			if err != nil {
 				t.Fatal(err)
 			}
-		}
+			return poll >= seldom || n.Count == 0
+		})
 		stop()
 		<-served
 		return count.n.Load()

@@ -61,7 +61,7 @@ func TestShapesUnderLoad(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t, "--unsafe-no-fsync")
 	p, fence := paths.New[driver.Fenced](server), NewFence(dial(t, server.Addr()), "fence/")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 9*patience) // for a busy machine
 	defer cancel()
 	var mu sync.Mutex
 	inside := map[string]int{}

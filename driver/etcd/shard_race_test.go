@@ -119,7 +119,7 @@ func TestShardRace(t *testing.T) {
 				select {
 				case <-done:
 					return
-				case <-time.After(time.Millisecond):
+				case <-time.After(5 * time.Millisecond):
 				}
 			}
 		})
