@@ -43,7 +43,8 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 	if err != nil {
 		return nil, problem("open", "", interlock.Bug, err)
 	}
-	rows := &tableRows{db: db, options: options, missing: true, calls: &calls{limit: dialTimeout, last: map[string]chan struct{}{}}}
+	rows := &tableRows{db: db, options: options, missing: true, calls: &calls{limit: dialTimeout}}
+	rows.Groups = leasetable.NewGroups(fail, rows.take, rows.free)
 	f, err := rows.open(ctx)
 	if err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 // open creates the tables and judges their counters.
 func (t *tableRows) open(ctx context.Context) (facts, error) {
 	found := make(chan facts, 1) // the call may outlast this one
-	err := t.calls.do(ctx, "open", "", "", func(ctx context.Context) error {
+	err := t.calls.do(ctx, "open", "", func(ctx context.Context) error {
 		f, err := ask(ctx, t.db)
 		if err == nil {
 			err = f.refusal()
@@ -102,8 +103,9 @@ func (o Options) interval(refusals int) time.Duration {
 // expire.
 func (t *Table) Close(ctx context.Context) error {
 	t.rows.calls.close()
+	t.rows.Close()
 	if err := t.leases.Close(ctx); err != nil {
 		return err
 	}
-	return t.rows.calls.wait(ctx)
+	return t.rows.calls.wait(ctx, t.rows.Wait)
 }

@@ -17,6 +17,7 @@ import (
 
 // tableRows are the rows of a [Table].
 type tableRows struct {
+	*leasetable.Groups
 	db      *sql.DB
 	options Options
 	calls   *calls
@@ -58,20 +59,32 @@ const breakColumns = `(
 // statement begins, so that a statement that waits for the row gets less than a TTL. The
 // server ends the statement in time, lest it comes to its turn when nobody waits
 // for the answer.
-const lockRow = `set statement max_statement_time = {limit} for
-insert into {ns}_lease (name, owner, counter, since, expires)
-values (?, ?, greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1), 0)), {now}, {now} + interval ? microsecond)
+const lockRow = `set statement max_statement_time = {limit} for ` + lockInsert
+
+// lockRows is lockRow for several names, in their order. It fails if another transaction
+// has one of their rows locked.
+const lockRows = `set statement max_statement_time = {limit}, innodb_lock_wait_timeout = 0 for ` + lockInsert
+
+const lockInsert = `insert into {ns}_lease (name, owner, counter, since, expires)
+values ` + lockValues + `
 on duplicate key update
 	counter = if(expires <= {now}, greatest(counter + 1, {floor}), counter),
 	since = if(expires <= {now}, values(since), since),
 	owner = if(expires <= {now}, values(owner), owner),
 	expires = if(expires <= {now} or owner = values(owner), values(expires), expires)
-returning owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)`
+returning name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)`
+
+const lockValues = `(?, ?, greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1), 0)), {now}, {now} + interval ? microsecond)`
 
 // freeRow: name, owner. Nobody is an empty text in hexadecimal digits, which no
 // sql_mode makes NULL.
 const freeRow = `set statement max_statement_time = {limit} for
 update {ns}_lease set owner = x'', expires = {now} where name = ? and owner = ?`
+
+// freeRows is freeRow for several: names, and pairs. It fails if another transaction has one of
+// the rows locked.
+const freeRows = `set statement max_statement_time = {limit}, innodb_lock_wait_timeout = 0 for
+update {ns}_lease set owner = x'', expires = {now} where name in ({n}) and (name, owner) in ({pairs})`
 
 // Rows are found by their names, which have the index; an owner has one name.
 const (
@@ -84,29 +97,63 @@ where name in ({n}) and owner in ({n}) and expires > {now}`
 const showRows = `select name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)
 from {ns}_lease where owner <> x'' and expires > {now} and `
 
-// Take asks once.
-func (t *tableRows) Take(ctx context.Context, r driver.Request) (leasetable.Row, error) {
-	return run(ctx, t, "acquire", r.Name, r.Owner, func(ctx context.Context) (row leasetable.Row, err error) {
-		var owner []byte
-		var counter, since, left int64
-		row.Sent = boottime.Now()
-		err = one(ctx, t.db, t.options.sql(lockRow), []any{[]byte(r.Name), []byte(r.Owner), r.Lease(t.options.TTL).Microseconds()},
-			&owner, &counter, &since, &left)
-		row.Owner, row.Since, row.Left = string(owner), serverTime(since), time.Duration(left)*time.Microsecond
-		row.Until = time.Now().Add(row.Left)
-		if row.Owner == r.Owner {
-			row.Counter = counter
-		}
-		return row, err
+// take asks once.
+func (t *tableRows) take(ctx context.Context, asks []*leasetable.Ask) error {
+	text, args := lockRow, []any(nil)
+	if len(asks) > 1 {
+		text = strings.Replace(lockRows, lockValues, strings.Repeat(lockValues+", ", len(asks)-1)+lockValues, 1)
+	}
+	byName := make(map[string]*leasetable.Ask, len(asks))
+	for _, a := range asks {
+		byName[a.Name] = a
+		args = append(args, []byte(a.Name), []byte(a.Owner), a.Lease(t.options.TTL).Microseconds())
+	}
+	return t.send(ctx, "acquire", asks, func(ctx context.Context) error {
+		sent := boottime.Now()
+		return each(ctx, t.db, t.options.sql(text), args, func(rows *sql.Rows) error {
+			var name, owner []byte
+			var counter, since, left int64
+			if err := rows.Scan(&name, &owner, &counter, &since, &left); err != nil {
+				return err
+			}
+			a := byName[string(name)]
+			a.Row = leasetable.Row{Sent: sent, Owner: string(owner), Since: serverTime(since), Left: time.Duration(left) * time.Microsecond}
+			a.Row.Until = time.Now().Add(a.Row.Left)
+			if a.Row.Owner == a.Owner {
+				a.Row.Counter = counter
+			}
+			return nil
+		})
 	})
 }
 
-// Free gives up a row.
-func (t *tableRows) Free(ctx context.Context, name, owner string) error {
-	_, err := run(ctx, t, "release", name, owner, func(ctx context.Context) (sql.Result, error) {
-		return t.db.ExecContext(ctx, t.options.sql(freeRow), []byte(name), []byte(owner))
+// free gives up rows.
+func (t *tableRows) free(ctx context.Context, asks []*leasetable.Ask) error {
+	text := freeRow
+	var names, pairs []any
+	for _, a := range asks {
+		names = append(names, []byte(a.Name))
+		pairs = append(pairs, []byte(a.Name), []byte(a.Owner))
+	}
+	if len(asks) > 1 {
+		text = strings.NewReplacer("{n}", parameters(len(asks)), "{pairs}", strings.Repeat("(?,?),", len(asks)-1)+"(?,?)").Replace(freeRows)
+		pairs = append(names, pairs...)
+	}
+	return t.send(ctx, "release", asks, func(ctx context.Context) error {
+		_, err := t.db.ExecContext(ctx, t.options.sql(text), pairs...)
+		return err
 	})
-	return err
+}
+
+// send runs a statement for owners.
+func (t *tableRows) send(ctx context.Context, op string, asks []*leasetable.Ask, statement func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, t.calls.limit, errNoWord)
+	defer cancel()
+	name := ""
+	if len(asks) == 1 {
+		name = asks[0].Name
+	}
+	return ofStatement(ctx, op, name, t.sure(ctx, op, name, statement))
 }
 
 // Renew is one statement, and another that finds out who lost if not all rows were ours.
@@ -118,7 +165,7 @@ func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.
 	query := func(text string) string {
 		return strings.ReplaceAll(t.options.sql(text), "{n}", parameters(len(names)))
 	}
-	return run(ctx, t, "renew", "", "", func(ctx context.Context) ([]string, error) {
+	return run(ctx, t, "renew", "", func(ctx context.Context) ([]string, error) {
 		done, err := t.db.ExecContext(ctx, query(keepRows), append([]any{ttl.Microseconds()}, which...)...)
 		if err != nil {
 			return nil, err
@@ -138,7 +185,7 @@ func (t *tableRows) Sweep(ctx context.Context) (more bool, err error) {
 }
 
 func (t *tableRows) sweep(ctx context.Context, after time.Duration) (found int, err error) {
-	return run(ctx, t, "sweep", "", "", func(ctx context.Context) (int, error) {
+	return run(ctx, t, "sweep", "", func(ctx context.Context) (int, error) {
 		return tableCounters.sweep(ctx, t.db, t.options, after)
 	})
 }
@@ -166,7 +213,7 @@ func (t *tableRows) Breaks(ctx context.Context, name string, limit int) ([]drive
 
 // Break is one transaction.
 func (t *tableRows) Break(ctx context.Context, b driver.Break) (*driver.Broken, error) {
-	return run(ctx, t, "break", b.Name, "", func(ctx context.Context) (*driver.Broken, error) {
+	return run(ctx, t, "break", b.Name, func(ctx context.Context) (*driver.Broken, error) {
 		tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			return nil, err
@@ -200,23 +247,16 @@ func (t *tableRows) breakIn(ctx context.Context, tx *sql.Tx, b driver.Break) (*d
 	return &record, err
 }
 
-// run runs statements of ours for owner, and creates the tables again if they were
-// gone. They go on when ctx ends, so that nothing may be shared with them.
-func run[T any](ctx context.Context, t *tableRows, op, name, owner string, send func(context.Context) (T, error)) (found T, err error) {
+// run runs statements of ours that go on when ctx ends, so that nothing may be shared with
+// them.
+func run[T any](ctx context.Context, t *tableRows, op, name string, send func(context.Context) (T, error)) (found T, err error) {
 	results := make(chan T, 1)
-	err = t.calls.do(ctx, op, name, owner, func(ctx context.Context) error {
-		if err := t.ready(ctx); err != nil {
+	err = t.calls.do(ctx, op, name, func(ctx context.Context) error {
+		return t.sure(ctx, op, name, func(ctx context.Context) error {
+			found, err := send(ctx)
+			results <- found
 			return err
-		}
-		found, err := send(ctx)
-		if isNumber(err, noTable) {
-			t.mu.Lock()
-			t.missing = true
-			t.mu.Unlock()
-			return problem(op, name, interlock.Retryable, err)
-		}
-		results <- found
-		return err
+		})
 	})
 	if err != nil {
 		return found, err
@@ -224,9 +264,24 @@ func run[T any](ctx context.Context, t *tableRows, op, name, owner string, send 
 	return <-results, nil
 }
 
+// sure creates the tables again if they were gone.
+func (t *tableRows) sure(ctx context.Context, op, name string, send func(context.Context) error) error {
+	if err := t.ready(ctx); err != nil {
+		return err
+	}
+	err := send(ctx)
+	if isNumber(err, noTable) {
+		t.mu.Lock()
+		t.missing = true
+		t.mu.Unlock()
+		return problem(op, name, interlock.Retryable, err)
+	}
+	return err
+}
+
 // look is run for what changes nothing, which ends with ctx.
 func look[T any](ctx context.Context, t *tableRows, op, name string, send func(context.Context) (T, error)) (T, error) {
-	found, err := run(ctx, t, op, name, "", func(bounded context.Context) (T, error) {
+	found, err := run(ctx, t, op, name, func(bounded context.Context) (T, error) {
 		bounded, cancel := join.Context(bounded, ctx)
 		defer cancel()
 		return send(bounded)

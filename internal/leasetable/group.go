@@ -1,0 +1,241 @@
+package leasetable
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+const (
+	mostRuns = 2   // statements of one group that are under way at once
+	mostAsks = 128 // members of one statement
+	// slow is when a statement no longer counts as one of mostRuns: it may wait for a row
+	// that another transaction has locked, or for a server that does not answer.
+	slow = 50 * time.Millisecond
+)
+
+// An Ask is the request of one owner to take a name or to free it.
+type Ask struct {
+	driver.Request     // Free uses the name and the owner
+	Row            Row // what Take found
+
+	group     *group
+	sent      bool
+	withdrawn bool // nobody waits for the answer, and it need not be sent
+	next      *Ask // of the same name and owner
+	err       error
+	done      chan struct{}
+}
+
+// asks are those that have no answer yet. Those of one name and owner are sent in their
+// order, each after the answer to the one before, also if nobody waits for that any more.
+type asks struct {
+	mu      sync.Mutex
+	closed  bool
+	last    map[claimed]*Ask
+	running sync.WaitGroup // one for each Ask and each goroutine
+}
+
+type claimed struct{ name, owner string }
+
+// Groups send what owners ask for together: what waits while statements are under way shares
+// the next one, and its commit. A context that ends gives up nothing but its own wait.
+type Groups struct {
+	asks
+	takes, frees group
+}
+
+// NewGroups returns Groups that send asks by take and free, each of which is one transaction
+// that the driver bounds. Names differ and are in order. An error is of all: if it is Definite
+// or interlock.ErrHeld, nothing was done.
+func NewGroups(d failure.Driver, take, free func(ctx context.Context, asks []*Ask) error) *Groups {
+	g := &Groups{asks: asks{last: map[claimed]*Ask{}}}
+	g.takes = group{asks: &g.asks, driver: d, op: "acquire", send: take}
+	g.frees = group{asks: &g.asks, driver: d, op: "release", send: free}
+	return g
+}
+
+// Take gives the row to the owner, unless another has it.
+func (g *Groups) Take(ctx context.Context, r driver.Request) (Row, error) { return g.takes.do(ctx, r) }
+
+// Free gives up what owner has on name.
+func (g *Groups) Free(ctx context.Context, name, owner string) error {
+	_, err := g.frees.do(ctx, driver.Request{Name: name, Owner: owner})
+	return err
+}
+
+// Close refuses what is asked from now on.
+func (g *Groups) Close() { g.close() }
+
+// Wait waits for every answer and goroutine, after Close.
+func (g *Groups) Wait() { g.running.Wait() }
+
+// group sends asks of one kind.
+type group struct {
+	*asks
+	driver failure.Driver
+	op     string
+	send   func(ctx context.Context, asks []*Ask) error
+
+	waiting []*Ask // guarded by asks.mu
+	runs    int    // goroutines that send what waits; guarded by asks.mu
+}
+
+// do sends an Ask and waits for its answer or ctx.
+func (g *group) do(ctx context.Context, r driver.Request) (Row, error) {
+	a := &Ask{Request: r, group: g, done: make(chan struct{})}
+	if !g.begin(a) {
+		return Row{}, g.driver.Closed(g.op, r.Name)
+	}
+	select {
+	case <-a.done:
+		return a.Row, a.err
+	case <-ctx.Done():
+	}
+	if g.withdraw(a) {
+		return Row{}, g.driver.Unsent(ctx, g.op, r.Name)
+	}
+	return Row{}, g.driver.Unanswered(ctx, g.op, r.Name)
+}
+
+func (s *asks) begin(a *Ask) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.running.Add(1)
+	key := claimed{a.Name, a.Owner}
+	before := s.last[key]
+	if s.last[key] = a; before != nil {
+		before.next = a
+	} else {
+		a.group.add(a)
+	}
+	return true
+}
+
+// withdraw reports whether an Ask will not be sent.
+func (s *asks) withdraw(a *Ask) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a.withdrawn = !a.sent
+	return a.withdrawn
+}
+
+// end gives the answer, and has the next Ask of the name and owner sent.
+func (s *asks) end(a *Ask) {
+	close(a.done)
+	if a.next != nil {
+		a.next.group.add(a.next)
+	} else {
+		delete(s.last, claimed{a.Name, a.Owner})
+	}
+	s.running.Done()
+}
+
+func (g *group) add(a *Ask) {
+	g.waiting = append(g.waiting, a)
+	g.start()
+}
+
+func (g *group) start() {
+	if g.runs < mostRuns && len(g.waiting) > 0 {
+		g.runs++
+		g.running.Go(g.run)
+	}
+}
+
+// run sends what waits, until nothing does or a statement is slow. Then another run takes
+// its place.
+func (g *group) run() {
+	for members := g.choose(); members != nil; members = g.choose() {
+		timer := time.AfterFunc(slow, g.yield)
+		err := g.send(context.Background(), members) // which the driver bounds
+		g.settle(members, err)
+		if !timer.Stop() {
+			return
+		}
+	}
+}
+
+// yield has another run take the place of one that is slow.
+func (g *group) yield() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.runs--
+	g.start()
+}
+
+// choose takes the members of the next statement: different names in their order, so that
+// no two groups wait for each other. It returns nil, and the run ends, if nothing waits.
+func (g *group) choose() (members []*Ask) {
+	for range 4 { // who has just got an answer asks for the next name, which goes along
+		runtime.Gosched()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for members == nil && len(g.waiting) > 0 {
+		members = g.pick()
+	}
+	if members == nil {
+		g.runs--
+	}
+	return members
+}
+
+func (g *group) pick() (members []*Ask) {
+	waiting := g.waiting
+	g.waiting = nil
+	names := make(map[string]bool, len(waiting))
+	for _, a := range waiting {
+		switch {
+		case a.withdrawn:
+			g.end(a)
+		case names[a.Name] || len(members) == mostAsks:
+			g.waiting = append(g.waiting, a)
+		default:
+			names[a.Name], a.sent = true, true
+			members = append(members, a)
+		}
+	}
+	slices.SortFunc(members, func(a, b *Ask) int { return strings.Compare(a.Name, b.Name) })
+	return members
+}
+
+// settle passes an answer on to the members. If one of them is at fault or has a row
+// that is locked, each is sent again alone; nothing was done about them.
+func (g *group) settle(members []*Ask, err error) {
+	refused := err != nil && (interlock.Kind(err) == interlock.Definite || errors.Is(err, interlock.ErrHeld))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, a := range members {
+		if len(members) > 1 && refused {
+			g.running.Go(func() { g.alone(a) })
+			continue
+		}
+		a.err = failure.About(g.op, a.Name, err)
+		g.end(a)
+	}
+}
+
+func (g *group) alone(a *Ask) {
+	a.Row = Row{}
+	members := []*Ask{a}
+	g.settle(members, g.send(context.Background(), members))
+}
+
+// close refuses what is asked from now on.
+func (s *asks) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}

@@ -1,0 +1,160 @@
+package leasetable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// recorder is a database that takes 10 ms for a statement.
+type recorder struct {
+	mu         sync.Mutex
+	statements []string
+	refuse     func(names []string) error
+}
+
+func (r *recorder) send(op string) func(context.Context, []*Ask) error {
+	return func(_ context.Context, asks []*Ask) error {
+		var names []string
+		for _, a := range asks {
+			names = append(names, a.Name)
+		}
+		r.mu.Lock()
+		r.statements = append(r.statements, fmt.Sprint(op, names))
+		r.mu.Unlock()
+		time.Sleep(10 * time.Millisecond) // virtual
+		if r.refuse != nil {
+			return r.refuse(names)
+		}
+		return nil
+	}
+}
+
+func (r *recorder) groups() *Groups {
+	return NewGroups(failure.Driver("test"), r.send("take"), r.send("free"))
+}
+
+// takeAll has owners take names at once, and returns the error of each.
+func takeAll(t *testing.T, g *Groups, names ...string) (errs []error) {
+	errs = make([]error, len(names))
+	var all sync.WaitGroup
+	for i, name := range names {
+		all.Go(func() { _, errs[i] = g.Take(t.Context(), driver.Request{Name: name, Owner: "o"}) })
+		time.Sleep(time.Microsecond) // virtual: in this order
+	}
+	all.Wait()
+	return errs
+}
+
+func TestAsksThatWaitShareAStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		g := r.groups()
+		takeAll(t, g, "a", "b", "e", "d", "c")
+		if !slices.Equal(r.statements, []string{"take[a]", "take[b]", "take[c d e]"}) {
+			t.Errorf("%q", r.statements)
+		}
+		g.Close()
+		g.Wait()
+		if err := g.Free(t.Context(), "a", "o"); !errors.Is(err, interlock.ErrClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAsksOfOneOwnerAreInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		g := r.groups()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := g.Take(ctx, driver.Request{Name: "a", Owner: "o"})
+		if interlock.Kind(err) != interlock.Uncertain {
+			t.Errorf("an answer that did not come: %v", err)
+		}
+		go func() { _ = g.Free(t.Context(), "a", "o") }()
+		synctest.Wait()
+		if !slices.Equal(r.statements, []string{"take[a]"}) {
+			t.Errorf("the release overtook: %q", r.statements)
+		}
+		if err := g.Free(t.Context(), "a", "other"); err != nil {
+			t.Error(err)
+		}
+		g.Close()
+		g.Wait()
+		if len(r.statements) != 3 {
+			t.Errorf("%q", r.statements)
+		}
+	})
+}
+
+func TestWithdrawnAskIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{}
+		g := r.groups()
+		go takeAll(t, g, "a", "b")
+		time.Sleep(time.Millisecond) // virtual: both are under way
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := g.Take(ctx, driver.Request{Name: "c", Owner: "o"})
+		if interlock.Kind(err) != interlock.Definite {
+			t.Errorf("nothing was sent: %v", err)
+		}
+		g.Close()
+		g.Wait()
+		if slices.Contains(r.statements, "take[c]") {
+			t.Errorf("%q", r.statements)
+		}
+	})
+}
+
+func TestRefusedAskFailsAlone(t *testing.T) {
+	for kind, alone := range map[interlock.ErrorKind]bool{interlock.Definite: true, interlock.Uncertain: false} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &recorder{refuse: func(names []string) error {
+				if slices.Contains(names, "bad") {
+					return failure.Driver("test").New("acquire", "", kind, errors.New("refused"))
+				}
+				return nil
+			}}
+			g := r.groups()
+			errs := takeAll(t, g, "a", "b", "bad", "good")
+			if interlock.Kind(errs[2]) != kind || (errs[3] == nil) != alone || errs[0] != nil {
+				t.Errorf("%v", errs)
+			}
+			if alone && len(r.statements) != 5 || !alone && len(r.statements) != 3 {
+				t.Errorf("%q", r.statements)
+			}
+		})
+	}
+}
+
+func TestSlowStatementHoldsUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		r := &recorder{refuse: func(names []string) error {
+			if names[0] == "a" || names[0] == "b" {
+				<-release
+			}
+			return nil
+		}}
+		g := r.groups()
+		go takeAll(t, g, "a", "b")
+		time.Sleep(time.Millisecond) // virtual: both are under way
+		if errs := takeAll(t, g, "c"); errs[0] != nil {
+			t.Error(errs)
+		}
+		close(release)
+		g.Close()
+		g.Wait()
+	})
+}
