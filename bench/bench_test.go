@@ -46,6 +46,7 @@ var suites = []struct {
 	{"mariadb", mariadbCases},
 	{"saga", sagaCases},
 	{"outbox", outboxCases},
+	{"queue", queueCases},
 }
 
 // TestBench measures the cases one after the other, each with the machine to itself, and
