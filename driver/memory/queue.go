@@ -167,17 +167,26 @@ func (q *Queue) Resume(name, key string) error {
 }
 
 // Claim leases groups that are ready, by priority and waiting time.
-func (s *queue) Claim(ctx context.Context, _ string, lease time.Duration, limit driver.QueueLimit) (all []leasequeue.Group, err error) {
+func (s *queue) Claim(ctx context.Context, _ string, lease time.Duration, limit driver.QueueLimit) (all []leasequeue.Group, wait time.Duration, err error) {
 	if ctx.Err() != nil {
-		return nil, problem("receive", s.name, interlock.Definite, context.Cause(ctx))
+		return nil, 0, problem("receive", s.name, interlock.Definite, context.Cause(ctx))
 	}
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	now := time.Now()
 	var ready []*group
 	for _, g := range s.groups {
-		if !g.parked && len(g.messages) > 0 && !g.ready.After(now) && !g.messages[0].from.After(now) {
+		if g.parked || len(g.messages) == 0 {
+			continue
+		}
+		from := g.ready
+		if first := g.messages[0].from; first.After(from) {
+			from = first
+		}
+		if after := from.Sub(now); after <= 0 {
 			ready = append(ready, g)
+		} else if wait == 0 || after < wait {
+			wait = after
 		}
 	}
 	slices.SortFunc(ready, func(a, b *group) int {
@@ -199,7 +208,7 @@ func (s *queue) Claim(ctx context.Context, _ string, lease time.Duration, limit 
 		}
 		all = append(all, g.lease(now, lease, some))
 	}
-	return all, nil
+	return all, wait, nil
 }
 
 func (g *group) rank() time.Time { return g.ready.Add(-time.Duration(g.priority) * leasequeue.Aging) }

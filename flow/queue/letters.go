@@ -168,7 +168,7 @@ func (t Table) Status(ctx context.Context, db driver.SQL) ([]Status, error) {
 	return sqltable.List(ctx, q.Tables, `select n.queue, cast(sum(n.m) as {pg bigint}{maria signed}), cast(sum(n.d) as {pg bigint}{maria signed}), cast(sum(n.p) as {pg bigint}{maria signed}), cast(sum(n.l) as {pg bigint}{maria signed}), max(n.age) from (
 			select queue, count(*) as m, 0 as d, 0 as p, 0 as l, {micros start} - min(added) as age from {messages} group by queue
 			union all select queue, 0, count(*), 0, 0, 0 from {dead} group by queue
-			union all select queue, 0, 0, sum(case when state = 2 then 1 else 0 end), sum(case when state = 1 or state = 3 then 1 else 0 end), 0 from {groups} where state > 0 group by queue
+			union all select queue, 0, 0, sum(case when state = 2 then 1 else 0 end), sum(state & 1), 0 from {groups} where state > 0 group by queue
 		) n group by n.queue order by n.queue`, nil, func(s *Status) []any {
 		return []any{&s.Queue, &s.Messages, &s.Dead, &s.Parked, &s.Leased, &s.OldestMicros}
 	})

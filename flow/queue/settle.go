@@ -67,29 +67,44 @@ func (s *store) Renew(ctx context.Context, held []leasequeue.Held, lease time.Du
 
 // Settle records outcomes; see [leasequeue.Store].
 func (s *store) Settle(ctx context.Context, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
-	err = s.do(ctx, "settle", func(q tables) error {
-		var lanes []int64
-		for _, x := range settled {
-			lanes = append(lanes, x.ID)
-		}
-		is, err := q.owned(ctx, s.name, lanes, ``)
-		if err != nil {
+	run, simple := s.do, acked(settled)
+	if simple {
+		run = s.single
+	}
+	err = run(ctx, "settle", func(q tables) error {
+		if simple && !q.Maria() {
+			lost, err = q.acknowledge(ctx, s.name, settled)
 			return err
 		}
-		var e effects
-		for _, x := range settled {
-			if is[x.ID].isOf(x.Token) {
-				e.add(x)
-			} else {
-				lost = append(lost, x.Held)
-			}
-		}
-		return q.apply(ctx, s.name, e)
+		lost, err = q.settle(ctx, s.name, settled)
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return lost, nil
+}
+
+// settle records outcomes of groups whose leases are still those of their tokens, and returns the
+// others.
+func (q tables) settle(ctx context.Context, name string, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
+	var lanes []int64
+	for _, x := range settled {
+		lanes = append(lanes, x.ID)
+	}
+	is, err := q.owned(ctx, name, lanes, ``)
+	if err != nil {
+		return nil, err
+	}
+	var e effects
+	for _, x := range settled {
+		if is[x.ID].isOf(x.Token) {
+			e.add(x)
+		} else {
+			lost = append(lost, x.Held)
+		}
+	}
+	return lost, q.apply(ctx, name, e)
 }
 
 // effects are what settlements change.

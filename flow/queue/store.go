@@ -19,8 +19,9 @@ import (
 
 // How much one claim takes at most.
 const (
-	maxGroups   = 200
-	maxArrivals = 500
+	maxGroups   = 500
+	minGroups   = 64 // if there are as many messages of each: so that as many can be handled at once
+	maxArrivals = 1000
 )
 
 // store is one queue of a table, as a [leasequeue.Store]. Its transactions are READ COMMITTED:
@@ -31,6 +32,8 @@ type store struct {
 	name  string
 
 	trimmed atomic.Int64 // when, by the monotonic clock; 0 is never
+	busy    atomic.Bool  // the last claim found something
+	depth   depth
 }
 
 var _ leasequeue.Store = (*store)(nil)
@@ -46,26 +49,68 @@ func (s *store) do(ctx context.Context, op string, work func(q tables) error) er
 	})
 }
 
-// Claim leases groups that are ready; see [leasequeue.Store].
-func (s *store) Claim(ctx context.Context, owner string, lease time.Duration, limit driver.QueueLimit) (all []leasequeue.Group, err error) {
-	err = s.do(ctx, "receive", func(q tables) error {
-		if err := s.trim(ctx, q); err != nil {
-			return err
+// single runs work of one statement, in one request where PostgreSQL can: MariaDB has no
+// [driver.Autocommitter].
+func (s *store) single(ctx context.Context, op string, work func(q tables) error) error {
+	db, ok := s.db.(driver.Autocommitter)
+	if !ok {
+		return s.do(ctx, op, work)
+	}
+	q, err := s.table.open(op, s.name, db.Autocommit(driver.ReadCommitted))
+	if err == nil {
+		err = work(q)
+	}
+	return err
+}
+
+// Claim leases groups that are ready; see [leasequeue.Store]. It only looks, in one statement, if
+// there was nothing the last time.
+func (s *store) Claim(ctx context.Context, owner string, lease time.Duration, limit driver.QueueLimit) (all []leasequeue.Group, wait time.Duration, err error) {
+	if err := s.trim(ctx); err != nil {
+		return nil, 0, err
+	}
+	if !s.busy.Load() {
+		if some, wait, err := s.look(ctx); err != nil || !some {
+			return nil, wait, err
 		}
+	}
+	err = s.do(ctx, "receive", func(q tables) error {
 		if err := q.admit(ctx, s.name); err != nil {
 			return err
 		}
-		found, err := q.ready(ctx, s.name, min(limit.Messages, maxGroups))
+		groups, each := s.depth.choose(limit.Messages)
+		found, err := q.lease(ctx, s.name, owner, groups, lease)
 		if err != nil || len(found) == 0 {
 			return err
 		}
-		all, err = q.claim(ctx, s.name, owner, found, lease, limit)
+		all, err = q.fetch(ctx, s.name, found, each, limit)
+		s.depth.learn(all, each)
 		return err
 	})
+	s.busy.Store(err == nil && len(all) > 0)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return all, nil
+	return all, 0, nil
+}
+
+// look reports whether there may be something to lease, and how long until the next group is
+// ready if that is known.
+func (s *store) look(ctx context.Context) (some bool, wait time.Duration, err error) {
+	err = s.single(ctx, "receive", func(q tables) error {
+		var next []string
+		var args []any
+		for class := Low; class <= High; class++ {
+			next = append(next, `coalesce((select min(ready_at) from {groups} where queue = ? and class = `+strconv.Itoa(int(class))+`), `+never+`)`)
+			args = append(args, s.name)
+		}
+		var arrived, ready int64
+		_, err := q.Row(ctx, `select (select count(*) from (select 1 from {arrivals} where queue = ? limit 1) a), least(`+strings.Join(next, `, `)+`) - {micros start}`,
+			append([]any{s.name}, args...), &arrived, &ready)
+		some, wait = arrived > 0 || ready <= 0, time.Duration(min(max(ready, 0), maxDelay.Microseconds()))*time.Microsecond
+		return err
+	})
+	return some, wait, err
 }
 
 // How often groups without messages are deleted, how many at once, and for how long they had none.
@@ -77,149 +122,67 @@ const (
 
 // trim deletes groups that have had no messages for long. Their next token is still above: it is
 // at least the clock, which is set back by less than that.
-func (s *store) trim(ctx context.Context, q tables) error {
+func (s *store) trim(ctx context.Context) error {
 	last, now := s.trimmed.Load(), int64(boottime.Sent())
 	if last != 0 && now-last < int64(trimPause) || !s.trimmed.CompareAndSwap(last, now) {
 		return nil
 	}
-	_, err := q.Delete(ctx, sqltable.Deletion{Table: "groups", Key: "queue, lane", Limit: trimRows,
-		Where: `queue = ? and class in (-1, 0, 1) and ready_at = ` + never + ` and state = 0 and token < {micros start} - ?`,
-		Args:  []any{s.name, interlock.EpochUnixMicro + trimAge.Microseconds()}})
-	return err
+	return s.do(ctx, "receive", func(q tables) error {
+		_, err := q.Delete(ctx, sqltable.Deletion{Table: "groups", Key: "queue, lane", Limit: trimRows,
+			Where: `queue = ? and class in (-1, 0, 1) and ready_at = ` + never + ` and state = 0 and token < {micros start} - ?`,
+			Args:  []any{s.name, interlock.EpochUnixMicro + trimAge.Microseconds()}})
+		return err
+	})
 }
 
-// admit makes groups ready of which messages have arrived. It waits for no lock of a group:
-// arrivals of those that are locked stay. A group that is leased looks for more when it is free.
-func (q tables) admit(ctx context.Context, name string) error {
-	arrivals, err := sqltable.List(ctx, q.Tables, `select id, lane, class from {arrivals} where queue = ? order by id limit `+strconv.Itoa(maxArrivals)+` for update skip locked`,
-		[]any{name}, func(a *arrival) []any { return []any{&a.id, &a.lane, &a.class} })
-	if err != nil || len(arrivals) == 0 {
-		return err
-	}
-	class := map[int64]int64{}
-	for _, a := range arrivals {
-		class[a.lane] = a.class // that of the last one
-	}
-	var lanes, classes []int64
-	for lane := range class {
-		lanes = append(lanes, lane)
-	}
-	slices.Sort(lanes)
-	for _, lane := range lanes {
-		classes = append(classes, class[lane])
-	}
-	of, args := q.of(name, lanes)
-	known, err := sqltable.Column[int64](ctx, q.Tables, `select lane from {groups} where `+of, args...)
-	if err != nil {
-		return err
-	}
-	if err := q.createGroups(ctx, name, lanes, classes, known); err != nil {
-		return err
-	}
-	locked, err := sqltable.Column[int64](ctx, q.Tables, `select lane from {groups} where `+of+` for update skip locked`, args...)
-	if err != nil || len(locked) == 0 {
-		return err
-	}
-	if err := q.makeReady(ctx, name, locked, class); err != nil {
-		return err
-	}
-	var done []int64
-	for _, a := range arrivals {
-		if slices.Contains(locked, a.lane) {
-			done = append(done, a.id)
-		}
-	}
-	these, args := q.among("id", done)
-	_, err = q.Exec(ctx, `delete from {arrivals} where `+these, args...)
-	return err
+// depth is how many messages groups had lately. It decides between many groups with few messages
+// and few with many.
+type depth struct{ atomic.Int64 }
+
+// choose is how many groups to lease, and how many messages of each to take.
+func (d *depth) choose(messages int) (groups, each int) {
+	groups = min(messages, maxGroups, max(minGroups, messages/int(max(1, d.Load()))))
+	return groups, min(leasequeue.PerGroup, messages/groups)
 }
 
-// arrival is a row that says that a group has messages.
-type arrival struct{ id, lane, class int64 }
-
-// createGroups creates the groups that are not known.
-func (q tables) createGroups(ctx context.Context, name string, lanes, classes, known []int64) error {
-	var a, b []int64
-	for i, lane := range lanes {
-		if !slices.Contains(known, lane) {
-			a, b = append(a, lane), append(b, classes[i])
-		}
+// learn notes what a claim took: if each group had all that were asked for there may be more.
+func (d *depth) learn(all []leasequeue.Group, each int) {
+	if len(all) == 0 {
+		return
 	}
-	if len(a) == 0 {
-		return nil
+	count := 0
+	for _, g := range all {
+		count += len(g.Messages)
 	}
-	x, args := q.numbered(a, b, make([]int64, len(a)))
-	_, err := q.Exec(ctx, `insert into {groups} (queue, lane, state, class, ready_at, token, owner)
-		select {pg ?::text}{maria ?}, x.a, 0, x.b, `+never+`, 0, {empty} from `+x+` where true order by x.a {leave {pg queue, lane}{maria lane}}`, append([]any{name}, args...)...)
-	return err
+	if average := count / len(all); average == each {
+		d.Store(int64(2 * each))
+	} else {
+		d.Store(int64(average))
+	}
 }
 
-// makeReady makes groups ready that are neither leased nor parked.
-func (q tables) makeReady(ctx context.Context, name string, lanes []int64, class map[int64]int64) error {
-	by := map[int64][]int64{}
-	for _, lane := range lanes {
-		by[class[lane]] = append(by[class[lane]], lane)
-	}
-	for class, lanes := range by {
-		of, args := q.of(name, lanes)
-		if _, err := q.Exec(ctx, `update {groups} set class = ?, ready_at = case when state = 0 and ready_at > {micros start} then {micros start} else ready_at end where `+of,
-			append([]any{class}, args...)...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// found is a group that was leased just now.
+type found struct{ lane, state, token, due int64 } // state is that before
 
-// found is a group that is ready, and locked.
-type found struct{ lane, state, next int64 }
-
-// ready locks groups that are ready, by priority and waiting time. Those that others have
-// locked are left out.
-func (q tables) ready(ctx context.Context, name string, most int) (all []found, err error) {
-	var parts []string
-	var args []any
-	for class := High; class >= Low; class-- {
-		parts = append(parts, `(select lane, ready_at - `+strconv.FormatInt(int64(class)*leasequeue.Aging.Microseconds(), 10)+` as due from {groups}
-			where queue = ? and class = `+strconv.Itoa(int(class))+` and ready_at <= {micros start} order by ready_at limit `+strconv.Itoa(most)+`)`)
-		args = append(args, name)
-	}
-	lanes, err := sqltable.Column[int64](ctx, q.Tables, `select lane from (`+strings.Join(parts, ` union all `)+`) c order by due limit `+strconv.Itoa(most), args...)
-	if err != nil || len(lanes) == 0 {
-		return nil, err
-	}
-	of, args := q.of(name, lanes)
-	return sqltable.List(ctx, q.Tables, `select lane, state, greatest(token + 1, {micros start} - `+strconv.Itoa(interlock.EpochUnixMicro)+`)
-		from {groups} where `+of+` and ready_at <= {micros start} for update skip locked`, args, func(f *found) []any { return []any{&f.lane, &f.state, &f.next} })
-}
-
-// claim leases locked groups under one token, above all of theirs, and reads their messages. Of
-// those that turn out to have nothing to deliver the lease ends at once.
-func (q tables) claim(ctx context.Context, name, owner string, groups []found, lease time.Duration, limit driver.QueueLimit) ([]leasequeue.Group, error) {
-	var lanes, died []int64
-	counter := int64(0)
+// fetch reads the messages of groups that were leased. Of those that turn out to have nothing to
+// deliver, or nothing within the limit, the lease ends at once.
+func (q tables) fetch(ctx context.Context, name string, groups []found, each int, limit driver.QueueLimit) (taken []leasequeue.Group, err error) {
+	var lanes, died, free []int64
 	for _, g := range groups {
-		if lanes = append(lanes, g.lane); g.state == leased {
+		if lanes = append(lanes, g.lane); g.state&leased != 0 {
 			died = append(died, g.lane)
 		}
-		counter = max(counter, g.next)
 	}
-	token, err := interlock.NewToken(counter, 0)
-	if err != nil {
-		return nil, err
-	}
-	all, err := q.messages(ctx, name, lanes, max(1, min(leasequeue.PerGroup, limit.Messages/len(lanes))))
+	all, err := q.messages(ctx, name, lanes, each)
 	if err != nil {
 		return nil, err
 	}
 	if err := q.blame(ctx, all, died); err != nil {
 		return nil, err
 	}
-	var taken []leasequeue.Group
-	var use, free []int64
 	count, bytes := 0, 0
 	for _, g := range groups {
-		some := all[g.lane]
-		n := 0
+		some, n := all[g.lane], 0
 		for ; n < len(some) && count < limit.Messages && (count == 0 || bytes+len(some[n].Payload) <= limit.Bytes); n++ {
 			count, bytes = count+1, bytes+len(some[n].Payload)
 		}
@@ -227,16 +190,13 @@ func (q tables) claim(ctx context.Context, name, owner string, groups []found, l
 			free = append(free, g.lane)
 			continue
 		}
-		use = append(use, g.lane)
+		token, err := interlock.NewToken(g.token, 0)
+		if err != nil {
+			return nil, err
+		}
 		taken = append(taken, leasequeue.Group{ID: g.lane, Token: token, Messages: some[:n]})
 	}
-	if err := q.free(ctx, name, free); err != nil || len(use) == 0 {
-		return nil, err
-	}
-	of, args := q.of(name, use)
-	_, err = q.Exec(ctx, `update {groups} set state = `+strconv.Itoa(leased)+`, token = ?, owner = {?}, ready_at = {micros start} + ? where `+of,
-		append([]any{counter, owner, lease.Microseconds()}, args...)...)
-	return taken, err
+	return taken, q.free(ctx, name, free)
 }
 
 // messages reads the first messages of lanes, up to the first that is not to be delivered yet.
@@ -307,9 +267,9 @@ func (q tables) free(ctx context.Context, name string, lanes []int64) error {
 		return nil
 	}
 	of, args := q.of(name, lanes)
-	if _, err := q.Exec(ctx, `update {groups} g set ready_at = case when state >= `+strconv.Itoa(parked)+` then `+never+` else coalesce((
+	if _, err := q.Exec(ctx, `update {groups} g set ready_at = case when state & 2 = 2 then `+never+` else coalesce((
 			select greatest(m.not_before, {micros start}) from {messages} m where m.queue = g.queue and m.lane = g.lane order by m.id limit 1), `+never+`) end,
-		state = case when state >= `+strconv.Itoa(parked)+` then `+strconv.Itoa(parked)+` else 0 end, owner = {empty} where `+of, args...); err != nil {
+		state = state & 2, owner = {empty} where `+of, args...); err != nil {
 		return err
 	}
 	lanes = slices.DeleteFunc(slices.Clone(lanes), func(lane int64) bool { return lane >= 0 })

@@ -38,6 +38,7 @@ var layout = sqltable.Layout{Part: "queue", Default: "interlock_queue",
 const (
 	leased = 1
 	parked = 2
+	more   = 4 // messages arrived while it was leased (PostgreSQL)
 )
 
 // never is the time at which a group without messages, or a parked one, is ready.
@@ -149,8 +150,11 @@ func (q tables) among(column string, ids []int64) (string, []any) {
 
 // of is among for the lanes of a queue.
 func (q tables) of(name string, lanes []int64) (string, []any) {
-	among, args := q.among("lane", lanes)
-	return `queue = ? and ` + among, append([]any{name}, args...)
+	if q.Maria() {
+		among, _ := q.among("lane", lanes)
+		return `queue = ? and ` + among, []any{name}
+	}
+	return `queue = ? and lane in (select unnest(?::text::bigint[]))`, []any{name, sqltable.Numbers(lanes)}
 }
 
 // numbered is a table expression named x with columns a, b and c of numbers, and its parameters.

@@ -94,12 +94,15 @@ func (c *Consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]driv
 			}
 		}
 		sent := boottime.Sent()
-		groups, err := c.store.Claim(ctx, c.options.Owner, c.options.Lease, limit)
+		groups, wait, err := c.store.Claim(ctx, c.options.Owner, c.options.Lease, limit)
 		if err != nil {
 			return nil, err
 		}
 		if len(groups) > 0 {
 			return c.take(groups, sent), nil
+		}
+		if wait > 0 {
+			pause = min(pause, wait)
 		}
 		c.wait(ctx, pause)
 	}

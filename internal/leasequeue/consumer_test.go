@@ -13,14 +13,14 @@ import (
 // slow leases one message once; its answer comes when the lease has expired.
 type slow struct{ claimed bool }
 
-func (s *slow) Claim(ctx context.Context, _ string, lease time.Duration, _ driver.QueueLimit) ([]Group, error) {
+func (s *slow) Claim(ctx context.Context, _ string, lease time.Duration, _ driver.QueueLimit) ([]Group, time.Duration, error) {
 	if s.claimed {
 		<-ctx.Done()
-		return nil, ctx.Err()
+		return nil, 0, ctx.Err()
 	}
 	s.claimed = true
 	time.Sleep(lease + 10*time.Millisecond)
-	return []Group{{ID: 1, Token: 1 << 12, Messages: []driver.Received{{QueueMessage: driver.QueueMessage{ID: "m", Key: "k"}}}}}, nil
+	return []Group{{ID: 1, Token: 1 << 12, Messages: []driver.Received{{QueueMessage: driver.QueueMessage{ID: "m", Key: "k"}}}}}, 0, nil
 }
 
 func (*slow) Renew(context.Context, []Held, time.Duration) (kept, lost []Held, err error) {

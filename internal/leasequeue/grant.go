@@ -24,7 +24,8 @@ type Grant struct {
 	mu    sync.Mutex
 	timer *time.Timer
 
-	unsettled int // messages; the consumer's mutex guards it
+	unsettled int  // messages; the consumer's mutex guards it, and kept
+	kept      bool // a message was settled and kept
 }
 
 var _ driver.Assignment = (*Grant)(nil)

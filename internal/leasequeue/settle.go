@@ -61,7 +61,7 @@ func (c *Consumer) count(order []*Grant, byGrant map[*Grant]*Settled) (all []Set
 	defer c.mu.Unlock()
 	for _, g := range order {
 		s := byGrant[g]
-		s.Finished = g.unsettled <= len(s.Outcomes)
+		s.Finished, s.Kept = g.unsettled <= len(s.Outcomes), g.kept
 		all = append(all, *s)
 	}
 	return all
@@ -79,6 +79,7 @@ func (c *Consumer) counted(order []*Grant, byGrant map[*Grant]*Settled, lost []H
 		}
 		c.mu.Lock()
 		g.unsettled -= len(byGrant[g].Outcomes)
+		g.kept = g.kept || slices.ContainsFunc(byGrant[g].Outcomes, keeps)
 		c.mu.Unlock()
 		if byGrant[g].Finished {
 			c.drop(g)
@@ -86,3 +87,6 @@ func (c *Consumer) counted(order []*Grant, byGrant map[*Grant]*Settled, lost []H
 		}
 	}
 }
+
+// keeps reports whether the message stays.
+func keeps(s driver.Settlement) bool { return s.Outcome != driver.Ack && s.Outcome != driver.Dead }

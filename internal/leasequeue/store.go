@@ -30,14 +30,16 @@ type Settled struct {
 	Held
 	Outcomes []driver.Settlement
 	Finished bool // no message of the lease is left: the group is free again
+	Kept     bool // an earlier outcome of the lease kept its message: Retry, Park or Release
 }
 
 // A Store keeps one queue. Each method is one atomic step. A lease that has expired, and that
 // nobody took over, is still that of its token.
 type Store interface {
 	// Claim leases groups that are ready, under tokens above all former ones of each group.
-	// The first message of a group whose lease had expired has one more attempt.
-	Claim(ctx context.Context, owner string, lease time.Duration, limit driver.QueueLimit) ([]Group, error)
+	// The first message of a group whose lease had expired has one more attempt. If there is
+	// none it says how long until one is ready; 0 if that is not known.
+	Claim(ctx context.Context, owner string, lease time.Duration, limit driver.QueueLimit) (groups []Group, wait time.Duration, err error)
 	// Renew begins the leases of groups again. It returns those that it renewed, and those
 	// that others have. A group that is in neither is locked for a moment.
 	Renew(ctx context.Context, held []Held, lease time.Duration) (kept, lost []Held, err error)

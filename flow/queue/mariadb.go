@@ -1,0 +1,127 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/sqltable"
+)
+
+// admitMaria is admit by several statements.
+func (q tables) admitMaria(ctx context.Context, name string) error {
+	arrivals, err := sqltable.List(ctx, q.Tables, `select id, lane, class from {arrivals} where queue = ? order by id limit `+strconv.Itoa(maxArrivals)+` for update skip locked`,
+		[]any{name}, func(a *arrival) []any { return []any{&a.id, &a.lane, &a.class} })
+	if err != nil || len(arrivals) == 0 {
+		return err
+	}
+	class := map[int64]int64{}
+	for _, a := range arrivals {
+		class[a.lane] = a.class // that of the last one
+	}
+	var lanes, classes []int64
+	for lane := range class {
+		lanes = append(lanes, lane)
+	}
+	slices.Sort(lanes)
+	for _, lane := range lanes {
+		classes = append(classes, class[lane])
+	}
+	of, args := q.of(name, lanes)
+	known, err := sqltable.Column[int64](ctx, q.Tables, `select lane from {groups} where `+of, args...)
+	if err != nil {
+		return err
+	}
+	if err := q.createGroups(ctx, name, lanes, classes, known); err != nil {
+		return err
+	}
+	locked, err := sqltable.Column[int64](ctx, q.Tables, `select lane from {groups} where `+of+` for update skip locked`, args...)
+	if err != nil || len(locked) == 0 {
+		return err
+	}
+	if err := q.makeReady(ctx, name, locked, class); err != nil {
+		return err
+	}
+	var done []int64
+	for _, a := range arrivals {
+		if slices.Contains(locked, a.lane) {
+			done = append(done, a.id)
+		}
+	}
+	these, args := q.among("id", done)
+	_, err = q.Exec(ctx, `delete from {arrivals} where `+these, args...)
+	return err
+}
+
+// arrival is a row that says that a group has messages.
+type arrival struct{ id, lane, class int64 }
+
+// createGroups creates the groups that are not known.
+func (q tables) createGroups(ctx context.Context, name string, lanes, classes, known []int64) error {
+	var a, b []int64
+	for i, lane := range lanes {
+		if !slices.Contains(known, lane) {
+			a, b = append(a, lane), append(b, classes[i])
+		}
+	}
+	if len(a) == 0 {
+		return nil
+	}
+	x, args := q.numbered(a, b, make([]int64, len(a)))
+	_, err := q.Exec(ctx, `insert into {groups} (queue, lane, state, class, ready_at, token, owner)
+		select {pg ?::text}{maria ?}, x.a, 0, x.b, `+never+`, 0, {empty} from `+x+` where true order by x.a {leave {pg queue, lane}{maria lane}}`, append([]any{name}, args...)...)
+	return err
+}
+
+// makeReady makes groups ready that are neither leased nor parked.
+func (q tables) makeReady(ctx context.Context, name string, lanes []int64, class map[int64]int64) error {
+	by := map[int64][]int64{}
+	for _, lane := range lanes {
+		by[class[lane]] = append(by[class[lane]], lane)
+	}
+	for class, lanes := range by {
+		of, args := q.of(name, lanes)
+		if _, err := q.Exec(ctx, `update {groups} set class = ?, ready_at = case when state = 0 and ready_at > {micros start} then {micros start} else ready_at end where `+of,
+			append([]any{class}, args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaseMaria is lease by several statements. All groups have one token, above all of theirs.
+func (q tables) leaseMaria(ctx context.Context, name, owner string, most int, lease time.Duration) (all []found, err error) {
+	var parts []string
+	var args []any
+	for class := High; class >= Low; class-- {
+		parts = append(parts, `(select lane, `+due(class)+` as due from {groups}
+			where queue = ? and class = `+strconv.Itoa(int(class))+` and ready_at <= {micros start} order by ready_at limit `+strconv.Itoa(most)+`)`)
+		args = append(args, name)
+	}
+	lanes, err := sqltable.Column[int64](ctx, q.Tables, `select lane from (`+strings.Join(parts, ` union all `)+`) c order by due limit `+strconv.Itoa(most), args...)
+	if err != nil || len(lanes) == 0 {
+		return nil, err
+	}
+	of, args := q.of(name, lanes)
+	all, err = sqltable.List(ctx, q.Tables, `select lane, state, greatest(token + 1, {micros start} - `+strconv.Itoa(interlock.EpochUnixMicro)+`)
+		from {groups} where `+of+` and ready_at <= {micros start} for update skip locked`, args, func(f *found) []any { return []any{&f.lane, &f.state, &f.token} })
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	slices.SortFunc(all, func(a, b found) int { return slices.Index(lanes, a.lane) - slices.Index(lanes, b.lane) })
+	lanes = lanes[:0]
+	token := int64(0)
+	for _, f := range all {
+		lanes, token = append(lanes, f.lane), max(token, f.token)
+	}
+	for i := range all {
+		all[i].token = token
+	}
+	of, args = q.of(name, lanes)
+	_, err = q.Exec(ctx, `update {groups} set state = state | `+strconv.Itoa(leased)+`, token = ?, owner = {?}, ready_at = {micros start} + ? where `+of,
+		append([]any{token, owner, lease.Microseconds()}, args...)...)
+	return all, err
+}

@@ -1,0 +1,113 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/leasequeue"
+	"github.com/interlock-dev/interlock/internal/sqltable"
+)
+
+// On PostgreSQL each step is one statement. Groups are found by their primary key, one by one
+// (lateral): for a list of keys a plan without statistics compares each group with the list.
+
+// admit makes groups ready of which messages have arrived. It waits for no lock of a group: the
+// arrivals of those that are locked stay. A group that is leased is marked, so that it is ready
+// as soon as it is free: whoever frees it in one statement may not see the new messages.
+func (q tables) admit(ctx context.Context, name string) error {
+	if q.Maria() {
+		return q.admitMaria(ctx, name)
+	}
+	_, err := q.Exec(ctx, `
+with a as materialized (
+	delete from {arrivals} where id = any (array(select id from {arrivals}
+		where queue = ?::text and id < (select min(id) from {arrivals} where queue = ?::text) + `+strconv.Itoa(maxArrivals)+` for update skip locked))
+	returning queue, id, lane, class),
+l as materialized (select distinct on (lane) queue, lane, class from a order by lane, id desc),
+g as materialized (
+	select l.*, o.state, o.ready_at, o.class as former
+	from l cross join lateral (select * from {groups} o where o.queue = l.queue and o.lane = l.lane for update skip locked) o),
+u as (update {groups} o set class = g.class, state = case when g.state & 1 = 1 then g.state | 4 else g.state end,
+	ready_at = case when g.state = 0 then least(g.ready_at, {micros start}) else g.ready_at end
+	from g where o.queue = g.queue and o.lane = g.lane and (g.class <> g.former or g.state & 5 = 1 or g.state = 0 and g.ready_at > {micros start})),
+n as (insert into {groups} (queue, lane, state, class, ready_at, token, owner)
+	select queue, lane, 0, class, {micros start}, 0, '' from l where not exists (select from {groups} o where o.queue = l.queue and o.lane = l.lane)
+	order by lane on conflict do nothing returning lane)
+insert into {arrivals} (queue, lane, class)
+select queue, lane, class from l where lane not in (select lane from g) and lane not in (select lane from n)`, name, name)
+	return err
+}
+
+// lease leases groups that are ready, by priority and waiting time, each under a token above all
+// former ones. Those that others have locked are left out.
+func (q tables) lease(ctx context.Context, name, owner string, most int, lease time.Duration) ([]found, error) {
+	if q.Maria() {
+		return q.leaseMaria(ctx, name, owner, most, lease)
+	}
+	ready := func(class Priority) string {
+		return `(select queue, lane, state, ready_at, ` + due(class) + ` as due from {groups}
+	where queue = ?::text and class = ` + strconv.Itoa(int(class)) + ` and ready_at <= {micros start} order by ready_at limit ` + strconv.Itoa(most) + ` for update skip locked)`
+	}
+	all, err := sqltable.List(ctx, q.Tables, `
+with high as materialized `+ready(High)+`, normal as materialized `+ready(Normal)+`, low as materialized `+ready(Low)+`,
+c as materialized (select * from (select * from high union all select * from normal union all select * from low) c order by due limit `+strconv.Itoa(most)+`)
+update {groups} g set state = c.state | 1, token = greatest(g.token + 1, {micros start} - `+strconv.Itoa(interlock.EpochUnixMicro)+`), owner = ?, ready_at = {micros start} + ?::bigint
+from c where g.queue = c.queue and g.lane = c.lane
+returning g.lane, c.state, g.token, c.due`, []any{name, name, name, owner, lease.Microseconds()}, func(f *found) []any { return []any{&f.lane, &f.state, &f.token, &f.due} })
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.due, b.due) })
+	return all, err
+}
+
+// due is the time by which groups of a class are ranked.
+func due(class Priority) string {
+	return `ready_at - ` + strconv.FormatInt(int64(class)*leasequeue.Aging.Microseconds(), 10)
+}
+
+// acknowledge is Settle of messages that were all handled, in one statement, which deletes the
+// messages and frees their groups. What is left of a group
+// is behind its last message that is deleted here; what was put before it meanwhile has marked
+// the group (see admit).
+func (q tables) acknowledge(ctx context.Context, name string, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
+	settled = slices.SortedFunc(slices.Values(settled), func(a, b leasequeue.Settled) int { return cmp.Compare(a.ID, b.ID) })
+	var lanes, tokens, through, places, of []int64
+	for _, s := range settled {
+		last := int64(0)
+		for _, o := range s.Outcomes {
+			places, of, last = append(places, o.Place), append(of, s.ID), max(last, o.Place)
+		}
+		if !s.Finished {
+			last = 0
+		}
+		lanes, tokens, through = append(lanes, s.ID), append(tokens, s.Token.Counter()), append(through, last)
+	}
+	done, err := sqltable.Column[int64](ctx, q.Tables, `
+with x as materialized (select * from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bigint[]) as x (lane, token, through)),
+f as (update {groups} o set state = case when x.through > 0 then 0 else o.state end, ready_at = case when x.through = 0 then o.ready_at when o.state & 4 = 4 then {micros start} else coalesce((
+		select greatest(m.not_before, {micros start}) from {messages} m where m.queue = o.queue and m.lane = o.lane and m.id > x.through order by m.id limit 1), `+never+`) end
+	from x where o.queue = ?::text and o.lane = x.lane and o.token = x.token and o.lane >= 0 returning o.lane),
+k as (delete from {groups} o using x where o.queue = ?::text and o.lane = x.lane and o.token = x.token and o.lane < 0 returning o.lane),
+d as (delete from {messages} m using unnest(?::text::bigint[], ?::text::bigint[]) as p (id, lane)
+	where m.id = p.id and (p.lane in (select lane from f) or p.lane in (select lane from k)))
+select lane from f union all select lane from k order by lane`, sqltable.Numbers(lanes), sqltable.Numbers(tokens), sqltable.Numbers(through), name, name, sqltable.Numbers(places), sqltable.Numbers(of))
+	for _, s := range settled {
+		if _, ok := slices.BinarySearch(done, s.ID); !ok {
+			lost = append(lost, s.Held)
+		}
+	}
+	return lost, err
+}
+
+// acked reports whether all messages of all leases were handled, of those settled before, too.
+func acked(settled []leasequeue.Settled) bool {
+	for _, s := range settled {
+		if s.Kept || len(s.Outcomes) == 0 || slices.ContainsFunc(s.Outcomes, func(o driver.Settlement) bool { return o.Outcome != driver.Ack }) {
+			return false
+		}
+	}
+	return true
+}
