@@ -210,7 +210,7 @@ func testQueueCrash(s *queueScene) {
 	if was[0].Claim.Valid() {
 		s.Error("the claim of the crashed consumer is valid")
 	}
-	for _, err := range one.Settle(s.Context(), []driver.Settlement{settlement(was[0], driver.Ack), settlement(was[1], driver.Dead)}) {
+	for _, err := range append(one.Settle(s.Context(), ackAll(was)), one.Settle(s.Context(), []driver.Settlement{settlement(was[0], driver.Ack), settlement(was[1], driver.Dead)})...) {
 		if !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Definite {
 			s.Errorf("the zombie settled: %v", err)
 		}

@@ -78,11 +78,11 @@ func (s *store) Claim(ctx context.Context, owner string, lease time.Duration, li
 		if err := q.admit(ctx, s.name); err != nil {
 			return err
 		}
-		groups, each := s.depth.choose(limit.Messages)
-		found, err := q.lease(ctx, s.name, owner, groups, lease)
+		found, err := q.lease(ctx, s.name, owner, s.depth.groups(limit.Messages), lease)
 		if err != nil || len(found) == 0 {
 			return err
 		}
+		each := max(1, min(leasequeue.PerGroup, limit.Messages/len(found)))
 		all, err = q.fetch(ctx, s.name, found, each, limit)
 		s.depth.learn(all, each)
 		return err
@@ -139,10 +139,9 @@ func (s *store) trim(ctx context.Context) error {
 // and few with many.
 type depth struct{ atomic.Int64 }
 
-// choose is how many groups to lease, and how many messages of each to take.
-func (d *depth) choose(messages int) (groups, each int) {
-	groups = min(messages, maxGroups, max(minGroups, messages/int(max(1, d.Load()))))
-	return groups, min(leasequeue.PerGroup, messages/groups)
+// groups is how many groups to lease for so many messages.
+func (d *depth) groups(messages int) int {
+	return min(messages, maxGroups, max(minGroups, messages/int(max(1, d.Load()))))
 }
 
 // learn notes what a claim took: if each group had all that were asked for there may be more.
