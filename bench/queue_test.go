@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// backlogs compares queues that work off a backlog.
+// queueCases compares queues that work off a backlog.
 func queueCases(tb testing.TB) []benchmark {
 	server := sync.OnceValue(func() *testbed.Server { return startPostgres(tb) })
 	const note = "one Postgres that syncs to disk; pools of 32 connections; from the first message of a backlog of 20,000 until all are handled and recorded; "
@@ -50,7 +50,7 @@ func queueCases(tb testing.TB) []benchmark {
 	}
 }
 
-// backlog is the messages of one run, and what became of them.
+// backlog counts the messages of one run, and checks their order.
 type backlog struct {
 	began   sync.Once
 	first   time.Time

@@ -50,7 +50,7 @@ func TestTxRings(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestOpenListens: a consumer by URL listens on the channel that others are told to ring on.
+// TestOpenListens: a consumer by URL listens on the channel of Channel.
 func TestOpenListens(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

@@ -18,7 +18,7 @@ import (
 
 // admit makes groups ready of which messages have arrived. It waits for no lock of a group: the
 // arrivals of those that are locked stay. A group that is leased is marked, so that it is ready
-// as soon as it is free: whoever frees it in one statement may not see the new messages.
+// as soon as it is free: the statement that frees it may not see the new messages.
 func (q tables) admit(ctx context.Context, name string) error {
 	if q.Maria() {
 		return q.admitMaria(ctx, name)
