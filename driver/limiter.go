@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 )
@@ -74,7 +76,7 @@ func (r Rate) Check() error {
 
 // A Charge is what a call costs of one limit.
 type Charge struct {
-	Key  string // 1 to 255 bytes
+	Key  string // 1 to 255 bytes of UTF-8 without NUL
 	Rate Rate
 	// Cost is how many units are wanted. With 0 the limit is shown and nothing is consumed; a
 	// cost below zero is given back, as far as it was consumed.
@@ -87,8 +89,8 @@ type Charge struct {
 func (c Charge) Check() error {
 	err := c.Rate.Check()
 	switch {
-	case c.Key == "" || len(c.Key) > 255:
-		err = fmt.Errorf("%w: a key has 1 to 255 bytes, not %d", interlock.ErrName, len(c.Key))
+	case c.Key == "" || len(c.Key) > 255 || !utf8.ValidString(c.Key) || strings.IndexByte(c.Key, 0) >= 0:
+		err = fmt.Errorf("%w: a key has 1 to 255 bytes of UTF-8 without NUL", interlock.ErrName)
 	case err != nil:
 	case c.Least < 0 || c.Least > max(c.Cost, 0) || c.Cost > maxLevel || c.Cost < -maxLevel:
 		err = fmt.Errorf("a cost of %d, at least %d", c.Cost, c.Least)

@@ -128,6 +128,7 @@ func testLimiterBatch(s *limiterScene) {
 
 func testLimiterBadInput(s *limiterScene) {
 	for _, call := range []driver.LimitCall{nil, {{Key: "", Rate: hourly(1, 0), Cost: 1}}, {{Key: strings.Repeat("x", 256), Rate: hourly(1, 0), Cost: 1}},
+		{{Key: "a\x00", Rate: hourly(1, 0), Cost: 1}}, {{Key: "\xff", Rate: hourly(1, 0), Cost: 1}},
 		{{Key: "k", Cost: 1}}, {{Key: "k", Rate: hourly(-1, 0), Cost: 1}}, {{Key: "k", Rate: hourly(1, 9), Cost: 1}}, {{Key: "k", Rate: hourly(1, 0), Cost: 2}}} {
 		s.mustFail(s.store.Take(s.Context(), []driver.LimitCall{call})[0].Err, interlock.Bug, nil)
 	}

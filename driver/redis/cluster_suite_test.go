@@ -23,6 +23,7 @@ func TestClusterSuites(t *testing.T) {
 		"Versions":    func(t *testing.T) { versionsSuite(t, in) },
 		"Stock":       func(t *testing.T) { stockSuite(t, in) },
 		"Once":        func(t *testing.T) { onceSuite(t, in) },
+		"Limiter":     func(t *testing.T) { limiterSuite(t, in) },
 		"Barrier":     func(t *testing.T) { barrierSuite(t, in) },
 		"Idempotency": func(t *testing.T) { idempotencySuite(t, in) },
 		"Stream":      func(t *testing.T) { streamSuite(t, in) },
@@ -40,4 +41,4 @@ func TestClusterSuites(t *testing.T) {
 var suiteScripts = []*script{contendScript, releaseScript, renewScript, showScript, breakScript, plainAcquireScript,
 	plainReleaseScript, enterScript, rebaseScript, putScript, versionScript, stockHoldScript, stockSettleScript,
 	stockSupplyScript, stockAdjustScript, stockLevelScript, onceClaimScript, onceDoneScript, onceForgetScript,
-	idempotencyClaimScript, idempotencyUpdateScript, streamAddScript}
+	idempotencyClaimScript, idempotencyUpdateScript, streamAddScript, limitScript}

@@ -20,7 +20,8 @@ const (
 // together: those for one unit of a key as one charge. An answer to one charge is divided in the
 // order in which its calls came.
 type coalescer struct {
-	store driver.Limiter
+	store   driver.Limiter
+	running sync.WaitGroup // requests that are not a caller's own
 
 	mu      sync.Mutex
 	runs    int
@@ -71,11 +72,11 @@ func (c *coalescer) leave(w *waiter) interlock.ErrorKind {
 // next ends a request, and begins one with the calls that wait.
 func (c *coalescer) next() {
 	if some := c.pick(); len(some) > 0 {
-		go func() {
+		c.running.Go(func() {
 			for ; len(some) > 0; some = c.pick() {
 				c.send(some)
 			}
-		}()
+		})
 	}
 }
 

@@ -116,8 +116,12 @@ func (l *Limits) Wait(ctx context.Context, key string, r Rate) error {
 	}
 }
 
-// Close ends what [Open] opened. Limits of [New] have nothing to close.
-func (l *Limits) Close(ctx context.Context) error { return l.backend.Close(ctx) }
+// Close waits for requests whose callers have gone, each of which ends within 10 s, and ends what
+// [Open] opened. No calls are made any more.
+func (l *Limits) Close(ctx context.Context) error {
+	l.calls.running.Wait()
+	return l.backend.Close(ctx)
+}
 
 // ask asks the store, within the timeout. sent is when, by the clock of this process.
 func (l *Limits) ask(ctx context.Context, call driver.LimitCall) (a driver.LimitAnswer, sent time.Time) {

@@ -128,6 +128,7 @@ func TestCallerGone(t *testing.T) {
 		}
 		close(g.gate)
 		others.Wait()
+		synctest.Wait()
 		if d, err := l.Peek(t.Context(), "k", limit.PerHour(10)); err != nil || d.Remaining != 7 {
 			t.Errorf("%+v, %v", d, err)
 		}

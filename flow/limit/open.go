@@ -7,8 +7,9 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// Open is [New] with the limits of the system that a URL names, as redis://127.0.0.1:6379 or
-// memory://name. The driver of the URL's scheme has to be part of the program (see lock.Open).
+// Open is [New] with the limits of the system that a URL names, as redis://127.0.0.1:6379,
+// postgres://127.0.0.1/shop or memory://name. In a database they are in a [Table] of the default
+// name, which it creates unless it exists. The driver of the URL's scheme has to be part of the program (see lock.Open).
 // ctx bounds the opening only. [Limits.Close] disconnects.
 func Open(ctx context.Context, url string, o *Options) (*Limits, error) {
 	b, store, err := open(ctx, url)
@@ -25,13 +26,24 @@ func Open(ctx context.Context, url string, o *Options) (*Limits, error) {
 }
 
 func open(ctx context.Context, url string) (*backend.Backend, driver.Limiter, error) {
-	b, err := backend.Open(ctx, url)
+	u, err := backend.Parse(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	if u.Has(backend.Tables) {
+		b, db, err := backend.OpenSQL(ctx, url, Table{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return b, In(db, Table{}), nil
+	}
+	b, err := u.Open(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	store, ok := b.Limiter("")
 	if !ok {
-		err = &backend.URLError{Reason: b.URL().Kind() + " keeps no rate limits; use a redis:// URL"}
+		err = &backend.URLError{Reason: b.URL().Kind() + " keeps no rate limits; use a redis://, postgres:// or mysql:// URL"}
 	}
 	return b, store, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/flow/limit"
 	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/flow/sequence"
@@ -33,7 +34,7 @@ var schemaParts = []struct {
 	driver.Creator
 }{
 	{"fence", fence.Table{}}, {"version", versions.Table{}}, {"stock", stock.Table{}}, {"once", once.Inbox{Consumer: "schema"}},
-	{"idempotency", idempotency.Table{}}, {"proxy", proxy.Calls{}}, {"sequence", sequence.Table{}}, {"outbox", outbox.Table{}}, {"queue", queue.Table{}},
+	{"idempotency", idempotency.Table{}}, {"proxy", proxy.Calls{}}, {"sequence", sequence.Table{}}, {"outbox", outbox.Table{}}, {"queue", queue.Table{}}, {"limit", limit.Table{}},
 	{"journal", journal.NewTable[struct{}](nil, "")}, {"barrier", barrier.Table{}}, {"tcc", tcc.Table{}},
 	{"semanticlock", countermeasure.SemanticLock{}}, {"byvalue", countermeasure.ByValue{}},
 }

@@ -1,0 +1,263 @@
+package limit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+	"github.com/interlock-dev/interlock/internal/sqltable"
+	"github.com/interlock-dev/interlock/internal/transact"
+)
+
+// Table keeps limits in a database, PostgreSQL or MariaDB. The zero value is ready once
+// [Table.Create] has made the table.
+type Table struct {
+	// Name is the table, or schema.table; empty means "interlock_limit". It is at most 50 bytes,
+	// and is trusted: never take it from a request.
+	Name string
+}
+
+var layout = sqltable.Layout{Part: "limit", Default: "interlock_limit", Tables: map[string]string{"limits": ""}}
+
+// Create makes the table unless it exists. Several processes may do it at once. It takes effect
+// when the transaction commits, on MariaDB at once: there it commits what was done in the
+// transaction before.
+func (t Table) Create(ctx context.Context, db driver.SQL) error {
+	q, err := layout.Open("create limits", "", db, t.Name)
+	if err != nil {
+		return err
+	}
+	// No index has what changes, so that PostgreSQL writes the new row beside the old one.
+	return q.Create(ctx, `create table if not exists {limits} (
+		name {string 255} not null primary key,
+		state {text} not null,
+		until_us bigint not null){engine}{pg  with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000)}`)
+}
+
+// In keeps the limits of a table: a transaction that locks the rows of a request in the order of
+// their keys decides its calls as [driver.Decide] does, by the clock of the database.
+func In[T any](db driver.BeginnerAt[T], t Table) driver.Limiter {
+	return &inTable{db: backend.Untyped(db), table: t}
+}
+
+type inTable struct {
+	db      driver.BeginnerAt[driver.SQL]
+	table   Table
+	trimmed atomic.Int64 // when rows were last deleted, by the clock of the database
+}
+
+// maxRows is how many limits one transaction locks at most.
+const maxRows = 256
+
+// Take decides calls; see [driver.Limiter].
+func (t *inTable) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
+	answers := make([]driver.LimitAnswer, len(calls))
+	r := newRequest()
+	for i, call := range calls {
+		if answers[i].Err = call.Check(); answers[i].Err != nil {
+			continue
+		}
+		if len(r.states)+len(call) > maxRows {
+			t.run(ctx, r, answers)
+			r = newRequest()
+		}
+		r.add(i, call)
+	}
+	t.run(ctx, r, answers)
+	return answers
+}
+
+// request is the calls of one transaction.
+type request struct {
+	calls  []driver.LimitCall
+	places []int // of the calls among all
+	states map[string]driver.LimitState
+	now    int64 // by the clock of the database
+}
+
+func newRequest() *request { return &request{states: map[string]driver.LimitState{}} }
+
+func (r *request) add(place int, call driver.LimitCall) {
+	r.calls, r.places = append(r.calls, call), append(r.places, place)
+	for _, c := range call {
+		r.states[c.Key] = nil
+	}
+}
+
+func (r *request) keys() (all []string) {
+	for key := range r.states {
+		all = append(all, key)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// run decides the calls of a request. Rows that are missing are created in a transaction of their
+// own, so that locks are always taken in the order of keys.
+func (t *inTable) run(ctx context.Context, r *request, answers []driver.LimitAnswer) {
+	if len(r.calls) == 0 {
+		return
+	}
+	var missing []string
+	decided, err := []driver.LimitAnswer(nil), error(nil)
+	for try := 0; try < 3 && err == nil && decided == nil; try++ {
+		if len(missing) > 0 {
+			err = t.do(ctx, r, func(q sqltable.Tables) error { return create(ctx, q, missing) })
+		}
+		if err == nil {
+			err = t.do(ctx, r, func(q sqltable.Tables) (err error) {
+				decided = nil
+				if missing, err = r.lock(ctx, q); err != nil || len(missing) > 0 {
+					return orNothing(err)
+				}
+				decided, err = r.decide(ctx, q)
+				return err
+			})
+		}
+	}
+	if err == nil && decided == nil {
+		err = &interlock.Error{Op: "limit", Name: r.calls[0][0].Key, Kind: interlock.Retryable, Err: fmt.Errorf("the rows of %d limits are deleted as fast as they are created", len(missing))}
+	}
+	for i, place := range r.places {
+		if answers[place].Err = err; err == nil {
+			answers[place] = decided[i]
+		}
+	}
+	if err == nil {
+		t.trim(ctx, r)
+	}
+}
+
+func orNothing(err error) error {
+	if err == nil {
+		return transact.ErrNothing
+	}
+	return err
+}
+
+func (t *inTable) do(ctx context.Context, r *request, work func(q sqltable.Tables) error) error {
+	name := r.calls[0][0].Key
+	return transact.Do(ctx, transact.At(t.db, driver.ReadCommitted), name, func(tx driver.Tx[driver.SQL]) error {
+		q, err := layout.Open("limit", name, tx, t.table.Name)
+		if err != nil {
+			return err
+		}
+		return work(q)
+	})
+}
+
+// places are n placeholders of a list.
+func places(n int, one string) string { return strings.Repeat(one+`, `, n-1) + one }
+
+// create inserts rows that a trim leaves alone for long enough.
+func create(ctx context.Context, q sqltable.Tables, keys []string) error {
+	_, err := q.Exec(ctx, `insert into {limits} (name, state, until_us) values `+places(len(keys), `(?, {empty}, {micros start} + 60000000)`)+` {leave name}`, anys(keys)...)
+	return err
+}
+
+func anys(keys []string) (all []any) {
+	for _, k := range keys {
+		all = append(all, k)
+	}
+	return all
+}
+
+// lock locks the rows and reads them, and the clock. It returns the keys without a row.
+func (r *request) lock(ctx context.Context, q sqltable.Tables) (missing []string, err error) {
+	keys, found := r.keys(), map[string]bool{}
+	err = q.Each(ctx, `select name, state, {micros now} from {limits} where name in (`+places(len(keys), `?`)+`) order by name for update`, anys(keys),
+		func(scan func(...any) error) error {
+			var name, text string
+			var now int64
+			if err := scan(&name, &text, &now); err != nil {
+				return err
+			}
+			found[name], r.now = true, max(r.now, now)
+			r.states[name], err = parse(text)
+			return err
+		})
+	for _, k := range keys {
+		if !found[k] {
+			missing = append(missing, k)
+		}
+	}
+	return missing, err
+}
+
+// decide decides the calls in order, and writes the states that have changed.
+func (r *request) decide(ctx context.Context, q sqltable.Tables) (decided []driver.LimitAnswer, err error) {
+	until := map[string]int64{}
+	for _, call := range r.calls {
+		states := make([]driver.LimitState, len(call))
+		for i, c := range call {
+			states[i] = r.states[c.Key]
+		}
+		a := driver.Decide(r.now, call, states)
+		for i, c := range call {
+			if !slices.Equal(states[i], r.states[c.Key]) {
+				r.states[c.Key], until[c.Key] = states[i], r.now+a.Decisions[i].ResetAfter.Microseconds()
+			}
+		}
+		decided = append(decided, a)
+	}
+	var args []any
+	for _, key := range r.keys() {
+		if at, ok := until[key]; ok {
+			args = append(args, key, format(r.states[key]), at)
+		}
+	}
+	if len(args) == 0 {
+		return decided, nil
+	}
+	_, err = q.Exec(ctx, `insert into {limits} (name, state, until_us) values `+places(len(args)/3, `(?, ?, {pg ?::bigint}{maria ?})`)+
+		` {or name} state = {new state}, until_us = {new until_us}`, args...)
+	return decided, err
+}
+
+func format(s driver.LimitState) string {
+	var b []byte
+	for i, n := range s {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = strconv.AppendInt(b, n, 10)
+	}
+	return string(b)
+}
+
+func parse(text string) (s driver.LimitState, err error) {
+	for _, word := range strings.Fields(text) {
+		n, err := strconv.ParseInt(word, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("the state of a limit is damaged: %q", text)
+		}
+		s = append(s, n)
+	}
+	return s, nil
+}
+
+// How often rows of which nothing counts are deleted, how many at once, and how long after that.
+const (
+	trimPause = time.Minute
+	trimRows  = 1000
+	trimAge   = 10 * time.Second
+)
+
+// trim deletes rows of which nothing has counted for long. An error is left to the next time.
+func (t *inTable) trim(ctx context.Context, r *request) {
+	last := t.trimmed.Load()
+	if r.now-last < trimPause.Microseconds() || !t.trimmed.CompareAndSwap(last, r.now) || last == 0 {
+		return
+	}
+	_ = t.do(ctx, r, func(q sqltable.Tables) error {
+		_, err := q.Delete(ctx, sqltable.Deletion{Table: "limits", Key: "name", Where: `until_us < ?`, Args: []any{r.now - trimAge.Microseconds()}, Limit: trimRows})
+		return err
+	})
+}

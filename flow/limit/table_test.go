@@ -1,0 +1,61 @@
+package limit_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/flow/limit"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// TestTable runs the suite of limits on every database.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		drivertest.RunLimiter(t, drivertest.LimiterHarness{
+			Start: func(t *testing.T, _ bool) drivertest.LimiterBackend {
+				db := open(t)
+				db.Do(t, limit.Table{}.Create)
+				return inDB{db}
+			},
+			Without: drivertest.Servers | drivertest.LostReplies,
+		})
+	})
+}
+
+// inDB is the limits of a database.
+type inDB struct{ db *databases.DB }
+
+func (d inDB) Open(t *testing.T) (driver.Limiter, error) {
+	return limit.In(d.db.Again(t), limit.Table{}), nil
+}
+
+func (d inDB) Beside(t *testing.T) (driver.Limiter, error) { return d.Open(t) }
+
+func (d inDB) Faults() drivertest.Faults { return nil }
+
+// TestTableOpens: a URL of a database creates the table.
+func TestTableOpens(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		if db.Client != databases.Pgx {
+			t.Skip("one client does")
+		}
+		l, err := limit.Open(t.Context(), db.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close(t.Context())
+		for i := range 3 {
+			if d, err := l.Allow(t.Context(), "k", limit.PerHour(2)); err != nil || d.Allowed != (i < 2) {
+				t.Errorf("call %d: %+v, %v", i, d, err)
+			}
+		}
+		if rows := databases.One[string](t, db, `select string_agg(name, ',') from interlock_limit`); rows != "k" {
+			t.Error(fmt.Sprint("rows ", rows))
+		}
+	})
+}
