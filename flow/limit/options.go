@@ -75,7 +75,9 @@ func (l *Limits) failed(ctx context.Context, call driver.LimitCall, err error) (
 	if o.OnFailure == Admit {
 		d.Allowed, d.Granted = true, call[0].Cost
 	}
-	o.Hooks.Failed(observe.LimitFailed{Key: call[0].Key, Admitted: d.Allowed, Err: err})
+	if o.Hooks.Failed != nil {
+		o.Hooks.Failed(observe.LimitFailed{Key: call[0].Key, Admitted: d.Allowed, Err: err})
+	}
 	if o.OnFailure == Refuse {
 		return d, err
 	}

@@ -1,0 +1,157 @@
+package limit_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/limit"
+)
+
+func lease(t *testing.T, l *limit.Limits, r limit.Rate) *limit.Lease {
+	t.Helper()
+	s, err := l.Lease("k", r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestLeaseBound: processes that take units in advance, and stop and go on at any time, admit no
+// more in any interval than the rate.
+func TestLeaseBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := limit.Rate{Count: 100, Period: time.Second, Burst: 20}
+		g := &gated{Limiter: memory.NewLimiter()}
+		random, begun := rand.New(rand.NewPCG(5, 6)), time.Now()
+		var mu sync.Mutex
+		var history []time.Duration
+		var all sync.WaitGroup
+		for range 4 {
+			l, err := limit.New(g, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, seed := lease(t, l, r), random.Int64()
+			all.Go(func() {
+				random := rand.New(rand.NewPCG(uint64(seed), 1))
+				for time.Since(begun) < 20*time.Second {
+					ok, err := s.Allow(t.Context())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if ok {
+						mu.Lock()
+						history = append(history, time.Since(begun))
+						mu.Unlock()
+					}
+					switch random.IntN(10) {
+					case 0:
+						time.Sleep(time.Duration(random.Int64N(int64(400 * time.Millisecond))))
+					case 1, 2, 3:
+						time.Sleep(time.Duration(random.Int64N(int64(10 * time.Millisecond))))
+					default:
+						time.Sleep(time.Millisecond)
+					}
+				}
+				if err := s.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		for i, first := range history {
+			for j := i; j < len(history); j++ {
+				length := history[j] - first
+				if most := 20 + int(length*100/time.Second); j-i+1 > most {
+					t.Fatalf("%d admitted in %v, at most %d may be", j-i+1, length, most)
+				}
+			}
+		}
+		if requests := int(g.requests.Load()); len(history) < 1000 || requests > len(history) {
+			t.Errorf("%d admitted with %d requests", len(history), requests)
+		}
+	})
+}
+
+func TestLeaseCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := gate(t, &gated{}, nil)
+		r := limit.Rate{Count: 100, Period: time.Hour, Burst: 100}
+		s := lease(t, l, r)
+		for range 6 { // requests for 1, 2 and 4 units
+			if ok, err := s.Allow(t.Context()); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+		}
+		store := limit.Rate{Count: 100, Period: time.Hour, Burst: 50}
+		if d, err := l.Peek(t.Context(), "k", store); err != nil || d.Remaining != 43 {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := l.Peek(t.Context(), "k", store); err != nil || d.Remaining != 43 { // one unit is left, which may have drained
+			t.Errorf("%+v, %v", d, err)
+		}
+		if _, err := s.Allow(t.Context()); !errors.Is(err, interlock.ErrClosed) {
+			t.Error(err)
+		}
+		many := lease(t, l, r)
+		for range 8 {
+			if ok, err := many.Allow(t.Context()); err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+		} // of 15
+		if err := many.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := l.Peek(t.Context(), "k", store); err != nil || d.Remaining != 34 { // 43 - 15 + 7 - 1
+			t.Errorf("%+v, %v", d, err)
+		}
+	})
+}
+
+// TestLeaseCaller: a caller that goes leaves the request to the others.
+func TestLeaseCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gated{gate: make(chan struct{})}
+		s := lease(t, gate(t, g, nil), limit.PerHour(100))
+		ctx, cancel := context.WithCancel(t.Context())
+		gone, served := make(chan error, 1), make(chan bool, 1)
+		go func() {
+			_, err := s.Allow(ctx)
+			gone <- err
+		}()
+		synctest.Wait()
+		go func() {
+			ok, _ := s.Allow(t.Context())
+			served <- ok
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		close(g.gate)
+		if !<-served || g.requests.Load() != 1 {
+			t.Errorf("%d requests", g.requests.Load())
+		}
+	})
+}
+
+func TestLeaseRefuses(t *testing.T) {
+	l := gate(t, &gated{}, nil)
+	for _, r := range []limit.Rate{{}, limit.PerHour(1), {Count: 10, Period: time.Second, Algorithm: limit.SlidingLog}} {
+		if _, err := l.Lease("k", r); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+}
