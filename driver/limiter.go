@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/interlock-dev/interlock"
 )
@@ -87,10 +85,11 @@ type Charge struct {
 
 // Check refuses what no limiter may be asked.
 func (c Charge) Check() error {
+	if err := CheckName("limit", "a key", c.Key, 255); err != nil {
+		return err
+	}
 	err := c.Rate.Check()
 	switch {
-	case c.Key == "" || len(c.Key) > 255 || !utf8.ValidString(c.Key) || strings.IndexByte(c.Key, 0) >= 0:
-		err = fmt.Errorf("%w: a key has 1 to 255 bytes of UTF-8 without NUL", interlock.ErrName)
 	case err != nil:
 	case c.Least < 0 || c.Least > max(c.Cost, 0) || c.Cost > maxLevel || c.Cost < -maxLevel:
 		err = fmt.Errorf("a cost of %d, at least %d", c.Cost, c.Least)
