@@ -207,7 +207,7 @@ func (w world) killed(t *testing.T, role string, scene func(testing.TB) crash.Sc
 	s := scene(t)
 	all, _ := crash.Run(t, role, 0, s.Args...)
 	s.Want(t)
-	if all < 6 {
+	if all < leastPoints {
 		t.Fatalf("only %d points", all)
 	}
 	first := 1
@@ -222,11 +222,15 @@ func (w world) killed(t *testing.T, role string, scene func(testing.TB) crash.Sc
 	}
 }
 
-// dies runs a role that is killed.
+// leastPoints is how many points every run passes.
+const leastPoints = 6
+
+// dies runs a role that is killed. The run that counted the points passed more than this one
+// if the machine was so slow that it asked again: then it is as if nobody was killed.
 func dies(t *testing.T, role string, point int, s crash.Scene) {
 	t.Helper()
-	if _, dead := crash.Run(t, role, point, s.Args...); !dead {
-		t.Fatalf("it passed fewer than %d points this time", point)
+	if _, dead := crash.Run(t, role, point, s.Args...); !dead && point <= leastPoints {
+		t.Fatalf("it passed fewer than %d points", point)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 // What the packages of txn test with in the same way.
 var (
 	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
-	bubble, began      = txntest.Bubble, txntest.Began
+	bubble             = txntest.Bubble
 )
 
 // errCrashed is what everything ends with in a process that has crashed, errNetwork
