@@ -59,7 +59,11 @@ func TestLimitScript(t *testing.T) {
 		keys, states := []string{fmt.Sprint("a", run), fmt.Sprint("b", run)}, make([]driver.LimitState, 2)
 		now := time.Now().UnixMicro() - 1e9
 		for range 60 {
-			now += random.Int64N(2*rates[0].Period.Microseconds()/(1+random.Int64N(20)) + 1)
+			last, period := now, rates[0].Period.Microseconds()
+			now += random.Int64N(2*period/(1+random.Int64N(20)) + 1)
+			if random.IntN(4) == 0 {
+				now = last + period - random.Int64N(2) // the last admission is over, or is not by a microsecond
+			}
 			if random.IntN(20) == 0 {
 				now -= random.Int64N(3e6) // the clock is set back
 			}
