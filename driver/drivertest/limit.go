@@ -16,8 +16,15 @@ import (
 // LimiterHarness tells [RunLimiter] how to reach one driver.Limiter and its store.
 type LimiterHarness = StoreHarness[driver.Limiter]
 
-// LimiterBackend is one running store of limits.
+// LimiterBackend is one running store of limits. One that other programs can write to is a
+// [LimitDamager].
 type LimiterBackend = StoreBackend[driver.Limiter]
+
+// A LimitDamager replaces the state of a key that is stored by another text.
+type LimitDamager interface {
+	// Damage fails the test if it cannot.
+	Damage(t *testing.T, key, text string)
+}
 
 // RunLimiter runs the suite of driver.Limiter. That the arithmetic is right is tested beside
 // driver.Decide; the suite holds the store to it.
@@ -33,6 +40,7 @@ func RunLimiter(t *testing.T, h LimiterHarness) {
 		{"Batch", 0, testLimiterBatch},
 		{"BadInput", 0, testLimiterBadInput},
 		{"Keys", 0, testLimiterKeys},
+		{"Damaged", 0, testLimiterDamaged},
 		{"Competition", 0, testLimiterCompetition},
 		{"LostReplies", Servers | LostReplies | onPaths, testLimiterLostReplies},
 		{"Killed", Servers, testLimiterKilled},
@@ -151,6 +159,30 @@ func testLimiterKeys(s *limiterScene) {
 			s.Errorf("%q again: %+v", key, d)
 		}
 	}
+}
+
+// testLimiterDamaged: a state that no store has written is an error of the calls that charge its
+// key, and of no others.
+func testLimiterDamaged(s *limiterScene) {
+	damager, ok := s.backend.(LimitDamager)
+	if !ok {
+		s.Skip("no other program can write to this store")
+	}
+	charge := func(key string) driver.Charge { return driver.Charge{Key: "{d}" + key, Rate: hourly(4, 0), Cost: 1} }
+	s.take(charge("bad"), charge("good"))
+	for _, text := range []string{"x", "-1", "0 1 2", "0 1 2 0", "0 1 2 -3", "0 1 2 3 4", "1 2 3 4", "2 2 3 4 5 6", "3 1", "4 1 2 3", "0  1 2", "0 1 2 99999999999999999999", "0 1 2 3 "} {
+		damager.Damage(s.T, charge("bad").Key, text)
+		a := s.store.Take(s.Context(), []driver.LimitCall{{charge("good")}, {charge("bad")}, {charge("good"), charge("bad")}, {charge("good")}})
+		for i, x := range a {
+			if bad := i == 1 || i == 2; !bad && (!x.Allowed() || x.Decisions[0].Remaining != 2-int64(i/3)) ||
+				bad && (interlock.Kind(x.Err) != interlock.Definite || !strings.Contains(x.Err.Error(), text)) {
+				s.Errorf("%q, call %d: %+v", text, i, x)
+			}
+		}
+		s.one(charge("good").Key, hourly(4, 0), -2, 0)
+	}
+	damager.Damage(s.T, charge("bad").Key, "")
+	s.take(charge("bad"))
 }
 
 // testLimiterCompetition holds what several processes were granted against the bound of the

@@ -51,19 +51,56 @@ func (l *Limiter) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 	asked := request{op: "limit", name: calls[batches[0].calls[0]][0].Key}
 	messages, errs := l.eval(ctx, asked, batches)
 	for i, b := range batches {
-		numbers, err := []int64(nil), errs[i]
+		numbers, held, err := []int64(nil), map[int]string(nil), errs[i]
 		if err == nil {
-			if numbers, err = messages[i].AsIntSlice(); err != nil || len(numbers) != 5*len(b.keys) {
+			if numbers, held, err = limitReply(messages[i]); err != nil || len(numbers) != 5*len(b.keys) {
 				err = uncertain(asked, errReply)
 			}
 		}
+		key := 0
 		for _, call := range b.calls {
 			if answers[call].Err = err; err == nil {
-				answers[call].Decisions, numbers = limitDecisions(numbers, len(calls[call]))
+				answers[call] = l.answer(calls[call], numbers[5*key:], held, key)
 			}
+			key += len(calls[call])
 		}
 	}
 	return answers
+}
+
+// limitReply reads an answer of the script: five numbers for each key, and what the keys hold
+// that are no limits.
+func limitReply(m rueidis.RedisMessage) (numbers []int64, held map[int]string, err error) {
+	if numbers, err = m.AsIntSlice(); err == nil {
+		return numbers, nil, nil
+	}
+	all, err := m.ToArray()
+	if err != nil {
+		return nil, nil, err
+	}
+	numbers, held = make([]int64, len(all)), map[int]string{}
+	for i, x := range all {
+		if x.IsString() {
+			held[i/5], err = x.ToString()
+		} else {
+			numbers[i], err = x.AsInt64()
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return numbers, held, nil
+}
+
+// answer is that to one call, whose first key has a place in its batch.
+func (l *Limiter) answer(call driver.LimitCall, numbers []int64, held map[int]string, first int) (a driver.LimitAnswer) {
+	for i, c := range call {
+		if what, ok := held[first+i]; ok {
+			return driver.LimitAnswer{Err: driver.DamagedLimit(c.Key, "the key "+fenceKey("limit", l.prefix+c.Key), what)}
+		}
+	}
+	a.Decisions = limitDecisions(numbers, len(call))
+	return a
 }
 
 // batches refuses impossible calls, and divides the others by slots and by size.
@@ -129,12 +166,12 @@ func (l *Limiter) eval(ctx context.Context, asked request, all []*limitBatch) (m
 	return messages, errs
 }
 
-// limitDecisions reads n decisions, and returns what is behind them.
-func limitDecisions(numbers []int64, n int) (all []driver.Decision, rest []int64) {
+// limitDecisions reads n decisions.
+func limitDecisions(numbers []int64, n int) (all []driver.Decision) {
 	for range n {
 		all = append(all, driver.Decision{Allowed: numbers[0] == 1, Granted: numbers[1], Remaining: numbers[2],
 			RetryAfter: time.Duration(numbers[3]) * time.Microsecond, ResetAfter: time.Duration(numbers[4]) * time.Microsecond})
 		numbers = numbers[5:]
 	}
-	return all, numbers
+	return all
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -40,6 +41,12 @@ func (b *limiterBackend) Open(t *testing.T) (driver.Limiter, error) {
 
 func (b *limiterBackend) Beside(t *testing.T) (driver.Limiter, error) {
 	return NewLimiter(b.at.beside(t), b.at.prefix), nil
+}
+
+func (b *limiterBackend) Damage(t *testing.T, key, text string) {
+	if err := raw(t, b.at.beside(t), "SET", fenceKey("limit", b.at.prefix+key), text).Error(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (b *limiterBackend) Faults() drivertest.Faults { return b.Server }
@@ -86,7 +93,7 @@ func TestLimitScript(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, _ := limitDecisions(numbers, len(call)); fmt.Sprint(got) != fmt.Sprint(want.Decisions) {
+			if got := limitDecisions(numbers, len(call)); fmt.Sprint(got) != fmt.Sprint(want.Decisions) {
 				t.Fatalf("%+v at %d: got %+v, want %+v; states %v", call, now, got, want.Decisions, states)
 			}
 		}
@@ -116,5 +123,27 @@ func TestLimitExpires(t *testing.T) {
 		if left, reset := time.Duration(ms)*time.Millisecond, x.Decisions[0].ResetAfter; err != nil || left < reset-time.Second || left > reset+2*time.Second {
 			t.Errorf("%v lives for %v, counts for %v: %v", a, left, reset, err)
 		}
+	}
+}
+
+// TestLimitOtherType: a key of another type fails its own call, and is not written to.
+func TestLimitOtherType(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	if err := raw(t, client, "RPUSH", fenceKey("limit", "list"), "x").Error(); err != nil {
+		t.Fatal(err)
+	}
+	charge := func(key string) driver.Charge {
+		return driver.Charge{Key: key, Rate: driver.Rate{Count: 1, Period: time.Hour}, Cost: 1}
+	}
+	a := NewLimiter(client, "").Take(t.Context(), []driver.LimitCall{{charge("a")}, {charge("b"), charge("list")}, {charge("b")}})
+	if !a[0].Allowed() || !a[2].Allowed() {
+		t.Errorf("%+v", a)
+	}
+	if err := a[1].Err; interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), fenceKey("limit", "list")+" holds a list") {
+		t.Error(err)
+	}
+	if n, err := raw(t, client, "LLEN", fenceKey("limit", "list")).AsInt64(); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
 	}
 }

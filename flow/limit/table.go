@@ -76,13 +76,16 @@ func (t *inTable) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 
 // request is the calls of one transaction.
 type request struct {
-	calls  []driver.LimitCall
-	places []int // of the calls among all
-	states map[string]driver.LimitState
-	now    int64 // by the clock of the database
+	calls   []driver.LimitCall
+	places  []int // of the calls among all
+	states  map[string]driver.LimitState
+	damaged map[string]string // texts that are no states
+	now     int64             // by the clock of the database
 }
 
-func newRequest() *request { return &request{states: map[string]driver.LimitState{}} }
+func newRequest() *request {
+	return &request{states: map[string]driver.LimitState{}, damaged: map[string]string{}}
+}
 
 func (r *request) add(place int, call driver.LimitCall) {
 	r.calls, r.places = append(r.calls, call), append(r.places, place)
@@ -180,8 +183,11 @@ func (r *request) lock(ctx context.Context, q sqltable.Tables) (missing []string
 				return err
 			}
 			found[name], r.now = true, max(r.now, now)
-			r.states[name], err = parse(text)
-			return err
+			state, ok := driver.ParseLimitState(text)
+			if r.states[name] = state; !ok {
+				r.damaged[name] = text
+			}
+			return nil
 		})
 	for _, k := range keys {
 		if !found[k] {
@@ -195,6 +201,10 @@ func (r *request) lock(ctx context.Context, q sqltable.Tables) (missing []string
 func (r *request) decide(ctx context.Context, q sqltable.Tables) (decided []driver.LimitAnswer, err error) {
 	until := map[string]int64{}
 	for _, call := range r.calls {
+		if err := r.check(call); err != nil {
+			decided = append(decided, driver.LimitAnswer{Err: err})
+			continue
+		}
 		states := make([]driver.LimitState, len(call))
 		for i, c := range call {
 			states[i] = r.states[c.Key]
@@ -210,7 +220,7 @@ func (r *request) decide(ctx context.Context, q sqltable.Tables) (decided []driv
 	var args []any
 	for _, key := range r.keys() {
 		if at, ok := until[key]; ok {
-			args = append(args, key, format(r.states[key]), at)
+			args = append(args, key, r.states[key].Text(), at)
 		}
 	}
 	if len(args) == 0 {
@@ -221,26 +231,14 @@ func (r *request) decide(ctx context.Context, q sqltable.Tables) (decided []driv
 	return decided, err
 }
 
-func format(s driver.LimitState) string {
-	var b []byte
-	for i, n := range s {
-		if i > 0 {
-			b = append(b, ' ')
+// check refuses a call that charges a key whose row is damaged.
+func (r *request) check(call driver.LimitCall) error {
+	for _, c := range call {
+		if text, ok := r.damaged[c.Key]; ok {
+			return driver.DamagedLimit(c.Key, "its row in the table", strconv.Quote(text))
 		}
-		b = strconv.AppendInt(b, n, 10)
 	}
-	return string(b)
-}
-
-func parse(text string) (s driver.LimitState, err error) {
-	for _, word := range strings.Fields(text) {
-		n, err := strconv.ParseInt(word, 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("the state of a limit is damaged: %q", text)
-		}
-		s = append(s, n)
-	}
-	return s, nil
+	return nil
 }
 
 // How often rows of which nothing counts are deleted, how many at once, and how long after that.

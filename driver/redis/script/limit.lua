@@ -1,7 +1,8 @@
 -- driver.Decide in Lua: see there. KEYS: the limit of each charge, a text of numbers.
 -- ARGV: for each call the number of its charges, and for each of them: algorithm, count,
 -- period, capacity, unit, speed, cost, least. Times are microseconds; all numbers are whole
--- and below 2^53. The answer has five numbers for each charge.
+-- and below 2^53. The answer has five numbers for each charge. If a key of a call is no limit
+-- the call consumes nothing, and instead of the key's first number there is a text: what it holds.
 local GCRA, WINDOW, COUNTER, LOG, SKEW = 0, 1, 2, 3, 1000000
 local floor, max, min = math.floor, math.max, math.min
 
@@ -135,12 +136,43 @@ local function consume(t, n)
   end
 end
 
+local SIZES = { [GCRA] = 4, [WINDOW] = 5, [COUNTER] = 5 }
+
+-- parse does as driver.ParseLimitState; nil is no state.
+local function parse(text)
+  local s = {}
+  if text == '' then return s end
+  for word in string.gmatch(text .. ' ', '(.-) ') do
+    local n = string.find(word, '^%d+$') and tonumber(word)
+    if not n or n > 9007199254740992 then return nil end
+    s[#s + 1] = n
+  end
+  if s[1] == LOG and #s % 2 == 1 and #s <= 2001 then return s end
+  if #s == SIZES[s[1]] and (s[1] ~= GCRA or s[4] > 0) then return s end
+  return nil
+end
+
+-- read returns the numbers of a limit, or nil and what there is instead. An error that is not
+-- about the type ends the script.
+local function read(key)
+  local text = redis.pcall('GET', key) or ''
+  if type(text) == 'table' then
+    if not string.find(text.err, 'WRONGTYPE', 1, true) then redis.call('GET', key) end
+    return nil, 'a ' .. redis.call('TYPE', key).ok
+  end
+  local s = parse(text)
+  return s, 'the text ' .. string.sub(text, 1, 100)
+end
+
 local function load(now, key, at)
   local t = { now = now, algorithm = tonumber(ARGV[at]), count = tonumber(ARGV[at + 1]), period = tonumber(ARGV[at + 2]),
     capacity = tonumber(ARGV[at + 3]), unit = tonumber(ARGV[at + 4]), speed = tonumber(ARGV[at + 5]),
     cost = tonumber(ARGV[at + 6]), least = tonumber(ARGV[at + 7]) }
-  local s = {}
-  for n in string.gmatch(redis.call('GET', key) or '', '%d+') do s[#s + 1] = tonumber(n) end
+  local s, held = read(key)
+  if not s then
+    t.held = held
+    return t
+  end
   if s[1] ~= t.algorithm then s = {} end
   if t.algorithm == GCRA then drain(t, s) elseif t.algorithm == LOG then forget(t, s) else roll(t, s) end
   return t
@@ -153,17 +185,14 @@ local function store(t, key)
 end
 
 local answer, key, at = {}, 1, 1
-local clock = redis.call('TIME')
-local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
-while key <= #KEYS do
-  local n, all, charges = tonumber(ARGV[at]), true, {}
-  for i = 1, n do
-    local t = load(now, KEYS[key + i - 1], at + 1 + (i - 1) * 8)
+
+local function decide(charges)
+  local all = true
+  for _, t in ipairs(charges) do
     t.granted = min(t.cost, remaining(t))
     t.allowed = t.granted >= t.least
     t.retry = 0
     if not t.allowed then t.retry, all = wait(t, t.least), false end
-    charges[i] = t
   end
   for i, t in ipairs(charges) do
     if not all then t.granted = 0 end
@@ -174,6 +203,23 @@ while key <= #KEYS do
       answer[#answer + 1] = number
     end
   end
+end
+
+local function refuse(charges)
+  for _, t in ipairs(charges) do
+    for _, x in ipairs({ t.held or 0, 0, 0, 0, 0 }) do answer[#answer + 1] = x end
+  end
+end
+
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+while key <= #KEYS do
+  local n, act, charges = tonumber(ARGV[at]), decide, {}
+  for i = 1, n do
+    charges[i] = load(now, KEYS[key + i - 1], at + 1 + (i - 1) * 8)
+    if charges[i].held then act = refuse end
+  end
+  act(charges)
   key, at = key + n, at + 1 + n * 8
 end
 return answer
