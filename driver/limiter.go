@@ -28,6 +28,14 @@ const (
 	SlidingLog
 )
 
+// String returns gcra, fixed-window, sliding-counter or sliding-log.
+func (a Algorithm) String() string {
+	if a < GCRA || a > SlidingLog {
+		return fmt.Sprintf("algorithm %d", int(a))
+	}
+	return [...]string{"gcra", "fixed-window", "sliding-counter", "sliding-log"}[a]
+}
+
 // Bounds of rates and calls.
 const (
 	MaxLog     = 1000 // Count of a SlidingLog

@@ -41,6 +41,7 @@ func RunLimiter(t *testing.T, h LimiterHarness) {
 		{"BadInput", 0, testLimiterBadInput},
 		{"Keys", 0, testLimiterKeys},
 		{"Damaged", 0, testLimiterDamaged},
+		{"Inspected", 0, testLimiterInspected},
 		{"Competition", 0, testLimiterCompetition},
 		{"LostReplies", Servers | LostReplies | onPaths, testLimiterLostReplies},
 		{"Killed", Servers, testLimiterKilled},
@@ -181,8 +182,78 @@ func testLimiterDamaged(s *limiterScene) {
 		}
 		s.one(charge("good").Key, hourly(4, 0), -2, 0)
 	}
+	if operator, ok := s.store.(driver.LimitInspector); ok {
+		damager.Damage(s.T, charge("bad").Key, "x")
+		if shown, err := operator.Limit(s.Context(), charge("bad").Key); err != nil || shown.Damaged != "x" {
+			s.Errorf("%+v, %v", shown, err)
+		}
+		if _, err := operator.Reset(s.Context(), charge("bad").Key); err != nil {
+			s.Error(err)
+		}
+		s.take(charge("bad"))
+	}
 	damager.Damage(s.T, charge("bad").Key, "")
 	s.take(charge("bad"))
+}
+
+// testLimiterInspected: keys are listed in their order while something of them counts, and reset.
+func testLimiterInspected(s *limiterScene) {
+	operator, ok := s.store.(driver.LimitInspector)
+	if !ok {
+		s.Skip("this store cannot be inspected")
+	}
+	quick := driver.Rate{Count: 1, Period: time.Millisecond}
+	for _, a := range algorithms {
+		s.one("a/"+a.String(), hourly(10, a), 3, 0)
+	}
+	s.one("a/over", quick, 1, 0)
+	s.one("a*", hourly(10, 0), 1, 0)
+	s.one("b}:limit:a/", hourly(10, 0), 1, 0)
+	time.Sleep(5 * time.Millisecond) // until a/over is
+	list := func(prefix string, limit int) (keys []string, more bool) {
+		s.Helper()
+		all, more, err := operator.Limits(s.Context(), prefix, limit)
+		if err != nil {
+			s.Fatal(err)
+		}
+		for _, l := range all {
+			keys = append(keys, l.Key)
+			if strings.HasPrefix(l.Key, "a/") && (l.State.Used() != 3 || time.Since(l.State.Time()).Abs() > 10*time.Minute || l.ResetAfter < time.Hour || l.Damaged != "") {
+				s.Errorf("%+v", l)
+			}
+		}
+		return keys, more
+	}
+	for _, c := range []struct {
+		prefix string
+		limit  int
+		keys   string
+		more   bool
+	}{
+		{"a/", 10, "[a/fixed-window a/gcra a/sliding-counter a/sliding-log]", false}, {"a/", 4, "[a/fixed-window a/gcra a/sliding-counter a/sliding-log]", false},
+		{"a/", 2, "[a/fixed-window a/gcra]", true}, {"", 10, "[a* a/fixed-window a/gcra a/sliding-counter a/sliding-log b}:limit:a/]", false},
+		{"a*", 10, "[a*]", false}, {"c", 10, "[]", false},
+	} {
+		if keys, more := list(c.prefix, c.limit); fmt.Sprint(keys) != c.keys || more != c.more {
+			s.Errorf("%d below %q: %v, %v", c.limit, c.prefix, keys, more)
+		}
+	}
+	for _, c := range []struct {
+		key         string
+		used        int64
+		found, over bool
+	}{{"a/gcra", 3, true, false}, {"a/over", 0, false, true}, {"none", 0, false, false}} {
+		shown, err := operator.Limit(s.Context(), c.key)
+		if err != nil || shown.Key != c.key || shown.State.Used() != c.used || (shown.ResetAfter > 0) != c.found {
+			s.Errorf("%+v, %v", shown, err)
+		}
+		if found, err := operator.Reset(s.Context(), c.key); err != nil || !c.over && found != c.found {
+			s.Errorf("reset %s: %v, %v", c.key, found, err)
+		}
+	}
+	if d := s.one("a/gcra", hourly(10, 0), 10, 0); !d.Allowed {
+		s.Errorf("after a reset: %+v", d)
+	}
 }
 
 // testLimiterCompetition holds what several processes were granted against the bound of the

@@ -2,6 +2,8 @@ package memory
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,7 +26,7 @@ type limited struct {
 	until int64 // from when on nothing counts
 }
 
-var _ driver.Limiter = (*Limiter)(nil)
+var _ driver.LimitInspector = (*Limiter)(nil)
 
 // NewLimiter makes one of which nothing is consumed. All who share it share its limits.
 func NewLimiter() *Limiter { return &Limiter{begun: time.Now(), limits: map[string]limited{}} }
@@ -46,7 +48,7 @@ func (l *Limiter) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 func (l *Limiter) take(call driver.LimitCall) driver.LimitAnswer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.begun.UnixMicro() + time.Since(l.begun).Microseconds()
+	now := l.now()
 	states := make([]driver.LimitState, len(call))
 	for i, c := range call {
 		states[i] = l.limits[c.Key].state
@@ -59,6 +61,45 @@ func (l *Limiter) take(call driver.LimitCall) driver.LimitAnswer {
 	}
 	l.sweep(now)
 	return answer
+}
+
+func (l *Limiter) now() int64 { return l.begun.UnixMicro() + time.Since(l.begun).Microseconds() }
+
+// Limits lists keys; see driver.LimitInspector.
+func (l *Limiter) Limits(_ context.Context, prefix string, limit int) (all []driver.StoredLimit, more bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	for key, k := range l.limits {
+		if strings.HasPrefix(key, prefix) && k.until > now {
+			all = append(all, k.stored(key, now))
+		}
+	}
+	slices.SortFunc(all, func(a, b driver.StoredLimit) int { return strings.Compare(a.Key, b.Key) })
+	return all[:min(len(all), limit)], len(all) > limit, nil
+}
+
+// Limit shows one key.
+func (l *Limiter) Limit(_ context.Context, key string) (driver.StoredLimit, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.limits[key].stored(key, l.now()), nil
+}
+
+func (k limited) stored(key string, now int64) driver.StoredLimit {
+	if k.until <= now {
+		return driver.StoredLimit{Key: key}
+	}
+	return driver.StoredLimit{Key: key, State: k.state, ResetAfter: time.Duration(k.until-now) * time.Microsecond}
+}
+
+// Reset forgets a key.
+func (l *Limiter) Reset(_ context.Context, key string) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.limits[key]
+	delete(l.limits, key)
+	return ok, nil
 }
 
 // sweep forgets the limits of which nothing counts, when there are twice as many as last time.

@@ -27,7 +27,7 @@ type Limiter struct {
 	prefix string
 }
 
-var _ driver.Limiter = (*Limiter)(nil)
+var _ driver.LimitInspector = (*Limiter)(nil)
 
 // NewLimiter keeps limits under a prefix, which may be empty; it sends nothing. The client stays
 // the caller's.

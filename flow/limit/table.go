@@ -22,6 +22,9 @@ type Table struct {
 	// Name is the table, or schema.table; empty means "interlock_limit". It is at most 50 bytes,
 	// and is trusted: never take it from a request.
 	Name string
+	// Prefix is put before every key, so that several programs can share a table; a key is at
+	// most 255 bytes long with it.
+	Prefix string
 }
 
 var layout = sqltable.Layout{Part: "limit", Default: "interlock_limit", Tables: map[string]string{"limits": ""}}
@@ -61,6 +64,7 @@ func (t *inTable) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 	answers := make([]driver.LimitAnswer, len(calls))
 	r := newRequest()
 	for i, call := range calls {
+		call = t.prefixed(call)
 		if answers[i].Err = call.Check(); answers[i].Err != nil {
 			continue
 		}
@@ -72,6 +76,20 @@ func (t *inTable) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 	}
 	t.run(ctx, r, answers)
 	return answers
+}
+
+// prefixed is the call at the keys of the table.
+func (t *inTable) prefixed(call driver.LimitCall) driver.LimitCall {
+	if t.table.Prefix == "" {
+		return call
+	}
+	call = slices.Clone(call)
+	for i := range call {
+		if call[i].Key != "" {
+			call[i].Key = t.table.Prefix + call[i].Key
+		}
+	}
+	return call
 }
 
 // request is the calls of one transaction.
@@ -94,6 +112,9 @@ func (r *request) add(place int, call driver.LimitCall) {
 	}
 }
 
+// name is what errors of the whole request are about.
+func (r *request) name() string { return r.calls[0][0].Key }
+
 func (r *request) keys() (all []string) {
 	for key := range r.states {
 		all = append(all, key)
@@ -112,10 +133,10 @@ func (t *inTable) run(ctx context.Context, r *request, answers []driver.LimitAns
 	decided, err := []driver.LimitAnswer(nil), error(nil)
 	for try := 0; try < 3 && err == nil && decided == nil; try++ {
 		if len(missing) > 0 {
-			err = t.do(ctx, r, func(q sqltable.Tables) error { return create(ctx, q, missing) })
+			err = t.do(ctx, r.name(), func(q sqltable.Tables) error { return create(ctx, q, missing) })
 		}
 		if err == nil {
-			err = t.do(ctx, r, func(q sqltable.Tables) (err error) {
+			err = t.do(ctx, r.name(), func(q sqltable.Tables) (err error) {
 				decided = nil
 				if missing, err = r.lock(ctx, q); err != nil || len(missing) > 0 {
 					return orNothing(err)
@@ -126,7 +147,7 @@ func (t *inTable) run(ctx context.Context, r *request, answers []driver.LimitAns
 		}
 	}
 	if err == nil && decided == nil {
-		err = &interlock.Error{Op: "limit", Name: r.calls[0][0].Key, Kind: interlock.Retryable, Err: fmt.Errorf("the rows of %d limits are deleted as fast as they are created", len(missing))}
+		err = &interlock.Error{Op: "limit", Name: r.name(), Kind: interlock.Retryable, Err: fmt.Errorf("the rows of %d limits are deleted as fast as they are created", len(missing))}
 	}
 	for i, place := range r.places {
 		if answers[place].Err = err; err == nil {
@@ -145,8 +166,7 @@ func orNothing(err error) error {
 	return err
 }
 
-func (t *inTable) do(ctx context.Context, r *request, work func(q sqltable.Tables) error) error {
-	name := r.calls[0][0].Key
+func (t *inTable) do(ctx context.Context, name string, work func(q sqltable.Tables) error) error {
 	return transact.Do(ctx, transact.At(t.db, driver.ReadCommitted), name, func(tx driver.Tx[driver.SQL]) error {
 		q, err := layout.Open("limit", name, tx, t.table.Name)
 		if err != nil {
@@ -254,7 +274,7 @@ func (t *inTable) trim(ctx context.Context, r *request) {
 	if r.now-last < trimPause.Microseconds() || !t.trimmed.CompareAndSwap(last, r.now) || last == 0 {
 		return
 	}
-	_ = t.do(ctx, r, func(q sqltable.Tables) error {
+	_ = t.do(ctx, r.name(), func(q sqltable.Tables) error {
 		_, err := q.Delete(ctx, sqltable.Deletion{Table: "limits", Key: "name", Where: `until_us < ?`, Args: []any{r.now - trimAge.Microseconds()}, Limit: trimRows})
 		return err
 	})

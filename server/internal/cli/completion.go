@@ -28,7 +28,7 @@ func (a *app) completionCommand() *cobra.Command {
   interlock completion fish > ~/.config/fish/completions/interlock.fish
   interlock completion powershell | Out-String | Invoke-Expression`,
 		Long: `The script completes commands, flags, the names of locks that are held or awaited,
-resources of guards, and the ids of transactions and dead letters.`,
+resources of guards, keys of limits, and the ids of transactions and dead letters.`,
 		ValidArgs: shells,
 		Args:      oneArg("shell: bash, zsh, fish or powershell"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -62,12 +62,14 @@ func (a *app) completeName(c *cobra.Command, args []string, typed string) ([]cob
 	return a.completeFirst(a.heldOrAwaited)(c, args, typed)
 }
 
-// completeJob is for interlock lock: a name, and then a command.
-func (a *app) completeJob(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveDefault
+// completeJob offers a name, and then a command.
+func (a *app) completeJob(find func(ctx context.Context, typed string) []string) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return a.completeFirst(find)(c, args, typed)
 	}
-	return a.completeName(c, args, typed)
 }
 
 // inTime is silent about whatever fails. A backend that hangs is left behind

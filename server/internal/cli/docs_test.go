@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/flow/limit"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
@@ -63,6 +64,7 @@ func TestTheExamplesOfTheDocs(t *testing.T) {
 	shop(t, db)
 	orderedStream(t, db)
 	unhappyQueue(t, db)
+	db.Do(t, limit.Table{}.Create)
 	env := []string{"PATH=" + path, "XDG_STATE_HOME=" + t.TempDir(), "INTERLOCK_BACKEND=" + url, "SHOP=" + shopURL(db),
 		"PARTICIPANT=" + participant(t), "PREPARED=" + testbed.Postgres(t, "-c", "max_prepared_transactions=1").URL()}
 	deadOrders(t, url)
@@ -143,7 +145,7 @@ func commands(t *testing.T) (list []string) {
 		}
 		return names
 	}
-	groups := []string{"locks", "guard", "outbox", "dlq", "queue", "sequence", "tokens", "saga", "tcc", "xa", "lab"}
+	groups := []string{"locks", "guard", "outbox", "dlq", "queue", "limits", "sequence", "tokens", "saga", "tcc", "xa", "lab"}
 	for _, name := range offered() {
 		if !slices.Contains(groups, name) {
 			list = append(list, "interlock "+name)

@@ -45,7 +45,7 @@ Redis may lose the leader's record in a failover or crash, and then two commands
 run for a while. It is refused without --accept-weakness.`,
 		// What cobra would refuse before RunE is refused there, in our words.
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: a.completeJob(a.heldOrAwaited),
 		RunE: func(c *cobra.Command, args []string) error {
 			return (&candidate{flags: f, job: job{app: a, flags: &f.lockFlags, outer: os.Getenv(envHeld)}}).run(c, args)
 		},

@@ -30,7 +30,7 @@ const (
 )
 
 // exitCodes is the help topic of the same name.
-const exitCodes = `  the command's own   interlock lock ran the command until it ended
+const exitCodes = `  the command's own   interlock lock or limit ran the command until it ended
   128+n               signal n ended the command or a wait
   0                   done
   1                   failed (never by interlock lock or locks hold)
@@ -40,7 +40,8 @@ const exitCodes = `  the command's own   interlock lock ran the command until it
   70                  a bug in interlock
   75                  not acquired: held by another with --no-wait, or --wait
                       ran out (--conflict-exit-code); not released: the
-                      holder is not the one shown or named
+                      holder is not the one shown or named; refused by
+                      interlock limit
   77                  the backend does not permit it
   78                  the backend does not meet the requirements: its guarantees
                       are too weak, or it has no guard table or journal

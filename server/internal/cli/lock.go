@@ -41,7 +41,7 @@ higher one.`,
 		// What cobra would refuse before RunE is refused there, and reported.
 		Args:              cobra.ArbitraryArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
-		ValidArgsFunction: a.completeJob,
+		ValidArgsFunction: a.completeJob(a.heldOrAwaited),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkReport(f.report); err != nil {
 				return err

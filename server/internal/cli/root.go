@@ -84,7 +84,7 @@ func (a *app) root() *cobra.Command {
 	})
 	root.SetHelpCommand(helpCommand())
 	root.CompletionOptions.DisableDefaultCmd = true // ours says what is wrong
-	root.AddCommand(a.devCommand(), a.lockCommand(), a.electCommand(), a.locksCommand(), a.guardCommand(), a.tokensCommand(), a.outboxCommand(), a.sequenceCommand(), a.queueCommand(), a.dlqCommand(), a.sagaCommand(), a.tccCommand(), a.xaCommand(), a.coordinateCommand(), a.conformanceCommand(), a.labCommand(), a.adviseCommand(), a.doctorCommand(), a.versionCommand(), a.schemaCommand(),
+	root.AddCommand(a.devCommand(), a.lockCommand(), a.limitCommand(), a.limitsCommand(), a.electCommand(), a.locksCommand(), a.guardCommand(), a.tokensCommand(), a.outboxCommand(), a.sequenceCommand(), a.queueCommand(), a.dlqCommand(), a.sagaCommand(), a.tccCommand(), a.xaCommand(), a.coordinateCommand(), a.conformanceCommand(), a.labCommand(), a.adviseCommand(), a.doctorCommand(), a.versionCommand(), a.schemaCommand(),
 		a.completionCommand(), exitCodesTopic())
 	return root
 }

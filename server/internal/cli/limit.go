@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/flow/limit"
+)
+
+// rateFlags are how a limit counts.
+type rateFlags struct {
+	rate, algorithm string
+	burst           int64
+}
+
+func (f *rateFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.rate, "rate", "", "units and period, as 100/s, 20/m or 5/90s")
+	flags.Int64Var(&f.burst, "burst", 0, "units admitted at once, of gcra (default: the units of --rate)")
+	flags.StringVar(&f.algorithm, "algorithm", driver.GCRA.String(), "gcra, fixed-window, sliding-counter or sliding-log")
+}
+
+func (f *rateFlags) parse() (r driver.Rate, err error) {
+	if f.rate == "" {
+		return r, usage("--rate is missing, as --rate 100/s")
+	}
+	if r, err = limit.ParseRate(f.rate); err != nil {
+		return r, usage("--rate: %w", err)
+	}
+	for r.Burst = f.burst; r.Algorithm.String() != f.algorithm; r.Algorithm++ {
+		if r.Algorithm == driver.SlidingLog {
+			return r, usage("--algorithm %s is not known; it is gcra, fixed-window, sliding-counter or sliding-log", f.algorithm)
+		}
+	}
+	if err = r.Check(); err != nil {
+		return r, usage("--rate: %w", err)
+	}
+	return r, nil
+}
+
+// limitFlags are those of interlock limit.
+type limitFlags struct {
+	rateFlags
+	cost        int64
+	wait, table string
+}
+
+const waitForever = "no limit" // --wait without a value
+
+func (a *app) limitCommand() *cobra.Command {
+	f := &limitFlags{}
+	c := &cobra.Command{
+		Use: "limit KEY --rate COUNT/PERIOD [flags] [-- COMMAND [ARGUMENT…]]", Short: "Run a command unless a rate limit refuses it",
+		Example: `  interlock limit mail --rate 100/h -- ./send.sh
+  interlock limit mail --rate 100/h --wait=10m -- ./send.sh
+  interlock limit api/42 --rate 5/s --burst 20 --cost 3 -o json`,
+		Long: `Takes units of a limit that all processes with this KEY share, and then becomes the
+command. If the limit refuses it, the exit code is 75, nothing is taken, and the standard
+error says when to retry. Without a command it takes the units and prints the decision.
+
+Programs share the limit by package flow/limit, with the same key, rate and algorithm.`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: a.completeJob(a.limitKeys),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.limit(c, f, args)
+		},
+	}
+	f.add(c.Flags())
+	c.Flags().Int64Var(&f.cost, "cost", 1, "units to take; 0 shows the limit")
+	c.Flags().StringVar(&f.wait, "wait", "0s", "wait for the units at most this long, as --wait=30s; without a value as long as it takes")
+	c.Flags().Lookup("wait").NoOptDefVal = waitForever
+	addLimitTable(c.Flags(), &f.table)
+	completesAlgorithm(c)
+	return c
+}
+
+func addLimitTable(flags *pflag.FlagSet, table *string) {
+	flags.StringVar(table, "table", "", "the table of limits in a database (default: interlock_limit)")
+}
+
+func completesAlgorithm(c *cobra.Command) {
+	completes(c, "algorithm", "gcra", "fixed-window", "sliding-counter", "sliding-log")
+}
+
+// patience is how long to wait.
+func (f *limitFlags) patience() (time.Duration, error) {
+	if f.wait == waitForever {
+		return 1<<63 - 1, nil
+	}
+	d, err := time.ParseDuration(f.wait)
+	if err != nil || d < 0 {
+		return 0, usage("--wait=%s is not a time to wait, as --wait=30s", f.wait)
+	}
+	return d, nil
+}
+
+func (a *app) limit(c *cobra.Command, f *limitFlags, args []string) error {
+	key, words, err := limitArgs(c, args)
+	if err != nil {
+		return err
+	}
+	charge := driver.Charge{Key: key, Cost: f.cost}
+	if charge.Rate, err = f.parse(); err != nil {
+		return err
+	}
+	if f.cost < 0 {
+		return usage("--cost must be at least 0, not %d", f.cost)
+	}
+	if err := charge.Check(); err != nil {
+		return usage("%w", errors.Unwrap(err))
+	}
+	wait, err := f.patience()
+	if err != nil {
+		return err
+	}
+	var path string
+	if len(words) > 0 {
+		if path, err = lookUp(words[0]); err != nil {
+			return err
+		}
+	}
+	d, err := a.takeUnits(c.Context(), f.table, charge, wait)
+	if err != nil {
+		return err
+	}
+	if len(words) == 0 {
+		if err := a.print(viewDecision(key, d), line("%s", describeDecision(d))); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !d.Allowed:
+		return fail(exitNotAcquired, "refused: %d units are wanted and %d remain of the limit %q; retry in %v", f.cost, d.Remaining, key, roundedUp(d.RetryAfter))
+	case len(words) == 0:
+		return nil
+	}
+	return fail(exitNotRunnable, "command not executable: %w (a script needs a #! line)", syscall.Exec(path, words, os.Environ()))
+}
+
+// limitArgs divides the arguments at the dashes.
+func limitArgs(c *cobra.Command, args []string) (key string, words []string, err error) {
+	dash := c.ArgsLenAtDash()
+	switch {
+	case dash < 0:
+		dash = len(args)
+	case dash == len(args):
+		return "", nil, usage("there is no command after --")
+	}
+	if dash != 1 {
+		return "", nil, usage("%s wants one key before --, %d were given; a flag with a time is written --wait=30s", c.CommandPath(), dash)
+	}
+	return args[0], args[1:], nil
+}
+
+// takeUnits decides, and waits if it makes sense. A wait that would end too late does not begin.
+func (a *app) takeUnits(ctx context.Context, table string, charge driver.Charge, wait time.Duration) (d driver.Decision, err error) {
+	signals := make(chan os.Signal, 1)
+	subscribe(signals, stopSignals)
+	defer signal.Stop(signals)
+	ctx, stop := ending(ctx, signals)
+	defer stop()
+	err = a.onLimits(ctx, table, func(ctx context.Context, l driver.LimitInspector) error {
+		for begun := boottime.Now(); ; {
+			asking, cancel := context.WithTimeout(ctx, a.timeout)
+			answer := l.Take(asking, []driver.LimitCall{{charge}})[0]
+			cancel()
+			if answer.Err != nil {
+				return answer.Err
+			}
+			d = answer.Decisions[0]
+			if d.Allowed || d.RetryAfter > wait-boottime.Now().Sub(begun) {
+				return nil
+			}
+			timer := time.NewTimer(d.RetryAfter)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return context.Cause(ctx)
+			}
+		}
+	})
+	if s := bySignal(ctx); s != nil {
+		return d, s
+	}
+	return d, err
+}
+
+// onLimits connects to the limits, within --timeout.
+func (a *app) onLimits(ctx context.Context, table string, use func(context.Context, driver.LimitInspector) error) error {
+	target, err := a.target()
+	if err != nil {
+		return err
+	}
+	opening, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	l, disconnect, err := target.Limits(opening, limit.Table{Name: table, Prefix: a.prefix})
+	if err != nil {
+		return a.unreached(target, err)
+	}
+	defer disconnect()
+	return a.unreached(target, use(ctx, l))
+}
+
+// decisionView is the JSON form of a decision; docs/reference/cli.md promises it.
+type decisionView struct {
+	Key        string `json:"key"`
+	Allowed    bool   `json:"allowed"`
+	Granted    int64  `json:"granted"`
+	Remaining  int64  `json:"remaining"`
+	RetryAfter int64  `json:"retry_after_ms"` // rounded up
+	ResetAfter int64  `json:"reset_after_ms"`
+}
+
+func viewDecision(key string, d driver.Decision) decisionView {
+	return decisionView{key, d.Allowed, d.Granted, d.Remaining, roundedUp(d.RetryAfter).Milliseconds(), roundedUp(d.ResetAfter).Milliseconds()}
+}
+
+func describeDecision(d driver.Decision) text {
+	if !d.Allowed {
+		return ""
+	}
+	return line("granted: %d, remaining: %d, reset in %v\n", d.Granted, d.Remaining, roundedUp(d.ResetAfter))
+}
+
+// roundedUp is in whole milliseconds, so that what waits for it does not come too early.
+func roundedUp(d time.Duration) time.Duration {
+	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+}

@@ -1,0 +1,117 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/flow/limit"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+)
+
+// TestLimit runs commands under limits, and lists, shows and resets those.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	program(t)
+	t.Run("redis", func(t *testing.T) { limits(t, testbed.Redis(t).URL()) })
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		run(t, 78, "limit", "k", "--rate", "1/s", "--backend", shopURL(db))
+		db.Do(t, limit.Table{}.Create)
+		limits(t, shopURL(db))
+	}, databases.Pgx, databases.Maria)
+}
+
+func limits(t *testing.T, url string) {
+	on := func(code int, args ...string) (string, string) {
+		t.Helper()
+		for i, a := range args {
+			if a == "--" {
+				return run(t, code, append(append(append([]string{}, args[:i]...), "--backend", url), args[i:]...)...)
+			}
+		}
+		return run(t, code, append(args, "--backend", url)...)
+	}
+	// A command runs with its own exit code, and is not started when it is refused.
+	if out, _ := on(3, "limit", "mail", "--rate", "2/h", "--", "sh", "-c", "echo sent $1; exit 3", "sh", "x"); out != "sent x\n" {
+		t.Errorf("the command printed %q", out)
+	}
+	on(0, "limit", "mail", "--rate", "2/h")
+	if out, told := on(75, "limit", "mail", "--rate", "2/h", "--", "echo", "sent"); out != "" || !strings.Contains(told, "retry in 29m") {
+		t.Errorf("%q, %q", out, told)
+	}
+	if _, told := on(75, "limit", "mail", "--rate", "2/h", "--wait=10m", "--", "echo", "sent"); !strings.Contains(told, "retry in 29m") {
+		t.Errorf("%q", told) // no wait begins that ends too late
+	}
+	var d struct {
+		Allowed            bool
+		Granted, Remaining int64
+		Retry              int64 `json:"retry_after_ms"`
+		Reset              int64 `json:"reset_after_ms"`
+	}
+	decode := func(text string, into any) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(text), into); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+	}
+	out, _ := on(75, "limit", "mail", "--rate", "2/h", "-o", "json")
+	if decode(out, &d); d.Allowed || d.Granted != 0 || d.Retry < time.Minute.Milliseconds() || d.Reset < d.Retry {
+		t.Errorf("%+v", d)
+	}
+	out, _ = on(0, "limit", "burst", "--rate", "1/h", "--burst", "5", "--cost", "3", "-o", "json")
+	if decode(out, &d); !d.Allowed || d.Granted != 3 || d.Remaining != 2 {
+		t.Errorf("%+v", d)
+	}
+	for range 3 {
+		on(0, "limit", "quick", "--rate", "20/s", "--burst", "1", "--wait", "--", "true")
+	}
+	on(0, "limit", "quick", "--rate", "20/s", "--burst", "1", "--wait=1m", "--", "true")
+
+	// What is used is listed and shown, and forgotten.
+	on(0, "limit", "mail", "--rate", "9/h", "--prefix", "other/")
+	var all []struct {
+		Key, Algorithm string
+		Used           int64
+		At             time.Time
+	}
+	out, _ = on(0, "limits", "ls", "mail", "-o", "json")
+	if decode(out, &all); len(all) != 1 || all[0].Key != "mail" || all[0].Algorithm != "gcra" || all[0].Used != 2 || time.Since(all[0].At).Abs() > time.Hour {
+		t.Errorf("%+v", all)
+	}
+	out, _ = on(0, "limits", "ls", "--prefix", "other/", "-o", "json")
+	if decode(out, &all); len(all) != 1 || all[0].Key != "mail" || all[0].Used != 1 {
+		t.Errorf("%+v", all)
+	}
+	if _, told := on(0, "limits", "ls", "none"); told != "interlock: there are no limits of which units are used\n" {
+		t.Errorf("%q", told)
+	}
+	if out, _ := on(0, "limits", "show", "mail", "--rate", "2/h"); !strings.HasPrefix(out, "remaining: 0 of 2, reset in 59m") {
+		t.Errorf("%q", out)
+	}
+	if out, _ := on(0, "limits", "show", "none"); out != "nothing is used\n" {
+		t.Errorf("%q", out)
+	}
+	if out, _ := on(0, "limits", "reset", "mail"); out != "reset: mail\n" {
+		t.Errorf("%q", out)
+	}
+	if out, _ := on(0, "limits", "reset", "mail"); out != "nothing was used\n" {
+		t.Errorf("%q", out)
+	}
+	on(0, "limit", "mail", "--rate", "2/h", "--cost", "2")
+}
+
+// TestLimitUsage: what cannot be done is refused before anything is sent.
+func TestLimitUsage(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"limit"}, {"limit", "k"}, {"limit", "k", "--rate", "x"}, {"limit", "k", "--rate", "0/s"}, {"limit", "k", "--rate", "1/parsec"},
+		{"limit", "k", "--rate", "1/s", "--cost", "2"}, {"limit", "k", "--rate", "1/s", "--cost", "-1"}, {"limit", "k", "--rate", "1/s", "--wait", "3s"},
+		{"limit", "k", "--rate", "1/s", "--wait=-3s"}, {"limit", "k", "--rate", "1/s", "--algorithm", "luck"}, {"limit", "", "--rate", "1/s"},
+		{"limit", "k", "--rate", "1/s", "--algorithm", "sliding-log", "--burst", "2"}, {"limits", "ls", "a", "b"}, {"limits", "ls", "--limit", "0"}, {"limits", "show"}, {"limits", "show", "k", "--burst", "3"}, {"limits", "reset"}} {
+		run(t, 64, append(args, "--backend", "redis://127.0.0.1:1")...)
+	}
+	run(t, 64, "limit", "k", "--rate", "1/s", "--backend", "etcd://127.0.0.1:1")
+	run(t, 69, "limit", "k", "--rate", "1/s", "--backend", "redis://127.0.0.1:1", "--timeout", "100ms")
+}
