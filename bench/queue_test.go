@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/bench/compare"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -31,8 +32,8 @@ func queueCases(tb testing.TB) []benchmark {
 			smoke: true,
 			open: func(tb testing.TB) []compare.Side {
 				return []compare.Side{
-					interlockQueue(tb, server(), "interlock", 1000, nothing),
-					interlockQueue(tb, server(), "interlock, no keys", 0, nothing),
+					interlockQueue(tb, server(), "interlock", 1000, nothing, 0),
+					interlockQueue(tb, server(), "interlock, no keys", 0, nothing, 0),
 					riverQueue(tb, server(), func(context.Context, int64) error { return nil }),
 				}
 			},
@@ -42,12 +43,64 @@ func queueCases(tb testing.TB) []benchmark {
 				Goals: []compare.Goal{faster("River", 2), add}},
 			open: func(tb testing.TB) []compare.Side {
 				return []compare.Side{
-					interlockQueue(tb, server(), "interlock", 1000, guarded),
+					interlockQueue(tb, server(), "interlock", 1000, inBatches, 500),
+					interlockQueue(tb, server(), "interlock, one by one", 1000, guarded, 0),
 					riverQueue(tb, server(), insertOnce(tb, poolOf(tb, server(), connections))),
 				}
 			},
 		},
+		{
+			Case: compare.Case{Name: "inbox/postgres/batches", Rounds: 5, Window: time.Second,
+				Note:  "one Postgres that syncs to disk; 2 consumers; messages in batches of 500, each batch a transaction with a row for each message",
+				Goals: []compare.Goal{{Metric: compare.Rate, Want: 50_000}, faster("no inbox", 0)}},
+			open: func(tb testing.TB) []compare.Side {
+				pool := poolOf(tb, server(), connections)
+				insertOnce(tb, pool)
+				in := once.Inbox{Consumer: "bench"}
+				ok(tb, pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) error { return in.Create(tb.Context(), postgres.Tx(tx)) }))
+				return []compare.Side{
+					batches("interlock", func(ctx context.Context, numbers []int64) error {
+						messages := make([]once.Message, len(numbers))
+						for i, n := range numbers {
+							messages[i] = once.Message{ID: strconv.FormatInt(n, 10), Payload: []byte(filler)}
+						}
+						_, err := once.BatchTx(ctx, postgres.Pool(pool), in, messages, func(ctx context.Context, tx pgx.Tx, fresh []once.Message) error {
+							return insertMany(ctx, tx, numbers)
+						})
+						return err
+					}),
+					batches("no inbox", func(ctx context.Context, numbers []int64) error {
+						return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return insertMany(ctx, tx, numbers) })
+					}),
+				}
+			},
+		},
 	}
+}
+
+// batches has two consumers handle batches of 500 messages.
+func batches(name string, handle func(ctx context.Context, numbers []int64) error) compare.Side {
+	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
+		var total atomic.Int64
+		began := time.Now()
+		consume := func() error {
+			for time.Since(began) < window {
+				numbers := make([]int64, 500)
+				for i := range numbers {
+					numbers[i] = fresh.Add(1)
+				}
+				if err := handle(ctx, numbers); err != nil {
+					return err
+				}
+				total.Add(500)
+			}
+			return nil
+		}
+		other := make(chan error, 1)
+		go func() { other <- consume() }()
+		err := errors.Join(consume(), <-other)
+		return compare.Sample{Ops: int(total.Load()), Total: int(total.Load()), Elapsed: time.Since(began)}, err
+	}}
 }
 
 // backlog counts the messages of one run, and checks their order.
@@ -130,6 +183,28 @@ func guarded(tb testing.TB, pool *pgxpool.Pool, b *backlog) queue.Handler {
 	}
 }
 
+// inBatches inserts the rows of many messages in one statement, and finishes them in its
+// transaction.
+func inBatches(tb testing.TB, pool *pgxpool.Pool, b *backlog) queue.Handler {
+	insertOnce(tb, pool) // creates the table
+	return queue.InTxBatch(postgres.Pool(pool), func(ctx context.Context, tx pgx.Tx, all []queue.Received) error {
+		numbers := make([]int64, len(all))
+		for i, m := range all {
+			numbers[i] = number(m)
+		}
+		err := insertMany(ctx, tx, numbers)
+		for _, m := range all {
+			b.handled(m.Key, number(m))
+		}
+		return err
+	})
+}
+
+func insertMany(ctx context.Context, tx pgx.Tx, numbers []int64) error {
+	_, err := tx.Exec(ctx, `insert into effect select n, $2 from unnest($1::bigint[]) n on conflict do nothing`, numbers, filler)
+	return err
+}
+
 // insertOnce inserts the row of a message unless it is there.
 func insertOnce(tb testing.TB, pool *pgxpool.Pool) func(ctx context.Context, number int64) error {
 	_, err := pool.Exec(tb.Context(), `create table if not exists effect (id bigint primary key, text varchar(200))`)
@@ -140,8 +215,8 @@ func insertOnce(tb testing.TB, pool *pgxpool.Pool) func(ctx context.Context, num
 	}
 }
 
-// interlockQueue works off messages of so many keys; of none if that is 0.
-func interlockQueue(tb testing.TB, server *testbed.Server, name string, keys int64, h handler) compare.Side {
+// interlockQueue works off messages of so many keys; of none if that is 0. Concurrency 0 is the default. Concurrency 0 is the default.
+func interlockQueue(tb testing.TB, server *testbed.Server, name string, keys int64, h handler, concurrency int) compare.Side {
 	pool := poolOf(tb, server, connections)
 	table := queue.Table{Name: fmt.Sprint("queue", fresh.Add(1))}
 	ok(tb, pgx.BeginFunc(tb.Context(), pool, func(tx pgx.Tx) error { return table.Create(tb.Context(), postgres.Tx(tx)) }))
@@ -156,7 +231,7 @@ func interlockQueue(tb testing.TB, server *testbed.Server, name string, keys int
 	}
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		return work(ctx, window, add, func(b *backlog) (func(context.Context) error, error) {
-			c, err := queue.New(ctx, queue.In(postgres.Pool(pool), table, nil), "bench", h(tb, pool, b), &queue.Options{InFlight: 2000})
+			c, err := queue.New(ctx, queue.In(postgres.Pool(pool), table, nil), "bench", h(tb, pool, b), &queue.Options{InFlight: 2000, Concurrency: concurrency})
 			if err != nil {
 				return nil, err
 			}

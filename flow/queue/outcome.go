@@ -14,6 +14,7 @@ type outcome struct {
 	driver.Outcome
 	after time.Duration
 	err   error
+	whole bool // of all messages of a batch
 }
 
 // Error is the reason.
@@ -25,14 +26,14 @@ func (o *outcome) Unwrap() error { return o.err }
 // Retry is an error of a handler: the message is delivered again after a pause, with all of its
 // key behind it. It counts as an attempt, and never becomes a dead letter by that.
 func Retry(after time.Duration, reason error) error {
-	return &outcome{driver.Retry, max(0, after), orUnknown(reason)}
+	return &outcome{Outcome: driver.Retry, after: max(0, after), err: orUnknown(reason)}
 }
 
 // Dead is an error of a handler: the message becomes a dead letter, and its key goes on.
-func Dead(reason error) error { return &outcome{driver.Dead, 0, orUnknown(reason)} }
+func Dead(reason error) error { return &outcome{Outcome: driver.Dead, err: orUnknown(reason)} }
 
 // Park is an error of a handler: the message and its key wait until an operator resumes the key.
-func Park(reason error) error { return &outcome{driver.Park, 0, orUnknown(reason)} }
+func Park(reason error) error { return &outcome{Outcome: driver.Park, err: orUnknown(reason)} }
 
 func orUnknown(reason error) error {
 	if reason == nil {

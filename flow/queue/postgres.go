@@ -68,8 +68,8 @@ func due(class Priority) string {
 	return `ready_at - ` + strconv.FormatInt(int64(class)*leasequeue.Aging.Microseconds(), 10)
 }
 
-// acknowledge is Settle of messages that were all handled, in one statement, which deletes the
-// messages and frees their groups. What is left of a group
+// acknowledge is Settle of messages that were all handled, in one statement, which locks the
+// groups in the order of their lanes, deletes the messages and frees their groups. What is left of a group
 // is behind its last message that is deleted here; what was put before it meanwhile has marked
 // the group (see admit).
 func (q tables) acknowledge(ctx context.Context, name string, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
@@ -87,19 +87,35 @@ func (q tables) acknowledge(ctx context.Context, name string, settled []leaseque
 	}
 	done, err := sqltable.Column[int64](ctx, q.Tables, `
 with x as materialized (select * from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bigint[]) as x (lane, token, through)),
+l as materialized (select x.* from x cross join lateral (select from {groups} o where o.queue = ?::text and o.lane = x.lane and o.token = x.token for update) o),
 f as (update {groups} o set state = case when x.through > 0 then 0 else o.state end, ready_at = case when x.through = 0 then o.ready_at when o.state & 4 = 4 then {micros start} else coalesce((
 		select greatest(m.not_before, {micros start}) from {messages} m where m.queue = o.queue and m.lane = o.lane and m.id > x.through order by m.id limit 1), `+never+`) end
-	from x where o.queue = ?::text and o.lane = x.lane and o.token = x.token and o.lane >= 0 returning o.lane),
-k as (delete from {groups} o using x where o.queue = ?::text and o.lane = x.lane and o.token = x.token and o.lane < 0 returning o.lane),
+	from l x where o.queue = ?::text and o.lane = x.lane and o.lane >= 0 returning o.lane),
+k as (delete from {groups} o using l x where o.queue = ?::text and o.lane = x.lane and o.lane < 0 returning o.lane),
 d as (delete from {messages} m using unnest(?::text::bigint[], ?::text::bigint[]) as p (id, lane)
 	where m.id = p.id and (p.lane in (select lane from f) or p.lane in (select lane from k)))
-select lane from f union all select lane from k order by lane`, sqltable.Numbers(lanes), sqltable.Numbers(tokens), sqltable.Numbers(through), name, name, sqltable.Numbers(places), sqltable.Numbers(of))
+select lane from f union all select lane from k order by lane`, sqltable.Numbers(lanes), sqltable.Numbers(tokens), sqltable.Numbers(through), name, name, name, sqltable.Numbers(places), sqltable.Numbers(of))
 	for _, s := range settled {
 		if _, ok := slices.BinarySearch(done, s.ID); !ok {
 			lost = append(lost, s.Held)
 		}
 	}
 	return lost, err
+}
+
+// finishPostgres is finish in one statement, which locks the groups in the order of their lanes.
+func (q tables) finishPostgres(ctx context.Context, name string, all []leasequeue.Place) (removed int, err error) {
+	var lanes, tokens, places []int64
+	for _, p := range all {
+		lanes, tokens, places = append(lanes, p.ID), append(tokens, p.Token.Counter()), append(places, p.Place)
+	}
+	_, err = q.Row(ctx, `
+with x as materialized (select * from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bigint[]) as x (lane, token, id)),
+g as materialized (select x.id from x cross join lateral (
+	select o.lane from {groups} o where o.queue = ?::text and o.lane = x.lane and o.token = x.token for update) o),
+d as (delete from {messages} m using g where m.id = g.id returning m.id)
+select count(*) from d`, []any{sqltable.Numbers(lanes), sqltable.Numbers(tokens), sqltable.Numbers(places), name}, &removed)
+	return removed, err
 }
 
 // acked reports whether all messages of all leases were handled, of those settled before, too.

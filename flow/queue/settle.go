@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -194,22 +195,42 @@ func (q tables) park(ctx context.Context, name string, lanes []int64) error {
 	return err
 }
 
-// Finish removes a message in the user's transaction; see [leasequeue.Finisher].
-func (s *store) Finish(ctx context.Context, db driver.SQL, held leasequeue.Held, place int64) error {
+// Finish removes messages in the user's transaction; see [leasequeue.Finisher].
+func (s *store) Finish(ctx context.Context, db driver.SQL, all []leasequeue.Place) error {
 	q, err := s.table.open("finish message", s.name, db)
 	if err != nil {
 		return err
 	}
-	is, err := q.owned(ctx, s.name, []int64{held.ID}, ``)
-	if err != nil {
-		return err
-	}
-	if !is[held.ID].isOf(held.Token) {
-		return q.Refused(interlock.ErrLost)
-	}
-	removed, err := q.Exec(ctx, `delete from {messages} where id = ?`, place)
-	if err == nil && removed == 0 { // another transaction has finished it
+	slices.SortFunc(all, func(a, b leasequeue.Place) int { return cmp.Compare(a.ID, b.ID) })
+	removed, err := q.finish(ctx, s.name, all)
+	if err == nil && removed != len(all) { // another consumer has a lease, or another transaction has finished a message
 		err = q.Refused(interlock.ErrLost)
 	}
 	return err
+}
+
+// finish removes messages of leases that are those of their tokens, and returns how many.
+func (q tables) finish(ctx context.Context, name string, all []leasequeue.Place) (removed int, err error) {
+	if !q.Maria() {
+		return q.finishPostgres(ctx, name, all)
+	}
+	var lanes, places []int64
+	for _, p := range all {
+		lanes = append(lanes, p.ID)
+	}
+	is, err := q.owned(ctx, name, lanes, ``)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range all {
+		if is[p.ID].isOf(p.Token) {
+			places = append(places, p.Place)
+		}
+	}
+	if len(places) == 0 {
+		return 0, nil
+	}
+	these, args := q.among("id", places)
+	n, err := q.Exec(ctx, `delete from {messages} where `+these, args...)
+	return int(n), err
 }

@@ -65,14 +65,27 @@ func (g *Grant) Valid() bool { return g.ctx.Err() == nil && g.Remaining() > 0 }
 // Revoked is closed when the grant ends: a lease is not asked back.
 func (g *Grant) Revoked() <-chan struct{} { return g.revoked }
 
-// Finish removes a message in the user's transaction; ok is false if the queue is in no
-// database.
-func (g *Grant) Finish(ctx context.Context, db driver.SQL, place int64) (ok bool, err error) {
-	f, ok := g.consumer.store.(Finisher)
-	if !ok {
-		return false, nil
+// Finish removes messages in the user's transaction. ok is false, and nothing is removed, if one
+// of them is of a queue in no database.
+func Finish(ctx context.Context, db driver.SQL, all []driver.Received) (ok bool, err error) {
+	byStore := map[Finisher][]Place{}
+	for _, m := range all {
+		g, ok := m.Claim.(*Grant)
+		if !ok {
+			return false, nil
+		}
+		f, ok := g.consumer.store.(Finisher)
+		if !ok {
+			return false, nil
+		}
+		byStore[f] = append(byStore[f], Place{g.Held, m.Place})
 	}
-	return true, f.Finish(ctx, db, g.Held, place)
+	for f, places := range byStore {
+		if err := f.Finish(ctx, db, places); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
 }
 
 // watch ends the grant when its lease has expired.

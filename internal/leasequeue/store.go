@@ -47,11 +47,17 @@ type Store interface {
 	Settle(ctx context.Context, settled []Settled) (lost []Held, err error)
 }
 
-// A Finisher removes a message in the user's transaction, if its lease is still that of the
-// token. Else the error is an interlock.ErrLost.
+// A Place is one message of a lease.
+type Place struct {
+	Held
+	Place int64
+}
+
+// A Finisher removes messages in the user's transaction, if their leases are still those of
+// the tokens. Else the error is an interlock.ErrLost.
 type Finisher interface {
-	// Finish is the last statement on the lease in that transaction.
-	Finish(ctx context.Context, db driver.SQL, held Held, place int64) error
+	// Finish is the last statement on the leases in that transaction.
+	Finish(ctx context.Context, db driver.SQL, all []Place) error
 }
 
 var errForeign = errors.New("the message was not received by this consumer")

@@ -1,0 +1,318 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// sizes notes the sizes of batches, in the order in which they were handled.
+type sizes struct {
+	mu  sync.Mutex
+	all []int
+}
+
+func (s *sizes) add(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, n)
+}
+
+// TestBatch: messages that come while a batch is handled are the next one. A message that fails,
+// or panics, has every message of its batch handled alone, and fails by itself.
+func TestBatch(t *testing.T) {
+	for _, failing := range []func() error{func() error { return nil }, func() error { return errors.New("bad") }, func() error { panic("bad") }} {
+		synctest.Test(t, func(t *testing.T) {
+			var r record
+			var s sizes
+			q := memory.NewQueue()
+			fill(t, q, 3, "a", "b", "c", "d")
+			c, err := queue.New(t.Context(), q, "q", queue.Batch(func(_ context.Context, all []queue.Received) error {
+				s.add(len(all))
+				time.Sleep(time.Millisecond)
+				var done []string
+				for _, m := range all {
+					if m.ID == "b1" && m.Attempt == 1 {
+						if err := failing(); err != nil {
+							return err
+						}
+					}
+					done = append(done, m.ID)
+				}
+				for _, id := range done {
+					r.add(id)
+				}
+				return nil
+			}), &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
+			ok(t, err)
+			time.Sleep(time.Minute)
+			for _, key := range []string{"a", "b", "c", "d"} {
+				if got := r.of(key); !slices.Equal(got, []string{key + "0", key + "1", key + "2"}) {
+					t.Errorf("handled %v", got)
+				}
+			}
+			if s.all[0] != 1 || slices.Max(s.all) < 3 {
+				t.Errorf("batches of %v", s.all)
+			}
+			ok(t, c.Close(t.Context()))
+		})
+	}
+}
+
+// TestBatchEndsWithAnyClaim: the context of a batch ends with the first of the claims.
+func TestBatchEndsWithAnyClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handler := queue.Batch(func(ctx context.Context, all []queue.Received) error {
+			switch {
+			case all[0].ID == "first":
+				time.Sleep(time.Second)
+			case len(all) > 1:
+				<-ctx.Done()
+			}
+			return context.Cause(ctx)
+		})
+		gone := errors.New("the claim ended")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var r record
+		var wg sync.WaitGroup
+		for _, id := range []string{"first", "a", "b"} {
+			of := t.Context()
+			if id == "b" {
+				of = ctx
+			}
+			wg.Go(func() {
+				r.add(fmt.Sprint(id, " ", handler(of, queue.Received{QueueMessage: queue.Message{ID: id}, Attempt: 1})))
+			})
+			synctest.Wait()
+		}
+		time.Sleep(time.Minute)
+		cancel(gone)
+		wg.Wait()
+		if slices.Sort(r.ids); !slices.Equal(r.ids, []string{"a <nil>", "b the claim ended", "first <nil>"}) {
+			t.Errorf("%v", r.ids)
+		}
+	})
+}
+
+// TestInTxBatch: one transaction has the effects of many messages and removes them. A message
+// that fails, or that another consumer has, keeps none of the others from being done.
+func TestInTxBatch(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db := open(t)
+		db.Do(t, table.Create)
+		db.Exec(t, `create table effect (id varchar(64) not null)`)
+		for n := range 30 {
+			addIn(t, db, queue.Message{ID: fmt.Sprint("a", n), Key: fmt.Sprint("k", n)}, queue.Message{ID: fmt.Sprint("b", n), Key: fmt.Sprint("k", n)})
+		}
+		counted := &databases.Counted{BeginnerAt: db}
+		var s sizes
+		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", queue.InTxBatch(counted, func(ctx context.Context, tx driver.SQL, all []queue.Received) error {
+			s.add(len(all))
+			for _, m := range all {
+				if err := effect(ctx, tx, m); err != nil {
+					return err
+				}
+				if m.ID == "a7" && m.Attempt < 3 {
+					return errors.New("it fails after its effect")
+				}
+			}
+			return nil
+		}), &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
+		ok(t, err)
+		testbed.Eventually(t, "all messages are handled", bound, func() bool {
+			return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
+		})
+		total, distinct := databases.One[int64](t, db, `select count(*) from effect`), databases.One[int64](t, db, `select count(distinct id) from effect`)
+		if total != 60 || distinct != 60 {
+			t.Errorf("%d effects of %d messages", total, distinct)
+		}
+		ok(t, c.Close(t.Context()))
+		if n := counted.Commits.Load(); n >= 60 || n > int64(len(s.all)) {
+			t.Errorf("%d commits of batches of %v", n, s.all)
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// unanswered loses the answer to each COMMIT.
+type unanswered struct{ driver.Beginner[driver.SQL] }
+
+type unansweredTx struct{ driver.Tx[driver.SQL] }
+
+func (u unanswered) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := u.Beginner.Begin(ctx)
+	return unansweredTx{tx}, err
+}
+
+func (u unansweredTx) Commit(ctx context.Context) error {
+	if err := u.Tx.Commit(ctx); err != nil {
+		return err
+	}
+	return &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("no answer")}
+}
+
+// TestBatchOfUnknownOutcome: a batch whose commit was not answered is not handled again: it may
+// be done. Its messages are to be tried again, and none is a failure.
+func TestBatchOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db := open(t)
+		db.Do(t, table.Create)
+		for n := range 9 {
+			addIn(t, db, queue.Message{Key: fmt.Sprint(n)})
+		}
+		var s sizes
+		began := make(chan struct{})
+		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", queue.InTxBatch(unanswered{db}, func(_ context.Context, _ driver.SQL, all []queue.Received) error {
+			s.add(len(all))
+			if len(all) == 1 {
+				<-began // while the others gather
+			}
+			return nil
+		}), &queue.Options{Failing: queue.Pause, Attempts: 1, Hooks: &observe.Queue{Log: observe.Silent}})
+		ok(t, err)
+		testbed.Eventually(t, "all are leased", bound, func() bool {
+			return databases.One[int64](t, db, `select count(*) from interlock_queue_group where owner <> ''`) == 9
+		})
+		close(began)
+		testbed.Eventually(t, "all messages are gone", bound, func() bool {
+			return databases.One[int64](t, db, `select count(*) from interlock_queue_group where ready_at < 4611686018427387904`) == 0
+		})
+		ok(t, c.Close(t.Context()))
+		n := 0
+		for _, size := range s.all {
+			n += size
+		}
+		if parked := databases.One[int64](t, db, `select count(*) from interlock_queue_group where state <> 0`); n != 9 || parked != 0 {
+			t.Errorf("batches of %v, %d keys parked", s.all, parked)
+		}
+	}, databases.Pgx)
+}
+
+// TestFinishMany: of messages that one call finishes all are removed or none.
+func TestFinishMany(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db := open(t)
+		db.Do(t, table.Create)
+		addIn(t, db, queue.Message{ID: "1", Key: "a"}, queue.Message{ID: "2", Key: "b"}, queue.Message{ID: "3"})
+		c, err := queue.In(db, table, nil).Join(t.Context(), "q", driver.QueueOptions{})
+		ok(t, err)
+		some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 3, Bytes: 100})
+		ok(t, err)
+		finish := func(all ...queue.Received) error {
+			tx := db.Begun(t, driver.SessionIsolation)
+			defer func() { ok(t, tx.Commit(t.Context())) }()
+			if err := queue.Finish(t.Context(), tx, all...); err != nil {
+				ok(t, tx.Rollback(t.Context()))
+				tx = db.Begun(t, driver.SessionIsolation)
+				return err
+			}
+			return nil
+		}
+		rows := func() int64 { return databases.One[int64](t, db, `select count(*) from interlock_queue`) }
+		db.Exec(t, `update interlock_queue_group set token = token + 1 where lane = `+fmt.Sprint(databases.One[int64](t, db, `select lane from interlock_queue where message_id = '2'`)))
+		if err := finish(some...); !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Definite || rows() != 3 {
+			t.Errorf("one claim is lost: %v, %d rows", err, rows())
+		}
+		some = slices.DeleteFunc(some, func(m queue.Received) bool { return m.ID == "2" })
+		ok(t, finish(some...))
+		if err := finish(some[0]); !errors.Is(err, interlock.ErrLost) || rows() != 1 {
+			t.Errorf("finished twice: %v, %d rows", err, rows())
+		}
+		ok(t, finish())
+		ok(t, c.Close(t.Context()))
+	}, databases.Pgx, databases.Maria)
+	q := memory.NewQueue()
+	ok(t, q.Add("q", queue.Message{ID: "1"}))
+	c, err := q.Join(t.Context(), "q", driver.QueueOptions{})
+	ok(t, err)
+	some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 1, Bytes: 1})
+	ok(t, err)
+	if err := queue.Finish(t.Context(), nil, some...); interlock.Kind(err) != interlock.Bug {
+		t.Errorf("in memory: %v", err)
+	}
+	ok(t, c.Close(t.Context()))
+}
+
+// TestFailingInTx: the policy for failures applies to handlers in transactions, too.
+func TestFailingInTx(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db := open(t)
+		db.Do(t, table.Create)
+		addIn(t, db, queue.Message{ID: "1", Key: "a"})
+		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", queue.InTx(db, func(context.Context, driver.SQL, queue.Received) error {
+			return errors.New("bad")
+		}), &queue.Options{Failing: queue.Skip, Attempts: 2, MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
+		ok(t, err)
+		testbed.Eventually(t, "it is a dead letter", bound, func() bool {
+			return databases.One[int64](t, db, `select count(*) from interlock_queue_dead`) == 1
+		})
+		ok(t, c.Close(t.Context()))
+	}, databases.Pgx)
+}
+
+// TestBatchWithInbox: the queue is elsewhere, and an inbox in the database of the effects lets a
+// message that is delivered again, and batches whose outcome was lost, make no effect twice.
+func TestBatchWithInbox(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db, inbox := open(t), once.Inbox{Consumer: "billing"}
+		db.Do(t, inbox.Create)
+		db.Exec(t, `create table effect (id varchar(64) not null)`)
+		q := memory.NewQueue()
+		fill(t, q, 5, "a", "b", "c", "d", "e", "f")
+		ok(t, q.Add("q", queue.Message{ID: "a0", Key: "again"}, queue.Message{ID: "a1", Key: "other", Payload: []byte("another payload")}))
+		var lost atomic.Int64
+		c, err := queue.New(t.Context(), q, "q", queue.Batch(func(ctx context.Context, all []queue.Received) error {
+			var messages []once.Message
+			for _, m := range all {
+				messages = append(messages, once.Message{ID: m.ID, Payload: m.Payload})
+			}
+			outcomes, err := once.BatchTx(ctx, db, inbox, messages, func(ctx context.Context, tx driver.SQL, fresh []once.Message) error {
+				for _, m := range fresh {
+					if err := effect(ctx, tx, queue.Received{QueueMessage: queue.Message{ID: m.ID}}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			switch {
+			case slices.Contains(outcomes, once.Mismatched):
+				return queue.Dead(errors.New("another payload"))
+			case err == nil && lost.Add(1)%3 == 0:
+				return errors.New("the answer is lost")
+			}
+			return err
+		}), &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
+		ok(t, err)
+		testbed.Eventually(t, "all messages are handled", bound, func() bool {
+			return databases.One[int64](t, db, `select count(distinct id) from effect`) == 30 && len(q.Letters("q")) == 1
+		})
+		ok(t, c.Close(t.Context()))
+		if n := databases.One[int64](t, db, `select count(*) from effect`); n != 30 {
+			t.Errorf("%d effects of 30 messages", n)
+		}
+	}, databases.Pgx, databases.Maria)
+}
