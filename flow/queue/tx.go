@@ -67,16 +67,16 @@ func InTxBatch[T any](db driver.Beginner[T], fn func(ctx context.Context, tx T, 
 // finishIn runs work and finishes messages in one transaction. If nobody knows whether it was
 // committed all are delivered again: if it was, they are gone, and nothing is delivered.
 func finishIn[T any](ctx context.Context, db driver.Beginner[T], all []Received, work func(tx T) error) error {
-	worked := false
+	finished := false
 	err := transact.Do(ctx, db.Begin, all[0].ID, func(tx driver.Tx[T]) error {
 		err := tx.Classify(work(tx.Native()))
 		if err == nil {
 			err = Finish(ctx, tx, all...)
 		}
-		worked = err == nil
+		finished = err == nil
 		return err
 	})
-	if worked && interlock.Kind(err) == interlock.Uncertain {
+	if finished && interlock.Kind(err) == interlock.Uncertain {
 		return &outcome{Outcome: driver.Retry, err: err, whole: true}
 	}
 	return err
