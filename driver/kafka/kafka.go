@@ -1,10 +1,18 @@
-// Package kafka delivers the messages of an outbox to Kafka. It does not deliver a message
-// once: after a lost answer the outbox sends it again, with the same id, and consumers drop the
-// second one (guard/once).
+// Package kafka delivers the messages of an outbox to Kafka, and handles those of topics. It
+// does neither once: after a lost answer the outbox sends a message again, with the same id, and
+// after a crash a message is handled again. Handlers drop repetitions by the id (guard/once), or
+// pass the token of their claim to a guard.
 //
 //	sink, err := kafka.OpenSink("kafka://127.0.0.1:9092", nil)
 //	defer sink.Close()
 //	relay, err := outbox.Start(ctx, "postgres://127.0.0.1/shop", outbox.Table{}, sink, nil)
+//
+// A consumer:
+//
+//	q, err := kafka.OpenQueue("kafka://127.0.0.1:9092", nil)
+//	defer q.Close()
+//	c, err := queue.New(ctx, q, "orders", handle, nil)
+//	defer c.Close(ctx)
 //
 // DESIGN.md explains how the order of a key survives failures.
 package kafka

@@ -1,0 +1,300 @@
+package kafka
+
+import (
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// offsets is what a consumer knows of one partition under one assignment. It is pure: it does
+// no I/O, starts nothing, and receives the time.
+//
+// A record is pending from its arrival until it is completed, by an Ack or a Dead. The
+// committed offset is that of the first pending record. Everything from there to next that is
+// not pending is completed: handled, or not in the log.
+//
+// Records of a key form a lane. A record is waiting or delivered. After a Retry, Release or
+// Park nothing of its lane is delivered until all that was delivered is settled; then the lane
+// begins again with its first pending record.
+type offsets struct {
+	next    int64    // the offset behind the last one that was read
+	pending []*entry // by offset
+	lanes   map[string]*lane
+	ready   []*entry // waiting, and to be delivered next
+	paused  []*lane  // nothing of them is delivered, and they wait for their time
+
+	delivered int
+	unread    int // pending, and not read again yet
+	bytes     int // of payload that is held
+
+	token   int64 // counter of the assignment's token
+	crashes int   // how many assignments before this one ended without being released, with the same first offset
+	from    int64 // the first pending offset when the assignment began
+	suspect int64 // below it the first record of each key may have been begun by a consumer that died
+	seen    map[string]bool
+}
+
+// entry is a pending record. It has no lane if only its offset is known: it was pending under
+// the former assignment, and has not been read again.
+type entry struct {
+	offset    int64
+	attempt   int // of its next delivery, or of the present one, without crashes
+	crashes   int // consumers that may have died of it
+	lane      *lane
+	delivered bool
+	record    driver.Received
+}
+
+type lane struct {
+	key       string // empty: the lane of one record
+	entries   []*entry
+	delivered int
+	blocked   bool // nothing is delivered
+	parked    bool // until resume
+	until     time.Time
+}
+
+// restore begins an assignment at what was committed. Without a commit it begins at offset.
+func restore(offset int64, c committed, counter int64, window int) *offsets {
+	o := &offsets{unread: len(c.pending), lanes: map[string]*lane{}, from: offset, seen: map[string]bool{}}
+	o.next = max(offset, c.next)
+	o.token = max(c.token+1, counter)
+	for i, p := range c.pending {
+		o.pending = append(o.pending, &entry{offset: p, attempt: c.attempt(i)})
+	}
+	if c.held {
+		o.crashes, o.suspect = c.crashes+1, o.next+int64(window)
+	}
+	return o
+}
+
+// begin notes the first offset that the log has.
+func (o *offsets) begin(first int64) {
+	o.skip(first)
+	o.next = max(o.next, first)
+}
+
+// prefix is the offset to commit: everything below it is completed.
+func (o *offsets) prefix() int64 {
+	if len(o.pending) > 0 {
+		return o.pending[0].offset
+	}
+	return o.next
+}
+
+// find returns the index of the first pending record that is not below offset.
+func (o *offsets) find(offset int64) (i int, found bool) {
+	i = sort.Search(len(o.pending), func(i int) bool { return o.pending[i].offset >= offset })
+	return i, i < len(o.pending) && o.pending[i].offset == offset
+}
+
+// arrive notes a record that was read. It reports false if the record was completed before.
+// Offsets come in order. What lies between them is not in the log.
+func (o *offsets) arrive(m driver.Received) bool {
+	if o.unread > 0 {
+		o.skip(m.Place)
+	}
+	i, found := o.find(m.Place)
+	switch {
+	case found && o.pending[i].lane == nil:
+		o.unread--
+	case m.Place >= o.next:
+		o.pending = append(o.pending, &entry{offset: m.Place, attempt: 1})
+		o.next = m.Place + 1
+	default:
+		return false
+	}
+	e := o.pending[i]
+	e.record = m
+	o.bytes += len(m.Payload)
+	o.queue(e)
+	return true
+}
+
+// skip completes what is below offset and was not read again: it is not in the log any more.
+func (o *offsets) skip(offset int64) {
+	o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool {
+		gone := e.lane == nil && e.offset < offset
+		if gone {
+			o.unread--
+		}
+		return gone
+	})
+}
+
+// queue puts a record behind those of its key.
+func (o *offsets) queue(e *entry) {
+	key := e.record.Key
+	l := o.lanes[key]
+	if key == "" || l == nil {
+		l = &lane{key: key}
+	}
+	if key != "" {
+		o.lanes[key] = l
+	}
+	if e.offset < o.suspect && (key == "" || !o.seen[key]) {
+		e.crashes = o.crashes
+		if key != "" {
+			o.seen[key] = true
+		}
+	}
+	e.lane = l
+	l.entries = append(l.entries, e)
+	if !l.blocked {
+		o.ready = append(o.ready, e)
+	}
+}
+
+// take delivers records, and reduces the limit by them. first says that nothing else is
+// delivered with them. wait is the time until a paused lane begins again; 0 if there is none.
+func (o *offsets) take(limit *driver.QueueLimit, first bool, now time.Time) (all []driver.Received, wait time.Duration) {
+	for _, l := range o.due(now) {
+		o.unblock(l)
+	}
+	for _, e := range o.ready {
+		size := len(e.record.Payload)
+		if limit.Messages <= 0 || size > limit.Bytes && !(first && len(all) == 0) {
+			break
+		}
+		limit.Messages--
+		limit.Bytes -= size
+		e.delivered = true
+		e.lane.delivered++
+		o.delivered++
+		m := e.record
+		m.Attempt = e.attempt + e.crashes
+		all = append(all, m)
+	}
+	o.ready = slices.Delete(o.ready, 0, len(all))
+	for _, l := range o.paused {
+		if left := l.until.Sub(now); wait == 0 || left < wait {
+			wait = left
+		}
+	}
+	return all, wait
+}
+
+// due removes the paused lanes whose time has come, and returns them.
+func (o *offsets) due(now time.Time) (due []*lane) {
+	o.paused = slices.DeleteFunc(o.paused, func(l *lane) bool {
+		if l.until.After(now) {
+			return false
+		}
+		due = append(due, l)
+		return true
+	})
+	return due
+}
+
+func (o *offsets) unblock(l *lane) {
+	l.blocked, l.until = false, time.Time{}
+	o.ready = append(o.ready, l.entries...)
+}
+
+// block stops the deliveries of a lane.
+func (o *offsets) block(l *lane) {
+	if !l.blocked {
+		l.blocked = true
+		o.ready = slices.DeleteFunc(o.ready, func(e *entry) bool { return e.lane == l })
+	}
+}
+
+// complete notes that a record was handled, or is a dead letter.
+func (o *offsets) complete(offset int64) {
+	i, found := o.find(offset)
+	if !found || !o.pending[i].delivered {
+		return
+	}
+	e := o.pending[i]
+	o.pending = slices.Delete(o.pending, i, i+1)
+	o.bytes -= len(e.record.Payload)
+	at := slices.Index(e.lane.entries, e)
+	e.lane.entries = slices.Delete(e.lane.entries, at, at+1)
+	o.back(e)
+}
+
+// giveBack notes a Retry, Release or Park.
+func (o *offsets) giveBack(s driver.Settlement, now time.Time) {
+	i, found := o.find(s.Place)
+	if !found || !o.pending[i].delivered {
+		return
+	}
+	e := o.pending[i]
+	o.block(e.lane)
+	switch s.Outcome {
+	case driver.Retry:
+		if !s.Uncounted {
+			e.attempt++
+		}
+		if until := now.Add(s.After); until.After(e.lane.until) {
+			e.lane.until = until
+		}
+	case driver.Park:
+		e.lane.parked = true
+	}
+	o.back(e)
+}
+
+// back notes that a record is not delivered any more.
+func (o *offsets) back(e *entry) {
+	l := e.lane
+	e.delivered = false
+	l.delivered--
+	o.delivered--
+	if l.delivered > 0 {
+		return
+	}
+	if len(l.entries) == 0 {
+		delete(o.lanes, l.key)
+	} else if l.blocked && !l.parked {
+		o.paused = append(o.paused, l)
+	}
+}
+
+// resume lets a parked lane go on. It reports false if there is none of the key.
+func (o *offsets) resume(key string) bool {
+	l := o.lanes[key]
+	if l == nil || !l.parked {
+		return false
+	}
+	l.parked = false
+	if l.delivered == 0 {
+		o.paused = append(o.paused, l)
+	}
+	return true
+}
+
+// full reports whether no more should be read: a limit of records or bytes is reached, or the
+// metadata of a commit has no room for every completed offset.
+func (o *offsets) full(limit driver.QueueLimit, metadata int) bool {
+	if len(o.pending)-o.unread >= limit.Messages || o.bytes >= limit.Bytes {
+		return true
+	}
+	if o.unread > 0 {
+		return false // they have to be read again
+	}
+	_, whole := o.snapshot(true).encode(metadata)
+	return !whole
+}
+
+// snapshot is what to commit. held says that the assignment goes on.
+func (o *offsets) snapshot(held bool) committed {
+	c := committed{prefix: o.prefix(), next: o.next, token: o.token, held: held}
+	kept := held && c.prefix == o.from // the crashes count for records that are not read yet, too
+	if kept {
+		c.crashes = o.crashes
+	}
+	for i, e := range o.pending {
+		n := e.attempt
+		if !kept {
+			n += e.crashes
+		}
+		c.pending = append(c.pending, e.offset)
+		if n > 1 {
+			c.attempts = append(c.attempts, attempt{i, n})
+		}
+	}
+	return c
+}

@@ -1,0 +1,151 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Defaults of [QueueOptions].
+const (
+	DefaultWindow   = 1000
+	DefaultBytes    = 32 << 20
+	DefaultDrain    = 10 * time.Second
+	DefaultMetadata = 4096
+	DefaultSession  = 45 * time.Second // of driver.QueueOptions.Lease
+)
+
+// QueueOptions of a Queue; nil and the zero value work.
+type QueueOptions struct {
+	// Group is the consumer group; empty means "interlock." and the name of the queue.
+	Group string
+	// InstanceID makes this process a static member of the group: a restart within the session
+	// timeout gets the same partitions, without a rebalance. It is unique in the group;
+	// [InstanceID] makes one for a pod of a StatefulSet. Close then does not leave the group,
+	// unless Leave is set.
+	InstanceID string
+	// Leave makes Close leave the group although there is an InstanceID, as for a scale-down.
+	Leave bool
+	// ServerSide lets the brokers assign partitions (KIP-848; Kafka 4.0, better 4.3). The
+	// session timeout is then that of the brokers, and driver.QueueOptions.Lease has to be the
+	// same; 0 means 45 seconds, which is theirs by default.
+	ServerSide bool
+	// DeadLetters is the topic of dead letters; empty means the name of the queue and ".dlq".
+	// It is needed when a message becomes one.
+	DeadLetters string
+	// Drain bounds how long a partition that is given up waits for the handlers that have its
+	// messages; 0 means [DefaultDrain]. Then their contexts end.
+	Drain time.Duration
+	// Window and Bytes bound what is held of one partition: messages that were read and are not
+	// completed, and their payload; 0 means [DefaultWindow] and [DefaultBytes]. A key that is
+	// parked, or fails again and again, stops its partition when it has filled them.
+	Window, Bytes int
+	// Metadata is offset.metadata.max.bytes of the brokers; 0 means [DefaultMetadata].
+	Metadata int
+	// Client is added to the options of the clients, for SASL, TLS and tuning.
+	Client []kgo.Opt
+}
+
+// Queue consumes topics, each as the queue of its name. It implements driver.Queue. Its
+// partitions are the assignments: one consumer of the group handles a partition at a time, and
+// the keys in it at the same time.
+type Queue struct {
+	options QueueOptions
+	brokers []string
+	client  *kgo.Client // for everything but the group
+}
+
+var _ driver.Queue = (*Queue)(nil)
+
+// OpenQueue makes a queue of kafka://host:port[,host:port…]; it sends nothing yet. Topics are
+// not created.
+func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
+	const op = "open queue"
+	a, err := parse(url)
+	if err == nil && a.topic != "" {
+		err = errors.New("the URL has a topic; the name of the queue is that of the topic")
+	}
+	if err != nil {
+		return nil, problem(op, "", interlock.Bug, err)
+	}
+	q := &Queue{brokers: a.brokers}
+	if o != nil {
+		q.options = *o
+	}
+	p := &q.options
+	p.Drain = cmp.Or(p.Drain, DefaultDrain)
+	p.Window, p.Bytes, p.Metadata = cmp.Or(p.Window, DefaultWindow), cmp.Or(p.Bytes, DefaultBytes), cmp.Or(p.Metadata, DefaultMetadata)
+	switch {
+	case p.Drain < 0 || p.Window < 1 || p.Bytes < 1:
+		err = fmt.Errorf("a drain of %v, a window of %d messages and %d bytes: they are above zero", p.Drain, p.Window, p.Bytes)
+	case p.Metadata < 128:
+		err = fmt.Errorf("metadata of %d bytes: 128 at least", p.Metadata)
+	}
+	if err == nil {
+		q.client, err = kgo.NewClient(q.clientOptions(kgo.ProducerLinger(0), kgo.AllowIdempotentProduceCancellation())...)
+	}
+	if err != nil {
+		return nil, problem(op, "", interlock.Bug, err)
+	}
+	return q, nil
+}
+
+func (q *Queue) clientOptions(more ...kgo.Opt) []kgo.Opt {
+	return append(append([]kgo.Opt{kgo.SeedBrokers(q.brokers...)}, q.options.Client...), more...)
+}
+
+// Close disconnects. Consumers are closed by themselves, before.
+func (q *Queue) Close() { q.client.Close() }
+
+// Join begins to consume a topic; see [driver.Queue]. A topic that does not exist, and
+// credentials that the brokers refuse, are Definite errors. o.Lease is the session timeout.
+func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
+	const op = "join queue"
+	o.Lease = cmp.Or(o.Lease, DefaultSession)
+	err := driver.CheckText("an owner", o.Owner, 0, 255)
+	switch {
+	case err != nil:
+	case !legal(name):
+		err = fmt.Errorf("%w: %.300q cannot be the name of a topic", interlock.ErrName, name)
+	case o.Lease < 100*time.Millisecond || o.Lease > time.Hour:
+		err = fmt.Errorf("a lease of %v: it is 100 ms to an hour", o.Lease)
+	}
+	if err != nil {
+		return nil, problem(op, name, interlock.Bug, err)
+	}
+	if err := q.check(ctx, name); err != nil {
+		return nil, err
+	}
+	return q.start(name, o)
+}
+
+// check asks for a topic, so that what will never work is an error at once.
+func (q *Queue) check(ctx context.Context, name string) error {
+	r := kmsg.NewPtrMetadataRequest()
+	topic := kmsg.NewMetadataRequestTopic()
+	topic.Topic = &name
+	r.Topics = append(r.Topics, topic)
+	r.AllowAutoTopicCreation = false
+	answer, err := r.RequestWith(ctx, q.client)
+	if err == nil {
+		err = kerr.ErrorForCode(answer.Topics[0].ErrorCode)
+	}
+	for _, e := range []error{kerr.UnknownTopicOrPartition, kerr.InvalidTopicException, kerr.TopicAuthorizationFailed, kerr.SaslAuthenticationFailed} {
+		if errors.Is(err, e) {
+			return problem("join queue", name, interlock.Definite, err)
+		}
+	}
+	if err != nil && !kerr.IsRetriable(err) {
+		return problem("join queue", name, interlock.Retryable, err)
+	}
+	return nil
+}

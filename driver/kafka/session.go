@@ -1,0 +1,528 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+const (
+	perPoll     = 500              // records that one poll returns at most
+	maxReady    = 2 * perPoll      // records that wait for Receive, before nothing more is read
+	commitLimit = 10 * time.Second // of one commit request
+	leaveLimit  = 2 * time.Second  // of leaving the group after the session has expired
+	retryPause  = 100 * time.Millisecond
+)
+
+// session is one membership of a consumer, with a client of its own. It ends with the consumer,
+// when no heartbeat was answered for the session timeout, and when the log does not have an
+// offset.
+type session struct {
+	*consumer
+	client *kgo.Client
+	sever  context.CancelFunc // ends the client without a goodbye
+	ctx    context.Context    // ends with the session
+	stop   context.CancelCauseFunc
+
+	sent atomic.Int64 // when the last request that keeps the session was sent
+	// polling is held while records are read and noted. A change of assignments gets it in
+	// between (interrupt), so that no record is taken for one of a later assignment.
+	polling sync.Mutex
+
+	regulating sync.Mutex     // held while fetches are paused and resumed
+	commits    sync.WaitGroup // commitAll, at most one
+
+	// The consumer's mutex guards these.
+	lease      *boottime.Lease // nil until the first answer
+	timer      *time.Timer
+	parts      map[int32]*assignment
+	stored     map[int32]committed // what was committed of partitions that are being assigned
+	interrupts int
+	stopPoll   context.CancelFunc
+	next       *batch
+	committing bool
+	closed     bool // nothing more is committed
+}
+
+// open makes a session. It sends nothing before it has returned.
+func (c *consumer) open() (*session, error) {
+	s := &session{consumer: c, parts: map[int32]*assignment{}, stopPoll: func() {}}
+	s.ctx, s.stop = context.WithCancelCause(c.life)
+	client, sever := context.WithCancel(context.Background())
+	s.sever = sever
+	o := c.queue.options
+	options := []kgo.Opt{kgo.WithContext(client), kgo.WithHooks(s), kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.name), kgo.DisableAutoCommit(),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.SessionTimeout(c.lease), kgo.HeartbeatInterval(min(3*time.Second, c.lease/4)), kgo.RebalanceTimeout(c.lease + o.Drain + commitLimit),
+		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.assign),
+		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { s.revoke(m[c.name]) }),
+		kgo.OnPartitionsLost(func(context.Context, *kgo.Client, map[string][]int32) { s.lose(interlock.ErrLost) })}
+	if o.InstanceID != "" {
+		options = append(options, kgo.InstanceID(o.InstanceID))
+	}
+	if o.ServerSide {
+		options = append(options, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
+	}
+	c.note(func() { c.session = s })
+	var err error
+	if s.client, err = kgo.NewClient(c.queue.clientOptions(options...)...); err != nil {
+		sever()
+	}
+	return s, err
+}
+
+// run reads records until the session ends, and leaves the group.
+func (s *session) run() {
+	defer s.sever()
+	for s.room() {
+		s.poll()
+	}
+	s.close()
+}
+
+// room waits until records may be read; false means that the session has ended.
+func (s *session) room() bool {
+	for s.ctx.Err() == nil {
+		s.mu.Lock()
+		waiting := 0
+		for _, a := range s.parts {
+			waiting += len(a.offsets.ready)
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		if waiting < maxReady {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-s.ctx.Done():
+		}
+	}
+	return false
+}
+
+func (s *session) poll() {
+	s.polling.Lock()
+	defer s.polling.Unlock()
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	s.mu.Lock()
+	s.stopPoll = cancel
+	wanted := s.interrupts > 0
+	s.mu.Unlock()
+	if !wanted {
+		s.arrive(s.client.PollRecords(ctx, perPoll))
+	}
+}
+
+// interrupt waits until no records are on their way from the client to their assignments.
+func (s *session) interrupt() {
+	s.mu.Lock()
+	s.interrupts++
+	s.stopPoll()
+	s.mu.Unlock()
+	s.polling.Lock()
+	defer s.polling.Unlock()
+	s.mu.Lock()
+	s.interrupts--
+	s.mu.Unlock()
+}
+
+// arrive notes what was read.
+func (s *session) arrive(all kgo.Fetches) {
+	all.EachError(func(_ string, partition int32, err error) {
+		switch {
+		case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
+		case errors.Is(err, kerr.OffsetOutOfRange):
+			s.note(func() { s.reset[partition] = true })
+			s.stop(err)
+		default:
+			s.OnGroupManageError(err)
+		}
+	})
+	s.note(func() {
+		all.EachRecord(func(r *kgo.Record) {
+			if a := s.parts[r.Partition]; a != nil && a.ready {
+				a.offsets.arrive(received(r, a))
+			}
+		})
+	})
+	s.regulate()
+}
+
+// regulate pauses the fetches of partitions that are full, and resumes others.
+func (s *session) regulate() {
+	s.regulating.Lock()
+	defer s.regulating.Unlock()
+	o := s.queue.options
+	var pause, resume []int32
+	s.mu.Lock()
+	for p, a := range s.parts {
+		limit := driver.QueueLimit{Messages: o.Window, Bytes: o.Bytes}
+		if a.full {
+			limit = driver.QueueLimit{Messages: max(1, o.Window*3/4), Bytes: max(1, o.Bytes/4*3)}
+		}
+		switch full := a.offsets.full(limit, o.Metadata); {
+		case full && !a.full:
+			pause = append(pause, p)
+			a.full = true
+		case !full && a.full:
+			resume = append(resume, p)
+			a.full = false
+		}
+	}
+	s.mu.Unlock()
+	if len(pause) > 0 {
+		s.client.PauseFetchPartitions(map[string][]int32{s.name: pause})
+	}
+	if len(resume) > 0 {
+		s.client.ResumeFetchPartitions(map[string][]int32{s.name: resume})
+	}
+}
+
+// assignments are those that are live, in order. The mutex is held.
+func (s *session) assignments() (all []*assignment) {
+	for _, a := range s.parts {
+		all = append(all, a)
+	}
+	slices.SortFunc(all, func(a, b *assignment) int { return cmp.Compare(a.partition, b.partition) })
+	return all
+}
+
+// live reports whether the partition is still assigned. The mutex is held.
+func (a *assignment) live() bool { return a.session.parts[a.partition] == a }
+
+// OnBrokerWrite notes when a request was sent that keeps the session.
+func (s *session) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, took time.Duration, _ error) {
+	if keepsSession(key) {
+		s.sent.Store(int64(boottime.Sent().Add(-took)))
+	}
+}
+
+// OnBrokerRead renews the lease. If the answer was a refusal, the partitions are lost next.
+func (s *session) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, err error) {
+	if err != nil || !keepsSession(key) {
+		return
+	}
+	sent := boottime.Instant(s.sent.Load())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lease == nil {
+		s.lease = boottime.NewLease(sent, s.consumer.lease)
+		s.timer = time.AfterFunc(s.lease.Remaining(), s.watch)
+	}
+	s.lease.Renew(sent, s.consumer.lease)
+}
+
+func keepsSession(key int16) bool {
+	switch kmsg.Key(key) {
+	case kmsg.JoinGroup, kmsg.SyncGroup, kmsg.Heartbeat, kmsg.ConsumerGroupHeartbeat:
+		return true
+	}
+	return false
+}
+
+// watch ends the session when its lease has expired.
+func (s *session) watch() {
+	s.mu.Lock()
+	left := s.lease.Remaining()
+	if left > 0 && s.ctx.Err() == nil {
+		s.timer.Reset(left)
+	}
+	s.mu.Unlock()
+	if left <= 0 {
+		s.lose(interlock.ErrExpired)
+		s.stop(interlock.ErrExpired)
+	}
+}
+
+// OnGroupManageError reports what keeps the consumer from the group.
+func (s *session) OnGroupManageError(err error) {
+	if fatal := isFatal(err); fatal != nil {
+		s.lose(interlock.ErrLost)
+		s.note(func() { s.fatal = problem("receive", s.name, interlock.Bug, fatal) })
+		s.stop(fatal)
+		return
+	}
+	if !errors.Is(err, context.Canceled) && !errors.Is(err, kerr.RebalanceInProgress) {
+		s.trouble(interlock.Retryable, err)
+	}
+}
+
+// fetched notes what was committed of partitions that are being assigned.
+func (s *session) fetched(_ context.Context, _ *kgo.Client, r *kmsg.OffsetFetchResponse) error {
+	stored := map[int32]committed{}
+	for _, group := range r.Groups {
+		for _, topic := range group.Topics {
+			for _, p := range topic.Partitions {
+				if p.Offset >= 0 && p.Metadata != nil {
+					stored[p.Partition] = decode(p.Offset, *p.Metadata)
+				}
+			}
+		}
+	}
+	s.note(func() { s.stored = stored })
+	return nil
+}
+
+// assign begins assignments. Their tokens are durable before anything is delivered.
+func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	of := offsets[s.name]
+	if len(of) == 0 {
+		return offsets, nil
+	}
+	logs, err := s.logs(ctx, of)
+	if err != nil {
+		return offsets, err
+	}
+	s.interrupt()
+	var parts []*assignment
+	var partitions []int32
+	s.note(func() {
+		for p, offset := range of {
+			var a *assignment
+			if a, err = s.begin(p, offset.EpochOffset().Offset, logs[p]); err != nil {
+				return
+			}
+			of[p] = kgo.NewOffset().At(a.offsets.prefix())
+			parts, partitions = append(parts, a), append(partitions, p)
+		}
+	})
+	if err != nil {
+		return offsets, err
+	}
+	for err := errors.New("not committed"); err != nil; {
+		if ctx.Err() != nil {
+			return offsets, ctx.Err()
+		}
+		err = nil
+		for _, failed := range s.commit(ctx, parts) {
+			if err = errors.Join(err, failed); errors.Is(failed, interlock.ErrLost) {
+				return offsets, failed
+			}
+		}
+		if err != nil {
+			s.trouble(interlock.Retryable, fmt.Errorf("commit the token of an assignment: %w", err))
+			pause(ctx, retryPause)
+		}
+	}
+	s.client.ResumeFetchPartitions(map[string][]int32{s.name: partitions}) // a pause outlasts its assignment
+	s.note(func() {
+		for _, a := range parts {
+			a.ready = a.live()
+		}
+	})
+	return offsets, nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// log is what the log of a partition has.
+type log struct{ first, end int64 }
+
+// begin makes an assignment. offset is the committed one, below 0 if there is none. The mutex
+// is held.
+func (s *session) begin(p int32, offset int64, has log) (*assignment, error) {
+	if former := s.parts[p]; former != nil {
+		former.end(interlock.ErrLost)
+	}
+	c, ok := s.stored[p]
+	if offset < 0 {
+		offset = has.first
+	}
+	if !ok || c.prefix != offset {
+		c = committed{prefix: offset, next: offset, token: c.token}
+	}
+	if s.reset[p] && (offset < has.first || offset > has.end) {
+		delete(s.reset, p)
+		s.troubles = append(s.troubles, problem("receive", s.name, interlock.Definite,
+			fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end)))
+		if offset > has.end {
+			c = committed{token: c.token}
+			offset = has.first
+		}
+	}
+	o := restore(offset, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
+	o.begin(has.first)
+	a, err := newAssignment(s, p, o)
+	if err == nil {
+		s.parts[p] = a
+	}
+	return a, err
+}
+
+// logs asks which offsets partitions have.
+func (s *session) logs(ctx context.Context, of map[int32]kgo.Offset) (map[int32]log, error) {
+	logs := map[int32]log{}
+	for _, at := range []int64{-2, -1} { // the first offset, and the end
+		r := kmsg.NewPtrListOffsetsRequest()
+		r.ReplicaID = -1
+		topic := kmsg.NewListOffsetsRequestTopic()
+		topic.Topic = s.name
+		for p := range of {
+			partition := kmsg.NewListOffsetsRequestTopicPartition()
+			partition.Partition, partition.Timestamp = p, at
+			topic.Partitions = append(topic.Partitions, partition)
+		}
+		r.Topics = append(r.Topics, topic)
+		answer, err := r.RequestWith(ctx, s.client)
+		if err != nil {
+			return nil, err
+		}
+		for _, topic := range answer.Topics {
+			for _, p := range topic.Partitions {
+				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+					return nil, err
+				}
+				l := logs[p.Partition]
+				if at == -2 {
+					l.first = p.Offset
+				} else {
+					l.end = p.Offset
+				}
+				logs[p.Partition] = l
+			}
+		}
+	}
+	return logs, nil
+}
+
+// lose ends all assignments, and commits nothing.
+func (s *session) lose(cause error) {
+	s.note(func() {
+		for _, a := range s.parts {
+			a.end(cause)
+		}
+		clear(s.parts)
+	})
+	s.interrupt()
+}
+
+// revoke gives up partitions: nothing more of them is delivered, what is being handled is
+// waited for, the outcomes are committed.
+func (s *session) revoke(partitions []int32) {
+	var parts []*assignment
+	s.note(func() {
+		for _, p := range partitions {
+			if a := s.parts[p]; a != nil {
+				a.ready = false
+				a.revoke()
+				parts = append(parts, a)
+			}
+		}
+	})
+	if len(parts) == 0 {
+		return
+	}
+	s.interrupt()
+	cause := error(interlock.ErrReleased)
+	if !s.drained(parts) && s.life.Err() == nil {
+		cause = interlock.ErrLost
+	}
+	s.note(func() {
+		for _, a := range parts {
+			a.held = false
+			a.end(cause)
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), commitLimit)
+	defer cancel()
+	for _, err := range s.commit(ctx, parts) {
+		if err != nil && !errors.Is(err, interlock.ErrLost) {
+			s.trouble(interlock.Retryable, fmt.Errorf("commit revoked partitions: %w", err))
+			break
+		}
+	}
+	s.note(func() {
+		for _, a := range parts {
+			if a.live() {
+				delete(s.parts, a.partition)
+			}
+		}
+	})
+}
+
+// drained waits until nothing of the partitions is being handled, for a limited time.
+func (s *session) drained(parts []*assignment) bool {
+	timer := time.NewTimer(s.queue.options.Drain)
+	defer timer.Stop()
+	for {
+		delivered := 0
+		s.mu.Lock()
+		for _, a := range parts {
+			if a.live() {
+				delivered += a.offsets.delivered
+			}
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		if delivered == 0 {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return false
+		case <-s.ctx.Done():
+			return false
+		}
+	}
+}
+
+// close leaves the group, and disconnects.
+func (s *session) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), leaveLimit)
+	defer cancel()
+	s.mu.Lock()
+	leave := s.closing != nil && s.queue.options.Leave
+	if s.closing != nil {
+		ctx = s.closing
+	}
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
+	if ctx.Err() != nil {
+		s.lose(interlock.ErrReleased)
+	}
+	unwatch := context.AfterFunc(ctx, s.sever)
+	s.client.Close() // commits what is held, by revoke
+	unwatch()
+	s.lose(interlock.ErrReleased)
+	s.note(func() { s.closed = true })
+	s.commits.Wait()
+	if leave && s.queue.options.InstanceID != "" && ctx.Err() == nil {
+		s.leave(ctx)
+	}
+}
+
+// leave removes a static member from the group. If it fails the group does it when the session
+// times out.
+func (s *session) leave(ctx context.Context) {
+	r := kmsg.NewPtrLeaveGroupRequest()
+	r.Group = s.group
+	member := kmsg.NewLeaveGroupRequestMember()
+	member.InstanceID = &s.queue.options.InstanceID
+	r.Members = append(r.Members, member)
+	_, _ = r.RequestWith(ctx, s.queue.client)
+}
