@@ -1,0 +1,56 @@
+package memory
+
+import (
+	"context"
+	"sync"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Lattices keeps states in memory. It is the executable specification of driver.Lattices: each
+// call is one step under a mutex. It is made by [NewLattices], and safe for concurrent use.
+type Lattices struct {
+	mu     sync.Mutex
+	fence  *Fence
+	states map[string]driver.Lattice
+}
+
+var _ driver.Lattices = (*Lattices)(nil)
+
+// NewLattices makes an empty store with marks of its own.
+func NewLattices() *Lattices {
+	return &Lattices{fence: newFence(), states: map[string]driver.Lattice{}}
+}
+
+// Merge joins delta into a state; see driver.Lattices.
+func (s *Lattices) Merge(ctx context.Context, name string, delta driver.Lattice, guard *driver.Raise) error {
+	const op = "merge"
+	if err := asking(ctx, op, name); err != nil {
+		return err
+	}
+	if err := delta.Check(); err != nil {
+		return problem(op, name, interlock.Bug, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if guard != nil {
+		if err := s.fence.Enter(ctx, *guard); err != nil {
+			return err
+		}
+	}
+	state := s.states[name]
+	state.Join(delta)
+	s.states[name] = state
+	return nil
+}
+
+// Load returns a state, which is the caller's own; see driver.Lattices.
+func (s *Lattices) Load(ctx context.Context, name string) (driver.Lattice, error) {
+	if err := asking(ctx, "load", name); err != nil {
+		return driver.Lattice{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.states[name].Clone(), nil
+}

@@ -1,0 +1,73 @@
+package redis
+
+import (
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestLattices(t *testing.T) {
+	t.Parallel()
+	drivertest.RunLattices(t, drivertest.LatticesHarness{Start: func(t *testing.T, exclusive bool) drivertest.LatticesBackend {
+		at := durable(t, exclusive)
+		return &latticesBackend{led[driver.Lattices](at), at}
+	}})
+}
+
+// latticesBackend is a server with a path of its own for each process.
+type latticesBackend struct {
+	*paths.Server[driver.Lattices]
+	at site
+}
+
+func (b *latticesBackend) Open(t *testing.T) (driver.Lattices, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.Lattices, error) {
+		return NewLattices(b.at.dialed(t, path), b.at.prefix), nil
+	})
+}
+
+func (b *latticesBackend) Beside(t *testing.T) (driver.Lattices, error) {
+	return NewLattices(b.at.beside(t), b.at.prefix), nil
+}
+
+func (b *latticesBackend) Faults() drivertest.Faults { return b.Server }
+
+// Every call is one request, with a guard too; what others wrote is not taken for a state.
+func TestLatticesCost(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	client, operator := dial(t, server.Addr()), dial(t, server.Addr())
+	s := NewLattices(client, "")
+	delta := driver.Lattice{Max: map[string]string{"f": "1"}}
+	guard := &driver.Raise{Resource: "r", Token: interlock.Token(1 << 12)}
+	merge := func() {
+		t.Helper()
+		for _, g := range []*driver.Raise{nil, guard} {
+			if err := s.Merge(t.Context(), "x", delta, g); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	merge() // the server knows the scripts from here on
+	before := calls(t, operator)
+	merge()
+	if _, err := s.Load(t.Context(), "x"); err != nil {
+		t.Fatal(err)
+	}
+	if spent := since(t, operator, before); spent["evalsha"] != 2 || spent["eval"] != 0 || spent["hgetall"] != 1 {
+		t.Errorf("three calls cost %v", spent)
+	}
+	for key, fields := range map[string][]string{"kind": {"x", "1"}, "number": {"a1eu", "1"}, "digits": {"a000000000000000000xeu", "1"},
+		"range": {"seu", "1"}, "order": {"seu", "1-2 2-3"}, "unseen": {"a0000000000000000001eu", "1"}} {
+		if err := raw(t, operator, append([]string{"HSET", s.key(key)}, fields...)...).Error(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Load(t.Context(), key); err == nil || interlock.Kind(err) != interlock.Definite {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+}

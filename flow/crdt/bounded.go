@@ -1,0 +1,110 @@
+package crdt
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// A Bounded is a counter that is never below zero, such as the stock of an item (bounded counter,
+// escrow: O'Neil, "The Escrow Transactional Method", 1986; Balegas, Serra, Duarte, Ferreira,
+// Shapiro, Rodrigues and Preguiça, "Extending Eventually Consistent Cloud Databases for Enforcing
+// Numeric Invariants", 2015). Each replica has a share of the units, and takes only from that,
+// without asking the others. The zero value is 0.
+//
+// The promise needs what the package comment says of replicas, and that an operation is stored
+// before anybody acts on it. A [Share] does both.
+type Bounded struct{ l driver.Lattice }
+
+// A ShortError means that a replica's share is too small. The other replicas may have more: let
+// one Move some. It is Definite.
+type ShortError struct {
+	Replica    string
+	Want, Have int64
+}
+
+// Error names the numbers.
+func (e *ShortError) Error() string {
+	return fmt.Sprintf("replica %q has a share of %d, %d are wanted", e.Replica, e.Have, e.Want)
+}
+
+// ErrorKind returns [interlock.Definite].
+func (e *ShortError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// Add adds n new units to a replica's share and returns the delta.
+func (b *Bounded) Add(replica string, n int64) (Bounded, error) {
+	return b.raise("add units", replica, "+"+replica, n)
+}
+
+// Take takes n units of a replica's share and returns the delta. If there are less, the error has
+// a [ShortError] and nothing changes.
+func (b *Bounded) Take(replica string, n int64) (Bounded, error) {
+	return b.raise("take units", replica, "-"+replica, n)
+}
+
+// Move moves n units from one share to another and returns the delta. It is an operation of
+// replica from. If there are less, the error has a [ShortError] and nothing changes.
+func (b *Bounded) Move(from, to string, n int64) (Bounded, error) {
+	const op = "move units"
+	if err := checkReplica(op, to); err != nil {
+		return Bounded{}, err
+	}
+	if from == to {
+		return Bounded{}, bug(op, from, errors.New("a replica moves nothing to itself"))
+	}
+	return b.raise(op, from, ">"+from+"\x00"+to, n)
+}
+
+// raise adds n to a field of a replica. Each delta has all that the replica did, so that no part
+// of it is stored alone, and all additions that are known: what was taken is never known without
+// them, so no Value is below zero.
+func (b *Bounded) raise(op, replica, field string, n int64) (delta Bounded, err error) {
+	if err = checkReplica(op, replica); err != nil {
+		return delta, err
+	}
+	if have := b.Share(replica); field[0] != '+' && n > have {
+		return delta, problem(op, "", interlock.Definite, &ShortError{Replica: replica, Want: n, Have: have})
+	}
+	if delta.l, err = raised(op, b.l, field, n); err != nil {
+		return Bounded{}, err
+	}
+	for f, value := range b.l.Max {
+		if f[0] == '+' || f == "-"+replica || strings.HasPrefix(f, ">"+replica+"\x00") {
+			delta.l.Join(driver.Lattice{Max: map[string]string{f: value}})
+		}
+	}
+	b.Merge(delta)
+	return delta, nil
+}
+
+// Share returns how many units a replica can take. It is exact in the replica's own state, but for
+// what others have moved to it since. Elsewhere it is what is known.
+func (b *Bounded) Share(replica string) int64 {
+	share := count(b.l, "+"+replica) - count(b.l, "-"+replica)
+	for field := range b.l.Max {
+		if field[0] == '>' {
+			from, to, _ := strings.Cut(field[1:], "\x00")
+			switch replica {
+			case from:
+				share -= count(b.l, field)
+			case to:
+				share += count(b.l, field)
+			}
+		}
+	}
+	return max(0, share)
+}
+
+// Value returns how many units are left in all shares, as far as known; never below zero.
+func (b *Bounded) Value() int64 { return sum(b.l, "+") - sum(b.l, "-") }
+
+// Merge adds what other knows.
+func (b *Bounded) Merge(other Bounded) { b.l.Join(other.l) }
+
+func (b *Bounded) kind() kind             { return bounded }
+func (b *Bounded) state() *driver.Lattice { return &b.l }
+func (b *Bounded) check() error           { return checkCounts(b.l, "+->") }
+func (b *Bounded) changed()               {}

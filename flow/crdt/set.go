@@ -1,0 +1,116 @@
+package crdt
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// An ORSet is a set of texts, in which an addition wins over a concurrent removal
+// (observed-remove set). The zero value is empty. A removed element leaves nothing behind: the
+// size is that of the elements, and of one range of numbers for each replica whose deltas have
+// all arrived.
+type ORSet struct {
+	l    driver.Lattice
+	dots map[string][]driver.Dot // by element
+}
+
+// Add adds an element, of at most driver.MaxValue bytes, for a replica and returns the delta.
+func (s *ORSet) Add(replica, element string) (delta ORSet, err error) {
+	const op = "add to set"
+	if err := checkReplica(op, replica); err != nil {
+		return delta, err
+	}
+	if len(element) > driver.MaxValue {
+		return delta, bug(op, "", fmt.Errorf("an element has %d bytes, at most %d are allowed", len(element), driver.MaxValue))
+	}
+	next := driver.Dot{Replica: replica, N: 1}
+	if seen := s.l.Seen[replica]; len(seen) > 0 {
+		next.N = seen[len(seen)-1].Last + 1
+	}
+	if next.N > driver.MaxDot {
+		return delta, bug(op, replica, errors.New("the replica has no numbers left"))
+	}
+	delta = s.observed(element)
+	delta.see(next)
+	delta.l.Dots = map[driver.Dot]string{next: element}
+	delta.changed()
+	s.apply(element, delta)
+	return delta, nil
+}
+
+// Remove removes an element and returns the delta. Additions that are not merged yet win. It is
+// an operation of no replica. Without the element the delta is empty.
+func (s *ORSet) Remove(element string) (delta ORSet) {
+	delta = s.observed(element)
+	s.apply(element, delta)
+	return delta
+}
+
+// observed returns a delta that has seen the additions of an element, and has none of them.
+func (s *ORSet) observed(element string) (delta ORSet) {
+	for _, d := range s.dots[element] {
+		delta.see(d)
+	}
+	return delta
+}
+
+func (s *ORSet) see(d driver.Dot) {
+	if s.l.Seen == nil {
+		s.l.Seen = map[string]driver.Ranges{}
+	}
+	s.l.Seen[d.Replica] = s.l.Seen[d.Replica].Union(driver.Ranges{{First: d.N, Last: d.N}})
+}
+
+// apply is Merge with the delta of an operation on one element, without a look at the others.
+func (s *ORSet) apply(element string, delta ORSet) {
+	if s.dots == nil {
+		s.l.Dots, s.dots = map[driver.Dot]string{}, map[string][]driver.Dot{}
+	}
+	for _, d := range s.dots[element] {
+		delete(s.l.Dots, d)
+	}
+	delete(s.dots, element)
+	for d := range delta.l.Dots {
+		s.l.Dots[d], s.dots[element] = element, []driver.Dot{d}
+		s.see(d)
+	}
+}
+
+// Contains reports whether an element is in the set.
+func (s *ORSet) Contains(element string) bool { return len(s.dots[element]) > 0 }
+
+// Elements returns the elements in the order of their bytes.
+func (s *ORSet) Elements() []string { return slices.Sorted(maps.Keys(s.dots)) }
+
+// Len returns the number of elements.
+func (s *ORSet) Len() int { return len(s.dots) }
+
+// Merge adds what other knows. It takes time for every element of both.
+func (s *ORSet) Merge(other ORSet) {
+	s.l.Join(other.l)
+	s.changed()
+}
+
+func (s *ORSet) kind() kind             { return orSet }
+func (s *ORSet) state() *driver.Lattice { return &s.l }
+
+func (s *ORSet) check() error {
+	if len(s.l.Max) > 0 {
+		return errors.New("a set has no fields")
+	}
+	return nil
+}
+
+func (s *ORSet) changed() {
+	if s.l.Dots == nil {
+		s.l.Dots = map[driver.Dot]string{}
+	}
+	s.dots = make(map[string][]driver.Dot, len(s.l.Dots))
+	for d, element := range s.l.Dots {
+		s.dots[element] = append(s.dots[element], d)
+	}
+}

@@ -1,0 +1,270 @@
+package crdt
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func token(n int64) interlock.Token { return interlock.Token(n << 12) }
+
+// eachStore runs a test on every store.
+func eachStore(t *testing.T, test func(t *testing.T, s *Store)) {
+	t.Run("memory", func(t *testing.T) { test(t, NewStore(memory.NewLattices())) })
+	t.Run("Redis", func(t *testing.T) {
+		t.Parallel()
+		client, err := redis.Dial("redis://" + testbed.Redis(t).Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		test(t, NewStore(redis.NewLattices(client, "shop/")))
+	})
+}
+
+func TestStore(t *testing.T) {
+	eachStore(t, func(t *testing.T, s *Store) {
+		ctx := t.Context()
+		var tags, other ORSet
+		var count PNCounter
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(s.Load(ctx, "x", &tags)) // there is none
+		for i := range 10 {
+			delta, err := tags.Add("eu", fmt.Sprint(i))
+			must(err)
+			must(s.Merge(ctx, "x", &delta))
+		}
+		delta := tags.Remove("3")
+		must(s.Merge(ctx, "x", &delta))
+		down, err := count.Add("eu", -3)
+		must(err)
+		must(s.Merge(ctx, "x", &down)) // another type is another name
+		must(s.Load(ctx, "x", &other))
+		must(s.Load(ctx, "x", &count))
+		if got := strings.Join(other.Elements(), ""); got != "012456789" || count.Value() != -3 {
+			t.Errorf("the set is %q and the counter %d", got, count.Value())
+		}
+		if next, err := other.Add("eu", "more"); err != nil || next.l.Seen["eu"][0].First != 11 {
+			t.Errorf("a loaded set goes on at %v, %v", next.l.Seen, err)
+		}
+		for _, name := range []string{"", strings.Repeat("x", driver.MaxName)} {
+			if err := s.Merge(ctx, name, &tags); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName) {
+				t.Errorf("merge: %v", err)
+			}
+			if err := s.Load(ctx, name, &tags); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName) {
+				t.Errorf("load: %v", err)
+			}
+			if _, err := s.Share(ctx, name, "eu", token(1)); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName) {
+				t.Errorf("share: %v", err)
+			}
+		}
+		if _, err := s.Share(ctx, "x", "", token(1)); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("a share of nobody: %v", err)
+		}
+		must(s.lattices.Merge(ctx, "gcounter/x", driver.Lattice{Max: map[string]string{"?": ""}}, nil))
+		c := GCounter{driver.Lattice{Max: map[string]string{"+eu": driver.FormatPadded(1)}}}
+		if err := s.Load(ctx, "x", &c); interlock.Kind(err) != interlock.Definite || c.Value() != 1 {
+			t.Errorf("what is no counter: %v, %d", err, c.Value())
+		}
+	})
+}
+
+// Stock of 200 units, sold by goroutines in three regions at once. A region's process is replaced
+// while it sells; the former one goes on, and is refused. Then the region dies, and another sells
+// what it had left.
+func TestShares(t *testing.T) {
+	eachStore(t, func(t *testing.T, s *Store) {
+		const supply = 200
+		ctx := t.Context()
+		open := func(replica string, n int64) *Share {
+			t.Helper()
+			h, err := s.Share(ctx, "{tv}", replica, token(n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h
+		}
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		eu := open("eu", 1)
+		must(eu.Add(ctx, supply))
+		must(eu.Move(ctx, "us", 70))
+		must(eu.Move(ctx, "ap", 50))
+		former, ap := open("us", 1), open("ap", 1)
+		us := open("us", 2)
+		var sold atomic.Int64
+		sell := func(h *Share, most int, wantErr any) func() {
+			return func() {
+				for range most {
+					err := h.Take(ctx, 1)
+					if err != nil {
+						if !errors.As(err, wantErr) {
+							t.Errorf("%s: %v", h.replica, err)
+						}
+						return
+					}
+					sold.Add(1)
+				}
+			}
+		}
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(sell(eu, supply, new(*ShortError)))
+			all.Go(sell(us, 5, nil)) // then it dies
+			all.Go(sell(ap, supply, new(*ShortError)))
+			all.Go(sell(former, supply, new(*interlock.StaleTokenError)))
+		}
+		all.Wait()
+		if left := open("us", 3).Left(); left != 55 {
+			t.Fatalf("a dead region left %d units", left)
+		}
+		heir := open("us", 4)
+		must(heir.Move(ctx, "eu", heir.Left()))
+		if err := us.Take(ctx, 1); !errors.Is(err, interlock.ErrStaleToken) {
+			t.Errorf("the dead region woke up and sold: %v", err)
+		}
+		must(eu.Refresh(ctx))
+		sell(eu, supply, new(*ShortError))()
+		var b Bounded
+		must(s.Load(ctx, "{tv}", &b))
+		if sold.Load() != supply || b.Value() != 0 {
+			t.Errorf("%d of %d units were sold, %d are left", sold.Load(), supply, b.Value())
+		}
+		if _, err := s.Share(ctx, "{tv}", "us", token(3)); !errors.Is(err, interlock.ErrStaleToken) {
+			t.Errorf("an old token: %v", err)
+		}
+	})
+}
+
+// flaky loses requests, answers, or neither, as its random numbers say.
+type flaky struct {
+	driver.Lattices
+	random *rand.Rand
+	quiet  bool
+}
+
+var errFlaky = errors.New("flaky")
+
+func (f *flaky) Merge(ctx context.Context, name string, delta driver.Lattice, guard *driver.Raise) error {
+	fault := f.random.IntN(6)
+	if f.quiet {
+		fault = -1
+	}
+	if fault == 0 {
+		return &interlock.Error{Op: "merge", Kind: interlock.Definite, Err: errFlaky}
+	}
+	if fault == 1 {
+		return &interlock.Error{Op: "merge", Kind: interlock.Uncertain, Err: errFlaky}
+	}
+	err := f.Lattices.Merge(ctx, name, delta, guard)
+	if fault == 2 && err == nil {
+		return &interlock.Error{Op: "merge", Kind: interlock.Uncertain, Err: errFlaky}
+	}
+	return err
+}
+
+// Whatever fails, and whenever an owner is replaced, no more is sold than there is. Units are lost
+// only where a process dies after a failed operation.
+func TestSharesUnderFaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(30 * 365 * 24 * time.Hour) // tokens count from 2020, and a bubble begins before
+		for seed := range uint64(500) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			f := &flaky{memory.NewLattices(), random, true}
+			s := NewStore(f)
+			epoch := int64(1)
+			open := func(replica string) *Share {
+				f.quiet = true
+				defer func() { f.quiet = false }()
+				epoch++
+				h, err := s.Share(t.Context(), "x", replica, token(epoch))
+				if err != nil {
+					t.Fatal(seed, err)
+				}
+				return h
+			}
+			owners := map[string][]*Share{}
+			for _, r := range replicas {
+				owners[r] = []*Share{open(r)}
+			}
+			supply, sold, died := int64(0), int64(0), false
+			for range 1 + random.IntN(40) {
+				replica := replicas[random.IntN(len(replicas))]
+				h := owners[replica][random.IntN(len(owners[replica]))] // a former one, too
+				former := h != owners[replica][len(owners[replica])-1]
+				n, err := random.Int64N(6), error(nil)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(60))*time.Millisecond)
+				switch random.IntN(7) {
+				case 0:
+					died, err = true, errFlaky
+					owners[replica] = append(owners[replica], open(replica))
+				case 1:
+					err = h.Add(ctx, n)
+					if !former {
+						supply += n // also after an error, unless the process dies
+					}
+				case 2:
+					err = h.Move(ctx, replicas[random.IntN(3)], n)
+				case 3:
+					err = cmp.Or(h.Refresh(ctx), errFlaky)
+				default:
+					if err = h.Take(ctx, n); err == nil {
+						sold += n
+					}
+				}
+				cancel()
+				if former && err == nil {
+					t.Fatal(seed, "a former owner changed the counter")
+				}
+			}
+			f.quiet = true
+			current := func(replica string) *Share { return owners[replica][len(owners[replica])-1] }
+			for _, r := range replicas {
+				if err := current(r).Add(t.Context(), 0); err != nil { // stores what is pending
+					t.Fatal(seed, err)
+				}
+			}
+			for _, r := range replicas {
+				h := current(r)
+				if err := h.Refresh(t.Context()); err != nil {
+					t.Fatal(seed, err)
+				}
+				n := h.Left()
+				if err := h.Take(t.Context(), n); err != nil {
+					t.Fatal(seed, err)
+				}
+				sold += n
+			}
+			if sold > supply || !died && sold < supply {
+				t.Fatalf("seed %d: %d of %d units were sold", seed, sold, supply)
+			}
+			var b Bounded
+			if err := s.Load(t.Context(), "x", &b); err != nil || b.Value() < 0 || !died && b.Value() != 0 {
+				t.Fatalf("seed %d: %d units are left, %v", seed, b.Value(), err)
+			}
+		}
+	})
+}
