@@ -9,12 +9,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // What a message may have at most, in bytes.
@@ -66,18 +64,32 @@ func (t Table) Add(ctx context.Context, db driver.SQL, name string, messages ...
 			return err
 		}
 	}
-	if err := q.lock(ctx, rows); err != nil {
-		return err
-	}
+	locks := q.locks(rows)
 	for some := range slices.Chunk(rows, addRows) {
-		if err := q.insert(ctx, name, some); err != nil {
+		if err := q.add(ctx, name, some, locks); err != nil {
 			return err
 		}
-		if err := q.announce(ctx, name, some); err != nil {
-			return err
-		}
+		locks = nil
 	}
 	return nil
+}
+
+// add adds messages, after it has locked keys.
+func (q tables) add(ctx context.Context, name string, rows []row, locks []int64) error {
+	keyed, alone := announcements(rows)
+	if !q.Maria() {
+		return q.addPostgres(ctx, name, rows, locks, keyed, alone)
+	}
+	if err := q.lockMaria(ctx, locks); err != nil {
+		return err
+	}
+	if err := q.insertMaria(ctx, name, rows); err != nil {
+		return err
+	}
+	if err := q.arrive(ctx, name, keyed); err != nil {
+		return err
+	}
+	return q.createAlone(ctx, name, alone)
 }
 
 // row is a message as it is stored.
@@ -136,12 +148,11 @@ func laneIn(name string, m Message) int64 {
 	return lane
 }
 
-// stripes bounds the rows that MariaDB locks for keys, which are never deleted.
+// stripes bounds the rows that MariaDB locks for keys.
 const stripes = 1 << 16
 
-// lock locks keys against others that add to them, in one order.
-func (q tables) lock(ctx context.Context, rows []row) error {
-	var lanes []int64
+// locks are the numbers to lock for keys, against others that add to them, in one order.
+func (q tables) locks(rows []row) (lanes []int64) {
 	for _, r := range rows {
 		switch {
 		case r.lane >= 0 && q.Maria():
@@ -150,86 +161,38 @@ func (q tables) lock(ctx context.Context, rows []row) error {
 			lanes = append(lanes, r.lane)
 		}
 	}
-	if len(lanes) == 0 {
-		return nil
-	}
 	slices.Sort(lanes)
-	lanes = slices.Compact(lanes)
-	var err error
-	if q.Maria() {
-		text, _ := json.Marshal(lanes) // numbers always marshal
-		_, err = q.Exec(ctx, `insert into {stripes} (stripe) values (`+strings.ReplaceAll(strings.Trim(string(text), "[]"), ",", "),(")+
-			`) on duplicate key update stripe = values(stripe)`)
-	} else {
-		_, err = q.Exec(ctx, `select pg_advisory_xact_lock(k.lane) from unnest(?::text::bigint[]) as k (lane)`, sqltable.Numbers(lanes))
-	}
-	return err
+	return slices.Compact(lanes)
 }
 
 const columns = `(queue, lane, message_id, msg_key, headers, payload, unique_key, class, attempts, last_error, not_before, added)`
 
-func (q tables) insert(ctx context.Context, name string, rows []row) error {
-	if q.Maria() {
-		one := `(?, ?, {?}, {?}, {?}, {?}, nullif({?}, {empty}), ?, 0, {empty}, {micros start} + ?, {micros start})`
-		var args []any
-		for _, r := range rows {
-			args = append(args, name, r.lane, r.ID, r.Key, r.headers, r.Payload, r.Unique, int(r.Priority), r.Delay.Microseconds())
-		}
-		_, err := q.Exec(ctx, `insert into {messages} `+columns+` values `+strings.TrimSuffix(strings.Repeat(one+`, `, len(rows)), `, `)+
-			` on duplicate key update lane = lane`, args...)
-		return err
-	}
-	var lanes, classes, delays []int64
-	var ids, keys, headers, uniques []string
-	var payloads [][]byte
-	for _, r := range rows {
-		lanes, classes, delays = append(lanes, r.lane), append(classes, int64(r.Priority)), append(delays, r.Delay.Microseconds())
-		ids, keys, headers, uniques = append(ids, r.ID), append(keys, r.Key), append(headers, r.headers), append(uniques, r.Unique)
-		payloads = append(payloads, r.Payload)
-	}
-	_, err := q.Exec(ctx, `insert into {messages} `+columns+`
-		select ?::text, m.lane, m.id, m.k, m.headers, m.payload, nullif(m.u, ''), m.class, 0, '', {micros start} + m.delay, {micros start}
-		from unnest(?::text::bigint[], ?::text::text[], ?::text::text[], ?::text::text[], ?::text::bytea[], ?::text::text[], ?::text::int[], ?::text::bigint[])
-			with ordinality as m (lane, id, k, headers, payload, u, class, delay, n) order by m.n
-		on conflict do nothing`, name, sqltable.Numbers(lanes), sqltable.Texts(ids), sqltable.Texts(keys), sqltable.Texts(headers),
-		sqltable.Bytes(payloads), sqltable.Texts(uniques), sqltable.Numbers(classes), sqltable.Numbers(delays))
-	return err
-}
+// announced are groups that have new messages.
+type announced struct{ lanes, classes, delays []int64 }
 
-// announce leaves an arrival for each key, and creates the group of each message without one,
-// which nobody else knows.
-func (q tables) announce(ctx context.Context, name string, rows []row) error {
-	var keyed, alone [3][]int64
+// announcements are the keys of messages, each with the priority of its last one of those in a
+// row, and the messages without a key.
+func announcements(rows []row) (keyed, alone announced) {
 	for _, r := range rows {
 		to := &alone
 		if r.lane >= 0 {
 			to = &keyed
 		}
-		if n := len(to[0]); r.lane >= 0 && n > 0 && to[0][n-1] == r.lane {
-			to[1][n-1] = int64(r.Priority)
+		if n := len(to.lanes); r.lane >= 0 && n > 0 && to.lanes[n-1] == r.lane {
+			to.classes[n-1] = int64(r.Priority)
 			continue
 		}
-		for i, v := range []int64{r.lane, int64(r.Priority), r.Delay.Microseconds()} {
-			to[i] = append(to[i], v)
-		}
+		to.lanes, to.classes, to.delays = append(to.lanes, r.lane), append(to.classes, int64(r.Priority)), append(to.delays, r.Delay.Microseconds())
 	}
-	if len(keyed[0]) > 0 {
-		if err := q.arrive(ctx, name, keyed[0], keyed[1]); err != nil {
-			return err
-		}
-	}
-	if len(alone[0]) == 0 {
-		return nil
-	}
-	x, args := q.numbered(alone[0], alone[1], alone[2])
-	_, err := q.Exec(ctx, `insert into {groups} (queue, lane, state, class, ready_at, token, owner)
-		select {pg ?::text}{maria ?}, x.a, 0, x.b, {micros start} + x.c, 0, {empty} from `+x, append([]any{name}, args...)...)
-	return err
+	return keyed, alone
 }
 
 // arrive leaves an arrival for each group.
-func (q tables) arrive(ctx context.Context, name string, lanes, classes []int64) error {
-	x, args := q.numbered(lanes, classes, make([]int64, len(lanes)))
+func (q tables) arrive(ctx context.Context, name string, keyed announced) error {
+	if len(keyed.lanes) == 0 {
+		return nil
+	}
+	x, args := q.numbered(keyed.lanes, keyed.classes, make([]int64, len(keyed.lanes)))
 	_, err := q.Exec(ctx, `insert into {arrivals} (queue, lane, class) select {pg ?::text}{maria ?}, x.a, x.b from `+x+` order by x.n`, append([]any{name}, args...)...)
 	return err
 }

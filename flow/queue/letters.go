@@ -87,7 +87,7 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, name string, places ..
 	}
 	slices.Sort(lanes)
 	lanes = slices.Compact(lanes)
-	return q.arrive(ctx, name, lanes, make([]int64, len(lanes)))
+	return q.arrive(ctx, name, announced{lanes: lanes, classes: make([]int64, len(lanes))})
 }
 
 // letters locks dead letters, and returns their lanes.

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +11,39 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
+
+// lockMaria locks the rows of keys. They are never deleted.
+func (q tables) lockMaria(ctx context.Context, locks []int64) error {
+	if len(locks) == 0 {
+		return nil
+	}
+	text, _ := json.Marshal(locks) // numbers always marshal
+	_, err := q.Exec(ctx, `insert into {stripes} (stripe) values (`+strings.ReplaceAll(strings.Trim(string(text), "[]"), ",", "),(")+
+		`) on duplicate key update stripe = values(stripe)`)
+	return err
+}
+
+func (q tables) insertMaria(ctx context.Context, name string, rows []row) error {
+	one := `(?, ?, {?}, {?}, {?}, {?}, nullif({?}, {empty}), ?, 0, {empty}, {micros start} + ?, {micros start})`
+	var args []any
+	for _, r := range rows {
+		args = append(args, name, r.lane, r.ID, r.Key, r.headers, r.Payload, r.Unique, int(r.Priority), r.Delay.Microseconds())
+	}
+	_, err := q.Exec(ctx, `insert into {messages} `+columns+` values `+strings.TrimSuffix(strings.Repeat(one+`, `, len(rows)), `, `)+
+		` on duplicate key update lane = lane`, args...)
+	return err
+}
+
+// createAlone creates the groups of messages without a key, which nobody else knows.
+func (q tables) createAlone(ctx context.Context, name string, alone announced) error {
+	if len(alone.lanes) == 0 {
+		return nil
+	}
+	x, args := q.numbered(alone.lanes, alone.classes, alone.delays)
+	_, err := q.Exec(ctx, `insert into {groups} (queue, lane, state, class, ready_at, token, owner)
+		select ?, x.a, 0, x.b, {micros start} + x.c, 0, {empty} from `+x, append([]any{name}, args...)...)
+	return err
+}
 
 // admitMaria is admit by several statements.
 func (q tables) admitMaria(ctx context.Context, name string) error {
@@ -72,7 +106,7 @@ func (q tables) createGroups(ctx context.Context, name string, lanes, classes, k
 	}
 	x, args := q.numbered(a, b, make([]int64, len(a)))
 	_, err := q.Exec(ctx, `insert into {groups} (queue, lane, state, class, ready_at, token, owner)
-		select {pg ?::text}{maria ?}, x.a, 0, x.b, `+never+`, 0, {empty} from `+x+` where true order by x.a {leave {pg queue, lane}{maria lane}}`, append([]any{name}, args...)...)
+		select ?, x.a, 0, x.b, `+never+`, 0, {empty} from `+x+` where true order by x.a {leave lane}`, append([]any{name}, args...)...)
 	return err
 }
 

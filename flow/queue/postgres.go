@@ -16,6 +16,39 @@ import (
 // On PostgreSQL each step is one statement. Groups are found by their primary key, one by one
 // (lateral): for a list of keys a plan without statistics compares each group with the list.
 
+// addPostgres is add in one statement: the keys are locked before the first message has its
+// number. Groups of messages without a key are known to nobody else.
+func (q tables) addPostgres(ctx context.Context, name string, rows []row, locks []int64, keyed, alone announced) error {
+	var lanes, classes, delays []int64
+	var ids, keys, headers, uniques []string
+	var payloads [][]byte
+	for _, r := range rows {
+		lanes, classes, delays = append(lanes, r.lane), append(classes, int64(r.Priority)), append(delays, r.Delay.Microseconds())
+		ids, keys, headers, uniques = append(ids, r.ID), append(keys, r.Key), append(headers, r.headers), append(uniques, r.Unique)
+		payloads = append(payloads, r.Payload)
+	}
+	conflict := ``
+	if slices.ContainsFunc(uniques, func(u string) bool { return u != "" }) {
+		conflict = ` on conflict do nothing`
+	}
+	_, err := q.Exec(ctx, `
+with l as materialized (select pg_advisory_xact_lock(k.lane) from unnest(?::text::bigint[]) as k (lane)),
+a as (insert into {arrivals} (queue, lane, class)
+	select ?::text, x.lane, x.class from unnest(?::text::bigint[], ?::text::bigint[]) as x (lane, class)
+	where (select count(*) from l) >= 0),
+g as (insert into {groups} (queue, lane, state, class, ready_at, token, owner)
+	select ?::text, x.lane, 0, x.class, {micros start} + x.delay, 0, '' from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bigint[]) as x (lane, class, delay))
+insert into {messages} `+columns+`
+select ?::text, m.lane, m.id, m.k, m.headers, m.payload, nullif(m.u, ''), m.class, 0, '', {micros start} + m.delay, {micros start}
+from unnest(?::text::bigint[], ?::text::text[], ?::text::text[], ?::text::text[], ?::text::bytea[], ?::text::text[], ?::text::int[], ?::text::bigint[])
+	with ordinality as m (lane, id, k, headers, payload, u, class, delay, n)
+where (select count(*) from l) >= 0 order by m.n`+conflict, sqltable.Numbers(locks), name, sqltable.Numbers(keyed.lanes), sqltable.Numbers(keyed.classes),
+		name, sqltable.Numbers(alone.lanes), sqltable.Numbers(alone.classes), sqltable.Numbers(alone.delays),
+		name, sqltable.Numbers(lanes), sqltable.Texts(ids), sqltable.Texts(keys), sqltable.Texts(headers),
+		sqltable.Bytes(payloads), sqltable.Texts(uniques), sqltable.Numbers(classes), sqltable.Numbers(delays))
+	return err
+}
+
 // admit makes groups ready of which messages have arrived. It waits for no lock of a group: the
 // arrivals of those that are locked stay. A group that is leased is marked, so that it is ready
 // as soon as it is free: the statement that frees it may not see the new messages.
@@ -25,7 +58,7 @@ func (q tables) admit(ctx context.Context, name string) error {
 	}
 	_, err := q.Exec(ctx, `
 with a as materialized (
-	delete from {arrivals} where id = any (array(select id from {arrivals}
+	delete from {arrivals} where queue = ?::text and id = any (array(select id from {arrivals}
 		where queue = ?::text and id < (select min(id) from {arrivals} where queue = ?::text) + `+strconv.Itoa(maxArrivals)+` for update skip locked))
 	returning queue, id, lane, class),
 l as materialized (select distinct on (lane) queue, lane, class from a order by lane, id desc),
@@ -39,7 +72,7 @@ n as (insert into {groups} (queue, lane, state, class, ready_at, token, owner)
 	select queue, lane, 0, class, {micros start}, 0, '' from l where not exists (select from {groups} o where o.queue = l.queue and o.lane = l.lane)
 	order by lane on conflict do nothing returning lane)
 insert into {arrivals} (queue, lane, class)
-select queue, lane, class from l where lane not in (select lane from g) and lane not in (select lane from n)`, name, name)
+select queue, lane, class from l where lane not in (select lane from g) and lane not in (select lane from n)`, name, name, name)
 	return err
 }
 
