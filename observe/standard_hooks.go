@@ -135,6 +135,11 @@ func (h *Outbox) WithDefaults() *Outbox {
 	})
 	OnNil(&r.Paused, r.Log, warn, whenFailed("outbox paused, its sink delivers nothing", func(e OutboxPaused) error { return e.Err }))
 	OnNil(&r.Trouble, r.Log, warn, whenFailed("outbox failed", func(e OutboxTrouble) error { return e.Err }))
-	OnNil(&r.Stopped, r.Log, warn, whenFailed("outbox relay stopped", func(e OutboxStopped) error { return e.Err }))
+	OnNil(&r.Stopped, r.Log, warn, whenFailed("outbox relay stopped", func(e OutboxStopped) error {
+		if errors.Is(e.Err, interlock.ErrClosed) {
+			return nil // by this process
+		}
+		return e.Err
+	}))
 	return r
 }

@@ -131,6 +131,7 @@ func TestRoutineIsSilent(t *testing.T) {
 	(*Lock)(nil).WithDefaults().Ended(LockEnded{Name: "n", Cause: interlock.ErrReleased})
 	(*Partition)(nil).WithDefaults().Released(PartitionReleased{Cause: errors.New("moved")})
 	(*Once)(nil).WithDefaults().Cleaned(OnceCleaned{Rows: 3})
+	(*Outbox)(nil).WithDefaults().Stopped(OutboxStopped{Err: interlock.ErrClosed})
 	(*Proxy)(nil).WithDefaults().Sent(ProxySent{Status: 200})
 	(*TwoPC)(nil).WithDefaults().Scanned(TwoPCScanned{InDoubt: 3})
 	if out.Len() > 0 {

@@ -1,0 +1,374 @@
+// Command inventory takes orders from Kafka off the shelf, behind five defences, and shows what
+// each of them catches when the ones before it are taken away.
+//
+// It adds orders to a topic, some of them twice, and runs three workers as processes of their own.
+// One is killed. Another one is stopped until the rest is done, and wakes up in the middle of
+// orders that others have handled. Then it audits: each order took its units once, no shelf is below zero,
+// the orders of a product came in order, and each has one event in Kafka.
+//
+//	inventory -kafka kafka://127.0.0.1:9092 -postgres postgres://me@127.0.0.1/test -redis redis://127.0.0.1:6379
+//	inventory … -without lock,fence          # the inbox catches what they let through
+//	inventory … -without lock,fence,inbox    # the audit finds units that were taken twice
+//
+// stock.go has the defences, audit.go the audit. The lock only saves work: without it nothing goes
+// wrong. The tables' names begin with inventory_; they are emptied first.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/kafka"
+	_ "github.com/interlock-dev/interlock/driver/postgres" // postgres:// of the outbox
+	_ "github.com/interlock-dev/interlock/driver/redis"    // redis:// of the locks
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/flow/queue"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// settings of a run; workers get them as arguments.
+type settings struct {
+	kafka, postgres, redis string
+	name                   string // of the run: the topic of its orders ends with it
+	without                map[string]bool
+	session, think         time.Duration
+}
+
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	s := settings{without: map[string]bool{}}
+	f := flag.NewFlagSet("inventory", flag.ContinueOnError)
+	f.SetOutput(errs)
+	f.StringVar(&s.kafka, "kafka", "kafka://127.0.0.1:9092", "`URL` of the brokers; they create topics by their first use")
+	f.StringVar(&s.postgres, "postgres", "postgres://postgres@127.0.0.1/test", "`URL` of the database")
+	f.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of the locks")
+	f.StringVar(&s.name, "name", fmt.Sprintf("%x", time.Now().UnixMilli()), "name of the run")
+	f.DurationVar(&s.session, "session", 6*time.Second, "after what time Kafka gives up a worker; the brokers bound it")
+	f.DurationVar(&s.think, "think", 20*time.Millisecond, "how long an order takes")
+	f.Func("without", "a comma list of "+strings.Join(defences, ", "), func(list string) error {
+		for _, d := range strings.Split(list, ",") {
+			if !slices.Contains(defences, d) {
+				return fmt.Errorf("there is no defence %q", d)
+			}
+			s.without[d] = true
+		}
+		return nil
+	})
+	orders := f.Int("orders", 400, "number of orders")
+	patience := f.Duration("patience", 2*time.Minute, "how long all of it may take")
+	work := f.Bool("work", false, "be a worker of a run, until the standard input ends")
+	if err := f.Parse(args); err != nil {
+		return 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, *patience)
+	defer cancel()
+	var err error
+	if *work {
+		err = s.work(ctx, os.Stdin, out)
+	} else {
+		err = s.play(ctx, args, *orders, out)
+	}
+	if err != nil {
+		fmt.Fprintln(errs, "inventory:", err)
+		return 1
+	}
+	return 0
+}
+
+// work handles orders until in ends. It reports in lines of two words.
+func (s settings) work(ctx context.Context, in io.Reader, out io.Writer) (err error) {
+	pool, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	locks, err := lock.Open(ctx, s.redis, &lock.Options{TTL: s.session}) // a killed worker keeps its orders no longer
+	if err != nil {
+		return err
+	}
+	defer locks.Close(context.WithoutCancel(ctx))
+	topics, err := kafka.OpenQueue(s.kafka, nil)
+	if err != nil {
+		return err
+	}
+	defer topics.Close()
+	var mu sync.Mutex
+	st := &store{pool: pool, locks: locks, without: s.without, think: s.think, tell: func(what, id string) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintln(out, what, id)
+	}}
+	consumer, err := queue.New(ctx, topics, s.topic(), st.handle, &queue.Options{Lease: s.session, Concurrency: 8, MinPause: 20 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, in) // until the run is over, or its process gone
+	goodbye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return consumer.Close(goodbye)
+}
+
+// connect opens the database. A worker that is stopped inside a transaction loses it after a while.
+func (s settings) connect(ctx context.Context) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(s.postgres)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "2000"
+	return pgxpool.NewWithConfig(ctx, config)
+}
+
+func (s settings) topic() string { return "orders-" + s.name }
+
+func (s settings) sink() (*kafka.Sink, error) {
+	return kafka.OpenSink(s.kafka, &kafka.SinkOptions{Client: []kgo.Opt{kgo.AllowAutoTopicCreation()}})
+}
+
+// play is a run: orders, workers, what befalls them, and the audit.
+func (s settings) play(ctx context.Context, args []string, n int, out io.Writer) error {
+	pool, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	orders := s.orders(n)
+	if err := create(ctx, pool, orders); err != nil {
+		return err
+	}
+	sink, err := s.sink()
+	if err != nil {
+		return err
+	}
+	defer sink.Close()
+	if err := s.add(ctx, sink, orders); err != nil {
+		return err
+	}
+	relay, err := outbox.Start(ctx, s.postgres, outgoing, sink, nil)
+	if err != nil {
+		return err
+	}
+	defer relay.Close(context.WithoutCancel(ctx))
+	fmt.Fprintf(out, "%d orders, a tenth of them twice; without: %s\n", n, list(s.without))
+	w := &workers{args: append(args, "-work", "-name="+s.name), heard: map[string]int{}}
+	defer w.end()
+	for range 3 {
+		if err := w.start(); err != nil {
+			return err
+		}
+	}
+	// One worker is killed, one is stopped.
+	if err := w.wait(ctx, "begin", n/8); err != nil {
+		return err
+	}
+	w.all[0].kill()
+	if err := w.start(); err != nil {
+		return err
+	}
+	if err := w.wait(ctx, "begin", n/4); err != nil {
+		return err
+	}
+	w.all[1].signal(syscall.SIGSTOP)
+	if err := until(ctx, func() (bool, error) { return done(ctx, pool, orders) }); err != nil {
+		return fmt.Errorf("orders are not done: %w", err)
+	}
+	w.all[1].signal(syscall.SIGCONT)
+	// It ends what it has begun, late.
+	if err := until(ctx, w.all[1].idle); err != nil {
+		return fmt.Errorf("the worker that was stopped: %w", err)
+	}
+	if err := w.close(); err != nil {
+		return err
+	}
+	for _, d := range defences[1:] {
+		fmt.Fprintf(out, "%-10s caught %d\n", d, w.count(d))
+	}
+	return s.audit(ctx, pool, orders, out)
+}
+
+func list(without map[string]bool) string {
+	var some []string
+	for _, d := range defences {
+		if without[d] {
+			some = append(some, d)
+		}
+	}
+	if some == nil {
+		return "nothing"
+	}
+	return strings.Join(some, ", ")
+}
+
+// products, of which some are ordered more than there is.
+const products = 20
+
+// orders of a run.
+func (s settings) orders(n int) (all []Order) {
+	for i := range n {
+		all = append(all, Order{ID: fmt.Sprintf("%s-%d", s.name, i), Product: fmt.Sprint("product-", i%products), Units: 1 + i%3, Seq: i / products})
+	}
+	return all
+}
+
+// add sends orders to Kafka, those of each hundred together, and every tenth a second time.
+func (s settings) add(ctx context.Context, sink *kafka.Sink, orders []Order) error {
+	var some []outbox.Message
+	for i, o := range orders {
+		payload, err := json.Marshal(o)
+		if err != nil {
+			return err
+		}
+		m := outbox.Message{ID: o.ID, Topic: s.topic(), Payload: payload}
+		if !s.without[byProduct] {
+			m.Key = o.Product
+		}
+		some = append(some, m)
+		if i%10 == 0 {
+			some = append(some, m)
+		}
+	}
+	for chunk := range slices.Chunk(some, 100) {
+		if err := errors.Join(sink.Publish(ctx, chunk)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// workers are processes of a run.
+type workers struct {
+	args []string
+	all  []*worker
+
+	mu    sync.Mutex
+	heard map[string]int // how often each word was reported
+}
+
+type worker struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ended chan struct{} // closed when its output has ended
+
+	mu    sync.Mutex
+	begun int // orders that it has begun and not ended
+}
+
+func (w *workers) start() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	x := &worker{cmd: exec.Command(self, w.args...), ended: make(chan struct{})}
+	x.cmd.Stderr = os.Stderr
+	stdout, err := x.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if x.stdin, err = x.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	if err := x.cmd.Start(); err != nil {
+		return err
+	}
+	w.all = append(w.all, x)
+	go func() {
+		defer close(x.ended)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			word, _, _ := strings.Cut(lines.Text(), " ")
+			w.mu.Lock()
+			w.heard[word]++
+			w.mu.Unlock()
+			x.mu.Lock()
+			switch word {
+			case "begin":
+				x.begun++
+			case "end":
+				x.begun--
+			}
+			x.mu.Unlock()
+		}
+	}()
+	return nil
+}
+
+func (x *worker) signal(s syscall.Signal) { _ = x.cmd.Process.Signal(s) } // an ended one needs none
+
+func (x *worker) kill() {
+	x.signal(syscall.SIGKILL)
+	<-x.ended
+	_ = x.cmd.Wait() // killed
+}
+
+func (x *worker) idle() (bool, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.begun == 0, nil
+}
+
+func (w *workers) count(word string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.heard[word]
+}
+
+// wait waits until a word was reported so often.
+func (w *workers) wait(ctx context.Context, word string, n int) error {
+	return until(ctx, func() (bool, error) { return w.count(word) >= n, nil })
+}
+
+// close lets workers end.
+func (w *workers) close() (err error) {
+	for _, x := range w.all {
+		_ = x.stdin.Close() // a killed one has closed it
+	}
+	for _, x := range w.all {
+		<-x.ended
+		if x.cmd.ProcessState == nil {
+			err = errors.Join(err, x.cmd.Wait())
+		}
+	}
+	return err
+}
+
+// end ends what still runs.
+func (w *workers) end() {
+	for _, x := range w.all {
+		if x.cmd.ProcessState == nil {
+			x.kill()
+		}
+	}
+}
+
+// until asks again and again.
+func until(ctx context.Context, ok func() (bool, error)) error {
+	for {
+		if yes, err := ok(); yes || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
