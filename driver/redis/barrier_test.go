@@ -19,28 +19,19 @@ import (
 
 func TestBarrier(t *testing.T) {
 	t.Parallel()
-	barrierSuite(t, durable)
-}
-
-func barrierSuite(t *testing.T, in sites) {
 	drivertest.RunBarrier(t, drivertest.BarrierHarness[Body]{
 		StoreHarness: drivertest.StoreHarness[driver.Barrier[Body]]{
 			Start: func(t *testing.T, exclusive bool) drivertest.BarrierBackend[Body] {
-				at := in(t, exclusive)
-				if at.tag == "" {
-					at.tag = "{shop}"
-				}
+				at := durable(t, exclusive)
 				return &barrierBackend{led[driver.Barrier[Body]](at), at, at.beside(t)}
 			},
 		},
-		Business: func(b drivertest.BarrierBackend[Body], w drivertest.BarrierWork) Body {
-			return counting(b.(*barrierBackend).at.tag, w)
-		},
+		Business: func(_ drivertest.BarrierBackend[Body], w drivertest.BarrierWork) Body { return counting(w) },
 		Count: func(t *testing.T, b drivertest.BarrierBackend[Body], key string) int64 {
 			var n int64
 			testbed.Eventually(t, "the counter is read", 10*time.Second, func() (read bool) {
 				var err error // the server may have been started again
-				n, err = raw(t, b.(*barrierBackend).operator, "GET", b.(*barrierBackend).at.tag+":"+key).AsInt64()
+				n, err = raw(t, b.(*barrierBackend).operator, "GET", "{shop}:"+key).AsInt64()
 				return err == nil || rueidis.IsRedisNil(err)
 			})
 			return n
@@ -57,18 +48,18 @@ type barrierBackend struct {
 
 func (b *barrierBackend) Open(t *testing.T) (driver.Barrier[Body], error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Barrier[Body], error) {
-		return NewBarrier(b.at.dialed(t, path), b.at.tag), nil
+		return NewBarrier(b.at.dialed(t, path), "{shop}"), nil
 	})
 }
 
 func (b *barrierBackend) Beside(t *testing.T) (driver.Barrier[Body], error) {
-	return NewBarrier(b.at.beside(t), b.at.tag), nil
+	return NewBarrier(b.at.beside(t), "{shop}"), nil
 }
 
 func (b *barrierBackend) Faults() drivertest.Faults { return b.Server }
 
-// counting is a business of the suite, on keys with a tag.
-func counting(tag string, w drivertest.BarrierWork) Body {
+// counting is a business of the suite.
+func counting(w drivertest.BarrierWork) Body {
 	known := ""
 	if w.Known {
 		known = "known"
@@ -85,7 +76,7 @@ func counting(tag string, w drivertest.BarrierWork) Body {
 		redis.call('INCRBY', KEYS[1], add)
 		if ARGV[4] == 'fail' then return redis.call('LPUSH', KEYS[1], 'broken') end
 		return ARGV[5]`,
-		Keys: []string{tag + ":" + w.Key},
+		Keys: []string{"{shop}:" + w.Key},
 		Args: []string{strconv.FormatInt(w.Limit, 10), strconv.FormatInt(w.Add, 10), known, fail, w.Result}}
 }
 

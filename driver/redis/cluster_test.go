@@ -47,7 +47,7 @@ func TestCluster(t *testing.T) {
 	defer d.Close(context.Background())
 	t.Run("Listing", func(t *testing.T) { listOnCluster(t, d) })
 	t.Run("Together", func(t *testing.T) { togetherOnCluster(t, d) })
-	t.Run("Guards", func(t *testing.T) { guardsOnCluster(t, client) })
+	t.Run("Stores", func(t *testing.T) { storesOnCluster(t, c, client) })
 	t.Run("Subscriptions", func(t *testing.T) { closedOnCluster(t, c, client) })
 	t.Run("Rights", func(t *testing.T) { rightsOnCluster(t, c) })
 	t.Run("Migration", func(t *testing.T) { migrateSlot(t, c, d) })
@@ -153,26 +153,141 @@ func togetherOnCluster(t *testing.T, d *Driver) {
 	}
 }
 
-func guardsOnCluster(t *testing.T, client rueidis.Client) {
-	marks, timed := guards(client)
-	for name, call := range marks {
-		if err := call(t.Context()); err != nil {
-			t.Errorf("%s: %v", name, err)
+// Every store serves names in the slots of every master, and refuses keys of two slots.
+func storesOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
+	for i, name := range []string{"b", "c", "a"} {
+		if slotOf(name)*3/16384 != i {
+			t.Fatalf("%s is not on master %d", name, i)
 		}
-	}
-	for name, call := range timed {
-		if err := call(t.Context()); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		storeOnCluster(t, client, name)
 	}
 	f := NewFence(client)
 	raise := driver.Raise{Resource: "r{x}", Token: tokenOf(t, 5, 0)}
-	if err := f.Enter(t.Context(), raise, driver.Write{Key: "data{x}", Value: []byte("1")}); err != nil {
-		t.Errorf("data in the slot of its resource: %v", err)
-	}
 	if err := f.Enter(t.Context(), raise, driver.Write{Key: "data{y}"}); interlock.Kind(err) != interlock.Definite || err == nil {
 		t.Errorf("data in another slot: %v", err)
 	}
+	for i, err := range NewStream(client, nil).Publish(t.Context(), []driver.Message{{ID: "1", Topic: "a"}, {ID: "2", Topic: "b"}, {ID: "3", Topic: "c"}}) {
+		if err != nil {
+			t.Errorf("stream %d: %v", i, err)
+		}
+	}
+	charge := func(key string) driver.LimitCall {
+		return driver.LimitCall{{Key: key, Rate: driver.Rate{Count: 1, Period: time.Hour}, Cost: 1}}
+	}
+	for i, a := range NewLimiter(client, "").Take(t.Context(), []driver.LimitCall{charge("a"), charge("b"), charge("c"), charge("a")}) {
+		if a.Err != nil || a.Allowed() != (i < 3) {
+			t.Errorf("limit %d: %+v", i, a)
+		}
+	}
+	var masters []rueidis.Client
+	for _, addr := range c.Addrs() {
+		masters = append(masters, dial(t, addr))
+	}
+	for _, s := range storeScripts {
+		hashes := []string{"SCRIPT", "EXISTS", s.sha}
+		if s.whole != nil {
+			hashes = append(hashes, s.whole.sha)
+		}
+		if !slices.ContainsFunc(masters, func(master rueidis.Client) bool {
+			known, err := raw(t, master, hashes...).AsIntSlice()
+			return err == nil && slices.Contains(known, 1)
+		}) {
+			t.Errorf("no master has run the script %.200q", s.source)
+		}
+	}
+}
+
+var storeScripts = []*script{enterScript, rebaseScript, recordEnterScript, putScript, versionScript, stockHoldScript, stockSettleScript,
+	stockSupplyScript, stockAdjustScript, stockLevelScript, onceClaimScript, onceDoneScript, onceForgetScript, idempotencyClaimScript,
+	idempotencyUpdateScript, idempotencyUnfinishedScript, barrierForgetScript, streamAddScript, limitScript, plainAcquireScript,
+	plainReleaseScript, breakScript}
+
+// storeOnCluster uses each store once, with a name and keys of its slot.
+func storeOnCluster(t *testing.T, client rueidis.Client, name string) {
+	ctx, hash := t.Context(), make([]byte, 32)
+	must := func(what string, err error, ok bool) {
+		t.Helper()
+		if err != nil || !ok {
+			t.Errorf("%s of %s: %v", what, name, err)
+		}
+	}
+	tag, token := "{"+name+"}", tokenOf(t, 5, 0)
+	raise := driver.Raise{Resource: name, Token: token}
+	f, records := NewFence(client), NewRecords(client, "")
+	must("enter", f.Enter(ctx, raise, driver.Write{Key: tag + "kept", Value: []byte("1")}), true)
+	old, err := f.Rebase(ctx, name, token, "test", "me")
+	must("rebase", err, old.Token == token)
+	data, err := f.Eval(ctx, raise, "return redis.call('GET', KEYS[1])", []string{tag + "kept"}, nil)
+	text, _ := data.ToString()
+	must("eval", err, text == "1")
+	must("record", records.Enter(ctx, raise, driver.Write{Key: "k", Value: []byte("v")}), true)
+	fields, err := records.Get(ctx, name)
+	must("fields", err, string(fields["k"]) == "v")
+
+	v, seen := NewValues(client, ""), make(chan driver.Value, 8)
+	watch, stop := context.WithCancel(ctx)
+	watched := make(chan error, 1)
+	go func() { watched <- v.Watch(watch, name, func(v driver.Value) { seen <- v }) }()
+	<-seen // it watches
+	must("put", v.Put(ctx, name, driver.Value{Token: token, Data: []byte("v")}), true)
+	testbed.Eventually(t, "the value is seen", bound, func() bool { return string((<-seen).Data) == "v" })
+	stop()
+	<-watched
+
+	versions, one, two := NewVersions(client, ""), driver.Stamp{Version: 1}, driver.Stamp{Version: 2}
+	_, _, err = versions.Apply(ctx, name, driver.Versioned{Stamp: one})
+	must("apply", err, true)
+	_, _, err = versions.Replace(ctx, name, one, driver.Versioned{Stamp: two})
+	must("replace", err, true)
+	state, err := versions.Get(ctx, name)
+	must("state", err, state.Stamp == two)
+
+	stock := NewStock(client, nil)
+	_, err = stock.Supply(ctx, name, 10)
+	must("supply", err, true)
+	_, err = stock.Hold(ctx, driver.StockHold{Item: name, Reservation: "r", N: 1, TTL: time.Hour})
+	must("hold", err, true)
+	_, err = stock.Settle(ctx, name, "r", driver.StockConfirmed)
+	must("settle", err, true)
+	_, err = stock.Adjust(ctx, driver.StockAdjustment{Item: name, Operation: "o", Delta: 1})
+	must("adjust", err, true)
+	level, err := stock.Level(ctx, name)
+	must("level", err, level.Sold == 1)
+
+	once, delivery := NewOnce(client), driver.Delivery{Consumer: "c", ID: tag, Owner: "o", Hash: hash}
+	_, err = once.Claim(ctx, delivery, time.Hour)
+	must("claim", err, true)
+	must("done", once.Done(ctx, delivery, time.Hour), true)
+	claimed, err := once.Claim(ctx, delivery, time.Hour)
+	must("second claim", err, claimed == driver.ClaimedDone)
+	must("forget", once.Forget(ctx, delivery), true)
+	claimed, result, err := NewInbox(client, "c"+tag, time.Hour).Apply(ctx, delivery, count(tag+"total"))
+	must("inbox", err, claimed == driver.ClaimedNow && string(result) == "1")
+
+	requests, id := NewIdempotency(client, name), driver.IdempotencyID{Operation: "o", Scope: "s", Key: "k"}
+	_, err = requests.Claim(ctx, driver.IdempotencyClaim{ID: id, Owner: "o", Fingerprint: "f", Lease: time.Hour})
+	must("request", err, true)
+	must("give up", requests.Update(ctx, driver.IdempotencyUpdate{ID: id, Owner: "o"}), true)
+	unfinished, err := requests.Unfinished(ctx, driver.IdempotencyQuery{Limit: 10})
+	must("unfinished", err, len(unfinished) == 1)
+
+	barrier := NewBarrier(client, tag)
+	answer, err := barrier.Call(ctx, driver.BarrierCall{Transaction: "t", Branch: "b", Step: "s", Phase: driver.BarrierFirst, Hash: hash,
+		Begun: time.Now().Add(-driver.BarrierSpread - time.Hour)}, count(tag+"calls"))
+	must("call", err, answer.Ran && string(answer.Result) == "1")
+	n, err := barrier.Forget(ctx, time.Now(), nil, 10)
+	must("forget branches", err, n == 1)
+
+	p, err := OpenPlain(ctx, client, &Options{Prefix: "plain:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(context.Background())
+	_, broken, err := p.Break(ctx, breaking(name, takePlain(t, p, name)))
+	must("break", err, broken)
+	must("release", p.Release(ctx, name, takePlain(t, p, name)), true)
+	breaks, err := p.Breaks(ctx, name, 10)
+	must("breaks", err, len(breaks) == 1)
 }
 
 // What was subscribed ends with the driver and with the watcher, on whichever node it

@@ -20,15 +20,13 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 const suiteTTL = 2 * time.Second
 
 // Not parallel: it looks for goroutines that are left.
-func TestFenced(t *testing.T) { drivertest.RunFenced(t, fenced(alone(), openQueue)) }
-
-func fenced(in sites, open opener) drivertest.Harness {
-	h := harness(in, open)
+func TestFenced(t *testing.T) {
+	h := harness(alone(), openQueue)
 	start := h.Start
 	h.Start = func(t *testing.T, exclusive bool) drivertest.Backend {
 		return pusher{start(t, exclusive).(*system)}
 	}
-	return h
+	drivertest.RunFenced(t, h)
 }
 
 func TestWatcher(t *testing.T) {
@@ -49,16 +47,12 @@ func TestBreaker(t *testing.T) {
 
 func TestValues(t *testing.T) {
 	t.Parallel()
-	drivertest.RunValues(t, values(durable))
-}
-
-func values(in sites) drivertest.ValuesHarness {
-	return drivertest.ValuesHarness{
+	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
-			at := in(t, exclusive)
+			at := durable(t, exclusive)
 			return &valuesBackend{led[driver.Values](at), at}
 		},
-	}
+	})
 }
 
 // valuesBackend is a server with a path of its own for each reader and writer.
@@ -69,34 +63,30 @@ type valuesBackend struct {
 
 func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Values, error) {
-		return NewValues(b.at.dialed(t, path), b.at.prefix+"config/"), nil
+		return NewValues(b.at.dialed(t, path), "config/"), nil
 	})
 }
 
 func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
-	return NewValues(b.at.beside(t), b.at.prefix+"config/"), nil
+	return NewValues(b.at.beside(t), "config/"), nil
 }
 
 func (b *valuesBackend) Faults() drivertest.Faults { return b.Server }
 
 func TestAdvisory(t *testing.T) {
 	t.Parallel()
-	drivertest.RunAdvisory(t, advisory(alone()))
-}
-
-func advisory(in sites) drivertest.Harness {
-	h := harness(in, func(ctx context.Context, client rueidis.Client, prefix string) (driver.Fenced, error) {
-		p, err := OpenPlain(ctx, client, &Options{TTL: suiteTTL, Prefix: "plain:" + prefix})
+	h := harness(alone(), func(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
+		p, err := OpenPlain(ctx, client, &Options{TTL: suiteTTL, Prefix: "plain:"})
 		return drivertest.Advisory(p), err
 	})
 	h.Without = drivertest.FIFO | drivertest.LostPushes | drivertest.Alone
-	return h
+	drivertest.RunAdvisory(t, h)
 }
 
-type opener func(ctx context.Context, client rueidis.Client, prefix string) (driver.Fenced, error)
+type opener func(ctx context.Context, client rueidis.Client) (driver.Fenced, error)
 
-func openQueue(ctx context.Context, client rueidis.Client, prefix string) (driver.Fenced, error) {
-	return Open(ctx, client, &Options{TTL: suiteTTL, Prefix: prefix})
+func openQueue(ctx context.Context, client rueidis.Client) (driver.Fenced, error) {
+	return Open(ctx, client, &Options{TTL: suiteTTL})
 }
 
 func harness(in sites, open opener) drivertest.Harness {
@@ -136,7 +126,7 @@ func (b *system) Open(t *testing.T) (driver.Fenced, error) {
 		if err != nil {
 			return nil, err
 		}
-		return b.open(t.Context(), client, b.at.prefix)
+		return b.open(t.Context(), client)
 	})
 }
 
@@ -147,14 +137,14 @@ type pusher struct{ *system }
 
 func (pusher) DropPushes(t *testing.T, d driver.Fenced) { d.(*Driver).pushes.stop(t.Context()) }
 
-// locks are the keys of the locks that may have the name.
-func (b *system) locks(name string) []string {
-	return []string{b.at.prefix + name, "plain:" + b.at.prefix + name}
+// locksOf are the keys of the locks that may have the name.
+func locksOf(name string) []string {
+	return []string{name, "plain:" + name}
 }
 
 func (b *system) Residue(t *testing.T, name string) []string {
 	var left []string
-	for _, lock := range b.locks(name) {
+	for _, lock := range locksOf(name) {
 		k := keysOf(lock)
 		for _, key := range []string{k.lock, k.hold, k.queue, k.wait} {
 			left = append(left, b.members(t, key)...)
@@ -196,7 +186,7 @@ func (b *system) members(t *testing.T, key string) []string {
 }
 
 func (b *system) Delete(t *testing.T, name string) {
-	for _, lock := range b.locks(name) {
+	for _, lock := range locksOf(name) {
 		// The connection may be one to the server before it was restarted.
 		testbed.Eventually(t, "the operator's deletion", bound, func() bool {
 			return b.operator.Do(t.Context(), b.operator.B().Del().Key(lock).Build()).Error() == nil

@@ -50,8 +50,8 @@
 //
 // # Cluster
 //
-// Dial with cluster=true. The guarantees are those of one server, and the whole
-// conformance suite runs on three masters. What differs:
+// Dial with cluster=true. The guarantees are those of one server. Tests use every store
+// on three masters, while slots move and a master dies. What differs:
 //
 //   - The keys of a name are in one hash slot. Renewals, heartbeats and lists are one
 //     request for each slot.

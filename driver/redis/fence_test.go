@@ -1,9 +1,7 @@
 package redis
 
 import (
-	"context"
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,81 +20,39 @@ func markKey(resource string) string { return fenceKey("mark", resource) }
 
 func TestFence(t *testing.T) {
 	t.Parallel()
-	drivertest.RunFence(t, fences(alone()))
-}
-
-func fences(in sites) drivertest.FenceHarness {
-	return drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
-		at := in(t, false)
-		return &store{led[driver.Fence](at), at, at.beside(t)}
-	}}
+	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
+		server := testbed.Redis(t)
+		return &store{paths.New[driver.Fence](server), dial(t, server.Addr())}
+	}})
 }
 
 // store is a server with guarded data and a path of its own for each fence.
 type store struct {
 	*paths.Server[driver.Fence]
-	at       site
 	operator rueidis.Client // past every fault of the paths
 }
 
 func (s *store) Open(t *testing.T) (driver.Fence, error) {
 	return s.Lead(t, func(path *testbed.Proxy) (driver.Fence, error) {
-		return inSlot{NewFence(s.at.dialed(t, path)), s.at.tag}, nil
+		return NewFence(dial(t, path.Addr())), nil
 	})
 }
 
 func (s *store) Get(t *testing.T, key string) ([]byte, bool) {
 	t.Helper()
-	value, err := raw(t, s.operator, "GET", s.at.tag+key).AsBytes()
+	value, err := raw(t, s.operator, "GET", key).AsBytes()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		t.Fatal(err)
 	}
 	return value, err == nil
 }
 
-// inSlot is a fence whose resources and data have the same tag, as a cluster needs it.
-type inSlot struct {
-	driver.Fence
-	tag string
-}
-
-// with puts the tag before a name, unless there is no name.
-func (f inSlot) with(name string) string {
-	if name == "" {
-		return ""
-	}
-	return f.tag + name
-}
-
-func (f inSlot) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {
-	resource := r.Resource
-	r.Resource, writes = f.with(resource), slices.Clone(writes)
-	for i := range writes {
-		writes[i].Key = f.with(writes[i].Key)
-	}
-	err := f.Fence.Enter(ctx, r, writes...)
-	var stale *interlock.StaleTokenError
-	if errors.As(err, &stale) {
-		stale.Resource = resource
-	}
-	return err
-}
-
-func (f inSlot) Mark(ctx context.Context, resource string) (driver.Mark, error) {
-	return f.Fence.Mark(ctx, f.with(resource))
-}
-
-func (f inSlot) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
-	return f.Fence.Rebase(ctx, f.with(resource), to, reason, by)
-}
-
-// rebasing is how a rebase is recorded.
 type rebasing struct{ From, To, Reason, By, At string }
 
 func (s *store) Rebases(t *testing.T, resource string) (all []drivertest.Rebased) {
 	t.Helper()
 	var records []*rebasing
-	if err := rueidis.DecodeSliceOfJSON(raw(t, s.operator, "LRANGE", fenceKey("rebase", s.at.tag+resource), "0", "-1"), &records); err != nil {
+	if err := rueidis.DecodeSliceOfJSON(raw(t, s.operator, "LRANGE", fenceKey("rebase", resource), "0", "-1"), &records); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range records {

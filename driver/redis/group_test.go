@@ -8,24 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
-
-// TestFencedInGroups: a request that is sent in a group is as good as one sent alone.
-func TestFencedInGroups(t *testing.T) {
-	drivertest.RunFenced(t, fenced(alone(), func(ctx context.Context, client rueidis.Client, prefix string) (driver.Fenced, error) {
-		d, err := openQueue(ctx, client, prefix)
-		if err == nil {
-			d.(*Driver).conn.crowd = 0
-		}
-		return d, err
-	}))
-}
 
 // grouped opens a driver that sends every request in a group.
 func grouped(t *testing.T, addr string) *Driver {

@@ -11,13 +11,9 @@ import (
 
 func TestIdempotency(t *testing.T) {
 	t.Parallel()
-	idempotencySuite(t, durable)
-}
-
-func idempotencySuite(t *testing.T, in sites) {
 	drivertest.RunIdempotency(t, drivertest.IdempotencyHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.IdempotencyBackend {
-			at := in(t, exclusive)
+			at := durable(t, exclusive)
 			return &requestBackend{led[driver.Idempotency](at), at}
 		},
 	})
@@ -31,12 +27,12 @@ type requestBackend struct {
 
 func (b *requestBackend) Open(t *testing.T) (driver.Idempotency, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Idempotency, error) {
-		return NewIdempotency(b.at.dialed(t, path), b.at.prefix+"shop"), nil
+		return NewIdempotency(b.at.dialed(t, path), "shop"), nil
 	})
 }
 
 func (b *requestBackend) Beside(t *testing.T) (driver.Idempotency, error) {
-	return NewIdempotency(b.at.beside(t), b.at.prefix+"shop"), nil
+	return NewIdempotency(b.at.beside(t), "shop"), nil
 }
 
 func (b *requestBackend) Faults() drivertest.Faults { return b.Server }

@@ -29,15 +29,11 @@ func count(keys ...string) Body {
 // effect is made once, and every delivery has its result.
 func TestInboxMakesAnEffectOnce(t *testing.T) {
 	t.Parallel()
-	inboxMakesAnEffectOnce(t, alone())
-}
-
-func inboxMakesAnEffectOnce(t *testing.T, in sites) {
-	at := in(t, false)
-	operator := at.beside(t)
-	path := testbed.NewProxy(t, at.server.Addr(), at.more...)
-	lossy := NewInbox(at.dialed(t, path), "billing{shop}", time.Hour)
-	good := NewInbox(at.beside(t), "billing{shop}", time.Hour)
+	server := testbed.Redis(t)
+	operator := dial(t, server.Addr())
+	path := testbed.NewProxy(t, server.Addr())
+	lossy := NewInbox(dial(t, path.Addr()), "billing{shop}", time.Hour)
+	good := NewInbox(dial(t, server.Addr()), "billing{shop}", time.Hour)
 	// The server must know the script: that it does not is an answer, too.
 	if _, _, err := lossy.Apply(t.Context(), delivery("warm", ""), count("warm:{shop}")); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package redis
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -13,12 +12,8 @@ import (
 
 func TestOnce(t *testing.T) {
 	t.Parallel()
-	onceSuite(t, durable)
-}
-
-func onceSuite(t *testing.T, in sites) {
 	drivertest.RunOnce(t, drivertest.OnceHarness{Start: func(t *testing.T, exclusive bool) drivertest.OnceBackend {
-		at := in(t, exclusive)
+		at := durable(t, exclusive)
 		return &onceBackend{led[driver.Once](at), at}
 	}})
 }
@@ -31,37 +26,12 @@ type onceBackend struct {
 
 func (b *onceBackend) Open(t *testing.T) (driver.Once, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Once, error) {
-		return consumerOf{NewOnce(b.at.dialed(t, path)), b.at.prefix}, nil
+		return NewOnce(b.at.dialed(t, path)), nil
 	})
 }
 
 func (b *onceBackend) Beside(t *testing.T) (driver.Once, error) {
-	return consumerOf{NewOnce(b.at.beside(t)), b.at.prefix}, nil
-}
-
-// consumerOf puts a prefix before the consumer, unless there is none.
-type consumerOf struct {
-	driver.Once
-	prefix string
-}
-
-func (o consumerOf) of(d driver.Delivery) driver.Delivery {
-	if d.Consumer != "" {
-		d.Consumer = o.prefix + d.Consumer
-	}
-	return d
-}
-
-func (o consumerOf) Claim(ctx context.Context, d driver.Delivery, lease time.Duration) (driver.Claimed, error) {
-	return o.Once.Claim(ctx, o.of(d), lease)
-}
-
-func (o consumerOf) Done(ctx context.Context, d driver.Delivery, keep time.Duration) error {
-	return o.Once.Done(ctx, o.of(d), keep)
-}
-
-func (o consumerOf) Forget(ctx context.Context, d driver.Delivery) error {
-	return o.Once.Forget(ctx, o.of(d))
+	return NewOnce(b.at.beside(t)), nil
 }
 
 func (b *onceBackend) Faults() drivertest.Faults { return b.Server }

@@ -1,12 +1,6 @@
 package redis
 
 import (
-	"context"
-	"crypto/tls"
-	"fmt"
-	"net"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -15,17 +9,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-// site is where one test of a suite runs: a server, or a cluster that tests share.
+// site is where one test of a suite runs. Several tests can share its server, each with a
+// prefix of its own for its names.
 type site struct {
-	server  paths.Breakable
-	more    []string // the addresses of a cluster's other servers
-	cluster bool
-	// prefix begins the names of the test, and tag, if it is not empty, those that have
-	// to be in one hash slot. Both are empty where the test is alone.
-	prefix, tag string
+	server *testbed.Server
+	prefix string
 }
 
-// sites gives a test its site: one of its own, if it breaks the servers themselves.
+// sites gives a test its site: one of its own, if it breaks the server itself.
 type sites func(t *testing.T, exclusive bool) site
 
 // alone gives each test a server of its own.
@@ -36,72 +27,13 @@ func alone(extra ...string) sites {
 // durable is alone on a server that loses nothing by a crash.
 var durable = alone("--appendonly", "yes", "--appendfsync", "always")
 
-var siteNumber atomic.Int64
-
-// clusters starts a cluster that tests share, and one that loses nothing by a crash, for
-// those that break it, one after the other.
-func clusters(t *testing.T) sites {
-	shared := testbed.RedisCluster(t, false)
-	for _, addr := range shared.Addrs() {
-		for _, s := range suiteScripts {
-			known := []*script{s}
-			if s.whole != nil {
-				known = append(known, s.whole)
-			}
-			if err := newConn(dial(t, addr)).load(t.Context(), known...); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	broken := testbed.RedisCluster(t, false, "--appendonly", "yes", "--appendfsync", "always")
-	var turn sync.Mutex
-	return func(t *testing.T, exclusive bool) site {
-		c := shared
-		if exclusive {
-			c = broken
-			turn.Lock()
-			t.Cleanup(func() {
-				defer turn.Unlock()
-				if t.Failed() {
-					c.Restart()
-				}
-			})
-		}
-		name := fmt.Sprintf("site%d", siteNumber.Add(1))
-		return site{server: c, more: c.Addrs()[1:], cluster: true, prefix: name + "/", tag: "{" + name + "}"}
-	}
-}
-
-// tagged puts all names of a test into one hash slot.
-func (in sites) tagged() sites {
-	return func(t *testing.T, exclusive bool) site {
-		at := in(t, exclusive)
-		at.prefix = at.tag
-		return at
-	}
-}
-
 // led is the site with a path of its own for each D.
-func led[D comparable](at site) *paths.Server[D] { return paths.New[D](at.server, at.more...) }
+func led[D comparable](at site) *paths.Server[D] { return paths.New[D](at.server) }
 
 // through connects by a path, for the time of the test.
 func (at site) through(t testing.TB, path *testbed.Proxy) (rueidis.Client, error) {
-	if !at.cluster {
-		client, err := Dial("redis://" + path.Addr())
-		if err == nil {
-			t.Cleanup(client.Close)
-		}
-		return client, err
-	}
-	option, _, err := clientOption("redis://" + at.server.Addr() + "?cluster=true")
-	if err != nil {
-		return nil, err
-	}
-	option.DialCtxFn = func(ctx context.Context, target string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
-		return d.DialContext(ctx, "tcp", path.Route(target))
-	}
-	client, err := rueidis.NewClient(option)
-	if client != nil {
+	client, err := Dial("redis://" + path.Addr())
+	if err == nil {
 		t.Cleanup(client.Close)
 	}
 	return client, err
@@ -110,24 +42,11 @@ func (at site) through(t testing.TB, path *testbed.Proxy) (rueidis.Client, error
 // dialed is through that must succeed.
 func (at site) dialed(t testing.TB, path *testbed.Proxy) rueidis.Client {
 	t.Helper()
-	client, err := at.through(t, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
+	return dial(t, path.Addr())
 }
 
 // beside connects past every path.
 func (at site) beside(t testing.TB) rueidis.Client {
 	t.Helper()
-	url := "redis://" + at.server.Addr()
-	if at.cluster {
-		url += "?cluster=true"
-	}
-	client, err := Dial(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(client.Close)
-	return client
+	return dial(t, at.server.Addr())
 }

@@ -15,13 +15,9 @@ import (
 
 func TestStock(t *testing.T) {
 	t.Parallel()
-	stockSuite(t, durable)
-}
-
-func stockSuite(t *testing.T, in sites) {
 	drivertest.RunStock(t, drivertest.StockHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.StockBackend {
-			at := in(t, exclusive)
+			at := durable(t, exclusive)
 			return &stockBackend{led[driver.Stock](at), at}
 		},
 	})
@@ -35,12 +31,12 @@ type stockBackend struct {
 
 func (b *stockBackend) Open(t *testing.T) (driver.Stock, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Stock, error) {
-		return NewStock(b.at.dialed(t, path), &StockOptions{Prefix: b.at.prefix + "shop/"}), nil
+		return NewStock(b.at.dialed(t, path), &StockOptions{Prefix: "shop/"}), nil
 	})
 }
 
 func (b *stockBackend) Beside(t *testing.T) (driver.Stock, error) {
-	return NewStock(b.at.beside(t), &StockOptions{Prefix: b.at.prefix + "shop/"}), nil
+	return NewStock(b.at.beside(t), &StockOptions{Prefix: "shop/"}), nil
 }
 
 func (b *stockBackend) Faults() drivertest.Faults { return b.Server }

@@ -16,25 +16,16 @@ import (
 func TestStreamSuite(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
-	streamSuite(t, func(t *testing.T, exclusive bool) site {
-		if exclusive {
-			return durable(t, true)
-		}
-		return site{server: server, prefix: prefixOf(t)}
-	})
-}
-
-func streamSuite(t *testing.T, in sites) {
 	drivertest.RunSink(t, drivertest.SinkHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.SinkBackend {
-			at := in(t, exclusive)
+			at := site{server: server, prefix: t.Name() + "/"}
+			if exclusive {
+				at = durable(t, true)
+			}
 			return &streamBackend{led[drivertest.KeptSink](at), at}
 		},
 	})
 }
-
-// prefixOf keeps the streams of tests apart that share a server.
-func prefixOf(t *testing.T) string { return t.Name() + "/" }
 
 // streamBackend is a server to whose streams each sink has a path.
 type streamBackend struct {

@@ -13,18 +13,12 @@ import (
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	shared := testbed.Redis(t)
-	versionsSuite(t, func(t *testing.T, exclusive bool) site {
-		if exclusive {
-			return durable(t, true)
-		}
-		return site{server: shared, prefix: t.Name() + "/"}
-	})
-}
-
-func versionsSuite(t *testing.T, in sites) {
 	drivertest.RunVersions(t, drivertest.VersionsHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.VersionsBackend {
-			at := in(t, exclusive)
+			at := site{server: shared, prefix: t.Name() + "/"}
+			if exclusive {
+				at = durable(t, true)
+			}
 			return &versionsBackend{led[driver.Versions](at), at}
 		},
 	})

@@ -9,23 +9,17 @@ import (
 	"time"
 )
 
-// A Proxy forwards TCP connections to one address, or to several that belong
-// together, and breaks them on demand. Its methods may be called from any
+// A Proxy forwards TCP connections to one address, and breaks them on demand. Its methods may be called from any
 // goroutine, and take effect on the next bytes that are to be passed on.
 type Proxy struct {
-	routes []route
-	owned  sync.WaitGroup
+	target   string
+	listener net.Listener
+	owned    sync.WaitGroup
 
 	mu     sync.Mutex
 	links  map[*link]bool
 	faults faults
 	closed bool
-}
-
-// route is where clients connect to reach one target.
-type route struct {
-	listener net.Listener
-	target   string
 }
 
 // faults is what is broken at the moment.
@@ -37,37 +31,21 @@ type faults struct {
 	left    int // bytes of answers until a connection is closed, if limited
 }
 
-// NewProxy starts a proxy in front of target, "host:port", and of more targets,
-// each with a port of its own. It ends with the test.
-func NewProxy(tb testing.TB, target string, more ...string) *Proxy {
+// NewProxy starts a proxy in front of target, "host:port". It ends with the test.
+func NewProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
-	p := &Proxy{links: map[*link]bool{}}
-	tb.Cleanup(p.Close)
-	for _, target := range append([]string{target}, more...) {
-		listener, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			tb.Fatalf("proxy to %s: %v", target, err)
-		}
-		r := route{listener, target}
-		p.routes = append(p.routes, r)
-		p.owned.Go(func() { p.accept(r) })
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatalf("proxy to %s: %v", target, err)
 	}
+	p := &Proxy{target: target, listener: listener, links: map[*link]bool{}}
+	tb.Cleanup(p.Close)
+	p.owned.Go(p.accept)
 	return p
 }
 
-// Addr is where clients connect to reach the first target, "127.0.0.1:port".
-func (p *Proxy) Addr() string { return p.routes[0].listener.Addr().String() }
-
-// Route is where clients connect to reach a target; the target itself if the proxy
-// does not lead to it.
-func (p *Proxy) Route(target string) string {
-	for _, r := range p.routes {
-		if r.target == target {
-			return r.listener.Addr().String()
-		}
-	}
-	return target
-}
+// Addr is where clients connect to reach the target, "127.0.0.1:port".
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // Cut drops every byte in both directions from now on. Connections stay open,
 // and do not notice that the other side closes; new ones are reset at once.
@@ -117,9 +95,7 @@ func (p *Proxy) Heal() {
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
-	for _, r := range p.routes {
-		r.listener.Close()
-	}
+	p.listener.Close()
 	for l := range p.links {
 		l.close()
 	}
@@ -144,13 +120,13 @@ func (p *Proxy) damage() {
 	}
 }
 
-func (p *Proxy) accept(r route) {
+func (p *Proxy) accept() {
 	for {
-		client, err := r.listener.Accept()
+		client, err := p.listener.Accept()
 		if err != nil {
 			return // closed
 		}
-		l := &link{proxy: p, target: r.target, client: client, gone: make(chan struct{}), ended: make(chan struct{})}
+		l := &link{proxy: p, target: p.target, client: client, gone: make(chan struct{}), ended: make(chan struct{})}
 		if !p.admit(l) {
 			client.(*net.TCPConn).SetLinger(0) // a reset, as from a port nobody listens on
 			l.close()

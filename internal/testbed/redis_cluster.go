@@ -12,10 +12,9 @@ import (
 )
 
 // A Cluster is a Redis Cluster of three masters; server i+3 is the replica of i, if it
-// has replicas. Its methods that break it break every server.
+// has replicas.
 type Cluster struct {
 	Servers []*Server
-	tb      testing.TB
 }
 
 // nodeTimeout is after how many milliseconds of silence a node suspects another.
@@ -30,7 +29,7 @@ func RedisCluster(tb testing.TB, replicas bool, extra ...string) *Cluster {
 	if err != nil {
 		missing(tb, "redis", err)
 	}
-	c := &Cluster{tb: tb}
+	c := &Cluster{}
 	n := 3
 	if replicas {
 		n = 6
@@ -55,8 +54,7 @@ func RedisCluster(tb testing.TB, replicas bool, extra ...string) *Cluster {
 	return c
 }
 
-// clusterNode is one server of a cluster. What it knows of the others is kept outside
-// its data, so that Wipe leaves it.
+// clusterNode is one server of a cluster.
 func clusterNode(path string) kind {
 	return kind{
 		name:  "redis",
@@ -66,7 +64,7 @@ func clusterNode(path string) kind {
 		command: func(data string, ports []*port) []string {
 			return []string{path, "--port", ports[0].String(), "--cluster-port", ports[1].String(), "--bind", "127.0.0.1", "--dir", data,
 				"--daemonize", "no", "--save", "", "--appendonly", "no", "--cluster-enabled", "yes", "--cluster-node-timeout", nodeTimeout,
-				"--cluster-config-file", filepath.Join(data, "..", "nodes.conf"),
+				"--cluster-config-file", filepath.Join(data, "nodes.conf"),
 				"--cluster-replica-validity-factor", "0", "--repl-ping-replica-period", "1", "--repl-diskless-sync-delay", "0"}
 		},
 	}
@@ -125,39 +123,6 @@ func (c *Cluster) Addrs() (all []string) {
 
 // URL names the cluster by its first server.
 func (c *Cluster) URL() string { return c.Servers[0].URL() }
-
-// Kill ends every server with SIGKILL.
-func (c *Cluster) Kill() { c.each((*Server).Kill) }
-
-// Restart kills what runs of it, starts every server on its data and returns when all
-// slots are served.
-func (c *Cluster) Restart() {
-	c.Kill()
-	c.each((*Server).Restart)
-	c.Settled(c.tb, len(c.Servers))
-}
-
-// Wipe kills every server and starts it without any data; they are a cluster as before.
-func (c *Cluster) Wipe() {
-	c.Kill()
-	c.each((*Server).Wipe)
-	c.Settled(c.tb, len(c.Servers))
-}
-
-// Pause stops every server with SIGSTOP.
-func (c *Cluster) Pause() { c.each((*Server).Pause) }
-
-// Resume lets paused servers go on, and returns when all slots are served.
-func (c *Cluster) Resume() {
-	c.each((*Server).Resume)
-	c.Settled(c.tb, len(c.Servers))
-}
-
-func (c *Cluster) each(do func(*Server)) {
-	for _, s := range c.Servers {
-		do(s)
-	}
-}
 
 // Migrate begins to move a slot from one master to another, and returns what finishes
 // it: until then its keys are in both.

@@ -2,142 +2,28 @@ package goredis_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/redis"
 	adapter "github.com/interlock-dev/interlock/driver/redis/goredis"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
-
-const suiteTTL = 3 * time.Second
-
-func TestFenced(t *testing.T) { drivertest.RunFenced(t, harness()) }
-
-func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness()) }
-
-func harness() drivertest.Harness {
-	return drivertest.Harness{
-		Start: func(t *testing.T, _ bool) drivertest.Backend {
-			server := testbed.Redis(t)
-			return &backend{paths.New[driver.Fenced](server), theirs(t, server.Addr())}
-		},
-		TTL: suiteTTL, Heartbeat: 500 * time.Millisecond, DeadWaiter: 2500 * time.Millisecond,
-		Without: drivertest.LostPushes,
-	}
-}
 
 // theirs is a client that a user of go-redis has.
 func theirs(t *testing.T, addr string) *goredis.Client {
 	c := goredis.NewClient(&goredis.Options{Addr: addr})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// backend is a server with a path of its own for each driver.
-type backend struct {
-	*paths.Server[driver.Fenced]
-	operator *goredis.Client // past every fault of the paths
-}
-
-func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-		client, err := adapter.Client(theirs(t, path.Addr()), redis.Settings{})
-		if err != nil {
-			return nil, err
-		}
-		t.Cleanup(client.Close)
-		return redis.Open(t.Context(), client, &redis.Options{TTL: suiteTTL})
-	})
-}
-
-func (b *backend) Faults() drivertest.Faults { return b.Server }
-
-func (b *backend) Residue(t *testing.T, name string) []string {
-	keys, err := b.operator.Keys(context.Background(), "*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var left []string
-	for _, key := range keys {
-		if key == name || strings.HasPrefix(key, "interlock:{") && strings.HasSuffix(key, ":"+name) {
-			left = append(left, key)
-		}
-	}
-	return left
-}
-
-func (b *backend) Delete(t *testing.T, name string) {
-	testbed.Eventually(t, "the operator's deletion", 20*time.Second, func() bool {
-		return b.operator.Del(t.Context(), name).Err() == nil
-	})
-}
-
-func TestFence(t *testing.T) {
-	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
-		server := testbed.Redis(t)
-		return &store{paths.New[driver.Fence](server), theirs(t, server.Addr())}
-	}})
-}
-
-// store is a server with guarded data and a path of its own for each fence.
-type store struct {
-	*paths.Server[driver.Fence]
-	operator *goredis.Client
-}
-
-func (s *store) Open(t *testing.T) (driver.Fence, error) {
-	return s.Lead(t, func(path *testbed.Proxy) (driver.Fence, error) {
-		client, err := adapter.Client(theirs(t, path.Addr()), redis.Settings{})
-		if err != nil {
-			return nil, err
-		}
-		t.Cleanup(client.Close)
-		return redis.NewFence(client), nil
-	})
-}
-
-func (s *store) Get(t *testing.T, key string) ([]byte, bool) {
-	value, err := s.operator.Get(t.Context(), key).Bytes()
-	if err != nil && !errors.Is(err, goredis.Nil) {
-		t.Fatal(err)
-	}
-	return value, err == nil
-}
-
-func (s *store) Rebases(t *testing.T, resource string) (all []drivertest.Rebased) {
-	t.Helper()
-	keys, err := s.operator.Keys(t.Context(), "interlock:{*:rebase:*").Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range keys {
-		if !strings.HasSuffix(key, ":rebase:"+resource) {
-			continue
-		}
-		for _, text := range s.operator.LRange(t.Context(), key, 0, -1).Val() {
-			var r struct {
-				From, To   interlock.Token `json:",string"`
-				Reason, By string
-			}
-			if err := json.Unmarshal([]byte(text), &r); err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, drivertest.Rebased{From: r.From, To: r.To, Reason: r.Reason, By: r.By})
-		}
-	}
-	return all
 }
 
 // A client that asks sentinels goes to the new master after a failover.
@@ -164,6 +50,35 @@ func TestFailover(t *testing.T) {
 		defer cancel()
 		return f.Enter(ctx, driver.Raise{Resource: "r", Token: token}) == nil
 	})
+}
+
+// handOver takes a lock, and gives it to one that waits for it.
+func handOver(t *testing.T, client rueidis.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	d, err := redis.Open(ctx, client, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.WithoutCancel(ctx))
+	if _, err := d.Acquire(ctx, driver.Request{Name: "x", Owner: "first"}); err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan driver.Place, 64)
+	served := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(ctx, driver.Request{Name: "x", Owner: "second", Events: driver.Events{Waiting: func(p driver.Place) { waiting <- p }}})
+		served <- err
+	}()
+	select {
+	case <-waiting:
+	case err := <-served:
+		t.Fatalf("granted although it is held, or failed: %v", err)
+	}
+	if err := errors.Join(d.Release(ctx, "x", "first"), <-served, d.Release(ctx, "x", "second")); err != nil {
+		t.Error(err)
+	}
 }
 
 // Database, account and providers are those of the client; a cluster is one.
@@ -199,6 +114,7 @@ func TestWhatIsTakenOver(t *testing.T) {
 		if got := c.Get(t.Context(), "k").Val(); got != what {
 			t.Errorf("%s: its database has %q", what, got)
 		}
+		handOver(t, client)
 	}
 	cluster := testbed.RedisCluster(t, false)
 	c := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{cluster.Servers[0].Addr()}})
@@ -213,6 +129,7 @@ func TestWhatIsTakenOver(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	handOver(t, client)
 }
 
 func TestWhatCannotBeTakenOver(t *testing.T) {

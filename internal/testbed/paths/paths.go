@@ -29,34 +29,16 @@ import (
 // own. Its methods end the test by tb.Fatal when they cannot do what they say,
 // so they belong on the test's own goroutine.
 type Server[D comparable] struct {
-	server Breakable
-	addrs  []string
+	server *testbed.Server
 	led    map[D]*testbed.Proxy
 	broken []fault // what is wrong with the paths, and so with the next one
 }
 
 type fault func(*testbed.Proxy)
 
-// Breakable is what runs: a *testbed.Server, or several that are one.
-type Breakable interface {
-	// Addr is where clients connect, "127.0.0.1:port".
-	Addr() string
-	// Kill ends it as a crash does, and returns when it has ended.
-	Kill()
-	// Restart starts it on the data that it has, and returns when it serves.
-	Restart()
-	// Wipe is Restart on no data.
-	Wipe()
-	// Pause stops it: connections stay open, and nothing is answered.
-	Pause()
-	// Resume ends a pause.
-	Resume()
-}
-
-// New makes one of a server that runs, without any path to it. more are further
-// addresses that belong to it, to which each path leads as well.
-func New[D comparable](server Breakable, more ...string) *Server[D] {
-	return &Server[D]{server: server, addrs: append([]string{server.Addr()}, more...), led: map[D]*testbed.Proxy{}}
+// New makes one of a server that runs, without any path to it.
+func New[D comparable](server *testbed.Server) *Server[D] {
+	return &Server[D]{server: server, led: map[D]*testbed.Proxy{}}
 }
 
 // Lead opens a D at the end of a new path, which is as broken as the others are
@@ -65,7 +47,7 @@ func New[D comparable](server Breakable, more ...string) *Server[D] {
 // test if it has a Close like that of a driver; an error of that fails the test.
 func (s *Server[D]) Lead(t testing.TB, open func(path *testbed.Proxy) (D, error)) (D, error) {
 	t.Helper()
-	path := testbed.NewProxy(t, s.addrs[0], s.addrs[1:]...)
+	path := testbed.NewProxy(t, s.server.Addr())
 	for _, damage := range s.broken {
 		damage(path)
 	}
