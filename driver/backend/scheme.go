@@ -87,18 +87,6 @@ func Register(s Scheme) {
 	}
 }
 
-// Kinds lists the kinds of backends that are registered, sorted.
-func Kinds() []string {
-	mu.RLock()
-	defer mu.RUnlock()
-	var kinds []string
-	for _, s := range schemes {
-		kinds = append(kinds, s.Kind)
-	}
-	slices.Sort(kinds)
-	return slices.Compact(kinds)
-}
-
 func schemeOf(name string) *Scheme {
 	mu.RLock()
 	defer mu.RUnlock()

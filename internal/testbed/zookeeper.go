@@ -13,7 +13,7 @@ import (
 // ZooKeeper starts a standalone server whose tick is 100 ms, so that sessions of
 // 500 ms are allowed, and returns when it serves. It does not fsync, which a
 // killed process does not miss. extra are lines of its configuration,
-// "key=value", or properties for Java, "-Dkey=value". It takes about a second.
+// "key=value", or properties for Java, "-Dkey=value". It takes about half a second.
 func ZooKeeper(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	z := zookeeperFor(tb, extra)
