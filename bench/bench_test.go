@@ -47,6 +47,7 @@ var suites = []struct {
 	{"saga", sagaCases},
 	{"outbox", outboxCases},
 	{"queue", queueCases},
+	{"limit", limitCases},
 }
 
 // TestBench measures the cases one after the other, each with the machine to itself, and
