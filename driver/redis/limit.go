@@ -39,6 +39,29 @@ func NewLimiter(client rueidis.Client, prefix string) *Limiter {
 type limitBatch struct {
 	batch
 	calls []int // which they are
+
+	group  int // where in args the last group begins, with the number of its calls
+	size   int // that number
+	charge [8]int64
+}
+
+// add adds a call. Calls of one charge with the same numbers are one group, which are sent once.
+func (b *limitBatch) add(place int, call driver.LimitCall, keys []string) {
+	b.keys, b.calls = append(b.keys, keys...), append(b.calls, place)
+	first := call[0].Numbers()
+	if len(call) == 1 && b.size > 0 && first == b.charge {
+		b.size++
+		b.args[b.group] = strconv.Itoa(b.size)
+		return
+	}
+	b.group, b.size, b.charge = len(b.args), 1, first
+	if len(call) > 1 {
+		b.size = 0 // nothing joins it
+	}
+	b.args = append(b.args, "1", strconv.Itoa(len(call)))
+	for _, c := range call {
+		b.args = appendCharge(b.args, c)
+	}
 }
 
 // Take decides calls; see driver.Limiter.
@@ -108,13 +131,12 @@ func (l *Limiter) batches(calls []driver.LimitCall, answers []driver.LimitAnswer
 	cluster := l.conn.client.Mode() == rueidis.ClientModeCluster
 	last := map[int]*limitBatch{}
 	for i, call := range calls {
-		keys, args := make([]string, len(call)), append(make([]string, 0, 1+8*len(call)), strconv.Itoa(len(call)))
+		keys := make([]string, len(call))
 		if answers[i].Err = call.Check(); answers[i].Err != nil {
 			continue
 		}
 		for j, c := range call {
 			keys[j] = fenceKey("limit", l.prefix+c.Key)
-			args = appendCharge(args, c)
 		}
 		if err := l.conn.oneSlot(keys); err != nil {
 			answers[i].Err = problem(request{op: "limit", name: call[0].Key}, interlock.Definite, err)
@@ -129,7 +151,7 @@ func (l *Limiter) batches(calls []driver.LimitCall, answers []driver.LimitAnswer
 			b = &limitBatch{}
 			last[slot], all = b, append(all, b)
 		}
-		b.keys, b.args, b.calls = append(b.keys, keys...), append(b.args, args...), append(b.calls, i)
+		b.add(i, call, keys)
 	}
 	return all
 }

@@ -85,7 +85,7 @@ func TestLimitScript(t *testing.T) {
 				call[0].Least = random.Int64N(call[0].Cost) + 1
 			}
 			want := driver.Decide(now, call, states)
-			args := []string{fmt.Sprint(len(call))}
+			args := []string{"1", fmt.Sprint(len(call))}
 			for _, c := range call {
 				args = appendCharge(args, c)
 			}
@@ -145,5 +145,32 @@ func TestLimitOtherType(t *testing.T) {
 	}
 	if n, err := raw(t, client, "LLEN", fenceKey("limit", "list")).AsInt64(); n != 1 || err != nil {
 		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// TestLimitGroups: calls with the same numbers are sent once for all, and each is decided by its
+// own, in order.
+func TestLimitGroups(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	rate := func(n int64) driver.Rate { return driver.Rate{Count: n, Period: time.Hour} }
+	var calls []driver.LimitCall
+	for _, c := range []struct {
+		key string
+		n   int64
+	}{{"a", 2}, {"a", 2}, {"b", 2}, {"a", 2}, {"c", 1}, {"c", 1}, {"b", 2}, {"b", 2}} {
+		calls = append(calls, driver.LimitCall{{Key: c.key, Rate: rate(c.n), Cost: 1}})
+	}
+	calls[5] = driver.LimitCall{{Key: "c", Rate: rate(9), Cost: 1}, {Key: "d", Rate: rate(9), Cost: 1}}
+	l := NewLimiter(client, "")
+	if batches := l.batches(calls, make([]driver.LimitAnswer, len(calls))); len(batches) != 1 || len(batches[0].args) != 3*10+18 {
+		t.Errorf("%d batches, the first has %d numbers", len(batches), len(batches[0].args))
+	}
+	got := ""
+	for _, a := range l.Take(t.Context(), calls) {
+		got += fmt.Sprint(a.Decisions[0].Remaining, a.Allowed(), " ")
+	}
+	if want := "1 true 0 true 1 true 0 false 0 true 7 true 0 true 0 false "; got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
