@@ -337,12 +337,12 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// log is what the log of a partition has.
-type log struct{ first, end int64 }
+// extent is what the log of a partition has.
+type extent struct{ first, end int64 }
 
 // begin makes an assignment. offset is the committed one, below 0 if there is none. The mutex
 // is held.
-func (s *session) begin(p int32, offset int64, has log) (*assignment, error) {
+func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) {
 	if former := s.parts[p]; former != nil {
 		former.end(interlock.ErrLost)
 	}
@@ -372,8 +372,8 @@ func (s *session) begin(p int32, offset int64, has log) (*assignment, error) {
 }
 
 // logs asks which offsets partitions have.
-func (s *session) logs(ctx context.Context, of map[int32]kgo.Offset) (map[int32]log, error) {
-	logs := map[int32]log{}
+func (s *session) logs(ctx context.Context, of map[int32]kgo.Offset) (map[int32]extent, error) {
+	logs := map[int32]extent{}
 	for _, at := range []int64{-2, -1} { // the first offset, and the end
 		r := kmsg.NewPtrListOffsetsRequest()
 		r.ReplicaID = -1

@@ -3,7 +3,9 @@ package kafka
 import (
 	"context"
 	"fmt"
+	"log"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,7 +23,12 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-func TestMain(m *testing.M) { testbed.Main(m) }
+func TestMain(m *testing.M) {
+	if addr := os.Getenv("KAFKA_TEST_CHILD"); addr != "" {
+		log.Fatal(child(addr, os.Getenv("KAFKA_TEST_TOPIC"), os.Getenv("KAFKA_TEST_GUARD")))
+	}
+	testbed.Main(m)
+}
 
 // TestSinkSuite has one partition for each test, so that all its messages are in one order.
 func TestSinkSuite(t *testing.T) {
