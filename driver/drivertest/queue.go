@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,10 @@ import (
 type QueueHarness struct {
 	// Bubble runs one test; nil calls test itself. The memory driver passes synctest.Test.
 	Bubble func(t *testing.T, test func(t *testing.T))
+	// Partitioned says that a claim is on a partition with many keys, and goes on when its
+	// messages are settled. Such a queue has no delays, priorities and unique messages, and dead
+	// letters do not return to their places. Each queue of the suite has one partition.
+	Partitioned bool
 	// Start prepares empty queues for one test.
 	Start func(t *testing.T) QueueBackend
 }
@@ -27,7 +32,8 @@ type QueueBackend interface {
 	driver.Queue
 	// Add appends messages to the queue of a name.
 	Add(t *testing.T, name string, messages ...driver.QueueMessage) error
-	// Letters are the ids of dead letters, in order; Replay puts them back in their places.
+	// Letters are the ids of dead letters, in order; Replay puts them back in their places. It is
+	// not called if claims are on partitions.
 	Letters(t *testing.T, name string) []string
 	Replay(t *testing.T, name string, ids ...string)
 	// Resume lets a parked key go on.
@@ -39,19 +45,26 @@ const queueLease = time.Second
 
 // RunQueue runs the suite of driver.Queue.
 func RunQueue(t *testing.T, h QueueHarness) {
-	for name, test := range map[string]func(*queueScene){
-		"OrderByKey": testQueueOrder, "Crash": testQueueCrash, "Retry": testQueueRetry, "Dead": testQueueDead, "Park": testQueuePark,
-		"Delay": testQueueDelay, "Priority": testQueuePriority, "Unique": testQueueUnique, "Limits": testQueueLimits,
-		"SlowHandler": testQueueSlow, "TokensAfterEmpty": testQueueTokens, "Close": testQueueClose, "NoKey": testQueueNoKey,
-		"Names": testQueueNames, "BadInput": testQueueBadInput, "Waits": testQueueWaits, "Competition": testQueueCompetition,
-	} {
+	tests := map[string]func(*queueScene){
+		"Crash": testQueueCrash, "Retry": testQueueRetry, "Dead": testQueueDead, "Park": testQueuePark, "Limits": testQueueLimits,
+		"SlowHandler": testQueueSlow, "Close": testQueueClose, "BadInput": testQueueBadInput, "Waits": testQueueWaits, "Competition": testQueueCompetition,
+	}
+	if h.Partitioned {
+		tests["Partition"] = testQueuePartition
+	} else {
+		maps.Copy(tests, map[string]func(*queueScene){
+			"OrderByKey": testQueueOrder, "Delay": testQueueDelay, "Priority": testQueuePriority, "Unique": testQueueUnique,
+			"TokensAfterEmpty": testQueueTokens, "NoKey": testQueueNoKey, "Names": testQueueNames,
+		})
+	}
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble := h.Bubble
 			if bubble == nil {
 				bubble = func(t *testing.T, test func(*testing.T)) { test(t) }
 			}
-			bubble(t, func(t *testing.T) { test(&queueScene{T: t, QueueBackend: h.Start(t)}) })
+			bubble(t, func(t *testing.T) { test(&queueScene{T: t, QueueBackend: h.Start(t), partitioned: h.Partitioned}) })
 		})
 	}
 }
@@ -59,6 +72,7 @@ func RunQueue(t *testing.T, h QueueHarness) {
 type queueScene struct {
 	*testing.T
 	QueueBackend
+	partitioned bool
 }
 
 func (s *queueScene) join(owner string) driver.QueueConsumer {
@@ -195,10 +209,46 @@ func testQueueOrder(s *queueScene) {
 	s.nothing(one, queueLease/4)
 }
 
+// testQueuePartition: a claim on a partition has its keys in order, goes on when all are settled,
+// and moves with a higher token.
+func testQueuePartition(s *queueScene) {
+	s.add("a/1", "b/1", "a/2", "-/1", "a/3", "b/2")
+	one := s.join("one")
+	first := s.receive(one, "a/1", "b/1", "a/2", "-/1", "a/3", "b/2")
+	claim := first[0].Claim
+	last := map[string]string{}
+	for _, m := range first {
+		if m.Claim != claim || !m.Claim.Valid() || m.Attempt != 1 || string(m.Payload) != "of "+m.ID || m.Headers["id"] != m.ID || m.Added.IsZero() || m.ID < last[m.Key] {
+			s.Errorf("%+v behind %q", m, last[m.Key])
+		}
+		last[m.Key] = m.ID
+	}
+	two := s.join("two")
+	s.nothing(two, queueLease/4)
+	s.ack(one, first...)
+	if !claim.Valid() {
+		s.Errorf("the claim ended by %v", context.Cause(claim.Context()))
+	}
+	s.add("a/4")
+	again := s.receive(one, "a/4")
+	if again[0].Claim != claim {
+		s.Errorf("another claim: %v after %v", again[0].Claim.Token(), claim.Token())
+	}
+	s.ack(one, again...)
+	s.ok(one.Close(s.Context()))
+	s.add("a/5")
+	next := s.receive(two, "a/5")
+	if next[0].Claim.Token() <= claim.Token() || next[0].Attempt != 1 {
+		s.Errorf("token %v after %v, attempt %d", next[0].Claim.Token(), claim.Token(), next[0].Attempt)
+	}
+	s.ack(two, next...)
+}
+
 func testQueueCrash(s *queueScene) {
 	s.add("a/1", "a/2")
-	one, two := s.join("one"), s.join("two")
+	one := s.join("one")
 	was := s.receive(one, "a/1", "a/2")
+	two := s.join("two")
 	s.crash(one)
 	is := s.receive(two, "a/1", "a/2")
 	if is[0].Claim.Token() <= was[0].Claim.Token() {
@@ -259,8 +309,12 @@ func testQueueDead(s *queueScene) {
 	if letters := s.Letters(s.T, "q"); !slices.Equal(letters, []string{"a/1", "a/2"}) {
 		s.Fatalf("dead letters %v", letters)
 	}
-	s.Replay(s.T, "q", "a/2", "a/1")
 	s.Resume(s.T, "q", "a")
+	if s.partitioned {
+		s.ack(c, s.receive(c, "a/4")...)
+		return
+	}
+	s.Replay(s.T, "q", "a/2", "a/1")
 	again := s.receive(c, "a/1", "a/2", "a/4")
 	if ids := received(again); !slices.IsSorted(ids) {
 		s.Errorf("replayed as %v", ids)
@@ -340,8 +394,9 @@ func testQueueLimits(s *queueScene) {
 
 func testQueueSlow(s *queueScene) {
 	s.add("a/1")
-	one, two := s.join("one"), s.join("two")
+	one := s.join("one")
 	m := s.receive(one, "a/1")
+	two := s.join("two")
 	s.nothing(two, 3*queueLease)
 	if !m[0].Claim.Valid() {
 		s.Error("the lease was not renewed")
@@ -365,8 +420,9 @@ func testQueueTokens(s *queueScene) {
 
 func testQueueClose(s *queueScene) {
 	s.add("a/1", "a/2")
-	one, two := s.join("one"), s.join("two")
+	one := s.join("one")
 	m := s.receive(one, "a/1", "a/2")
+	two := s.join("two")
 	s.ack(one, m[0])
 	s.ok(one.Close(s.Context()))
 	if cause := context.Cause(m[0].Claim.Context()); cause != interlock.ErrReleased {

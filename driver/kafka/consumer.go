@@ -218,6 +218,16 @@ func (c *consumer) complete(settlements []driver.Settlement, answers []error) (p
 	return parts
 }
 
+// resume lets a parked key go on. It reports false if it is not parked.
+func (c *consumer) resume(key string) (resumed bool) {
+	c.note(func() {
+		for _, a := range c.session.parts {
+			resumed = a.offsets.resume(key) || resumed
+		}
+	})
+	return resumed
+}
+
 // Close leaves the group; see [driver.QueueConsumer].
 func (c *consumer) Close(ctx context.Context) error {
 	c.mu.Lock()
@@ -227,6 +237,9 @@ func (c *consumer) Close(ctx context.Context) error {
 	c.mu.Unlock()
 	c.end(interlock.ErrClosed)
 	c.loop.Wait() // the session bounds it by ctx
+	c.queue.mu.Lock()
+	delete(c.queue.consumers, c)
+	c.queue.mu.Unlock()
 	return context.Cause(ctx)
 }
 

@@ -266,6 +266,20 @@ func (o *offsets) resume(key string) bool {
 	return true
 }
 
+// oldest is the age of the first pending record, and the keys that are parked.
+func (o *offsets) oldest(now time.Time) (age time.Duration, parked []string) {
+	if len(o.pending) > 0 && o.pending[0].lane != nil {
+		age = max(0, now.Sub(o.pending[0].record.Added))
+	}
+	for key, l := range o.lanes {
+		if l.parked {
+			parked = append(parked, key)
+		}
+	}
+	slices.Sort(parked)
+	return age, parked
+}
+
 // full reports whether no more should be read: a limit of records or bytes is reached, or the
 // metadata of a commit has no room for every completed offset.
 func (o *offsets) full(limit driver.QueueLimit, metadata int) bool {

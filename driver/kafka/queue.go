@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -62,6 +63,9 @@ type Queue struct {
 	options QueueOptions
 	brokers []string
 	client  *kgo.Client // for everything but the group
+
+	mu        sync.Mutex
+	consumers map[*consumer]bool
 }
 
 var _ driver.Queue = (*Queue)(nil)
@@ -77,7 +81,7 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
-	q := &Queue{brokers: a.brokers}
+	q := &Queue{brokers: a.brokers, consumers: map[*consumer]bool{}}
 	if o != nil {
 		q.options = *o
 	}
@@ -125,7 +129,28 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 	if err := q.check(ctx, name); err != nil {
 		return nil, err
 	}
-	return q.start(name, o)
+	c, err := q.start(name, o)
+	if err != nil {
+		return nil, err // not a typed nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.consumers[c] = true
+	return c, nil
+}
+
+// Resume lets a parked key of a queue go on, if a consumer of this Queue has it; otherwise it
+// returns a Definite error. A parked key is known to the consumer of its partition only:
+// another consumer that gets the partition tries the message again.
+func (q *Queue) Resume(name, key string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for c := range q.consumers {
+		if c.name == name && c.resume(key) {
+			return nil
+		}
+	}
+	return problem("resume key", key, interlock.Definite, errors.New("it is not parked here"))
 }
 
 // check asks for a topic, so that what will never work is an error at once.
@@ -139,7 +164,8 @@ func (q *Queue) check(ctx context.Context, name string) error {
 	if err == nil {
 		err = kerr.ErrorForCode(answer.Topics[0].ErrorCode)
 	}
-	for _, e := range []error{kerr.UnknownTopicOrPartition, kerr.InvalidTopicException, kerr.TopicAuthorizationFailed, kerr.SaslAuthenticationFailed} {
+	for _, e := range []error{kerr.UnknownTopicOrPartition, kerr.InvalidTopicException, kerr.TopicAuthorizationFailed,
+		kerr.SaslAuthenticationFailed, kerr.IllegalSaslState, kerr.UnsupportedSaslMechanism} {
 		if errors.Is(err, e) {
 			return problem("join queue", name, interlock.Definite, err)
 		}

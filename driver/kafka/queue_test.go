@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -169,5 +170,73 @@ func TestQueueBadInput(t *testing.T) {
 	}
 	if _, err := s.queue(nil).Join(t.Context(), "missing", driver.QueueOptions{}); interlock.Kind(err) != interlock.Definite || err == nil {
 		t.Errorf("a topic that does not exist: %v", err)
+	}
+}
+
+func TestQueueSuite(t *testing.T) {
+	drivertest.RunQueue(t, drivertest.QueueHarness{Partitioned: true, Start: func(t *testing.T) drivertest.QueueBackend {
+		addr := testbed.Shared(t, testbed.Kafka).Addr()
+		b := &queueBackend{addr: addr, topic: newTopic(t, addr, 1), client: client(t, kgo.SeedBrokers(addr))}
+		b.letters = newTopicOf(t, addr, b.topic+".dlq", 1)
+		q, err := OpenQueue("kafka://"+addr, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(q.Close)
+		b.Queue = q
+		return b
+	}})
+}
+
+// queueBackend has the queue "q" in a topic of the test.
+type queueBackend struct {
+	*Queue
+	addr, topic, letters string
+	client               *kgo.Client
+}
+
+func (b *queueBackend) of(name string) string {
+	if name == "q" {
+		return b.topic
+	}
+	return name
+}
+
+func (b *queueBackend) Join(ctx context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
+	return b.Queue.Join(ctx, b.of(name), o)
+}
+
+func (b *queueBackend) Add(t *testing.T, name string, messages ...driver.QueueMessage) error {
+	var all []*kgo.Record
+	for _, m := range messages {
+		r := &kgo.Record{Topic: b.of(name), Value: m.Payload, Headers: []kgo.RecordHeader{{Key: HeaderID, Value: []byte(m.ID)}}}
+		if m.Key != "" {
+			r.Key = []byte(m.Key)
+		}
+		for key, value := range m.Headers {
+			r.Headers = append(r.Headers, kgo.RecordHeader{Key: key, Value: []byte(value)})
+		}
+		all = append(all, r)
+	}
+	return b.client.ProduceSync(t.Context(), all...).FirstErr()
+}
+
+func (b *queueBackend) Letters(t *testing.T, _ string) (ids []string) {
+	for _, m := range read(t.Context(), b.addr, b.letters, 1) {
+		if m.Headers[HeaderReason] != "reason of "+m.ID || m.Headers[HeaderAttempts] != "1" {
+			t.Errorf("%+v", m)
+		}
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+func (b *queueBackend) Replay(t *testing.T, _ string, _ ...string) {
+	t.Error("dead letters do not return")
+}
+
+func (b *queueBackend) Resume(t *testing.T, name, key string) {
+	if err := b.Queue.Resume(b.of(name), key); err != nil {
+		t.Error(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -284,9 +285,14 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 	if len(of) == 0 {
 		return offsets, nil
 	}
-	logs, err := s.logs(ctx, of)
-	if err != nil {
-		return offsets, err
+	logs, err := s.queue.logs(ctx, s.name, slices.Collect(maps.Keys(of)))
+	for err != nil { // an error returned would end all assignments
+		if ctx.Err() != nil {
+			return offsets, ctx.Err()
+		}
+		s.trouble(interlock.Retryable, fmt.Errorf("list offsets: %w", err))
+		pause(ctx, retryPause)
+		logs, err = s.queue.logs(ctx, s.name, slices.Collect(maps.Keys(of)))
 	}
 	s.interrupt()
 	var parts []*assignment
@@ -337,9 +343,6 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// extent is what the log of a partition has.
-type extent struct{ first, end int64 }
-
 // begin makes an assignment. offset is the committed one, below 0 if there is none. The mutex
 // is held.
 func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) {
@@ -353,14 +356,14 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 	if !ok || c.prefix != offset {
 		c = committed{prefix: offset, next: offset, token: c.token}
 	}
-	if s.reset[p] && (offset < has.first || offset > has.end) {
-		delete(s.reset, p)
+	beyond := s.reset[p] && offset > has.end
+	delete(s.reset, p)
+	if offset < has.first || beyond {
 		s.troubles = append(s.troubles, problem("receive", s.name, interlock.Definite,
 			fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end)))
-		if offset > has.end {
-			c = committed{token: c.token}
-			offset = has.first
-		}
+	}
+	if beyond {
+		offset, c = has.first, committed{token: c.token}
 	}
 	o := restore(offset, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
 	o.begin(has.first)
@@ -369,42 +372,6 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 		s.parts[p] = a
 	}
 	return a, err
-}
-
-// logs asks which offsets partitions have.
-func (s *session) logs(ctx context.Context, of map[int32]kgo.Offset) (map[int32]extent, error) {
-	logs := map[int32]extent{}
-	for _, at := range []int64{-2, -1} { // the first offset, and the end
-		r := kmsg.NewPtrListOffsetsRequest()
-		r.ReplicaID = -1
-		topic := kmsg.NewListOffsetsRequestTopic()
-		topic.Topic = s.name
-		for p := range of {
-			partition := kmsg.NewListOffsetsRequestTopicPartition()
-			partition.Partition, partition.Timestamp = p, at
-			topic.Partitions = append(topic.Partitions, partition)
-		}
-		r.Topics = append(r.Topics, topic)
-		answer, err := r.RequestWith(ctx, s.client)
-		if err != nil {
-			return nil, err
-		}
-		for _, topic := range answer.Topics {
-			for _, p := range topic.Partitions {
-				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					return nil, err
-				}
-				l := logs[p.Partition]
-				if at == -2 {
-					l.first = p.Offset
-				} else {
-					l.end = p.Offset
-				}
-				logs[p.Partition] = l
-			}
-		}
-	}
-	return logs, nil
 }
 
 // lose ends all assignments, and commits nothing.

@@ -47,7 +47,11 @@ func TestSinkSuite(t *testing.T) {
 // newTopic creates a topic for a test.
 func newTopic(t *testing.T, addr string, partitions int32) string {
 	t.Helper()
-	name := strings.ReplaceAll(t.Name(), "/", ".")
+	return newTopicOf(t, addr, strings.ReplaceAll(t.Name(), "/", "."), partitions)
+}
+
+func newTopicOf(t *testing.T, addr, name string, partitions int32) string {
+	t.Helper()
 	r := kmsg.NewPtrCreateTopicsRequest()
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1

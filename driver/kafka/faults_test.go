@@ -1,0 +1,235 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// fails receives until there is an error that is wanted.
+func (s *scene) fails(c driver.QueueConsumer, what string, want func(error) bool) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, err := c.Receive(ctx, driver.QueueLimit{Messages: 1, Bytes: 1}); err != nil && want(err) {
+			return
+		}
+	}
+	s.Fatalf("no error: %s", what)
+}
+
+// TestStaticMember: a static member that restarts gets its partition at once, under a higher
+// token; a second one with its InstanceID ends it with a clear error.
+func TestStaticMember(t *testing.T) {
+	s := newScene(t, 1)
+	o := &QueueOptions{InstanceID: "pod-0"}
+	s.add("a/1", "a/2", "a/3")
+	one := s.join(o)
+	first := s.receive(one, 1)
+	s.settle(one, driver.Ack, first...)
+	closeNow(one)
+	two := s.join(o)
+	second := s.receive(two, 1)
+	if second[0].ID != "a/2" || second[0].Claim.Token() <= first[0].Claim.Token() {
+		t.Errorf("%s under %v after %v", second[0].ID, second[0].Claim.Token(), first[0].Claim.Token())
+	}
+	three := s.join(o)
+	s.fails(two, "the InstanceID is used twice", func(err error) bool {
+		return interlock.Kind(err) == interlock.Bug && strings.Contains(err.Error(), "same InstanceID")
+	})
+	third := s.receive(three, 2)
+	if errs := two.Settle(t.Context(), []driver.Settlement{{Received: second[0], Outcome: driver.Ack}}); !errors.Is(errs[0], interlock.ErrLost) {
+		t.Errorf("the fenced consumer settles: %v", errs[0])
+	}
+	s.settle(three, driver.Ack, third...)
+	last := s.join(&QueueOptions{InstanceID: "pod-1", Leave: true})
+	closeNow(last) // leaves, so that the group does not keep partitions for it
+	if id, err := InstanceID("shop", "worker-12"); id != "shop-12" || err != nil {
+		t.Errorf("%q, %v", id, err)
+	}
+	for _, pod := range []string{"", "worker", "12", "-12", "worker-", "worker12"} {
+		if id, err := InstanceID("shop", pod); err == nil {
+			t.Errorf("%q: %q", pod, id)
+		}
+	}
+}
+
+// TestCutOff: a consumer that reaches no broker for the session timeout ends its claims by
+// itself, and goes on when it reaches one.
+func TestCutOff(t *testing.T) {
+	s := newScene(t, 1)
+	s.add("a/1", "a/2")
+	path := testbed.NewProxy(t, s.addr)
+	dial := kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, path.Addr())
+	})
+	c := s.join(&QueueOptions{Client: []kgo.Opt{dial}})
+	was := s.receive(c, 2)
+	path.Cut()
+	select {
+	case <-was[0].Claim.Context().Done():
+	case <-time.After(time.Minute):
+		t.Fatal("the claim goes on")
+	}
+	if cause := context.Cause(was[0].Claim.Context()); !errors.Is(cause, interlock.ErrExpired) || was[0].Claim.Valid() {
+		t.Errorf("it ended by %v", cause)
+	}
+	if errs := c.Settle(t.Context(), []driver.Settlement{{Received: was[0], Outcome: driver.Ack}}); !errors.Is(errs[0], interlock.ErrLost) {
+		t.Errorf("settled under an expired claim: %v", errs[0])
+	}
+	path.Heal()
+	var is []driver.Received
+	testbed.Eventually(t, "the messages come again", time.Minute, func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		some, _ := c.Receive(ctx, driver.QueueLimit{Messages: 2, Bytes: 1 << 20})
+		is = append(is, some...)
+		return len(is) == 2
+	})
+	if is[0].ID != "a/1" || is[0].Attempt != 2 || is[0].Claim.Token() <= was[0].Claim.Token() {
+		t.Errorf("%s, attempt %d, token %v after %v", is[0].ID, is[0].Attempt, is[0].Claim.Token(), was[0].Claim.Token())
+	}
+	s.settle(c, driver.Ack, is...)
+}
+
+// TestOutOfRange: the log has lost what the group has not handled. That is an error once, and
+// the consumer goes on with what there is.
+func TestOutOfRange(t *testing.T) {
+	s := newScene(t, 1)
+	s.add("a/1", "a/2", "a/3", "a/4")
+	c := s.join(nil)
+	s.settle(c, driver.Ack, s.receive(c, 1)...)
+	closeNow(c)
+	r := kmsg.NewPtrDeleteRecordsRequest()
+	topic := kmsg.NewDeleteRecordsRequestTopic()
+	topic.Topic = s.topic
+	partition := kmsg.NewDeleteRecordsRequestTopicPartition()
+	partition.Offset = 3
+	topic.Partitions = append(topic.Partitions, partition)
+	r.Topics = append(r.Topics, topic)
+	r.TimeoutMillis = 10_000
+	if _, err := r.RequestWith(t.Context(), client(t, kgo.SeedBrokers(s.addr))); err != nil {
+		t.Fatal(err)
+	}
+	c = s.join(nil)
+	s.fails(c, "messages were deleted", func(err error) bool {
+		return interlock.Kind(err) == interlock.Definite && strings.Contains(err.Error(), "offset 1")
+	})
+	if got := s.receive(c, 1); got[0].ID != "a/4" {
+		t.Errorf("received %s", got[0].ID)
+	} else {
+		s.settle(c, driver.Ack, got...)
+	}
+}
+
+// TestFullPartition: a parked key stops its partition when it fills the window, and nothing else
+// is lost or forgotten.
+func TestFullPartition(t *testing.T) {
+	s := newScene(t, 1)
+	q := s.queue(&QueueOptions{Window: 10})
+	var all []string
+	for i := range 1200 {
+		all = append(all, fmt.Sprintf("a/%04d", i))
+	}
+	s.add(append(all, "b/1")...)
+	c, err := q.Join(t.Context(), s.topic, driver.QueueOptions{Lease: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeNow(c)
+	s.settle(c, driver.Park, s.receive(c, 1)...)
+	s.nothing(c, 300*time.Millisecond)
+	backlogs, err := q.Backlogs(t.Context(), s.topic)
+	if err != nil || len(backlogs) != 1 || backlogs[0].Lag != 1201 || !slices.Equal(backlogs[0].Parked, []string{"a"}) || backlogs[0].Age <= 0 {
+		t.Errorf("backlog %+v, %v", backlogs, err)
+	}
+	inner := c.(*consumer)
+	inner.mu.Lock()
+	if held := len(inner.session.parts[0].offsets.pending); held > 10+perPoll {
+		t.Errorf("%d messages are held", held)
+	}
+	inner.mu.Unlock()
+	if err := q.Resume(s.topic, "a"); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for len(got) < len(all)+1 {
+		some := s.receive(c, min(100, len(all)+1-len(got)))
+		s.settle(c, driver.Ack, some...)
+		got = append(got, idsOf(some)...)
+	}
+	if !slices.Equal(got, append(all, "b/1")) {
+		t.Errorf("received %v", got)
+	}
+	if err := q.Resume(s.topic, "a"); interlock.Kind(err) != interlock.Definite || err == nil {
+		t.Errorf("resumed a key that is not parked: %v", err)
+	}
+}
+
+// TestMorePartitions follows the procedure: producers stop, the lag is 0, partitions are added,
+// producers go on. The order of keys holds.
+func TestMorePartitions(t *testing.T) {
+	s := newScene(t, 1)
+	a := newAudit()
+	s.start(&QueueOptions{Client: []kgo.Opt{kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(200 * time.Millisecond)}}, a.handle)
+	before, after := ids(10, 0, 10), ids(10, 10, 10)
+	s.add(before...)
+	a.wait(t, len(before))
+	r := kmsg.NewPtrCreatePartitionsRequest()
+	topic := kmsg.NewCreatePartitionsRequestTopic()
+	topic.Topic, topic.Count = s.topic, 4
+	r.Topics = append(r.Topics, topic)
+	answer, err := r.RequestWith(t.Context(), client(t, kgo.SeedBrokers(s.addr)))
+	if err == nil {
+		err = kerr.ErrorForCode(answer.Topics[0].ErrorCode)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.add(after...)
+	a.wait(t, len(before)+len(after))
+	a.check(t, append(before, after...), 1)
+}
+
+// TestDeadLetterTopicIsMissing: the message is not lost, and its offset not committed.
+func TestDeadLetterTopicIsMissing(t *testing.T) {
+	s := newScene(t, 1)
+	s.add("a/1")
+	c := s.join(&QueueOptions{DeadLetters: "missing.dlq"})
+	m := s.receive(c, 1)
+	errs := c.Settle(t.Context(), []driver.Settlement{{Received: m[0], Outcome: driver.Dead}})
+	if kind := interlock.Kind(errs[0]); errs[0] == nil || kind == interlock.Definite || !strings.Contains(errs[0].Error(), "missing.dlq") {
+		t.Errorf("settled: %v", errs[0])
+	}
+	closeNow(c)
+	c = s.join(nil)
+	if got := s.receive(c, 1); got[0].ID != "a/1" {
+		t.Errorf("received %v", got)
+	}
+}
+
+// TestWrongCredentials are an error of Join.
+func TestWrongCredentials(t *testing.T) {
+	s := newScene(t, 1)
+	q := s.queue(&QueueOptions{Client: []kgo.Opt{kgo.SASL(plain.Auth{User: "a", Pass: "b"}.AsMechanism())}})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := q.Join(ctx, s.topic, driver.QueueOptions{}); interlock.Kind(err) != interlock.Definite || err == nil {
+		t.Errorf("joined: %v", err)
+	}
+}
