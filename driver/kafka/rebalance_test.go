@@ -137,7 +137,7 @@ func TestRebalance(t *testing.T) {
 			all := ids(keys, 0, each)
 			a := newAudit()
 			slow := func(ctx context.Context, m queue.Received) error {
-				pause(ctx, 5*time.Millisecond)
+				pause(context.WithoutCancel(ctx), 5*time.Millisecond)
 				return a.handle(ctx, m)
 			}
 			s.add(all[:len(all)/2]...)
@@ -155,6 +155,36 @@ func TestRebalance(t *testing.T) {
 			a.check(t, all, 1)
 		})
 	}
+}
+
+// TestRevokeWaits: a partition is given up when the handlers that have its messages have
+// returned; their contexts last so long.
+func TestRevokeWaits(t *testing.T) {
+	s := newScene(t, 4)
+	all := ids(20, 0, 2)
+	s.add(all...)
+	a := newAudit()
+	begun, moved, done := make(chan struct{}, len(all)), make(chan error, len(all)), make(chan struct{})
+	s.start(nil, func(ctx context.Context, m queue.Received) error {
+		begun <- struct{}{}
+		select {
+		case <-m.Claim.Revoked():
+			pause(context.WithoutCancel(ctx), 200*time.Millisecond)
+			moved <- ctx.Err()
+		case <-done:
+		}
+		return a.handle(ctx, m)
+	})
+	for range 20 {
+		<-begun
+	}
+	s.start(nil, a.handle)
+	if err := <-moved; err != nil {
+		t.Errorf("a handler's context ended: %v", err)
+	}
+	close(done)
+	a.wait(t, len(all))
+	a.check(t, all, 1)
 }
 
 // TestZombie stops a consumer's process in a handler until the session has timed out, and lets
