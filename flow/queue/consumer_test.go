@@ -16,11 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/flow/queue"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
-
-func TestMain(m *testing.M) { testbed.Main(m) }
 
 func ok(tb testing.TB, err error) {
 	tb.Helper()
