@@ -34,6 +34,27 @@ func TestORSetKeepsNoTombstones(t *testing.T) {
 	}
 }
 
+// Who learns only that units were taken, learns with that where they came from.
+func TestTakenIsKnownWithAdded(t *testing.T) {
+	var eu, us, ap Bounded
+	for _, operation := range []func() (Bounded, error){
+		func() (Bounded, error) { return eu.Add("eu", 5) },
+		func() (Bounded, error) { return eu.Move("eu", "us", 4) },
+		func() (Bounded, error) { return us.Take("us", 3) },
+	} {
+		delta, err := operation()
+		if err != nil {
+			t.Fatal(err)
+		}
+		us.Merge(delta)
+		ap = Bounded{} // it received the last delta only
+		ap.Merge(delta)
+	}
+	if ap.Value() != 2 || us.Share("us") != 1 {
+		t.Errorf("%d units are left, and a share of %d", ap.Value(), us.Share("us"))
+	}
+}
+
 func TestBadOperations(t *testing.T) {
 	at, long := driver.Stamp{Version: 1}, strings.Repeat("x", driver.MaxValue+1)
 	for name, operation := range map[string]func() (Type, error){

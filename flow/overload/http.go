@@ -1,0 +1,167 @@
+package overload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Headers of requests and answers.
+const (
+	// HeaderClass is the class of a request, as [Class.String] writes it. See [HeaderClassOf].
+	HeaderClass = "Interlock-Criticality"
+	// HeaderNoRetry, with the value true, is in answers that no client may retry.
+	HeaderNoRetry = "Interlock-No-Retry"
+)
+
+// Handler admits requests to next by [Policy.Admit], with the class that of returns, and answers
+// others by [Reject]. A nil of means that all are [Critical]. For requests of clients that may say
+// what they are, use [HeaderClassOf].
+func (p *Policy) Handler(of func(*http.Request) Class, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if of != nil {
+			r = r.WithContext(WithClass(r.Context(), of(r)))
+		}
+		done, err := p.Admit(r.Context())
+		if err != nil {
+			Reject(w, err)
+			return
+		}
+		defer done()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// HeaderClassOf returns the class of HeaderClass, [Critical] if there is none.
+func HeaderClassOf(r *http.Request) Class {
+	for c := Sheddable; c <= CriticalPlus; c++ {
+		if r.Header.Get(HeaderClass) == c.String() {
+			return c
+		}
+	}
+	return Critical
+}
+
+// Reject answers 503. If err has a [RejectedError], the answer says after how many seconds to
+// retry, or that no client may: pass the error of a [Call], so that only one layer retries.
+func Reject(w http.ResponseWriter, err error) {
+	var rejected *RejectedError
+	if errors.As(err, &rejected) {
+		if rejected.NoRetry {
+			w.Header().Set(HeaderNoRetry, "true")
+		} else {
+			w.Header().Set("Retry-After", strconv.FormatInt(int64((rejected.RetryAfter+time.Second-1)/time.Second), 10))
+		}
+	}
+	http.Error(w, http.StatusText(http.StatusServiceUnavailable), http.StatusServiceUnavailable)
+}
+
+// Transport sends requests by next, http.DefaultTransport if that is nil, under the rules of
+// [Call] but without hedging. Answers of 429 and 503 are rejections, other answers of 500 and above
+// are failures. Requests are retried after a rejection, an answer of 502 or 504 and an error of
+// the connection, if their method is idempotent (RFC 9110) or they have an Idempotency-Key, and
+// their body can be read again (GetBody). The last answer is returned. If the process itself
+// rejects a request, the error has a [RejectedError].
+func (p *Policy) Transport(next http.RoundTripper) http.RoundTripper {
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	return transport{p, next}
+}
+
+type transport struct {
+	p    *Policy
+	next http.RoundTripper
+}
+
+// RoundTrip sends a request, as Policy.Transport describes.
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	e := exchange{next: t.next, request: r, again: isRepeatable(r)}
+	resp, err := retry(r.Context(), t.p, e.send)
+	if resp != nil {
+		return resp, nil
+	}
+	if e.sent == 0 && r.Body != nil {
+		r.Body.Close()
+	}
+	return nil, err
+}
+
+// isRepeatable reports whether a request may be sent again.
+func isRepeatable(r *http.Request) bool {
+	if r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
+		return false
+	}
+	switch r.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	return r.Header.Get("Idempotency-Key") != ""
+}
+
+// An exchange is a request with all its attempts.
+type exchange struct {
+	next    http.RoundTripper
+	request *http.Request
+	again   bool // it may be sent again
+	sent    int
+	last    *http.Response
+}
+
+// send makes an attempt. It returns the answer with the error for which it may be retried.
+func (e *exchange) send(ctx context.Context) (*http.Response, error) {
+	if e.last != nil { // so that its connection can be used again
+		_, _ = io.CopyN(io.Discard, e.last.Body, 64<<10)
+		e.last.Body.Close()
+	}
+	r := e.request.Clone(ctx)
+	if e.sent > 0 && r.GetBody != nil {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		r.Body = body
+	}
+	if class := ClassOf(ctx); class != Critical {
+		r.Header.Set(HeaderClass, class.String())
+	}
+	e.sent++
+	resp, err := e.next.RoundTrip(r)
+	e.last = resp
+	kind := interlock.Definite
+	if e.again {
+		kind = interlock.Retryable
+	}
+	switch {
+	case err != nil && e.again && ctx.Err() == nil:
+		return nil, &interlock.Error{Op: "send request", Kind: kind, Err: err}
+	case err != nil:
+		return nil, err
+	case resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable:
+		return resp, &RejectedError{Reason: resp.Status, RetryAfter: parseRetryAfter(resp, time.Now()),
+			NoRetry: !e.again || resp.Header.Get(HeaderNoRetry) != ""}
+	case resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout:
+		return resp, &interlock.Error{Op: "send request", Kind: kind, Err: errors.New(resp.Status)}
+	case resp.StatusCode >= http.StatusInternalServerError:
+		return resp, fmt.Errorf("answer %s", resp.Status)
+	}
+	return resp, nil
+}
+
+// parseRetryAfter reads seconds or a date; 0 if there is neither.
+func parseRetryAfter(resp *http.Response, now time.Time) time.Duration {
+	text := resp.Header.Get("Retry-After")
+	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(n) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(0, at.Sub(now))
+	}
+	return 0
+}

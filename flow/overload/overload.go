@@ -1,0 +1,197 @@
+package overload
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/failsafe-go/failsafe-go"
+	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
+	"github.com/failsafe-go/failsafe-go/adaptivethrottler"
+	"github.com/failsafe-go/failsafe-go/budget"
+	"github.com/failsafe-go/failsafe-go/circuitbreaker"
+	"github.com/failsafe-go/failsafe-go/hedgepolicy"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// Options of a [Policy]; nil and the zero value work.
+type Options struct {
+	// MinRunning, MaxRunning and FirstRunning bound how many calls run at once in a server, and are
+	// what it begins with; 0 means 1, 200 and 20.
+	MinRunning, MaxRunning, FirstRunning int
+	// MaxLatency is what no more than a tenth of the calls may take in a server: if they do, fewer
+	// run at once, down to MinRunning. 0 means a second, negative means that there is no limit.
+	MaxLatency time.Duration
+	// MaxWaiting is how many calls wait in a server; 0 means 100, negative means none.
+	MaxWaiting int
+	// MaxWait is how long a call waits at most, and Target how long if the queue was not empty for
+	// MaxWait; 0 means 100 ms and 5 ms.
+	MaxWait, Target time.Duration
+
+	// Attempts is how often a client tries a call; 0 means 3, and 1 that nothing is retried.
+	Attempts int
+	// Retries is the share of retries among calls, at most 1. 0 means 0.1, negative means none. Ten
+	// more are possible at once.
+	Retries float64
+	// Backoff bounds the random wait before the first retry; it doubles for the second. 0 means 100 ms.
+	Backoff time.Duration
+	// IsFailure says which errors of a call mean that the backend does not work; nil means all.
+	// Rejections never do.
+	IsFailure func(error) bool
+	// OpenFor is how long calls are rejected when at least 20 in 10 s have failed, and half of all; 0
+	// means 5 s, negative means that there is no circuit breaker. Then 3 calls try whether it works.
+	OpenFor time.Duration
+	// Hedge is after how long a [Call] is made a second time, if it is within a tenth of the calls
+	// under way; 0 means never. The first result counts. Calls must be idempotent.
+	Hedge time.Duration
+}
+
+// Validate returns what is wrong with options; nil is nothing.
+func (o Options) Validate() error {
+	o = o.withDefaults()
+	switch {
+	case o.MinRunning < 1 || o.MinRunning > o.FirstRunning || o.FirstRunning > o.MaxRunning || o.MaxRunning > math.MaxInt32:
+		return fmt.Errorf("%d to %d calls run at once, at first %d: want 1 ≤ MinRunning ≤ FirstRunning ≤ MaxRunning", o.MinRunning, o.MaxRunning, o.FirstRunning)
+	case o.Target <= 0 || o.Target > o.MaxWait:
+		return fmt.Errorf("a Target of %v is not between 0 and a MaxWait of %v", o.Target, o.MaxWait)
+	case o.Attempts < 1 || o.Backoff < 0 || o.Hedge < 0:
+		return fmt.Errorf("%d attempts, a Backoff of %v, a Hedge of %v: none may be negative", o.Attempts, o.Backoff, o.Hedge)
+	case !(o.Retries <= 1):
+		return fmt.Errorf("a share of %v of retries is more than 1", o.Retries)
+	}
+	return nil
+}
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.MinRunning, 1)
+	setDefault(&o.MaxRunning, max(200, o.MinRunning))
+	setDefault(&o.FirstRunning, min(max(20, o.MinRunning), o.MaxRunning))
+	setDefault(&o.MaxLatency, time.Second)
+	setDefault(&o.MaxWaiting, 100)
+	setDefault(&o.MaxWait, 100*time.Millisecond)
+	setDefault(&o.Target, min(5*time.Millisecond, o.MaxWait))
+	setDefault(&o.Attempts, 3)
+	setDefault(&o.Retries, 0.1)
+	setDefault(&o.Backoff, 100*time.Millisecond)
+	setDefault(&o.OpenFor, 5*time.Second)
+	if o.IsFailure == nil {
+		o.IsFailure = func(error) bool { return true }
+	}
+	return o
+}
+
+func setDefault[T comparable](value *T, otherwise T) {
+	if *value == *new(T) {
+		*value = otherwise
+	}
+}
+
+// A Policy protects one server, or one backend from the calls of this process. It has no
+// goroutines, and is safe for concurrent use.
+type Policy struct {
+	o Options
+
+	// the server's side
+	limiter adaptivelimiter.AdaptiveLimiter[any]
+	mu      sync.Mutex
+	queue   queue
+	rail    rail
+	running int
+	takes   time.Duration // moving average of what a call takes
+
+	// the client's side
+	throttle adaptivethrottler.AdaptiveThrottler[any]
+	breaker  circuitbreaker.CircuitBreaker[any] // nil if there is none
+	hedge    failsafe.Executor[any]             // nil if there is none
+	retries  retryBudget
+}
+
+// New makes a policy. If the options are invalid, the error is a Bug.
+func New(o *Options) (*Policy, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	if err := o.Validate(); err != nil {
+		return nil, &interlock.Error{Op: "make overload policy", Kind: interlock.Bug, Err: err}
+	}
+	p := &Policy{o: o.withDefaults()}
+	p.limiter = adaptivelimiter.NewBuilder[any]().
+		WithLimits(uint(p.o.MinRunning), uint(p.o.MaxRunning), uint(p.o.FirstRunning)).Build()
+	p.queue = queue{most: p.o.MaxWaiting, maxWait: p.o.MaxWait, target: p.o.Target}
+	p.rail = rail{latency: p.o.MaxLatency, least: p.o.MinRunning, most: p.o.MaxRunning, limit: p.o.MaxRunning}
+	// A short window, so that what was rejected in a storm does not count for long after it.
+	p.throttle = adaptivethrottler.NewBuilder[any]().WithFailureRateThreshold(0.5, 10, 3*time.Second).Build()
+	if p.o.OpenFor > 0 {
+		p.breaker = circuitbreaker.NewBuilder[any]().WithFailureRateThreshold(0.5, 20, 10*time.Second).
+			WithSuccessThreshold(3).WithDelay(p.o.OpenFor).Build()
+	}
+	if p.o.Hedge > 0 {
+		p.hedge = failsafe.With[any](hedgepolicy.NewBuilderWithDelay[any](p.o.Hedge).
+			WithBudget(budget.NewBuilder().WithMaxRate(0.1).WithMinConcurrency(1).Build()).Build())
+	}
+	p.retries = retryBudget{ratio: max(0, p.o.Retries)}
+	if p.o.Retries > 0 {
+		p.retries.tokens = burst
+	}
+	return p, nil
+}
+
+// A Class is how critical a call is. The classes are those of Google's services.
+type Class int
+
+const (
+	Sheddable     Class = iota - 2 // may fail for minutes, such as batch work
+	SheddablePlus                  // may fail for seconds; batch work that somebody waits for
+	Critical                       // the default
+	CriticalPlus                   // its failure is seen by users at once
+
+	classes = 4
+)
+
+// String is the class in lower case, as in [HeaderClass].
+func (c Class) String() string {
+	return [...]string{"sheddable", "sheddable-plus", "critical", "critical-plus"}[c.index()]
+}
+
+// index is the place of a class, from 0; that of the nearest one if there is no such class.
+func (c Class) index() int { return min(max(int(c-Sheddable), 0), classes-1) }
+
+type classKey struct{}
+
+// WithClass returns a context whose calls have a class. [Policy.Transport] sends it along.
+func WithClass(ctx context.Context, c Class) context.Context {
+	return context.WithValue(ctx, classKey{}, c)
+}
+
+// ClassOf returns the class of a context's calls, [Critical] if it has none.
+func ClassOf(ctx context.Context) Class {
+	c, _ := ctx.Value(classKey{}).(Class)
+	return c
+}
+
+// A RejectedError means that a call was not made, because there are too many. It is Retryable, or
+// Definite if NoRetry.
+type RejectedError struct {
+	Reason     string        // what rejected it, in words
+	RetryAfter time.Duration // how long to wait at least, if it is retried
+	NoRetry    bool          // retrying it in this layer, or further up, adds to the overload
+}
+
+// Error has the reason.
+func (e *RejectedError) Error() string {
+	if e.NoRetry {
+		return "rejected: " + e.Reason
+	}
+	return fmt.Sprintf("rejected: %s; retry after %v", e.Reason, e.RetryAfter)
+}
+
+// ErrorKind returns [interlock.Retryable] or [interlock.Definite].
+func (e *RejectedError) ErrorKind() interlock.ErrorKind {
+	if e.NoRetry {
+		return interlock.Definite
+	}
+	return interlock.Retryable
+}

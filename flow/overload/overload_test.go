@@ -1,0 +1,298 @@
+package overload
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+func TestOptions(t *testing.T) {
+	for _, o := range []Options{{MinRunning: -1}, {MinRunning: 30, FirstRunning: 20}, {MaxRunning: 10, FirstRunning: 20}, {MaxRunning: math.MaxInt},
+		{Target: time.Second}, {Target: -1}, {MaxWait: -1}, {Attempts: -1}, {Backoff: -1}, {Hedge: -1}, {Retries: 2}, {Retries: math.NaN()}} {
+		if _, err := New(&o); err == nil || interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	for _, o := range []Options{{MinRunning: 500}, {MaxRunning: 3}, {MaxWait: time.Millisecond}, {MaxWaiting: -1, MaxLatency: -1, Retries: -1, OpenFor: -1}} {
+		policy(t, &o)
+	}
+}
+
+// admitted begins a call, and returns how it ended when asked.
+func admitted(ctx context.Context, p *Policy) (result func() (done func(), err error)) {
+	var done func()
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		done, err = p.Admit(ctx)
+	}()
+	synctest.Wait()
+	return func() (func(), error) {
+		<-ended
+		return done, err
+	}
+}
+
+func reasonOf(err error) string {
+	var rejected *RejectedError
+	if errors.As(err, &rejected) {
+		return rejected.Reason
+	}
+	return ""
+}
+
+// single is a server that does one call at a time.
+func single(t *testing.T, o Options) (p *Policy, done func()) {
+	t.Helper()
+	o.MaxRunning = 1
+	p = policy(t, &o)
+	done, err := p.Admit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, done
+}
+
+// Waiting calls go on by class, and in order; once the queue stands, the newest goes on first, and
+// those that come wait for the target only.
+func TestOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, done := single(t, Options{MaxWait: 100 * time.Millisecond})
+		var order []string
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		wait := func(name string, c Class) {
+			result := admitted(WithClass(t.Context(), c), p)
+			all.Go(func() {
+				done, err := result()
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					name += " rejected"
+				} else {
+					defer done()
+				}
+				order = append(order, name)
+			})
+		}
+		expect := func(want ...string) {
+			t.Helper()
+			all.Wait()
+			if len(order) != len(want) {
+				t.Fatalf("the order is %q, want %q", order, want)
+			}
+			for i := range want {
+				if order[i] != want[i] {
+					t.Fatalf("the order is %q, want %q", order, want)
+				}
+			}
+			order = nil
+		}
+		wait("batch", Sheddable)
+		wait("first", Critical)
+		wait("second", Critical)
+		wait("user", CriticalPlus)
+		done()
+		expect("user", "first", "second", "batch")
+
+		again, err := p.Admit(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait("old", Critical)
+		time.Sleep(60 * time.Millisecond)
+		wait("older", Critical)
+		time.Sleep(39 * time.Millisecond)
+		wait("newer", Critical)
+		time.Sleep(30 * time.Millisecond) // old waited for too long, and the queue stands
+		wait("newest", Critical)
+		again()
+		expect("old rejected", "newest", "newer", "older")
+
+		again, err = p.Admit(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait("first", Critical)
+		time.Sleep(99 * time.Millisecond)
+		wait("second", Critical)
+		time.Sleep(time.Millisecond)
+		wait("impatient", Critical)
+		time.Sleep(10 * time.Millisecond)
+		again()
+		expect("first rejected", "impatient rejected", "second")
+		if s := p.Stats(); s != (Stats{Limit: 1}) {
+			t.Errorf("in the end %+v", s)
+		}
+	})
+}
+
+// A full queue rejects the least critical call.
+func TestFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, done := single(t, Options{MaxWaiting: 2})
+		old := admitted(WithClass(t.Context(), Sheddable), p)
+		young := admitted(WithClass(t.Context(), Sheddable), p)
+		if _, err := admitted(WithClass(t.Context(), Sheddable), p)(); reasonOf(err) != "too many calls wait" || interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("a third: %v", err)
+		}
+		user := admitted(t.Context(), p)
+		if _, err := old(); reasonOf(err) == "" {
+			t.Errorf("the oldest sheddable call: %v", err)
+		}
+		if s := p.Stats(); s.Waiting != 2 || s.Running != 1 {
+			t.Errorf("%+v", s)
+		}
+		done()
+		next, err := user()
+		if err != nil {
+			t.Fatal(err)
+		}
+		next()
+		if next, err = young(); err != nil {
+			t.Fatal(err)
+		}
+		next()
+		next() // does nothing
+		if s := p.Stats(); s.Waiting != 0 || s.Running != 0 {
+			t.Errorf("%+v", s)
+		}
+		none, done := single(t, Options{MaxWaiting: -1})
+		if _, err := none.Admit(t.Context()); reasonOf(err) == "" {
+			t.Errorf("without a queue: %v", err)
+		}
+		done()
+	})
+}
+
+// Calls that would end after their deadline are rejected, when they come and when it is their turn.
+func TestDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := policy(t, &Options{MaxRunning: 1})
+		call := func(took time.Duration) {
+			done, err := p.Admit(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(took)
+			done()
+		}
+		for range 50 {
+			call(80 * time.Millisecond)
+		}
+		within := func(d time.Duration) context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			t.Cleanup(cancel)
+			return ctx
+		}
+		if _, err := p.Admit(within(70 * time.Millisecond)); reasonOf(err) != "its deadline is nearer than a call takes" {
+			t.Errorf("a deadline in 70 ms: %v", err)
+		}
+		done, err := p.Admit(within(90 * time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		late, fine := admitted(within(90*time.Millisecond), p), admitted(t.Context(), p)
+		time.Sleep(20 * time.Millisecond)
+		done()
+		if _, err := late(); reasonOf(err) == "" {
+			t.Errorf("a deadline that is near now: %v", err)
+		}
+		if done, err = fine(); err != nil {
+			t.Fatal(err)
+		}
+		// A call that gives up leaves the queue, and one that is over before is not begun.
+		ctx, cancel := context.WithCancelCause(t.Context())
+		gone := errors.New("gone")
+		waits := admitted(ctx, p)
+		cancel(gone)
+		if _, err := waits(); !errors.Is(err, gone) || interlock.Kind(err) != interlock.Definite {
+			t.Errorf("cancelled: %v", err)
+		}
+		if _, err := p.Admit(ctx); !errors.Is(err, gone) {
+			t.Errorf("cancelled before: %v", err)
+		}
+		ctx, cancel = context.WithCancelCause(t.Context())
+		waits = admitted(ctx, p)
+		done() // it may begin, and its caller goes
+		cancel(gone)
+		if _, err := waits(); !errors.Is(err, gone) {
+			t.Errorf("cancelled when it may begin: %v", err)
+		}
+		if s := p.Stats(); s.Waiting != 0 || s.Running != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// An incident in which each second is a little slower than the one before: what counts as normal
+// follows. The absolute limit does not.
+func TestRail(t *testing.T) {
+	slow := func(o Options) (running int) {
+		synctest.Test(t, func(t *testing.T) {
+			p := policy(t, &o)
+			var calls sync.WaitGroup
+			took := 100 * time.Millisecond
+			for begun := time.Now(); time.Since(begun) < 5*time.Minute; {
+				if done, err := p.Admit(t.Context()); err == nil {
+					took = min(3*time.Second, took*10001/10000)
+					end := time.Now().Add(took)
+					calls.Go(func() {
+						time.Sleep(time.Until(end))
+						done()
+					})
+				}
+			}
+			running = p.Stats().Limit
+			calls.Wait()
+		})
+		return running
+	}
+	if with, without := slow(Options{}), slow(Options{MaxLatency: -1}); with > 2 || without < 10 {
+		t.Errorf("of calls of 3 s, %d may run at once; without MaxLatency %d", with, without)
+	}
+}
+
+// A rail that lowered its limit raises it again.
+func TestRailRecovers(t *testing.T) {
+	r, now := rail{latency: time.Second, least: 2, most: 50, limit: 50}, time.Unix(0, 0)
+	window := func(slow int) int {
+		for i := range 20 {
+			now = now.Add(time.Second / 10)
+			took := time.Millisecond
+			if i < slow {
+				took = 2 * time.Second
+			}
+			r.record(now, took, 10)
+		}
+		return r.limit
+	}
+	if got := window(1); got != 50 {
+		t.Errorf("a tenth of the calls is slow: %d", got)
+	}
+	if got := window(10); got >= 10 {
+		t.Errorf("half of ten calls at once are slow: %d", got)
+	}
+	for range 30 {
+		window(20)
+	}
+	if r.limit != 2 {
+		t.Errorf("all are slow for long: %d", r.limit)
+	}
+	for range 60 {
+		window(0)
+	}
+	if r.limit != 50 {
+		t.Errorf("all are fast again: %d", r.limit)
+	}
+}
