@@ -3,6 +3,7 @@ package limit
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -23,13 +24,40 @@ type Lease struct {
 	rate   Rate // that of the store
 	life   time.Duration
 
+	last atomic.Pointer[grant] // nil before the first
+
 	mu      sync.Mutex
-	units   int64
-	sent    boottime.Instant // when they were asked for
-	next    int64            // how many to ask for
-	asking  *asking          // nil without a request under way
+	next    int64   // how many units to ask for
+	asking  *asking // nil without a request under way
 	closed  bool
 	running sync.WaitGroup
+}
+
+// grant is the answer to one request for units.
+type grant struct {
+	units atomic.Int64 // that are left; below zero is none
+	sent  boottime.Instant
+	at    time.Time // the same time, by clocks that are read quickly
+	retry time.Time // of a refusal: until when there are no units
+}
+
+// take takes a unit that is not too old: the age is read after the unit was taken.
+func (g *grant) take(life time.Duration) bool {
+	return g.units.Load() > 0 && g.units.Add(-1) >= 0 && g.isYounger(time.Now(), life)
+}
+
+// step is by how much two clocks differ if one of them was set.
+const step = time.Millisecond
+
+// isYounger reports whether the grant is younger than life. The monotonic clock stands still while
+// the machine is suspended. The wall clock does not; if both agree there was no suspension, and else
+// the kernel is asked, which takes five times as long.
+func (g *grant) isYounger(now time.Time, life time.Duration) bool {
+	age := now.Sub(g.at)
+	if set := now.Round(0).Sub(g.at.Round(0)) - age; set > step || set < -step {
+		age = boottime.Now().Sub(g.sent)
+	}
+	return age < life
 }
 
 // asking is a request for units.
@@ -53,12 +81,21 @@ func (l *Limits) Lease(key string, r Rate) (*Lease, error) {
 	return &Lease{limits: l, key: key, rate: store, life: life, next: 1}, nil
 }
 
-// Allow takes one unit. It waits only for the store, if there are no units here.
+// Allow takes one unit. It waits only for the store, if there are no units here. With units here
+// it takes one atomic operation and reads the clock.
 func (s *Lease) Allow(ctx context.Context) (bool, error) {
 	for {
-		a, ok, err := s.take()
-		if ok || err != nil {
-			return ok, err
+		if g := s.last.Load(); g != nil {
+			if g.take(s.life) {
+				return true, nil
+			}
+			if !g.retry.IsZero() && time.Now().Before(g.retry) {
+				return false, nil
+			}
+		}
+		a, err := s.ask()
+		if err != nil {
+			return false, err
 		}
 		select {
 		case <-a.done:
@@ -71,51 +108,56 @@ func (s *Lease) Allow(ctx context.Context) (bool, error) {
 	}
 }
 
-// take takes a unit that is here, or returns the request for more.
-func (s *Lease) take() (*asking, bool, error) {
+// ask returns the request for units that is under way, or begins one.
+func (s *Lease) ask() (*asking, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, false, &interlock.Error{Op: "limit", Name: s.key, Kind: interlock.Bug, Err: interlock.ErrClosed}
+		return nil, &interlock.Error{Op: "limit", Name: s.key, Kind: interlock.Bug, Err: interlock.ErrClosed}
 	}
-	if s.units > 0 && s.age() < s.life {
-		s.units--
-		return nil, true, nil
+	if g := s.last.Load(); s.asking == nil && g != nil && g.units.Load() > 0 && g.isYounger(time.Now(), s.life) {
+		a := &asking{done: make(chan struct{}), allowed: true} // it was answered meanwhile
+		close(a.done)
+		return a, nil
 	}
 	if s.asking == nil {
 		s.asking = &asking{done: make(chan struct{})}
 		n := s.size()
-		s.running.Go(func() { s.ask(n) })
+		s.running.Go(func() { s.request(n) })
 	}
-	return s.asking, false, nil
+	return s.asking, nil
 }
-
-func (s *Lease) age() time.Duration { return boottime.Now().Sub(s.sent) }
 
 // size is how many units to ask for: twice as many if the last were used in a quarter of their
 // life, half as many if they were not used.
 func (s *Lease) size() int64 {
-	switch {
-	case s.units > 0:
+	switch g := s.last.Load(); {
+	case g == nil || !g.retry.IsZero():
+	case g.units.Swap(0) > 0:
 		s.next = max(1, s.next/2)
-	case s.age() < s.life/4:
+	case boottime.Now().Sub(g.sent) < s.life/4:
 		s.next = min(2*s.next, s.rate.Capacity())
 	}
-	s.units = 0
 	return s.next
 }
 
-// ask asks for n units. No caller's context ends it: callers stop waiting.
-func (s *Lease) ask(n int64) {
+// request asks for n units. No caller's context ends it: callers stop waiting.
+func (s *Lease) request(n int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
-	sent := boottime.Sent()
+	g := &grant{sent: boottime.Sent(), at: time.Now()}
 	d, err := s.limits.Take(ctx, Charge{Key: s.key, Rate: s.rate, Cost: n, Least: 1})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a := s.asking
-	if a.allowed, a.err = d.Allowed, err; d.Allowed {
-		s.units, s.sent = d.Granted, sent
+	a.allowed, a.err = d.Allowed, err
+	if d.Allowed {
+		g.units.Store(d.Granted)
+	} else {
+		g.retry = g.at.Add(d.RetryAfter)
+	}
+	if err == nil {
+		s.last.Store(g)
 	}
 	s.asking = nil
 	close(a.done)
@@ -128,11 +170,12 @@ func (s *Lease) Close(ctx context.Context) error {
 	s.closed = true
 	s.mu.Unlock()
 	s.running.Wait()
-	s.mu.Lock()
-	drained := int64(float64(s.age())*float64(s.rate.Count)/float64(s.rate.Period)) + 1
-	left := s.units - drained
-	s.units = 0
-	s.mu.Unlock()
+	g := s.last.Swap(&grant{})
+	if g == nil {
+		return nil
+	}
+	drained := int64(float64(boottime.Now().Sub(g.sent))*float64(s.rate.Count)/float64(s.rate.Period)) + 1
+	left := g.units.Swap(0) - drained
 	if left <= 0 {
 		return nil
 	}

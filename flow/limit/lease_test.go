@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -116,6 +117,54 @@ func TestLeaseCloses(t *testing.T) {
 		if d, err := l.Peek(t.Context(), "k", store); err != nil || d.Remaining != 34 { // 43 - 15 + 7 - 1
 			t.Errorf("%+v, %v", d, err)
 		}
+	})
+}
+
+// TestLeaseCompetition: goroutines that share a lease take each unit once.
+func TestLeaseCompetition(t *testing.T) {
+	s := lease(t, gate(t, &gated{}, nil), limit.PerHour(1000)) // the store has a burst of 500
+	var admitted atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for {
+				ok, err := s.Allow(t.Context())
+				if err != nil {
+					t.Error(err)
+				}
+				if !ok {
+					return
+				}
+				admitted.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if n := admitted.Load(); n < 500 || n > 501 { // one may have drained
+		t.Errorf("%d units of 500", n)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLeaseRefused: a lease that was refused does not ask again before a unit is due.
+func TestLeaseRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gated{}
+		s := lease(t, gate(t, g, nil), limit.Rate{Count: 2, Period: time.Second})
+		want := func(admitted bool, requests int64) {
+			t.Helper()
+			if ok, err := s.Allow(t.Context()); ok != admitted || err != nil || g.requests.Load() != requests {
+				t.Errorf("%v, %v after %d requests", ok, err, g.requests.Load())
+			}
+		}
+		want(true, 1)
+		for range 10 {
+			want(false, 2)
+		}
+		time.Sleep(500 * time.Millisecond)
+		want(true, 3)
 	})
 }
 
