@@ -37,6 +37,9 @@ func (t *Table) Markdown() string {
 	for _, p := range t.Promises {
 		t.evidence(&b, p)
 	}
+	for _, s := range t.Sections {
+		s.markdown(&b)
+	}
 	return b.String()
 }
 
@@ -60,15 +63,27 @@ func (t *Table) Summary() string {
 
 // grid is the table itself.
 func (t *Table) grid(b *strings.Builder) {
-	b.WriteString("| |")
+	var columns []string
 	for _, backend := range t.Backends {
-		b.WriteString(" " + backend.Title + " |")
+		columns = append(columns, backend.Title)
 	}
-	b.WriteString("\n|---|" + strings.Repeat("---|", len(t.Backends)) + "\n")
-	for _, p := range t.Promises {
-		b.WriteString("| " + cmp.Or(p.Short, p.Title) + " |")
+	gridOf(b, columns, len(t.Promises), func(i int) (string, []string) {
+		p := t.Promises[i]
+		var cells []string
 		for _, backend := range t.Backends {
-			cell := t.Cell(backend, p)
+			cells = append(cells, t.Cell(backend, p))
+		}
+		return cmp.Or(p.Short, p.Title), cells
+	})
+}
+
+// gridOf is a table, with what is not simply promised in bold.
+func gridOf(b *strings.Builder, columns []string, rows int, row func(i int) (title string, cells []string)) {
+	fmt.Fprintf(b, "| | %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
+	for i := range rows {
+		title, cells := row(i)
+		b.WriteString("| " + title + " |")
+		for _, cell := range cells {
 			if cell == no || cell == sometimes {
 				cell = "**" + cell + "**"
 			}

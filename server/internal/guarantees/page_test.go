@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,6 +87,34 @@ func TestEveryYesCanFail(t *testing.T) {
 	told := Promise{ID: "y", Proofs: map[string][]string{yes: {"untested: why"}}}
 	if t2 := (&Table{Said: map[string]Cells{"x": {"y": yes}}}); !t2.Untested(one, told) {
 		t.Error("a cell without a test counts as tested")
+	}
+}
+
+// TestSections: each cell of the tables that are written by hand is yes, no or if, those that are
+// not no have a proof that exists, and those that are not yes a note.
+func TestSections(t *testing.T) {
+	t.Parallel()
+	tree := &tree{t: t, tests: map[string]map[string]string{}}
+	for _, s := range load(t).Sections {
+		for _, r := range s.Rows {
+			if len(r.Cells) != len(s.Columns) {
+				t.Errorf("%s: %s: %d cells for %d columns", s.Title, r.Promise, len(r.Cells), len(s.Columns))
+			}
+			promised := slices.Contains(r.Cells, yes) || slices.Contains(r.Cells, sometimes)
+			if promised != (len(r.Proof) > 0) {
+				t.Errorf("%s: %s: cells %v with proofs %v", s.Title, r.Promise, r.Cells, r.Proof)
+			}
+			for _, cell := range r.Cells {
+				if cell != yes && cell != no && cell != sometimes || cell != yes && r.Note == "" {
+					t.Errorf("%s: %s: cell %q, note %q", s.Title, r.Promise, cell, r.Note)
+				}
+			}
+			for _, proof := range r.Proof {
+				if why := tree.refuses(Backend{}, proof); why != "" {
+					t.Errorf("%s: %s: %s: %s", s.Title, r.Promise, proof, why)
+				}
+			}
+		}
 	}
 }
 

@@ -31,6 +31,8 @@ type Table struct {
 	Promises []Promise
 	// Said has the cells as the drivers gave them: backend, then promise.
 	Said map[string]Cells `yaml:"-"`
+	// Sections are the tables of what drivers do not say themselves.
+	Sections []Section `yaml:"-"`
 }
 
 // Cells are what one backend says, by the id of the promise.
@@ -68,7 +70,9 @@ func Load() (*Table, error) {
 	if err := json.Unmarshal(said, &t.Said); err != nil {
 		return nil, fmt.Errorf("said.json: %w", err)
 	}
-	return t, nil
+	var err error
+	t.Sections, err = sections()
+	return t, err
 }
 
 // untested begins a proof that there is none, with the reason.
