@@ -106,7 +106,7 @@ func once[T any](ctx context.Context, p *Policy, call func(context.Context) (T, 
 	defer func() { p.record(failed, err) }()
 	v, err = call(ctx)
 	var rejected *RejectedError
-	failed = err != nil && !errors.As(err, &rejected) && p.o.IsFailure(err)
+	failed = err != nil && !errors.As(err, &rejected) && !errors.Is(ctx.Err(), context.Canceled) && p.o.IsFailure(err)
 	return v, err
 }
 

@@ -120,6 +120,13 @@ func TestBreaker(t *testing.T) {
 				t.Fatal("the breaker is open")
 			}
 		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 100 { // nor what callers cancel
+			if calls, _ := answers(gone, p, errBroken); calls != 1 {
+				t.Fatal("the breaker is open")
+			}
+		}
 		time.Sleep(11 * time.Second)
 		open := func() bool {
 			calls, err := answers(t.Context(), p, errBroken)
@@ -326,12 +333,16 @@ func TestTransport(t *testing.T) {
 			if c.err != nil && !errors.Is(err, c.err) || c.err == nil && (err != nil || resp.StatusCode != c.status) {
 				t.Errorf("%s: %v, %v", name, resp, err)
 			}
+			rejects := c.status == 503 || c.status == 429
+			if err == nil && (resp.Header.Get(HeaderNoRetry) != "") != rejects {
+				t.Errorf("%s: %v", name, resp.Header)
+			}
 			for i, b := range bodies {
 				if b.closed != (i < len(bodies)-1) {
 					t.Errorf("%s: answer %d closed: %v", name, i, b.closed)
 				}
 			}
-			if waited := time.Since(begun) >= 4*time.Second; waited != (c.want == 3 && (c.status == 503 || c.status == 429)) {
+			if waited := time.Since(begun) >= 4*time.Second; waited != (c.want == 3 && rejects) {
 				t.Errorf("%s: it took %v", name, time.Since(begun))
 			}
 		}

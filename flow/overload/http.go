@@ -66,8 +66,8 @@ func Reject(w http.ResponseWriter, err error) {
 // [Call] but without hedging. Answers of 429 and 503 are rejections, other answers of 500 and above
 // are failures. Requests are retried after a rejection, an answer of 502 or 504 and an error of
 // the connection, if their method is idempotent (RFC 9110) or they have an Idempotency-Key, and
-// their body can be read again (GetBody). The last answer is returned. If the process itself
-// rejects a request, the error has a [RejectedError].
+// their body can be read again (GetBody). The last answer is returned, a rejection with
+// [HeaderNoRetry]: pass that on. If the process itself rejects a request, the error has a [RejectedError].
 func (p *Policy) Transport(next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport
@@ -85,6 +85,9 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	e := exchange{next: t.next, request: r, again: isRepeatable(r)}
 	resp, err := retry(r.Context(), t.p, e.send)
 	if resp != nil {
+		if interlock.Kind(err) == interlock.Definite && errors.As(err, new(*RejectedError)) {
+			resp.Header.Set(HeaderNoRetry, "true") // for those who pass it on
+		}
 		return resp, nil
 	}
 	if e.sent == 0 && r.Body != nil {

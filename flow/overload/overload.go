@@ -39,7 +39,7 @@ type Options struct {
 	// Backoff bounds the random wait before the first retry; it doubles for the second. 0 means 100 ms.
 	Backoff time.Duration
 	// IsFailure says which errors of a call mean that the backend does not work; nil means all.
-	// Rejections never do.
+	// Rejections never do, nor does what a caller cancelled.
 	IsFailure func(error) bool
 	// OpenFor is how long calls are rejected when at least 20 in 10 s have failed, and half of all; 0
 	// means 5 s, negative means that there is no circuit breaker. Then 3 calls try whether it works.

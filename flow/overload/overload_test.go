@@ -178,7 +178,7 @@ func TestFull(t *testing.T) {
 // Calls that would end after their deadline are rejected, when they come and when it is their turn.
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := policy(t, &Options{MaxRunning: 1})
+		p := policy(t, &Options{MaxRunning: 2})
 		call := func(took time.Duration) {
 			done, err := p.Admit(t.Context())
 			if err != nil {
@@ -195,10 +195,14 @@ func TestDeadlines(t *testing.T) {
 			t.Cleanup(cancel)
 			return ctx
 		}
+		done, err := p.Admit(within(90 * time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
 		if _, err := p.Admit(within(70 * time.Millisecond)); reasonOf(err) != "its deadline is nearer than a call takes" {
 			t.Errorf("a deadline in 70 ms: %v", err)
 		}
-		done, err := p.Admit(within(90 * time.Millisecond))
+		other, err := p.Admit(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,9 +233,44 @@ func TestDeadlines(t *testing.T) {
 		if _, err := waits(); !errors.Is(err, gone) {
 			t.Errorf("cancelled when it may begin: %v", err)
 		}
+		other()
 		if s := p.Stats(); s.Waiting != 0 || s.Running != 0 {
 			t.Errorf("%+v", s)
 		}
+	})
+}
+
+// After an incident in which calls took longer than any deadline, it is found out that they do not.
+func TestDeadlinesAfterIncident(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, took := policy(t, nil), 3*time.Second
+		call := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			done, err := p.Admit(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			time.Sleep(took)
+			return nil
+		}
+		for range 100 {
+			_ = call()
+		}
+		took = 10 * time.Millisecond
+		for range 20 {
+			_ = call()
+		}
+		var calls sync.WaitGroup
+		for range 10 {
+			calls.Go(func() {
+				if err := call(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		calls.Wait()
 	})
 }
 
@@ -253,13 +292,13 @@ func TestRail(t *testing.T) {
 					})
 				}
 			}
-			running = p.Stats().Limit
+			running = p.Stats().Running
 			calls.Wait()
 		})
 		return running
 	}
 	if with, without := slow(Options{}), slow(Options{MaxLatency: -1}); with > 2 || without < 10 {
-		t.Errorf("of calls of 3 s, %d may run at once; without MaxLatency %d", with, without)
+		t.Errorf("of calls of 3 s, %d run at once; without MaxLatency %d", with, without)
 	}
 }
 

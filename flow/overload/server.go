@@ -40,11 +40,12 @@ func (p *Policy) Admit(ctx context.Context) (done func(), err error) {
 	return nil, &interlock.Error{Op: op, Kind: interlock.Retryable, Err: &RejectedError{Reason: reason, RetryAfter: retryAfter}}
 }
 
-// enter gives a call a permit, a place in the queue, or a reason to reject it.
+// enter gives a call a permit, a place in the queue, or a reason to reject it. A call that is alone
+// is never late: it finds out whether calls still take so long.
 func (p *Policy) enter(now time.Time, w *waiter) (wait time.Duration, permit adaptivelimiter.Permit, reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.late(now, p.takes) {
+	if p.running > 0 && w.late(now, p.takes) {
 		return 0, nil, "its deadline is nearer than a call takes"
 	}
 	if p.queue.size == 0 {
@@ -119,7 +120,7 @@ func (p *Policy) leave(permit adaptivelimiter.Permit, took time.Duration, ran bo
 			return
 		}
 		w := p.queue.pop(now)
-		for w != nil && w.late(now, p.takes) {
+		for w != nil && p.running > 1 && w.late(now, p.takes) {
 			w.granted <- nil
 			w = p.queue.pop(now)
 		}
