@@ -28,6 +28,7 @@ type assignment struct {
 	ready   bool // its token is committed: messages may be delivered
 	held    bool // commits say that it goes on
 	full    bool // its fetches are paused
+	cut     bool // the metadata of the last commit had no room for all
 }
 
 var _ driver.Assignment = (*assignment)(nil)

@@ -69,7 +69,6 @@ func (s *session) commitAll() {
 		s.mu.Unlock()
 		s.send(b)
 		close(b.done)
-		s.regulate()
 	}
 }
 
@@ -121,7 +120,8 @@ func (s *session) fill(r *kmsg.OffsetCommitRequest, of map[int32]*assignment) er
 			p := &t.Partitions[j]
 			a := of[p.Partition]
 			c := a.offsets.snapshot(a.held)
-			text, _ := c.encode(s.queue.options.Metadata)
+			text, whole := c.encode(s.queue.options.Metadata)
+			a.cut = !whole
 			p.Offset, p.LeaderEpoch, p.Metadata = c.prefix, -1, &text
 		}
 	}

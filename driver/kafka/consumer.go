@@ -168,6 +168,7 @@ func (c *consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 			}
 		}
 	})
+	parts[0].session.regulate()
 	return answers
 }
 
@@ -197,6 +198,7 @@ func (c *consumer) bury(ctx context.Context, settlements []driver.Settlement, an
 
 // complete notes what was handled, and returns the assignments to commit.
 func (c *consumer) complete(settlements []driver.Settlement, answers []error) (parts []*assignment) {
+	places := map[*assignment][]int64{}
 	c.note(func() {
 		for i, s := range settlements {
 			if answers[i] != nil {
@@ -208,11 +210,14 @@ func (c *consumer) complete(settlements []driver.Settlement, answers []error) (p
 				continue
 			}
 			if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
-				a.offsets.complete(s.Place)
+				places[a] = append(places[a], s.Place)
 			}
 			if !slices.Contains(parts, a) {
 				parts = append(parts, a)
 			}
+		}
+		for a, of := range places {
+			a.offsets.complete(of...)
 		}
 	})
 	return parts

@@ -26,8 +26,9 @@ type offsets struct {
 	paused  []*lane  // nothing of them is delivered, and they wait for their time
 
 	delivered int
-	unread    int // pending, and not read again yet
-	bytes     int // of payload that is held
+	unread    int  // pending, and not read again yet
+	held      load // of what was read and is not completed
+	blocked   load // of it, what waits in lanes that are blocked
 
 	token   int64 // counter of the assignment's token
 	crashes int   // how many assignments before this one ended without being released, with the same first offset
@@ -35,6 +36,13 @@ type offsets struct {
 	suspect int64 // below it the first record of each key may have been begun by a consumer that died
 	seen    map[string]bool
 }
+
+// load is a number of records, and the bytes of their payload.
+type load struct{ records, bytes int }
+
+func (l *load) add(e *entry) { l.records, l.bytes = l.records+1, l.bytes+len(e.record.Payload) }
+
+func (l *load) remove(e *entry) { l.records, l.bytes = l.records-1, l.bytes-len(e.record.Payload) }
 
 // entry is a pending record. It has no lane if only its offset is known: it was pending under
 // the former assignment, and has not been read again.
@@ -44,6 +52,7 @@ type entry struct {
 	crashes   int // consumers that may have died of it
 	lane      *lane
 	delivered bool
+	completed bool
 	record    driver.Received
 }
 
@@ -108,7 +117,7 @@ func (o *offsets) arrive(m driver.Received) bool {
 	}
 	e := o.pending[i]
 	e.record = m
-	o.bytes += len(m.Payload)
+	o.held.add(e)
 	o.queue(e)
 	return true
 }
@@ -142,7 +151,9 @@ func (o *offsets) queue(e *entry) {
 	}
 	e.lane = l
 	l.entries = append(l.entries, e)
-	if !l.blocked {
+	if l.blocked {
+		o.blocked.add(e)
+	} else {
 		o.ready = append(o.ready, e)
 	}
 }
@@ -190,29 +201,39 @@ func (o *offsets) due(now time.Time) (due []*lane) {
 
 func (o *offsets) unblock(l *lane) {
 	l.blocked, l.until = false, time.Time{}
-	o.ready = append(o.ready, l.entries...)
+	for _, e := range l.entries {
+		o.blocked.remove(e)
+		o.ready = append(o.ready, e)
+	}
 }
 
 // block stops the deliveries of a lane.
 func (o *offsets) block(l *lane) {
-	if !l.blocked {
-		l.blocked = true
-		o.ready = slices.DeleteFunc(o.ready, func(e *entry) bool { return e.lane == l })
+	if l.blocked {
+		return
+	}
+	l.blocked = true
+	o.ready = slices.DeleteFunc(o.ready, func(e *entry) bool { return e.lane == l })
+	for _, e := range l.entries {
+		if !e.delivered {
+			o.blocked.add(e)
+		}
 	}
 }
 
-// complete notes that a record was handled, or is a dead letter.
-func (o *offsets) complete(offset int64) {
-	i, found := o.find(offset)
-	if !found || !o.pending[i].delivered {
-		return
+// complete notes that records were handled, or are dead letters.
+func (o *offsets) complete(places ...int64) {
+	for _, place := range places {
+		if i, found := o.find(place); found && o.pending[i].delivered {
+			e := o.pending[i]
+			at := slices.Index(e.lane.entries, e)
+			e.lane.entries = slices.Delete(e.lane.entries, at, at+1)
+			e.completed = true
+			o.held.remove(e)
+			o.back(e)
+		}
 	}
-	e := o.pending[i]
-	o.pending = slices.Delete(o.pending, i, i+1)
-	o.bytes -= len(e.record.Payload)
-	at := slices.Index(e.lane.entries, e)
-	e.lane.entries = slices.Delete(e.lane.entries, at, at+1)
-	o.back(e)
+	o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool { return e.completed })
 }
 
 // giveBack notes a Retry, Release or Park.
@@ -234,6 +255,7 @@ func (o *offsets) giveBack(s driver.Settlement, now time.Time) {
 	case driver.Park:
 		e.lane.parked = true
 	}
+	o.blocked.add(e)
 	o.back(e)
 }
 
@@ -280,17 +302,11 @@ func (o *offsets) oldest(now time.Time) (age time.Duration, parked []string) {
 	return age, parked
 }
 
-// full reports whether no more should be read: a limit of records or bytes is reached, or the
-// metadata of a commit has no room for every completed offset.
-func (o *offsets) full(limit driver.QueueLimit, metadata int) bool {
-	if len(o.pending)-o.unread >= limit.Messages || o.bytes >= limit.Bytes {
-		return true
-	}
-	if o.unread > 0 {
-		return false // they have to be read again
-	}
-	_, whole := o.snapshot(true).encode(metadata)
-	return !whole
+// full reports whether no more should be read: what waits in blocked lanes has reached a limit, or
+// the metadata of the last commit had no room for every completed offset.
+func (o *offsets) full(limit load, whole bool) bool {
+	return o.blocked.records >= limit.records || o.blocked.bytes >= limit.bytes ||
+		!whole && o.unread == 0 // what is unread has to be read again
 }
 
 // snapshot is what to commit. held says that the assignment goes on.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,9 +47,10 @@ type QueueOptions struct {
 	// Drain bounds how long a partition that is given up waits for the handlers that have its
 	// messages; 0 means [DefaultDrain]. Then their contexts end.
 	Drain time.Duration
-	// Window and Bytes bound what is held of one partition: messages that were read and are not
-	// completed, and their payload; 0 means [DefaultWindow] and [DefaultBytes]. A key that is
-	// parked, or fails again and again, stops its partition when it has filled them.
+	// Window and Bytes bound what is held of the keys of one partition that are parked or wait to
+	// be tried again: messages, and their payload; 0 means [DefaultWindow] and [DefaultBytes]. At
+	// the bound the partition is not read on. Bytes also bounds what is read ahead and handled,
+	// in all partitions together.
 	Window, Bytes int
 	// Metadata is offset.metadata.max.bytes of the brokers; 0 means [DefaultMetadata].
 	Metadata int
@@ -104,7 +106,10 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 }
 
 func (q *Queue) clientOptions(more ...kgo.Opt) []kgo.Opt {
-	return append(append([]kgo.Opt{kgo.SeedBrokers(q.brokers...)}, q.options.Client...), more...)
+	// A partition that was paused is read again when the fetch that waits without it has ended, and
+	// one whose leader has moved when the client may ask again.
+	standard := []kgo.Opt{kgo.SeedBrokers(q.brokers...), kgo.FetchMaxWait(500 * time.Millisecond), kgo.MetadataMinAge(500 * time.Millisecond)}
+	return slices.Concat(standard, q.options.Client, more)
 }
 
 // Close disconnects. Consumers are closed by themselves, before.

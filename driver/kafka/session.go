@@ -16,7 +16,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
@@ -98,13 +97,14 @@ func (s *session) run() {
 func (s *session) room() bool {
 	for s.ctx.Err() == nil {
 		s.mu.Lock()
-		waiting := 0
+		waiting, bytes := 0, 0
 		for _, a := range s.parts {
 			waiting += len(a.offsets.ready)
+			bytes += a.offsets.held.bytes - a.offsets.blocked.bytes
 		}
 		changed := s.changed
 		s.mu.Unlock()
-		if waiting < maxReady {
+		if waiting < maxReady && bytes < s.queue.options.Bytes {
 			return true
 		}
 		select {
@@ -172,11 +172,11 @@ func (s *session) regulate() {
 	var pause, resume []int32
 	s.mu.Lock()
 	for p, a := range s.parts {
-		limit := driver.QueueLimit{Messages: o.Window, Bytes: o.Bytes}
+		limit := load{o.Window, o.Bytes}
 		if a.full {
-			limit = driver.QueueLimit{Messages: max(1, o.Window*3/4), Bytes: max(1, o.Bytes/4*3)}
+			limit = load{max(1, o.Window*3/4), max(1, o.Bytes/4*3)}
 		}
-		switch full := a.offsets.full(limit, o.Metadata); {
+		switch full := a.offsets.full(limit, !a.cut); {
 		case full && !a.full:
 			pause = append(pause, p)
 			a.full = true
