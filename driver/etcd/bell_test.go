@@ -17,7 +17,7 @@ func TestBell(t *testing.T) {
 	t.Parallel()
 	drivertest.RunBell(t, drivertest.BellHarness{
 		Start: func(t *testing.T, _ bool) drivertest.BellBackend {
-			server := testbed.Etcd(t, "--unsafe-no-fsync")
+			server := serverFor(t)
 			return bellBackend{paths.New[driver.Bell](server), dial(t, server.Addr())}
 		},
 	})

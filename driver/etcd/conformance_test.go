@@ -47,11 +47,7 @@ type system struct {
 }
 
 func start(t *testing.T, exclusive bool) drivertest.Backend {
-	var extra []string
-	if !exclusive {
-		extra = append(extra, "--unsafe-no-fsync")
-	}
-	server := testbed.Etcd(t, extra...)
+	server := serverOr(t, exclusive)
 	return &system{paths.New[driver.Fenced](server), dial(t, server.Addr()), map[driver.Fenced]*deafWatcher{}}
 }
 

@@ -3,7 +3,6 @@ package etcd
 import (
 	"fmt"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 
@@ -142,41 +141,4 @@ func TestWaitersCostNoRequestsAndNoGoroutines(t *testing.T) {
 	if got := count.n.Load() - before; got != 2*waiters+2 {
 		t.Fatalf("%d requests for %d contended acquires and %d releases", got, waiters, waiters+1)
 	}
-}
-
-// TestHandOverIsAFewCommits: from one process to another, against the time of a
-// bare write, measured in turns.
-func TestHandOverIsAFewCommits(t *testing.T) {
-	t.Parallel()
-	server := testbed.Etcd(t) // with its durability
-	writer := dial(t, server.Addr())
-	a, b := open(t, dial(t, server.Addr()), nil), open(t, dial(t, server.Addr()), nil)
-	holder := ask("hot", "first")
-	mustAcquire(t, a, holder)
-	var handOvers, commits []time.Duration
-	for i := range 200 {
-		next := ask("hot", fmt.Sprint(i))
-		done := queue(t, b, next)
-		began := time.Now()
-		mustRelease(t, a, holder)
-		if o := receive(t, done, "the next holder"); o.err != nil {
-			t.Fatal(o.err)
-		}
-		handOvers = append(handOvers, time.Since(began))
-		began = time.Now()
-		mustPut(t, writer, "elsewhere", "x")
-		commits = append(commits, time.Since(began))
-		a, b, holder = b, a, next
-	}
-	handOver, commit := median(handOvers), median(commits)
-	ratio := float64(handOver) / float64(commit)
-	t.Logf("hand-over %v, commit %v, ratio %.1f", handOver, commit, ratio)
-	if ratio > 12 {
-		t.Fatalf("a hand-over takes %.1f commits (%v, a commit %v)", ratio, handOver, commit)
-	}
-}
-
-func median(d []time.Duration) time.Duration {
-	slices.Sort(d)
-	return d[len(d)/2]
 }

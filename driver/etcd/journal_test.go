@@ -18,11 +18,7 @@ func TestJournal(t *testing.T) {
 	t.Parallel()
 	drivertest.RunJournal(t, drivertest.JournalHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.JournalBackend {
-			var extra []string
-			if !exclusive {
-				extra = append(extra, "--unsafe-no-fsync")
-			}
-			server := testbed.Etcd(t, extra...)
+			server := serverOr(t, exclusive)
 			return ledger{paths.New[driver.Journal](server), dial(t, server.Addr())}
 		},
 	})

@@ -19,7 +19,7 @@ import (
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 	partitiontest.Run(t, nil, func(t *testing.T) partitiontest.World {
-		server := testbed.Etcd(t, "--unsafe-no-fsync")
+		server := serverFor(t)
 		p := paths.New[driver.Fenced](server)
 		fence := NewFence(dial(t, server.Addr()), "fence/")
 		return partitiontest.World{
@@ -49,7 +49,7 @@ func TestMoveTimes(t *testing.T) {
 	if os.Getenv("INTERLOCK_BENCH") != "full" {
 		t.Skip("it measures: set INTERLOCK_BENCH=full")
 	}
-	server := testbed.Etcd(t, "--unsafe-no-fsync")
+	server := serverFor(t)
 	for partitions, rounds := range map[int]int{2: 100, 64: 10} {
 		t.Run(fmt.Sprint(partitions/2, " at once"), func(t *testing.T) {
 			partitiontest.MoveTimes(t, func(t *testing.T) (driver.Fenced, driver.Values, func()) {

@@ -125,8 +125,42 @@ func receive[T any](t testing.TB, ch <-chan T, what string) T {
 	}
 }
 
-// serverFor starts a server without durability, for tests that do not crash it.
-func serverFor(t testing.TB) *testbed.Server { return testbed.Etcd(t, "--unsafe-no-fsync") }
+// fleeting is a server without durability.
+func fleeting(tb testing.TB, extra ...string) *testbed.Server {
+	return testbed.Etcd(tb, append(extra, "--unsafe-no-fsync")...)
+}
+
+// serverFor returns an empty server without durability, for a test that does not crash it.
+// Others have used it: its revisions do not begin at 1.
+func serverFor(t testing.TB) *testbed.Server {
+	t.Helper()
+	return testbed.Borrowed(t, fleeting, func(server *testbed.Server) {
+		operator := dial(t, server.Addr())
+		// Sessions that nobody closed may still add to it.
+		testbed.Eventually(t, "the server is empty", patience, func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			leases, err := operator.Leases(ctx)
+			if err != nil {
+				return false
+			}
+			for _, lease := range leases.Leases {
+				_, _ = operator.Revoke(ctx, lease.ID) // it may have expired
+			}
+			deleted, err := operator.Delete(ctx, "\x00", clientv3.WithFromKey())
+			return err == nil && deleted.Deleted == 0 && len(leases.Leases) == 0
+		})
+	})
+}
+
+// serverOr is serverFor, or a durable server that the test may crash.
+func serverOr(t testing.TB, exclusive bool) *testbed.Server {
+	t.Helper()
+	if exclusive {
+		return testbed.Etcd(t)
+	}
+	return serverFor(t)
+}
 
 func keys(t testing.TB, client *clientv3.Client, prefix string) []string {
 	t.Helper()

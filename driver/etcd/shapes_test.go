@@ -59,7 +59,7 @@ func newShapes(t *testing.T, p *paths.Server[driver.Fenced], fence *Fence) *shap
 // number, and no order of names deadlocks.
 func TestShapesUnderLoad(t *testing.T) {
 	t.Parallel()
-	server := testbed.Etcd(t, "--unsafe-no-fsync")
+	server := serverFor(t)
 	p, fence := paths.New[driver.Fenced](server), NewFence(dial(t, server.Addr()), "fence/")
 	ctx, cancel := context.WithTimeout(t.Context(), 9*patience) // for a busy machine
 	defer cancel()
@@ -126,7 +126,7 @@ func TestShapesUnderLoad(t *testing.T) {
 // others read, and its process's permit is somebody else's.
 func TestShapesOutliveTheirHolders(t *testing.T) {
 	t.Parallel()
-	server := testbed.Etcd(t, "--unsafe-no-fsync")
+	server := serverFor(t)
 	p, fence := paths.New[driver.Fenced](server), NewFence(dial(t, server.Addr()), "fence/")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -172,7 +172,7 @@ func TestShapesOutliveTheirHolders(t *testing.T) {
 func TestCostOfShapes(t *testing.T) {
 	t.Parallel()
 	var count counter
-	server := testbed.Etcd(t, "--unsafe-no-fsync")
+	server := serverFor(t)
 	d := open(t, dial(t, server.Addr(), count.on), &Options{TTL: time.Minute})
 	readers, err := rwlock.New(d, nil)
 	if err != nil {
@@ -214,7 +214,7 @@ func TestCostOfShapes(t *testing.T) {
 // TestDowngradeAndWeightedPermits over two processes.
 func TestDowngradeAndWeightedPermits(t *testing.T) {
 	t.Parallel()
-	server := testbed.Etcd(t, "--unsafe-no-fsync")
+	server := serverFor(t)
 	p, fence := paths.New[driver.Fenced](server), NewFence(dial(t, server.Addr()), "fence/")
 	here, there := newShapes(t, p, fence), newShapes(t, p, fence)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

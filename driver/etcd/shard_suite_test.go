@@ -16,11 +16,7 @@ func TestShardParticipant(t *testing.T) {
 	t.Parallel()
 	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
-			var extra []string
-			if !exclusive {
-				extra = append(extra, "--unsafe-no-fsync")
-			}
-			server := testbed.Etcd(t, extra...)
+			server := serverOr(t, exclusive)
 			return vault{paths.New[drivertest.Branches](server), NewShard(dial(t, server.Addr()), "suite/")}
 		},
 	})

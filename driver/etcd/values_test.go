@@ -22,11 +22,7 @@ func TestValues(t *testing.T) {
 	t.Parallel()
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
-			var extra []string
-			if !exclusive {
-				extra = append(extra, "--unsafe-no-fsync")
-			}
-			server := testbed.Etcd(t, extra...)
+			server := serverOr(t, exclusive)
 			return shelf{paths.New[driver.Values](server), dial(t, server.Addr())}
 		},
 	})
