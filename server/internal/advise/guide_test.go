@@ -180,7 +180,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/flow/crdt"
+	"github.com/interlock-dev/interlock/flow/limit"
 	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/flow/overload"
+	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/guard/once"
@@ -203,6 +207,8 @@ var (
 	records *idempotency.SQL[pgx.Tx]
 	id      string // of a message, or a request
 	n       int64  // a version
+	topics  driver.Queue
+	shared  *crdt.Store
 
 	_ = elect.New
 	_ = partition.Join
