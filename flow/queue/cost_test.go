@@ -16,7 +16,7 @@ import (
 // once, and those of a consumer that has nothing to do.
 func TestCosts(t *testing.T) {
 	t.Parallel()
-	most := map[driver.Dialect]struct{ add, work, commits int64 }{driver.Postgres: {2, 6, 4}, driver.MariaDB: {5, 22, 4}}
+	most := map[driver.Dialect]struct{ add, work, commits int64 }{driver.Postgres: {2, 7, 4}, driver.MariaDB: {5, 23, 4}}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
 		db := open(t)

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
@@ -65,19 +68,42 @@ func (t Table) Letters(ctx context.Context, db driver.SQL, name string, l Letter
 	return all, err
 }
 
+// Letter is the dead letter of a place. If it is not there the error is an [ErrNotFound].
+func (t Table) Letter(ctx context.Context, db driver.SQL, name string, place int64) (Letter, error) {
+	all, err := t.Letters(ctx, db, name, LetterQuery{After: place - 1, Limit: 1})
+	if err == nil && (len(all) == 0 || all[0].Place != place) {
+		err = &interlock.Error{Op: "show dead letter", Name: name, Kind: interlock.Definite, Err: fmt.Errorf("%w: no dead letter has the place %d", ErrNotFound, place)}
+	}
+	if err != nil {
+		return Letter{}, err
+	}
+	return all[0], nil
+}
+
+// By says who changes a queue by hand, and why. Neither may be blank. Both are kept in the audit
+// table, for 90 days at least.
+type By struct{ Actor, Reason string }
+
+// act opens a table for an operation that is recorded.
+func (t Table) act(op, name string, db driver.SQL, by By) (tables, error) {
+	if strings.TrimSpace(by.Actor) == "" || strings.TrimSpace(by.Reason) == "" {
+		return tables{}, failure.Bug(op, name, "the audit needs an actor and a reason")
+	}
+	return t.open(op, name, db)
+}
+
 // Replay delivers dead letters again, each in its former place: before what was added to its key
 // later and is not handled. If one is not there the error is an [ErrNotFound].
-func (t Table) Replay(ctx context.Context, db driver.SQL, name string, places ...int64) error {
-	q, err := t.open("replay dead letters", name, db)
+func (t Table) Replay(ctx context.Context, db driver.SQL, name string, by By, places ...int64) error {
+	q, err := t.act("replay dead letters", name, db, by)
 	if err != nil || len(places) == 0 {
 		return err
 	}
-	these, args := q.among("id", places)
-	where, args := ` where queue = ? and `+these, append([]any{name}, args...)
-	lanes, err := q.letters(ctx, where, args, len(places))
+	lanes, err := q.letters(ctx, "replay", name, by, places)
 	if err != nil {
 		return err
 	}
+	where, args := q.chosen(name, places)
 	if _, err := q.Exec(ctx, `insert into {messages} (id, queue, lane, message_id, msg_key, headers, payload, class, attempts, last_error, not_before, added)
 		select id, queue, lane, message_id, msg_key, headers, payload, class, 0, {empty}, {micros start}, added from {dead}`+where, args...); err != nil {
 		return err
@@ -90,62 +116,120 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, name string, places ..
 	return q.arrive(ctx, name, announced{lanes: lanes, classes: make([]int64, len(lanes))})
 }
 
-// letters locks dead letters, and returns their lanes.
-func (q tables) letters(ctx context.Context, where string, args []any, want int) ([]int64, error) {
+// chosen is the condition for dead letters of a queue, and its parameters.
+func (q tables) chosen(name string, places []int64) (string, []any) {
+	these, args := q.among("id", places)
+	return ` where queue = ? and ` + these, append([]any{name}, args...)
+}
+
+// letters locks dead letters, records what is done with them, and returns their lanes.
+func (q tables) letters(ctx context.Context, action, name string, by By, places []int64) ([]int64, error) {
+	where, args := q.chosen(name, places)
 	lanes, err := sqltable.Column[int64](ctx, q.Tables, `select lane from {dead}`+where+` for update`, args...)
-	if err == nil && len(lanes) != want {
-		err = q.Refused(fmt.Errorf("%w: there are %d of %d dead letters", ErrNotFound, len(lanes), want))
+	if err != nil {
+		return nil, err
 	}
+	if len(lanes) != len(places) {
+		return nil, q.Refused(fmt.Errorf("%w: there are %d of %d dead letters", ErrNotFound, len(lanes), len(places)))
+	}
+	_, err = q.Exec(ctx, `insert into {audit} (action, queue, place, message_id, msg_key, reason, done_by, done_at)
+		select '`+action+`', queue, id, message_id, msg_key, {?}, {?}, {micros start} from {dead}`+where+` order by id`,
+		append([]any{clean(by.Reason), clean(by.Actor)}, args...)...)
 	return lanes, err
 }
 
-// Edit replaces the payload of a dead letter. If it is not there the error is an [ErrNotFound].
-func (t Table) Edit(ctx context.Context, db driver.SQL, name string, place int64, payload []byte) error {
-	q, err := t.open("edit dead letter", name, db)
+// Edit replaces the payload of a dead letter, before it is replayed. If it is not there the
+// error is an [ErrNotFound].
+func (t Table) Edit(ctx context.Context, db driver.SQL, name string, by By, place int64, payload []byte) error {
+	q, err := t.act("edit dead letter", name, db, by)
 	if err != nil {
 		return err
 	}
 	if len(payload) > MaxPayload {
 		return &MessageError{Why: fmt.Sprintf("its payload has %d bytes; at most %d are allowed", len(payload), MaxPayload)}
 	}
-	where, args := ` where queue = ? and id = ?`, []any{name, place}
-	if _, err := q.letters(ctx, where, args, 1); err != nil {
+	if _, err := q.letters(ctx, "edit", name, by, []int64{place}); err != nil {
 		return err
 	}
 	if payload == nil {
 		payload = []byte{}
 	}
-	_, err = q.Exec(ctx, `update {dead} set payload = {?}`+where, append([]any{payload}, args...)...)
+	_, err = q.Exec(ctx, `update {dead} set payload = {?} where queue = ? and id = ?`, payload, name, place)
 	return err
 }
 
 // Discard deletes dead letters. If one is not there the error is an [ErrNotFound].
-func (t Table) Discard(ctx context.Context, db driver.SQL, name string, places ...int64) error {
-	q, err := t.open("discard dead letters", name, db)
+func (t Table) Discard(ctx context.Context, db driver.SQL, name string, by By, places ...int64) error {
+	q, err := t.act("discard dead letters", name, db, by)
 	if err != nil || len(places) == 0 {
 		return err
 	}
-	these, args := q.among("id", places)
-	where, args := ` where queue = ? and `+these, append([]any{name}, args...)
-	if _, err := q.letters(ctx, where, args, len(places)); err != nil {
+	if _, err := q.letters(ctx, "discard", name, by, places); err != nil {
 		return err
 	}
+	where, args := q.chosen(name, places)
 	_, err = q.Exec(ctx, `delete from {dead}`+where, args...)
 	return err
 }
 
 // Resume lets a parked key go on. One that is not parked is an [ErrNotFound].
-func (t Table) Resume(ctx context.Context, db driver.SQL, name, key string) error {
-	q, err := t.open("resume key", key, db)
+func (t Table) Resume(ctx context.Context, db driver.SQL, name string, by By, key string) error {
+	q, err := t.act("resume key", name, db, by)
 	if err != nil {
 		return err
 	}
 	resumed, err := q.Exec(ctx, `update {groups} set state = 0, ready_at = {micros start} where queue = ? and lane = ? and state = `+strconv.Itoa(parked),
 		name, laneIn(name, Message{Key: key}))
 	if err == nil && resumed == 0 {
-		err = q.Refused(fmt.Errorf("%w: it is not parked", ErrNotFound))
+		err = q.Refused(fmt.Errorf("%w: key %q is not parked", ErrNotFound, key))
 	}
+	if err != nil {
+		return err
+	}
+	_, err = q.Exec(ctx, `insert into {audit} (action, queue, place, message_id, msg_key, reason, done_by, done_at)
+		values ('resume', ?, 0, {empty}, {?}, {?}, {?}, {micros start})`, name, key, clean(by.Reason), clean(by.Actor))
 	return err
+}
+
+// A Stuck is a key, or a message without one, that waits after a failure or is parked.
+type Stuck struct {
+	Key       string
+	Place     int64 // of its first message
+	ID        string
+	Attempts  int // failed ones of its first message
+	LastError string
+	Parked    bool          // until Resume
+	Wait      time.Duration // until the next attempt, if it is not parked; 0 if it is due
+}
+
+// Stuck lists keys that are parked, or whose first message has failed, by place: at most limit;
+// 0 means 100. It reads all messages of the queue.
+func (t Table) Stuck(ctx context.Context, db driver.SQL, name string, limit int) ([]Stuck, error) {
+	q, err := t.open("show queue", name, db)
+	if err != nil {
+		return nil, err
+	}
+	if limit <= 0 {
+		limit = 100
+	}
+	var all []Stuck
+	err = q.Each(ctx, `select m.msg_key, m.id, m.message_id, m.attempts, m.last_error, g.state, m.not_before - {micros start}
+		from {messages} m join {groups} g on g.queue = m.queue and g.lane = m.lane
+		where m.queue = ? and (m.attempts > 0 or g.state & 2 = 2)
+			and m.id = (select min(o.id) from {messages} o where o.queue = m.queue and o.lane = m.lane)
+		order by m.id limit `+strconv.Itoa(limit), []any{name}, func(scan func(...any) error) error {
+		var s Stuck
+		var state, wait int64
+		if err := scan(&s.Key, &s.Place, &s.ID, &s.Attempts, &s.LastError, &state, &wait); err != nil {
+			return err
+		}
+		if s.Parked = state&parked != 0; !s.Parked {
+			s.Wait = time.Duration(max(wait, 0)) * time.Microsecond
+		}
+		all = append(all, s)
+		return nil
+	})
+	return all, err
 }
 
 // A Status is how a queue is doing.

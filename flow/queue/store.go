@@ -113,14 +113,16 @@ func (s *store) look(ctx context.Context) (some bool, wait time.Duration, err er
 	return some, wait, err
 }
 
-// How often groups without messages are deleted, how many at once, and for how long they had none.
+// How often groups without messages are deleted, how many at once, and for how long they had
+// none; and how long the audit is kept.
 const (
 	trimPause = 5 * time.Minute
 	trimRows  = 1000
 	trimAge   = time.Hour
+	keepAudit = 90 * 24 * time.Hour
 )
 
-// trim deletes groups that have had no messages for long. Their next token is still above: it is
+// trim deletes groups that have had no messages for long, and old records of the audit. Their next token is still above: it is
 // at least the clock, which is set back by less than that.
 func (s *store) trim(ctx context.Context) error {
 	last, now := s.trimmed.Load(), int64(boottime.Sent())
@@ -131,6 +133,10 @@ func (s *store) trim(ctx context.Context) error {
 		_, err := q.Delete(ctx, sqltable.Deletion{Table: "groups", Key: "queue, lane", Limit: trimRows,
 			Where: `queue = ? and class in (-1, 0, 1) and ready_at = ` + never + ` and state = 0 and token < {micros start} - ?`,
 			Args:  []any{s.name, interlock.EpochUnixMicro + trimAge.Microseconds()}})
+		if err == nil {
+			_, err = q.Delete(ctx, sqltable.Deletion{Table: "audit", Key: "id", Limit: trimRows,
+				Where: `done_at < {micros start} - ?`, Args: []any{keepAudit.Microseconds()}})
+		}
 		return err
 	})
 }

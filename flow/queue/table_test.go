@@ -11,7 +11,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-var table queue.Table
+var (
+	table queue.Table
+	by    = queue.By{Actor: "alice", Reason: "a test"}
+)
 
 // TestTable runs the suite of queues on every database.
 func TestTable(t *testing.T) {
@@ -61,9 +64,9 @@ func (q inDB) Replay(t *testing.T, name string, ids ...string) {
 			places = append(places, l.Place)
 		}
 	}
-	q.db.Do(t, func(ctx context.Context, sql driver.SQL) error { return table.Replay(ctx, sql, name, places...) })
+	q.db.Do(t, func(ctx context.Context, sql driver.SQL) error { return table.Replay(ctx, sql, name, by, places...) })
 }
 
 func (q inDB) Resume(t *testing.T, name, key string) {
-	q.db.Do(t, func(ctx context.Context, sql driver.SQL) error { return table.Resume(ctx, sql, name, key) })
+	q.db.Do(t, func(ctx context.Context, sql driver.SQL) error { return table.Resume(ctx, sql, name, by, key) })
 }

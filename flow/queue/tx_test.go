@@ -145,23 +145,34 @@ func testOperate(t *testing.T, db *databases.DB) {
 		t.Fatalf("%+v", letters)
 	}
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		if err := table.Edit(ctx, sql, "q", letters[0].Place, []byte("good")); err != nil {
+		if err := table.Edit(ctx, sql, "q", by, letters[0].Place, []byte("good")); err != nil {
 			return err
 		}
-		if err := table.Discard(ctx, sql, "q", letters[1].Place); err != nil {
+		if err := table.Discard(ctx, sql, "q", by, letters[1].Place); err != nil {
 			return err
 		}
-		return table.Replay(ctx, sql, "q", letters[0].Place)
+		return table.Replay(ctx, sql, "q", by, letters[0].Place)
 	})
 	show(queue.Status{Queue: "q", Messages: 2, Parked: 2})
 	tx := db.Begun(t, driver.SessionIsolation)
-	for _, err := range []error{table.Replay(t.Context(), tx, "q", 99), table.Discard(t.Context(), tx, "q", 99), table.Edit(t.Context(), tx, "q", 99, nil),
-		table.Resume(t.Context(), tx, "q", "no")} {
+	for _, err := range []error{table.Replay(t.Context(), tx, "q", by, 99), table.Discard(t.Context(), tx, "q", by, 99), table.Edit(t.Context(), tx, "q", by, 99, nil),
+		table.Resume(t.Context(), tx, "q", by, "no")} {
 		if interlock.Kind(err) != interlock.Definite || !errors.Is(err, queue.ErrNotFound) {
 			t.Errorf("of what is not there: %v", err)
 		}
 	}
+	for _, blank := range []queue.By{{Actor: "alice", Reason: " "}, {Reason: "why"}} {
+		for _, err := range []error{table.Replay(t.Context(), tx, "q", blank, 1), table.Discard(t.Context(), tx, "q", blank, 1), table.Edit(t.Context(), tx, "q", blank, 1, nil),
+			table.Resume(t.Context(), tx, "q", blank, "k")} {
+			if interlock.Kind(err) != interlock.Bug {
+				t.Errorf("by %+v: %v", blank, err)
+			}
+		}
+	}
 	ok(t, tx.Rollback(t.Context()))
+	if n := databases.One[int64](t, db, `select count(*) from interlock_queue_audit where done_by = 'alice'`); n != 3 {
+		t.Errorf("%d records in the audit, want those of edit, discard and replay", n)
+	}
 	ok(t, c.Close(t.Context()))
 }
 
@@ -200,7 +211,10 @@ func testTrim(t *testing.T, db *databases.DB) {
 		t.Errorf("%d groups, want that of the key", n)
 	}
 	db.Exec(t, `update interlock_queue_group set token = 1`) // as if it were of 2020
+	db.Exec(t, `insert into interlock_queue_audit (action, queue, place, message_id, msg_key, reason, done_by, done_at) values ('edit', 'q', 1, '', '', '', '', 1)`)
 	stop = run()
-	testbed.Eventually(t, "the group is deleted", bound, func() bool { return databases.One[int64](t, db, groups) == 0 })
+	testbed.Eventually(t, "the group and the old record are deleted", bound, func() bool {
+		return databases.One[int64](t, db, groups)+databases.One[int64](t, db, `select count(*) from interlock_queue_audit`) == 0
+	})
 	stop()
 }

@@ -26,7 +26,7 @@ func (a *app) dlqCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	m.flags(c)
-	c.AddCommand(a.deadSagasCommand(), m.lettersCommand(), m.letterCommand(),
+	c.AddCommand(a.deadSagasCommand(), a.deadQueueCommand(), m.lettersCommand(), m.letterCommand(),
 		m.decideCommand("replay", "Put dead letters back, in insertion order", "replayed", outbox.Table.Replay),
 		m.decideCommand("discard", "Delete dead letters permanently, with a reason", "discarded", outbox.Table.Discard))
 	return c
@@ -144,12 +144,17 @@ func viewLetter(l outbox.Letter) letterView {
 func describeLetter(l outbox.Letter) text {
 	list := [][2]string{{"id", l.ID}, {"topic", l.Topic}, {"key", l.Key}, {"why", l.LastError}, {"attempts", fmt.Sprint(l.Attempts)},
 		{"added", l.Added.Local().Format(time.DateTime)}, {"died", l.Died.Local().Format(time.DateTime)}}
-	for _, name := range slices.Sorted(maps.Keys(l.Headers)) {
-		list = append(list, [2]string{"header", name + ": " + l.Headers[name]})
+	return fields(append(list, contents(l.Headers, l.Payload)...)...)
+}
+
+// contents describes what a message carries.
+func contents(headers map[string]string, payload []byte) (list [][2]string) {
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		list = append(list, [2]string{"header", name + ": " + headers[name]})
 	}
-	payload := string(l.Payload)
-	if !utf8.Valid(l.Payload) {
-		payload = fmt.Sprintf("%d bytes that are no text; -o json has them", len(l.Payload))
+	text := string(payload)
+	if !utf8.Valid(payload) {
+		text = fmt.Sprintf("%d bytes that are no text; -o json has them", len(payload))
 	}
-	return fields(append(list, [2]string{"payload", payload})...)
+	return append(list, [2]string{"payload", text})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"time"
 
@@ -17,22 +18,53 @@ import (
 type queueing struct {
 	app   *app
 	table string
+	by    queue.By // of commands that leave a record
 }
 
 func (a *app) queueCommand() *cobra.Command {
 	q := &queueing{app: a}
 	c := &cobra.Command{
-		Use: "queue", Short: "Show queues; replay dead letters, resume keys",
+		Use: "queue", Short: "Show queues; repair dead letters, resume keys",
 		Example: `  interlock queue ls --backend postgres://localhost/shop
+  interlock queue stuck orders --backend postgres://localhost/shop
   interlock queue letters orders --backend postgres://localhost/shop
-  interlock queue replay orders 1042 --backend postgres://localhost/shop
-  interlock queue resume orders order/42 --backend postgres://localhost/shop`,
+  interlock queue edit orders 1042 --payload - --reason "the customer was misspelled" < fixed.json
+  interlock queue replay orders 1042 --reason "the customer exists" --backend postgres://localhost/shop
+  interlock queue resume orders order/42 --reason "the warehouse is open" --backend postgres://localhost/shop`,
 		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.PersistentFlags().StringVar(&q.table, "table", "", "the table of messages (default: interlock_queue)")
-	c.AddCommand(q.listCommand(), q.lettersCommand(), q.placesCommand("replay", "Deliver dead letters again, in their places", "replayed", queue.Table.Replay),
+	q.flags(c)
+	c.AddCommand(q.listCommand(), q.stuckCommand(), q.lettersCommand("letters"), q.letterCommand(), q.editCommand(),
+		q.placesCommand("replay", "Deliver dead letters again, in their places", "replayed", queue.Table.Replay),
 		q.placesCommand("discard", "Delete dead letters permanently", "discarded", queue.Table.Discard), q.resumeCommand())
+	return c
+}
+
+func (q *queueing) flags(c *cobra.Command) {
+	c.PersistentFlags().StringVar(&q.table, "table", "", "the table of messages (default: interlock_queue)")
+}
+
+// deadQueueCommand is under dlq, which lists everything that is dead.
+func (a *app) deadQueueCommand() *cobra.Command {
+	q := &queueing{app: a}
+	c := q.lettersCommand("queue")
+	c.Example = `  interlock dlq queue orders --key order/42
+  interlock queue replay orders 1042 --reason "the customer exists"    or show, edit, discard`
+	return c
+}
+
+// recorded adds the flags that say who does it and why, and makes it refuse a blank reason.
+func (q *queueing) recorded(c *cobra.Command) *cobra.Command {
+	c.Flags().StringVar(&q.by.Reason, "reason", "", "reason, for the audit log")
+	c.Flags().StringVar(&q.by.Actor, "by", whoami(), "author, for the audit log")
+	run := c.RunE
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := checkReason(q.by.Reason); err != nil {
+			return err
+		}
+		return run(c, args)
+	}
 	return c
 }
 
@@ -101,10 +133,14 @@ type queueLetterView struct {
 	Payload   []byte            `json:"payload,omitempty"` // in base64
 }
 
-func (q *queueing) lettersCommand() *cobra.Command {
+func viewQueueLetter(m queue.Letter) queueLetterView {
+	return queueLetterView{m.Place, m.ID, m.Key, m.Attempts, m.LastError, m.Added, m.Died, m.Headers, m.Payload}
+}
+
+func (q *queueing) lettersCommand(verb string) *cobra.Command {
 	var l queue.LetterQuery
 	c := &cobra.Command{
-		Use: "letters QUEUE", Short: "List dead letters in insertion order", Args: oneArg("queue"),
+		Use: verb + " QUEUE", Short: "List dead letters of a queue in insertion order", Args: oneArg("queue"),
 		Example: `  interlock queue letters orders --key order/42 --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if l.Limit < 1 {
@@ -114,7 +150,7 @@ func (q *queueing) lettersCommand() *cobra.Command {
 			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
 				all, err := t.Letters(ctx, db, args[0], l)
 				for _, m := range all {
-					views = append(views, queueLetterView{m.Place, m.ID, m.Key, m.Attempts, m.LastError, m.Added, m.Died, m.Headers, m.Payload})
+					views = append(views, viewQueueLetter(m))
 					rows = append(rows, []string{fmt.Sprint(m.Place), m.ID, m.Key, m.Died.Local().Format(time.DateTime), fmt.Sprint(m.Attempts), m.LastError})
 				}
 				return err
@@ -130,11 +166,123 @@ func (q *queueing) lettersCommand() *cobra.Command {
 	return c
 }
 
-// placesCommand replays or discards.
-func (q *queueing) placesCommand(verb, short, done string, do func(queue.Table, context.Context, driver.SQL, string, ...int64) error) *cobra.Command {
+// stuckView is the JSON form of a key that does not go on.
+type stuckView struct {
+	Key       string `json:"key,omitempty"`
+	Place     int64  `json:"place"`
+	ID        string `json:"id"`
+	Attempts  int    `json:"attempts"`
+	LastError string `json:"last_error"`
+	Parked    bool   `json:"parked"`
+	Wait      int64  `json:"wait_micros,omitempty"`
+}
+
+func (q *queueing) stuckCommand() *cobra.Command {
+	var limit int
+	c := &cobra.Command{
+		Use: "stuck QUEUE", Short: "List keys that are parked or whose message fails", Args: oneArg("queue"),
+		Example: `  interlock queue stuck orders --backend postgres://localhost/shop`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if limit < 1 {
+				return usage("--limit must be above zero, not %d", limit)
+			}
+			views, rows := []stuckView{}, [][]string{{"KEY", "ID", "ATTEMPTS", "RETRY", "WHY"}}
+			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
+				all, err := t.Stuck(ctx, db, args[0], limit)
+				for _, s := range all {
+					views = append(views, stuckView{s.Key, s.Place, s.ID, s.Attempts, s.LastError, s.Parked, s.Wait.Microseconds()})
+					retry := "in " + s.Wait.Round(time.Second).String()
+					if s.Parked {
+						retry = "parked"
+					}
+					rows = append(rows, []string{s.Key, s.ID, fmt.Sprint(s.Attempts), retry, s.LastError})
+				}
+				return err
+			}); err != nil {
+				return err
+			}
+			return q.app.printRows(views, rows, "no key of "+args[0]+" is stuck")
+		},
+	}
+	c.Flags().IntVar(&limit, "limit", 100, "show at most this many")
+	return c
+}
+
+func parsePlace(text string) (int64, error) {
+	place, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, usage("%q is not a place: see \"interlock queue letters\"", text)
+	}
+	return place, nil
+}
+
+func (q *queueing) letterCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " QUEUE PLACE…", Short: short,
-		Example: "  interlock queue " + verb + " orders 1042 --backend postgres://localhost/shop",
+		Use: "show QUEUE PLACE", Short: "Show a dead letter in full", Args: exactly(2, "a queue and a place"),
+		Example: `  interlock queue show orders 1042 --backend postgres://localhost/shop -o json`,
+		RunE: func(c *cobra.Command, args []string) error {
+			place, err := parsePlace(args[1])
+			if err != nil {
+				return err
+			}
+			var l queue.Letter
+			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) (err error) {
+				l, err = t.Letter(ctx, db, args[0], place)
+				return err
+			}); err != nil {
+				return err
+			}
+			return q.app.print(viewQueueLetter(l), fields(append([][2]string{{"place", args[1]}, {"id", l.ID}, {"key", l.Key}, {"why", l.LastError}, {"attempts", fmt.Sprint(l.Attempts)},
+				{"added", l.Added.Local().Format(time.DateTime)}, {"died", l.Died.Local().Format(time.DateTime)}}, contents(l.Headers, l.Payload)...)...))
+		},
+	}
+}
+
+func (q *queueing) editCommand() *cobra.Command {
+	var payload string
+	c := q.recorded(&cobra.Command{
+		Use: "edit QUEUE PLACE --payload TEXT|- --reason TEXT", Short: "Replace the payload of a dead letter", Args: exactly(2, "a queue and a place"),
+		Example: `  interlock queue edit orders 1042 --payload '{"customer":7}' --reason "the customer was misspelled"
+  interlock queue edit orders 1042 --payload - --reason "the customer was misspelled" < fixed.json`,
+		RunE: func(c *cobra.Command, args []string) error {
+			place, err := parsePlace(args[1])
+			if err != nil {
+				return err
+			}
+			if !c.Flags().Changed("payload") {
+				return usage("--payload is missing: the new payload, or - for the standard input")
+			}
+			text := []byte(payload)
+			if payload == "-" {
+				if text, err = io.ReadAll(io.LimitReader(q.app.in, queue.MaxPayload+1)); err != nil {
+					return err
+				}
+			}
+			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
+				return t.Edit(ctx, db, args[0], q.by, place, text)
+			}); err != nil {
+				return err
+			}
+			return q.done("edited", args[0], place)
+		},
+	})
+	c.Flags().StringVar(&payload, "payload", "", "the new payload; - reads the standard input")
+	return c
+}
+
+// done says what was done with dead letters.
+func (q *queueing) done(what, name string, places ...int64) error {
+	return q.app.print(struct {
+		Queue  string  `json:"queue"`
+		Places []int64 `json:"places"`
+	}{name, places}, line("%s: %d of %s\n", what, len(places), name))
+}
+
+// placesCommand replays or discards.
+func (q *queueing) placesCommand(verb, short, done string, do func(queue.Table, context.Context, driver.SQL, string, queue.By, ...int64) error) *cobra.Command {
+	return q.recorded(&cobra.Command{
+		Use: verb + " QUEUE PLACE… --reason TEXT", Short: short,
+		Example: "  interlock queue " + verb + ` orders 1042 --reason "why it is right" --backend postgres://localhost/shop`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return usage("%s wants a queue and at least one place", c.CommandPath())
@@ -144,33 +292,30 @@ func (q *queueing) placesCommand(verb, short, done string, do func(queue.Table, 
 		RunE: func(c *cobra.Command, args []string) error {
 			var places []int64
 			for _, a := range args[1:] {
-				place, err := strconv.ParseInt(a, 10, 64)
+				place, err := parsePlace(a)
 				if err != nil {
-					return usage("%q is not a place: see \"interlock queue letters\"", a)
+					return err
 				}
 				places = append(places, place)
 			}
 			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
-				return do(t, ctx, db, args[0], places...)
+				return do(t, ctx, db, args[0], q.by, places...)
 			}); err != nil {
 				return err
 			}
-			return q.app.print(struct {
-				Queue  string  `json:"queue"`
-				Places []int64 `json:"places"`
-			}{args[0], places}, line("%s: %d of %s\n", done, len(places), args[0]))
+			return q.done(done, args[0], places...)
 		},
-	}
+	})
 }
 
 func (q *queueing) resumeCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "resume QUEUE KEY", Short: "Deliver the messages of a parked key again",
-		Example: `  interlock queue resume orders order/42 --backend postgres://localhost/shop`,
+	return q.recorded(&cobra.Command{
+		Use: "resume QUEUE KEY --reason TEXT", Short: "Deliver the messages of a parked key again",
+		Example: `  interlock queue resume orders order/42 --reason "the warehouse is open" --backend postgres://localhost/shop`,
 		Args:    exactly(2, "a queue and a key"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
-				return t.Resume(ctx, db, args[0], args[1])
+				return t.Resume(ctx, db, args[0], q.by, args[1])
 			}); err != nil {
 				return err
 			}
@@ -179,5 +324,5 @@ func (q *queueing) resumeCommand() *cobra.Command {
 				Key   string `json:"key"`
 			}{args[0], args[1]}, line("resumed: %s\n", args[1]))
 		},
-	}
+	})
 }

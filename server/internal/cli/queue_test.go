@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,17 +82,44 @@ func TestQueue(t *testing.T) {
 		if err := json.Unmarshal([]byte(text), &letters); err != nil || len(letters) != 2 || letters[0].ID != "m1" || letters[0].Key != "order/7" || string(letters[0].Payload) != "{}" {
 			t.Fatalf("%v: %s", err, text)
 		}
-		for _, args := range [][]string{{"letters"}, {"letters", "orders", "--limit", "0"}, {"replay", "orders"}, {"replay", "orders", "m1"}, {"discard"}, {"resume", "orders"}} {
+		for _, args := range [][]string{{"letters"}, {"letters", "orders", "--limit", "0"}, {"replay", "orders", "--reason", "x"}, {"replay", "orders", "m1", "--reason", "x"}, {"discard"}, {"resume", "orders"},
+			{"replay", "orders", fmt.Sprint(letters[0].Place)}, {"discard", "orders", fmt.Sprint(letters[0].Place), "--reason", " "}, {"resume", "orders", "order/8"}, {"stuck", "orders", "--limit", "0"},
+			{"show", "orders", "m1"}, {"edit", "orders", fmt.Sprint(letters[0].Place), "--reason", "x"}, {"edit", "orders", fmt.Sprint(letters[0].Place), "--payload", "x"}} {
 			queueOf(64, args...)
 		}
-		queueOf(1, "replay", "orders", "999999")
-		queueOf(1, "discard", "orders", fmt.Sprint(letters[1].Place), "999999")
-		queueOf(1, "resume", "orders", "order/7")
+		why := []string{"--reason", "fixed", "--by", "alice"}
+		act := func(code int, args ...string) string {
+			t.Helper()
+			text, _ := queueOf(code, append(args, why...)...)
+			return text
+		}
+		first, second := fmt.Sprint(letters[0].Place), fmt.Sprint(letters[1].Place)
+		act(1, "replay", "orders", "999999")
+		act(1, "discard", "orders", second, "999999")
+		act(1, "edit", "orders", "999999", "--payload", "x")
+		act(1, "resume", "orders", "order/7")
+		queueOf(1, "show", "orders", "999999")
 		shown(1, 2, 1)
-		queueOf(0, "replay", "orders", fmt.Sprint(letters[0].Place))
-		queueOf(0, "discard", "orders", fmt.Sprint(letters[1].Place))
-		if text, _ := queueOf(0, "resume", "orders", "order/8"); text != "resumed: order/8\n" {
+		if text, _ := queueOf(0, "stuck", "orders"); !strings.Contains(text, "order/8  m3  0         parked  no such warehouse") {
+			t.Errorf("stuck: %q", text)
+		}
+		if text, _ := run(t, 0, "dlq", "queue", "orders", "--backend", url, "--limit", "1"); !strings.Contains(text, "m1") || strings.Contains(text, "m2") {
+			t.Errorf("dlq queue: %q", text)
+		}
+		act(0, "edit", "orders", first, "--payload", `{"customer":7}`)
+		if text, _ := queueOf(0, "show", "orders", first); !strings.Contains(text, `{"customer":7}`) || !strings.Contains(text, "no such customer") {
+			t.Errorf("show: %q", text)
+		}
+		act(0, "replay", "orders", first)
+		act(0, "discard", "orders", second)
+		if text := act(0, "resume", "orders", "order/8"); text != "resumed: order/8\n" {
 			t.Errorf("resumed: %q", text)
+		}
+		if n := databases.One[int64](t, db, `select count(*) from interlock_queue_audit where reason = 'fixed' and done_by = 'alice' and queue = 'orders'`); n != 4 {
+			t.Errorf("%d actions are recorded, want 4", n)
+		}
+		if n := databases.One[int64](t, db, `select count(*) from interlock_queue where message_id = 'm1' and payload = '{"customer":7}'`); n != 1 {
+			t.Errorf("%d replayed messages have the edited payload", n)
 		}
 		shown(2, 0, 0)
 		if text, told := queueOf(0, "letters", "orders"); text != "" || told != "interlock: there are no dead letters in orders\n" {
