@@ -31,7 +31,8 @@ type consumer struct {
 	session  *session
 	reset    map[int32]bool // partitions whose offset the log does not have
 	fatal    error          // Receive returns it from now on
-	troubles []error        // Receive returns each once
+	problems []error        // Receive returns each once
+	trouble  error          // the last that may pass; Receive returns it if there are no messages
 	turn     int            // of the partitions
 	changed  chan struct{}  // closed, and replaced, at each change
 	closing  context.Context
@@ -76,12 +77,9 @@ func (c *consumer) note(change func()) {
 	c.changed = make(chan struct{})
 }
 
-func (c *consumer) trouble(kind interlock.ErrorKind, err error) {
-	c.note(func() {
-		if len(c.troubles) < 16 {
-			c.troubles = append(c.troubles, problem("receive", c.name, kind, err))
-		}
-	})
+// hinder notes an error that may pass.
+func (c *consumer) hinder(err error) {
+	c.note(func() { c.trouble = problem("receive", c.name, interlock.Retryable, err) })
 }
 
 // Receive waits for messages; see [driver.QueueConsumer].
@@ -111,8 +109,8 @@ func (c *consumer) Receive(ctx context.Context, limit driver.QueueLimit) ([]driv
 func (c *consumer) take(limit driver.QueueLimit) (all []driver.Received, wait time.Duration, changed <-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.troubles) > 0 {
-		err, c.troubles = c.troubles[0], c.troubles[1:]
+	if len(c.problems) > 0 {
+		err, c.problems = c.problems[0], c.problems[1:]
 		return nil, 0, nil, err
 	}
 	if c.fatal != nil {
@@ -136,8 +134,10 @@ func (c *consumer) take(limit driver.QueueLimit) (all []driver.Received, wait ti
 	if len(all) > 0 {
 		close(c.changed) // there is room to read more
 		c.changed = make(chan struct{})
+	} else {
+		err, c.trouble = c.trouble, nil
 	}
-	return all, wait, c.changed, nil
+	return all, wait, c.changed, err
 }
 
 // Settle records outcomes; see [driver.QueueConsumer]. An outcome is recorded when a commit of

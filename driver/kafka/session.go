@@ -158,6 +158,7 @@ func (s *session) arrive(all kgo.Fetches) {
 		all.EachRecord(func(r *kgo.Record) {
 			if a := s.parts[r.Partition]; a != nil && a.ready {
 				a.offsets.arrive(received(r, a))
+				s.trouble = nil
 			}
 		})
 	})
@@ -221,7 +222,10 @@ func (s *session) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time
 	sent := boottime.Instant(s.sent.Load())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lease == nil {
+	if s.lease == nil || len(s.parts) == 0 && s.lease.Remaining() <= 0 { // the former answer may have come late
+		if s.timer != nil {
+			s.timer.Stop()
+		}
 		s.lease = boottime.NewLease(sent, s.consumer.lease)
 		s.timer = time.AfterFunc(s.lease.Remaining(), s.watch)
 	}
@@ -236,15 +240,24 @@ func keepsSession(key int16) bool {
 	return false
 }
 
-// watch ends the session when its lease has expired.
+// watch ends the session when its lease has expired. Without partitions nothing depends on it: a
+// member may have to wait long for its first.
 func (s *session) watch() {
 	s.mu.Lock()
+	if s.lease == nil {
+		s.mu.Unlock()
+		return
+	}
 	left := s.lease.Remaining()
-	if left > 0 && s.ctx.Err() == nil {
+	idle := len(s.parts) == 0
+	switch {
+	case left > 0 && s.ctx.Err() == nil:
 		s.timer.Reset(left)
+	case idle:
+		s.lease = nil
 	}
 	s.mu.Unlock()
-	if left <= 0 {
+	if left <= 0 && !idle {
 		s.lose(interlock.ErrExpired)
 		s.stop(interlock.ErrExpired)
 	}
@@ -259,7 +272,7 @@ func (s *session) OnGroupManageError(err error) {
 		return
 	}
 	if !errors.Is(err, context.Canceled) && !errors.Is(err, kerr.RebalanceInProgress) {
-		s.trouble(interlock.Retryable, err)
+		s.hinder(err)
 	}
 }
 
@@ -290,7 +303,7 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 		if ctx.Err() != nil {
 			return offsets, ctx.Err()
 		}
-		s.trouble(interlock.Retryable, fmt.Errorf("list offsets: %w", err))
+		s.hinder(fmt.Errorf("list offsets: %w", err))
 		pause(ctx, retryPause)
 		logs, err = s.queue.logs(ctx, s.name, slices.Collect(maps.Keys(of)))
 	}
@@ -321,7 +334,7 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 			}
 		}
 		if err != nil {
-			s.trouble(interlock.Retryable, fmt.Errorf("commit the token of an assignment: %w", err))
+			s.hinder(fmt.Errorf("commit the token of an assignment: %w", err))
 			pause(ctx, retryPause)
 		}
 	}
@@ -346,6 +359,9 @@ func pause(ctx context.Context, d time.Duration) {
 // begin makes an assignment. offset is the committed one, below 0 if there is none. The mutex
 // is held.
 func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) {
+	if s.lease == nil {
+		return nil, interlock.ErrExpired
+	}
 	if former := s.parts[p]; former != nil {
 		former.end(interlock.ErrLost)
 	}
@@ -359,7 +375,7 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 	beyond := s.reset[p] && offset > has.end
 	delete(s.reset, p)
 	if offset < has.first || beyond {
-		s.troubles = append(s.troubles, problem("receive", s.name, interlock.Definite,
+		s.problems = append(s.problems, problem("receive", s.name, interlock.Definite,
 			fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end)))
 	}
 	if beyond {
@@ -416,7 +432,7 @@ func (s *session) revoke(partitions []int32) {
 	defer cancel()
 	for _, err := range s.commit(ctx, parts) {
 		if err != nil && !errors.Is(err, interlock.ErrLost) {
-			s.trouble(interlock.Retryable, fmt.Errorf("commit revoked partitions: %w", err))
+			s.hinder(fmt.Errorf("commit revoked partitions: %w", err))
 			break
 		}
 	}
