@@ -45,6 +45,7 @@ func RunLimiter(t *testing.T, h LimiterHarness) {
 		{"Competition", 0, testLimiterCompetition},
 		{"LostReplies", Servers | LostReplies | onPaths, testLimiterLostReplies},
 		{"Killed", Servers, testLimiterKilled},
+		{"Faults", Servers | LostReplies | Durable, testLimiterFaults},
 	} {
 		tests = append(tests, storeTest[driver.Limiter]{c.name, c.needs, func(s *storeScene[driver.Limiter]) { c.test(&limiterScene{s}) }})
 	}
@@ -312,8 +313,11 @@ func checkRate(t *testing.T, r driver.Rate, history []granted) {
 				}
 			}
 			most := r.Capacity() + int64(length)*r.Count/int64(r.Period)
-			if r.Algorithm == driver.SlidingLog {
+			switch r.Algorithm {
+			case driver.SlidingLog:
 				most = r.Count * (int64(length/r.Period) + 1)
+			case driver.FixedWindow, driver.SlidingCounter:
+				most = r.Count * (int64(length/r.Period) + 2)
 			}
 			if count > most {
 				t.Fatalf("%+v: %d were granted in %v, at most %d may be", r, count, length, most)

@@ -174,3 +174,45 @@ func TestLimitGroups(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+// TestLimitFailover: after a failover to a replica no more is admitted again than what the replica
+// had not received; with replicas=1 in the URL that is nothing of what was admitted.
+func TestLimitFailover(t *testing.T) {
+	t.Parallel()
+	for _, confirms := range []bool{false, true} {
+		t.Run(fmt.Sprint("confirms ", confirms), func(t *testing.T) {
+			t.Parallel()
+			master := testbed.Redis(t)
+			replica := testbed.Replica(t, master)
+			setting := map[bool]string{true: "?replicas=1"}[confirms]
+			rate := driver.Rate{Count: 10, Period: 24 * time.Hour, Burst: 10}
+			call := func(l *Limiter, cost int64) driver.LimitAnswer {
+				return l.Take(t.Context(), []driver.LimitCall{{{Key: "k", Rate: rate, Cost: cost}}})[0]
+			}
+			operator := dial(t, master.Addr())
+			l := NewLimiter(dial(t, master.Addr()+setting), "")
+			if a := call(l, 3); !a.Allowed() {
+				t.Fatalf("%+v", a)
+			}
+			testbed.Eventually(t, "the replica has it", bound, func() bool {
+				n, err := raw(t, operator, "WAIT", "1", "100").AsInt64()
+				return err == nil && n == 1
+			})
+			replica.Pause()
+			late := call(l, 4)
+			if late.Allowed() == confirms || confirms && interlock.Kind(late.Err) != interlock.Uncertain {
+				t.Errorf("without the replica: %+v", late)
+			}
+			master.Kill()
+			replica.Resume()
+			next := dial(t, replica.Addr())
+			if err := raw(t, next, "REPLICAOF", "NO", "ONE").Error(); err != nil {
+				t.Fatal(err)
+			}
+			a := call(NewLimiter(next, ""), 0)
+			if a.Err != nil || a.Decisions[0].Remaining > 7 || a.Decisions[0].Remaining < 3 {
+				t.Errorf("after the failover: %+v", a)
+			}
+		})
+	}
+}
