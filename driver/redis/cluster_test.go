@@ -179,6 +179,7 @@ func storesOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 			t.Errorf("limit %d: %+v", i, a)
 		}
 	}
+	latticesOnCluster(t, client)
 	var masters []rueidis.Client
 	for _, addr := range c.Addrs() {
 		masters = append(masters, dial(t, addr))
@@ -199,7 +200,7 @@ func storesOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 
 var storeScripts = []*script{enterScript, rebaseScript, recordEnterScript, putScript, versionScript, stockHoldScript, stockSettleScript,
 	stockSupplyScript, stockAdjustScript, stockLevelScript, onceClaimScript, onceDoneScript, onceForgetScript, idempotencyClaimScript,
-	idempotencyUpdateScript, idempotencyUnfinishedScript, barrierForgetScript, streamAddScript, limitScript, plainAcquireScript,
+	idempotencyUpdateScript, idempotencyUnfinishedScript, barrierForgetScript, streamAddScript, limitScript, latticeScript, plainAcquireScript,
 	plainReleaseScript, breakScript}
 
 // storeOnCluster uses each store once, with a name and keys of its slot.

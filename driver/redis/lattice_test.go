@@ -3,6 +3,8 @@ package redis
 import (
 	"testing"
 
+	"github.com/redis/rueidis"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
@@ -69,5 +71,26 @@ func TestLatticesCost(t *testing.T) {
 		if _, err := s.Load(t.Context(), key); err == nil || interlock.Kind(err) != interlock.Definite {
 			t.Errorf("%s: %v", key, err)
 		}
+	}
+}
+
+// On a cluster a guard needs the state's slot.
+func latticesOnCluster(t *testing.T, client rueidis.Client) {
+	s, delta := NewLattices(client, ""), driver.Lattice{Max: map[string]string{"f": "1"}}
+	for _, c := range []struct{ name, resource string }{{"a", ""}, {"b", ""}, {"c", ""}, {"stock/{x}", "stock/{x}/eu"}} {
+		var guard *driver.Raise
+		if c.resource != "" {
+			guard = &driver.Raise{Resource: c.resource, Token: tokenOf(t, 5, 0)}
+		}
+		if err := s.Merge(t.Context(), c.name, delta, guard); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if l, err := s.Load(t.Context(), c.name); err != nil || l.Max["f"] != "1" {
+			t.Errorf("%s is %v, %v", c.name, l, err)
+		}
+	}
+	guard := &driver.Raise{Resource: "r{x}", Token: tokenOf(t, 5, 0)}
+	if err := s.Merge(t.Context(), "{y}", delta, guard); err == nil || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("a guard in another slot: %v", err)
 	}
 }

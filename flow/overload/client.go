@@ -59,17 +59,18 @@ func Call[T any](ctx context.Context, p *Policy, call func(context.Context) (T, 
 // retry is Call without hedging.
 func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (T, error) {
 	p.retries.deposit()
-	pause := backoff.Policy{First: p.o.Backoff, Max: 20 * p.o.Backoff}
 	for attempt := 1; ; attempt++ {
 		v, err := once(ctx, p, call)
 		if err == nil {
 			return v, nil
 		}
 		var rejected *RejectedError
-		wait := pause.Delay(attempt, rand.Float64())
+		var after time.Duration
 		if errors.As(err, &rejected) {
-			wait += rejected.RetryAfter
+			after = rejected.RetryAfter
 		}
+		first := max(p.o.Backoff, after/2) // so that those who wait for the same time do not come together
+		wait := after + backoff.Policy{First: first, Max: 20 * first}.Delay(attempt, rand.Float64())
 		deadline, bounded := ctx.Deadline()
 		if interlock.Kind(err) != interlock.Retryable || attempt >= p.o.Attempts ||
 			bounded && time.Until(deadline) < wait || !p.retries.withdraw() || !sleep(ctx, wait) {

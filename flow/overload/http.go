@@ -90,6 +90,9 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return resp, nil
 	}
+	if e.last != nil { // it was to be sent again, and was rejected here
+		e.last.Body.Close()
+	}
 	if e.sent == 0 && r.Body != nil {
 		r.Body.Close()
 	}

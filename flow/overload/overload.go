@@ -37,6 +37,7 @@ type Options struct {
 	// more are possible at once.
 	Retries float64
 	// Backoff bounds the random wait before the first retry; it doubles for the second. 0 means 100 ms.
+	// After a RetryAfter it is at least half of that, and added to it.
 	Backoff time.Duration
 	// IsFailure says which errors of a call mean that the backend does not work; nil means all.
 	// Rejections never do, nor does what a caller cancelled.
