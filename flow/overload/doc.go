@@ -29,7 +29,7 @@
 // [Policy.Transport] and [Call] limit what a process adds to an overload:
 //
 //   - a throttle rejects here what the backend would probably reject: calls beyond twice those
-//     accepted in 3 s (K = 2: Beyer et al., "Site Reliability Engineering", 2016, chapter 21)
+//     accepted in 2 s (K = 2: Beyer et al., "Site Reliability Engineering", 2016, chapter 21)
 //   - a circuit breaker rejects calls while most of them fail
 //   - a call has at most 3 attempts, all retries together are 10 % of the calls, and waits have
 //     full jitter beyond what Retry-After says

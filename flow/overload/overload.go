@@ -124,7 +124,7 @@ func New(o *Options) (*Policy, error) {
 	p.queue = queue{most: p.o.MaxWaiting, maxWait: p.o.MaxWait, target: p.o.Target}
 	p.rail = rail{latency: p.o.MaxLatency, least: p.o.MinRunning, most: p.o.MaxRunning, limit: p.o.MaxRunning}
 	// A short window, so that what was rejected in a storm does not count for long after it.
-	p.throttle = adaptivethrottler.NewBuilder[any]().WithFailureRateThreshold(0.5, 10, 3*time.Second).Build()
+	p.throttle = adaptivethrottler.NewBuilder[any]().WithFailureRateThreshold(0.5, 10, 2*time.Second).Build()
 	if p.o.OpenFor > 0 {
 		p.breaker = circuitbreaker.NewBuilder[any]().WithFailureRateThreshold(0.5, 20, 10*time.Second).
 			WithSuccessThreshold(3).WithDelay(p.o.OpenFor).Build()
