@@ -25,7 +25,7 @@ type LockOptions struct {
 }
 
 // A Connection is what a driver makes of a URL. More than locks is found by assertion:
-// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [LimitKeeper], [Database], [Preparer].
+// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [LimitKeeper], [QueueKeeper], [Database], [Preparer].
 type Connection interface {
 	// Fenced opens the locks. It blocks until the backend has answered, or ctx ends, which
 	// bounds the opening only. The [Backend] closes what is opened before the Connection.
@@ -86,6 +86,12 @@ type Ringer interface {
 type RequestKeeper interface {
 	// Requests are those whose keys are below a prefix. It does not block.
 	Requests(prefix string) driver.Idempotency
+}
+
+// A QueueKeeper keeps queues of messages, without a table.
+type QueueKeeper interface {
+	// Queue has the queues of all names. It does not block.
+	Queue() driver.Queue
 }
 
 // A LimitKeeper keeps rate limits, without a table.
@@ -291,6 +297,15 @@ func (b *Backend) Requests(prefix string) (r driver.Idempotency, ok bool) {
 		return nil, false
 	}
 	return c.Requests(cmp.Or(prefix, b.url.Setting("prefix"))), true
+}
+
+// Queue keeps queues; ok is false if the backend keeps them in a table, or not at all.
+func (b *Backend) Queue() (q driver.Queue, ok bool) {
+	c, ok := b.conn.(QueueKeeper)
+	if !ok {
+		return nil, false
+	}
+	return c.Queue(), true
 }
 
 // Limiter keeps rate limits; ok is false if the backend keeps them in a table, or not at all.

@@ -54,7 +54,7 @@ func RunQueue(t *testing.T, h QueueHarness) {
 	} else {
 		maps.Copy(tests, map[string]func(*queueScene){
 			"OrderByKey": testQueueOrder, "Delay": testQueueDelay, "Priority": testQueuePriority, "Unique": testQueueUnique,
-			"TokensAfterEmpty": testQueueTokens, "NoKey": testQueueNoKey, "Names": testQueueNames,
+			"Starvation": testQueueStarvation, "TokensAfterEmpty": testQueueTokens, "NoKey": testQueueNoKey, "Names": testQueueNames,
 		})
 	}
 	for name, test := range tests {
@@ -361,6 +361,32 @@ func testQueuePriority(s *queueScene) {
 	}
 	c := s.join("one")
 	for _, id := range []string{"2", "1", "0"} {
+		s.ack(c, s.receive(c, id)...)
+	}
+}
+
+// testQueueStarvation: a key of low priority that has waited a minute longer for each step of
+// priority goes first.
+func testQueueStarvation(s *queueScene) {
+	aged, ok := s.QueueBackend.(interface {
+		// Age makes all keys of a queue wait for so much longer.
+		Age(t *testing.T, name string, d time.Duration)
+	})
+	if !ok {
+		s.Fatal("a queue with priorities needs the method Age in this suite")
+	}
+	add := func(id string, p driver.Priority) {
+		s.ok(s.Add(s.T, "q", driver.QueueMessage{ID: id, Priority: p}))
+	}
+	c := s.join("one")
+	add("low", driver.LowPriority)
+	aged.Age(s.T, "q", 2*time.Minute+time.Second)
+	add("high", driver.HighPriority)
+	s.ack(c, s.receive(c, "low")...)
+	add("low again", driver.LowPriority)
+	aged.Age(s.T, "q", time.Minute)
+	add("high again", driver.HighPriority)
+	for _, id := range []string{"high", "high again", "low again"} {
 		s.ack(c, s.receive(c, id)...)
 	}
 }

@@ -34,6 +34,7 @@ type shared struct {
 	bells    map[string]*Bell
 	requests *Idempotency
 	limits   *Limiter
+	queues   *Queue
 }
 
 // connection is what memory://name opens: every connection of a process to one name shares
@@ -49,7 +50,7 @@ func connect(name string) connection {
 	defer spacesMu.Unlock()
 	s := spaces[name]
 	if s == nil {
-		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}, requests: NewIdempotency(), limits: NewLimiter()}
+		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}, requests: NewIdempotency(), limits: NewLimiter(), queues: NewQueue()}
 		spaces[name] = s
 	}
 	s.users++
@@ -82,6 +83,16 @@ func (c connection) Requests(string) driver.Idempotency { return c.to.requests }
 
 // Limiter is one for all prefixes.
 func (c connection) Limiter(string) driver.Limiter { return c.to.limits }
+
+// Queue is one for all connections of the name.
+func (c connection) Queue() driver.Queue { return c.to.queues }
+
+// OpenQueue is the queues of memory://name, which queue.Open handles: to add messages to them.
+// They last until close was called, and each other connection to the name is closed.
+func OpenQueue(name string) (q *Queue, close func()) {
+	c := connect(name)
+	return c.to.queues, c.close
+}
 
 // Journal is the one of its name.
 func (c connection) Journal(_ context.Context, name string) (driver.Journal, error) {

@@ -3,22 +3,21 @@ package queue
 import (
 	"context"
 
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
 // Open is [New] with a queue of a [Table] in the database that a URL names, as
 // postgres://127.0.0.1/shop. It creates the tables unless they exist. The driver of the URL's
-// scheme has to be part of the program (see lock.Open). ctx bounds the opening only.
-// [Consumer.Close] disconnects.
+// scheme has to be part of the program (see lock.Open). For tests, memory://shop is the queues of
+// memory.OpenQueue("shop"), without a table. ctx bounds the opening only. [Consumer.Close]
+// disconnects.
 func Open(ctx context.Context, url, name string, t Table, handler Handler, o *Options) (*Consumer, error) {
-	b, db, err := backend.OpenSQL(ctx, url, t)
-	if err != nil {
-		return nil, err
-	}
-	bell, err := b.Bell(ctx, layout.Default)
+	b, q, err := open(ctx, url, t)
 	var c *Consumer
 	if err == nil {
-		c, err = New(ctx, In(db, t, bell), name, handler, o)
+		c, err = New(ctx, q, name, handler, o)
 	}
 	if err != nil {
 		_ = b.Close(context.WithoutCancel(ctx)) // the first error says more
@@ -26,4 +25,30 @@ func Open(ctx context.Context, url, name string, t Table, handler Handler, o *Op
 	}
 	c.backend = b
 	return c, nil
+}
+
+// open connects. The backend is to be closed, also after an error.
+func open(ctx context.Context, url string, t Table) (*backend.Backend, driver.Queue, error) {
+	u, err := backend.Parse(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	if u.Has(backend.Tables) {
+		b, db, err := backend.OpenSQL(ctx, url, t)
+		if err != nil {
+			return nil, nil, err
+		}
+		bell, err := b.Bell(ctx, layout.Default)
+		return b, In(db, t, bell), err
+	}
+	b, err := u.Open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	q, ok := b.Queue()
+	if !ok {
+		err = &interlock.Error{Op: "open queue", Kind: interlock.Definite,
+			Err: &backend.URLError{Reason: u.Kind() + " keeps no queues; use a postgres://, mysql:// or memory:// URL"}}
+	}
+	return b, q, err
 }

@@ -2,8 +2,10 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
@@ -69,4 +71,9 @@ func (q inDB) Replay(t *testing.T, name string, ids ...string) {
 
 func (q inDB) Resume(t *testing.T, name, key string) {
 	q.db.Do(t, func(ctx context.Context, sql driver.SQL) error { return table.Resume(ctx, sql, name, by, key) })
+}
+
+// Age has keys become ready so much earlier.
+func (q inDB) Age(t *testing.T, name string, d time.Duration) {
+	q.db.Exec(t, fmt.Sprintf(`update interlock_queue_group set ready_at = ready_at - %d where queue = '%s'`, d.Microseconds(), name))
 }
