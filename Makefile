@@ -16,7 +16,7 @@ run: ## Build interlock and start a lock service for development
 deps: ## Get what the tests need: servers, and other projects' clients
 	@scripts/deps.sh
 
-test: deps ## Every test of every module, lint, and a second of each fuzz target
+test: deps ## Every test of every module, lint, and a little of each fuzz target
 	@scripts/test.sh -lint
 
 test-busy: deps ## Every test three times beside four busy loops

@@ -3,7 +3,7 @@
 # contains TEXT, one after the other:
 #
 #   FUZZTIME=1m fuzz.sh driver/redis  for a minute each, guided by coverage; the default is 5s
-#   FUZZTIME=4000x fuzz.sh -seeds     4,000 mutations of the seeds each, in about a second
+#   FUZZTIME=1000x fuzz.sh -seeds     1,000 mutations of the seeds each, in about half a second
 #
 # -seeds takes what test.sh has compiled. Without it every dependency is compiled again, to
 # measure coverage.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [-short | -lint] [MODULE…] runs the tests of the modules, or of all. -short
 # leaves out what needs a server, and the race detector; -lint runs lint.sh beside them,
-# and every fuzz target for about a second. RACE=all uses the race detector everywhere, and
+# and 1,000 mutations for every fuzz target. RACE=all uses the race detector everywhere, and
 # every client of the databases in every test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -150,7 +150,7 @@ for module in "${modules[@]}"; do
 done
 if [ -n "$lint" ]; then
 	beside lint scripts/lint.sh
-	beside fuzz env FUZZTIME=4000x scripts/fuzz.sh -seeds
+	beside fuzz env FUZZTIME=1000x scripts/fuzz.sh -seeds
 fi
 echo "== test ${modules[*]}"
 read -r before since <<<"$(idle)"

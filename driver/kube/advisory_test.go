@@ -33,7 +33,7 @@ func TestAdvisory(t *testing.T) {
 		TTL:        suiteTTL,
 		Heartbeat:  paceOf(suiteTTL).quiet,
 		DeadWaiter: 2 * time.Second,
-		Names:      40,
+		Names:      20,
 		Without:    drivertest.FIFO | drivertest.Queue | drivertest.Servers,
 	})
 }

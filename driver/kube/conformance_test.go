@@ -40,7 +40,7 @@ func TestSuite(t *testing.T) {
 		Heartbeat:  paceOf(suiteTTL).quiet,
 		DeadWaiter: 2 * time.Second, // nobody knows of it, so this is for slow machines
 		HandOvers:  100,
-		Names:      40,
+		Names:      20,
 		Without:    drivertest.FIFO | drivertest.Queue,
 	}
 	t.Run("Fenced", func(t *testing.T) { drivertest.RunFenced(t, h) })

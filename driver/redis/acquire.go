@@ -2,10 +2,13 @@ package redis
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // Modes of contend.lua.
@@ -112,4 +115,203 @@ func (d *Driver) contend(ctx context.Context, w *waiter, mode string) (reply, er
 		return reply{}, answer.failure(w.asks())
 	}
 	return answer, nil
+}
+
+// waiters are the requests of one process that are under way, and the loop that
+// keeps their places.
+type waiters struct {
+	d    *Driver
+	wake chan struct{}
+
+	mu     sync.Mutex
+	all    map[string]*waiter // by owner
+	armed  boottime.Instant   // when the loop will look next
+	closed bool
+}
+
+// waiter is one Acquire under way.
+type waiter struct {
+	request driver.Request
+	keys    keys
+	news    chan news // what does not fit is found by a heartbeat
+
+	// Guarded by waiters.mu.
+	due   boottime.Instant // of the next heartbeat; never before there is a place
+	heard boottime.Instant // when the last answered request left
+	place int64            // the last that was answered; 0 before
+	asked boottime.Instant // when the last request left that was answered with place
+
+	// telling is held while Events.Waiting is called, so that it is not called
+	// after Acquire has returned.
+	telling sync.Mutex
+	told    *driver.Place
+	left    bool
+}
+
+// news wakes a waiting Acquire: a grant, an error, or a reason to ask again.
+type news struct {
+	granted bool
+	sent    boottime.Instant // a time before the grant
+	counter int64
+	lease   time.Duration    // of the grant
+	due     boottime.Instant // when to renew it
+
+	mode string // to ask again, if the grant has ended meanwhile
+	err  error
+}
+
+func newWaiters(d *Driver) *waiters {
+	return &waiters{d: d, wake: make(chan struct{}, 1), all: map[string]*waiter{}, armed: never}
+}
+
+// enter registers before the first request leaves, because a push may come
+// before its answer.
+func (ws *waiters) enter(r driver.Request, k keys) *waiter {
+	w := &waiter{request: r, keys: k, news: make(chan news, 1), due: never}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.all[r.Owner] = w
+	if ws.closed {
+		w.tell(news{err: w.closed()})
+	}
+	return w
+}
+
+func (ws *waiters) leave(w *waiter) {
+	ws.mu.Lock()
+	if ws.all[w.request.Owner] == w {
+		delete(ws.all, w.request.Owner)
+	}
+	ws.mu.Unlock()
+	w.telling.Lock()
+	w.left = true
+	w.telling.Unlock()
+}
+
+// asks is what w wants, for errors.
+func (w *waiter) asks() request {
+	return request{op: "acquire", name: w.request.Name, owner: w.request.Owner}
+}
+
+func (w *waiter) closed() error { return uncertain(w.asks(), interlock.ErrClosed) }
+
+// closeAll ends every Acquire under way.
+func (ws *waiters) closeAll() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.closed = true
+	for _, w := range ws.all {
+		w.tell(news{err: w.closed()})
+	}
+}
+
+// tell replaces nothing that is unread, except by an error: whatever the waiter
+// reads, it asks again and finds the rest.
+func (w *waiter) tell(n news) {
+	for {
+		select {
+		case w.news <- n:
+			return
+		default:
+		}
+		if n.err == nil {
+			return
+		}
+		select {
+		case <-w.news:
+		default:
+		}
+	}
+}
+
+// await waits for news of w.
+func (ws *waiters) await(ctx context.Context, w *waiter) (news, error) {
+	select {
+	case n := <-w.news:
+		return n, n.err
+	case <-ctx.Done():
+		return news{}, uncertain(w.asks(), context.Cause(ctx))
+	}
+}
+
+// grantedAt is the news that a request of w that was sent at sent has the lock, in the
+// driver's time to live.
+func (w *waiter) grantedAt(sent boottime.Instant, counter int64, ttl time.Duration) news {
+	return news{granted: true, sent: sent, counter: counter, lease: w.request.Lease(ttl), due: sent.Add(w.request.Every(ttl)), mode: refresh}
+}
+
+// pushed is called for each message on the process's channel.
+func (ws *waiters) pushed(message string) {
+	p, err := parsePush(message)
+	if err != nil {
+		return // not ours
+	}
+	ws.mu.Lock()
+	w := ws.all[p.owner]
+	n := news{mode: refresh}
+	if w != nil && ws.believes(w, p) {
+		n.granted, n.sent, n.counter, n.lease, n.due = true, w.asked, p.counter, acceptFor, boottime.Sent().Add(confirmAfter)
+	}
+	ws.mu.Unlock()
+	if w != nil {
+		w.tell(n)
+	}
+}
+
+// believes reports whether a pushed grant can be used before it is confirmed. The place
+// that it ended was answered to a request that was sent at w.asked, so the grant came
+// later, and lasts for acceptFor from then at least, however late the push is. The first
+// renewal confirms it. ws.mu is held.
+func (ws *waiters) believes(w *waiter, p push) bool {
+	lease, renews := w.request.Lease(ws.d.ttl), w.request.Renew >= 0
+	return w.place == p.place && renews && lease >= 2*acceptFor && !settingsOf(ws.d.conn.client).confirms() &&
+		boottime.Deadline(w.asked, acceptFor).Sub(boottime.Now()) >= acceptFor*3/4+w.request.MinLease
+}
+
+// hurry makes all heartbeats due now, because pushes may have been missed.
+func (ws *waiters) hurry() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, w := range ws.all {
+		if w.due != never {
+			w.due = boottime.Sent()
+		}
+	}
+	hints.Signal(ws.wake)
+}
+
+// placed notes the place that the server answered to the request sent at sent.
+// It asks again when the holder's time is over, if it knows when that is.
+func (ws *waiters) placed(w *waiter, sent boottime.Instant, r reply) {
+	next := heartbeat
+	if r.left >= 0 {
+		next = min(next, r.left+2*time.Millisecond)
+	}
+	ws.mu.Lock()
+	w.heard = max(w.heard, sent)
+	switch {
+	case r.place > w.place:
+		w.place, w.asked = r.place, sent
+	case r.place == w.place:
+		w.asked = max(w.asked, sent)
+	}
+	w.due = boottime.Sent().Add(next)
+	if w.due < ws.armed {
+		hints.Signal(ws.wake)
+	}
+	ws.mu.Unlock()
+	w.report(driver.Place{Ahead: r.ahead, Holder: r.holder})
+}
+
+// report tells a new place.
+func (w *waiter) report(p driver.Place) {
+	w.telling.Lock()
+	defer w.telling.Unlock()
+	if w.left || w.told != nil && *w.told == p {
+		return
+	}
+	w.told = &p
+	if w.request.Events.Waiting != nil {
+		w.request.Events.Waiting(p)
+	}
 }
