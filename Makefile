@@ -49,7 +49,7 @@ soak-drivers: deps ## The conformance suites of every driver, ten times
 soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 	INTERLOCK_SOAK_KILLS=50 go test -race -count=1 -timeout 30m -run '^TestSoak$$' ./server/internal/cli
 
-soak-crashes: deps ## Relays and transactions killed at every pair of points, coordinators fifty times
+soak-crashes: deps ## Relays and requests killed at every pair of points, transactions at each, coordinators fifty times
 	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run 'Crash|Killed' ./flow/... ./guard/... ./driver/etcd
 	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run 'Crash|Killed|Asleep|Stopped|Databases' ./txn/...
 	cd server && INTERLOCK_CRASHES=full INTERLOCK_KILLS=50 go test -count=1 -timeout 60m -v ./internal/failover

@@ -74,14 +74,6 @@ func TestKilled(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestKilledTwice kills the next process too.
-func TestKilledTwice(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		crash.Pairs(t, "engine", 5, func(tb testing.TB) crash.Scene { return scene(tb, open(tb)) })
-	}, databases.Pgx, databases.Maria)
-}
-
 // TestAsleep stops a process anywhere until another one has brought the saga to its end:
 // when it wakes up, still with a claim that it takes for valid, it appends nothing and
 // has no effect.

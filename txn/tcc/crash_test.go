@@ -192,20 +192,6 @@ func TestKilled(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestKilledTwice kills the next process too, whether it runs the transfer again or finds
-// holds past their time.
-func TestKilledTwice(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		t.Parallel()
-		for _, mode := range []string{aged, repeated} {
-			t.Run(mode, func(t *testing.T) {
-				t.Parallel()
-				crash.Pairs(t, "engine", 2, func(tb testing.TB) crash.Scene { return killing(tb, open(tb), mode) })
-			})
-		}
-	}, databases.Pgx, databases.Maria)
-}
-
 // TestAsleep stops a process anywhere until another one has brought the transfer to its
 // end: when it wakes up it appends nothing, and moves nothing.
 func TestAsleep(t *testing.T) {
