@@ -39,16 +39,16 @@ func TestStaticMember(t *testing.T) {
 	s := newScene(t, 1)
 	o := &QueueOptions{InstanceID: "pod-0"}
 	s.add("a/1", "a/2", "a/3")
-	one := s.join(o)
+	one := s.joinFor(o, time.Minute)
 	first := s.receive(one, 1)
 	s.settle(one, driver.Ack, first...)
 	closeNow(one)
-	two := s.join(o)
+	two := s.joinFor(o, time.Minute)
 	second := s.receive(two, 1)
 	if second[0].ID != "a/2" || second[0].Claim.Token() <= first[0].Claim.Token() {
 		t.Errorf("%s under %v after %v", second[0].ID, second[0].Claim.Token(), first[0].Claim.Token())
 	}
-	three := s.join(o)
+	three := s.joinFor(o, time.Minute)
 	s.fails(two, "the InstanceID is used twice", func(err error) bool {
 		return interlock.Kind(err) == interlock.Bug && strings.Contains(err.Error(), "same InstanceID")
 	})
@@ -57,8 +57,17 @@ func TestStaticMember(t *testing.T) {
 		t.Errorf("the fenced consumer settles: %v", errs[0])
 	}
 	s.settle(three, driver.Ack, third...)
-	last := s.join(&QueueOptions{InstanceID: "pod-1", Leave: true})
-	closeNow(last) // leaves, so that the group does not keep partitions for it
+	closeNow(three)
+	if got := s.instances(); !slices.Equal(got, []string{"pod-0"}) {
+		t.Errorf("after a restart begins the group has %v", got)
+	}
+	last := s.joinFor(&QueueOptions{InstanceID: "pod-0", Leave: true}, time.Minute)
+	s.add("a/4")
+	s.settle(last, driver.Ack, s.receive(last, 1)...)
+	closeNow(last)
+	if got := s.instances(); len(got) > 0 {
+		t.Errorf("after a scale-down the group has %v", got)
+	}
 	if id, err := InstanceID("shop", "worker-12"); id != "shop-12" || err != nil {
 		t.Errorf("%q, %v", id, err)
 	}
@@ -66,6 +75,50 @@ func TestStaticMember(t *testing.T) {
 		if id, err := InstanceID("shop", pod); err == nil {
 			t.Errorf("%q: %q", pod, id)
 		}
+	}
+}
+
+// instances are the static members of the group.
+func (s *scene) instances() (ids []string) {
+	s.Helper()
+	r := kmsg.NewPtrDescribeGroupsRequest()
+	r.Groups = []string{"interlock." + s.topic}
+	answer, err := r.RequestWith(s.Context(), client(s.T, kgo.SeedBrokers(s.addr)))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, m := range answer.Groups[0].Members {
+		if m.InstanceID != nil {
+			ids = append(ids, *m.InstanceID)
+		}
+	}
+	return ids
+}
+
+// TestAnswerLost: the answer to a commit is lost. The outcome is unknown, and after a crash
+// nothing is handled again, because the broker has it.
+func TestAnswerLost(t *testing.T) {
+	s := newScene(t, 1)
+	s.add("a/1", "a/2")
+	path := testbed.NewProxy(t, s.addr)
+	dial := kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, path.Addr())
+	})
+	c := s.join(&QueueOptions{Client: []kgo.Opt{dial}})
+	m := s.receive(c, 2)
+	path.DropReplies()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	for _, err := range c.Settle(ctx, []driver.Settlement{{Received: m[0], Outcome: driver.Ack}, {Received: m[1], Outcome: driver.Ack}}) {
+		if interlock.Kind(err) != interlock.Uncertain || err == nil {
+			t.Errorf("settled: %v", err)
+		}
+	}
+	crash(c)
+	c = s.join(nil)
+	s.add("a/3")
+	if got := s.receive(c, 1); got[0].ID != "a/3" {
+		t.Errorf("received %s again", got[0].ID)
 	}
 }
 

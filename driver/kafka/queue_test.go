@@ -41,7 +41,12 @@ func (s *scene) queue(o *QueueOptions) *Queue {
 
 func (s *scene) join(o *QueueOptions) driver.QueueConsumer {
 	s.Helper()
-	c, err := s.queue(o).Join(s.Context(), s.topic, driver.QueueOptions{Owner: "test", Lease: 2 * time.Second})
+	return s.joinFor(o, 2*time.Second)
+}
+
+func (s *scene) joinFor(o *QueueOptions, lease time.Duration) driver.QueueConsumer {
+	s.Helper()
+	c, err := s.queue(o).Join(s.Context(), s.topic, driver.QueueOptions{Owner: "test", Lease: lease})
 	if err != nil {
 		s.Fatal(err)
 	}
