@@ -36,5 +36,6 @@
 // # Stores
 //
 // A [Store] keeps states in Redis or in memory. A merge is one request and one atomic step.
-// Values are not safe for concurrent use; Store and Share are.
+// Values are not safe for concurrent use; Store and Share are. A value that is assigned shares its
+// state with the first one; Merge it into a new one to copy it.
 package crdt

@@ -38,7 +38,7 @@ func (s *ORSet) Add(replica, element string) (delta ORSet, err error) {
 	delta.see(next)
 	delta.l.Dots = map[driver.Dot]string{next: element}
 	delta.changed()
-	s.apply(element, delta)
+	s.Merge(delta)
 	return delta, nil
 }
 
@@ -46,7 +46,7 @@ func (s *ORSet) Add(replica, element string) (delta ORSet, err error) {
 // an operation of no replica. Without the element the delta is empty.
 func (s *ORSet) Remove(element string) (delta ORSet) {
 	delta = s.observed(element)
-	s.apply(element, delta)
+	s.Merge(delta)
 	return delta
 }
 
@@ -65,21 +65,6 @@ func (s *ORSet) see(d driver.Dot) {
 	s.l.Seen[d.Replica] = s.l.Seen[d.Replica].Union(driver.Ranges{{First: d.N, Last: d.N}})
 }
 
-// apply is Merge with the delta of an operation on one element, without a look at the others.
-func (s *ORSet) apply(element string, delta ORSet) {
-	if s.dots == nil {
-		s.l.Dots, s.dots = map[driver.Dot]string{}, map[string][]driver.Dot{}
-	}
-	for _, d := range s.dots[element] {
-		delete(s.l.Dots, d)
-	}
-	delete(s.dots, element)
-	for d := range delta.l.Dots {
-		s.l.Dots[d], s.dots[element] = element, []driver.Dot{d}
-		s.see(d)
-	}
-}
-
 // Contains reports whether an element is in the set.
 func (s *ORSet) Contains(element string) bool { return len(s.dots[element]) > 0 }
 
@@ -89,10 +74,40 @@ func (s *ORSet) Elements() []string { return slices.Sorted(maps.Keys(s.dots)) }
 // Len returns the number of elements.
 func (s *ORSet) Len() int { return len(s.dots) }
 
-// Merge adds what other knows. It takes time for every element of both.
+// Merge adds what other knows. It takes time for each element and operation of the smaller one.
 func (s *ORSet) Merge(other ORSet) {
+	seen := s.l.SeenBy(other.l)
+	for _, d := range seen {
+		s.unindex(d)
+	}
 	s.l.Join(other.l)
-	s.changed()
+	for _, d := range seen {
+		s.index(d)
+	}
+	for d := range other.l.Dots {
+		s.index(d)
+	}
+}
+
+// unindex removes a present dot from dots.
+func (s *ORSet) unindex(d driver.Dot) {
+	element := s.l.Dots[d]
+	left := slices.DeleteFunc(slices.Clone(s.dots[element]), func(other driver.Dot) bool { return other == d })
+	if s.dots[element] = left; len(left) == 0 {
+		delete(s.dots, element)
+	}
+}
+
+// index adds a dot to dots, if it is present.
+func (s *ORSet) index(d driver.Dot) {
+	element, present := s.l.Dots[d]
+	if !present || slices.Contains(s.dots[element], d) {
+		return
+	}
+	if s.dots == nil {
+		s.dots = map[string][]driver.Dot{}
+	}
+	s.dots[element] = append(s.dots[element], d)
 }
 
 func (s *ORSet) kind() kind             { return orSet }
@@ -106,11 +121,8 @@ func (s *ORSet) check() error {
 }
 
 func (s *ORSet) changed() {
-	if s.l.Dots == nil {
-		s.l.Dots = map[driver.Dot]string{}
-	}
-	s.dots = make(map[string][]driver.Dot, len(s.l.Dots))
-	for d, element := range s.l.Dots {
-		s.dots[element] = append(s.dots[element], d)
+	s.dots = nil
+	for d := range s.l.Dots {
+		s.index(d)
 	}
 }
