@@ -123,6 +123,7 @@ txn/saga/sagatest       -> . driver driver/memory txn/internal/rehearsal txn/jou
 txn/tcc                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/tcc/tcctest         -> . driver driver/memory txn/internal/rehearsal txn/branch txn/coordinator txn/tcc
 txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/branchhttp txn/barrier txn/coordinator
+txn/choreography        -> . driver internal/... flow/outbox txn/branch txn/barrier
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
 txn                     -> . driver driver/backend observe internal/... claim/lock claim/partition txn/journal txn/coordinator
 txn/httpapi                 -> . driver observe internal/... txn/journal txn/branch txn/branchhttp txn/barrier txn/coordinator txn/saga txn/tcc txn/twopc

@@ -22,6 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/stock"
 	versions "github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/choreography"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/tcc"
@@ -36,6 +37,7 @@ var schemaParts = []struct {
 	{"fence", fence.Table{}}, {"version", versions.Table{}}, {"stock", stock.Table{}}, {"once", once.Inbox{Consumer: "schema"}},
 	{"idempotency", idempotency.Table{}}, {"proxy", proxy.Calls{}}, {"sequence", sequence.Table{}}, {"outbox", outbox.Table{}}, {"queue", queue.Table{}}, {"limit", limit.Table{}},
 	{"journal", journal.NewTable[struct{}](nil, "")}, {"barrier", barrier.Table{}}, {"tcc", tcc.Table{}},
+	{"choreography", choreography.Tracker{}},
 	{"semanticlock", countermeasure.SemanticLock{}}, {"byvalue", countermeasure.ByValue{}},
 }
 

@@ -1,0 +1,157 @@
+package choreography
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// DefaultStalled is the default of [Definition].Stalled.
+const DefaultStalled = time.Minute
+
+// MaxEvent is how long the name of an event is at most, in bytes. So long is also the name of a
+// definition at most.
+const MaxEvent = 50
+
+// MaxSaga is how long the id of a saga is at most, in bytes.
+const MaxSaga = driver.MaxTransaction - MaxEvent - len("/")
+
+// A Definition is the events of which sagas consist. It does not change while it is used.
+type Definition struct {
+	Name  string // 1 to [MaxEvent] bytes, without a slash
+	Topic string // where the outbox sends all events; their key is the saga's id
+	// Steps have different events. Their order is only that of lists: which event causes which
+	// is what the services do.
+	Steps []Step
+	// Cancelled is the event by which a user, or [Tracker.Reconcile], cancels a saga.
+	Cancelled string
+	// Stalled is after how long without a new event an unfinished saga is stalled; 0 means
+	// [DefaultStalled].
+	Stalled time.Duration
+}
+
+// A Step is what one service does in a saga, as the events that report it.
+type Step struct {
+	Done   string // required, and names the step
+	Undone string // required: the step is not done any more, and will not be done
+	Failed string // the step was refused, and the saga is to be undone; empty: it is never refused
+	Pivot  bool   // once done, the step cannot be undone
+}
+
+// Validate says what is wrong, as an error of kind Bug.
+func (d *Definition) Validate() error {
+	const op = "define choreographed saga"
+	if d == nil {
+		return failure.Bug(op, "", "there is no definition")
+	}
+	if strings.Contains(d.Name, "/") || d.Stalled < 0 || len(d.Steps) == 0 {
+		return failure.Bug(op, d.Name, "it needs a name without a slash, steps, and a time that is not negative")
+	}
+	if err := cmp.Or(driver.CheckName(op, "a definition's name", d.Name, MaxEvent), driver.CheckName(op, "a topic", d.Topic, 255)); err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for i, name := range d.events() {
+		if err := driver.CheckName(op, "an event's name", name, MaxEvent); err != nil {
+			return err
+		}
+		if seen[name] {
+			return failure.Bug(op, d.Name, "event %d, %q, has another meaning already", i+1, name)
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
+// events are the names of all events.
+func (d *Definition) events() []string {
+	all := []string{d.Cancelled}
+	for _, s := range d.Steps {
+		all = append(all, s.Done, s.Undone)
+		if s.Failed != "" {
+			all = append(all, s.Failed)
+		}
+	}
+	return all
+}
+
+// Undoes reports whether an event causes every service to undo its step: the cancellation, and
+// the failure of a step.
+func (d *Definition) Undoes(event string) bool {
+	return event != "" && (event == d.Cancelled || slices.ContainsFunc(d.Steps, func(s Step) bool { return event == s.Failed }))
+}
+
+func (d *Definition) stalled() time.Duration { return cmp.Or(d.Stalled, DefaultStalled) }
+
+// An Event is one event of a saga.
+type Event struct {
+	Saga    string            // its id, unique for all time among sagas of the definition; 1 to [MaxSaga] bytes
+	Name    string            // 1 to [MaxEvent] bytes
+	Cause   string            // the id of the event that caused it, as [Definition.ID] makes it; empty: none
+	Begun   time.Time         // when the saga began, in whole milliseconds, the same in all of its events
+	Headers map[string]string // others than those of this package
+	Payload []byte            // the same in every message of the event
+}
+
+// The headers of an event.
+const (
+	HeaderSaga  = "Interlock-Saga"  // the correlation id: the definition's name, a slash, and the saga's id
+	HeaderEvent = "Interlock-Event" // the event's name
+	HeaderCause = "Interlock-Cause" // the causation id, only if there is one
+	HeaderBegun = "Interlock-Begun" // in milliseconds since 1970
+)
+
+// ID names an event in its saga: the same in every message of the event. It is the causation id
+// of those that the event causes.
+func (d *Definition) ID(e Event) string { return d.transaction(e) + "/" + e.Name }
+
+// transaction is the id of the saga in barriers.
+func (d *Definition) transaction(e Event) string { return d.Name + "/" + e.Saga }
+
+// Message is the message of an event, for an outbox. It has no id, so that the outbox makes one:
+// several messages of one event are the same to a Participant and to a Tracker. An event without
+// the time of its saga's begin begins it now.
+func (d *Definition) Message(e Event) driver.Message {
+	headers := maps.Clone(e.Headers)
+	if headers == nil {
+		headers = map[string]string{}
+	}
+	if e.Begun.IsZero() {
+		e.Begun = time.Now()
+	}
+	headers[HeaderSaga], headers[HeaderEvent], headers[HeaderBegun] = d.transaction(e), e.Name, strconv.FormatInt(e.Begun.UnixMilli(), 10)
+	if e.Cause != "" {
+		headers[HeaderCause] = e.Cause
+	}
+	return driver.Message{Topic: d.Topic, Key: e.Saga, Headers: headers, Payload: e.Payload}
+}
+
+// Read returns the event of a message. It is not ok if the message is no event of a saga of this
+// definition.
+func (d *Definition) Read(m driver.QueueMessage) (e Event, ok bool) {
+	begun, err := strconv.ParseInt(m.Headers[HeaderBegun], 10, 64)
+	e = Event{Name: m.Headers[HeaderEvent], Cause: m.Headers[HeaderCause], Begun: time.UnixMilli(begun), Payload: m.Payload}
+	e.Saga, ok = strings.CutPrefix(m.Headers[HeaderSaga], d.Name+"/")
+	if !ok || err != nil || begun <= 0 || check(e) != nil {
+		return Event{}, false
+	}
+	e.Headers = maps.Clone(m.Headers)
+	for _, h := range []string{HeaderSaga, HeaderEvent, HeaderCause, HeaderBegun} {
+		delete(e.Headers, h)
+	}
+	return e, true
+}
+
+func check(e Event) error {
+	return cmp.Or(driver.CheckName("read event", "a saga's id", e.Saga, MaxSaga), driver.CheckName("read event", "an event's name", e.Name, MaxEvent))
+}
+
+// String is how errors and logs show the event.
+func (e Event) String() string { return fmt.Sprintf("%q of saga %q", e.Name, e.Saga) }

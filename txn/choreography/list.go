@@ -1,0 +1,138 @@
+package choreography
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
+)
+
+// A Saga is what the tracker knows about a saga. Times but Begun are by the clock of the database.
+type Saga struct {
+	Definition string // its name
+	ID         string
+	State      State
+	Reason     string    // of a contradiction
+	Events     []string  // those that happened, by name: observed, or the cause of one that was
+	Begun      time.Time // as the events say
+	Progressed time.Time // when the last new event was observed
+	Stalled    bool      // it is not finished, and had no new event for [Definition].Stalled
+	Attempts   int       // how often [Tracker.Reconcile] emitted events since the last new one
+	Reported   bool      // Reconcile gave up: an operator decides
+}
+
+// A Filter chooses sagas. The zero value chooses the first hundred.
+type Filter struct {
+	ID       string        // if not empty
+	State    State         // if not empty
+	Stalled  bool          // only those that are stalled
+	Reported bool          // only those that wait for an operator
+	Idle     time.Duration // only those without a new event for so long
+	After    string        // only those whose id comes after it
+	Limit    int           // how many at most; 0 means 100
+}
+
+// List returns sagas in the order of their ids. A Tracker without a Definition lists those of all
+// definitions, in the order of their names. A negative limit is a Bug.
+func (t Tracker) List(ctx context.Context, db driver.SQL, f Filter) ([]Saga, error) {
+	q, err := layout.Open("list choreographed sagas", "", db, t.Name)
+	if err != nil {
+		return nil, err
+	}
+	if f.Limit < 0 {
+		return nil, q.Bug("the limit %d is negative", f.Limit)
+	}
+	where, args := ` where 1 = 1`, []any{}
+	only := func(asked bool, condition string, values ...any) {
+		if asked {
+			where, args = where+` and `+condition, append(args, values...)
+		}
+	}
+	if t.Definition != nil {
+		only(true, `definition = ?`, t.Definition.Name)
+	}
+	only(f.ID != "", `id = ?`, f.ID)
+	only(f.After != "", `id > ?`, f.After)
+	only(f.State != "", `state = ?`, string(f.State))
+	only(f.Stalled, `stalled <= {micros now}`)
+	only(f.Reported, `due = ? and stalled < ?`, never, never)
+	only(f.Idle > 0, `progressed <= {micros now} - {pg ?::bigint}{maria ?}`, f.Idle.Microseconds())
+	rows, err := sqltable.List(ctx, q, `select `+columns+` from {sagas}`+where+` order by definition, id limit {pg ?::bigint}{maria ?}`,
+		append(args, cmp.Or(f.Limit, 100)), (*row).fields)
+	var all []Saga
+	for _, r := range rows {
+		if err == nil {
+			err = r.decode(q)
+		}
+		all = append(all, r.saga())
+	}
+	return all, err
+}
+
+func (r row) saga() Saga {
+	return Saga{Definition: r.name, ID: r.id, State: r.state, Reason: r.reason, Events: slices.Sorted(maps.Keys(r.facts.Sums)), Attempts: r.attempts,
+		Begun: time.UnixMilli(r.begun), Progressed: time.UnixMicro(r.progressed), Stalled: r.now >= r.stalled, Reported: r.due == never && r.stalled < never}
+}
+
+// An Observed is an event with the time at which the tracker observed it, by the clock of the database.
+type Observed struct {
+	Event
+	At time.Time
+}
+
+// Events returns the events of a saga in the order in which they were first observed, without those
+// that the definition does not have. They are none if the saga is not known.
+func (t Tracker) Events(ctx context.Context, db driver.SQL, saga string) ([]Observed, error) {
+	q, err := t.open("list events", db)
+	if err != nil {
+		return nil, err
+	}
+	return t.events(ctx, q, saga)
+}
+
+func (t Tracker) events(ctx context.Context, q sqltable.Tables, saga string) (all []Observed, err error) {
+	err = q.Each(ctx, `select e.event, e.cause, e.headers, e.payload, e.observed, s.begun from {events} e join {sagas} s on s.definition = e.definition and s.id = e.id
+where e.definition = ? and e.id = ? order by e.observed, e.event`, []any{t.Definition.Name, saga}, func(scan func(...any) error) error {
+		e, headers, observed, begun := Event{Saga: saga}, "", int64(0), int64(0)
+		if err := scan(&e.Name, &e.Cause, &headers, &e.Payload, &observed, &begun); err != nil {
+			return err
+		}
+		e.Begun = time.UnixMilli(begun)
+		all = append(all, Observed{e, time.UnixMicro(observed)})
+		return json.Unmarshal([]byte(headers), &all[len(all)-1].Headers)
+	})
+	return all, err
+}
+
+// Forget deletes up to limit sagas that are finished and had no new event for age, and returns how
+// many. The age must be longer than a message can be late: an event that comes later begins its
+// saga in the table again, and [Tracker.Reconcile] then finds it stalled. A limit or an age that is
+// not positive is a Bug.
+func (t Tracker) Forget(ctx context.Context, db driver.SQL, age time.Duration, limit int) (deleted int, err error) {
+	q, err := t.open("forget choreographed sagas", db)
+	if err != nil {
+		return 0, err
+	}
+	if age <= 0 || limit <= 0 {
+		return 0, q.Bug("the age %v or the limit %d is not positive", age, limit)
+	}
+	const old = `state in ('completed', 'compensated') and progressed <= {micros now} - {pg ?::bigint}{maria ?}`
+	ids, err := sqltable.Column[string](ctx, q, `select id from {sagas} where definition = ? and `+old+` limit {pg ?::bigint}{maria ?}`, t.Definition.Name, age.Microseconds(), limit)
+	for _, id := range ids {
+		if err != nil {
+			break
+		}
+		var n int64
+		n, err = q.Exec(ctx, `delete from {sagas} where definition = ? and id = ? and `+old, t.Definition.Name, id, age.Microseconds())
+		if err == nil && n == 1 {
+			deleted++
+			_, err = q.Exec(ctx, `delete from {events} where definition = ? and id = ?`, t.Definition.Name, id)
+		}
+	}
+	return deleted, err
+}
