@@ -68,7 +68,7 @@ func newTopicOf(t *testing.T, addr, name string, partitions int32) string {
 
 func client(t *testing.T, options ...kgo.Opt) *kgo.Client {
 	t.Helper()
-	c, err := kgo.NewClient(options...)
+	c, err := kgo.NewClient(append(options, kgo.MetadataMinAge(100*time.Millisecond))...) // a new topic is known after the second question
 	if err != nil {
 		t.Fatal(err)
 	}
