@@ -52,6 +52,7 @@ soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 soak-crashes: deps ## Relays and requests killed at every pair of points, transactions at each, coordinators fifty times
 	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run 'Crash|Killed' ./flow/... ./guard/... ./driver/etcd
 	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run 'Crash|Killed|Asleep|Stopped|Databases' ./txn/...
+	cd examples && INTERLOCK_CRASHES=full go test -count=1 -timeout 60m -run Killed ./...
 	cd server && INTERLOCK_CRASHES=full INTERLOCK_KILLS=50 go test -count=1 -timeout 60m -v ./internal/failover
 
 races: deps ## Every race: broken 95 times in 100 at least, fixed never in 1,000
