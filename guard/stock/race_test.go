@@ -1,7 +1,6 @@
 package stock_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,14 +11,11 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/driver/memory"
-	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/stock"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// shop is what buyers can do, on a table or a store.
+// shop is what buyers can do.
 type shop struct {
 	hold            func(id string, ttl time.Duration, line stock.Line) error
 	confirm, cancel func(item, id string) error
@@ -51,24 +47,8 @@ func shopOf(t *testing.T, w world) shop {
 	return s
 }
 
-func shopIn(t *testing.T, d driver.Stock) shop {
-	store, ctx := stock.NewStore(d, nil), context.WithoutCancel(t.Context())
-	return shop{
-		undone: &atomic.Int64{}, sound: func() {},
-		hold:    func(id string, ttl time.Duration, line stock.Line) error { return store.Hold(ctx, id, ttl, line) },
-		confirm: func(item, id string) error { return store.Confirm(ctx, item, id) },
-		cancel:  func(item, id string) error { return store.Cancel(ctx, item, id) },
-		adjust:  func(a stock.Adjustment) error { return store.Adjust(ctx, a) },
-		level: func(item string) driver.StockLevel {
-			level, err := store.Show(ctx, item)
-			ok(t, err)
-			return level
-		},
-	}
-}
-
-// TestRaces runs each race on each system. Databases are reached by as many
-// connections as there are buyers at once.
+// TestRaces runs each race on each database, which is reached by as many connections as
+// there are buyers at once. The suite of driver.Stock races for stores.
 func TestRaces(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -87,24 +67,6 @@ func TestRaces(t *testing.T) {
 		}
 		t.Run("baskets", func(t *testing.T) { raceBaskets(t, newWorld(t, open(t))) })
 	}, databases.Pgx, databases.Maria)
-	stores := map[string]func(*testing.T) driver.Stock{
-		"memory": func(*testing.T) driver.Stock { return memory.NewStock() },
-		"redis": func(t *testing.T) driver.Stock {
-			client, err := redis.Dial("redis://" + testbed.Redis(t).Addr())
-			ok(t, err)
-			t.Cleanup(client.Close)
-			return redis.NewStock(client, nil)
-		},
-	}
-	for system, open := range stores {
-		for name, race := range races {
-			t.Run(system+"/"+name, func(t *testing.T) {
-				d := open(t)
-				ok(t, stock.NewStore(d, nil).Set(t.Context(), "x", race.units))
-				race.run(t, shopIn(t, d))
-			})
-		}
-	}
 }
 
 // races are about item x, of which there are so many units.
