@@ -11,39 +11,17 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
-	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/fence"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
-func TestStoreOnRedis(t *testing.T) {
-	client, err := redis.Dial(testbed.Redis(t).URL())
-	ok(t, err)
-	defer client.Close()
-	testStore(t, redis.NewFence(client), func(key string) string {
-		s, _ := client.Do(t.Context(), client.B().Get().Key(key).Build()).ToString()
-		return s
-	})
-}
-
-func TestStoreOnMemory(t *testing.T) {
+// TestStore on memory; the suite of driver.Fence proves the same of servers.
+func TestStore(t *testing.T) {
 	f := memory.NewSpace().Fence()
-	testStore(t, f, func(key string) string {
+	get := func(key string) string {
 		value, _ := f.Get(key)
 		return string(value)
-	})
-	want := memory.Rebase{From: token(2), To: token(1), Reason: "restored", By: "ops"}
-	all := f.Rebases("r")
-	if len(all) == 1 {
-		all[0].At = time.Time{}
 	}
-	if len(all) != 1 || all[0] != want {
-		t.Errorf("recorded: %+v, want %+v", all, want)
-	}
-}
-
-func testStore(t *testing.T, f driver.Fence, get func(key string) string) {
 	store := fence.NewStore(f)
 	ctx := t.Context()
 	put := func(value string) driver.Write { return driver.Write{Key: "k", Value: []byte(value)} }
@@ -77,6 +55,14 @@ func testStore(t *testing.T, f driver.Fence, get func(key string) string) {
 	ok(t, store.Enter(ctx, grant(1, bound), "r", put("one")))
 	if get("k") != "one" {
 		t.Errorf("value %q", get("k"))
+	}
+	want := memory.Rebase{From: token(2), To: token(1), Reason: "restored", By: "ops"}
+	all := f.Rebases("r")
+	if len(all) == 1 {
+		all[0].At = time.Time{}
+	}
+	if len(all) != 1 || all[0] != want {
+		t.Errorf("recorded: %+v, want %+v", all, want)
 	}
 }
 

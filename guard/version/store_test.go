@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -17,9 +16,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
-	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/guard/version"
-	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -172,39 +169,34 @@ func TestStoreRefusesUnsent(t *testing.T) {
 	})
 }
 
-// TestStoreUpdateLosesNothing with sixteen writers, in memory and on Redis.
+// TestStoreUpdateLosesNothing with sixteen writers. The suite of driver.Versions races on servers.
 func TestStoreUpdateLosesNothing(t *testing.T) {
-	client, err := redis.Dial(testbed.Redis(t).URL())
+	var stats version.Stats
+	s, err := version.NewStore(memory.NewVersions(), &version.Options{Attempts: 1000, First: time.Millisecond, Max: 10 * time.Millisecond, Hooks: stats.Hooks()})
 	ok(t, err)
-	defer client.Close()
-	for name, v := range map[string]driver.Versions{"memory": memory.NewVersions(), "redis": redis.NewVersions(client, "")} {
-		var stats version.Stats
-		s, err := version.NewStore(v, &version.Options{Attempts: 1000, First: time.Millisecond, Max: 10 * time.Millisecond, Hooks: stats.Hooks()})
-		ok(t, err)
-		const writers, each = 16, 10
-		var running sync.WaitGroup
-		for range writers {
-			running.Go(func() {
-				for range each {
-					err := s.Update(t.Context(), order, func(_ context.Context, v driver.Versioned) (driver.Versioned, error) {
-						v.Data = append(v.Data, 'x')
-						runtime.Gosched() // others read what this one is about to replace
-						return v, nil
-					})
-					if err != nil {
-						t.Error(err)
-					}
+	const writers, each = 16, 10
+	var running sync.WaitGroup
+	for range writers {
+		running.Go(func() {
+			for range each {
+				err := s.Update(t.Context(), order, func(_ context.Context, v driver.Versioned) (driver.Versioned, error) {
+					v.Data = append(v.Data, 'x')
+					runtime.Gosched() // others read what this one is about to replace
+					return v, nil
+				})
+				if err != nil {
+					t.Error(err)
 				}
-			})
-		}
-		running.Wait()
-		got, err := s.Get(t.Context(), order)
-		c := stats.Counts()
-		if err != nil || len(got.Data) != writers*each || got.Stamp.Version != writers*each || c.Attempts != writers*each+c.Conflicts {
-			t.Errorf("%s: %d updates are left, at %v, %v; %+v", name, len(got.Data), got.Stamp, err, c)
-		}
-		t.Logf("%s: %+v, conflict rate %.2f", name, c, c.ConflictRate())
+			}
+		})
 	}
+	running.Wait()
+	got, err := s.Get(t.Context(), order)
+	c := stats.Counts()
+	if err != nil || len(got.Data) != writers*each || got.Stamp.Version != writers*each || c.Attempts != writers*each+c.Conflicts {
+		t.Errorf("%d updates are left, at %v, %v; %+v", len(got.Data), got.Stamp, err, c)
+	}
+	t.Logf("%+v, conflict rate %.2f", c, c.ConflictRate())
 }
 
 // TestStoreUpdateInDoubt: a reply that was lost is found out by repetition, unless
@@ -321,38 +313,4 @@ func TestPausesGrowAndAreRandom(t *testing.T) {
 			t.Errorf("pauses are not random: %v", delays)
 		}
 	})
-}
-
-// TestConsumersOnRedis: racing consumers of one topic, and a replay of it, keep
-// the newest state with its own data.
-func TestConsumersOnRedis(t *testing.T) {
-	server := testbed.Redis(t)
-	const entities, versions = 5, 40
-	var running sync.WaitGroup
-	stores := make([]*version.Store, 4)
-	for i := range stores {
-		client, err := redis.Dial(server.URL())
-		ok(t, err)
-		defer client.Close()
-		stores[i], err = version.NewStore(redis.NewVersions(client, "shop/"), nil)
-		ok(t, err)
-	}
-	for i, s := range stores {
-		r := rand.New(rand.NewPCG(9, uint64(i)))
-		running.Go(func() {
-			for _, n := range r.Perm(entities * versions) {
-				v := at1(1 + int64(n/entities))
-				if _, _, err := s.Apply(t.Context(), fmt.Sprint("order ", n%entities), v); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	running.Wait()
-	for i := range entities {
-		v, err := stores[0].Get(t.Context(), fmt.Sprint("order ", i))
-		if err != nil || v.Stamp.Version != versions || string(v.Data) != fmt.Sprint(versions) {
-			t.Errorf("order %d: %+v, %v", i, v, err)
-		}
-	}
 }
