@@ -46,7 +46,7 @@ func (b *backend) work() {
 	b.free <- struct{}{}
 }
 
-// run plays the load, and returns how many calls of each second were good.
+// run plays the load, and returns how many of the calls that began in each second were good.
 func run(t *testing.T, start func() (call func(ctx context.Context, b *backend, client int) error)) (good []int) {
 	good = make([]int, before+storm+after)
 	synctest.Test(t, func(t *testing.T) {
