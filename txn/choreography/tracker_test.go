@@ -200,6 +200,7 @@ func TestEnded(t *testing.T) {
 		forget(5*time.Hour, 10, 0)
 		forget(3*time.Hour, 1, 1)
 		forget(3*time.Hour, 10, 1)
+		forget(time.Hour, 10, 0) // it runs
 		if ids := w.ids(choreography.Filter{}); ids != "runs" {
 			w.Errorf("%s are left", ids)
 		}

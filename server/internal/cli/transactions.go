@@ -137,10 +137,14 @@ func (f *listing) check(c *cobra.Command, p protocol) error {
 // lsCommand lists the transactions of a protocol.
 func (l *ledger) lsCommand(p protocol) *cobra.Command {
 	var f listing
+	var o choreographed
 	c := &cobra.Command{
 		Use: "ls", Short: "List " + p.noun + "s by their ids", Args: noArgs,
 		Example: fmt.Sprintf("  interlock %s ls --unfinished\n  interlock %[1]s ls --state %s,DEAD_LETTER --type order -o json", p.group, p.states[1]),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if o.asked {
+				return l.listChoreographed(c, f, o)
+			}
 			if err := f.check(c, p); err != nil {
 				return err
 			}
@@ -148,6 +152,9 @@ func (l *ledger) lsCommand(p protocol) *cobra.Command {
 		},
 	}
 	f.flags(c, p)
+	if p.group == "saga" {
+		o.flags(c)
+	}
 	return c
 }
 

@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/txn/choreography"
+)
+
+// choreographed is what is listed of sagas without a coordinator.
+type choreographed struct {
+	asked, stalled bool
+	table          string
+}
+
+func (o *choreographed) flags(c *cobra.Command) {
+	c.Flags().BoolVar(&o.asked, "choreographed", false, "sagas of a tracker of txn/choreography, in Postgres or MariaDB")
+	c.Flags().BoolVar(&o.stalled, "stalled", false, "only choreographed ones without a new event for too long")
+	c.Flags().StringVar(&o.table, "table", "", "the tracker's table (default: interlock_choreography)")
+}
+
+// choreographedView is the JSON form of a choreographed saga; docs/reference/cli.md promises it.
+type choreographedView struct {
+	ID         string             `json:"id"`
+	Type       string             `json:"type"`
+	State      choreography.State `json:"state"`
+	Reason     string             `json:"reason,omitempty"`
+	Events     []string           `json:"events"`
+	Progressed time.Time          `json:"progressed"`
+	Stalled    bool               `json:"stalled"`
+	Attempts   int                `json:"attempts"`
+	Reported   bool               `json:"reported"`
+}
+
+// why is what an operator has to know.
+func (v choreographedView) why() string {
+	why := v.Reason
+	switch {
+	case v.Reported && why != "":
+		return why + "; waits for an operator"
+	case v.Reported:
+		return "waits for an operator"
+	case v.Stalled && why == "":
+		return "stalled"
+	}
+	return why
+}
+
+// listChoreographed lists sagas of a tracker.
+func (l *ledger) listChoreographed(c *cobra.Command, f listing, o choreographed) error {
+	if f.limit < 1 || len(f.states) > 1 || c.Flags().Changed("unfinished") {
+		return usage("with --choreographed --limit is above zero, --state is one state, and there is no --unfinished")
+	}
+	target, err := l.app.target()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), l.app.timeout)
+	defer cancel()
+	db, err := target.Database(ctx)
+	if err != nil {
+		return l.app.unreached(target, err)
+	}
+	defer db.Close()
+	tracker, filter := choreography.Tracker{Name: o.table}, choreography.Filter{Stalled: o.stalled, After: f.After, Limit: f.limit}
+	if f.Type != "" {
+		tracker.Definition = &choreography.Definition{Name: f.Type}
+	}
+	if len(f.states) == 1 {
+		filter.State = choreography.State(strings.ToLower(f.states[0]))
+	}
+	views, rows := []choreographedView{}, [][]string{{"ID", "TYPE", "STATE", "PROGRESSED", "WHY"}}
+	err = db.In(ctx, func(tx driver.SQL) error {
+		all, err := tracker.List(ctx, tx, filter)
+		for _, s := range all {
+			v := choreographedView{s.ID, s.Definition, s.State, s.Reason, s.Events, s.Progressed.UTC(), s.Stalled, s.Attempts, s.Reported}
+			views, rows = append(views, v), append(rows, []string{v.ID, v.Type, string(v.State), local(v.Progressed), v.why()})
+		}
+		return err
+	})
+	if err != nil {
+		return l.app.unreached(target, err)
+	}
+	return l.app.printRows(struct {
+		Sagas []choreographedView `json:"sagas"`
+	}{views}, rows, "there are no such sagas")
+}
