@@ -1,0 +1,44 @@
+package kafka
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// TestFill: a commit that has waited for a rebalance leaves out the partitions that have gone,
+// because the group would accept them from any member.
+func TestFill(t *testing.T) {
+	s := &session{consumer: &consumer{queue: &Queue{options: QueueOptions{Metadata: DefaultMetadata}}}, parts: map[int32]*assignment{}}
+	of := map[int32]*assignment{}
+	request := func() *kmsg.OffsetCommitRequest {
+		r := kmsg.NewPtrOffsetCommitRequest()
+		topic := kmsg.NewOffsetCommitRequestTopic()
+		for p := range of {
+			partition := kmsg.NewOffsetCommitRequestTopicPartition()
+			partition.Partition = p
+			topic.Partitions = append(topic.Partitions, partition)
+		}
+		r.Topics = append(r.Topics, topic)
+		return r
+	}
+	for p := range int32(3) {
+		of[p] = &assignment{session: s, partition: p, offsets: restore(int64(10*p), committed{}, 7, 1), held: true}
+	}
+	s.parts[1] = of[1]
+	s.parts[2] = &assignment{session: s, partition: 2, offsets: restore(5, committed{}, 8, 1)} // a later assignment
+	r := request()
+	if err := s.fill(r, of); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Topics[0].Partitions; len(got) != 1 || got[0].Partition != 1 || got[0].Offset != 10 || decode(10, *got[0].Metadata).token != 7 {
+		t.Errorf("the request has %+v", got)
+	}
+	delete(s.parts, 1)
+	if err := s.fill(request(), of); !errors.Is(err, interlock.ErrLost) {
+		t.Errorf("a commit of what has gone: %v", err)
+	}
+}
