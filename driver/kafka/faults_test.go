@@ -200,7 +200,7 @@ func TestFullPartition(t *testing.T) {
 		all = append(all, fmt.Sprintf("a/%04d", i))
 	}
 	s.add(append(all, "b/1")...)
-	c, err := q.Join(t.Context(), s.topic, driver.QueueOptions{Lease: 2 * time.Second})
+	c, err := q.Join(t.Context(), s.topic, driver.QueueOptions{Lease: lease})
 	if err != nil {
 		t.Fatal(err)
 	}

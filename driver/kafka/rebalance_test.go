@@ -108,7 +108,7 @@ func ids(keys, from, n int) (all []string) {
 // start consumes the topic of a scene.
 func (s *scene) start(o *QueueOptions, handler queue.Handler) *queue.Consumer {
 	s.Helper()
-	c, err := queue.New(s.Context(), s.queue(o), s.topic, handler, &queue.Options{Lease: 2 * time.Second, MinPause: time.Millisecond, Hooks: quiet(s.T)})
+	c, err := queue.New(s.Context(), s.queue(o), s.topic, handler, &queue.Options{Lease: lease, MinPause: time.Millisecond, Hooks: quiet(s.T)})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func (k *soak) join() {
 	})}
 	m.queue = k.queue(&o)
 	var err error
-	if m.Consumer, err = queue.New(k.Context(), m.queue, k.topic, k.handle, &queue.Options{Lease: 2 * time.Second, MinPause: time.Millisecond, Hooks: quiet(k.T)}); err != nil {
+	if m.Consumer, err = queue.New(k.Context(), m.queue, k.topic, k.handle, &queue.Options{Lease: lease, MinPause: time.Millisecond, Hooks: quiet(k.T)}); err != nil {
 		k.Fatal(err)
 	}
 	k.Cleanup(func() { k.stop(m.Consumer) })

@@ -18,7 +18,7 @@ var kafkaPOM string
 
 // Kafka starts one broker that is its own controller (KRaft) and returns when it has
 // registered itself. Topics are created by their first use, with four partitions; members of
-// groups have sessions of 500 ms at least, or of 2 s if the broker assigns partitions. extra
+// groups have sessions of 500 ms at least, or of 6 s if the broker assigns partitions. extra
 // are lines of its configuration, "key=value". It does not fsync, which a killed process does
 // not miss. It takes about three seconds of a processor.
 func Kafka(tb testing.TB, extra ...string) *Server {
@@ -79,7 +79,7 @@ func (k kafka) configure(file, data, client, controller string) error {
 		"transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1", "transaction.state.log.num.partitions=1",
 		"share.coordinator.state.topic.replication.factor=1", "share.coordinator.state.topic.min.isr=1",
 		"group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=500",
-		"group.consumer.min.session.timeout.ms=500", "group.consumer.session.timeout.ms=2000", // of members whose partitions the broker assigns
+		"group.consumer.min.session.timeout.ms=500", "group.consumer.session.timeout.ms=6000", // of members whose partitions the broker assigns
 		"group.consumer.min.heartbeat.interval.ms=100", "group.consumer.heartbeat.interval.ms=300",
 		"broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500", // a restarted broker waits for the end of its former session
 	}, k.extra...)
