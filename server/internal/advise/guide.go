@@ -52,7 +52,6 @@ type Row struct {
 	Reason    string              `json:"reason"`
 	Risk      string              `json:"risk"`
 	Avoid     string              `json:"avoid"`
-	Have      bool                `json:"available"` // in Interlock, today
 	Checklist []string            `json:"checklist"`
 	Lang      string              `json:"language"` // of Code: go or sql
 	Code      string              `json:"code"`
@@ -71,11 +70,10 @@ func parse(text []byte) (*Guides, error) {
 	return g, g.validate()
 }
 
-// UnmarshalYAML sets what a row need not say: that Interlock has it, and that its
-// code is Go.
+// UnmarshalYAML sets what a row need not say: that its code is Go.
 func (r *Row) UnmarshalYAML(node *yaml.Node) error {
 	type plain Row
-	p := plain{Have: true, Lang: "go"}
+	p := plain{Lang: "go"}
 	if err := node.Decode(&p); err != nil {
 		return err
 	}

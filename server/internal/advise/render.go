@@ -54,9 +54,6 @@ func (r Row) when(asks []string) string {
 func (r Row) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n  why     %s\n  risk    %s\n  avoid   %s\n", r.Choose, r.Reason, r.Risk, r.Avoid)
-	if !r.Have {
-		b.WriteString("\nInterlock does not have this yet. This is how to do it by hand.\n")
-	}
 	b.WriteString("\nbefore you start:\n")
 	for _, c := range r.Checklist {
 		fmt.Fprintf(&b, "  [ ] %s\n", c)

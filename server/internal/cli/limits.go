@@ -167,7 +167,7 @@ the time to retry that the refusal named.`,
 				if err != nil {
 					return err
 				}
-				done := text("nothing was used\n")
+				done := line("nothing was used\n")
 				if found {
 					done = line("reset: %s\n", args[0])
 				}
