@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ var plots = []struct {
 }{
 	{"bench-locks", "Locks: our acquires a second, divided by those of the other; | is 1, and a mark is the goal", []string{compare.Rate}, false},
 	{"bench-waits", "Locks: our waits, divided by those of the other; less is better", []string{compare.P50, compare.P99}, false},
-	{"bench-transactions", "Sagas and outboxes: our rate, divided by that of the other", []string{compare.Rate}, true},
+	{"bench-transactions", "Sagas, messages and limits: our rate, divided by that of the other", []string{compare.Rate}, true},
 }
 
 // draw draws the plots of a report. They follow the reader's light or dark theme.
@@ -42,7 +43,8 @@ func draw(tb testing.TB, report compare.Report, dir string) {
 }
 
 func ofTransactions(name string) bool {
-	return strings.HasPrefix(name, "saga/") || strings.HasPrefix(name, "outbox/")
+	kind, _, _ := strings.Cut(name, "/")
+	return slices.Contains([]string{"saga", "outbox", "queue", "inbox", "limit"}, kind)
 }
 
 func barName(r compare.Ratio) string {

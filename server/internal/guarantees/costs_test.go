@@ -319,7 +319,7 @@ The plots are of the run that is recorded in ` + "`" + `bench/recorded.json` + "
 
 ![Waits for locks, as ratios to other libraries](../pictures/bench-waits.svg)
 
-![Rates of sagas and outboxes, as ratios](../pictures/bench-transactions.svg)
+![Rates of sagas, outboxes, queues and rate limits, as ratios](../pictures/bench-transactions.svg)
 `
 
 // moveTimes is what TestMoveTimes of claim/partition and driver/etcd logged.
