@@ -51,6 +51,12 @@ func limitCases(tb testing.TB) []benchmark {
 			},
 		},
 		{
+			Case: compare.Case{Name: "limit/redis/bucket/256", Note: note + "one key", Goals: []compare.Goal{faster("bucket under a lock", 0)}},
+			open: func(tb testing.TB) []compare.Side {
+				return []compare.Side{decisions("interlock, each alone", true, alone(tb, server())), decisions("bucket under a lock", true, newBucket(tb, server()).allow)}
+			},
+		},
+		{
 			Case: compare.Case{Name: "limit/leased/256", Note: "units of one key of one Redis, taken in advance; 256 goroutines; the checker holds all that is admitted to the bound",
 				Goals: []compare.Goal{{Metric: compare.Rate, Want: 5_000_000}}},
 			open: func(tb testing.TB) []compare.Side {
