@@ -129,6 +129,9 @@ func TestInTxBatch(t *testing.T) {
 				if err := effect(ctx, tx, m); err != nil {
 					return err
 				}
+				if m.ID != "a7" && m.Attempt > 1 {
+					t.Errorf("%s has attempt %d, and never failed", m.ID, m.Attempt)
+				}
 				if m.ID == "a7" && m.Attempt < 3 {
 					return errors.New("it fails after its effect")
 				}
