@@ -17,6 +17,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -63,7 +64,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	f.StringVar(&s.kafka, "kafka", "kafka://127.0.0.1:9092", "`URL` of the brokers; they create topics by their first use")
 	f.StringVar(&s.postgres, "postgres", "postgres://postgres@127.0.0.1/test", "`URL` of the database")
 	f.StringVar(&s.redis, "redis", "redis://127.0.0.1:6379", "`URL` of the locks")
-	f.StringVar(&s.name, "name", fmt.Sprintf("%x", time.Now().UnixMilli()), "name of the run")
+	f.StringVar(&s.name, "name", rand.Text()[:12], "name of the run")
 	f.DurationVar(&s.session, "session", 6*time.Second, "after what time Kafka gives up a worker; the brokers bound it")
 	f.DurationVar(&s.think, "think", 20*time.Millisecond, "how long an order takes")
 	f.Func("without", "a comma list of "+strings.Join(defences, ", "), func(list string) error {
