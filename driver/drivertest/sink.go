@@ -358,3 +358,26 @@ func testSinkOverARestart(s *sinkScene) {
 		s.Errorf("kept %q", got)
 	}
 }
+
+// PublishAll publishes messages until the sink has taken all, as a relay does: what has no answer,
+// and what is held back, is sent again. It gives up after two minutes, and at once if the sink
+// refuses a message for good.
+func PublishAll(ctx context.Context, sink driver.Sink, left []driver.Message) error {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		try, cancel := context.WithTimeout(ctx, time.Second)
+		answers := sink.Publish(try, left)
+		cancel()
+		var again []driver.Message
+		for i, err := range answers {
+			if err != nil && (refusedOf(err) || time.Now().After(end)) {
+				return err
+			}
+			if err != nil {
+				again = append(again, left[i])
+			}
+		}
+		if left = again; len(left) == 0 {
+			return nil
+		}
+	}
+}

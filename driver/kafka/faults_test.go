@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -101,10 +100,7 @@ func TestAnswerLost(t *testing.T) {
 	s := newScene(t, 1)
 	s.add("a/1", "a/2")
 	path := testbed.NewProxy(t, s.addr)
-	dial := kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, path.Addr())
-	})
-	c := s.join(&QueueOptions{Client: []kgo.Opt{dial}})
+	c := s.join(&QueueOptions{Client: []kgo.Opt{through(path.Addr())}})
 	m := s.receive(c, 2)
 	path.DropReplies()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -128,10 +124,7 @@ func TestCutOff(t *testing.T) {
 	s := newScene(t, 1)
 	s.add("a/1", "a/2")
 	path := testbed.NewProxy(t, s.addr)
-	dial := kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, path.Addr())
-	})
-	c := s.join(&QueueOptions{Client: []kgo.Opt{dial}})
+	c := s.join(&QueueOptions{Client: []kgo.Opt{through(path.Addr())}})
 	was := s.receive(c, 2)
 	path.Cut()
 	select {

@@ -92,15 +92,19 @@ func (b *sinkBackend) Faults() drivertest.Faults { return b.Server }
 
 // open makes a sink that reaches the broker by an address.
 func (b *sinkBackend) open(t *testing.T, by string) (drivertest.KeptSink, error) {
-	dial := kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, by)
-	})
-	s, err := OpenSink("kafka://"+b.addr+"/"+b.topic, &SinkOptions{Client: []kgo.Opt{dial}})
+	s, err := OpenSink("kafka://"+b.addr+"/"+b.topic, &SinkOptions{Client: []kgo.Opt{through(by)}})
 	if err != nil {
 		return nil, err
 	}
 	t.Cleanup(s.Close)
 	return &keptSink{s, b}, nil
+}
+
+// through leads all connections of a client to one address.
+func through(addr string) kgo.Opt {
+	return kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	})
 }
 
 // keptSink reads its topic as a consumer does.
@@ -196,7 +200,7 @@ func TestSinkOrderOfKeys(t *testing.T) {
 			for i := range each * keys {
 				some = append(some, driver.Message{ID: fmt.Sprintf("%d/%04d", i%keys, n*each+i/keys), Topic: topic, Key: fmt.Sprint(i % keys)})
 			}
-			if err := persist(t.Context(), sink, some); err != nil {
+			if err := drivertest.PublishAll(t.Context(), sink, some); err != nil {
 				published <- err
 				return
 			}
@@ -222,26 +226,6 @@ func TestSinkOrderOfKeys(t *testing.T) {
 			t.Errorf("key %d: %d of %d messages, %v", k, len(ids), rounds*each, ids)
 		}
 	}
-}
-
-// persist publishes messages until all are taken.
-func persist(ctx context.Context, s *Sink, left []driver.Message) error {
-	for end := time.Now().Add(2 * time.Minute); len(left) > 0; {
-		try, cancel := context.WithTimeout(ctx, time.Second)
-		answers := s.Publish(try, left)
-		cancel()
-		var again []driver.Message
-		for i, err := range answers {
-			if kind := interlock.Kind(err); err != nil && (kind == interlock.Definite || kind == interlock.Bug || time.Now().After(end)) {
-				return err
-			}
-			if err != nil {
-				again = append(again, left[i])
-			}
-		}
-		left = again
-	}
-	return nil
 }
 
 func TestSinkURLs(t *testing.T) {

@@ -44,7 +44,7 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
-	var options []nats.Option
+	options := []nats.Option{nats.ReconnectWait(200 * time.Millisecond)}
 	if o != nil {
 		options = append(options, o.Client...)
 	}
@@ -52,9 +52,6 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 		nats.ReconnectBufSize(-1), // a message does not outlive its Publish
 	)
-	if o == nil || len(o.Client) == 0 {
-		options = append(options, nats.ReconnectWait(200*time.Millisecond))
-	}
 	s := &Sink{prefix: a.prefix}
 	if s.client, err = nats.Connect(a.servers, options...); err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
