@@ -61,7 +61,9 @@ func TestBatchIsInFlight(t *testing.T) {
 		var counts []int
 		q := &watched{Queue: memory.NewQueue(), begins: func() {
 			c := <-consumer
-			c.look(func(x *machine) { counts = append(counts, x.messages) })
+			c.mu.Lock()
+			counts = append(counts, c.machine.messages)
+			c.mu.Unlock()
 			consumer <- c
 		}}
 		if err := q.Add("q", Message{Key: "a"}, Message{Key: "a"}, Message{Key: "b"}); err != nil {

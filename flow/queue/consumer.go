@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -11,6 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/hints"
+	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -42,24 +46,30 @@ const closing = 5 * time.Second
 type Consumer struct {
 	name    string
 	options Options
+	judge   judgement
 	handler Handler
 	source  driver.QueueConsumer
-	tasks   *keyed.Executor
 	retry   backoff.Policy
 	backend *backend.Backend // nil unless Open opened it
 
 	intake   context.Context // ends when nothing more is received
 	stop     context.CancelFunc
 	fetcher  sync.WaitGroup
+	handlers sync.WaitGroup
 	settler  sync.WaitGroup
 	flushed  chan struct{}   // closed when no more will end
 	flush    func()          // closes it
 	patience context.Context // ends when Close has waited long enough for the queue
 	giveUp   context.CancelFunc
 
-	mu      sync.Mutex
-	machine *machine
-	changed chan struct{} // closed, and replaced, at each change of the machine
+	roomy chan struct{} // capacity 1: a message was recorded
+	ended chan struct{} // capacity 1: there is something to record
+
+	mu        sync.Mutex
+	machine   *machine
+	workers   int  // goroutines that run handlers
+	waking    bool // one of them was started, and does not run yet
+	abandoned bool // nothing more is begun
 }
 
 // New begins to handle the messages of a queue. ctx bounds the call only.
@@ -71,18 +81,14 @@ func New(ctx context.Context, q driver.Queue, name string, handler Handler, o *O
 	if handler == nil || q == nil {
 		return nil, impossible("a queue and a handler are needed")
 	}
-	tasks, err := keyed.NewExecutor(&keyed.Options{Concurrency: options.Concurrency, PerKey: options.InFlight * 2, Total: options.InFlight * 2,
-		Observe: &observe.Keyed{Log: observe.Silent}})
-	if err != nil {
-		return nil, err
-	}
 	source, err := q.Join(ctx, name, driver.QueueOptions{Owner: options.Owner, Lease: options.Lease})
 	if err != nil {
 		return nil, err
 	}
 	flushed := make(chan struct{})
-	c := &Consumer{name: name, options: options, handler: handler, source: source, tasks: tasks, machine: newMachine(options),
-		retry: backoff.Policy{First: 50 * time.Millisecond, Max: 5 * time.Second}, changed: make(chan struct{}), flushed: flushed, flush: sync.OnceFunc(func() { close(flushed) })}
+	c := &Consumer{name: name, options: options, judge: options.judgement(), handler: handler, source: source, machine: newMachine(options),
+		retry: backoff.Policy{First: 50 * time.Millisecond, Max: 5 * time.Second}, flushed: flushed, flush: sync.OnceFunc(func() { close(flushed) }),
+		roomy: make(chan struct{}, 1), ended: make(chan struct{}, 1)}
 	c.intake, c.stop = context.WithCancel(context.Background())
 	c.patience, c.giveUp = context.WithCancel(context.Background())
 	c.fetcher.Go(c.fetch)
@@ -90,32 +96,15 @@ func New(ctx context.Context, q driver.Queue, name string, handler Handler, o *O
 	return c, nil
 }
 
-// change changes the machine, and wakes those who wait for that.
-func (c *Consumer) change(how func(*machine)) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	how(c.machine)
-	close(c.changed)
-	c.changed = make(chan struct{})
-}
-
-// look reads the machine, and returns what is closed at its next change.
-func (c *Consumer) look(how func(*machine)) <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	how(c.machine)
-	return c.changed
-}
-
 // fetch receives messages while there is room, until the intake ends.
 func (c *Consumer) fetch() {
 	for failures := 0; c.intake.Err() == nil; {
-		var room driver.QueueLimit
-		var ok bool
-		changed := c.look(func(x *machine) { room, ok = x.room() })
+		c.mu.Lock()
+		room, ok := c.machine.room()
+		c.mu.Unlock()
 		if !ok {
 			select {
-			case <-changed:
+			case <-c.roomy:
 			case <-c.intake.Done():
 			}
 			continue
@@ -137,93 +126,135 @@ func (c *Consumer) trouble(op string, err error) {
 	}
 }
 
-// accept queues messages, each behind those of its key. All count as in flight before the first
-// begins: if it fails, its key is held until the last of them is settled.
+// accept has messages handled. All count as in flight before the first begins: if it fails, its
+// key is held until the last of them is settled.
 func (c *Consumer) accept(some []driver.Received) {
-	c.change(func(x *machine) {
-		for _, m := range some {
-			x.receive(m)
-		}
-	})
-	for _, m := range some {
-		key := m.Key
-		if key == "" {
-			key = "\x00" + m.ID // no key has a NUL
-		}
-		d := &delivery{Consumer: c, m: m}
-		if err := c.tasks.Go(m.Claim.Context(), key, d.run, d.done); err != nil {
-			d.done(err)
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.machine.receive(some)
+	c.wake()
+}
+
+// wake starts a worker if messages may begin, and wakes the settler if there is something to
+// record. The mutex is held.
+func (c *Consumer) wake() {
+	if c.machine.first != nil && !c.waking && !c.abandoned && c.workers < c.options.Concurrency {
+		c.workers++
+		c.waking = true
+		c.handlers.Go(c.work)
+	}
+	if len(c.machine.ended) > 0 {
+		hints.Signal(c.ended)
 	}
 }
 
-// delivery is one message on its way through the executor.
-type delivery struct {
-	*Consumer
-	m     driver.Received
-	begun bool
-	gone  bool // the handler's context had ended when it returned
+// work handles messages until none may begin.
+func (c *Consumer) work() {
+	c.mu.Lock()
+	c.waking = false
+	var d *delivery
+	defer func() {
+		if d != nil { // a handler has ended this goroutine
+			c.handlers.Go(c.work)
+		} else {
+			c.workers--
+		}
+		c.mu.Unlock()
+	}()
+	for d = c.begin(); d != nil; d = c.begin() {
+		c.mu.Unlock()
+		c.handle(d)
+	}
 }
 
-func (d *delivery) run(ctx context.Context) error {
-	d.look(func(x *machine) { d.begun = x.begin(d.m) })
-	if !d.begun {
-		return nil
+// begin is the next message to be handled; nil if there is none. The mutex is held.
+func (c *Consumer) begin() (d *delivery) {
+	if !c.abandoned {
+		d = c.machine.begin()
 	}
-	defer func() { d.gone = ctx.Err() != nil }()
-	return d.handler(ctx, d.m)
+	c.wake()
+	return d
 }
 
-// done notes the outcome, before the next message of the key begins.
-func (d *delivery) done(err error) {
-	s := driver.Settlement{Received: d.m}
-	if d.begun {
-		s = d.options.judgement().judge(d.m, err, d.gone || !d.m.Claim.Valid())
+// handle handles a message and notes the verdict, also if the handler panics or ends its
+// goroutine. It locks the mutex.
+func (c *Consumer) handle(d *delivery) {
+	ctx := d.Claim.Context()
+	var v verdict // gives it back
+	var err error
+	returned := ctx.Err() != nil
+	defer func() {
+		if !returned {
+			err = &keyed.PanicError{Key: d.Key, Value: recover(), Stack: debug.Stack()}
+		}
+		if err != nil {
+			v = c.failed(ctx, d, err)
+		}
+		c.mu.Lock()
+		c.machine.end(d, v)
+	}()
+	if !returned {
+		err = c.handler(ctx, *d.Received)
+		v.Outcome, returned = driver.Ack, true
 	}
-	if hook := d.options.Hooks.Failed; hook != nil && err != nil && d.begun {
-		hook(observe.QueueFailed{Queue: d.name, ID: d.m.ID, Key: d.m.Key, Attempt: d.m.Attempt, Dead: s.Outcome == driver.Dead,
-			Parked: s.Outcome == driver.Park, Held: s.Uncounted, Pause: s.After, Err: err})
+}
+
+// failed is the verdict on a message whose handler has returned an error.
+func (c *Consumer) failed(ctx context.Context, d *delivery, err error) verdict {
+	v := c.judge.judge(d.Attempt, err, ctx.Err() != nil || !d.Claim.Valid())
+	if hook := c.options.Hooks.Failed; hook != nil {
+		hook(observe.QueueFailed{Queue: c.name, ID: d.ID, Key: d.Key, Attempt: d.Attempt, Dead: v.Outcome == driver.Dead,
+			Parked: v.Outcome == driver.Park, Held: v.Uncounted, Pause: v.After, Err: err})
 	}
-	d.change(func(x *machine) { x.end(s) })
+	return v
 }
 
 // settle records outcomes, those of each moment together, until no more come.
 func (c *Consumer) settle() {
-	for {
-		var batch []driver.Settlement
-		changed := c.look(func(x *machine) { batch = x.take() })
-		if len(batch) > 0 {
-			c.record(batch)
-			continue
-		}
-		select {
-		case <-changed:
-		case <-c.flushed:
-			c.look(func(x *machine) { batch = x.take() })
-			c.record(batch)
+	var batch []*delivery
+	for over := false; ; {
+		c.mu.Lock()
+		batch = c.machine.take(batch[:0])
+		c.mu.Unlock()
+		c.record(batch)
+		switch {
+		case len(batch) > 0:
+			clear(batch)
+		case over:
 			return
+		default:
+			select {
+			case <-c.ended:
+			case <-c.flushed:
+				over = true
+			}
 		}
 	}
 }
 
 // record records outcomes, again while it is not known whether they are, their claims last and
 // Close has patience.
-func (c *Consumer) record(batch []driver.Settlement) {
+func (c *Consumer) record(batch []*delivery) {
 	for failures := 1; len(batch) > 0; failures++ {
+		all := make([]driver.Settlement, len(batch))
+		for i, d := range batch {
+			all[i] = driver.Settlement{Received: *d.Received, Outcome: d.Outcome, After: d.After, Uncounted: d.Uncounted, Reason: d.Reason}
+		}
 		ctx, cancel := context.WithTimeout(c.patience, closing)
-		answers := c.source.Settle(ctx, batch)
+		answers := c.source.Settle(ctx, all)
 		cancel()
-		var again []driver.Settlement
-		c.change(func(x *machine) {
-			for i, err := range answers {
-				if err != nil && !errors.Is(err, interlock.ErrLost) && interlock.Kind(err) != interlock.Bug && batch[i].Claim.Valid() && c.patience.Err() == nil {
-					again = append(again, batch[i])
-					continue
-				}
-				x.recorded(batch[i].Received)
+		again := batch[:0]
+		c.mu.Lock()
+		for i, err := range answers {
+			if err != nil && !errors.Is(err, interlock.ErrLost) && interlock.Kind(err) != interlock.Bug && all[i].Claim.Valid() && c.patience.Err() == nil {
+				again = append(again, batch[i])
+				continue
 			}
-		})
-		c.report(batch, answers)
+			c.machine.recorded(batch[i])
+		}
+		c.mu.Unlock()
+		hints.Signal(c.roomy)
+		c.report(all, answers)
 		if batch = again; len(batch) > 0 {
 			c.retry.Wait(c.patience, failures)
 		}
@@ -231,10 +262,10 @@ func (c *Consumer) record(batch []driver.Settlement) {
 }
 
 // report tells the hooks what was not recorded.
-func (c *Consumer) report(batch []driver.Settlement, answers []error) {
+func (c *Consumer) report(all []driver.Settlement, answers []error) {
 	for i, err := range answers {
 		if hook := c.options.Hooks.Lost; hook != nil && errors.Is(err, interlock.ErrLost) {
-			hook(observe.QueueLost{Queue: c.name, ID: batch[i].ID, Key: batch[i].Key, Token: batch[i].Claim.Token()})
+			hook(observe.QueueLost{Queue: c.name, ID: all[i].ID, Key: all[i].Key, Token: all[i].Claim.Token()})
 		} else if err != nil {
 			c.trouble("settle", err)
 			return
@@ -248,12 +279,24 @@ func (c *Consumer) report(batch []driver.Settlement, answers []error) {
 func (c *Consumer) Close(ctx context.Context) error {
 	c.stop()
 	c.fetcher.Wait() // Receive returns when its context ends
-	err := c.tasks.Close(ctx)
+	err := join.Wait(ctx, c.handlers.Wait)
+	if err != nil {
+		err = c.abandon(err)
+	}
 	c.flush()
 	defer time.AfterFunc(closing, c.giveUp).Stop()
 	c.settler.Wait()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
 	defer cancel()
 	c.giveUp()
-	return errors.Join(err, c.source.Close(ctx), c.backend.Close(ctx))
+	return errors.Join(err, c.source.Close(ctx), c.backend.Close(ctx)) // the source ends the contexts of handlers
+}
+
+// abandon begins no more messages. It says what is left.
+func (c *Consumer) abandon(why error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.abandoned = true
+	return &interlock.Error{Op: "close consumer", Name: c.name, Kind: interlock.Definite,
+		Err: fmt.Errorf("%w: %d handlers still run, %d messages have not begun", why, c.workers, c.machine.waiting)}
 }

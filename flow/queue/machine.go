@@ -12,32 +12,38 @@ type machine struct {
 	limit driver.QueueLimit // of what is in flight
 
 	messages, bytes int // in flight
-	lanes           map[lane]*load
-	ended           []driver.Settlement // to be recorded, in order
+	waiting         int // of them, those that have not begun
+	lanes           map[laneName]*lane
+	first, last     *lane       // lanes that may begin a message, in turn
+	ended           []*delivery // to be recorded, in order
 }
 
-// lane is the messages of a key under one claim. One without a key is a lane by itself.
+// lane is the messages of a key under one claim. One without a key is a lane by itself. No two
+// of its messages are handled at the same time.
 type lane struct {
+	laneName
+	first, last *delivery // those that have not begun, in order
+	inFlight    int
+	held        bool // nothing more is begun
+	running     bool // it has a message that is handled, or is among those that may begin one
+	next        *lane
+}
+
+type laneName struct {
 	claim driver.Assignment
 	key   string
-	alone int64
 }
 
-type load struct {
-	inFlight int
-	held     bool // nothing more is begun
+// delivery is one message on its way through a consumer.
+type delivery struct {
+	*driver.Received
+	verdict
+	lane *lane
+	next *delivery
 }
 
 func newMachine(o Options) *machine {
-	return &machine{limit: driver.QueueLimit{Messages: o.InFlight, Bytes: o.Bytes}, lanes: map[lane]*load{}}
-}
-
-func laneOf(m driver.Received) lane {
-	l := lane{claim: m.Claim, key: m.Key}
-	if m.Key == "" {
-		l.alone = m.Place
-	}
-	return l
+	return &machine{limit: driver.QueueLimit{Messages: o.InFlight, Bytes: o.Bytes}, lanes: map[laneName]*lane{}}
 }
 
 // room is what may be received now; ok is false if that is nothing.
@@ -46,49 +52,116 @@ func (x *machine) room() (room driver.QueueLimit, ok bool) {
 	return room, room.Messages > 0 && room.Bytes > 0
 }
 
-// receive notes a message that was delivered.
-func (x *machine) receive(m driver.Received) {
-	x.messages++
-	x.bytes += len(m.Payload)
-	l := laneOf(m)
-	if x.lanes[l] == nil {
-		x.lanes[l] = &load{}
+// receive notes messages that were delivered, each behind those of its key.
+func (x *machine) receive(some []driver.Received) {
+	all := make([]delivery, len(some))
+	for i := range all {
+		d := &all[i]
+		d.Received = &some[i]
+		l := x.lane(laneName{d.Claim, d.Key})
+		d.lane = l
+		l.inFlight++
+		x.messages++
+		x.bytes += len(d.Payload)
+		if l.held {
+			x.ended = append(x.ended, d)
+			continue
+		}
+		x.waiting++
+		if l.first == nil {
+			l.first = d
+		} else {
+			l.last.next = d
+		}
+		l.last = d
+		if !l.running {
+			x.ready(l)
+		}
 	}
-	x.lanes[l].inFlight++
 }
 
-// begin reports whether a message may be handled.
-func (x *machine) begin(m driver.Received) bool {
-	select {
-	case <-m.Claim.Revoked():
-		return false
-	default:
-		return !x.lanes[laneOf(m)].held
+func (x *machine) lane(name laneName) *lane {
+	l := x.lanes[name]
+	if l == nil {
+		l = &lane{laneName: name}
+		if name.key != "" {
+			x.lanes[name] = l
+		}
+	}
+	return l
+}
+
+// ready puts a lane behind those that may begin a message.
+func (x *machine) ready(l *lane) {
+	l.running = true
+	if x.first == nil {
+		x.first = l
+	} else {
+		x.last.next = l
+	}
+	x.last = l
+}
+
+// begin returns the next message to be handled; nil if there is none. Nothing is begun of an
+// assignment that is to be given up.
+func (x *machine) begin() *delivery {
+	for x.first != nil {
+		l := x.first
+		x.first, l.next = l.next, nil
+		select {
+		case <-l.claim.Revoked():
+			l.running = false
+			x.hold(l)
+			continue
+		default:
+		}
+		return x.shift(l)
+	}
+	return nil
+}
+
+// shift removes the first message of a lane that has not begun.
+func (x *machine) shift(l *lane) *delivery {
+	d := l.first
+	l.first, d.next = d.next, nil
+	x.waiting--
+	return d
+}
+
+// hold gives back all messages of a lane that have not begun.
+func (x *machine) hold(l *lane) {
+	l.held = true
+	for l.first != nil {
+		x.ended = append(x.ended, x.shift(l))
 	}
 }
 
-// end notes the outcome of a message.
-func (x *machine) end(s driver.Settlement) {
-	switch s.Outcome {
+// end notes the verdict on a message that was begun.
+func (x *machine) end(d *delivery, v verdict) {
+	d.verdict = v
+	x.ended = append(x.ended, d)
+	d.lane.running = false
+	switch v.Outcome {
 	case driver.Retry, driver.Park, driver.Release:
-		x.lanes[laneOf(s.Received)].held = true
+		x.hold(d.lane)
 	}
-	x.ended = append(x.ended, s)
+	if d.lane.first != nil {
+		x.ready(d.lane)
+	}
 }
 
-// take is what is to be recorded next.
-func (x *machine) take() []driver.Settlement {
+// take is what is to be recorded next. The next one is collected in spare.
+func (x *machine) take(spare []*delivery) []*delivery {
 	all := x.ended
-	x.ended = nil
+	x.ended = spare
 	return all
 }
 
-// recorded notes that an outcome was recorded, or never can be.
-func (x *machine) recorded(m driver.Received) {
+// recorded notes that a verdict was recorded, or never can be.
+func (x *machine) recorded(d *delivery) {
 	x.messages--
-	x.bytes -= len(m.Payload)
-	l := laneOf(m)
-	if x.lanes[l].inFlight--; x.lanes[l].inFlight == 0 {
-		delete(x.lanes, l)
+	x.bytes -= len(d.Payload)
+	if d.lane.inFlight--; d.lane.inFlight == 0 && d.Key != "" {
+		delete(x.lanes, d.lane.laneName)
 	}
 }

@@ -50,26 +50,31 @@ type judgement struct {
 	random   func() float64
 }
 
-// judge is the settlement of a message that was handled. gone says that the handler was
-// interrupted by the end of its claim or of the consumer: the message is given back.
-func (j judgement) judge(m driver.Received, err error, gone bool) driver.Settlement {
-	s := driver.Settlement{Received: m, Outcome: driver.Ack}
+// verdict is the outcome of one delivery; see [driver.Settlement]. The zero value gives it back.
+type verdict struct {
+	Outcome   driver.Outcome
+	After     time.Duration
+	Uncounted bool
+	Reason    string
+}
+
+// judge decides about a message of which the handler has returned an error. gone says that the
+// handler was interrupted by the end of its claim or of the consumer: the message is given back.
+func (j judgement) judge(attempt int, err error, gone bool) (s verdict) {
 	var o *outcome
 	switch {
-	case err == nil:
-		return s
 	case errors.As(err, &o):
 		s.Outcome, s.After = o.Outcome, o.after
 	case gone:
 		s.Outcome = driver.Release
 	case errors.Is(err, interlock.ErrHeld):
 		s.Outcome, s.Uncounted, s.After = driver.Retry, true, j.pause.Delay(1, j.random())
-	case j.failing == Skip && m.Attempt >= j.attempts:
+	case j.failing == Skip && attempt >= j.attempts:
 		s.Outcome = driver.Dead
-	case j.failing == Pause && m.Attempt >= j.attempts:
+	case j.failing == Pause && attempt >= j.attempts:
 		s.Outcome = driver.Park
 	default:
-		s.Outcome, s.After = driver.Retry, j.pause.Delay(m.Attempt, j.random())
+		s.Outcome, s.After = driver.Retry, j.pause.Delay(attempt, j.random())
 	}
 	s.Reason = reason(err)
 	return s
