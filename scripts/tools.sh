@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools.sh servers|kube|nats|lint|site NAME… builds programs into bin/ from the Go modules in
+# tools.sh servers|kube|nats|consul|lint|site NAME… builds programs into bin/ from the Go modules in
 # tools/. It is quick if they are there and neither the modules nor Go changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,6 +8,7 @@ case $1 in
 servers) module=tools ;;
 kube) module=tools/kube ;;
 nats) module=tools/nats ;;
+consul) module=tools/consul ;;
 lint) module=tools/lint ;;
 site) module=tools/site ;;
 esac
@@ -19,6 +20,7 @@ package() {
 	etcdctl) echo go.etcd.io/etcd/etcdctl/v3 ;;
 	kube-apiserver) echo ./kube-apiserver ;;
 	nats-server) echo github.com/nats-io/nats-server/v2 ;;
+	consul) echo . ;;
 	staticcheck) echo honnef.co/go/tools/cmd/staticcheck ;;
 	govulncheck) echo golang.org/x/vuln/cmd/govulncheck ;;
 	hugo) echo github.com/gohugoio/hugo ;;

@@ -9,7 +9,7 @@ func TestMain(m *testing.M) { Main(m) }
 
 // starters are the servers under test.
 var starters = map[string]func(testing.TB, ...string) *Server{
-	"redis": Redis, "etcd": Etcd, "postgres": Postgres, "mariadb": MariaDB,
+	"redis": Redis, "etcd": Etcd, "postgres": Postgres, "mariadb": MariaDB, "consul": Consul,
 }
 
 func eachServer(t *testing.T, test func(t *testing.T, start func(testing.TB, ...string) *Server)) {

@@ -1,0 +1,90 @@
+package testbed
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Consul starts one Consul server, a cluster of itself, and returns when it serves consistent
+// reads, which takes about two seconds and 100 MB. Its shortest session is one second. extra
+// are its arguments.
+func Consul(tb testing.TB, extra ...string) *Server {
+	tb.Helper()
+	return launch(tb, consulServer(Binary(tb, "consul"), "server-0", 1, nil, askConsul), extra)
+}
+
+// ConsulCluster starts n servers and returns when all of them serve. A server that is
+// restarted serves later than Restart returns: see [Ensemble.Leader].
+func ConsulCluster(tb testing.TB, n int, extra ...string) *Ensemble {
+	tb.Helper()
+	path := Binary(tb, "consul")
+	e := &Ensemble{tb: tb, serves: askConsul, leads: leadsConsul}
+	alive := func(addr string) error { // alone a server does not serve
+		_, err := getConsul(addr, "/v1/status/leader")
+		return err
+	}
+	for i := range n {
+		e.Peers = append(e.Peers, launch(tb, consulServer(path, fmt.Sprint("server-", i), n, e, alive), extra))
+	}
+	for _, s := range e.Peers {
+		e.mustServe(s)
+	}
+	return e
+}
+
+// consulServer is one of n servers that know of each other by the ports of e, if it is not nil.
+func consulServer(path, node string, n int, e *Ensemble, ready func(addr string) error) kind {
+	return kind{
+		name: "consul", url: "http://%s", ports: 3, ready: ready,
+		command: func(data string, ports []*port) []string {
+			command := []string{path, "agent", "-server", fmt.Sprint("-bootstrap-expect=", n), "-node=" + node,
+				"-data-dir=" + filepath.Join(data, "consul"), "-bind=127.0.0.1", "-client=127.0.0.1",
+				"-http-port=" + ports[0].String(), "-server-port=" + ports[1].String(), fmt.Sprint("-serf-lan-port=", gossip(ports[2])),
+				"-serf-wan-port=-1", "-dns-port=-1", "-grpc-port=-1", "-grpc-tls-port=-1", "-log-level=warn",
+				`-hcl=session_ttl_min = "1s"`, "-hcl=performance { raft_multiplier = 1 }",
+				"-hcl=connect { enabled = false }", "-hcl=disable_update_check = true"}
+			if e != nil && len(e.Peers) > 0 {
+				command = append(command, fmt.Sprint("-retry-join=127.0.0.1:", gossip(e.Peers[0].ports[2])), "-retry-interval=200ms")
+			}
+			return command
+		},
+	}
+}
+
+// gossip is the port for the gossip of the servers, which uses UDP too: the UDP port of p's own
+// number is its claim. Nobody else derives this one.
+func gossip(p *port) int { return p.number - (highest - lowest) }
+
+// askConsul makes a consistent read, which needs a leader that has heard of a majority.
+func askConsul(addr string) error {
+	_, err := getConsul(addr, "/v1/kv/?keys&consistent")
+	return err
+}
+
+// leadsConsul asks a server whether it leads.
+func leadsConsul(addr string) bool {
+	body, err := getConsul(addr, "/v1/agent/self")
+	var self struct {
+		Stats struct{ Consul struct{ Leader string } }
+	}
+	return err == nil && json.Unmarshal(body, &self) == nil && self.Stats.Consul.Leader == "true" && askConsul(addr) == nil
+}
+
+func getConsul(addr, path string) ([]byte, error) {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get("http://" + addr + path)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusNotFound {
+		err = fmt.Errorf("%s answered %s: %s", path, answer.Status, body)
+	}
+	return body, err
+}
