@@ -124,6 +124,8 @@ txn/tcc                 -> . driver observe internal/... txn/journal txn/branch 
 txn/tcc/tcctest         -> . driver driver/memory txn/internal/rehearsal txn/branch txn/coordinator txn/tcc
 txn/twopc               -> . driver observe internal/... txn/journal txn/branch txn/branchhttp txn/barrier txn/coordinator
 txn/choreography        -> . driver internal/... flow/outbox txn/branch txn/barrier
+txn/timestamp           -> . driver internal/...
+txn/percolator          -> . driver internal/... txn/timestamp
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
 txn                     -> . driver driver/backend observe internal/... claim/lock claim/partition txn/journal txn/coordinator
 txn/httpapi                 -> . driver observe internal/... txn/journal txn/branch txn/branchhttp txn/barrier txn/coordinator txn/saga txn/tcc txn/twopc

@@ -1,0 +1,540 @@
+package percolator
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"testing"
+)
+
+// The explorer visits every order of the steps of a few transactions on three keys. Each
+// step is atomic on one record. A transaction may stop for ever in every state, so that
+// every crash is among the orders, and any lock may be taken for expired at any time, so
+// that every clock is. A prewrite may arrive after its client gave up.
+//
+// Each state is checked as it is, and after a recovery that crashes all clients.
+
+const keys = 3
+
+// A program is what a transaction does: it reads, then writes; writes[0] is its primary.
+type program struct {
+	reads, writes []int
+	serializable  bool
+}
+
+// phases of a client.
+const (
+	idle = iota
+	reading
+	writing
+	deciding // all prewrites were answered, a commit timestamp is there
+	won      // the caller knows that it is committed
+	lost     // the caller knows that it is rolled back
+	unsure   // the caller cannot know: its commit may have been collected
+)
+
+// client is the state of one transaction's client.
+type client struct {
+	phase         int
+	start, commit Timestamp
+	next          int        // read or validation to do
+	saw           [keys]int  // 1 + commit timestamp of the version that was read
+	sent          [keys]bool // prewrites that took place, as far as the client or the network is concerned
+	cleaned       [keys]bool
+	meets         Timestamp // start of the lock that it met, which it resolves
+	meetsAt       int       // key of that lock
+	fate          outcome   // of that transaction, once it has asked
+	fateAt        Timestamp
+	passed        [keys]Timestamp // transactions that commit above its snapshot
+}
+
+type state struct {
+	clock   Timestamp
+	records [keys]record
+	clients [3]client
+	decided [3]Timestamp // ghost: the commit timestamp that the primary recorded
+	safe    Timestamp    // of the collection; 0 before it
+	swept   int          // keys that it has resolved, then those it has collected
+}
+
+type explorer struct {
+	t        *testing.T
+	programs []program
+	collects bool
+	seen     map[[16]byte]bool
+	stack    []state
+	commits  int
+}
+
+func name(k int) string    { return string(rune('a' + k)) }
+func index(key string) int { return int(key[0] - 'a') }
+
+func (x *explorer) lockOf(i, k int, c client) lock {
+	return lock{Start: c.start, Primary: name(x.programs[i].writes[0]), Kind: put, Value: []byte{byte(i)}, Expires: 1}
+}
+
+// explore visits all states and returns their number.
+func explore(t *testing.T, collects bool, programs ...program) int {
+	x := &explorer{t: t, programs: programs, collects: collects, seen: map[[16]byte]bool{}}
+	x.push(state{clock: 1})
+	for len(x.stack) > 0 {
+		s := x.stack[len(x.stack)-1]
+		x.stack = x.stack[:len(x.stack)-1]
+		for i := range programs {
+			x.client(s, i)
+		}
+		if collects {
+			x.collect(s)
+		}
+	}
+	if x.commits == 0 {
+		t.Error("no transaction ever committed")
+	}
+	return len(x.seen)
+}
+
+// push visits s if it is new. The checks are made once a state. What an ended client
+// knew does not distinguish states.
+func (x *explorer) push(s state) {
+	for i := range s.clients {
+		if c := &s.clients[i]; c.phase >= won {
+			c.commit, c.next, c.meets, c.meetsAt, c.fate, c.fateAt, c.passed = 0, 0, 0, 0, done, 0, [keys]Timestamp{}
+		}
+	}
+	id := s.id()
+	if x.seen[id] {
+		return
+	}
+	x.seen[id] = true
+	if err := x.judge(s); err != nil {
+		x.t.Fatalf("after %d states: %v\n%+v", len(x.seen), err, s)
+	}
+	x.stack = append(x.stack, s)
+}
+
+func (s *state) id() [16]byte {
+	var b []byte
+	num := func(ns ...int) {
+		for _, n := range ns {
+			b = binary.AppendVarint(b, int64(n))
+		}
+	}
+	flag := func(fs ...bool) {
+		for _, f := range fs {
+			if f {
+				b = append(b, 1)
+			} else {
+				b = append(b, 0)
+			}
+		}
+	}
+	num(int(s.clock), int(s.safe), s.swept)
+	for i := range s.records {
+		r := &s.records[i]
+		num(int(r.Safe), len(r.Writes), len(r.Aborted))
+		flag(r.Lock != nil)
+		if l := r.Lock; l != nil {
+			num(int(l.Start), index(l.Primary), int(l.MinCommit))
+		}
+		for _, w := range r.Writes {
+			num(int(w.Commit), int(w.Start), len(w.Kind))
+		}
+		for _, a := range r.Aborted {
+			num(int(a))
+		}
+	}
+	for i := range s.clients {
+		c := &s.clients[i]
+		num(c.phase, int(c.start), int(c.commit), c.next, int(c.meets), c.meetsAt, int(c.fate), int(c.fateAt), int(s.decided[i]))
+		num(c.saw[:]...)
+		flag(c.sent[:]...)
+		flag(c.cleaned[:]...)
+		num(int(c.passed[0]), int(c.passed[1]), int(c.passed[2]))
+	}
+	sum := sha256.Sum256(b)
+	return [16]byte(sum[:16])
+}
+
+// passes is the set of transactions that a client reads past.
+func (c client) passes() map[Timestamp]bool {
+	m := map[Timestamp]bool{}
+	for _, p := range c.passed {
+		m[p] = true
+	}
+	return m
+}
+
+// client pushes every state to which one step of client i leads.
+func (x *explorer) client(s state, i int) {
+	p, c := x.programs[i], s.clients[i]
+	to := func(edit func(n *state, c *client)) {
+		n := s
+		edit(&n, &n.clients[i])
+		x.push(n)
+	}
+	switch c.phase {
+	case idle:
+		to(func(n *state, c *client) { n.clock++; c.start, c.phase = n.clock, reading })
+	case reading:
+		switch {
+		case c.meets > 0:
+			x.resolve(s, i)
+		case c.next == len(p.reads):
+			if len(p.writes) > 0 {
+				to(func(_ *state, c *client) { c.phase, c.next = writing, 0 })
+			}
+		default:
+			k := p.reads[c.next]
+			a := read(s.records[k], c.start, c.passes())
+			to(func(_ *state, c *client) { x.met(c, k, a, func() { c.saw[k] = 1 + int(a.at); c.next++ }) })
+		}
+	case writing:
+		x.write(s, i)
+	case deciding:
+		x.decide(s, i)
+	case won, lost:
+		x.finish(s, i)
+	}
+}
+
+// met lets a client go on after a read, or begin to resolve the lock in its way.
+func (x *explorer) met(c *client, k int, a answer, goOn func()) {
+	switch a.outcome {
+	case done:
+		goOn()
+	case locked:
+		c.meets, c.meetsAt = a.lock.Start, k
+	default:
+		c.phase = lost
+	}
+}
+
+// resolve asks for the fate of the transaction in the way, and then applies it to the
+// key. The lock is expired, or it is not.
+func (x *explorer) resolve(s state, i int) {
+	c := s.clients[i]
+	k := c.meetsAt
+	if c.fate != done { // it is known
+		n := s
+		nc := &n.clients[i]
+		if c.fate == committed {
+			n.records[k], _ = commit(n.records[k], name(k), c.meets, c.fateAt)
+		} else {
+			n.records[k], _ = rollback(n.records[k], c.meets)
+		}
+		nc.meets, nc.fate, nc.fateAt = 0, done, 0
+		x.push(n)
+		return
+	}
+	l := lock{Start: c.meets, Primary: name(x.programs[x.by(s, c.meets)].writes[0]), Expires: 1}
+	snapshot := c.start
+	yields := c.phase == deciding && c.meets < c.start // of two that validate, the older one wins
+	switch {
+	case yields:
+		snapshot = 0
+	case c.phase == deciding:
+		snapshot = c.commit
+	case c.phase == writing:
+		snapshot = 0
+	}
+	for _, now := range []Timestamp{0, math.MaxInt64} {
+		n := s
+		nc := &n.clients[i]
+		primary := index(l.Primary)
+		r, a := check(n.records[primary], l.Primary, question{lock: &l, now: now, push: snapshot})
+		n.records[primary] = r
+		switch a.outcome {
+		case committed, aborted:
+			nc.fate, nc.fateAt = a.outcome, a.at
+		case alive:
+			switch {
+			case yields:
+				nc.phase = lost
+			case c.phase == writing: // it waits: here, it looks again
+				nc.meets = 0
+			default:
+				nc.passed[x.by(s, c.meets)], nc.meets = c.meets, 0
+			}
+		case missing:
+			nc.meets = 0
+		}
+		x.push(n)
+	}
+}
+
+// by is the transaction that began at start.
+func (x *explorer) by(s state, start Timestamp) int {
+	return slices.IndexFunc(s.clients[:], func(c client) bool { return c.start == start })
+}
+
+func (x *explorer) write(s state, i int) {
+	p, c := x.programs[i], s.clients[i]
+	if c.meets > 0 {
+		x.resolve(s, i)
+		return
+	}
+	n := s // it gives up: its caller's time is over
+	n.clients[i].phase = lost
+	x.push(n)
+	left := false
+	for _, k := range p.writes {
+		if c.sent[k] {
+			continue
+		}
+		left = true
+		n := s
+		nc := &n.clients[i]
+		r, a := prewrite(n.records[k], x.lockOf(i, k, c))
+		n.records[k] = r
+		switch a.outcome {
+		case done:
+			nc.sent[k] = true
+		case locked:
+			nc.meets, nc.meetsAt = a.lock.Start, k
+		default:
+			nc.phase = lost
+		}
+		x.push(n)
+	}
+	if !left {
+		n := s
+		n.clock++
+		nc := &n.clients[i]
+		nc.commit, nc.phase, nc.passed = n.clock, deciding, [keys]Timestamp{} // passed was for its snapshot
+		x.push(n)
+	}
+}
+
+// decide validates the reads if it has to, then commits the primary.
+func (x *explorer) decide(s state, i int) {
+	p, c := x.programs[i], s.clients[i]
+	if c.meets > 0 {
+		x.resolve(s, i)
+		return
+	}
+	n := s
+	nc := &n.clients[i]
+	if p.serializable && c.next < len(p.reads) {
+		k := p.reads[c.next]
+		a := validate(s.records[k], c.start, c.commit, c.passes())
+		x.met(nc, k, a, func() { nc.next++ })
+		x.push(n)
+		return
+	}
+	k := p.writes[0]
+	r, a := commit(n.records[k], name(k), c.start, c.commit)
+	n.records[k] = r
+	switch a.outcome {
+	case committed:
+		nc.phase, n.decided[i] = won, a.at
+		x.commits++
+		x.push(n)
+		n.clients[i].phase = deciding // the answer is lost: it asks again
+		n.clients[i].next = len(p.reads)
+		x.push(n)
+	case tooEarly:
+		n.clock++
+		nc.commit, nc.next, nc.passed = n.clock, 0, [keys]Timestamp{}
+		x.push(n)
+	case unknown:
+		nc.phase = unsure
+		x.push(n)
+	default:
+		nc.phase = lost
+		x.push(n)
+	}
+}
+
+// finish commits the secondaries, or cleans up; prewrites that were sent and had no
+// answer arrive late.
+func (x *explorer) finish(s state, i int) {
+	p, c := x.programs[i], s.clients[i]
+	for _, k := range p.writes {
+		if !c.cleaned[k] {
+			n := s
+			n.clients[i].cleaned[k] = true
+			if c.phase == won {
+				n.records[k], _ = commit(n.records[k], name(k), c.start, s.decided[i])
+			} else {
+				n.records[k], _ = rollback(n.records[k], c.start)
+			}
+			x.push(n)
+		}
+		if !c.sent[k] && c.phase == lost {
+			n := s
+			n.clients[i].sent[k] = true
+			n.records[k], _ = prewrite(n.records[k], x.lockOf(i, k, c))
+			x.push(n)
+		}
+	}
+}
+
+// collect resolves the locks below the safe point key by key, and then collects each.
+func (x *explorer) collect(s state) {
+	n := s
+	switch {
+	case s.safe == 0:
+		n.safe = s.clock
+	case s.swept < keys:
+		if l := s.records[s.swept].Lock; l != nil && l.Start < s.safe {
+			settle(&n.records, s.swept)
+		}
+		n.swept++
+	case s.swept < 2*keys:
+		k := s.swept - keys
+		n.records[k], _ = collect(s.records[k], s.safe)
+		n.swept++
+	default:
+		return
+	}
+	x.push(n)
+}
+
+// settle resolves the lock of a key as if its owner had died.
+func settle(records *[keys]record, k int) {
+	l := records[k].Lock
+	primary := index(l.Primary)
+	r, a := check(records[primary], l.Primary, question{lock: l, now: math.MaxInt64})
+	records[primary] = r
+	if a.outcome == committed {
+		records[k], _ = commit(records[k], name(k), l.Start, a.at)
+	} else {
+		records[k], _ = rollback(records[k], l.Start)
+	}
+}
+
+// judge checks a state, and what a recovery makes of it.
+func (x *explorer) judge(s state) error {
+	if err := x.isolated(s); err != nil {
+		return err
+	}
+	records := s.records
+	for range 2 { // the second time, after late prewrites
+		for k := range records {
+			if records[k].Lock != nil {
+				settle(&records, k)
+			}
+			if records[k].Lock != nil {
+				return fmt.Errorf("key %s is still locked after recovery", name(k))
+			}
+		}
+		if err := x.atomic(s, records); err != nil {
+			return err
+		}
+		for i, p := range x.programs {
+			for _, k := range p.writes {
+				if c := s.clients[i]; c.phase >= writing {
+					records[k], _ = prewrite(records[k], x.lockOf(i, k, c))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// atomic checks that after recovery a transaction is committed in all its keys or in none.
+func (x *explorer) atomic(s state, records [keys]record) error {
+	for i, p := range x.programs {
+		c := s.clients[i]
+		for _, k := range p.writes {
+			at := records[k].committed(c.start)
+			overwritten := records[k].Safe >= s.decided[i] || records[k].Safe > c.start
+			switch {
+			case c.start == 0:
+			case s.decided[i] == 0 && at > 0:
+				return fmt.Errorf("transaction %d is committed in %s, but not in its primary", i, name(k))
+			case s.decided[i] > 0 && at != s.decided[i] && !overwritten:
+				return fmt.Errorf("transaction %d committed at %d, and in %s at %d", i, s.decided[i], name(k), at)
+			case at > 0 && records[k].Aborted.has(c.start):
+				return fmt.Errorf("transaction %d is committed and rolled back in %s", i, name(k))
+			case c.phase == lost && s.decided[i] > 0:
+				return fmt.Errorf("transaction %d is committed, and its caller got the opposite answer", i)
+			}
+		}
+	}
+	for k, r := range records {
+		want := 0
+		for i, p := range x.programs {
+			if slices.Contains(p.writes, k) {
+				want = max(want, int(s.decided[i]))
+			}
+		}
+		if a := read(r, s.clock, nil); a.outcome == tooOld || int(a.at) != want {
+			return fmt.Errorf("%s is read at version %d, the last committed one is %d", name(k), a.at, want)
+		}
+	}
+	return nil
+}
+
+// isolated checks that every read saw its snapshot, that no two writers of a key
+// overlapped, and that nothing a serializable transaction read changed before it committed.
+func (x *explorer) isolated(s state) error {
+	for i, p := range x.programs {
+		c := s.clients[i]
+		for j, other := range x.programs {
+			at := s.decided[j]
+			if j == i || at == 0 {
+				continue
+			}
+			for _, k := range other.writes {
+				if slices.Contains(p.writes, k) && s.decided[i] > 0 && c.start < at && s.clients[j].start < s.decided[i] {
+					return fmt.Errorf("transactions %d and %d overlap in %s", i, j, name(k))
+				}
+				saw := Timestamp(c.saw[k] - 1)
+				if saw >= 0 && at <= c.start && saw < at {
+					return fmt.Errorf("transaction %d read version %d of %s at %d, and not that of %d", i, saw, name(k), c.start, at)
+				}
+				if saw >= 0 && p.serializable && s.decided[i] > at && at > c.start {
+					return fmt.Errorf("transaction %d committed at %d, although %s changed at %d after it was read", i, s.decided[i], name(k), at)
+				}
+			}
+		}
+		for k, saw := range c.saw {
+			if Timestamp(saw-1) > c.start {
+				return fmt.Errorf("transaction %d read version %d of %s at %d", i, saw-1, name(k), c.start)
+			}
+			known := saw <= 1
+			for j, other := range x.programs {
+				known = known || int(s.decided[j]) == saw-1 && slices.Contains(other.writes, k)
+			}
+			if !known {
+				return fmt.Errorf("transaction %d read version %d of %s, which nobody committed", i, saw-1, name(k))
+			}
+		}
+	}
+	return nil
+}
+
+func TestEveryOrder(t *testing.T) {
+	const a, b, c = 0, 1, 2
+	tests := []struct {
+		name     string
+		soak     bool // it takes a minute
+		collects bool
+		programs []program
+	}{
+		{name: "two writers and a reader", programs: []program{{writes: []int{a, b}}, {writes: []int{b, c}}, {reads: []int{c, b}}}},
+		{name: "lost update", programs: []program{{reads: []int{a}, writes: []int{a, b}}, {reads: []int{a}, writes: []int{b, a}}}},
+		{name: "a writer, one that depends on it, and a reader", programs: []program{{writes: []int{a, b}},
+			{reads: []int{b}, writes: []int{c}}, {reads: []int{c, a}}}},
+		{name: "two writers and a collection", collects: true, programs: []program{{writes: []int{a, b}}, {writes: []int{b, c}}}},
+		{name: "a writer, a reader and a collection", collects: true, programs: []program{{writes: []int{a, b, c}}, {reads: []int{c, a}}}},
+		{name: "write skew", programs: []program{{reads: []int{a}, writes: []int{b}, serializable: true},
+			{reads: []int{b}, writes: []int{a}, serializable: true}}},
+		{name: "write skew of three", programs: []program{{reads: []int{a}, writes: []int{b}, serializable: true},
+			{reads: []int{b}, writes: []int{c}, serializable: true}, {reads: []int{c}, writes: []int{a}, serializable: true}}},
+		{name: "three writers", soak: true, programs: []program{{writes: []int{a, b}}, {writes: []int{b}}, {writes: []int{c, a}}}},
+		{name: "three writers in a ring", soak: true, programs: []program{{writes: []int{a, b}}, {writes: []int{b, c}}, {writes: []int{c, a}}}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if test.soak && os.Getenv("INTERLOCK_SOAK_PERCOLATOR") == "" {
+				t.Skip("INTERLOCK_SOAK_PERCOLATOR is not set")
+			}
+			t.Logf("%d states", explore(t, test.collects, test.programs...))
+		})
+	}
+}
