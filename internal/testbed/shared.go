@@ -21,7 +21,7 @@ var shared struct {
 }
 
 // Shared returns the server that all tests of this process share. start is [Postgres],
-// [MariaDB], [Redis], [Etcd], [ZooKeeper], [Kafka], [NATS] or [Consul], and runs once. The server ends with the
+// [MariaDB], [Redis], [Etcd], [ZooKeeper], [Kafka], [NATS], [Consul] or [SQSEmulator], and runs once. The server ends with the
 // process, or when [Main] has run the tests. A test must not stop, pause or wipe it, and
 // must use names of its own.
 func Shared(tb testing.TB, start func(testing.TB, ...string) *Server) *Server {

@@ -1,7 +1,7 @@
 // Package testbed runs real servers for tests: Redis, etcd, PostgreSQL, PgBouncer,
-// MariaDB, ZooKeeper, Kafka, NATS, Consul and kube-apiserver as child processes on loopback, in
+// MariaDB, ZooKeeper, Kafka, NATS, Consul, kube-apiserver and an emulator of SQS as child processes on loopback, in
 // directories of their own, and a TCP proxy that breaks the path to them. It does not isolate a test from the machine:
-// a slow disk or a busy processor shows. It never simulates a server.
+// a slow disk or a busy processor shows. Except for SQS, it never simulates a server.
 //
 //	func TestAgainstRedis(t *testing.T) {
 //		server := testbed.Redis(t, "--appendonly", "yes")
@@ -16,7 +16,7 @@
 // A server whose program is missing skips the test, with one line on how to
 // get it; it fails the test if the environment variable INTERLOCK_REQUIRE
 // names it: a comma list of redis, etcd, etcdctl, postgres, pgbouncer, mariadb,
-// zookeeper, kafka, nats-server, consul, kube-apiserver, and of the peers redis-py, kazoo and curator. Under
+// zookeeper, kafka, nats-server, consul, kube-apiserver, and of the peers elasticmq, redis-py, kazoo and curator. Under
 // -short every test that needs a server or a tool is skipped.
 //
 // Nothing is left behind, not even when the test process is killed. Three

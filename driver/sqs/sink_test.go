@@ -1,0 +1,472 @@
+package sqs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/aws/smithy-go"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+func TestMain(m *testing.M) { testbed.Main(m) }
+
+// settings of a client that does not keep connections beyond its test.
+func settings(t *testing.T, addr string) aws.Config {
+	t.Helper()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return aws.Config{Region: "us-east-1", BaseEndpoint: aws.String("http://" + addr), HTTPClient: &http.Client{Transport: transport},
+		Credentials: credentials.NewStaticCredentialsProvider("id", "secret", "")}
+}
+
+// create makes a queue; one that exists stays as it is.
+func create(ctx context.Context, client *sqs.Client, name string) (*string, error) {
+	o := &sqs.CreateQueueInput{QueueName: &name}
+	if strings.HasSuffix(name, fifo) {
+		o.Attributes = map[string]string{"FifoQueue": "true"}
+	}
+	out, err := client.CreateQueue(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return out.QueueUrl, nil
+}
+
+// drain receives and deletes all that a queue has. In a FIFO queue their order is that in which it
+// took them.
+func drain(ctx context.Context, client *sqs.Client, queue *string) (all []driver.Message, err error) {
+	type numbered struct {
+		driver.Message
+		number int
+	}
+	var received []numbered
+	for {
+		out, err := client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: queue, MaxNumberOfMessages: 10,
+			MessageAttributeNames: []string{"All"}, MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"}})
+		if err != nil {
+			return nil, err
+		}
+		if len(out.Messages) == 0 {
+			slices.SortStableFunc(received, func(a, b numbered) int { return a.number - b.number })
+			for _, m := range received {
+				all = append(all, m.Message)
+			}
+			return all, nil
+		}
+		for _, raw := range out.Messages {
+			m, err := Decode(raw)
+			if err != nil {
+				return nil, err
+			}
+			number, _ := strconv.Atoi(raw.Attributes["SequenceNumber"]) // none: of a standard queue
+			received = append(received, numbered{m, number})
+			if _, err := client.DeleteMessage(ctx, &sqs.DeleteMessageInput{QueueUrl: queue, ReceiptHandle: raw.ReceiptHandle}); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+func TestEmulatorSinkSuite(t *testing.T) {
+	t.Parallel()
+	drivertest.RunSink(t, drivertest.SinkHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.SinkBackend {
+			server := testbed.Shared(t, testbed.SQSEmulator)
+			if exclusive {
+				server = testbed.SQSEmulator(t)
+			}
+			sum := hash(t.Name())
+			return &sinkBackend{Server: paths.New[drivertest.KeptSink](server), addr: server.Addr(), queue: sum[:20] + fifo,
+				client: sqs.NewFromConfig(settings(t, server.Addr()))}
+		},
+		Without: drivertest.Durable, // the emulator keeps nothing over a restart
+	})
+}
+
+// sinkBackend is an emulator to which each sink has a path. One queue has all topics, since few
+// topics of the suite can name a queue.
+type sinkBackend struct {
+	*paths.Server[drivertest.KeptSink]
+	addr, queue string
+	client      *sqs.Client // past the paths
+
+	mu   sync.Mutex
+	kept []driver.Message
+}
+
+func (b *sinkBackend) Open(t *testing.T) (drivertest.KeptSink, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) { return b.open(t, path.Addr()) })
+}
+
+func (b *sinkBackend) Beside(t *testing.T) (drivertest.KeptSink, error) { return b.open(t, b.addr) }
+
+func (b *sinkBackend) Faults() drivertest.Faults { return b.Server }
+
+func (b *sinkBackend) open(t *testing.T, addr string) (drivertest.KeptSink, error) {
+	s, err := OpenSink(settings(t, addr), b.queue, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &keptSink{s, b}, nil
+}
+
+// keptSink reads the queue as a consumer does, and remembers what it read.
+type keptSink struct {
+	*Sink
+	b *sinkBackend
+}
+
+// Publish creates the queue first.
+func (s *keptSink) Publish(ctx context.Context, messages []driver.Message) []error {
+	// without a server there is none to create, and a queue that exists is left as it is
+	_, _ = create(ctx, s.b.client, s.b.queue)
+	return s.Sink.Publish(ctx, messages)
+}
+
+func (s *keptSink) Kept(ctx context.Context, topic string) (of []driver.Message, err error) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	queue, err := create(ctx, s.b.client, s.b.queue)
+	if err != nil {
+		return nil, err
+	}
+	some, err := drain(ctx, s.b.client, queue)
+	if err != nil {
+		return nil, err
+	}
+	s.b.kept = append(s.b.kept, some...)
+	for _, m := range s.b.kept {
+		if m.Topic == topic {
+			of = append(of, m)
+		}
+	}
+	return of, nil
+}
+
+// TestEmulatorOrderOfKeys: messages of a key are in a FIFO queue in order and once, while the path to the
+// emulator breaks again and again. What has no answer is sent again, as a relay does.
+func TestEmulatorOrderOfKeys(t *testing.T) {
+	t.Parallel()
+	const keys, rounds, each = 12, 20, 3
+	server := testbed.Shared(t, testbed.SQSEmulator)
+	client := sqs.NewFromConfig(settings(t, server.Addr()))
+	queue, err := create(t.Context(), client, "order-of-keys"+fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := testbed.NewProxy(t, server.Addr())
+	opened, err := OpenSink(settings(t, path.Addr()), "*"+fifo, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink := &watched{Sink: opened}
+	var round atomic.Int32
+	published := make(chan error, 1)
+	go func() {
+		for n := range rounds {
+			round.Store(int32(n))
+			var some []driver.Message
+			for i := range each * keys {
+				some = append(some, driver.Message{ID: fmt.Sprintf("%d/%04d", i%keys, n*each+i/keys), Topic: "order-of-keys", Key: fmt.Sprint(i % keys)})
+			}
+			if err := drivertest.PublishAll(t.Context(), sink, some); err != nil {
+				published <- err
+				return
+			}
+		}
+		published <- nil
+	}()
+	for _, at := range []int32{rounds / 4, rounds / 2} {
+		testbed.Eventually(t, fmt.Sprint("round ", at), time.Minute, func() bool { return round.Load() > at })
+		lost := sink.uncertain.Load()
+		path.DropReplies()
+		testbed.Eventually(t, "an answer is lost", time.Minute, func() bool { return sink.uncertain.Load() > lost })
+		path.Heal()
+	}
+	if err := <-published; err != nil {
+		t.Fatal(err)
+	}
+	all, err := drain(t.Context(), client, queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string][]string{}
+	for _, m := range all {
+		seen[m.Key] = append(seen[m.Key], m.ID)
+	}
+	for k := range keys {
+		if ids := seen[fmt.Sprint(k)]; len(ids) != rounds*each || !slices.IsSorted(ids) || len(slices.Compact(ids)) != rounds*each {
+			t.Errorf("key %d: %d of %d messages, %v", k, len(ids), rounds*each, ids)
+		}
+	}
+}
+
+// watched counts unknown outcomes.
+type watched struct {
+	driver.Sink
+	uncertain atomic.Int32
+}
+
+func (s *watched) Publish(ctx context.Context, messages []driver.Message) []error {
+	answers := s.Sink.Publish(ctx, messages)
+	for _, err := range answers {
+		if err != nil && interlock.Kind(err) == interlock.Uncertain {
+			s.uncertain.Add(1)
+		}
+	}
+	return answers
+}
+
+// TestEmulatorRefusals: what is refused for what it is is final, takes nothing with it, and holds
+// back its key. A missing queue is not final.
+func TestEmulatorRefusals(t *testing.T) {
+	t.Parallel()
+	server := testbed.SQSEmulator(t, "rest-sqs.sqs-limits = strict")
+	client := sqs.NewFromConfig(settings(t, server.Addr()))
+	queue, err := create(t.Context(), client, "small"+fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink, err := OpenSink(settings(t, server.Addr()), "*"+fifo, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := make([]byte, 300_000) // the emulator refuses more than 256 KiB
+	for name, c := range map[string]struct {
+		m    driver.Message
+		want interlock.ErrorKind
+	}{
+		"no queue":              {driver.Message{ID: "1", Topic: "nowhere"}, interlock.Retryable},
+		"larger than a queue":   {driver.Message{ID: "2", Topic: "small", Payload: large}, interlock.Definite},
+		"larger than a request": {driver.Message{ID: "3", Topic: "small", Payload: make([]byte, 1<<20)}, interlock.Definite},
+		"space":                 {driver.Message{ID: "4", Topic: "a b"}, interlock.Definite},
+		"long name":             {driver.Message{ID: "5", Topic: strings.Repeat("a", 76)}, interlock.Definite},
+		"no id":                 {driver.Message{Topic: "small"}, interlock.Bug},
+	} {
+		c.m.Key = name
+		behind := driver.Message{ID: "behind", Topic: c.m.Topic, Key: name}
+		beside := driver.Message{ID: "beside " + name, Topic: "small", Key: "beside"}
+		answers := sink.Publish(t.Context(), []driver.Message{c.m, behind, beside})
+		if answers[0] == nil || interlock.Kind(answers[0]) != c.want || !errors.Is(answers[1], driver.ErrNotSent) || answers[2] != nil {
+			t.Errorf("%s: %v (%v), behind it %v, beside it %v", name, answers[0], interlock.Kind(answers[0]), answers[1], answers[2])
+		}
+	}
+	all, err := drain(t.Context(), client, queue)
+	if err != nil || len(all) != 6 {
+		t.Errorf("%d messages, %v", len(all), err)
+	}
+}
+
+// TestEmulatorRequests: ten keys share a request, and the messages of one key do not.
+func TestEmulatorRequests(t *testing.T) {
+	t.Parallel()
+	server := testbed.Shared(t, testbed.SQSEmulator)
+	client := sqs.NewFromConfig(settings(t, server.Addr()))
+	for _, name := range []string{"requests" + fifo, "requests"} {
+		queue, err := create(t.Context(), client, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var requests atomic.Int32
+		counted := settings(t, server.Addr())
+		counted.HTTPClient = counter{counted.HTTPClient, &requests}
+		sink, err := OpenSink(counted, name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		publish := func(want int32, messages ...driver.Message) {
+			t.Helper()
+			requests.Store(0)
+			for _, err := range sink.Publish(t.Context(), messages) {
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			if n := requests.Load(); n != want {
+				t.Errorf("%s: %d requests, want %d", name, n, want)
+			}
+		}
+		publish(2, driver.Message{ID: "0", Topic: "t"}) // the first asks for the URL
+		var keys, one, large []driver.Message
+		for i := range 20 {
+			keys = append(keys, driver.Message{ID: fmt.Sprint("k", i), Topic: "t", Key: fmt.Sprint(i)})
+		}
+		for i := range 3 {
+			one = append(one, driver.Message{ID: fmt.Sprint("o", i), Topic: "t", Key: "one"})
+			large = append(large, driver.Message{ID: fmt.Sprint("l", i), Topic: "t", Payload: bytes.Repeat([]byte("x"), 400_000)})
+		}
+		publish(2, keys...)
+		publish(3, one...)
+		publish(2, large...)
+		if all, err := drain(t.Context(), client, queue); err != nil || len(all) != 27 {
+			t.Errorf("%s: %d messages, %v", name, len(all), err)
+		}
+	}
+}
+
+type counter struct {
+	aws.HTTPClient
+	n *atomic.Int32
+}
+
+func (c counter) Do(r *http.Request) (*http.Response, error) {
+	c.n.Add(1)
+	return c.HTTPClient.Do(r)
+}
+
+// TestEmulatorForeignMessage: a message of another sender can be decoded, and one of ours has all its parts.
+func TestEmulatorForeignMessage(t *testing.T) {
+	t.Parallel()
+	server := testbed.Shared(t, testbed.SQSEmulator)
+	client := sqs.NewFromConfig(settings(t, server.Addr()))
+	queue, err := create(t.Context(), client, "foreign"+fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent, err := client.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: queue, MessageBody: aws.String("body"), MessageGroupId: aws.String("group"), MessageDeduplicationId: aws.String("1"),
+		MessageAttributes: map[string]types.MessageAttributeValue{"a": {DataType: aws.String("String"), StringValue: aws.String("b")}, AttributeKey: {DataType: aws.String("String"), StringValue: aws.String("%")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := drain(t.Context(), client, queue)
+	want := map[string]string{"a": "b", AttributeKey: "%"}
+	if err != nil || len(all) != 1 || all[0].ID != *sent.MessageId || all[0].Key != "group" || string(all[0].Payload) != "body" || !maps.Equal(all[0].Headers, want) {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// TestEncode: every message can be encoded in what SQS takes, and decoded.
+func TestEncode(t *testing.T) {
+	many := map[string]string{}
+	for i := range 20 {
+		many[fmt.Sprint("name", i)] = fmt.Sprint(i)
+	}
+	odd := "\x00\xff é%/ +&=\n"
+	for _, m := range []driver.Message{
+		{ID: "1"},
+		{ID: odd, Key: odd, Topic: odd, Payload: []byte(odd), Headers: map[string]string{odd: odd, "": ""}},
+		{ID: "2", Key: strings.Repeat("k", 255), Payload: []byte("text\ttext\r\n"), Headers: many},
+		{ID: "3", Headers: map[string]string{"AWS.TraceHeader": "x"}}, {ID: "4", Headers: map[string]string{AttributeKey: "x", "a..b": "y"}},
+		{ID: "5", Headers: map[string]string{"Interlock-Token": "7", "traceparent": "00-01"}, Payload: []byte{}}, {ID: "6", Payload: []byte(" ")},
+	} {
+		body, attributes := encode(m, true)
+		if body == "" || !legalText(body) || len(attributes) > 10 {
+			t.Errorf("%q: body %q, %d attributes", m.ID, body, len(attributes))
+		}
+		for name, a := range attributes {
+			if *a.StringValue == "" && name != AttributeTopic || !legalText(*a.StringValue) || strings.ContainsAny(name, " %") {
+				t.Errorf("%q: attribute %q is %q", m.ID, name, *a.StringValue)
+			}
+		}
+		got, err := Decode(types.Message{Body: &body, MessageAttributes: attributes})
+		if err != nil || got.ID != m.ID || got.Key != m.Key || got.Topic != m.Topic || !bytes.Equal(got.Payload, m.Payload) || !maps.Equal(got.Headers, m.Headers) {
+			t.Errorf("%+v became %+v, %v", m, got, err)
+		}
+	}
+	for name, value := range map[string]string{AttributeID: "%", AttributeEncoding: "zip", AttributeHeaders: "%zz"} {
+		_, attributes := encode(driver.Message{ID: "1", Payload: []byte("x")}, false)
+		attributes[name] = types.MessageAttributeValue{StringValue: &value}
+		if m, err := Decode(types.Message{Body: aws.String("x"), MessageAttributes: attributes}); interlock.Kind(err) != interlock.Definite || err == nil {
+			t.Errorf("%s %q: %+v, %v", name, value, m, err)
+		}
+	}
+}
+
+// TestGroups: different keys and ids have different groups, of characters that SQS takes.
+func TestGroups(t *testing.T) {
+	seen := map[string]string{}
+	for _, text := range []string{"a", "A", "%", "%25", "é", "a b", strings.Repeat("x", 128), strings.Repeat("x", 129), strings.Repeat("é", 60), hash(strings.Repeat("x", 129)), "/" + hash("x"), "?" + hash("x")} {
+		g := token128(text)
+		if was, ok := seen[g]; ok || g == "" || len(g) > 128 || strings.ContainsFunc(g, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			t.Errorf("%q is %q, as is %q", text, g, was)
+		}
+		seen[g] = text
+	}
+}
+
+func TestSinkNames(t *testing.T) {
+	for _, name := range []string{"", "**", ".fifo", "a b", "a/*", "x.y", strings.Repeat("x", 81)} {
+		if _, err := OpenSink(aws.Config{Region: "r"}, name, nil); interlock.Kind(err) != interlock.Bug || err == nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	for _, o := range []*SinkOptions{{MaxBytes: 1}, {MaxBytes: 2 << 20}, {MaxBytes: -1}} {
+		if _, err := OpenSink(aws.Config{Region: "r"}, "*", o); interlock.Kind(err) != interlock.Bug || err == nil {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := OpenSink(aws.Config{}, "*", nil); interlock.Kind(err) != interlock.Bug || err == nil {
+		t.Errorf("no region: %v", err)
+	}
+}
+
+// TestPartialFailure: each entry of an answer has its own kind, and an entry that is missing is of
+// unknown outcome.
+func TestPartialFailure(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/x-amz-json-1.0")
+		if strings.HasSuffix(r.Header.Get("X-Amz-Target"), "GetQueueUrl") {
+			fmt.Fprint(w, `{"QueueUrl":"http://`+r.Host+`/1/q"}`)
+			return
+		}
+		fmt.Fprint(w, `{"Successful":[{"Id":"0","MessageId":"m","MD5OfMessageBody":"7215ee9c7d9dc229d2921a40e899ec5f"},{"Id":"other","MessageId":"m","MD5OfMessageBody":"x"}],
+			"Failed":[{"Id":"1","Code":"InternalError","SenderFault":false},{"Id":"2","Code":"InvalidMessageContents","SenderFault":true},{"Id":"3","Code":"RequestThrottled","SenderFault":true}]}`)
+	}))
+	defer server.Close()
+	config := settings(t, server.Listener.Addr().String())
+	sink, err := OpenSink(config, "q", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sink.client = sqs.NewFromConfig(config, func(o *sqs.Options) { o.DisableMessageChecksumValidation = true })
+	var messages []driver.Message
+	for i := range 5 {
+		messages = append(messages, driver.Message{ID: fmt.Sprint(i), Topic: "t"})
+	}
+	answers := sink.Publish(t.Context(), messages)
+	for i, want := range []interlock.ErrorKind{0, interlock.Uncertain, interlock.Definite, interlock.Retryable, interlock.Uncertain} {
+		if i == 0 && answers[i] != nil || i > 0 && (answers[i] == nil || interlock.Kind(answers[i]) != want) {
+			t.Errorf("message %d: %v (%v), want %v", i, answers[i], interlock.Kind(answers[i]), want)
+		}
+	}
+}
+
+// TestUnknownOutcome: only a code that says so is final, and only what was not sent is Retryable.
+func TestUnknownOutcome(t *testing.T) {
+	code := func(c string) error { return fmt.Errorf("x: %w", &smithy.GenericAPIError{Code: c}) }
+	for _, c := range []struct {
+		err  error
+		want interlock.ErrorKind
+	}{
+		{code("InvalidMessageContents"), interlock.Definite}, {code("QueueDoesNotExist"), interlock.Retryable}, {code("AccessDenied"), interlock.Retryable},
+		{code("InternalFailure"), interlock.Uncertain}, {code("ServiceUnavailable"), interlock.Uncertain}, {code("New"), interlock.Uncertain},
+		{&net.OpError{Op: "dial", Err: errors.New("refused")}, interlock.Retryable}, {&net.OpError{Op: "read", Err: errors.New("reset")}, interlock.Uncertain},
+		{context.DeadlineExceeded, interlock.Uncertain},
+	} {
+		if got := classify(c.err); got != c.want {
+			t.Errorf("%v: %v, want %v", c.err, got, c.want)
+		}
+	}
+}
