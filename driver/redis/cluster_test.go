@@ -180,6 +180,7 @@ func storesOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 		}
 	}
 	latticesOnCluster(t, client)
+	queuesOnCluster(t, client)
 	var masters []rueidis.Client
 	for _, addr := range c.Addrs() {
 		masters = append(masters, dial(t, addr))
@@ -201,7 +202,7 @@ func storesOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 var storeScripts = []*script{enterScript, rebaseScript, recordEnterScript, putScript, versionScript, stockHoldScript, stockSettleScript,
 	stockSupplyScript, stockAdjustScript, stockLevelScript, onceClaimScript, onceDoneScript, onceForgetScript, idempotencyClaimScript,
 	idempotencyUpdateScript, idempotencyUnfinishedScript, barrierForgetScript, streamAddScript, limitScript, latticeScript, plainAcquireScript,
-	plainReleaseScript, breakScript}
+	plainReleaseScript, breakScript, streamPutScript, streamClaimScript, streamRenewScript, streamSettleScript, streamLettersScript, streamReplayScript, streamResumeScript}
 
 // storeOnCluster uses each store once, with a name and keys of its slot.
 func storeOnCluster(t *testing.T, client rueidis.Client, name string) {

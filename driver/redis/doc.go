@@ -25,7 +25,7 @@
 //
 //   - noeviction: everything.
 //   - volatile-*: what rests on keys without a time to live: [Fence], [Values],
-//     [Versions], [Stock], [Barrier], [Lattices].
+//     [Versions], [Stock], [Barrier], [Lattices], [Queue].
 //   - allkeys-*: [Records] only, where mark and data are one key and go together.
 //
 // Everything else returns [ErrEviction]. Locks ask when they open, every five

@@ -100,6 +100,9 @@ func (c connection) Requests(prefix string) driver.Idempotency {
 // Limiter is that of [NewLimiter].
 func (c connection) Limiter(prefix string) driver.Limiter { return NewLimiter(c.client, prefix) }
 
+// Queue is that of [NewQueue], whose streams have no prefix.
+func (c connection) Queue() driver.Queue { return NewQueue(c.client, nil) }
+
 // Close ends the connections.
 func (c connection) Close() error {
 	c.client.Close()

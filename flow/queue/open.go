@@ -10,7 +10,8 @@ import (
 
 // Open is [New] with a queue of a [Table] in the database that a URL names, as
 // postgres://127.0.0.1/shop. It creates the tables unless they exist. The driver of the URL's
-// scheme has to be part of the program (see lock.Open). For tests, memory://shop is the queues of
+// scheme has to be part of the program (see lock.Open). With redis:// the queue is the stream of its
+// name, without a table. For tests, memory://shop is the queues of
 // memory.OpenQueue("shop"), without a table. ctx bounds the opening only. [Consumer.Close]
 // disconnects.
 func Open(ctx context.Context, url, name string, t Table, handler Handler, o *Options) (*Consumer, error) {
@@ -48,7 +49,7 @@ func open(ctx context.Context, url string, t Table) (*backend.Backend, driver.Qu
 	q, ok := b.Queue()
 	if !ok {
 		err = &interlock.Error{Op: "open queue", Kind: interlock.Definite,
-			Err: &backend.URLError{Reason: u.Kind() + " keeps no queues; use a postgres://, mysql:// or memory:// URL"}}
+			Err: &backend.URLError{Reason: u.Kind() + " keeps no queues; use a postgres://, mysql://, redis:// or memory:// URL"}}
 	}
 	return b, q, err
 }

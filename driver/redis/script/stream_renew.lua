@@ -1,0 +1,13 @@
+-- ARGV: the lease in ms, then each lane and the counter of its lease. Answers with 1 for each
+-- lease that it renewed, and 0 for each that is lost.
+local answer = {}
+for i = 2, #ARGV, 2 do
+  local l = load(ARGV[i])
+  local kept = l and l.leased and l.counter == ARGV[i + 1]
+  if kept then
+    redis.call('ZREM', READY, l.name)
+    redis.call('ZADD', WAITING, text(now + tonumber(ARGV[1])), l.name)
+  end
+  answer[#answer + 1] = kept and 1 or 0
+end
+return answer

@@ -1,0 +1,11 @@
+-- ARGV: a key. Answers with 1 if it was parked.
+local lane = redis.call('HGET', LANES, 'k' .. ARGV[1])
+local l = lane and load(lane)
+if not l or not l.parked then return 0 end
+l.parked = false
+if redis.call('ZSCORE', WAITING, lane) then
+  save(l) -- its lease lasts
+else
+  free(l)
+end
+return 1

@@ -1,0 +1,273 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// queuesOnCluster runs the suite of queues, and uses a queue in the slots of every master.
+func queuesOnCluster(t *testing.T, client rueidis.Client) {
+	t.Run("queues", func(t *testing.T) {
+		drivertest.RunQueue(t, drivertest.QueueHarness{Start: func(t *testing.T) drivertest.QueueBackend {
+			return &streamQueues{NewQueue(client, &QueueOptions{Prefix: t.Name() + "/", Window: -1}), client}
+		}})
+	})
+	for _, name := range []string{"qa", "qb", "qc", "qd"} {
+		q := NewQueue(client, nil)
+		s := &streamScene{t, q, client}
+		if err := q.Add(t.Context(), name, driver.QueueMessage{ID: "1", Key: "a"}, driver.QueueMessage{ID: "2", Key: "b"}); err != nil {
+			t.Fatal(err)
+		}
+		c, err := q.Join(t.Context(), name, driver.QueueOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.settle(c, driver.Ack, s.receive(c, 2)...)
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestQueueCutOff: a consumer that is cut off past its lease can neither settle nor write what
+// another one has received, however late its requests come.
+func TestQueueCutOff(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	path := testbed.NewProxy(t, server.Addr())
+	client := dial(t, server.Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	fence := NewFence(client)
+	write := func(m driver.Received) error {
+		return fence.Enter(t.Context(), driver.Raise{Resource: m.Key, Token: m.Claim.Token()})
+	}
+	s.add("a/1", "a/2")
+	one := s.join(NewQueue(dial(t, path.Addr()), &s.options), time.Second)
+	was := s.receive(one, 2)
+	if err := write(was[0]); err != nil {
+		t.Fatal(err)
+	}
+	path.Cut()
+	two := s.join(s.Queue, time.Minute)
+	is := s.receive(two, 2)
+	if is[0].Attempt != 2 || is[1].Attempt != 1 || is[0].Claim.Token() <= was[0].Claim.Token() {
+		t.Errorf("%+v after %v", is[0], was[0].Claim.Token())
+	}
+	if was[0].Claim.Valid() {
+		t.Error("the claim of the consumer that was cut off is valid")
+	}
+	if err := write(is[0]); err != nil {
+		t.Fatal(err)
+	}
+	path.Heal()
+	for _, o := range []driver.Outcome{driver.Ack, driver.Dead, driver.Retry, driver.Park, driver.Release} {
+		testbed.Eventually(t, "the late settlement is answered", bound, func() bool {
+			for _, err := range one.Settle(t.Context(), outcomes(o, was)) {
+				if interlock.Kind(err) == interlock.Retryable || interlock.Kind(err) == interlock.Uncertain {
+					return false
+				}
+				if !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Definite {
+					t.Fatalf("the zombie settled: %v", err)
+				}
+			}
+			return true
+		})
+	}
+	if err := write(was[0]); !errors.Is(err, interlock.ErrStaleToken) {
+		t.Errorf("the zombie wrote: %v", err)
+	}
+	s.settle(two, driver.Ack, is...)
+	s.empty(0)
+}
+
+// TestQueueAnswersLost: a settlement whose answer is lost is repeated, and an Add, too.
+func TestQueueAnswersLost(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	path := testbed.NewProxy(t, server.Addr())
+	client := dial(t, server.Addr())
+	s := newStreamScene(t, client, QueueOptions{Window: time.Minute})
+	q := NewQueue(dial(t, path.Addr()), &s.options)
+	ids := []string{"a/1", "a/2", "b/1", "c/1"}
+	s.add(ids...)
+	c := s.join(q, time.Minute)
+	all := s.receive(c, 4)
+	settlements := outcomes(driver.Ack, all[:3])
+	settlements = append(settlements, driver.Settlement{Received: all[3], Outcome: driver.Dead, Reason: "dead"})
+	lost := func(what string, ask func(ctx context.Context) []error) {
+		t.Helper()
+		path.DropReplies()
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		for _, err := range ask(ctx) {
+			if interlock.Kind(err) != interlock.Uncertain {
+				t.Errorf("%s without an answer: %v", what, err)
+			}
+		}
+		path.Heal()
+	}
+	lost("settle", func(ctx context.Context) []error { return c.Settle(ctx, settlements) })
+	testbed.Eventually(t, "the settlement is repeated", bound, func() bool {
+		for _, err := range c.Settle(t.Context(), settlements) {
+			if err != nil && !errors.Is(err, interlock.ErrLost) {
+				return false
+			}
+		}
+		return true
+	})
+	letters, err := s.Letters(t.Context(), "q", 0, 10)
+	if err != nil || len(letters) != 1 || letters[0].ID != "c/1" {
+		t.Fatalf("%+v, %v", letters, err)
+	}
+	if err := s.Discard(t.Context(), "q", letters[0].Place); err != nil {
+		t.Fatal(err)
+	}
+	s.empty(0)
+	more := []driver.QueueMessage{{ID: "d/1", Key: "d"}, {ID: "d/2", Key: "d"}}
+	lost("add", func(ctx context.Context) []error { return []error{q.Add(ctx, "q", more...)} })
+	testbed.Eventually(t, "the messages are added again", bound, func() bool { return q.Add(t.Context(), "q", more...) == nil })
+	other := s.join(s.Queue, time.Minute)
+	all = s.receive(other, 2)
+	if got := idsOf(all); !slices.Equal(got, []string{"d/1", "d/2"}) {
+		t.Errorf("received %v", got)
+	}
+	s.settle(other, driver.Ack, all...)
+	s.empty(0)
+}
+
+// TestQueueIsDrainedWithoutMemory: a server whose memory is used up refuses to add messages, and
+// delivers those that it has.
+func TestQueueIsDrainedWithoutMemory(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t, "--maxmemory-policy", "noeviction").Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	const n = 50
+	for i := range n {
+		if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: fmt.Sprint(i), Key: fmt.Sprint(i % 7), Payload: make([]byte, 100)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := raw(t, client, "CONFIG", "SET", "maxmemory", "1mb").Error(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: "more"}); interlock.Kind(err) != interlock.Retryable || err == nil {
+		t.Errorf("added without memory: %v", err)
+	}
+	c := s.join(s.Queue, time.Minute)
+	for _, o := range []driver.Outcome{driver.Retry, driver.Dead} {
+		for left := n; left > 0; {
+			some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 100, Bytes: 1 << 20})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o == driver.Retry {
+				left = 0
+			}
+			s.settle(c, o, some...)
+			left -= len(some)
+		}
+	}
+	letters, err := s.Letters(t.Context(), "q", 0, 100)
+	if err != nil || len(letters) != n {
+		t.Fatalf("%d letters, %v", len(letters), err)
+	}
+	var places []int64
+	for _, l := range letters {
+		places = append(places, l.Place)
+	}
+	if err := s.Discard(t.Context(), "q", places...); err != nil {
+		t.Fatal(err)
+	}
+	s.empty(0)
+}
+
+// TestQueueEvicts: a server that may evict keys without a time to live is refused.
+func TestQueueEvicts(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t, "--maxmemory-policy", "allkeys-lru").Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	c := s.join(s.Queue, time.Minute)
+	_, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 1, Bytes: 1})
+	for what, err := range map[string]error{"add": s.Add(t.Context(), "q", driver.QueueMessage{ID: "1"}), "receive": err} {
+		if !errors.Is(err, ErrEviction) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestQueueGroupIsGone: a consumer group or a stream that somebody deleted is made again. Messages
+// that are in the stream are neither lost nor delivered to two.
+func TestQueueGroupIsGone(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	stream := s.options.Prefix + "q"
+	c := s.join(s.Queue, time.Minute)
+	s.add("a/1", "b/1")
+	held := s.receive(c, 2)
+	s.add("c/1")
+	if err := raw(t, client, "XGROUP", "DESTROY", stream, s.options.Group).Error(); err != nil {
+		t.Fatal(err)
+	}
+	next := s.receive(c, 1)
+	if next[0].ID != "c/1" {
+		t.Errorf("received %v", idsOf(next))
+	}
+	s.settle(c, driver.Ack, append(held, next...)...)
+	s.empty(0)
+	raw(t, client, "DEL", stream)
+	s.add("d/1")
+	s.settle(c, driver.Ack, s.receive(c, 1)...)
+	s.empty(0)
+}
+
+// TestQueueServerRestarts: a server that writes its log at once loses no message, attempt, pause,
+// parked key or lease by a crash.
+func TestQueueServerRestarts(t *testing.T) {
+	t.Parallel()
+	server := durable(t, true).server
+	client := dial(t, server.Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	c := s.join(s.Queue, time.Minute)
+	s.add("a/1", "a/2", "b/1", "c/1", "d/1")
+	all := map[string]driver.Received{}
+	for _, m := range s.receive(c, 5) {
+		all[m.ID] = m
+	}
+	s.settle(c, driver.Retry, all["a/1"])
+	s.settle(c, driver.Release, all["a/2"])
+	s.settle(c, driver.Park, all["b/1"])
+	s.settle(c, driver.Dead, all["c/1"])
+	server.Kill()
+	server.Restart()
+	testbed.Eventually(t, "a settlement after the restart", bound, func() bool {
+		return c.Settle(t.Context(), outcomes(driver.Ack, []driver.Received{all["d/1"]}))[0] == nil
+	})
+	got := s.receive(c, 2)
+	if ids := idsOf(got); !slices.Equal(ids, []string{"a/1", "a/2"}) || got[0].Attempt != 2 || got[1].Attempt != 1 || got[0].Claim.Token() <= all["a/1"].Claim.Token() {
+		t.Errorf("%+v", got)
+	}
+	if err := s.Resume(t.Context(), "q", "b"); err != nil {
+		t.Fatal(err)
+	}
+	s.settle(c, driver.Ack, append(got, s.receive(c, 1)...)...)
+	letters, err := s.Letters(t.Context(), "q", 0, 10)
+	if err != nil || len(letters) != 1 {
+		t.Fatalf("%v, %v", letters, err)
+	}
+	if err := s.Discard(t.Context(), "q", letters[0].Place); err != nil {
+		t.Fatal(err)
+	}
+	s.empty(0)
+}

@@ -1,0 +1,385 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// streamScene is a queue of one test.
+type streamScene struct {
+	*testing.T
+	*Queue
+	client rueidis.Client
+}
+
+func newStreamScene(t *testing.T, client rueidis.Client, o QueueOptions) *streamScene {
+	t.Helper()
+	o.Prefix = t.Name() + "/"
+	return &streamScene{t, NewQueue(client, &o), client}
+}
+
+func (s *streamScene) join(q *Queue, lease time.Duration) driver.QueueConsumer {
+	s.Helper()
+	c, err := q.Join(s.Context(), "q", driver.QueueOptions{Owner: "test", Lease: lease})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		_ = c.Close(ctx)
+	})
+	return c
+}
+
+// add adds messages whose ids are "KEY/N", or have no key if that is "-".
+func (s *streamScene) add(ids ...string) {
+	s.Helper()
+	var all []driver.QueueMessage
+	for _, id := range ids {
+		key, _, _ := strings.Cut(id, "/")
+		all = append(all, driver.QueueMessage{ID: id, Key: strings.Trim(key, "-")})
+	}
+	if err := s.Add(s.Context(), "q", all...); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// receive receives messages until there are n: one by one if n is 1.
+func (s *streamScene) receive(c driver.QueueConsumer, n int) (all []driver.Received) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), bound)
+	defer cancel()
+	limit := driver.QueueLimit{Messages: 200, Bytes: 1 << 20}
+	if n == 1 {
+		limit.Messages = 1
+	}
+	for len(all) < n {
+		some, err := c.Receive(ctx, limit)
+		if err != nil {
+			s.Fatalf("received %v, then %v", idsOf(all), err)
+		}
+		all = append(all, some...)
+	}
+	if len(all) > n {
+		s.Fatalf("received %v, want %d", idsOf(all), n)
+	}
+	return all
+}
+
+func idsOf(all []driver.Received) (ids []string) {
+	for _, m := range all {
+		ids = append(ids, m.ID)
+	}
+	return ids
+}
+
+func outcomes(o driver.Outcome, all []driver.Received) (each []driver.Settlement) {
+	for _, m := range all {
+		each = append(each, driver.Settlement{Received: m, Outcome: o, Reason: "a reason"})
+	}
+	return each
+}
+
+func (s *streamScene) settle(c driver.QueueConsumer, o driver.Outcome, all ...driver.Received) {
+	s.Helper()
+	for i, err := range c.Settle(s.Context(), outcomes(o, all)) {
+		if err != nil {
+			s.Fatalf("settle %s: %v", all[i].ID, err)
+		}
+	}
+}
+
+// empty requires that nothing is left of the messages but the counters, and n entries.
+func (s *streamScene) empty(entries int) {
+	s.Helper()
+	keys, err := s.keys("test", "q")
+	if err != nil {
+		s.Fatal(err)
+	}
+	if n, err := raw(s, s.client, "XLEN", keys[0]).AsInt64(); err != nil || int(n) != entries {
+		s.Errorf("%d entries, %v; want %d", n, err, entries)
+	}
+	if n, err := raw(s, s.client, "XPENDING", keys[0], s.options.Group).ToArray(); err != nil || n[0].String() != "0" && intOf(n[0]) != 0 {
+		s.Errorf("pending: %v, %v", n, err)
+	}
+	if fields, err := raw(s, s.client, "HKEYS", keys[1]).AsStrSlice(); err != nil || len(fields) != 2 {
+		s.Errorf("the lanes are %v, %v", fields, err)
+	}
+	for _, key := range keys[2:8] {
+		if n, err := raw(s, s.client, "EXISTS", key).AsInt64(); err != nil || n != 0 {
+			s.Errorf("%s is left", key)
+		}
+	}
+}
+
+func intOf(m rueidis.RedisMessage) int64 {
+	n, _ := m.AsInt64()
+	return n
+}
+
+// TestQueueEntries: entries of other clients are messages, whatever they have.
+func TestQueueEntries(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	stream := s.options.Prefix + "q"
+	for i, err := range NewStream(client, &StreamOptions{Prefix: s.options.Prefix}).Publish(t.Context(), []driver.Message{
+		{ID: "sink", Topic: "q", Key: "k\n\x00 1", Headers: map[string]string{"a": "b"}, Payload: []byte("p")}}) {
+		if err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+	}
+	raw(t, client, "XADD", stream, "*", "else", "x")
+	raw(t, client, "XADD", stream, "*", "id", "odd", "priority", "nan", "delay", "-1e99", "headers", "{", "payload", "y")
+	raw(t, client, "XADD", stream, "*", "id", "far", "delay", "1e400")
+	c := s.join(s.Queue, time.Minute)
+	all := s.receive(c, 3)
+	if m := all[0]; m.ID != "sink" || m.Key != "k\n\x00 1" || m.Headers["a"] != "b" || string(m.Payload) != "p" || time.Since(m.Added) > time.Hour {
+		t.Errorf("%+v", m)
+	}
+	if m := all[1]; !strings.HasSuffix(m.ID, "-0") && !strings.Contains(m.ID, "-") || len(m.Payload) > 0 {
+		t.Errorf("%+v", m)
+	}
+	if m := all[2]; m.ID != "odd" || m.Headers["headers"] != "{" || string(m.Payload) != "y" {
+		t.Errorf("%+v", m)
+	}
+	s.settle(c, driver.Ack, all...)
+	raw(t, client, "XTRIM", stream, "MAXLEN", "0") // also "far"
+	s.add("a/1", "a/2", "a/3")
+	raw(t, client, "XTRIM", stream, "MAXLEN", "1")
+	s.settle(c, driver.Ack, s.receive(c, 1)...)
+	s.add("a/4", "a/5")
+	m := s.receive(c, 2)
+	raw(t, client, "XTRIM", stream, "MAXLEN", "0")
+	s.settle(c, driver.Retry, m...)
+	s.add("a/6")
+	m = s.receive(c, 1)
+	if m[0].ID != "a/6" || m[0].Attempt != 1 {
+		t.Errorf("%+v", m[0])
+	}
+	s.settle(c, driver.Ack, m...)
+}
+
+// TestQueueLeavesNothing: what is done is gone, in each way.
+func TestQueueLeavesNothing(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	for _, o := range []QueueOptions{{Window: -1}, {Window: time.Minute, Keep: true}} {
+		t.Run(fmt.Sprint(o.Keep), func(t *testing.T) {
+			s := newStreamScene(t, client, o)
+			c := s.join(s.Queue, time.Minute)
+			s.add("a/1", "a/2", "b/1", "-/1", "-/2")
+			if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: "u/1", Key: "u", Unique: "u"}, driver.QueueMessage{ID: "v/1", Unique: "v"}); err != nil {
+				t.Fatal(err)
+			}
+			all := s.receive(c, 7)
+			s.settle(c, driver.Retry, all...)
+			all = s.receive(c, 7)
+			s.settle(c, driver.Dead, all...)
+			letters, err := s.Letters(t.Context(), "q", 0, 10)
+			if err != nil || len(letters) != 7 || letters[0].ID != "a/1" || letters[0].Attempt != 2 || letters[0].Reason != "a reason" {
+				t.Fatalf("%+v, %v", letters, err)
+			}
+			if some, err := s.Letters(t.Context(), "q", letters[1].Place, 1); err != nil || len(some) != 1 || some[0].ID != letters[2].ID {
+				t.Errorf("behind the second is %v, %v", some, err)
+			}
+			var places []int64
+			for _, l := range letters {
+				places = append(places, l.Place)
+			}
+			for _, dispose := range []func(context.Context, string, ...int64) error{s.Replay, s.Discard} {
+				if err := dispose(t.Context(), "q", places[0], 1000); !errors.Is(err, ErrNotFound) || interlock.Kind(err) != interlock.Definite {
+					t.Errorf("a letter that is not there: %v", err)
+				}
+			}
+			if err := s.Discard(t.Context(), "q", places[:3]...); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Replay(t.Context(), "q", places[3:]...); err != nil {
+				t.Fatal(err)
+			}
+			all = s.receive(c, 4)
+			s.settle(c, driver.Park, all...)
+			if err := s.Resume(t.Context(), "q", "other"); !errors.Is(err, ErrNotFound) {
+				t.Errorf("a key that is not parked: %v", err)
+			}
+			if err := s.Resume(t.Context(), "q", "u"); err != nil {
+				t.Fatal(err)
+			}
+			s.settle(c, driver.Ack, s.receive(c, 1)...)
+			if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: "u/2", Unique: "u"}, driver.QueueMessage{ID: "v/2", Unique: "v"}); err != nil {
+				t.Fatal(err)
+			}
+			all = s.receive(c, 2)
+			if ids := idsOf(all); !slices.Equal(ids, []string{"u/2", "v/2"}) {
+				t.Errorf("unique messages that ended block others: %v", ids)
+			}
+			s.settle(c, driver.Ack, all...)
+			// Messages without a key that are parked: Resume names keys, so they stay.
+			keys, _ := s.keys("test", "q")
+			if n, err := raw(t, client, "ZCARD", keys[2]).AsInt64(); err != nil || n != 3 {
+				t.Errorf("%d messages are left, %v", n, err)
+			}
+		})
+	}
+	for _, keep := range []bool{false, true} {
+		t.Run(fmt.Sprint("all/", keep), func(t *testing.T) {
+			s := newStreamScene(t, client, QueueOptions{Keep: keep})
+			s.add("a/1", "a/2", "-/1")
+			c := s.join(s.Queue, time.Minute)
+			s.settle(c, driver.Retry, s.receive(c, 3)...)
+			s.settle(c, driver.Ack, s.receive(c, 3)...)
+			s.empty(map[bool]int{true: 3}[keep])
+		})
+	}
+}
+
+// TestQueueAddsOnce: an id is added once within the window.
+func TestQueueAddsOnce(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	s := newStreamScene(t, client, QueueOptions{Window: 300 * time.Millisecond})
+	s.add("a/1", "a/2", "a/1")
+	s.add("a/2", "a/3")
+	c := s.join(s.Queue, time.Minute)
+	all := s.receive(c, 3)
+	if ids := idsOf(all); !slices.Equal(ids, []string{"a/1", "a/2", "a/3"}) {
+		t.Fatalf("received %v", ids)
+	}
+	s.settle(c, driver.Ack, all...)
+	testbed.Eventually(t, "the window ends", bound, func() bool {
+		s.add("a/1")
+		n, err := raw(t, client, "XLEN", s.options.Prefix+"q").AsInt64()
+		return err == nil && n == 1
+	})
+	var many []string
+	for i := range 3 * streamRows {
+		many = append(many, fmt.Sprintf("b/%04d", i))
+	}
+	s.add(many...)
+	s.settle(c, driver.Ack, s.receive(c, 1)...) // a/1
+	var got []string
+	for len(got) < len(many) {
+		some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 100, Bytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.settle(c, driver.Ack, some...)
+		got = append(got, idsOf(some)...)
+	}
+	if !slices.Equal(got, many) {
+		t.Errorf("received %v", got)
+	}
+	s.empty(0)
+	raw(t, client, "SET", s.options.Prefix+"wrong", "x")
+	for range 2 { // what was refused is not remembered
+		if err := s.Add(t.Context(), "wrong", driver.QueueMessage{ID: "1"}); interlock.Kind(err) != interlock.Definite || err == nil {
+			t.Errorf("added to a string: %v", err)
+		}
+	}
+	for _, m := range []driver.QueueMessage{{Delay: -1}, {Priority: 2}, {Key: strings.Repeat("x", driver.MaxName+1)}, {ID: "\xff"}} {
+		if err := s.Add(t.Context(), "q", m); interlock.Kind(err) != interlock.Definite || err == nil {
+			t.Errorf("%+v: %v", m, err)
+		}
+	}
+	for _, name := range []string{"", reserved + "x"} {
+		if err := NewQueue(client, nil).Add(t.Context(), name, driver.QueueMessage{}); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("queue %q: %v", name, err)
+		}
+	}
+}
+
+// TestQueueCosts: a batch costs a claim and a settlement, and an idle consumer little.
+func TestQueueCosts(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	client := dial(t, server.Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	var ids []string
+	for i := range 100 {
+		ids = append(ids, fmt.Sprintf("%d/1", i))
+	}
+	keys, err := s.keys("test", "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &streamStore{s.Queue, "q", keys}
+	if _, _, err := store.Claim(t.Context(), "", time.Minute, driver.QueueLimit{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := store.Renew(t.Context(), nil, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	before := calls(t, client)
+	s.add(ids...)
+	if n := since(t, client, before)["evalsha"]; n != 1 {
+		t.Errorf("100 messages are added by %d requests", n)
+	}
+	c := s.join(s.Queue, time.Minute)
+	before = calls(t, client)
+	all := s.receive(c, 100)
+	if n := since(t, client, before)["evalsha"]; n != 1 {
+		t.Errorf("100 messages are received by %d requests", n)
+	}
+	before = calls(t, client)
+	s.settle(c, driver.Ack, all...)
+	spent := since(t, client, before)
+	if n := spent["evalsha"] + spent["eval"]; n > 2 { // the script is new to the server
+		t.Errorf("100 messages are settled by %d requests", n)
+	}
+	if n := spent["xack"] + spent["xdel"] + spent["hdel"]; n > 3+2*100 {
+		t.Errorf("%v", spent)
+	}
+	before = calls(t, client)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, err := c.Receive(ctx, driver.QueueLimit{Messages: 1, Bytes: 1}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if n := since(t, client, before)["evalsha"]; n > 10+3 { // 1, 2, 4 … ms, then each second
+		t.Errorf("an idle consumer sent %d claims in three seconds", n)
+	}
+}
+
+// TestQueueWakes: an entry of any client is noticed at once, long before a consumer looks by itself.
+func TestQueueWakes(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	keys, err := s.keys("test", "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &streamStore{s.Queue, "q", keys}
+	heard := make(chan struct{}, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); store.hear(ctx, func(string) { heard <- struct{}{} }) }()
+	testbed.Eventually(t, "an entry is heard", bound, func() bool {
+		s.add("a/" + fmt.Sprint(time.Now().UnixNano()))
+		select {
+		case <-heard:
+			return true
+		default:
+			return false
+		}
+	})
+	cancel()
+	select {
+	case <-done: // although a command waits for entries
+	case <-time.After(streamBlock - time.Second):
+		t.Error("hear does not end")
+	}
+}
