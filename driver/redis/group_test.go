@@ -143,3 +143,87 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 		}
 	}
 }
+
+// TestRunOfSeveralNames: one run of a script decides on each name by itself, and looks at
+// those that are usual together.
+func TestRunOfSeveralNames(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	const names = 40
+	contenders := func(owner string) (ws []*waiter) {
+		for i := range names {
+			r := driver.Request{Name: fmt.Sprint("n/", i), Owner: fmt.Sprint(owner, i)}
+			ws = append(ws, &waiter{request: r, keys: d.layout.keysOf(r.Name)})
+		}
+		return ws
+	}
+	acquire := func(ws ...*waiter) []reply {
+		t.Helper()
+		m, err := d.conn.eval(t.Context(), request{op: "acquire"}, contendScript, d.contention(enqueue, ws...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		replies, err := parseReplies(m, len(ws))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return replies
+	}
+	release := func(ws ...*waiter) {
+		t.Helper()
+		b := batch{args: []string{d.pushes.channel}}
+		for _, w := range ws {
+			b.keys, b.args = append(b.keys, w.keys.all()...), append(b.args, w.request.Owner)
+		}
+		if _, err := d.conn.eval(t.Context(), request{op: "release"}, releaseScript, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holder := func(i int, want string) {
+		t.Helper()
+		if owner, err := raw(t, operator, "GET", fmt.Sprint("n/", i)).ToString(); owner != want || err != nil && want != "" {
+			t.Errorf("n/%d is held by %q, want %q: %v", i, owner, want, err)
+		}
+	}
+	ours, theirs := contenders("ours"), contenders("theirs")
+
+	fewest := names * names
+	for range 20 { // one of 64 runs takes the long way
+		before := calls(t, operator)
+		for i, r := range acquire(ours...) {
+			if r.status != statusGranted {
+				t.Fatalf("n/%d is free, but the answer is %q", i, r.status)
+			}
+		}
+		release(ours...)
+		spent := 0
+		for name, n := range since(t, operator, before) {
+			if name != "info" && name != "ping" {
+				spent += n
+			}
+		}
+		fewest = min(fewest, spent)
+	}
+	if fewest > 5*names+9 {
+		t.Errorf("%d commands for %d pairs, at most five each are allowed and nine for all", fewest, names)
+	}
+
+	twice := acquire(ours[0], theirs[0], ours[1])
+	if twice[0].status != statusGranted || twice[1].status != statusWaiting || twice[2].status != statusGranted {
+		t.Errorf("one name asked for twice in one run: %q and %q", twice[0].status, twice[1].status)
+	}
+	if mixed := acquire(theirs[1], ours[2], ours[3]); mixed[0].status != statusWaiting || mixed[1].status != statusGranted {
+		t.Errorf("a held name and a free one: %q and %q", mixed[0].status, mixed[1].status)
+	}
+	release(ours[0], ours[1])
+	holder(0, "theirs0")
+	holder(1, "theirs1")
+	release(theirs[2], theirs[3])
+	holder(2, "ours2")
+	holder(3, "ours3")
+	release(theirs[0], theirs[1], ours[2], ours[3])
+	for i := range 4 {
+		holder(i, "")
+	}
+}

@@ -20,7 +20,7 @@ local counter, _, of = record(k)
 if of ~= holder then counter = '0' end
 draw(k.counter) -- the next grant is above whatever this one may have had
 redis.call('XADD', records, 'MAXLEN', keep, '*', 'lock', k.lock, 'owner', owner,
-  'reason', reason, 'by', by, 'counter', counter, 'at', text(now))
+  'reason', reason, 'by', by, 'counter', counter, 'at', now_text)
 local foreign = redis.call('TYPE', k.lock).ok == 'hash'
 redis.call('DEL', k.lock, k.hold)
 if foreign then redis.pcall('PUBLISH', ARGV[6], '0') end
@@ -28,4 +28,4 @@ touched[k.lock] = true
 local head, place = pop(k)
 if head then push(k, head, place) else unlist(k) end
 tell_watchers(k)
-return { counter, text(now) }
+return { counter, now_text }

@@ -15,7 +15,7 @@ local function owner_of(i) return ARGV[2 * i + 1] end
 -- stay says that a waiter lives.
 local function stay(k, waiter, place)
   if is_old(place) then
-    redis.call('HSET', k.wait, waiter, text(now))
+    redis.call('HSET', k.wait, waiter, now_text)
     redis.call('PEXPIRE', k.wait, ALIVE_MS)
   end
   redis.call('PEXPIRE', k.queue, ALIVE_MS)
@@ -52,7 +52,7 @@ end
 local function held(k, holder)
   local _, since, of = record(k)
   if of ~= holder then since = '0' end
-  return { 'held', holder, since, text(now), redis.call('PTTL', k.lock) }
+  return { 'held', holder, since, now_text, redis.call('PTTL', k.lock) }
 end
 
 -- awaited is whether anybody who lives is in the queue. Those before, who are silent, lose

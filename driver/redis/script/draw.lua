@@ -7,16 +7,17 @@ local now = math.floor(now_us / 1000)
 
 local function text(number) return string.format('%.0f', number) end
 
+local clock = math.max(now_us - EPOCH_US, 1)
+local now_text, clock_text = text(now), text(clock)
+
 -- draw issues the next counter: above every one before it, and not below the
 -- clock, so that lost data does not lower it.
 local function draw(key)
-  local clock = math.max(now_us - EPOCH_US, 1)
-  local counter = text(clock)
-  local last = redis.call('GETSET', key, counter)
+  local last = redis.call('GETSET', key, clock_text)
   local previous = tonumber(last or '0')
-  if previous and previous < clock then return counter end
+  if previous and previous < clock then return clock_text end
   if previous and previous < MAX_COUNTER then
-    counter = text(previous + 1)
+    local counter = text(previous + 1)
     redis.call('SET', key, counter)
     return counter
   end

@@ -22,7 +22,7 @@ local function may(lock) return not redis.acl_check_cmd or redis.acl_check_cmd('
 -- prune looks at 32 names of the index, and at more while a quarter of them has ended, so
 -- that what a dead process leaves does not pile up.
 local function prune(k)
-  for round = 1, 8 do
+  for round = 1, 8 * #KEYS / 6 do
     local size = redis.call('ZCARD', k.names)
     if size == 0 then return end
     local from, ended = (math.floor(now_us / 64) + round * 7919) % size, 0
@@ -35,9 +35,14 @@ local function prune(k)
   end
 end
 
+local pruned = now_us % 64 > 0 -- one of 64 runs looks at the index
+
 -- list puts the lock into the index, before it is granted: what is not is pruned.
 local function list(k)
-  if now_us % 64 == 0 then prune(k) end
+  if not pruned then
+    pruned = true
+    prune(k)
+  end
   redis.call('ZADD', k.names, 0, k.lock)
 end
 
@@ -66,7 +71,7 @@ local function grant(k, owner, ttl)
   local counter = draw(k.counter)
   touched[k.lock] = true
   redis.call('SET', k.lock, owner, 'PX', ttl)
-  redis.call('SET', k.hold, counter .. ' ' .. text(now) .. ' ' .. owner, 'PX', ttl)
+  redis.call('SET', k.hold, counter .. ' ' .. now_text .. ' ' .. owner, 'PX', ttl)
   return counter
 end
 

@@ -4,6 +4,26 @@ local names = #ARGV - 1
 local holders, firsts = {}, {} -- by name: who holds it, and the first in the queue with its place, taken out of it
 local answers, released = {}, 0
 
+-- release_together releases all names, or none.
+local function release_together()
+  local locks, queues, keys = {}, {}, {}
+  for i = 1, names do
+    local k = 6 * i - 6
+    locks[i], queues[i], keys[2 * i - 1], keys[2 * i] = KEYS[k + 1], KEYS[k + 3], KEYS[k + 1], KEYS[k + 2]
+  end
+  for i, holder in ipairs(redis.call('MGET', unpack(locks))) do
+    if holder ~= ARGV[i + 1] then return end
+  end
+  if redis.call('EXISTS', unpack(queues)) > 0 then return end
+  redis.call('DEL', unpack(keys))
+  redis.call('ZREM', KEYS[6], unpack(locks))
+  for i, lock in ipairs(locks) do
+    redis.pcall('PUBLISH', CHANGES .. lock, '')
+    answers[i] = 1
+  end
+  released = names
+end
+
 local function release_free(i)
   local k = 6 * i - 6
   holders[i] = redis.call('GET', KEYS[k + 1])
@@ -21,8 +41,11 @@ local function failed(problem)
   return { err = type(problem) == 'table' and problem.err or tostring(problem) }
 end
 
+if names > 1 then pcall(release_together) end
 for i = 1, names do
-  local ok, problem = pcall(release_free, i)
-  if not ok then answers[i], released = failed(problem), released + 1 end
+  if not answers[i] then
+    local ok, problem = pcall(release_free, i)
+    if not ok then answers[i], released = failed(problem), released + 1 end
+  end
 end
 if released == names then return names == 1 and answers[1] or answers end
