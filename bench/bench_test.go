@@ -47,6 +47,7 @@ var suites = []struct {
 	{"saga", sagaCases},
 	{"outbox", outboxCases},
 	{"queue", queueCases},
+	{"kafka", kafkaCases},
 	{"limit", limitCases},
 }
 

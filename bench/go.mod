@@ -12,12 +12,14 @@ require (
 	github.com/go-zookeeper/zk v1.0.4
 	github.com/interlock-dev/interlock v0.0.0
 	github.com/interlock-dev/interlock/driver/etcd v0.0.0
+	github.com/interlock-dev/interlock/driver/kafka v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/redis/rueidis v1.0.79
 	github.com/riverqueue/river v0.51.1
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.1
 	github.com/throttled/throttled/v2 v2.15.0
+	github.com/twmb/franz-go v1.22.2
 	go.etcd.io/etcd/client/v3 v3.7.3
 	go.uber.org/zap v1.27.1
 )

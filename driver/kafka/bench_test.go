@@ -117,26 +117,6 @@ func (s *benchTopic) queue(b *testing.B, n int, handle queue.Handler, o *queue.O
 	}
 }
 
-// BenchmarkEmptyHandlers is what the queue costs beside a poll loop that does nothing with its
-// records. Each iteration needs a new topic, so it is one: -benchtime 1x.
-func BenchmarkEmptyHandlers(b *testing.B) {
-	const n = 1_000_000
-	s := produced(b, 1000, n)
-	report := func(b *testing.B) { b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "messages/s") }
-	b.Run("poll-loop", func(b *testing.B) {
-		for b.Loop() {
-			s.bare(b, n, func([]*kgo.Record) {})
-		}
-		report(b)
-	})
-	b.Run("queue", func(b *testing.B) {
-		for b.Loop() {
-			s.queue(b, n, func(context.Context, queue.Received) error { return nil }, &queue.Options{InFlight: 1 << 13})
-		}
-		report(b)
-	})
-}
-
 // BenchmarkHotKeys has handlers of 5 ms and 100 keys.
 func BenchmarkHotKeys(b *testing.B) {
 	const n = 4_000

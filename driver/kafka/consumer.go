@@ -119,17 +119,20 @@ func (c *consumer) take(limit driver.QueueLimit) (all []driver.Received, wait ti
 	wait = time.Hour
 	now := time.Now()
 	parts := c.session.assignments()
+	waiting := 0
+	for _, a := range parts {
+		waiting += len(a.offsets.ready)
+	}
+	all = make([]driver.Received, 0, min(limit.Messages, waiting))
 	c.turn++
 	for i := range parts {
 		a := parts[(i+c.turn)%len(parts)]
 		if !a.ready || !a.Valid() {
 			continue
 		}
-		some, left := a.offsets.take(&limit, len(all) == 0, now)
-		if left > 0 {
+		if left := a.offsets.take(&limit, len(all) == 0, now, func(e *entry) { all = append(all, received(e, a)) }); left > 0 {
 			wait = min(wait, left)
 		}
-		all = append(all, some...)
 	}
 	if len(all) > 0 {
 		close(c.changed) // there is room to read more
@@ -144,9 +147,9 @@ func (c *consumer) take(limit driver.QueueLimit) (all []driver.Received, wait ti
 // the offsets of its partition has succeeded.
 func (c *consumer) Settle(ctx context.Context, settlements []driver.Settlement) []error {
 	answers := make([]error, len(settlements))
-	for i, s := range settlements {
-		if a, ok := s.Claim.(*assignment); !ok || a.session.consumer != c {
-			answers[i] = problem("settle", s.ID, interlock.Bug, errors.New("the message was not received here"))
+	for i := range settlements {
+		if a, ok := settlements[i].Claim.(*assignment); !ok || a.session.consumer != c {
+			answers[i] = problem("settle", settlements[i].ID, interlock.Bug, errors.New("the message was not received here"))
 		}
 	}
 	c.bury(ctx, settlements, answers)
@@ -156,7 +159,8 @@ func (c *consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 	}
 	errs := parts[0].session.commit(ctx, parts)
 	c.note(func() {
-		for i, s := range settlements {
+		for i := range settlements {
+			s := &settlements[i]
 			if answers[i] != nil {
 				continue
 			}
@@ -164,7 +168,7 @@ func (c *consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 			if err := errs[a]; err != nil {
 				answers[i] = problem("settle", s.ID, interlock.Kind(err), err)
 			} else if s.Outcome != driver.Ack && s.Outcome != driver.Dead {
-				a.offsets.giveBack(s, time.Now())
+				a.offsets.giveBack(*s, time.Now())
 			}
 		}
 	})
@@ -176,9 +180,9 @@ func (c *consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 func (c *consumer) bury(ctx context.Context, settlements []driver.Settlement, answers []error) {
 	var records []*kgo.Record
 	var of []int
-	for i, s := range settlements {
-		if a, _ := s.Claim.(*assignment); answers[i] == nil && s.Outcome == driver.Dead && a.Valid() {
-			records, of = append(records, c.letter(s)), append(of, i)
+	for i := range settlements {
+		if s := &settlements[i]; answers[i] == nil && s.Outcome == driver.Dead && s.Claim.Valid() {
+			records, of = append(records, c.letter(*s)), append(of, i)
 		}
 	}
 	if len(records) == 0 {
@@ -198,9 +202,9 @@ func (c *consumer) bury(ctx context.Context, settlements []driver.Settlement, an
 
 // complete notes what was handled, and returns the assignments to commit.
 func (c *consumer) complete(settlements []driver.Settlement, answers []error) (parts []*assignment) {
-	places := map[*assignment][]int64{}
 	c.note(func() {
-		for i, s := range settlements {
+		for i := range settlements {
+			s := &settlements[i]
 			if answers[i] != nil {
 				continue
 			}
@@ -210,14 +214,14 @@ func (c *consumer) complete(settlements []driver.Settlement, answers []error) (p
 				continue
 			}
 			if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
-				places[a] = append(places[a], s.Place)
+				a.offsets.complete(s.Place)
 			}
 			if !slices.Contains(parts, a) {
 				parts = append(parts, a)
 			}
 		}
-		for a, of := range places {
-			a.offsets.complete(of...)
+		for _, a := range parts {
+			a.offsets.sweep()
 		}
 	})
 	return parts

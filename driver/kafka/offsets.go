@@ -1,9 +1,12 @@
 package kafka
 
 import (
+	"iter"
 	"slices"
 	"sort"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/interlock-dev/interlock/driver"
 )
@@ -20,7 +23,8 @@ import (
 // begins again with its first pending record.
 type offsets struct {
 	next    int64    // the offset behind the last one that was read
-	pending []*entry // by offset
+	pending []*entry // by offset; also some that are completed, but not the first
+	done    int      // how many of these are completed
 	lanes   map[string]*lane
 	ready   []*entry // waiting, and to be delivered next
 	paused  []*lane  // nothing of them is delivered, and they wait for their time
@@ -40,9 +44,9 @@ type offsets struct {
 // load is a number of records, and the bytes of their payload.
 type load struct{ records, bytes int }
 
-func (l *load) add(e *entry) { l.records, l.bytes = l.records+1, l.bytes+len(e.record.Payload) }
+func (l *load) add(e *entry) { l.records, l.bytes = l.records+1, l.bytes+len(e.record.Value) }
 
-func (l *load) remove(e *entry) { l.records, l.bytes = l.records-1, l.bytes-len(e.record.Payload) }
+func (l *load) remove(e *entry) { l.records, l.bytes = l.records-1, l.bytes-len(e.record.Value) }
 
 // entry is a pending record. It has no lane if only its offset is known: it was pending under
 // the former assignment, and has not been read again.
@@ -53,13 +57,15 @@ type entry struct {
 	lane      *lane
 	delivered bool
 	completed bool
-	record    driver.Received
+	record    *kgo.Record
 }
+
+func (e *entry) unread() bool { return e.lane == nil && !e.completed }
 
 type lane struct {
 	key       string // empty: the lane of one record
-	entries   []*entry
-	delivered int
+	pending   int
+	delivered int  // of these
 	blocked   bool // nothing is delivered
 	parked    bool // until resume
 	until     time.Time
@@ -93,30 +99,35 @@ func (o *offsets) prefix() int64 {
 	return o.next
 }
 
-// find returns the index of the first pending record that is not below offset.
+// find returns the index of the first record that is not below offset.
 func (o *offsets) find(offset int64) (i int, found bool) {
+	if len(o.pending) > 0 { // most logs have no gaps
+		if i := offset - o.pending[0].offset; 0 <= i && i < int64(len(o.pending)) && o.pending[i].offset == offset {
+			return int(i), true
+		}
+	}
 	i = sort.Search(len(o.pending), func(i int) bool { return o.pending[i].offset >= offset })
 	return i, i < len(o.pending) && o.pending[i].offset == offset
 }
 
 // arrive notes a record that was read. It reports false if the record was completed before.
 // Offsets come in order. What lies between them is not in the log.
-func (o *offsets) arrive(m driver.Received) bool {
+func (o *offsets) arrive(r *kgo.Record) bool {
 	if o.unread > 0 {
-		o.skip(m.Place)
+		o.skip(r.Offset)
 	}
-	i, found := o.find(m.Place)
-	switch {
-	case found && o.pending[i].lane == nil:
+	var e *entry
+	if r.Offset >= o.next {
+		e = &entry{offset: r.Offset, attempt: 1}
+		o.pending = append(o.pending, e)
+		o.next = r.Offset + 1
+	} else if i, found := o.find(r.Offset); found && o.pending[i].unread() {
+		e = o.pending[i]
 		o.unread--
-	case m.Place >= o.next:
-		o.pending = append(o.pending, &entry{offset: m.Place, attempt: 1})
-		o.next = m.Place + 1
-	default:
+	} else {
 		return false
 	}
-	e := o.pending[i]
-	e.record = m
+	e.record = r
 	o.held.add(e)
 	o.queue(e)
 	return true
@@ -124,33 +135,51 @@ func (o *offsets) arrive(m driver.Received) bool {
 
 // skip completes what is below offset and was not read again: it is not in the log any more.
 func (o *offsets) skip(offset int64) {
-	o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool {
-		gone := e.lane == nil && e.offset < offset
-		if gone {
+	for _, e := range o.pending {
+		if e.unread() && e.offset < offset {
 			o.unread--
+			o.close(e)
 		}
-		return gone
-	})
+	}
+	o.sweep()
+}
+
+// close completes a record. Afterwards sweep is called.
+func (o *offsets) close(e *entry) {
+	e.completed, e.record = true, nil
+	o.done++
+}
+
+// sweep removes completed records, if they are the first ones or many.
+func (o *offsets) sweep() {
+	first := 0
+	for first < len(o.pending) && o.pending[first].completed {
+		first++
+	}
+	o.pending = slices.Delete(o.pending, 0, first)
+	if o.done -= first; o.done > len(o.pending)/2 {
+		o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool { return e.completed })
+		o.done = 0
+	}
 }
 
 // queue puts a record behind those of its key.
 func (o *offsets) queue(e *entry) {
-	key := e.record.Key
-	l := o.lanes[key]
-	if key == "" || l == nil {
-		l = &lane{key: key}
+	l := o.lanes[string(e.record.Key)]
+	if l == nil {
+		l = &lane{key: string(e.record.Key)}
+		if l.key != "" {
+			o.lanes[l.key] = l
+		}
 	}
-	if key != "" {
-		o.lanes[key] = l
-	}
-	if e.offset < o.suspect && (key == "" || !o.seen[key]) {
+	if e.offset < o.suspect && !o.seen[l.key] {
 		e.crashes = o.crashes
-		if key != "" {
-			o.seen[key] = true
+		if l.key != "" {
+			o.seen[l.key] = true
 		}
 	}
 	e.lane = l
-	l.entries = append(l.entries, e)
+	l.pending++
 	if l.blocked {
 		o.blocked.add(e)
 	} else {
@@ -160,13 +189,14 @@ func (o *offsets) queue(e *entry) {
 
 // take delivers records, and reduces the limit by them. first says that nothing else is
 // delivered with them. wait is the time until a paused lane begins again; 0 if there is none.
-func (o *offsets) take(limit *driver.QueueLimit, first bool, now time.Time) (all []driver.Received, wait time.Duration) {
+func (o *offsets) take(limit *driver.QueueLimit, first bool, now time.Time, deliver func(*entry)) (wait time.Duration) {
 	for _, l := range o.due(now) {
 		o.unblock(l)
 	}
+	n := 0
 	for _, e := range o.ready {
-		size := len(e.record.Payload)
-		if limit.Messages <= 0 || size > limit.Bytes && !(first && len(all) == 0) {
+		size := len(e.record.Value)
+		if limit.Messages <= 0 || size > limit.Bytes && !(first && n == 0) {
 			break
 		}
 		limit.Messages--
@@ -174,17 +204,16 @@ func (o *offsets) take(limit *driver.QueueLimit, first bool, now time.Time) (all
 		e.delivered = true
 		e.lane.delivered++
 		o.delivered++
-		m := e.record
-		m.Attempt = e.attempt + e.crashes
-		all = append(all, m)
+		n++
+		deliver(e)
 	}
-	o.ready = slices.Delete(o.ready, 0, len(all))
+	o.ready = slices.Delete(o.ready, 0, n)
 	for _, l := range o.paused {
 		if left := l.until.Sub(now); wait == 0 || left < wait {
 			wait = left
 		}
 	}
-	return all, wait
+	return wait
 }
 
 // due removes the paused lanes whose time has come, and returns them.
@@ -201,7 +230,7 @@ func (o *offsets) due(now time.Time) (due []*lane) {
 
 func (o *offsets) unblock(l *lane) {
 	l.blocked, l.until = false, time.Time{}
-	for _, e := range l.entries {
+	for e := range o.waiting(l) {
 		o.blocked.remove(e)
 		o.ready = append(o.ready, e)
 	}
@@ -214,26 +243,31 @@ func (o *offsets) block(l *lane) {
 	}
 	l.blocked = true
 	o.ready = slices.DeleteFunc(o.ready, func(e *entry) bool { return e.lane == l })
-	for _, e := range l.entries {
-		if !e.delivered {
-			o.blocked.add(e)
+	for e := range o.waiting(l) {
+		o.blocked.add(e)
+	}
+}
+
+// waiting are the records of a lane that are not delivered, in order.
+func (o *offsets) waiting(l *lane) iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
+		for _, e := range o.pending {
+			if e.lane == l && !e.delivered && !e.completed && !yield(e) {
+				return
+			}
 		}
 	}
 }
 
-// complete notes that records were handled, or are dead letters.
-func (o *offsets) complete(places ...int64) {
-	for _, place := range places {
-		if i, found := o.find(place); found && o.pending[i].delivered {
-			e := o.pending[i]
-			at := slices.Index(e.lane.entries, e)
-			e.lane.entries = slices.Delete(e.lane.entries, at, at+1)
-			e.completed = true
-			o.held.remove(e)
-			o.back(e)
-		}
+// complete notes that a record was handled, or is a dead letter. Afterwards sweep is called.
+func (o *offsets) complete(place int64) {
+	if i, found := o.find(place); found && o.pending[i].delivered {
+		e := o.pending[i]
+		e.lane.pending--
+		o.held.remove(e)
+		o.back(e)
+		o.close(e)
 	}
-	o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool { return e.completed })
 }
 
 // giveBack notes a Retry, Release or Park.
@@ -268,7 +302,7 @@ func (o *offsets) back(e *entry) {
 	if l.delivered > 0 {
 		return
 	}
-	if len(l.entries) == 0 {
+	if l.pending == 0 {
 		delete(o.lanes, l.key)
 	} else if l.blocked && !l.parked {
 		o.paused = append(o.paused, l)
@@ -291,7 +325,7 @@ func (o *offsets) resume(key string) bool {
 // oldest is the age of the first pending record, and the keys that are parked.
 func (o *offsets) oldest(now time.Time) (age time.Duration, parked []string) {
 	if len(o.pending) > 0 && o.pending[0].lane != nil {
-		age = max(0, now.Sub(o.pending[0].record.Added))
+		age = max(0, now.Sub(o.pending[0].record.Timestamp))
 	}
 	for key, l := range o.lanes {
 		if l.parked {
@@ -316,15 +350,19 @@ func (o *offsets) snapshot(held bool) committed {
 	if kept {
 		c.crashes = o.crashes
 	}
-	for i, e := range o.pending {
+	c.pending = make([]int64, 0, len(o.pending)-o.done)
+	for _, e := range o.pending {
+		if e.completed {
+			continue
+		}
 		n := e.attempt
 		if !kept {
 			n += e.crashes
 		}
-		c.pending = append(c.pending, e.offset)
 		if n > 1 {
-			c.attempts = append(c.attempts, attempt{i, n})
+			c.attempts = append(c.attempts, attempt{len(c.pending), n})
 		}
+		c.pending = append(c.pending, e.offset)
 	}
 	return c
 }

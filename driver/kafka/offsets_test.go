@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/interlock-dev/interlock/driver"
 )
 
@@ -16,16 +18,16 @@ type world struct {
 	*testing.T
 	random   *rand.Rand
 	metadata int
-	log      []driver.Received // with gaps in their offsets
-	done     map[int64]bool    // completed
-	kept     map[int64]bool    // completed, and committed in metadata that had room for all
-	prefix   int64             // committed
-	text     string            // its metadata
+	log      []*kgo.Record  // with gaps in their offsets
+	done     map[int64]bool // completed
+	kept     map[int64]bool // completed, and committed in metadata that had room for all
+	prefix   int64          // committed
+	text     string         // its metadata
 	token    int64
 
 	o        *offsets
 	read     int // index of the log
-	out      []driver.Received
+	out      []*entry
 	now      time.Time
 	commits  int
 	attempts map[int64]int // least attempt of a next delivery
@@ -39,12 +41,12 @@ func (w *world) restart() {
 	}
 	w.token = w.o.token
 	w.out, w.read = nil, 0
-	for w.read < len(w.log) && w.log[w.read].Place < w.o.prefix() {
+	for w.read < len(w.log) && w.log[w.read].Offset < w.o.prefix() {
 		w.read++
 	}
-	for _, m := range w.log[:w.read] {
-		if !w.done[m.Place] {
-			w.Fatalf("offset %d is lost: the next assignment begins at %d", m.Place, w.o.prefix())
+	for _, r := range w.log[:w.read] {
+		if !w.done[r.Offset] {
+			w.Fatalf("offset %d is lost: the next assignment begins at %d", r.Offset, w.o.prefix())
 		}
 	}
 	w.commit(true)
@@ -61,7 +63,7 @@ func (w *world) commit(held bool) {
 	w.commits++
 	clear(w.kept)
 	for offset := range w.done {
-		if _, pending := w.o.find(offset); whole && !pending && offset < c.next {
+		if i, found := w.o.find(offset); whole && (!found || w.o.pending[i].completed) && offset < c.next {
 			w.kept[offset] = true
 		}
 	}
@@ -76,24 +78,24 @@ func (w *world) arrive() {
 
 func (w *world) take() {
 	limit := driver.QueueLimit{Messages: 1 + w.random.IntN(6), Bytes: 1 << 20}
-	some, _ := w.o.take(&limit, true, w.now)
-	for _, m := range some {
-		if w.done[m.Place] && w.kept[m.Place] {
-			w.Fatalf("offset %d was completed, and is delivered again", m.Place)
+	w.o.take(&limit, true, w.now, func(e *entry) {
+		key, attempt := string(e.record.Key), e.attempt+e.crashes
+		if w.done[e.offset] && w.kept[e.offset] {
+			w.Fatalf("offset %d was completed, and is delivered again", e.offset)
 		}
 		for _, before := range w.log {
-			if before.Place < m.Place && before.Key == m.Key && m.Key != "" && !w.done[before.Place] && !slices.ContainsFunc(w.out, func(x driver.Received) bool { return x.Place == before.Place }) {
-				w.Fatalf("offset %d of key %q is delivered before %d", m.Place, m.Key, before.Place)
+			if before.Offset < e.offset && string(before.Key) == key && key != "" && !w.done[before.Offset] && !slices.ContainsFunc(w.out, func(x *entry) bool { return x.offset == before.Offset }) {
+				w.Fatalf("offset %d of key %q is delivered before %d", e.offset, key, before.Offset)
 			}
 		}
-		if slices.ContainsFunc(w.out, func(x driver.Received) bool { return x.Place == m.Place }) {
-			w.Fatalf("offset %d is delivered twice", m.Place)
+		if slices.ContainsFunc(w.out, func(x *entry) bool { return x.offset == e.offset }) {
+			w.Fatalf("offset %d is delivered twice", e.offset)
 		}
-		if m.Attempt < w.attempts[m.Place] {
-			w.Fatalf("offset %d has attempt %d, want %d", m.Place, m.Attempt, w.attempts[m.Place])
+		if attempt < w.attempts[e.offset] {
+			w.Fatalf("offset %d has attempt %d, want %d", e.offset, attempt, w.attempts[e.offset])
 		}
-		w.out = append(w.out, m)
-	}
+		w.out = append(w.out, e)
+	})
 }
 
 // settle ends one delivery: the first of its key, as a consumer that handles a key in order.
@@ -101,27 +103,30 @@ func (w *world) settle() {
 	if len(w.out) == 0 {
 		return
 	}
-	m := w.out[w.random.IntN(len(w.out))]
-	of := func(x driver.Received) bool { return x.Key == m.Key && (m.Key != "" || x.Place == m.Place) }
-	m = w.out[slices.IndexFunc(w.out, of)]
-	s := driver.Settlement{Received: m, Outcome: []driver.Outcome{driver.Ack, driver.Ack, driver.Ack, driver.Dead, driver.Retry, driver.Release, driver.Park}[w.random.IntN(7)],
-		After: time.Duration(w.random.IntN(5)) * time.Second}
+	e := w.out[w.random.IntN(len(w.out))]
+	of := func(x *entry) bool { return x.lane == e.lane }
+	e = w.out[slices.IndexFunc(w.out, of)]
+	s := driver.Settlement{Received: driver.Received{Place: e.offset}, After: time.Duration(w.random.IntN(5)) * time.Second,
+		Outcome: []driver.Outcome{driver.Ack, driver.Ack, driver.Ack, driver.Dead, driver.Retry, driver.Release, driver.Park}[w.random.IntN(7)]}
 	if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
-		w.o.complete(m.Place)
-		w.done[m.Place] = true
-		w.out = slices.DeleteFunc(w.out, func(x driver.Received) bool { return x.Place == m.Place })
+		w.o.complete(e.offset)
+		w.o.sweep()
+		w.done[e.offset] = true
+		w.out = slices.DeleteFunc(w.out, func(x *entry) bool { return x == e })
 		return
 	}
-	if s.Outcome == driver.Park && m.Key == "" {
+	if s.Outcome == driver.Park && e.lane.key == "" {
 		s.Outcome = driver.Retry // nobody could resume it
 	}
 	if s.Outcome == driver.Retry {
-		w.attempts[m.Place] = m.Attempt + 1
+		w.attempts[e.offset] = e.attempt + e.crashes + 1
 	}
-	for _, x := range slices.DeleteFunc(slices.Clone(w.out), func(x driver.Received) bool { return !of(x) }) { // what is behind it is released
-		w.o.giveBack(s, w.now)
-		if s = (driver.Settlement{Received: x, Outcome: driver.Release}); x.Place != m.Place {
+	for _, x := range w.out { // what is behind it is released
+		if of(x) {
 			w.o.giveBack(s, w.now)
+			if s = (driver.Settlement{Received: driver.Received{Place: x.offset}, Outcome: driver.Release}); x != e {
+				w.o.giveBack(s, w.now)
+			}
 		}
 	}
 	w.out = slices.DeleteFunc(w.out, of)
@@ -137,12 +142,10 @@ func TestOffsets(t *testing.T) {
 			w.metadata = 64
 		}
 		for offset := int64(0); len(w.log) < 60; offset += 1 + int64(w.random.IntN(4)/3) {
-			m := driver.Received{Place: offset}
-			m.Key = []string{"", "a", "b", "c"}[w.random.IntN(4)]
-			w.log = append(w.log, m)
+			w.log = append(w.log, &kgo.Record{Offset: offset, Key: []byte([]string{"", "a", "b", "c"}[w.random.IntN(4)])})
 		}
 		w.restart()
-		end := w.log[len(w.log)-1].Place + 1
+		end := w.log[len(w.log)-1].Offset + 1
 		for step := 0; w.o.prefix() < end; step++ {
 			if step > 100_000 {
 				t.Fatalf("seed %d: %d of %d offsets completed, read to %d, %+v", seed, len(w.done), len(w.log), w.read, w.o)
@@ -169,7 +172,7 @@ func TestOffsets(t *testing.T) {
 					w.o.resume(key)
 				}
 			}
-			if p := w.o.prefix(); slices.ContainsFunc(w.log, func(m driver.Received) bool { return m.Place < p && !w.done[m.Place] }) {
+			if p := w.o.prefix(); slices.ContainsFunc(w.log, func(r *kgo.Record) bool { return r.Offset < p && !w.done[r.Offset] }) {
 				t.Fatalf("seed %d: prefix %d is above an offset that is not completed", seed, p)
 			}
 		}

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -20,9 +19,10 @@ const (
 
 // received is the message of a record. A record without an id gets its place as one, a record
 // with an empty key has none.
-func received(r *kgo.Record, a *assignment) driver.Received {
-	m := driver.Received{Queue: r.Topic, Added: r.Timestamp, Claim: a, Place: r.Offset}
-	m.Key, m.Payload = string(r.Key), r.Value
+func received(e *entry, a *assignment) driver.Received {
+	r := e.record
+	m := driver.Received{Queue: r.Topic, Added: r.Timestamp, Claim: a, Place: r.Offset, Attempt: e.attempt + e.crashes}
+	m.Key, m.Payload = e.lane.key, r.Value
 	for _, h := range r.Headers {
 		if h.Key == HeaderID {
 			m.ID = string(h.Value)
@@ -40,7 +40,10 @@ func received(r *kgo.Record, a *assignment) driver.Received {
 }
 
 func place(topic string, partition int32, offset int64) string {
-	return fmt.Sprintf("%s/%d/%d", topic, partition, offset)
+	var buffer [300]byte // for the longest topic
+	text := append(append(buffer[:0], topic...), '/')
+	text = append(strconv.AppendInt(text, int64(partition), 10), '/')
+	return string(strconv.AppendInt(text, offset, 10))
 }
 
 // letter is the record of a dead letter.

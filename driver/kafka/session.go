@@ -157,7 +157,7 @@ func (s *session) arrive(all kgo.Fetches) {
 	s.note(func() {
 		all.EachRecord(func(r *kgo.Record) {
 			if a := s.parts[r.Partition]; a != nil && a.ready {
-				a.offsets.arrive(received(r, a))
+				a.offsets.arrive(r)
 				s.trouble = nil
 			}
 		})

@@ -62,6 +62,8 @@ type Consumer struct {
 	patience context.Context // ends when Close has waited long enough for the queue
 	giveUp   context.CancelFunc
 
+	settlements []driver.Settlement // memory of record
+
 	roomy chan struct{} // capacity 1: a message was recorded
 	ended chan struct{} // capacity 1: there is something to record
 
@@ -236,9 +238,9 @@ func (c *Consumer) settle() {
 // Close has patience.
 func (c *Consumer) record(batch []*delivery) {
 	for failures := 1; len(batch) > 0; failures++ {
-		all := make([]driver.Settlement, len(batch))
-		for i, d := range batch {
-			all[i] = driver.Settlement{Received: *d.Received, Outcome: d.Outcome, After: d.After, Uncounted: d.Uncounted, Reason: d.Reason}
+		all := c.settlements[:0]
+		for _, d := range batch {
+			all = append(all, driver.Settlement{Received: *d.Received, Outcome: d.Outcome, After: d.After, Uncounted: d.Uncounted, Reason: d.Reason})
 		}
 		ctx, cancel := context.WithTimeout(c.patience, closing)
 		answers := c.source.Settle(ctx, all)
@@ -255,6 +257,8 @@ func (c *Consumer) record(batch []*delivery) {
 		c.mu.Unlock()
 		hints.Signal(c.roomy)
 		c.report(all, answers)
+		clear(all)
+		c.settlements = all
 		if batch = again; len(batch) > 0 {
 			c.retry.Wait(c.patience, failures)
 		}
