@@ -68,6 +68,7 @@ driver/redis/goredis    -> . driver/redis | github.com/redis/go-redis/v9 github.
 driver/postgres         -> . driver driver/backend driver/boottime internal/... | github.com/jackc/pgx/v5
 driver/mysql            -> . driver driver/backend driver/boottime internal/... | github.com/go-sql-driver/mysql
 driver/zookeeper        -> . driver driver/backend driver/boottime internal/... | github.com/go-zookeeper/zk
+driver/consul           -> . driver driver/backend driver/boottime internal/...
 # Not the typed clients of client-go: their scheme has every type of Kubernetes.
 driver/kube             -> . driver driver/backend driver/boottime | k8s.io/api/coordination k8s.io/apimachinery k8s.io/client-go/rest k8s.io/client-go/tools/clientcmd
 driver/etcd             -> . driver driver/backend driver/boottime | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc go.uber.org/zap

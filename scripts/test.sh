@@ -17,7 +17,7 @@ flags=(-race -p 2 -parallel 6 -count=1 -timeout 25m)
 export GORACE="${GORACE-atexit_sleep_ms=20}"
 
 # What takes longest begins first, so that it is not left running alone at the end.
-first=(internal/cli driver/etcd driver/mysql driver/postgres driver/redis driver/kafka driver/kube driver/zookeeper txn/saga internal/guarantees
+first=(internal/cli driver/etcd driver/mysql driver/postgres driver/redis driver/kafka driver/kube driver/zookeeper driver/consul txn/saga internal/guarantees
 	txn/barrier txn/tcc txn/twopc flow/outbox)
 
 # The race detector doubles the processor time at least, and looks at memory that goroutines

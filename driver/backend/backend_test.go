@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/consul"
 	_ "github.com/interlock-dev/interlock/driver/mysql"
 	_ "github.com/interlock-dev/interlock/driver/postgres"
 	_ "github.com/interlock-dev/interlock/driver/redis"
@@ -44,6 +45,7 @@ func TestOpen(t *testing.T) {
 		"table":     func(t *testing.T) string { return testbed.Postgres(t).URL() + "&mode=table&namespace=other" },
 		"mysql":     func(t *testing.T) string { return "mysql://root@" + testbed.MariaDB(t).Addr() + "/test" },
 		"zookeeper": func(t *testing.T) string { return "zookeeper://" + testbed.ZooKeeper(t).Addr() + "/a" },
+		"consul":    func(t *testing.T) string { return "consul://" + testbed.Consul(t).Addr() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := url(t)

@@ -94,7 +94,7 @@ func schemeOf(name string) *Scheme {
 }
 
 // drivers are the packages that register the schemes of this project.
-var drivers = map[string]string{"redis": "redis", "rediss": "redis", "etcd": "etcd", "zookeeper": "zookeeper", "kube": "kube",
+var drivers = map[string]string{"redis": "redis", "rediss": "redis", "etcd": "etcd", "zookeeper": "zookeeper", "kube": "kube", "consul": "consul",
 	"postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "memory": "memory"}
 
 // unknown is the error about a scheme that nothing has registered.

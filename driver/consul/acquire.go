@@ -1,0 +1,368 @@
+package consul
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// contender is one owner's attempt at a name under one session, and its outcome. The driver's
+// mutex guards what changes.
+type contender struct {
+	identity
+	key      string
+	session  *session
+	previous *contender // of the same owner, under a session that ended before
+	turn     chan struct{}
+	ctx      context.Context // ends with the session and with Release
+	cancel   context.CancelCauseFunc
+
+	events driver.Events
+	stage  stage
+	// doubtful: the outcome of a transaction is unknown, which may take effect for as long
+	// as the session lives and its fence is not raised.
+	doubtful bool
+	index    uint64 // of the key when it was granted
+	term     *boottime.Lease
+	grant    driver.Grant
+	place    *driver.Place // as reported last
+}
+
+type stage int
+
+const (
+	asking  stage = iota // it holds nothing, as far as we know
+	holding              // it was granted
+	lost                 // the key is not ours any more
+	leaving              // it has to release
+)
+
+// Acquire implements driver.Fenced. It blocks until the claim is granted or ctx is done; a
+// single request is given up after a third of the TTL, from one to five seconds. Uncontended it is
+// one request, and a second once in ten seconds if other processes grant too.
+//
+// Besides the errors of the interface: a [*ConflictError] if the key holds something else, and
+// Retryable with interlock.ErrSessionEnded in its chain if the place in the line is gone and
+// the same call takes a new one.
+func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := d.check(ctx, r); err != nil {
+		return driver.Grant{}, err
+	}
+	s, err := d.current(ctx)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	c, err := d.register(s, r)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	ctx, end := joined(ctx, c.ctx)
+	defer end()
+	grant, err := d.acquire(ctx, c, r.NoWait)
+	if err != nil {
+		d.abandon(c)
+	}
+	return grant, err
+}
+
+func (d *Driver) check(ctx context.Context, r driver.Request) error {
+	if err := checkName(opAcquire, r.Name); err != nil {
+		return err
+	}
+	if r.Owner == "" || len(r.Owner) > driver.MaxName || !utf8.ValidString(r.Owner) {
+		return refused(opAcquire, r.Name, fmt.Errorf("the owner must be 1 to %d bytes of UTF-8", driver.MaxName))
+	}
+	return d.usable(ctx, opAcquire, r.Name)
+}
+
+// register finds the owner's contender, or makes one and puts it into the line.
+func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := identity{r.Name, r.Owner}
+	old := d.contenders[id]
+	switch {
+	case s.ctx.Err() != nil:
+		return nil, ended(opAcquire, r.Name, s.ctx)
+	case old != nil && old.stage == leaving:
+		return nil, problem(opAcquire, r.Name, interlock.Retryable, interlock.ErrReleased)
+	case old != nil && old.session == s && old.stage != lost:
+		old.events, old.place = r.Events, nil
+		return old, nil
+	}
+	c := &contender{identity: id, key: d.layout.lock(r.Name), session: s, turn: make(chan struct{}, 1), events: r.Events}
+	if old != nil && old.remains() {
+		c.previous = old
+	}
+	c.ctx, c.cancel = context.WithCancelCause(s.ctx)
+	d.contenders[id] = c
+	s.enter(c)
+	return c, nil
+}
+
+// remains reports that Consul may have something of it. The driver's mutex is held.
+func (c *contender) remains() bool {
+	return c.previous != nil || c.stage != lost && !c.session.gone && (c.doubtful || c.term != nil)
+}
+
+// abandon forgets a contender that has nothing. Its events end in any case.
+func (d *Driver) abandon(c *contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.stage == holding {
+		return
+	}
+	c.events = driver.Events{}
+	if c.stage == asking && !c.remains() {
+		d.forget(c)
+	}
+}
+
+// forget takes a contender out; the driver's mutex is held.
+func (d *Driver) forget(c *contender) {
+	c.session.leave(c)
+	c.cancel(interlock.ErrReleased)
+	if d.contenders[c.identity] == c {
+		delete(d.contenders, c.identity)
+	}
+}
+
+// acquire asks until it is granted, and waits in between while another holds the key.
+func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver.Grant, error) {
+	if err := d.awaitTurn(ctx, c, noWait); err != nil {
+		return driver.Grant{}, err
+	}
+	if grant, ok := d.granted(c); ok {
+		return grant, nil
+	}
+	if err := d.dropPrevious(ctx, c); err != nil {
+		return driver.Grant{}, err
+	}
+	var now sight
+	var err error
+	if c.doubtful {
+		now, err = d.look(ctx, c)
+	}
+	for i := 0; err == nil && (!noWait || i < attempts); i++ {
+		var grant driver.Grant
+		if grant, now, err = d.round(ctx, c, now, noWait); grant.Lease != nil {
+			return grant, nil
+		}
+	}
+	if err == nil {
+		err = problem(opAcquire, c.name, interlock.Retryable, errOthers)
+	}
+	return driver.Grant{}, err
+}
+
+// granted is the grant that an earlier call got.
+func (d *Driver) granted(c *contender) (driver.Grant, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return c.grant, c.stage == holding && c.term.Remaining() > 0
+}
+
+// sight is a key as it was seen, and the index to wait from. The zero sight is a key that
+// should not exist.
+type sight struct {
+	entry
+	index uint64
+}
+
+// round does what the key asks for as it was seen: take it, or wait. No grant and no error
+// mean that it is worth looking again.
+func (d *Driver) round(ctx context.Context, c *contender, now sight, noWait bool) (driver.Grant, sight, error) {
+	r, ours := readRecord(now.entry)
+	switch {
+	case now.Session == c.session.id && ours && r.Owner == c.owner: // a request whose answer was lost
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		grant, err := d.hold(c, r, now.ModifyIndex)
+		return grant, now, err
+	case now.Session != "" && noWait:
+		return driver.Grant{}, now, &interlock.HeldError{Name: c.name, Owner: holderOf(now.entry)}
+	case now.Session != "":
+		now, err := d.wait(ctx, c, now)
+		return driver.Grant{}, now, err
+	case now.exists() && now.Flags != lockFlag:
+		return driver.Grant{}, now, problem(opAcquire, c.name, interlock.Definite, &ConflictError{now.Key, now.Flags})
+	}
+	grant, err := d.take(ctx, c, now)
+	var why *refusal
+	if !errors.As(err, &why) {
+		return grant, now, err
+	}
+	now, err = d.refused(ctx, c, why, now, noWait)
+	return driver.Grant{}, now, err
+}
+
+// The operations of a transaction that takes a lock.
+const (
+	opKey   = iota // the key is as it was seen
+	opBasis        // the basis of the token is what the record says
+	opFence        // nobody gave up the transaction meanwhile
+	opLock
+)
+
+// take is one transaction that takes a key which was free.
+func (d *Driver) take(ctx context.Context, c *contender, seen sight) (driver.Grant, error) {
+	s := c.session
+	from, basis, err := s.basis(ctx)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	r := record{Owner: c.owner, Base: from.value, Index: from.index, Since: d.options.Now().UTC().Round(0)}
+	value, err := json.Marshal(r)
+	if err != nil {
+		return driver.Grant{}, refused(opAcquire, c.name, err)
+	}
+	d.mu.Lock()
+	if c.ctx.Err() != nil { // from here on, a Release finds it doubtful
+		d.mu.Unlock()
+		return driver.Grant{}, d.stopped(ctx, c, interlock.Definite)
+	}
+	doubtful := c.doubtful
+	c.doubtful = true
+	fence := op{Verb: "check-index", Key: d.layout.fence(s.id), Index: s.fence}
+	d.mu.Unlock()
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	entries, err := d.client.txn(rctx, []op{opKey: unchanged(c.key, seen.entry), opBasis: basis, opFence: fence,
+		opLock: {Verb: "lock", Key: c.key, Session: s.id, Flags: lockFlag, Value: value}}...)
+	if err != nil {
+		kind := kindOf(err)
+		d.mu.Lock()
+		c.doubtful = doubtful || kind == interlock.Uncertain
+		d.mu.Unlock()
+		if kind == interlock.Uncertain && (ctx.Err() != nil || c.ctx.Err() != nil) {
+			return driver.Grant{}, d.stopped(ctx, c, kind)
+		}
+		return driver.Grant{}, failed(rctx, opAcquire, c.name, err)
+	}
+	now := find(entries, c.key)
+	if from.index == 0 {
+		from.index = now.ModifyIndex
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.seen = max(s.seen, now.ModifyIndex); from.index > s.base.index {
+		s.base = from
+	}
+	c.doubtful = doubtful
+	return d.hold(c, r, now.ModifyIndex)
+}
+
+// stopped is the error of a call whose context has ended, by the caller, by Release, or with
+// the session.
+func (d *Driver) stopped(ctx context.Context, c *contender, kind interlock.ErrorKind) error {
+	if c.ctx.Err() != nil {
+		ctx = c.ctx
+	}
+	cause := context.Cause(ctx)
+	switch {
+	case errors.Is(cause, interlock.ErrClosed):
+		return errClosed(opAcquire, c.name)
+	case errors.Is(cause, interlock.ErrSessionEnded):
+		kind = interlock.Retryable
+	case errors.Is(cause, interlock.ErrReleased):
+		kind = interlock.Definite
+	}
+	return problem(opAcquire, c.name, kind, cause)
+}
+
+func ended(op, name string, ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), interlock.ErrClosed) {
+		return errClosed(op, name)
+	}
+	return problem(op, name, interlock.Retryable, interlock.ErrSessionEnded)
+}
+
+// hold begins the claim. If the owner has released meanwhile, that takes the key back. The
+// driver's mutex is held.
+func (d *Driver) hold(c *contender, r record, index uint64) (driver.Grant, error) {
+	token, err := r.token(index)
+	c.index, c.term = index, c.session.term.Part()
+	switch {
+	case err != nil:
+		return driver.Grant{}, problem(opAcquire, c.name, interlock.Definite, err)
+	case c.ctx.Err() != nil:
+		return driver.Grant{}, d.stopped(c.ctx, c, interlock.Retryable)
+	}
+	c.stage, c.events.Waiting = holding, nil
+	c.grant = driver.Grant{Lease: c.term, Token: token}
+	d.top = max(d.top, token.Counter())
+	return c.grant, nil
+}
+
+// reportLost ends a claim whose key is not ours any more. The driver's mutex is held.
+func (c *contender) reportLost(cause error) {
+	c.stage = lost
+	c.term.End()
+	if c.events.Lost != nil {
+		c.events.Lost(cause)
+	}
+	c.events = driver.Events{}
+}
+
+// look reads the key.
+func (d *Driver) look(ctx context.Context, c *contender) (sight, error) {
+	rctx, cancel := d.bounded(ctx)
+	defer cancel()
+	e, index, err := d.client.get(rctx, c.key)
+	if err == nil {
+		return sight{e, index}, nil
+	}
+	if ctx.Err() != nil {
+		return sight{}, d.stopped(ctx, c, interlock.Uncertain)
+	}
+	err = unread(rctx, opAcquire, c.name, err)
+	if c.doubtful {
+		err = uncertain(opAcquire, c.name, err)
+	}
+	return sight{}, err
+}
+
+// refused finds out what stood in the way of a transaction.
+func (d *Driver) refused(ctx context.Context, c *contender, why *refusal, now sight, noWait bool) (sight, error) {
+	s := c.session
+	if why.why[opBasis] != "" {
+		d.mu.Lock()
+		s.base = base{} // the next one reads it
+		d.mu.Unlock()
+	}
+	switch {
+	case why.why[opKey] != "":
+		return d.look(ctx, c)
+	case why.why[opFence] != "":
+		if err := s.confirm(ctx); err != nil {
+			if ctx.Err() != nil {
+				return now, d.stopped(ctx, c, interlock.Retryable)
+			}
+			return now, unread(ctx, opAcquire, c.name, err)
+		}
+	case why.why[opLock] != "" && noWait: // nobody holds it, and the lock-delay of a session is not over
+		return now, &interlock.HeldError{Name: c.name}
+	case why.why[opLock] != "":
+		d.report(c, "")
+		return now, d.pause(ctx, c, d.pace.retry)
+	}
+	return now, nil
+}
+
+func (d *Driver) pause(ctx context.Context, c *contender, long time.Duration) error {
+	timer := time.NewTimer(long)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return d.stopped(ctx, c, interlock.Uncertain)
+	}
+}

@@ -1,0 +1,69 @@
+// Package consul keeps locks in Consul, as sessions that hold keys, in the layout of
+// "consul lock" and of the Lock of Consul's Go client, so that all of them exclude each other.
+//
+// It does not make a lock safe by itself: a process that is stopped for longer than its
+// session wakes up believing that it holds. Only a guard that compares tokens refuses its
+// writes, see package guard/fence.
+//
+//	d, err := consul.Open(ctx, &consul.Options{Address: "127.0.0.1:8500"})
+//	locks, err := lock.NewFenced(d, nil)
+//	err = locks.Do(ctx, "nightly-report", func(ctx context.Context, c interlock.Claim) error {
+//		return nil // hand c to a guard
+//	})
+//
+// # Guarantees
+//
+// Claims exclude each other through crashes of servers and of a leader, a partition, and steps
+// of anybody's wall clock: a lock is taken by one transaction through Raft, and a claim ends
+// here before its session can end there. They do not survive an operator who deletes the key
+// or the session, nor lost data: the next one is served at once, and the former holder learns
+// of it within Guarantees.Blind. Nor do they survive an agent that leaves the cluster, or is
+// removed from it, because Consul ends its sessions at once: use the agent of a server, or
+// Options.LockDelay. An agent that crashes ends no session, because the sessions of this
+// driver depend on no health check.
+//
+// # Token
+//
+// The counter is base + (index − index of the base), where the index is that of the Raft entry
+// which took the lock. Consul's LockIndex is not used, because it starts again when the key is
+// deleted. The base is a key of the namespace. It is set to the microseconds since 2020 when
+// it is missing, when a session opens, and by a grant that finds the counter ten seconds
+// behind the clock, in the transaction of the grant; every grant fails if the base is not the
+// one that it counts from. So tokens rise over a deleted base, a new cluster and a snapshot
+// that was restored, given sane clocks, also where sessions of before are in the snapshot and
+// the restore took more than ten seconds. A process whose clock is far ahead of its agent's is
+// refused, and raises no base. A base that lies more than a day in the future is refused;
+// Options.Seed repairs it on record.
+//
+// # Liveness
+//
+// A driver has one session for all of its locks. It is renewed every third of
+// the TTL, and after a failure every tenth, at most a second apart. The deadline runs from the
+// moment before the last good renewal was sent, and by the TTL, though Consul ends a session
+// only after twice that. A leader that others have left can answer a renewal for a moment; the
+// next one begins with twice the TTL for every session, which is later than any deadline that
+// follows from such an answer. With each renewal one consistent read for sixty locks makes
+// sure that they are still held. When the session is gone every claim is gone with it, and the
+// next Acquire opens a new one. Its keys go with a session: nothing is left of a crash.
+//
+// # Waiting
+//
+// The first to come when the key is free; Consul has no queue. A name that a process waits for
+// costs one blocking query, of half a TTL (10 s at most), and at most twenty a second. Contenders
+// of one process are served in their order, and only the first of them asks. After a session
+// with a lock-delay ended without a release, waiters try once in a tenth of the TTL (a second
+// at most) until that is over.
+//
+// # Interoperation
+//
+// The key of a lock is PREFIX + NAME + "/.lock", with the flags of Consul's own locks: what
+// "consul lock PREFIX+NAME" takes, and the Go client's LockKey(d.Key(name)). Letters, digits
+// and "_.-/" of a name stand for themselves, other bytes are escaped as "%XX", and so are a dot
+// at the beginning of a segment and a slash that would make an empty one. A key that is free
+// and holds anything else, such as a semaphore of Consul's clients, is refused with a
+// [*ConflictError], and they refuse ours. A released key is deleted, as "consul lock" does.
+//
+// # Escape hatch
+//
+// [Driver.Key] is the key of a lock, for other clients; its Session is that of the driver.
+package consul

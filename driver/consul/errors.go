@@ -1,0 +1,100 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// StatusError is an answer of Consul that is no success. It is in the chain of errors.
+type StatusError struct {
+	Code int    // of HTTP
+	Text string // the beginning of the answer
+}
+
+// Error tells the code and the text.
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("consul answered %d: %s", e.Code, e.Text)
+}
+
+// refusal is a transaction that was rolled back: why, by the number of the operation that failed.
+type refusal struct{ why map[int]string }
+
+func (r *refusal) Error() string { return fmt.Sprintf("consul rolled the transaction back: %v", r.why) }
+
+// ConflictError says that a key of a lock holds something else, such as a semaphore of
+// Consul's own clients or data. It is Definite.
+type ConflictError struct {
+	Key   string
+	Flags uint64
+}
+
+// Error tells what can be done.
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("the key %q holds something else than a lock (flags %#x): use another name, or delete the key if nobody needs it", e.Key, e.Flags)
+}
+
+// kindOf judges an error of a request that was sent. A server that says that it failed may
+// have written.
+func kindOf(err error) interlock.ErrorKind {
+	var status *StatusError
+	var rolledBack *refusal
+	switch {
+	case driver.NeverSent(err):
+		return interlock.Retryable
+	case errors.As(err, &rolledBack):
+		return interlock.Definite
+	case !errors.As(err, &status):
+		return interlock.Uncertain
+	case status.Code == http.StatusTooManyRequests, strings.Contains(status.Text, "No cluster leader"):
+		return interlock.Retryable // nothing was proposed
+	case status.Code < http.StatusInternalServerError, strings.Contains(status.Text, "Invalid Session TTL"):
+		return interlock.Definite
+	}
+	return interlock.Uncertain
+}
+
+// failed wraps the error of a request that was sent under ctx.
+func failed(ctx context.Context, op, name string, err error) error {
+	return problem(op, name, kindOf(err), driver.WithCause(ctx, err))
+}
+
+// unread is failed for a request that only reads, or whose effect does not concern the
+// caller: nothing is uncertain.
+func unread(ctx context.Context, op, name string, err error) error {
+	kind := kindOf(err)
+	if kind == interlock.Uncertain {
+		kind = interlock.Retryable
+	}
+	return problem(op, name, kind, driver.WithCause(ctx, err))
+}
+
+// uncertain is an error of a later request, for a call of which an earlier one has an unknown
+// outcome.
+func uncertain(op, name string, err error) error {
+	return problem(op, name, interlock.Uncertain, errors.Unwrap(err))
+}
+
+func problem(op, name string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: err}
+}
+
+func refused(op, name string, err error) error { return problem(op, name, interlock.Bug, err) }
+
+func errClosed(op, name string) error { return refused(op, name, interlock.ErrClosed) }
+
+// unsent wraps the end of ctx before anything was sent.
+func unsent(ctx context.Context, op, name string) error {
+	return problem(op, name, interlock.Definite, context.Cause(ctx))
+}
+
+var (
+	errSlow       = errors.New("consul did not answer in time")
+	errTimeRanOut = errors.New("no renewal was confirmed in time")
+	errOthers     = errors.New("other clients kept changing the key")
+)

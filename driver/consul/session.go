@@ -1,0 +1,302 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/hints"
+)
+
+// session is one session of Consul and what is known under it. When it ends, nothing of it is
+// used again.
+//
+// Its fence is a key that it holds. Every transaction that takes a lock is conditional on the
+// fence's index: Release raises it, and a transaction that was lost on its way cannot take
+// effect any more. Consul deletes the fence with the session.
+type session struct {
+	d        *Driver
+	id       string
+	term     *boottime.Lease
+	ctx      context.Context // ends with the session, whose cause says why
+	cancel   context.CancelCauseFunc
+	checkNow chan struct{}
+
+	// The driver's mutex guards the rest.
+	gone  bool // Consul said that it does not exist, nor its keys
+	fence uint64
+	bumps int
+	base  base
+	seen  uint64 // the highest index
+	lines map[string]line
+}
+
+// newSession runs in a task of the driver.
+func (d *Driver) newSession() (*session, error) {
+	ctx, cancel := d.bounded(d.ctx)
+	defer cancel()
+	sent := boottime.Now()
+	id, err := d.client.createSession(ctx, d.options.TTL, d.options.LockDelay)
+	if err != nil {
+		return nil, unread(ctx, opOpen, "", err)
+	}
+	s := &session{d: d, id: id, term: boottime.NewLease(sent, d.options.TTL), checkNow: make(chan struct{}, 1), lines: map[string]line{}}
+	s.ctx, s.cancel = context.WithCancelCause(d.ctx)
+	if err := s.begin(); err != nil {
+		s.cancel(err)
+		s.destroy()
+		return nil, err
+	}
+	d.tasks.Go(s.keep)
+	return s, nil
+}
+
+// begin takes the fence and raises the base, in one transaction.
+func (s *session) begin() error {
+	for range attempts {
+		ops, err := s.initial(s.ctx)
+		if err != nil {
+			return err
+		}
+		fence := op{Verb: "lock", Key: s.d.layout.fence(s.id), Session: s.id, Value: []byte("0"), Flags: lockFlag}
+		ctx, cancel := s.d.bounded(s.ctx)
+		entries, err := s.d.client.txn(ctx, append([]op{fence}, ops...)...)
+		cancel()
+		var lost *refusal
+		switch {
+		case err == nil:
+			s.fence = find(entries, fence.Key).ModifyIndex
+			s.seen = s.fence
+			return nil
+		case !errors.As(err, &lost) || lost.why[0] != "":
+			return unread(ctx, opOpen, "", err)
+		}
+	}
+	return problem(opOpen, "", interlock.Retryable, errOthers)
+}
+
+func find(entries []entry, key string) entry {
+	for _, e := range entries {
+		if e.Key == key {
+			return e
+		}
+	}
+	return entry{}
+}
+
+// bump raises the fence's index, so that no transaction that was sent before can take a lock
+// afterwards. A session that is gone needs none.
+func (s *session) bump(ctx context.Context) error {
+	s.d.mu.Lock()
+	s.bumps++
+	value := strconv.Itoa(s.bumps)
+	s.d.mu.Unlock()
+	rctx, cancel := s.d.bounded(ctx)
+	defer cancel()
+	entries, err := s.d.client.txn(rctx, op{Verb: "lock", Key: s.d.layout.fence(s.id), Session: s.id, Value: []byte(value), Flags: lockFlag})
+	var ended *refusal
+	if errors.As(err, &ended) {
+		return nil
+	}
+	if err == nil {
+		s.d.mu.Lock()
+		defer s.d.mu.Unlock()
+		s.fence = max(s.fence, entries[0].ModifyIndex)
+	}
+	return err
+}
+
+// confirm reads the fence after it was found changed: by a bump, or because the session is
+// gone.
+func (s *session) confirm(ctx context.Context) error {
+	rctx, cancel := s.d.bounded(ctx)
+	defer cancel()
+	e, _, err := s.d.client.get(rctx, s.d.layout.fence(s.id))
+	if err != nil {
+		return err
+	}
+	if e.Session != s.id {
+		s.end(interlock.ErrSessionEnded)
+		return interlock.ErrSessionEnded
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.fence = max(s.fence, e.ModifyIndex)
+	return nil
+}
+
+// keep renews the session until it ends.
+func (s *session) keep() {
+	next := time.NewTimer(s.d.pace.renew)
+	defer next.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.checkNow:
+		case <-next.C:
+		}
+		next.Reset(s.renew())
+	}
+}
+
+// renew renews once and looks whether the locks are still ours. It returns how long to wait
+// for the next time.
+func (s *session) renew() time.Duration {
+	left := s.term.Remaining()
+	if left <= 0 {
+		s.end(errTimeRanOut)
+		return s.d.pace.renew
+	}
+	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.d.pace.request, left), errSlow)
+	defer cancel()
+	sent := boottime.Now()
+	err := s.d.client.renewSession(ctx, s.id)
+	took := boottime.Now().Sub(sent)
+	switch {
+	case s.ctx.Err() != nil:
+		return s.d.pace.renew
+	case err == nil && !s.term.Renew(sent, s.d.options.TTL):
+		s.end(errTimeRanOut)
+		return s.d.pace.renew
+	case err != nil:
+		err = unread(ctx, "renew", "", err)
+	}
+	s.renewed(took, err)
+	var status *StatusError
+	switch {
+	case err == nil:
+		err = s.checkHeld()
+	case errors.As(err, &status) && status.Code == http.StatusNotFound:
+		_ = s.confirm(s.ctx) // a server that has just become the leader may not know it yet
+	}
+	if err != nil {
+		return min(s.d.pace.retry, max(0, s.term.Remaining()))
+	}
+	return max(0, s.d.pace.renew-took)
+}
+
+// renewed tells every holder.
+func (s *session) renewed(took time.Duration, err error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	for _, c := range s.holders() {
+		if c.events.Renewed != nil {
+			c.events.Renewed(took, err)
+		}
+	}
+}
+
+// holders are the contenders that hold. The driver's mutex is held.
+func (s *session) holders() []*contender {
+	var all []*contender
+	for _, l := range s.lines {
+		if l[0].stage == holding {
+			all = append(all, l[0])
+		}
+	}
+	return all
+}
+
+// batch is how many keys one transaction checks; Consul allows 128 operations, older versions 64.
+const batch = 60
+
+// checkHeld looks whether the session still holds its fence and its locks, and reports those
+// that were lost. It costs one request for sixty locks, and none if there are no holders.
+func (s *session) checkHeld() error {
+	s.d.mu.Lock()
+	held := s.holders()
+	s.d.mu.Unlock()
+	for len(held) > 0 {
+		some := held[:min(batch, len(held))]
+		held = held[len(some):]
+		ops := []op{{Verb: "check-session", Key: s.d.layout.fence(s.id), Session: s.id}}
+		for _, c := range some {
+			ops = append(ops, op{Verb: "check-session", Key: c.key, Session: s.id})
+		}
+		ctx, cancel := s.d.bounded(s.ctx)
+		_, err := s.d.client.txn(ctx, ops...)
+		cancel()
+		var lost *refusal
+		switch {
+		case err == nil:
+			continue
+		case !errors.As(err, &lost):
+			return err
+		case lost.why[0] != "":
+			s.end(interlock.ErrSessionEnded)
+			return nil
+		}
+		s.d.mu.Lock()
+		for i, c := range some {
+			if lost.why[i+1] != "" && c.stage == holding {
+				c.reportLost(interlock.ErrLost)
+				s.leave(c)
+			}
+		}
+		s.d.mu.Unlock()
+	}
+	return nil
+}
+
+// end ends the session and every claim with it, and wakes every waiter. Running out of time is
+// no news to holders, who watch Remaining.
+func (s *session) end(cause error) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return
+	}
+	s.gone = cause == interlock.ErrSessionEnded
+	s.term.End()
+	for _, c := range s.holders() {
+		if s.gone {
+			c.reportLost(cause)
+		}
+	}
+	s.lines = map[string]line{}
+	if s.d.session == s {
+		s.d.session = nil
+	}
+	s.cancel(interlock.ErrSessionEnded)
+}
+
+// destroy ends the session in Consul, as far as that can be had quickly.
+func (s *session) destroy() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.d.client.destroySession(ctx, s.id) // else it is left to expire
+}
+
+// line is the contenders of this session for one name, in the order in which they came. Only
+// the first asks Consul, which could not tell it from the others.
+type line []*contender
+
+// enter is where a contender stands in its line; the driver's mutex is held, here and below.
+func (s *session) enter(c *contender) {
+	s.lines[c.name] = append(s.lines[c.name], c)
+	if len(s.lines[c.name]) == 1 {
+		hints.Signal(c.turn)
+	}
+}
+
+// leave takes a contender out of its line, and tells the next one when it is first.
+func (s *session) leave(c *contender) {
+	l := s.lines[c.name]
+	for i, other := range l {
+		if other != c {
+			continue
+		}
+		l = append(l[:i:i], l[i+1:]...)
+		if s.lines[c.name] = l; len(l) == 0 {
+			delete(s.lines, c.name)
+		} else if i == 0 {
+			hints.Signal(l[0].turn)
+		}
+		return
+	}
+}

@@ -1,0 +1,82 @@
+package consul
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"os"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/backend"
+)
+
+func init() {
+	backend.Register(backend.Scheme{
+		Kind: "consul", Form: "consul://host:port", Port: "8500",
+		Options: append([]string{"token"}, backend.TLSOptions...), Settings: map[string][]string{"lock_delay": nil}, Prefixes: true,
+		Abilities: backend.Values,
+		Hint:      "the ACL token is ?token=, or CONSUL_HTTP_TOKEN in the environment",
+		MinTTL:    minTTL, MaxTTL: maxTTL,
+		Check: func(u *backend.URL) error {
+			if u.Path() != "" || u.User() != nil {
+				return &backend.URLError{Reason: "a consul URL is consul://host:port; use ?prefix= or --prefix for a part of the key space, and ?token= for an ACL token"}
+			}
+			if _, err := lockDelay(u); err != nil {
+				return err
+			}
+			return backend.CheckTLS(u)
+		},
+		Connect: func(_ context.Context, u *backend.URL) (backend.Connection, error) {
+			secure, err := u.TLS()
+			return connection{u, secure}, err
+		},
+	})
+}
+
+func lockDelay(u *backend.URL) (time.Duration, error) {
+	text := u.Setting("lock_delay")
+	if text == "" {
+		return 0, nil
+	}
+	delay, err := time.ParseDuration(text)
+	if err != nil || delay < 0 || delay > maxLockDelay {
+		return 0, &backend.URLError{Reason: "lock_delay is a duration such as 15s, from 0s to 1m"}
+	}
+	return delay, nil
+}
+
+// connection is what a URL opens.
+type connection struct {
+	url    *backend.URL
+	secure *tls.Config
+}
+
+func (c connection) options(prefix string) *Options {
+	delay, _ := lockDelay(c.url) // Check has accepted it
+	return &Options{Address: c.url.Hosts()[0], TLS: c.secure, Prefix: prefix, LockDelay: delay,
+		Token: cmp.Or(c.url.Query().Get("token"), os.Getenv("CONSUL_HTTP_TOKEN"))}
+}
+
+// Fenced opens a [Driver].
+func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.Locks, error) {
+	options := c.options(o.Prefix)
+	options.TTL, options.Seed = o.TTL, o.Seed
+	d, err := Open(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Values are those of [NewValues].
+func (c connection) Values(_ context.Context, prefix string) (driver.Values, error) {
+	v, err := NewValues(c.options(prefix))
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// Close does nothing: a [Driver] ends its own connections.
+func (c connection) Close() error { return nil }

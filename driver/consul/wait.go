@@ -1,0 +1,96 @@
+package consul
+
+import (
+	"context"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// awaitTurn waits until no other contender of this driver stands before c.
+func (d *Driver) awaitTurn(ctx context.Context, c *contender, noWait bool) error {
+	d.mu.Lock()
+	var first *contender
+	if l := c.session.lines[c.name]; len(l) > 0 {
+		first = l[0]
+	}
+	d.mu.Unlock()
+	switch {
+	case first == c:
+		return nil
+	case first != nil && noWait:
+		return &interlock.HeldError{Name: c.name, Owner: first.owner}
+	case first != nil:
+		d.report(c, first.owner)
+	}
+	select {
+	case <-c.turn:
+		return nil
+	case <-ctx.Done():
+		return d.stopped(ctx, c, interlock.Uncertain)
+	}
+}
+
+// wait follows the key by blocking queries while another holds it. A query that fails is
+// followed by one that does not block, since what it should have told may be lost.
+func (d *Driver) wait(ctx context.Context, c *contender, now sight) (sight, error) {
+	for now.Session != "" {
+		d.report(c, holderOf(now.entry))
+		asked := time.Now()
+		next, err := d.follow(ctx, c, now.index)
+		switch {
+		case ctx.Err() != nil:
+			return now, d.stopped(ctx, c, interlock.Uncertain)
+		case err != nil && interlock.Kind(unread(ctx, opAcquire, c.name, err)) == interlock.Definite:
+			return now, failed(ctx, opAcquire, c.name, err)
+		case err != nil:
+			now.index = 0
+			if err := d.pause(ctx, c, d.pace.retry); err != nil {
+				return now, err
+			}
+			continue
+		}
+		if next.index < now.index {
+			next.index = 0 // Consul's index went back: it may be another cluster
+		}
+		now = next
+		if early := d.pace.least - time.Since(asked); now.Session != "" && early > 0 {
+			if err := d.pause(ctx, c, early); err != nil {
+				return now, err
+			}
+		}
+	}
+	return now, nil
+}
+
+// follow is one blocking query; index 0 answers at once.
+func (d *Driver) follow(ctx context.Context, c *contender, index uint64) (sight, error) {
+	rctx, cancel := d.blocking(ctx)
+	defer cancel()
+	all, next, err := d.client.read(rctx, c.key, query{index: index, wait: d.pace.quiet})
+	if err != nil || len(all) == 0 {
+		return sight{index: next}, err
+	}
+	return sight{all[0], next}, nil
+}
+
+// report says for whom c waits, if that is news.
+func (d *Driver) report(c *contender, holder string) {
+	d.mu.Lock()
+	defer d.mu.Unlock() // so that it does not follow a Release
+	p := driver.Place{Ahead: -1, Holder: holder}
+	if c.events.Waiting == nil || c.place != nil && *c.place == p {
+		return
+	}
+	c.place = &p
+	c.events.Waiting(p)
+}
+
+// holderOf is who holds a key, for people.
+func holderOf(e entry) string {
+	if r, ok := readRecord(e); ok {
+		return r.Owner
+	}
+	return "session " + e.Session
+}
