@@ -1,0 +1,196 @@
+package timestamp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// TestTimestampsNeverFall: three processes request over a store that delays and loses
+// requests, with clocks that jump by an hour.
+func TestTimestampsNeverFall(t *testing.T) {
+	for seed := range uint64(150) {
+		synctest.Test(t, func(t *testing.T) {
+			if report := run(t, seed, seed%2 == 1); !report.OK() {
+				t.Fatalf("seed %d: %v", seed, report)
+			}
+		})
+	}
+}
+
+// counting counts the requests to a store.
+type counting struct {
+	driver.KeyValues
+	gets, swaps int
+	hold        chan struct{} // Get waits for it, if it is not nil
+}
+
+func (c *counting) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, error) {
+	c.gets++
+	if c.hold != nil {
+		<-c.hold
+	}
+	return c.KeyValues.Get(ctx, keys...)
+}
+
+func (c *counting) Swap(ctx context.Context, swaps ...driver.Swap) (bool, error) {
+	c.swaps++
+	return c.KeyValues.Swap(ctx, swaps...)
+}
+
+func open(t *testing.T, store driver.KeyValues) *Oracle {
+	t.Helper()
+	o, err := NewOracle(store, "oracle", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func next(t *testing.T, o *Oracle) Timestamp {
+	t.Helper()
+	at, err := o.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func TestALeaderWritesSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counting{KeyValues: memory.NewKeyValues()}
+		o := open(t, store)
+		first := next(t, o)
+		for range 1000 {
+			time.Sleep(10 * time.Millisecond)
+			next(t, o)
+		}
+		if store.gets != 1001 || store.swaps > 20 {
+			t.Errorf("1,001 batches in ten seconds cost %d reads and %d writes", store.gets, store.swaps)
+		}
+		if passed := next(t, o).Sub(first); passed < 10*time.Second || passed > 14*time.Second {
+			t.Errorf("ten seconds are %v for it", passed)
+		}
+	})
+}
+
+func TestConcurrentRequestsAreOneBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counting{KeyValues: memory.NewKeyValues(), hold: make(chan struct{})}
+		o := open(t, store)
+		var running sync.WaitGroup
+		var mu sync.Mutex
+		seen := map[Timestamp]bool{}
+		for range 1000 {
+			running.Go(func() {
+				at := next(t, o)
+				mu.Lock()
+				defer mu.Unlock()
+				seen[at] = true
+			})
+		}
+		impatient, cancel := context.WithCancelCause(t.Context())
+		running.Go(func() {
+			cause := errors.New("the caller has no more time")
+			cancel(cause)
+			if _, err := o.Next(impatient); !errors.Is(err, cause) {
+				t.Errorf("it returned %v", err)
+			}
+		})
+		synctest.Wait() // all but the first wait for the second batch
+		close(store.hold)
+		running.Wait()
+		if len(seen) != 1000 || store.gets > 3 {
+			t.Errorf("%d timestamps for 1,000 requests, by %d reads", len(seen), store.gets)
+		}
+	})
+}
+
+// TestAlternatingLeadersDoNotHurryTime: changes of the leader cost no time.
+func TestAlternatingLeadersDoNotHurryTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.NewKeyValues()
+		a, b := open(t, store), open(t, store)
+		first, last := next(t, a), Timestamp(0)
+		for range 1000 {
+			for _, o := range []*Oracle{a, b} {
+				at := next(t, o)
+				if at <= last {
+					t.Fatalf("%d after %d", at, last)
+				}
+				last = at
+			}
+		}
+		if passed := last.Sub(first); passed > time.Second {
+			t.Errorf("an instant is %v for it", passed)
+		}
+	})
+}
+
+func TestAClockThatIsSetBackIsNotFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.NewKeyValues()
+		before := next(t, open(t, store))
+		o := open(t, store)
+		o.wall = func() time.Time { return time.Now().Add(-24 * time.Hour) }
+		first := next(t, o)
+		time.Sleep(time.Minute)
+		if second := next(t, o); first <= before || second.Sub(first) < time.Minute {
+			t.Errorf("%v, then %v, and a minute later %v", before.Time(), first.Time(), second.Time())
+		}
+	})
+}
+
+func TestErrors(t *testing.T) {
+	if _, err := NewOracle(nil, "oracle", nil); interlock.Kind(err) != interlock.Bug {
+		t.Errorf("without a store: %v", err)
+	}
+	for _, o := range []*Options{{Ahead: -1}, {Ahead: time.Hour}} {
+		if _, err := NewOracle(memory.NewKeyValues(), "oracle", o); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+	if _, err := NewOracle(memory.NewKeyValues(), "", nil); !errors.Is(err, interlock.ErrName) {
+		t.Errorf("without a key: %v", err)
+	}
+	for _, text := range []string{"", "x", `{"format":2,"epoch":1,"bound":1}`, `{"format":1,"epoch":0,"bound":1}`, `{"format":1,"epoch":1,"bound":0}`} {
+		store := memory.NewKeyValues()
+		if _, err := store.Swap(t.Context(), driver.Swap{Key: "oracle", Value: []byte(text)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := open(t, store).Next(t.Context()); interlock.Kind(err) != interlock.Definite || !errors.Is(err, errFormat) {
+			t.Errorf("%q is led: %v", text, err)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := open(t, memory.NewKeyValues()).Next(ended); interlock.Kind(err) != interlock.Definite {
+		t.Errorf("a context that has ended: %v", err)
+	}
+}
+
+func ExampleOracle() {
+	store := memory.NewKeyValues()
+	one, err := NewOracle(store, "oracle", nil)
+	if err != nil {
+		panic(err)
+	}
+	other, err := NewOracle(store, "oracle", nil) // as of another process
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	a, _ := one.Next(ctx)
+	b, _ := other.Next(ctx)
+	c, _ := one.Next(ctx)
+	fmt.Println(a < b, b < c)
+	// Output: true true
+}

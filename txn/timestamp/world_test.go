@@ -1,0 +1,140 @@
+package timestamp
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/history"
+)
+
+// flaky is a store that delays, refuses and loses requests, and replies to some that
+// take place later, as of a process that is paused or cut off.
+type flaky struct {
+	driver.KeyValues
+	random *rand.Rand
+	mu     *sync.Mutex
+	late   *sync.WaitGroup
+	gets   int
+	swaps  int
+}
+
+func (f *flaky) draw(n int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.random.IntN(n)
+}
+
+func (f *flaky) pause() {
+	time.Sleep(time.Duration(f.draw(3)) * time.Millisecond)
+	if f.draw(40) == 0 {
+		time.Sleep(time.Duration(f.draw(4000)) * time.Millisecond) // within the time of a batch
+	}
+}
+
+func (f *flaky) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, error) {
+	f.gets++
+	f.pause()
+	kvs, err := f.KeyValues.Get(ctx, keys...)
+	f.pause()
+	if f.draw(20) == 0 {
+		return nil, interlock.ErrUncertain
+	}
+	return kvs, err
+}
+
+func (f *flaky) Swap(ctx context.Context, swaps ...driver.Swap) (bool, error) {
+	f.swaps++
+	f.pause()
+	switch f.draw(20) {
+	case 0:
+		return false, &interlock.Error{Op: "swap", Kind: interlock.Retryable, Err: context.DeadlineExceeded}
+	case 1: // it arrives much later
+		delay := time.Duration(f.draw(10000)) * time.Millisecond
+		f.late.Go(func() {
+			time.Sleep(delay)
+			_, _ = f.KeyValues.Swap(context.WithoutCancel(ctx), swaps...)
+		})
+		return false, interlock.ErrUncertain
+	case 2:
+		_, _ = f.KeyValues.Swap(ctx, swaps...)
+		return false, interlock.ErrUncertain
+	}
+	ok, err := f.KeyValues.Swap(ctx, swaps...)
+	f.pause()
+	return ok, err
+}
+
+// run lets processes request timestamps at once, and returns what the checker says.
+// Their clocks jump, if jumps is set.
+func run(t *testing.T, seed uint64, jumps bool) history.Report {
+	random := rand.New(rand.NewPCG(seed, 1))
+	var mu sync.Mutex
+	var late, running sync.WaitGroup
+	var text bytes.Buffer
+	w, err := history.NewWriter(&text, history.Header{Run: t.Name(), Seed: int64(seed)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := memory.NewKeyValues()
+	issued := 0
+	for process := range 3 {
+		o, err := NewOracle(&flaky{KeyValues: store, random: random, mu: &mu, late: &late}, "oracle", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if jumps {
+			o.wall = func() time.Time {
+				mu.Lock()
+				defer mu.Unlock()
+				return time.Now().Add(time.Duration(random.IntN(7200)-3600) * time.Second)
+			}
+		}
+		for caller := range 2 {
+			running.Go(func() {
+				for range 12 {
+					mu.Lock()
+					pause := time.Duration(random.IntN(2000)) * time.Millisecond
+					mu.Unlock()
+					time.Sleep(pause)
+					call := w.Invoke(history.Event{Lane: string(rune('A'+process)) + string(rune('0'+caller)), Op: history.OpAcquire, Key: "oracle"})
+					at, err := o.Next(t.Context())
+					if err != nil {
+						if interlock.Kind(err) != interlock.Retryable {
+							t.Errorf("it failed for good: %v", err)
+						}
+						call.Fail(err.Error())
+						continue
+					}
+					call.Granted(interlock.Token(at), "")
+					mu.Lock()
+					issued++
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	running.Wait()
+	late.Wait()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if issued < 30 {
+		t.Errorf("only %d timestamps were issued", issued)
+	}
+	reader, err := history.NewReader(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := history.CheckTokens(reader.Events())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
