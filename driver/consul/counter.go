@@ -22,9 +22,10 @@ type base struct {
 // at is the counter of a grant at an index that is not below that of the base.
 func (b base) at(index uint64) int64 { return b.value + int64(index-b.index) }
 
-// lag is how far the counter may be behind the clock before a grant raises the base. After a
-// restore that took longer, tokens are above all that were issued before.
-const lag = 10 * time.Second
+// lag is how far the counter may be behind the clock before a grant raises the base to
+// driver.Headroom beyond it. Ten seconds after the last grant before a restore, tokens are
+// above all that were issued before.
+const lag = 10*time.Second - driver.Headroom
 
 func readBase(e entry) (base, error) {
 	if !e.exists() {
@@ -55,7 +56,7 @@ func (s *session) basis(ctx context.Context) (base, op, error) {
 	if b.index > 0 && counter >= top && !behind {
 		return b, op{Verb: "check-index", Key: s.d.layout.base(), Index: b.index}, nil
 	}
-	return s.raised(b, max(interlock.CounterAt(now), top+1, counter+1), now)
+	return s.raised(b, max(interlock.CounterAt(now.Add(driver.Headroom)), top+1, counter+1), now)
 }
 
 // raised is a basis that is set to value over one that was read.
@@ -98,44 +99,42 @@ const opBase = "raise base of tokens"
 
 func refusedBase(err error) error { return problem(opBase, "", interlock.Definite, err) }
 
-// initial are the operations with which a session begins: the counter is at least at the
-// clock, and at Options.Seed. Who raises it does so by driver.Headroom more, so that of many
-// that open at once one raises it.
-func (s *session) initial(ctx context.Context) ([]op, error) {
+// initial is the basis with which a session begins, and the operations that make sure of it:
+// the counter is at least at the clock, and at Options.Seed. Who raises it does so by
+// driver.Headroom more, so that of many that open at once one raises it.
+func (s *session) initial(ctx context.Context) (base, []op, error) {
 	now := s.d.options.Now()
 	b, err := s.readBase(ctx)
 	if err != nil {
-		return nil, err
+		return base{}, nil, err
 	}
 	if odd := driver.Plausible(b.value, s.d.client.now(s.d.options.Now)); odd != nil {
 		return s.repair(b, now, odd)
 	}
 	least, err := s.d.options.Seed.Floor(now)
 	if err != nil {
-		return nil, refusedBase(err)
+		return base{}, nil, refusedBase(err)
 	}
-	s.d.mu.Lock()
-	least = max(least, s.d.top+1)
-	s.d.mu.Unlock()
+	least = max(least, s.d.highest()+1)
 	if b.index > 0 && b.value >= least {
-		return []op{{Verb: "check-index", Key: s.d.layout.base(), Index: b.index}}, nil
+		return b, []op{{Verb: "check-index", Key: s.d.layout.base(), Index: b.index}}, nil
 	}
-	_, raise, err := s.raised(b, max(least+driver.Headroom.Microseconds(), b.at(b.index)+1), now)
-	return []op{raise}, err
+	b, raise, err := s.raised(b, max(least+driver.Headroom.Microseconds(), b.at(b.index)+1), now)
+	return b, []op{raise}, err
 }
 
 // repair lowers an implausible base to the clock, if Options ask for that, and records it as
 // a forced release of driver.BaseName.
-func (s *session) repair(b base, now time.Time, odd error) ([]op, error) {
+func (s *session) repair(b base, now time.Time, odd error) (base, []op, error) {
 	repair := s.d.options.Seed.Repair
 	if repair == nil || s.d.highest() > 0 {
-		return nil, refusedBase(odd)
+		return base{}, nil, refusedBase(odd)
 	}
 	value := interlock.CounterAt(now.Add(driver.Headroom))
-	_, lower, err := s.raised(b, value, now)
+	lowered, lower, err := s.raised(b, value, now)
 	if err != nil {
-		return nil, err
+		return base{}, nil, err
 	}
 	text, err := json.Marshal(broken{Name: []byte(driver.BaseName), Owner: repair.Record(b.value, value), Reason: repair.Reason, By: repair.By, At: now.UTC()})
-	return []op{lower, {Verb: "set", Key: s.d.layout.broken(driver.BaseName, now), Value: text}}, err
+	return lowered, []op{lower, {Verb: "set", Key: s.d.layout.broken(driver.BaseName, now), Value: text}}, err
 }

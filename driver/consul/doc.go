@@ -27,7 +27,7 @@
 // The counter is base + (index − index of the base), where the index is that of the Raft entry
 // which took the lock. Consul's LockIndex is not used, because it starts again when the key is
 // deleted. The base is a key of the namespace. It is set to the microseconds since 2020 when
-// it is missing, when a session opens, and by a grant that finds the counter ten seconds
+// it is missing, when a session opens, and by a grant that finds the counter nine seconds
 // behind the clock, in the transaction of the grant; every grant fails if the base is not the
 // one that it counts from. So tokens rise over a deleted base, a new cluster and a snapshot
 // that was restored, given sane clocks, also where sessions of before are in the snapshot and

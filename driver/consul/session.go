@@ -58,7 +58,7 @@ func (d *Driver) newSession() (*session, error) {
 // begin takes the fence and raises the base, in one transaction.
 func (s *session) begin() error {
 	for range attempts {
-		ops, err := s.initial(s.ctx)
+		from, ops, err := s.initial(s.ctx)
 		if err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (s *session) begin() error {
 		switch {
 		case err == nil:
 			s.fence = find(entries, fence.Key).ModifyIndex
-			s.seen = s.fence
+			s.base, s.seen = base{from.value, find(entries, s.d.layout.base()).ModifyIndex}, s.fence
 			return nil
 		case !errors.As(err, &lost) || lost.why[0] != "":
 			return unread(ctx, opOpen, "", err)

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +17,28 @@ import (
 func Consul(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	return launch(tb, consulServer(Binary(tb, "consul"), "server-0", 1, nil, askConsul), extra)
+}
+
+// ConsulTLS is [Consul] over HTTPS, for clients that show a certificate: of the files, in PEM
+// form, ca has the authority that signs theirs and the server's, for 127.0.0.1.
+func ConsulTLS(tb testing.TB, ca, cert, key string, extra ...string) *Server {
+	tb.Helper()
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	secure := &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}
+	k := consulServer(Binary(tb, "consul"), "server-0", 1, nil, func(addr string) error {
+		_, err := getConsulAt("https://"+addr, "/v1/kv/?keys&consistent", secure)
+		return err
+	})
+	k.url = "https://%s"
+	plain := k.command
+	k.command = func(data string, ports []*port) []string {
+		return append(plain(data, ports), "-http-port=-1", "-https-port="+ports[0].String(),
+			fmt.Sprintf("-hcl=tls { defaults { ca_file = %q cert_file = %q key_file = %q } https { verify_incoming = true } }", ca, cert, key))
+	}
+	return launch(tb, k, extra)
 }
 
 // ConsulCluster starts n servers and returns when all of them serve. A server that is
@@ -75,9 +98,11 @@ func leadsConsul(addr string) bool {
 	return err == nil && json.Unmarshal(body, &self) == nil && self.Stats.Consul.Leader == "true" && askConsul(addr) == nil
 }
 
-func getConsul(addr, path string) ([]byte, error) {
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get("http://" + addr + path)
+func getConsul(addr, path string) ([]byte, error) { return getConsulAt("http://"+addr, path, nil) }
+
+func getConsulAt(url, path string, secure *tls.Config) ([]byte, error) {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: secure}}
+	answer, err := client.Get(url + path)
 	if err != nil {
 		return nil, err
 	}

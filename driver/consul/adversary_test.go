@@ -1,0 +1,231 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// loseTake has d send a transaction that is lost on its way.
+func (s *scene) loseTake(d *Driver, w *wire, name, owner string) {
+	s.Helper()
+	gone := w.loseNext(`"Verb":"lock","Key":"` + layout{s.prefix}.lock(name) + `"`)
+	ctx, cancel := context.WithCancel(s.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner})
+		done <- err
+	}()
+	receive(s, gone, "the transaction")
+	cancel()
+	if err := receive(s, done, "acquire"); interlock.Kind(err) != interlock.Uncertain {
+		s.Fatalf("a lost transaction: %v", err)
+	}
+}
+
+// mustRefuse delivers what was lost, which must have no effect.
+func (s *scene) mustRefuse(w *wire) {
+	s.Helper()
+	if got := w.deliver(s); got != http.StatusConflict {
+		s.Fatalf("the late transaction was answered %d", got)
+	}
+}
+
+// testLateTakeAfterARelease: nobody would release it.
+func testLateTakeAfterARelease(s *scene) {
+	d, w := s.open(Options{})
+	s.loseTake(d, w, "n", "o")
+	s.release(d, "n", "o")
+	s.mustRefuse(w)
+	s.mustBeFree("n")
+	s.acquire(d, "n", "next")
+	s.release(d, "n", "next")
+}
+
+// testLateTakeAfterAGrant to the same owner, who repeated it and has released.
+func testLateTakeAfterAGrant(s *scene) {
+	d, w := s.open(Options{})
+	s.loseTake(d, w, "n", "o")
+	s.acquire(d, "n", "o")
+	s.mustRefuse(w)
+	s.release(d, "n", "o")
+	s.mustRefuse(w)
+	s.mustBeFree("n")
+}
+
+// testLateReleaseSparesTheNext holder, of the same session.
+func testLateReleaseSparesTheNext(s *scene) {
+	d, w := s.open(Options{})
+	s.acquire(d, "n", "o")
+	gone := w.loseNext(`"delete-cas"`)
+	ctx, cancel := context.WithCancel(s.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- d.Release(ctx, "n", "o") }()
+	receive(s, gone, "the release")
+	cancel()
+	if err := receive(s, done, "release"); interlock.Kind(err) != interlock.Uncertain {
+		s.Fatalf("a lost release: %v", err)
+	}
+	s.release(d, "n", "o")
+	s.acquire(d, "n", "next")
+	s.mustRefuse(w)
+	if e := s.key("n"); holderOf(e) != "next" {
+		s.Fatalf("the key is %+v", e)
+	}
+}
+
+// testReleaseEndsAnAcquire whose transaction is on its way.
+func testReleaseEndsAnAcquire(s *scene) {
+	d, w := s.open(Options{})
+	gone := w.loseNext(`"Verb":"lock"`)
+	done := make(chan error, 1)
+	go func() {
+		_, err := d.Acquire(s.Context(), driver.Request{Name: "n", Owner: "o"})
+		done <- err
+	}()
+	receive(s, gone, "the transaction")
+	s.release(d, "n", "o")
+	if err := receive(s, done, "acquire"); !errors.Is(err, interlock.ErrReleased) {
+		s.Fatalf("got %v", err)
+	}
+	s.mustRefuse(w)
+	s.mustBeFree("n")
+}
+
+// testContendersOfOneProcess share a session, which Consul would let in twice.
+func testContendersOfOneProcess(s *scene) {
+	d, _ := s.open(Options{})
+	s.acquire(d, "n", "first")
+	var held *interlock.HeldError
+	if err := s.try(d, "n", "second"); !errors.As(err, &held) || held.Owner != "first" {
+		s.Fatalf("got %v", err)
+	}
+	third, fourth := s.queue(d, "n", "third"), s.queue(d, "n", "fourth")
+	s.release(d, "n", "first")
+	receive(s, third, "the third")
+	if len(fourth) > 0 {
+		s.Fatal("two hold")
+	}
+	s.release(d, "n", "third")
+	receive(s, fourth, "the fourth")
+	s.release(d, "n", "fourth")
+	s.mustBeFree("n")
+}
+
+// testOwnerOverTwoSessions: what an owner has under a session that ran out of time here, and
+// lives on in Consul, is taken away when it comes again.
+func testOwnerOverTwoSessions(s *scene) {
+	d, _ := s.open(Options{})
+	first := s.acquire(d, "n", "o")
+	old := d.session
+	old.end(errTimeRanOut)
+	if first.Lease.Remaining() > 0 {
+		s.Fatal("a claim outlives its session")
+	}
+	second := s.acquire(d, "n", "o")
+	if d.session == old || second.Token <= first.Token {
+		s.Fatalf("token %d after %d, same session %v", second.Token, first.Token, d.session == old)
+	}
+	s.release(d, "n", "o")
+	s.mustBeFree("n")
+}
+
+// lossOf acquires and returns where the loss is reported.
+func (s *scene) lossOf(d *Driver, name, owner string) <-chan error {
+	s.Helper()
+	lost := make(chan error, 2)
+	_, err := d.Acquire(s.Context(), driver.Request{Name: name, Owner: owner, Events: driver.Events{Lost: func(cause error) { lost <- cause }}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return lost
+}
+
+// testSessionDestroyed by an operator: every holder receives it, and the next Acquire has a
+// session of its own.
+func testSessionDestroyed(s *scene) {
+	d, _ := s.open(Options{TTL: suiteTTL})
+	a, b := s.lossOf(d, "a", "o"), s.lossOf(d, "b", "o")
+	if err := s.operator.destroySession(s.Context(), d.session.id); err != nil {
+		s.Fatal(err)
+	}
+	for _, lost := range []<-chan error{a, b} {
+		if err := receive(s, lost, "the loss"); !errors.Is(err, interlock.ErrSessionEnded) {
+			s.Fatalf("cause %v", err)
+		}
+	}
+	s.release(d, "a", "o")
+	s.acquire(d, "a", "next")
+}
+
+// testFenceDeleted with everything else of the namespace, as "consul kv delete -recurse" does.
+func testFenceDeleted(s *scene) {
+	d, _ := s.open(Options{TTL: suiteTTL})
+	first := s.acquire(d, "a", "o")
+	lost := s.lossOf(d, "b", "o")
+	s.operate(op{Verb: "delete-tree", Key: "suite" + s.prefix[len("suite"):len(s.prefix)-1]})
+	if err := receive(s, lost, "the loss"); !errors.Is(err, interlock.ErrSessionEnded) {
+		s.Fatalf("cause %v", err)
+	}
+	s.release(d, "a", "o")
+	if next := s.acquire(d, "a", "next"); next.Token <= first.Token {
+		s.Fatalf("token %d after %d", next.Token, first.Token)
+	}
+}
+
+// testValueReplaced by an operator, which leaves the session: a release frees it.
+func testValueReplaced(s *scene) {
+	d, _ := s.open(Options{})
+	s.acquire(d, "n", "o")
+	s.operate(op{Verb: "set", Key: layout{s.prefix}.lock("n"), Value: []byte("x")})
+	if e := s.key("n"); e.Session != d.session.id {
+		s.Fatalf("the key is %+v", e)
+	}
+	s.release(d, "n", "o")
+	s.mustBeFree("n")
+}
+
+// testLockDelay: nobody gets in before it is over.
+func testLockDelay(s *scene) {
+	const delay = 2 * time.Second
+	d, _ := s.open(Options{TTL: suiteTTL, LockDelay: delay})
+	other, _ := s.open(Options{TTL: suiteTTL})
+	first := s.acquire(d, "n", "o")
+	began := time.Now()
+	if err := s.operator.destroySession(s.Context(), d.session.id); err != nil {
+		s.Fatal(err)
+	}
+	if err := s.try(other, "n", "impatient"); !errors.Is(err, interlock.ErrHeld) && time.Since(began) < delay {
+		s.Fatalf("during the lock-delay: %v", err)
+	}
+	s.release(other, "n", "impatient")
+	next := s.acquire(other, "n", "next")
+	if took := time.Since(began); took < delay || next.Token <= first.Token {
+		s.Fatalf("token %d after %d, after %v", next.Token, first.Token, took)
+	}
+}
+
+// testOtherKeysAreLeftAlone: neither taken nor changed.
+func testOtherKeysAreLeftAlone(s *scene) {
+	d, _ := s.open(Options{})
+	key := layout{s.prefix}.lock("n")
+	for _, flags := range []uint64{0, 0xe0f69a2baa414de0} {
+		before := s.operate(op{Verb: "set", Key: key, Value: []byte("data"), Flags: flags})[0]
+		var conflict *ConflictError
+		if err := s.try(d, "n", "o"); !errors.As(err, &conflict) || conflict.Flags != flags || interlock.Kind(err) != interlock.Definite {
+			s.Fatalf("flags %#x: %v", flags, err)
+		}
+		if e := s.key("n"); e.ModifyIndex != before.ModifyIndex {
+			s.Fatalf("the key is %+v", e)
+		}
+		s.operate(op{Verb: "delete", Key: key})
+	}
+	s.operate(op{Verb: "set", Key: key, Flags: lockFlag}) // a lock that somebody released
+	s.acquire(d, "n", "o")
+}

@@ -1,0 +1,313 @@
+package consul
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestDriver runs the driver's own tests with one server, each under a prefix of its own.
+func TestDriver(t *testing.T) {
+	shared := testbed.Shared(t, testbed.Consul)
+	for name, test := range map[string]func(*scene){
+		"UncontendedCostsTwoRequests": testUncontendedCostsTwoRequests,
+		"RefusalCostsTwoRequests":     testRefusalCostsTwoRequests,
+		"WaitersCostNoRequests":       testWaitersCostNoRequests,
+		"HeldLocksCostOneForSixty":    testHeldLocksCostOneForSixty,
+		"HandOverIsPushed":            testHandOverIsPushed,
+		"LateTakeAfterARelease":       testLateTakeAfterARelease,
+		"LateTakeAfterAGrant":         testLateTakeAfterAGrant,
+		"LateReleaseSparesTheNext":    testLateReleaseSparesTheNext,
+		"ReleaseEndsAnAcquire":        testReleaseEndsAnAcquire,
+		"ContendersOfOneProcess":      testContendersOfOneProcess,
+		"OwnerOverTwoSessions":        testOwnerOverTwoSessions,
+		"SessionDestroyed":            testSessionDestroyed,
+		"FenceDeleted":                testFenceDeleted,
+		"ValueReplaced":               testValueReplaced,
+		"LockDelay":                   testLockDelay,
+		"OtherKeysAreLeftAlone":       testOtherKeysAreLeftAlone,
+		"BaseDeletedOrLowered":        testBaseDeletedOrLowered,
+		"BaseFollowsTheClock":         testBaseFollowsTheClock,
+		"ImplausibleBaseIsRepaired":   testImplausibleBaseIsRepaired,
+		"ClockAhead":                  testClockAhead,
+		"TokensAfterAMove":            testTokensAfterAMove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(&scene{T: t, system: start(t, shared), server: shared})
+		})
+	}
+}
+
+const patience = 20 * time.Second
+
+// scene is one prefix on a server.
+type scene struct {
+	*testing.T
+	*system
+	server *testbed.Server
+}
+
+// open opens a driver whose requests are counted.
+func (s *scene) open(o Options) (*Driver, *wire) {
+	s.Helper()
+	d, w, err := s.tryOpen(o)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return d, w
+}
+
+func (s *scene) tryOpen(o Options) (*Driver, *wire, error) {
+	w := &wire{transport: &http.Transport{}}
+	s.Cleanup(w.transport.CloseIdleConnections)
+	o.Address, o.Prefix, o.Transport = s.server.Addr(), s.prefix, w
+	d, err := Open(s.Context(), &o)
+	if err == nil {
+		s.Cleanup(func() {
+			if err := d.Close(context.Background()); err != nil {
+				s.Error(err)
+			}
+		})
+	}
+	return d, w, err
+}
+
+// wire counts requests, and may lose one before it is sent.
+type wire struct {
+	transport *http.Transport
+	mu        sync.Mutex
+	n         int // but for renewals
+	lose      string
+	lost      *http.Request
+	losing    chan struct{} // closed when it was lost; nil while nothing is to be lost
+}
+
+func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
+	body := bodyOf(r)
+	w.mu.Lock()
+	if !strings.Contains(r.URL.Path, "/session/renew/") && !strings.Contains(body, `"check-session"`) {
+		w.n++
+	}
+	if w.losing != nil && strings.Contains(body, w.lose) {
+		w.lost = r.Clone(context.Background())
+		close(w.losing)
+		w.losing = nil
+		w.mu.Unlock()
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	w.mu.Unlock()
+	return w.transport.RoundTrip(r)
+}
+
+func bodyOf(r *http.Request) string {
+	if r.GetBody == nil {
+		return ""
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return ""
+	}
+	text, _ := io.ReadAll(body)
+	return string(text)
+}
+
+func (w *wire) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.n
+}
+
+// loseNext holds back the next request whose body contains text. The channel is closed then.
+func (w *wire) loseNext(text string) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lose, w.losing = text, make(chan struct{})
+	return w.losing
+}
+
+// deliver sends the request that was held back, and returns the status of its answer.
+func (w *wire) deliver(t testing.TB) int {
+	t.Helper()
+	r, err := http.NewRequest(w.lost.Method, w.lost.URL.String(), bytes.NewReader([]byte(bodyOf(w.lost))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := w.transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	return answer.StatusCode
+}
+
+func (s *scene) acquire(d *Driver, name, owner string) driver.Grant {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	defer cancel()
+	g, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner})
+	if err != nil {
+		s.Fatalf("acquire %q as %s: %v", name, owner, err)
+	}
+	return g
+}
+
+func (s *scene) release(d *Driver, name, owner string) {
+	s.Helper()
+	if err := d.Release(s.Context(), name, owner); err != nil {
+		s.Fatalf("release %q as %s: %v", name, owner, err)
+	}
+}
+
+// try asks without waiting.
+func (s *scene) try(d *Driver, name, owner string) error {
+	_, err := d.Acquire(s.Context(), driver.Request{Name: name, Owner: owner, NoWait: true})
+	return err
+}
+
+// queue acquires in the background and returns when it waits.
+func (s *scene) queue(d *Driver, name, owner string) chan driver.Grant {
+	s.Helper()
+	waits, granted := make(chan struct{}, 10), make(chan driver.Grant, 1)
+	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	s.Cleanup(cancel)
+	go func() {
+		g, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner,
+			Events: driver.Events{Waiting: func(driver.Place) { waits <- struct{}{} }}})
+		if err == nil {
+			granted <- g
+		}
+	}()
+	receive(s, waits, owner+" waits")
+	return granted
+}
+
+func receive[T any](s *scene, from <-chan T, what string) T {
+	s.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		s.Fatalf("%s: nothing within %v", what, patience)
+		panic("not reached")
+	}
+}
+
+// operate changes keys as an operator would.
+func (s *scene) operate(ops ...op) []entry {
+	s.Helper()
+	entries, err := s.operator.txn(s.Context(), ops...)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return entries
+}
+
+func (s *scene) key(name string) entry {
+	s.Helper()
+	e, _, err := s.operator.get(s.Context(), layout{s.prefix}.lock(name))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return e
+}
+
+func (s *scene) mustBeFree(name string) {
+	s.Helper()
+	if e := s.key(name); e.exists() {
+		s.Fatalf("the key of %q is left: %+v", name, e)
+	}
+}
+
+// testUncontendedCostsTwoRequests, token included.
+func testUncontendedCostsTwoRequests(s *scene) {
+	d, w := s.open(Options{})
+	before := w.count()
+	const rounds = 50
+	for i := range rounds {
+		s.acquire(d, "n", fmt.Sprint(i))
+		s.release(d, "n", fmt.Sprint(i))
+	}
+	if got := w.count() - before; got != 2*rounds {
+		s.Fatalf("%d requests for %d acquires and releases", got, rounds)
+	}
+}
+
+// testRefusalCostsTwoRequests: the transaction, and who holds it.
+func testRefusalCostsTwoRequests(s *scene) {
+	holder, _ := s.open(Options{})
+	d, w := s.open(Options{})
+	s.acquire(holder, "n", "holder")
+	before := w.count()
+	var held *interlock.HeldError
+	if err := s.try(d, "n", "other"); !errors.As(err, &held) || held.Owner != "holder" {
+		s.Fatalf("got %v", err)
+	}
+	if got := w.count() - before; got != 2 {
+		s.Fatalf("%d requests", got)
+	}
+}
+
+// testWaitersCostNoRequests for what happens to other names.
+func testWaitersCostNoRequests(s *scene) {
+	holder, _ := s.open(Options{})
+	d, w := s.open(Options{TTL: time.Minute})
+	s.acquire(holder, "n", "holder")
+	before := w.count()
+	s.queue(d, "n", "first")
+	s.queue(d, "n", "second")
+	for i := range 50 {
+		s.acquire(holder, "other", fmt.Sprint(i))
+		s.release(holder, "other", fmt.Sprint(i))
+	}
+	if got := w.count() - before; got > 3 { // a transaction, a read, a blocking query
+		s.Fatalf("two waiters cost %d requests", got)
+	}
+}
+
+// testHeldLocksCostOneForSixty of them, with each renewal, which is one request more.
+func testHeldLocksCostOneForSixty(s *scene) {
+	d, w := s.open(Options{TTL: time.Hour})
+	const held = 2*batch + 1
+	for i := range held {
+		s.acquire(d, fmt.Sprint("n", i), "holder")
+	}
+	checks := make(chan struct{}, 100)
+	d.client.short.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
+		checks <- struct{}{}
+		return w.RoundTrip(r)
+	})
+	d.session.renew()
+	if got := len(checks); got != 4 {
+		s.Fatalf("%d requests to renew %d locks", got, held)
+	}
+}
+
+// testHandOverIsPushed: long before anything would be asked again.
+func testHandOverIsPushed(s *scene) {
+	holder, _ := s.open(Options{})
+	d, w := s.open(Options{TTL: 24 * time.Hour})
+	d.pace.quiet = time.Hour
+	first := s.acquire(holder, "n", "holder")
+	before := w.count()
+	granted := s.queue(d, "n", "waiter")
+	s.release(holder, "n", "holder")
+	if next := receive(s, granted, "the waiter"); next.Token <= first.Token {
+		s.Fatalf("token %d after %d", next.Token, first.Token)
+	}
+	if got := w.count() - before; got > 4 {
+		s.Fatalf("waiting and the hand-over cost %d requests", got)
+	}
+}
