@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -29,7 +30,7 @@ func (r *requests) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ ti
 // tokens of partitions that were assigned together.
 func TestCommitCost(t *testing.T) {
 	s := newScene(t, 4)
-	s.add(ids(40, 0, 10)...)
+	s.add(drivertest.QueueIDs(40, 0, 10)...)
 	count := &requests{}
 	c := s.join(&QueueOptions{Client: []kgo.Opt{kgo.WithHooks(count)}})
 	all := s.receive(c, 400)

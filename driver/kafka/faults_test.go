@@ -16,6 +16,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -231,11 +232,11 @@ func TestFullPartition(t *testing.T) {
 // producers go on. The order of keys holds.
 func TestMorePartitions(t *testing.T) {
 	s := newScene(t, 1)
-	a := newAudit()
-	s.start(&QueueOptions{Client: []kgo.Opt{kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(200 * time.Millisecond)}}, a.handle)
-	before, after := ids(10, 0, 10), ids(10, 10, 10)
+	a := drivertest.NewQueueAudit()
+	s.start(&QueueOptions{Client: []kgo.Opt{kgo.MetadataMinAge(100 * time.Millisecond), kgo.MetadataMaxAge(200 * time.Millisecond)}}, a.Handle)
+	before, after := drivertest.QueueIDs(10, 0, 10), drivertest.QueueIDs(10, 10, 10)
 	s.add(before...)
-	a.wait(t, len(before))
+	a.Wait(t, len(before))
 	r := kmsg.NewPtrCreatePartitionsRequest()
 	topic := kmsg.NewCreatePartitionsRequestTopic()
 	topic.Topic, topic.Count = s.topic, 4
@@ -248,8 +249,8 @@ func TestMorePartitions(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.add(after...)
-	a.wait(t, len(before)+len(after))
-	a.check(t, append(before, after...), 1)
+	a.Wait(t, len(before)+len(after))
+	a.Check(t, append(before, after...), 1)
 }
 
 // TestDeadLetterTopicIsMissing: the message is not lost, and its offset not committed.

@@ -2,108 +2,17 @@ package kafka
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
-
-// audit is what guarded writes of handlers leave: the guard keeps the highest token of each
-// partition, and refuses lower ones.
-type audit struct {
-	mu      sync.Mutex
-	marks   map[string]interlock.Token
-	last    map[string]string // id by key, and its token
-	under   map[string]interlock.Token
-	times   map[string]int // by id
-	refused int
-	wrong   []string
-	changed chan struct{}
-}
-
-func newAudit() *audit {
-	return &audit{marks: map[string]interlock.Token{}, last: map[string]string{}, under: map[string]interlock.Token{}, times: map[string]int{}, changed: make(chan struct{})}
-}
-
-// write is one write of a handler. Ids of a key rise; one may come again, but not an earlier one
-// after a later one, unless its assignment is a later one.
-func (a *audit) write(claim string, token interlock.Token, key, id string) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if token < a.marks[claim] {
-		a.refused++
-		return fmt.Errorf("%w: %v after %v", interlock.ErrStaleToken, token, a.marks[claim])
-	}
-	if last := a.last[key]; id < last && token == a.under[key] {
-		a.wrong = append(a.wrong, id+" after "+last)
-	}
-	a.marks[claim], a.last[key], a.under[key] = token, id, token
-	a.times[id]++
-	close(a.changed)
-	a.changed = make(chan struct{})
-	return nil
-}
-
-// handle is a handler that writes.
-func (a *audit) handle(_ context.Context, m queue.Received) error {
-	return a.write(m.Claim.Name(), m.Claim.Token(), m.Key, m.ID)
-}
-
-// wait waits until n ids are written.
-func (a *audit) wait(t *testing.T, n int) {
-	t.Helper()
-	timer := time.NewTimer(time.Minute)
-	defer timer.Stop()
-	for {
-		a.mu.Lock()
-		got, changed := len(a.times), a.changed
-		a.mu.Unlock()
-		if got >= n {
-			return
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			t.Fatalf("%d of %d messages were handled", got, n)
-		}
-	}
-}
-
-// check requires that all of the ids are written in order, and each at most so often.
-func (a *audit) check(t *testing.T, ids []string, most int) {
-	t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.wrong) > 0 {
-		t.Errorf("out of order: %v", a.wrong)
-	}
-	for _, id := range ids {
-		if n := a.times[id]; n < 1 || n > most {
-			t.Errorf("%s was handled %d times", id, n)
-		}
-	}
-}
-
-// ids of n messages for each of some keys.
-func ids(keys, from, n int) (all []string) {
-	for i := range n {
-		for k := range keys {
-			all = append(all, fmt.Sprintf("%d/%04d", k, from+i))
-		}
-	}
-	return all
-}
 
 // start consumes the topic of a scene.
 func (s *scene) start(o *QueueOptions, handler queue.Handler) *queue.Consumer {
@@ -134,25 +43,25 @@ func TestRebalance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, 4)
 			const keys, each = 20, 100
-			all := ids(keys, 0, each)
-			a := newAudit()
+			all := drivertest.QueueIDs(keys, 0, each)
+			a := drivertest.NewQueueAudit()
 			slow := func(ctx context.Context, m queue.Received) error {
 				pause(context.WithoutCancel(ctx), 5*time.Millisecond)
-				return a.handle(ctx, m)
+				return a.Handle(ctx, m)
 			}
 			s.add(all[:len(all)/2]...)
 			one := s.start(o, slow)
-			a.wait(t, 100)
+			a.Wait(t, 100)
 			two, three := s.start(o, slow), s.start(o, slow)
-			a.wait(t, len(all)/4)
+			a.Wait(t, len(all)/4)
 			s.stop(one)
 			s.add(all[len(all)/2:]...)
-			a.wait(t, len(all)/2)
+			a.Wait(t, len(all)/2)
 			s.stop(three)
 			s.start(o, slow)
-			a.wait(t, len(all))
+			a.Wait(t, len(all))
 			s.stop(two)
-			a.check(t, all, 1)
+			a.Check(t, all, 1)
 		})
 	}
 }
@@ -161,9 +70,9 @@ func TestRebalance(t *testing.T) {
 // returned; their contexts last so long.
 func TestRevokeWaits(t *testing.T) {
 	s := newScene(t, 4)
-	all := ids(20, 0, 2)
+	all := drivertest.QueueIDs(20, 0, 2)
 	s.add(all...)
-	a := newAudit()
+	a := drivertest.NewQueueAudit()
 	begun, moved, done := make(chan struct{}, len(all)), make(chan error, len(all)), make(chan struct{})
 	s.start(nil, func(ctx context.Context, m queue.Received) error {
 		begun <- struct{}{}
@@ -173,45 +82,30 @@ func TestRevokeWaits(t *testing.T) {
 			moved <- ctx.Err()
 		case <-done:
 		}
-		return a.handle(ctx, m)
+		return a.Handle(ctx, m)
 	})
 	for range 20 {
 		<-begun
 	}
-	s.start(nil, a.handle)
+	s.start(nil, a.Handle)
 	if err := <-moved; err != nil {
 		t.Errorf("a handler's context ended: %v", err)
 	}
 	close(done)
-	a.wait(t, len(all))
-	a.check(t, all, 1)
+	a.Wait(t, len(all))
+	a.Check(t, all, 1)
 }
 
 // TestZombie stops a consumer's process in a handler until the session has timed out, and lets
 // it go on when another one has handled its messages. Its write is refused.
 func TestZombie(t *testing.T) {
 	s := newScene(t, 2)
-	all := ids(6, 0, 20)
+	all := drivertest.QueueIDs(6, 0, 20)
 	s.add(all...)
-	a := newAudit()
-	begun := make(chan struct{}, 1000)
-	guard := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q := r.URL.Query()
-		if q.Has("begin") {
-			begun <- struct{}{}
-			return
-		}
-		token, err := interlock.ParseToken(q.Get("token"))
-		if err == nil {
-			err = a.write(q.Get("claim"), token, q.Get("key"), q.Get("id"))
-		}
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusConflict)
-		}
-	}))
-	t.Cleanup(guard.Close)
+	a := drivertest.NewQueueAudit()
+	guard, begun := a.Serve(t)
 	child := exec.Command(os.Args[0], "-test.run=^$")
-	child.Env = append(os.Environ(), "KAFKA_TEST_CHILD="+s.addr, "KAFKA_TEST_TOPIC="+s.topic, "KAFKA_TEST_GUARD="+guard.URL)
+	child.Env = append(os.Environ(), "KAFKA_TEST_CHILD="+s.addr, "KAFKA_TEST_TOPIC="+s.topic, "KAFKA_TEST_GUARD="+guard)
 	child.Stderr = os.Stderr
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
@@ -230,21 +124,17 @@ func TestZombie(t *testing.T) {
 	if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	other := s.start(nil, a.handle)
-	a.wait(t, len(all))
+	other := s.start(nil, a.Handle)
+	a.Wait(t, len(all))
 	if err := child.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	testbed.Eventually(t, "the guard refuses the late write", time.Minute, func() bool {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.refused > 0
-	})
+	testbed.Eventually(t, "the guard refuses the late write", time.Minute, func() bool { return a.Refused() > 0 })
 	s.stop(other) // what comes now is for the process that was stopped
-	more := ids(6, 20, 5)
+	more := drivertest.QueueIDs(6, 20, 5)
 	s.add(more...)
-	a.wait(t, len(all)+len(more))
-	a.check(t, append(all, more...), 3)
+	a.Wait(t, len(all)+len(more))
+	a.Check(t, append(all, more...), 3)
 }
 
 // child is the process that is stopped. Its handlers announce themselves, take a while, and
@@ -254,24 +144,7 @@ func child(addr, topic, guard string) error {
 	if err != nil {
 		return err
 	}
-	ask := func(m queue.Received, how string) error {
-		r, err := http.Get(fmt.Sprintf("%s/?%s&claim=%s&token=%v&key=%s&id=%s", guard, how, m.Claim.Name(), m.Claim.Token(), m.Key, m.ID))
-		if err != nil {
-			return err
-		}
-		defer r.Body.Close()
-		if r.StatusCode != http.StatusOK {
-			return errors.New(r.Status)
-		}
-		return nil
-	}
-	_, err = queue.New(context.Background(), q, topic, func(_ context.Context, m queue.Received) error {
-		if err := ask(m, "begin"); err != nil {
-			return err
-		}
-		pause(context.Background(), 500*time.Millisecond)
-		return ask(m, "write")
-	}, &queue.Options{Lease: 2 * time.Second, Hooks: &observe.Queue{Log: observe.Silent}})
+	_, err = queue.New(context.Background(), q, topic, drivertest.WriteTo(guard, 500*time.Millisecond), &queue.Options{Lease: 2 * time.Second, Hooks: &observe.Queue{Log: observe.Silent}})
 	if err != nil {
 		return err
 	}
@@ -284,18 +157,18 @@ func TestBrokerRestarts(t *testing.T) {
 	t.Parallel()
 	server := testbed.Kafka(t)
 	s := &scene{t, server.Addr(), newTopic(t, server.Addr(), 4)}
-	all := ids(10, 0, 100)
+	all := drivertest.QueueIDs(10, 0, 100)
 	s.add(all...)
-	a := newAudit()
+	a := drivertest.NewQueueAudit()
 	slow := func(ctx context.Context, m queue.Received) error {
 		pause(ctx, 5*time.Millisecond)
-		return a.handle(ctx, m)
+		return a.Handle(ctx, m)
 	}
 	s.start(nil, slow)
 	s.start(nil, slow)
-	a.wait(t, len(all)/4)
+	a.Wait(t, len(all)/4)
 	server.Kill()
 	server.Restart()
-	a.wait(t, len(all))
-	a.check(t, all, 3)
+	a.Wait(t, len(all))
+	a.Check(t, all, 3)
 }

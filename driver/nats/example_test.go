@@ -6,6 +6,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/nats"
+	"github.com/interlock-dev/interlock/flow/queue"
 )
 
 // A relay of package outbox calls Publish; consumers act once for each id: guard/once.
@@ -21,4 +22,22 @@ func Example() {
 			log.Print(err) // interlock.Kind(err) says whether the message may have arrived
 		}
 	}
+}
+
+// Members of a group share the partitions of a queue.
+func ExampleQueue() {
+	ctx := context.Background()
+	q, err := nats.OpenQueue("nats://127.0.0.1:4222", &nats.QueueOptions{Group: "billing", Partitions: 16})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer q.Close()
+	c, err := queue.New(ctx, q, "orders", func(ctx context.Context, m queue.Received) error {
+		log.Print(m.Key, m.ID, m.Claim.Token()) // a guard compares the token
+		return nil
+	}, nil)
+	if err != nil {
+		log.Fatal(err) // such as that no stream has the subjects orders.0 to orders.15
+	}
+	defer c.Close(ctx)
 }

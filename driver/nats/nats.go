@@ -1,11 +1,19 @@
-// Package nats delivers the messages of an outbox to NATS JetStream. It does not deliver a message
-// once: after a lost answer the outbox sends it again, with the same id. The stream drops the
-// second one inside its duplicate window, two minutes by default; after that consumers drop it
-// (guard/once).
+// Package nats delivers the messages of an outbox to NATS JetStream, and handles those of streams. It
+// does neither once: after a lost answer the outbox sends a message again, with the same id, which the
+// stream drops inside its duplicate window, two minutes by default; and after a crash a message is
+// handled again. Handlers drop repetitions by the id (guard/once), or pass the token of their claim to
+// a guard.
 //
 //	sink, err := nats.OpenSink("nats://127.0.0.1:4222", nil)
 //	defer sink.Close()
 //	relay, err := outbox.Start(ctx, "postgres://127.0.0.1/shop", outbox.Table{}, sink, nil)
+//
+// A consumer:
+//
+//	q, err := nats.OpenQueue("nats://127.0.0.1:4222", nil)
+//	defer q.Close()
+//	c, err := queue.New(ctx, q, "orders", handle, nil)
+//	defer c.Close(ctx)
 //
 // DESIGN.md explains how the order of a key survives failures.
 package nats
@@ -13,8 +21,12 @@ package nats
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
@@ -45,7 +57,7 @@ func parse(text string) (address, error) {
 	case !ok:
 		return address{}, errors.New(`the URL does not begin with "nats://"`)
 	case strings.Contains(hosts, "@"):
-		return address{}, errors.New("the URL has a user; set credentials and TLS by SinkOptions.Client")
+		return address{}, errors.New("the URL has a user; set credentials and TLS by Options.Client")
 	case strings.ContainsAny(rest, "?#"):
 		return address{}, errors.New("the URL has options; there are none")
 	case prefix != "" && !legal(prefix):
@@ -72,6 +84,43 @@ func legal(subject string) bool {
 	}
 	return utf8.ValidString(subject) && !strings.HasPrefix(subject, "$") && !strings.HasPrefix(subject, "_INBOX.")
 }
+
+// connect is a client that reconnects for ever, and keeps nothing to send later. A server that is
+// away is no error: it waits for one for two seconds at most.
+func connect(servers string, more []nats.Option) (*nats.Conn, jetstream.JetStream, error) {
+	options := slices.Concat([]nats.Option{nats.ReconnectWait(200 * time.Millisecond)}, more,
+		[]nats.Option{nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+			nats.ReconnectBufSize(-1), // a message does not outlive its Publish
+		})
+	client, err := nats.Connect(servers, options...)
+	if err != nil {
+		return nil, nil, err
+	}
+	js, err := jetstream.New(client)
+	if err != nil {
+		client.Close()
+	}
+	return client, js, err
+}
+
+// partition returns the partition of a key among n: the one that a server finds with the function
+// partition(n, …) of a subject transform.
+func partition(key string, n int) int {
+	h := fnv.New32a()
+	h.Write([]byte(key))
+	return int(h.Sum32() % uint32(n))
+}
+
+// subjectOf is the subject of a partition among n; a queue of one has the plain subject.
+func subjectOf(base string, partition, n int) string {
+	if n == 1 {
+		return base
+	}
+	return base + "." + strconv.Itoa(partition)
+}
+
+// maxPartitions bounds what one program may ask for.
+const maxPartitions = 1024
 
 func problem(op, name string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Driver: "nats", Name: name, Kind: kind, Err: err}

@@ -1,12 +1,12 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -20,6 +20,10 @@ type SinkOptions struct {
 	// Client is added to the options of the client, for credentials, TLS and tuning. It does not
 	// change that the client reconnects for ever, and that it keeps nothing to send later.
 	Client []nats.Option
+	// Partitions is the number of partitions of each topic, for [Queue]; at most 1024. 0 and 1
+	// mean that the subject of a message is its topic. Otherwise it is the topic, a dot, and the
+	// number of the partition: that of the key, or of the id of a message without a key.
+	Partitions int
 }
 
 // Sink publishes messages to the streams that have their subjects. It implements driver.Sink. A
@@ -30,6 +34,8 @@ type Sink struct {
 	client *nats.Conn
 	stream jetstream.JetStream
 	prefix string
+
+	partitions int
 }
 
 var _ driver.Sink = (*Sink)(nil)
@@ -44,20 +50,15 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
-	options := []nats.Option{nats.ReconnectWait(200 * time.Millisecond)}
+	s := &Sink{prefix: a.prefix, partitions: 1}
+	var client []nats.Option
 	if o != nil {
-		options = append(options, o.Client...)
+		client, s.partitions = o.Client, cmp.Or(o.Partitions, 1)
 	}
-	options = append(options,
-		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
-		nats.ReconnectBufSize(-1), // a message does not outlive its Publish
-	)
-	s := &Sink{prefix: a.prefix}
-	if s.client, err = nats.Connect(a.servers, options...); err != nil {
-		return nil, problem(op, "", interlock.Bug, err)
+	if s.partitions < 1 || s.partitions > maxPartitions {
+		return nil, problem(op, "", interlock.Bug, fmt.Errorf("%d partitions: there are 1 to %d", s.partitions, maxPartitions))
 	}
-	if s.stream, err = jetstream.New(s.client); err != nil {
-		s.client.Close()
+	if s.client, s.stream, err = connect(a.servers, client); err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
 	return s, nil
@@ -109,7 +110,7 @@ func (s *Sink) publish(ctx context.Context, m driver.Message) error {
 
 // message is m as it travels, or why it cannot.
 func (s *Sink) message(m driver.Message) (*nats.Msg, error) {
-	subject := s.prefix + m.Topic
+	subject := subjectOf(s.prefix+m.Topic, partition(cmp.Or(m.Key, m.ID), s.partitions), s.partitions)
 	switch {
 	case m.ID == "" || m.Topic == "":
 		return nil, problem("publish", m.ID, interlock.Bug, interlock.ErrName)

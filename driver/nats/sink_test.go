@@ -5,8 +5,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log"
 	"net"
 	"net/url"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -22,7 +24,12 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-func TestMain(m *testing.M) { testbed.Main(m) }
+func TestMain(m *testing.M) {
+	if address := os.Getenv("NATS_TEST_CHILD"); address != "" {
+		log.Fatal(child(address, os.Getenv("NATS_TEST_GUARD")))
+	}
+	testbed.Main(m)
+}
 
 func TestSinkSuite(t *testing.T) {
 	t.Parallel()

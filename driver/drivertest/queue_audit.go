@@ -1,0 +1,155 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// A QueueAudit is what guarded writes of handlers leave: the guard keeps the highest token of each
+// claim, and refuses lower ones. Its methods are safe for concurrent use.
+type QueueAudit struct {
+	mu      sync.Mutex
+	marks   map[string]interlock.Token
+	last    map[string]string // id by key, and its token
+	under   map[string]interlock.Token
+	times   map[string]int // by id
+	refused int
+	wrong   []string
+	changed chan struct{}
+}
+
+// NewQueueAudit has no writes.
+func NewQueueAudit() *QueueAudit {
+	return &QueueAudit{marks: map[string]interlock.Token{}, last: map[string]string{}, under: map[string]interlock.Token{}, times: map[string]int{}, changed: make(chan struct{})}
+}
+
+// Write is one write of a handler. Ids of a key rise; one may come again, but not an earlier one
+// after a later one, unless its assignment is a later one.
+func (a *QueueAudit) Write(claim string, token interlock.Token, key, id string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if token < a.marks[claim] {
+		a.refused++
+		return fmt.Errorf("%w: %v after %v", interlock.ErrStaleToken, token, a.marks[claim])
+	}
+	if last := a.last[key]; id < last && token == a.under[key] {
+		a.wrong = append(a.wrong, id+" after "+last)
+	}
+	a.marks[claim], a.last[key], a.under[key] = token, id, token
+	a.times[id]++
+	close(a.changed)
+	a.changed = make(chan struct{})
+	return nil
+}
+
+// Handle is a handler that writes.
+func (a *QueueAudit) Handle(_ context.Context, m driver.Received) error {
+	return a.Write(m.Claim.Name(), m.Claim.Token(), m.Key, m.ID)
+}
+
+// Refused is how many writes had a token that is too low.
+func (a *QueueAudit) Refused() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.refused
+}
+
+// Wait waits until n ids are written.
+func (a *QueueAudit) Wait(t *testing.T, n int) {
+	t.Helper()
+	timer := time.NewTimer(time.Minute)
+	defer timer.Stop()
+	for {
+		a.mu.Lock()
+		got, changed := len(a.times), a.changed
+		a.mu.Unlock()
+		if got >= n {
+			return
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			t.Fatalf("%d of %d messages were handled", got, n)
+		}
+	}
+}
+
+// Check requires that all of the ids are written in order, and each at most so often.
+func (a *QueueAudit) Check(t *testing.T, ids []string, most int) {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.wrong) > 0 {
+		t.Errorf("out of order: %v", a.wrong)
+	}
+	for _, id := range ids {
+		if n := a.times[id]; n < 1 || n > most {
+			t.Errorf("%s was handled %d times", id, n)
+		}
+	}
+}
+
+// Serve lets handlers of other processes write: see [WriteTo]. A handler that begins is announced.
+func (a *QueueAudit) Serve(t *testing.T) (address string, begun <-chan struct{}) {
+	begins := make(chan struct{}, 1000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if q.Has("begin") {
+			begins <- struct{}{}
+			return
+		}
+		token, err := interlock.ParseToken(q.Get("token"))
+		if err == nil {
+			err = a.Write(q.Get("claim"), token, q.Get("key"), q.Get("id"))
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, begins
+}
+
+// WriteTo is a handler of another process that announces itself to the audit at an address, takes a
+// while, whatever happens to its claim, and writes.
+func WriteTo(address string, while time.Duration) func(context.Context, driver.Received) error {
+	ask := func(m driver.Received, how string) error {
+		q := url.Values{how: {""}, "claim": {m.Claim.Name()}, "token": {m.Claim.Token().String()}, "key": {m.Key}, "id": {m.ID}}
+		r, err := http.Get(address + "/?" + q.Encode())
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusOK {
+			return errors.New(r.Status)
+		}
+		return nil
+	}
+	return func(_ context.Context, m driver.Received) error {
+		if err := ask(m, "begin"); err != nil {
+			return err
+		}
+		time.Sleep(while)
+		return ask(m, "write")
+	}
+}
+
+// QueueIDs are the ids, KEY/NUMBER, of n messages for each of some keys.
+func QueueIDs(keys, from, n int) (all []string) {
+	for i := range n {
+		for k := range keys {
+			all = append(all, fmt.Sprintf("%d/%04d", k, from+i))
+		}
+	}
+	return all
+}

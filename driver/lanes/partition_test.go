@@ -1,0 +1,233 @@
+package lanes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// world plays consumers of one partition against a log, and knows what they may do.
+type world struct {
+	*testing.T
+	random   *rand.Rand
+	metadata int
+	log      []driver.Received // with gaps in their offsets
+	done     map[int64]bool    // completed
+	kept     map[int64]bool    // completed, and committed in metadata that had room for all
+	prefix   int64             // committed
+	text     string            // its metadata
+	token    int64
+
+	o        *Partition
+	read     int // index of the log
+	out      []driver.Received
+	now      time.Time
+	commits  int
+	attempts map[int64]int // least attempt of a next delivery
+}
+
+// restart begins a new assignment at what is committed.
+func (w *world) restart() {
+	w.o = Restore(w.prefix, Decode(w.prefix, w.text), 1, 100)
+	if w.o.Token() <= w.token {
+		w.Fatalf("token %d after %d", w.o.Token(), w.token)
+	}
+	w.token = w.o.Token()
+	w.out, w.read = nil, 0
+	for w.read < len(w.log) && w.log[w.read].Place < w.o.Prefix() {
+		w.read++
+	}
+	for _, m := range w.log[:w.read] {
+		if !w.done[m.Place] {
+			w.Fatalf("offset %d is lost: the next assignment begins at %d", m.Place, w.o.Prefix())
+		}
+	}
+	w.commit(true)
+}
+
+// commit commits, as a consumer does that may die before it has the answer.
+func (w *world) commit(held bool) {
+	c := w.o.Snapshot(held)
+	text, whole := c.Encode(w.metadata)
+	if len(text) > w.metadata {
+		w.Fatalf("metadata of %d bytes", len(text))
+	}
+	w.prefix, w.text = c.Prefix, text
+	w.commits++
+	clear(w.kept)
+	for offset := range w.done {
+		if _, pending := w.o.find(offset); whole && !pending && offset < c.Next {
+			w.kept[offset] = true
+		}
+	}
+}
+
+func (w *world) arrive() {
+	if w.read < len(w.log) {
+		w.o.Arrive(w.log[w.read])
+		w.read++
+	}
+}
+
+func (w *world) take() {
+	limit := driver.QueueLimit{Messages: 1 + w.random.IntN(6), Bytes: 1 << 20}
+	some, _ := w.o.Take(&limit, true, w.now)
+	for _, m := range some {
+		if w.done[m.Place] && w.kept[m.Place] {
+			w.Fatalf("offset %d was completed, and is delivered again", m.Place)
+		}
+		for _, before := range w.log {
+			if before.Place < m.Place && before.Key == m.Key && m.Key != "" && !w.done[before.Place] && !slices.ContainsFunc(w.out, func(x driver.Received) bool { return x.Place == before.Place }) {
+				w.Fatalf("offset %d of key %q is delivered before %d", m.Place, m.Key, before.Place)
+			}
+		}
+		if slices.ContainsFunc(w.out, func(x driver.Received) bool { return x.Place == m.Place }) {
+			w.Fatalf("offset %d is delivered twice", m.Place)
+		}
+		if m.Attempt < w.attempts[m.Place] {
+			w.Fatalf("offset %d has attempt %d, want %d", m.Place, m.Attempt, w.attempts[m.Place])
+		}
+		w.out = append(w.out, m)
+	}
+}
+
+// settle ends one delivery: the first of its key, as a consumer that handles a key in order.
+func (w *world) settle() {
+	if len(w.out) == 0 {
+		return
+	}
+	m := w.out[w.random.IntN(len(w.out))]
+	of := func(x driver.Received) bool { return x.Key == m.Key && (m.Key != "" || x.Place == m.Place) }
+	m = w.out[slices.IndexFunc(w.out, of)]
+	s := driver.Settlement{Received: m, Outcome: []driver.Outcome{driver.Ack, driver.Ack, driver.Ack, driver.Dead, driver.Retry, driver.Release, driver.Park}[w.random.IntN(7)],
+		After: time.Duration(w.random.IntN(5)) * time.Second}
+	if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
+		w.o.Complete(m.Place)
+		w.done[m.Place] = true
+		w.out = slices.DeleteFunc(w.out, func(x driver.Received) bool { return x.Place == m.Place })
+		return
+	}
+	if s.Outcome == driver.Park && m.Key == "" {
+		s.Outcome = driver.Retry // nobody could resume it
+	}
+	if s.Outcome == driver.Retry {
+		w.attempts[m.Place] = m.Attempt + 1
+	}
+	for _, x := range slices.DeleteFunc(slices.Clone(w.out), func(x driver.Received) bool { return !of(x) }) { // what is behind it is released
+		w.o.GiveBack(s, w.now)
+		if s = (driver.Settlement{Received: x, Outcome: driver.Release}); x.Place != m.Place {
+			w.o.GiveBack(s, w.now)
+		}
+	}
+	w.out = slices.DeleteFunc(w.out, of)
+}
+
+// TestPartition plays random courses of a partition, with crashes at any point. Nothing is lost,
+// the order of a key holds, a completed offset that was committed is not delivered again.
+func TestPartition(t *testing.T) {
+	for seed := range uint64(400) {
+		w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), metadata: 4096, done: map[int64]bool{}, kept: map[int64]bool{},
+			attempts: map[int64]int{}, now: time.Unix(0, 0)}
+		if seed%4 == 0 {
+			w.metadata = 64
+		}
+		for offset := int64(0); len(w.log) < 60; offset += 1 + int64(w.random.IntN(4)/3) {
+			m := driver.Received{Place: offset}
+			m.Key = []string{"", "a", "b", "c"}[w.random.IntN(4)]
+			w.log = append(w.log, m)
+		}
+		w.restart()
+		end := w.log[len(w.log)-1].Place + 1
+		for step := 0; w.o.Prefix() < end; step++ {
+			if step > 100_000 {
+				t.Fatalf("seed %d: %d of %d offsets completed, read to %d, %+v", seed, len(w.done), len(w.log), w.read, w.o)
+			}
+			w.now = w.now.Add(time.Second)
+			switch n := w.random.IntN(40); {
+			case n < 12:
+				w.arrive()
+			case n < 22:
+				w.take()
+			case n < 34:
+				w.settle()
+			case n < 38:
+				w.commit(true)
+			case n == 38:
+				if w.random.IntN(2) == 0 {
+					w.commit(false)
+					w.attempts = map[int64]int{} // those of retries after the commit would be lost
+				}
+				clear(w.attempts)
+				w.restart()
+			default:
+				for _, key := range []string{"a", "b", "c"} {
+					w.o.Resume(key)
+				}
+			}
+			if p := w.o.Prefix(); slices.ContainsFunc(w.log, func(m driver.Received) bool { return m.Place < p && !w.done[m.Place] }) {
+				t.Fatalf("seed %d: prefix %d is above an offset that is not completed", seed, p)
+			}
+		}
+		if len(w.done) != len(w.log) {
+			t.Fatalf("seed %d: %d of %d offsets were handled", seed, len(w.done), len(w.log))
+		}
+	}
+}
+
+// TestMetadata: what is encoded is decoded, as far as there is room.
+func TestMetadata(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		c := Committed{Prefix: int64(random.IntN(1 << 30)), Token: int64(random.IntN(1 << 40)), Held: random.IntN(2) == 0, crashes: random.IntN(3)}
+		c.Next = c.Prefix
+		for range random.IntN(300) {
+			c.pending = append(c.pending, c.Next)
+			if random.IntN(9) == 0 {
+				c.attempts = append(c.attempts, attempt{len(c.pending) - 1, 2 + random.IntN(200)})
+			}
+			if c.Next++; random.IntN(2) == 0 {
+				c.Next += int64(random.IntN(500))
+			}
+		}
+		limit := 128 + random.IntN(1500)
+		text, whole := c.Encode(limit)
+		d := Decode(c.Prefix, text)
+		if len(text) > limit || d.Token != c.Token || d.Held != c.Held || d.crashes != c.crashes || d.Prefix != c.Prefix {
+			t.Fatalf("%d bytes of %d: %+v became %+v", len(text), limit, c, d)
+		}
+		if !slices.Equal(d.pending, c.pending[:len(d.pending)]) || d.Next > c.Next || len(d.pending) < len(c.pending) && d.Next > c.pending[len(d.pending)] {
+			t.Fatalf("%+v became %+v", c, d)
+		}
+		if whole && (d.Next != c.Next || len(d.pending) != len(c.pending) || !slices.Equal(d.attempts, c.attempts)) {
+			t.Fatalf("%+v became %+v", c, d)
+		}
+	}
+	c := Committed{Prefix: 7, Next: 9, pending: []int64{7}, Token: 5, Held: true}
+	text, _ := c.Encode(4096)
+	if d := Decode(8, text); d.Next != 8 || len(d.pending) > 0 || d.Token != 5 {
+		t.Errorf("another offset: %+v", d)
+	}
+	for _, text := range []string{"", "consumer-1", mark, mark + "!", mark + "AA", mark + strings.Repeat("/", 30), text[:len(text)-3]} {
+		if d := Decode(3, text); d.Prefix != 3 || d.Next < 3 {
+			t.Errorf("%q: %+v", text, d)
+		}
+	}
+}
+
+// FuzzMetadata: no text breaks what reads it.
+func FuzzMetadata(f *testing.F) {
+	text, _ := Committed{Prefix: 3, Next: 90, pending: []int64{3, 4, 9}, attempts: []attempt{{1, 2}}}.Encode(4096)
+	f.Add(text)
+	f.Fuzz(func(t *testing.T, text string) {
+		c := Decode(3, text)
+		o := Restore(3, c, 1, 10)
+		if o.Prefix() < 3 || len(o.pending) > maxPending {
+			t.Error(fmt.Sprint(c))
+		}
+	})
+}

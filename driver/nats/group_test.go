@@ -1,0 +1,100 @@
+package nats
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestPlan plays groups that change: from any view, members that follow their plans one at a time
+// end with shares that differ by one at most. No partition that could stay has moved.
+func TestPlan(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		n := 1 + random.IntN(12)
+		v := newView()
+		for id := range 1 + random.IntN(6) {
+			v.members[fmt.Sprint(id)] = member{}
+		}
+		for p := range n {
+			v.owners[p] = owner{id: fmt.Sprint(random.IntN(8))} // some are dead
+		}
+		share := n / len(v.members)
+		had := map[string]int{}
+		for _, o := range v.owners {
+			had[o.id]++
+		}
+		moves := follow(v, n)
+		has := map[string]int{}
+		for _, o := range v.owners {
+			has[o.id]++
+		}
+		surplus := 0
+		for id := range v.members {
+			if has[id] < share || has[id] > share+1 {
+				t.Fatalf("seed %d: %s has %d of %d partitions, %d members", seed, id, has[id], n, len(v.members))
+			}
+			surplus += max(0, had[id]-has[id])
+		}
+		free := 0
+		for id, k := range had {
+			if _, lives := v.members[id]; !lives {
+				free += k
+			}
+		}
+		if moves != surplus+free {
+			t.Errorf("seed %d: %d moves, want %d", seed, moves, surplus+free)
+		}
+	}
+}
+
+// follow has members follow their plans until nothing is left to do, and counts claims.
+func follow(v *view, n int) (claims int) {
+	for changed := true; changed; {
+		changed = false
+		for id := range v.members {
+			claim, yield := v.plan(id, n)
+			for _, p := range claim {
+				v.owners[p] = owner{id: id}
+				claims++
+			}
+			for _, p := range yield {
+				v.owners[p] = owner{}
+			}
+			changed = changed || len(claim)+len(yield) > 0
+		}
+	}
+	return claims
+}
+
+// TestPlansAgree: no two members of one view are to claim the same partition.
+func TestPlansAgree(t *testing.T) {
+	v := newView()
+	for _, id := range []string{"a", "b", "c"} {
+		v.members[id] = member{}
+	}
+	v.owners[3] = owner{id: "b"}
+	var all []int
+	for id := range v.members {
+		claim, _ := v.plan(id, 10)
+		all = append(all, claim...)
+	}
+	if slices.Sort(all); !slices.Equal(all, []int{0, 1, 2, 4, 5, 6, 7, 8, 9}) {
+		t.Errorf("claimed %v", all)
+	}
+}
+
+// TestExpired: a record at one revision for a lease is expired, by the clock of who looks.
+func TestExpired(t *testing.T) {
+	v := newView()
+	v.members["a"] = member{1, time.Second, 100}
+	v.members["b"] = member{2, 3 * time.Second, 100}
+	if ids, wait := v.expired(100); len(ids) > 0 || wait != time.Second {
+		t.Errorf("%v, %v", ids, wait)
+	}
+	if ids, wait := v.expired(100 + 1e9); !slices.Equal(ids, []string{"a"}) || wait != 2*time.Second {
+		t.Errorf("%v, %v", ids, wait)
+	}
+}

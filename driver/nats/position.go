@@ -1,0 +1,218 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/lanes"
+)
+
+// maxMetadata bounds what a position says of completed messages behind the first pending one: the
+// list of hundreds of thousands of gaps.
+const maxMetadata = 512 << 10
+
+// position is the record of a partition: what is completed, and under which token.
+type position struct {
+	Holder   string `json:"holder"` // the session that wrote it
+	Owner    string `json:"owner"`  // its name, for people
+	Stream   int64  `json:"stream"` // when the stream was created, in ns: another one has other sequence numbers
+	Sequence int64  `json:"sequence"`
+	Metadata string `json:"metadata"`
+}
+
+// batch is one write of a position: for all that asked for it while the former one was on its way.
+type batch struct {
+	err  error
+	done chan struct{}
+}
+
+// begin reads the position, and writes it with a higher token. From then on nobody else can write
+// it under a former one. It reports false if the assignment has ended before.
+func (a *assignment) begin() bool {
+	s := a.session
+	for {
+		err := a.take()
+		if err == nil || s.ctx.Err() != nil {
+			return err == nil
+		}
+		s.hinder(fmt.Errorf("read a position: %w", err))
+		if pause(s.ctx, retryPause); closed(a.revoked) {
+			return false
+		}
+	}
+}
+
+func (a *assignment) take() error {
+	s := a.session
+	ctx, cancel := context.WithTimeout(s.ctx, requestLimit)
+	defer cancel()
+	stream, err := s.queue.js.Stream(ctx, s.stream)
+	if err != nil {
+		return err
+	}
+	info := stream.CachedInfo()
+	stored := position{}
+	revision := uint64(0)
+	entry, err := s.bucket.Get(ctx, s.positionKey(a.partition))
+	switch {
+	case err == nil:
+		revision = entry.Revision()
+		if err := json.Unmarshal(entry.Value(), &stored); err != nil {
+			return fmt.Errorf("the key %s has something else: %w", entry.Key(), err)
+		}
+	case !errors.Is(err, jetstream.ErrKeyNotFound):
+		return err
+	}
+	c := lanes.Decode(stored.Sequence, stored.Metadata)
+	c.Held = c.Held && stored.Holder != s.id
+	first, end := int64(info.State.FirstSeq), int64(info.State.LastSeq)+1
+	switch {
+	case stored.Stream != info.Created.UnixNano(), stored.Sequence > end: // of another stream, or of one that was restored
+		if revision > 0 {
+			s.problem(fmt.Errorf("partition %d: its position %d is of another stream; it goes on with the first message", a.partition, stored.Sequence))
+		}
+		c = lanes.Committed{Prefix: first, Next: first, Token: c.Token}
+	case stored.Sequence < first:
+		s.problem(fmt.Errorf("partition %d: messages %d to %d were deleted; some may not have been handled", a.partition, stored.Sequence, first-1))
+	}
+	o := lanes.Restore(c.Prefix, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
+	o.Begin(first)
+	token, err := interlock.NewToken(o.Token(), 0)
+	if err != nil {
+		return err
+	}
+	text, _ := o.Snapshot(true).Encode(maxMetadata)
+	value, err := json.Marshal(position{s.id, s.owner, info.Created.UnixNano(), o.Prefix(), text})
+	if err != nil {
+		return err
+	}
+	if revision, err = s.bucket.Update(ctx, s.positionKey(a.partition), value, revision); err != nil {
+		return err
+	}
+	s.note(func() {
+		a.token, a.offsets, a.revision, a.created, a.end = token, o, revision, info.Created.UnixNano(), end
+		a.ready = a.live()
+	})
+	return nil
+}
+
+// commit writes the present state of the partition. One write is on its way at a time; the next
+// one is for all that asked since. The error is an ErrLost if the partition is not assigned any more.
+func (a *assignment) commit(ctx context.Context) error {
+	s := a.session
+	s.mu.Lock()
+	if a.next == nil {
+		a.next = &batch{done: make(chan struct{})}
+	}
+	b := a.next
+	if !a.committing {
+		a.committing = true
+		s.commits.Go(a.commitAll)
+	}
+	s.mu.Unlock()
+	select {
+	case <-b.done:
+		return b.err
+	case <-ctx.Done():
+		return problem("record position", a.Name(), interlock.Uncertain, context.Cause(ctx))
+	}
+}
+
+// commitAll writes until nobody asks for it.
+func (a *assignment) commitAll() {
+	s := a.session
+	for {
+		s.mu.Lock()
+		b := a.next
+		if a.next = nil; b == nil {
+			a.committing = false
+			s.mu.Unlock()
+			return
+		}
+		s.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
+		b.err = a.write(ctx)
+		cancel()
+		close(b.done)
+	}
+}
+
+// write writes the position as it is when the request is about to leave.
+func (a *assignment) write(ctx context.Context) error {
+	s := a.session
+	key := s.positionKey(a.partition)
+	for {
+		var value []byte
+		live := false
+		s.mu.Lock()
+		revision := a.revision
+		if live = a.live(); live {
+			text, _ := a.offsets.Snapshot(a.held).Encode(maxMetadata)
+			value, _ = json.Marshal(position{s.id, s.owner, a.created, a.offsets.Prefix(), text}) // strings and numbers
+		}
+		s.mu.Unlock()
+		if !live {
+			return lost(a)
+		}
+		revision, err := s.bucket.Update(ctx, key, value, revision)
+		if isStale(err) {
+			revision, err = a.mine(ctx, key)
+			if err == nil {
+				s.note(func() { a.revision = revision })
+				continue // an answer was lost
+			}
+		}
+		switch {
+		case err == nil:
+			s.note(func() { a.revision = revision })
+			return nil
+		case errors.Is(err, interlock.ErrLost):
+			s.lose(interlock.ErrLost)
+			return lost(a)
+		}
+		return problem("record position", a.Name(), interlock.Uncertain, err)
+	}
+}
+
+// mine returns the revision of the position if this assignment wrote it, else an ErrLost.
+func (a *assignment) mine(ctx context.Context, key string) (uint64, error) {
+	entry, err := a.session.bucket.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return 0, interlock.ErrLost
+	} else if err != nil {
+		return 0, err
+	}
+	var stored position
+	if err := json.Unmarshal(entry.Value(), &stored); err != nil {
+		return 0, interlock.ErrLost
+	}
+	if c := lanes.Decode(stored.Sequence, stored.Metadata); stored.Holder != a.session.id || c.Token != a.token.Counter() {
+		return 0, interlock.ErrLost
+	}
+	return entry.Revision(), nil
+}
+
+func lost(a *assignment) error {
+	return problem("record position", a.Name(), interlock.Definite, interlock.ErrLost)
+}
+
+// isStale reports whether a key was not at the revision that a write expected.
+func isStale(err error) bool {
+	var answer *jetstream.APIError
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &answer) && answer.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

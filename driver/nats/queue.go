@@ -1,0 +1,226 @@
+package nats
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Defaults of [QueueOptions].
+const (
+	DefaultWindow = 1000
+	DefaultBytes  = 32 << 20
+	DefaultDrain  = 10 * time.Second
+	DefaultLease  = 30 * time.Second // of driver.QueueOptions.Lease
+	DefaultBucket = "interlock-queues"
+	DefaultGroup  = "interlock"
+)
+
+// QueueOptions of a Queue; nil and the zero value work.
+type QueueOptions struct {
+	// Group names the consumers that share the messages; another group gets all of them as well.
+	// It has letters, digits, "-" and "_"; empty means [DefaultGroup].
+	Group string
+	// Partitions is the number of partitions, as in [SinkOptions]; 0 means 1. A queue keeps the
+	// number of its first consumer, and another one is refused.
+	Partitions int
+	// Bucket is the key-value bucket that keeps members, owners and positions; empty means
+	// [DefaultBucket]. It is created, with the replicas of the stream, unless it exists.
+	Bucket string
+	// DeadLetters is the subject of dead letters; empty means "dlq." and the subject of the queue.
+	// A stream has to have it when a message becomes one.
+	DeadLetters string
+	// Drain bounds how long a partition that is given up waits for the handlers that have its
+	// messages; 0 means [DefaultDrain]. Then their contexts end.
+	Drain time.Duration
+	// Window and Bytes bound what is held of the keys of one partition that are parked or wait to
+	// be tried again: messages, and their payload; 0 means [DefaultWindow] and [DefaultBytes]. At
+	// the bound the partition is not read on. Bytes also bounds what is read ahead and handled,
+	// in all partitions together.
+	Window, Bytes int
+	// Client is added to the options of the client, for credentials, TLS and tuning. It does not
+	// change that the client reconnects for ever, and that it keeps nothing to send later.
+	Client []nats.Option
+}
+
+// Queue consumes the subjects of streams, each as the queue of its name. It implements
+// driver.Queue. Its partitions are the assignments: one consumer of the group handles a partition
+// at a time, and the keys in it at the same time.
+type Queue struct {
+	options QueueOptions
+	prefix  string
+	client  *nats.Conn
+	js      jetstream.JetStream
+
+	mu        sync.Mutex
+	consumers map[*consumer]bool
+}
+
+var _ driver.Queue = (*Queue)(nil)
+
+// OpenQueue connects queues. In nats://host:port[,host:port…] the subject of a queue is its name; in
+// nats://host:port/prefix it is "prefix." and its name. Streams are not created. A server that is
+// away is no error: OpenQueue waits for it for two seconds at most, and the client goes on trying.
+func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
+	const op = "open queue"
+	a, err := parse(url)
+	if err != nil {
+		return nil, problem(op, "", interlock.Bug, err)
+	}
+	q := &Queue{prefix: a.prefix, consumers: map[*consumer]bool{}}
+	if o != nil {
+		q.options = *o
+	}
+	p := &q.options
+	p.Group, p.Bucket, p.Partitions = cmp.Or(p.Group, DefaultGroup), cmp.Or(p.Bucket, DefaultBucket), cmp.Or(p.Partitions, 1)
+	p.Drain, p.Window, p.Bytes = cmp.Or(p.Drain, DefaultDrain), cmp.Or(p.Window, DefaultWindow), cmp.Or(p.Bytes, DefaultBytes)
+	switch {
+	case p.Drain < 0 || p.Window < 1 || p.Bytes < 1:
+		err = fmt.Errorf("a drain of %v, a window of %d messages and %d bytes: they are above zero", p.Drain, p.Window, p.Bytes)
+	case p.Partitions < 1 || p.Partitions > maxPartitions:
+		err = fmt.Errorf("%d partitions: there are 1 to %d", p.Partitions, maxPartitions)
+	case !isKey(p.Group) || strings.Contains(p.Group, ".") || !isKey(p.Bucket) || strings.Contains(p.Bucket, "."):
+		err = fmt.Errorf("the group %.300q or the bucket %.300q: they have letters, digits, - and _", p.Group, p.Bucket)
+	case p.DeadLetters != "" && !legal(p.DeadLetters):
+		err = fmt.Errorf("%.300q cannot be the subject of dead letters", p.DeadLetters)
+	}
+	if err == nil {
+		q.client, q.js, err = connect(a.servers, p.Client)
+	}
+	if err != nil {
+		return nil, problem(op, "", interlock.Bug, err)
+	}
+	return q, nil
+}
+
+// isKey reports whether a name can be part of a key of a bucket.
+func isKey(name string) bool {
+	for _, r := range name {
+		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// Close disconnects. Consumers are closed by themselves, before.
+func (q *Queue) Close() { q.client.Close() }
+
+// Join begins to consume a subject; see [driver.Queue]. A subject that no stream has, a stream
+// that does not keep what was delivered, and another number of partitions are Definite errors. A
+// server that is away is Retryable. A lease is 100 ms to an hour.
+func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
+	const op = "join queue"
+	o.Lease = cmp.Or(o.Lease, DefaultLease)
+	err := driver.CheckText("an owner", o.Owner, 0, 255)
+	switch {
+	case err != nil:
+	case !isKey(name) || len(name) > 255 || !legal(q.prefix+name):
+		err = fmt.Errorf("%w: %.300q cannot be the name of a queue: it is a subject of letters, digits, ., - and _", interlock.ErrName, name)
+	case o.Lease < 100*time.Millisecond || o.Lease > time.Hour:
+		err = fmt.Errorf("a lease of %v: it is 100 ms to an hour", o.Lease)
+	}
+	if err != nil {
+		return nil, problem(op, name, interlock.Bug, err)
+	}
+	c := newConsumer(q, name, o)
+	if _, _, err := c.look(ctx); err != nil {
+		return nil, problem(op, name, interlock.Kind(err), err)
+	}
+	c.loop.Go(c.run)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.consumers[c] = true
+	return c, nil
+}
+
+// refused is a Definite error.
+type refused struct{ error }
+
+// ErrorKind is [interlock.Definite].
+func (refused) ErrorKind() interlock.ErrorKind { return interlock.Definite }
+
+// look finds the stream and the bucket of a queue, and compares the number of its partitions.
+func (c *consumer) look(ctx context.Context) (jetstream.Stream, jetstream.KeyValue, error) {
+	q := c.queue
+	stream, err := q.stream(ctx, c.base)
+	if err != nil {
+		return nil, nil, err
+	}
+	config := stream.CachedInfo().Config
+	if config.Retention != jetstream.LimitsPolicy {
+		return nil, nil, refused{fmt.Errorf("the stream %s has retention %v: a queue needs the limits policy, since it keeps its own position", config.Name, config.Retention)}
+	}
+	bucket, err := q.js.KeyValue(ctx, q.options.Bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		bucket, err = q.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: q.options.Bucket, Replicas: config.Replicas, Description: "positions of interlock queues"})
+		if errors.Is(err, jetstream.ErrBucketExists) {
+			bucket, err = q.js.KeyValue(ctx, q.options.Bucket)
+		}
+	}
+	if err != nil {
+		return nil, nil, retryable(err)
+	}
+	want := strconv.Itoa(q.options.Partitions)
+	if _, err = bucket.Create(ctx, c.key+".partitions", []byte(want)); errors.Is(err, jetstream.ErrKeyExists) {
+		var has jetstream.KeyValueEntry
+		if has, err = bucket.Get(ctx, c.key+".partitions"); err == nil && string(has.Value()) != want {
+			return nil, nil, refused{fmt.Errorf("the queue has %s partitions, not %s; see the key %s of the bucket %s", has.Value(), want, has.Key(), bucket.Bucket())}
+		}
+	}
+	return stream, bucket, retryable(err)
+}
+
+// stream finds the stream that has all partitions of a subject.
+func (q *Queue) stream(ctx context.Context, base string) (jetstream.Stream, error) {
+	var name string
+	n := q.options.Partitions
+	for _, p := range []int{0, n - 1} {
+		subject := subjectOf(base, p, n)
+		found, err := q.js.StreamNameBySubject(ctx, subject)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			return nil, refused{fmt.Errorf("no stream has the subject %s: %w", subject, err)}
+		case err != nil:
+			return nil, retryable(err)
+		case name != "" && found != name:
+			return nil, refused{fmt.Errorf("the partitions are in the streams %s and %s", name, found)}
+		}
+		name = found
+	}
+	stream, err := q.js.Stream(ctx, name)
+	return stream, retryable(err)
+}
+
+// retryable is an error that may pass: nothing was changed that matters.
+func retryable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return problem("ask", "", interlock.Retryable, err)
+}
+
+// Resume lets a parked key of a queue go on, if a consumer of this Queue has it; otherwise it
+// returns a Definite error. A parked key is known to the consumer of its partition only:
+// another consumer that gets the partition tries the message again.
+func (q *Queue) Resume(name, key string) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for c := range q.consumers {
+		if c.name == name && c.resume(key) {
+			return nil
+		}
+	}
+	return problem("resume key", key, interlock.Definite, errors.New("it is not parked here"))
+}

@@ -1,0 +1,174 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	perPull  = 200              // messages of one request at most
+	maxReady = 1000             // messages of a consumer that wait for Receive, before nothing more is asked for
+	stall    = 30 * time.Second // without room: then the consumer of the server ends, and another one goes on later
+	idle     = 30 * time.Second // without a message: then the position is moved to the end of the stream
+)
+
+// read reads messages until the partition is given up or lost.
+func (a *assignment) read() {
+	s := a.session
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	a.session.owning.Go(func() {
+		select {
+		case <-a.revoked:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	for ctx.Err() == nil {
+		if !a.room(ctx, time.Hour) {
+			continue
+		}
+		err := a.follow(ctx)
+		if again := errors.Is(err, errGap) || errors.Is(err, jetstream.ErrNoHeartbeat); err != nil && !again && ctx.Err() == nil {
+			s.hinder(fmt.Errorf("read %s: %w", a.subject, err))
+			pause(ctx, retryPause)
+		}
+	}
+}
+
+// errGap says that messages were sent and did not arrive.
+var errGap = errors.New("messages were lost on their way, and are read again")
+
+// follow reads messages by a consumer of the server that keeps no state, from the first that was
+// not read. Acknowledgements would not do: they are not refused when the partition has moved, and
+// what is not acknowledged comes again behind later messages.
+func (a *assignment) follow(ctx context.Context) error {
+	s := a.session
+	s.mu.Lock()
+	from := a.offsets.Unread()
+	s.mu.Unlock()
+	request, cancel := context.WithTimeout(ctx, requestLimit)
+	c, err := s.queue.js.CreateConsumer(request, s.stream, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, FilterSubject: a.subject,
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(max(1, from)),
+		InactiveThreshold: time.Minute, MemoryStorage: true, Replicas: 1})
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = s.queue.js.DeleteConsumer(ctx, s.stream, c.CachedInfo().Name) // it expires otherwise
+	}()
+	if c.CachedInfo().NumPending == 0 {
+		a.advance(a.end)
+	}
+	for read := uint64(0); a.room(ctx, stall); {
+		n, err := a.pull(ctx, c, read)
+		if n == 0 && err == nil {
+			err = a.rest(ctx, c, read)
+		}
+		if err != nil {
+			return err
+		}
+		read += n
+	}
+	return nil
+}
+
+// pull notes what comes in answer to one request. A hole in the numbers means that messages were
+// sent and did not arrive.
+func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64) (n uint64, err error) {
+	s := a.session
+	ctx, cancel := context.WithTimeout(ctx, idle)
+	defer cancel()
+	some, err := c.Fetch(perPull, jetstream.FetchContext(ctx), jetstream.FetchHeartbeat(time.Second),
+		jetstream.FetchMaxBytes(max(s.queue.options.Bytes, int(2*s.queue.client.MaxPayload()))))
+	if err != nil {
+		return 0, err
+	}
+	for m := range some.Messages() {
+		meta, err := m.Metadata()
+		if err != nil {
+			return n, err
+		}
+		if n++; meta.Sequence.Consumer != read+n {
+			return n, errGap
+		}
+		s.note(func() {
+			if a.live() {
+				a.offsets.Arrive(a.received(m, meta))
+				s.trouble = nil
+			}
+		})
+	}
+	if err := some.Error(); !errors.Is(err, context.DeadlineExceeded) {
+		return n, err
+	}
+	return n, nil
+}
+
+// rest moves the position to the end of the stream if nothing is left to read. Otherwise it would
+// stay below messages of other partitions, and when those are deleted nobody could tell that none
+// of this one was among them.
+func (a *assignment) rest(ctx context.Context, c jetstream.Consumer, read uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	stream, err := a.session.queue.js.Stream(ctx, a.session.stream)
+	if err != nil {
+		return err
+	}
+	info, err := c.Info(ctx)
+	if err == nil && info.NumPending == 0 && info.Delivered.Consumer == read {
+		a.advance(int64(stream.CachedInfo().State.LastSeq) + 1)
+	}
+	return err
+}
+
+// advance notes that what was not read below a sequence number is not of the partition.
+func (a *assignment) advance(to int64) {
+	s := a.session
+	moved := false
+	s.note(func() {
+		before := a.offsets.Prefix()
+		a.offsets.Begin(to)
+		moved = a.offsets.Prefix() != before
+	})
+	if moved {
+		ctx, cancel := context.WithTimeout(s.ctx, requestLimit)
+		defer cancel()
+		_ = a.commit(ctx) // the next one says it as well
+	}
+}
+
+// room waits until messages may be read; false means that ctx has ended, or that it took too long.
+func (a *assignment) room(ctx context.Context, patience time.Duration) bool {
+	s := a.session
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		ready, bytes := 0, 0
+		for _, a := range s.assignments() {
+			records, ahead := a.offsets.Ahead()
+			ready, bytes = ready+records, bytes+ahead
+		}
+		full := a.offsets.Full(s.queue.options.Window, s.queue.options.Bytes, true)
+		changed := s.changed
+		s.mu.Unlock()
+		if !full && ready < maxReady && bytes < s.queue.options.Bytes {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		case <-timer.C:
+			return false
+		}
+	}
+	return false
+}

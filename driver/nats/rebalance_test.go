@@ -1,0 +1,332 @@
+package nats
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// partitions of the queues of scenes.
+const partitions = 4
+
+// scene is the queue "q" with subjects of a test, and consumers of it.
+type scene struct {
+	*testing.T
+	addr, prefix string
+	js           jetstream.JetStream
+	stream       jetstream.Stream
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	t.Parallel()
+	return sceneOn(t, testbed.Shared(t, testbed.NATS))
+}
+
+func sceneOn(t *testing.T, server *testbed.Server) *scene {
+	t.Helper()
+	s := &scene{T: t, addr: server.Addr(), prefix: "s" + rand.Text()}
+	s.js = dial(t, s.addr)
+	s.stream = newStream(t, s.js, s.prefix, s.prefix+".q.*")
+	newStream(t, s.js, s.prefix+"-dlq", "dlq."+s.prefix+".q")
+	return s
+}
+
+// queue opens the queue; o may be nil.
+func (s *scene) queue(o *QueueOptions) *Queue {
+	s.Helper()
+	var options QueueOptions
+	if o != nil {
+		options = *o
+	}
+	options.Partitions = partitions
+	options.Client = append(options.Client, nats.ReconnectWait(20*time.Millisecond))
+	q, err := OpenQueue("nats://"+s.addr+"/"+s.prefix, &options)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(q.Close)
+	return q
+}
+
+// add sends messages whose ids are "KEY/N", in order.
+func (s *scene) add(ids ...string) {
+	s.Helper()
+	var sent []jetstream.PubAckFuture
+	for _, id := range ids {
+		key, _, _ := strings.Cut(id, "/")
+		m := &nats.Msg{Subject: subjectOf(s.prefix+".q", partition(key, partitions), partitions), Data: []byte("of " + id),
+			Header: nats.Header{HeaderID: {url.PathEscape(id)}, HeaderKey: {url.PathEscape(key)}}}
+		f, err := s.js.PublishMsgAsync(m)
+		if err != nil {
+			s.Fatal(err)
+		}
+		sent = append(sent, f)
+	}
+	for _, f := range sent {
+		select {
+		case <-f.Ok():
+		case err := <-f.Err():
+			s.Fatal(err)
+		case <-time.After(time.Minute):
+			s.Fatal("no answer")
+		}
+	}
+}
+
+// start consumes the queue.
+func (s *scene) start(o *QueueOptions, handler queue.Handler) *queue.Consumer {
+	s.Helper()
+	return s.startOn(s.queue(o), handler)
+}
+
+func (s *scene) startOn(q *Queue, handler queue.Handler) *queue.Consumer {
+	s.Helper()
+	c, err := queue.New(s.Context(), q, "q", handler, &queue.Options{Lease: lease, MinPause: time.Millisecond, Hooks: quiet(s.T)})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { s.stop(c) })
+	return c
+}
+
+func (s *scene) stop(c *queue.Consumer) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_ = c.Close(ctx)
+}
+
+func quiet(t *testing.T) *observe.Queue {
+	return &observe.Queue{Failed: func(observe.QueueFailed) {}, Lost: func(observe.QueueLost) {},
+		Trouble: func(e observe.QueueTrouble) { t.Logf("%s %s: %v", e.Op, e.Queue, e.Err) }}
+}
+
+// TestRebalance adds and removes consumers under load: every message is handled once, and those
+// of a key in order, because a partition is given up when its handlers have returned.
+func TestRebalance(t *testing.T) {
+	s := newScene(t)
+	const keys, each = 20, 100
+	all := drivertest.QueueIDs(keys, 0, each)
+	a := drivertest.NewQueueAudit()
+	slow := func(ctx context.Context, m queue.Received) error {
+		pause(context.WithoutCancel(ctx), 5*time.Millisecond)
+		return a.Handle(ctx, m)
+	}
+	s.add(all[:len(all)/2]...)
+	one := s.start(nil, slow)
+	a.Wait(t, 100)
+	two, three := s.start(nil, slow), s.start(nil, slow)
+	a.Wait(t, len(all)/4)
+	s.stop(one)
+	s.add(all[len(all)/2:]...)
+	a.Wait(t, len(all)/2)
+	s.stop(three)
+	s.start(nil, slow)
+	a.Wait(t, len(all))
+	s.stop(two)
+	a.Check(t, all, 1)
+}
+
+// TestRevokeWaits: a partition is given up when the handlers that have its messages have
+// returned; their contexts last so long.
+func TestRevokeWaits(t *testing.T) {
+	s := newScene(t)
+	all := drivertest.QueueIDs(20, 0, 2)
+	s.add(all...)
+	a := drivertest.NewQueueAudit()
+	begun, moved, done := make(chan struct{}, len(all)), make(chan error, len(all)), make(chan struct{})
+	s.start(nil, func(ctx context.Context, m queue.Received) error {
+		begun <- struct{}{}
+		select {
+		case <-m.Claim.Revoked():
+			pause(context.WithoutCancel(ctx), 200*time.Millisecond)
+			moved <- ctx.Err()
+		case <-done:
+		}
+		return a.Handle(ctx, m)
+	})
+	for range 20 {
+		<-begun
+	}
+	s.start(nil, a.Handle)
+	if err := <-moved; err != nil {
+		t.Errorf("a handler's context ended: %v", err)
+	}
+	close(done)
+	a.Wait(t, len(all))
+	a.Check(t, all, 1)
+}
+
+// TestZombie stops a consumer's process in a handler until its lease has expired, and lets it go
+// on when another one has handled its messages. Its write is refused.
+func TestZombie(t *testing.T) {
+	s := newScene(t)
+	all := drivertest.QueueIDs(6, 0, 20)
+	s.add(all...)
+	a := drivertest.NewQueueAudit()
+	guard, begun := a.Serve(t)
+	child := exec.Command(os.Args[0], "-test.run=^$")
+	child.Env = append(os.Environ(), "NATS_TEST_CHILD=nats://"+s.addr+"/"+s.prefix, "NATS_TEST_GUARD="+guard)
+	child.Stderr = os.Stderr
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	})
+	for range 6 {
+		select {
+		case <-begun:
+		case <-time.After(time.Minute):
+			t.Fatal("the process handles nothing")
+		}
+	}
+	if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	other := s.start(nil, a.Handle)
+	a.Wait(t, len(all))
+	if err := child.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, "the guard refuses the late write", time.Minute, func() bool { return a.Refused() > 0 })
+	s.stop(other) // what comes now is for the process that was stopped
+	more := drivertest.QueueIDs(6, 20, 5)
+	s.add(more...)
+	a.Wait(t, len(all)+len(more))
+	a.Check(t, append(all, more...), 3)
+}
+
+// child is the process that is stopped.
+func child(address, guard string) error {
+	q, err := OpenQueue(address, &QueueOptions{Partitions: partitions})
+	if err != nil {
+		return err
+	}
+	_, err = queue.New(context.Background(), q, "q", drivertest.WriteTo(guard, 500*time.Millisecond),
+		&queue.Options{Lease: 2 * time.Second, Hooks: &observe.Queue{Log: observe.Silent}})
+	if err != nil {
+		return err
+	}
+	select {}
+}
+
+// TestServerRestarts: consumers go on after the server was killed. Nothing is lost, and the order
+// of keys holds.
+func TestServerRestarts(t *testing.T) {
+	t.Parallel()
+	server := testbed.NATS(t)
+	s := sceneOn(t, server)
+	all := drivertest.QueueIDs(10, 0, 100)
+	s.add(all...)
+	a := drivertest.NewQueueAudit()
+	slow := func(ctx context.Context, m queue.Received) error {
+		pause(ctx, 5*time.Millisecond)
+		return a.Handle(ctx, m)
+	}
+	s.start(nil, slow)
+	s.start(nil, slow)
+	a.Wait(t, len(all)/4)
+	server.Kill()
+	server.Restart()
+	a.Wait(t, len(all))
+	a.Check(t, all, 3)
+}
+
+// TestCut: a consumer that is cut off loses its partitions when its lease has expired, and another
+// one handles their messages under higher tokens. When it is back it takes its share again.
+func TestCut(t *testing.T) {
+	s := newScene(t)
+	path := testbed.NewProxy(t, s.addr)
+	a := drivertest.NewQueueAudit()
+	far := s.queue(&QueueOptions{Client: []nats.Option{nats.SetCustomDialer(by(path.Addr()))}})
+	s.startOn(far, a.Handle)
+	all := drivertest.QueueIDs(10, 0, 10)
+	s.add(all...)
+	a.Wait(t, len(all))
+	near := s.queue(nil)
+	s.startOn(near, a.Handle)
+	path.Cut()
+	testbed.Eventually(t, "the other one has all partitions", time.Minute, s.has(near, partitions))
+	more := drivertest.QueueIDs(10, 10, 10)
+	s.add(more...)
+	a.Wait(t, len(all)+len(more))
+	a.Check(t, append(all, more...), 3)
+	path.Heal()
+	testbed.Eventually(t, "the partitions are shared again", time.Minute, s.has(far, partitions/2))
+}
+
+// has reports whether a queue has so many partitions.
+func (s *scene) has(q *Queue, n int) func() bool {
+	return func() bool {
+		backlogs, err := q.Backlogs(s.Context(), "q")
+		return err == nil && len(backlogs) == n
+	}
+}
+
+// TestStreamIsCreatedAgain: sequence numbers begin again, and tokens do not.
+func TestStreamIsCreatedAgain(t *testing.T) {
+	s := newScene(t)
+	q := s.queue(nil)
+	handled := make(chan queue.Received, 10)
+	handle := func(_ context.Context, m queue.Received) error {
+		handled <- m
+		return nil
+	}
+	s.add("a/1", "a/2", "a/3")
+	c := s.startOn(q, handle)
+	var last driver.Received
+	for range 3 {
+		last = <-handled
+	}
+	s.stop(c)
+	if err := s.js.DeleteStream(t.Context(), s.prefix); err != nil {
+		t.Fatal(err)
+	}
+	s.stream = newStream(t, s.js, s.prefix, s.prefix+".q.*")
+	s.add("a/4")
+	s.startOn(q, handle)
+	m := <-handled
+	if m.ID != "a/4" || m.Place > last.Place || m.Claim.Token() <= last.Claim.Token() || m.Claim.Name() != last.Claim.Name() {
+		t.Errorf("%s at %d under %v, after %s at %d under %v", m.ID, m.Place, m.Claim.Token(), last.ID, last.Place, last.Claim.Token())
+	}
+}
+
+// TestMembershipsEnd: closed consumers leave no member behind.
+func TestMembershipsEnd(t *testing.T) {
+	s := newScene(t)
+	q := s.queue(nil)
+	one, two := s.startOn(q, nothing), s.startOn(q, nothing)
+	testbed.Eventually(t, "all partitions have owners", time.Minute, s.has(q, partitions))
+	s.stop(one)
+	s.stop(two)
+	kv, err := s.js.KeyValue(t.Context(), DefaultBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := kv.ListKeysFiltered(t.Context(), DefaultGroup+"."+s.prefix+".q.member.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range keys.Keys() {
+		t.Errorf("%s is left", key)
+	}
+}
+
+func nothing(context.Context, queue.Received) error { return nil }

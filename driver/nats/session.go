@@ -1,0 +1,292 @@
+package nats
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+const (
+	requestLimit = 5 * time.Second // of one request
+	retryPause   = 100 * time.Millisecond
+)
+
+// session is one membership of a consumer. It ends with the consumer, and when it was expelled or
+// its lease has expired.
+type session struct {
+	*consumer
+	id     string
+	stream string
+	bucket jetstream.KeyValue
+	lease  *boottime.Lease
+	ctx    context.Context // ends with the session
+	stop   context.CancelCauseFunc
+	owning sync.WaitGroup // assignments
+	wake   chan struct{}  // capacity 1: an assignment has ended
+
+	commits sync.WaitGroup
+
+	parts map[int]*assignment // the consumer's mutex guards it
+}
+
+func (s *session) memberKey(id string) string { return s.key + ".member." + id }
+func (s *session) ownerKey(p int) string      { return s.key + ".owner." + strconv.Itoa(p) }
+func (s *session) positionKey(p int) string   { return s.key + ".position." + strconv.Itoa(p) }
+
+// open begins a session: others see it when it returns.
+func (c *consumer) open() (s *session, revision uint64, err error) {
+	ctx, cancel := context.WithTimeout(c.life, requestLimit)
+	defer cancel()
+	s = &session{consumer: c, id: rand.Text(), parts: map[int]*assignment{}, wake: make(chan struct{}, 1)}
+	stream, bucket, err := c.look(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	s.stream, s.bucket = stream.CachedInfo().Config.Name, bucket
+	sent := boottime.Sent()
+	if revision, err = s.bucket.Update(ctx, s.memberKey(s.id), []byte(s.term.String()), 0); err != nil {
+		return nil, 0, err // if it was written, nobody renews it
+	}
+	s.lease = boottime.NewLease(sent, s.term)
+	s.ctx, s.stop = context.WithCancelCause(c.life)
+	c.note(func() { c.session = s })
+	return s, revision, nil
+}
+
+// run takes part in the group until the session ends.
+func (s *session) run(revision uint64) {
+	var beating sync.WaitGroup
+	beats, cancel := context.WithCancel(context.Background())
+	beating.Go(func() { revision = s.beat(beats, revision) })
+	for s.ctx.Err() == nil {
+		if err := s.follow(); err != nil && s.ctx.Err() == nil {
+			if !isStale(err) { // a member that expired has renewed its record, or somebody else has expelled it
+				s.hinder(err)
+			}
+			pause(s.ctx, retryPause)
+		}
+	}
+	s.leave()
+	cancel()
+	beating.Wait()
+	if s.lease.Remaining() > 0 {
+		ctx, cancel := context.WithTimeout(s.closingContext(), requestLimit)
+		defer cancel()
+		_ = s.bucket.Delete(ctx, s.memberKey(s.id), jetstream.LastRevision(revision)) // it expires otherwise
+		s.lease.End()
+	}
+}
+
+// leave gives up all partitions. If the consumer is closed without patience they are left.
+func (s *session) leave() {
+	unwatch := context.AfterFunc(s.closingContext(), func() { s.lose(interlock.ErrReleased) })
+	defer unwatch()
+	s.note(func() {
+		for _, a := range s.parts {
+			a.revoke()
+		}
+	})
+	s.owning.Wait()
+	s.lose(interlock.ErrReleased)
+	s.commits.Wait()
+}
+
+// beat renews the member's record, and ends the session when its lease has expired. It returns the
+// last revision.
+func (s *session) beat(ctx context.Context, revision uint64) uint64 {
+	key, value := s.memberKey(s.id), []byte(s.term.String())
+	for next := s.term / 3; ; {
+		pause(ctx, min(next, max(0, s.lease.Remaining())))
+		if ctx.Err() != nil {
+			return revision
+		}
+		if s.lease.Remaining() <= 0 {
+			s.lose(interlock.ErrExpired)
+			s.stop(interlock.ErrExpired)
+			<-ctx.Done()
+			return revision
+		}
+		sent := boottime.Sent()
+		request, cancel := context.WithTimeout(ctx, min(s.term/3, s.lease.Remaining()))
+		renewed, err := s.bucket.Update(request, key, value, revision)
+		if isStale(err) {
+			var entry jetstream.KeyValueEntry
+			if entry, err = s.bucket.Get(request, key); err == nil {
+				revision, err = entry.Revision(), errRepeat // an answer was lost
+			}
+		}
+		cancel()
+		switch {
+		case err == nil:
+			revision, next = renewed, s.term/3
+			s.lease.Renew(sent, s.term)
+		case errors.Is(err, jetstream.ErrKeyNotFound): // somebody has expelled it
+			s.lose(interlock.ErrLost)
+			s.stop(interlock.ErrLost)
+			<-ctx.Done()
+			return revision
+		default:
+			next = min(retryPause, s.term/10)
+			if !errors.Is(err, errRepeat) && ctx.Err() == nil {
+				s.hinder(fmt.Errorf("renew the membership: %w", err))
+			}
+		}
+	}
+}
+
+var errRepeat = errors.New("again, at another revision")
+
+// follow watches the group, and takes its share, until the watch is interrupted.
+func (s *session) follow() error {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	w, err := s.bucket.WatchFiltered(ctx, []string{s.key + ".member.*", s.key + ".owner.*"})
+	if err != nil {
+		return fmt.Errorf("watch the group: %w", err)
+	}
+	defer func() {
+		_ = w.Stop()
+		cancel()
+		for range w.Updates() {
+		}
+	}()
+	v := newView()
+	whole := false // the view has all that there was
+	for {
+		wait := time.Hour
+		if whole && len(w.Updates()) == 0 {
+			if wait, err = s.act(v); err != nil {
+				return err
+			}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case e, ok := <-w.Updates():
+			switch {
+			case !ok:
+				timer.Stop()
+				return errors.New("the watch of the group has ended")
+			case e == nil:
+				whole = true
+			default:
+				s.see(v, e)
+			}
+		case <-timer.C:
+		case <-s.wake:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// see notes a record.
+func (s *session) see(v *view, e jetstream.KeyValueEntry) {
+	if id, ok := strings.CutPrefix(e.Key(), s.memberKey("")); ok {
+		lease, err := time.ParseDuration(string(e.Value()))
+		if delete(v.members, id); e.Operation() == jetstream.KeyValuePut && err == nil {
+			v.members[id] = member{e.Revision(), lease, boottime.Now()}
+		}
+		return
+	}
+	if p, err := strconv.Atoi(strings.TrimPrefix(e.Key(), s.key+".owner.")); err == nil {
+		v.owners[p] = owner{string(e.Value()), e.Revision()}
+	}
+}
+
+// act expels members that have expired, claims partitions and gives some up. It returns when to
+// look again. An error means that the view is behind.
+func (s *session) act(v *view) (wait time.Duration, err error) {
+	if _, ok := v.members[s.id]; !ok || s.lease.Remaining() <= 0 {
+		return time.Hour, nil
+	}
+	expired, wait := v.expired(boottime.Now())
+	for _, id := range expired {
+		if id == s.id {
+			return s.term, nil // the watch is behind: a renewal would have been seen
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, requestLimit)
+		err := s.bucket.Delete(ctx, s.memberKey(id), jetstream.LastRevision(v.members[id].revision))
+		cancel()
+		if err != nil {
+			return 0, fmt.Errorf("expel %s: %w", id, err)
+		}
+		delete(v.members, id)
+	}
+	claim, yield := v.plan(s.id, s.queue.options.Partitions)
+	s.note(func() {
+		for p, o := range v.owners {
+			if o.id == s.id && s.parts[p] == nil && s.ctx.Err() == nil {
+				claim = append(claim, p) // its release has failed
+			}
+		}
+		for _, p := range claim {
+			if s.parts[p] == nil && s.ctx.Err() == nil {
+				a := s.newAssignment(p)
+				s.parts[p] = a
+				revision := v.owners[p].revision
+				s.owning.Go(func() { a.run(revision) })
+			}
+		}
+		for _, p := range yield {
+			if a := s.parts[p]; a != nil {
+				a.revoke()
+			}
+		}
+	})
+	return wait, nil
+}
+
+// swap writes a record that is at a revision. It reports false if it is at another one, or if that
+// is not known. mine reports whether a value is what this call wrote before its answer was lost.
+func (s *session) swap(ctx context.Context, key string, value []byte, revision uint64, mine func([]byte) bool) (uint64, bool) {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	for ctx.Err() == nil {
+		written, err := s.bucket.Update(ctx, key, value, revision)
+		switch {
+		case err == nil:
+			return written, true
+		case isStale(err):
+			entry, err := s.bucket.Get(ctx, key)
+			if err != nil {
+				return 0, false
+			}
+			return entry.Revision(), mine(entry.Value())
+		}
+		pause(ctx, retryPause)
+	}
+	return 0, false
+}
+
+// lose ends all assignments, and records nothing.
+func (s *session) lose(cause error) {
+	s.note(func() {
+		for _, a := range s.parts {
+			a.over(cause)
+		}
+		clear(s.parts)
+	})
+}
+
+// pause waits.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
