@@ -15,7 +15,7 @@ var _ driver.LimitInspector = (*inTable)(nil)
 func (t *inTable) Limits(ctx context.Context, prefix string, limit int) (all []driver.StoredLimit, more bool, err error) {
 	prefix = t.table.Prefix + prefix
 	err = t.do(ctx, prefix, func(q sqltable.Tables) (err error) {
-		all, err = t.list(ctx, q, `name >= ? and until_us > {micros now} order by name limit ?`, prefix, limit+1)
+		all, err = t.list(ctx, q, `name >= {?} and until_us > {micros now} order by name limit ?`, prefix, limit+1)
 		return err
 	})
 	for i, s := range all {

@@ -35,7 +35,7 @@ func (d inDB) Open(t *testing.T) (driver.Limiter, error) {
 func (d inDB) Beside(t *testing.T) (driver.Limiter, error) { return d.Open(t) }
 
 func (d inDB) Damage(t *testing.T, key, text string) {
-	d.db.Exec(t, fmt.Sprintf(`update interlock_limit set state = '%s' where name = '%s'`, text, key))
+	d.db.Exec(t, fmt.Sprintf(`update interlock_limit set state = concat_ws(' ', '%s') where name = '%s'`, text, key))
 }
 
 func (d inDB) Faults() drivertest.Faults { return nil }

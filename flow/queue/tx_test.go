@@ -211,7 +211,7 @@ func testTrim(t *testing.T, db *databases.DB) {
 		t.Errorf("%d groups, want that of the key", n)
 	}
 	db.Exec(t, `update interlock_queue_group set token = 1`) // as if it were of 2020
-	db.Exec(t, `insert into interlock_queue_audit (action, queue, place, message_id, msg_key, reason, done_by, done_at) values ('edit', 'q', 1, '', '', '', '', 1)`)
+	db.Exec(t, `insert into interlock_queue_audit (action, queue, place, message_id, msg_key, reason, done_by, done_at) values ('edit', 'q', 1, 'm', 'k', 'r', 'me', 1)`)
 	stop = run()
 	testbed.Eventually(t, "the group and the old record are deleted", bound, func() bool {
 		return databases.One[int64](t, db, groups)+databases.One[int64](t, db, `select count(*) from interlock_queue_audit`) == 0

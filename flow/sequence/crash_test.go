@@ -68,7 +68,7 @@ func effects(tb testing.TB, db *databases.DB) string {
 	tb.Helper()
 	words := map[driver.Dialect]string{
 		driver.Postgres: `select coalesce(string_agg(word, ', ' order by id), '') from effect`,
-		driver.MariaDB:  `select coalesce(group_concat(word order by id separator ', '), '') from effect`,
+		driver.MariaDB:  `select concat_ws(' ', group_concat(word order by id separator ', ')) from effect`,
 	}
 	return databases.One[string](tb, db, words[db.Dialect])
 }

@@ -142,7 +142,7 @@ func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Deliver
 	_, err = q.Exec(ctx, `delete from {dead}`+where+`seq = ?`, at...)
 	if err == nil {
 		_, err = q.Exec(ctx, `insert into {dead} (stream, name, epoch, seq, payload, attempts, error, died_at)
-			values (?, ?, ?, ?, ?, ?, ?, {now})`, append(at, payload, r.times, strings.ToValidUTF8(fmt.Sprintf("%.2000s", r.err), "\uFFFD"))...)
+			values (?, ?, ?, ?, {?}, ?, {?}, {now})`, append(at, payload, r.times, strings.ToValidUTF8(fmt.Sprintf("%.2000s", r.err), "\uFFFD"))...)
 	}
 	var reopened int64
 	if err == nil {

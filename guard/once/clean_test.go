@@ -2,7 +2,6 @@ package once_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -167,44 +166,4 @@ func (w world) wantKindOfClean(t *testing.T, change func(*once.Inbox), limit int
 		return err
 	})
 	wantKind(t, err, interlock.Bug, nil)
-}
-
-// TestModesOfMariaDB: the user's sql_mode changes what quotes and empty texts mean.
-func TestModesOfMariaDB(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		for _, mode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
-			"ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH", ""} {
-			w := newWorld(t, open(t), once.Inbox{Consumer: `it's "\`})
-			separator := "?"
-			if w.Client == databases.MariaInlined {
-				separator = "&"
-			}
-			client, url := w.Client, w.URL
-			if w.Client == databases.MariaInlined { // Connect adds its own options with a ?
-				client, url = databases.Maria, url+"?clientFoundRows=true&interpolateParams=true"
-			}
-			db, closed, err := databases.Connect(t.Context(), client, url+separator+"time_zone=%27-09:30%27&sql_mode=%27"+mode+"%27")
-			ok(t, err)
-			w.BeginnerAt = db
-			for _, wanted := range []once.Outcome{once.Done, once.Duplicate} {
-				for _, m := range []once.Message{{ID: `it's "\ `}, {Key: `it's "\ `, Seq: 1}, {Key: `it's "\ `, Seq: 2}} {
-					outcome, err := once.Tx(t.Context(), w.DB, w.inbox, m, func(context.Context, driver.SQL) error { return nil })
-					want(t, outcome, err, wanted)
-				}
-			}
-			if n := w.clean(t, w.inbox, 0); n != 0 {
-				t.Errorf("%s: cleaned %d", mode, n)
-			}
-			tx := w.Begun(t, driver.SessionIsolation)
-			_, err = w.inbox.Once(t.Context(), tx, message(1), func(ctx context.Context) error {
-				ok(t, effect("m1")(ctx, tx))
-				return errors.New("half way")
-			})
-			if err == nil || tx.Commit(t.Context()) == nil {
-				t.Errorf("%s: what failed was committed", mode)
-			}
-			w.wantEffects(t, "m1", 0)
-			closed()
-		}
-	}, databases.Maria, databases.MariaInlined)
 }

@@ -53,7 +53,7 @@ func (l ledger) expiredMaria(ctx context.Context, item standing, n int64, but st
 	}
 	var due []gift
 	err = l.Each(ctx, `select reservation, position, n from {lines} {maria force index (due)}
-		where item = ? and state = 'held' and expires_at <= {start} and reservation <> ?
+		where item = ? and state = 'held' and expires_at <= {start} and reservation <> {?}
 		order by expires_at limit ?`, []any{item.name, but, n},
 		func(scan func(...any) error) error {
 			g := gift{item: item.name}

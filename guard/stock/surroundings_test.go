@@ -150,27 +150,3 @@ func testSameTransaction(t *testing.T, w world) {
 	}))
 	w.has(t, "a", 2, 0, 1)
 }
-
-// TestModesOfMariaDB: the user's sql_mode changes what quotes and empty texts mean.
-func TestModesOfMariaDB(t *testing.T) {
-	t.Parallel()
-	server := testbed.MariaDB(t)
-	for _, mode := range []string{"", "STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
-		"ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH", "TRADITIONAL"} {
-		db := databases.Open(t, server, databases.Maria)
-		modal, closed, err := databases.Connect(t.Context(), db.Client, db.URL+"?interpolateParams=true&time_zone=%27-09:30%27&sql_mode=%27"+mode+"%27")
-		ok(t, err)
-		t.Cleanup(closed)
-		db.BeginnerAt = modal
-		w := newWorld(t, db)
-		item := `it's "\`
-		w.set(t, item, 3)
-		ok(t, w.hold("old", time.Hour, one(item)))
-		w.lapse(t, "old", 2*time.Hour)
-		ok(t, w.hold("r", time.Hour, stock.Line{Item: item, N: 3}))
-		wantShort(t, w.hold("s", time.Hour, one(item)), item, 1, 0)
-		ok(t, w.confirm("r"))
-		ok(t, w.adjust(stock.Adjustment{Item: item, Operation: item, Delta: 1}))
-		w.has(t, item, 4, 0, 3)
-	}
-}

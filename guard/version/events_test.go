@@ -18,7 +18,7 @@ import (
 // guards is a Table, and a Column of the rows of "orders", each with the query
 // that does what the change says.
 func (w world) guards() map[string]version.Guard {
-	w.DB.Exec(w.T, `create table orders (id varchar(64) primary key, status varchar(64) not null default '',
+	w.DB.Exec(w.T, `create table orders (id varchar(64) primary key, status varchar(64) not null default 'new',
 		version bigint, tie varchar(255), ended boolean)`)
 	return map[string]version.Guard{"table": version.Table{},
 		"column": version.Column{Table: "orders", Key: "id", Version: "version", Tie: "tie", Terminal: "ended"}}

@@ -45,50 +45,11 @@ func testEarlySnapshot(w world) {
 	}
 }
 
-// testModes: the user's sql_mode changes what quotes and empty texts mean, and in
-// which order assignments are made. On PostgreSQL it is the client that sends
-// parameters in several ways.
-func testModes(w world) {
-	if w.Dialect != driver.MariaDB {
-		testQueryModes(w)
+// testQueryModes: the clients of PostgreSQL send parameters in several ways.
+func testQueryModes(w world) {
+	if w.Dialect != driver.Postgres {
 		return
 	}
-	guards := w.guards()
-	w.accounts()
-	for i, mode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT",
-		"ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH", ""} {
-		id := fmt.Sprint("order ", i)
-		w.order(id)
-		tx := w.Begun(w.T, driver.SessionIsolation)
-		_, err := tx.Exec(w.Context(), `set session sql_mode = '`+mode+`', time_zone = '-09:30'`)
-		ok(w.T, err)
-		for kind, g := range guards {
-			for _, step := range []struct {
-				c    version.Change
-				want version.Outcome
-			}{
-				{change(id, 5, ""), version.Applied}, {change(id, 5, ""), version.Duplicate}, {change(id, 4, `\'"`), version.Stale},
-				{change(id, 5, `\'"`), version.Applied}, {change(id, 5, ""), version.Stale}, {deleted(change(id, 6, "")), version.Applied},
-				{terminal(change(id, 2, "t")), version.Stale}, {wins(change(id, 2, "t")), version.Applied}, {change(id, 9, ""), version.Terminal}, {change(id, 2, "t"), version.Duplicate},
-			} {
-				if o, err := g.Apply(w.Context(), tx, step.c); err != nil || o != step.want {
-					w.Errorf("%q, %s: %+v: %v, %v; want %v", mode, kind, step.c, o, err, step.want)
-				}
-			}
-		}
-		s, err := version.Table{}.Show(w.Context(), tx, id)
-		if err != nil || s.Stamp != (version.Stamp{Version: 2, Tie: "t"}) || !s.Terminal || s.Deleted || time.Since(s.Changed).Abs() > time.Hour {
-			w.Errorf("%q: %+v, %v", mode, s, err)
-		}
-		n, err := version.Table{}.Purge(w.Context(), tx, time.Hour, 0)
-		if err != nil || n != 0 {
-			w.Errorf("%q: purged %d, %v", mode, n, err)
-		}
-		ok(w.T, tx.Rollback(w.Context()))
-	}
-}
-
-func testQueryModes(w world) {
 	guards := w.guards()
 	w.accounts()
 	w.DB.Exec(w.T, `create table seat (no int primary key, version bigint)`)

@@ -41,7 +41,7 @@ func testWaits(w world) {
 			want          version.Outcome
 			status        string // which the second one reads
 		}{
-			{change(kind, 2, ""), change(kind, 1, ""), false, version.Applied, ""}, // what is rolled back is not known
+			{change(kind, 2, ""), change(kind, 1, ""), false, version.Applied, "new"}, // what is rolled back is not known
 			{change(kind, 9, ""), change(kind, 8, ""), true, version.Stale, "9"},
 			{change(kind, 10, ""), change(kind, 10, ""), true, version.Duplicate, "10"},
 			{change(kind, 11, ""), change(kind, 12, ""), true, version.Applied, "11"},

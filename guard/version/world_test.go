@@ -49,7 +49,7 @@ func TestSQL(t *testing.T) {
 		{"an update that may be done is not repeated", testUncertainUpdate},
 		{"rows are written as they are read", testRowKinds},
 		{"an early snapshot applies nothing old", testEarlySnapshot},
-		{"every sql_mode does", testModes},
+		{"every way of sending parameters does", testQueryModes},
 		{"tables are created once", testCreate},
 		{"an ended context ends it", testEndedContext},
 		{"what comes back while it is purged stays", testPurgeBehind},

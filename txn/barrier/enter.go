@@ -23,7 +23,7 @@ import (
 // committed last, whatever the transaction's snapshot shows. Locks are granted in turn
 // there, so that a mark is not kept waiting by ever new calls; those wait behind it, for
 // a second at most. An assignment sees those before it: previous and remaining come
-// first, and the others use them. No count of affected rows is relied on but that of
+// first, and the others use them. In mode SIMULTANEOUS_ASSIGNMENT it sees the row as it was. No count of affected rows is relied on but that of
 // rows which certainly change.
 const enterRow = `
 insert into {rows} {as present} (transaction_id, branch, step, state, previous, hash, known, result, busy, remaining, attempts, begun)
@@ -40,8 +40,9 @@ from {pg (select mark, excepted from {marks} order by generation desc limit 1 fo
 returning previous, hash, known, result, remaining, attempts`
 
 const (
-	previousState = `{pg present.state}{maria previous}`
-	rowReady      = `(` + previousState + ` in {moving} and {pg present.busy <= {micros start}}{maria remaining = 0}
+	simultaneous  = `@@sql_mode like '%SIMULTANEOUS_ASSIGNMENT%'`
+	previousState = `{pg present.state}{maria if(` + simultaneous + `, state, previous)}`
+	rowReady      = `(` + previousState + ` in {moving} and {pg present.busy <= {micros start}}{maria if(` + simultaneous + `, busy <= {micros start}, remaining = 0)}
 		and ({old hash} = {new hash} or {old hash} = {empty} or {new hash} = {empty}))`
 )
 

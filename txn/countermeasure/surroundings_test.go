@@ -81,47 +81,6 @@ func ignored[E error](err error) error {
 	return err
 }
 
-// testModes: every sql_mode does, that which makes an empty text NULL too.
-func testModes(w world) {
-	if w.Dialect == driver.Postgres {
-		return
-	}
-	for i, mode := range []string{"EMPTY_STRING_IS_NULL", "SIMULTANEOUS_ASSIGNMENT", "ANSI_QUOTES,PIPES_AS_CONCAT", "", "ORACLE"} {
-		i := string(rune('0' + i))
-		w.DB.Do(w.T, func(ctx context.Context, db driver.SQL) error {
-			call := branch.Call{Transaction: "t" + i, Branch: "b", Operation: branch.Do}
-			undo := call
-			undo.Operation = branch.Undo
-			apply := func(c branch.Call) act {
-				return func(ctx context.Context, db driver.SQL) error {
-					_, err := w.sum.Apply(ctx, db, w.file, c, "a", 5)
-					return err
-				}
-			}
-			early := branch.Call{Transaction: "early" + i, Branch: "b", Operation: branch.Undo}
-			late := early
-			late.Operation = branch.Do
-			bare := countermeasure.Intent{Resource: "r" + i, Owner: "saga"}
-			acquire := func(ctx context.Context, db driver.SQL) error { return w.locks.Acquire(ctx, db, bare) }
-			vacant := func(ctx context.Context, db driver.SQL) error { return w.locks.Vacant(ctx, db, "r"+i) }
-			empty := func(ctx context.Context, db driver.SQL) error {
-				_, err := w.file.Log(ctx, db, countermeasure.Operation{Record: "r", ID: "o" + i})
-				return err
-			}
-			return all(exec(`set session sql_mode = '`+mode+`'`),
-				vacant, acquire, acquire, w.releases("r"+i, "saga"), vacant, acquire,
-				apply(call), apply(call), apply(undo), apply(undo), apply(early), apply(late), empty, empty,
-				exec(`set session sql_mode = default`))(ctx, db)
-		})
-		if f := w.flag("r" + i); f.Owner != "saga" || f.Purpose != "" || f.Former != "" || f.Risk != "" {
-			w.Errorf("%s: %+v", mode, f)
-		}
-		if b := w.balance("a"); b != 100 {
-			w.Errorf("%s: balance %d", mode, b)
-		}
-	}
-}
-
 // testCreate: many make the tables at once, once.
 func testCreate(w world) {
 	stage := w.stage

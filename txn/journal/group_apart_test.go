@@ -99,6 +99,8 @@ func TestBadIDHurtsNobody(t *testing.T) {
 		table := journal.NewTable(db, "")
 		db.Do(t, table.Create)
 		j := open(t, table, nil)
+		_, err := j.Begin(t.Context(), "first", "order", due, says("begin")...) // the shards are known then
+		ok(t, err)
 		var work sync.WaitGroup
 		for i := range 300 {
 			id := fmt.Sprint("t", i)

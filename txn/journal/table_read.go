@@ -93,7 +93,7 @@ func (t *Table[T]) Heads(ctx context.Context, behind string, limit int) (heads [
 		return nil, err
 	}
 	err = t.read(ctx, "list transactions", "", func(n tables) (err error) {
-		heads, err = n.query(ctx, `where id > ? order by id limit ?`, []any{behind, int64(limit)})
+		heads, err = n.query(ctx, `where id > {?} order by id limit ?`, []any{behind, int64(limit)})
 		return err
 	})
 	return heads, err

@@ -243,32 +243,3 @@ func TestMissingTable(t *testing.T) {
 		}
 	}, databases.Pgx, databases.Maria)
 }
-
-// TestModesOfMariaDB: the user's sql_mode and time zone change nothing.
-func TestModesOfMariaDB(t *testing.T) {
-	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
-		for _, mode := range []string{"STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL", "ORACLE,SIMULTANEOUS_ASSIGNMENT", "ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH"} {
-			in := open(t, openDB(t), "room")
-			in.Do(t, func(ctx context.Context, db driver.SQL) error {
-				if _, err := db.Exec(ctx, `set session sql_mode = '`+mode+`', time_zone = '-09:30'`); err != nil {
-					return err
-				}
-				for _, id := range []string{"1", "2"} {
-					if err := in.Take(call(ctx, id, "b", branch.Try), db, tcc.Want{Item: "room", N: 1}, time.Now().Add(time.Hour)); err != nil {
-						return err
-					}
-				}
-				for range 2 {
-					if _, _, err := in.Cancel(call(ctx, "1", "b", branch.Cancel), db); err != nil {
-						return err
-					}
-				}
-				_, _, err := in.Confirm(call(ctx, "2", "b", branch.Confirm), db)
-				return err
-			})
-			if l := in.level(t, "room"); l != (tcc.Level{Capacity: 10, Sold: 1}) {
-				t.Errorf("%s: %+v", mode, l)
-			}
-		}
-	}, databases.Maria)
-}

@@ -62,7 +62,8 @@ var numbers atomic.Int64
 
 // Each runs test for the clients named. If none is, it runs for one client of each system,
 // which the name of the test chooses; with INTERLOCK_CLIENTS=all for all. The tests of the
-// process share the servers; each call of open makes another database.
+// process share the servers; each call of open makes another database, and the name of the
+// test that calls it chooses the mode of the sessions on MariaDB.
 func Each(t *testing.T, test func(t *testing.T, open func(testing.TB) *DB), clients ...string) {
 	t.Helper()
 	if len(clients) == 0 {
@@ -79,7 +80,7 @@ func Each(t *testing.T, test func(t *testing.T, open func(testing.TB) *DB), clie
 			server := testbed.Shared(t, sys.start)
 			for _, client := range wanted {
 				t.Run(client, func(t *testing.T) {
-					test(t, func(tb testing.TB) *DB { return create(tb, sys, server, client) })
+					test(t, func(tb testing.TB) *DB { return create(tb, sys, server, client, pick(sys.modes, tb.Name())) })
 				})
 			}
 		})
@@ -92,13 +93,17 @@ func chosen(test string) (clients []string) {
 	if os.Getenv("INTERLOCK_CLIENTS") == "all" {
 		return All
 	}
-	name := fnv.New32a()
-	_, _ = name.Write([]byte(test)) // it never fails
-	n := int(name.Sum32() >> 8)
 	for _, sys := range systems {
-		clients = append(clients, sys.clients[n%len(sys.clients)])
+		clients = append(clients, pick(sys.clients, test))
 	}
 	return clients
+}
+
+// pick chooses one of all by a name.
+func pick(all []string, name string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(name)) // it never fails
+	return all[int(sum.Sum32()>>8)%len(all)]
 }
 
 // Open makes a database on server for a client.
@@ -106,7 +111,7 @@ func Open(tb testing.TB, server *testbed.Server, client string) *DB {
 	tb.Helper()
 	for _, sys := range systems {
 		if slices.Contains(sys.clients, client) {
-			return create(tb, sys, server, client)
+			return create(tb, sys, server, client, "")
 		}
 	}
 	tb.Fatalf("there is no client %q", client)
@@ -118,6 +123,7 @@ type system struct {
 	start   func(testing.TB, ...string) *testbed.Server
 	library string
 	clients []string
+	modes   []string // of sessions, added to URLs
 	url     func(server, database string) string
 }
 
@@ -126,16 +132,27 @@ var systems = []system{{
 	start:   testbed.Postgres,
 	library: "pgx",
 	clients: []string{Pgx, PgxStd},
+	modes:   []string{""},
 	url:     func(url, name string) string { return strings.Replace(url, "/postgres?", "/"+name+"?", 1) },
 }, {
 	dialect: driver.MariaDB,
 	start:   testbed.MariaDB,
 	library: "mysql",
 	clients: []string{Maria, MariaInlined},
+	modes:   modes,
 	url:     func(url, name string) string { return strings.Replace(url, "/test", "/"+name, 1) },
 }}
 
-func create(tb testing.TB, sys system, server *testbed.Server, client string) *DB {
+// modes are settings of a user's sessions on MariaDB: what quotes and empty texts mean, what
+// an assignment sees, whether texts are padded, and the time zone.
+var modes = []string{
+	"",
+	"?time_zone=%27-09:30%27&sql_mode=%27STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL%27",
+	"?time_zone=%27-09:30%27&sql_mode=%27STRICT_TRANS_TABLES,ORACLE,SIMULTANEOUS_ASSIGNMENT%27",
+	"?time_zone=%27-09:30%27&sql_mode=%27STRICT_TRANS_TABLES,ANSI,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH%27",
+}
+
+func create(tb testing.TB, sys system, server *testbed.Server, client, mode string) *DB {
 	tb.Helper()
 	name := fmt.Sprintf("test%d", numbers.Add(1))
 	admin, err := sql.Open(sys.library, server.URL())
@@ -146,7 +163,7 @@ func create(tb testing.TB, sys system, server *testbed.Server, client string) *D
 	if _, err := admin.ExecContext(tb.Context(), "create database "+name); err != nil {
 		tb.Fatal(err)
 	}
-	d := &DB{Client: client, Dialect: sys.dialect, URL: sys.url(server.URL(), name), Server: server}
+	d := &DB{Client: client, Dialect: sys.dialect, URL: sys.url(server.URL(), name) + mode, Server: server}
 	d.BeginnerAt = d.Again(tb)
 	return d
 }
@@ -176,9 +193,18 @@ func Connect(ctx context.Context, client, url string) (db driver.BeginnerAt[driv
 	case Maria:
 		return std("mysql", url, mysql.DB)
 	case MariaInlined:
-		return std("mysql", url+"?clientFoundRows=true&interpolateParams=true", mysql.DB)
+		return std("mysql", Inlined(url), mysql.DB)
 	}
 	return nil, nil, fmt.Errorf("there is no client %q", client)
+}
+
+// Inlined is the URL of a MariaDB for the options of [MariaInlined].
+func Inlined(url string) string {
+	separator := "?"
+	if strings.Contains(url, "?") {
+		separator = "&"
+	}
+	return url + separator + "clientFoundRows=true&interpolateParams=true"
 }
 
 func std(library, url string, by func(*sql.DB) driver.BeginnerAt[*sql.Tx]) (driver.BeginnerAt[driver.SQL], func(), error) {
