@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
 // What a message may have at most, in bytes.
@@ -187,12 +188,17 @@ func announcements(rows []row) (keyed, alone announced) {
 	return keyed, alone
 }
 
-// arrive leaves an arrival for each group.
+// arrive leaves arrivals of groups: one for each, on PostgreSQL one for many.
 func (q tables) arrive(ctx context.Context, name string, keyed announced) error {
 	if len(keyed.lanes) == 0 {
 		return nil
 	}
+	if !q.Maria() {
+		_, err := q.Exec(ctx, arrive(`?::text`, `unnest(?::text::bigint[], ?::text::int[]) with ordinality as x (lane, class, n)`),
+			name, sqltable.Numbers(keyed.lanes), sqltable.Numbers(keyed.classes))
+		return err
+	}
 	x, args := q.numbered(keyed.lanes, keyed.classes, make([]int64, len(keyed.lanes)))
-	_, err := q.Exec(ctx, `insert into {arrivals} (queue, lane, class) select {pg ?::text}{maria ?}, x.a, x.b from `+x+` order by x.n`, append([]any{name}, args...)...)
+	_, err := q.Exec(ctx, `insert into {arrivals} (queue, lane, class) select ?, x.a, x.b from `+x+` order by x.n`, append([]any{name}, args...)...)
 	return err
 }

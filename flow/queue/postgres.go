@@ -33,13 +33,11 @@ func (q tables) addPostgres(ctx context.Context, name string, rows []row, locks 
 	}
 	_, err := q.Exec(ctx, `
 with l as materialized (select pg_advisory_xact_lock(k.lane) from unnest(?::text::bigint[]) as k (lane)),
-a as (insert into {arrivals} (queue, lane, class)
-	select ?::text, x.lane, x.class from unnest(?::text::bigint[], ?::text::bigint[]) as x (lane, class)
-	where (select count(*) from l) >= 0),
+a as (`+arrive(`?::text`, `unnest(?::text::bigint[], ?::text::int[]) with ordinality as x (lane, class, n) where (select count(*) from l) >= 0`)+`),
 g as (insert into {groups} (queue, lane, state, class, ready_at, token, owner)
-	select ?::text, x.lane, 0, x.class, {micros start} + x.delay, 0, '' from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bigint[]) as x (lane, class, delay))
+	select ?::text, x.lane, 0, x.class, (select {micros start}) + x.delay, 0, '' from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bigint[]) as x (lane, class, delay))
 insert into {messages} `+columns+`
-select ?::text, m.lane, m.id, m.k, m.headers, m.payload, nullif(m.u, ''), m.class, 0, '', {micros start} + m.delay, {micros start}
+select ?::text, m.lane, m.id, m.k, m.headers, m.payload, nullif(m.u, ''), m.class, 0, '', (select {micros start}) + m.delay, (select {micros start})
 from unnest(?::text::bigint[], ?::text::text[], ?::text::text[], ?::text::text[], ?::text::bytea[], ?::text::text[], ?::text::int[], ?::text::bigint[])
 	with ordinality as m (lane, id, k, headers, payload, u, class, delay, n)
 where (select count(*) from l) >= 0 order by m.n`+conflict, sqltable.Numbers(locks), name, sqltable.Numbers(keyed.lanes), sqltable.Numbers(keyed.classes),
@@ -47,6 +45,12 @@ where (select count(*) from l) >= 0 order by m.n`+conflict, sqltable.Numbers(loc
 		name, sqltable.Numbers(lanes), sqltable.Texts(ids), sqltable.Texts(keys), sqltable.Texts(headers),
 		sqltable.Bytes(payloads), sqltable.Texts(uniques), sqltable.Numbers(classes), sqltable.Numbers(delays))
 	return err
+}
+
+// arrive leaves arrivals of the lanes of x, in the order of n. Few lanes share a row, so that it is stored in one piece.
+func arrive(name, x string) string {
+	return `insert into {arrivals} (queue, lanes, classes)
+	select ` + name + `, array_agg(x.lane order by x.n), array_agg(x.class order by x.n) from ` + x + ` group by (x.n - 1) / 100 order by min(x.n)`
 }
 
 // admit makes groups ready of which messages have arrived. It waits for no lock of a group: the
@@ -58,10 +62,13 @@ func (q tables) admit(ctx context.Context, name string) error {
 	}
 	_, err := q.Exec(ctx, `
 with a as materialized (
-	delete from {arrivals} where queue = ?::text and id = any (array(select id from {arrivals}
-		where queue = ?::text and id < (select min(id) from {arrivals} where queue = ?::text) + `+strconv.Itoa(maxArrivals)+` for update skip locked))
-	returning queue, id, lane, class),
-l as materialized (select distinct on (lane) queue, lane, class from a order by lane, id desc),
+	delete from {arrivals} where queue = ?::text and id = any (array(select id from {arrivals} where queue = ?::text and id = any (array(
+		select id from (select id, sum(cardinality(lanes)) over (order by id) - cardinality(lanes) as before from {arrivals}
+			where queue = ?::text and id < (select min(id) from {arrivals} where queue = ?::text) + `+strconv.Itoa(maxArrivals)+`) c
+		where before < `+strconv.Itoa(maxArrivals)+`)) for update skip locked))
+	returning queue, id, lanes, classes),
+l as materialized (select distinct on (x.lane) a.queue, x.lane, x.class from a cross join lateral unnest(a.lanes, a.classes) with ordinality as x (lane, class, n)
+	order by x.lane, a.id desc, x.n desc),
 g as materialized (
 	select l.*, o.state, o.ready_at, o.class as former
 	from l cross join lateral (select * from {groups} o where o.queue = l.queue and o.lane = l.lane for update skip locked) o),
@@ -71,8 +78,7 @@ u as (update {groups} o set class = g.class, state = case when g.state & 1 = 1 t
 n as (insert into {groups} (queue, lane, state, class, ready_at, token, owner)
 	select queue, lane, 0, class, {micros start}, 0, '' from l where not exists (select from {groups} o where o.queue = l.queue and o.lane = l.lane)
 	order by lane on conflict do nothing returning lane)
-insert into {arrivals} (queue, lane, class)
-select queue, lane, class from l where lane not in (select lane from g) and lane not in (select lane from n)`, name, name, name)
+`+arrive(`min(x.queue)`, `(select *, row_number() over () as n from l where lane not in (select lane from g) and lane not in (select lane from n)) x`), name, name, name, name)
 	return err
 }
 
