@@ -70,7 +70,7 @@ func (d *Driver) granted(w *waiter, n news) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	lease, err := d.held.addFor(w.request, w.keys.timed(), n.sent, n.lease, n.due)
+	lease, err := d.held.addFor(w.request, w.keys[:2], n.sent, n.lease, n.due)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -91,12 +91,18 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 
 // contention makes the arguments of one contending request.
 func (d *Driver) contention(mode string, chunk ...*waiter) batch {
-	b := batch{keys: make([]string, 0, 6*len(chunk)), args: make([]string, 0, 2+2*len(chunk))}
+	b := batch{args: make([]string, 0, 2+2*len(chunk))}
 	b.args = append(b.args, mode, d.pushes.channel)
 	for _, w := range chunk {
-		k := w.keys
-		b.keys = append(b.keys, k.lock, k.hold, k.queue, k.wait, k.counter, k.names)
 		b.args = append(b.args, w.request.Owner, milliseconds(w.request.Lease(d.ttl)))
+	}
+	if len(chunk) == 1 {
+		b.keys = chunk[0].keys[:]
+		return b
+	}
+	b.keys = make([]string, 0, 6*len(chunk))
+	for _, w := range chunk {
+		b.keys = append(b.keys, w.keys[:]...)
 	}
 	return b
 }
@@ -132,8 +138,12 @@ type waiters struct {
 // waiter is one Acquire under way.
 type waiter struct {
 	request driver.Request
-	keys    keys
-	news    chan news // what does not fit is found by a heartbeat
+	keys    [6]string // as the scripts take them
+
+	box    sync.Mutex
+	unread bool
+	latest news          // if unread
+	woken  chan struct{} // has an entry if unread; nil until somebody waits
 
 	// Guarded by waiters.mu.
 	due   boottime.Instant // of the next heartbeat; never before there is a place
@@ -164,10 +174,14 @@ func newWaiters(d *Driver) *waiters {
 	return &waiters{d: d, wake: make(chan struct{}, 1), all: map[string]*waiter{}, armed: never}
 }
 
+func newWaiter(r driver.Request, k keys) *waiter {
+	return &waiter{request: r, keys: k.list(), due: never}
+}
+
 // enter registers before the first request leaves, because a push may come
 // before its answer.
 func (ws *waiters) enter(r driver.Request, k keys) *waiter {
-	w := &waiter{request: r, keys: k, news: make(chan news, 1), due: never}
+	w := newWaiter(r, k)
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.all[r.Owner] = w
@@ -208,30 +222,40 @@ func (ws *waiters) closeAll() {
 // tell replaces nothing that is unread, except by an error: whatever the waiter
 // reads, it asks again and finds the rest.
 func (w *waiter) tell(n news) {
-	for {
-		select {
-		case w.news <- n:
-			return
-		default:
-		}
-		if n.err == nil {
-			return
-		}
-		select {
-		case <-w.news:
-		default:
-		}
+	w.box.Lock()
+	defer w.box.Unlock()
+	if !w.unread || n.err != nil {
+		w.unread, w.latest = true, n
+	}
+	if w.woken != nil {
+		hints.Signal(w.woken)
 	}
 }
 
 // await waits for news of w.
 func (ws *waiters) await(ctx context.Context, w *waiter) (news, error) {
-	select {
-	case n := <-w.news:
-		return n, n.err
-	case <-ctx.Done():
-		return news{}, uncertain(w.asks(), context.Cause(ctx))
+	for {
+		n, woken, unread := w.read()
+		if unread {
+			return n, n.err
+		}
+		select {
+		case <-woken:
+		case <-ctx.Done():
+			return news{}, uncertain(w.asks(), context.Cause(ctx))
+		}
 	}
+}
+
+// read takes the news out, or returns what wakes when there is some.
+func (w *waiter) read() (n news, woken <-chan struct{}, unread bool) {
+	w.box.Lock()
+	defer w.box.Unlock()
+	if w.woken == nil {
+		w.woken = make(chan struct{}, 1)
+	}
+	unread, w.unread = w.unread, false
+	return w.latest, w.woken, unread
 }
 
 // grantedAt is the news that a request of w that was sent at sent has the lock, in the

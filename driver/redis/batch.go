@@ -74,7 +74,7 @@ func (d *Driver) all(requests []driver.Request) ([]*waiter, error) {
 		if err != nil {
 			return nil, err
 		}
-		ws[i] = &waiter{request: r, keys: k}
+		ws[i] = newWaiter(r, k)
 	}
 	return ws, nil
 }

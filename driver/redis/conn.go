@@ -76,6 +76,14 @@ type undated struct{ context.Context }
 
 func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 
+// hideDeadline is ctx if it has no deadline.
+func hideDeadline(ctx context.Context) context.Context {
+	if _, bounded := ctx.Deadline(); bounded {
+		return undated{ctx}
+	}
+	return ctx
+}
+
 // do runs send in a goroutine of its own and waits for it or ctx. After ctx is
 // done, send is about to end: it waits for nothing longer than the client dials.
 func do[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) (T, error) {
@@ -89,7 +97,7 @@ type pending[T any] struct {
 	ctx     undated
 	send    func(context.Context) (T, error)
 	before  []<-chan struct{} // the ends of the owners' requests before
-	ended   chan struct{}     // closed when value and err are there
+	ended   chan struct{}     // closed when value and err are there; nil if it was refused
 	value   T
 	err     error
 }
@@ -97,25 +105,26 @@ type pending[T any] struct {
 // start is do that does not wait. The request has its place in the order of its
 // owner's when start returns.
 func start[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) *pending[T] {
-	p := prepare(ctx, c, r, send)
-	if p.ended != nil {
+	p := &pending[T]{send: send}
+	if p.begin(ctx, c, r) {
 		go p.run()
 	}
 	return p
 }
 
-// prepare is start that does not run the request. ended is nil if it is refused.
-func prepare[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) *pending[T] {
-	p := &pending[T]{conn: c, request: r, ctx: undated{ctx}, send: send}
+// begin gives the request its place in the order of its owners. If it is refused, err
+// says why, and there is nothing to run.
+func (p *pending[T]) begin(ctx context.Context, c *conn, r request) bool {
+	p.conn, p.request, p.ctx = c, r, undated{ctx}
 	if ctx.Err() != nil {
 		p.err = unsent(r, context.Cause(ctx))
-		return p
+		return false
 	}
 	open := false
 	if p.before, p.ended, open = c.begin(r); !open {
 		p.err = closed(r)
 	}
-	return p
+	return open
 }
 
 // run sends when the requests before have ended, and ends after them in any case.
@@ -169,6 +178,11 @@ func (c *conn) begin(r request) (before []<-chan struct{}, this chan struct{}, o
 func (c *conn) end(r request, this chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.endLocked(r, this)
+}
+
+// endLocked is end with c.mu held.
+func (c *conn) endLocked(r request, this chan struct{}) {
 	close(this)
 	for i := range r.askers() {
 		if owner := r.asker(i); c.last[owner] == this {
@@ -223,7 +237,7 @@ func (c *conn) evalOnce(ctx context.Context, r request, s *script, b batch) (rue
 	}
 	if ctx.Err() == nil && c.enter(r) {
 		defer c.leave()
-		m, err := s.runOne(undated{ctx}, c.client, b).ToMessage()
+		m, err := s.runOne(hideDeadline(ctx), c.client, b).ToMessage()
 		if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return m, uncertain(r, context.Cause(ctx))
 		}

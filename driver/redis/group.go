@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -10,10 +11,13 @@ import (
 
 // crowd is how many requests are under way when further ones are sent in groups.
 // With fewer, a request does not wait for others.
-const crowd = 32
+const crowd = 8
+
+// mostRuns is how many runs of a group are under way at most.
+const mostRuns = 4
 
 // group sends requests of one script together: a run of a script costs the server, and a
-// command the client, more than a name in it. A request waits while two runs are under way.
+// command the client, more than a name in it. A request waits while mostRuns are under way.
 type group struct {
 	conn   *conn
 	script *script
@@ -26,7 +30,7 @@ type group struct {
 
 // groupMember is the request for one name.
 type groupMember struct {
-	*pending[rueidis.RedisMessage]
+	pending[rueidis.RedisMessage]
 	batch batch
 }
 
@@ -43,17 +47,18 @@ func (c *conn) isCrowded() bool { return c.link != nil && c.link.flying.Load() >
 func (g *group) eval(ctx context.Context, r request, b batch) (rueidis.RedisMessage, error) {
 	g.conn.link.flying.Add(1)
 	defer g.conn.link.flying.Add(-1)
-	p := prepare(ctx, g.conn, r, func(context.Context) (rueidis.RedisMessage, error) {
-		return g.conn.sendOne(context.Background(), g.script, b).ToMessage()
-	})
+	m := &groupMember{batch: b}
 	switch {
-	case p.ended == nil: // refused
-	case len(p.before) > 0:
-		go p.run()
+	case !m.begin(ctx, g.conn, r):
+	case len(m.before) > 0:
+		m.send = func(context.Context) (rueidis.RedisMessage, error) {
+			return g.conn.sendOne(context.Background(), g.script, m.batch).ToMessage()
+		}
+		go m.run()
 	default:
-		g.add(&groupMember{p, b})
+		g.add(m)
 	}
-	return p.wait()
+	return m.wait()
 }
 
 // add counts as part of the request of m, which keeps the conn from closing.
@@ -61,15 +66,17 @@ func (g *group) add(m *groupMember) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = append(g.waiting, m)
-	if g.runs < 2 {
+	if g.runs < mostRuns {
 		g.runs++
 		g.conn.running.Go(g.run)
 	}
 }
 
-// run sends what waits, until nothing does.
+// run sends what waits, until nothing does. Before each run it lets the goroutines that are
+// ready add their requests.
 func (g *group) run() {
 	for {
+		runtime.Gosched()
 		g.mu.Lock()
 		n := min(len(g.waiting), batchSize)
 		if n == 0 {
@@ -101,10 +108,12 @@ func (g *group) send(members []*groupMember) {
 	if err == nil && len(answers) != len(members) {
 		err = errReply
 	}
+	g.conn.mu.Lock()
+	defer g.conn.mu.Unlock()
 	for i, m := range members {
 		if m.err = err; err == nil {
 			m.value, m.err = answers[i], answers[i].Error()
 		}
-		g.conn.end(m.request, m.ended)
+		g.conn.endLocked(m.request, m.ended)
 	}
 }

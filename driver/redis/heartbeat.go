@@ -52,7 +52,7 @@ func (ws *waiters) beat(ctx context.Context) {
 	if len(due) == 0 {
 		return
 	}
-	parts := chunks(ws.d.layout, due, func(w *waiter) string { return w.keys.lock })
+	parts := chunks(ws.d.layout, due, func(w *waiter) string { return w.keys[0] })
 	batches := make([]batch, len(parts))
 	for i, chunk := range parts {
 		batches[i] = ws.d.contention(refresh, chunk...)

@@ -83,12 +83,16 @@ func namesKey(tag string) string { return reserved + tag + "}:names" }
 
 var wholeNames = namesKey(wholeTag)
 
-func (k keys) all() []string {
-	return []string{k.lock, k.hold, k.queue, k.wait, k.counter, k.names}
+// list is in the order in which the scripts take the keys. The first two live as long as
+// the lease.
+func (k keys) list() [6]string {
+	return [6]string{k.lock, k.hold, k.queue, k.wait, k.counter, k.names}
 }
 
-// timed are the keys that live as long as the lease.
-func (k keys) timed() []string { return []string{k.lock, k.hold} }
+func (k keys) all() []string {
+	list := k.list()
+	return list[:]
+}
 
 func checkName(name, key string) error {
 	why := ""

@@ -107,7 +107,7 @@ func TestHeartbeatDoesNotReviveAReleasedOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &waiter{request: r, keys: k}
+	w := newWaiter(r, k)
 	for _, held := range []bool{false, true} {
 		if held {
 			take(t, d, "a")

@@ -44,7 +44,7 @@ func TestPushIsBelieved(t *testing.T) {
 				answer(ws, w)
 			}
 			ws.pushed(c.message)
-			n := <-w.news
+			n, _, _ := w.read()
 			if want := c.want > 0; n.granted != want || n.mode != refresh {
 				t.Fatalf("%+v, want granted %v", n, want)
 			}
@@ -57,7 +57,7 @@ func TestPushIsBelieved(t *testing.T) {
 	w := ws.enter(driver.Request{Name: "x", Owner: "me"}, keysOf("x"))
 	for _, message := range []string{"", "me", "9 me", "9 x me", "x 9 me", "9 7 you", "9 7 "} {
 		ws.pushed(message)
-		if len(w.news) > 0 {
+		if _, _, unread := w.read(); unread {
 			t.Errorf("%q was taken for a push", message)
 		}
 	}
