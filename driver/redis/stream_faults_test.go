@@ -271,3 +271,28 @@ func TestQueueServerRestarts(t *testing.T) {
 	}
 	s.empty(0)
 }
+
+// TestQueueDuringAMove: while the slot of a queue moves to another master, its scripts are refused
+// as a whole. Nothing is lost or changed by that.
+func TestQueueDuringAMove(t *testing.T) {
+	t.Parallel()
+	cluster := testbed.RedisCluster(t, false)
+	client := dialCluster(t, cluster)
+	s := newStreamScene(t, client, QueueOptions{})
+	s.add("a/1", "a/2", "b/1")
+	c := s.join(s.Queue, time.Minute)
+	all := s.receive(c, 3)
+	slot := slotOf(s.options.Prefix + "q")
+	from := slot * 3 / slots
+	finish := cluster.Migrate(t, slot, from, (from+1)%3)
+	for _, err := range append(c.Settle(t.Context(), outcomes(driver.Ack, all)), s.Add(t.Context(), "q", driver.QueueMessage{ID: "lost"})) {
+		if interlock.Kind(err) != interlock.Retryable || err == nil {
+			t.Errorf("in the middle of the move: %v", err)
+		}
+	}
+	finish()
+	insist(t, "settle after the move", func(context.Context) error { return errors.Join(c.Settle(t.Context(), outcomes(driver.Ack, all))...) })
+	s.add("a/3")
+	s.settle(c, driver.Ack, s.receive(c, 1)...)
+	s.empty(0)
+}

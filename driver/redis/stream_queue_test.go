@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/leasequeue"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -381,5 +382,138 @@ func TestQueueWakes(t *testing.T) {
 	case <-done: // although a command waits for entries
 	case <-time.After(streamBlock - time.Second):
 		t.Error("hear does not end")
+	}
+}
+
+// TestQueueHeldTogether: what was received of a key is settled one by one. The key goes on when all
+// are, or when the lease ends: parked, or after its pause.
+func TestQueueHeldTogether(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	const lease = 500 * time.Millisecond
+	for name, c := range map[string]struct {
+		outcome driver.Outcome
+		after   time.Duration
+	}{"Release": {driver.Release, 0}, "Retry": {driver.Retry, 3 * lease}, "Park": {driver.Park, 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStreamScene(t, client, QueueOptions{})
+			s.add("a/1", "a/2")
+			one, two := s.join(s.Queue, lease), s.join(s.Queue, time.Minute)
+			was := s.receive(one, 2)
+			first := driver.Settlement{Received: was[0], Outcome: c.outcome, After: c.after}
+			begun := time.Now()
+			if err := one.Settle(t.Context(), []driver.Settlement{first})[0]; err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), lease/2)
+			defer cancel()
+			if some, err := two.Receive(ctx, driver.QueueLimit{Messages: 9, Bytes: 1}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("received %v, %v while the rest is held", idsOf(some), err)
+			}
+			gone, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = one.Close(gone) // a crash
+			if c.outcome == driver.Park {
+				ctx, cancel := context.WithTimeout(t.Context(), 3*lease)
+				defer cancel()
+				if some, err := two.Receive(ctx, driver.QueueLimit{Messages: 9, Bytes: 1}); !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("received %v, %v of a parked key", idsOf(some), err)
+				}
+				if err := s.Resume(t.Context(), "q", "a"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			is := s.receive(two, 2)
+			if ids := idsOf(is); !slices.Equal(ids, []string{"a/1", "a/2"}) || time.Since(begun) < c.after {
+				t.Errorf("received %v after %v", ids, time.Since(begun))
+			}
+			s.settle(two, driver.Ack, is...)
+			s.empty(0)
+		})
+	}
+}
+
+// TestQueueKeyChangesItsPriority: a key has the priority of its last message.
+func TestQueueKeyChangesItsPriority(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	add := func(id, key string, p driver.Priority) {
+		if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: id, Key: key, Priority: p}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("b/1", "b", driver.NormalPriority)
+	add("a/1", "a", driver.LowPriority)
+	add("a/2", "a", driver.HighPriority)
+	c := s.join(s.Queue, time.Minute)
+	for _, id := range []string{"a/1", "a/2", "b/1"} {
+		m := s.receive(c, 1)
+		if m[0].ID != id {
+			t.Errorf("%s comes instead of %s", m[0].ID, id)
+		}
+		s.settle(c, driver.Ack, m...)
+	}
+	s.empty(0)
+}
+
+// TestQueueRenewsItsOwn: a lease is renewed by its holder only, also after it has ended and before
+// somebody else has taken it.
+func TestQueueRenewsItsOwn(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	keys, err := s.keys("test", "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &streamStore{s.Queue, "q", keys}
+	limit := driver.QueueLimit{Messages: 9, Bytes: 1}
+	claim := func(lease time.Duration, limit driver.QueueLimit) []leasequeue.Group {
+		t.Helper()
+		some, _, err := store.Claim(t.Context(), "", lease, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return some
+	}
+	renew := func(h leasequeue.Held) bool {
+		t.Helper()
+		kept, lost, err := store.Renew(t.Context(), []leasequeue.Held{h}, time.Minute)
+		if err != nil || len(kept)+len(lost) != 1 {
+			t.Fatal(kept, lost, err)
+		}
+		return len(kept) == 1
+	}
+	s.add("a/1", "a/2")
+	one := claim(time.Millisecond, limit)[0]
+	held := leasequeue.Held{ID: one.ID, Token: one.Token}
+	testbed.Eventually(t, "the lease ends", bound, func() bool {
+		claim(time.Minute, driver.QueueLimit{}) // takes nothing
+		return len(lanesOf(t, client, keys[3])) == 1
+	})
+	if !renew(held) {
+		t.Error("a lease that nobody took is not renewed")
+	}
+	if some := claim(time.Minute, limit); len(some) > 0 {
+		t.Errorf("a lease that was renewed went to somebody else: %v", some)
+	}
+	free := leasequeue.Settled{Held: held, Finished: true}
+	if lost, err := store.Settle(t.Context(), []leasequeue.Settled{free}); err != nil || len(lost) > 0 {
+		t.Fatal(lost, err)
+	}
+	if renew(held) {
+		t.Error("a lease that was given back is renewed")
+	}
+	two := claim(time.Minute, limit)[0]
+	if renew(held) {
+		t.Error("a lease of somebody else is renewed")
+	}
+	if !renew(leasequeue.Held{ID: two.ID, Token: two.Token}) {
+		t.Error("a lease is not renewed")
+	}
+	if renew(leasequeue.Held{ID: 1000, Token: two.Token}) {
+		t.Error("a lease of no lane is renewed")
 	}
 }
