@@ -130,7 +130,7 @@ func TestQueueAnswersLost(t *testing.T) {
 	if err != nil || len(letters) != 1 || letters[0].ID != "c/1" {
 		t.Fatalf("%+v, %v", letters, err)
 	}
-	if err := s.Discard(t.Context(), "q", letters[0].Place); err != nil {
+	if err := s.Discard(t.Context(), "q", "a reason", "me", letters[0].Place); err != nil {
 		t.Fatal(err)
 	}
 	s.empty(0)
@@ -186,7 +186,7 @@ func TestQueueIsDrainedWithoutMemory(t *testing.T) {
 	for _, l := range letters {
 		places = append(places, l.Place)
 	}
-	if err := s.Discard(t.Context(), "q", places...); err != nil {
+	if err := s.Discard(t.Context(), "q", "a reason", "me", places...); err != nil {
 		t.Fatal(err)
 	}
 	s.empty(0)
@@ -258,7 +258,7 @@ func TestQueueServerRestarts(t *testing.T) {
 	if ids := idsOf(got); !slices.Equal(ids, []string{"a/1", "a/2"}) || got[0].Attempt != 2 || got[1].Attempt != 1 || got[0].Claim.Token() <= all["a/1"].Claim.Token() {
 		t.Errorf("%+v", got)
 	}
-	if err := s.Resume(t.Context(), "q", "b"); err != nil {
+	if err := s.Resume(t.Context(), "q", "b", "a reason", "me"); err != nil {
 		t.Fatal(err)
 	}
 	s.settle(c, driver.Ack, append(got, s.receive(c, 1)...)...)
@@ -266,7 +266,7 @@ func TestQueueServerRestarts(t *testing.T) {
 	if err != nil || len(letters) != 1 {
 		t.Fatalf("%v, %v", letters, err)
 	}
-	if err := s.Discard(t.Context(), "q", letters[0].Place); err != nil {
+	if err := s.Discard(t.Context(), "q", "a reason", "me", letters[0].Place); err != nil {
 		t.Fatal(err)
 	}
 	s.empty(0)

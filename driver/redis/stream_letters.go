@@ -1,12 +1,17 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -15,6 +20,9 @@ import (
 //go:embed script/stream_letters.lua
 var streamLettersLua string
 
+//go:embed script/stream_show.lua
+var streamShowLua string
+
 //go:embed script/stream_replay.lua
 var streamReplayLua string
 
@@ -22,7 +30,8 @@ var streamReplayLua string
 var streamResumeLua string
 
 var (
-	streamLettersScript = newScript(constants + streamConstants + drawLua + streamQueueLua + streamLettersLua)
+	streamLettersScript = newReader(constants + streamConstants + drawLua + streamQueueLua + streamLettersLua)
+	streamShowScript    = newReader(constants + streamConstants + drawLua + streamQueueLua + streamShowLua)
 	streamReplayScript  = newDrainingScript(streamReplayLua)
 	streamResumeScript  = newDrainingScript(streamResumeLua)
 )
@@ -66,49 +75,156 @@ func (q *Queue) Letters(ctx context.Context, name string, after int64, most int)
 }
 
 // Replay delivers dead letters again, each in its former place: before what was added to its key
-// later and is not handled. If one is not there the error is an [ErrNotFound].
-func (q *Queue) Replay(ctx context.Context, name string, places ...int64) error {
-	return q.dispose(ctx, "replay", name, places)
+// later and is not handled. If one is not there the error is an [ErrNotFound]. Why, and who does
+// it, are added to the stream interlock:{TAG}:queue:audit:GROUP/STREAM, which keeps the last 10,000
+// or so.
+func (q *Queue) Replay(ctx context.Context, name, reason, by string, places ...int64) error {
+	return q.dispose(ctx, "replay", name, reason, by, places)
 }
 
-// Discard deletes dead letters. If one is not there the error is an [ErrNotFound].
-func (q *Queue) Discard(ctx context.Context, name string, places ...int64) error {
-	return q.dispose(ctx, "discard", name, places)
+// Discard deletes dead letters, also from the stream. If one is not there the error is an
+// [ErrNotFound]. It is recorded as a Replay is.
+func (q *Queue) Discard(ctx context.Context, name, reason, by string, places ...int64) error {
+	return q.dispose(ctx, "discard", name, reason, by, places)
 }
 
-func (q *Queue) dispose(ctx context.Context, action, name string, places []int64) error {
-	asked := request{op: action + " dead letters", name: name}
-	keys, err := q.keys(asked.op, name)
-	if err != nil {
-		return err
-	}
-	args := []string{q.options.Group, action}
+func (q *Queue) dispose(ctx context.Context, action, name, reason, by string, places []int64) error {
+	args := []string{q.options.Group, action, reason, by}
 	for _, p := range places {
 		args = append(args, strconv.FormatInt(p, 10))
 	}
-	m, err := q.conn.eval(ctx, asked, streamReplayScript, batch{keys, args})
+	return q.act(ctx, streamReplayScript, action+" dead letters", name, args, reason, by, len(places), "not all of the dead letters are there")
+}
+
+// Resume lets a parked key go on. One that is not parked is an [ErrNotFound]. It is recorded as a
+// Replay is.
+func (q *Queue) Resume(ctx context.Context, name, key, reason, by string) error {
+	return q.act(ctx, streamResumeScript, "resume key", name, []string{key, reason, by}, reason, by, 1, "the key "+strconv.Quote(key)+" is not parked")
+}
+
+// act runs a script that answers with how many it found, and changes nothing unless that is all.
+func (q *Queue) act(ctx context.Context, s *script, op, name string, args []string, reason, by string, all int, missing string) error {
+	asked := request{op: op, name: name}
+	keys, err := q.keys(op, name)
 	if err != nil {
 		return err
 	}
-	if n, err := m.AsInt64(); err != nil || int(n) != len(places) {
-		return problem(asked, interlock.Definite, fmt.Errorf("%w: there are %d of %d dead letters", ErrNotFound, n, len(places)))
+	if strings.TrimSpace(reason) == "" || strings.TrimSpace(by) == "" {
+		return problem(asked, interlock.Bug, errors.New("the audit needs a reason and who does it"))
+	}
+	m, err := q.conn.eval(ctx, asked, s, batch{keys, args})
+	if err != nil {
+		return err
+	}
+	n, err := m.AsInt64()
+	switch {
+	case err != nil:
+		return uncertain(asked, errReply)
+	case int(n) != all:
+		return problem(asked, interlock.Definite, fmt.Errorf("%w: %s", ErrNotFound, missing))
 	}
 	return nil
 }
 
-// Resume lets a parked key go on. One that is not parked is an [ErrNotFound].
-func (q *Queue) Resume(ctx context.Context, name, key string) error {
-	asked := request{op: "resume key", name: name}
-	keys, err := q.keys(asked.op, name)
+// A StuckKey is a key, or a message without one, that is parked or whose first message has failed.
+// Received is that message; its Attempt is that of the last delivery.
+type StuckKey struct {
+	driver.Received
+	Reason string
+	Parked bool          // until Resume
+	Wait   time.Duration // until the next attempt, if it is not parked; 0 if it is due
+}
+
+// A QueueStatus is how a queue is doing.
+type QueueStatus struct {
+	Queue    string
+	Messages int64 // unfinished, those that are handled included
+	Dead     int64
+	Parked   int64         // keys
+	Leased   int64         // keys, or messages without one
+	Oldest   time.Duration // since the oldest unfinished message was added that a consumer has seen
+}
+
+// Status shows all queues of the prefix and the group that a consumer has joined, by name. It scans
+// the keys of the database, and the keys of each queue, and does not stop the server.
+func (q *Queue) Status(ctx context.Context) (all []QueueStatus, err error) {
+	mark := "}:" + queueMark + "lanes:" + q.options.Group + "/" + q.options.Prefix
+	names, err := scan(ctx, q.conn, escapeGlob(reserved)+"*"+escapeGlob(mark)+"*", func(key string) (string, bool) {
+		_, name, ok := strings.Cut(key, mark)
+		return name, ok
+	})
+	for _, name := range names {
+		status, _, err := q.show(ctx, "show queues", name, -1)
+		if err != nil {
+			return nil, err
+		}
+		if status.Messages+status.Dead > 0 {
+			all = append(all, status)
+		}
+	}
+	return all, err
+}
+
+// Stuck lists keys that are parked or fail, by place, 1 to 1000 at most. It scans the keys of the
+// queue.
+func (q *Queue) Stuck(ctx context.Context, name string, most int) ([]StuckKey, error) {
+	_, all, err := q.show(ctx, "show queue", name, min(max(most, 1), 1000))
+	slices.SortFunc(all, func(a, b StuckKey) int { return cmp.Compare(a.Place, b.Place) })
+	return all[:min(len(all), max(most, 1))], err
+}
+
+// show reads a queue, until it has found so many that are stuck; below 0 it keeps none of them.
+func (q *Queue) show(ctx context.Context, op, name string, most int) (status QueueStatus, stuck []StuckKey, err error) {
+	asked := request{op: op, name: name}
+	keys, err := q.keys(op, name)
 	if err != nil {
-		return err
+		return status, nil, err
 	}
-	m, err := q.conn.eval(ctx, asked, streamResumeScript, batch{keys, []string{key}})
-	if err != nil {
-		return err
+	s, status, seen := &streamStore{q, name, keys}, QueueStatus{Queue: name}, map[int64]bool{}
+	for cursor := "0"; ; {
+		page, err := s.eval(ctx, op, streamShowScript, []string{q.options.Group, cursor})
+		if err != nil {
+			return status, nil, harmless(asked, err)
+		}
+		if len(page) != 7 {
+			return status, nil, problem(asked, interlock.Retryable, errReply)
+		}
+		var numbers [6]int64
+		for i := range numbers {
+			numbers[i], _ = page[i].AsInt64()
+		}
+		status.Messages, status.Dead = numbers[1], numbers[2]
+		status.Leased, status.Parked = status.Leased+numbers[3], status.Parked+numbers[4]
+		status.Oldest = max(status.Oldest, time.Duration(numbers[5])*time.Millisecond)
+		some, _ := page[6].ToArray()
+		for _, m := range some {
+			k, err := parseStuck(m)
+			if err != nil {
+				return status, nil, problem(asked, interlock.Retryable, err)
+			}
+			if !seen[k.Place] && most > 0 { // a scan may return one twice
+				seen[k.Place] = true
+				stuck = append(stuck, k)
+			}
+		}
+		if cursor, _ = page[0].ToString(); cursor == "0" || cursor == "" || most > 0 && len(stuck) >= most {
+			return status, stuck, nil
+		}
 	}
-	if n, err := m.AsInt64(); err != nil || n != 1 {
-		return problem(asked, interlock.Definite, fmt.Errorf("%w: key %q is not parked", ErrNotFound, key))
+}
+
+func parseStuck(m rueidis.RedisMessage) (k StuckKey, err error) {
+	r, rest, err := parseReceived(m)
+	if err != nil || len(rest) != 3 {
+		return k, errReply
 	}
-	return nil
+	r.Attempt--
+	parked, _ := rest[0].AsInt64()
+	wait, _ := rest[1].AsInt64()
+	k = StuckKey{Received: r, Parked: parked == 1}
+	k.Reason, _ = rest[2].ToString()
+	if !k.Parked {
+		k.Wait = time.Duration(wait) * time.Millisecond
+	}
+	return k, nil
 }

@@ -24,6 +24,9 @@ const (
 	DefaultWindow = 10 * time.Minute
 )
 
+// queueMark is in the Redis key of everything of a queue but its stream.
+const queueMark = "queue:"
+
 // maxDelay bounds the delay of a message.
 const maxDelay = 10 * 365 * 24 * time.Hour
 
@@ -114,8 +117,8 @@ func (q *Queue) keys(op, name string) ([]string, error) {
 	}
 	tag := reserved + tags.of(slotOf(stream)) + "}:"
 	keys := []string{stream}
-	for _, part := range []string{"lanes", "index", "ready", "waiting", "notes", "dead", "unique"} {
-		keys = append(keys, tag+"queue:"+part+":"+group+"/"+stream)
+	for _, part := range []string{"lanes", "index", "ready", "waiting", "notes", "dead", "unique", "audit"} {
+		keys = append(keys, tag+queueMark+part+":"+group+"/"+stream)
 	}
 	return append(keys, tag+"counter"), nil
 }
@@ -184,7 +187,7 @@ func (q *Queue) put(keys []string, rows [][]string) batch {
 	for _, r := range rows {
 		b.args = append(b.args, r...)
 		if q.options.Window > 0 {
-			b.keys = append(b.keys, reserved+tags.of(slotOf(keys[0]))+"}:queue:id:"+strconv.Itoa(len(keys[0]))+":"+keys[0]+":"+r[0])
+			b.keys = append(b.keys, reserved+tags.of(slotOf(keys[0]))+"}:"+queueMark+"id:"+strconv.Itoa(len(keys[0]))+":"+keys[0]+":"+r[0])
 		}
 	}
 	return b

@@ -63,14 +63,14 @@ func (q *streamQueues) Replay(t *testing.T, name string, ids ...string) {
 			places = append(places, l.Place)
 		}
 	}
-	if err := q.Queue.Replay(t.Context(), name, places...); err != nil {
+	if err := q.Queue.Replay(t.Context(), name, "a reason", "me", places...); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (q *streamQueues) Resume(t *testing.T, name, key string) {
 	t.Helper()
-	if err := q.Queue.Resume(t.Context(), name, key); err != nil {
+	if err := q.Queue.Resume(t.Context(), name, key, "a reason", "me"); err != nil {
 		t.Fatal(err)
 	}
 }

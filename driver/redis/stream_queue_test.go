@@ -200,23 +200,23 @@ func TestQueueLeavesNothing(t *testing.T) {
 			for _, l := range letters {
 				places = append(places, l.Place)
 			}
-			for _, dispose := range []func(context.Context, string, ...int64) error{s.Replay, s.Discard} {
-				if err := dispose(t.Context(), "q", places[0], 1000); !errors.Is(err, ErrNotFound) || interlock.Kind(err) != interlock.Definite {
+			for _, dispose := range []func(context.Context, string, string, string, ...int64) error{s.Replay, s.Discard} {
+				if err := dispose(t.Context(), "q", "a reason", "me", places[0], 1000); !errors.Is(err, ErrNotFound) || interlock.Kind(err) != interlock.Definite {
 					t.Errorf("a letter that is not there: %v", err)
 				}
 			}
-			if err := s.Discard(t.Context(), "q", places[:3]...); err != nil {
+			if err := s.Discard(t.Context(), "q", "a reason", "me", places[:3]...); err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Replay(t.Context(), "q", places[3:]...); err != nil {
+			if err := s.Replay(t.Context(), "q", "a reason", "me", places[3:]...); err != nil {
 				t.Fatal(err)
 			}
 			all = s.receive(c, 4)
 			s.settle(c, driver.Park, all...)
-			if err := s.Resume(t.Context(), "q", "other"); !errors.Is(err, ErrNotFound) {
+			if err := s.Resume(t.Context(), "q", "other", "a reason", "me"); !errors.Is(err, ErrNotFound) {
 				t.Errorf("a key that is not parked: %v", err)
 			}
-			if err := s.Resume(t.Context(), "q", "u"); err != nil {
+			if err := s.Resume(t.Context(), "q", "u", "a reason", "me"); err != nil {
 				t.Fatal(err)
 			}
 			s.settle(c, driver.Ack, s.receive(c, 1)...)
@@ -420,7 +420,7 @@ func TestQueueHeldTogether(t *testing.T) {
 				if some, err := two.Receive(ctx, driver.QueueLimit{Messages: 9, Bytes: 1}); !errors.Is(err, context.DeadlineExceeded) {
 					t.Fatalf("received %v, %v of a parked key", idsOf(some), err)
 				}
-				if err := s.Resume(t.Context(), "q", "a"); err != nil {
+				if err := s.Resume(t.Context(), "q", "a", "a reason", "me"); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -516,4 +516,80 @@ func TestQueueRenewsItsOwn(t *testing.T) {
 	if renew(leasequeue.Held{ID: 1000, Token: two.Token}) {
 		t.Error("a lease of no lane is renewed")
 	}
+}
+
+// TestQueueShows: Status and Stuck count what there is, and what is done by hand is recorded.
+func TestQueueShows(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	s := newStreamScene(t, client, QueueOptions{})
+	if all, err := s.Status(t.Context()); err != nil || len(all) > 0 {
+		t.Fatal(all, err)
+	}
+	s.add("a/1", "a/2", "b/1", "c/1", "d/1", "e/1")
+	c := s.join(s.Queue, time.Minute)
+	for _, m := range s.receive(c, 6) {
+		x := driver.Settlement{Received: m, Outcome: driver.Release, Reason: "reason of " + m.ID}
+		switch m.ID {
+		case "a/1":
+			x.Outcome, x.After = driver.Retry, time.Hour
+		case "b/1":
+			x.Outcome = driver.Park
+		case "c/1":
+			x.Outcome = driver.Dead
+		case "d/1":
+			continue
+		}
+		if err := c.Settle(t.Context(), []driver.Settlement{x})[0]; err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.add("f/1", "f/2")
+	all, err := s.Status(t.Context())
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	if got := all[0]; got.Queue != "q" || got.Messages != 7 || got.Dead != 1 || got.Leased != 1 || got.Parked != 1 || got.Oldest > time.Minute {
+		t.Errorf("%+v", got)
+	}
+	stuck, err := s.Stuck(t.Context(), "q", 10)
+	if err != nil || len(stuck) != 2 {
+		t.Fatal(stuck, err)
+	}
+	if a := stuck[0]; a.ID != "a/1" || a.Key != "a" || a.Attempt != 1 || a.Parked || a.Wait < 50*time.Minute || a.Reason != "reason of a/1" {
+		t.Errorf("%+v", a)
+	}
+	if b := stuck[1]; b.ID != "b/1" || b.Attempt != 0 || !b.Parked || b.Reason != "reason of b/1" {
+		t.Errorf("%+v", b)
+	}
+	if err := s.Resume(t.Context(), "q", "b", " ", "me"); interlock.Kind(err) != interlock.Bug {
+		t.Errorf("resumed without a reason: %v", err)
+	}
+	if err := s.Resume(t.Context(), "q", "b", "it is repaired", "me"); err != nil {
+		t.Fatal(err)
+	}
+	letters, err := s.Letters(t.Context(), "q", 0, 10)
+	if err != nil || len(letters) != 1 {
+		t.Fatal(letters, err)
+	}
+	if err := s.Replay(t.Context(), "q", "again", "you", letters[0].Place); err != nil {
+		t.Fatal(err)
+	}
+	var done []map[string]string
+	for _, e := range entries(t, client, strings.Replace(mustKeys(t, s)[1], ":lanes:", ":audit:", 1)) {
+		done = append(done, e.FieldValues)
+	}
+	if len(done) != 2 || done[0]["action"] != "resume" || done[0]["key"] != "b" || done[0]["reason"] != "it is repaired" || done[0]["by"] != "me" ||
+		done[1]["action"] != "replay" || done[1]["id"] != "c/1" || done[1]["key"] != "c" || done[1]["by"] != "you" {
+		t.Errorf("recorded: %v", done)
+	}
+}
+
+func mustKeys(t *testing.T, s *streamScene) []string {
+	t.Helper()
+	keys, err := s.keys("test", "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
 }

@@ -37,8 +37,11 @@ var streamPutLua string
 // settlement records, about.
 const streamMost = 256
 
-var streamConstants = fmt.Sprintf("local MOST, PER_LANE, AGING_MS, MAX_DELAY_MS = %d, %d, %d, %d\n",
-	streamMost, leasequeue.PerGroup, leasequeue.Aging.Milliseconds(), maxDelay.Milliseconds())
+// streamAudit is about how many records of what was done by hand are kept.
+const streamAudit = 10000
+
+var streamConstants = fmt.Sprintf("local MOST, PER_LANE, AGING_MS, MAX_DELAY_MS, MAX_AUDIT = %d, %d, %d, %d, %d\n",
+	streamMost, leasequeue.PerGroup, leasequeue.Aging.Milliseconds(), maxDelay.Milliseconds(), streamAudit)
 
 var (
 	streamPutScript    = newScript(constants + streamConstants + drawLua + streamQueueLua + streamPutLua)

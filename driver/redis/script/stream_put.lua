@@ -4,7 +4,7 @@
 -- has, is left out. Answers with how many were added.
 local count = 0
 for i = 2, #ARGV, 7 do
-  local id, unique, seen = ARGV[i], ARGV[i + 3], KEYS[9 + (i + 5) / 7]
+  local id, unique, seen = ARGV[i], ARGV[i + 3], KEYS[10 + (i + 5) / 7]
   local there = seen and redis.call('EXISTS', seen) == 1
   if not there and not (unique ~= '' and redis.call('HEXISTS', UNIQUE, unique) == 1) then
     local entry = { 'XADD', STREAM, '*' }

@@ -7,9 +7,10 @@
 --   notes    of a place: "FAILURES TIME REASON"
 --   dead     <PLACE>:<ENTRY> of each dead letter
 --   unique   the message that has a unique text
+--   audit    a stream of what was done by hand
 -- A lane is what is leased at once: the messages of a key, or one without a key. It is named by
 -- the place of its first message. Lanes and places have 16 digits, so that they sort as text.
-local STREAM, LANES, INDEX, READY, WAITING, NOTES, DEAD, UNIQUE, COUNTER = unpack(KEYS, 1, 9)
+local STREAM, LANES, INDEX, READY, WAITING, NOTES, DEAD, UNIQUE, AUDIT, COUNTER = unpack(KEYS, 1, 10)
 
 local function pad(number) return string.format('%016.0f', number) end
 
@@ -81,3 +82,5 @@ end
 local function failures(found)
   return tonumber(string.match(found or '', '^%d+') or '0')
 end
+
+local function audit(...) redis.call('XADD', AUDIT, 'MAXLEN', '~', MAX_AUDIT, '*', ...) end

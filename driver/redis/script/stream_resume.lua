@@ -1,8 +1,9 @@
--- ARGV: a key. Answers with 1 if it was parked.
+-- ARGV: a key, why, who. Answers with 1 if it was parked.
 local lane = redis.call('HGET', LANES, 'k' .. ARGV[1])
 local l = lane and load(lane)
 if not l or not l.parked then return 0 end
 l.parked = false
+audit('action', 'resume', 'key', ARGV[1], 'reason', ARGV[2], 'by', ARGV[3])
 if redis.call('ZSCORE', WAITING, lane) then
   save(l) -- its lease lasts
 else

@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// queueing is a table of queues that a command is about.
+// queueing is the queues that a command is about.
 type queueing struct {
 	app   *app
 	table string
@@ -26,7 +27,7 @@ func (a *app) queueCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "queue", Short: "Show queues; repair dead letters, resume keys",
 		Example: `  interlock queue ls --backend postgres://localhost/shop
-  interlock queue stuck orders --backend postgres://localhost/shop
+  interlock queue stuck orders --backend redis://localhost
   interlock queue letters orders --backend postgres://localhost/shop
   interlock queue edit orders 1042 --payload - --reason "the customer was misspelled" < fixed.json
   interlock queue replay orders 1042 --reason "the customer exists" --backend postgres://localhost/shop
@@ -36,13 +37,13 @@ func (a *app) queueCommand() *cobra.Command {
 	}
 	q.flags(c)
 	c.AddCommand(q.listCommand(), q.stuckCommand(), q.lettersCommand("letters"), q.letterCommand(), q.editCommand(),
-		q.placesCommand("replay", "Deliver dead letters again, in their places", "replayed", queue.Table.Replay),
-		q.placesCommand("discard", "Delete dead letters permanently", "discarded", queue.Table.Discard), q.resumeCommand())
+		q.placesCommand("replay", "Deliver dead letters again, in their places", "replayed", backend.Queues.Replay),
+		q.placesCommand("discard", "Delete dead letters permanently", "discarded", backend.Queues.Discard), q.resumeCommand())
 	return c
 }
 
 func (q *queueing) flags(c *cobra.Command) {
-	c.PersistentFlags().StringVar(&q.table, "table", "", "the table of messages (default: interlock_queue)")
+	c.PersistentFlags().StringVar(&q.table, "table", "", "the table of messages in a database (default: interlock_queue)")
 }
 
 // deadQueueCommand is under dlq, which lists everything that is dead.
@@ -68,21 +69,21 @@ func (q *queueing) recorded(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-// do runs something in one transaction, within --timeout.
-func (q *queueing) do(ctx context.Context, use func(context.Context, queue.Table, driver.SQL) error) error {
+// do is on the queues of the backend, within --timeout.
+func (q *queueing) do(ctx context.Context, use func(context.Context, backend.Queues) error) error {
 	target, err := q.app.target()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.app.timeout)
 	defer cancel()
-	db, err := target.Database(ctx)
+	queues, disconnect, err := target.Queues(ctx, queue.Table{Name: q.table})
 	if err != nil {
 		return q.app.unreached(target, err)
 	}
-	defer db.Close()
-	err = db.In(ctx, func(tx driver.SQL) error { return use(ctx, queue.Table{Name: q.table}, tx) })
-	if errors.Is(err, queue.ErrNotFound) {
+	defer disconnect()
+	err = use(ctx, queues)
+	if errors.Is(err, queue.ErrNotFound) || errors.Is(err, redis.ErrNotFound) {
 		return fail(exitFailed, "%w", err)
 	}
 	return q.app.unreached(target, err)
@@ -104,8 +105,8 @@ func (q *queueing) listCommand() *cobra.Command {
 		Example: `  interlock queue ls --backend postgres://localhost/shop -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			views, rows := []queueView{}, [][]string{{"QUEUE", "MESSAGES", "OLDEST", "LEASED", "PARKED", "DEAD"}}
-			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
-				all, err := t.Status(ctx, db)
+			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
+				all, err := t.Status(ctx)
 				for _, s := range all {
 					views = append(views, queueView{s.Queue, s.Messages, s.Dead, s.Parked, s.Leased, s.OldestMicros})
 					oldest := time.Duration(s.OldestMicros) * time.Microsecond
@@ -147,8 +148,8 @@ func (q *queueing) lettersCommand(verb string) *cobra.Command {
 				return usage("--limit must be above zero, not %d", l.Limit)
 			}
 			views, rows := []queueLetterView{}, [][]string{{"PLACE", "ID", "KEY", "DIED", "ATTEMPTS", "WHY"}}
-			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
-				all, err := t.Letters(ctx, db, args[0], l)
+			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
+				all, err := t.Letters(ctx, args[0], l)
 				for _, m := range all {
 					views = append(views, viewQueueLetter(m))
 					rows = append(rows, []string{fmt.Sprint(m.Place), m.ID, m.Key, m.Died.Local().Format(time.DateTime), fmt.Sprint(m.Attempts), m.LastError})
@@ -187,8 +188,8 @@ func (q *queueing) stuckCommand() *cobra.Command {
 				return usage("--limit must be above zero, not %d", limit)
 			}
 			views, rows := []stuckView{}, [][]string{{"KEY", "ID", "ATTEMPTS", "RETRY", "WHY"}}
-			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
-				all, err := t.Stuck(ctx, db, args[0], limit)
+			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
+				all, err := t.Stuck(ctx, args[0], limit)
 				for _, s := range all {
 					views = append(views, stuckView{s.Key, s.Place, s.ID, s.Attempts, s.LastError, s.Parked, s.Wait.Microseconds()})
 					retry := "in " + s.Wait.Round(time.Second).String()
@@ -226,8 +227,8 @@ func (q *queueing) letterCommand() *cobra.Command {
 				return err
 			}
 			var l queue.Letter
-			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) (err error) {
-				l, err = t.Letter(ctx, db, args[0], place)
+			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) (err error) {
+				l, err = t.Letter(ctx, args[0], place)
 				return err
 			}); err != nil {
 				return err
@@ -258,8 +259,8 @@ func (q *queueing) editCommand() *cobra.Command {
 					return err
 				}
 			}
-			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
-				return t.Edit(ctx, db, args[0], q.by, place, text)
+			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
+				return t.Edit(ctx, args[0], q.by, place, text)
 			}); err != nil {
 				return err
 			}
@@ -279,7 +280,7 @@ func (q *queueing) done(what, name string, places ...int64) error {
 }
 
 // placesCommand replays or discards.
-func (q *queueing) placesCommand(verb, short, done string, do func(queue.Table, context.Context, driver.SQL, string, queue.By, ...int64) error) *cobra.Command {
+func (q *queueing) placesCommand(verb, short, done string, do func(backend.Queues, context.Context, string, queue.By, ...int64) error) *cobra.Command {
 	return q.recorded(&cobra.Command{
 		Use: verb + " QUEUE PLACE… --reason TEXT", Short: short,
 		Example: "  interlock queue " + verb + ` orders 1042 --reason "why it is right" --backend postgres://localhost/shop`,
@@ -298,8 +299,8 @@ func (q *queueing) placesCommand(verb, short, done string, do func(queue.Table, 
 				}
 				places = append(places, place)
 			}
-			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
-				return do(t, ctx, db, args[0], q.by, places...)
+			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
+				return do(t, ctx, args[0], q.by, places...)
 			}); err != nil {
 				return err
 			}
@@ -314,8 +315,8 @@ func (q *queueing) resumeCommand() *cobra.Command {
 		Example: `  interlock queue resume orders order/42 --reason "the warehouse is open" --backend postgres://localhost/shop`,
 		Args:    exactly(2, "a queue and a key"),
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := q.do(c.Context(), func(ctx context.Context, t queue.Table, db driver.SQL) error {
-				return t.Resume(ctx, db, args[0], q.by, args[1])
+			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
+				return t.Resume(ctx, args[0], q.by, args[1])
 			}); err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -126,4 +127,65 @@ func TestQueue(t *testing.T) {
 			t.Errorf("letters: %q, and %q", text, told)
 		}
 	}, databases.Pgx, databases.Maria)
+}
+
+// TestQueueOnRedis lists the queues of a Redis, and repairs one.
+func TestQueueOnRedis(t *testing.T) {
+	t.Parallel()
+	program(t)
+	url := "redis://" + testbed.Redis(t).Addr()
+	client, err := redis.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	orders := redis.NewQueue(client, nil)
+	if err := orders.Add(t.Context(), "orders", queue.Message{ID: "m1", Key: "order/7", Payload: []byte("{}")}, queue.Message{ID: "m2", Key: "order/7"}, queue.Message{ID: "m3", Key: "order/8"}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := queue.Open(t.Context(), url, "orders", queue.Table{}, func(_ context.Context, m queue.Received) error {
+		if m.Key == "order/8" {
+			return queue.Park(errors.New("no such warehouse"))
+		}
+		return queue.Dead(errors.New("no such customer"))
+	}, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, "the messages are settled", patience, func() bool {
+		all, err := orders.Status(t.Context())
+		return err == nil && len(all) == 1 && all[0].Dead == 2 && all[0].Parked == 1 && all[0].Leased == 0
+	})
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	queueOf := func(code int, args ...string) string {
+		t.Helper()
+		text, _ := run(t, code, append(append([]string{"queue"}, args...), "--backend", url)...)
+		return text
+	}
+	for _, c := range []struct {
+		code int
+		args []string
+		want string // in the output
+	}{
+		{0, []string{"ls"}, "orders  1 "},
+		{0, []string{"stuck", "orders"}, "order/8  m3  0         parked  no such warehouse"},
+		{0, []string{"letters", "orders", "--key", "order/7"}, "no such customer"},
+		{0, []string{"letters", "orders", "--key", "order/8"}, ""},
+		{0, []string{"show", "orders", "1"}, "no such customer"},
+		{1, []string{"show", "orders", "3"}, ""},
+		{78, []string{"edit", "orders", "1", "--payload", "x", "--reason", "x"}, ""},
+		{1, []string{"replay", "orders", "1", "3", "--reason", "x"}, ""},
+		{64, []string{"replay", "orders", "1"}, ""},
+		{0, []string{"replay", "orders", "1", "--reason", "x"}, "replayed: 1 of orders"},
+		{0, []string{"discard", "orders", "2", "--reason", "x"}, "discarded: 1 of orders"},
+		{1, []string{"resume", "orders", "order/7", "--reason", "x"}, ""},
+		{0, []string{"resume", "orders", "order/8", "--reason", "x"}, "resumed: order/8"},
+		{0, []string{"ls", "-o", "json"}, `"messages": 2`},
+	} {
+		if text := queueOf(c.code, c.args...); !strings.Contains(text, c.want) {
+			t.Errorf("%v: %q, want %q", c.args, text, c.want)
+		}
+	}
 }
