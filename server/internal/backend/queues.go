@@ -15,13 +15,21 @@ import (
 // Queues are shown and repaired: those of a [queue.Table], each call in a transaction of its own, or
 // the streams of a [redis.Queue].
 type Queues interface {
+	// Status shows all queues that have messages or dead letters, by name.
 	Status(ctx context.Context) ([]queue.Status, error)
+	// Stuck lists keys that are parked or fail, by place.
 	Stuck(ctx context.Context, name string, limit int) ([]queue.Stuck, error)
+	// Letters lists dead letters, by place.
 	Letters(ctx context.Context, name string, l queue.LetterQuery) ([]queue.Letter, error)
+	// Letter is one dead letter.
 	Letter(ctx context.Context, name string, place int64) (queue.Letter, error)
+	// Edit replaces the payload of a dead letter. Streams refuse it.
 	Edit(ctx context.Context, name string, by queue.By, place int64, payload []byte) error
+	// Replay delivers dead letters again.
 	Replay(ctx context.Context, name string, by queue.By, places ...int64) error
+	// Discard deletes dead letters.
 	Discard(ctx context.Context, name string, by queue.By, places ...int64) error
+	// Resume lets a parked key go on.
 	Resume(ctx context.Context, name string, by queue.By, key string) error
 }
 

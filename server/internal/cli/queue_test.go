@@ -182,7 +182,7 @@ func TestQueueOnRedis(t *testing.T) {
 		{0, []string{"discard", "orders", "2", "--reason", "x"}, "discarded: 1 of orders"},
 		{1, []string{"resume", "orders", "order/7", "--reason", "x"}, ""},
 		{0, []string{"resume", "orders", "order/8", "--reason", "x"}, "resumed: order/8"},
-		{0, []string{"ls", "-o", "json"}, `"messages": 2`},
+		{0, []string{"ls", "-o", "json"}, `"messages":2`},
 	} {
 		if text := queueOf(c.code, c.args...); !strings.Contains(text, c.want) {
 			t.Errorf("%v: %q, want %q", c.args, text, c.want)
