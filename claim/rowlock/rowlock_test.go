@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/rowlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -93,7 +94,7 @@ func testAnyOrder(t *testing.T, w world) {
 	if err := g.Wait(); err != nil {
 		t.Error(err) // a deadlock, for one
 	}
-	if total := w.number(t, "select sum(balance) from account"); total != 500 {
+	if total := databases.One[int64](t, w.DB, "select sum(balance) from account"); total != 500 {
 		t.Errorf("there were 500, there are %d", total)
 	}
 }
@@ -139,7 +140,7 @@ func testMaxHold(t *testing.T, w world) {
 	if e := <-released; e.Held < o.MaxHold || !errors.Is(e.Err, rowlock.ErrMaxHold) {
 		t.Errorf("the end was %+v", e)
 	}
-	if got := w.number(t, "select balance from account where id = 'a'"); got != 100 {
+	if got := databases.One[int64](t, w.DB, "select balance from account where id = 'a'"); got != 100 {
 		t.Errorf("the balance is %d: something was committed", got)
 	}
 }
@@ -176,8 +177,8 @@ func testMaxHoldBoundsWaits(t *testing.T, w world) {
 // testCutOffWhileWaiting: the server itself ends a wait of a client that it cannot
 // reach any more, and frees the rows that the client had locked before.
 func testCutOffWhileWaiting(t *testing.T, w world) {
-	proxy := testbed.NewProxy(t, w.address)
-	far := w.through(t, proxy.Addr())
+	proxy := testbed.NewProxy(t, w.Server.Addr())
+	far := w.through(t, proxy)
 	w.in(t, func(ctx context.Context, tx driver.SQL) {
 		if _, err := rowlock.Lock(ctx, tx, accounts, "b"); err != nil {
 			t.Fatal(err)
@@ -207,10 +208,10 @@ func repeatable(err error) bool {
 }
 
 // isLocked tries to lock one account.
-func (c client) isLocked(t *testing.T, id string) (locked bool) {
+func (w world) isLocked(t *testing.T, id string) (locked bool) {
 	r := accounts
 	r.Mode = rowlock.NoWait
-	c.in(t, func(ctx context.Context, tx driver.SQL) {
+	w.in(t, func(ctx context.Context, tx driver.SQL) {
 		_, err := rowlock.Lock(ctx, tx, r, id)
 		if locked = errors.Is(err, interlock.ErrHeld); err != nil && !locked {
 			t.Fatal(err)
@@ -268,7 +269,7 @@ func testRollsBack(t *testing.T, w world) {
 			panic(fail(ctx, tx, keys))
 		})
 	}()
-	if got := w.number(t, "select balance from account where id = 'a'"); got != 100 {
+	if got := databases.One[int64](t, w.DB, "select balance from account where id = 'a'"); got != 100 {
 		t.Errorf("the balance is %d: something was committed", got)
 	}
 	if n := rowlock.Open(); n != 0 {
@@ -309,8 +310,8 @@ func testIntegerKeys(t *testing.T, w world) {
 }
 
 func testLostReply(t *testing.T, w world) {
-	proxy := testbed.NewProxy(t, w.address)
-	far := w.through(t, proxy.Addr())
+	proxy := testbed.NewProxy(t, w.Server.Addr())
+	far := w.through(t, proxy)
 	err := far.scope(t.Context(), accounts, []string{"a"}, &rowlock.Options{MaxHold: time.Second},
 		func(ctx context.Context, tx driver.SQL, _ []string) error {
 			if err := far.set(ctx, tx, "a", 7); err != nil {

@@ -12,7 +12,7 @@ import (
 
 func testColumn(t *testing.T, w world) {
 	mark := w.quote("Mark")
-	w.exec(t, `create table seat (no int primary key, `+mark+` bigint not null default 0)`, `insert into seat (no) values (12), (0)`,
+	w.Exec(t, `create table seat (no int primary key, `+mark+` bigint not null default 0)`, `insert into seat (no) values (12), (0)`,
 		`create table part (id uuid primary key, mark bigint)`, `insert into part (id) values ('00000000-0000-0000-0000-000000000001')`)
 	schema := "public"
 	if w.snapshots {
@@ -51,7 +51,7 @@ func book(who string) body {
 // testColumnInserts demonstrates a hole that the documentation names, and that
 // a table does not have it.
 func testColumnInserts(t *testing.T, w world) {
-	w.exec(t, `create table booking (seat varchar(9), who varchar(9), fence bigint)`)
+	w.Exec(t, `create table booking (seat varchar(9), who varchar(9), fence bigint)`)
 	byColumn := fence.Column{Table: "booking", Key: "seat", Column: "fence"}
 
 	var missing *fence.NoRowError
@@ -60,13 +60,13 @@ func testColumnInserts(t *testing.T, w world) {
 		t.Fatalf("entered a row that does not exist: %v", err)
 	}
 	// A row that is inserted all the same does not keep a stale holder out.
-	w.do(t, book("new"))
-	w.do(t, book("old"))
+	w.Do(t, book("new"))
+	w.Do(t, book("old"))
 	if got := w.text(t, `select concat(count(*)) from booking`); got != "2" {
 		t.Errorf("%s bookings: the hole is closed, and the documentation is wrong", got)
 	}
 
-	w.exec(t, `delete from booking`)
+	w.Exec(t, `delete from booking`)
 	ok(t, w.tx(t.Context(), w.table, grant(2, bound), "12A", book("new")))
 	wantStale(t, w.tx(t.Context(), w.table, grant(1, bound), "12A", book("old")), token(2), token(1))
 	if got := w.text(t, `select who from booking`); got != "new" {
@@ -93,11 +93,11 @@ func testColumnOtherRows(t *testing.T, w world) {
 }
 
 func testColumnRows(t *testing.T, w world) {
-	w.exec(t, `create table twice (k varchar(9), mark bigint)`, `insert into twice (k) values ('k'), ('k')`)
+	w.Exec(t, `create table twice (k varchar(9), mark bigint)`, `insert into twice (k) values ('k'), ('k')`)
 	c := fence.Column{Table: "twice", Key: "k", Column: "mark"}
 	wantKind(t, w.enter(t, c, "k", token(2)), interlock.Bug, nil)
 	// A row that comes again has no mark.
 	ok(t, w.enter(t, column, "alice", token(9)))
-	w.exec(t, `delete from account where id = 'alice'`, `insert into account (id, balance) values ('alice', 1)`)
+	w.Exec(t, `delete from account where id = 'alice'`, `insert into account (id, balance) values ('alice', 1)`)
 	ok(t, w.enter(t, column, "alice", token(1)))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 var column = fence.Column{Table: "account", Key: "id", Column: "fence"}
@@ -28,7 +29,7 @@ func testStale(t *testing.T, w world) {
 		ran := false
 		read := func(ctx context.Context, db driver.SQL) error {
 			ran = true
-			_, err := one[int64](ctx, db, `select balance from account where id = 'alice'`)
+			_, err := databases.Value[int64](ctx, db, `select balance from account where id = 'alice'`)
 			return err
 		}
 		write := func(ctx context.Context, db driver.SQL) error {
@@ -47,7 +48,7 @@ func testStale(t *testing.T, w world) {
 				t.Errorf("%s: a stale %s ran", kind, name)
 			}
 			ok(t, w.tx(t.Context(), marks, grant(7, bound), "alice", fn))
-			w.exec(t, `delete from interlock_fence`, `update account set fence = null`)
+			w.Exec(t, `delete from interlock_fence`, `update account set fence = null`)
 		}
 		other := map[string]string{"table": "any", "column": "bob"}[kind]
 		ok(t, w.enter(t, marks, other, token(1))) // resources are apart
@@ -90,13 +91,13 @@ func testAbsurd(t *testing.T, w world) {
 		for _, never := range []interlock.Token{0, -1, 1} { // 1 has no counter
 			wantKind(t, w.enter(t, marks, "alice", never), interlock.Bug, nil)
 		}
-		w.exec(t, `delete from interlock_fence`)
+		w.Exec(t, `delete from interlock_fence`)
 	}
 }
 
 func testUncommitted(t *testing.T, w world) {
 	for _, marks := range w.marks() {
-		tx := w.begun(t)
+		tx := w.Begun(t, driver.SessionIsolation)
 		ok(t, marks.Enter(t.Context(), tx, "alice", token(9), "tester"))
 		ok(t, tx.Rollback(t.Context()))
 		ok(t, w.enter(t, marks, "alice", token(8)))
@@ -108,7 +109,7 @@ func testUncommitted(t *testing.T, w world) {
 func testRefusedAndCommitted(t *testing.T, w world) {
 	ok(t, w.enter(t, w.table, "alice", token(9)))
 	before := w.mark(t, "alice")
-	tx := w.begun(t)
+	tx := w.Begun(t, driver.SessionIsolation)
 	wantStale(t, w.table.Enter(t.Context(), tx, "alice", token(8), "late"), token(9), token(8))
 	ok(t, tx.Commit(t.Context()))
 	if after := w.mark(t, "alice"); after != before {
@@ -135,11 +136,11 @@ func testWaits(t *testing.T, w world) {
 		{"later token first, rolled back, on a new resource", 0, 6, 5, false, false},
 	} {
 		for kind, marks := range w.marks() {
-			w.exec(t, `delete from interlock_fence`, `update account set fence = null`)
+			w.Exec(t, `delete from interlock_fence`, `update account set fence = null`)
 			if tt.before > 0 {
 				ok(t, w.enter(t, marks, "alice", token(tt.before)))
 			}
-			first := w.begun(t)
+			first := w.Begun(t, driver.SessionIsolation)
 			ok(t, marks.Enter(t.Context(), first, "alice", token(tt.first), "first"))
 			second := testbed.Later(t, bound, func() error { return w.enter(t, marks, "alice", token(tt.second)) })
 			w.blocked(t, 1)
@@ -163,18 +164,18 @@ func testWaits(t *testing.T, w world) {
 // It is refused, or what it reads is from after its entry.
 func testSnapshots(t *testing.T, w world) {
 	for level, option := range w.isolation {
-		c := w.open(t, w.url+option)
+		c := w.reach(t, databases.With(w.URL, option))
 		for kind, marks := range w.marks() {
-			w.exec(t, `delete from interlock_fence`, `update account set fence = null, balance = 100`)
+			w.Exec(t, `delete from interlock_fence`, `update account set fence = null, balance = 100`)
 			ok(t, w.enter(t, marks, "alice", token(1)))
-			first := w.begun(t)
+			first := w.Begun(t, driver.SessionIsolation)
 			ok(t, marks.Enter(t.Context(), first, "alice", token(1), "first"))
 			second := testbed.Later(t, bound, func() error {
 				return c.tx(t.Context(), marks, grant(2, bound), "alice", func(ctx context.Context, db driver.SQL) error {
 					if !w.snapshots {
 						t.Errorf("%s, %s: ran on a snapshot from before the last write", level, kind)
 					}
-					if b, err := one[int64](ctx, db, `select balance from account where id = 'alice'`); b != 99 {
+					if b, err := databases.Value[int64](ctx, db, `select balance from account where id = 'alice'`); b != 99 {
 						t.Errorf("%s, %s: read %d, %v", level, kind, b, err)
 					}
 					return nil
@@ -196,16 +197,16 @@ func testSnapshots(t *testing.T, w world) {
 // transaction whose reads are of one instant.
 func testEarlySnapshot(t *testing.T, w world) {
 	for _, level := range []string{"repeatable read", "serializable"} {
-		c := w.open(t, w.url+w.isolation[level])
+		c := w.reach(t, databases.With(w.URL, w.isolation[level]))
 		for kind, marks := range w.marks() {
 			for _, before := range []int{0, 1} {
-				w.exec(t, `delete from interlock_fence`, `update account set fence = null`)
+				w.Exec(t, `delete from interlock_fence`, `update account set fence = null`)
 				if before > 0 {
 					ok(t, w.enter(t, marks, "alice", token(before)))
 				}
-				early := c.begun(t)
+				early := c.Begun(t, driver.SessionIsolation)
 				// Of bob, since a serializable transaction of MariaDB locks what it reads.
-				_, err := one[int64](t.Context(), early, `select balance from account where id = 'bob'`)
+				_, err := databases.Value[int64](t.Context(), early, `select balance from account where id = 'bob'`)
 				ok(t, err)
 				ok(t, w.enter(t, marks, "alice", token(2)))
 				err = marks.Enter(t.Context(), early, "alice", token(3), "early")
@@ -216,8 +217,8 @@ func testEarlySnapshot(t *testing.T, w world) {
 					t.Error("nothing has entered")
 				}
 				ok(t, early.Rollback(t.Context()))
-				undisturbed := c.begun(t)
-				_, err = one[int64](t.Context(), undisturbed, `select balance from account where id = 'bob'`)
+				undisturbed := c.Begun(t, driver.SessionIsolation)
+				_, err = databases.Value[int64](t.Context(), undisturbed, `select balance from account where id = 'bob'`)
 				ok(t, err)
 				for _, n := range []int{4, 4, 5} {
 					ok(t, marks.Enter(t.Context(), undisturbed, "alice", token(n), "undisturbed"))
@@ -242,23 +243,27 @@ func testNames(t *testing.T, w world) {
 	for _, r := range []string{"", strings.Repeat("x", driver.MaxName+1), "a\x00b", "\xff"} {
 		wantKind(t, w.enter(t, w.table, r, token(1)), interlock.Bug, interlock.ErrName)
 	}
-	ok(t, w.try(t.Context(), func(ctx context.Context, db driver.SQL) error {
+	ok(t, w.Try(t.Context(), func(ctx context.Context, db driver.SQL) error {
 		return w.table.Enter(ctx, db, "r", token(1), "\xff\x00 me")
 	}))
 	if got := w.mark(t, "r").Source; got != "\uFFFD\uFFFD me" {
 		t.Errorf("source %q", got)
 	}
-	schema := fmt.Sprint("S x", databases.Add(1))
-	w.operator(t, "create schema "+w.quote(schema))
+	schema := "S x"
+	if w.Dialect == driver.MariaDB { // its schemas are databases
+		schema = w.text(t, `select database()`)
+	} else {
+		w.Exec(t, `create schema "S x"`)
+	}
 	for _, name := range []string{schema + ".my \"`marks", `Select`, strings.Repeat("t", w.longest)} {
 		table := fence.Table{Name: name}
-		w.do(t, table.Create)
+		w.Do(t, table.Create)
 		ok(t, w.enter(t, table, "r", token(1)))
 		wantStale(t, w.enter(t, table, "r", token(0)), token(1), token(0))
 	}
 	for _, name := range []string{"a.b.c", ".", "a.", ".a", strings.Repeat("t", w.longest+1), "a\x00"} {
 		wantKind(t, w.enter(t, fence.Table{Name: name}, "r", token(1)), interlock.Bug, interlock.ErrName)
-		err := w.try(t.Context(), fence.Table{Name: name}.Create)
+		err := w.Try(t.Context(), fence.Table{Name: name}.Create)
 		wantKind(t, err, interlock.Bug, interlock.ErrName)
 	}
 	err := w.enter(t, fence.Table{Name: "missing"}, "r", token(1))
@@ -272,13 +277,13 @@ func testCreate(t *testing.T, w world) {
 	errs := make([]error, 8)
 	var wg sync.WaitGroup
 	for i := range errs {
-		wg.Go(func() { errs[i] = w.try(t.Context(), table.Create) })
+		wg.Go(func() { errs[i] = w.Try(t.Context(), table.Create) })
 	}
 	wg.Wait()
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 		t.Error(errs[i])
 	}
 	ok(t, w.enter(t, table, "r", token(5)))
-	w.do(t, table.Create)
+	w.Do(t, table.Create)
 	wantStale(t, w.enter(t, table, "r", token(4)), token(5), token(4))
 }

@@ -32,7 +32,7 @@ func TestOutlasting(t *testing.T) {
 // testRenewedClaimWaits lets a claim, which is renewed meanwhile, wait for a
 // resource for longer than it had left: it is still good, and may try again.
 func testRenewedClaimWaits(t *testing.T, w world) {
-	first := w.begun(t)
+	first := w.Begun(t, driver.SessionIsolation)
 	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
 	c := grant(2, time.Second)
 	waited := testbed.Later(t, bound, func() error { return w.tx(t.Context(), w.table, c, "alice", nothing) })

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/history"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 // testRace lets workers with tokens of all ages read a balance and write it
@@ -27,7 +28,7 @@ func testRace(t *testing.T, w world) {
 					c := grant(i+r.IntN(6), bound) // mostly rising, often stale
 					call := hw.Invoke(history.Event{Lane: fmt.Sprint(lane), Op: history.OpWrite, Key: kind, Token: c.Token()})
 					call.End(w.tx(t.Context(), marks, c, "alice", func(ctx context.Context, db driver.SQL) error {
-						balance, err := one[int64](ctx, db, `select balance from account where id = 'alice'`)
+						balance, err := databases.Value[int64](ctx, db, `select balance from account where id = 'alice'`)
 						if err != nil {
 							return err
 						}
@@ -47,6 +48,6 @@ func testRace(t *testing.T, w world) {
 		if !report.OK() || report.Accepted == 0 || report.Rejected == 0 || report.Accepted+report.Rejected != 120 || got != want {
 			t.Errorf("%s: balance %s, want %s; %v", kind, got, want, report)
 		}
-		w.exec(t, `update account set balance = 100`)
+		w.Exec(t, `update account set balance = 100`)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 func (w world) rebase(t *testing.T, resource string, to interlock.Token, reason, by string) (old driver.Mark, err error) {
 	t.Helper()
-	err = w.try(t.Context(), func(ctx context.Context, db driver.SQL) (err error) {
+	err = w.Try(t.Context(), func(ctx context.Context, db driver.SQL) (err error) {
 		old, err = w.table.Rebase(ctx, db, resource, to, reason, by)
 		return err
 	})
@@ -45,7 +45,7 @@ func testRebase(t *testing.T, w world) {
 		_, err := w.rebase(t, "r", tt.to, tt.reason, tt.by)
 		wantKind(t, err, tt.kind, nil)
 	}
-	tx := w.begun(t)
+	tx := w.Begun(t, driver.SessionIsolation)
 	_, err := w.table.Rebase(t.Context(), tx, "r", token(1), "changed my mind", "ops")
 	ok(t, err)
 	ok(t, tx.Rollback(t.Context()))

@@ -22,14 +22,14 @@ func testShared(t *testing.T, w world) {
 		ok(t, err)
 		return seen
 	}
-	first, second := w.begun(t), w.begun(t)
-	for _, tx := range []transaction{first, second} {
+	first, second := w.Begun(t, driver.SessionIsolation), w.Begun(t, driver.SessionIsolation)
+	for _, tx := range []driver.Tx[driver.SQL]{first, second} {
 		if got, want := fmt.Sprint(share(tx)), fmt.Sprint(map[string]interlock.Token{"a": token(1), "b": token(7)}); got != want {
 			t.Errorf("shared %s, want %s", got, want)
 		}
 	}
 	entered := testbed.Later(t, bound, func() error {
-		return w.try(context.Background(), func(ctx context.Context, db driver.SQL) error {
+		return w.Try(context.Background(), func(ctx context.Context, db driver.SQL) error {
 			return w.table.Enter(ctx, db, "a", token(2), "")
 		})
 	})
@@ -38,17 +38,17 @@ func testShared(t *testing.T, w world) {
 	w.blocked(t, 1)
 	ok(t, second.Commit(t.Context()))
 	ok(t, entered())
-	raising := w.begun(t)
+	raising := w.Begun(t, driver.SessionIsolation)
 	ok(t, w.table.Enter(t.Context(), raising, "c", token(8), ""))
-	now, err := w.table.ShareNow(t.Context(), w.begun(t), "a", "c")
+	now, err := w.table.ShareNow(t.Context(), w.Begun(t, driver.SessionIsolation), "a", "c")
 	if ok(t, err); fmt.Sprint(now) != fmt.Sprint(map[string]interlock.Token{"a": token(2)}) {
 		t.Errorf("shared %v beside one who raises c", now)
 	}
 	ok(t, raising.Rollback(t.Context()))
-	if got := share(w.begun(t)); got["a"] != token(2) {
+	if got := share(w.Begun(t, driver.SessionIsolation)); got["a"] != token(2) {
 		t.Errorf("shared %v after %d has entered", got, token(2))
 	}
-	if _, err := w.table.Share(t.Context(), w.begun(t), "a", ""); interlock.Kind(err) != interlock.Bug {
+	if _, err := w.table.Share(t.Context(), w.Begun(t, driver.SessionIsolation), "a", ""); interlock.Kind(err) != interlock.Bug {
 		t.Errorf("a resource without a name: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -17,12 +18,13 @@ import (
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 func nothing(context.Context, driver.SQL) error { return nil }
 
 func testBoundedWait(t *testing.T, w world) {
-	first := w.begun(t)
+	first := w.Begun(t, driver.SessionIsolation)
 	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
 
 	begun := time.Now()
@@ -33,7 +35,7 @@ func testBoundedWait(t *testing.T, w world) {
 	wantKind(t, err, interlock.Definite, interlock.ErrExpired)
 
 	// The user's own bound is shorter, and stays.
-	impatient := w.open(t, w.url+w.impatience)
+	impatient := w.reach(t, databases.With(w.URL, w.impatience))
 	err = impatient.tx(t.Context(), w.table, grant(2, bound), "alice", nothing)
 	wantKind(t, err, interlock.Retryable, interlock.ErrHeld)
 }
@@ -54,7 +56,7 @@ func testStuck(t *testing.T, w world) {
 		granted := time.Now()
 		stopped := testbed.Later(t, bound, func() error {
 			return w.tx(t.Context(), w.table, old, name, func(ctx context.Context, db driver.SQL) error {
-				if _, err := one[int64](ctx, db, `select balance from account where id = 'alice'`); err != nil {
+				if _, err := databases.Value[int64](ctx, db, `select balance from account where id = 'alice'`); err != nil {
 					return err
 				}
 				close(read)
@@ -95,7 +97,7 @@ func testIdleSession(t *testing.T, w world) {
 		if _, err := db.Exec(ctx, `update account set balance = 0 where id = 'alice'`); err != nil {
 			return err
 		}
-		id, err := one[int64](ctx, db, w.session)
+		id, err := databases.Value[int64](ctx, db, w.session)
 		ok(t, err)
 		testbed.Eventually(t, "the session ends", bound, func() bool { return w.text(t, fmt.Sprintf(w.sessions, id)) == "0" })
 		return nil
@@ -121,15 +123,11 @@ func testLongStatement(t *testing.T, w world) {
 	}
 }
 
-// TestSettings is about PostgreSQL; those of MariaDB are given back by its driver.
-func TestSettings(t *testing.T) {
-	server := testbed.Postgres(t)
-	for name, open := range systems[0].clients {
-		t.Run(name, func(t *testing.T) { testSettings(t, newWorld(t, systems[0], server, open)) })
-	}
-}
-
+// testSettings is about PostgreSQL; those of MariaDB are given back by its driver.
 func testSettings(t *testing.T, w world) {
+	if w.Dialect != driver.Postgres {
+		return
+	}
 	const show = `select string_agg(name || '=' || setting, ' ' order by name) from pg_settings
 		where name in ('idle_in_transaction_session_timeout', 'lock_timeout', 'statement_timeout')`
 	for _, tt := range []struct {
@@ -140,15 +138,15 @@ func testSettings(t *testing.T, w world) {
 	}{
 		{"", 30 * time.Second, [3]int64{20_000, 30_000, 30_000},
 			"idle_in_transaction_session_timeout=0 lock_timeout=0 statement_timeout=0"},
-		{"&idle_in_transaction_session_timeout=5s&lock_timeout=1min&statement_timeout=2h", 30 * time.Second, [3]int64{5_000, 30_000, 30_000},
+		{"idle_in_transaction_session_timeout=5s&lock_timeout=1min&statement_timeout=2h", 30 * time.Second, [3]int64{5_000, 30_000, 30_000},
 			"idle_in_transaction_session_timeout=5000 lock_timeout=60000 statement_timeout=7200000"},
 		{"", 100 * 24 * time.Hour, [3]int64{1<<31 - 1, 1<<31 - 1, 1<<31 - 1},
 			"idle_in_transaction_session_timeout=0 lock_timeout=0 statement_timeout=0"},
 	} {
-		c := w.open(t, w.url+tt.options)
+		c := w.reach(t, databases.With(w.URL, tt.options))
 		var inside string
 		ok(t, c.tx(t.Context(), w.table, grant(1, tt.remaining), "alice", func(ctx context.Context, db driver.SQL) (err error) {
-			inside, err = one[string](ctx, db, show)
+			inside, err = databases.Value[string](ctx, db, show)
 			return err
 		}))
 		var got [3]int64
@@ -272,10 +270,10 @@ func testContext(t *testing.T, w world) {
 }
 
 // behindProxy is w reached by way of a proxy.
-func (w world) behindProxy(t *testing.T) (client, *testbed.Proxy) {
+func (w world) behindProxy(t *testing.T) (world, *testbed.Proxy) {
 	t.Helper()
-	proxy := testbed.NewProxy(t, w.server.Addr())
-	return w.open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1)), proxy
+	proxy := testbed.NewProxy(t, w.Server.Addr())
+	return w.reach(t, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1)), proxy
 }
 
 func testLostCommit(t *testing.T, w world) {
@@ -333,7 +331,7 @@ func testLostEnter(t *testing.T, w world) {
 // testBoundAfterWait lets a holder wait in Enter for so long that the bound set
 // before is longer than what remains of its claim.
 func testBoundAfterWait(t *testing.T, w world) {
-	first := w.begun(t)
+	first := w.Begun(t, driver.SessionIsolation)
 	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
 	c := grant(2, 3*time.Second) // which bounds idle time to two seconds
 	var remaining time.Duration
@@ -341,7 +339,7 @@ func testBoundAfterWait(t *testing.T, w world) {
 	second := testbed.Later(t, bound, func() error {
 		return w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) (err error) {
 			remaining = c.Remaining()
-			idle, err = one[int64](ctx, db, w.idleLimit)
+			idle, err = databases.Value[int64](ctx, db, w.idleLimit)
 			c.renew(bound)
 			return err
 		})
@@ -357,11 +355,11 @@ func testBoundAfterWait(t *testing.T, w world) {
 
 // TestRawErrorsAreClassified lets user code return the errors of pgx as they are.
 func TestRawErrorsAreClassified(t *testing.T) {
-	server := testbed.Postgres(t)
-	pool := openPool(t, server.URL())
-	w := over(postgres.Pool(pool), postgres.Tx)
-	w.do(t, fence.Table{}.Create)
-	w.exec(t, `create table item (k int primary key)`)
+	w := newWorld(t, databases.Open(t, testbed.Postgres(t), databases.Pgx))
+	pool, err := pgxpool.New(t.Context(), w.URL)
+	ok(t, err)
+	defer pool.Close()
+	w.Exec(t, `create table item (k int primary key)`)
 	raw := func(query string, then ...string) error {
 		return fence.Tx(t.Context(), postgres.Pool(pool), fence.Table{}, grant(1, bound), "r", func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, query)
@@ -377,7 +375,7 @@ func TestRawErrorsAreClassified(t *testing.T) {
 	wantKind(t, raw(`select pg_terminate_backend(pg_backend_pid())`), interlock.Retryable, nil)
 	wantKind(t, raw(`select pg_terminate_backend(pg_backend_pid())`, `select 1`), interlock.Retryable, nil)
 	// An error that the function hides makes COMMIT fail all the same.
-	err := fence.Tx(t.Context(), postgres.Pool(pool), fence.Table{}, grant(1, bound), "r", func(ctx context.Context, tx pgx.Tx) error {
+	err = fence.Tx(t.Context(), postgres.Pool(pool), fence.Table{}, grant(1, bound), "r", func(ctx context.Context, tx pgx.Tx) error {
 		_, _ = tx.Exec(ctx, `insert into item values (1)`)
 		return nil
 	})
@@ -386,10 +384,11 @@ func TestRawErrorsAreClassified(t *testing.T) {
 
 // TestRawErrorsOfMariaDB lets user code return the errors of the client as they are.
 func TestRawErrorsOfMariaDB(t *testing.T) {
-	db := openDB(t, "mysql", testbed.MariaDB(t).URL())
-	w := over(mysql.DB(db), mysql.Tx)
-	w.do(t, fence.Table{}.Create)
-	w.exec(t, `create table item (k int primary key)`)
+	w := newWorld(t, databases.Open(t, testbed.MariaDB(t), databases.Maria))
+	db, err := sql.Open("mysql", w.URL)
+	ok(t, err)
+	defer db.Close()
+	w.Exec(t, `create table item (k int primary key)`)
 	raw := func(query string, then ...string) error {
 		return fence.Tx(t.Context(), mysql.DB(db), fence.Table{}, grant(1, bound), "r", func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, query)

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -21,30 +22,6 @@ const bound = 20 * time.Second
 
 // body is what runs in a transaction.
 type body func(ctx context.Context, db driver.SQL) error
-
-// client is one way to reach one database.
-type client struct {
-	// tx is fence.Tx.
-	tx func(ctx context.Context, marks fence.Marks, c interlock.Claim, resource string, fn body) error
-	// begin starts a transaction that the test ends.
-	begin func(ctx context.Context) (transaction, error)
-}
-
-type transaction interface {
-	driver.SQL
-	Commit(ctx context.Context) error
-	Rollback(ctx context.Context) error
-}
-
-// over makes a client of T's transactions, of which sql lends one.
-func over[T any](db driver.Beginner[T], lend func(T) driver.SQL) client {
-	return client{
-		tx: func(ctx context.Context, marks fence.Marks, c interlock.Claim, resource string, fn body) error {
-			return fence.Tx(ctx, db, marks, c, resource, func(ctx context.Context, tx T) error { return fn(ctx, lend(tx)) })
-		},
-		begin: func(ctx context.Context) (transaction, error) { return db.Begin(ctx) },
-	}
-}
 
 // TestMarks runs every test against one server of each kind, by each of its
 // clients, each test in a database of its own.
@@ -69,6 +46,7 @@ func TestMarks(t *testing.T) {
 		{"an ended claim is refused", testEnded},
 		{"a claim that ends in the queue is refused", testEndedByEntering},
 		{"the function's context ends with the claim", testContext},
+		{"settings are given back", testSettings},
 		{"a lost commit is uncertain", testLostCommit},
 		{"a lost reply to enter is no outcome", testLostEnter},
 		{"a long wait shortens the bound", testBoundAfterWait},
@@ -92,109 +70,55 @@ func TestMarks(t *testing.T) {
 	})
 }
 
-// eachWorld runs test on every database by every client.
+// eachWorld runs test on every database.
 func eachWorld(t *testing.T, test func(t *testing.T, open func(*testing.T) world)) {
-	for _, sys := range systems {
-		t.Run(sys.name, func(t *testing.T) {
-			server := sys.start(t)
-			for name, open := range sys.clients {
-				t.Run(name, func(t *testing.T) {
-					t.Parallel()
-					test(t, func(t *testing.T) world { return newWorld(t, sys, server, open) })
-				})
-			}
-		})
-	}
-}
-
-// world is one database with the tables of this test, reached by one client.
-type world struct {
-	client
-	*system
-	server *testbed.Server
-	url    string
-	open   func(*testing.T, string) client
-	table  fence.Table
-}
-
-var databases atomic.Int64
-
-func newWorld(t *testing.T, sys *system, server *testbed.Server, open func(*testing.T, string) client) world {
-	t.Helper()
-	name := fmt.Sprintf("test%d", databases.Add(1))
-	sys.admin(t, server.URL(), "create database "+name)
-	url := sys.databaseURL(server.URL(), name)
-	w := world{client: open(t, url), system: sys, server: server, url: url, open: open}
-	w.do(t, func(ctx context.Context, db driver.SQL) error {
-		if err := w.table.Create(ctx, db); err != nil {
-			return err
-		}
-		_, err := db.Exec(ctx, `create table account (id varchar(64) primary key, balance bigint not null, fence bigint)`)
-		return err
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		test(t, func(t *testing.T) world { return newWorld(t, open(t)) })
 	})
-	w.exec(t, `insert into account (id, balance) values ('alice', 100), ('bob', 100)`)
+}
+
+// world is one database with the tables of this test.
+type world struct {
+	*databases.DB
+	system
+	table fence.Table
+}
+
+func newWorld(t *testing.T, db *databases.DB) world {
+	t.Helper()
+	w := world{DB: db, system: systems[db.Dialect]}
+	w.Do(t, w.table.Create)
+	w.Exec(t, `create table account (id varchar(64) primary key, balance bigint not null, fence bigint)`,
+		`insert into account (id, balance) values ('alice', 100), ('bob', 100)`)
 	return w
 }
 
-// do runs fn in a transaction without a guard, and commits.
-func (c client) do(t *testing.T, fn body) {
+// reach is w by other connections to its database.
+func (w world) reach(t *testing.T, url string) world {
 	t.Helper()
-	if err := c.try(t.Context(), fn); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (c client) try(ctx context.Context, fn body) error {
-	tx, err := c.begin(ctx)
-	if err != nil {
-		return err
-	}
-	if err := fn(ctx, tx); err != nil {
-		return errors.Join(err, tx.Rollback(ctx))
-	}
-	return tx.Commit(ctx)
-}
-
-func (c client) exec(t *testing.T, queries ...string) {
-	t.Helper()
-	c.do(t, func(ctx context.Context, db driver.SQL) error {
-		for _, q := range queries {
-			if _, err := db.Exec(ctx, q); err != nil {
-				return fmt.Errorf("%s: %w", q, err)
-			}
-		}
-		return nil
-	})
-}
-
-// begun is a transaction that the test ends, or that ends with it.
-func (c client) begun(t *testing.T) transaction {
-	t.Helper()
-	tx, err := c.begin(t.Context())
+	db, closed, err := databases.Connect(context.WithoutCancel(t.Context()), w.Client, url)
 	ok(t, err)
-	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	return tx
+	t.Cleanup(closed)
+	other := *w.DB
+	other.BeginnerAt = db
+	w.DB = &other
+	return w
 }
 
-// one is the single value that query gives.
-func one[V any](ctx context.Context, db driver.SQL, query string, args ...any) (v V, err error) {
-	err = db.Query(ctx, query, args, func(scan func(...any) error) error { return scan(&v) })
-	return v, err
+// tx is fence.Tx.
+func (w world) tx(ctx context.Context, marks fence.Marks, c interlock.Claim, resource string, fn body) error {
+	return fence.Tx(ctx, w.DB, marks, c, resource, fn)
 }
 
-func (c client) text(t *testing.T, query string) (v string) {
+func (w world) text(t *testing.T, query string) string {
 	t.Helper()
-	c.do(t, func(ctx context.Context, db driver.SQL) (err error) {
-		v, err = one[string](ctx, db, query)
-		return err
-	})
-	return v
+	return databases.One[string](t, w.DB, query)
 }
 
 // mark is the mark of resource in w's table.
 func (w world) mark(t *testing.T, resource string) (m driver.Mark) {
 	t.Helper()
-	w.do(t, func(ctx context.Context, db driver.SQL) (err error) {
+	w.Do(t, func(ctx context.Context, db driver.SQL) (err error) {
 		m, err = w.table.Show(ctx, db, resource)
 		return err
 	})
@@ -204,7 +128,7 @@ func (w world) mark(t *testing.T, resource string) (m driver.Mark) {
 // enter enters in a transaction of its own, and commits.
 func (w world) enter(t *testing.T, marks fence.Marks, resource string, token interlock.Token) error {
 	t.Helper()
-	return w.try(t.Context(), func(ctx context.Context, db driver.SQL) error {
+	return w.Try(t.Context(), func(ctx context.Context, db driver.SQL) error {
 		return marks.Enter(ctx, db, resource, token, "tester")
 	})
 }
@@ -273,5 +197,5 @@ func ok(t *testing.T, err error) {
 // blocked waits until n sessions of w's database wait for a lock.
 func (w world) blocked(t *testing.T, n int) {
 	t.Helper()
-	testbed.Eventually(t, "a session waits", bound, func() bool { return w.text(t, w.waiting) == fmt.Sprint(n) })
+	testbed.Eventually(t, "a session waits", bound, func() bool { return w.Waiting(t) == int64(n) })
 }

@@ -56,7 +56,7 @@ func reach(t *testing.T, client, url string) func(context.Context, driver.Isolat
 	case databases.PgxStd:
 		library, by = "pgx", postgres.DB
 	case databases.MariaInlined:
-		url = databases.Inlined(url)
+		url = databases.With(url, "clientFoundRows=true&interpolateParams=true")
 	}
 	pool, err := sql.Open(library, url)
 	ok(t, err)

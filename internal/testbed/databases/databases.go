@@ -193,18 +193,17 @@ func Connect(ctx context.Context, client, url string) (db driver.BeginnerAt[driv
 	case Maria:
 		return std("mysql", url, mysql.DB)
 	case MariaInlined:
-		return std("mysql", Inlined(url), mysql.DB)
+		return std("mysql", With(url, "clientFoundRows=true&interpolateParams=true"), mysql.DB)
 	}
 	return nil, nil, fmt.Errorf("there is no client %q", client)
 }
 
-// Inlined is the URL of a MariaDB for the options of [MariaInlined].
-func Inlined(url string) string {
-	separator := "?"
+// With is a URL with further options.
+func With(url, options string) string {
 	if strings.Contains(url, "?") {
-		separator = "&"
+		return url + "&" + options
 	}
-	return url + separator + "clientFoundRows=true&interpolateParams=true"
+	return url + "?" + options
 }
 
 func std(library, url string, by func(*sql.DB) driver.BeginnerAt[*sql.Tx]) (driver.BeginnerAt[driver.SQL], func(), error) {
