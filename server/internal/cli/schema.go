@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/flow/limit"
 	"github.com/interlock-dev/interlock/flow/outbox"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/reply"
 	"github.com/interlock-dev/interlock/flow/sequence"
 	"github.com/interlock-dev/interlock/guard/fence"
 	"github.com/interlock-dev/interlock/guard/idempotency"
@@ -35,7 +36,7 @@ var schemaParts = []struct {
 	driver.Creator
 }{
 	{"fence", fence.Table{}}, {"version", versions.Table{}}, {"stock", stock.Table{}}, {"once", once.Inbox{Consumer: "schema"}},
-	{"idempotency", idempotency.Table{}}, {"proxy", proxy.Calls{}}, {"sequence", sequence.Table{}}, {"outbox", outbox.Table{}}, {"queue", queue.Table{}}, {"limit", limit.Table{}},
+	{"idempotency", idempotency.Table{}}, {"proxy", proxy.Calls{}}, {"sequence", sequence.Table{}}, {"outbox", outbox.Table{}}, {"queue", queue.Table{}}, {"reply", reply.Table{}}, {"limit", limit.Table{}},
 	{"journal", journal.NewTable[struct{}](nil, "")}, {"barrier", barrier.Table{}}, {"tcc", tcc.Table{}},
 	{"choreography", choreography.Tracker{}},
 	{"semanticlock", countermeasure.SemanticLock{}}, {"byvalue", countermeasure.ByValue{}},

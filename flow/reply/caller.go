@@ -1,0 +1,147 @@
+package reply
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/transact"
+)
+
+// Send adds a message to its queue, once: a queue.Tx with Table.Add, or the Publish of a sink. After
+// an Uncertain error the message may be there.
+type Send func(ctx context.Context, m queue.Message) error
+
+// A Caller sends messages and waits for their results. It is safe for concurrent use, and has no
+// goroutine of its own.
+type Caller[T any] struct {
+	db   driver.Beginner[T]
+	t    Table
+	bell driver.Bell
+	send Send
+}
+
+// NewCaller makes a caller. db is the database of the handler's Table, bell the one that the handler
+// rings. Without a bell, and if a ring is lost, calls look for themselves: after a few milliseconds at first,
+// then every quarter of a second, or every two seconds with a bell.
+func NewCaller[T any](db driver.Beginner[T], t Table, bell driver.Bell, send Send) *Caller[T] {
+	return &Caller[T]{db, t, bell, send}
+}
+
+const opCall = "call"
+
+// Call sends a message, whose ID is required, and waits for its result until ctx ends. If there is
+// a result it sends nothing: to call again with the same message is safe, and is what to do after
+// any error that is Retryable or Uncertain. Errors:
+//
+//   - a [RefusedError], and an [ErrCancelled]: the message has no effects, and never will
+//   - an [ErrMismatch], Definite: the id belongs to another message
+//   - Uncertain, with the cause of ctx: the message was sent, and may have effects, now or later
+//   - an error of Send, of its kind
+func (c *Caller[T]) Call(ctx context.Context, m queue.Message) ([]byte, error) {
+	if m.ID == "" || len(m.ID) > 255 {
+		return nil, failure.Bug(opCall, m.ID, "its id has 1 to 255 bytes, not %d", len(m.ID))
+	}
+	rung := make(chan struct{}, 1)
+	if c.bell != nil {
+		defer c.bell.Listen(func(name string) {
+			if name == "" || name == m.ID {
+				select {
+				case rung <- struct{}{}:
+				default:
+				}
+			}
+		})()
+	}
+	there, err := c.look(ctx, m.ID)
+	if err == nil && there.state == none {
+		if err = c.send(ctx, m); err == nil {
+			there, err = c.wait(ctx, m.ID, rung)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return there.answer(m)
+}
+
+// answer is what a call returns.
+func (r record) answer(m queue.Message) ([]byte, error) {
+	if err := mismatch(opCall, m, r); err != nil {
+		return nil, err
+	}
+	switch r.state {
+	case refused:
+		return nil, &RefusedError{m.ID, string(r.content)}
+	case cancelled:
+		return nil, &interlock.Error{Op: opCall, Name: m.ID, Kind: interlock.Definite, Err: ErrCancelled}
+	}
+	return r.content, nil
+}
+
+// wait looks until there is a record. A database that is away for a while ends no call.
+func (c *Caller[T]) wait(ctx context.Context, id string, rung <-chan struct{}) (record, error) {
+	pauses := backoff.Policy{First: 10 * time.Millisecond, Max: 250 * time.Millisecond}
+	if c.bell != nil {
+		pauses.Max = 2 * time.Second
+	}
+	for n := 1; ; n++ {
+		pause := time.NewTimer(pauses.Delay(n, rand.Float64()))
+		select {
+		case <-rung:
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+		if ctx.Err() != nil {
+			return record{}, &interlock.Error{Op: opCall, Name: id, Kind: interlock.Uncertain,
+				Err: fmt.Errorf("its result is not there yet; call again with the same id, or cancel: %w", context.Cause(ctx))}
+		}
+		there, err := c.look(ctx, id)
+		if kind := interlock.Kind(err); err == nil && there.state != none || err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
+			return there, err
+		}
+	}
+}
+
+// look reads a record, in one request if the database can.
+func (c *Caller[T]) look(ctx context.Context, id string) (there record, err error) {
+	if a, ok := c.db.(driver.Autocommitter); ok {
+		return c.t.read(ctx, opCall, a.Autocommit(driver.ReadCommitted), id, columns)
+	}
+	err = transact.Do(ctx, c.db.Begin, id, func(tx driver.Tx[T]) (err error) {
+		there, err = c.t.read(ctx, opCall, tx, id, columns)
+		if err == nil {
+			err = transact.ErrNothing
+		}
+		return err
+	})
+	return there, failure.Uncommitted(err)
+}
+
+// Cancel keeps a message from having effects, and reports whether it does: false says that the message
+// has a result, which Call returns. Both are final. A message that is not sent yet is cancelled too. Its
+// handler may run; its effects are then rolled back. After an Uncertain error Cancel can be repeated.
+func (c *Caller[T]) Cancel(ctx context.Context, id string) (bool, error) {
+	const op = "cancel call"
+	if id == "" || len(id) > 255 {
+		return false, failure.Bug(op, id, "its id has 1 to 255 bytes, not %d", len(id))
+	}
+	mine := newRecord(cancelled, nil, nil)
+	mine.hash = "" // of any message
+	var there record
+	err := transact.Do(ctx, c.db.Begin, id, func(tx driver.Tx[T]) (err error) {
+		there, err = c.t.write(ctx, op, tx, id, mine)
+		return err
+	})
+	if err == nil && c.bell != nil {
+		c.bell.Ring(id)
+	}
+	return err == nil && there.state == cancelled, err
+}

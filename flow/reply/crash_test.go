@@ -1,0 +1,113 @@
+package reply_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/reply"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/internal/transact"
+)
+
+func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"worker": worker, "caller": caller}) }
+
+// worker handles the calls of a queue until none is left. at may be nil.
+func worker(ctx context.Context, at *crash.Points, args []string) error {
+	plain, closed, err := databases.Connect(ctx, args[0], args[1])
+	if err != nil {
+		return err
+	}
+	defer closed()
+	db, pass := driver.BeginnerAt[driver.SQL](plain), func() {}
+	if at != nil {
+		db, pass = crash.BeginnerAt(plain, at), at.Pass
+	}
+	// The leases of the run before expire now.
+	if err := in(ctx, plain, `update interlock_queue_group set ready_at = 1 where state & 1 = 1`); err != nil {
+		return err
+	}
+	c, err := queue.In(plain, queue.Table{}, nil).Join(ctx, "calls", driver.QueueOptions{Lease: time.Hour})
+	if err != nil {
+		return err
+	}
+	handle := reply.Handler(db, reply.Table{}, nil, effect)
+	for {
+		wait, leave := context.WithTimeout(ctx, 300*time.Millisecond)
+		some, err := c.Receive(wait, driver.QueueLimit{Messages: 1, Bytes: 1})
+		leave()
+		if err != nil {
+			return c.Close(ctx)
+		}
+		if err := handle(some[0].Claim.Context(), some[0]); err != nil {
+			return err
+		}
+		pass()
+		if err := c.Settle(ctx, []driver.Settlement{{Received: some[0], Outcome: driver.Ack}})[0]; err != nil {
+			return err
+		}
+	}
+}
+
+func in(ctx context.Context, db driver.BeginnerAt[driver.SQL], statement string) error {
+	return transact.Do(ctx, db.Begin, "", func(tx driver.Tx[driver.SQL]) error {
+		_, err := tx.Exec(ctx, statement)
+		return err
+	})
+}
+
+// caller calls, while a worker of this process answers.
+func caller(ctx context.Context, at *crash.Points, args []string) error {
+	plain, closed, err := databases.Connect(ctx, args[0], args[1])
+	if err != nil {
+		return err
+	}
+	defer closed()
+	db := crash.BeginnerAt(plain, at)
+	c := reply.NewCaller(db, reply.Table{}, nil, func(ctx context.Context, m queue.Message) error {
+		if err := queue.Tx(ctx, db, nil, func(ctx context.Context, tx driver.SQL) error { return queue.Table{}.Add(ctx, tx, "calls", m) }); err != nil {
+			return err
+		}
+		return worker(ctx, nil, args)
+	})
+	_, err = c.Call(ctx, call("1"))
+	return err
+}
+
+// TestCrash kills a worker, and a caller, between any two of their statements. Calls that are made again
+// have one effect, and its result.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for _, role := range []string{"worker", "caller"} {
+			t.Run(role, func(t *testing.T) {
+				t.Parallel()
+				crash.Once(t, role, func(tb testing.TB) crash.Scene {
+					db := open(tb)
+					db.Do(tb, reply.Table{}.Create)
+					db.Do(tb, queue.Table{}.Create)
+					db.Exec(tb, `create table effect (id varchar(64) not null)`)
+					w := world{DB: db}
+					send := func(ctx context.Context, m queue.Message) error {
+						return queue.Tx(ctx, db, nil, func(ctx context.Context, tx driver.SQL) error { return queue.Table{}.Add(ctx, tx, "calls", m) })
+					}
+					if role == "worker" {
+						ok(tb, send(tb.Context(), call("1")))
+					}
+					return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
+						got, err := reply.NewCaller(db, reply.Table{}, nil, func(context.Context, queue.Message) error {
+							tb.Error("there is no result")
+							return context.Canceled
+						}).Call(tb.Context(), call("1"))
+						if n := databases.One[int64](tb, w.DB, `select count(*) from effect`); err != nil || string(got) != "11" || n != 1 {
+							tb.Errorf("%q, %v, %d effects", got, err, n)
+						}
+					}}
+				})
+			})
+		}
+	})
+}

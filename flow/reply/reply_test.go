@@ -1,0 +1,438 @@
+package reply_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/flow/reply"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+const bound = 30 * time.Second
+
+var silent = &queue.Options{MinPause: time.Millisecond, MaxPause: 10 * time.Millisecond, Lease: time.Second, Hooks: &observe.Queue{Log: observe.Silent}}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// world is a database of effects and results, and a queue elsewhere or in it.
+type world struct {
+	*databases.DB
+	queue driver.Queue
+	send  reply.Send
+}
+
+func TestReply(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		for name, test := range map[string]func(*testing.T, world){
+			"a call has its result": testCall, "a repeated call": testRepeated, "a refusal": testRefusal, "another message": testMismatch,
+			"a lost answer of the commit": testLostCommit, "cancel": testCancel, "cancel against handlers": testCancelRace,
+			"a call ends with its context": testContext, "results are swept": testSweep, "what cannot be": testBadInput, "costs": testCosts, "a bell": testBell,
+		} {
+			for _, where := range []string{"in the database", "elsewhere"} {
+				t.Run(name+", the queue is "+where, func(t *testing.T) {
+					t.Parallel()
+					test(t, newWorld(t, open(t), where == "elsewhere"))
+				})
+			}
+		}
+	})
+}
+
+func newWorld(t *testing.T, db *databases.DB, elsewhere bool) world {
+	db.Do(t, reply.Table{}.Create)
+	db.Do(t, reply.Table{}.Create)
+	db.Exec(t, `create table effect (id varchar(64) not null)`)
+	if elsewhere {
+		q := memory.NewQueue()
+		return world{db, q, func(_ context.Context, m queue.Message) error { return q.Add("calls", m) }}
+	}
+	db.Do(t, queue.Table{}.Create)
+	return world{db, queue.In(db, queue.Table{}, nil), func(ctx context.Context, m queue.Message) error {
+		return queue.Tx(ctx, db, nil, func(ctx context.Context, tx driver.SQL) error { return queue.Table{}.Add(ctx, tx, "calls", m) })
+	}}
+}
+
+// consume handles the calls of a queue until the test ends.
+func (w world) consume(t *testing.T, h queue.Handler) {
+	t.Helper()
+	c, err := queue.New(t.Context(), w.queue, "calls", h, silent)
+	ok(t, err)
+	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
+}
+
+// effect has the effect of a message, and returns its payload twice.
+func effect(ctx context.Context, tx driver.SQL, m queue.Received) ([]byte, error) {
+	_, err := tx.Exec(ctx, `insert into effect (id) values ('`+m.ID+`')`)
+	return append(m.Payload, m.Payload...), err
+}
+
+func (w world) effects(t *testing.T, id string) int64 {
+	return databases.One[int64](t, w.DB, `select count(*) from effect where id = '`+id+`'`)
+}
+
+// wantResult requires a result, and one effect.
+func (w world) wantResult(t *testing.T, id string, got []byte, err error, want string) {
+	t.Helper()
+	if err != nil || string(got) != want || w.effects(t, id) != 1 {
+		t.Errorf("call %s: %.50q, %v, %d effects; want %q", id, got, err, w.effects(t, id), want)
+	}
+}
+
+func call(id string) queue.Message {
+	return queue.Message{ID: id, Key: "k" + id[:1], Payload: []byte(id)}
+}
+
+func testCall(t *testing.T, w world) {
+	w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, effect))
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
+	var calls sync.WaitGroup
+	for n := range 20 {
+		calls.Go(func() {
+			id := fmt.Sprint(n)
+			got, err := caller.Call(t.Context(), call(id))
+			w.wantResult(t, id, got, err, id+id)
+		})
+	}
+	calls.Wait()
+	got, err := caller.Call(t.Context(), queue.Message{ID: "nothing"})
+	w.wantResult(t, "nothing", got, err, "")
+}
+
+// testRepeated: a call whose caller has gone is made again, by another process, before and after the
+// result; the message comes again, too.
+func testRepeated(t *testing.T, w world) {
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
+	ctx, leave := context.WithCancel(t.Context())
+	sent := make(chan struct{})
+	first := reply.NewCaller(w.DB, reply.Table{}, nil, func(ctx context.Context, m queue.Message) error {
+		defer close(sent)
+		return w.send(ctx, m)
+	})
+	gone := make(chan error)
+	go func() {
+		_, err := first.Call(ctx, call("1"))
+		gone <- err
+	}()
+	<-sent
+	leave()
+	if err := <-gone; interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller that has gone: %v", err)
+	}
+	w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, effect))
+	for range 3 {
+		got, err := caller.Call(t.Context(), call("1"))
+		w.wantResult(t, "1", got, err, "11")
+	}
+	ok(t, w.send(t.Context(), call("1")))
+	got, err := caller.Call(t.Context(), queue.Message{ID: "2", Key: "k1"}) // behind it
+	w.wantResult(t, "2", got, err, "")
+	if n := w.effects(t, "1"); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}
+
+func testRefusal(t *testing.T, w world) {
+	var runs atomic.Int32
+	w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, func(ctx context.Context, tx driver.SQL, m queue.Received) ([]byte, error) {
+		if _, err := effect(ctx, tx, m); err != nil {
+			return nil, err
+		}
+		if runs.Add(1) == 1 {
+			return nil, errors.New("it fails, and is tried again")
+		}
+		return nil, fmt.Errorf("reserve: %w", reply.Refuse("no seats"))
+	}))
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
+	for range 2 {
+		var refused *reply.RefusedError
+		if _, err := caller.Call(t.Context(), call("1")); !errors.As(err, &refused) || refused.Reason != "no seats" || interlock.Kind(err) != interlock.Definite {
+			t.Errorf("%v", err)
+		}
+	}
+	if n := w.effects(t, "1"); n != 0 || runs.Load() != 2 {
+		t.Errorf("%d effects, %d runs", n, runs.Load())
+	}
+}
+
+// testMismatch: an id that another message has is refused, at the caller and at the handler.
+func testMismatch(t *testing.T, w world) {
+	w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, effect))
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
+	got, err := caller.Call(t.Context(), call("1"))
+	w.wantResult(t, "1", got, err, "11")
+	other := queue.Message{ID: "1", Key: "k1", Payload: []byte("other")}
+	if _, err := caller.Call(t.Context(), other); !errors.Is(err, reply.ErrMismatch) || interlock.Kind(err) != interlock.Definite {
+		t.Errorf("%v", err)
+	}
+	ok(t, w.send(t.Context(), other))
+	got, err = caller.Call(t.Context(), queue.Message{ID: "2", Key: "k1"}) // behind it
+	w.wantResult(t, "2", got, err, "")
+	if n := w.effects(t, "1"); n != 1 {
+		t.Errorf("%d effects", n)
+	}
+}
+
+// lossy is a database of which the answer of each commit is lost, until none are to be lost any more.
+type lossy struct {
+	driver.BeginnerAt[driver.SQL]
+	left atomic.Int32
+}
+
+func (l *lossy) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+	tx, err := l.BeginnerAt.Begin(ctx)
+	return &lossyTx{tx, l}, err
+}
+
+type lossyTx struct {
+	driver.Tx[driver.SQL]
+	of *lossy
+}
+
+func (tx *lossyTx) Commit(ctx context.Context) error {
+	err := tx.Tx.Commit(ctx)
+	if err == nil && tx.of.left.Add(-1) >= 0 {
+		err = &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("no answer")}
+	}
+	return err
+}
+
+// testLostCommit: a handler whose commit has no answer is run again, and finds the result. It never
+// becomes a dead letter by that.
+func testLostCommit(t *testing.T, w world) {
+	db := &lossy{BeginnerAt: w.DB}
+	db.left.Store(3)
+	w.consume(t, reply.Handler(db, reply.Table{}, nil, effect))
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
+	for _, id := range []string{"1", "2", "3", "4"} {
+		got, err := caller.Call(t.Context(), call(id))
+		w.wantResult(t, id, got, err, id+id)
+	}
+}
+
+// testCancel: a message that was cancelled before, while and after it is handled.
+func testCancel(t *testing.T, w world) {
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
+	cancel := func(id string, want bool) {
+		t.Helper()
+		if was, err := caller.Cancel(t.Context(), id); err != nil || was != want {
+			t.Errorf("cancel %s: %v, %v", id, was, err)
+		}
+	}
+	wantCancelled := func(id string) {
+		t.Helper()
+		if _, err := caller.Call(t.Context(), call(id)); !errors.Is(err, reply.ErrCancelled) || interlock.Kind(err) != interlock.Definite || w.effects(t, id) != 0 {
+			t.Errorf("call %s: %v, %d effects", id, err, w.effects(t, id))
+		}
+	}
+	ok(t, w.send(t.Context(), call("1")))
+	cancel("1", true)
+	begun, go_on := make(chan struct{}), make(chan struct{})
+	w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, func(ctx context.Context, tx driver.SQL, m queue.Received) ([]byte, error) {
+		if m.ID == "2" {
+			close(begun)
+			<-go_on
+		}
+		return effect(ctx, tx, m)
+	}))
+	ok(t, w.send(t.Context(), call("2")))
+	<-begun
+	cancel("2", true)
+	close(go_on)
+	got, err := caller.Call(t.Context(), queue.Message{ID: "3", Key: "k2"}) // behind it
+	w.wantResult(t, "3", got, err, "")
+	cancel("3", false)
+	cancel("2", true)
+	wantCancelled("1")
+	wantCancelled("2")
+}
+
+// testCancelRace: whatever comes first, a message is cancelled without effects or has one effect and
+// a result, and all callers see the same.
+func testCancelRace(t *testing.T, w world) {
+	for range 3 {
+		w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, effect))
+	}
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
+	var calls sync.WaitGroup
+	var counts [2]atomic.Int32
+	for n := range 40 {
+		calls.Go(func() {
+			id := fmt.Sprint(n)
+			ctx, leave := context.WithTimeout(t.Context(), time.Duration(n)*2*time.Millisecond)
+			defer leave()
+			_, _ = caller.Call(ctx, call(id)) // may end before it has sent anything, or with a result
+			was, err := caller.Cancel(t.Context(), id)
+			if err != nil {
+				t.Errorf("cancel %s: %v", id, err)
+				return
+			}
+			got, err := caller.Call(t.Context(), call(id))
+			if was {
+				counts[0].Add(1)
+				if !errors.Is(err, reply.ErrCancelled) || w.effects(t, id) != 0 {
+					t.Errorf("call %s was cancelled: %q, %v, %d effects", id, got, err, w.effects(t, id))
+				}
+				return
+			}
+			counts[1].Add(1)
+			w.wantResult(t, id, got, err, id+id)
+		})
+	}
+	calls.Wait()
+	t.Logf("%d cancelled, %d handled", counts[0].Load(), counts[1].Load())
+}
+
+func testContext(t *testing.T, w world) {
+	ctx, leave := context.WithCancel(t.Context())
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, func(context.Context, queue.Message) error {
+		leave()
+		return nil
+	})
+	if _, err := caller.Call(ctx, call("1")); interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "same id") {
+		t.Errorf("%v", err)
+	}
+	failed := errors.New("the broker is away")
+	caller = reply.NewCaller(w.DB, reply.Table{}, nil, func(context.Context, queue.Message) error { return failed })
+	if _, err := caller.Call(t.Context(), call("2")); err != failed {
+		t.Errorf("%v", err)
+	}
+}
+
+func testSweep(t *testing.T, w world) {
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
+	for _, id := range []string{"1", "2", "3"} {
+		if was, err := caller.Cancel(t.Context(), id); err != nil || !was {
+			t.Fatal(was, err)
+		}
+	}
+	sweep := func(retention time.Duration, limit, want int) {
+		t.Helper()
+		w.Do(t, func(ctx context.Context, db driver.SQL) error {
+			n, err := reply.Table{Retention: retention}.Sweep(ctx, db, limit)
+			if n != want {
+				t.Errorf("%d swept, want %d", n, want)
+			}
+			return err
+		})
+	}
+	sweep(0, 100, 0)
+	sweep(time.Hour, 100, 0)
+	sweep(time.Microsecond, 2, 2)
+	sweep(time.Microsecond, 100, 1)
+}
+
+func testBadInput(t *testing.T, w world) {
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
+	for _, id := range []string{"", strings.Repeat("x", 256)} {
+		if _, err := caller.Call(t.Context(), queue.Message{ID: id}); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("call %.5q: %v", id, err)
+		}
+		if _, err := caller.Cancel(t.Context(), id); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("cancel %.5q: %v", id, err)
+		}
+	}
+	missing := reply.NewCaller(w.DB, reply.Table{Name: "missing"}, nil, w.send)
+	if _, err := missing.Call(t.Context(), call("1")); interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), "interlock schema") {
+		t.Errorf("without a table: %v", err)
+	}
+	for _, table := range []reply.Table{{Retention: -1}, {Name: "a b.c.d"}} {
+		w.Do(t, func(ctx context.Context, db driver.SQL) error {
+			if _, err := table.Sweep(ctx, db, 1); interlock.Kind(err) != interlock.Bug {
+				t.Errorf("%+v: %v", table, err)
+			}
+			return nil
+		})
+	}
+	w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, func(_ context.Context, _ driver.SQL, m queue.Received) ([]byte, error) {
+		return make([]byte, reply.MaxResult+2-len(m.ID)), nil
+	}))
+	ok(t, w.send(t.Context(), call("1"))) // its result is too long, and its key goes on
+	if got, err := caller.Call(t.Context(), queue.Message{ID: "22", Key: "k1"}); err != nil || len(got) != reply.MaxResult {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if was, err := caller.Cancel(t.Context(), "1"); err != nil || !was {
+		t.Errorf("it has a result: %v, %v", was, err)
+	}
+}
+
+// bell is one of this process.
+type bell struct {
+	mu    sync.Mutex
+	heard map[int]func(string)
+	rings []string
+	n     int
+}
+
+func (b *bell) Ring(names ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rings = append(b.rings, names...)
+	for _, each := range b.heard {
+		each(names[0])
+	}
+}
+
+func (b *bell) Listen(each func(string)) func() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.n
+	b.n++
+	b.heard[n] = each
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.heard, n)
+	}
+}
+
+// testBell: the handler rings with the id after its commit, as Cancel does, and calls stop listening.
+func testBell(t *testing.T, w world) {
+	b := &bell{heard: map[int]func(string){}}
+	w.consume(t, reply.Handler(w.DB, reply.Table{}, b, effect))
+	caller := reply.NewCaller(w.DB, reply.Table{}, b, w.send)
+	got, err := caller.Call(t.Context(), call("1"))
+	w.wantResult(t, "1", got, err, "11")
+	_, err = caller.Cancel(t.Context(), "2")
+	ok(t, err)
+	testbed.Eventually(t, "both have rung", bound, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.rings) == 2
+	})
+	if len(b.heard) != 0 || !slices.Contains(b.rings, "1") || !slices.Contains(b.rings, "2") {
+		t.Errorf("%d listeners, rings %v", len(b.heard), b.rings)
+	}
+}
+
+// testCosts: beside the effects, a message costs three statements in their transaction.
+func testCosts(t *testing.T, w world) {
+	db := &databases.Counted{BeginnerAt: w.DB}
+	handle := reply.Handler(db, reply.Table{}, nil, effect)
+	m := queue.Received{QueueMessage: call("1")}
+	for _, want := range [][3]int64{{4, 1, 0}, {1, 0, 1}} { // new, again
+		db.Reset()
+		ok(t, handle(t.Context(), m))
+		if got := [3]int64{db.Statements.Load(), db.Commits.Load(), db.Rollbacks.Load()}; got != want {
+			t.Errorf("%d statements, commits and rollbacks; want %d", got, want)
+		}
+	}
+}
