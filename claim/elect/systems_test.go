@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/consul"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
@@ -108,6 +109,21 @@ var systems = map[string]func(t *testing.T) system{
 				return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{path.Addr()}, Root: "/elections", TTL: leaseOfServers})
 			})
 			return d, zookeeper.NewValues(conn, "/elections")
+		}}
+	},
+	"consul": func(t *testing.T) system {
+		server := testbed.Consul(t)
+		p := paths.New[driver.Fenced](server)
+		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, open: func(t *testing.T) (driver.Fenced, driver.Values) {
+			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
+				return consul.Open(t.Context(), &consul.Options{Address: path.Addr(), TTL: leaseOfServers})
+			})
+			v, err := consul.NewValues(&consul.Options{Address: server.Addr()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = v.Close(context.Background()) })
+			return d, v
 		}}
 	},
 	"mysql": func(t *testing.T) system {

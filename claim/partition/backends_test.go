@@ -20,6 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/claim/partition/partitiontest"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/consul"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
@@ -86,6 +87,41 @@ func TestZooKeeper(t *testing.T) {
 					t.Fatal(err)
 				}
 				return d, zookeeper.NewValues(conn, root)
+			},
+			Crash: p.Crash,
+			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {
+				return guard.Enter(ctx, driver.Raise{Resource: resource, Token: token, Source: source})
+			},
+			TTL: ttl,
+		}
+	})
+}
+
+// TestConsul has a guard in memory, since Consul has none.
+func TestConsul(t *testing.T) {
+	t.Parallel()
+	server := testbed.Consul(t)
+	var worlds atomic.Int64
+	partitiontest.Run(t, nil, func(t *testing.T) partitiontest.World {
+		prefix := fmt.Sprintf("own-%d/", worlds.Add(1))
+		p := paths.New[driver.Fenced](server)
+		guard := memory.NewSpace().Fence()
+		return partitiontest.World{
+			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
+				var o *consul.Options
+				d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
+					o = &consul.Options{Address: path.Addr(), Prefix: prefix, TTL: ttl}
+					return consul.Open(t.Context(), o)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				v, err := consul.NewValues(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = v.Close(context.Background()) })
+				return d, v
 			},
 			Crash: p.Crash,
 			Enter: func(ctx context.Context, resource string, token interlock.Token, source string) error {

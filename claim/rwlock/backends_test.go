@@ -14,6 +14,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/consul"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
@@ -98,6 +99,13 @@ func TestZooKeeper(t *testing.T) {
 	t.Parallel()
 	runShapes(t, led(testbed.ZooKeeper(t), func(t *testing.T, addr string) (driver.Fenced, error) {
 		return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{addr}, TTL: realTTL})
+	}))
+}
+
+func TestConsul(t *testing.T) {
+	t.Parallel()
+	runShapes(t, led(testbed.Consul(t), func(t *testing.T, addr string) (driver.Fenced, error) {
+		return consul.Open(t.Context(), &consul.Options{Address: addr, TTL: realTTL})
 	}))
 }
 

@@ -237,7 +237,7 @@ func testDeadReader(t *testing.T, b backend) {
 	if r.Valid() {
 		t.Error("the reader believes beside a writer")
 	}
-	if took := time.Since(began); took > 2*realTTL {
+	if took := time.Since(began); took > 3*realTTL { // Consul ends a session after twice its TTL
 		t.Errorf("the writer waited %v for a lease of %v", took, realTTL)
 	}
 	release(t, w)
@@ -321,7 +321,7 @@ func testDeadPermit(t *testing.T, b backend) {
 		t.Errorf("slot %d with token %d after slot %d with %d, which is valid: %v", next.Slot(), next.Claim().Token(),
 			dead.Slot(), dead.Claim().Token(), dead.Valid())
 	}
-	if took := time.Since(began); took > 2*realTTL {
+	if took := time.Since(began); took > 3*realTTL { // Consul ends a session after twice its TTL
 		t.Errorf("it waited %v for a lease of %v", took, realTTL)
 	}
 	release(t, next)

@@ -19,8 +19,7 @@ type contender struct {
 	identity
 	key      string
 	session  *session
-	previous *contender // of the same owner, under a session that ended before
-	turn     chan struct{}
+	previous *contender      // of the same owner, under a session that ended before
 	ctx      context.Context // ends with the session and with Release
 	cancel   context.CancelCauseFunc
 
@@ -49,8 +48,8 @@ const (
 // one request, and a second once in ten seconds if other processes grant too.
 //
 // Besides the errors of the interface: a [*ConflictError] if the key holds something else, and
-// Retryable with interlock.ErrSessionEnded in its chain if the place in the line is gone and
-// the same call takes a new one.
+// Retryable with interlock.ErrSessionEnded in its chain if the session ended while it waited and
+// the same call opens another.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := d.check(ctx, r); err != nil {
 		return driver.Grant{}, err
@@ -82,7 +81,7 @@ func (d *Driver) check(ctx context.Context, r driver.Request) error {
 	return d.usable(ctx, opAcquire, r.Name)
 }
 
-// register finds the owner's contender, or makes one and puts it into the line.
+// register finds the owner's contender, or makes one.
 func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,13 +96,12 @@ func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 		old.events, old.place = r.Events, nil
 		return old, nil
 	}
-	c := &contender{identity: id, key: d.layout.lock(r.Name), session: s, turn: make(chan struct{}, 1), events: r.Events}
+	c := &contender{identity: id, key: d.layout.lock(r.Name), session: s, events: r.Events}
 	if old != nil && old.remains() {
 		c.previous = old
 	}
 	c.ctx, c.cancel = context.WithCancelCause(s.ctx)
 	d.contenders[id] = c
-	s.enter(c)
 	return c, nil
 }
 
@@ -127,7 +125,6 @@ func (d *Driver) abandon(c *contender) {
 
 // forget takes a contender out; the driver's mutex is held.
 func (d *Driver) forget(c *contender) {
-	c.session.leave(c)
 	c.cancel(interlock.ErrReleased)
 	if d.contenders[c.identity] == c {
 		delete(d.contenders, c.identity)
@@ -136,9 +133,6 @@ func (d *Driver) forget(c *contender) {
 
 // acquire asks until it is granted, and waits in between while another holds the key.
 func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver.Grant, error) {
-	if err := d.awaitTurn(ctx, c, noWait); err != nil {
-		return driver.Grant{}, err
-	}
 	if grant, ok := d.granted(c); ok {
 		return grant, nil
 	}

@@ -49,8 +49,7 @@
 // # Waiting
 //
 // The first to come when the key is free; Consul has no queue. A name that a process waits for
-// costs one blocking query, of half a TTL (10 s at most), and at most twenty a second. Contenders
-// of one process are served in their order, and only the first of them asks. After a session
+// costs one blocking query, of half a TTL (10 s at most), and at most twenty a second. After a session
 // with a lock-delay ended without a release, waiters try once in a tenth of the TTL (a second
 // at most) until that is over.
 //

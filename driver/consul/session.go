@@ -9,7 +9,6 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
-	"github.com/interlock-dev/interlock/internal/hints"
 )
 
 // session is one session of Consul and what is known under it. When it ends, nothing of it is
@@ -19,12 +18,11 @@ import (
 // fence's index: Release raises it, and a transaction that was lost on its way cannot take
 // effect any more. Consul deletes the fence with the session.
 type session struct {
-	d        *Driver
-	id       string
-	term     *boottime.Lease
-	ctx      context.Context // ends with the session, whose cause says why
-	cancel   context.CancelCauseFunc
-	checkNow chan struct{}
+	d      *Driver
+	id     string
+	term   *boottime.Lease
+	ctx    context.Context // ends with the session, whose cause says why
+	cancel context.CancelCauseFunc
 
 	// The driver's mutex guards the rest.
 	gone  bool // Consul said that it does not exist, nor its keys
@@ -32,7 +30,6 @@ type session struct {
 	bumps int
 	base  base
 	seen  uint64 // the highest index
-	lines map[string]line
 }
 
 // newSession runs in a task of the driver.
@@ -44,7 +41,7 @@ func (d *Driver) newSession() (*session, error) {
 	if err != nil {
 		return nil, unread(ctx, opOpen, "", err)
 	}
-	s := &session{d: d, id: id, term: boottime.NewLease(sent, d.options.TTL), checkNow: make(chan struct{}, 1), lines: map[string]line{}}
+	s := &session{d: d, id: id, term: boottime.NewLease(sent, d.options.TTL)}
 	s.ctx, s.cancel = context.WithCancelCause(d.ctx)
 	if err := s.begin(); err != nil {
 		s.cancel(err)
@@ -137,10 +134,9 @@ func (s *session) keep() {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.checkNow:
 		case <-next.C:
+			next.Reset(s.renew())
 		}
-		next.Reset(s.renew())
 	}
 }
 
@@ -194,9 +190,9 @@ func (s *session) renewed(took time.Duration, err error) {
 // holders are the contenders that hold. The driver's mutex is held.
 func (s *session) holders() []*contender {
 	var all []*contender
-	for _, l := range s.lines {
-		if l[0].stage == holding {
-			all = append(all, l[0])
+	for _, c := range s.d.contenders {
+		if c.session == s && c.stage == holding {
+			all = append(all, c)
 		}
 	}
 	return all
@@ -235,7 +231,6 @@ func (s *session) checkHeld() error {
 		for i, c := range some {
 			if lost.why[i+1] != "" && c.stage == holding {
 				c.reportLost(interlock.ErrLost)
-				s.leave(c)
 			}
 		}
 		s.d.mu.Unlock()
@@ -258,7 +253,6 @@ func (s *session) end(cause error) {
 			c.reportLost(cause)
 		}
 	}
-	s.lines = map[string]line{}
 	if s.d.session == s {
 		s.d.session = nil
 	}
@@ -270,33 +264,4 @@ func (s *session) destroy() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = s.d.client.destroySession(ctx, s.id) // else it is left to expire
-}
-
-// line is the contenders of this session for one name, in the order in which they came. Only
-// the first asks Consul, which could not tell it from the others.
-type line []*contender
-
-// enter is where a contender stands in its line; the driver's mutex is held, here and below.
-func (s *session) enter(c *contender) {
-	s.lines[c.name] = append(s.lines[c.name], c)
-	if len(s.lines[c.name]) == 1 {
-		hints.Signal(c.turn)
-	}
-}
-
-// leave takes a contender out of its line, and tells the next one when it is first.
-func (s *session) leave(c *contender) {
-	l := s.lines[c.name]
-	for i, other := range l {
-		if other != c {
-			continue
-		}
-		l = append(l[:i:i], l[i+1:]...)
-		if s.lines[c.name] = l; len(l) == 0 {
-			delete(s.lines, c.name)
-		} else if i == 0 {
-			hints.Signal(l[0].turn)
-		}
-		return
-	}
 }

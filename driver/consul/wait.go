@@ -8,30 +8,6 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// awaitTurn waits until no other contender of this driver stands before c.
-func (d *Driver) awaitTurn(ctx context.Context, c *contender, noWait bool) error {
-	d.mu.Lock()
-	var first *contender
-	if l := c.session.lines[c.name]; len(l) > 0 {
-		first = l[0]
-	}
-	d.mu.Unlock()
-	switch {
-	case first == c:
-		return nil
-	case first != nil && noWait:
-		return &interlock.HeldError{Name: c.name, Owner: first.owner}
-	case first != nil:
-		d.report(c, first.owner)
-	}
-	select {
-	case <-c.turn:
-		return nil
-	case <-ctx.Done():
-		return d.stopped(ctx, c, interlock.Uncertain)
-	}
-}
-
 // wait follows the key by blocking queries while another holds it. A query that fails is
 // followed by one that does not block, since what it should have told may be lost.
 func (d *Driver) wait(ctx context.Context, c *contender, now sight) (sight, error) {
