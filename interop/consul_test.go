@@ -1,0 +1,328 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/consul"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestConsul runs all tests against Consul's own clients on one server, each on a lock of its
+// own.
+func TestConsul(t *testing.T) {
+	t.Parallel()
+	server := testbed.Consul(t)
+	for name, test := range map[string]func(*consulBed){
+		"GoLock":             testConsulGoLock,
+		"Command":            testConsulCommand,
+		"GoSemaphore":        testConsulGoSemaphore,
+		"SemaphoreComesLate": testConsulSemaphoreComesLate,
+		"NeverTwoAtOnce":     testConsulNeverTwoAtOnce,
+		"TheyCrash":          testConsulTheyCrash,
+		"ShownAndBroken":     testConsulShownAndBroken,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := &consulBed{T: t, server: server, lock: strings.ToLower(name)}
+			client, err := api.NewClient(&api.Config{Address: server.Addr()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.client = client
+			if b.ours, err = consul.Open(t.Context(), &consul.Options{Address: server.Addr(), TTL: foreignSession}); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = b.ours.Close(context.Background()) })
+			if b.key, err = b.ours.Key(b.lock); err != nil {
+				t.Fatal(err)
+			}
+			test(b)
+		})
+	}
+}
+
+// consulBed is one lock, for a driver of ours and for Consul's clients.
+type consulBed struct {
+	*testing.T
+	server    *testbed.Server
+	client    *api.Client
+	ours      *consul.Driver
+	lock, key string
+}
+
+// theirs is a lock of the Go client, with a session of its own.
+func (b *consulBed) theirs(try bool) *api.Lock {
+	b.Helper()
+	l, err := b.client.LockOpts(&api.LockOptions{Key: b.key, SessionOpts: &api.SessionEntry{TTL: foreignSession.String(), LockDelay: time.Millisecond},
+		LockTryOnce: try, LockWaitTime: 100 * time.Millisecond})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return l
+}
+
+func (b *consulBed) acquire(owner string) driver.Grant {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	g, err := b.ours.Acquire(ctx, driver.Request{Name: b.lock, Owner: owner})
+	if err != nil {
+		b.Fatalf("acquire as %s: %v", owner, err)
+	}
+	return g
+}
+
+func (b *consulBed) release(owner string) {
+	b.Helper()
+	if err := b.ours.Release(b.Context(), b.lock, owner); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *consulBed) try(owner string) error {
+	_, err := b.ours.Acquire(b.Context(), driver.Request{Name: b.lock, Owner: owner, NoWait: true})
+	return err
+}
+
+// mustWait requires that they do not get what we hold, and do when we release it.
+func (b *consulBed) mustWait(owner string, granted <-chan error) {
+	b.Helper()
+	select {
+	case err := <-granted:
+		b.Fatalf("beside us: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	b.release(owner)
+	select {
+	case err := <-granted:
+		if err != nil {
+			b.Fatal(err)
+		}
+	case <-time.After(patience):
+		b.Fatal("they do not get what we released")
+	}
+}
+
+// testConsulGoLock: each excludes the other, and gets what the other gave up. Tokens rise over
+// the turns of the Go client, which deletes the key.
+func testConsulGoLock(b *consulBed) {
+	first := b.acquire("a")
+	if lost, err := b.theirs(true).Lock(nil); lost != nil || err != nil {
+		b.Fatalf("the Go client beside us: %v", err)
+	}
+	theirs, granted := b.theirs(false), make(chan error, 1)
+	go func() {
+		_, err := theirs.Lock(nil)
+		granted <- err
+	}()
+	b.mustWait("a", granted)
+	var held *interlock.HeldError
+	if err := b.try("b"); !errors.As(err, &held) || !strings.HasPrefix(held.Owner, "session ") {
+		b.Fatalf("beside the Go client: %v", err)
+	}
+	if err := errors.Join(theirs.Unlock(), theirs.Destroy()); err != nil {
+		b.Fatal(err)
+	}
+	if next := b.acquire("b"); next.Token <= first.Token {
+		b.Fatalf("token %d after %d", next.Token, first.Token)
+	}
+	b.release("b")
+}
+
+// command is "consul lock" with a command that says when it holds, and ends with its input.
+func (b *consulBed) command(options ...string) *testbed.Process {
+	b.Helper()
+	args := append([]string{"lock", "-http-addr=" + b.server.Addr(), "-child-exit-code"}, options...)
+	return testbed.Command(b, testbed.Binary(b, "consul"), append(args, strings.TrimSuffix(b.key, "/.lock"), "echo held; exec sleep 600")...)
+}
+
+func says(p *testbed.Process) <-chan error {
+	granted := make(chan error, 1)
+	go func() {
+		if line, ok := <-p.Stdout(); !ok || line != "held" {
+			granted <- fmt.Errorf("consul lock says %q: %s", line, p.Stderr())
+			return
+		}
+		granted <- nil
+	}()
+	return granted
+}
+
+// testConsulCommand: the same with "consul lock".
+func testConsulCommand(b *consulBed) {
+	first := b.acquire("a")
+	p := b.command()
+	b.mustWait("a", says(p))
+	if err := b.try("b"); !errors.Is(err, interlock.ErrHeld) {
+		b.Fatalf("beside consul lock: %v", err)
+	}
+	p.Signal(syscall.SIGTERM)
+	if next := b.acquire("b"); next.Token <= first.Token {
+		b.Fatalf("token %d after %d", next.Token, first.Token)
+	}
+	b.release("b")
+}
+
+// testConsulGoSemaphore: what is a semaphore of Consul's is no lock, while somebody has a part
+// of it and afterwards.
+func testConsulGoSemaphore(b *consulBed) {
+	s, err := b.client.SemaphoreOpts(&api.SemaphoreOptions{Prefix: strings.TrimSuffix(b.key, ".lock"), Limit: 2, SessionTTL: foreignSession.String()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := s.Acquire(nil); err != nil {
+		b.Fatal(err)
+	}
+	var conflict *consul.ConflictError
+	if err := b.try("a"); !errors.As(err, &conflict) {
+		b.Fatalf("beside a semaphore: %v", err)
+	}
+	if err := s.Release(); err != nil {
+		b.Fatal(err)
+	}
+	if err := b.try("a"); !errors.As(err, &conflict) {
+		b.Fatalf("over a semaphore that nobody holds: %v", err)
+	}
+	if err := s.Destroy(); err != nil {
+		b.Fatal(err)
+	}
+	b.acquire("a")
+	b.release("a")
+}
+
+// testConsulSemaphoreComesLate: their semaphore refuses our lock.
+func testConsulSemaphoreComesLate(b *consulBed) {
+	b.acquire("a")
+	s, err := b.client.SemaphorePrefix(strings.TrimSuffix(b.key, ".lock"), 2)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := s.Acquire(nil); !errors.Is(err, api.ErrSemaphoreConflict) {
+		b.Fatalf("their semaphore beside our lock: %v", err)
+	}
+	if err := b.try("b"); !errors.Is(err, interlock.ErrHeld) {
+		b.Fatalf("after that: %v", err)
+	}
+	b.release("a")
+}
+
+// testConsulNeverTwoAtOnce: both take turns for a while.
+func testConsulNeverTwoAtOnce(b *consulBed) {
+	const turns = 20
+	inside, failed := make(chan string, 1), make(chan error, 2)
+	enter := func(who string) error {
+		select {
+		case inside <- who:
+		default:
+			return fmt.Errorf("%s is beside %s", who, <-inside)
+		}
+		time.Sleep(time.Millisecond) // the work
+		<-inside
+		return nil
+	}
+	go func() {
+		theirs := b.theirs(false)
+		var err error
+		for i := 0; i < turns && err == nil; i++ {
+			if _, err = theirs.Lock(nil); err == nil {
+				err = errors.Join(enter("they"), theirs.Unlock())
+			}
+		}
+		failed <- err
+	}()
+	go func() {
+		var last interlock.Token
+		var err error
+		for i := 0; i < turns && err == nil; i++ {
+			owner := fmt.Sprint("we/", i)
+			var g driver.Grant
+			if g, err = b.ours.Acquire(b.Context(), driver.Request{Name: b.lock, Owner: owner}); err != nil {
+				break
+			}
+			if g.Token <= last {
+				err = fmt.Errorf("token %d after %d", g.Token, last)
+			}
+			last = g.Token
+			err = errors.Join(err, enter(owner), b.ours.Release(b.Context(), b.lock, owner))
+		}
+		failed <- err
+	}()
+	for range 2 {
+		select {
+		case err := <-failed:
+			if err != nil {
+				b.Fatal(err)
+			}
+		case <-time.After(3 * patience):
+			b.Fatal("they do not come to an end")
+		}
+	}
+}
+
+// testConsulTheyCrash: we get it when their session has ended, and its lock-delay is over.
+func testConsulTheyCrash(b *consulBed) {
+	first := b.acquire("a")
+	p := b.command()
+	b.mustWait("a", says(p))
+	p.Kill()
+	if err := b.try("b"); !errors.Is(err, interlock.ErrHeld) {
+		b.Fatalf("right after the crash: %v", err)
+	}
+	sessions, _, err := b.client.Session().List(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	pair, _, err := b.client.KV().Get(b.key, nil)
+	if err != nil || pair == nil {
+		b.Fatalf("the key: %v, %v", pair, err)
+	}
+	for _, s := range sessions { // its TTL is 15 s, which ends it within 30 s
+		if s.ID == pair.Session {
+			if _, err := b.client.Session().Destroy(s.ID, nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(b.Context(), 2*patience) // the lock-delay is 15 s
+	defer cancel()
+	next, err := b.ours.Acquire(ctx, driver.Request{Name: b.lock, Owner: "b"})
+	if err != nil || next.Token <= first.Token {
+		b.Fatalf("token %d after %d: %v", next.Token, first.Token, err)
+	}
+	b.release("b")
+}
+
+// testConsulShownAndBroken: their hold can be seen and taken away, which they notice.
+func testConsulShownAndBroken(b *consulBed) {
+	theirs := b.theirs(false)
+	lost, err := theirs.Lock(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	state, err := b.ours.Lock(b.Context(), b.lock)
+	if err != nil || state.Holder == nil || !state.Holder.Foreign {
+		b.Fatalf("shown: %+v, %v", state, err)
+	}
+	_, ok, err := b.ours.Break(b.Context(), driver.Break{Name: b.lock, Owner: state.Holder.Owner, Reason: "its machine burnt down", By: "an operator"})
+	if err != nil || !ok {
+		b.Fatalf("broken: %v, %v", ok, err)
+	}
+	select {
+	case <-lost:
+	case <-time.After(patience):
+		b.Fatal("they do not notice")
+	}
+	b.acquire("a")
+	b.release("a")
+	_ = theirs.Unlock() // to end its session
+}
