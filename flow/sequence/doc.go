@@ -17,6 +17,16 @@
 //		// acknowledge
 //	}
 //
+// From a topic of Kafka, or subjects of JetStream, a [Source] does the last part:
+//
+//	topics, err := kafka.OpenQueue("kafka://127.0.0.1:9092", nil)
+//	…
+//	source, err := s.Consume(ctx, topics, "orders", func(m driver.Received) (sequence.Event, error) {
+//		var o order
+//		err := json.Unmarshal(m.Payload, &o)
+//		return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: o.Number}, Payload: m.Payload}, err
+//	}, nil)
+//
 // # What is promised
 //
 // Of a key, an event is delivered right after the one before it. If that is missing

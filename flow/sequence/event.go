@@ -34,7 +34,7 @@ type Event struct {
 	Key      string // 1 to 512 bytes of UTF-8 without NUL
 	Position        // given by the producer: not a log's offsets, in which gaps are legal
 	Payload  []byte // not to be changed until the event is settled
-	Handle   any    // the source's own, such as its means to acknowledge; never looked at
+	Handle   any    // the caller's own, such as its means to acknowledge; a Source sets it
 }
 
 // A Delivery is an event on its way to the handler.

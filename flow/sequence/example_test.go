@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/flow/sequence"
 	"github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/observe"
@@ -83,6 +86,49 @@ func ExampleInTx() {
 	default:
 		fmt.Println("pause, and offer it again:", err)
 	}
+}
+
+// Messages of a queue are acknowledged when their events are durable. Use that of kafka.OpenQueue or
+// nats.OpenQueue.
+func ExampleSequencer_Consume() {
+	ctx := context.Background()
+	messages := memory.NewQueue()
+	for _, number := range []string{"2", "1", "one", "3"} {
+		if err := messages.Add("orders", queue.Message{ID: "message " + number, Headers: map[string]string{"order": "order/7"}, Payload: []byte(number)}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	done := make(chan struct{})
+	s, err := sequence.New("orders", &sequence.Memory{}, func(_ context.Context, _ struct{}, d sequence.Delivery) error {
+		fmt.Printf("%s %s\n", d.Key, d.Payload)
+		if d.Seq == 3 {
+			close(done)
+		}
+		return nil
+	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close(ctx)
+	source, err := s.Consume(ctx, messages, "orders", func(m queue.Received) (sequence.Event, error) {
+		number, err := strconv.ParseInt(string(m.Payload), 10, 64)
+		return sequence.Event{Key: m.Headers["order"], Position: sequence.Position{Seq: number}, Payload: m.Payload}, err
+	}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	<-done
+	if err := source.Close(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for _, m := range messages.Letters("orders") {
+		fmt.Println("dead letter:", m.ID)
+	}
+	// Output:
+	// order/7 1
+	// order/7 2
+	// order/7 3
+	// dead letter: message one
 }
 
 // What an operator does about holes.

@@ -81,6 +81,9 @@ func (s *Sequencer[T]) note(k *entry, e effect, r *result) {
 		r.outcome, r.err = e.outcome, e.err
 		s.observeEvent(e)
 	case settle:
+		if x, ok := e.events[0].Handle.(*flight); ok {
+			x.settled()
+		}
 		s.options.Settled(e.events[0], e.outcome)
 		s.observeEvent(e)
 	case fetch:

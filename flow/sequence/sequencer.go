@@ -83,19 +83,28 @@ func New[T any](stream string, store Store[T], handler Handler[T], o *Options) (
 // After any of them but the Bugs the same event is to be offered again, with any
 // outcome before; it converges. Events of one key wait for each other, in no certain order.
 func (s *Sequencer[T]) Offer(ctx context.Context, e Event) (Outcome, error) {
-	const op = "offer event"
-	if err := both(op, s.stream, e.Key); err != nil {
+	if err := s.check(e); err != nil {
 		return Refused, err
 	}
-	if e.Epoch < 0 || e.Seq < 1 {
-		return Refused, failure.Bug(op, e.Key, "%v is no position: epochs are at least 0, seqs at least 1", e.Position)
-	}
-	k, err := s.enter(ctx, op, e.Key)
+	k, err := s.enter(ctx, opOffer, e.Key)
 	if err != nil {
 		return Refused, err
 	}
 	defer s.leave(k)
 	return s.offer(ctx, k, e, false)
+}
+
+const opOffer = "offer event"
+
+// check reports why an event is none, as a Bug.
+func (s *Sequencer[T]) check(e Event) error {
+	if err := both(opOffer, s.stream, e.Key); err != nil {
+		return err
+	}
+	if e.Epoch < 0 || e.Seq < 1 {
+		return failure.Bug(opOffer, e.Key, "%v is no position: epochs are at least 0, seqs at least 1", e.Position)
+	}
+	return nil
 }
 
 // Resume lets a halted key go on without what is missing: it records the hole and

@@ -1,0 +1,386 @@
+package sequence
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/join"
+)
+
+// Defaults of [SourceOptions].
+const (
+	DefaultInFlight    = 10_000
+	DefaultSourceBytes = 64 << 20
+)
+
+// SourceOptions of a Source; nil and the zero value work.
+type SourceOptions struct {
+	// InFlight and Bytes bound the messages that were received and are not settled, those that are
+	// held among them: at the bound nothing more is received. 0 means [DefaultInFlight] and
+	// [DefaultSourceBytes]. If keys are halted, the events that they miss have to fit as well.
+	InFlight, Bytes int
+	// Concurrency is how many events are offered at once, of different keys; 0 means 64.
+	Concurrency int
+	// Lease is how long messages stay with a process that has died; 0 is the queue's default.
+	Lease time.Duration
+	// Owner names this consumer, for people; empty is the host and the process.
+	Owner string
+	// Trouble receives errors of the queue, and of events that are offered again; nil means that
+	// nobody sees them. It must return at once.
+	Trouble func(error)
+}
+
+// A Source offers the messages of a queue to a sequencer, such as a topic of Kafka or subjects of
+// JetStream. A message is acknowledged when its event is durable in the store: delivered, or
+// dropped as one that was delivered before. What is held, or refused, is not acknowledged: if the
+// process dies, it comes again.
+//
+// Use a queue whose claims are partitions. One that leases keys, as a queue.Table, delivers only one
+// batch of a key at a time, and what is missing may be in the next one.
+//
+// Messages of a key may be offered in any order. What is refused is offered again, after growing
+// pauses. A message that is no event becomes a dead letter of the queue. An event that the handler
+// refuses for what it is becomes a dead letter of the store, if the handler is one of [Bury].
+type Source struct {
+	queue   driver.QueueConsumer
+	offer   func(context.Context, Event) (Outcome, error)
+	event   func(driver.Received) (Event, error)
+	options SourceOptions
+
+	intake  context.Context // ends when nothing more is received
+	stop    context.CancelFunc
+	life    context.Context // ends when Close has waited long enough
+	end     context.CancelFunc
+	fetcher sync.WaitGroup
+	work    sync.WaitGroup // keys and claims
+	settler sync.WaitGroup
+	turns   chan struct{} // capacity Concurrency
+
+	mu      sync.Mutex
+	room    driver.QueueLimit
+	keys    map[string][]*flight // to be offered, while a goroutine works on the key
+	claims  map[driver.Assignment]map[*flight]bool
+	ended   []driver.Settlement
+	flushed bool
+	changed chan struct{} // closed, and replaced, at each change
+}
+
+// flight is a message that is not settled.
+type flight struct {
+	source   *Source
+	message  driver.Received
+	event    Event
+	offering bool
+	ended    bool
+}
+
+// Consume begins to offer the messages of a queue. event makes an event of a message: its key and
+// position, which the producer has put there. A message for which it returns an error becomes a
+// dead letter of the queue. ctx bounds the call only. Close the Source before the sequencer and the
+// queue.
+func (s *Sequencer[T]) Consume(ctx context.Context, q driver.Queue, name string, event func(driver.Received) (Event, error), o *SourceOptions) (*Source, error) {
+	const op = "consume queue"
+	if q == nil || event == nil {
+		return nil, failure.Bug(op, name, "it needs a queue and a function that makes events")
+	}
+	checked := func(m driver.Received) (e Event, err error) {
+		defer contain(m.Key, &err)
+		if e, err = event(m); err == nil {
+			err = s.check(e)
+		}
+		return e, err
+	}
+	f := &Source{offer: s.Offer, event: checked, keys: map[string][]*flight{}, claims: map[driver.Assignment]map[*flight]bool{}, changed: make(chan struct{})}
+	if o != nil {
+		f.options = *o
+	}
+	p := &f.options
+	p.InFlight, p.Bytes, p.Concurrency = cmp.Or(p.InFlight, DefaultInFlight), cmp.Or(p.Bytes, DefaultSourceBytes), cmp.Or(p.Concurrency, 64)
+	if p.InFlight < 1 || p.Bytes < 1 || p.Concurrency < 1 {
+		return nil, failure.Bug(op, name, "no option may be below zero")
+	}
+	if p.Owner == "" {
+		host, _ := os.Hostname() // an empty one is good enough for people
+		p.Owner = fmt.Sprintf("%.200s:%d", host, os.Getpid())
+	}
+	if p.Trouble == nil {
+		p.Trouble = func(error) {}
+	}
+	var err error
+	if f.queue, err = q.Join(ctx, name, driver.QueueOptions{Owner: p.Owner, Lease: p.Lease}); err != nil {
+		return nil, err
+	}
+	f.room = driver.QueueLimit{Messages: p.InFlight, Bytes: p.Bytes}
+	f.turns = make(chan struct{}, p.Concurrency)
+	f.intake, f.stop = context.WithCancel(context.Background())
+	f.life, f.end = context.WithCancel(context.Background())
+	f.fetcher.Go(f.fetch)
+	f.settler.Go(f.settle)
+	return f, nil
+}
+
+// sourceRetries are the pauses before a refused event is offered again, and a call to the queue
+// repeated.
+var sourceRetries = backoff.Policy{First: 50 * time.Millisecond, Max: 5 * time.Second}
+
+// closing bounds what Close does at its end, whatever its context says.
+const closing = 5 * time.Second
+
+// note changes what the mutex guards, and wakes those who wait for that.
+func (f *Source) note(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// fetch receives messages while there is room, until the intake ends.
+func (f *Source) fetch() {
+	for failures := 0; f.intake.Err() == nil; {
+		f.mu.Lock()
+		room, changed := f.room, f.changed
+		f.mu.Unlock()
+		if room.Messages <= 0 || room.Bytes <= 0 {
+			select {
+			case <-changed:
+			case <-f.intake.Done():
+			}
+			continue
+		}
+		some, err := f.queue.Receive(f.intake, room)
+		for _, m := range some {
+			f.accept(m)
+		}
+		if failures++; err == nil {
+			failures = 0
+		} else if f.intake.Err() == nil {
+			f.options.Trouble(err)
+			sourceRetries.Wait(f.intake, failures)
+		}
+	}
+}
+
+// accept queues a message behind those of its key.
+func (f *Source) accept(m driver.Received) {
+	x := &flight{source: f, message: m}
+	event, err := f.event(m)
+	event.Handle = x
+	x.event = event
+	f.note(func() {
+		f.room.Messages--
+		f.room.Bytes -= len(m.Payload)
+		if f.claims[m.Claim] == nil {
+			f.claims[m.Claim] = map[*flight]bool{}
+			f.work.Go(func() { f.watch(m.Claim) })
+		}
+		f.claims[m.Claim][x] = true
+		if err != nil {
+			x.done(driver.Dead, err)
+			return
+		}
+		_, busy := f.keys[event.Key]
+		f.keys[event.Key] = append(f.keys[event.Key], x)
+		if !busy {
+			f.work.Go(func() { f.tend(event.Key) })
+		}
+	})
+}
+
+// watch gives back what waits or is held of a claim that is to be given up.
+func (f *Source) watch(claim driver.Assignment) {
+	select {
+	case <-claim.Revoked():
+	case <-f.life.Done():
+	}
+	f.note(func() {
+		for x := range f.claims[claim] {
+			if !x.offering {
+				x.done(driver.Release, nil)
+			}
+		}
+		delete(f.claims, claim)
+	})
+}
+
+// tend offers the events of a key, until there are none.
+func (f *Source) tend(key string) {
+	for failures := 0; ; {
+		var x *flight
+		f.note(func() {
+			for x == nil && len(f.keys[key]) > 0 {
+				x, f.keys[key] = f.keys[key][0], f.keys[key][1:]
+				if x.ended {
+					x = nil
+				}
+			}
+			if x == nil {
+				delete(f.keys, key)
+				return
+			}
+			x.offering = true
+		})
+		if x == nil {
+			return
+		}
+		if failures++; f.try(x) {
+			failures = 0
+			continue
+		}
+		ctx, cancel := join.Context(f.intake, x.message.Claim.Context())
+		sourceRetries.Wait(ctx, failures)
+		cancel()
+	}
+}
+
+// try offers an event. It reports false if it is to be offered again, after those behind it of its
+// key: one of them may be what is missing.
+func (f *Source) try(x *flight) bool {
+	ctx, cancel := join.Context(f.life, x.message.Claim.Context())
+	defer cancel()
+	outcome, err := Refused, context.Cause(ctx)
+	select {
+	case f.turns <- struct{}{}:
+		outcome, err = f.contained(ctx, x.event)
+		<-f.turns
+	case <-ctx.Done():
+	}
+	again := false
+	f.note(func() {
+		x.offering = false
+		switch {
+		case x.ended: // it was held, and has been delivered since
+		case outcome.Durable():
+			x.done(driver.Ack, nil)
+		case closed(x.message.Claim.Revoked()) || f.life.Err() != nil || outcome != Held && f.intake.Err() != nil:
+			x.done(driver.Release, nil)
+		case outcome != Held:
+			again = true
+			f.keys[x.event.Key] = append(f.keys[x.event.Key], x)
+		}
+	})
+	if again && err != nil {
+		f.options.Trouble(err)
+	}
+	return !again
+}
+
+// contained offers an event. A panic of the handler is an error.
+func (f *Source) contained(ctx context.Context, e Event) (o Outcome, err error) {
+	defer contain(e.Key, &err)
+	return f.offer(ctx, e)
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// settled notes that an event that was held is durable.
+func (x *flight) settled() { x.source.note(func() { x.done(driver.Ack, nil) }) }
+
+// done notes the outcome of a message, once. The mutex is held.
+func (x *flight) done(o driver.Outcome, reason error) {
+	if x.ended {
+		return
+	}
+	x.ended = true
+	s := driver.Settlement{Received: x.message, Outcome: o}
+	if reason != nil {
+		s.Reason = fmt.Sprintf("%.2000s", reason.Error())
+	}
+	x.source.ended = append(x.source.ended, s)
+	delete(x.source.claims[x.message.Claim], x)
+}
+
+// settle records outcomes, those of each moment together, until no more come.
+func (f *Source) settle() {
+	for failures := 0; ; {
+		var batch []driver.Settlement
+		f.mu.Lock()
+		batch, f.ended = f.ended, nil
+		last, changed := f.flushed && len(batch) == 0, f.changed
+		f.mu.Unlock()
+		switch {
+		case last:
+			return
+		case len(batch) == 0:
+			<-changed
+			continue
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), closing)
+		answers := f.queue.Settle(ctx, batch)
+		cancel()
+		if failures++; f.recorded(batch, answers) {
+			failures = 0
+		} else {
+			sourceRetries.Wait(f.life, failures)
+		}
+	}
+}
+
+// recorded notes the answers. It reports false if something is to be settled again.
+func (f *Source) recorded(batch []driver.Settlement, answers []error) bool {
+	whole := true
+	f.note(func() {
+		for i, err := range answers {
+			m := batch[i]
+			if err != nil && !errors.Is(err, interlock.ErrLost) && interlock.Kind(err) != interlock.Bug && m.Claim.Valid() && f.life.Err() == nil {
+				f.ended, whole = append(f.ended, m), false
+				continue
+			}
+			f.room.Messages++
+			f.room.Bytes += len(m.Payload)
+		}
+	})
+	for _, err := range answers {
+		if err != nil && !errors.Is(err, interlock.ErrLost) {
+			f.options.Trouble(err)
+			break
+		}
+	}
+	return whole
+}
+
+// Close receives nothing more, waits for what is being offered until ctx ends, gives back what was
+// not settled, and leaves the queue. It returns an error if it did not wait for all.
+func (f *Source) Close(ctx context.Context) error {
+	f.stop()
+	f.fetcher.Wait() // Receive returns when its context ends
+	var err error
+	for {
+		f.mu.Lock()
+		busy, changed := len(f.keys) > 0, f.changed
+		f.mu.Unlock()
+		if !busy {
+			break
+		}
+		select {
+		case <-changed:
+			continue
+		case <-ctx.Done():
+			err = &interlock.Error{Op: "close source", Kind: interlock.Retryable, Err: context.Cause(ctx)}
+		}
+		break
+	}
+	f.end()
+	f.work.Wait()
+	f.note(func() { f.flushed = true })
+	f.settler.Wait()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+	defer cancel()
+	return errors.Join(err, f.queue.Close(ctx))
+}

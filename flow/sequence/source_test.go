@@ -1,0 +1,194 @@
+package sequence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// pipe is a queue of events "KEY/SEQ" and what the handler has taken of them.
+type pipe struct {
+	*testing.T
+	queue *memory.Queue
+	store Memory
+
+	mu    sync.Mutex
+	taken []string
+	fails map[string]int // how often the handler refuses an event
+}
+
+func newPipe(t *testing.T) *pipe {
+	return &pipe{T: t, queue: memory.NewQueue(), fails: map[string]int{}}
+}
+
+// add adds messages without keys: each may be delivered before the others.
+func (p *pipe) add(ids ...string) {
+	p.Helper()
+	for _, id := range ids {
+		if err := p.queue.Add("q", driver.QueueMessage{ID: id, Payload: []byte(id)}); err != nil {
+			p.Fatal(err)
+		}
+	}
+}
+
+func parseEvent(m driver.Received) (Event, error) {
+	key, number, _ := strings.Cut(string(m.Payload), "/")
+	seq, err := strconv.ParseInt(number, 10, 64)
+	return Event{Key: key, Position: Position{Seq: seq}, Payload: m.Payload}, err
+}
+
+func (p *pipe) handle(_ context.Context, _ struct{}, d Delivery) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	id := string(d.Payload)
+	if p.fails[id] > 0 {
+		if p.fails[id]--; p.fails[id] == 0 {
+			panic("of " + id)
+		}
+		return errors.New("not yet")
+	}
+	p.taken = append(p.taken, id)
+	return nil
+}
+
+// consume starts a sequencer and a source of it.
+func (p *pipe) consume(o *Options) (*Source, func(context.Context)) {
+	p.Helper()
+	s, err := New("q", &p.store, p.handle, o)
+	if err != nil {
+		p.Fatal(err)
+	}
+	f, err := s.Consume(p.Context(), p.queue, "q", parseEvent, &SourceOptions{Lease: 200 * time.Millisecond})
+	if err != nil {
+		p.Fatal(err)
+	}
+	var once sync.Once
+	end := func(ctx context.Context) {
+		once.Do(func() {
+			_ = f.Close(ctx)
+			_ = s.Close(context.WithoutCancel(ctx))
+		})
+	}
+	p.Cleanup(func() { end(context.Background()) })
+	return f, end
+}
+
+// wait waits until the handler has taken some events, in this order for each key.
+func (p *pipe) wait(want ...string) {
+	p.Helper()
+	testbed.Eventually(p.T, fmt.Sprintf("%v are taken", want), time.Minute, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.taken) >= len(want)
+	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if got := slices.SortedStableFunc(slices.Values(p.taken), func(a, b string) int { return strings.Compare(a[:1], b[:1]) }); !slices.Equal(got, want) {
+		p.Errorf("taken %v, want %v", got, want)
+	}
+}
+
+// left waits until so many messages are unsettled: those that no consumer has settled.
+func (p *pipe) left(f *Source, n int) {
+	p.Helper()
+	testbed.Eventually(p.T, fmt.Sprintf("%d messages are unsettled", n), time.Minute, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return DefaultInFlight-f.room.Messages == n
+	})
+}
+
+// TestSource: events come out of order, twice, and not at all; those that are no events are dead
+// letters; what the handler refuses, or panics over, comes again.
+func TestSource(t *testing.T) {
+	p := newPipe(t)
+	p.fails["b/2"] = 3
+	p.add("a/3", "a/1", "b/1", "nonsense", "a/0", "a/1", "b/2", "a/2")
+	f, _ := p.consume(&Options{Wait: time.Hour})
+	p.wait("a/1", "a/2", "a/3", "b/1", "b/2")
+	p.left(f, 0)
+	var dead []string
+	for _, m := range p.queue.Letters("q") {
+		dead = append(dead, m.ID)
+	}
+	if slices.Sort(dead); !slices.Equal(dead, []string{"a/0", "nonsense"}) {
+		t.Errorf("dead letters %v", dead)
+	}
+}
+
+// TestSourceKeepsWhatIsHeld: events that are held are not acknowledged. The process dies, and the next
+// one has them again.
+func TestSourceKeepsWhatIsHeld(t *testing.T) {
+	p := newPipe(t)
+	p.add("a/1", "a/3", "a/4")
+	f, end := p.consume(&Options{Wait: time.Hour})
+	p.wait("a/1")
+	p.left(f, 2)
+	dead, cancel := context.WithCancel(t.Context())
+	cancel()
+	end(dead)
+	p.add("a/2")
+	f, _ = p.consume(&Options{Wait: time.Hour})
+	p.wait("a/1", "a/2", "a/3", "a/4")
+	p.left(f, 0)
+}
+
+// TestSourceCloses: what is held is given back at once, and another process goes on.
+func TestSourceCloses(t *testing.T) {
+	p := newPipe(t)
+	p.add("a/2")
+	f, end := p.consume(&Options{Halt: true, Wait: time.Millisecond})
+	p.left(f, 1)
+	end(t.Context())
+	other, err := p.queue.Join(t.Context(), "q", driver.QueueOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	got, err := other.Receive(t.Context(), driver.QueueLimit{Messages: 1, Bytes: 100})
+	if err != nil || len(got) != 1 || got[0].Attempt != 1 {
+		t.Errorf("received %+v, %v", got, err)
+	}
+}
+
+// TestSourceOffersAgain: events for which the key has no room are offered again, until the
+// hole before them was recorded.
+func TestSourceOffersAgain(t *testing.T) {
+	p := newPipe(t)
+	p.add("a/2", "a/3", "a/4", "a/5")
+	f, _ := p.consume(&Options{Buffer: 1, Wait: 300 * time.Millisecond})
+	p.wait("a/2", "a/3", "a/4", "a/5")
+	p.left(f, 0)
+}
+
+func TestSourceBadInput(t *testing.T) {
+	p := newPipe(t)
+	s, err := New("q", &p.store, p.handle, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	for name, consume := range map[string]func() (*Source, error){
+		"queue": func() (*Source, error) { return s.Consume(t.Context(), nil, "q", parseEvent, nil) },
+		"event": func() (*Source, error) { return s.Consume(t.Context(), p.queue, "q", nil, nil) },
+		"name":  func() (*Source, error) { return s.Consume(t.Context(), p.queue, "", parseEvent, nil) },
+		"room": func() (*Source, error) {
+			return s.Consume(t.Context(), p.queue, "q", parseEvent, &SourceOptions{InFlight: -1})
+		},
+	} {
+		if _, err := consume(); interlock.Kind(err) != interlock.Bug || err == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
