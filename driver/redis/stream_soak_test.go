@@ -1,0 +1,179 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// start handles the messages of a queue.
+func (s *streamScene) start(q driver.Queue, handler queue.Handler) *queue.Consumer {
+	s.Helper()
+	c, err := queue.New(s.Context(), q, "q", handler, &queue.Options{Lease: 2 * time.Second, MinPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { s.stop(c) })
+	return c
+}
+
+func (s *streamScene) stop(c *queue.Consumer) {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	_ = c.Close(ctx)
+}
+
+// TestQueueSoak runs for INTERLOCK_SOAK_STREAMS, a duration: consumers join, leave, crash and are
+// cut off, the server is killed, handlers fail, while messages arrive. None is lost, and the order
+// of keys holds.
+func TestQueueSoak(t *testing.T) {
+	length, err := time.ParseDuration(os.Getenv("INTERLOCK_SOAK_STREAMS"))
+	if err != nil {
+		t.Skip("INTERLOCK_SOAK_STREAMS is not set to a duration")
+	}
+	server := durable(t, true).server
+	s := newStreamScene(t, dial(t, server.Addr()), QueueOptions{})
+	audit := drivertest.NewQueueAudit()
+	handle := func(ctx context.Context, m queue.Received) error {
+		pause(ctx, time.Duration(rand.IntN(5))*time.Millisecond)
+		n := rand.IntN(200)
+		if n < 5 {
+			return queue.Retry(time.Duration(rand.IntN(50))*time.Millisecond, errors.New("again"))
+		}
+		if err := audit.Handle(ctx, m); err != nil || n > 5 {
+			return err
+		}
+		return queue.Dead(errors.New("dead"))
+	}
+	drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Audit: audit, Add: s.add, Join: func() drivertest.SoakMember {
+		path := testbed.NewProxy(t, server.Addr())
+		return &soakMember{path, s, s.start(NewQueue(dial(t, path.Addr()), &s.options), handle)}
+	}, Restart: func() {
+		server.Kill()
+		server.Restart()
+		testbed.Eventually(t, "the server answers the operator", bound, func() bool { return raw(t, s.client, "PING").Error() == nil })
+	}})
+	letters, err := s.Letters(t.Context(), "q", 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range letters {
+		if err := s.Discard(t.Context(), "q", "the end", "soak", l.Place); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.empty(0)
+	t.Logf("%d dead letters, %d writes refused", len(letters), audit.Refused())
+}
+
+// soakMember is a consumer with a path of its own.
+type soakMember struct {
+	*testbed.Proxy
+	scene    *streamScene
+	consumer *queue.Consumer
+}
+
+func (m *soakMember) Stop() { m.scene.stop(m.consumer) }
+
+func (m *soakMember) Crash() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = m.consumer.Close(ctx)
+}
+
+// Done reports whether no message is left.
+func (m *soakMember) Done() bool {
+	all, err := m.scene.Status(m.scene.Context())
+	return err == nil && (len(all) == 0 || all[0].Messages == 0)
+}
+
+// TestQueueStopped stops a consumer's process in a handler until its lease has expired, and lets it
+// go on when another one has handled its messages. Its write is refused.
+func TestQueueStopped(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	s := newStreamScene(t, dial(t, server.Addr()), QueueOptions{})
+	all := drivertest.QueueIDs(6, 0, 20)
+	s.add(all...)
+	audit := drivertest.NewQueueAudit()
+	guard, begun := audit.Serve(t)
+	child := exec.Command(os.Args[0], "-test.run=^TestQueueChild$", "-test.timeout=10m")
+	child.Env = append(os.Environ(), "REDIS_TEST_QUEUE=redis://"+server.Addr(), "REDIS_TEST_PREFIX="+s.options.Prefix, "REDIS_TEST_GUARD="+guard)
+	child.Stderr = os.Stderr
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	})
+	for range 6 {
+		select {
+		case <-begun:
+		case <-time.After(time.Minute):
+			t.Fatal("the process handles nothing")
+		}
+	}
+	if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	other := s.start(s.Queue, audit.Handle)
+	audit.Wait(t, len(all))
+	if err := child.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	testbed.Eventually(t, "the guard refuses the late write", time.Minute, func() bool { return audit.Refused() > 0 })
+	s.stop(other) // what comes now is for the process that was stopped
+	more := drivertest.QueueIDs(6, 20, 5)
+	s.add(more...)
+	audit.Wait(t, len(all)+len(more))
+	audit.Check(t, append(all, more...), 3)
+}
+
+// TestQueueChild is the process that is stopped.
+func TestQueueChild(t *testing.T) {
+	url := os.Getenv("REDIS_TEST_QUEUE")
+	if url == "" {
+		t.Skip("it is a part of TestQueueStopped")
+	}
+	q := NewQueue(dial(t, url[len("redis://"):]), &QueueOptions{Prefix: os.Getenv("REDIS_TEST_PREFIX")})
+	_, err := queue.New(context.Background(), q, "q", drivertest.WriteTo(os.Getenv("REDIS_TEST_GUARD"), 500*time.Millisecond),
+		&queue.Options{Lease: 2 * time.Second, Hooks: &observe.Queue{Log: observe.Silent}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {}
+}
+
+// TestQueueConsumers: consumers of flow/queue share the messages while the server is killed. Nothing
+// is lost, and the order of keys holds.
+func TestQueueConsumers(t *testing.T) {
+	t.Parallel()
+	server := durable(t, true).server
+	s := newStreamScene(t, dial(t, server.Addr()), QueueOptions{})
+	all := drivertest.QueueIDs(10, 0, 100)
+	s.add(all...)
+	audit := drivertest.NewQueueAudit()
+	slow := func(ctx context.Context, m queue.Received) error {
+		pause(ctx, 5*time.Millisecond)
+		return audit.Handle(ctx, m)
+	}
+	s.start(s.Queue, slow)
+	s.start(NewQueue(dial(t, server.Addr()), &s.options), slow)
+	audit.Wait(t, len(all)/4)
+	server.Kill()
+	server.Restart()
+	audit.Wait(t, len(all))
+	audit.Check(t, all, 3)
+}
