@@ -48,6 +48,7 @@ var suites = []struct {
 	{"outbox", outboxCases},
 	{"queue", queueCases},
 	{"kafka", kafkaCases},
+	{"streams", streamCases},
 	{"limit", limitCases},
 }
 

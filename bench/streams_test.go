@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/interlock-dev/interlock/bench/compare"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// streamCases compares queues on streams with a loop that reads as a consumer group.
+func streamCases(tb testing.TB) []benchmark {
+	server := sync.OnceValue(func() *testbed.Server { return testbed.Redis(tb) })
+	return []benchmark{{
+		Case: compare.Case{Name: "queue/redis/empty", Rounds: 5, Window: time.Second,
+			Note:  "one Redis without persistence; from the first message of a backlog of 20,000 until all are handled and recorded; handlers that do nothing",
+			Goals: []compare.Goal{faster("XREADGROUP loop", 0)}},
+		smoke: true,
+		open: func(tb testing.TB) []compare.Side {
+			return []compare.Side{
+				interlockStream(tb, server(), "interlock", 1000),
+				interlockStream(tb, server(), "interlock, no keys", 0),
+				groupLoop(tb, server()),
+			}
+		},
+	}}
+}
+
+func clientOf(tb testing.TB, server *testbed.Server) rueidis.Client {
+	client, err := redis.Dial("redis://" + server.Addr())
+	ok(tb, err)
+	tb.Cleanup(client.Close)
+	return client
+}
+
+// interlockStream works off messages of so many keys; of none if that is 0.
+func interlockStream(tb testing.TB, server *testbed.Server, name string, keys int64) compare.Side {
+	q := redis.NewQueue(clientOf(tb, server), nil)
+	stream := fmt.Sprint("queue", fresh.Add(1))
+	add := func(ctx context.Context, numbers []int64) error {
+		all := make([]queue.Message, len(numbers))
+		for i, n := range numbers {
+			if all[i] = (queue.Message{ID: strconv.FormatInt(n, 10), Payload: []byte(filler)}); keys > 0 {
+				all[i].Key = fmt.Sprint("key/", n%keys)
+			}
+		}
+		return q.Add(ctx, stream, all...)
+	}
+	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
+		return work(ctx, window, add, func(b *backlog) (func(context.Context) error, error) {
+			c, err := queue.New(ctx, q, stream, nothing(tb, nil, b), &queue.Options{InFlight: 2000})
+			if err != nil {
+				return nil, err
+			}
+			return c.Close, nil
+		})
+	}}
+}
+
+// groupLoop reads 500 entries at a time, handles them, and acknowledges and deletes them.
+func groupLoop(tb testing.TB, server *testbed.Server) compare.Side {
+	client := clientOf(tb, server)
+	stream := fmt.Sprint("bare", fresh.Add(1))
+	ok(tb, client.Do(tb.Context(), client.B().XgroupCreate().Key(stream).Group("bench").Id("0").Mkstream().Build()).Error())
+	send := func(ctx context.Context, commands ...rueidis.Completed) error {
+		for _, r := range client.DoMulti(ctx, commands...) {
+			if err := r.Error(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	add := func(ctx context.Context, numbers []int64) error {
+		var all rueidis.Commands
+		for _, n := range numbers {
+			all = append(all, client.B().Xadd().Key(stream).Id("*").FieldValue().FieldValue("id", strconv.FormatInt(n, 10)).FieldValue("payload", filler).Build())
+		}
+		return send(ctx, all...)
+	}
+	loop := func(ctx context.Context, b *backlog) error {
+		for ctx.Err() == nil {
+			read := client.B().Xreadgroup().Group("bench", "one").Count(500).Streams().Key(stream).Id(">").Build()
+			found, err := client.Do(ctx, read).AsXRead()
+			if rueidis.IsRedisNil(err) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			var ids []string
+			for _, e := range found[stream] {
+				n, _ := strconv.ParseInt(e.FieldValues["id"], 10, 64) // the checker notices
+				b.handled("", n)
+				ids = append(ids, e.ID)
+			}
+			if err := send(ctx, client.B().Xack().Key(stream).Group("bench").Id(ids...).Build(), client.B().Xdel().Key(stream).Id(ids...).Build()); err != nil {
+				return err
+			}
+		}
+		return context.Cause(ctx)
+	}
+	return compare.Side{Name: "XREADGROUP loop", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
+		return work(ctx, window, add, func(b *backlog) (func(context.Context) error, error) {
+			done := make(chan error, 1)
+			go func() { done <- loop(ctx, b) }()
+			return func(context.Context) error { return <-done }, nil
+		})
+	}}
+}
