@@ -110,7 +110,15 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), grouped(t, server.Addr())
-	const names = 8
+	runs := func(n int) {
+		testbed.Eventually(t, fmt.Sprint(n, " runs are under way, for which nothing waits"), bound, func() bool {
+			g := d.conn.groups[contendScript]
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return g.runs == n && len(g.waiting) == 0
+		})
+	}
+	const names = 2 * mostRuns // half of them wait for a run
 	server.Pause()
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, names)
@@ -119,8 +127,11 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 			_, err := d.Acquire(ctx, driver.Request{Name: fmt.Sprint("n/", i), Owner: fmt.Sprint("o/", i)})
 			failed <- err
 		}()
+		asked(t, d, i+1)
+		if i < mostRuns {
+			runs(i + 1)
+		}
 	}
-	asked(t, d, names)
 	cancel()
 	released := make(chan error, names)
 	for range names {
@@ -137,6 +148,7 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	runs(0)
 	for i := range names {
 		if n, err := raw(t, operator, "EXISTS", fmt.Sprint("n/", i)).AsInt64(); n != 0 || err != nil {
 			t.Errorf("n/%d is held after its release: %d, %v", i, n, err)
