@@ -70,7 +70,7 @@ func (d *Driver) granted(w *waiter, n news) (driver.Grant, error) {
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	lease, err := d.held.addFor(w.request, w.keys[:2], n.sent, n.lease, n.due)
+	lease, err := d.held.addFor(w.request, w.keys[:], n.sent, n.lease, n.due)
 	if err != nil {
 		return driver.Grant{}, err
 	}
@@ -79,37 +79,35 @@ func (d *Driver) granted(w *waiter, n news) (driver.Grant, error) {
 
 // Release gives up whatever owner has on name; see driver.Fenced.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
-	k, err := d.layout.keys(name, owner)
-	if err != nil {
-		return err
+	b := batch{args: []string{d.pushes.channel, owner}}
+	if h := d.held.remove(owner); h != nil && h.request.Name == name {
+		b.keys = h.keys
+	} else {
+		k, err := d.layout.keys(name, owner)
+		if err != nil {
+			return err
+		}
+		b.keys = k.all()
 	}
-	d.held.remove(owner)
-	_, err = d.conn.eval(ctx, request{op: "release", name: name, owner: owner}, releaseScript,
-		batch{keys: k.all(), args: []string{d.pushes.channel, owner}})
+	_, err := d.conn.eval(ctx, request{op: "release", name: name, owner: owner}, releaseScript, b)
 	return err
 }
 
-// contention makes the arguments of one contending request.
+// contention makes the arguments of a request of several contenders.
 func (d *Driver) contention(mode string, chunk ...*waiter) batch {
-	b := batch{args: make([]string, 0, 2+2*len(chunk))}
+	b := batch{keys: make([]string, 0, 6*len(chunk)), args: make([]string, 0, 2+2*len(chunk))}
 	b.args = append(b.args, mode, d.pushes.channel)
 	for _, w := range chunk {
-		b.args = append(b.args, w.request.Owner, milliseconds(w.request.Lease(d.ttl)))
-	}
-	if len(chunk) == 1 {
-		b.keys = chunk[0].keys[:]
-		return b
-	}
-	b.keys = make([]string, 0, 6*len(chunk))
-	for _, w := range chunk {
 		b.keys = append(b.keys, w.keys[:]...)
+		b.args = append(b.args, w.request.Owner, milliseconds(w.request.Lease(d.ttl)))
 	}
 	return b
 }
 
-// contend asks for one name.
+// contend asks for one name. Only the goroutine of w calls it.
 func (d *Driver) contend(ctx context.Context, w *waiter, mode string) (reply, error) {
-	m, err := d.conn.eval(ctx, w.asks(), contendScript, d.contention(mode, w))
+	w.args = [...]string{mode, d.pushes.channel, w.request.Owner, milliseconds(w.request.Lease(d.ttl))}
+	m, err := d.conn.eval(ctx, w.asks(), contendScript, batch{keys: w.keys[:], args: w.args[:]})
 	if err != nil {
 		return reply{}, err
 	}
@@ -139,6 +137,7 @@ type waiters struct {
 type waiter struct {
 	request driver.Request
 	keys    [6]string // as the scripts take them
+	args    [4]string // of the last request of contend
 
 	box    sync.Mutex
 	unread bool

@@ -41,7 +41,7 @@ func renewals(parts [][]*holding, ttl time.Duration) []batch {
 	for _, part := range parts {
 		var b batch
 		for _, h := range part {
-			b.keys = append(b.keys, h.keys...)
+			b.keys = append(b.keys, h.keys[:min(2, len(h.keys))]...)
 			b.args = append(b.args, h.request.Owner, milliseconds(h.request.Lease(ttl)))
 		}
 		batches = append(batches, b)

@@ -27,7 +27,7 @@ type keeper struct {
 // holding is one lease that is kept alive.
 type holding struct {
 	request driver.Request
-	keys    []string
+	keys    []string // of which the first one or two live as long as the lease
 	lease   *boottime.Lease
 	due     boottime.Instant // guarded by keeper.mu
 
@@ -80,14 +80,15 @@ func (k *keeper) addFor(r driver.Request, keys []string, sent boottime.Instant, 
 	return l, nil
 }
 
-// remove stops renewing, and telling events.
-func (k *keeper) remove(owner string) {
+// remove stops renewing, and telling events. It returns nil if owner holds nothing.
+func (k *keeper) remove(owner string) *holding {
 	k.mu.Lock()
 	h := k.held[owner]
 	delete(k.held, owner)
 	k.mu.Unlock()
 	h.hush()
 	h.release()
+	return h
 }
 
 // hush ends the events of what owner has. It goes on being renewed until a
