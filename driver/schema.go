@@ -76,8 +76,8 @@ func without(all, known []string) []string {
 }
 
 var (
-	tableHead  = regexp.MustCompile(`(?is)^create (?:unlogged )?table if not exists (\S+)\s*\(`)
-	constraint = regexp.MustCompile(`(?i)^((primary key|foreign key|check|unique|exclude|key|index) *\(|(unique|key|index) \S+ \(|constraint )`)
+	tableHead  = regexp.MustCompile(`(?is)^create (?:unlogged )?table if not exists ((?:"[^"]*"|\x60[^\x60]*\x60|\.|\w)+)\s*\(`)
+	constraint = regexp.MustCompile(`(?i)^((primary key|foreign key|check|unique|exclude|key|index) *\(|(unique|key|index) (\x60.*\x60|\S+) \(|constraint )`)
 	quotedText = regexp.MustCompile(`'[^']*'`)
 )
 
@@ -116,11 +116,11 @@ func columnsOf(ctx context.Context, db SQL, tables []string) (map[string][]strin
 	for _, name := range tables {
 		as := literal(name)
 		if db.Dialect() == MariaDB {
-			schema, table, qualified := strings.Cut(strings.ReplaceAll(name, "`", ""), ".")
-			in := literal(schema)
-			if !qualified {
-				in, table = "database()", schema
+			in, table := "database()", strings.TrimPrefix(name, "`")
+			if schema, rest, qualified := strings.Cut(table, "`.`"); qualified {
+				in, table = literal(schema), rest
 			}
+			table = strings.ReplaceAll(strings.TrimSuffix(table, "`"), "``", "`")
 			parts = append(parts, `select `+as+` as tab, coalesce(group_concat(column_name), ',') as cols from information_schema.columns where table_schema = `+in+` and table_name = `+literal(table))
 			continue
 		}

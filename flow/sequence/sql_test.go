@@ -32,7 +32,6 @@ func TestDatabases(t *testing.T) {
 			"a key begins where it is set":               testBegin,
 			"what a delivery costs":                      testCosts,
 			"a lost commit converges":                    testLostCommit,
-			"several create the tables at once":          testCreate,
 			"errors say what was wrong":                  testErrors,
 			"odd names are data":                         testNames,
 			"holes of several processes do not deadlock": testFillAndOpen,
@@ -347,21 +346,6 @@ func testLostCommit(t *testing.T, db *databases.DB) {
 	if got := effects(t, db); got != "a 0:1, a 0:2, a 0:5, a 0:4 late, a 0:6, a 0:3 late" {
 		t.Errorf("effects: %s", got)
 	}
-}
-
-func testCreate(t *testing.T, db *databases.DB) {
-	var all sync.WaitGroup
-	for range 4 {
-		own := db.Again(t)
-		all.Go(func() {
-			d := *db
-			d.BeginnerAt = own
-			if err := d.Try(t.Context(), sequence.Table{Name: "other"}.Create); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
 }
 
 func testErrors(t *testing.T, db *databases.DB) {

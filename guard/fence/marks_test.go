@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -249,41 +247,8 @@ func testNames(t *testing.T, w world) {
 	if got := w.mark(t, "r").Source; got != "\uFFFD\uFFFD me" {
 		t.Errorf("source %q", got)
 	}
-	schema := "S x"
-	if w.Dialect == driver.MariaDB { // its schemas are databases
-		schema = w.text(t, `select database()`)
-	} else {
-		w.Exec(t, `create schema "S x"`)
-	}
-	for _, name := range []string{schema + ".my \"`marks", `Select`, strings.Repeat("t", w.longest)} {
-		table := fence.Table{Name: name}
-		w.Do(t, table.Create)
-		ok(t, w.enter(t, table, "r", token(1)))
-		wantStale(t, w.enter(t, table, "r", token(0)), token(1), token(0))
-	}
-	for _, name := range []string{"a.b.c", ".", "a.", ".a", strings.Repeat("t", w.longest+1), "a\x00"} {
-		wantKind(t, w.enter(t, fence.Table{Name: name}, "r", token(1)), interlock.Bug, interlock.ErrName)
-		err := w.Try(t.Context(), fence.Table{Name: name}.Create)
-		wantKind(t, err, interlock.Bug, interlock.ErrName)
-	}
 	err := w.enter(t, fence.Table{Name: "missing"}, "r", token(1))
 	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(fmt.Sprint(err), "with Create") {
 		t.Errorf("%v does not say what to do", err)
 	}
-}
-
-func testCreate(t *testing.T, w world) {
-	table := fence.Table{Name: "fresh"}
-	errs := make([]error, 8)
-	var wg sync.WaitGroup
-	for i := range errs {
-		wg.Go(func() { errs[i] = w.Try(t.Context(), table.Create) })
-	}
-	wg.Wait()
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		t.Error(errs[i])
-	}
-	ok(t, w.enter(t, table, "r", token(5)))
-	w.Do(t, table.Create)
-	wantStale(t, w.enter(t, table, "r", token(4)), token(5), token(4))
 }

@@ -10,7 +10,6 @@ type system struct {
 
 	// Statements and parts of them.
 	quote     func(name string) string
-	longest   int    // bytes of a table's name
 	sleep     string // for 30 seconds
 	timedOut  string // SQLSTATE of a statement that ran for too long
 	session   string // its number
@@ -26,7 +25,6 @@ var systems = map[driver.Dialect]system{driver.Postgres: {
 		"serializable": "default_transaction_isolation=serializable"},
 	impatience: "lock_timeout=1000",
 	quote:      func(name string) string { return `"` + name + `"` },
-	longest:    56,
 	sleep:      `select pg_sleep(30)`,
 	timedOut:   "57014",
 	session:    `select pg_backend_pid()`,
@@ -39,7 +37,6 @@ var systems = map[driver.Dialect]system{driver.Postgres: {
 		"serializable": "tx_isolation=%27SERIALIZABLE%27", "read committed": "tx_isolation=%27READ-COMMITTED%27"},
 	impatience: "innodb_lock_wait_timeout=1",
 	quote:      func(name string) string { return "`" + name + "`" },
-	longest:    57,
 	sleep:      `select sleep(30)`,
 	timedOut:   "70100",
 	session:    `select connection_id()`,

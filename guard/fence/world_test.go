@@ -57,7 +57,6 @@ func TestMarks(t *testing.T) {
 		{"marks are shown and rebased", testRebase},
 		{"an early snapshot is noticed", testEarlySnapshot},
 		{"names are data", testNames},
-		{"tables are created once", testCreate},
 		{"a shared mark is not raised", testShared},
 	}
 	eachWorld(t, func(t *testing.T, open func(*testing.T) world) {

@@ -3,7 +3,6 @@ package idempotency_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -218,27 +217,4 @@ func inPhase(ctx context.Context, w world, fn func()) error {
 		return "", err
 	})
 	return err
-}
-
-// TestTableIsMade: by several at once, again, under another name, and its lack is
-// told.
-func TestTableIsMade(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		db := open(t)
-		s, err := idempotency.New(idempotency.NewSQL(db, idempotency.Table{Name: "other"}), nil)
-		ok(t, err)
-		_, err = s.Do(t.Context(), order("k"), never)
-		if wantKind(t, err, interlock.Definite, nil); err != nil && !strings.Contains(err.Error(), "with Create") {
-			t.Error(err)
-		}
-		made := make(chan error)
-		for range 4 {
-			go func() { made <- db.Try(t.Context(), idempotency.Table{Name: "other"}.Create) }()
-		}
-		for range 4 {
-			ok(t, <-made)
-		}
-		_, err = s.Do(t.Context(), order("k"), func(context.Context) (idempotency.Response, error) { return answer(200, ""), nil })
-		ok(t, err)
-	}, databases.PgxStd, databases.Maria)
 }

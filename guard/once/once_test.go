@@ -51,7 +51,6 @@ func TestInbox(t *testing.T) {
 		{"a number that waits for the one before", testFollowWaits},
 		{"optimists follow a sequence", testOptimisticSequence},
 		{"what a number costs", testSequenceCosts},
-		{"tables are made once", testCreate},
 	}
 	worlds(t, func(t *testing.T, open func(testing.TB) world) {
 		for _, tt := range tests {
@@ -319,36 +318,4 @@ func testCosts(t *testing.T, w world) {
 	w.inbox.Optimistic = true
 	deliver("a new message of an optimist", message(2), 2+1, 1)
 	deliver("a duplicate of an optimist", message(2), 1, 0)
-}
-
-func testCreate(t *testing.T, w world) {
-	var running sync.WaitGroup
-	for i := range 4 {
-		running.Go(func() {
-			in := w.inbox
-			in.Name = "other"
-			if err := w.Try(t.Context(), in.Create); err != nil {
-				t.Error(i, err)
-			}
-		})
-	}
-	running.Wait()
-	w.inbox.Name = "other"
-	outcome, err := w.deliver(t.Context(), message(1))
-	want(t, outcome, err, once.Done)
-	w.Do(t, w.inbox.Create) // and keeps what is there
-	outcome, err = w.deliver(t.Context(), message(1))
-	want(t, outcome, err, once.Duplicate)
-
-	w.inbox.Name = strings.Repeat("N", 52)
-	w.Do(t, w.inbox.Create)
-	outcome, err = w.deliver(t.Context(), message(1))
-	want(t, outcome, err, once.Done)
-	if w.Dialect == driver.Postgres {
-		w.Exec(t, `create schema "Odd schema"`)
-		w.inbox.Name = "Odd schema.In'box"
-		w.Do(t, w.inbox.Create)
-		outcome, err = w.deliver(t.Context(), message(1))
-		want(t, outcome, err, once.Done)
-	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,48 +18,11 @@ import (
 func TestSurroundings(t *testing.T) {
 	t.Parallel()
 	eachWorld(t, map[string]func(*testing.T, world){
-		"tables are created once":                 testCreate,
-		"tables may have any name":                testTableNames,
 		"an early snapshot sells nothing twice":   testEarlySnapshot,
 		"what expired unseen is no refusal":       testExpiredUnseen,
-		"a missing table is reported":             testMissing,
 		"an open transaction is waited for":       testWaits,
 		"a hold in the same transaction is known": testSameTransaction,
 	})
-}
-
-func testCreate(t *testing.T, w world) {
-	table := stock.Table{Name: "another"}
-	var all sync.WaitGroup
-	for range 6 {
-		all.Go(func() {
-			if err := w.in(func(ctx context.Context, db driver.SQL) error { return table.Create(ctx, db) }); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	w.set(t, "a", 1)
-	ok(t, w.in(func(ctx context.Context, db driver.SQL) error { return w.Create(ctx, db) }))
-	w.has(t, "a", 1, 0, 0)
-}
-
-func testTableNames(t *testing.T, w world) {
-	schema := "public"
-	if w.Dialect == driver.MariaDB {
-		schema = databases.One[string](t, w.DB, `select database()`)
-	}
-	for _, name := range []string{"What? {now}", schema + ".stock", "select", strings.Repeat("x", 48)} {
-		w.Table = stock.Table{Name: name}
-		ok(t, w.in(func(ctx context.Context, db driver.SQL) error { return w.Create(ctx, db) }))
-		w.set(t, "a", 2)
-		ok(t, w.hold("r", time.Hour, one("a")))
-		ok(t, w.adjust(stock.Adjustment{Item: "a", Operation: "o", Delta: 1}))
-		ok(t, w.confirm("r"))
-		if got := w.level(t, "a"); got != (driver.StockLevel{Supply: 3, Sold: 1}) {
-			t.Errorf("%s: %+v", name, got)
-		}
-	}
 }
 
 // testEarlySnapshot has transactions that look, are overtaken, and then hold what
@@ -103,15 +64,6 @@ func testExpiredUnseen(t *testing.T, w world) {
 	wantKind(t, w.Hold(t.Context(), tx, "late", time.Hour, one("a")), interlock.Retryable, nil)
 	ok(t, tx.Rollback(t.Context()))
 	ok(t, w.hold("late", time.Hour, one("a")))
-}
-
-func testMissing(t *testing.T, w world) {
-	w.Table.Name = "nowhere"
-	err := w.hold("r", time.Hour, one("a"))
-	wantKind(t, err, interlock.Definite, nil)
-	if !strings.Contains(fmt.Sprint(err), "with Create") {
-		t.Errorf("%v", err)
-	}
 }
 
 // testWaits: what is not committed is neither available nor gone.

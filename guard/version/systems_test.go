@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -81,32 +79,6 @@ func testQueryModes(w world) {
 	if got := w.text(`select concat(balance) from account`); got != "5" {
 		w.Errorf("balance %s", got)
 	}
-}
-
-// testCreate: many processes make the same tables at once, and again.
-func testCreate(w world) {
-	schema := "public"
-	if w.Dialect == driver.MariaDB {
-		schema = w.text(`select database()`)
-	}
-	longest := strings.Repeat("t", 55)
-	var running sync.WaitGroup
-	for range 4 {
-		running.Go(func() {
-			for _, name := range []string{"stamps", schema + ".Stamps_2", longest} {
-				if err := w.Try(w.Context(), version.Table{Name: name}.Create); err != nil {
-					w.Errorf("create %s: %v", name, err)
-				}
-			}
-		})
-	}
-	running.Wait()
-	for _, name := range []string{"stamps", schema + ".Stamps_2", longest} {
-		w.mustApply(version.Table{Name: name}, change("a", 1, ""), version.Applied)
-		w.mustApply(version.Table{Name: name}, change("a", 1, ""), version.Duplicate)
-	}
-	err := w.Try(w.Context(), version.Table{Name: longest + strings.Repeat("t", 10)}.Create)
-	mustFail(w.T, err, interlock.Bug, interlock.ErrName)
 }
 
 // testEndedContext: the cause comes back, nothing is done, and nothing is retried.

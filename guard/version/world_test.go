@@ -50,7 +50,6 @@ func TestSQL(t *testing.T) {
 		{"rows are written as they are read", testRowKinds},
 		{"an early snapshot applies nothing old", testEarlySnapshot},
 		{"every way of sending parameters does", testQueryModes},
-		{"tables are created once", testCreate},
 		{"an ended context ends it", testEndedContext},
 		{"what comes back while it is purged stays", testPurgeBehind},
 		{"however many are purged, a limit is one", testPurgeMany},

@@ -2,8 +2,6 @@ package countermeasure_test
 
 import (
 	"context"
-	"strings"
-	"sync"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -79,41 +77,4 @@ func ignored[E error](err error) error {
 		return nil
 	}
 	return err
-}
-
-// testCreate: many make the tables at once, once.
-func testCreate(w world) {
-	stage := w.stage
-	stage.Staged = "elsewhere"
-	for _, create := range []act{
-		countermeasure.SemanticLock{Name: "l"}.Create, countermeasure.VersionFile{Name: "f"}.Create,
-		countermeasure.ByValue{Name: "d"}.Create, stage.Create,
-	} {
-		var running sync.WaitGroup
-		for range 4 {
-			running.Go(func() {
-				if err := w.in(create); err != nil {
-					w.Error(err)
-				}
-			})
-		}
-		running.Wait()
-	}
-	ok(w, w.in(func(ctx context.Context, db driver.SQL) error {
-		return all(
-			func(ctx context.Context, db driver.SQL) error {
-				return countermeasure.SemanticLock{Name: "l"}.Acquire(ctx, db, intent("x"))
-			},
-			func(ctx context.Context, db driver.SQL) error { return stage.Stage(ctx, db, "t", 1, 2, "x") },
-		)(ctx, db)
-	}))
-	long := strings.Repeat("x", 60)
-	for name, create := range map[string]act{
-		"lock": countermeasure.SemanticLock{Name: "a.b.c"}.Create, "file": countermeasure.VersionFile{Name: long}.Create,
-		"value": countermeasure.ByValue{Name: long + long}.Create, "stage": countermeasure.Staging{Table: long, Key: []string{"id"}}.Create,
-	} {
-		if err := w.in(create); err == nil {
-			w.Errorf("%s: a name that cannot be was taken", name)
-		}
-	}
 }

@@ -99,7 +99,6 @@ func TestSQL(t *testing.T) {
 		{"who rereads waits", testRereadWaits},
 		{"a decision stands", testDecided},
 		{"costs", testCosts},
-		{"tables are created once", testCreate},
 	}
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		for _, tt := range tests {

@@ -228,18 +228,3 @@ func (foreign) Exec(context.Context, string, ...any) (int64, error) { panic("the
 func (foreign) Query(context.Context, string, []any, func(func(...any) error) error) error {
 	panic("the database is asked")
 }
-
-// TestMissingTable: who forgot to create says so by himself.
-func TestMissingTable(t *testing.T) {
-	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
-		in := inn{DB: openDB(t)}
-		err := in.do(t.Context(), in.holds().Take(), "1", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(time.Hour))
-		if class, _ := branch.ClassOf(err); class != branch.ClassRetry || !strings.Contains(err.Error(), "--only tcc") {
-			t.Errorf("%v", err)
-		}
-		db := in.DB
-		for range 2 { // created twice, it is created once
-			db.Do(t, tcc.Table{Name: "hotel"}.Create)
-		}
-	}, databases.Pgx, databases.Maria)
-}

@@ -4,15 +4,24 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/flow/sequence"
 	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/guard/stock"
+	versions "github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/txn/barrier"
+	"github.com/interlock-dev/interlock/txn/countermeasure"
 	"github.com/interlock-dev/interlock/txn/journal"
+	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
 // Every table of the schema that is missing, older or newer is found, and the report names
@@ -21,7 +30,17 @@ func TestEveryTableIsChecked(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		for _, p := range schemaParts {
-			db.Do(t, p.Create)
+			var together sync.WaitGroup
+			for range 4 { // CREATE … IF NOT EXISTS alone can fail then
+				own := *db
+				own.BeginnerAt = db.Again(t)
+				together.Go(func() {
+					if err := own.Try(t.Context(), p.Create); err != nil {
+						t.Errorf("%s, created by four at once: %v", p.name, err)
+					}
+				})
+			}
+			together.Wait()
 			check := func() (bad *driver.TableError) {
 				t.Helper()
 				err := db.Try(t.Context(), func(ctx context.Context, s driver.SQL) error { return driver.CheckTables(ctx, s, p.name, p.Creator) })
@@ -43,6 +62,60 @@ func TestEveryTableIsChecked(t *testing.T) {
 					t.Errorf("%s, which was dropped: %+v", table, bad)
 				}
 				db.Do(t, p.Create)
+			}
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// named are the parts whose tables can have other names.
+func named(name string) map[string]driver.Creator {
+	return map[string]driver.Creator{
+		"fence": fence.Table{Name: name}, "version": versions.Table{Name: name}, "stock": stock.Table{Name: name}, "once": once.Inbox{Name: name, Consumer: "c"},
+		"idempotency": idempotency.Table{Name: name}, "sequence": sequence.Table{Name: name}, "outbox": outbox.Table{Name: name},
+		"journal": journal.NewTable[struct{}](nil, name), "barrier": barrier.Table{Name: name}, "tcc": tcc.Table{Name: name},
+		"semanticlock": countermeasure.SemanticLock{Name: name}, "byvalue": countermeasure.ByValue{Name: name},
+		"versionfile": countermeasure.VersionFile{Name: name},
+	}
+}
+
+// Tables may have any name that the database takes, in any schema, and be created again; a
+// name that would be cut, or is none, is a Bug.
+func TestTablesMayHaveAnyName(t *testing.T) {
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		db := open(t)
+		schema := "Odd schema"
+		if db.Dialect == driver.MariaDB {
+			schema = databases.One[string](t, db, "select database()")
+		} else {
+			db.Exec(t, `create schema "Odd schema"`)
+		}
+		for part := range named("") {
+			for _, name := range []string{part + "? {now} it's", strings.ToUpper(part), schema + ".In\"`" + part} {
+				c := named(name)[part]
+				for range 2 {
+					if err := db.Try(t.Context(), c.Create); err != nil {
+						t.Errorf("%s as %s: %v", part, name, err)
+					}
+				}
+				if err := db.Try(t.Context(), func(ctx context.Context, s driver.SQL) error { return driver.CheckTables(ctx, s, part, c) }); err != nil {
+					t.Errorf("%s as %s: %v", part, name, err)
+				}
+			}
+			n, long := 65, func(n int) driver.Creator { return named(strings.Repeat(part, n)[:n])[part] }
+			for ; n > 40; n-- {
+				if _, err := driver.Statements(db.Dialect, long(n)); err == nil {
+					break
+				} else if !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
+					t.Errorf("%s with %d bytes: %v", part, n, err)
+				}
+			}
+			if err := db.Try(t.Context(), long(n).Create); err != nil || n == 65 {
+				t.Errorf("%s with %d bytes: %v", part, n, err)
+			}
+			for _, bad := range []string{"a.b.c", ".", "a.", ".a", "a\x00"} {
+				if _, err := driver.Statements(db.Dialect, named(bad)[part]); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
+					t.Errorf("%s as %q: %v", part, bad, err)
+				}
 			}
 		}
 	}, databases.Pgx, databases.Maria)
