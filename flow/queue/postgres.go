@@ -14,7 +14,8 @@ import (
 )
 
 // On PostgreSQL each step is one statement. Groups are found by their primary key, one by one
-// (lateral): for a list of keys a plan without statistics compares each group with the list.
+// (lateral): for a list of keys a plan without statistics compares each group with the list. Messages
+// are deleted by an array of their ids: a join may scan the whole table.
 
 // addPostgres is add in one statement: the keys are locked before the first message has its
 // number. Groups of messages without a key are known to nobody else.
@@ -130,9 +131,9 @@ l as materialized (select x.* from x cross join lateral (select from {groups} o 
 f as (update {groups} o set state = case when x.through > 0 then 0 else o.state end, ready_at = case when x.through = 0 then o.ready_at when o.state & 4 = 4 then {micros start} else coalesce((
 		select greatest(m.not_before, {micros start}) from {messages} m where m.queue = o.queue and m.lane = o.lane and m.id > x.through order by m.id limit 1), `+never+`) end
 	from l x where o.queue = ?::text and o.lane = x.lane and o.lane >= 0 returning o.lane),
-k as (delete from {groups} o using l x where o.queue = ?::text and o.lane = x.lane and o.lane < 0 returning o.lane),
-d as (delete from {messages} m using unnest(?::text::bigint[], ?::text::bigint[]) as p (id, lane)
-	where m.id = p.id and (p.lane in (select lane from f) or p.lane in (select lane from k)))
+k as (delete from {groups} where queue = ?::text and lane = any (array(select lane from l where lane < 0)) returning lane),
+d as (delete from {messages} where id = any (array(select p.id from unnest(?::text::bigint[], ?::text::bigint[]) as p (id, lane)
+	where p.lane in (select lane from f) or p.lane in (select lane from k))))
 select lane from f union all select lane from k order by lane`, sqltable.Numbers(lanes), sqltable.Numbers(tokens), sqltable.Numbers(through), name, name, name, sqltable.Numbers(places), sqltable.Numbers(of))
 	for _, s := range settled {
 		if _, ok := slices.BinarySearch(done, s.ID); !ok {
@@ -152,7 +153,7 @@ func (q tables) finishPostgres(ctx context.Context, name string, all []leasequeu
 with x as materialized (select * from unnest(?::text::bigint[], ?::text::bigint[], ?::text::bigint[]) as x (lane, token, id)),
 g as materialized (select x.id from x cross join lateral (
 	select o.lane from {groups} o where o.queue = ?::text and o.lane = x.lane and o.token = x.token for update) o),
-d as (delete from {messages} m using g where m.id = g.id returning m.id)
+d as (delete from {messages} where id = any (array(select id from g)) returning id)
 select count(*) from d`, []any{sqltable.Numbers(lanes), sqltable.Numbers(tokens), sqltable.Numbers(places), name}, &removed)
 	return removed, err
 }
