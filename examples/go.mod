@@ -7,7 +7,9 @@ require (
 	github.com/interlock-dev/interlock v0.0.0
 	github.com/interlock-dev/interlock/driver/etcd v0.0.0
 	github.com/interlock-dev/interlock/driver/kafka v0.0.0
+	github.com/interlock-dev/interlock/driver/nats v0.0.0
 	github.com/jackc/pgx/v5 v5.12.0
+	github.com/nats-io/nats.go v1.55.0
 	github.com/redis/rueidis v1.0.79
 	github.com/twmb/franz-go v1.22.2
 	go.etcd.io/etcd/client/v3 v3.7.3
@@ -24,6 +26,8 @@ require (
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
+	github.com/nats-io/nkeys v0.4.16 // indirect
+	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 	go.etcd.io/etcd/api/v3 v3.7.3 // indirect

@@ -1,0 +1,286 @@
+// Command choreography has three services and a tracker run orders by events alone, over Kafka or
+// NATS JetStream, while their processes are killed.
+//
+// A shop places an order, the stock reserves a piece, a card is charged; if it is declined, the
+// others take back what they did. Nobody calls anybody: each service reacts to the events of the
+// one before it. Then the run audits what the services have against what the tracker says.
+//
+//	choreography -broker kafka://127.0.0.1:9092 -postgres postgres://me@127.0.0.1/test
+//	choreography -broker nats://127.0.0.1:4222 -postgres postgres://me@127.0.0.1/test
+//
+// services.go is the pattern. The tables' names begin with choreography_; they are emptied first.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/kafka"
+	"github.com/interlock-dev/interlock/driver/nats"
+	_ "github.com/interlock-dev/interlock/driver/postgres" // postgres:// of the outbox
+	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/txn/choreography"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// settings of a run; its processes get them as arguments.
+type settings struct {
+	broker, postgres, name string
+	lease                  time.Duration
+}
+
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	var s settings
+	f := flag.NewFlagSet("choreography", flag.ContinueOnError)
+	f.SetOutput(errs)
+	f.StringVar(&s.broker, "broker", "kafka://127.0.0.1:9092", "`URL` of Kafka, which creates topics by their first use, or of NATS")
+	f.StringVar(&s.postgres, "postgres", "postgres://postgres@127.0.0.1/test", "`URL` of the database")
+	f.StringVar(&s.name, "name", rand.Text()[:12], "name of the run")
+	f.DurationVar(&s.lease, "lease", 6*time.Second, "after what time a process that was killed is replaced; brokers bound it")
+	orders := f.Int("orders", 200, "number of orders")
+	patience := f.Duration("patience", 2*time.Minute, "how long all of it may take")
+	serve := f.String("serve", "", "be this service of a run, or its tracker, until the standard input ends")
+	if err := f.Parse(args); err != nil {
+		return 2
+	}
+	ctx, cancel := context.WithTimeout(ctx, *patience)
+	defer cancel()
+	var err error
+	if *serve != "" {
+		err = s.serve(ctx, *serve, os.Stdin)
+	} else {
+		err = s.play(ctx, args, *orders, out)
+	}
+	if err != nil {
+		fmt.Fprintln(errs, "choreography:", err)
+		return 1
+	}
+	return 0
+}
+
+func (s settings) topic() string { return "orders-" + s.name }
+
+// queue opens the events for one group of consumers: each service gets all of them.
+func (s settings) queue(group string) (driver.Queue, func(), error) {
+	if strings.HasPrefix(s.broker, "nats:") {
+		q, err := nats.OpenQueue(s.broker, &nats.QueueOptions{Group: group, Partitions: 4})
+		if err != nil {
+			return nil, nil, err
+		}
+		return q, q.Close, nil
+	}
+	q, err := kafka.OpenQueue(s.broker, &kafka.QueueOptions{Group: group + s.name})
+	if err != nil {
+		return nil, nil, err
+	}
+	return q, q.Close, nil
+}
+
+// sink creates the topic, and opens it for the relay.
+func (s settings) sink(ctx context.Context) (outbox.Sink, func(), error) {
+	if !strings.HasPrefix(s.broker, "nats:") {
+		sink, err := kafka.OpenSink(s.broker, &kafka.SinkOptions{Client: []kgo.Opt{kgo.AllowAutoTopicCreation()}})
+		if err != nil {
+			return nil, nil, err
+		}
+		first := driver.Message{ID: s.name, Topic: s.topic()} // no event
+		return sink, sink.Close, errors.Join(sink.Publish(ctx, []driver.Message{first})...)
+	}
+	client, err := natsgo.Connect(s.broker)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer client.Close()
+	js, err := jetstream.New(client)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: s.topic(), Subjects: []string{s.topic() + ".*"}}); err != nil {
+		return nil, nil, err
+	}
+	sink, err := nats.OpenSink(s.broker, &nats.SinkOptions{Partitions: 4})
+	if err != nil {
+		return nil, nil, err
+	}
+	return sink, sink.Close, nil
+}
+
+func (s settings) tracker() choreography.Tracker {
+	return choreography.Tracker{Definition: define(s.topic()), Name: "choreography_tracker", Outbox: box}
+}
+
+// serve is a service, or the tracker, until in ends.
+func (s settings) serve(ctx context.Context, name string, in io.Reader) error {
+	pool, err := pgxpool.New(ctx, s.postgres)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	events, disconnect, err := s.queue(name)
+	if err != nil {
+		return err
+	}
+	defer disconnect()
+	handler := watcher{s.tracker(), pool}.handle
+	if x := services(define(s.topic()), pool)[name]; x != nil {
+		handler = x.handle
+	}
+	c, err := queue.New(ctx, events, s.topic(), handler, &queue.Options{Lease: s.lease, Concurrency: 8, MinPause: 20 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, in) // until the run is over, or its process gone
+	goodbye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return c.Close(goodbye)
+}
+
+// play is a run: orders, processes that are killed, and the audit.
+func (s settings) play(ctx context.Context, args []string, n int, out io.Writer) error {
+	pool, err := pgxpool.New(ctx, s.postgres)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	pieces := n // enough for all
+	if err := create(ctx, pool, s.tracker(), pieces); err != nil {
+		return err
+	}
+	sink, disconnect, err := s.sink(ctx)
+	if err != nil {
+		return err
+	}
+	defer disconnect()
+	relay, err := outbox.Start(ctx, s.postgres, box, sink, nil)
+	if err != nil {
+		return err
+	}
+	defer relay.Close(context.WithoutCancel(ctx))
+	names := []string{"shop", "stock", "card", "tracker"}
+	processes := map[string]*process{}
+	defer func() {
+		for _, p := range processes {
+			p.kill()
+		}
+	}()
+	for _, name := range names {
+		if processes[name], err = start(append(args, "-name="+s.name, "-serve="+name)); err != nil {
+			return err
+		}
+	}
+	reconciling, end := context.WithCancel(ctx)
+	reconciled := make(chan struct{})
+	go func() {
+		defer close(reconciled)
+		watcher{s.tracker(), pool}.reconcile(reconciling)
+	}()
+	defer func() {
+		end()
+		<-reconciled
+	}()
+	shop := services(define(s.topic()), pool)["shop"]
+	for i := range n {
+		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			return shop.begin(ctx, tx, choreography.Event{Saga: strconv.Itoa(i)})
+		})
+		if err != nil {
+			return err
+		}
+		if every := max(1, n/(len(names)+1)); i%every == every-1 && i/every < len(names) { // each is killed once, in its work
+			name := names[i/every]
+			if err := until(ctx, func() (bool, error) { return s.ended(ctx, pool, i/4) }); err != nil {
+				return fmt.Errorf("orders do not end: %w", err)
+			}
+			processes[name].kill()
+			fmt.Fprintf(out, "%-7s was killed after %d orders\n", name, i+1)
+			if processes[name], err = start(append(args, "-name="+s.name, "-serve="+name)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := until(ctx, func() (bool, error) { return s.ended(ctx, pool, n) }); err != nil {
+		return fmt.Errorf("orders do not end: %w", err)
+	}
+	for _, p := range processes {
+		if err := p.close(); err != nil {
+			return err
+		}
+	}
+	clear(processes)
+	report, err := audit(ctx, pool, s.tracker(), n, pieces)
+	fmt.Fprintln(out, report)
+	return err
+}
+
+// ended reports whether the tracker knows the end of so many orders.
+func (s settings) ended(ctx context.Context, pool *pgxpool.Pool, n int) (bool, error) {
+	var ended int
+	err := pool.QueryRow(ctx, `select count(*) from choreography_tracker where state in ('completed', 'compensated')`).Scan(&ended)
+	return ended >= n, err
+}
+
+// process is one that a run has started.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+func start(args []string) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: exec.Command(self, args...)}
+	p.cmd.Stderr = os.Stderr
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	return p, p.cmd.Start()
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // one that has ended needs none
+	_ = p.cmd.Wait()
+}
+
+func (p *process) close() error {
+	return errors.Join(p.stdin.Close(), p.cmd.Wait())
+}
+
+// until asks until the answer is yes, or ctx ends.
+func until(ctx context.Context, ask func() (bool, error)) error {
+	for {
+		if ok, err := ask(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
