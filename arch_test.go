@@ -107,6 +107,7 @@ guard/rpc/ratelimit     -> flow/limit | google.golang.org/grpc google.golang.org
 flow/keyed              -> . driver observe internal/...
 flow/queue              -> . driver driver/backend driver/boottime observe internal/... flow/keyed
 flow/reply              -> . driver internal/... flow/queue
+flow/river              -> . driver guard/once | github.com/riverqueue/river
 flow/watermill          -> . driver flow/outbox flow/queue | github.com/ThreeDotsLabs/watermill
 flow/limit              -> . driver driver/backend driver/boottime observe internal/...
 flow/overload           -> . internal/backoff | github.com/failsafe-go/failsafe-go
