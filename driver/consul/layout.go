@@ -1,6 +1,7 @@
 package consul
 
 import (
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -34,6 +35,9 @@ func (l layout) name(key string) (name string, ok bool) {
 }
 
 func (l layout) meta() string { return strings.TrimSuffix(l.prefix, "/") + ".meta/" }
+
+// BaseKey is the key of the base of tokens under a prefix, Options.Prefix.
+func BaseKey(prefix string) string { return layout{cmp.Or(prefix, defaultPrefix)}.base() }
 
 func (l layout) base() string { return l.meta() + "base" }
 

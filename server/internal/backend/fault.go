@@ -2,6 +2,7 @@ package backend
 
 import (
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/interlock-dev/interlock/driver/consul"
 	"github.com/interlock-dev/interlock/driver/redis"
 )
 
@@ -20,7 +22,12 @@ import (
 func Forbidden(err error) bool {
 	return forbiddenByEtcd(err) || forbiddenByRedis(err) || forbiddenByPostgres(err) || forbiddenByMySQL(err) ||
 		errors.Is(err, zk.ErrNoAuth) || errors.Is(err, zk.ErrAuthFailed) ||
-		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || forbiddenByConsul(err)
+}
+
+func forbiddenByConsul(err error) bool {
+	var answer *consul.StatusError
+	return errors.As(err, &answer) && (answer.Code == http.StatusForbidden || answer.Code == http.StatusUnauthorized)
 }
 
 // forbiddenByMySQL knows the numbers: access to a database, a user, a table, a

@@ -21,6 +21,7 @@ func TestCheckTTL(t *testing.T) {
 		{"mysql://h/d", 999 * time.Millisecond, "mysql grants leases of 1s to 24h0m0s"},
 		{"postgres://h", 25 * time.Hour, "postgres grants leases of 1s to 24h0m0s"},
 		{"zookeeper://h", 499 * time.Millisecond, "zookeeper grants leases of 500ms to 24h0m0s"},
+		{"consul://h", 25 * time.Hour, "consul grants leases of 1s to 24h0m0s"},
 		{"zookeeper://h", 500 * time.Millisecond, ""}, {"postgres://h", time.Second, ""}, {"kube://", 24 * time.Hour, ""},
 		{"mysql://h/d", 0, ""}, {"redis://h", 100 * time.Millisecond, ""}, {"etcd://h", 2 * time.Second, ""},
 	} {

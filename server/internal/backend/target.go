@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
+	_ "github.com/interlock-dev/interlock/driver/consul"
 	_ "github.com/interlock-dev/interlock/driver/etcd"
 	_ "github.com/interlock-dev/interlock/driver/kube"
 	_ "github.com/interlock-dev/interlock/driver/mysql"

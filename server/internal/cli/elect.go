@@ -98,7 +98,7 @@ func (d *candidate) prepare(c *cobra.Command, args []string) error {
 		return usage("--data has %d bytes, at most %d are allowed", len(d.flags.data), elect.MaxData)
 	}
 	if target, err := d.app.target(); err == nil && d.flags.data != "" && !target.KeepsValues() {
-		return usage("--data is for etcd, redis, postgres and zookeeper; %s keeps no values under tokens", target.Kind())
+		return usage("--data is for etcd, redis, postgres, zookeeper and consul; %s keeps no values under tokens", target.Kind())
 	}
 	return first(electArgs(c, args), d.job.prepare(c, args))
 }

@@ -19,6 +19,7 @@ var stores = map[string]func(*testing.T) (url string){
 	"mysql":          func(t *testing.T) string { return mariadbURL(testbed.MariaDB(t)) },
 	"mysql-table":    func(t *testing.T) string { return mariadbURL(testbed.MariaDB(t)) + "?mode=table" },
 	"zookeeper":      func(t *testing.T) string { return "zookeeper://" + testbed.ZooKeeper(t).Addr() + "/locks" },
+	"consul":         func(t *testing.T) string { return "consul://" + testbed.Consul(t).Addr() },
 	"kube":           kubeURL,
 }
 

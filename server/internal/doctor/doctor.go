@@ -78,7 +78,7 @@ type patient interface {
 
 // kinds connect to a backend.
 var kinds = map[string]func(context.Context, *opener.URL, Options) (patient, error){
-	"redis": dialRedis, "etcd": dialEtcd, "postgres": dialPostgres, "mysql": dialMySQL, "zookeeper": dialZooKeeper, "kube": dialKube,
+	"redis": dialRedis, "etcd": dialEtcd, "postgres": dialPostgres, "mysql": dialMySQL, "zookeeper": dialZooKeeper, "kube": dialKube, "consul": dialConsul,
 }
 
 // account is the user and the password of a URL; empty if there is none.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/interlock-dev/interlock/driver/consul"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -213,6 +215,35 @@ func TestZooKeeper(t *testing.T) {
 	zookeeperTokens(t, url)
 }
 
+func TestConsul(t *testing.T) {
+	t.Parallel()
+	e := testbed.ConsulCluster(t, 3)
+	url := "consul://" + e.Leader().Addr() + "?prefix=app/"
+	healthy(t, url)
+	mustFind(t, examine(t, url, Options{}), "consul.leader=ok consul.servers=ok consul.health=ok consul.session=ok")
+	mustJudge(t, url, "consul.tokens", "")
+	d, err := consul.Open(t.Context(), &consul.Options{Address: e.Leader().Addr(), Prefix: "app/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	mustJudge(t, url, "consul.tokens", "ok")
+	alone := "consul://" + testbed.Consul(t).Addr()
+	healthy(t, alone)
+	mustFind(t, examine(t, alone, Options{}), "consul.leader=ok consul.servers=warning consul.health=ok")
+}
+
+// healthy waits until servers that have just started say that they are well.
+func healthy(t *testing.T, url string) {
+	t.Helper()
+	testbed.Eventually(t, "the servers are healthy", time.Minute, func() bool {
+		r, err := Examine(t.Context(), url, Options{})
+		return err == nil && slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.ID == "consul.health" && f.Severity == OK })
+	})
+}
+
 func TestZooKeeperEnsemble(t *testing.T) {
 	t.Parallel()
 	e := testbed.ZooKeeperEnsemble(t, 3)
@@ -328,7 +359,7 @@ func dirty(t *testing.T, server *testbed.Server) string {
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"redis://127.0.0.1:1", "etcd://127.0.0.1:1", "postgres://u:s3cret@127.0.0.1:1/d", "mysql://u:s3cret@127.0.0.1:1/d",
-		"zookeeper://127.0.0.1:1", "nonsense", "kube://default?kubeconfig=" + os.DevNull} {
+		"zookeeper://127.0.0.1:1", "consul://127.0.0.1:1?token=s3cret", "nonsense", "kube://default?kubeconfig=" + os.DevNull} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		r, err := Examine(ctx, url, Options{})
 		cancel()

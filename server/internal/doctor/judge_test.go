@@ -135,6 +135,13 @@ func TestWhatIsNotProvoked(t *testing.T) {
 			etcdStates(r, []*clientv3.StatusResponse{state("3.6.1", 1, 5, 5), state("3.5.9", 1, 5, 5)})
 		}, "etcd.version=info"},
 		"a laggard": {func(r *Report) { etcdStates(r, []*clientv3.StatusResponse{state("3.6.1", 1, 5000, 5)}) }, "etcd.apply=warning"},
+		"consul without leader": {func(r *Report) {
+			consulFindings(r, consulFacts{leader: `""`, servers: 3, healthy: true, may: 1, ttl: DefaultTTL})
+		}, "consul.leader=critical consul.health=ok"},
+		"short sessions": {func(r *Report) { consulFindings(r, consulFacts{leader: "x", servers: 3, may: 1, ttl: time.Second}) }, "consul.session=critical consul.health=warning"},
+		"a secretive agent": {func(r *Report) {
+			consulFindings(r, consulFacts{leader: "x", servers: 3, health: errNoEntry, sessions: errNoEntry})
+		}, "consul.session=info consul.health=info"},
 		"two servers": {func(r *Report) { zookeeperFindings(r, zookeeperFacts{version: "3.8.0", members: 2, synced: 1}) },
 			"zookeeper.ensemble=warning zookeeper.session=info zookeeper.health=ok"},
 		"a lost follower": {func(r *Report) { zookeeperFindings(r, zookeeperFacts{version: "3.8.0", members: 3, synced: 1}) }, "zookeeper.health=warning"},

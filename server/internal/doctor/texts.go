@@ -69,6 +69,12 @@ var texts = map[string]text{
 	"zookeeper.disk":     {"without forceSync a crash of all servers may lose grants; without autopurge the disk fills", "see that zookeeper.forceSync is not no, and that autopurge.purgeInterval is above 0"},
 	"zookeeper.tokens":   tokensText,
 
+	"consul.leader":  {"without a leader no lock is granted, renewed or released", "see that a majority of the servers runs, and that the agent reaches them"},
+	"consul.servers": {"one server or two stop with the first that fails", "run three or five"},
+	"consul.health":  {"each server that is down or behind is one less that may fail", "bring it back; a token with operator read has it checked"},
+	"consul.session": {"Consul refuses sessions that are shorter than session_ttl_min", "choose a longer TTL; a token with agent read has it checked"},
+	"consul.tokens":  tokensText,
+
 	"kube.version": {"before 1.35 resource versions have no order, so that there are no tokens", "upgrade, use another backend, or ?mode=advisory (kube.OpenAdvisory) where no token is needed"},
 	"kube.rights":  {"without them locks cannot be taken, renewed or awaited", "bind a Role with get, list, watch, create and update on leases in coordination.k8s.io"},
 	"kube.sweep":   {"without the right to delete Leases each reader and each permit leaves one", "add delete to the verbs on leases, or remove those without a holder by other means"},

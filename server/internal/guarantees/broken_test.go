@@ -43,7 +43,7 @@ const (
 func TestFaults(t *testing.T) {
 	for id, want := range map[string]struct{ found, set, stepped kept }{
 		"redis": {goes, stays, goes}, "redis-plain": {goes, stays, goes}, "etcd": {stays, stays, stays},
-		"zookeeper": {stays, stays, stays}, "postgres": {goes, goes, hidden}, "postgres-table": {hidden, stays, goes},
+		"consul": {stays, stays, stays}, "zookeeper": {stays, stays, stays}, "postgres": {goes, goes, hidden}, "postgres-table": {hidden, stays, goes},
 		"mysql": {goes, goes, stays}, "mysql-table": {hidden, stays, goes},
 	} {
 		t.Run(id, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/consul"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/etcd"
 	"github.com/interlock-dev/interlock/driver/kube"
@@ -55,6 +56,7 @@ var systems = map[string]system{
 	"redis-plain": {set: durableRedis, server: testbed.Redis, open: openPlain},
 	"etcd":        {found: fastEtcd, set: fastEtcd, server: testbed.Etcd, open: openEtcd, values: true, fence: true},
 	"zookeeper":   {server: testbed.ZooKeeper, open: openZooKeeper, values: true},
+	"consul":      {server: testbed.Consul, open: openConsul, values: true},
 	"postgres":    {set: durablePostgres, server: testbed.Postgres, open: openPostgres, values: true, sql: true},
 	"postgres-table": {set: durablePostgres, server: testbed.Postgres, open: openPostgresTable, values: true,
 		sql: true},
@@ -97,6 +99,11 @@ func openEtcd(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, erro
 
 func openZooKeeper(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
 	d, err := zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{addr}, TTL: ttl})
+	return orNil(d, err)
+}
+
+func openConsul(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
+	d, err := consul.Open(t.Context(), &consul.Options{Address: addr, TTL: ttl})
 	return orNil(d, err)
 }
 
