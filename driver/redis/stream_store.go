@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,8 +34,8 @@ var streamSettleLua string
 //go:embed script/stream_put.lua
 var streamPutLua string
 
-// streamMost is how many entries a claim indexes, and messages it takes, and outcomes a
-// settlement records, about.
+// streamMost is how many entries a claim indexes, and messages it takes, at most. Lua unpacks some
+// 8,000 values at most.
 const streamMost = 256
 
 // streamAudit is about how many records of what was done by hand are kept.
@@ -168,32 +169,34 @@ func parseReceived(m rueidis.RedisMessage) (r driver.Received, rest []rueidis.Re
 	return r, parts[4:], nil
 }
 
-// Renew begins leases again, by one request; see [leasequeue.Store].
+// Renew begins leases again, by one request for 1024 of them; see [leasequeue.Store].
 func (s *streamStore) Renew(ctx context.Context, held []leasequeue.Held, lease time.Duration) (kept, lost []leasequeue.Held, err error) {
-	args := []string{milliseconds(lease)}
-	for _, h := range held {
-		args = append(args, laneOf(h), counterOf(h))
-	}
-	answer, err := s.flags(ctx, "renew", streamRenewScript, args, len(held))
-	if err != nil {
-		return nil, nil, err
-	}
-	for i, h := range held {
-		if answer[i] {
-			kept = append(kept, h)
-		} else {
-			lost = append(lost, h)
+	for some := range slices.Chunk(held, 4*streamMost) {
+		args := []string{milliseconds(lease)}
+		for _, h := range some {
+			args = append(args, laneOf(h), counterOf(h))
+		}
+		answer, err := s.flags(ctx, "renew", streamRenewScript, args, len(some))
+		if err != nil {
+			return nil, nil, err
+		}
+		for i, h := range some {
+			if answer[i] {
+				kept = append(kept, h)
+			} else {
+				lost = append(lost, h)
+			}
 		}
 	}
 	return kept, lost, nil
 }
 
-// Settle records outcomes, by one request for 256 of them; see [leasequeue.Store].
+// Settle records outcomes, by one request for 512 leases and outcomes; see [leasequeue.Store].
 func (s *streamStore) Settle(ctx context.Context, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
 	for len(settled) > 0 {
 		n, outcomes := 0, 0
 		args := []string{s.queue.options.Group, flag(s.queue.options.Keep)}
-		for n < len(settled) && (n == 0 || outcomes+len(settled[n].Outcomes) <= streamMost) {
+		for n < len(settled) && (n == 0 || n+outcomes+len(settled[n].Outcomes) <= 2*streamMost) {
 			x := settled[n]
 			args = append(args, laneOf(x.Held), counterOf(x.Held), flag(x.Finished), strconv.Itoa(len(x.Outcomes)))
 			for _, o := range x.Outcomes {

@@ -3,6 +3,8 @@
 -- with its place, failures, entry and fields.
 local group, lease, messages, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
+local bodies = {} -- of entries that were read just now
+
 local function read()
   return redis.pcall('XREADGROUP', 'GROUP', group, 'interlock', 'COUNT', MOST, 'STREAMS', STREAM, '>')
 end
@@ -16,28 +18,24 @@ local function index()
   end
   if found and found.err then error(found) end
   if not found or not found[1] then return end
-  local entries = found[1][2]
+  local entries, members = found[1][2], {}
   local place = redis.call('HINCRBY', LANES, 'n', #entries) - #entries
   for _, entry in ipairs(entries) do
     place = place + 1
-    local fields = pairsOf(entry[2] or {})
-    local key, priority = fields.key or '', field(fields.priority, -1, 1)
-    local lane = key ~= '' and redis.call('HGET', LANES, 'k' .. key)
-    if not lane then
-      lane = pad(place)
-      create(place, key, priority, math.min(now, added(entry[1])))
-    else
-      local l = load(lane)
-      if l.priority ~= priority then
-        if redis.call('ZSCORE', READY, lane) then
-          redis.call('ZINCRBY', READY, text((l.priority - priority) * AGING_MS), lane)
-        end
-        l.priority = priority
-        save(l)
-      end
+    bodies[entry[1]] = entry[2] or {}
+    local body = pairsOf(bodies[entry[1]])
+    local key, priority = body.key or '', field(body.priority, -1, 1)
+    local lane = laneOf(key) or create(place, key, priority, math.min(now, added(entry[1])))
+    local l = load(lane)
+    if l.priority ~= priority then
+      local since = scores[READY][lane] or redis.call('ZSCORE', READY, lane)
+      if since then move(lane, READY, since + (l.priority - priority) * AGING_MS) end
+      l.priority = priority
+      save(l)
     end
-    redis.call('ZADD', INDEX, 0, lane .. ':' .. pad(place) .. ':' .. entry[1])
+    members[#members + 1], members[#members + 2] = 0, lane .. ':' .. pad(place) .. ':' .. entry[1]
   end
+  write('ZADD', INDEX, members)
   redis.call('HSET', LANES, 'last', entries[#entries][1])
 end
 
@@ -46,80 +44,92 @@ local function expire()
   local found = redis.call('ZRANGEBYSCORE', WAITING, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, MOST)
   for i = 1, #found, 2 do
     local l = load(found[i])
-    redis.call('ZREM', WAITING, found[i])
-    if l and not l.parked then
-      if l.due > now then
-        redis.call('ZADD', WAITING, text(l.due), l.name)
-      else
-        redis.call('ZADD', READY, text(tonumber(found[i + 1]) - l.priority * AGING_MS), l.name)
-      end
+    if not l or l.parked then
+      move(found[i])
+    elseif l.due > now then
+      move(l.name, WAITING, l.due)
+    else
+      move(l.name, READY, tonumber(found[i + 1]) - l.priority * AGING_MS)
     end
   end
 end
 
-local counter, total, size, full = nil, 0, 0, false
+local total, size, full = 0, 0, false
 
 -- take returns messages of a lane, and when the first that is not taken is due. It drops those
 -- whose entries were deleted from the stream.
 local function take(lane, most)
-  local taken = {}
-  for _, member in ipairs(pending(lane, most)) do
+  local taken, members = {}, pending(lane, most)
+  for _, member in ipairs(members) do
     local place, entry = parse(member)
-    local found = redis.call('XRANGE', STREAM, entry, entry)[1]
-    if not found then
+    local body = bodies[entry]
+    if not body then
+      local found = redis.call('XRANGE', STREAM, entry, entry)[1]
+      body = found and found[2]
+    end
+    if not body then
       redis.call('ZREM', INDEX, member)
       redis.call('HDEL', NOTES, place)
       redis.call('XACK', STREAM, group, entry)
     else
-      local fields = pairsOf(found[2])
-      local due, length = added(entry) + field(fields.delay, 0, MAX_DELAY_MS), string.len(fields.payload or '')
+      local message = pairsOf(body)
+      local due, length = added(entry) + field(message.delay, 0, MAX_DELAY_MS), string.len(message.payload or '')
       if due > now then return taken, due end
       if total > 0 and size + length > bytes then
         full = true
         return taken, 0
       end
       total, size = total + 1, size + length
-      taken[#taken + 1] = { place, 0, entry, found[2] }
+      taken[#taken + 1] = { place, 0, entry, body }
     end
   end
   return taken, 0
 end
 
-local function grant(l, taken)
-  local places = {}
-  for i, m in ipairs(taken) do places[i] = m[1] end
-  local notes = redis.call('HMGET', NOTES, unpack(places))
-  for i, m in ipairs(taken) do m[2] = failures(notes[i] or nil) end
-  if l.leased then
-    taken[1][2] = taken[1][2] + 1
-    note(places[1], taken[1][2], 'the lease of its consumer expired')
+local granted = {}
+
+-- grant leases lanes, each with what was taken of it, and counts failures.
+local function grant()
+  if #granted == 0 then return end
+  local counter, places = draw(COUNTER), {}
+  for _, g in ipairs(granted) do
+    for _, m in ipairs(g[3]) do places[#places + 1] = m[1] end
   end
-  counter = counter or draw(COUNTER)
-  l.counter, l.leased, l.due = counter, true, 0
-  save(l)
-  redis.call('ZREM', READY, l.name)
-  redis.call('ZADD', WAITING, text(now + lease), l.name)
-  return { l.name, counter, taken }
+  local notes, n = redis.call('HMGET', NOTES, unpack(places)), 0
+  for _, g in ipairs(granted) do
+    for _, m in ipairs(g[3]) do
+      n = n + 1
+      m[2] = failures(notes[n] or nil)
+    end
+    local l, first = g[1], g[3][1]
+    if l.leased then
+      first[2] = first[2] + 1
+      note(first[1], first[2], 'the lease of its consumer expired')
+    end
+    l.counter, l.leased, l.due = counter, true, 0
+    save(l)
+    move(l.name, WAITING, now + lease)
+    g[1], g[2] = l.name, counter
+  end
 end
 
 index()
 expire()
-local answer = { 0 }
+flush()
 local each = math.max(1, math.min(PER_LANE, math.floor(messages / math.max(1, redis.call('ZCARD', READY)))))
 for _, lane in ipairs(messages > 0 and redis.call('ZRANGE', READY, 0, messages - 1) or {}) do
   if full or total >= messages then break end
   local l = load(lane)
   local taken, due = take(lane, math.min(each, messages - total))
   if #taken > 0 then
-    answer[#answer + 1] = grant(l, taken)
+    granted[#granted + 1] = { l, '', taken }
   elseif due > 0 then
-    redis.call('ZREM', READY, lane)
-    redis.call('ZADD', WAITING, text(due), lane)
+    move(lane, WAITING, due)
   elseif #pending(lane, 1) == 0 then
-    redis.call('ZREM', READY, lane)
     forget(l)
   end
 end
+grant()
+flush()
 local first = redis.call('ZRANGE', WAITING, 0, 0, 'WITHSCORES')
-if first[2] then answer[1] = math.max(1, tonumber(first[2]) - now) end
-return answer
+return { first[2] and math.max(1, tonumber(first[2]) - now) or 0, unpack(granted) }

@@ -14,29 +14,98 @@ local STREAM, LANES, INDEX, READY, WAITING, NOTES, DEAD, UNIQUE, AUDIT, COUNTER 
 
 local function pad(number) return string.format('%016.0f', number) end
 
+-- A script reads lanes once, and writes what it changed of them together, by flush: loaded has
+-- lanes by name, named those of keys, fields and scores what to write. False is what is not there.
+local loaded, named, fields, scores = {}, {}, {}, { [READY] = {}, [WAITING] = {} }
+
 local function load(lane)
-  local found = redis.call('HGET', LANES, lane)
-  if not found then return nil end
-  local counter, leased, parked, priority, due, key = string.match(found, '^(%d+) ([01]) ([01]) (%-?%d) (%d+) (.*)$')
-  return { name = lane, counter = counter, leased = leased == '1', parked = parked == '1',
-    priority = tonumber(priority), due = tonumber(due), key = key }
+  if loaded[lane] == nil then
+    local found = redis.call('HGET', LANES, lane)
+    loaded[lane] = false
+    if found then
+      local counter, leased, parked, priority, due, key = string.match(found, '^(%d+) ([01]) ([01]) (%-?%d) (%d+) (.*)$')
+      loaded[lane] = { name = lane, counter = counter, leased = leased == '1', parked = parked == '1',
+        priority = tonumber(priority), due = tonumber(due), key = key }
+    end
+  end
+  return loaded[lane] or nil
+end
+
+local function laneOf(key)
+  if key == '' then return nil end
+  if named[key] == nil then named[key] = redis.call('HGET', LANES, 'k' .. key) end
+  return named[key] or nil
 end
 
 local function save(l)
-  redis.call('HSET', LANES, l.name, l.counter .. (l.leased and ' 1' or ' 0') .. (l.parked and ' 1 ' or ' 0 ') ..
-    l.priority .. ' ' .. text(l.due) .. ' ' .. l.key)
+  loaded[l.name], fields[l.name] = l, l
+end
+
+local function encode(l)
+  return l.counter .. (l.leased and ' 1' or ' 0') .. (l.parked and ' 1 ' or ' 0 ') .. l.priority .. ' ' .. text(l.due) .. ' ' .. l.key
+end
+
+-- move puts a lane into one of the sets, or into none.
+local function move(lane, set, score)
+  for key, lanes in pairs(scores) do lanes[lane] = key == set and text(score) end
 end
 
 local function create(place, key, priority, since)
   local l = { name = pad(place), counter = '0', leased = false, parked = false, priority = priority, due = 0, key = key }
-  if key ~= '' then redis.call('HSET', LANES, 'k' .. key, l.name) end
+  if key ~= '' then named[key], fields['k' .. key] = l.name, l.name end
   save(l)
-  redis.call('ZADD', READY, text(since - priority * AGING_MS), l.name)
+  move(l.name, READY, since - priority * AGING_MS)
+  return l.name
 end
 
 local function forget(l)
-  redis.call('HDEL', LANES, l.name)
-  if l.key ~= '' then redis.call('HDEL', LANES, 'k' .. l.key) end
+  loaded[l.name], fields[l.name] = false, false
+  if l.key ~= '' then named[l.key], fields['k' .. l.key] = false, false end
+  move(l.name)
+end
+
+-- free ends the pause or the lease of a lane.
+local function free(l, left)
+  if not left then return forget(l) end
+  if l.parked then
+    move(l.name)
+  elseif l.due > now then
+    move(l.name, WAITING, l.due)
+  else
+    move(l.name, READY, now - l.priority * AGING_MS)
+  end
+  save(l)
+end
+
+local function write(command, key, list)
+  if #list > 0 then redis.call(command, key, unpack(list)) end
+end
+
+local function flush()
+  local set, removed = {}, {}
+  for name, value in pairs(fields) do
+    if value then
+      set[#set + 1], set[#set + 2] = name, type(value) == 'table' and encode(value) or value
+    else
+      removed[#removed + 1] = name
+    end
+  end
+  write('HDEL', LANES, removed)
+  write('HSET', LANES, set)
+  for key, lanes in pairs(scores) do
+    set, removed = {}, {}
+    for lane, score in pairs(lanes) do
+      if score then
+        set[#set + 1], set[#set + 2] = score, lane
+      else
+        removed[#removed + 1] = lane
+      end
+    end
+    write('ZREM', key, removed)
+    write('ZADD', key, set)
+    scores[key] = {}
+  end
+  fields = {}
 end
 
 -- pending are the first messages of a lane.
@@ -44,22 +113,10 @@ local function pending(lane, most)
   return redis.call('ZRANGEBYLEX', INDEX, '[' .. lane .. ':', '(' .. lane .. ';', 'LIMIT', 0, most)
 end
 
--- free ends the pause or the lease of a lane.
-local function free(l)
-  redis.call('ZREM', WAITING, l.name)
-  redis.call('ZREM', READY, l.name)
-  if #pending(l.name, 1) == 0 then return forget(l) end
-  if not l.parked then
-    if l.due > now then
-      redis.call('ZADD', WAITING, text(l.due), l.name)
-    else
-      redis.call('ZADD', READY, text(now - l.priority * AGING_MS), l.name)
-    end
-  end
-  save(l)
-end
+-- parse returns the place and the entry of a member of index, parseDead those of one of dead.
+local function parse(member) return string.sub(member, 18, 33), string.sub(member, 35) end
 
-local function parse(member) return string.match(member, '(%d+):([%d-]+)$') end
+local function parseDead(member) return string.sub(member, 1, 16), string.sub(member, 18) end
 
 local function added(entry) return tonumber(string.match(entry, '^%d+')) end
 

@@ -4,10 +4,8 @@ local answer = {}
 for i = 2, #ARGV, 2 do
   local l = load(ARGV[i])
   local kept = l and l.leased and l.counter == ARGV[i + 1]
-  if kept then
-    redis.call('ZREM', READY, l.name)
-    redis.call('ZADD', WAITING, text(now + tonumber(ARGV[1])), l.name)
-  end
+  if kept then move(l.name, WAITING, now + tonumber(ARGV[1])) end
   answer[#answer + 1] = kept and 1 or 0
 end
+flush()
 return answer

@@ -8,23 +8,20 @@ for i = 5, #ARGV do
 end
 if #members < #ARGV - 4 then return #members end
 for _, member in ipairs(members) do
-  local place, entry = parse(member)
+  local place, entry = parseDead(member)
   redis.call('ZREM', DEAD, member)
   redis.call('HDEL', NOTES, place)
   local found = redis.call('XRANGE', STREAM, entry, entry)[1]
-  local fields = pairsOf(found and found[2] or {})
-  local key = fields.key or ''
-  audit('action', ARGV[2], 'place', place, 'id', fields.id or entry, 'key', key, 'reason', ARGV[3], 'by', ARGV[4])
+  local body = pairsOf(found and found[2] or {})
+  local key = body.key or ''
+  audit('action', ARGV[2], 'place', place, 'id', body.id or entry, 'key', key, 'reason', ARGV[3], 'by', ARGV[4])
   if found and ARGV[2] == 'replay' then
-    local lane = key ~= '' and redis.call('HGET', LANES, 'k' .. key)
-    if not lane then
-      lane = place
-      create(tonumber(place), key, field(fields.priority, -1, 1), now)
-    end
+    local lane = laneOf(key) or create(tonumber(place), key, field(body.priority, -1, 1), now)
     redis.call('ZADD', INDEX, 0, lane .. ':' .. member)
   else
     redis.call('XACK', STREAM, ARGV[1], entry)
     redis.call('XDEL', STREAM, entry)
   end
 end
+flush()
 return #members

@@ -4,27 +4,30 @@
 -- somebody else has.
 local group, keep = ARGV[1], ARGV[2] == '1'
 
-local function done(member, place, entry, unique, id)
-  redis.call('ZREM', INDEX, member)
+local members, entries, notes = {}, {}, {} -- of messages that are done
+
+-- finish removes a message from its lane.
+local function finish(member, unique, id)
+  members[#members + 1] = member
   if unique ~= '' and redis.call('HGET', UNIQUE, unique) == id then redis.call('HDEL', UNIQUE, unique) end
-  return entry
 end
 
-local finished, notes = {}, {}
-
-local function settle(l, at)
+-- settle records an outcome. unfinished are the first messages of the lane by place.
+local function settle(l, unfinished, at)
   local place, kind, failed, after, unique, id, reason = unpack(ARGV, at, at + 6)
   place = pad(tonumber(place))
   local prefix = l.name .. ':' .. place
-  local member = redis.call('ZRANGEBYLEX', INDEX, '[' .. prefix .. ':', '(' .. prefix .. ';', 'LIMIT', 0, 1)[1]
+  local member = unfinished[place] or redis.call('ZRANGEBYLEX', INDEX, '[' .. prefix .. ':', '(' .. prefix .. ';', 'LIMIT', 0, 1)[1]
   if not member then return end -- it is settled already
   local _, entry = parse(member)
   if kind == 'ack' then
-    finished[#finished + 1], notes[#notes + 1] = done(member, place, entry, unique, id), place
+    finish(member, unique, id)
+    entries[#entries + 1], notes[#notes + 1], unfinished[place] = entry, place, nil
   elseif kind == 'dead' then
-    done(member, place, entry, unique, id)
+    finish(member, unique, id)
     redis.call('ZADD', DEAD, 0, place .. ':' .. entry)
     note(place, tonumber(failed), reason)
+    unfinished[place] = nil
   elseif kind == 'retry' then
     note(place, tonumber(failed), reason)
     l.due = math.max(l.due, now + tonumber(after))
@@ -41,10 +44,13 @@ while at <= #ARGV do
   local l = load(lane)
   local held = l and l.counter == counter
   if held then
-    for i = 0, tonumber(count) - 1 do settle(l, at + 7 * i) end
+    local unfinished = {}
+    -- One more than a lease has: if they are so many, one is left.
+    for _, member in ipairs(pending(lane, PER_LANE + 1)) do unfinished[parse(member)] = member end
+    for i = 0, tonumber(count) - 1 do settle(l, unfinished, at + 7 * i) end
     if last == '1' then
       l.leased = false
-      free(l)
+      free(l, next(unfinished) ~= nil)
     else
       save(l)
     end
@@ -52,9 +58,11 @@ while at <= #ARGV do
   at = at + 7 * tonumber(count)
   answer[#answer + 1] = held and 1 or 0
 end
-if #finished > 0 then
-  redis.call('HDEL', NOTES, unpack(notes))
-  redis.call('XACK', STREAM, group, unpack(finished))
-  if not keep then redis.call('XDEL', STREAM, unpack(finished)) end
+write('ZREM', INDEX, members)
+write('HDEL', NOTES, notes)
+if #entries > 0 then
+  redis.call('XACK', STREAM, group, unpack(entries))
+  if not keep then redis.call('XDEL', STREAM, unpack(entries)) end
 end
+flush()
 return answer
