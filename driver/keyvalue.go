@@ -59,10 +59,10 @@ type KeyValues interface {
 	// than 1 to MaxName bytes of UTF-8 without NUL is a Bug.
 	Get(ctx context.Context, keys ...string) ([]KeyValue, error)
 	// Swap makes all swaps in one atomic step if every key has the revision that its swap
-	// names; otherwise it makes none and returns false. It is one request. After an
-	// Uncertain error the caller reads the keys to find out. What [CheckSwaps] refuses is
-	// a Bug.
-	Swap(ctx context.Context, swaps ...Swap) (bool, error)
+	// names, and returns the revision that all keys with a new value have now; otherwise
+	// it makes none and returns 0. It is one request. After an Uncertain error the caller
+	// reads the keys to find out. What [CheckSwaps] refuses is a Bug.
+	Swap(ctx context.Context, swaps ...Swap) (revision int64, err error)
 	// Scan reads up to limit keys with from ≤ key < to, in ascending order of their
 	// bytes; an empty to is no bound. Each is as Get would return it.
 	Scan(ctx context.Context, from, to string, limit int) ([]KeyValue, error)

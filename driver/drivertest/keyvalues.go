@@ -61,8 +61,16 @@ func (s *keyValuesScene) get(key string) driver.KeyValue {
 
 func (s *keyValuesScene) mustSwap(want bool, swaps ...driver.Swap) {
 	s.Helper()
-	if got, err := s.store.Swap(s.Context(), swaps...); err != nil || got != want {
-		s.Fatalf("swap %.300v: %v, %v", swaps, got, err)
+	revision, err := s.store.Swap(s.Context(), swaps...)
+	if err != nil || (revision != 0) != want {
+		s.Fatalf("swap %.300v: %v, %v", swaps, revision, err)
+	}
+	for _, w := range swaps {
+		if want && !w.Delete {
+			if kv := s.get(w.Key); kv.Revision != revision {
+				s.Fatalf("%q has revision %d, the swap returned %d", w.Key, kv.Revision, revision)
+			}
+		}
 	}
 }
 
@@ -154,8 +162,8 @@ func testSwapLosesNoUpdate(s *keyValuesScene) {
 					for _, kv := range kvs {
 						swaps = append(swaps, driver.Swap{Key: kv.Key, Revision: kv.Revision, Value: append(kv.Value, '.')})
 					}
-					var ok bool
-					if ok, err = store.Swap(s.Context(), swaps...); ok {
+					var revision int64
+					if revision, err = store.Swap(s.Context(), swaps...); revision > 0 {
 						n++
 					}
 				}

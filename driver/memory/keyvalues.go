@@ -50,25 +50,26 @@ func (s *KeyValues) get(key string) driver.KeyValue {
 }
 
 // Swap makes all swaps or none; see driver.KeyValues.
-func (s *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (bool, error) {
+func (s *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	const op = "swap keys"
 	if err := driver.CheckSwaps(swaps); err != nil {
-		return false, problem(op, "", interlock.Bug, err)
+		return 0, problem(op, "", interlock.Bug, err)
 	}
 	if ctx.Err() != nil {
-		return false, problem(op, swaps[0].Key, interlock.Definite, context.Cause(ctx))
+		return 0, problem(op, swaps[0].Key, interlock.Definite, context.Cause(ctx))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range swaps {
 		if s.values[w.Key].Revision != w.Revision {
-			return false, nil
+			return 0, nil
 		}
 	}
+	s.revision++
 	for _, w := range swaps {
 		s.swap(w)
 	}
-	return true, nil
+	return s.revision, nil
 }
 
 // swap makes one swap. The mutex is held.
@@ -82,7 +83,6 @@ func (s *KeyValues) swap(w driver.Swap) {
 	case !found:
 		s.keys = slices.Insert(s.keys, at, w.Key)
 	}
-	s.revision++
 	s.values[w.Key] = driver.KeyValue{Value: append([]byte{}, w.Value...), Revision: s.revision}
 }
 

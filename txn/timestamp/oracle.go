@@ -164,8 +164,8 @@ func (o *Oracle) attempt(ctx context.Context, n int) (Timestamp, bool, error) {
 		}
 		now = o.leader.raised(mono, n)
 	}
-	ok, err := o.store.Swap(ctx, driver.Swap{Key: o.key, Revision: kvs[0].Revision, Value: now.encode()})
-	if err != nil || !ok {
+	revision, err := o.store.Swap(ctx, driver.Swap{Key: o.key, Revision: kvs[0].Revision, Value: now.encode()})
+	if err != nil || revision == 0 {
 		return 0, false, err
 	}
 	o.leader = now

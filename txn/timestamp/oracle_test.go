@@ -41,7 +41,7 @@ func (c *counting) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, 
 	return c.KeyValues.Get(ctx, keys...)
 }
 
-func (c *counting) Swap(ctx context.Context, swaps ...driver.Swap) (bool, error) {
+func (c *counting) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	c.swaps++
 	return c.KeyValues.Swap(ctx, swaps...)
 }

@@ -49,26 +49,26 @@ func (f *flaky) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, err
 	return kvs, err
 }
 
-func (f *flaky) Swap(ctx context.Context, swaps ...driver.Swap) (bool, error) {
+func (f *flaky) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	f.swaps++
 	f.pause()
 	switch f.draw(20) {
 	case 0:
-		return false, &interlock.Error{Op: "swap", Kind: interlock.Retryable, Err: context.DeadlineExceeded}
+		return 0, &interlock.Error{Op: "swap", Kind: interlock.Retryable, Err: context.DeadlineExceeded}
 	case 1: // it arrives much later
 		delay := time.Duration(f.draw(10000)) * time.Millisecond
 		f.late.Go(func() {
 			time.Sleep(delay)
 			_, _ = f.KeyValues.Swap(context.WithoutCancel(ctx), swaps...)
 		})
-		return false, interlock.ErrUncertain
+		return 0, interlock.ErrUncertain
 	case 2:
 		_, _ = f.KeyValues.Swap(ctx, swaps...)
-		return false, interlock.ErrUncertain
+		return 0, interlock.ErrUncertain
 	}
-	ok, err := f.KeyValues.Swap(ctx, swaps...)
+	revision, err := f.KeyValues.Swap(ctx, swaps...)
 	f.pause()
-	return ok, err
+	return revision, err
 }
 
 // run lets processes request timestamps at once, and returns what the checker says.
