@@ -26,6 +26,7 @@
 //   - [CheckReads]: nothing that was rolled back is read
 //   - [CheckDeliveries]: nothing acknowledged is lost, and each key is in order
 //   - [CheckEffects]: what was acknowledged took place exactly once
+//   - [CheckSnapshotIsolation], [CheckSerializable]: an order explains all transactions
 //
 // [InFiles] lets one judge what several processes wrote.
 //

@@ -38,6 +38,7 @@ type record struct {
 type lock struct {
 	Start   Timestamp `json:"start"` // identifies the transaction
 	Primary string    `json:"primary"`
+	Store   string    `json:"store"` // identity of the primary's store
 	Kind    kind      `json:"kind"`
 	Value   []byte    `json:"value,omitempty"`
 	Expires Timestamp `json:"expires"` // by the oracle's time; heartbeats raise that of the primary alone

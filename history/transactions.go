@@ -1,0 +1,293 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+)
+
+// OpTransaction is a transaction over lists. Value of its Invoke is a JSON array of its
+// [ListOp]s with the appends; Value of its OK is the same with what was read.
+const OpTransaction = "transaction"
+
+// RuleCycle: an order of the transactions explains what all of them read.
+const RuleCycle Rule = "transaction order"
+
+// A ListOp is one operation of a transaction on lists.
+type ListOp struct {
+	Key    string  `json:"key"`
+	Append int64   `json:"append,omitempty"` // an element that no other append has, above zero
+	Read   []int64 `json:"read,omitempty"`   // what was read, without the transaction's own appends
+	Seen   bool    `json:"seen,omitempty"`   // it was read, maybe as empty
+}
+
+// CheckSnapshotIsolation finds transactions over lists that no order of commits with
+// snapshot isolation explains ([RuleCycle]): lost updates, fractured and dirty reads, long
+// forks, and reads of the past. Write skew is allowed. It infers the order of the versions
+// of a key from the lists that were read, as Elle does (Kingsbury and Alvaro, 2020), and
+// looks for a cycle of dependencies in which no two anti-dependencies follow each other
+// (Cerone and Gotsman, 2018). It keeps all transactions in memory.
+func CheckSnapshotIsolation(events iter.Seq2[Event, error]) (Verdict, error) {
+	return checkTransactions(events, false)
+}
+
+// CheckSerializable finds transactions over lists that no serial order explains which
+// keeps the order of those that did not overlap ([RuleCycle]). Otherwise it is as
+// [CheckSnapshotIsolation].
+func CheckSerializable(events iter.Seq2[Event, error]) (Verdict, error) {
+	return checkTransactions(events, true)
+}
+
+func checkTransactions(events iter.Seq2[Event, error], serializable bool) (Verdict, error) {
+	var v Verdict
+	c := &listChecker{found: &v.Findings, serializable: serializable, appended: map[element]int{}, order: map[string][]int64{}}
+	return walk(events, &v, c, OpTransaction)
+}
+
+type element struct {
+	key   string
+	value int64
+}
+
+// A listTxn is a transaction that may have been committed, or a point in time.
+type listTxn struct {
+	ops    []ListOp
+	at     Ref
+	failed bool
+	point  bool
+	ended  int   // index of the point in time when it was known to be committed; 0 if it is not
+	edges  []int // transactions that come after it
+	antis  []int // transactions that overwrite what it read
+}
+
+type listChecker struct {
+	found        *Findings
+	serializable bool
+	txns         []*listTxn
+	appended     map[element]int // by which transaction
+	order        map[string][]int64
+	last         int // the last point in time, 1 + its index
+}
+
+// began adds a transaction after all that have ended.
+func (c *listChecker) began(call Event) int {
+	t := &listTxn{at: refOf(call)}
+	id := len(c.txns)
+	c.txns = append(c.txns, t)
+	if c.last > 0 {
+		c.txns[c.last-1].edges = append(c.txns[c.last-1].edges, id)
+	}
+	if err := json.Unmarshal([]byte(call.Value), &t.ops); err != nil {
+		c.found.add(RuleCycle, "", t.at, t.at, "the transaction (%v) cannot be read: %v", t.at, err)
+	}
+	for i := range t.ops { // what it read is known from its end
+		t.ops[i].Seen, t.ops[i].Read = false, nil
+	}
+	c.append(id)
+	return id
+}
+
+// append notes what a transaction appends.
+func (c *listChecker) append(id int) {
+	for _, op := range c.txns[id].ops {
+		if op.Append > 0 {
+			c.appended[element{op.Key, op.Append}] = id
+		}
+	}
+}
+
+func (c *listChecker) ended(_, end Event, id int) {
+	t := c.txns[id]
+	switch end.Kind {
+	case Fail, Reject:
+		t.failed = true
+		return
+	case OK:
+	default: // it may be committed at any time, and what it read is not known
+		return
+	}
+	if err := json.Unmarshal([]byte(end.Value), &t.ops); err != nil {
+		c.found.add(RuleCycle, "", t.at, t.at, "what the transaction (%v) read cannot be read: %v", t.at, err)
+	}
+	c.append(id)
+	point := &listTxn{point: true} // it comes before all that begin from now on
+	if c.last > 0 {
+		c.txns[c.last-1].edges = append(c.txns[c.last-1].edges, len(c.txns))
+	}
+	t.edges = append(t.edges, len(c.txns))
+	t.ended = len(c.txns)
+	c.txns = append(c.txns, point)
+	c.last = len(c.txns)
+}
+
+func (c *listChecker) stated(Event) {}
+
+func (c *listChecker) finished() {
+	c.versions()
+	for id, t := range c.txns {
+		if !t.failed && !t.point {
+			c.depend(id, t)
+		}
+	}
+	if cycle := c.cycle(); len(cycle) > 0 {
+		var names []string
+		for _, id := range cycle {
+			if !c.txns[id].point {
+				names = append(names, c.txns[id].at.String())
+			}
+		}
+		first := c.txns[cycle[0]].at
+		c.found.add(RuleCycle, "", first, first, "each of these transactions comes before the next, and the last before the first: %s", strings.Join(names, "; "))
+	}
+}
+
+// versions takes the longest list that was read of each key for the order of its appends.
+func (c *listChecker) versions() {
+	read := map[string]int{} // the last transaction that read the key
+	for id, t := range c.txns {
+		for _, op := range t.ops {
+			if op.Seen {
+				read[op.Key] = id
+			}
+			if len(op.Read) > len(c.order[op.Key]) {
+				c.order[op.Key] = op.Read
+			}
+		}
+	}
+	for _, t := range c.txns {
+		for _, op := range t.ops {
+			if op.Append > 0 && t.ended > 0 && read[op.Key] > t.ended && !slices.Contains(c.order[op.Key], op.Append) {
+				c.found.add(RuleCycle, op.Key, t.at, t.at, "%d was appended to %q (%v), and nobody has read it", op.Append, op.Key, t.at)
+			}
+			if !slices.Equal(op.Read, c.order[op.Key][:len(op.Read)]) {
+				c.found.add(RuleCycle, op.Key, t.at, t.at, "%q was read as %v (%v), and as %v", op.Key, op.Read, t.at, c.order[op.Key])
+			}
+			for _, value := range op.Read {
+				if id, ok := c.appended[element{op.Key, value}]; !ok || c.txns[id].failed {
+					c.found.add(RuleCycle, op.Key, t.at, t.at, "%d was read of %q (%v), which nobody committed", value, op.Key, t.at)
+				}
+			}
+		}
+	}
+}
+
+// depend adds the edges that end or begin at what a transaction read and appended.
+func (c *listChecker) depend(id int, t *listTxn) {
+	for _, op := range t.ops {
+		order := c.order[op.Key]
+		if op.Seen {
+			n := len(op.Read)
+			if n > 0 {
+				c.edge(op.Key, op.Read[n-1], id) // it read what this one wrote
+			}
+			if next := c.by(op.Key, order, n); next >= 0 && next != id {
+				t.antis = append(t.antis, next)
+			}
+		}
+		if at := slices.Index(order, op.Append); op.Append > 0 && at > 0 {
+			c.edge(op.Key, order[at-1], id)
+		}
+	}
+}
+
+func (c *listChecker) edge(key string, value int64, to int) {
+	if from, ok := c.appended[element{key, value}]; ok && from != to {
+		c.txns[from].edges = append(c.txns[from].edges, to)
+	}
+}
+
+// by is the transaction that appended the element at n; -1 if none was seen.
+func (c *listChecker) by(key string, order []int64, n int) int {
+	if n >= len(order) {
+		return -1
+	}
+	if id, ok := c.appended[element{key, order[n]}]; ok {
+		return id
+	}
+	return -1
+}
+
+// targets are the nodes after a node. A node is a transaction, doubled, and one more if it
+// was reached by an anti-dependency: with snapshot isolation none follows such a one.
+func (c *listChecker) targets(node int) (to []int) {
+	t := c.txns[node/2]
+	for _, id := range t.edges {
+		to = append(to, 2*id)
+	}
+	if node%2 == 0 || c.serializable {
+		for _, id := range t.antis {
+			to = append(to, 2*id+1)
+		}
+	}
+	return to
+}
+
+// cycle returns the transactions of a short cycle of dependencies; none if there is none.
+func (c *listChecker) cycle() []int {
+	left := make([]int, 2*len(c.txns)) // nodes that come before each
+	for node := range left {
+		for _, to := range c.targets(node) {
+			left[to]++
+		}
+	}
+	var free []int
+	for node, n := range left {
+		if n == 0 {
+			free = append(free, node)
+		}
+	}
+	for len(free) > 0 { // in topological order
+		node := free[len(free)-1]
+		free = free[:len(free)-1]
+		left[node] = -1
+		for _, to := range c.targets(node) {
+			if left[to]--; left[to] == 0 {
+				free = append(free, to)
+			}
+		}
+	}
+	var shortest []int
+	for node, n := range left { // those that are left are in a cycle, or come after one
+		if n > 0 {
+			if way := c.way(node); len(way) > 0 && (shortest == nil || len(way) < len(shortest)) {
+				shortest = way
+			}
+			if len(shortest) > 0 && node > 2000 {
+				break // a cycle is enough
+			}
+		}
+	}
+	return shortest
+}
+
+// way is the shortest way from a node back to it, by breadth-first search.
+func (c *listChecker) way(from int) (cycle []int) {
+	before := map[int]int{}
+	for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
+		for _, to := range c.targets(queue[0]) {
+			if to == from {
+				for node := queue[0]; node != from; node = before[node] {
+					cycle = append(cycle, node/2)
+				}
+				slices.Reverse(cycle)
+				return append([]int{from / 2}, cycle...)
+			}
+			if _, seen := before[to]; !seen {
+				before[to] = queue[0]
+				queue = append(queue, to)
+			}
+		}
+	}
+	return nil
+}
+
+// FormatListOps is the Value of a transaction.
+func FormatListOps(ops []ListOp) string {
+	text, err := json.Marshal(ops)
+	if err != nil {
+		panic(fmt.Sprint("history: ", err)) // numbers and strings always marshal
+	}
+	return string(text)
+}

@@ -1,0 +1,128 @@
+package percolator
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// A cell is a record as it was read or written last.
+type cell struct {
+	key      string
+	record   record
+	revision int64
+	fresh    bool // it was read or written: it can be tried without reading it again
+	sent     bool // a swap of it took place, or may still
+}
+
+// step is a step of the machine, on the record of a key.
+type step func(r record, key string) (record, answer)
+
+// load reads the records of cells of one store by one request.
+func (p place) load(ctx context.Context, cells []*cell) error {
+	keys := make([]string, len(cells))
+	for i, c := range cells {
+		keys[i] = dataPrefix + c.key
+	}
+	kvs, err := p.store.Get(ctx, keys...)
+	if err != nil {
+		return err
+	}
+	for i, c := range cells {
+		if err := c.set(kvs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *cell) set(kv driver.KeyValue) (err error) {
+	var text []byte
+	if kv.Revision > 0 {
+		text = append([]byte{}, kv.Value...)
+	}
+	if c.record, err = decode(text); err != nil {
+		return failed("read record", c.key, interlock.Definite, err)
+	}
+	c.revision, c.fresh = kv.Revision, true
+	return nil
+}
+
+// apply takes a step on up to [driver.MaxSwaps] records of one store, in one atomic step
+// of the store, and returns the answers. If all is set, none is changed unless all answers
+// are done or committed. Steps can be repeated, and are, until the store answers. Records
+// that are fresh are not read before the first attempt.
+func (p place) apply(ctx context.Context, cells []*cell, all bool, s step) (answers []answer, err error) {
+	err = persist(ctx, func() error {
+		for lost := 1; ; lost++ {
+			ok, err := p.attempt(ctx, cells, all, s, &answers)
+			if err != nil || !ok {
+				for _, c := range cells {
+					c.fresh = false
+				}
+			}
+			if err != nil || ok {
+				return err
+			}
+			if lost > 1 && !requests.Wait(ctx, lost) {
+				return failed("change records", cells[0].key, interlock.Retryable, context.Cause(ctx))
+			}
+		}
+	})
+	return answers, err
+}
+
+// attempt is false if a record was changed after it was read.
+func (p place) attempt(ctx context.Context, cells []*cell, all bool, s step, answers *[]answer) (bool, error) {
+	for _, c := range cells {
+		if !c.fresh {
+			if err := p.load(ctx, cells); err != nil {
+				return false, err
+			}
+			break
+		}
+	}
+	*answers = make([]answer, len(cells))
+	var swaps []driver.Swap
+	var changed []*cell
+	var after []record
+	for i, c := range cells {
+		r, a := s(c.record, c.key)
+		(*answers)[i] = a
+		if all && a.outcome != done && a.outcome != committed {
+			return true, nil
+		}
+		text := r.encode()
+		if bytes.Equal(text, c.record.encode()) {
+			continue
+		}
+		if len(text) > driver.MaxKeyValue {
+			return false, failed("change record", c.key, interlock.Definite, fmt.Errorf("%w: the record has %d bytes; call Collect", ErrTooLarge, len(text)))
+		}
+		swaps = append(swaps, driver.Swap{Key: dataPrefix + c.key, Revision: c.revision, Value: text})
+		changed, after = append(changed, c), append(after, r)
+	}
+	if len(swaps) == 0 {
+		return true, nil
+	}
+	revision, err := p.store.Swap(ctx, swaps...)
+	for i, c := range changed {
+		c.sent = c.sent || err != nil || revision > 0
+		if revision > 0 {
+			c.record, c.revision = after[i], revision
+		}
+	}
+	return revision > 0, err
+}
+
+// one applies a step to one key.
+func (p place) one(ctx context.Context, key string, s step) (answer, error) {
+	answers, err := p.apply(ctx, []*cell{{key: key}}, false, s)
+	if err != nil {
+		return answer{}, err
+	}
+	return answers[0], nil
+}

@@ -1,0 +1,245 @@
+package percolator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
+)
+
+// A batch is the cells that are written in one atomic step of a store.
+type batch struct {
+	place place
+	cells []*cell
+}
+
+// Commit writes all or nothing. It blocks until the primary is committed; the keys of
+// other stores are committed afterwards, and any reader commits them before. After an
+// error of another kind than Uncertain nothing was written. A transaction that writes
+// nothing needs no request.
+func (tx *Tx) Commit(ctx context.Context) error {
+	if tx.ended {
+		return failed("commit", "", interlock.Bug, ErrDone)
+	}
+	c := &committer{tx: tx, batches: tx.batches()}
+	tx.ended = true
+	if len(tx.writes) == 0 {
+		return nil
+	}
+	c.primary = c.batches[0].cells[0].key
+	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var heart sync.WaitGroup
+	heart.Go(func() { c.beat(beating) })
+	defer heart.Wait()
+	defer stop()
+	if err := c.prewrite(ctx); err != nil {
+		c.rollback(ctx)
+		return failure.Uncommitted(err)
+	}
+	return c.commit(ctx)
+}
+
+// batches groups the keys by store, in order; the first key of all is the primary.
+func (tx *Tx) batches() []batch {
+	keys := make([]string, 0, len(tx.writes))
+	for key := range tx.writes {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	var all []batch
+	open := map[string]int{} // identity of a store to its last batch
+	for _, key := range keys {
+		c, at, err := tx.cell("", key)
+		if err != nil {
+			panic(err) // it was found when it was written
+		}
+		p := tx.db.places[at]
+		i, ok := open[p.id]
+		if !ok || len(all[i].cells) == driver.MaxSwaps {
+			i = len(all)
+			open[p.id] = i
+			all = append(all, batch{place: p})
+		}
+		all[i].cells = append(all[i].cells, c)
+	}
+	return all
+}
+
+// committer commits one transaction.
+type committer struct {
+	tx      *Tx
+	batches []batch
+	primary string
+}
+
+// each runs fn for batches in parallel, and returns the first error in their order.
+func each(batches []batch, fn func(b batch) error) error {
+	errs := make([]error, len(batches))
+	var running sync.WaitGroup
+	for i, b := range batches[1:] {
+		running.Go(func() { errs[i+1] = fn(b) })
+	}
+	errs[0] = fn(batches[0])
+	running.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// expires is when locks end that are placed or renewed now, by the oracle's time.
+func (tx *Tx) expires() Timestamp { return tx.start.Add(time.Since(tx.begun) + tx.db.options.TTL) }
+
+func (c *committer) prewrite(ctx context.Context) error {
+	expires := c.tx.expires()
+	place := func(r record, key string) (record, answer) {
+		w := c.tx.writes[key]
+		return prewrite(r, lock{Start: c.tx.start, Primary: c.primary, Store: c.batches[0].place.id, Kind: w.Kind,
+			Value: w.Value, Expires: expires, Alone: len(c.batches) == 1})
+	}
+	return each(c.batches, func(b batch) error {
+		for n := 1; ; n++ {
+			answers, err := b.place.apply(ctx, b.cells, true, place)
+			if err != nil {
+				return err
+			}
+			waits, err := c.refused(ctx, b, answers)
+			if err != nil || !waits {
+				return err
+			}
+		}
+	})
+}
+
+// refused resolves the locks in the way of a batch. It is true if the batch can be tried
+// again. A transaction does not wait for a living one: both may hold what the other needs.
+func (c *committer) refused(ctx context.Context, b batch, answers []answer) (again bool, err error) {
+	for i, a := range answers {
+		cell := b.cells[i]
+		switch a.outcome {
+		case done:
+		case locked:
+			fate, err := c.tx.db.resolve(ctx, cell.key, a.lock, 0)
+			if err != nil {
+				return false, err
+			}
+			if fate.outcome == alive {
+				return false, because("commit", cell.key, a)
+			}
+			again, cell.fresh = true, false
+		default:
+			return false, because("commit", cell.key, a)
+		}
+	}
+	return again, nil
+}
+
+// commit decides at the primary.
+func (c *committer) commit(ctx context.Context) error {
+	first := batch{c.batches[0].place, c.batches[0].cells[:1]}
+	if len(c.batches) == 1 {
+		first = c.batches[0]
+	}
+	for {
+		at, err := c.tx.db.now(ctx)
+		if err == nil && at.Sub(c.tx.start) >= MaxAge {
+			err = failed("commit", c.primary, interlock.Retryable, fmt.Errorf("%w: it began %v ago", ErrTooOld, at.Sub(c.tx.start)))
+		}
+		if err == nil && c.tx.db.options.Serializable {
+			err = c.validate(ctx, at)
+		}
+		if err != nil {
+			c.rollback(ctx)
+			return failure.Uncommitted(err)
+		}
+		a, err := c.decide(ctx, first, at)
+		switch {
+		case err != nil:
+			return failed("commit", c.primary, interlock.Uncertain, err) // nothing is cleaned up
+		case a.outcome == committed:
+			c.finish(ctx, a.at)
+			return nil
+		case a.outcome == unknown:
+			return failed("commit", c.primary, interlock.Uncertain, errors.New("its record was collected before it could be asked"))
+		case a.outcome != tooEarly:
+			c.rollback(ctx)
+			return because("commit", c.primary, a)
+		}
+	}
+}
+
+// decide commits the primary. Once the request may have been sent, the caller's
+// cancellation does not end it: the outcome is found out, within cleanTimeout.
+func (c *committer) decide(ctx context.Context, first batch, at Timestamp) (answer, error) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanTimeout, errNoTime)
+	defer cancel()
+	answers, err := first.place.apply(ctx, first.cells, true, c.commitAt(at))
+	if err != nil {
+		return answer{}, err
+	}
+	return answers[0], nil
+}
+
+func (c *committer) commitAt(at Timestamp) step {
+	return func(r record, key string) (record, answer) { return commit(r, key, c.tx.start, at) }
+}
+
+// finish commits what is not committed yet, in the background. If that fails, readers do it.
+func (c *committer) finish(ctx context.Context, at Timestamp) {
+	if len(c.batches) == 1 {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanTimeout, errNoTime)
+	c.tx.db.pending.Go(func() {
+		defer cancel()
+		_ = each(c.batches, func(b batch) error {
+			_, err := b.place.apply(ctx, b.cells, false, c.commitAt(at))
+			return err
+		})
+	})
+}
+
+// rollback removes the locks of a transaction that is not committed, the primary first:
+// from then on it cannot be. If that fails, readers do it.
+func (c *committer) rollback(ctx context.Context) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanTimeout, errNoTime)
+	defer cancel()
+	undo := func(b batch) error {
+		if !slices.ContainsFunc(b.cells, func(c *cell) bool { return c.sent }) {
+			return nil // no late prewrite can arrive
+		}
+		_, err := b.place.apply(ctx, b.cells, false, func(r record, _ string) (record, answer) { return rollback(r, c.tx.start) })
+		return err
+	}
+	if undo(c.batches[0]) == nil && len(c.batches) > 1 {
+		_ = each(c.batches[1:], undo)
+	}
+}
+
+// beat renews the primary lock until ctx ends or the lock is gone. The local clock says
+// only when to send; the lock ends by the oracle's time.
+func (c *committer) beat(ctx context.Context) {
+	ticker := time.NewTicker(c.tx.db.options.TTL / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		a, err := c.batches[0].place.one(ctx, c.primary, func(r record, key string) (record, answer) {
+			return heartbeat(r, key, c.tx.start, c.tx.expires())
+		})
+		if err == nil && a.outcome == notPrimary {
+			return
+		}
+	}
+}

@@ -1,0 +1,190 @@
+package percolator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// transfer moves money between three stores, in a process with a fault. It returns the
+// number of requests, and what its caller learned.
+func transfer(w *world, pr *process, o *Options) (requests int, learned error) {
+	oracle := w.open(nil, o)
+	db := w.open(pr, o)
+	db.oracle = oracle.oracle
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+	defer cancel()
+	learned = db.Update(ctx, func(tx *Tx) error {
+		return errors.Join(add(tx, "x/a", -30), add(tx, "y/b", 10), add(tx, "c", 10), add(tx, "d", 10))
+	})
+	w.close(db)
+	return pr.gets + pr.swaps + pr.scans, learned
+}
+
+// mustBeWhole fails unless the transfer took place whole or not at all, as its caller
+// learned, and no lock is left.
+func (w *world) mustBeWhole(learned error) {
+	w.Helper()
+	time.Sleep(2 * DefaultTTL)
+	db := w.open(nil, nil)
+	got := w.values(db, "x/a", "y/b", "c", "d")
+	moved := slices.Equal(got, []int{70, 10, 10, 10})
+	switch {
+	case !moved && !slices.Equal(got, []int{100, 0, 0, 0}):
+		w.Errorf("half of it was done: %v", got)
+	case learned == nil && !moved:
+		w.Errorf("it was acknowledged, and is %v", got)
+	case learned != nil && interlock.Kind(learned) != interlock.Uncertain && moved:
+		w.Errorf("it took place, and the caller learned: %v", learned)
+	}
+	if _, err := db.Collect(w.Context(), 0); err != nil {
+		w.Error(err)
+	}
+	w.clean(db)
+}
+
+// opening is the number of requests that open the stores.
+const opening = 3
+
+// TestEveryCrash: the process dies before and after each of its requests, or a request or
+// its reply is lost; another one finds all or nothing.
+func TestEveryCrash(t *testing.T) {
+	for _, serializable := range []bool{false, true} {
+		o := &Options{Serializable: serializable}
+		run := func(pr *process) (n int, learned error) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.set(w.open(nil, nil), map[string]int{"x/a": 100})
+				n, learned = transfer(w, pr, o)
+				w.mustBeWhole(learned)
+			})
+			return n, learned
+		}
+		points, _ := run(&process{})
+		for f := crashBefore; f <= lostReply; f++ {
+			for at := opening + 1; at <= points; at++ {
+				_, learned := run(&process{at: at, fault: f})
+				if learned != nil && (f == lostRequest || f == lostReply) {
+					t.Errorf("one lost request is not repeated: %v", learned)
+				}
+				if t.Failed() {
+					t.Fatalf("fault %d of request %d, serializable %v", f, at, serializable)
+				}
+			}
+		}
+		if points -= opening; points < 10 {
+			t.Errorf("only %d requests", points)
+		}
+	}
+}
+
+// TestEveryCrashOfTheRescue: a second process dies at each request while it clears up what
+// the first one left.
+func TestEveryCrashOfTheRescue(t *testing.T) {
+	run := func(first, second *process) (n, m int) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.set(w.open(nil, nil), map[string]int{"x/a": 100})
+			var learned error
+			n, learned = transfer(w, first, nil)
+			time.Sleep(2 * DefaultTTL)
+			rescue := w.open(second, nil)
+			_ = rescue.View(w.Context(), func(tx *Tx) error {
+				_, err := tx.Scan(w.Context(), "", "", 10)
+				return err
+			})
+			_, _ = rescue.Collect(w.Context(), 0)
+			m = second.gets + second.swaps + second.scans
+			w.mustBeWhole(learned)
+		})
+		return n, m
+	}
+	runs := 0
+	points, _ := run(&process{}, &process{})
+	for first := opening + 1; first <= points; first++ {
+		_, rescued := run(&process{at: first, fault: crashAfter}, &process{})
+		for second := opening + 1; second <= rescued; second++ {
+			for _, f := range []fault{crashBefore, crashAfter} {
+				run(&process{at: first, fault: crashAfter}, &process{at: second, fault: f})
+				if runs++; t.Failed() {
+					t.Fatalf("first crash after request %d, second one of kind %d at %d", first, f, second)
+				}
+			}
+		}
+	}
+	if runs < 100 {
+		t.Errorf("only %d runs", runs)
+	}
+}
+
+// TestSlowWritersKeepTheirLocks: while a commit is under way for longer than the TTL, its
+// locks are renewed; a writer that meets them does not roll it back.
+func TestSlowWritersKeepTheirLocks(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.set(w.open(nil, nil), map[string]int{"x/a": 100})
+		pr := &process{}
+		db, other, held := w.open(pr, nil), w.open(nil, nil), false
+		pr.onSwap = func(p *path) {
+			if held || p.KeyValues != driver.KeyValues(w.y) {
+				return
+			}
+			held = true // the prewrite of y takes ten seconds; that of x has taken place
+			for range 10 {
+				time.Sleep(time.Second)
+				ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
+				err := other.Update(ctx, func(tx *Tx) error { return tx.Put("x/a", nil) })
+				cancel()
+				if !errors.Is(err, ErrConflict) && interlock.Kind(err) != interlock.Retryable {
+					w.Errorf("another writer: %v", err)
+				}
+			}
+		}
+		if err := db.Update(w.Context(), move("x/a", "y/b", 30)); err != nil {
+			t.Fatal(err)
+		}
+		w.close(db)
+		if got := w.values(other, "x/a", "y/b"); !held || fmt.Sprint(got) != "[70 30]" {
+			t.Errorf("afterwards: %v", got)
+		}
+	})
+}
+
+// TestCollectKeepsWhatIsDecided: the process dies after it has committed the primary. The
+// collection commits the secondary before it drops the decision.
+func TestCollectKeepsWhatIsDecided(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.set(w.open(nil, nil), map[string]int{"x/a": 100})
+		pr, writes := &process{}, 0
+		db, other := w.open(pr, nil), w.open(nil, nil)
+		pr.onSwap = func(p *path) {
+			if p.KeyValues != driver.KeyValues(w.y) {
+				return
+			}
+			if writes++; writes == 2 { // the commit of the secondary
+				pr.mu.Lock()
+				pr.dead = true
+				pr.mu.Unlock()
+			}
+		}
+		if err := db.Update(w.Context(), move("x/a", "y/b", 30)); err != nil {
+			t.Fatal(err)
+		}
+		w.close(db)
+		time.Sleep(time.Minute)
+		w.set(other, map[string]int{"x/a": 1})
+		if _, err := other.Collect(w.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		w.clean(other)
+		if got := w.values(other, "x/a", "y/b"); got[0] != 71 || got[1] != 30 {
+			t.Errorf("afterwards: %v", got)
+		}
+	})
+}

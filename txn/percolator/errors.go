@@ -1,0 +1,49 @@
+package percolator
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+)
+
+var (
+	// ErrConflict: another transaction has written, or is writing, what this one wrote or,
+	// if serializable, read. Nothing was written. It is Retryable.
+	ErrConflict = errors.New("conflict with another transaction")
+	// ErrTooOld: a version that the snapshot needs may have been collected, or the
+	// transaction is older than [MaxAge]. Nothing was written. It is Retryable by a
+	// transaction that begins later.
+	ErrTooOld = errors.New("the transaction is too old")
+	// ErrTooLarge: a key, a value, a record or a transaction exceeds its bound. Nothing was
+	// written.
+	ErrTooLarge = errors.New("too large")
+	// ErrStores: a key has no store, or a lock was placed by a process that maps its
+	// primary key to another store. Give all processes the same Stores.
+	ErrStores = errors.New("the stores of the keys do not agree")
+	// ErrDone: the transaction was committed or rolled back before.
+	ErrDone = errors.New("the transaction has ended")
+
+	errAborted = errors.New("its locks expired, and another transaction rolled it back")
+)
+
+func failed(op, key string, kind interlock.ErrorKind, err error) error {
+	return &interlock.Error{Op: op, Name: key, Kind: kind, Err: err}
+}
+
+// because is an error of a transaction of which nothing was written.
+func because(op, key string, a answer) error {
+	switch a.outcome {
+	case conflict:
+		return failed(op, key, interlock.Retryable, fmt.Errorf("%w: a version of %v", ErrConflict, a.at.Time()))
+	case locked, alive, missing:
+		return failed(op, key, interlock.Retryable, fmt.Errorf("%w: a lock of one that began at %v", ErrConflict, a.lock.Start.Time()))
+	case tooOld:
+		return failed(op, key, interlock.Retryable, fmt.Errorf("%w: versions before %v were dropped", ErrTooOld, a.at.Time()))
+	case aborted:
+		return failed(op, key, interlock.Retryable, errAborted)
+	case notPrimary:
+		return failed(op, key, interlock.Definite, fmt.Errorf("%w: its lock names %q as primary", ErrStores, a.lock.Primary))
+	}
+	return failed(op, key, interlock.Uncertain, fmt.Errorf("unexpected state %d of the record", a.outcome))
+}

@@ -1,0 +1,373 @@
+package percolator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// inWorld runs a test in virtual time.
+func inWorld(t *testing.T, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(newWorld(t)) })
+}
+
+func TestATransactionReadsItsSnapshotAndItsOwnWrites(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, db := w.Context(), w.open(nil, nil)
+		w.set(db, map[string]int{"a": 1, "x/b": 2, "y/c": 3})
+		tx, err := db.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.set(db, map[string]int{"a": 10, "x/b": 10, "x/new": 10})
+		if err := errors.Join(tx.Put("z", []byte("own")), tx.Delete("y/c")); err != nil {
+			t.Fatal(err)
+		}
+		pairs, err := tx.Scan(ctx, "", "", 10)
+		var keys []string
+		for _, p := range pairs {
+			keys = append(keys, p.Key)
+		}
+		if err != nil || !slices.Equal(keys, []string{"a", "x/b", "z"}) {
+			t.Errorf("scan: %v, %v", keys, err)
+		}
+		if pairs, err := tx.Scan(ctx, "a\x00", "y", 1); err != nil || len(pairs) != 1 || pairs[0].Key != "x/b" {
+			t.Errorf("scan of one: %v, %v", pairs, err)
+		}
+		if n, err := number(tx, "a"); n != 1 || err != nil {
+			t.Errorf("a is %d, %v", n, err)
+		}
+		if _, found, err := tx.Get(ctx, "y/c"); found || err != nil {
+			t.Errorf("a deleted key is found: %v", err)
+		}
+		if err := tx.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(ctx); !errors.Is(err, ErrDone) || interlock.Kind(err) != interlock.Bug {
+			t.Errorf("second commit: %v", err)
+		}
+		if _, _, err := tx.Get(ctx, "a"); !errors.Is(err, ErrDone) {
+			t.Errorf("get after the commit: %v", err)
+		}
+		w.close(db)
+		if got := w.values(w.open(nil, nil), "a", "x/b", "y/c", "x/new"); !slices.Equal(got, []int{11, 12, 0, 10}) {
+			t.Errorf("afterwards: %v", got)
+		}
+		w.clean(db)
+	})
+}
+
+func TestWritersOfOneKeyConflict(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, db := w.Context(), w.open(nil, nil)
+		w.set(db, map[string]int{"a": 1})
+		tx, err := db.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := add(tx, "a", 1); err != nil {
+			t.Fatal(err)
+		}
+		w.set(db, map[string]int{"a": 1})
+		if err := tx.Commit(ctx); !errors.Is(err, ErrConflict) || interlock.Kind(err) != interlock.Retryable {
+			t.Errorf("commit: %v", err)
+		}
+		runs := 0
+		err = db.Update(ctx, func(tx *Tx) error {
+			if runs++; runs == 1 {
+				w.set(db, map[string]int{"a": 1})
+			}
+			return add(tx, "a", 100)
+		})
+		if got := w.values(db, "a"); err != nil || got[0] != 102+runs-1 && got[0] != 103 {
+			t.Errorf("after %d runs: %v, %v", runs, got, err)
+		}
+		w.clean(db)
+	})
+}
+
+// TestARefusedTransactionWritesNothing: a batch is locked whole or not at all.
+func TestARefusedTransactionWritesNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pr := &process{}
+		db, other := w.open(pr, nil), w.open(nil, nil)
+		tx, err := db.Begin(w.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(add(tx, "a", 1), add(tx, "b", 1)); err != nil {
+			t.Fatal(err)
+		}
+		w.set(other, map[string]int{"a": 1})
+		pr.swaps = 0 // one attempt with what it had read
+		if err := tx.Commit(w.Context()); !errors.Is(err, ErrConflict) || pr.swaps > 1 {
+			t.Errorf("it wrote %d times: %v", pr.swaps, err)
+		}
+		w.clean(other)
+	})
+}
+
+// TestReadersDoNotWaitForWriters: a reader that meets the lock of a living writer lets it
+// commit later, in no time.
+func TestReadersDoNotWaitForWriters(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.set(w.open(nil, nil), map[string]int{"x/a": 100, "y/b": 0})
+		reader, met := w.open(nil, nil), 0
+		pr := &process{}
+		db := w.open(pr, nil)
+		pr.onSwap = func(p *path) {
+			if pr.swaps != 2 { // both locks are there, and the commit is next
+				return
+			}
+			met++
+			before := time.Now()
+			if got := w.values(reader, "y/b", "x/a"); got[0] != 0 || got[1] != 100 {
+				t.Errorf("under the locks it read %v", got)
+			}
+			if waited := time.Since(before); waited > 0 {
+				t.Errorf("the reader waited %v", waited)
+			}
+		}
+		if err := db.Update(w.Context(), move("x/a", "y/b", 30)); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.values(reader, "x/a", "y/b"); got[0] != 70 || got[1] != 30 || met != 1 {
+			t.Errorf("afterwards it read %v, met %d", got, met)
+		}
+		w.close(db)
+		w.clean(reader)
+	})
+}
+
+// TestCosts: requests of transactions that read what they write, without the two
+// timestamps.
+func TestCosts(t *testing.T) {
+	tests := map[string]struct {
+		run         func(tx *Tx) error
+		options     Options
+		gets, swaps int
+	}{
+		"one key":                          {run: func(tx *Tx) error { return add(tx, "a", 1) }, gets: 1, swaps: 2},
+		"one key, blind":                   {run: func(tx *Tx) error { return tx.Put("a", nil) }, gets: 1, swaps: 2},
+		"two keys of one store":            {run: move("a", "b", 1), gets: 2, swaps: 2},
+		"two keys of two stores":           {run: move("x/a", "y/b", 1), gets: 2, swaps: 4},
+		"two keys, serializable":           {run: move("a", "b", 1), options: Options{Serializable: true}, gets: 3, swaps: 2},
+		"two stores, serializable":         {run: move("x/a", "y/b", 1), options: Options{Serializable: true}, gets: 4, swaps: 4},
+		"reads alone, serializable":        {run: func(tx *Tx) error { _, err := number(tx, "a"); return err }, options: Options{Serializable: true}, gets: 1},
+		"sixty-four blind keys of a store": {run: func(tx *Tx) error { return many(tx, 64) }, gets: 1, swaps: 2},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				pr := &process{}
+				db := w.open(pr, &test.options)
+				pr.gets, pr.swaps = 0, 0
+				if err := db.Update(w.Context(), test.run); err != nil {
+					t.Fatal(err)
+				}
+				w.close(db)
+				if pr.gets != test.gets || pr.swaps != test.swaps {
+					t.Errorf("it cost %d gets and %d swaps, want %d and %d", pr.gets, pr.swaps, test.gets, test.swaps)
+				}
+			})
+		})
+	}
+}
+
+// many writes n keys of one store.
+func many(tx *Tx, n int) error {
+	for i := range n {
+		if err := tx.Put(fmt.Sprintf("many/%04d", i), []byte("v")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestLargeTransactions(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, db := w.Context(), w.open(nil, nil)
+		if err := db.Update(ctx, func(tx *Tx) error { return many(tx, 300) }); err != nil {
+			t.Fatal(err)
+		}
+		w.close(db)
+		w.clean(db)
+		err := db.View(ctx, func(tx *Tx) error {
+			pairs, err := tx.Scan(ctx, "many/", "many0", 1000)
+			if len(pairs) != 300 {
+				t.Errorf("%d keys", len(pairs))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, write := range map[string]func(tx *Tx) error{
+			"too many keys": func(tx *Tx) error { return many(tx, MaxKeys+1) },
+			"a long value":  func(tx *Tx) error { return tx.Put("a", make([]byte, MaxValue+1)) },
+		} {
+			if err := db.Update(ctx, write); !errors.Is(err, ErrTooLarge) || interlock.Kind(err) != interlock.Bug {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		for _, key := range []string{"", strings.Repeat("x", MaxKey+1), "\xff", "a\x00"} {
+			if err := db.Update(ctx, func(tx *Tx) error { return tx.Put(key, nil) }); !errors.Is(err, interlock.ErrName) {
+				t.Errorf("key %.10q: %v", key, err)
+			}
+		}
+		if err := db.View(ctx, func(tx *Tx) error { _, err := tx.Scan(ctx, "", "", 0); return err }); interlock.Kind(err) != interlock.Bug {
+			t.Errorf("a limit of 0: %v", err)
+		}
+	})
+}
+
+func TestCollect(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, db := w.Context(), w.open(nil, nil)
+		old, err := db.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			w.set(db, map[string]int{"x/a": 1, "y/b": 1})
+		}
+		if err := db.Update(ctx, func(tx *Tx) error { return tx.Delete("y/b") }); err != nil {
+			t.Fatal(err)
+		}
+		w.close(db)
+		time.Sleep(time.Minute)
+		recent, err := db.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		w.set(db, map[string]int{"x/a": 1})
+		safe, err := db.Collect(ctx, 10*time.Second)
+		if err != nil || safe <= old.Start() || safe >= recent.Start() {
+			t.Fatalf("the safe point is %v, %v", safe.Time(), err)
+		}
+		if _, _, err := old.Get(ctx, "x/a"); !errors.Is(err, ErrTooOld) {
+			t.Errorf("an old snapshot: %v", err)
+		}
+		if n, err := number(recent, "x/a"); n != 10 || err != nil {
+			t.Errorf("a recent snapshot: %d, %v", n, err)
+		}
+		if got := w.values(db, "x/a", "y/b"); got[0] != 11 || got[1] != 0 {
+			t.Errorf("afterwards: %v", got)
+		}
+		time.Sleep(MaxAge + time.Minute)
+		for range 2 { // the first empties records, the second deletes what it had emptied before
+			if _, err := db.Collect(ctx, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var keys []string
+		_ = db.all(ctx, func(_ place, c *cell) error {
+			keys = append(keys, c.key)
+			if len(c.record.Writes) != 1 {
+				t.Errorf("%q has %d versions", c.key, len(c.record.Writes))
+			}
+			return nil
+		})
+		if !slices.Equal(keys, []string{"x/a"}) {
+			t.Errorf("these keys are left: %q", keys)
+		}
+		if err := add(recent, "x/a", 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := recent.Commit(ctx); !errors.Is(err, ErrTooOld) && !errors.Is(err, ErrConflict) {
+			t.Errorf("a transaction of an hour ago: %v", err)
+		}
+	})
+}
+
+func TestStoresThatDoNotAgree(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx := w.Context()
+		pr := &process{}
+		dying := w.open(pr, nil)
+		pr.at, pr.fault = pr.gets+pr.swaps+5, crashBefore // both locks are there
+		if err := dying.Update(ctx, move("x/a", "y/b", 1)); err == nil {
+			t.Fatal("it survived")
+		}
+		wrong := w.open(nil, nil)
+		for i := range wrong.places {
+			if wrong.places[i].prefix == "x/" {
+				wrong.places[i].store, wrong.places[i].id = w.rest, wrong.places[2].id
+			}
+		}
+		time.Sleep(time.Minute)
+		err := wrong.View(ctx, func(tx *Tx) error { _, err := number(tx, "y/b"); return err })
+		if !errors.Is(err, ErrStores) || interlock.Kind(err) != interlock.Definite {
+			t.Errorf("a process with other stores: %v", err)
+		}
+		right := w.open(nil, nil)
+		if got := w.values(right, "x/a", "y/b"); got[0] != 0 || got[1] != 0 {
+			t.Errorf("afterwards: %v", got)
+		}
+		w.clean(right)
+	})
+}
+
+func TestOpenRefuses(t *testing.T) {
+	inWorld(t, func(w *world) {
+		db := w.open(nil, nil)
+		for name, open := range map[string]func() (*DB, error){
+			"no oracle":   func() (*DB, error) { return Open(w.Context(), nil, Stores{"": w.rest}, nil) },
+			"no stores":   func() (*DB, error) { return Open(w.Context(), db.oracle, nil, nil) },
+			"a nil store": func() (*DB, error) { return Open(w.Context(), db.oracle, Stores{"": nil}, nil) },
+			"a short TTL": func() (*DB, error) { return Open(w.Context(), db.oracle, Stores{"": w.rest}, &Options{TTL: 1}) },
+		} {
+			if _, err := open(); interlock.Kind(err) != interlock.Bug {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		part, err := Open(w.Context(), db.oracle, Stores{"x/": w.x}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := part.Update(w.Context(), func(tx *Tx) error { return tx.Put("a", nil) }); !errors.Is(err, ErrStores) || interlock.Kind(err) != interlock.Bug {
+			t.Errorf("a key without a store: %v", err)
+		}
+	})
+}
+
+func TestADamagedRecordIsNotReplaced(t *testing.T) {
+	inWorld(t, func(w *world) {
+		store := memory.NewKeyValues()
+		w.rest = store
+		db := w.open(nil, nil)
+		if _, err := store.Swap(w.Context(), driver.Swap{Key: "data:a", Value: []byte("damaged")}); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Update(w.Context(), func(tx *Tx) error { return tx.Put("a", nil) }); interlock.Kind(err) != interlock.Definite || !errors.Is(err, errFormat) {
+			t.Errorf("it is written: %v", err)
+		}
+		w.set(db, map[string]int{"b": 1})
+	})
+}
+
+func TestUpdateReturnsTheErrorOfItsFunction(t *testing.T) {
+	inWorld(t, func(w *world) {
+		db, why := w.open(nil, nil), errors.New("the balance is too low")
+		err := db.Update(w.Context(), func(tx *Tx) error { return errors.Join(add(tx, "a", 1), why) })
+		if got := w.values(db, "a"); !errors.Is(err, why) || got[0] != 0 {
+			t.Errorf("%v, and then %v", err, got)
+		}
+		ended, cancel := context.WithCancel(w.Context())
+		cancel()
+		if err := db.Update(ended, move("a", "b", 1)); interlock.Kind(err) != interlock.Definite {
+			t.Errorf("an ended context: %v", err)
+		}
+	})
+}

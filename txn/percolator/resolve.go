@@ -1,0 +1,103 @@
+package percolator
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// resolve finds the fate of the transaction whose lock l is at key, and applies it there.
+// If it is alive, it commits above push from now on; 0 lets it be. The outcome is
+// committed, aborted or alive.
+func (db *DB) resolve(ctx context.Context, key string, l *lock, push Timestamp) (answer, error) {
+	primary, err := db.place("resolve lock", l.Primary)
+	if err != nil {
+		return answer{}, err
+	}
+	if db.places[primary].id != l.Store {
+		return answer{}, failed("resolve lock", key, interlock.Definite,
+			fmt.Errorf("%w: the primary %q is in another store than %q leads to", ErrStores, l.Primary, db.places[primary].prefix))
+	}
+	fate, err := db.ask(ctx, primary, l, push)
+	if err != nil || fate.outcome == alive {
+		return fate, err
+	}
+	here, err := db.place("resolve lock", key)
+	if err != nil {
+		return answer{}, err
+	}
+	_, err = db.places[here].one(ctx, key, func(r record, key string) (record, answer) {
+		if fate.outcome == committed {
+			return commit(r, key, l.Start, fate.at)
+		}
+		return rollback(r, l.Start)
+	})
+	return fate, err
+}
+
+// ask checks a transaction at its primary, and waits if that may still arrive.
+func (db *DB) ask(ctx context.Context, primary int, l *lock, push Timestamp) (answer, error) {
+	for n := 1; ; n++ {
+		now, err := db.now(ctx)
+		if err != nil {
+			return answer{}, err
+		}
+		a, err := db.places[primary].one(ctx, l.Primary, func(r record, key string) (record, answer) {
+			return check(r, key, question{lock: l, now: now, push: push})
+		})
+		switch {
+		case err != nil:
+			return a, err
+		case a.outcome == missing && !waits.Wait(ctx, n):
+			return a, failed("resolve lock", l.Primary, interlock.Retryable, context.Cause(ctx))
+		case a.outcome == notPrimary:
+			return a, because("resolve lock", l.Primary, a)
+		case a.outcome != missing:
+			return a, nil
+		}
+	}
+}
+
+// snapshot reads a key at a time. cells that are read stay fresh for a later write.
+type snapshot struct {
+	db     *DB
+	at     Timestamp
+	passed map[Timestamp]bool // transactions that commit above it
+}
+
+// read reads a record until no lock is in the way.
+func (s *snapshot) read(ctx context.Context, p place, c *cell) (answer, error) {
+	for {
+		if !c.fresh {
+			if err := persist(ctx, func() error { return p.load(ctx, []*cell{c}) }); err != nil {
+				return answer{}, err
+			}
+		}
+		a := read(c.record, s.at, s.passed)
+		switch a.outcome {
+		case done:
+			return a, nil
+		case locked:
+			if err := s.settle(ctx, c, a.lock); err != nil {
+				return a, err
+			}
+		default:
+			return a, because("read", c.key, a)
+		}
+	}
+}
+
+// settle resolves a lock, or lets the reader pass it.
+func (s *snapshot) settle(ctx context.Context, c *cell, l *lock) error {
+	fate, err := s.db.resolve(ctx, c.key, l, s.at)
+	if err != nil {
+		return err
+	}
+	if fate.outcome == alive {
+		s.passed[l.Start] = true
+		return nil
+	}
+	c.fresh = false
+	return nil
+}

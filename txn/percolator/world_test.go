@@ -1,0 +1,218 @@
+package percolator
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/timestamp"
+)
+
+// What can happen to one request of a process.
+type fault int
+
+const (
+	none fault = iota
+	crashBefore
+	crashAfter
+	lostRequest
+	lostReply
+)
+
+var errCrashed = errors.New("the process is dead")
+
+// process counts the requests of one process to all stores, and lets one of them fail.
+type process struct {
+	mu     sync.Mutex
+	gets   int
+	swaps  int
+	scans  int
+	at     int // the request that has the fault; 0 is none
+	fault  fault
+	dead   bool
+	onSwap func(store *path) // before each swap, if it is not nil
+}
+
+// path is the way of a process to a store.
+type path struct {
+	driver.KeyValues
+	process *process
+}
+
+// pass runs a request with what happens to it.
+func (p *path) pass(count *int, request func() error) error {
+	pr := p.process
+	pr.mu.Lock()
+	*count++
+	f := none
+	if pr.at > 0 && pr.gets+pr.swaps+pr.scans == pr.at {
+		f = pr.fault
+	}
+	if f == crashBefore || f == crashAfter {
+		pr.dead = true
+	}
+	dead := pr.dead
+	pr.mu.Unlock()
+	switch {
+	case f == lostRequest:
+		return interlock.ErrUncertain
+	case f == crashAfter, f == lostReply:
+		_ = request()
+		if f == lostReply {
+			return interlock.ErrUncertain
+		}
+		fallthrough
+	case dead:
+		return &interlock.Error{Op: "ask", Kind: interlock.Definite, Err: errCrashed}
+	}
+	return request()
+}
+
+func (p *path) Get(ctx context.Context, keys ...string) (kvs []driver.KeyValue, err error) {
+	err = p.pass(&p.process.gets, func() (err error) {
+		kvs, err = p.KeyValues.Get(ctx, keys...)
+		return err
+	})
+	return kvs, err
+}
+
+func (p *path) Swap(ctx context.Context, swaps ...driver.Swap) (revision int64, err error) {
+	if p.process.onSwap != nil {
+		p.process.onSwap(p)
+	}
+	err = p.pass(&p.process.swaps, func() (err error) {
+		revision, err = p.KeyValues.Swap(ctx, swaps...)
+		return err
+	})
+	return revision, err
+}
+
+func (p *path) Scan(ctx context.Context, from, to string, limit int) (kvs []driver.KeyValue, err error) {
+	err = p.pass(&p.process.scans, func() (err error) {
+		kvs, err = p.KeyValues.Scan(ctx, from, to, limit)
+		return err
+	})
+	return kvs, err
+}
+
+// world is the stores that processes share. Keys that begin with "x/" and "y/" have
+// stores of their own.
+type world struct {
+	*testing.T
+	oracle, x, y, rest *memory.KeyValues
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t, memory.NewKeyValues(), memory.NewKeyValues(), memory.NewKeyValues(), memory.NewKeyValues()}
+}
+
+// open is a database of one process. Its oracle is not counted and cannot fail.
+func (w *world) open(pr *process, o *Options) *DB {
+	w.Helper()
+	oracle, err := timestamp.NewOracle(w.oracle, "oracle", nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	way := func(s *memory.KeyValues) driver.KeyValues {
+		if pr == nil {
+			return s
+		}
+		return &path{s, pr}
+	}
+	db, err := Open(context.Background(), oracle, Stores{"x/": way(w.x), "y/": way(w.y), "": way(w.rest)}, o)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return db
+}
+
+// set commits values, which are numbers, and waits until no lock is left.
+func (w *world) set(db *DB, pairs map[string]int) {
+	w.Helper()
+	err := db.Update(context.Background(), func(tx *Tx) error {
+		for key, n := range pairs {
+			if err := add(tx, key, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.close(db)
+}
+
+func (w *world) close(db *DB) {
+	w.Helper()
+	if err := db.Close(context.Background()); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// values reads numbers in one snapshot.
+func (w *world) values(db *DB, keys ...string) (values []int) {
+	w.Helper()
+	err := db.View(context.Background(), func(tx *Tx) error {
+		values = nil
+		for _, key := range keys {
+			n, err := number(tx, key)
+			if err != nil {
+				return err
+			}
+			values = append(values, n)
+		}
+		return nil
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return values
+}
+
+// clean fails if a lock is left.
+func (w *world) clean(db *DB) {
+	w.Helper()
+	err := db.all(context.Background(), func(_ place, c *cell) error {
+		if c.record.Lock != nil {
+			return fmt.Errorf("%q is locked: %+v", c.key, c.record.Lock)
+		}
+		return nil
+	})
+	if err != nil {
+		w.Error(err)
+	}
+}
+
+func number(tx *Tx, key string) (int, error) {
+	value, found, err := tx.Get(context.Background(), key)
+	if err != nil || !found {
+		return 0, err
+	}
+	return int(int64(binary.BigEndian.Uint64(value))), nil
+}
+
+// add adds n to a key.
+func add(tx *Tx, key string, n int) error {
+	was, err := number(tx, key)
+	if err != nil {
+		return err
+	}
+	return tx.Put(key, binary.BigEndian.AppendUint64(nil, uint64(was+n)))
+}
+
+// move moves n from one key to another.
+func move(from, to string, n int) func(tx *Tx) error {
+	return func(tx *Tx) error {
+		if err := add(tx, from, -n); err != nil {
+			return err
+		}
+		return add(tx, to, n)
+	}
+}
