@@ -51,7 +51,7 @@ internal/leasequeue     -> . driver driver/boottime internal/hints internal/join
 internal/prepared       -> . driver internal/failure internal/sqltable
 internal/transact       -> . driver internal/failure
 internal/picture        ->
-internal/testbed        -> | go.uber.org/goleak
+internal/testbed        -> . | go.uber.org/goleak
 internal/testbed/paths  -> internal/testbed
 internal/testbed/databases -> . driver driver/backend driver/postgres driver/mysql internal/testbed | github.com/jackc/pgx/v5 github.com/go-sql-driver/mysql
 internal/testbed/crash  -> . driver internal/testbed

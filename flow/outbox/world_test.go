@@ -156,12 +156,7 @@ func count(tb testing.TB, db *databases.DB, table string) int64 {
 	return databases.One[int64](tb, db, `select count(*) from `+table)
 }
 
-func ok(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
 func wantKind(tb testing.TB, err error, kind interlock.ErrorKind) {
 	tb.Helper()

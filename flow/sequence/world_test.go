@@ -2,7 +2,6 @@ package sequence_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -10,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+
 	"github.com/interlock-dev/interlock/flow/sequence"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/observe"
@@ -24,19 +24,7 @@ func TestMain(m *testing.M) {
 // bound is how long a test waits for what must happen.
 const bound = 20 * time.Second
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantKind(t *testing.T, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v (%v)", err, interlock.Kind(err), is, kind)
-	}
-}
+var ok, wantKind = testbed.OK, testbed.WantKind
 
 func event(key string, seq int64) sequence.Event {
 	return sequence.Event{Key: key, Position: sequence.Position{Seq: seq}, Handle: seq}

@@ -179,19 +179,7 @@ func wantStale(t *testing.T, err error, seen, got interlock.Token) {
 	}
 }
 
-func wantKind(t *testing.T, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
-
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok, wantKind = testbed.OK, testbed.WantKind
 
 // blocked waits until n sessions of w's database wait for a lock.
 func (w world) blocked(t *testing.T, n int) {

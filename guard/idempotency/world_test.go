@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
+
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
@@ -93,19 +94,7 @@ func answer(status int, body string) idempotency.Response {
 	return idempotency.Response{Status: status, Header: map[string][]string{"Content-Type": {"text/plain"}}, Body: []byte(body)}
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
+var ok, wantKind = testbed.OK, testbed.WantKind
 
 func wantAnswer(t testing.TB, got idempotency.Response, err error, body string, replayed bool) {
 	t.Helper()

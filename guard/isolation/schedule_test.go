@@ -172,9 +172,4 @@ func code(err error) string {
 	return state.SQLState()
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testbed.OK

@@ -2,14 +2,12 @@ package once_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -97,19 +95,7 @@ func want(tb testing.TB, outcome once.Outcome, err error, wanted once.Outcome) {
 	}
 }
 
-func wantKind(tb testing.TB, err error, kind interlock.ErrorKind, is error) {
-	tb.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		tb.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
-
-func ok(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
+var ok, wantKind = testbed.OK, testbed.WantKind
 
 // answer is how a delivery ended.
 type answer struct {

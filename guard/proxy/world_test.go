@@ -3,7 +3,6 @@ package proxy_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -196,16 +197,4 @@ func record(tb testing.TB, db *databases.DB, operation string) (r proxy.Record) 
 	return r
 }
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantKind(t *testing.T, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
+var ok, wantKind = testbed.OK, testbed.WantKind

@@ -111,19 +111,7 @@ func (w world) lapse(t testing.TB, id string, ago time.Duration) {
 
 func one(item string) stock.Line { return stock.Line{Item: item, N: 1} }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantKind(t testing.TB, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v, %v", err, interlock.Kind(err), kind, is)
-	}
-}
+var ok, wantKind = testbed.OK, testbed.WantKind
 
 // wants requires an error of a type, with these contents, that is Definite.
 func wants[E interface {

@@ -142,11 +142,6 @@ func mustFail(t testing.TB, err error, kind interlock.ErrorKind, is error) {
 	}
 }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
 func quoted(s string) string { return fmt.Sprintf("'%s'", s) }

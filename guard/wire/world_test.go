@@ -112,12 +112,7 @@ func post(ctx context.Context, by *http.Client, url string) (status int, text st
 	return resp.StatusCode, string(body), err
 }
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
 // wantReason wants a refusal of a kind.
 func wantReason(t *testing.T, err error, reason wire.Reason) *wire.Refusal {

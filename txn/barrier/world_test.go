@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/internal/testbed"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
@@ -180,9 +182,4 @@ func wantKind(tb testing.TB, err error, kind interlock.ErrorKind, class branch.C
 	}
 }
 
-func ok(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
+var ok = testbed.OK

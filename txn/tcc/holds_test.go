@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/internal/testbed"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -15,12 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
 // inn is a table of holds in a database of the test's own.
 type inn struct {

@@ -7,9 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -44,12 +42,6 @@ var failing = map[string]struct {
 		"- room free: 10 - room held: 0 + room free: 8 + room held: 2",
 	}},
 	"error": {func() Scene { return Scene{} }, []string{"explore a transaction: the scene has no Run"}},
-	"hangs": {func() Scene {
-		return alone(trying(func(context.Context) (string, error) { select {} }))
-	}, []string{"never ends: branch a", "does not return when its context ends"}},
-	"leaves a goroutine": {func() Scene {
-		return alone(trying(func(context.Context) (string, error) { go func() { select {} }(); return "", nil }))
-	}, []string{"never ends: branch a", "leaves a goroutine that waits for ever"}},
 }
 
 const chosen = "TCCTEST_SCENE"
@@ -132,38 +124,6 @@ func TestNothingToExplore(t *testing.T) {
 	}
 	if _, err := Findings(t, nil); err == nil {
 		t.Error("no scene, no error")
-	}
-}
-
-// TestNotInABubble: it says what synctest says, and finds nothing.
-func TestNotInABubble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		defer func() {
-			if cause := fmt.Sprint(recover()); !strings.Contains(cause, "bubble") || strings.Contains(cause, "deadlock") {
-				t.Errorf("%v", cause)
-			}
-		}()
-		found, err := Findings(t, func() Scene { return alone(functions{}) })
-		t.Errorf("%v, %v", found, err)
-	})
-}
-
-// TestScenesHaveToBeTheSame: one whose world was used before is reported.
-func TestScenesHaveToBeTheSame(t *testing.T) {
-	t.Parallel()
-	var scenes atomic.Int64
-	_, err := Findings(t, func() Scene {
-		w := &World{}
-		if scenes.Add(1) > 5 {
-			w.Set("old", "1")
-		}
-		s := alone(shelf{w, "a"})
-		w.Set("a", "9")
-		s.Snapshot = w.Snapshot
-		return s
-	})
-	if err == nil || !strings.Contains(err.Error(), "differ before anything was done") || !strings.Contains(err.Error(), "+ old: 1") {
-		t.Errorf("%v", err)
 	}
 }
 
