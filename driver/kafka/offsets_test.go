@@ -182,6 +182,36 @@ func TestOffsets(t *testing.T) {
 	}
 }
 
+// TestOffsetsAllocations: a record costs two allocations, its entry and its id, if its key has others.
+func TestOffsetsAllocations(t *testing.T) {
+	const n = 500
+	var keys [100][]byte
+	for i := range keys {
+		keys[i] = []byte{byte(i)}
+	}
+	a := &assignment{offsets: restore(0, committed{}, 1, 100)}
+	o, offset := a.offsets, int64(0)
+	all := make([]driver.Received, 0, n)
+	allocations := testing.AllocsPerRun(10, func() {
+		records := make([]kgo.Record, n)
+		for i := range records {
+			records[i] = kgo.Record{Topic: "t", Offset: offset, Key: keys[i%len(keys)]}
+			o.arrive(&records[i])
+			offset++
+		}
+		limit := driver.QueueLimit{Messages: n, Bytes: 1}
+		all = all[:0]
+		o.take(&limit, true, time.Time{}, func(e *entry) { all = append(all, received(e, a)) })
+		for _, m := range all[:n-len(keys)] { // the keys stay
+			o.complete(m.Place)
+		}
+		o.sweep()
+	})
+	if len(all) != n || all[n-1].Place != offset-1 || allocations > 2*n+20 {
+		t.Errorf("%d records took %.0f allocations", len(all), allocations)
+	}
+}
+
 // TestMetadata: what is encoded is decoded, as far as there is room.
 func TestMetadata(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))

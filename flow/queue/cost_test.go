@@ -30,6 +30,9 @@ func TestCosts(t *testing.T) {
 		if n := counted.Statements.Load(); n > want.add {
 			t.Errorf("adding took %d statements, want %d", n, want.add)
 		}
+		if n := databases.One[int64](t, db, `select count(*) from interlock_queue_arrival`); db.Dialect == driver.Postgres && n > 10 {
+			t.Errorf("adding left %d arrivals, want 10", n)
+		}
 		counted.Reset()
 		c, err := queue.In(counted, table, nil).Join(t.Context(), "q", driver.QueueOptions{})
 		ok(t, err)
