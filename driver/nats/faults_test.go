@@ -182,9 +182,17 @@ func TestFullPartition(t *testing.T) {
 		backlogs, err := q.Backlogs(t.Context(), "q")
 		return err == nil && slices.ContainsFunc(backlogs, func(b Backlog) bool { return b.Lag == 3000 && slices.Equal(b.Parked, []string{"a"}) && b.Age > 0 })
 	})
+	waiting, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if some, err := c.Receive(waiting, driver.QueueLimit{Messages: 1, Bytes: 100}); len(some) > 0 {
+		t.Fatalf("received %v, %v", idsOf(some), err)
+	}
 	inner := c.(*consumer)
 	inner.mu.Lock()
 	for _, a := range inner.assignments() {
+		if _, parked := a.offsets.Oldest(time.Now()); len(parked) > 0 && a.offsets.Unread() > 10+maxReady+2*perPull {
+			t.Errorf("the partition was read to %d", a.offsets.Unread())
+		}
 		if ready, _ := a.offsets.Ahead(); ready > 0 {
 			t.Errorf("%d messages of a parked key are ready", ready)
 		}

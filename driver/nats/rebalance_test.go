@@ -300,7 +300,7 @@ func TestStreamIsCreatedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.stream = newStream(t, s.js, s.prefix, s.prefix+".q.*")
-	s.add("a/4")
+	s.add("a/4", "a/5", "a/6", "a/7", "a/8", "a/9") // beyond the former position
 	s.startOn(q, handle)
 	m := <-handled
 	if m.ID != "a/4" || m.Place > last.Place || m.Claim.Token() <= last.Claim.Token() || m.Claim.Name() != last.Claim.Name() {

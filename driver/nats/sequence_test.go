@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/sequence"
@@ -81,6 +83,49 @@ func TestSequence(t *testing.T) {
 	for key, ids := range taken {
 		if len(ids) != each || !slices.IsSorted(ids) {
 			t.Errorf("key %s: %v", key, ids)
+		}
+	}
+}
+
+// TestSequenceGivesBack: what is held of a partition that is to move is given back at once, so that
+// the partition is released and not lost.
+func TestSequenceGivesBack(t *testing.T) {
+	s := newScene(t)
+	var mu sync.Mutex
+	claims := map[driver.Assignment]bool{}
+	consume := func() {
+		order, err := sequence.New("q", &sequence.Memory{}, func(context.Context, struct{}, sequence.Delivery) error { return nil }, &sequence.Options{Wait: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := order.Consume(t.Context(), s.queue(nil), "q", func(m driver.Received) (sequence.Event, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			claims[m.Claim] = true
+			return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: 2}}, nil // 1 never comes
+		}, &sequence.SourceOptions{Lease: lease})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = source.Close(context.Background())
+			_ = order.Close(context.Background())
+		})
+	}
+	s.add(drivertest.QueueIDs(20, 0, 1)...)
+	claimed := func() (all []driver.Assignment) {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Collect(maps.Keys(claims))
+	}
+	consume()
+	testbed.Eventually(t, "events of all partitions are held", time.Minute, func() bool { return len(claimed()) == partitions })
+	before := claimed()
+	consume()
+	testbed.Eventually(t, "half of the partitions have moved", time.Minute, func() bool { return len(claimed()) == partitions*3/2 })
+	for _, c := range before {
+		if cause := context.Cause(c.Context()); cause != nil && cause != interlock.ErrReleased {
+			t.Errorf("%s has ended by %v", c.Name(), cause)
 		}
 	}
 }
