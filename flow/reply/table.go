@@ -115,7 +115,7 @@ func (t Table) write(ctx context.Context, op string, db driver.SQL, id string, r
 		return r, err
 	}
 	_, err = rows.Exec(ctx, `insert into {replies} (message_id, state, owner, payload_hash, content, replied_at)
-		values (?, ?, ?, ?, ?, {now}) {leave message_id}`, id, r.state, r.owner, []byte(r.hash), r.content)
+		values (?, ?, ?, {?}, {?}, {now}) {leave message_id}`, id, r.state, r.owner, []byte(r.hash), r.content)
 	if err != nil {
 		return r, err
 	}
