@@ -87,7 +87,11 @@ func hideDeadline(ctx context.Context) context.Context {
 // do runs send in a goroutine of its own and waits for it or ctx. After ctx is
 // done, send is about to end: it waits for nothing longer than the client dials.
 func do[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) (T, error) {
-	return start(ctx, c, r, send).wait()
+	p := &pending[T]{send: send}
+	if p.begin(ctx, c, r) {
+		go p.run()
+	}
+	return p.wait()
 }
 
 // pending is a request under way.
@@ -100,16 +104,6 @@ type pending[T any] struct {
 	ended   chan struct{}     // closed when value and err are there; nil if it was refused
 	value   T
 	err     error
-}
-
-// start is do that does not wait. The request has its place in the order of its
-// owner's when start returns.
-func start[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) *pending[T] {
-	p := &pending[T]{send: send}
-	if p.begin(ctx, c, r) {
-		go p.run()
-	}
-	return p
 }
 
 // begin gives the request its place in the order of its owners. If it is refused, err
@@ -134,6 +128,21 @@ func (p *pending[T]) run() {
 	}
 	_ = turn(context.Background(), p.before)
 	p.conn.end(p.request, p.ended)
+}
+
+// runAndWait is run and wait for a request that begin has admitted. It sends in the
+// goroutine of the caller if nothing there can last longer than the context.
+func (p *pending[T]) runAndWait() (T, error) {
+	switch c := p.conn; {
+	case p.ended == nil: // refused
+	case len(p.before) == 0 && c.stands():
+		c.link.flying.Add(1)
+		p.run()
+		c.link.flying.Add(-1)
+	default:
+		go p.run()
+	}
+	return p.wait()
 }
 
 // wait waits for the answer, or until the context of the request ends.
@@ -262,7 +271,7 @@ func (c *conn) sendOne(ctx context.Context, s *script, b batch) rueidis.RedisRes
 // request of the same owner is under way. It has its place in the client's queue before a
 // later one of its owner, also if its context ends.
 func (c *conn) enter(r request) bool {
-	if c.link == nil || c.stood.Load() != c.link.breaks.Load() || c.link.flying.Load() >= mostFlying {
+	if !c.stands() {
 		return false
 	}
 	c.mu.Lock()
@@ -278,6 +287,11 @@ func (c *conn) enter(r request) bool {
 	c.running.Add(1)
 	c.link.flying.Add(1)
 	return true
+}
+
+// stands reports that the client need not dial for a request, nor wait for its own queue.
+func (c *conn) stands() bool {
+	return c.link != nil && c.stood.Load() == c.link.breaks.Load() && c.link.flying.Load() < mostFlying
 }
 
 func (c *conn) leave() {
@@ -308,12 +322,7 @@ func (c *conn) oneSlot(keys []string) error {
 // evalAll runs a script on each batch in one pipeline. An error is that of all
 // of them; each result can have its own.
 func (c *conn) evalAll(ctx context.Context, r request, s *script, batches []batch) ([]rueidis.RedisResult, error) {
-	return c.startAll(ctx, r, s, batches).wait()
-}
-
-// startAll is evalAll that does not wait.
-func (c *conn) startAll(ctx context.Context, r request, s *script, batches []batch) *pending[[]rueidis.RedisResult] {
-	return start(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
+	return do(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
 		return s.run(ctx, c.client, r, batches)
 	})
 }

@@ -68,7 +68,7 @@ func OpenQuorum(ctx context.Context, clients []rueidis.Client, o *QuorumOptions)
 	}
 	q := &Quorum{layout: layout{prefix: options.Prefix}, options: options, round: map[string]chan struct{}{}}
 	for _, c := range clients {
-		q.nodes = append(q.nodes, newNode(c, options.NodeTimeout))
+		q.nodes = append(q.nodes, newNode(c))
 	}
 	known, err := q.meet(ctx)
 	if err != nil {

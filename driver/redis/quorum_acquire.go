@@ -111,16 +111,18 @@ func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver
 
 // poll asks every node for its vote. The channel takes all answers.
 func (q *Quorum) poll(asked request, lock string) (<-chan paper, bool) {
-	papers := make(chan paper, len(q.nodes))
+	papers, all := make(chan paper, len(q.nodes)), within(q.ended, q.options.NodeTimeout, len(q.nodes))
 	for i, n := range q.nodes {
 		v := voting{node: n, sent: boottime.Sent(), ask: "1"}
 		var known bool
 		if v.at, known = n.knows(); known {
 			v.ask = "0"
 		}
-		answer := n.ask(q.ended, asked, quorumAcquireScript,
+		answer := n.ask(all, asked, quorumAcquireScript,
 			batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL), v.ask}})
 		if !q.spawn(func() { papers <- q.read(i, asked, v, answer) }) {
+			_, _ = answer() // it ends with q
+			all.cancel()
 			return nil, false
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -32,7 +33,6 @@ type NodeHealth struct {
 type node struct {
 	conn    *conn
 	address string
-	timeout time.Duration
 
 	mu      sync.Mutex
 	health  health
@@ -42,8 +42,8 @@ type node struct {
 	grown   boottime.Instant // when votes count of which that request is the latest word
 }
 
-func newNode(client rueidis.Client, timeout time.Duration) *node {
-	n := &node{conn: newConn(client), timeout: timeout, address: "unknown", known: -1}
+func newNode(client rueidis.Client) *node {
+	n := &node{conn: newConn(client), address: "unknown", known: -1}
 	var addresses []string
 	for address := range client.Nodes() {
 		addresses = append(addresses, address)
@@ -57,23 +57,54 @@ func newNode(client rueidis.Client, timeout time.Duration) *node {
 // results of the batches of one request.
 type results = []rueidis.RedisResult
 
-// ask starts to run batches of a script, unless the node is left out. The
-// returned function must be called, and waits for at most the node's time.
-func (n *node) ask(ctx context.Context, r request, s *script, batches ...batch) (wait func() (results, error)) {
-	if !n.mayAsk() {
-		return func() (results, error) { return nil, problem(r, interlock.Retryable, errNodeDown) }
-	}
-	return n.insist(ctx, n.timeout, r, s, batches...)
+// nodeBound is how long the nodes that are asked together may take.
+type nodeBound struct {
+	parent, ctx context.Context // the latter ends after the time, and with the former
+	cancel      context.CancelFunc
+	asked       *atomic.Int32 // nodes that have not answered yet
 }
 
-// insist is ask with a time of its own, also on a node that is left out.
-func (n *node) insist(ctx context.Context, timeout time.Duration, r request, s *script, batches ...batch) (wait func() (results, error)) {
-	bounded, cancel := context.WithTimeoutCause(ctx, timeout, errNodeSilent)
-	answer := n.conn.startAll(bounded, r, s, batches)
+// within bounds a request to n nodes, each of which calls answered once.
+func within(ctx context.Context, timeout time.Duration, n int) nodeBound {
+	b := nodeBound{parent: ctx, asked: new(atomic.Int32)}
+	b.asked.Store(int32(n))
+	b.ctx, b.cancel = context.WithTimeoutCause(ctx, timeout, errNodeSilent)
+	return b
+}
+
+// answered frees what belongs to b after the last answer.
+func (b nodeBound) answered() {
+	if b.asked.Add(-1) == 0 {
+		b.cancel()
+	}
+}
+
+// ask prepares to run batches of a script, unless the node is left out. The
+// returned function must be called at once. It sends the request, which has its place in the
+// order of its owner's already, and waits for at most the time of b.
+func (n *node) ask(b nodeBound, r request, s *script, batches ...batch) (wait func() (results, error)) {
+	if !n.mayAsk() {
+		return func() (results, error) {
+			b.answered()
+			return nil, problem(r, interlock.Retryable, errNodeDown)
+		}
+	}
+	return n.insist(b, r, s, batches...)
+}
+
+// insist is ask, also on a node that is left out.
+func (n *node) insist(b nodeBound, r request, s *script, batches ...batch) (wait func() (results, error)) {
+	p := &pending[results]{send: func(ctx context.Context) (results, error) {
+		if len(batches) == 1 && n.conn.isPlain(s, r) {
+			return results{n.conn.sendOne(ctx, s, batches[0])}, nil
+		}
+		return s.run(ctx, n.conn.client, r, batches)
+	}}
+	p.begin(b.ctx, n.conn, r)
 	return func() (results, error) {
-		defer cancel()
-		got, err := answer.wait()
-		if ctx.Err() == nil { // otherwise it is not known what the node would have done
+		defer b.answered()
+		got, err := p.runAndWait()
+		if b.parent.Err() == nil { // otherwise it is not known what the node would have done
 			n.answered(errors.Join(err, firstLost(got)))
 		}
 		return got, err

@@ -52,8 +52,12 @@ type releasing struct {
 func (q *Quorum) release(asked request, lock string, nodes []int) releasing {
 	asked.op = "release"
 	r := releasing{asked: asked, answers: make(chan error, len(nodes)), nodes: len(nodes)}
+	if len(nodes) == 0 {
+		return r
+	}
+	all := within(q.ended, releaseWithin, len(nodes))
 	for _, i := range nodes {
-		answer := q.nodes[i].insist(q.ended, releaseWithin, asked, plainReleaseScript,
+		answer := q.nodes[i].insist(all, asked, plainReleaseScript,
 			batch{keys: []string{lock}, args: []string{asked.owner}})
 		work := func() {
 			got, err := answer()
@@ -63,6 +67,7 @@ func (q *Quorum) release(asked request, lock string, nodes []int) releasing {
 			r.answers <- err
 		}
 		if !q.spawn(work) {
+			_, _ = answer() // it ends with q
 			r.answers <- closed(asked)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -64,14 +65,14 @@ func (q *Quorum) leave(round []*holding) {
 // renewAll asks all nodes, and waits for all of them that are not left out.
 func (q *Quorum) renewAll(ctx context.Context, round []*holding) []nodeAnswers {
 	batches := renewals(chunks(q.layout, round, (*holding).lock), q.options.TTL)
-	waits := make([]func() (results, error), len(q.nodes))
-	for i, n := range q.nodes {
-		waits[i] = n.ask(ctx, request{op: "renew"}, quorumRenewScript, batches...)
-	}
 	answers := make([]nodeAnswers, len(q.nodes))
-	for i, wait := range waits {
-		answers[i] = q.readRound(q.nodes[i], wait, len(round))
+	all := within(ctx, q.options.NodeTimeout, len(q.nodes))
+	var asking sync.WaitGroup
+	for i, n := range q.nodes {
+		wait := n.ask(all, request{op: "renew"}, quorumRenewScript, batches...)
+		asking.Go(func() { answers[i] = q.readRound(n, wait, len(round)) })
 	}
+	asking.Wait()
 	return answers
 }
 

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -287,17 +288,30 @@ func TestQuorumCost(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
 	q := quorumOn(t, servers, QuorumOptions{NodeTimeout: 5 * time.Second}) // none is given up
+	pair := func(name string) {
+		t.Helper()
+		owner := newOwner()
+		takeQuorum(t, q, driver.Request{Name: name, Owner: owner})
+		if err := q.Release(t.Context(), name, owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pair("first")
+	testbed.Eventually(t, "each node has reported its uptime, and has nothing to do", bound, func() bool {
+		return !slices.ContainsFunc(q.nodes, func(n *node) bool {
+			_, known := n.knows()
+			n.conn.mu.Lock()
+			defer n.conn.mu.Unlock()
+			return !known || len(n.conn.last) > 0
+		})
+	})
 	var before [quorumNodes]map[string]int
 	for i, s := range servers {
 		before[i] = calls(t, dial(t, s.Addr()))
 	}
 	const rounds = 20
-	for range rounds {
-		owner := newOwner()
-		takeQuorum(t, q, driver.Request{Name: "x", Owner: owner})
-		if err := q.Release(t.Context(), "x", owner); err != nil {
-			t.Fatal(err)
-		}
+	for i := range rounds {
+		pair(fmt.Sprint("n/", i)) // a node that is late with one name refuses no other
 	}
 	closeQuorum(t, q)
 	for i, s := range servers {
@@ -306,8 +320,8 @@ func TestQuorumCost(t *testing.T) {
 		if n := spent["evalsha"]; n > 2*rounds || n < rounds {
 			t.Errorf("node %d had %d requests for %d acquisitions and releases, want two each", i, n, rounds)
 		}
-		if spent["info"] > rounds/2 {
-			t.Errorf("node %d reported its uptime %d times", i, spent["info"])
+		if spent["info"] > 1 { // the reading of these counts
+			t.Errorf("node %d reported its uptime %d times more", i, spent["info"]-1)
 		}
 	}
 }
