@@ -1,0 +1,113 @@
+package etcd
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// KeyValues is a key-value store with compare-and-swap: a step is one transaction, and a
+// revision is that of etcd. It implements driver.KeyValues. A step of more bytes than etcd takes
+// in a request (1.5 MiB unless it is set) is refused, Definite.
+type KeyValues struct {
+	client *clientv3.Client
+	prefix string
+}
+
+var _ driver.KeyValues = (*KeyValues)(nil)
+
+// NewKeyValues keeps values under prefix, in the keys "interlock.kv:" + key. It does no I/O,
+// and the client must outlive its use.
+func NewKeyValues(client *clientv3.Client, prefix string) *KeyValues {
+	return &KeyValues{client: client, prefix: prefix + reserved + "kv:"}
+}
+
+// getsAtOnce is how many operations a transaction has unless etcd is set otherwise.
+const getsAtOnce = 128
+
+// Get reads keys; see driver.KeyValues. More than 128 are several requests.
+func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, error) {
+	const op = "get keys"
+	var gets []clientv3.Op
+	for _, key := range keys {
+		if err := driver.CheckName(op, "a key", key, driver.MaxName); err != nil {
+			return nil, err
+		}
+		gets = append(gets, clientv3.OpGet(k.prefix+key))
+	}
+	got := make([]driver.KeyValue, 0, len(keys))
+	for len(gets) > 0 {
+		n := min(len(gets), getsAtOnce)
+		reply, err := k.step(ctx, op, keys[len(got)], nil, gets[:n])
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range reply.Responses {
+			kv := driver.KeyValue{Key: keys[len(got)]}
+			for _, found := range r.GetResponseRange().Kvs {
+				kv.Value, kv.Revision = found.Value, found.ModRevision
+			}
+			got = append(got, kv)
+		}
+		gets = gets[n:]
+	}
+	return got, nil
+}
+
+// Swap makes all swaps or none by one transaction; see driver.KeyValues.
+func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
+	const op = "swap keys"
+	if err := driver.CheckSwaps(swaps); err != nil {
+		return 0, &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug, Err: err}
+	}
+	var compares []clientv3.Cmp
+	var ops []clientv3.Op
+	for _, s := range swaps {
+		compares = append(compares, clientv3.Compare(clientv3.ModRevision(k.prefix+s.Key), "=", s.Revision))
+		if s.Delete {
+			ops = append(ops, clientv3.OpDelete(k.prefix+s.Key))
+		} else {
+			ops = append(ops, clientv3.OpPut(k.prefix+s.Key, string(s.Value)))
+		}
+	}
+	reply, err := k.step(ctx, op, swaps[0].Key, compares, ops)
+	if err != nil || !reply.Succeeded {
+		return 0, err
+	}
+	return reply.Header.Revision, nil
+}
+
+// Scan reads a range of keys; see driver.KeyValues.
+func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]driver.KeyValue, error) {
+	end := k.prefix + to
+	if to == "" {
+		end = clientv3.GetPrefixRangeEnd(k.prefix)
+	} else if to <= from {
+		return nil, nil // to etcd that is a range without an end
+	}
+	reply, err := k.step(ctx, "scan keys", from, nil, []clientv3.Op{clientv3.OpGet(k.prefix+from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))})
+	if err != nil {
+		return nil, err
+	}
+	var got []driver.KeyValue
+	for _, kv := range reply.Responses[0].GetResponseRange().Kvs {
+		got = append(got, driver.KeyValue{Key: string(kv.Key[len(k.prefix):]), Value: kv.Value, Revision: kv.ModRevision})
+	}
+	return got, nil
+}
+
+func (k *KeyValues) step(ctx context.Context, op, key string, compares []clientv3.Cmp, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
+	if ctx.Err() != nil {
+		return nil, unsent(ctx, op, key)
+	}
+	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)
+	defer cancel()
+	reply, err := k.client.Txn(rctx).If(compares...).Then(ops...).Commit()
+	if err != nil {
+		return nil, failed(rctx, op, key, err)
+	}
+	return reply, nil
+}
