@@ -1,0 +1,143 @@
+package postgres
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// KeyValues is a key-value store with compare-and-swap: a row for each key, and one statement
+// for each step. It implements driver.KeyValues.
+type KeyValues struct {
+	pool     *pgxpool.Pool
+	table    string // quoted, as is the sequence
+	sequence string
+}
+
+var _ driver.KeyValues = (*KeyValues)(nil)
+
+// NewKeyValues keeps values in table, "name" or "schema.name", which is created with the first
+// swap. Revisions are of the sequence "name_revision". The pool stays the caller's. It does no
+// I/O.
+func NewKeyValues(pool *pgxpool.Pool, table string) *KeyValues {
+	quoted := func(name string) string { return pgx.Identifier(strings.Split(name, ".")).Sanitize() }
+	return &KeyValues{pool: pool, table: quoted(table), sequence: quoted(table + "_revision")}
+}
+
+// Get reads keys; see driver.KeyValues.
+func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, error) {
+	const op = "get keys"
+	got := make([]driver.KeyValue, len(keys))
+	place := map[string][]int{}
+	for i, key := range keys {
+		if err := driver.CheckName(op, "a key", key, driver.MaxName); err != nil {
+			return nil, err
+		}
+		got[i].Key = key
+		place[key] = append(place[key], i)
+	}
+	if len(keys) == 0 {
+		return got, nil
+	}
+	found, err := k.read(ctx, op, keys[0], `select key, value, revision from {table} where key = any($1::text[])`, keys)
+	for _, kv := range found {
+		for _, i := range place[kv.Key] {
+			got[i] = kv
+		}
+	}
+	return got, err
+}
+
+// Scan reads a range of keys; see driver.KeyValues.
+func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]driver.KeyValue, error) {
+	return k.read(ctx, "scan keys", from, `select key, value, revision from {table} where key >= $1::text and ($2::text = '' or key < $2::text)
+		order by key limit $3::bigint`, from, to, int64(limit))
+}
+
+// read is the rows of a query; none if there is no table yet.
+func (k *KeyValues) read(ctx context.Context, op, name, text string, args ...any) ([]driver.KeyValue, error) {
+	if ctx.Err() != nil {
+		return nil, fail.Unsent(ctx, op, name)
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoWord)
+	defer cancel()
+	rows, err := k.pool.Query(bounded, k.text(text), append([]any{pgx.QueryExecModeExec}, args...)...)
+	if err == nil {
+		var got []driver.KeyValue
+		if got, err = pgx.CollectRows(rows, pgx.RowToStructByPos[driver.KeyValue]); err == nil {
+			return got, nil
+		}
+	}
+	if isUndefined(err) {
+		return nil, nil
+	}
+	return nil, ofStatement(bounded, op, name, err)
+}
+
+func (k *KeyValues) text(text string) string {
+	return strings.NewReplacer("{table}", k.table, "{sequence}", k.sequence).Replace(text)
+}
+
+// swapKeys: keys, revisions, values, whether each is deleted. It locks the rows that must be
+// there in the order of their keys, and writes if all had their revisions. A row that must not
+// be there violates its key if it comes at the same time.
+const swapKeys = `with wanted as (
+	select * from unnest($1::text[], $2::bigint[], $3::bytea[], $4::boolean[]) as w(key, revision, value, deletes)
+), locked as materialized (
+	select t.key from {table} t join wanted w on w.key = t.key and w.revision = t.revision order by t.key for update of t
+), step as materialized (
+	select nextval('{sequence}') as revision where (select count(*) from locked) = (select count(*) from wanted where revision > 0)
+		and not exists (select from {table} t join wanted w on w.key = t.key where w.revision = 0)
+), deleted as (
+	delete from {table} t using wanted w, step where w.key = t.key and w.deletes
+), updated as (
+	update {table} t set value = w.value, revision = step.revision from wanted w, step where w.key = t.key and w.revision > 0 and not w.deletes
+), inserted as (
+	insert into {table} (key, value, revision) select w.key, w.value, step.revision from wanted w, step where w.revision = 0
+)
+select coalesce((select revision from step), 0)`
+
+// Swap makes all swaps or none by one statement; see driver.KeyValues. Two that need the same
+// keys at the same time may fail, Retryable.
+func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (revision int64, err error) {
+	const op = "swap keys"
+	if err := driver.CheckSwaps(swaps); err != nil {
+		return 0, problem(op, "", interlock.Bug, err)
+	}
+	name := swaps[0].Key
+	if ctx.Err() != nil {
+		return 0, fail.Unsent(ctx, op, name)
+	}
+	n := len(swaps)
+	keys, revisions, values, deletes := make([]string, n), make([]int64, n), make([][]byte, n), make([]bool, n)
+	for i, s := range swaps {
+		keys[i], revisions[i], values[i], deletes[i] = s.Key, s.Revision, append([]byte{}, s.Value...), s.Delete
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoWord)
+	defer cancel()
+	swap := func() error {
+		return k.pool.QueryRow(bounded, k.text(swapKeys), pgx.QueryExecModeExec, keys, revisions, values, deletes).Scan(&revision)
+	}
+	if err = swap(); isUndefined(err) {
+		if err = k.create(bounded); err == nil {
+			err = swap()
+		}
+	}
+	if hasState(err, "23505") { // unique_violation: a key came meanwhile
+		return 0, nil
+	}
+	return revision, ofStatement(bounded, op, name, err)
+}
+
+func (k *KeyValues) create(ctx context.Context) error {
+	return alone(ctx, k.pool, DefaultNamespace, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, k.text(`create sequence if not exists {sequence};
+			create table if not exists {table} (key text collate "C" primary key, value bytea not null, revision bigint not null)`), pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+}
