@@ -81,7 +81,7 @@ func deliver(t *testing.T, db *databases.DB, o outbox.Options, refused string, u
 // shopURL is where the commands find a database.
 func shopURL(db *databases.DB) string {
 	if db.Dialect == driver.MariaDB {
-		name := db.URL[strings.LastIndexByte(db.URL, '/')+1:]
+		name, _, _ := strings.Cut(db.URL[strings.LastIndexByte(db.URL, '/')+1:], "?")
 		return "mysql://root@" + db.Server.Addr() + "/" + name
 	}
 	return db.URL
