@@ -9,7 +9,7 @@ import (
 
 func ExampleOpen() {
 	ctx := context.Background()
-	elections, err := elect.Open(ctx, "memory://example", &elect.Options{InProcess: true}) // or etcd://…, zookeeper://…
+	elections, err := elect.Open(ctx, "memory://example", &elect.Options{InProcess: true}) // or etcd://…, zookeeper://…, consul://…
 	if err != nil {
 		panic(err)
 	}

@@ -49,9 +49,12 @@
 // # Waiting
 //
 // The first to come when the key is free; Consul has no queue. A name that a process waits for
-// costs one blocking query, of half a TTL (10 s at most), and at most twenty a second. After a session
-// with a lock-delay ended without a release, waiters try once in a tenth of the TTL (a second
-// at most) until that is over.
+// costs one blocking query, of half a TTL (10 s at most), and at most twenty a second. A driver
+// has at most 128 of them at once, and looks by turns at what is beyond. An agent accepts 200
+// connections from one address, unless its http_max_conns_per_client says otherwise: raise that
+// where several processes of a machine wait for many names. After a session with a lock-delay
+// ended without a release, waiters try once in a tenth of the TTL (a second at most) until that
+// is over.
 //
 // # Interoperation
 //

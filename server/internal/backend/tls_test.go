@@ -55,6 +55,13 @@ func TestEtcdTLS(t *testing.T) {
 	secured(t, "etcd://"+testbed.EtcdTLS(t, cert, cert, key).Addr(), cert, key)
 }
 
+// TestConsulTLS: an agent that asks for certificates likewise.
+func TestConsulTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := testbed.CertificateFiles(t)
+	secured(t, "consul://"+testbed.ConsulTLS(t, cert, cert, key).Addr(), cert, key)
+}
+
 // TestZooKeeperTLS: TLS ends in front of the server, where it asks for certificates.
 func TestZooKeeperTLS(t *testing.T) {
 	t.Parallel()

@@ -369,7 +369,9 @@ var asserted = []string{"driver/redis TestUncontendedCostsTwoRequests", "driver/
 	"driver/postgres TestCostOfManyLocks", "driver/postgres TestCostOfManyAtOnce", "driver/postgres TestCostOfAHandOver",
 	"driver/postgres TestCostOfAHerd", "driver/postgres TestHeldLocksCostNothing", "driver/postgres TestAllocations", "driver/mysql TestCost",
 	"driver/mysql TestCostOfManyAtOnce", "driver/mysql TestAllocations",
-	"driver/kube testUncontendedCostsTwoRequests", "driver/kube testWaitersCostNoRequests"}
+	"driver/kube testUncontendedCostsTwoRequests", "driver/kube testWaitersCostNoRequests",
+	"flow/queue TestAllocations", "flow/queue TestCosts", "driver/kafka TestOffsetsAllocations", "driver/kafka TestCommitCost",
+	"driver/consul testUncontendedCostsTwoRequests", "driver/consul testWaitersCostNoRequests", "driver/consul testHeldLocksCostOneForSixty"}
 
 // TestCostsAreAsserted where the page says so, and the page is of this list.
 func TestCostsAreAsserted(t *testing.T) {
