@@ -58,6 +58,14 @@ func (h *RowLock) WithDefaults() *RowLock {
 	return r
 }
 
+// WithDefaults returns h with hooks that log deadlocks, and failures to look for them.
+func (h *Deadlock) WithDefaults() *Deadlock {
+	r := copyOf(h)
+	OnNil(&r.Found, r.Log, warn, always[DeadlockFound]("wait ended because of a deadlock"))
+	OnNil(&r.Failed, r.Log, warn, always[DeadlockFailed]("deadlocks cannot be looked for"))
+	return r
+}
+
 // WithDefaults returns h with a hook that logs writes that bypassed the guard.
 func (h *Fence) WithDefaults() *Fence {
 	r := copyOf(h)

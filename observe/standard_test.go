@@ -22,7 +22,7 @@ import (
 // defaults are the hooks that options leave nil.
 var defaults = map[string]any{
 	"Lock": (*Lock)(nil).WithDefaults(), "Partition": (*Partition)(nil).WithDefaults(), "RowLock": (*RowLock)(nil).WithDefaults(),
-	"Fence":       (*Fence)(nil).WithDefaults(),
+	"Fence": (*Fence)(nil).WithDefaults(), "Deadlock": (*Deadlock)(nil).WithDefaults(),
 	"Idempotency": (*Idempotency)(nil).WithDefaults(), "Once": (*Once)(nil).WithDefaults(),
 	"Version": (*Version)(nil).WithDefaults(), "Wire": (*Wire)(nil).WithDefaults(), "Proxy": (*Proxy)(nil).WithDefaults(),
 	"Keyed": (*Keyed)(nil).WithDefaults(), "Sequence": (*Sequence)(nil).WithDefaults(), "Outbox": (*Outbox)(nil).WithDefaults(), "Queue": (*Queue)(nil).WithDefaults(),

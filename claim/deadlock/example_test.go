@@ -1,0 +1,67 @@
+package deadlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/interlock-dev/interlock/claim/deadlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver/memory"
+)
+
+// Two transfers lock the same two accounts, in different orders. The younger one releases what
+// it holds and begins again, with its context and so its age.
+func Example() {
+	ctx := context.Background()
+	board := memory.NewKeyValues() // of etcd, Redis or Postgres where the locks are there
+	locks, err := lock.NewFenced(memory.NewSpace().Open(nil), nil)
+	if err != nil {
+		panic(err)
+	}
+	defer locks.Close(ctx)
+	detector := deadlock.New(nil)
+	defer detector.Close(ctx)
+
+	acquire := func(ctx context.Context, account string) (*lock.Claim, error) {
+		return deadlock.Acquire(ctx, deadlock.Resource{Board: board, Name: account}, func(ctx context.Context) (*lock.Claim, error) {
+			return locks.Acquire(ctx, account)
+		})
+	}
+	var both, all sync.WaitGroup
+	both.Add(2)
+	transfer := func(ctx context.Context, first bool, from, to string) error {
+		payer, err := acquire(ctx, from)
+		if err != nil {
+			return err
+		}
+		defer payer.Release(ctx)
+		if first { // so that each holds one
+			both.Done()
+			both.Wait()
+		}
+		payee, err := acquire(ctx, to)
+		if err != nil {
+			return err
+		}
+		defer payee.Release(ctx)
+		return nil // move the money, under a guard
+	}
+	run := func(ctx context.Context, from, to string) {
+		err := transfer(ctx, true, from, to)
+		var cycle *deadlock.Error
+		if errors.As(err, &cycle) {
+			fmt.Println(cycle)
+			err = transfer(ctx, false, from, to)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	older, younger := detector.Task(ctx, "transfer 1", 0), detector.Task(ctx, "transfer 2", -1) // by its priority
+	all.Go(func() { run(older, "alice", "bob") })
+	all.Go(func() { run(younger, "bob", "alice") })
+	all.Wait()
+	// Output: deadlock: transfer 2 awaits alice, held by transfer 1 awaits bob, held by transfer 2
+}

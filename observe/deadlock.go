@@ -1,0 +1,25 @@
+package observe
+
+import "log/slog"
+
+// Deadlock receives the events of a detector of deadlocks. Every hook may be nil. Hooks must
+// return at once.
+type Deadlock struct {
+	// Log receives the failures whose hook is nil. Nil means slog.Default; [Silent] disables
+	// logging.
+	Log *slog.Logger
+
+	Found  func(DeadlockFound)
+	Failed func(DeadlockFailed)
+}
+
+// DeadlockFound reports that a wait of this process was ended because of a deadlock.
+type DeadlockFound struct {
+	Task   string // its name
+	Awaits string // the name of the resource
+	Err    error  // a *deadlock.Error, which lists the cycle
+}
+
+// DeadlockFailed reports that waits could not be read or published. Deadlocks over that board
+// are not found meanwhile.
+type DeadlockFailed struct{ Err error }
