@@ -63,7 +63,7 @@ type Resource struct {
 // Defaults of [Options].
 const (
 	DefaultDelay    = 100 * time.Millisecond
-	DefaultInterval = 100 * time.Millisecond
+	DefaultInterval = 50 * time.Millisecond
 )
 
 // Options configure a detector; nil and the zero value are valid.
@@ -171,9 +171,11 @@ func (d *Detector) Task(ctx context.Context, name string, priority int) context.
 	return context.WithValue(ctx, taskKey{}, m)
 }
 
-// Claim is what [Acquire] can acquire: all claims of locks are one.
+// Claim is what [Acquire] can acquire: the claims of locks, and of readers and writers.
 type Claim interface {
+	// Context ends when the claim does.
 	Context() context.Context
+	// Release gives the claim up.
 	Release(ctx context.Context) error
 }
 

@@ -164,8 +164,8 @@ func TestCosts(t *testing.T) {
 			t.Errorf("%d requests were sent", board.requests.Load())
 		}
 		wait(ctx, DefaultDelay+2*time.Second)
-		if n := board.requests.Load(); n < 20 || n > 26 {
-			t.Errorf("%d requests were sent for a wait of 20 rounds", n)
+		if n := board.requests.Load(); n < 40 || n > 46 {
+			t.Errorf("%d requests were sent for a wait of 40 rounds", n)
 		}
 		holder.Release(ctx)
 	})

@@ -408,7 +408,7 @@ func TestPriorityBeforeAge(t *testing.T) {
 	}
 }
 
-// TestConfirmationNeedsTheSameWait: whoever has stopped to wait between the two laps, or has
+// TestConfirmationNeedsTheSameWait: a task that has stopped to wait between the two laps, or has
 // released and acquired again, does not confirm.
 func TestConfirmationNeedsTheSameWait(t *testing.T) {
 	for name, change := range map[string]func(*task){

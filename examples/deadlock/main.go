@@ -1,0 +1,203 @@
+// Command deadlock has three processes wait for each other, over three systems, and shows how
+// claim/deadlock finds that and ends one of the waits:
+//
+//	stock     holds a lock in Redis,      and awaits a row in PostgreSQL
+//	invoice   holds the row,              and awaits a lock in etcd
+//	parcel    holds the lock in etcd,     and awaits the lock in Redis
+//
+// No system sees more than one of these waits, and each process uses two of the three.
+//
+//	deadlock -redis 127.0.0.1:6379 -etcd 127.0.0.1:2379 -postgres postgres://me@127.0.0.1/test
+//	deadlock … -rounds 50      # how long does it take?
+//
+// It prints the cycle, a diagram of it in Mermaid, and how long it lasted. worker.go has the
+// pattern. The table deadlock_item and keys that begin with deadlock are written.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/interlock-dev/interlock/claim/deadlock"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// settings of a run; workers get them as arguments.
+type settings struct {
+	redis, etcd, postgres string
+	rounds                int
+	as                    string // the worker that this process is; empty: it starts them
+}
+
+func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+	var s settings
+	f := flag.NewFlagSet("deadlock", flag.ContinueOnError)
+	f.SetOutput(errs)
+	f.StringVar(&s.redis, "redis", "127.0.0.1:6379", "`address` of Redis")
+	f.StringVar(&s.etcd, "etcd", "127.0.0.1:2379", "`address` of etcd")
+	f.StringVar(&s.postgres, "postgres", "", "`URL` of PostgreSQL; empty means that of the PG… variables")
+	f.IntVar(&s.rounds, "rounds", 1, "how many deadlocks, one after the other")
+	f.StringVar(&s.as, "as", "", "be the worker of that `name`; the command itself sets it")
+	if err := f.Parse(args); err != nil {
+		return 2
+	}
+	if f.NArg() > 0 || s.rounds < 1 {
+		fmt.Fprintf(errs, "deadlock: -rounds is %d, at least 1 is needed; and arguments are %q, there are none\n", s.rounds, f.Args())
+		return 2
+	}
+	work := func() error { return conduct(ctx, s, args, out, errs) }
+	if s.as != "" {
+		work = func() error { return serve(ctx, s, in, out) }
+	}
+	if err := work(); err != nil {
+		fmt.Fprintln(errs, "deadlock:", err)
+		return 1
+	}
+	return 0
+}
+
+// A report is what a worker says of a round, in one line of JSON.
+type report struct {
+	Worker string
+	Cycle  []deadlock.Edge // of the wait that was ended; empty if the worker got both
+	Error  string          // anything else
+}
+
+// conduct starts the workers, and plays the rounds.
+func conduct(ctx context.Context, s settings, args []string, out, errs io.Writer) (err error) {
+	ctx, stop := context.WithTimeout(ctx, time.Minute+time.Duration(s.rounds)*10*time.Second)
+	defer stop()
+	if err := prepare(ctx, s); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	var workers []*worker
+	defer func() {
+		for _, w := range workers {
+			err = errors.Join(err, w.end())
+		}
+	}()
+	for _, name := range names {
+		w, err := start(ctx, self, append(slices.Clone(args), "-as", name), errs)
+		if err != nil {
+			return err
+		}
+		workers = append(workers, w)
+	}
+	var took []time.Duration
+	for round := range s.rounds {
+		cycle, lasted, err := play(workers)
+		if err != nil {
+			return fmt.Errorf("round %d: %w", round+1, err)
+		}
+		if round == 0 {
+			fmt.Fprintf(out, "%v\n\n", &deadlock.Error{Cycle: cycle})
+			draw(out, cycle)
+		}
+		took = append(took, lasted)
+	}
+	slices.Sort(took)
+	fmt.Fprintf(out, "\n%d deadlocks, one wait ended in each; found after %v (median), %v (99 of 100), %v (longest)\n",
+		len(took), took[len(took)/2].Round(time.Millisecond), took[(len(took)-1)*99/100].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
+	return nil
+}
+
+// play has every worker take what it holds, then await what the next one holds. It returns the
+// cycle that was found, and how long it lasted.
+func play(workers []*worker) (cycle []deadlock.Edge, lasted time.Duration, err error) {
+	for _, w := range workers {
+		if r, err := w.say("hold"); err != nil || r.Error != "" {
+			return nil, 0, fmt.Errorf("%s cannot hold: %s %w", w.name, r.Error, err)
+		}
+	}
+	began := time.Now()
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, w := range workers {
+		all.Go(func() {
+			r, failed := w.say("await")
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case failed != nil || r.Error != "":
+				err = errors.Join(err, fmt.Errorf("%s: %s %w", w.name, r.Error, failed))
+			case r.Cycle != nil && cycle != nil:
+				err = errors.Join(err, fmt.Errorf("a second wait was ended, that of %s", w.name))
+			case r.Cycle != nil:
+				cycle, lasted = r.Cycle, time.Since(began)
+			}
+		})
+	}
+	all.Wait()
+	if err == nil && cycle == nil {
+		err = errors.New("no deadlock was found")
+	}
+	return cycle, lasted, err
+}
+
+// draw prints a cycle as a diagram in Mermaid.
+func draw(out io.Writer, cycle []deadlock.Edge) {
+	fmt.Fprintln(out, "graph LR")
+	for i, e := range cycle {
+		fmt.Fprintf(out, "  %s -- awaits %s, held by --> %s\n", e.Task, e.Awaits, cycle[(i+1)%len(cycle)].Task)
+	}
+}
+
+// A worker is one of the processes.
+type worker struct {
+	name string
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Scanner
+}
+
+func start(ctx context.Context, program string, args []string, errs io.Writer) (*worker, error) {
+	w := &worker{name: args[len(args)-1], cmd: exec.CommandContext(ctx, program, args...)}
+	w.cmd.Stderr = errs
+	in, err := w.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	w.in, w.out = in, bufio.NewScanner(out)
+	return w, w.cmd.Start()
+}
+
+// say sends a command, and returns the answer.
+func (w *worker) say(command string) (r report, err error) {
+	if _, err := fmt.Fprintln(w.in, command); err != nil {
+		return r, err
+	}
+	if !w.out.Scan() {
+		return r, errors.Join(errors.New("the worker has ended"), w.out.Err())
+	}
+	return r, json.Unmarshal(w.out.Bytes(), &r)
+}
+
+// end closes the input, at which a worker ends.
+func (w *worker) end() error {
+	return errors.Join(w.in.Close(), w.cmd.Wait())
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/rueidis"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock/claim/deadlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/driver/redis"
+)
+
+// names are the workers. Each holds the thing of its own place, and awaits that of the next one.
+var names = []string{"stock", "invoice", "parcel"}
+
+// prepare creates the row.
+func prepare(ctx context.Context, s settings) error {
+	conn, err := pgx.Connect(ctx, s.postgres)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	_, err = conn.Exec(ctx, `CREATE TABLE IF NOT EXISTS deadlock_item (id int PRIMARY KEY);
+		INSERT INTO deadlock_item VALUES (1) ON CONFLICT DO NOTHING`, pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+// A thing can be taken by one task at a time. take waits, and returns how it is given back.
+type thing func(ctx context.Context) (give func(), err error)
+
+// locked is a lock on any system; its waits are published on board.
+func locked(board deadlock.Board, locks *lock.Fenced, name string) thing {
+	return func(ctx context.Context) (func(), error) {
+		claim, err := deadlock.Acquire(ctx, deadlock.Resource{Board: board, Name: name},
+			func(ctx context.Context) (*lock.Claim, error) { return locks.Acquire(ctx, name) })
+		if err != nil {
+			return nil, err
+		}
+		return func() { _ = claim.Release(ctx) }, nil
+	}
+}
+
+// row is the row of an item, locked by a transaction.
+func row(board deadlock.Board, pool *pgxpool.Pool, id int) thing {
+	return func(ctx context.Context) (func(), error) {
+		tx, err := pool.Begin(ctx)
+		if err != nil {
+			return nil, err
+		}
+		rollback := func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }
+		drop, err := deadlock.Wait(ctx, deadlock.Resource{Board: board, Name: fmt.Sprint("item ", id)}, func(ctx context.Context) error {
+			_, err := tx.Exec(ctx, "SELECT FROM deadlock_item WHERE id = $1 FOR UPDATE", id)
+			return err
+		})
+		if err != nil {
+			rollback()
+			return nil, err
+		}
+		return func() { rollback(); drop() }, nil
+	}
+}
+
+// things are what a worker has opened, and how that is closed.
+type things struct{ ends []func() }
+
+func (t *things) later(end func()) { t.ends = append(t.ends, end) }
+
+func (t *things) close() {
+	for _, end := range slices.Backward(t.ends) {
+		end()
+	}
+}
+
+// open opens one of the three systems.
+func (t *things) open(ctx context.Context, s settings, place int) (thing, error) {
+	switch place {
+	case 0:
+		client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.redis}})
+		if err != nil {
+			return nil, err
+		}
+		t.later(client.Close)
+		backend, err := redis.Open(ctx, client, nil)
+		if err != nil {
+			return nil, err
+		}
+		return t.locked(ctx, redis.NewKeyValues(client, "deadlock/"), backend, "deadlock/shelf")
+	case 1:
+		pool, err := pgxpool.New(ctx, s.postgres)
+		if err != nil {
+			return nil, err
+		}
+		t.later(pool.Close)
+		return row(postgres.NewKeyValues(pool, "deadlock_board"), pool, 1), nil
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.etcd}})
+	if err != nil {
+		return nil, err
+	}
+	t.later(func() { _ = client.Close() })
+	backend, err := etcd.Open(ctx, client, nil)
+	if err != nil {
+		return nil, err
+	}
+	return t.locked(ctx, etcd.NewKeyValues(client, "deadlock/"), backend, "deadlock/label")
+}
+
+func (t *things) locked(ctx context.Context, board deadlock.Board, backend driver.Fenced, name string) (thing, error) {
+	locks, err := lock.NewFenced(backend, nil)
+	if err != nil {
+		return nil, err
+	}
+	t.later(func() { _ = locks.Close(ctx) })
+	return locked(board, locks, name), nil
+}
+
+// serve is a worker: at the command hold it takes its thing, and at await that of the next
+// worker. It answers each in one line, and ends with its input.
+func serve(ctx context.Context, s settings, in io.Reader, out io.Writer) error {
+	place := slices.Index(names, s.as)
+	if place < 0 {
+		return fmt.Errorf("there is no worker %q", s.as)
+	}
+	var all things
+	defer all.close()
+	mine, err := all.open(ctx, s, place)
+	if err != nil {
+		return err
+	}
+	other, err := all.open(ctx, s, (place+1)%len(names))
+	if err != nil {
+		return err
+	}
+	detector := deadlock.New(nil)
+	defer detector.Close(ctx)
+
+	var task context.Context
+	var give func()
+	answers := json.NewEncoder(out)
+	for commands := bufio.NewScanner(in); commands.Scan(); {
+		r := report{Worker: s.as}
+		var err error
+		if commands.Text() == "hold" {
+			task = detector.Task(ctx, s.as, 0)
+			give, err = mine(task)
+		} else {
+			var giveOther func()
+			giveOther, err = other(task)
+			if err == nil {
+				giveOther()
+			}
+			give()
+		}
+		var cycle *deadlock.Error
+		if errors.As(err, &cycle) {
+			r.Cycle = cycle.Cycle
+		} else if err != nil {
+			r.Error = err.Error()
+		}
+		if err := answers.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
