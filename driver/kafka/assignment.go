@@ -6,9 +6,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // assignment is a partition in the hands of a consumer, as a [driver.Assignment]. The
@@ -24,7 +27,7 @@ type assignment struct {
 	revoked   chan struct{}
 	revoke    func() // closes it, once
 
-	offsets *offsets
+	offsets *lanes.Partition[*kgo.Record]
 	ready   bool // its token is committed: messages may be delivered
 	held    bool // commits say that it goes on
 	full    bool // its fetches are paused
@@ -33,8 +36,8 @@ type assignment struct {
 
 var _ driver.Assignment = (*assignment)(nil)
 
-func newAssignment(s *session, partition int32, o *offsets) (*assignment, error) {
-	token, err := interlock.NewToken(o.token, 0)
+func newAssignment(s *session, partition int32, o *lanes.Partition[*kgo.Record]) (*assignment, error) {
+	token, err := interlock.NewToken(o.Token(), 0)
 	if err != nil {
 		return nil, err
 	}

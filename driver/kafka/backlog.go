@@ -38,8 +38,11 @@ func (q *Queue) Backlogs(ctx context.Context, name string) ([]Backlog, error) {
 		c.mu.Lock()
 		for p, a := range c.session.parts {
 			b := Backlog{Partition: p}
-			b.Age, b.Parked = a.offsets.oldest(time.Now())
-			prefixes[p] = a.offsets.prefix()
+			if r, ok := a.offsets.First(); ok {
+				b.Age = max(0, time.Since(r.Timestamp))
+			}
+			b.Parked = a.offsets.Parked()
+			prefixes[p] = a.offsets.Prefix()
 			all = append(all, b)
 		}
 		c.mu.Unlock()

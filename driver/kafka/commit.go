@@ -119,10 +119,10 @@ func (s *session) fill(r *kmsg.OffsetCommitRequest, of map[int32]*assignment) er
 		for j := range t.Partitions {
 			p := &t.Partitions[j]
 			a := of[p.Partition]
-			c := a.offsets.snapshot(a.held)
-			text, whole := c.encode(s.queue.options.Metadata)
+			c := a.offsets.Snapshot(a.held)
+			text, whole := c.Encode(s.queue.options.Metadata)
 			a.cut = !whole
-			p.Offset, p.LeaderEpoch, p.Metadata = c.prefix, -1, &text
+			p.Offset, p.LeaderEpoch, p.Metadata = c.Prefix, -1, &text
 		}
 	}
 	return nil

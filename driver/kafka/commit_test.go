@@ -4,9 +4,11 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // TestFill: a commit that has waited for a rebalance leaves out the partitions that have gone,
@@ -26,15 +28,15 @@ func TestFill(t *testing.T) {
 		return r
 	}
 	for p := range int32(3) {
-		of[p] = &assignment{session: s, partition: p, offsets: restore(int64(10*p), committed{}, 7, 1), held: true}
+		of[p] = &assignment{session: s, partition: p, offsets: lanes.Restore[*kgo.Record](int64(10*p), lanes.Committed{}, 7, 1), held: true}
 	}
 	s.parts[1] = of[1]
-	s.parts[2] = &assignment{session: s, partition: 2, offsets: restore(5, committed{}, 8, 1)} // a later assignment
+	s.parts[2] = &assignment{session: s, partition: 2, offsets: lanes.Restore[*kgo.Record](5, lanes.Committed{}, 8, 1)} // a later assignment
 	r := request()
 	if err := s.fill(r, of); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.Topics[0].Partitions; len(got) != 1 || got[0].Partition != 1 || got[0].Offset != 10 || decode(10, *got[0].Metadata).token != 7 {
+	if got := r.Topics[0].Partitions; len(got) != 1 || got[0].Partition != 1 || got[0].Offset != 10 || lanes.Decode(10, *got[0].Metadata).Token != 7 {
 		t.Errorf("the request has %+v", got)
 	}
 	delete(s.parts, 1)

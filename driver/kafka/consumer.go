@@ -121,7 +121,8 @@ func (c *consumer) take(limit driver.QueueLimit) (all []driver.Received, wait ti
 	parts := c.session.assignments()
 	waiting := 0
 	for _, a := range parts {
-		waiting += len(a.offsets.ready)
+		records, _ := a.offsets.Ahead()
+		waiting += records
 	}
 	all = make([]driver.Received, 0, min(limit.Messages, waiting))
 	c.turn++
@@ -130,7 +131,10 @@ func (c *consumer) take(limit driver.QueueLimit) (all []driver.Received, wait ti
 		if !a.ready || !a.Valid() {
 			continue
 		}
-		if left := a.offsets.take(&limit, len(all) == 0, now, func(e *entry) { all = append(all, received(e, a)) }); left > 0 {
+		left := a.offsets.Take(&limit, len(all) == 0, now, func(r *kgo.Record, key string, attempt int) {
+			all = append(all, a.received(r, key, attempt))
+		})
+		if left > 0 {
 			wait = min(wait, left)
 		}
 	}
@@ -168,7 +172,7 @@ func (c *consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 			if err := errs[a]; err != nil {
 				answers[i] = problem("settle", s.ID, interlock.Kind(err), err)
 			} else if s.Outcome != driver.Ack && s.Outcome != driver.Dead {
-				a.offsets.giveBack(*s, time.Now())
+				a.offsets.GiveBack(*s, time.Now())
 			}
 		}
 	})
@@ -214,14 +218,14 @@ func (c *consumer) complete(settlements []driver.Settlement, answers []error) (p
 				continue
 			}
 			if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
-				a.offsets.complete(s.Place)
+				a.offsets.Complete(s.Place)
 			}
 			if !slices.Contains(parts, a) {
 				parts = append(parts, a)
 			}
 		}
 		for _, a := range parts {
-			a.offsets.sweep()
+			a.offsets.Sweep()
 		}
 	})
 	return parts
@@ -231,7 +235,7 @@ func (c *consumer) complete(settlements []driver.Settlement, answers []error) (p
 func (c *consumer) resume(key string) (resumed bool) {
 	c.note(func() {
 		for _, a := range c.session.parts {
-			resumed = a.offsets.resume(key) || resumed
+			resumed = a.offsets.Resume(key) || resumed
 		}
 	})
 	return resumed

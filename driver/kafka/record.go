@@ -19,10 +19,9 @@ const (
 
 // received is the message of a record. A record without an id gets its place as one, a record
 // with an empty key has none.
-func received(e *entry, a *assignment) driver.Received {
-	r := e.record
-	m := driver.Received{Queue: r.Topic, Added: r.Timestamp, Claim: a, Place: r.Offset, Attempt: e.attempt + e.crashes}
-	m.Key, m.Payload = e.lane.key, r.Value
+func (a *assignment) received(r *kgo.Record, key string, attempt int) driver.Received {
+	m := driver.Received{Queue: r.Topic, Added: r.Timestamp, Claim: a, Place: r.Offset, Attempt: attempt}
+	m.Key, m.Payload = key, r.Value
 	for _, h := range r.Headers {
 		if h.Key == HeaderID {
 			m.ID = string(h.Value)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 const (
@@ -49,7 +50,7 @@ type session struct {
 	lease      *boottime.Lease // nil until the first answer
 	timer      *time.Timer
 	parts      map[int32]*assignment
-	stored     map[int32]committed // what was committed of partitions that are being assigned
+	stored     map[int32]lanes.Committed // what was committed of partitions that are being assigned
 	interrupts int
 	stopPoll   context.CancelFunc
 	next       *batch
@@ -99,8 +100,8 @@ func (s *session) room() bool {
 		s.mu.Lock()
 		waiting, bytes := 0, 0
 		for _, a := range s.parts {
-			waiting += len(a.offsets.ready)
-			bytes += a.offsets.held.bytes - a.offsets.blocked.bytes
+			records, ahead := a.offsets.Ahead()
+			waiting, bytes = waiting+records, bytes+ahead
 		}
 		changed := s.changed
 		s.mu.Unlock()
@@ -157,7 +158,7 @@ func (s *session) arrive(all kgo.Fetches) {
 	s.note(func() {
 		all.EachRecord(func(r *kgo.Record) {
 			if a := s.parts[r.Partition]; a != nil && a.ready {
-				a.offsets.arrive(r)
+				a.offsets.Arrive(r.Offset, r.Key, len(r.Value), r)
 				s.trouble = nil
 			}
 		})
@@ -173,11 +174,11 @@ func (s *session) regulate() {
 	var pause, resume []int32
 	s.mu.Lock()
 	for p, a := range s.parts {
-		limit := load{o.Window, o.Bytes}
+		records, bytes := o.Window, o.Bytes
 		if a.full {
-			limit = load{max(1, o.Window*3/4), max(1, o.Bytes/4*3)}
+			records, bytes = max(1, records*3/4), max(1, bytes/4*3)
 		}
-		switch full := a.offsets.full(limit, !a.cut); {
+		switch full := a.offsets.Full(records, bytes, !a.cut); {
 		case full && !a.full:
 			pause = append(pause, p)
 			a.full = true
@@ -278,12 +279,12 @@ func (s *session) OnGroupManageError(err error) {
 
 // fetched notes what was committed of partitions that are being assigned.
 func (s *session) fetched(_ context.Context, _ *kgo.Client, r *kmsg.OffsetFetchResponse) error {
-	stored := map[int32]committed{}
+	stored := map[int32]lanes.Committed{}
 	for _, group := range r.Groups {
 		for _, topic := range group.Topics {
 			for _, p := range topic.Partitions {
 				if p.Offset >= 0 && p.Metadata != nil {
-					stored[p.Partition] = decode(p.Offset, *p.Metadata)
+					stored[p.Partition] = lanes.Decode(p.Offset, *p.Metadata)
 				}
 			}
 		}
@@ -316,7 +317,7 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 			if a, err = s.begin(p, offset.EpochOffset().Offset, logs[p]); err != nil {
 				return
 			}
-			of[p] = kgo.NewOffset().At(a.offsets.prefix())
+			of[p] = kgo.NewOffset().At(a.offsets.Prefix())
 			parts, partitions = append(parts, a), append(partitions, p)
 		}
 	})
@@ -369,8 +370,8 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 	if offset < 0 {
 		offset = has.first
 	}
-	if !ok || c.prefix != offset {
-		c = committed{prefix: offset, next: offset, token: c.token}
+	if !ok || c.Prefix != offset {
+		c = lanes.Committed{Prefix: offset, Next: offset, Token: c.Token}
 	}
 	beyond := s.reset[p] && offset > has.end
 	delete(s.reset, p)
@@ -379,10 +380,10 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 			fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end)))
 	}
 	if beyond {
-		offset, c = has.first, committed{token: c.token}
+		offset, c = has.first, lanes.Committed{Token: c.Token}
 	}
-	o := restore(offset, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
-	o.begin(has.first)
+	o := lanes.Restore[*kgo.Record](offset, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
+	o.Begin(has.first)
 	a, err := newAssignment(s, p, o)
 	if err == nil {
 		s.parts[p] = a
@@ -454,7 +455,7 @@ func (s *session) drained(parts []*assignment) bool {
 		s.mu.Lock()
 		for _, a := range parts {
 			if a.live() {
-				delivered += a.offsets.delivered
+				delivered += a.offsets.Delivered()
 			}
 		}
 		changed := s.changed

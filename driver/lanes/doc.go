@@ -3,10 +3,11 @@
 // order by itself: its caller brings messages in the order of the log, and stores what Snapshot
 // returns before it answers for it. Drivers of partitioned queues use it; others do not need it.
 //
-//	p := lanes.Restore(offset, lanes.Decode(offset, stored), interlock.CounterAt(time.Now()), 1000)
-//	p.Arrive(message)
-//	some, _ := p.Take(&limit, true, time.Now())
+//	p := lanes.Restore[*record](offset, lanes.Decode(offset, stored), interlock.CounterAt(time.Now()), 1000)
+//	p.Arrive(r.offset, r.key, len(r.payload), r)
+//	p.Take(&limit, true, time.Now(), func(r *record, key string, attempt int) { … })
 //	…
-//	p.Complete(some[0].Place)
+//	p.Complete(r.offset)
+//	p.Sweep()
 //	text, _ := p.Snapshot(true).Encode(4096)
 package lanes

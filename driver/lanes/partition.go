@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"iter"
 	"slices"
 	"sort"
 	"time"
@@ -9,7 +10,7 @@ import (
 )
 
 // Partition is what a consumer knows of one partition under one assignment. It is pure: it does
-// no I/O, starts nothing, and receives the time.
+// no I/O, starts nothing, and receives the time. R is a record as its driver has it.
 //
 // A record is pending from its arrival until it is completed, by an Ack or a Dead. The
 // committed offset is that of the first pending record. Everything from there to next that is
@@ -18,12 +19,13 @@ import (
 // Records of a key form a lane. A record is waiting or delivered. After a Retry, Release or
 // Park nothing of its lane is delivered until all that was delivered is settled; then the lane
 // begins again with its first pending record.
-type Partition struct {
-	next    int64    // the offset behind the last one that was read
-	pending []*entry // by offset
+type Partition[R any] struct {
+	next    int64       // the offset behind the last one that was read
+	pending []*entry[R] // by offset; also some that are completed, but not the first
+	done    int         // how many of these are completed
 	lanes   map[string]*lane
-	ready   []*entry // waiting, and to be delivered next
-	paused  []*lane  // nothing of them is delivered, and they wait for their time
+	ready   []*entry[R] // waiting, and to be delivered next
+	paused  []*lane     // nothing of them is delivered, and they wait for their time
 
 	delivered int
 	unread    int  // pending, and not read again yet
@@ -40,38 +42,41 @@ type Partition struct {
 // load is a number of records, and the bytes of their payload.
 type load struct{ records, bytes int }
 
-func (l *load) add(e *entry) { l.records, l.bytes = l.records+1, l.bytes+len(e.record.Payload) }
+func (l *load) add(bytes int32) { l.records, l.bytes = l.records+1, l.bytes+int(bytes) }
 
-func (l *load) remove(e *entry) { l.records, l.bytes = l.records-1, l.bytes-len(e.record.Payload) }
+func (l *load) remove(bytes int32) { l.records, l.bytes = l.records-1, l.bytes-int(bytes) }
 
 // entry is a pending record. It has no lane if only its offset is known: it was pending under
 // the former assignment, and has not been read again.
-type entry struct {
+type entry[R any] struct {
 	offset    int64
 	attempt   int // of its next delivery, or of the present one, without crashes
 	crashes   int // consumers that may have died of it
 	lane      *lane
+	bytes     int32 // of its payload
 	delivered bool
 	completed bool
-	record    driver.Received
+	record    R
 }
+
+func (e *entry[R]) unread() bool { return e.lane == nil && !e.completed }
 
 type lane struct {
 	key       string // empty: the lane of one record
-	entries   []*entry
-	delivered int
+	pending   int
+	delivered int  // of these
 	blocked   bool // nothing is delivered
 	parked    bool // until resume
 	until     time.Time
 }
 
 // Restore begins an assignment at what was committed. Without a commit it begins at offset.
-func Restore(offset int64, c Committed, counter int64, window int) *Partition {
-	o := &Partition{unread: len(c.pending), lanes: map[string]*lane{}, from: offset, seen: map[string]bool{}}
+func Restore[R any](offset int64, c Committed, counter int64, window int) *Partition[R] {
+	o := &Partition[R]{unread: len(c.pending), lanes: map[string]*lane{}, from: offset, seen: map[string]bool{}}
 	o.next = max(offset, c.Next)
 	o.token = max(c.Token+1, counter)
 	for i, p := range c.pending {
-		o.pending = append(o.pending, &entry{offset: p, attempt: c.attempt(i)})
+		o.pending = append(o.pending, &entry[R]{offset: p, attempt: c.attempt(i)})
 	}
 	if c.Held {
 		o.crashes, o.suspect = c.crashes+1, o.next+int64(window)
@@ -80,79 +85,104 @@ func Restore(offset int64, c Committed, counter int64, window int) *Partition {
 }
 
 // Begin notes the first offset that the log has.
-func (o *Partition) Begin(first int64) {
+func (o *Partition[R]) Begin(first int64) {
 	o.skip(first)
 	o.next = max(o.next, first)
 }
 
 // Prefix is the offset to commit: everything below it is completed.
-func (o *Partition) Prefix() int64 {
+func (o *Partition[R]) Prefix() int64 {
 	if len(o.pending) > 0 {
 		return o.pending[0].offset
 	}
 	return o.next
 }
 
-// find returns the index of the first pending record that is not below offset.
-func (o *Partition) find(offset int64) (i int, found bool) {
+// find returns the index of the first record that is not below offset.
+func (o *Partition[R]) find(offset int64) (i int, found bool) {
+	if len(o.pending) > 0 { // most logs have no gaps
+		if i := offset - o.pending[0].offset; 0 <= i && i < int64(len(o.pending)) && o.pending[i].offset == offset {
+			return int(i), true
+		}
+	}
 	i = sort.Search(len(o.pending), func(i int) bool { return o.pending[i].offset >= offset })
 	return i, i < len(o.pending) && o.pending[i].offset == offset
 }
 
 // Arrive notes a record that was read. It reports false if the record was completed before.
-// Offsets come in order. What lies between them is not in the log.
-func (o *Partition) Arrive(m driver.Received) bool {
+// Offsets come in order. What lies between them is not in the log. An empty key is none. bytes
+// is the size of the payload, below 2 GiB.
+func (o *Partition[R]) Arrive(offset int64, key []byte, bytes int, record R) bool {
 	if o.unread > 0 {
-		o.skip(m.Place)
+		o.skip(offset)
 	}
-	i, found := o.find(m.Place)
-	switch {
-	case found && o.pending[i].lane == nil:
+	var e *entry[R]
+	if offset >= o.next {
+		e = &entry[R]{offset: offset, attempt: 1}
+		o.pending = append(o.pending, e)
+		o.next = offset + 1
+	} else if i, found := o.find(offset); found && o.pending[i].unread() {
+		e = o.pending[i]
 		o.unread--
-	case m.Place >= o.next:
-		o.pending = append(o.pending, &entry{offset: m.Place, attempt: 1})
-		o.next = m.Place + 1
-	default:
+	} else {
 		return false
 	}
-	e := o.pending[i]
-	e.record = m
-	o.held.add(e)
-	o.queue(e)
+	e.bytes, e.record = int32(bytes), record
+	o.held.add(e.bytes)
+	o.queue(e, key)
 	return true
 }
 
 // skip completes what is below offset and was not read again: it is not in the log any more.
-func (o *Partition) skip(offset int64) {
-	o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool {
-		gone := e.lane == nil && e.offset < offset
-		if gone {
+func (o *Partition[R]) skip(offset int64) {
+	for _, e := range o.pending {
+		if e.unread() && e.offset < offset {
 			o.unread--
+			o.close(e)
 		}
-		return gone
-	})
+	}
+	o.Sweep()
+}
+
+// close completes a record. Sweep is to be called afterwards.
+func (o *Partition[R]) close(e *entry[R]) {
+	var none R
+	e.completed, e.record = true, none
+	o.done++
+}
+
+// Sweep removes completed records, if they are the first ones or many.
+func (o *Partition[R]) Sweep() {
+	first := 0
+	for first < len(o.pending) && o.pending[first].completed {
+		first++
+	}
+	o.pending = slices.Delete(o.pending, 0, first)
+	if o.done -= first; o.done > len(o.pending)/2 {
+		o.pending = slices.DeleteFunc(o.pending, func(e *entry[R]) bool { return e.completed })
+		o.done = 0
+	}
 }
 
 // queue puts a record behind those of its key.
-func (o *Partition) queue(e *entry) {
-	key := e.record.Key
-	l := o.lanes[key]
-	if key == "" || l == nil {
-		l = &lane{key: key}
+func (o *Partition[R]) queue(e *entry[R], key []byte) {
+	l := o.lanes[string(key)]
+	if l == nil {
+		l = &lane{key: string(key)}
+		if l.key != "" {
+			o.lanes[l.key] = l
+		}
 	}
-	if key != "" {
-		o.lanes[key] = l
-	}
-	if e.offset < o.suspect && (key == "" || !o.seen[key]) {
+	if e.offset < o.suspect && !o.seen[l.key] {
 		e.crashes = o.crashes
-		if key != "" {
-			o.seen[key] = true
+		if l.key != "" {
+			o.seen[l.key] = true
 		}
 	}
 	e.lane = l
-	l.entries = append(l.entries, e)
+	l.pending++
 	if l.blocked {
-		o.blocked.add(e)
+		o.blocked.add(e.bytes)
 	} else {
 		o.ready = append(o.ready, e)
 	}
@@ -160,13 +190,14 @@ func (o *Partition) queue(e *entry) {
 
 // Take delivers records, and reduces the limit by them. first says that nothing else is
 // delivered with them. wait is the time until a paused lane begins again; 0 if there is none.
-func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time) (all []driver.Received, wait time.Duration) {
+func (o *Partition[R]) Take(limit *driver.QueueLimit, first bool, now time.Time, deliver func(record R, key string, attempt int)) (wait time.Duration) {
 	for _, l := range o.due(now) {
 		o.unblock(l)
 	}
+	n := 0
 	for _, e := range o.ready {
-		size := len(e.record.Payload)
-		if limit.Messages <= 0 || size > limit.Bytes && !(first && len(all) == 0) {
+		size := int(e.bytes)
+		if limit.Messages <= 0 || size > limit.Bytes && !(first && n == 0) {
 			break
 		}
 		limit.Messages--
@@ -174,21 +205,20 @@ func (o *Partition) Take(limit *driver.QueueLimit, first bool, now time.Time) (a
 		e.delivered = true
 		e.lane.delivered++
 		o.delivered++
-		m := e.record
-		m.Attempt = e.attempt + e.crashes
-		all = append(all, m)
+		n++
+		deliver(e.record, e.lane.key, e.attempt+e.crashes)
 	}
-	o.ready = slices.Delete(o.ready, 0, len(all))
+	o.ready = slices.Delete(o.ready, 0, n)
 	for _, l := range o.paused {
 		if left := l.until.Sub(now); wait == 0 || left < wait {
 			wait = left
 		}
 	}
-	return all, wait
+	return wait
 }
 
 // due removes the paused lanes whose time has come, and returns them.
-func (o *Partition) due(now time.Time) (due []*lane) {
+func (o *Partition[R]) due(now time.Time) (due []*lane) {
 	o.paused = slices.DeleteFunc(o.paused, func(l *lane) bool {
 		if l.until.After(now) {
 			return false
@@ -199,45 +229,51 @@ func (o *Partition) due(now time.Time) (due []*lane) {
 	return due
 }
 
-func (o *Partition) unblock(l *lane) {
+func (o *Partition[R]) unblock(l *lane) {
 	l.blocked, l.until = false, time.Time{}
-	for _, e := range l.entries {
-		o.blocked.remove(e)
+	for e := range o.waiting(l) {
+		o.blocked.remove(e.bytes)
 		o.ready = append(o.ready, e)
 	}
 }
 
 // block stops the deliveries of a lane.
-func (o *Partition) block(l *lane) {
+func (o *Partition[R]) block(l *lane) {
 	if l.blocked {
 		return
 	}
 	l.blocked = true
-	o.ready = slices.DeleteFunc(o.ready, func(e *entry) bool { return e.lane == l })
-	for _, e := range l.entries {
-		if !e.delivered {
-			o.blocked.add(e)
+	o.ready = slices.DeleteFunc(o.ready, func(e *entry[R]) bool { return e.lane == l })
+	for e := range o.waiting(l) {
+		o.blocked.add(e.bytes)
+	}
+}
+
+// waiting are the records of a lane that are not delivered, in order.
+func (o *Partition[R]) waiting(l *lane) iter.Seq[*entry[R]] {
+	return func(yield func(*entry[R]) bool) {
+		for _, e := range o.pending {
+			if e.lane == l && !e.delivered && !e.completed && !yield(e) {
+				return
+			}
 		}
 	}
 }
 
-// Complete notes that records were handled, or are dead letters.
-func (o *Partition) Complete(places ...int64) {
-	for _, place := range places {
-		if i, found := o.find(place); found && o.pending[i].delivered {
-			e := o.pending[i]
-			at := slices.Index(e.lane.entries, e)
-			e.lane.entries = slices.Delete(e.lane.entries, at, at+1)
-			e.completed = true
-			o.held.remove(e)
-			o.back(e)
-		}
+// Complete notes that a record was handled, or is a dead letter. Sweep is to be called after the
+// last of several.
+func (o *Partition[R]) Complete(offset int64) {
+	if i, found := o.find(offset); found && o.pending[i].delivered {
+		e := o.pending[i]
+		e.lane.pending--
+		o.held.remove(e.bytes)
+		o.back(e)
+		o.close(e)
 	}
-	o.pending = slices.DeleteFunc(o.pending, func(e *entry) bool { return e.completed })
 }
 
 // GiveBack notes a Retry, Release or Park.
-func (o *Partition) GiveBack(s driver.Settlement, now time.Time) {
+func (o *Partition[R]) GiveBack(s driver.Settlement, now time.Time) {
 	i, found := o.find(s.Place)
 	if !found || !o.pending[i].delivered {
 		return
@@ -255,12 +291,12 @@ func (o *Partition) GiveBack(s driver.Settlement, now time.Time) {
 	case driver.Park:
 		e.lane.parked = true
 	}
-	o.blocked.add(e)
+	o.blocked.add(e.bytes)
 	o.back(e)
 }
 
 // back notes that a record is not delivered any more.
-func (o *Partition) back(e *entry) {
+func (o *Partition[R]) back(e *entry[R]) {
 	l := e.lane
 	e.delivered = false
 	l.delivered--
@@ -268,7 +304,7 @@ func (o *Partition) back(e *entry) {
 	if l.delivered > 0 {
 		return
 	}
-	if len(l.entries) == 0 {
+	if l.pending == 0 {
 		delete(o.lanes, l.key)
 	} else if l.blocked && !l.parked {
 		o.paused = append(o.paused, l)
@@ -276,7 +312,7 @@ func (o *Partition) back(e *entry) {
 }
 
 // Resume lets a parked lane go on. It reports false if there is none of the key.
-func (o *Partition) Resume(key string) bool {
+func (o *Partition[R]) Resume(key string) bool {
 	l := o.lanes[key]
 	if l == nil || !l.parked {
 		return false
@@ -288,43 +324,49 @@ func (o *Partition) Resume(key string) bool {
 	return true
 }
 
-// Oldest is the age of the first pending record, and the keys that are parked.
-func (o *Partition) Oldest(now time.Time) (age time.Duration, parked []string) {
-	if len(o.pending) > 0 && o.pending[0].lane != nil {
-		age = max(0, now.Sub(o.pending[0].record.Added))
+// First is the first pending record. It reports false if there is none, or if it was not read
+// under this assignment.
+func (o *Partition[R]) First() (record R, ok bool) {
+	if len(o.pending) > 0 && !o.pending[0].unread() {
+		return o.pending[0].record, true
 	}
+	return record, false
+}
+
+// Parked are the keys that are parked, in order.
+func (o *Partition[R]) Parked() (keys []string) {
 	for key, l := range o.lanes {
 		if l.parked {
-			parked = append(parked, key)
+			keys = append(keys, key)
 		}
 	}
-	slices.Sort(parked)
-	return age, parked
+	slices.Sort(keys)
+	return keys
 }
 
 // Full reports whether no more should be read: what waits in blocked lanes has reached a limit, or
 // the metadata of the last commit had no room for every completed offset (whole is false).
-func (o *Partition) Full(records, bytes int, whole bool) bool {
+func (o *Partition[R]) Full(records, bytes int, whole bool) bool {
 	return o.blocked.records >= records || o.blocked.bytes >= bytes ||
 		!whole && o.unread == 0 // what is unread has to be read again
 }
 
 // Token is the counter of the assignment's token.
-func (o *Partition) Token() int64 { return o.token }
+func (o *Partition[R]) Token() int64 { return o.token }
 
 // Delivered is how many records are in the hands of the consumer.
-func (o *Partition) Delivered() int { return o.delivered }
+func (o *Partition[R]) Delivered() int { return o.delivered }
 
 // Ahead is what was read and can be delivered, in records, and with what is delivered in bytes.
-func (o *Partition) Ahead() (records, bytes int) {
+func (o *Partition[R]) Ahead() (records, bytes int) {
 	return len(o.ready), o.held.bytes - o.blocked.bytes
 }
 
 // Unread is the first offset that was not read under this assignment.
-func (o *Partition) Unread() int64 {
+func (o *Partition[R]) Unread() int64 {
 	if o.unread > 0 {
 		for _, e := range o.pending {
-			if e.lane == nil {
+			if e.unread() {
 				return e.offset
 			}
 		}
@@ -333,21 +375,25 @@ func (o *Partition) Unread() int64 {
 }
 
 // Snapshot is what to commit. held says that the assignment goes on.
-func (o *Partition) Snapshot(held bool) Committed {
+func (o *Partition[R]) Snapshot(held bool) Committed {
 	c := Committed{Prefix: o.Prefix(), Next: o.next, Token: o.token, Held: held}
 	kept := held && c.Prefix == o.from // the crashes count for records that are not read yet, too
 	if kept {
 		c.crashes = o.crashes
 	}
-	for i, e := range o.pending {
+	c.pending = make([]int64, 0, len(o.pending)-o.done)
+	for _, e := range o.pending {
+		if e.completed {
+			continue
+		}
 		n := e.attempt
 		if !kept {
 			n += e.crashes
 		}
-		c.pending = append(c.pending, e.offset)
 		if n > 1 {
-			c.attempts = append(c.attempts, attempt{i, n})
+			c.attempts = append(c.attempts, attempt{len(c.pending), n})
 		}
+		c.pending = append(c.pending, e.offset)
 	}
 	return c
 }

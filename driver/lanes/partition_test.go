@@ -23,7 +23,7 @@ type world struct {
 	text     string            // its metadata
 	token    int64
 
-	o        *Partition
+	o        *Partition[driver.Received]
 	read     int // index of the log
 	out      []driver.Received
 	now      time.Time
@@ -33,11 +33,16 @@ type world struct {
 
 // restart begins a new assignment at what is committed.
 func (w *world) restart() {
-	w.o = Restore(w.prefix, Decode(w.prefix, w.text), 1, 100)
+	w.o = Restore[driver.Received](w.prefix, Decode(w.prefix, w.text), 1, 100)
 	if w.o.Token() <= w.token {
 		w.Fatalf("token %d after %d", w.o.Token(), w.token)
 	}
 	w.token = w.o.Token()
+	for offset := range w.kept {
+		if _, pending := w.o.find(offset); pending {
+			w.Fatalf("offset %d was completed, and is pending again", offset)
+		}
+	}
 	w.out, w.read = nil, 0
 	for w.read < len(w.log) && w.log[w.read].Place < w.o.Prefix() {
 		w.read++
@@ -61,7 +66,7 @@ func (w *world) commit(held bool) {
 	w.commits++
 	clear(w.kept)
 	for offset := range w.done {
-		if _, pending := w.o.find(offset); whole && !pending && offset < c.Next {
+		if i, found := w.o.find(offset); whole && (!found || w.o.pending[i].completed) && offset < c.Next {
 			w.kept[offset] = true
 		}
 	}
@@ -69,15 +74,18 @@ func (w *world) commit(held bool) {
 
 func (w *world) arrive() {
 	if w.read < len(w.log) {
-		w.o.Arrive(w.log[w.read])
+		m := w.log[w.read]
+		w.o.Arrive(m.Place, []byte(m.Key), len(m.Payload), m)
 		w.read++
 	}
 }
 
 func (w *world) take() {
-	limit := driver.QueueLimit{Messages: 1 + w.random.IntN(6), Bytes: 1 << 20}
-	some, _ := w.o.Take(&limit, true, w.now)
-	for _, m := range some {
+	limit := driver.QueueLimit{Messages: 1 + w.random.IntN(6), Bytes: w.random.IntN(300)}
+	w.o.Take(&limit, true, w.now, func(m driver.Received, key string, attempt int) {
+		if m.Attempt = attempt; key != m.Key {
+			w.Fatalf("offset %d of key %q is delivered with key %q", m.Place, m.Key, key)
+		}
 		if w.done[m.Place] && w.kept[m.Place] {
 			w.Fatalf("offset %d was completed, and is delivered again", m.Place)
 		}
@@ -93,7 +101,7 @@ func (w *world) take() {
 			w.Fatalf("offset %d has attempt %d, want %d", m.Place, m.Attempt, w.attempts[m.Place])
 		}
 		w.out = append(w.out, m)
-	}
+	})
 }
 
 // settle ends one delivery: the first of its key, as a consumer that handles a key in order.
@@ -108,6 +116,7 @@ func (w *world) settle() {
 		After: time.Duration(w.random.IntN(5)) * time.Second}
 	if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
 		w.o.Complete(m.Place)
+		w.o.Sweep()
 		w.done[m.Place] = true
 		w.out = slices.DeleteFunc(w.out, func(x driver.Received) bool { return x.Place == m.Place })
 		return
@@ -138,7 +147,7 @@ func TestPartition(t *testing.T) {
 		}
 		for offset := int64(0); len(w.log) < 60; offset += 1 + int64(w.random.IntN(4)/3) {
 			m := driver.Received{Place: offset}
-			m.Key = []string{"", "a", "b", "c"}[w.random.IntN(4)]
+			m.Key, m.Payload = []string{"", "a", "b", "c"}[w.random.IntN(4)], make([]byte, w.random.IntN(100))
 			w.log = append(w.log, m)
 		}
 		w.restart()
@@ -175,6 +184,9 @@ func TestPartition(t *testing.T) {
 		}
 		if len(w.done) != len(w.log) {
 			t.Fatalf("seed %d: %d of %d offsets were handled", seed, len(w.done), len(w.log))
+		}
+		if w.o.held != (load{}) || w.o.blocked != (load{}) {
+			t.Fatalf("seed %d: at the end %+v are held, and %+v blocked", seed, w.o.held, w.o.blocked)
 		}
 	}
 }
@@ -225,7 +237,7 @@ func FuzzMetadata(f *testing.F) {
 	f.Add(text)
 	f.Fuzz(func(t *testing.T, text string) {
 		c := Decode(3, text)
-		o := Restore(3, c, 1, 10)
+		o := Restore[driver.Received](3, c, 1, 10)
 		if o.Prefix() < 3 || len(o.pending) > maxPending {
 			t.Error(fmt.Sprint(c))
 		}

@@ -25,13 +25,13 @@ type assignment struct {
 	revoke    func() // closes it, once
 
 	token      interlock.Token
-	offsets    *lanes.Partition // nil until the position was read
-	ready      bool             // its token is recorded: messages may be delivered
-	held       bool             // records say that it goes on
-	created    int64            // when the stream was, in ns
-	end        int64            // behind its last message when the assignment began
-	revision   uint64           // of its position
-	next       *batch           // of commits
+	offsets    *lanes.Partition[driver.Received] // nil until the position was read
+	ready      bool                              // its token is recorded: messages may be delivered
+	held       bool                              // records say that it goes on
+	created    int64                             // when the stream was, in ns
+	end        int64                             // behind its last message when the assignment began
+	revision   uint64                            // of its position
+	next       *batch                            // of commits
 	committing bool
 }
 

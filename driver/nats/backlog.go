@@ -36,7 +36,10 @@ func (q *Queue) Backlogs(ctx context.Context, name string) (all []Backlog, err e
 		c.mu.Lock()
 		for _, a := range c.assignments() {
 			b := Backlog{Partition: a.partition}
-			b.Age, b.Parked = a.offsets.Oldest(time.Now())
+			if r, ok := a.offsets.First(); ok {
+				b.Age = max(0, time.Since(r.Added))
+			}
+			b.Parked = a.offsets.Parked()
 			prefixes[a.partition] = a.offsets.Prefix()
 			all = append(all, b)
 		}

@@ -122,11 +122,13 @@ func (c *consumer) take(limit driver.QueueLimit) (all []driver.Received, wait ti
 		if !a.ready || !a.Valid() || closed(a.revoked) {
 			continue
 		}
-		some, left := a.offsets.Take(&limit, len(all) == 0, now)
+		left := a.offsets.Take(&limit, len(all) == 0, now, func(r driver.Received, _ string, attempt int) {
+			r.Attempt = attempt
+			all = append(all, r)
+		})
 		if left > 0 {
 			wait = min(wait, left)
 		}
-		all = append(all, some...)
 	}
 	if len(all) > 0 {
 		close(c.changed) // there is room to read more
@@ -180,7 +182,6 @@ func (c *consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 
 // complete notes what was handled, and returns the assignments whose positions are to be written.
 func (c *consumer) complete(settlements []driver.Settlement, answers []error) (parts []*assignment) {
-	places := map[*assignment][]int64{}
 	c.note(func() {
 		for i, s := range settlements {
 			if answers[i] != nil {
@@ -192,14 +193,14 @@ func (c *consumer) complete(settlements []driver.Settlement, answers []error) (p
 				continue
 			}
 			if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
-				places[a] = append(places[a], s.Place)
+				a.offsets.Complete(s.Place)
 			}
 			if !slices.Contains(parts, a) {
 				parts = append(parts, a)
 			}
 		}
-		for a, of := range places {
-			a.offsets.Complete(of...)
+		for _, a := range parts {
+			a.offsets.Sweep()
 		}
 	})
 	return parts

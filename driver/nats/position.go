@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
@@ -81,7 +82,7 @@ func (a *assignment) take() error {
 	case stored.Sequence < first:
 		s.problem(fmt.Errorf("partition %d: messages %d to %d were deleted; some may not have been handled", a.partition, stored.Sequence, first-1))
 	}
-	o := lanes.Restore(c.Prefix, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
+	o := lanes.Restore[driver.Received](c.Prefix, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
 	o.Begin(first)
 	token, err := interlock.NewToken(o.Token(), 0)
 	if err != nil {

@@ -101,7 +101,8 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 		}
 		s.note(func() {
 			if a.live() {
-				a.offsets.Arrive(a.received(m, meta))
+				r := a.received(m, meta)
+				a.offsets.Arrive(r.Place, []byte(r.Key), len(r.Payload), r)
 				s.trouble = nil
 			}
 		})
