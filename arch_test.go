@@ -133,6 +133,7 @@ txn/twopc               -> . driver observe internal/... txn/journal txn/branch 
 txn/choreography        -> . driver internal/... flow/outbox txn/branch txn/barrier
 txn/timestamp           -> . driver internal/...
 txn/percolator          -> . driver internal/... txn/timestamp
+txn/percolator/percolatortest -> . driver history txn/percolator
 txn/countermeasure      -> . driver observe internal/... guard/version txn/branch
 txn                     -> . driver driver/backend observe internal/... claim/lock claim/partition txn/journal txn/coordinator
 txn/httpapi                 -> . driver observe internal/... txn/journal txn/branch txn/branchhttp txn/barrier txn/coordinator txn/saga txn/tcc txn/twopc
@@ -148,7 +149,7 @@ tools/...               ->
 // testOnly serves tests.
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
 	"internal/testbed/crash", "internal/picture", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/partition/partitiontest",
-	"claim/elect/electtest",
+	"claim/elect/electtest", "txn/percolator/percolatortest",
 	"txn/saga/sagatest", "txn/tcc/tcctest", "txn/internal/txntest"}
 
 const modulePath = "github.com/interlock-dev/interlock"

@@ -1,5 +1,6 @@
 // Package interop tests drivers against other clients of the same backends:
-// the real programs and libraries, on a real server.
+// the real programs and libraries, on a real server. It also tests what needs drivers of
+// several modules at once.
 package interop
 
 import (

@@ -371,3 +371,30 @@ func TestUpdateReturnsTheErrorOfItsFunction(t *testing.T) {
 		}
 	})
 }
+
+// TestPhantoms: a serializable transaction does not commit if a key appeared in a range
+// that it has scanned.
+func TestPhantoms(t *testing.T) {
+	for _, serializable := range []bool{false, true} {
+		inWorld(t, func(w *world) {
+			db := w.open(nil, &Options{Serializable: serializable})
+			w.set(db, map[string]int{"x/1": 1, "x/3": 1})
+			tx, err := db.Begin(w.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			pairs, err := tx.Scan(w.Context(), "x/", "x0", 10)
+			if err != nil || len(pairs) != 2 {
+				t.Fatalf("scan: %v, %v", pairs, err)
+			}
+			w.set(db, map[string]int{"x/2": 1})
+			if err := tx.Put("count", []byte{2}); err != nil {
+				t.Fatal(err)
+			}
+			if err := tx.Commit(w.Context()); errors.Is(err, ErrConflict) != serializable || err != nil && !serializable {
+				t.Errorf("serializable %v: %v", serializable, err)
+			}
+			w.clean(db)
+		})
+	}
+}

@@ -1,0 +1,291 @@
+package interop
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/driver/redis"
+	"github.com/interlock-dev/interlock/history"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/percolator"
+	"github.com/interlock-dev/interlock/txn/percolator/percolatortest"
+	"github.com/interlock-dev/interlock/txn/timestamp"
+)
+
+const transactors = 6
+
+// keyValueServer is a server that loses nothing by a crash, with a path for each process.
+type keyValueServer struct {
+	prefix string
+	server *testbed.Server
+	paths  []*testbed.Proxy
+	stores []driver.KeyValues
+}
+
+func startKeyValues(t *testing.T, prefix string) *keyValueServer {
+	t.Helper()
+	s := &keyValueServer{prefix: prefix}
+	var connect func(t *testing.T, addr string) driver.KeyValues
+	switch prefix {
+	case "etcd/":
+		s.server, connect = testbed.Etcd(t), etcdKeyValues
+	case "redis/":
+		s.server, connect = testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always"), redisKeyValues
+	case "postgres/":
+		s.server, connect = testbed.Postgres(t), postgresKeyValues
+	}
+	for range transactors {
+		path := testbed.NewProxy(t, s.server.Addr())
+		s.paths = append(s.paths, path)
+		s.stores = append(s.stores, connect(t, path.Addr()))
+	}
+	return s
+}
+
+func etcdKeyValues(t *testing.T, addr string) driver.KeyValues {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return etcd.NewKeyValues(client, "percolator/")
+}
+
+func redisKeyValues(t *testing.T, addr string) driver.KeyValues {
+	t.Helper()
+	return redis.NewKeyValues(dialRedis(t, addr), "percolator/")
+}
+
+func postgresKeyValues(t *testing.T, addr string) driver.KeyValues {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return postgres.NewKeyValues(pool, "public.percolator")
+}
+
+// disturb breaks the server or the path of one process, and repairs it.
+func (s *keyValueServer) disturb(draw func(int) int) {
+	path, pause := s.paths[draw(len(s.paths))], time.Duration(50+draw(300))*time.Millisecond
+	switch draw(5) {
+	case 0:
+		path.Cut()
+	case 1:
+		path.DropReplies()
+	case 2:
+		path.CutAfter(draw(2000))
+	case 3:
+		s.server.Pause()
+		defer s.server.Resume()
+	case 4:
+		s.server.Kill()
+		defer s.server.Restart()
+	}
+	time.Sleep(pause)
+	path.Heal()
+}
+
+// percolatorBed is processes that share one or more stores. The first has the oracle.
+type percolatorBed struct {
+	servers []*keyValueServer
+	draw    func(int) int
+	ran     int
+}
+
+func newPercolatorBed(t *testing.T, prefixes ...string) *percolatorBed {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random, mu := rand.New(rand.NewPCG(seed, 1)), sync.Mutex{}
+	b := &percolatorBed{draw: func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return random.IntN(n)
+	}}
+	for _, prefix := range prefixes {
+		b.servers = append(b.servers, startKeyValues(t, prefix))
+	}
+	return b
+}
+
+// oracle is as of a new process: it takes over from the leader.
+func (b *percolatorBed) oracle(process int) (*timestamp.Oracle, error) {
+	return timestamp.NewOracle(b.servers[0].stores[process], "oracle", nil)
+}
+
+func (b *percolatorBed) open(ctx context.Context, process int, crashes bool, o *percolator.Options) (*percolator.DB, error) {
+	oracle, err := b.oracle(process)
+	if err != nil {
+		return nil, err
+	}
+	crashed, stores := new(atomic.Bool), percolator.Stores{}
+	for _, s := range b.servers {
+		stores[s.prefix] = s.stores[process]
+		if crashes {
+			stores[s.prefix] = percolatortest.Path{KeyValues: s.stores[process], Draw: b.draw, Crashed: crashed}
+		}
+	}
+	return percolator.Open(ctx, oracle, stores, o)
+}
+
+// workload has keys of its own, and runs for a time and at least some transactions.
+func (b *percolatorBed) workload(d time.Duration, o *percolator.Options) percolatortest.Workload {
+	end := time.Now().Add(d)
+	w := percolatortest.Workload{
+		Processes: transactors,
+		Open: func(ctx context.Context, process int) (*percolator.DB, error) {
+			return b.open(ctx, process, true, o)
+		},
+		More: func(_, done int) bool { return done < 30 || time.Now().Before(end) },
+		Draw: b.draw,
+	}
+	b.ran++
+	for i := range transactors {
+		w.Keys = append(w.Keys, fmt.Sprintf("%s%d/%d", b.servers[i%len(b.servers)].prefix, b.ran, i))
+	}
+	return w
+}
+
+// under runs a workload while servers and paths break.
+func (b *percolatorBed) under(t *testing.T, name string, run func(ctx context.Context) (int, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Minute, fmt.Errorf("%s does not end", name))
+	defer cancel()
+	ended := make(chan struct{})
+	var done int
+	var err error
+	go func() {
+		defer close(ended)
+		done, err = run(ctx)
+	}()
+	faults := 0
+	for running := true; running; {
+		select {
+		case <-ended:
+			running = false
+		case <-time.After(time.Duration(50+b.draw(300)) * time.Millisecond):
+			b.servers[b.draw(len(b.servers))].disturb(b.draw)
+			faults++
+		}
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	t.Logf("%s: %d done, %d faults", name, done, faults)
+}
+
+// timestamps requests timestamps in all processes, whose oracles replace each other as
+// leaders.
+func (b *percolatorBed) timestamps(ctx context.Context, d time.Duration) (int, error) {
+	var text bytes.Buffer
+	w, err := history.NewWriter(&text, history.Header{Run: "timestamps"}, nil)
+	if err != nil {
+		return 0, err
+	}
+	var running sync.WaitGroup
+	var issued atomic.Int64
+	end := time.Now().Add(d)
+	for p := range transactors {
+		running.Go(func() {
+			o, err := b.oracle(p)
+			for n := 1; err == nil && ctx.Err() == nil && (issued.Load() < 30 || time.Now().Before(end)); n++ {
+				call := w.Invoke(history.Event{Lane: fmt.Sprint("p", p), Op: history.OpAcquire, Key: "oracle"})
+				at, failed := o.Next(ctx)
+				if failed != nil {
+					call.Fail(failed.Error())
+					continue
+				}
+				call.Granted(interlock.Token(at), "")
+				issued.Add(1)
+				if n%20 == 0 {
+					o, err = b.oracle(p) // the process is replaced
+				}
+			}
+		})
+	}
+	running.Wait()
+	if err := w.Close(); err != nil {
+		return 0, err
+	}
+	r, err := history.NewReader(&text)
+	if err != nil {
+		return 0, err
+	}
+	report, err := history.CheckTokens(r.Events())
+	if err == nil && !report.OK() {
+		err = fmt.Errorf("%v", report)
+	}
+	return int(issued.Load()), err
+}
+
+// TestPercolator: transactions on real stores, and on all of them at once, while
+// connections are cut, replies are lost, stores are paused or killed and started again,
+// and clients die at any request. INTERLOCK_SOAK_PERCOLATOR is how long each part runs.
+func TestPercolator(t *testing.T) {
+	each := time.Second
+	rounds := 1
+	if text := os.Getenv("INTERLOCK_SOAK_PERCOLATOR"); text != "" {
+		soak, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("INTERLOCK_SOAK_PERCOLATOR is not a duration: %v", err)
+		}
+		each = 5 * time.Second
+		rounds = max(1, int(soak/each))
+	}
+	for _, prefixes := range [][]string{{"etcd/"}, {"redis/"}, {"postgres/"}, {"etcd/", "redis/", "postgres/"}} {
+		t.Run(strings.ReplaceAll(strings.Join(prefixes, "+"), "/", ""), func(t *testing.T) {
+			t.Parallel()
+			b := newPercolatorBed(t, prefixes...)
+			b.writeSkew(t)
+			for range rounds {
+				b.under(t, "bank", func(ctx context.Context) (int, error) {
+					return percolatortest.Bank(ctx, b.workload(each, nil))
+				})
+				for _, serializable := range []bool{false, true} {
+					b.under(t, fmt.Sprintf("appends, serializable %v", serializable), func(ctx context.Context) (int, error) {
+						return percolatortest.Appends(ctx, b.workload(each, &percolator.Options{Serializable: serializable}), serializable)
+					})
+				}
+				b.under(t, "timestamps", func(ctx context.Context) (int, error) { return b.timestamps(ctx, each) })
+			}
+		})
+	}
+}
+
+// writeSkew takes place with snapshot isolation, and not if serializable.
+func (b *percolatorBed) writeSkew(t *testing.T) {
+	t.Helper()
+	for serializable, want := range map[bool]int{false: 0, true: 1} {
+		db, err := b.open(t.Context(), 0, false, &percolator.Options{Serializable: serializable})
+		if err != nil {
+			t.Fatal(err)
+		}
+		doctors := [2]string{b.servers[0].prefix + "alice", b.servers[len(b.servers)-1].prefix + "bob"}
+		left, err := percolatortest.WriteSkew(t.Context(), db, doctors, percolatortest.Number)
+		if err != nil || left != want {
+			t.Errorf("serializable %v: %d on call, want %d: %v", serializable, left, want, err)
+		}
+		if err := db.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
