@@ -36,11 +36,16 @@ func worker(ctx context.Context, at *crash.Points, args []string) error {
 	}
 	handle := reply.Handler(db, reply.Table{}, nil, effect)
 	for {
-		wait, leave := context.WithTimeout(ctx, 300*time.Millisecond)
-		some, err := c.Receive(wait, driver.QueueLimit{Messages: 1, Bytes: 1})
-		leave()
+		left, err := count(ctx, plain, `select count(*) from interlock_queue`)
 		if err != nil {
+			return err
+		}
+		if left == 0 {
 			return c.Close(ctx)
+		}
+		some, err := c.Receive(ctx, driver.QueueLimit{Messages: 1, Bytes: 1})
+		if err != nil {
+			return err
 		}
 		if err := handle(some[0].Claim.Context(), some[0]); err != nil {
 			return err
@@ -57,6 +62,14 @@ func in(ctx context.Context, db driver.BeginnerAt[driver.SQL], statement string)
 		_, err := tx.Exec(ctx, statement)
 		return err
 	})
+}
+
+func count(ctx context.Context, db driver.BeginnerAt[driver.SQL], query string) (n int64, err error) {
+	err = transact.Do(ctx, db.Begin, "", func(tx driver.Tx[driver.SQL]) error {
+		n, err = databases.Value[int64](ctx, tx, query)
+		return err
+	})
+	return n, err
 }
 
 // caller calls, while a worker of this process answers.

@@ -30,7 +30,8 @@ type World struct {
 	// TTL is that of the drivers.
 	TTL time.Duration
 	// Move is the longest that a key may have no owner while its partition
-	// moves as planned; 0, for real time that a busy machine stretches, only logs it.
+	// moves as planned; 0, for real time that a busy machine stretches, requires no speed of
+	// any move.
 	Move time.Duration
 }
 
