@@ -171,14 +171,7 @@ func storesOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 			t.Errorf("stream %d: %v", i, err)
 		}
 	}
-	charge := func(key string) driver.LimitCall {
-		return driver.LimitCall{{Key: key, Rate: driver.Rate{Count: 1, Period: time.Hour}, Cost: 1}}
-	}
-	for i, a := range NewLimiter(client, "").Take(t.Context(), []driver.LimitCall{charge("a"), charge("b"), charge("c"), charge("a")}) {
-		if a.Err != nil || a.Allowed() != (i < 3) {
-			t.Errorf("limit %d: %+v", i, a)
-		}
-	}
+	limitsOnCluster(t, client)
 	latticesOnCluster(t, client)
 	queuesOnCluster(t, client)
 	var masters []rueidis.Client

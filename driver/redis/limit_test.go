@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
@@ -17,12 +19,8 @@ import (
 
 func TestLimiter(t *testing.T) {
 	t.Parallel()
-	limiterSuite(t, durable)
-}
-
-func limiterSuite(t *testing.T, in sites) {
 	drivertest.RunLimiter(t, drivertest.LimiterHarness{Start: func(t *testing.T, exclusive bool) drivertest.LimiterBackend {
-		at := in(t, exclusive)
+		at := durable(t, exclusive)
 		return &limiterBackend{led[driver.Limiter](at), at}
 	}})
 }
@@ -50,6 +48,49 @@ func (b *limiterBackend) Damage(t *testing.T, key, text string) {
 }
 
 func (b *limiterBackend) Faults() drivertest.Faults { return b.Server }
+
+// clusterLimits is limits on a cluster that other tests share.
+type clusterLimits struct {
+	client rueidis.Client
+	prefix string
+}
+
+func (c clusterLimits) Open(*testing.T) (driver.Limiter, error) {
+	return NewLimiter(c.client, c.prefix), nil
+}
+
+func (c clusterLimits) Beside(t *testing.T) (driver.Limiter, error) { return c.Open(t) }
+
+func (c clusterLimits) Faults() drivertest.Faults { return nil }
+
+func (c clusterLimits) Damage(t *testing.T, key, text string) {
+	if err := raw(t, c.client, "SET", fenceKey("limit", c.prefix+key), text).Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The suite without its faults, which are those of one server. A call of two slots is refused
+// alone, and takes nothing.
+func limitsOnCluster(t *testing.T, client rueidis.Client) {
+	t.Run("Limiter", func(t *testing.T) {
+		drivertest.RunLimiter(t, drivertest.LimiterHarness{
+			Start:   func(t *testing.T, _ bool) drivertest.LimiterBackend { return clusterLimits{client, t.Name() + "/"} },
+			Without: drivertest.Servers | drivertest.LostReplies,
+		})
+	})
+	charge := func(key string) driver.Charge {
+		return driver.Charge{Key: key, Rate: driver.Rate{Count: 1, Period: time.Hour}, Cost: 1}
+	}
+	answers := NewLimiter(client, "").Take(t.Context(), []driver.LimitCall{{charge("a"), charge("b")}, {charge("a")}, {charge("b")}, {charge("c{t}"), charge("d{t}")}})
+	if err := answers[0].Err; interlock.Kind(err) != interlock.Definite || !strings.Contains(fmt.Sprint(err), "slot") {
+		t.Errorf("a call of two slots: %+v", answers[0])
+	}
+	for i, a := range answers[1:] {
+		if !a.Allowed() {
+			t.Errorf("call %d beside it: %+v", i+1, a)
+		}
+	}
+}
 
 // TestLimitScript runs the script with a clock of the test's, and expects what driver.Decide says.
 func TestLimitScript(t *testing.T) {
