@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -185,8 +184,7 @@ func TestQueueBadInput(t *testing.T) {
 func TestQueueSuite(t *testing.T) {
 	drivertest.RunQueue(t, drivertest.QueueHarness{Partitioned: true, Start: func(t *testing.T) drivertest.QueueBackend {
 		addr := testbed.Shared(t, testbed.Kafka).Addr()
-		b := &queueBackend{addr: addr, topic: newTopic(t, addr, 1), client: client(t, kgo.SeedBrokers(addr)),
-			long: !strings.HasSuffix(t.Name(), "/Crash") && !strings.HasSuffix(t.Name(), "/SlowHandler")}
+		b := &queueBackend{addr: addr, topic: newTopic(t, addr, 1), client: client(t, kgo.SeedBrokers(addr))}
 		b.letters = newTopicOf(t, addr, b.topic+".dlq", 1)
 		q, err := OpenQueue("kafka://"+addr, nil)
 		if err != nil {
@@ -203,7 +201,6 @@ type queueBackend struct {
 	*Queue
 	addr, topic, letters string
 	client               *kgo.Client
-	long                 bool // sessions outlast a pause of a busy machine; a crash is noticed later
 }
 
 func (b *queueBackend) of(name string) string {
@@ -214,9 +211,6 @@ func (b *queueBackend) of(name string) string {
 }
 
 func (b *queueBackend) Join(ctx context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
-	if b.long && o.Lease == time.Second {
-		o.Lease = lease
-	}
 	return b.Queue.Join(ctx, b.of(name), o)
 }
 

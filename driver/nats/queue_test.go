@@ -1,10 +1,8 @@
 package nats
 
 import (
-	"context"
 	"crypto/rand"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,8 +20,7 @@ const lease = 6 * time.Second
 func TestQueueSuite(t *testing.T) {
 	drivertest.RunQueue(t, drivertest.QueueHarness{Partitioned: true, Start: func(t *testing.T) drivertest.QueueBackend {
 		addr := testbed.Shared(t, testbed.NATS).Addr()
-		b := &queueBackend{js: dial(t, addr), prefix: "t" + rand.Text(),
-			long: !strings.HasSuffix(t.Name(), "/Crash") && !strings.HasSuffix(t.Name(), "/SlowHandler")}
+		b := &queueBackend{js: dial(t, addr), prefix: "t" + rand.Text()}
 		newStream(t, b.js, b.prefix, b.prefix+".q")
 		newStream(t, b.js, b.prefix+"-dlq", "dlq."+b.prefix+".q")
 		var err error
@@ -49,14 +46,6 @@ type queueBackend struct {
 	*Queue
 	js     jetstream.JetStream // past the queue's client
 	prefix string
-	long   bool // leases outlast a pause of a busy machine; a crash is noticed later
-}
-
-func (b *queueBackend) Join(ctx context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
-	if b.long && o.Lease == time.Second {
-		o.Lease = lease
-	}
-	return b.Queue.Join(ctx, name, o)
 }
 
 func (b *queueBackend) Add(t *testing.T, name string, messages ...driver.QueueMessage) error {
