@@ -1,0 +1,162 @@
+// Command percolator moves money between accounts in etcd, Redis and PostgreSQL. Tellers are
+// processes that are killed at any moment and started again, while an audit counts the
+// money in one snapshot after the other: it always finds the same sum.
+//
+// It does not make Redis more durable than it is: run it with --appendonly yes
+// --appendfsync always, if you kill the stores too.
+//
+//	percolator -redis 127.0.0.1:6379 -etcd 127.0.0.1:2379 -postgres postgres://me@127.0.0.1/test
+//
+// bank.go has the pattern. The table percolator_example and keys that begin with percolator/
+// are written.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+const (
+	tellers  = 3
+	patience = 20 * time.Second // of one transaction, if stores are down
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// settings of a run; tellers get them as arguments.
+type settings struct {
+	redis, etcd, postgres string
+	length                time.Duration
+	teller                bool
+}
+
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	var s settings
+	f := flag.NewFlagSet("percolator", flag.ContinueOnError)
+	f.SetOutput(errs)
+	f.StringVar(&s.redis, "redis", "127.0.0.1:6379", "`address` of Redis")
+	f.StringVar(&s.etcd, "etcd", "127.0.0.1:2379", "`address` of etcd")
+	f.StringVar(&s.postgres, "postgres", "", "`URL` of PostgreSQL; empty means that of the PG… variables")
+	f.DurationVar(&s.length, "for", 10*time.Second, "how long tellers work")
+	f.BoolVar(&s.teller, "teller", false, "be a teller; the command itself sets it")
+	if err := f.Parse(args); err != nil {
+		return 2
+	}
+	if f.NArg() > 0 || s.length <= 0 {
+		fmt.Fprintf(errs, "percolator: -for is %v, it must be above 0; and arguments are %q, there are none\n", s.length, f.Args())
+		return 2
+	}
+	if err := start(ctx, s, args, out); err != nil {
+		fmt.Fprintln(errs, "percolator:", err)
+		return 1
+	}
+	return 0
+}
+
+func start(ctx context.Context, s settings, args []string, out io.Writer) error {
+	b, err := open(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if s.teller {
+		b.tell(ctx, out)
+		return nil
+	}
+	if err := b.deposit(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.length)
+	defer cancel()
+	var running sync.WaitGroup
+	var moved lines
+	var killed atomic.Int64
+	for range tellers {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				if killTeller(args, &moved) {
+					killed.Add(1)
+				}
+			}
+		})
+	}
+	audits, wrong := b.auditUntil(ctx)
+	running.Wait()
+	if err := errors.Join(wrong, b.mustSum(context.WithoutCancel(ctx))); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d transfers, %d tellers killed, %d audits, each of %d\n", moved.Load(), killed.Load(), audits+1, opening*len(accounts))
+	return nil
+}
+
+// killTeller starts a teller and kills it after a while. It is false if the teller ended by
+// itself, because a store was down.
+func killTeller(args []string, out io.Writer) bool {
+	teller := exec.Command(os.Args[0], append(args[:len(args):len(args)], "-teller")...)
+	teller.Stdout = out
+	started := teller.Start() == nil
+	time.Sleep(time.Duration(300+rand.IntN(600)) * time.Millisecond)
+	if !started {
+		return false
+	}
+	_ = teller.Process.Kill() // SIGKILL, in the middle of whatever it does
+	_ = teller.Wait()
+	return !teller.ProcessState.Exited()
+}
+
+// auditUntil counts the money until ctx ends, and returns how many times it has.
+func (b *bank) auditUntil(ctx context.Context) (audits int, wrong error) {
+	for ctx.Err() == nil && wrong == nil {
+		sum, err := b.audit(ctx)
+		if err != nil {
+			continue // a store is down, or ctx has ended
+		}
+		audits++
+		wrong = check(sum)
+	}
+	return audits, wrong
+}
+
+// mustSum counts the money, as soon as all stores answer.
+func (b *bank) mustSum(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		if sum, err := b.audit(ctx); err == nil {
+			return check(sum)
+		} else if ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func check(sum int) error {
+	if want := opening * len(accounts); sum != want {
+		return fmt.Errorf("an audit counts %d, there are %d", sum, want)
+	}
+	return nil
+}
+
+// lines counts lines.
+type lines struct{ atomic.Int64 }
+
+func (l *lines) Write(text []byte) (int, error) {
+	l.Add(int64(bytes.Count(text, []byte("\n"))))
+	return len(text), nil
+}

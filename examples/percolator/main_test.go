@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestMain is a teller if a run of this program has started it as one.
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Args[1:], "-teller") {
+		main()
+	}
+	testbed.Main(m)
+}
+
+// TestBank: no audit finds a wrong sum while tellers are killed, and stores are paused, or
+// killed and started again. INTERLOCK_SOAK_PERCOLATOR is how long it runs.
+func TestBank(t *testing.T) {
+	servers := []*testbed.Server{testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always"), testbed.Etcd(t), testbed.Postgres(t)}
+	length := cmp.Or(os.Getenv("INTERLOCK_SOAK_PERCOLATOR"), "5s")
+	var out, errs bytes.Buffer
+	ended := make(chan int)
+	go func() {
+		ended <- run(context.Background(), []string{"-redis", servers[0].Addr(), "-etcd", servers[1].Addr(), "-postgres", servers[2].URL(), "-for", length}, &out, &errs)
+	}()
+	for n := 0; ; n++ {
+		select {
+		case code := <-ended:
+			var transfers, killed, audits, sum int
+			_, err := fmt.Sscanf(out.String(), "%d transfers, %d tellers killed, %d audits, each of %d", &transfers, &killed, &audits, &sum)
+			t.Logf("%s%d faults of stores", out.String(), n)
+			if code != 0 || err != nil || killed == 0 || transfers == 0 || sum != opening*len(accounts) {
+				t.Fatalf("it ended with %d (%v):\n%s%s", code, err, out.String(), errs.String())
+			}
+			return
+		case <-time.After(700 * time.Millisecond):
+		}
+		server := servers[n/2%len(servers)]
+		if n%2 == 0 {
+			server.Pause()
+			time.Sleep(200 * time.Millisecond)
+			server.Resume()
+		} else {
+			server.Restart()
+		}
+	}
+}
+
+func TestMisuse(t *testing.T) {
+	for _, args := range [][]string{{"-for", "0s"}, {"more"}, {"-nothing"}} {
+		if code := run(t.Context(), args, &bytes.Buffer{}, &bytes.Buffer{}); code != 2 {
+			t.Errorf("%q ends with %d", args, code)
+		}
+	}
+	if err := check(opening); err == nil {
+		t.Error("a wrong sum is right")
+	}
+}
