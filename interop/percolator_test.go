@@ -239,7 +239,7 @@ func (b *percolatorBed) timestamps(ctx context.Context, d time.Duration) (int, e
 
 // TestPercolator: transactions on real stores, and on all of them at once, while
 // connections are cut, replies are lost, stores are paused or killed and started again,
-// and clients die at any request. INTERLOCK_SOAK_PERCOLATOR is how long each part runs.
+// and clients die at any request. INTERLOCK_SOAK_PERCOLATOR is how long each workload runs.
 func TestPercolator(t *testing.T) {
 	each := time.Second
 	rounds := 1
