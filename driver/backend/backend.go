@@ -25,7 +25,7 @@ type LockOptions struct {
 }
 
 // A Connection is what a driver makes of a URL. More than locks is found by assertion:
-// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [LimitKeeper], [QueueKeeper], [Database], [Preparer].
+// [Viewer], [ValueKeeper], [JournalKeeper], [Fencer], [Ringer], [RequestKeeper], [KeyKeeper], [LimitKeeper], [QueueKeeper], [Database], [Preparer].
 type Connection interface {
 	// Fenced opens the locks. It blocks until the backend has answered, or ctx ends, which
 	// bounds the opening only. The [Backend] closes what is opened before the Connection.
@@ -86,6 +86,12 @@ type Ringer interface {
 type RequestKeeper interface {
 	// Requests are those whose keys are below a prefix. It does not block.
 	Requests(prefix string) driver.Idempotency
+}
+
+// A KeyKeeper keeps values that are compared and swapped, without a table of the user's.
+type KeyKeeper interface {
+	// KeyValues are those below a prefix. It does not block.
+	KeyValues(prefix string) driver.KeyValues
 }
 
 // A QueueKeeper keeps queues of messages, without a table.
@@ -297,6 +303,16 @@ func (b *Backend) Requests(prefix string) (r driver.Idempotency, ok bool) {
 		return nil, false
 	}
 	return c.Requests(cmp.Or(prefix, b.url.Setting("prefix"))), true
+}
+
+// KeyValues are values that are compared and swapped, below a prefix; empty means the setting
+// prefix of the URL. ok is false if the backend keeps none.
+func (b *Backend) KeyValues(prefix string) (k driver.KeyValues, ok bool) {
+	c, ok := b.conn.(KeyKeeper)
+	if !ok {
+		return nil, false
+	}
+	return c.KeyValues(cmp.Or(prefix, b.url.Setting("prefix"))), true
 }
 
 // Queue keeps queues; ok is false if the backend keeps them in a table, or not at all.

@@ -102,6 +102,11 @@ func abilities(t *testing.T, b *backend.Backend, token interlock.Token) {
 	} else if _, err := b.Values(t.Context(), ""); interlock.Kind(err) != interlock.Definite {
 		t.Errorf("values of a backend without: %v", err)
 	}
+	if k, ok := b.KeyValues(""); ok {
+		if revision, err := k.Swap(t.Context(), driver.Swap{Key: "k", Value: []byte("x")}); err != nil || revision == 0 {
+			t.Errorf("a swap of keys: %d, %v", revision, err)
+		}
+	}
 	if f, ok := b.Fence("app/"); ok {
 		if err := f.Enter(t.Context(), driver.Raise{Resource: "r", Token: token}); err != nil {
 			t.Errorf("fence: %v", err)

@@ -74,6 +74,9 @@ func (c connection) Values(_ context.Context, prefix string) (driver.Values, err
 	return NewValues(c.client, prefix), nil
 }
 
+// KeyValues are those of [NewKeyValues].
+func (c connection) KeyValues(prefix string) driver.KeyValues { return NewKeyValues(c.client, prefix) }
+
 // Journal is that of [NewJournal].
 func (c connection) Journal(_ context.Context, name string) (driver.Journal, error) {
 	return NewJournal(c.client, name), nil

@@ -35,6 +35,7 @@ type shared struct {
 	requests *Idempotency
 	limits   *Limiter
 	queues   *Queue
+	keys     *KeyValues
 }
 
 // connection is what memory://name opens: every connection of a process to one name shares
@@ -50,7 +51,7 @@ func connect(name string) connection {
 	defer spacesMu.Unlock()
 	s := spaces[name]
 	if s == nil {
-		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}, requests: NewIdempotency(), limits: NewLimiter(), queues: NewQueue()}
+		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}, requests: NewIdempotency(), limits: NewLimiter(), queues: NewQueue(), keys: NewKeyValues()}
 		spaces[name] = s
 	}
 	s.users++
@@ -80,6 +81,9 @@ func (c connection) Fence(string) driver.Fence { return c.to.space.Fence() }
 
 // Requests are one for all prefixes.
 func (c connection) Requests(string) driver.Idempotency { return c.to.requests }
+
+// KeyValues are one for all prefixes.
+func (c connection) KeyValues(string) driver.KeyValues { return c.to.keys }
 
 // Limiter is one for all prefixes.
 func (c connection) Limiter(string) driver.Limiter { return c.to.limits }

@@ -136,8 +136,12 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (revision in
 
 func (k *KeyValues) create(ctx context.Context) error {
 	return alone(ctx, k.pool, DefaultNamespace, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, k.text(`create sequence if not exists {sequence};
-			create table if not exists {table} (key text collate "C" primary key, value bytea not null, revision bigint not null)`), pgx.QueryExecModeSimpleProtocol)
+		_, err := tx.Exec(ctx, strings.Join(keyValuesSchema(k.table, k.sequence), ";"), pgx.QueryExecModeSimpleProtocol)
 		return err
 	})
+}
+
+func keyValuesSchema(table, sequence string) []string {
+	return []string{`create sequence if not exists ` + sequence,
+		`create table if not exists ` + table + ` (key text collate "C" primary key, value bytea not null, revision bigint not null)`}
 }

@@ -76,6 +76,11 @@ func (c connection) Values(context.Context, string) (driver.Values, error) {
 	return NewValues(c.pool, cmp.Or(c.namespace, DefaultNamespace)+"_value"), nil
 }
 
+// KeyValues are those of [NewKeyValues], in the table beside the tables of locks.
+func (c connection) KeyValues(string) driver.KeyValues {
+	return NewKeyValues(c.pool, cmp.Or(c.namespace, DefaultNamespace)+"_kv")
+}
+
 // Bell is that of [NewBell], on the channel name + "_bell", unless the pool leads through a
 // pooler that shares sessions.
 func (c connection) Bell(ctx context.Context, name string) (driver.Bell, func(context.Context) error, error) {

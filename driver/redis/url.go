@@ -89,6 +89,9 @@ func (c connection) Values(_ context.Context, prefix string) (driver.Values, err
 	return NewValues(c.client, prefix), nil
 }
 
+// KeyValues are those of [NewKeyValues].
+func (c connection) KeyValues(prefix string) driver.KeyValues { return NewKeyValues(c.client, prefix) }
+
 // Fence is that of [NewFence], whose keys have no prefix.
 func (c connection) Fence(string) driver.Fence { return NewFence(c.client) }
 

@@ -11,7 +11,7 @@
 //	deadlock … -rounds 50      # how long does it take?
 //
 // It prints the cycle, a diagram of it in Mermaid, and how long it lasted. worker.go has the
-// pattern. The table deadlock_item and keys that begin with deadlock are written.
+// pattern. The table deadlock_item is written, and `interlock locks graph` shows who waits.
 package main
 
 import (

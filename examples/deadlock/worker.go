@@ -96,14 +96,14 @@ func (t *things) open(ctx context.Context, s settings, place int) (thing, error)
 		if err != nil {
 			return nil, err
 		}
-		return t.locked(ctx, redis.NewKeyValues(client, "deadlock/"), backend, "deadlock/shelf")
+		return t.locked(ctx, redis.NewKeyValues(client, ""), backend, "deadlock/shelf")
 	case 1:
 		pool, err := pgxpool.New(ctx, s.postgres)
 		if err != nil {
 			return nil, err
 		}
 		t.later(pool.Close)
-		return row(postgres.NewKeyValues(pool, "deadlock_board"), pool, 1), nil
+		return row(postgres.NewKeyValues(pool, postgres.DefaultNamespace+"_kv"), pool, 1), nil
 	}
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.etcd}})
 	if err != nil {
@@ -114,7 +114,7 @@ func (t *things) open(ctx context.Context, s settings, place int) (thing, error)
 	if err != nil {
 		return nil, err
 	}
-	return t.locked(ctx, etcd.NewKeyValues(client, "deadlock/"), backend, "deadlock/label")
+	return t.locked(ctx, etcd.NewKeyValues(client, ""), backend, "deadlock/label")
 }
 
 func (t *things) locked(ctx context.Context, board deadlock.Board, backend driver.Fenced, name string) (thing, error) {

@@ -92,6 +92,19 @@ func (t Target) Values(ctx context.Context, prefix string) (v driver.Values, dis
 	return v, closing(b), err
 }
 
+// KeyValues connects to the values that a lock service compares and swaps; one without is
+// refused with a [*URLError]. disconnect ends that. The context bounds the opening only.
+func (t Target) KeyValues(ctx context.Context, prefix string) (k driver.KeyValues, disconnect func(), err error) {
+	b, k, err := open(ctx, t, func(b *backend.Backend) (driver.KeyValues, error) {
+		k, ok := b.KeyValues(prefix)
+		if !ok {
+			return nil, &URLError{Reason: t.Kind() + " has no board of waits; use an etcd://, redis:// or postgres:// URL"}
+		}
+		return k, nil
+	})
+	return k, closing(b), err
+}
+
 // Participant connects to a participant of two-phase commit, under the name that it
 // has with its coordinators; a backend that prepares nothing is refused with a
 // [*URLError]. namespace is that of the coordinators' journal; of etcd it is the

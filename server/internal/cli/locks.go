@@ -24,11 +24,12 @@ func (a *app) locksCommand() *cobra.Command {
   interlock locks watch              every change, as it happens
   interlock locks hold nightly       hold it until the standard input ends
   interlock locks release nightly --reason "host is gone"
-  interlock locks history            what was taken away, by whom and why`,
+  interlock locks history            what was taken away, by whom and why
+  interlock locks graph              who waits for what while holding something`,
 		Args: isGroup,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.lsCommand(), a.showCommand(), a.watchCommand(), a.holdCommand(), a.releaseCommand(), a.historyCommand())
+	c.AddCommand(a.lsCommand(), a.showCommand(), a.watchCommand(), a.holdCommand(), a.releaseCommand(), a.historyCommand(), a.graphCommand())
 	return c
 }
 

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/interlock-dev/interlock/claim/deadlock"
+)
+
+// waiterView is the JSON form of a waiter; docs/reference/cli.md promises it.
+type waiterView struct {
+	Task   string    `json:"task"`
+	Awaits string    `json:"awaits"`
+	Holds  []string  `json:"holds"`
+	Since  time.Time `json:"since"`
+}
+
+func (a *app) graphCommand() *cobra.Command {
+	format := "text"
+	c := &cobra.Command{
+		Use: "graph", Short: "Show who waits for what while holding something",
+		Example: `  interlock locks graph
+  interlock locks graph --format mermaid
+  interlock locks graph -o json`,
+		Long: `Tasks that claim/deadlock watches publish their long waits beside what they await. This
+shows those of one backend. A cycle of them is found, and ended, by the tasks.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			draw := map[string]func([]waiterView) text{"text": nil, "dot": dotOf, "mermaid": mermaidOf}
+			if _, ok := draw[format]; !ok {
+				return usage("--format is text, dot or mermaid, not %q", format)
+			}
+			views, err := a.waiters(c.Context())
+			switch {
+			case err != nil:
+				return err
+			case draw[format] != nil:
+				return a.print(views, draw[format](views))
+			}
+			rows := [][]string{{"TASK", "AWAITS", "HOLDS", "TASK BEGAN"}}
+			for _, v := range views {
+				rows = append(rows, []string{v.Task, v.Awaits, strings.Join(v.Holds, ", "), v.Since.Local().Format(time.DateTime)})
+			}
+			return a.printRows(views, rows, "no task has published that it waits")
+		},
+	}
+	c.Flags().StringVar(&format, "format", format, "text, dot or mermaid")
+	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"text", "dot", "mermaid"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// waiters reads the board of the backend, within --timeout.
+func (a *app) waiters(ctx context.Context) ([]waiterView, error) {
+	target, err := a.target()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	board, disconnect, err := target.KeyValues(ctx, a.prefix)
+	if err != nil {
+		return nil, a.unreached(target, err)
+	}
+	defer disconnect()
+	all, err := deadlock.Waiters(ctx, board)
+	if err != nil && all == nil {
+		return nil, a.unreached(target, err)
+	}
+	if err != nil {
+		a.say("warning: some notes cannot be read: %v", err)
+	}
+	views := []waiterView{}
+	for _, w := range all {
+		views = append(views, waiterView{w.Task, w.Awaits, w.Holds, w.Since})
+	}
+	return views, nil
+}
+
+// dotOf is a graph in the language of Graphviz: tasks, and what they hold and await.
+func dotOf(views []waiterView) (t text) {
+	t = "digraph waits {\n"
+	for _, v := range views {
+		t += line("  %q [shape=box];\n  %q -> %q [label=awaits];\n", v.Task, v.Task, v.Awaits)
+		for _, held := range v.Holds {
+			t += line("  %q -> %q [label=\"held by\"];\n", held, v.Task)
+		}
+	}
+	return t + "}\n"
+}
+
+// mermaidOf is a graph in the language of Mermaid. Its ids are numbers, as names may be anything.
+func mermaidOf(views []waiterView) (t text) {
+	t = "graph LR\n"
+	var names []string
+	id := func(name string, open, end string) string {
+		i := slices.Index(names, name)
+		if i < 0 {
+			i, names = len(names), append(names, name)
+			t += line("  n%d%s\"%s\"%s\n", i, open, strings.NewReplacer(`"`, "#quot;", "\n", " ").Replace(name), end)
+		}
+		return fmt.Sprint("n", i)
+	}
+	for _, v := range views {
+		task, awaited := id("task "+v.Task, "[", "]"), id(v.Awaits, "(", ")")
+		t += line("  %s -- awaits --> %s\n", task, awaited)
+		for _, held := range v.Holds {
+			resource := id(held, "(", ")")
+			t += line("  %s -- held by --> %s\n", resource, task)
+		}
+	}
+	return t
+}
