@@ -148,7 +148,7 @@ func TestNothingIsPrinted(t *testing.T) {
 func TestUnknown(t *testing.T) {
 	for url, want := range map[string]string{
 		"etcd://h":    `import _ "github.com/interlock-dev/interlock/driver/etcd"`,
-		"consul://h":  `no backend is called "consul"; known are memory://name, mysql://`,
+		"nosuch://h":  `no backend is called "nosuch"; known are consul://host:port, memory://name, mysql://`,
 		"localhost:1": "not a URL",
 	} {
 		var wrong *backend.URLError
