@@ -179,6 +179,7 @@ func TestSagasByHand(t *testing.T) {
 			wants(interlock(0, "saga", "forget", "--before", "1h", "--reason", "too young"), "forgotten: 0")
 			wants(interlock(0, "saga", "show", "order/1"), "SUCCEEDED")
 			s.run(t, "order/old", "book")
+			time.Sleep(10 * time.Millisecond) // it becomes older than --before
 			wants(interlock(0, "saga", "forget", "--before", "1ms", "--reason", "full", "--by", "ada", "-o", "json"), `"forgotten":`, `"record":"interlock.forget/`)
 			wants(interlock(1, "saga", "show", "order/old"), "no such transaction")
 			wants(interlock(0, "saga", "show", "order/2"), "DEAD_LETTER")
