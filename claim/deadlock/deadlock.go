@@ -35,7 +35,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -125,19 +124,13 @@ func New(o *Options) *Detector {
 	if o == nil {
 		o = &Options{}
 	}
-	d := &Detector{options: *o, id: unique(), hooks: o.Hooks.WithDefaults(), wake: make(chan struct{}, 1),
+	d := &Detector{options: *o, id: rand.Text(), hooks: o.Hooks.WithDefaults(), wake: make(chan struct{}, 1),
 		sights: sights{}, tasks: map[*member]struct{}{}}
 	d.options.Delay = cmp.Or(max(o.Delay, 0), DefaultDelay)
 	d.options.Interval = cmp.Or(max(o.Interval, 0), DefaultInterval)
 	d.ctx, d.stop = context.WithCancel(context.Background())
 	d.running.Go(d.run)
 	return d
-}
-
-func unique() string {
-	var b [8]byte
-	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }
 
 // Close removes what was published, within five seconds, and ends the detector. Waits go on

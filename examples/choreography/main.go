@@ -21,8 +21,10 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -187,39 +189,31 @@ func (s settings) play(ctx context.Context, args []string, n int, out io.Writer)
 			p.kill()
 		}
 	}()
+	launch := func(name string) (*process, error) {
+		return start(append(slices.Clone(args), "-name="+s.name, "-serve="+name))
+	}
 	for _, name := range names {
-		if processes[name], err = start(append(args, "-name="+s.name, "-serve="+name)); err != nil {
+		if processes[name], err = launch(name); err != nil {
 			return err
 		}
 	}
-	reconciling, end := context.WithCancel(ctx)
-	reconciled := make(chan struct{})
-	go func() {
-		defer close(reconciled)
-		watcher{s.tracker(), pool}.reconcile(reconciling)
-	}()
-	defer func() {
-		end()
-		<-reconciled
-	}()
-	shop := services(define(s.topic()), pool)["shop"]
+	defer s.reconciling(ctx, pool)()
+	every := max(1, n/(len(names)+1))
 	for i := range n {
-		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-			return shop.begin(ctx, tx, choreography.Event{Saga: strconv.Itoa(i)})
-		})
-		if err != nil {
+		if err := s.order(ctx, pool, i); err != nil {
 			return err
 		}
-		if every := max(1, n/(len(names)+1)); i%every == every-1 && i/every < len(names) { // each is killed once, in its work
-			name := names[i/every]
-			if err := until(ctx, func() (bool, error) { return s.ended(ctx, pool, i/4) }); err != nil {
-				return fmt.Errorf("orders do not end: %w", err)
-			}
-			processes[name].kill()
-			fmt.Fprintf(out, "%-7s was killed after %d orders\n", name, i+1)
-			if processes[name], err = start(append(args, "-name="+s.name, "-serve="+name)); err != nil {
-				return err
-			}
+		if i%every != every-1 || i/every >= len(names) {
+			continue
+		}
+		name := names[i/every] // each is killed once, in its work
+		if err := until(ctx, func() (bool, error) { return s.ended(ctx, pool, i/4) }); err != nil {
+			return fmt.Errorf("orders do not end: %w", err)
+		}
+		processes[name].kill()
+		fmt.Fprintf(out, "%-7s was killed after %d orders\n", name, i+1)
+		if processes[name], err = launch(name); err != nil {
+			return err
 		}
 	}
 	if err := until(ctx, func() (bool, error) { return s.ended(ctx, pool, n) }); err != nil {
@@ -234,6 +228,22 @@ func (s settings) play(ctx context.Context, args []string, n int, out io.Writer)
 	report, err := audit(ctx, pool, s.tracker(), n, pieces)
 	fmt.Fprintln(out, report)
 	return err
+}
+
+// reconciling reconciles in the background until end is called.
+func (s settings) reconciling(ctx context.Context, pool *pgxpool.Pool) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { watcher{s.tracker(), pool}.reconcile(ctx) })
+	return func() { cancel(); running.Wait() }
+}
+
+// order begins the order of a number.
+func (s settings) order(ctx context.Context, pool *pgxpool.Pool, number int) error {
+	shop := services(define(s.topic()), pool)["shop"]
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		return shop.begin(ctx, tx, choreography.Event{Saga: strconv.Itoa(number)})
+	})
 }
 
 // ended reports whether the tracker knows the end of so many orders.
