@@ -58,9 +58,9 @@ func (c *calls) close() {
 	c.closed = true
 }
 
-// wait waits for the calls under way, and for others.
-func (c *calls) wait(ctx context.Context, others func()) error {
-	if err := join.Wait(ctx, func() { c.running.Wait(); others() }); err != nil {
+// wait waits for the calls under way.
+func (c *calls) wait(ctx context.Context) error {
+	if err := join.Wait(ctx, c.running.Wait); err != nil {
 		return problem("close", "", interlock.Retryable, err)
 	}
 	return nil

@@ -44,7 +44,6 @@ func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 		return nil, problem("open", "", interlock.Bug, err)
 	}
 	rows := &tableRows{db: db, options: options, missing: true, calls: &calls{limit: dialTimeout}}
-	rows.Groups = leasetable.NewGroups(fail, rows.take, rows.free)
 	f, err := rows.open(ctx)
 	if err != nil {
 		return nil, err
@@ -103,9 +102,8 @@ func (o Options) interval(refusals int) time.Duration {
 // expire.
 func (t *Table) Close(ctx context.Context) error {
 	t.rows.calls.close()
-	t.rows.Close()
 	if err := t.leases.Close(ctx); err != nil {
 		return err
 	}
-	return t.rows.calls.wait(ctx, t.rows.Wait)
+	return t.rows.calls.wait(ctx)
 }

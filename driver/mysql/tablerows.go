@@ -17,7 +17,6 @@ import (
 
 // tableRows are the rows of a [Table].
 type tableRows struct {
-	*leasetable.Groups
 	db      *sql.DB
 	options Options
 	calls   *calls
@@ -97,18 +96,16 @@ where name in ({n}) and owner in ({n}) and expires > {now}`
 const showRows = `select name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)
 from {ns}_lease where owner <> x'' and expires > {now} and `
 
-// take asks once.
-func (t *tableRows) take(ctx context.Context, asks []*leasetable.Ask) error {
+// Take asks once.
+func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
 	text, args := lockRow, []any(nil)
 	if len(asks) > 1 {
 		text = strings.Replace(lockRows, lockValues, strings.Repeat(lockValues+", ", len(asks)-1)+lockValues, 1)
 	}
-	byName := make(map[string]*leasetable.Ask, len(asks))
 	for _, a := range asks {
-		byName[a.Name] = a
 		args = append(args, []byte(a.Name), []byte(a.Owner), a.Lease(t.options.TTL).Microseconds())
 	}
-	return t.send(ctx, "acquire", asks, func(ctx context.Context) error {
+	return t.send(ctx, "acquire", func(ctx context.Context) error {
 		sent := boottime.Now()
 		return each(ctx, t.db, t.options.sql(text), args, func(rows *sql.Rows) error {
 			var name, owner []byte
@@ -116,7 +113,7 @@ func (t *tableRows) take(ctx context.Context, asks []*leasetable.Ask) error {
 			if err := rows.Scan(&name, &owner, &counter, &since, &left); err != nil {
 				return err
 			}
-			a := byName[string(name)]
+			a := leasetable.Find(asks, string(name))
 			a.Row = leasetable.Row{Sent: sent, Owner: string(owner), Since: serverTime(since), Left: time.Duration(left) * time.Microsecond}
 			a.Row.Until = time.Now().Add(a.Row.Left)
 			if a.Row.Owner == a.Owner {
@@ -127,8 +124,8 @@ func (t *tableRows) take(ctx context.Context, asks []*leasetable.Ask) error {
 	})
 }
 
-// free gives up rows.
-func (t *tableRows) free(ctx context.Context, asks []*leasetable.Ask) error {
+// Free gives up rows.
+func (t *tableRows) Free(ctx context.Context, asks []*leasetable.Ask) error {
 	text := freeRow
 	var names, pairs []any
 	for _, a := range asks {
@@ -139,21 +136,17 @@ func (t *tableRows) free(ctx context.Context, asks []*leasetable.Ask) error {
 		text = strings.NewReplacer("{n}", parameters(len(asks)), "{pairs}", strings.Repeat("(?,?),", len(asks)-1)+"(?,?)").Replace(freeRows)
 		pairs = append(names, pairs...)
 	}
-	return t.send(ctx, "release", asks, func(ctx context.Context) error {
+	return t.send(ctx, "release", func(ctx context.Context) error {
 		_, err := t.db.ExecContext(ctx, t.options.sql(text), pairs...)
 		return err
 	})
 }
 
 // send runs a statement for owners.
-func (t *tableRows) send(ctx context.Context, op string, asks []*leasetable.Ask, statement func(context.Context) error) error {
+func (t *tableRows) send(ctx context.Context, op string, statement func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.calls.limit, errNoWord)
 	defer cancel()
-	name := ""
-	if len(asks) == 1 {
-		name = asks[0].Name
-	}
-	return ofStatement(ctx, op, name, t.sure(ctx, op, name, statement))
+	return ofStatement(ctx, op, "", t.sure(ctx, op, "", statement))
 }
 
 // Renew is one statement, and another that finds out who lost if not all rows were ours.

@@ -31,9 +31,9 @@ type TableOptions struct {
 type leases = leasetable.Table
 
 // Table is a fenced lock by rows with a lease, on the user's own pool. It works
-// behind poolers in any mode, and keeps one goroutine and, where the server can be
-// reached without a pooler, another with a connection to listen on. It is safe
-// for concurrent use.
+// behind poolers in any mode, and keeps one goroutine, one for each statement under
+// way and, where the server can be reached without a pooler, another with a
+// connection to listen on. It is safe for concurrent use.
 type Table struct {
 	*leases
 	guarantees interlock.Guarantees
@@ -48,8 +48,9 @@ var (
 
 // OpenTable creates the tables if they are missing, and computes the guarantees.
 // The pool stays the caller's, who closes it after the Table. Everything is one
-// statement a time without a prepared one, so that any pooler may stand between;
-// only the creation of the tables needs a transaction. A Table and a [Driver] do not
+// statement a time, without a prepared one where a pooler stands between, so that it may be
+// of any kind; only the creation of the tables needs a transaction. What waits while
+// statements are under way shares the next one, and its commit. A Table and a [Driver] do not
 // exclude each other: all who share names use one of the two.
 func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table, error) {
 	var options Options

@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"iter"
 	"testing"
 	"time"
 
@@ -71,6 +73,81 @@ func (b *tableBackend) Delete(t *testing.T, name string) {
 	t.Helper()
 	if _, err := b.operator.Exec(context.Background(), `delete from `+b.namespace+`_lease where name = $1`, name); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCostOfManyRowsAtOnce: what waits while statements are under way shares the next one.
+func TestCostOfManyRowsAtOnce(t *testing.T) {
+	t.Parallel()
+	server, o := counting(t)
+	d := longTable(t, server)
+	const herd = 64
+	for way, do := range eachWay(d) {
+		before := executed(t, o)
+		for answers, left := atOnce(herd, do), herd; left > 0; left-- {
+			if err := receive(t, answers, "an answer"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := executed(t, o) - before; n > herd/2 {
+			t.Errorf("%s: %d statements for %d callers", way, n, herd)
+		}
+	}
+	left := 0
+	if err := o.QueryRow(t.Context(), `select count(*) from interlock_lease where owner is not null`).Scan(&left); err != nil || left > 0 {
+		t.Errorf("%d rows are held after their release (%v)", left, err)
+	}
+}
+
+// TestLockedRowHoldsUpNobody who shares its statement.
+func TestLockedRowHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	server := testbed.Postgres(t)
+	o, d := operator(t, server.URL()), longTable(t, server)
+	const herd = 32
+	for range 2 { // the rows are there the second time
+		for way, do := range eachWay(d) {
+			tx, err := o.Begin(t.Context())
+			if err == nil {
+				_, err = tx.Exec(t.Context(), `insert into interlock_lease as l (name, counter, since, expires) values ('n/007', 1, '2020-01-01', '2020-01-01')
+					on conflict (name) do update set since = l.since`)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // if the test fails
+			answers := atOnce(herd, do)
+			for range herd - 1 {
+				if err := receive(t, answers, way+": those whose rows are not locked"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := tx.Rollback(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			if err := receive(t, answers, way+": the last one"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// atOnce does something for many names, and returns the answers.
+func atOnce(many int, do func(name string) error) <-chan error {
+	answers := make(chan error, many)
+	for i := range many {
+		go func() { answers <- do(fmt.Sprintf("n/%03d", i)) }()
+	}
+	return answers
+}
+
+// eachWay is to acquire a name, and then to release it.
+func eachWay(d driver.Fenced) iter.Seq2[string, func(name string) error] {
+	return func(yield func(string, func(string) error) bool) {
+		_ = yield("acquire", func(name string) error {
+			_, err := d.Acquire(context.Background(), driver.Request{Name: name, Owner: "o" + name})
+			return err
+		}) && yield("release", func(name string) error { return d.Release(context.Background(), name, "o"+name) })
 	}
 }
 

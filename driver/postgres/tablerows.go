@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +23,7 @@ type tableRows struct {
 	pool      *pgxpool.Pool
 	namespace string
 	ttl       time.Duration
-	direct    bool // no pooler stands between, so that notifications come
+	direct    bool // no pooler stands between: notifications come, and statements may be prepared
 
 	mu      sync.Mutex
 	missing bool // the tables may not be there
@@ -48,42 +49,60 @@ create table if not exists {ns}_lease_break (
 );
 create index if not exists {ns}_lease_break_name on {ns}_lease_break (name, id);`
 
-// lockRow: name, owner, TTL in ms, for how many ms the caller will wait for a
-// notification (0 if it will not). The row's counter is computed while the row is
-// locked, from the counter that it replaces. A new row starts above every row that was
-// swept; the highest counter of those is kept under the empty name.
-var lockRow = `with won as (
-	insert into {ns}_lease as l (name, owner, counter, since, expires)
-	values ($1::text, $2::text, greatest(` + clockFloor + `, 1 + coalesce((select counter from {ns}_lease where name = ''), 0)),
-		clock_timestamp(), clock_timestamp() + $3::bigint * interval '1 ms')
-	on conflict (name) do update set owner = excluded.owner,
-		counter = case when l.owner = $2 and l.expires > clock_timestamp() then l.counter
-			else greatest(l.counter + 1, ` + clockFloor + `) end,
-		since = case when l.owner = $2 and l.expires > clock_timestamp() then l.since else clock_timestamp() end,
-		expires = clock_timestamp() + $3::bigint * interval '1 ms'
-	where l.owner is null or l.owner = $2 or l.expires <= clock_timestamp()
-	returning counter
-), awaited as (
-	update {ns}_lease set awaited = clock_timestamp() + $4::bigint * interval '1 ms'
-	where name = $1 and $4 > 0 and not exists (select from won)
-)
-select counter, '', clock_timestamp(), clock_timestamp(), 0::bigint from won
-union all
-select 0, coalesce(owner, ''), since, expires, greatest(0, extract(epoch from expires - clock_timestamp()) * 1000)::bigint
-from {ns}_lease where name = $1 and not exists (select from won)`
+// rowPatience is how long a statement for several owners waits for a row that another
+// transaction has locked, in ms. Then each asks alone.
+const rowPatience = 50
 
-// freeRow: name, owner. A release that is lost in a crash costs time and no
-// safety, so it does not wait for the disk.
-const freeRow = `with freed as (
-	update {ns}_lease set owner = null, expires = clock_timestamp() where name = $1::text and owner = $2::text
-	returning name, awaited > clock_timestamp() as awaited
+// lockRows: names, owners, TTLs in ms, for how many ms each caller will wait for a
+// notification (0 if it will not), for how many ms to wait for a locked row (0 for the
+// session's own bound). A row's counter is computed while the row is locked, from the counter
+// that it replaces. A new row starts above every row that was swept; the highest counter of
+// those is kept under the empty name. The lease begins before the row is waited for.
+var lockRows = `with asked as materialized (
+	select *, case when $5::bigint > 0 then set_config('lock_timeout', $5::text, true) end
+	from unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) as a (name, owner, ttl, waits)
+), won as (
+	insert into {ns}_lease as l (name, owner, counter, since, expires)
+	select name, owner, greatest(` + clockFloor + `, 1 + coalesce((select counter from {ns}_lease where name = ''), 0)),
+		clock_timestamp(), clock_timestamp() + ttl * interval '1 ms' from asked
+	on conflict (name) do update set owner = excluded.owner,
+		counter = case when l.owner = excluded.owner and l.expires > clock_timestamp() then l.counter
+			else greatest(l.counter + 1, ` + clockFloor + `) end,
+		since = case when l.owner = excluded.owner and l.expires > clock_timestamp() then l.since else clock_timestamp() end,
+		expires = greatest(l.expires, excluded.expires)
+	where l.owner is null or l.owner = excluded.owner or l.expires <= clock_timestamp()
+	returning name, counter
+), awaited as (
+	update {ns}_lease l set awaited = clock_timestamp() + waits * interval '1 ms'
+	from asked a where l.name = a.name and waits > 0 and l.name not in (select name from won)
 )
-select set_config('synchronous_commit', 'off', true), (select pg_notify('{ns}_free', name) is null from freed where awaited)`
+select name, counter, '', clock_timestamp(), clock_timestamp(), 0::bigint from won
+union all
+select name, 0, coalesce(owner, ''), since, expires, greatest(0, extract(epoch from expires - clock_timestamp()) * 1000)::bigint
+from {ns}_lease where name = any ($1) and name not in (select name from won)`
+
+// lockedRows locks the rows of names and owners in the order of the names.
+const lockedRows = `mine as materialized (
+	select l.name from {ns}_lease l join asked a on l.name = a.name and l.owner = a.owner order by l.name for update of l
+)`
+
+// freeRows: names, owners, and for how many ms to wait for a locked row. A release that is
+// lost in a crash costs time and no safety, so it does not wait for the disk.
+const freeRows = `with asked as materialized (
+	select *, case when $3::bigint > 0 then set_config('lock_timeout', $3::text, true) end
+	from unnest($1::text[], $2::text[]) as a (name, owner)
+), ` + lockedRows + `, freed as (
+	update {ns}_lease l set owner = null, expires = clock_timestamp() from mine where l.name = mine.name
+	returning l.name, awaited > clock_timestamp() as awaited
+)
+select set_config('synchronous_commit', 'off', true), (select count(pg_notify('{ns}_free', name)) from freed where awaited)`
 
 // keepRows: names, owners, TTL in ms.
-const keepRows = `update {ns}_lease l set expires = clock_timestamp() + $3::bigint * interval '1 ms'
-from unnest($1::text[], $2::text[]) as h (name, owner)
-where l.name = h.name and l.owner = h.owner and l.expires > clock_timestamp() returning l.owner`
+const keepRows = `with asked as (
+	select * from unnest($1::text[], $2::text[]) as a (name, owner)
+), ` + lockedRows + `
+update {ns}_lease l set expires = clock_timestamp() + $3::bigint * interval '1 ms'
+from mine where l.name = mine.name and l.expires > clock_timestamp() returning l.owner`
 
 // sweepSize is how many rows one sweep removes at most.
 const sweepSize = 10000
@@ -113,24 +132,53 @@ const breakRow = `with gone as (
 select counter, at from noted where pg_notify('{ns}_free', $1) is not null`
 
 // Take asks once.
-func (t *tableRows) Take(ctx context.Context, r driver.Request) (row leasetable.Row, err error) {
-	var wait, left int64
-	if !r.NoWait && t.direct {
-		wait = (2 * heartbeat).Milliseconds()
+func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
+	ttls, waits := make([]int64, len(asks)), make([]int64, len(asks))
+	sent := boottime.Now()
+	for i, a := range asks {
+		if ttls[i] = a.Lease(t.ttl).Milliseconds(); !a.NoWait && t.direct {
+			waits[i] = (2 * heartbeat).Milliseconds()
+		}
+		// Without a row in the answer: it is newer than the statement's snapshot, look again.
+		a.Row = leasetable.Row{Sent: sent, Left: time.Millisecond}
 	}
-	row.Sent = boottime.Now()
-	row.Left = time.Millisecond // without a row: it is newer than the statement's snapshot, look again
-	err = t.query(ctx, "acquire", r.Name, func(rows pgx.Rows) error {
-		err := rows.Scan(&row.Counter, &row.Owner, &row.Since, &row.Until, &left)
-		row.Left = time.Duration(left) * time.Millisecond
+	return t.together(ctx, "acquire", asks, func(rows pgx.Rows) error {
+		var name string
+		var left int64
+		row := leasetable.Row{Sent: sent}
+		err := rows.Scan(&name, &row.Counter, &row.Owner, &row.Since, &row.Until, &left)
+		if a := leasetable.Find(asks, name); a != nil {
+			row.Left = time.Duration(left) * time.Millisecond
+			a.Row = row
+		}
 		return err
-	}, lockRow, r.Name, r.Owner, r.Lease(t.ttl).Milliseconds(), wait)
-	return row, err
+	}, lockRows, ttls, waits)
 }
 
-// Free gives up a row.
-func (t *tableRows) Free(ctx context.Context, name, owner string) error {
-	return t.query(ctx, "release", name, nil, freeRow, name, owner)
+// Free gives up rows.
+func (t *tableRows) Free(ctx context.Context, asks []*leasetable.Ask) error {
+	return t.together(ctx, "release", asks, nil, freeRows)
+}
+
+// together runs a statement for owners, whose last parameter is how long to wait for a row.
+func (t *tableRows) together(ctx context.Context, op string, asks []*leasetable.Ask, each func(pgx.Rows) error, text string, more ...any) error {
+	names, owners := make([]string, len(asks)), make([]string, len(asks))
+	for i, a := range asks {
+		names[i], owners[i] = a.Name, a.Owner
+	}
+	var args []any // as the pool prefers: prepared
+	wait := int64(0)
+	if !t.direct {
+		args = append(args, pgx.QueryExecModeExec)
+	}
+	if len(asks) > 1 {
+		wait = rowPatience
+	}
+	err := t.send(ctx, op, "", each, text, append(append(append(args, names, owners), more...), wait)...)
+	if wait > 0 && hasState(err, lockNotAvailable) {
+		return problem(op, "", interlock.Retryable, fmt.Errorf("%w: %w", interlock.ErrHeld, err))
+	}
+	return err
 }
 
 // Renew is one statement.
@@ -226,14 +274,18 @@ func (t *tableRows) Breaks(ctx context.Context, name string, limit int) (all []d
 
 func (t *tableRows) sql(text string) string { return strings.ReplaceAll(text, "{ns}", t.namespace) }
 
-// query runs one statement, in a transaction of its own. each may be nil.
+// query runs one statement, in a transaction of its own and one round trip. each may be nil.
 func (t *tableRows) query(ctx context.Context, op, name string, each func(pgx.Rows) error, text string, args ...any) error {
+	return t.send(ctx, op, name, each, text, append([]any{pgx.QueryExecModeExec}, args...)...)
+}
+
+func (t *tableRows) send(ctx context.Context, op, name string, each func(pgx.Rows) error, text string, args ...any) error {
 	if err := t.ready(ctx, op, name); err != nil {
 		return err
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, min(max(t.ttl/3, time.Second), 10*time.Second), errNoWord)
 	defer cancel()
-	rows, err := t.pool.Query(bounded, t.sql(text), append([]any{pgx.QueryExecModeExec}, args...)...)
+	rows, err := t.pool.Query(bounded, t.sql(text), args...)
 	for err == nil && rows.Next() && each != nil {
 		err = each(rows)
 	}

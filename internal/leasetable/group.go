@@ -24,8 +24,8 @@ const (
 
 // An Ask is the request of one owner to take a name or to free it.
 type Ask struct {
-	driver.Request     // Free uses the name and the owner
-	Row            Row // what Take found
+	driver.Request     // Rows.Free uses the name and the owner
+	Row            Row // what Rows.Take found
 
 	group     *group
 	sent      bool
@@ -35,48 +35,48 @@ type Ask struct {
 	done      chan struct{}
 }
 
+// Find returns the Ask of a name, or nil. Asks are in the order of their names.
+func Find(asks []*Ask, name string) *Ask {
+	i, found := slices.BinarySearchFunc(asks, name, func(a *Ask, name string) int { return strings.Compare(a.Name, name) })
+	if !found {
+		return nil
+	}
+	return asks[i]
+}
+
 // asks are those that have no answer yet. Those of one name and owner are sent in their
 // order, each after the answer to the one before, also if nobody waits for that any more.
 type asks struct {
 	mu      sync.Mutex
 	closed  bool
 	last    map[claimed]*Ask
-	running sync.WaitGroup // one for each Ask and each goroutine
+	running sync.WaitGroup // one for each Ask and each goroutine; waited for after close
 }
 
 type claimed struct{ name, owner string }
 
-// Groups send what owners ask for together: what waits while statements are under way shares
+// groups send what owners ask for together: what waits while statements are under way shares
 // the next one, and its commit. A context that ends gives up nothing but its own wait.
-type Groups struct {
+type groups struct {
 	asks
 	takes, frees group
 }
 
-// NewGroups returns Groups that send asks by take and free, each of which is one transaction
-// that the driver bounds. Names differ and are in order. An error is of all: if it is Definite
-// or interlock.ErrHeld, nothing was done.
-func NewGroups(d failure.Driver, take, free func(ctx context.Context, asks []*Ask) error) *Groups {
-	g := &Groups{asks: asks{last: map[claimed]*Ask{}}}
-	g.takes = group{asks: &g.asks, driver: d, op: "acquire", send: take}
-	g.frees = group{asks: &g.asks, driver: d, op: "release", send: free}
+func newGroups(d failure.Driver, rows Rows) *groups {
+	g := &groups{asks: asks{last: map[claimed]*Ask{}}}
+	g.takes = group{asks: &g.asks, driver: d, op: "acquire", send: rows.Take}
+	g.frees = group{asks: &g.asks, driver: d, op: "release", send: rows.Free}
 	return g
 }
 
-// Take gives the row to the owner, unless another has it.
-func (g *Groups) Take(ctx context.Context, r driver.Request) (Row, error) { return g.takes.do(ctx, r) }
+// take gives the row to the owner, unless another has it.
+func (g *groups) take(ctx context.Context, r driver.Request) (Row, error) { return g.takes.do(ctx, r) }
 
-// Free gives up what owner has on name.
-func (g *Groups) Free(ctx context.Context, name, owner string) error {
+// free gives up what owner has on name.
+func (g *groups) free(ctx context.Context, name, owner string) error {
 	_, err := g.frees.do(ctx, driver.Request{Name: name, Owner: owner})
 	return err
 }
-
-// Close refuses what is asked from now on.
-func (g *Groups) Close() { g.close() }
-
-// Wait waits for every answer and goroutine, after Close.
-func (g *Groups) Wait() { g.running.Wait() }
 
 // group sends asks of one kind.
 type group struct {

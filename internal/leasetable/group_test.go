@@ -17,38 +17,38 @@ import (
 
 // recorder is a database that takes 10 ms for a statement.
 type recorder struct {
+	Rows
 	mu         sync.Mutex
 	statements []string
 	refuse     func(names []string) error
 }
 
-func (r *recorder) send(op string) func(context.Context, []*Ask) error {
-	return func(_ context.Context, asks []*Ask) error {
-		var names []string
-		for _, a := range asks {
-			names = append(names, a.Name)
-		}
-		r.mu.Lock()
-		r.statements = append(r.statements, fmt.Sprint(op, names))
-		r.mu.Unlock()
-		time.Sleep(10 * time.Millisecond) // virtual
-		if r.refuse != nil {
-			return r.refuse(names)
-		}
-		return nil
+func (r *recorder) send(op string, asks []*Ask) error {
+	var names []string
+	for _, a := range asks {
+		names = append(names, a.Name)
 	}
+	r.mu.Lock()
+	r.statements = append(r.statements, fmt.Sprint(op, names))
+	r.mu.Unlock()
+	time.Sleep(10 * time.Millisecond) // virtual
+	if r.refuse != nil {
+		return r.refuse(names)
+	}
+	return nil
 }
 
-func (r *recorder) groups() *Groups {
-	return NewGroups(failure.Driver("test"), r.send("take"), r.send("free"))
-}
+func (r *recorder) Take(_ context.Context, asks []*Ask) error { return r.send("take", asks) }
+func (r *recorder) Free(_ context.Context, asks []*Ask) error { return r.send("free", asks) }
+
+func (r *recorder) groups() *groups { return newGroups(failure.Driver("test"), r) }
 
 // takeAll has owners take names at once, and returns the error of each.
-func takeAll(t *testing.T, g *Groups, names ...string) (errs []error) {
+func takeAll(t *testing.T, g *groups, names ...string) (errs []error) {
 	errs = make([]error, len(names))
 	var all sync.WaitGroup
 	for i, name := range names {
-		all.Go(func() { _, errs[i] = g.Take(t.Context(), driver.Request{Name: name, Owner: "o"}) })
+		all.Go(func() { _, errs[i] = g.take(t.Context(), driver.Request{Name: name, Owner: "o"}) })
 		time.Sleep(time.Microsecond) // virtual: in this order
 	}
 	all.Wait()
@@ -63,9 +63,9 @@ func TestAsksThatWaitShareAStatement(t *testing.T) {
 		if !slices.Equal(r.statements, []string{"take[a]", "take[b]", "take[c d e]"}) {
 			t.Errorf("%q", r.statements)
 		}
-		g.Close()
-		g.Wait()
-		if err := g.Free(t.Context(), "a", "o"); !errors.Is(err, interlock.ErrClosed) {
+		g.close()
+		g.running.Wait()
+		if err := g.free(t.Context(), "a", "o"); !errors.Is(err, interlock.ErrClosed) {
 			t.Error(err)
 		}
 	})
@@ -77,20 +77,20 @@ func TestAsksOfOneOwnerAreInOrder(t *testing.T) {
 		g := r.groups()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_, err := g.Take(ctx, driver.Request{Name: "a", Owner: "o"})
+		_, err := g.take(ctx, driver.Request{Name: "a", Owner: "o"})
 		if interlock.Kind(err) != interlock.Uncertain {
 			t.Errorf("an answer that did not come: %v", err)
 		}
-		go func() { _ = g.Free(t.Context(), "a", "o") }()
+		go func() { _ = g.free(t.Context(), "a", "o") }()
 		synctest.Wait()
 		if !slices.Equal(r.statements, []string{"take[a]"}) {
 			t.Errorf("the release overtook: %q", r.statements)
 		}
-		if err := g.Free(t.Context(), "a", "other"); err != nil {
+		if err := g.free(t.Context(), "a", "other"); err != nil {
 			t.Error(err)
 		}
-		g.Close()
-		g.Wait()
+		g.close()
+		g.running.Wait()
 		if len(r.statements) != 3 {
 			t.Errorf("%q", r.statements)
 		}
@@ -105,12 +105,12 @@ func TestWithdrawnAskIsNotSent(t *testing.T) {
 		time.Sleep(time.Millisecond) // virtual: both are under way
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		_, err := g.Take(ctx, driver.Request{Name: "c", Owner: "o"})
+		_, err := g.take(ctx, driver.Request{Name: "c", Owner: "o"})
 		if interlock.Kind(err) != interlock.Definite {
 			t.Errorf("nothing was sent: %v", err)
 		}
-		g.Close()
-		g.Wait()
+		g.close()
+		g.running.Wait()
 		if slices.Contains(r.statements, "take[c]") {
 			t.Errorf("%q", r.statements)
 		}
@@ -154,7 +154,7 @@ func TestSlowStatementHoldsUpNobody(t *testing.T) {
 			t.Error(errs)
 		}
 		close(release)
-		g.Close()
-		g.Wait()
+		g.close()
+		g.running.Wait()
 	})
 }

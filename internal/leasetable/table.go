@@ -18,12 +18,16 @@ import (
 )
 
 // Rows is the table in one database. Each method is one transaction, bounded by the
-// driver as well as by ctx, and returns errors as the driver reports them.
+// driver as well as by ctx, and returns errors as the driver reports them. Renew locks rows
+// in the order of their names, too.
 type Rows interface {
-	// Take gives the row to the owner, unless another has it.
-	Take(ctx context.Context, r driver.Request) (Row, error)
-	// Free gives up what owner has on name.
-	Free(ctx context.Context, name, owner string) error
+	// Take gives each row to the owner who asks, unless another has it, and sets Row. Names
+	// differ and are in order, and rows are locked in that order. An error is of all: if it is
+	// Definite or interlock.ErrHeld, nothing was done. If there are several, a row that
+	// another transaction has locked is an interlock.ErrHeld.
+	Take(ctx context.Context, asks []*Ask) error
+	// Free gives up what owners have, as Take.
+	Free(ctx context.Context, asks []*Ask) error
 	// Renew extends the leases of owners, each of which has the name at the same index.
 	// It returns the owners that do not have theirs any more.
 	Renew(ctx context.Context, names, owners []string, ttl time.Duration) (lost []string, err error)
@@ -62,10 +66,12 @@ type Config struct {
 }
 
 // Table implements driver.Fenced but for its Guarantees, and driver.Inspector,
-// driver.Watcher and driver.Breaker. It keeps one goroutine.
+// driver.Watcher and driver.Breaker. It keeps one goroutine, and one for each statement under
+// way.
 type Table struct {
 	Config
 	rows    Rows
+	groups  *groups
 	keeper  *keeper
 	waiters hints.Waiters
 
@@ -76,7 +82,7 @@ type Table struct {
 
 // New returns a Table that has to be started. It does no I/O.
 func New(rows Rows, c Config) *Table {
-	t := &Table{Config: c, rows: rows}
+	t := &Table{Config: c, rows: rows, groups: newGroups(c.Driver, rows)}
 	t.keeper = &keeper{table: t, wake: make(chan struct{}, 1), held: map[string]*holding{}}
 	t.life, t.stop = context.WithCancel(context.Background())
 	return t
@@ -122,7 +128,7 @@ func (t *Table) take(ctx context.Context, r driver.Request) (Row, error) {
 	if err := t.usable(ctx, "acquire", r.Name); err != nil {
 		return Row{}, err
 	}
-	return t.rows.Take(ctx, r)
+	return t.groups.take(ctx, r)
 }
 
 // grant keeps the lease from now on.
@@ -167,7 +173,7 @@ func (t *Table) Release(ctx context.Context, name, owner string) error {
 		return err
 	}
 	defer t.Wake(name)
-	return t.rows.Free(ctx, name, owner)
+	return t.groups.free(ctx, name, owner)
 }
 
 // usable refuses a call after Close, or whose context has ended.
@@ -181,11 +187,12 @@ func (t *Table) usable(ctx context.Context, op, name string) error {
 	return nil
 }
 
-// Close stops renewing and waits for every goroutine, or until ctx ends. What is held is
-// left to expire.
+// Close stops renewing and waits for every statement and goroutine, or until ctx ends. What
+// is held is left to expire.
 func (t *Table) Close(ctx context.Context) error {
 	t.stop()
-	if err := join.Wait(ctx, t.loops.Wait); err != nil {
+	t.groups.close()
+	if err := join.Wait(ctx, func() { t.loops.Wait(); t.groups.running.Wait() }); err != nil {
 		return t.Driver.New("close", "", interlock.Retryable, err)
 	}
 	return nil
