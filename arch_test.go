@@ -72,7 +72,7 @@ driver/consul           -> . driver driver/backend driver/boottime internal/...
 # Not the typed clients of client-go: their scheme has every type of Kubernetes.
 driver/kube             -> . driver driver/backend driver/boottime | k8s.io/api/coordination k8s.io/apimachinery k8s.io/client-go/rest k8s.io/client-go/tools/clientcmd
 driver/etcd             -> . driver driver/backend driver/boottime | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc go.uber.org/zap
-driver/lanes            -> . driver
+driver/lanes            -> . driver driver/boottime
 driver/kafka            -> . driver driver/boottime driver/lanes | github.com/twmb/franz-go/pkg
 driver/nats             -> . driver driver/boottime driver/lanes | github.com/nats-io/nats.go
 driver/sqs              -> . driver | github.com/aws/aws-sdk-go-v2 github.com/aws/smithy-go

@@ -1,54 +1,22 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
-	"slices"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // A Backlog is what is left of a partition that a consumer of this process has.
-type Backlog struct {
-	Partition int32
-	// Lag is how many offsets there are from the first that is not completed to the end of the
-	// log; some may be completed, or in no record.
-	Lag int64
-	// Age is how long ago the first message that is not completed was added, by the clocks of its
-	// sender or broker and of this process; 0 if it was not read yet.
-	Age time.Duration
-	// Parked are the keys that Resume lets go on.
-	Parked []string
-}
+type Backlog = lanes.Backlog
 
 // Backlogs asks for the backlog of each partition of a queue that consumers of this process
 // have, by partition.
 func (q *Queue) Backlogs(ctx context.Context, name string) ([]Backlog, error) {
-	var all []Backlog
-	prefixes := map[int32]int64{}
-	q.mu.Lock()
-	for c := range q.consumers {
-		if c.name != name {
-			continue
-		}
-		c.mu.Lock()
-		for p, a := range c.session.parts {
-			b := Backlog{Partition: p}
-			if r, ok := a.offsets.First(); ok {
-				b.Age = max(0, time.Since(r.Timestamp))
-			}
-			b.Parked = a.offsets.Parked()
-			prefixes[p] = a.offsets.Prefix()
-			all = append(all, b)
-		}
-		c.mu.Unlock()
-	}
-	q.mu.Unlock()
-	slices.SortFunc(all, func(a, b Backlog) int { return cmp.Compare(a.Partition, b.Partition) })
+	all := q.consumers.Backlogs(name)
 	var partitions []int32
 	for _, b := range all {
 		partitions = append(partitions, b.Partition)
@@ -58,7 +26,7 @@ func (q *Queue) Backlogs(ctx context.Context, name string) ([]Backlog, error) {
 		return nil, problem("read backlog", name, interlock.Retryable, err)
 	}
 	for i, b := range all {
-		all[i].Lag = max(0, logs[b.Partition].end-prefixes[b.Partition])
+		all[i].Lag = max(0, logs[b.Partition].end-b.Prefix)
 	}
 	return all, nil
 }

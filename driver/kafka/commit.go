@@ -12,78 +12,18 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// batch is one commit: of all partitions for which somebody asked while the former one was on
-// its way.
-type batch struct {
-	answers map[*assignment]error
-	done    chan struct{}
-}
-
-// commit commits the present state of partitions, and returns an error for each. One commit is
-// on its way at a time; the next one takes all that were asked for since. An error is an
-// ErrLost if the partition is not assigned any more.
-func (s *session) commit(ctx context.Context, parts []*assignment) map[*assignment]error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		answers := map[*assignment]error{}
-		for _, a := range parts {
-			answers[a] = lost(a)
-		}
-		return answers
-	}
-	if s.next == nil {
-		s.next = &batch{map[*assignment]error{}, make(chan struct{})}
-	}
-	b := s.next
-	for _, a := range parts {
-		b.answers[a] = nil
-	}
-	if !s.committing {
-		s.committing = true
-		s.commits.Go(s.commitAll)
-	}
-	s.mu.Unlock()
-	select {
-	case <-b.done:
-		return b.answers
-	case <-ctx.Done():
-		unknown := map[*assignment]error{}
-		for _, a := range parts {
-			unknown[a] = problem("commit", a.Name(), interlock.Uncertain, context.Cause(ctx))
-		}
-		return unknown
-	}
-}
-
-// commitAll sends batches until nobody asks for one.
-func (s *session) commitAll() {
-	for {
-		s.mu.Lock()
-		b := s.next
-		if s.next = nil; b == nil {
-			s.committing = false
-			s.mu.Unlock()
-			return
-		}
-		s.mu.Unlock()
-		s.send(b)
-		close(b.done)
-	}
-}
-
-// send commits a batch. What is committed is read when the request is about to leave, and
+// send commits the state of assignments; see [lanes.Commits]. What is committed is read when the request is about to leave, and
 // partitions that are not assigned any more are left out: the request may have waited for a
 // rebalance, and the group does not compare the sender of an offset with the partition's owner.
-func (s *session) send(b *batch) {
+func (s *session) send(answers map[*assignment]error) {
 	ctx, cancel := context.WithTimeout(context.Background(), commitLimit)
 	defer cancel()
 	of := map[int32]*assignment{}
 	offsets := map[int32]kgo.EpochOffset{}
-	for a := range b.answers {
-		b.answers[a] = lost(a)
-		of[a.partition] = a
-		offsets[a.partition] = kgo.EpochOffset{}
+	for a := range answers {
+		answers[a] = lost(a)
+		of[a.Partition] = a
+		offsets[a.Partition] = kgo.EpochOffset{}
 	}
 	fill := func(r *kmsg.OffsetCommitRequest) error { return s.fill(r, of) }
 	var answer *kmsg.OffsetCommitResponse
@@ -91,35 +31,37 @@ func (s *session) send(b *batch) {
 	done := func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, r *kmsg.OffsetCommitResponse, e error) {
 		answer, err = r, e
 	}
-	s.client.CommitOffsetsSync(kgo.PreCommitFnContext(ctx, fill), map[string]map[int32]kgo.EpochOffset{s.name: offsets}, done) // waits for done
+	s.client.CommitOffsetsSync(kgo.PreCommitFnContext(ctx, fill), map[string]map[int32]kgo.EpochOffset{s.Queue: offsets}, done) // waits for done
 	switch {
 	case err == nil:
-		s.answer(b, of, answer)
+		s.answer(answers, of, answer)
 	case !errors.Is(err, interlock.ErrLost):
-		for a := range b.answers {
-			b.answers[a] = problem("commit", a.Name(), interlock.Uncertain, err)
+		for a := range answers {
+			answers[a] = failed(a, interlock.Uncertain, err)
 		}
 	}
 }
 
-func lost(a *assignment) error {
-	return problem("commit", a.Name(), interlock.Definite, interlock.ErrLost)
+func failed(a *assignment, kind interlock.ErrorKind, err error) error {
+	return problem("commit", a.Name(), kind, err)
 }
+
+func lost(a *assignment) error { return failed(a, interlock.Definite, interlock.ErrLost) }
 
 // fill puts the present state into a request.
 func (s *session) fill(r *kmsg.OffsetCommitRequest, of map[int32]*assignment) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	for i := range r.Topics {
 		t := &r.Topics[i]
-		t.Partitions = slices.DeleteFunc(t.Partitions, func(p kmsg.OffsetCommitRequestTopicPartition) bool { return !of[p.Partition].live() })
+		t.Partitions = slices.DeleteFunc(t.Partitions, func(p kmsg.OffsetCommitRequestTopicPartition) bool { return !s.Live(of[p.Partition]) })
 		if len(t.Partitions) == 0 {
 			return interlock.ErrLost
 		}
 		for j := range t.Partitions {
 			p := &t.Partitions[j]
 			a := of[p.Partition]
-			c := a.offsets.Snapshot(a.held)
+			c := a.Offsets.Snapshot(a.Held)
 			text, whole := c.Encode(s.queue.options.Metadata)
 			a.cut = !whole
 			p.Offset, p.LeaderEpoch, p.Metadata = c.Prefix, -1, &text
@@ -129,7 +71,7 @@ func (s *session) fill(r *kmsg.OffsetCommitRequest, of map[int32]*assignment) er
 }
 
 // answer notes the result of each partition.
-func (s *session) answer(b *batch, of map[int32]*assignment, r *kmsg.OffsetCommitResponse) {
+func (s *session) answer(answers map[*assignment]error, of map[int32]*assignment, r *kmsg.OffsetCommitResponse) {
 	gone := false
 	for _, t := range r.Topics {
 		for _, p := range t.Partitions {
@@ -137,18 +79,33 @@ func (s *session) answer(b *batch, of map[int32]*assignment, r *kmsg.OffsetCommi
 			err := kerr.ErrorForCode(p.ErrorCode)
 			switch {
 			case err == nil:
-				b.answers[a] = nil
-			case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.FencedInstanceID), errors.Is(err, kerr.FencedMemberEpoch):
-				gone = true // b.answers[a] is an ErrLost
+				answers[a] = nil
+			case errors.Is(err, kerr.FencedInstanceID):
+				s.OnGroupManageError(err) // answers[a] is an ErrLost
+			case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.FencedMemberEpoch):
+				gone = true
 			default:
-				b.answers[a] = problem("commit", a.Name(), interlock.Retryable, err)
+				answers[a] = failed(a, interlock.Retryable, err)
 			}
 		}
 	}
 	if gone {
+		s.expelled(answers)
+	}
+}
+
+// expelled ends the session if assignments are still its own that the group has given to others. The
+// client may have joined again meanwhile, and would not assign them to itself once more.
+func (s *session) expelled(answers map[*assignment]error) {
+	live := false
+	s.Mu.Lock()
+	for a := range answers {
+		answers[a] = lost(a)
+		live = live || s.Live(a)
+	}
+	s.Mu.Unlock()
+	if live {
 		s.lose(interlock.ErrLost)
-		for a := range b.answers {
-			b.answers[a] = lost(a)
-		}
+		s.stop(interlock.ErrLost)
 	}
 }

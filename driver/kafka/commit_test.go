@@ -14,7 +14,12 @@ import (
 // TestFill: a commit that has waited for a rebalance leaves out the partitions that have gone,
 // because the group would accept them from any member.
 func TestFill(t *testing.T) {
-	s := &session{consumer: &consumer{queue: &Queue{options: QueueOptions{Metadata: DefaultMetadata}}}, parts: map[int32]*assignment{}}
+	s := &session{consumer: &consumer{queue: &Queue{options: QueueOptions{Metadata: DefaultMetadata}},
+		Consumer: lanes.NewConsumer(lanes.Hooks[*kgo.Record, *assignment]{})}}
+	part := func(p int32, offset, token int64) *assignment {
+		return &assignment{session: s, Assignment: lanes.Assignment[*kgo.Record]{Partition: p, Held: true,
+			Offsets: lanes.Restore[*kgo.Record](offset, lanes.Committed{}, token, 1)}}
+	}
 	of := map[int32]*assignment{}
 	request := func() *kmsg.OffsetCommitRequest {
 		r := kmsg.NewPtrOffsetCommitRequest()
@@ -28,10 +33,10 @@ func TestFill(t *testing.T) {
 		return r
 	}
 	for p := range int32(3) {
-		of[p] = &assignment{session: s, partition: p, offsets: lanes.Restore[*kgo.Record](int64(10*p), lanes.Committed{}, 7, 1), held: true}
+		of[p] = part(p, int64(10*p), 7)
 	}
-	s.parts[1] = of[1]
-	s.parts[2] = &assignment{session: s, partition: 2, offsets: lanes.Restore[*kgo.Record](5, lanes.Committed{}, 8, 1)} // a later assignment
+	s.Parts[1] = of[1]
+	s.Parts[2] = part(2, 5, 8) // a later assignment
 	r := request()
 	if err := s.fill(r, of); err != nil {
 		t.Fatal(err)
@@ -39,7 +44,7 @@ func TestFill(t *testing.T) {
 	if got := r.Topics[0].Partitions; len(got) != 1 || got[0].Partition != 1 || got[0].Offset != 10 || lanes.Decode(10, *got[0].Metadata).Token != 7 {
 		t.Errorf("the request has %+v", got)
 	}
-	delete(s.parts, 1)
+	delete(s.Parts, 1)
 	if err := s.fill(request(), of); !errors.Is(err, interlock.ErrLost) {
 		t.Errorf("a commit of what has gone: %v", err)
 	}

@@ -206,11 +206,11 @@ func TestFullPartition(t *testing.T) {
 		t.Errorf("backlog %+v, %v", backlogs, err)
 	}
 	inner := c.(*consumer)
-	inner.mu.Lock()
-	if read := inner.session.parts[0].offsets.Unread(); read > 10+maxReady+2*perPoll {
+	inner.Mu.Lock()
+	if read := inner.Parts[0].Offsets.Unread(); read > 10+maxReady+2*perPoll {
 		t.Errorf("the partition was read to %d", read)
 	}
-	inner.mu.Unlock()
+	inner.Mu.Unlock()
 	if err := q.Resume(s.topic, "a"); err != nil {
 		t.Fatal(err)
 	}

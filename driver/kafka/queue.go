@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // Defaults of [QueueOptions].
@@ -66,8 +66,7 @@ type Queue struct {
 	brokers []string
 	client  *kgo.Client // for everything but the group
 
-	mu        sync.Mutex
-	consumers map[*consumer]bool
+	consumers lanes.Consumers[*kgo.Record, *assignment]
 }
 
 var _ driver.Queue = (*Queue)(nil)
@@ -83,7 +82,7 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
-	q := &Queue{brokers: a.brokers, consumers: map[*consumer]bool{}}
+	q := &Queue{brokers: a.brokers}
 	if o != nil {
 		q.options = *o
 	}
@@ -138,9 +137,7 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 	if err != nil {
 		return nil, err // not a typed nil
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.consumers[c] = true
+	q.consumers.Add(c.Consumer)
 	return c, nil
 }
 
@@ -148,12 +145,8 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 // returns a Definite error. A parked key is known to the consumer of its partition only:
 // another consumer that gets the partition tries the message again.
 func (q *Queue) Resume(name, key string) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for c := range q.consumers {
-		if c.name == name && c.resume(key) {
-			return nil
-		}
+	if q.consumers.Resume(name, key) {
+		return nil
 	}
 	return problem("resume key", key, interlock.Definite, errors.New("it is not parked here"))
 }

@@ -49,7 +49,7 @@ func place(topic string, partition int32, offset int64) string {
 func (c *consumer) letter(s driver.Settlement) *kgo.Record {
 	r := &kgo.Record{Topic: c.queue.options.DeadLetters, Value: s.Payload}
 	if r.Topic == "" {
-		r.Topic = c.name + ".dlq"
+		r.Topic = c.Queue + ".dlq"
 	}
 	if s.Key != "" {
 		r.Key = []byte(s.Key)
@@ -59,7 +59,7 @@ func (c *consumer) letter(s driver.Settlement) *kgo.Record {
 		headers = map[string]string{}
 	}
 	headers[HeaderID], headers[HeaderReason], headers[HeaderAttempts] = s.ID, s.Reason, strconv.Itoa(s.Attempt)
-	headers[HeaderFrom] = place(c.name, s.Claim.(*assignment).partition, s.Place)
+	headers[HeaderFrom] = place(c.Queue, s.Claim.(*assignment).Partition, s.Place)
 	for _, key := range slices.Sorted(maps.Keys(headers)) {
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: key, Value: []byte(headers[key])})
 	}

@@ -17,8 +17,8 @@ func TestOffsetsAllocations(t *testing.T) {
 	for i := range keys {
 		keys[i] = []byte{byte(i)}
 	}
-	a := &assignment{offsets: lanes.Restore[*kgo.Record](0, lanes.Committed{}, 1, 100)}
-	o, offset := a.offsets, int64(0)
+	a := &assignment{Assignment: lanes.Assignment[*kgo.Record]{Offsets: lanes.Restore[*kgo.Record](0, lanes.Committed{}, 1, 100)}}
+	o, offset := a.Offsets, int64(0)
 	all := make([]driver.Received, 0, n)
 	allocations := testing.AllocsPerRun(10, func() {
 		records := make([]kgo.Record, n)

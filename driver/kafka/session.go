@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,33 +42,30 @@ type session struct {
 	// between (interrupt), so that no record is taken for one of a later assignment.
 	polling sync.Mutex
 
-	regulating sync.Mutex     // held while fetches are paused and resumed
-	commits    sync.WaitGroup // commitAll, at most one
+	regulating sync.Mutex // held while fetches are paused and resumed
+	commits    lanes.Commits[*assignment]
 
 	// The consumer's mutex guards these.
 	lease      *boottime.Lease // nil until the first answer
 	timer      *time.Timer
-	parts      map[int32]*assignment
 	stored     map[int32]lanes.Committed // what was committed of partitions that are being assigned
 	interrupts int
 	stopPoll   context.CancelFunc
-	next       *batch
-	committing bool
-	closed     bool // nothing more is committed
 }
 
 // open makes a session. It sends nothing before it has returned.
 func (c *consumer) open() (*session, error) {
-	s := &session{consumer: c, parts: map[int32]*assignment{}, stopPoll: func() {}}
-	s.ctx, s.stop = context.WithCancelCause(c.life)
+	s := &session{consumer: c, stopPoll: func() {}}
+	s.commits.Send, s.commits.Problem = s.send, failed
+	s.ctx, s.stop = context.WithCancelCause(c.Life)
 	client, sever := context.WithCancel(context.Background())
 	s.sever = sever
 	o := c.queue.options
-	options := []kgo.Opt{kgo.WithContext(client), kgo.WithHooks(s), kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.name), kgo.DisableAutoCommit(),
+	options := []kgo.Opt{kgo.WithContext(client), kgo.WithHooks(s), kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.Queue), kgo.DisableAutoCommit(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(c.lease), kgo.HeartbeatInterval(min(3*time.Second, c.lease/4)), kgo.RebalanceTimeout(c.lease + o.Drain + commitLimit),
 		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.assign),
-		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { s.revoke(m[c.name]) }),
+		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { s.revoke(m[c.Queue]) }),
 		kgo.OnPartitionsLost(func(context.Context, *kgo.Client, map[string][]int32) { s.lose(interlock.ErrLost) })}
 	if o.InstanceID != "" {
 		options = append(options, kgo.InstanceID(o.InstanceID))
@@ -77,7 +73,7 @@ func (c *consumer) open() (*session, error) {
 	if o.ServerSide {
 		options = append(options, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
 	}
-	c.note(func() { c.session = s })
+	c.Note(func() { c.session = s })
 	var err error
 	if s.client, err = kgo.NewClient(c.queue.clientOptions(options...)...); err != nil {
 		sever()
@@ -97,14 +93,10 @@ func (s *session) run() {
 // room waits until records may be read; false means that the session has ended.
 func (s *session) room() bool {
 	for s.ctx.Err() == nil {
-		s.mu.Lock()
-		waiting, bytes := 0, 0
-		for _, a := range s.parts {
-			records, ahead := a.offsets.Ahead()
-			waiting, bytes = waiting+records, bytes+ahead
-		}
-		changed := s.changed
-		s.mu.Unlock()
+		s.Mu.Lock()
+		waiting, bytes := s.Ahead()
+		changed := s.Changed()
+		s.Mu.Unlock()
 		if waiting < maxReady && bytes < s.queue.options.Bytes {
 			return true
 		}
@@ -121,10 +113,10 @@ func (s *session) poll() {
 	defer s.polling.Unlock()
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	s.mu.Lock()
+	s.Mu.Lock()
 	s.stopPoll = cancel
 	wanted := s.interrupts > 0
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	if !wanted {
 		s.arrive(s.client.PollRecords(ctx, perPoll))
 	}
@@ -132,15 +124,15 @@ func (s *session) poll() {
 
 // interrupt waits until no records are on their way from the client to their assignments.
 func (s *session) interrupt() {
-	s.mu.Lock()
+	s.Mu.Lock()
 	s.interrupts++
 	s.stopPoll()
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	s.polling.Lock()
 	defer s.polling.Unlock()
-	s.mu.Lock()
+	s.Mu.Lock()
 	s.interrupts--
-	s.mu.Unlock()
+	s.Mu.Unlock()
 }
 
 // arrive notes what was read.
@@ -149,17 +141,17 @@ func (s *session) arrive(all kgo.Fetches) {
 		switch {
 		case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
 		case errors.Is(err, kerr.OffsetOutOfRange):
-			s.note(func() { s.reset[partition] = true })
+			s.Note(func() { s.reset[partition] = true })
 			s.stop(err)
 		default:
 			s.OnGroupManageError(err)
 		}
 	})
-	s.note(func() {
+	s.Note(func() {
 		all.EachRecord(func(r *kgo.Record) {
-			if a := s.parts[r.Partition]; a != nil && a.ready {
-				a.offsets.Arrive(r.Offset, r.Key, len(r.Value), r)
-				s.trouble = nil
+			if a := s.Parts[r.Partition]; a != nil && a.Ready {
+				a.Offsets.Arrive(r.Offset, r.Key, len(r.Value), r)
+				s.Trouble = nil
 			}
 		})
 	})
@@ -172,13 +164,13 @@ func (s *session) regulate() {
 	defer s.regulating.Unlock()
 	o := s.queue.options
 	var pause, resume []int32
-	s.mu.Lock()
-	for p, a := range s.parts {
+	s.Mu.Lock()
+	for p, a := range s.Parts {
 		records, bytes := o.Window, o.Bytes
 		if a.full {
 			records, bytes = max(1, records*3/4), max(1, bytes/4*3)
 		}
-		switch full := a.offsets.Full(records, bytes, !a.cut); {
+		switch full := a.Offsets.Full(records, bytes, !a.cut); {
 		case full && !a.full:
 			pause = append(pause, p)
 			a.full = true
@@ -187,26 +179,14 @@ func (s *session) regulate() {
 			a.full = false
 		}
 	}
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	if len(pause) > 0 {
-		s.client.PauseFetchPartitions(map[string][]int32{s.name: pause})
+		s.client.PauseFetchPartitions(map[string][]int32{s.Queue: pause})
 	}
 	if len(resume) > 0 {
-		s.client.ResumeFetchPartitions(map[string][]int32{s.name: resume})
+		s.client.ResumeFetchPartitions(map[string][]int32{s.Queue: resume})
 	}
 }
-
-// assignments are those that are live, in order. The mutex is held.
-func (s *session) assignments() (all []*assignment) {
-	for _, a := range s.parts {
-		all = append(all, a)
-	}
-	slices.SortFunc(all, func(a, b *assignment) int { return cmp.Compare(a.partition, b.partition) })
-	return all
-}
-
-// live reports whether the partition is still assigned. The mutex is held.
-func (a *assignment) live() bool { return a.session.parts[a.partition] == a }
 
 // OnBrokerWrite notes when a request was sent that keeps the session.
 func (s *session) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, took time.Duration, _ error) {
@@ -221,9 +201,9 @@ func (s *session) OnBrokerRead(_ kgo.BrokerMetadata, key int16, _ int, _, _ time
 		return
 	}
 	sent := boottime.Instant(s.sent.Load())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lease == nil || len(s.parts) == 0 && s.lease.Remaining() <= 0 { // the former answer may have come late
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	if s.lease == nil || s.idle() && s.lease.Remaining() <= 0 { // the former answer may have come late
 		if s.timer != nil {
 			s.timer.Stop()
 		}
@@ -244,20 +224,20 @@ func keepsSession(key int16) bool {
 // watch ends the session when its lease has expired. Without partitions nothing depends on it: a
 // member may have to wait long for its first.
 func (s *session) watch() {
-	s.mu.Lock()
+	s.Mu.Lock()
 	if s.lease == nil {
-		s.mu.Unlock()
+		s.Mu.Unlock()
 		return
 	}
 	left := s.lease.Remaining()
-	idle := len(s.parts) == 0
+	idle := s.idle()
 	switch {
 	case left > 0 && s.ctx.Err() == nil:
 		s.timer.Reset(left)
 	case idle:
 		s.lease = nil
 	}
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	if left <= 0 && !idle {
 		s.lose(interlock.ErrExpired)
 		s.stop(interlock.ErrExpired)
@@ -268,12 +248,12 @@ func (s *session) watch() {
 func (s *session) OnGroupManageError(err error) {
 	if fatal := isFatal(err); fatal != nil {
 		s.lose(interlock.ErrLost)
-		s.note(func() { s.fatal = problem("receive", s.name, interlock.Bug, fatal) })
+		s.Fail(fatal)
 		s.stop(fatal)
 		return
 	}
 	if !errors.Is(err, context.Canceled) && !errors.Is(err, kerr.RebalanceInProgress) {
-		s.hinder(err)
+		s.Hinder(err)
 	}
 }
 
@@ -289,35 +269,35 @@ func (s *session) fetched(_ context.Context, _ *kgo.Client, r *kmsg.OffsetFetchR
 			}
 		}
 	}
-	s.note(func() { s.stored = stored })
+	s.Note(func() { s.stored = stored })
 	return nil
 }
 
 // assign begins assignments. Their tokens are durable before anything is delivered.
 func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
-	of := offsets[s.name]
+	of := offsets[s.Queue]
 	if len(of) == 0 {
 		return offsets, nil
 	}
-	logs, err := s.queue.logs(ctx, s.name, slices.Collect(maps.Keys(of)))
+	logs, err := s.queue.logs(ctx, s.Queue, slices.Collect(maps.Keys(of)))
 	for err != nil { // an error returned would end all assignments
 		if ctx.Err() != nil {
 			return offsets, ctx.Err()
 		}
-		s.hinder(fmt.Errorf("list offsets: %w", err))
+		s.Hinder(fmt.Errorf("list offsets: %w", err))
 		pause(ctx, retryPause)
-		logs, err = s.queue.logs(ctx, s.name, slices.Collect(maps.Keys(of)))
+		logs, err = s.queue.logs(ctx, s.Queue, slices.Collect(maps.Keys(of)))
 	}
 	s.interrupt()
 	var parts []*assignment
 	var partitions []int32
-	s.note(func() {
+	s.Note(func() {
 		for p, offset := range of {
 			var a *assignment
 			if a, err = s.begin(p, offset.EpochOffset().Offset, logs[p]); err != nil {
 				return
 			}
-			of[p] = kgo.NewOffset().At(a.offsets.Prefix())
+			of[p] = kgo.NewOffset().At(a.Offsets.Prefix())
 			parts, partitions = append(parts, a), append(partitions, p)
 		}
 	})
@@ -329,20 +309,20 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 			return offsets, ctx.Err()
 		}
 		err = nil
-		for _, failed := range s.commit(ctx, parts) {
+		for _, failed := range s.commits.Commit(ctx, parts) {
 			if err = errors.Join(err, failed); errors.Is(failed, interlock.ErrLost) {
 				return offsets, failed
 			}
 		}
 		if err != nil {
-			s.hinder(fmt.Errorf("commit the token of an assignment: %w", err))
+			s.Hinder(fmt.Errorf("commit the token of an assignment: %w", err))
 			pause(ctx, retryPause)
 		}
 	}
-	s.client.ResumeFetchPartitions(map[string][]int32{s.name: partitions}) // a pause outlasts its assignment
-	s.note(func() {
+	s.client.ResumeFetchPartitions(map[string][]int32{s.Queue: partitions}) // a pause outlasts its assignment
+	s.Note(func() {
 		for _, a := range parts {
-			a.ready = a.live()
+			a.Ready = s.Live(a)
 		}
 	})
 	return offsets, nil
@@ -363,8 +343,8 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 	if s.lease == nil {
 		return nil, interlock.ErrExpired
 	}
-	if former := s.parts[p]; former != nil {
-		former.end(interlock.ErrLost)
+	if former := s.Parts[p]; former != nil {
+		former.End(interlock.ErrLost)
 	}
 	c, ok := s.stored[p]
 	if offset < 0 {
@@ -376,29 +356,37 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 	beyond := s.reset[p] && offset > has.end
 	delete(s.reset, p)
 	if offset < has.first || beyond {
-		s.problems = append(s.problems, problem("receive", s.name, interlock.Definite,
-			fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end)))
+		s.Tell(fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end))
 	}
 	if beyond {
 		offset, c = has.first, lanes.Committed{Token: c.Token}
 	}
 	o := lanes.Restore[*kgo.Record](offset, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
 	o.Begin(has.first)
-	a, err := newAssignment(s, p, o)
+	a := &assignment{session: s, Assignment: lanes.NewAssignment[*kgo.Record](s.Queue, p, s.Owner, s.lease)}
+	err := a.Begin(o)
 	if err == nil {
-		s.parts[p] = a
+		s.Parts[p] = a
 	}
 	return a, err
 }
 
-// lose ends all assignments, and commits nothing.
-func (s *session) lose(cause error) {
-	s.note(func() {
-		for _, a := range s.parts {
-			a.end(cause)
+// owns reports whether an assignment is of this session.
+func (s *session) owns(a *assignment) bool { return a.session == s }
+
+// idle reports whether the session has no partition. The mutex is held.
+func (s *session) idle() bool {
+	for _, a := range s.Parts {
+		if s.owns(a) {
+			return false
 		}
-		clear(s.parts)
-	})
+	}
+	return true
+}
+
+// lose ends all assignments of the session, and commits nothing.
+func (s *session) lose(cause error) {
+	s.Lose(cause, s.owns)
 	s.interrupt()
 }
 
@@ -406,86 +394,43 @@ func (s *session) lose(cause error) {
 // waited for, the outcomes are committed.
 func (s *session) revoke(partitions []int32) {
 	var parts []*assignment
-	s.note(func() {
-		for _, p := range partitions {
-			if a := s.parts[p]; a != nil {
-				a.ready = false
-				a.revoke()
-				parts = append(parts, a)
-			}
+	s.Mu.Lock()
+	for _, p := range partitions {
+		if a := s.Parts[p]; a != nil {
+			parts = append(parts, a)
 		}
-	})
+	}
+	s.Mu.Unlock()
 	if len(parts) == 0 {
 		return
 	}
+	if err := s.GiveUp(s.ctx, s.queue.options.Drain, commitLimit, parts...); err != nil {
+		s.Hinder(fmt.Errorf("commit revoked partitions: %w", err))
+	}
 	s.interrupt()
-	cause := error(interlock.ErrReleased)
-	if !s.drained(parts) && s.life.Err() == nil {
-		cause = interlock.ErrLost
-	}
-	s.note(func() {
+	s.Note(func() {
 		for _, a := range parts {
-			a.held = false
-			a.end(cause)
-		}
-	})
-	ctx, cancel := context.WithTimeout(context.Background(), commitLimit)
-	defer cancel()
-	for _, err := range s.commit(ctx, parts) {
-		if err != nil && !errors.Is(err, interlock.ErrLost) {
-			s.hinder(fmt.Errorf("commit revoked partitions: %w", err))
-			break
-		}
-	}
-	s.note(func() {
-		for _, a := range parts {
-			if a.live() {
-				delete(s.parts, a.partition)
+			if s.Live(a) {
+				delete(s.Parts, a.Partition)
 			}
 		}
 	})
-}
-
-// drained waits until nothing of the partitions is being handled, for a limited time.
-func (s *session) drained(parts []*assignment) bool {
-	timer := time.NewTimer(s.queue.options.Drain)
-	defer timer.Stop()
-	for {
-		delivered := 0
-		s.mu.Lock()
-		for _, a := range parts {
-			if a.live() {
-				delivered += a.offsets.Delivered()
-			}
-		}
-		changed := s.changed
-		s.mu.Unlock()
-		if delivered == 0 {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return false
-		case <-s.ctx.Done():
-			return false
-		}
-	}
 }
 
 // close leaves the group, and disconnects.
 func (s *session) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveLimit)
 	defer cancel()
-	s.mu.Lock()
-	leave := s.closing != nil && s.queue.options.Leave
-	if s.closing != nil {
-		ctx = s.closing
+	closing := s.Closing()
+	leave := closing != nil && s.queue.options.Leave
+	if closing != nil {
+		ctx = closing
 	}
+	s.Mu.Lock()
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	s.mu.Unlock()
+	s.Mu.Unlock()
 	if ctx.Err() != nil {
 		s.lose(interlock.ErrReleased)
 	}
@@ -493,8 +438,7 @@ func (s *session) close() {
 	s.client.Close() // commits what is held, by revoke
 	unwatch()
 	s.lose(interlock.ErrReleased)
-	s.note(func() { s.closed = true })
-	s.commits.Wait()
+	s.commits.Close()
 	if leave && s.queue.options.InstanceID != "" && ctx.Err() == nil {
 		s.leave(ctx)
 	}

@@ -1,56 +1,26 @@
 package nats
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // A Backlog is what is left of a partition that a consumer of this process has.
-type Backlog struct {
-	Partition int
-	// Lag is how many messages of the partition the stream has from the first that is not
-	// completed; some of them may be completed.
-	Lag int64
-	// Age is how long ago the first message that is not completed was stored, by the clocks of its
-	// server and of this process; 0 if it was not read yet.
-	Age time.Duration
-	// Parked are the keys that Resume lets go on.
-	Parked []string
-}
+type Backlog = lanes.Backlog
 
 // Backlogs asks for the backlog of each partition of a queue that consumers of this process
 // have, by partition.
-func (q *Queue) Backlogs(ctx context.Context, name string) (all []Backlog, err error) {
-	prefixes := map[int]int64{}
-	q.mu.Lock()
-	for c := range q.consumers {
-		if c.name != name {
-			continue
-		}
-		c.mu.Lock()
-		for _, a := range c.assignments() {
-			b := Backlog{Partition: a.partition}
-			if r, ok := a.offsets.First(); ok {
-				b.Age = max(0, time.Since(r.Added))
-			}
-			b.Parked = a.offsets.Parked()
-			prefixes[a.partition] = a.offsets.Prefix()
-			all = append(all, b)
-		}
-		c.mu.Unlock()
-	}
-	q.mu.Unlock()
-	slices.SortFunc(all, func(a, b Backlog) int { return cmp.Compare(a.Partition, b.Partition) })
+func (q *Queue) Backlogs(ctx context.Context, name string) ([]Backlog, error) {
+	all := q.consumers.Backlogs(name)
 	stream, err := q.stream(ctx, q.prefix+name)
-	for i := range all {
+	for i, b := range all {
 		if err == nil {
-			all[i].Lag, err = q.lag(ctx, stream, subjectOf(q.prefix+name, all[i].Partition, q.options.Partitions), prefixes[all[i].Partition])
+			all[i].Lag, err = q.lag(ctx, stream, subjectOf(q.prefix+name, int(b.Partition), q.options.Partitions), b.Prefix)
 		}
 	}
 	if err != nil {

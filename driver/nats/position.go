@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -27,12 +30,6 @@ type position struct {
 	Metadata string `json:"metadata"`
 }
 
-// batch is one write of a position: for all that asked for it while the former one was on its way.
-type batch struct {
-	err  error
-	done chan struct{}
-}
-
 // begin reads the position, and writes it with a higher token. From then on nobody else can write
 // it under a former one. It reports false if the assignment has ended before.
 func (a *assignment) begin() bool {
@@ -42,8 +39,8 @@ func (a *assignment) begin() bool {
 		if err == nil || s.ctx.Err() != nil {
 			return err == nil
 		}
-		s.hinder(fmt.Errorf("read a position: %w", err))
-		if pause(s.ctx, retryPause); closed(a.revoked) {
+		s.Hinder(fmt.Errorf("read a position: %w", err))
+		if pause(s.ctx, retryPause); a.IsRevoked() {
 			return false
 		}
 	}
@@ -60,7 +57,7 @@ func (a *assignment) take() error {
 	info := stream.CachedInfo()
 	stored := position{}
 	revision := uint64(0)
-	entry, err := s.bucket.Get(ctx, s.positionKey(a.partition))
+	entry, err := s.bucket.Get(ctx, s.positionKey(a.Partition))
 	switch {
 	case err == nil:
 		revision = entry.Revision()
@@ -76,88 +73,60 @@ func (a *assignment) take() error {
 	switch {
 	case stored.Stream != info.Created.UnixNano(), stored.Sequence > end: // of another stream, or of one that was restored
 		if revision > 0 {
-			s.problem(fmt.Errorf("partition %d: its position %d is of another stream; it goes on with the first message", a.partition, stored.Sequence))
+			s.problem(fmt.Errorf("partition %d: its position %d is of another stream; it goes on with the first message", a.Partition, stored.Sequence))
 		}
 		c = lanes.Committed{Prefix: first, Next: first, Token: c.Token}
 	case stored.Sequence < first:
-		s.problem(fmt.Errorf("partition %d: messages %d to %d were deleted; some may not have been handled", a.partition, stored.Sequence, first-1))
+		s.problem(fmt.Errorf("partition %d: messages %d to %d were deleted; some may not have been handled", a.Partition, stored.Sequence, first-1))
 	}
 	o := lanes.Restore[driver.Received](c.Prefix, c, interlock.CounterAt(time.Now()), s.queue.options.Window)
 	o.Begin(first)
-	token, err := interlock.NewToken(o.Token(), 0)
-	if err != nil {
-		return err
-	}
 	text, _ := o.Snapshot(true).Encode(maxMetadata)
-	value, err := json.Marshal(position{s.id, s.owner, info.Created.UnixNano(), o.Prefix(), text})
+	value, err := json.Marshal(position{s.id, s.Owner, info.Created.UnixNano(), o.Prefix(), text})
 	if err != nil {
 		return err
 	}
-	if revision, err = s.bucket.Update(ctx, s.positionKey(a.partition), value, revision); err != nil {
+	if revision, err = s.bucket.Update(ctx, s.positionKey(a.Partition), value, revision); err != nil {
 		return err
 	}
-	s.note(func() {
-		a.token, a.offsets, a.revision, a.created, a.end = token, o, revision, info.Created.UnixNano(), end
-		a.ready = a.live()
+	s.Note(func() {
+		a.revision, a.created, a.end = revision, info.Created.UnixNano(), end
+		err = a.Begin(o)
+		a.Ready = err == nil && s.Live(a)
 	})
-	return nil
+	return err
 }
 
-// commit writes the present state of the partition. One write is on its way at a time; the next
-// one is for all that asked since. The error is an ErrLost if the partition is not assigned any more.
-func (a *assignment) commit(ctx context.Context) error {
-	s := a.session
-	s.mu.Lock()
-	if a.next == nil {
-		a.next = &batch{done: make(chan struct{})}
+// send writes the positions of assignments, all at the same time; see [lanes.Commits].
+func (s *session) send(answers map[*assignment]error) {
+	ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
+	defer cancel()
+	parts := slices.Collect(maps.Keys(answers))
+	errs := make([]error, len(parts))
+	var writes sync.WaitGroup
+	for i, a := range parts {
+		writes.Go(func() { errs[i] = a.write(ctx) })
 	}
-	b := a.next
-	if !a.committing {
-		a.committing = true
-		s.commits.Go(a.commitAll)
-	}
-	s.mu.Unlock()
-	select {
-	case <-b.done:
-		return b.err
-	case <-ctx.Done():
-		return problem("record position", a.Name(), interlock.Uncertain, context.Cause(ctx))
-	}
-}
-
-// commitAll writes until nobody asks for it.
-func (a *assignment) commitAll() {
-	s := a.session
-	for {
-		s.mu.Lock()
-		b := a.next
-		if a.next = nil; b == nil {
-			a.committing = false
-			s.mu.Unlock()
-			return
-		}
-		s.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
-		b.err = a.write(ctx)
-		cancel()
-		close(b.done)
+	writes.Wait()
+	for i, a := range parts {
+		answers[a] = errs[i]
 	}
 }
 
 // write writes the position as it is when the request is about to leave.
 func (a *assignment) write(ctx context.Context) error {
 	s := a.session
-	key := s.positionKey(a.partition)
+	key := s.positionKey(a.Partition)
 	for {
 		var value []byte
 		live := false
-		s.mu.Lock()
+		s.Mu.Lock()
 		revision := a.revision
-		if live = a.live(); live {
-			text, _ := a.offsets.Snapshot(a.held).Encode(maxMetadata)
-			value, _ = json.Marshal(position{s.id, s.owner, a.created, a.offsets.Prefix(), text}) // strings and numbers
+		if live = s.Live(a); live {
+			text, _ := a.Offsets.Snapshot(a.Held).Encode(maxMetadata)
+			value, _ = json.Marshal(position{s.id, s.Owner, a.created, a.Offsets.Prefix(), text}) // strings and numbers
 		}
-		s.mu.Unlock()
+		s.Mu.Unlock()
 		if !live {
 			return lost(a)
 		}
@@ -165,19 +134,19 @@ func (a *assignment) write(ctx context.Context) error {
 		if isStale(err) {
 			revision, err = a.mine(ctx, key)
 			if err == nil {
-				s.note(func() { a.revision = revision })
+				s.Note(func() { a.revision = revision })
 				continue // an answer was lost
 			}
 		}
 		switch {
 		case err == nil:
-			s.note(func() { a.revision = revision })
+			s.Note(func() { a.revision = revision })
 			return nil
 		case errors.Is(err, interlock.ErrLost):
-			s.lose(interlock.ErrLost)
+			s.Lose(interlock.ErrLost, s.owns)
 			return lost(a)
 		}
-		return problem("record position", a.Name(), interlock.Uncertain, err)
+		return failed(a, interlock.Uncertain, err)
 	}
 }
 
@@ -193,27 +162,20 @@ func (a *assignment) mine(ctx context.Context, key string) (uint64, error) {
 	if err := json.Unmarshal(entry.Value(), &stored); err != nil {
 		return 0, interlock.ErrLost
 	}
-	if c := lanes.Decode(stored.Sequence, stored.Metadata); stored.Holder != a.session.id || c.Token != a.token.Counter() {
+	if c := lanes.Decode(stored.Sequence, stored.Metadata); stored.Holder != a.session.id || c.Token != a.Token().Counter() {
 		return 0, interlock.ErrLost
 	}
 	return entry.Revision(), nil
 }
 
-func lost(a *assignment) error {
-	return problem("record position", a.Name(), interlock.Definite, interlock.ErrLost)
+func failed(a *assignment, kind interlock.ErrorKind, err error) error {
+	return problem("record position", a.Name(), kind, err)
 }
+
+func lost(a *assignment) error { return failed(a, interlock.Definite, interlock.ErrLost) }
 
 // isStale reports whether a key was not at the revision that a write expected.
 func isStale(err error) bool {
 	var answer *jetstream.APIError
 	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &answer) && answer.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

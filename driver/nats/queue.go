@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 // Defaults of [QueueOptions].
@@ -63,8 +63,7 @@ type Queue struct {
 	client  *nats.Conn
 	js      jetstream.JetStream
 
-	mu        sync.Mutex
-	consumers map[*consumer]bool
+	consumers lanes.Consumers[driver.Received, *assignment]
 }
 
 var _ driver.Queue = (*Queue)(nil)
@@ -78,7 +77,7 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
 	}
-	q := &Queue{prefix: a.prefix, consumers: map[*consumer]bool{}}
+	q := &Queue{prefix: a.prefix}
 	if o != nil {
 		q.options = *o
 	}
@@ -138,10 +137,8 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 	if _, _, err := c.look(ctx); err != nil {
 		return nil, problem(op, name, interlock.Kind(err), err)
 	}
-	c.loop.Go(c.run)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.consumers[c] = true
+	q.consumers.Add(c.Consumer)
+	c.Loop.Go(c.run)
 	return c, nil
 }
 
@@ -215,12 +212,8 @@ func retryable(err error) error {
 // returns a Definite error. A parked key is known to the consumer of its partition only:
 // another consumer that gets the partition tries the message again.
 func (q *Queue) Resume(name, key string) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for c := range q.consumers {
-		if c.name == name && c.resume(key) {
-			return nil
-		}
+	if q.consumers.Resume(name, key) {
+		return nil
 	}
 	return problem("resume key", key, interlock.Definite, errors.New("it is not parked here"))
 }

@@ -23,7 +23,7 @@ func (a *assignment) read() {
 	defer cancel()
 	a.session.owning.Go(func() {
 		select {
-		case <-a.revoked:
+		case <-a.Revoked():
 			cancel()
 		case <-ctx.Done():
 		}
@@ -34,7 +34,7 @@ func (a *assignment) read() {
 		}
 		err := a.follow(ctx)
 		if again := errors.Is(err, errGap) || errors.Is(err, jetstream.ErrNoHeartbeat); err != nil && !again && ctx.Err() == nil {
-			s.hinder(fmt.Errorf("read %s: %w", a.subject, err))
+			s.Hinder(fmt.Errorf("read %s: %w", a.subject, err))
 			pause(ctx, retryPause)
 		}
 	}
@@ -48,9 +48,9 @@ var errGap = errors.New("messages were lost on their way, and are read again")
 // what is not acknowledged comes again behind later messages.
 func (a *assignment) follow(ctx context.Context) error {
 	s := a.session
-	s.mu.Lock()
-	from := a.offsets.Unread()
-	s.mu.Unlock()
+	s.Mu.Lock()
+	from := a.Offsets.Unread()
+	s.Mu.Unlock()
 	request, cancel := context.WithTimeout(ctx, requestLimit)
 	c, err := s.queue.js.CreateConsumer(request, s.stream, jetstream.ConsumerConfig{AckPolicy: jetstream.AckNonePolicy, FilterSubject: a.subject,
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(max(1, from)),
@@ -99,11 +99,11 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 		if n++; meta.Sequence.Consumer != read+n {
 			return n, errGap
 		}
-		s.note(func() {
-			if a.live() {
+		s.Note(func() {
+			if s.Live(a) {
 				r := a.received(m, meta)
-				a.offsets.Arrive(r.Place, []byte(r.Key), len(r.Payload), r)
-				s.trouble = nil
+				a.Offsets.Arrive(r.Place, []byte(r.Key), len(r.Payload), r)
+				s.Trouble = nil
 			}
 		})
 	}
@@ -134,15 +134,15 @@ func (a *assignment) rest(ctx context.Context, c jetstream.Consumer, read uint64
 func (a *assignment) advance(to int64) {
 	s := a.session
 	moved := false
-	s.note(func() {
-		before := a.offsets.Prefix()
-		a.offsets.Begin(to)
-		moved = a.offsets.Prefix() != before
+	s.Note(func() {
+		before := a.Offsets.Prefix()
+		a.Offsets.Begin(to)
+		moved = a.Offsets.Prefix() != before
 	})
 	if moved {
 		ctx, cancel := context.WithTimeout(s.ctx, requestLimit)
 		defer cancel()
-		_ = a.commit(ctx) // the next one says it as well
+		_ = s.commits.Commit(ctx, []*assignment{a}) // the next one says it as well
 	}
 }
 
@@ -152,15 +152,11 @@ func (a *assignment) room(ctx context.Context, patience time.Duration) bool {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		s.mu.Lock()
-		ready, bytes := 0, 0
-		for _, a := range s.assignments() {
-			records, ahead := a.offsets.Ahead()
-			ready, bytes = ready+records, bytes+ahead
-		}
-		full := a.offsets.Full(s.queue.options.Window, s.queue.options.Bytes, true)
-		changed := s.changed
-		s.mu.Unlock()
+		s.Mu.Lock()
+		ready, bytes := s.Ahead()
+		full := a.Offsets.Full(s.queue.options.Window, s.queue.options.Bytes, true)
+		changed := s.Changed()
+		s.Mu.Unlock()
 		if !full && ready < maxReady && bytes < s.queue.options.Bytes {
 			return true
 		}

@@ -4,10 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"net/url"
-	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -116,104 +113,33 @@ func quiet(t *testing.T) *observe.Queue {
 		Trouble: func(e observe.QueueTrouble) { t.Logf("%s %s: %v", e.Op, e.Queue, e.Err) }}
 }
 
-// TestRebalance adds and removes consumers under load: every message is handled once, and those
-// of a key in order, because a partition is given up when its handlers have returned.
-func TestRebalance(t *testing.T) {
-	s := newScene(t)
-	const keys, each = 20, 100
-	all := drivertest.QueueIDs(keys, 0, each)
-	a := drivertest.NewQueueAudit()
-	slow := func(ctx context.Context, m queue.Received) error {
-		pause(context.WithoutCancel(ctx), 5*time.Millisecond)
-		return a.Handle(ctx, m)
-	}
-	s.add(all[:len(all)/2]...)
-	one := s.start(nil, slow)
-	a.Wait(t, 100)
-	two, three := s.start(nil, slow), s.start(nil, slow)
-	a.Wait(t, len(all)/4)
-	s.stop(one)
-	s.add(all[len(all)/2:]...)
-	a.Wait(t, len(all)/2)
-	s.stop(three)
-	s.start(nil, slow)
-	a.Wait(t, len(all))
-	s.stop(two)
-	a.Check(t, all, 1)
+// group is the queue for the tests of groups.
+func (s *scene) group() drivertest.QueueGroup {
+	return drivertest.QueueGroup{Add: s.add, Start: func(handler drivertest.QueueHandler) func() {
+		c := s.start(nil, handler)
+		return func() { s.stop(c) }
+	}, Process: func(guard string) []string {
+		return []string{"NATS_TEST_CHILD=nats://" + s.addr + "/" + s.prefix, "NATS_TEST_GUARD=" + guard}
+	}}
 }
 
-// TestRevokeWaits: a partition is given up when the handlers that have its messages have
-// returned; their contexts last so long.
-func TestRevokeWaits(t *testing.T) {
-	s := newScene(t)
-	all := drivertest.QueueIDs(20, 0, 2)
-	s.add(all...)
-	a := drivertest.NewQueueAudit()
-	begun, moved, done := make(chan struct{}, len(all)), make(chan error, len(all)), make(chan struct{})
-	s.start(nil, func(ctx context.Context, m queue.Received) error {
-		begun <- struct{}{}
-		select {
-		case <-m.Claim.Revoked():
-			pause(context.WithoutCancel(ctx), 200*time.Millisecond)
-			moved <- ctx.Err()
-		case <-done:
-		}
-		return a.Handle(ctx, m)
+func TestRebalance(t *testing.T) { newScene(t).group().Rebalance(t) }
+
+func TestRevokeWaits(t *testing.T) { newScene(t).group().RevokeWaits(t) }
+
+func TestZombie(t *testing.T) { newScene(t).group().Zombie(t) }
+
+// TestServerRestarts: consumers go on after the server was killed.
+func TestServerRestarts(t *testing.T) {
+	t.Parallel()
+	server := testbed.NATS(t)
+	sceneOn(t, server).group().Survives(t, func() {
+		server.Kill()
+		server.Restart()
 	})
-	for range 20 {
-		<-begun
-	}
-	s.start(nil, a.Handle)
-	if err := <-moved; err != nil {
-		t.Errorf("a handler's context ended: %v", err)
-	}
-	close(done)
-	a.Wait(t, len(all))
-	a.Check(t, all, 1)
 }
 
-// TestZombie stops a consumer's process in a handler until its lease has expired, and lets it go
-// on when another one has handled its messages. Its write is refused.
-func TestZombie(t *testing.T) {
-	s := newScene(t)
-	all := drivertest.QueueIDs(6, 0, 20)
-	s.add(all...)
-	a := drivertest.NewQueueAudit()
-	guard, begun := a.Serve(t)
-	child := exec.Command(os.Args[0], "-test.run=^$")
-	child.Env = append(os.Environ(), "NATS_TEST_CHILD=nats://"+s.addr+"/"+s.prefix, "NATS_TEST_GUARD="+guard)
-	child.Stderr = os.Stderr
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = child.Process.Kill()
-		_ = child.Wait()
-	})
-	for range 6 {
-		select {
-		case <-begun:
-		case <-time.After(time.Minute):
-			t.Fatal("the process handles nothing")
-		}
-	}
-	if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	other := s.start(nil, a.Handle)
-	a.Wait(t, len(all))
-	if err := child.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
-	testbed.Eventually(t, "the guard refuses the late write", time.Minute, func() bool { return a.Refused() > 0 })
-	s.stop(other) // what comes now is for the process that was stopped
-	more := drivertest.QueueIDs(6, 20, 5)
-	s.add(more...)
-	a.Wait(t, len(all)+len(more))
-	a.Check(t, append(all, more...), 3)
-}
-
-// child is the process that is stopped.
+// child is a consumer's process.
 func child(address, guard string) error {
 	q, err := OpenQueue(address, &QueueOptions{Partitions: partitions})
 	if err != nil {
@@ -225,28 +151,6 @@ func child(address, guard string) error {
 		return err
 	}
 	select {}
-}
-
-// TestServerRestarts: consumers go on after the server was killed. Nothing is lost, and the order
-// of keys holds.
-func TestServerRestarts(t *testing.T) {
-	t.Parallel()
-	server := testbed.NATS(t)
-	s := sceneOn(t, server)
-	all := drivertest.QueueIDs(10, 0, 100)
-	s.add(all...)
-	a := drivertest.NewQueueAudit()
-	slow := func(ctx context.Context, m queue.Received) error {
-		pause(ctx, 5*time.Millisecond)
-		return a.Handle(ctx, m)
-	}
-	s.start(nil, slow)
-	s.start(nil, slow)
-	a.Wait(t, len(all)/4)
-	server.Kill()
-	server.Restart()
-	a.Wait(t, len(all))
-	a.Check(t, all, 3)
 }
 
 // TestCut: a consumer that is cut off loses its partitions when its lease has expired, and another

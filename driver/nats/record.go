@@ -27,7 +27,7 @@ const (
 // received is a message of a stream. One without an id gets its place as one; a header that is not
 // percent-encoded is taken as it is.
 func (a *assignment) received(m jetstream.Msg, meta *jetstream.MsgMetadata) driver.Received {
-	r := driver.Received{Queue: a.session.name, Added: meta.Timestamp, Claim: a, Place: int64(meta.Sequence.Stream)}
+	r := driver.Received{Queue: a.session.Queue, Added: meta.Timestamp, Claim: a, Place: int64(meta.Sequence.Stream)}
 	r.Payload = m.Data()
 	for name, values := range m.Headers() {
 		switch {
@@ -60,24 +60,23 @@ func (a *assignment) place(sequence int64) string {
 	return fmt.Sprintf("%s/%d", a.session.stream, sequence)
 }
 
-// bury writes dead letters, those of a key one after the other. They are durable before their
-// messages count as completed.
-func (c *consumer) bury(ctx context.Context, settlements []driver.Settlement, answers []error) {
+// bury writes dead letters; see [lanes.Hooks].
+func (c *consumer) bury(ctx context.Context, dead []driver.Settlement) []error {
 	keys := map[string][]int{}
-	for i, s := range settlements {
-		if a, _ := s.Claim.(*assignment); answers[i] == nil && s.Outcome == driver.Dead && a.Valid() {
-			keys[s.Key] = append(keys[s.Key], i)
-		}
+	for i, s := range dead {
+		keys[s.Key] = append(keys[s.Key], i)
 	}
+	answers := make([]error, len(dead))
 	var writes sync.WaitGroup
 	for _, of := range keys {
 		writes.Go(func() {
 			for _, i := range of {
-				answers[i] = c.letter(ctx, settlements[i])
+				answers[i] = c.letter(ctx, dead[i])
 			}
 		})
 	}
 	writes.Wait()
+	return answers
 }
 
 // letter writes one dead letter.

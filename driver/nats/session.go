@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 const (
@@ -34,20 +35,19 @@ type session struct {
 	owning sync.WaitGroup // assignments
 	wake   chan struct{}  // capacity 1: an assignment has ended
 
-	commits sync.WaitGroup
-
-	parts map[int]*assignment // the consumer's mutex guards it
+	commits lanes.Commits[*assignment]
 }
 
 func (s *session) memberKey(id string) string { return s.key + ".member." + id }
-func (s *session) ownerKey(p int) string      { return s.key + ".owner." + strconv.Itoa(p) }
-func (s *session) positionKey(p int) string   { return s.key + ".position." + strconv.Itoa(p) }
+func (s *session) ownerKey(p int32) string    { return fmt.Sprintf("%s.owner.%d", s.key, p) }
+func (s *session) positionKey(p int32) string { return fmt.Sprintf("%s.position.%d", s.key, p) }
 
 // open begins a session: others see it when it returns.
 func (c *consumer) open() (s *session, revision uint64, err error) {
-	ctx, cancel := context.WithTimeout(c.life, requestLimit)
+	ctx, cancel := context.WithTimeout(c.Life, requestLimit)
 	defer cancel()
-	s = &session{consumer: c, id: rand.Text(), parts: map[int]*assignment{}, wake: make(chan struct{}, 1)}
+	s = &session{consumer: c, id: rand.Text(), wake: make(chan struct{}, 1)}
+	s.commits.Send, s.commits.Problem = s.send, failed
 	stream, bucket, err := c.look(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -58,8 +58,8 @@ func (c *consumer) open() (s *session, revision uint64, err error) {
 		return nil, 0, err // if it was written, nobody renews it
 	}
 	s.lease = boottime.NewLease(sent, s.term)
-	s.ctx, s.stop = context.WithCancelCause(c.life)
-	c.note(func() { c.session = s })
+	s.ctx, s.stop = context.WithCancelCause(c.Life)
+	c.Note(func() { c.session = s })
 	return s, revision, nil
 }
 
@@ -71,7 +71,7 @@ func (s *session) run(revision uint64) {
 	for s.ctx.Err() == nil {
 		if err := s.follow(); err != nil && s.ctx.Err() == nil {
 			if !isStale(err) { // a member that expired has renewed its record, or somebody else has expelled it
-				s.hinder(err)
+				s.Hinder(err)
 			}
 			pause(s.ctx, retryPause)
 		}
@@ -89,16 +89,16 @@ func (s *session) run(revision uint64) {
 
 // leave gives up all partitions. If the consumer is closed without patience they are left.
 func (s *session) leave() {
-	unwatch := context.AfterFunc(s.closingContext(), func() { s.lose(interlock.ErrReleased) })
+	unwatch := context.AfterFunc(s.closingContext(), func() { s.Lose(interlock.ErrReleased, s.owns) })
 	defer unwatch()
-	s.note(func() {
-		for _, a := range s.parts {
-			a.revoke()
+	s.Note(func() {
+		for _, a := range s.Parts {
+			a.Revoke()
 		}
 	})
 	s.owning.Wait()
-	s.lose(interlock.ErrReleased)
-	s.commits.Wait()
+	s.Lose(interlock.ErrReleased, s.owns)
+	s.commits.Close()
 }
 
 // beat renews the member's record, and ends the session when its lease has expired. It returns the
@@ -111,7 +111,7 @@ func (s *session) beat(ctx context.Context, revision uint64) uint64 {
 			return revision
 		}
 		if s.lease.Remaining() <= 0 {
-			s.lose(interlock.ErrExpired)
+			s.Lose(interlock.ErrExpired, s.owns)
 			s.stop(interlock.ErrExpired)
 			<-ctx.Done()
 			return revision
@@ -131,14 +131,14 @@ func (s *session) beat(ctx context.Context, revision uint64) uint64 {
 			revision, next = renewed, s.term/3
 			s.lease.Renew(sent, s.term)
 		case errors.Is(err, jetstream.ErrKeyNotFound): // somebody has expelled it
-			s.lose(interlock.ErrLost)
+			s.Lose(interlock.ErrLost, s.owns)
 			s.stop(interlock.ErrLost)
 			<-ctx.Done()
 			return revision
 		default:
 			next = min(retryPause, s.term/10)
 			if !errors.Is(err, errRepeat) && ctx.Err() == nil {
-				s.hinder(fmt.Errorf("renew the membership: %w", err))
+				s.Hinder(fmt.Errorf("renew the membership: %w", err))
 			}
 		}
 	}
@@ -226,23 +226,23 @@ func (s *session) act(v *view) (wait time.Duration, err error) {
 		delete(v.members, id)
 	}
 	claim, yield := v.plan(s.id, s.queue.options.Partitions)
-	s.note(func() {
+	s.Note(func() {
 		for p, o := range v.owners {
-			if o.id == s.id && s.parts[p] == nil && s.ctx.Err() == nil {
+			if o.id == s.id && s.Parts[int32(p)] == nil && s.ctx.Err() == nil {
 				claim = append(claim, p) // its release has failed
 			}
 		}
 		for _, p := range claim {
-			if s.parts[p] == nil && s.ctx.Err() == nil {
+			if s.Parts[int32(p)] == nil && s.ctx.Err() == nil {
 				a := s.newAssignment(p)
-				s.parts[p] = a
+				s.Parts[int32(p)] = a
 				revision := v.owners[p].revision
 				s.owning.Go(func() { a.run(revision) })
 			}
 		}
 		for _, p := range yield {
-			if a := s.parts[p]; a != nil {
-				a.revoke()
+			if a := s.Parts[int32(p)]; a != nil {
+				a.Revoke()
 			}
 		}
 	})
@@ -271,15 +271,8 @@ func (s *session) swap(ctx context.Context, key string, value []byte, revision u
 	return 0, false
 }
 
-// lose ends all assignments, and records nothing.
-func (s *session) lose(cause error) {
-	s.note(func() {
-		for _, a := range s.parts {
-			a.over(cause)
-		}
-		clear(s.parts)
-	})
-}
+// owns reports whether an assignment is of this session.
+func (s *session) owns(a *assignment) bool { return a.session == s }
 
 // pause waits.
 func pause(ctx context.Context, d time.Duration) {

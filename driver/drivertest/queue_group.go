@@ -1,0 +1,150 @@
+package drivertest
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// A QueueGroup is a queue of several partitions and its consumers. Its methods are tests; each
+// needs a queue of its own.
+type QueueGroup struct {
+	// Add appends messages with such ids, KEY/NUMBER.
+	Add func(ids ...string)
+	// Start begins a consumer, and returns what closes it.
+	Start func(handler QueueHandler) (stop func())
+	// Process is the environment in which this test binary is a consumer, whose handlers write to
+	// the audit at an address: see [WriteTo].
+	Process func(guard string) (env []string)
+}
+
+// QueueHandler is that of flow/queue.
+type QueueHandler = func(context.Context, driver.Received) error
+
+// slowly is a handler that takes 5 ms, also if its claim ends.
+func (a *QueueAudit) slowly(ctx context.Context, m driver.Received) error {
+	pause(context.WithoutCancel(ctx), 5*time.Millisecond)
+	return a.Handle(ctx, m)
+}
+
+// Rebalance adds and removes consumers under load: every message is handled once, and those of a
+// key in order, because a partition is given up when its handlers have returned.
+func (g QueueGroup) Rebalance(t *testing.T) {
+	const keys, each = 20, 100
+	all := QueueIDs(keys, 0, each)
+	a := NewQueueAudit()
+	g.Add(all[:len(all)/2]...)
+	one := g.Start(a.slowly)
+	a.Wait(t, 100)
+	two, three := g.Start(a.slowly), g.Start(a.slowly)
+	a.Wait(t, len(all)/4)
+	one()
+	g.Add(all[len(all)/2:]...)
+	a.Wait(t, len(all)/2)
+	three()
+	g.Start(a.slowly)
+	a.Wait(t, len(all))
+	two()
+	a.Check(t, all, 1)
+}
+
+// RevokeWaits: a partition is given up when the handlers that have its messages have returned;
+// their contexts last so long.
+func (g QueueGroup) RevokeWaits(t *testing.T) {
+	all := QueueIDs(20, 0, 2)
+	g.Add(all...)
+	a := NewQueueAudit()
+	begun, moved, done := make(chan struct{}, len(all)), make(chan error, len(all)), make(chan struct{})
+	g.Start(func(ctx context.Context, m driver.Received) error {
+		begun <- struct{}{}
+		select {
+		case <-m.Claim.Revoked():
+			pause(context.WithoutCancel(ctx), 200*time.Millisecond)
+			moved <- ctx.Err()
+		case <-done:
+		}
+		return a.Handle(ctx, m)
+	})
+	for range 20 {
+		<-begun
+	}
+	g.Start(a.Handle)
+	if err := <-moved; err != nil {
+		t.Errorf("a handler's context ended: %v", err)
+	}
+	close(done)
+	a.Wait(t, len(all))
+	a.Check(t, all, 1)
+}
+
+// Zombie stops a consumer's process in a handler until its lease has expired, and lets it go on
+// when another one has handled its messages. Its write is refused.
+func (g QueueGroup) Zombie(t *testing.T) {
+	all := QueueIDs(6, 0, 20)
+	g.Add(all...)
+	a := NewQueueAudit()
+	guard, begun := a.Serve(t)
+	process := g.spawn(t, guard)
+	for range 6 {
+		select {
+		case <-begun:
+		case <-time.After(time.Minute):
+			t.Fatal("the process handles nothing")
+		}
+	}
+	signal(t, process, syscall.SIGSTOP)
+	stop := g.Start(a.Handle)
+	a.Wait(t, len(all))
+	signal(t, process, syscall.SIGCONT)
+	for end := time.Now().Add(time.Minute); a.Refused() == 0; pause(t.Context(), 10*time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no late write was refused")
+		}
+	}
+	stop() // what comes now is for the process that was stopped
+	more := QueueIDs(6, 20, 5)
+	g.Add(more...)
+	a.Wait(t, len(all)+len(more))
+	a.Check(t, append(all, more...), 3)
+}
+
+// spawn starts a process that consumes until the test ends.
+func (g QueueGroup) spawn(t *testing.T, guard string) *os.Process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env, cmd.Stderr = append(os.Environ(), g.Process(guard)...), os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd.Process
+}
+
+func signal(t *testing.T, p *os.Process, s syscall.Signal) {
+	t.Helper()
+	if err := p.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Survives breaks something behind the queue while two consumers handle messages, and repairs it.
+// Nothing is lost, and the order of keys holds.
+func (g QueueGroup) Survives(t *testing.T, fault func()) {
+	all := QueueIDs(10, 0, 100)
+	g.Add(all...)
+	a := NewQueueAudit()
+	g.Start(a.slowly)
+	g.Start(a.slowly)
+	a.Wait(t, len(all)/4)
+	fault()
+	a.Wait(t, len(all))
+	a.Check(t, all, 3)
+}

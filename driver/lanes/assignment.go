@@ -1,0 +1,93 @@
+package lanes
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// An Assignment is a partition in the hands of a [Consumer]. A driver embeds it in its own, which
+// is a [driver.Assignment] by that. The consumer's mutex guards Offsets, Ready and Held.
+type Assignment[R any] struct {
+	Partition int32
+	Revoke    func() // closes revoked, once
+
+	queue, owner string
+	lease        *boottime.Lease
+	ctx          context.Context
+	cancel       context.CancelCauseFunc
+	revoked      chan struct{}
+	token        interlock.Token
+
+	Offsets *Partition[R] // nil until Begin
+	Ready   bool          // the token is stored: messages may be delivered
+	Held    bool          // what is stored says that the assignment goes on
+}
+
+// A part is the assignment of a driver: it embeds an [Assignment].
+type part[R any] interface {
+	comparable
+	driver.Assignment
+	base() *Assignment[R]
+}
+
+func (a *Assignment[R]) base() *Assignment[R] { return a }
+
+// NewAssignment is a partition of a queue, under a part of the lease of a session.
+func NewAssignment[R any](queue string, partition int32, owner string, session *boottime.Lease) Assignment[R] {
+	revoked := make(chan struct{})
+	a := Assignment[R]{Partition: partition, queue: queue, owner: owner, lease: session.Part(), revoked: revoked, Held: true}
+	a.ctx, a.cancel = context.WithCancelCause(context.Background())
+	a.Revoke = sync.OnceFunc(func() { close(revoked) })
+	return a
+}
+
+// Begin notes what was stored of the partition, with the token of this assignment.
+func (a *Assignment[R]) Begin(o *Partition[R]) (err error) {
+	a.Offsets = o
+	a.token, err = interlock.NewToken(o.Token(), 0)
+	return err
+}
+
+// Name is that of the queue and the partition.
+func (a *Assignment[R]) Name() string { return fmt.Sprintf("%s/%d", a.queue, a.Partition) }
+
+// Owner is that of the consumer.
+func (a *Assignment[R]) Owner() string { return a.owner }
+
+// Token rises with each assignment of the partition.
+func (a *Assignment[R]) Token() interlock.Token { return a.token }
+
+// Context ends with the assignment.
+func (a *Assignment[R]) Context() context.Context { return a.ctx }
+
+// Remaining is how long the session lasts without a renewal.
+func (a *Assignment[R]) Remaining() time.Duration { return a.lease.Remaining() }
+
+// Valid reports whether the assignment lasts.
+func (a *Assignment[R]) Valid() bool { return a.ctx.Err() == nil && a.Remaining() > 0 }
+
+// Revoked is closed when the partition is to be given up, and when the assignment ends.
+func (a *Assignment[R]) Revoked() <-chan struct{} { return a.revoked }
+
+// IsRevoked reports whether Revoked is closed.
+func (a *Assignment[R]) IsRevoked() bool {
+	select {
+	case <-a.revoked:
+		return true
+	default:
+		return false
+	}
+}
+
+// End ends the assignment for a reason.
+func (a *Assignment[R]) End(cause error) {
+	a.lease.End()
+	a.cancel(cause)
+	a.Revoke()
+}

@@ -1,0 +1,177 @@
+package lanes
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Hooks are what a driver does for its consumer of a queue.
+type Hooks[R any, A comparable] struct {
+	Queue, Owner string
+	Problem      func(op, name string, kind interlock.ErrorKind, err error) error
+	// Message is a record as it is delivered. The mutex is held.
+	Message func(a A, record R, key string, attempt int) driver.Received
+	// Bury writes dead letters, those of a key in order, and returns an error for each, nil if it
+	// is durable.
+	Bury func(ctx context.Context, dead []driver.Settlement) []error
+	// Commit stores the present state of assignments, and returns an error for each, nil if it is
+	// stored. The error is an ErrLost if the partition is not assigned any more.
+	Commit func(ctx context.Context, parts []A) map[A]error
+}
+
+// A Consumer is a member of a group, as a [driver.QueueConsumer], without what it says to its
+// server. A driver embeds it.
+type Consumer[R any, A part[R]] struct {
+	Hooks[R, A]
+	Life context.Context // ends with Close
+	Loop sync.WaitGroup  // the driver's goroutines
+
+	end     context.CancelCauseFunc
+	members *Consumers[R, A]
+
+	Mu       sync.Mutex
+	Parts    map[int32]A // those that are assigned
+	Trouble  error       // the last that may pass; Receive returns it if there are no messages
+	problems []error     // Receive returns each once
+	fatal    error       // Receive returns it from now on
+	turn     int         // of the partitions
+	changed  chan struct{}
+	closing  context.Context // of Close
+}
+
+// NewConsumer has no assignments yet.
+func NewConsumer[R any, A part[R]](h Hooks[R, A]) *Consumer[R, A] {
+	c := &Consumer[R, A]{Hooks: h, Parts: map[int32]A{}, changed: make(chan struct{})}
+	c.Life, c.end = context.WithCancelCause(context.Background())
+	return c
+}
+
+// Note changes what the mutex guards, and wakes those who wait for that.
+func (c *Consumer[R, A]) Note(change func()) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	change()
+	c.wake()
+}
+
+func (c *Consumer[R, A]) wake() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Changed is closed at the next change. The mutex is held.
+func (c *Consumer[R, A]) Changed() <-chan struct{} { return c.changed }
+
+// Hinder notes an error that may pass.
+func (c *Consumer[R, A]) Hinder(err error) {
+	c.Note(func() { c.Trouble = c.Problem("receive", c.Queue, interlock.Retryable, err) })
+}
+
+// Tell notes an error that is to be seen. The mutex is held.
+func (c *Consumer[R, A]) Tell(err error) {
+	c.problems = append(c.problems, c.Problem("receive", c.Queue, interlock.Definite, err))
+}
+
+// Fail notes an error that does not pass.
+func (c *Consumer[R, A]) Fail(err error) {
+	c.Note(func() { c.fatal = c.Problem("receive", c.Queue, interlock.Bug, err) })
+}
+
+// Over reports whether the consumer is closed, or has failed.
+func (c *Consumer[R, A]) Over() bool {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return c.fatal != nil || c.Life.Err() != nil
+}
+
+// Live reports whether the partition is still assigned. The mutex is held.
+func (c *Consumer[R, A]) Live(a A) bool { return c.Parts[a.base().Partition] == a }
+
+// Assignments are those that have begun, in order. The mutex is held.
+func (c *Consumer[R, A]) Assignments() (all []A) {
+	for _, p := range slices.Sorted(maps.Keys(c.Parts)) {
+		if a := c.Parts[p]; a.base().Offsets != nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// Ahead is what was read and can be delivered, in records, and with what is delivered in bytes.
+// The mutex is held.
+func (c *Consumer[R, A]) Ahead() (records, bytes int) {
+	for _, a := range c.Parts {
+		if o := a.base().Offsets; o != nil {
+			n, size := o.Ahead()
+			records, bytes = records+n, bytes+size
+		}
+	}
+	return records, bytes
+}
+
+// Receive waits for messages; see [driver.QueueConsumer].
+func (c *Consumer[R, A]) Receive(ctx context.Context, limit driver.QueueLimit) ([]driver.Received, error) {
+	for {
+		for _, over := range []context.Context{c.Life, ctx} {
+			if over.Err() != nil {
+				return nil, c.Problem("receive", c.Queue, interlock.Kind(context.Cause(over)), context.Cause(over))
+			}
+		}
+		some, wait, changed, err := c.take(limit)
+		if err != nil || len(some) > 0 {
+			return some, err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-c.Life.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// take delivers what is ready.
+func (c *Consumer[R, A]) take(limit driver.QueueLimit) (all []driver.Received, wait time.Duration, changed <-chan struct{}, err error) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	if len(c.problems) > 0 {
+		err, c.problems = c.problems[0], c.problems[1:]
+		return nil, 0, nil, err
+	}
+	if c.fatal != nil {
+		return nil, 0, nil, c.fatal
+	}
+	wait = time.Hour
+	now := time.Now()
+	parts := c.Assignments()
+	waiting, _ := c.Ahead()
+	all = make([]driver.Received, 0, min(limit.Messages, waiting))
+	c.turn++
+	for i := range parts {
+		a := parts[(i+c.turn)%len(parts)]
+		b := a.base()
+		if !b.Ready || !b.Valid() || b.IsRevoked() {
+			continue
+		}
+		left := b.Offsets.Take(&limit, len(all) == 0, now, func(r R, key string, attempt int) {
+			all = append(all, c.Message(a, r, key, attempt))
+		})
+		if left > 0 {
+			wait = min(wait, left)
+		}
+	}
+	if len(all) > 0 {
+		c.wake() // there is room to read more
+	} else {
+		err, c.Trouble = c.Trouble, nil
+	}
+	return all, wait, c.changed, err
+}

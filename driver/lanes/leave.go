@@ -1,0 +1,102 @@
+package lanes
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+)
+
+// GiveUp gives up partitions: nothing more of them is delivered, what is being handled is waited
+// for, at most for drain and until the session ends, and the outcomes are committed within bound.
+func (c *Consumer[R, A]) GiveUp(session context.Context, drain, bound time.Duration, parts ...A) error {
+	c.Note(func() {
+		for _, a := range parts {
+			a.base().Ready = false
+			a.base().Revoke()
+		}
+	})
+	cause := error(interlock.ErrReleased)
+	if !c.drained(session, drain, parts) && c.Life.Err() == nil {
+		cause = interlock.ErrLost
+	}
+	c.Note(func() {
+		for _, a := range parts {
+			a.base().Held = false
+			a.base().End(cause)
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	var failed error
+	for _, err := range c.Commit(ctx, parts) {
+		if err != nil && !errors.Is(err, interlock.ErrLost) {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// drained waits until nothing of the partitions is being handled.
+func (c *Consumer[R, A]) drained(session context.Context, limit time.Duration, parts []A) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		delivered := 0
+		c.Mu.Lock()
+		for _, a := range parts {
+			if c.Live(a) {
+				delivered += a.base().Offsets.Delivered()
+			}
+		}
+		changed := c.changed
+		c.Mu.Unlock()
+		if delivered == 0 {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return false
+		case <-session.Done():
+			return false
+		}
+	}
+}
+
+// Lose ends the assignments of a session, and stores nothing. A session that has ended may call it
+// late, when another one has assignments.
+func (c *Consumer[R, A]) Lose(cause error, of func(A) bool) {
+	c.Note(func() {
+		for p, a := range c.Parts {
+			if of(a) {
+				a.base().End(cause)
+				delete(c.Parts, p)
+			}
+		}
+	})
+}
+
+// Close leaves the group; see [driver.QueueConsumer].
+func (c *Consumer[R, A]) Close(ctx context.Context) error {
+	c.Mu.Lock()
+	if c.closing == nil {
+		c.closing = ctx
+	}
+	c.Mu.Unlock()
+	if ctx.Err() != nil {
+		c.Lose(interlock.ErrReleased, func(A) bool { return true })
+	}
+	c.end(interlock.ErrClosed)
+	c.Loop.Wait() // the session bounds it by the context of Close
+	c.members.remove(c)
+	return context.Cause(ctx)
+}
+
+// Closing is the context of Close; nil before it.
+func (c *Consumer[R, A]) Closing() context.Context {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return c.closing
+}

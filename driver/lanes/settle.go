@@ -1,0 +1,86 @@
+package lanes
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Settle records outcomes; see [driver.QueueConsumer]. An outcome is recorded when a commit of
+// its partition has succeeded.
+func (c *Consumer[R, A]) Settle(ctx context.Context, settlements []driver.Settlement) []error {
+	answers := make([]error, len(settlements))
+	c.bury(ctx, settlements, answers)
+	parts := c.complete(settlements, answers)
+	if len(parts) == 0 {
+		return answers
+	}
+	errs := c.Commit(ctx, parts)
+	c.Note(func() {
+		for i := range settlements {
+			s := &settlements[i]
+			if answers[i] != nil {
+				continue
+			}
+			a := s.Claim.(A)
+			if err := errs[a]; err != nil {
+				answers[i] = c.Problem("settle", s.ID, interlock.Kind(err), err)
+			} else if s.Outcome != driver.Ack && s.Outcome != driver.Dead {
+				a.base().Offsets.GiveBack(*s, time.Now())
+			}
+		}
+	})
+	return answers
+}
+
+// bury writes dead letters. They are durable before their messages count as completed.
+func (c *Consumer[R, A]) bury(ctx context.Context, settlements []driver.Settlement, answers []error) {
+	var dead []driver.Settlement
+	var of []int
+	for i := range settlements {
+		if s := &settlements[i]; s.Outcome == driver.Dead {
+			if a, ok := s.Claim.(A); ok && a.Valid() {
+				dead, of = append(dead, *s), append(of, i)
+			}
+		}
+	}
+	if len(dead) > 0 {
+		for n, err := range c.Bury(ctx, dead) {
+			answers[of[n]] = err
+		}
+	}
+}
+
+// complete notes what was handled, and returns the assignments to commit.
+func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []error) (parts []A) {
+	c.Note(func() {
+		for i := range settlements {
+			s := &settlements[i]
+			if answers[i] != nil {
+				continue
+			}
+			a, ok := s.Claim.(A)
+			switch {
+			case !ok:
+				answers[i] = c.Problem("settle", s.ID, interlock.Bug, errors.New("the message was not received here"))
+				continue
+			case !c.Live(a):
+				answers[i] = c.Problem("settle", s.ID, interlock.Definite, interlock.ErrLost)
+				continue
+			case s.Outcome == driver.Ack || s.Outcome == driver.Dead:
+				a.base().Offsets.Complete(s.Place)
+			}
+			if !slices.Contains(parts, a) {
+				parts = append(parts, a)
+			}
+		}
+		for _, a := range parts {
+			a.base().Offsets.Sweep()
+		}
+	})
+	return parts
+}
