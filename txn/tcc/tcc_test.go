@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -71,6 +72,23 @@ func TestRefused(t *testing.T) {
 		}
 		if n := r.store.Appends(); n != 2 {
 			t.Errorf("%d appends", n)
+		}
+	})
+}
+
+// TestStoppedByARefusal: a branch that another branch's refusal stops has not itself refused. It may
+// hold, so it is cancelled.
+func TestStoppedByARefusal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight := newVenue("hotel", 1), newVenue("flight", 0)
+		hotel.commits, flight.bad = true, slowTry(time.Second)
+		r := serve(t, nil, 1, nil, hotel, flight)
+		_, err := r.run(t.Context(), "1", hotel, flight)
+		wantKind(t, err, interlock.Definite, errFull)
+		_, err = r.Wait(t.Context(), "1")
+		wantKind(t, err, interlock.Definite, ErrCancelled)
+		if hotel.state("1") != "cancelled" {
+			t.Errorf("the hotel is %s", hotel.state("1"))
 		}
 	})
 }

@@ -2,6 +2,7 @@ package tcc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,6 +31,9 @@ func (r *run) try(ctx context.Context, t *try) {
 			return
 		}
 		class, _ := branch.ClassOf(err)
+		if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+			class = branch.ClassUnknown // the class in the cause is that of another branch
+		}
 		v, wait := so.judge(policy, class), r.wait(err, attempt)
 		if v != again {
 			t.refused, t.cause, wait = v == notHeld, err, 0

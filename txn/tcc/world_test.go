@@ -89,6 +89,8 @@ type venue struct {
 	points *points                                   // of the process that calls
 	bad    func(c branch.Call) (before, after error) // of a call; nil is none
 
+	commits bool // a try that holds is answered with the cause of the end of its context
+
 	mu       sync.Mutex
 	capacity int
 	holds    map[string]*hold // by transaction
@@ -115,7 +117,12 @@ func (v *venue) define() Definition[string, string] { return Define(v.name, v) }
 
 func (v *venue) Try(ctx context.Context, q string, until time.Time) (string, error) {
 	c := branch.From(ctx)
-	return "hold of " + q, v.take(c, func(v *venue) error { return v.try(c.Transaction, until) })
+	err := v.take(c, func(v *venue) error { return v.try(c.Transaction, until) })
+	if err == nil && v.commits {
+		<-ctx.Done()
+		err = fmt.Errorf("commit: %w", context.Cause(ctx))
+	}
+	return "hold of " + q, err
 }
 
 func (v *venue) Confirm(ctx context.Context, _ string, h string) error {
