@@ -31,19 +31,12 @@ type batcher struct {
 	members  [callRetry][]*call // by kind
 	keys     map[int64]callKind // of their members, the latest of each key
 	arranged []*call
-
-	early, left []*call // of gives
 }
 
 // arrange returns calls in the order in which to send them. The first one of each
-// transaction has the number of its members. With early, it leaves calls for the next time
-// if some give up a lock: those who get an answer soon then wait for the disk together with
-// those who wait already. The results are valid until the next call.
-func (b *batcher) arrange(calls []*call, early bool) (arranged, left []*call) {
+// transaction has the number of its members. The result is valid until the next call.
+func (b *batcher) arrange(calls []*call) (arranged []*call) {
 	b.arranged = b.arranged[:0]
-	if early {
-		calls, left = b.gives(calls)
-	}
 	for _, c := range calls {
 		last, there := b.keys[c.on.key]
 		switch {
@@ -58,30 +51,7 @@ func (b *batcher) arrange(calls []*call, early bool) (arranged, left []*call) {
 		b.members[c.kind] = append(b.members[c.kind], c)
 	}
 	b.flush()
-	return b.arranged, left
-}
-
-// gives splits calls into those that give up a lock, and those left, if there are both and
-// no call is alone.
-func (b *batcher) gives(calls []*call) (early, left []*call) {
-	defer clear(b.keys)
-	b.early, b.left = b.early[:0], b.left[:0]
-	for _, c := range calls {
-		_, after := b.keys[c.on.key]
-		switch {
-		case c.kind == callAlone, c.kind == callRetry:
-			return calls, nil
-		case c.kind <= callUnlock && !after:
-			b.early = append(b.early, c)
-		default:
-			b.keys[c.on.key] = c.kind
-			b.left = append(b.left, c)
-		}
-	}
-	if len(b.early) == 0 {
-		return calls, nil
-	}
-	return b.early, append(calls[:0], b.left...)
+	return b.arranged
 }
 
 func (b *batcher) flush() {

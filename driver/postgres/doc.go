@@ -49,9 +49,10 @@
 //
 // # Token
 //
-// With Open it is the next value of a sequence, drawn after the lock is held and
-// flushed before it is returned, so that no crash brings a number twice. With
-// OpenTable it is a counter in the row of the name. Both are at least the
+// With Open it is the next value of a sequence, drawn after the lock is held. Numbers are
+// reserved a thousand at a time, and that is flushed before one of them is returned: the
+// first session after a crash goes on above them, so that no crash brings a number twice.
+// With OpenTable it is a counter in the row of the name. Both are at least the
 // server's microseconds since 2020: the sequence when a session opens, a row's
 // counter at each grant. Transaction-scope locks have none: the transaction is
 // the guard. Guards keep tokens in a BIGINT.

@@ -8,7 +8,7 @@ var clockFloor = `(floor(extract(epoch from clock_timestamp()) * 1000000)::bigin
 // The tables of a namespace. Those of holders, waiters, sessions and watchers are
 // unlogged: they mean nothing without the sessions that a crash ends. Owners and
 // names compare by bytes. seen is when the session was last heard in a way that
-// renews its lease.
+// renews its lease. No token is granted above the reserved counter, which is durable.
 const schema = `
 create unlogged table if not exists {ns}_holder (
 	key bigint primary key,
@@ -47,6 +47,10 @@ create table if not exists {ns}_break (
 );
 create index if not exists {ns}_break_name on {ns}_break (name, id);
 create sequence if not exists {ns}_token as bigint cache 1 no cycle;
+create table if not exists {ns}_reserved (
+	id int primary key check (id = 1),
+	counter bigint not null
+);
 `
 
 // Prepared statements of a session, by name.
@@ -133,6 +137,20 @@ func heldRows(session, ttl string) string {
 `
 }
 
+// reserve raises the reserved counter if a drawn one is above it. Another session sees it
+// raised only when that is durable. A crash may forget what was drawn below it: the first
+// session after that goes on above it. So a commit that does not raise it need not be
+// flushed, which unflushed says.
+const (
+	reserve = `
+	insert into {ns}_reserved as r (id, counter)
+	select 1, max(counter) + 1000 from draw having max(counter) > coalesce((select counter from {ns}_reserved where id = 1), 0)
+	on conflict (id) do update set counter = excluded.counter where r.counter < excluded.counter
+	returning id
+`
+	unflushed = `(select count(set_config('synchronous_commit', 'off', true)) from (select where not exists (select from reserved)) n) >= 0`
+)
+
 var statements = map[string]string{
 	// take: keys, owners, names, session, ttl in ms. One row for each lock that it takes.
 	//
@@ -140,24 +158,20 @@ var statements = map[string]string{
 	// when its condition, which takes the lock, was found true. The row of the
 	// holder decides: a former one that did not release keeps it until its deadline.
 	// The conflict clause reads the row as it is now, where the statement's snapshot
-	// may be older than the lock. The message
-	// makes the commit write to the log and flush it, and with it every token
-	// drawn before: nextval alone writes to the log only now and then, and a
-	// number that was handed out would come again after a crash.
+	// may be older than the lock.
 	stTake: `with draw as materialized (
 	select *, case when pg_try_advisory_lock(key) then nextval('{ns}_token') end as counter
 	from unnest($1::bigint[], $2::text[], $3::text[]) as a (key, owner, name)
-), held as (` + heldRows("$4::int", "$5::bigint") + `)
+), held as (` + heldRows("$4::int", "$5::bigint") + `), reserved as (` + reserve + `)
 select pg_backend_pid(), key, counter, ` + clockFloor + `,
-	case when key not in (select key from held) then pg_advisory_unlock(key)
-		when pg_logical_emit_message(true, 'interlock', '') is not null then ` + hint("name") + ` end
-from draw where counter is not null`,
+	case when key not in (select key from held) then pg_advisory_unlock(key) else ` + hint("name") + ` end
+from draw where counter is not null and ` + unflushed,
 	// try: keys, owners, whether to wait, names, session, ttl in ms. As take, with a row for
 	// each, and a place in the line for those that wait.
 	stTry: `with draw as materialized (
 	select *, case when pg_try_advisory_lock(key) then nextval('{ns}_token') end as counter
 	from unnest($1::bigint[], $2::text[], $3::bool[], $4::text[]) as a (key, owner, waits, name)
-), held as (` + heldRows("$5::int", "$6::bigint") + `), waits as (
+), held as (` + heldRows("$5::int", "$6::bigint") + `), reserved as (` + reserve + `), waits as (
 	insert into {ns}_waiter (key, owner, name, session)
 	select key, owner, name, $5 from draw where waits and key not in (select key from held)
 	on conflict (key, owner) do update set session = excluded.session
@@ -166,11 +180,10 @@ from draw where counter is not null`,
 	delete from {ns}_waiter w using draw d where w.key = d.key and w.owner = d.owner and d.key in (select key from held)
 )
 select pg_backend_pid(), d.key, case when got then d.counter end, ` + clockFloor + `,
-	case when got then pg_logical_emit_message(true, 'interlock', '') is null
-		when d.counter is not null then pg_advisory_unlock(d.key) end,
+	case when d.counter is not null and not got then pg_advisory_unlock(d.key) end,
 	h.owner, floor(extract(epoch from h.since) * 1000000)::bigint, case when got or came then ` + hint("d.name") + ` end
 from (select *, key in (select key from held) as got, key in (select key from waits where changed) as came from draw offset 0) d
-left join {ns}_holder h on h.key = d.key`,
+left join {ns}_holder h on h.key = d.key where ` + unflushed,
 	// undo: keys. Gives back what a try that failed may have taken; harmless if it took nothing.
 	stUndo: `select count(pg_advisory_unlock(key)) from unnest($1::bigint[]) as a (key)`,
 	// register: key, owner, name, session. For a name that this session holds for

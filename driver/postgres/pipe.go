@@ -20,7 +20,7 @@ import (
 
 // pipe sends transactions over one connection without waiting for the answers to
 // the ones before, and gives each its answer. The server executes them one
-// after the other, in the order of send. What waits while one is under way is sent
+// after the other, in the order of send. What waits while two are under way is sent
 // together, in as few as possible. It has two goroutines.
 type pipe struct {
 	conn   net.Conn
@@ -34,7 +34,6 @@ type pipe struct {
 	batcher batcher
 	asked   []*call // sent, and not answered
 	flight  int     // transactions of them
-	gave    bool    // only locks were given up by what was sent last
 	sent    int64   // transactions so far
 	wake    chan struct{}
 	err     error // why it is over
@@ -84,6 +83,10 @@ type field []byte
 
 var errNoWord = errors.New("the server did not answer in time")
 
+// mostFlights are how many transactions may be under way when more are sent: the server
+// executes one while the process handles the answer to the one before.
+const mostFlights = 2
+
 // writeTimeout bounds how long a full socket is waited for.
 const writeTimeout = 5 * time.Second
 
@@ -113,7 +116,7 @@ func (p *pipe) send(c *call) error {
 		return p.err
 	}
 	p.queued = append(p.queued, c)
-	if p.flight == 0 {
+	if p.flight < mostFlights {
 		hints.Signal(p.wake)
 	}
 	return nil
@@ -144,18 +147,17 @@ func (p *pipe) write() {
 	}
 }
 
-// next is what to send now; nothing if something is under way. The result is valid until the
+// next is what to send now; nothing if enough is under way. The result is valid until the
 // next call.
 func (p *pipe) next() (batch []*call, over bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.err != nil || p.flight > 0 {
+	if p.err != nil || p.flight >= mostFlights {
 		return nil, p.err != nil
 	}
-	batch, left := p.batcher.arrange(p.queued, !p.gave)
-	clear(p.queued[len(left):])
-	p.queued = p.queued[:len(left)]
-	p.gave = len(left) > 0
+	batch = p.batcher.arrange(p.queued)
+	clear(p.queued)
+	p.queued = p.queued[:0]
 	sent := boottime.Now()
 	for _, c := range batch {
 		c.sent = sent
@@ -255,7 +257,7 @@ func (p *pipe) answered(calls []*call, a answer) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.flight--; p.flight == 0 && len(p.queued) > 0 {
+	if p.flight--; p.flight < mostFlights && len(p.queued) > 0 {
 		hints.Signal(p.wake)
 	}
 }

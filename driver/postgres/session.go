@@ -123,7 +123,7 @@ func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseco
 func (d *dialer) create(ctx context.Context, conn *pgx.Conn) error {
 	there := false
 	err := conn.QueryRow(ctx, d.sql(`select to_regclass('{ns}_holder') is not null and to_regclass('{ns}_waiter') is not null
-		and to_regclass('{ns}_session') is not null and to_regclass('{ns}_watcher') is not null and to_regclass('{ns}_break') is not null and to_regclass('{ns}_token') is not null`), pgx.QueryExecModeExec).Scan(&there)
+		and to_regclass('{ns}_session') is not null and to_regclass('{ns}_watcher') is not null and to_regclass('{ns}_break') is not null and to_regclass('{ns}_token') is not null and to_regclass('{ns}_reserved') is not null`), pgx.QueryExecModeExec).Scan(&there)
 	if err != nil || there {
 		return err
 	}
@@ -166,10 +166,11 @@ func (d *dialer) enter(ctx context.Context, conn *pgx.Conn) error {
 		case other:
 			return &refusal{fmt.Errorf("sessions of namespace %q use the tables of another schema: all need the same search_path", d.namespace)}
 		}
-		if _, err := tx.Exec(ctx, `select pg_advisory_lock_shared($1::int, $2::int)`, pgx.QueryExecModeExec, class, schema); err != nil {
+		if err := d.raise(ctx, tx, schema); err != nil {
 			return err
 		}
-		return d.raise(ctx, tx)
+		_, err = tx.Exec(ctx, `select pg_advisory_lock_shared($1::int, $2::int)`, pgx.QueryExecModeExec, class, schema)
+		return err
 	})
 }
 
@@ -180,22 +181,36 @@ const otherSchema = `select exists (select from pg_locks where locktype = 'advis
 
 // raise lifts the counter to the server's clock, and a second beyond. Tokens may
 // be drawn between the look and the raise: a million of them would be needed to
-// overtake it.
-func (d *dialer) raise(ctx context.Context, tx pgx.Tx) error {
-	var last, now int64
-	err := tx.QueryRow(ctx, d.sql(`select last_value, `+clockFloor+` from {ns}_token`), pgx.QueryExecModeExec).Scan(&last, &now)
+// overtake it. If no other session lives, the server may have forgotten tokens in a
+// crash: then nothing is drawn meanwhile, and it is lifted to what was reserved.
+func (d *dialer) raise(ctx context.Context, tx pgx.Tx, schema int32) error {
+	var last, reserved, now int64
+	err := tx.QueryRow(ctx, d.sql(`select last_value, case when exists (`+otherSession+`) then 0
+		else coalesce((select counter from {ns}_reserved), 0) end, `+clockFloor+` from {ns}_token`),
+		pgx.QueryExecModeExec, schemaClass(d.namespace), schema).Scan(&last, &reserved, &now)
 	if err != nil {
 		return err
 	}
-	if err := driver.Plausible(last, clockAt(now)); err != nil {
+	if err := driver.Plausible(max(last, reserved), clockAt(now)); err != nil {
 		return d.repair(ctx, tx, last, now, err)
 	}
 	floor, err := d.seed.Floor(clockAt(now))
-	if err != nil || last >= floor {
+	if err != nil {
 		return err
 	}
-	return d.set(ctx, tx, floor+driver.Headroom.Microseconds())
+	if last < floor {
+		reserved = max(reserved, floor+driver.Headroom.Microseconds())
+	}
+	if last >= reserved {
+		return nil
+	}
+	return d.set(ctx, tx, reserved)
 }
+
+// otherSession: class, schema. The sessions that have entered, after they raised the counter.
+const otherSession = `select from pg_locks where locktype = 'advisory' and objsubid = 2 and granted
+	and database = (select oid from pg_database where datname = current_database())
+	and classid = ($1::int::bigint & 4294967295)::oid and objid = ($2::int::bigint & 4294967295)::oid`
 
 func (d *dialer) set(ctx context.Context, tx pgx.Tx, counter int64) error {
 	_, err := tx.Exec(ctx, d.sql(`select setval('{ns}_token', $1)`), pgx.QueryExecModeExec, counter)
@@ -212,6 +227,9 @@ func (d *dialer) repair(ctx context.Context, tx pgx.Tx, last, now int64, implaus
 	now += driver.Headroom.Microseconds()
 	_, err := tx.Exec(ctx, d.sql(`insert into {ns}_break (name, owner, reason, who, counter) values ($1::text, $2::text, $3::text, $4::text, $5::bigint)`),
 		pgx.QueryExecModeExec, driver.BaseName, r.Record(last, now), r.Reason, r.By, now)
+	if err == nil {
+		_, err = tx.Exec(ctx, d.sql(`delete from {ns}_reserved`), pgx.QueryExecModeExec)
+	}
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ var (
 
 // relations are the tables and sequences that locks use, and those of them with indexes.
 func (p *postgresPatient) relations() (names, withIndex []string) {
-	kept := []string{"holder", "waiter", "session", "watcher", "break", "token"}
+	kept := []string{"holder", "waiter", "session", "watcher", "break", "token", "reserved"}
 	if p.table {
 		kept = []string{"lease", "lease_break"}
 	}
