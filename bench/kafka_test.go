@@ -140,7 +140,7 @@ func (l *logs) queue(ctx context.Context, r *reading) error {
 	c, err := queue.New(ctx, q, r.topic, func(_ context.Context, m queue.Received) error {
 		r.handle(m.Payload)
 		return nil
-	}, &queue.Options{InFlight: 1 << 13})
+	}, &queue.Options{InFlight: 1 << 16})
 	if err != nil {
 		return err
 	}

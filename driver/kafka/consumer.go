@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -27,18 +28,19 @@ type consumer struct {
 }
 
 // assignment is a partition in the hands of a consumer, as a [driver.Assignment]. The consumer's
-// mutex guards full and cut.
+// mutex guards what follows session.
 type assignment struct {
 	lanes.Assignment[*kgo.Record]
 	session *session
 	full    bool // its fetches are paused
 	cut     bool // the metadata of the last commit had no room for all
+	texts   strings.Builder
 }
 
 func (q *Queue) start(name string, o driver.QueueOptions) (*consumer, error) {
 	c := &consumer{queue: q, lease: o.Lease, group: cmp.Or(q.options.Group, "interlock."+name), reset: map[int32]bool{}}
 	c.Consumer = lanes.NewConsumer(lanes.Hooks[*kgo.Record, *assignment]{Queue: name, Owner: o.Owner, Problem: problem,
-		Message: (*assignment).received, Bury: c.bury,
+		Message: received, Bury: c.bury,
 		Commit: func(ctx context.Context, parts []*assignment) map[*assignment]error {
 			return parts[0].session.commits.Commit(ctx, parts)
 		}})

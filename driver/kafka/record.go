@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -17,14 +18,14 @@ const (
 	HeaderFrom     = "interlock-from"     // topic/partition/offset
 )
 
-// received is the message of a record. A record without an id gets its place as one, a record
+// received fills in the message of a record. A record without an id gets its place as one, a record
 // with an empty key has none.
-func (a *assignment) received(r *kgo.Record, key string, attempt int) driver.Received {
-	m := driver.Received{Queue: r.Topic, Added: r.Timestamp, Claim: a, Place: r.Offset, Attempt: attempt}
+func received(m *driver.Received, a *assignment, r *kgo.Record, key string, attempt int) {
+	m.Queue, m.Added, m.Claim, m.Place, m.Attempt = r.Topic, r.Timestamp, a, r.Offset, attempt
 	m.Key, m.Payload = key, r.Value
 	for _, h := range r.Headers {
 		if h.Key == HeaderID {
-			m.ID = string(h.Value)
+			m.ID = a.text(h.Value)
 			continue
 		}
 		if m.Headers == nil {
@@ -33,16 +34,26 @@ func (a *assignment) received(r *kgo.Record, key string, attempt int) driver.Rec
 		m.Headers[h.Key] = string(h.Value)
 	}
 	if m.ID == "" {
-		m.ID = place(r.Topic, r.Partition, r.Offset)
+		var buffer [300]byte // for the longest topic
+		m.ID = a.text(place(buffer[:0], r.Topic, r.Partition, r.Offset))
 	}
-	return m
 }
 
-func place(topic string, partition int32, offset int64) string {
-	var buffer [300]byte // for the longest topic
-	text := append(append(buffer[:0], topic...), '/')
+// text copies a string. Many share an allocation: one that is kept keeps the others.
+func (a *assignment) text(b []byte) string {
+	if a.texts.Cap()-a.texts.Len() < len(b) {
+		a.texts = strings.Builder{}
+		a.texts.Grow(max(1024, len(b)))
+	}
+	from := a.texts.Len()
+	a.texts.Write(b)
+	return a.texts.String()[from:]
+}
+
+func place(buffer []byte, topic string, partition int32, offset int64) []byte {
+	text := append(append(buffer, topic...), '/')
 	text = append(strconv.AppendInt(text, int64(partition), 10), '/')
-	return string(strconv.AppendInt(text, offset, 10))
+	return strconv.AppendInt(text, offset, 10)
 }
 
 // letter is the record of a dead letter.
@@ -59,7 +70,7 @@ func (c *consumer) letter(s driver.Settlement) *kgo.Record {
 		headers = map[string]string{}
 	}
 	headers[HeaderID], headers[HeaderReason], headers[HeaderAttempts] = s.ID, s.Reason, strconv.Itoa(s.Attempt)
-	headers[HeaderFrom] = place(c.Queue, s.Claim.(*assignment).Partition, s.Place)
+	headers[HeaderFrom] = string(place(nil, c.Queue, s.Claim.(*assignment).Partition, s.Place))
 	for _, key := range slices.Sorted(maps.Keys(headers)) {
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: key, Value: []byte(headers[key])})
 	}

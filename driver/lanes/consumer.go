@@ -15,8 +15,8 @@ import (
 type Hooks[R any, A comparable] struct {
 	Queue, Owner string
 	Problem      func(op, name string, kind interlock.ErrorKind, err error) error
-	// Message is a record as it is delivered. The mutex is held.
-	Message func(a A, record R, key string, attempt int) driver.Received
+	// Message fills m, which is zero, with a record as it is delivered. The mutex is held.
+	Message func(m *driver.Received, a A, record R, key string, attempt int)
 	// Bury writes dead letters, those of a key in order, and returns an error for each, nil if it
 	// is durable.
 	Bury func(ctx context.Context, dead []driver.Settlement) []error
@@ -162,7 +162,8 @@ func (c *Consumer[R, A]) take(limit driver.QueueLimit) (all []driver.Received, w
 			continue
 		}
 		left := b.Offsets.Take(&limit, len(all) == 0, now, func(r R, key string, attempt int) {
-			all = append(all, c.Message(a, r, key, attempt))
+			all = append(all, driver.Received{})
+			c.Message(&all[len(all)-1], a, r, key, attempt)
 		})
 		if left > 0 {
 			wait = min(wait, left)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // Consumers are those of one queue of a driver in this process; the zero value has none.
@@ -76,7 +78,9 @@ func (s *Consumers[R, A]) Backlogs(queue string) (all []Backlog) {
 		o := a.base().Offsets
 		b := Backlog{Partition: a.base().Partition, Parked: o.Parked(), Prefix: o.Prefix()}
 		if r, ok := o.First(); ok {
-			b.Age = max(0, time.Since(c.Message(a, r, "", 1).Added))
+			var m driver.Received
+			c.Message(&m, a, r, "", 1)
+			b.Age = max(0, time.Since(m.Added))
 		}
 		all = append(all, b)
 	})

@@ -37,6 +37,21 @@ type Partition[R any] struct {
 	from    int64 // the first pending offset when the assignment began
 	suspect int64 // below it the first record of each key may have been begun by a consumer that died
 	seen    map[string]bool
+
+	spare []entry[R] // entries are allocated together
+}
+
+// entryChunk is how many entries are allocated together. One that is kept keeps the others.
+const entryChunk = 32
+
+func (o *Partition[R]) newEntry(offset int64, attempt int) *entry[R] {
+	if len(o.spare) == 0 {
+		o.spare = make([]entry[R], entryChunk)
+	}
+	e := &o.spare[0]
+	o.spare = o.spare[1:]
+	e.offset, e.attempt = offset, attempt
+	return e
 }
 
 // load is a number of records, and the bytes of their payload.
@@ -76,7 +91,7 @@ func Restore[R any](offset int64, c Committed, counter int64, window int) *Parti
 	o.next = max(offset, c.Next)
 	o.token = max(c.Token+1, counter)
 	for i, p := range c.pending {
-		o.pending = append(o.pending, &entry[R]{offset: p, attempt: c.attempt(i)})
+		o.pending = append(o.pending, o.newEntry(p, c.attempt(i)))
 	}
 	if c.Held {
 		o.crashes, o.suspect = c.crashes+1, o.next+int64(window)
@@ -118,7 +133,7 @@ func (o *Partition[R]) Arrive(offset int64, key []byte, bytes int, record R) boo
 	}
 	var e *entry[R]
 	if offset >= o.next {
-		e = &entry[R]{offset: offset, attempt: 1}
+		e = o.newEntry(offset, 1)
 		o.pending = append(o.pending, e)
 		o.next = offset + 1
 	} else if i, found := o.find(offset); found && o.pending[i].unread() {

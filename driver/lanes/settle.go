@@ -15,11 +15,17 @@ import (
 func (c *Consumer[R, A]) Settle(ctx context.Context, settlements []driver.Settlement) []error {
 	answers := make([]error, len(settlements))
 	c.bury(ctx, settlements, answers)
-	parts := c.complete(settlements, answers)
+	parts, back := c.complete(settlements, answers)
 	if len(parts) == 0 {
 		return answers
 	}
 	errs := c.Commit(ctx, parts)
+	for _, a := range parts {
+		back = back || errs[a] != nil
+	}
+	if !back {
+		return answers
+	}
 	c.Note(func() {
 		for i := range settlements {
 			s := &settlements[i]
@@ -55,8 +61,9 @@ func (c *Consumer[R, A]) bury(ctx context.Context, settlements []driver.Settleme
 	}
 }
 
-// complete notes what was handled, and returns the assignments to commit.
-func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []error) (parts []A) {
+// complete notes what was handled, and returns the assignments to commit. back reports whether there
+// is more to note then.
+func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []error) (parts []A, back bool) {
 	c.Note(func() {
 		for i := range settlements {
 			s := &settlements[i]
@@ -73,6 +80,8 @@ func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []err
 				continue
 			case s.Outcome == driver.Ack || s.Outcome == driver.Dead:
 				a.base().Offsets.Complete(s.Place)
+			default:
+				back = true
 			}
 			if !slices.Contains(parts, a) {
 				parts = append(parts, a)
@@ -82,5 +91,5 @@ func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []err
 			a.base().Offsets.Sweep()
 		}
 	})
-	return parts
+	return parts, back
 }

@@ -22,9 +22,9 @@ func newConsumer(q *Queue, name string, o driver.QueueOptions) *consumer {
 	c := &consumer{queue: q, base: q.prefix + name, term: o.Lease}
 	c.key = q.options.Group + "." + c.base
 	c.Consumer = lanes.NewConsumer(lanes.Hooks[driver.Received, *assignment]{Queue: name, Owner: o.Owner, Problem: problem, Bury: c.bury,
-		Message: func(_ *assignment, r driver.Received, _ string, attempt int) driver.Received {
-			r.Attempt = attempt
-			return r
+		Message: func(m *driver.Received, _ *assignment, r driver.Received, _ string, attempt int) {
+			*m = r
+			m.Attempt = attempt
 		},
 		Commit: func(ctx context.Context, parts []*assignment) map[*assignment]error {
 			return parts[0].session.commits.Commit(ctx, parts)
