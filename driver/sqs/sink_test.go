@@ -54,19 +54,24 @@ func create(ctx context.Context, client *sqs.Client, name string) (*string, erro
 	return out.QueueUrl, nil
 }
 
-// drain receives and deletes all that a queue has. In a FIFO queue their order is that in which it
-// took them.
-func drain(ctx context.Context, client *sqs.Client, queue *string) (all []driver.Message, err error) {
+// drain receives and deletes messages until an answer is empty. An answer can be empty although the
+// queue has messages, so with fewer than want it receives for a minute. In a FIFO queue the
+// order is that in which the queue took them.
+func drain(ctx context.Context, client *sqs.Client, queue *string, want int) (all []driver.Message, err error) {
 	type numbered struct {
 		driver.Message
 		number int
 	}
 	var received []numbered
-	for {
+	for end := time.Now().Add(time.Minute); ; {
 		out, err := client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: queue, MaxNumberOfMessages: 10,
 			MessageAttributeNames: []string{"All"}, MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"}})
 		if err != nil {
 			return nil, err
+		}
+		if len(out.Messages) == 0 && len(received) < want && time.Now().Before(end) {
+			time.Sleep(50 * time.Millisecond)
+			continue
 		}
 		if len(out.Messages) == 0 {
 			slices.SortStableFunc(received, func(a, b numbered) int { return a.number - b.number })
@@ -152,7 +157,7 @@ func (s *keptSink) Kept(ctx context.Context, topic string) (of []driver.Message,
 	if err != nil {
 		return nil, err
 	}
-	some, err := drain(ctx, s.b.client, queue)
+	some, err := drain(ctx, s.b.client, queue, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +213,7 @@ func TestEmulatorOrderOfKeys(t *testing.T) {
 	if err := <-published; err != nil {
 		t.Fatal(err)
 	}
-	all, err := drain(t.Context(), client, queue)
+	all, err := drain(t.Context(), client, queue, keys*rounds*each)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +278,7 @@ func TestEmulatorRefusals(t *testing.T) {
 			t.Errorf("%s: %v (%v), behind it %v, beside it %v", name, answers[0], interlock.Kind(answers[0]), answers[1], answers[2])
 		}
 	}
-	all, err := drain(t.Context(), client, queue)
+	all, err := drain(t.Context(), client, queue, 0)
 	if err != nil || len(all) != 6 {
 		t.Errorf("%d messages, %v", len(all), err)
 	}
@@ -320,7 +325,7 @@ func TestEmulatorRequests(t *testing.T) {
 		publish(2, keys...)
 		publish(3, one...)
 		publish(2, large...)
-		if all, err := drain(t.Context(), client, queue); err != nil || len(all) != 27 {
+		if all, err := drain(t.Context(), client, queue, 27); err != nil || len(all) != 27 {
 			t.Errorf("%s: %d messages, %v", name, len(all), err)
 		}
 	}
@@ -350,7 +355,7 @@ func TestEmulatorForeignMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := drain(t.Context(), client, queue)
+	all, err := drain(t.Context(), client, queue, 1)
 	want := map[string]string{"a": "b", AttributeKey: "%"}
 	if err != nil || len(all) != 1 || all[0].ID != *sent.MessageId || all[0].Key != "group" || string(all[0].Payload) != "body" || !maps.Equal(all[0].Headers, want) {
 		t.Errorf("%+v, %v", all, err)
