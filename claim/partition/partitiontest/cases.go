@@ -159,20 +159,14 @@ func testFormerOwner(s *scene) {
 	a, b := s.join("a", partition.Options{}), s.join("b", partition.Options{})
 	s.settled(a, b)
 	k := keyOf(a, a.Owned()[0])
-	inside, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	go func() {
-		done <- a.Do(s.Context(), k, func(ctx context.Context, c interlock.Claim) error {
-			close(inside)
-			<-goOn
-			return s.Enter(context.WithoutCancel(ctx), k, c.Token(), c.Owner())
-		})
-	}()
-	<-inside
+	release, done := s.occupy(a, k, func(ctx context.Context, c interlock.Claim) error {
+		return s.Enter(context.WithoutCancel(ctx), k, c.Token(), c.Owner())
+	})
 	s.Crash(s.T, a.d)
 	s.eventually("the other has entered", func() bool { return s.touch(b, k) })
-	close(goOn)
+	release()
 	var stale *interlock.StaleTokenError
-	if err := <-done; !errors.As(err, &stale) {
+	if err := s.result(done); !errors.As(err, &stale) {
 		s.Errorf("the former owner's write: %v", err)
 	}
 	if _, ok := a.Claim(k); ok {
@@ -205,15 +199,7 @@ func testResize(s *scene) {
 func testAbandonedResize(s *scene) {
 	a, b := s.join("a", partition.Options{}), s.join("b", partition.Options{})
 	s.settled(a, b)
-	inside, goOn := make(chan struct{}), make(chan struct{})
-	go func() {
-		_ = b.Do(s.Context(), keyOf(b, b.Owned()[0]), func(context.Context, interlock.Claim) error {
-			close(inside)
-			<-goOn
-			return nil
-		})
-	}()
-	<-inside // so that the change cannot be carried out yet
+	release, _ := s.occupy(b, keyOf(b, b.Owned()[0]), func(context.Context, interlock.Claim) error { return nil }) // so that the change cannot be carried out yet
 	c := s.join("c", partition.Options{})
 	to := partition.Layout{Partitions: 3}
 	ctx, cancel := context.WithCancel(s.Context())
@@ -221,11 +207,11 @@ func testAbandonedResize(s *scene) {
 	go func() { asked <- c.Resize(ctx, to) }()
 	s.eventually("the change was announced", func() bool { return len(a.Owned()) == 0 })
 	cancel()
-	if err := <-asked; err == nil {
+	if err := s.result(asked); err == nil {
 		s.Error("the change was carried out although a partition was not free")
 	}
 	s.Crash(s.T, c.d)
-	close(goOn)
+	release()
 	s.eventually("the others finish it", func() bool { return a.Map().Layout().Equal(to) && b.Map().Layout().Equal(to) })
 	s.settled(a, b)
 }
@@ -249,8 +235,10 @@ func testDrainWaits(s *scene) {
 		keysInside = append(keysInside, k)
 		inside.Add(1)
 		work.Go(func() {
+			entered := sync.OnceFunc(inside.Done)
+			defer entered() // also if it is let in nowhere
 			err := a.Do(s.Context(), k, func(ctx context.Context, c interlock.Claim) error {
-				inside.Done()
+				entered()
 				<-goOn
 				if !c.Valid() || ctx.Err() != nil {
 					s.Errorf("the claim on %s ended under its work", k)

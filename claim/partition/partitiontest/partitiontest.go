@@ -118,6 +118,42 @@ func (s *scene) eventually(what string, is func() bool) {
 	}
 }
 
+// occupy works on a key, and returns when it has begun. After release, or at the end of the test, the
+// work ends with what then returns, and done has the result.
+func (s *scene) occupy(m *member, k string, then func(context.Context, interlock.Claim) error) (release func(), done <-chan error) {
+	s.Helper()
+	inside, ended, ctx := make(chan struct{}), make(chan error, 1), s.Context()
+	released, release := context.WithCancel(context.Background())
+	s.Cleanup(release)
+	go func() {
+		ended <- m.Do(ctx, k, func(ctx context.Context, c interlock.Claim) error {
+			close(inside)
+			<-released.Done()
+			return then(ctx, c)
+		})
+	}()
+	select {
+	case <-inside:
+	case err := <-ended:
+		s.Fatalf("work on %s: %v", k, err)
+	case <-time.After(patience):
+		s.Fatalf("work on %s did not begin within %v", k, patience)
+	}
+	return release, ended
+}
+
+// result waits for the result of a call.
+func (s *scene) result(of <-chan error) error {
+	s.Helper()
+	select {
+	case err := <-of:
+		return err
+	case <-time.After(patience):
+		s.Fatalf("no result within %v", patience)
+		return nil
+	}
+}
+
 // settled waits until members own everything, with loads that differ by at most
 // one.
 func (s *scene) settled(members ...*member) {
