@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -269,37 +270,62 @@ func testCancel(t *testing.T, w world) {
 // testCancelRace: whatever comes first, a message is cancelled without effects or has one effect and
 // a result, and all callers see the same.
 func testCancelRace(t *testing.T, w world) {
+	const calls = 40
+	// A caller leaves, and cancels, as soon as the handler reaches a point: its message is sent,
+	// the effect begins, or the effect is there and is not committed. Others leave before they
+	// send, or do not leave.
+	const before, sent, begun, ended, never = 0, 1, 2, 3, 4
+	var leave [calls]context.CancelFunc
+	at := func(id string, point int) {
+		if n, _ := strconv.Atoi(id); n%5 == point {
+			leave[n]()
+		}
+	}
+	handle := func(ctx context.Context, tx driver.SQL, m queue.Received) ([]byte, error) {
+		at(m.ID, begun)
+		defer at(m.ID, ended)
+		return effect(ctx, tx, m)
+	}
+	caller := reply.NewCaller(w.DB, reply.Table{}, nil, func(ctx context.Context, m queue.Message) error {
+		defer at(m.ID, sent)
+		return w.send(ctx, m)
+	})
+	var cancelled, handled atomic.Int32
+	race := func(n int, ctx context.Context) {
+		id := fmt.Sprint(n)
+		at(id, before)
+		_, _ = caller.Call(ctx, call(id)) // may end before it has sent anything, or with a result
+		was, err := caller.Cancel(t.Context(), id)
+		if err != nil {
+			t.Errorf("cancel %s: %v", id, err)
+			return
+		}
+		got, err := caller.Call(t.Context(), call(id))
+		if was {
+			cancelled.Add(1)
+			if !errors.Is(err, reply.ErrCancelled) || w.effects(t, id) != 0 {
+				t.Errorf("call %s was cancelled: %q, %v, %d effects", id, got, err, w.effects(t, id))
+			}
+			return
+		}
+		handled.Add(1)
+		w.wantResult(t, id, got, err, id+id)
+	}
+	var contexts [calls]context.Context
+	for n := range calls {
+		contexts[n], leave[n] = context.WithCancel(t.Context())
+	}
 	for range 3 {
-		w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, effect))
+		w.consume(t, reply.Handler(w.DB, reply.Table{}, nil, handle))
 	}
-	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
-	var calls sync.WaitGroup
-	var counts [2]atomic.Int32
-	for n := range 40 {
-		calls.Go(func() {
-			id := fmt.Sprint(n)
-			ctx, leave := context.WithTimeout(t.Context(), time.Duration(n)*2*time.Millisecond)
-			defer leave()
-			_, _ = caller.Call(ctx, call(id)) // may end before it has sent anything, or with a result
-			was, err := caller.Cancel(t.Context(), id)
-			if err != nil {
-				t.Errorf("cancel %s: %v", id, err)
-				return
-			}
-			got, err := caller.Call(t.Context(), call(id))
-			if was {
-				counts[0].Add(1)
-				if !errors.Is(err, reply.ErrCancelled) || w.effects(t, id) != 0 {
-					t.Errorf("call %s was cancelled: %q, %v, %d effects", id, got, err, w.effects(t, id))
-				}
-				return
-			}
-			counts[1].Add(1)
-			w.wantResult(t, id, got, err, id+id)
-		})
+	var all sync.WaitGroup
+	for n, ctx := range contexts {
+		all.Go(func() { race(n, ctx) })
 	}
-	calls.Wait()
-	t.Logf("%d cancelled, %d handled", counts[0].Load(), counts[1].Load())
+	all.Wait()
+	if c, h := cancelled.Load(), handled.Load(); c < calls/5 || h < calls/5 {
+		t.Errorf("%d cancelled, %d handled, want %d of each at least", c, h, calls/5)
+	}
 }
 
 func testContext(t *testing.T, w world) {
