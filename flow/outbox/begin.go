@@ -14,8 +14,13 @@ import (
 // database; that of the commit is Uncertain if it may have been done. Nothing is
 // retried. A rollback ignores the cancellation of ctx, and is also done if fn panics.
 func Tx[T any](ctx context.Context, db driver.Beginner[T], bell driver.Bell, fn func(ctx context.Context, tx T) error) error {
-	err := transact.Do(ctx, db.Begin, "", func(tx driver.Tx[T]) error { return tx.Classify(fn(ctx, tx.Native())) })
-	if bell != nil && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
+	worked := false
+	err := transact.Do(ctx, db.Begin, "", func(tx driver.Tx[T]) error {
+		err := tx.Classify(fn(ctx, tx.Native()))
+		worked = err == nil
+		return err
+	})
+	if bell != nil && worked && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
 		bell.Ring()
 	}
 	return err

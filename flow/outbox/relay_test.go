@@ -288,13 +288,20 @@ func testWakes(t *testing.T, db *databases.DB) {
 	inOrder(t, "k", delivered(t, &sink, 6), 6)
 	empty(t, db)
 	boom := errors.New("boom")
-	err := outbox.Tx(t.Context(), db, &bell, func(ctx context.Context, sql driver.SQL) error {
+	var rung ringing
+	err := outbox.Tx(t.Context(), db, &rung, func(ctx context.Context, sql driver.SQL) error {
 		return errors.Join(box.Add(ctx, sql, keyed("k", 7, 7)...), boom)
 	})
-	if !errors.Is(err, boom) || count(t, db, `interlock_outbox`) != 0 {
-		t.Errorf("a failed function's messages are kept: %v", err)
+	if !errors.Is(err, boom) || count(t, db, `interlock_outbox`) != 0 || rung != 0 {
+		t.Errorf("a failed function's messages are kept, or the bell rang %d times: %v", rung, err)
 	}
 }
+
+// ringing counts.
+type ringing int
+
+func (r *ringing) Ring(...string)             { *r++ }
+func (r *ringing) Listen(func(string)) func() { return func() {} }
 
 // testLayouts: who names another number of slices is refused, everywhere.
 func testLayouts(t *testing.T, db *databases.DB) {
