@@ -3,11 +3,18 @@ package outbox
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/backend"
 )
+
+// DefaultTTL is how long the lock of [Start] outlives a process that dies: for that long another
+// process may send nothing. After [Running.Close] another process goes on at once. The setting ttl
+// of the URL replaces it, as in postgres://127.0.0.1/shop?ttl=5s. It is shorter than the default of
+// the drivers because a relay that loses its lock starts again, and its token keeps it from settling.
+const DefaultTTL = 10 * time.Second
 
 // Running is a relay that runs in this process, or stands by, until Close.
 type Running struct {
@@ -20,7 +27,8 @@ type Running struct {
 // Start runs a relay of the database that a URL names, as postgres://127.0.0.1/shop: in one
 // of the processes that call it, while the others stand by under a lock in the same database.
 // It creates the table unless it exists. A relay that fails, or loses its lock, starts again
-// with backoff, as lock.Fenced.Keep does. The driver of the URL's scheme has to be part of
+// with backoff, as lock.Fenced.Keep does; after a crash, another process takes over within
+// [DefaultTTL]. The driver of the URL's scheme has to be part of
 // the program (see lock.Open). Start blocks until the database has answered; ctx bounds that
 // only. [Running.Close] ends it.
 func Start(ctx context.Context, url string, table Table, sink Sink, o *Options) (*Running, error) {
@@ -41,7 +49,11 @@ func startOn(ctx context.Context, b *backend.Backend, db driver.BeginnerAt[drive
 	if err != nil {
 		return nil, err
 	}
-	d, err := b.Fenced(ctx, backend.LockOptions{})
+	var options backend.LockOptions
+	if b.URL().Setting("ttl") == "" {
+		options.TTL = DefaultTTL
+	}
+	d, err := b.Fenced(ctx, options)
 	if err != nil {
 		return nil, err
 	}
