@@ -156,9 +156,9 @@ const modulePath = "github.com/interlock-dev/interlock"
 
 // imports is one package as `go list` shows it.
 type imports struct {
-	ImportPath string
-	Imports    []string
-	Module     struct{ Path string }
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+	Module                             struct{ Path, GoMod string }
 }
 
 func TestArchitecture(t *testing.T) {
@@ -171,6 +171,27 @@ func TestArchitecture(t *testing.T) {
 	}
 	for _, v := range violations(policy, all) {
 		t.Error(v)
+	}
+	requires(t, all)
+}
+
+// requires checks that each module requires those of ours that it imports, also in tests. The
+// workspace builds without that, and go mod tidy then changes the module.
+func requires(t *testing.T, all []imports) {
+	t.Helper()
+	module, mod := map[string]string{}, map[string]string{}
+	for _, p := range all {
+		module[p.ImportPath] = p.Module.Path
+		if text, err := os.ReadFile(p.Module.GoMod); err == nil {
+			mod[p.Module.Path] = string(text)
+		}
+	}
+	for _, p := range all {
+		for _, to := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			if m := module[to]; m != "" && m != p.Module.Path && !strings.Contains(mod[p.Module.Path], m+" v") {
+				t.Errorf("%s imports %s: go.mod does not require %s", p.ImportPath, to, m)
+			}
+		}
 	}
 }
 
@@ -334,7 +355,7 @@ func moduleDirs(t *testing.T) []string {
 
 func listPackages(t *testing.T, dir string) []imports {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Module", "./...")
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports,Module", "./...")
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver/backend"
-	_ "github.com/interlock-dev/interlock/driver/etcd"
 	_ "github.com/interlock-dev/interlock/driver/memory"
 	_ "github.com/interlock-dev/interlock/driver/mysql"
 	_ "github.com/interlock-dev/interlock/driver/postgres"
@@ -87,7 +86,6 @@ func TestOwnersAreWoken(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) string{
 		"memory":   func(*testing.T) string { return "memory://woken" },
 		"postgres": func(t *testing.T) string { return testbed.Postgres(t).URL() },
-		"etcd":     func(t *testing.T) string { return "etcd://" + testbed.Etcd(t).Addr() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
