@@ -5,11 +5,12 @@
 //	defer detector.Close(ctx)
 //
 //	ctx = detector.Task(ctx, "transfer 7", 0)
-//	from, err := deadlock.Acquire(ctx, deadlock.Resource{Board: redisKeys, Name: "account/1"},
-//		func(ctx context.Context) (*lock.Claim, error) { return redisLocks.Acquire(ctx, "account/1") })
+//	acquireRedis := deadlock.Wrap(deadlock.Resource{Board: redisKeys}, redisLocks.Acquire)
+//	acquireEtcd := deadlock.Wrap(deadlock.Resource{Board: etcdKeys}, etcdLocks.Acquire)
+//
+//	from, err := acquireRedis(ctx, "account/1")
 //	…
-//	to, err := deadlock.Acquire(ctx, deadlock.Resource{Board: etcdKeys, Name: "account/2"},
-//		func(ctx context.Context) (*lock.Claim, error) { return etcdLocks.Acquire(ctx, "account/2") })
+//	to, err := acquireEtcd(ctx, "account/2")
 //	var cycle *deadlock.Error
 //	if errors.As(err, &cycle) { … } // release what is held, and begin again
 //
@@ -18,25 +19,38 @@
 // So a process needs no connection to systems that it does not use. Nothing is published or
 // read for other tasks.
 //
-// The algorithm is that of K. M. Chandy, J. Misra and L. M. Haas for the AND model ("Distributed
-// Deadlock Detection", ACM TOCS 1(2), 1983): a probe follows the waits, and a task whose own
-// probe comes back is in a cycle. Here a probe lists its path, is passed on only by tasks that
-// rank above its initiator, and goes round twice. In the second round each task confirms that
-// it still holds and awaits the same. So when the second round began all waits of the cycle
-// existed at the same time: nothing is ended for a cycle that never was. The task of lowest
-// rank gives up: the one of lowest priority, of several the youngest.
+// # Algorithm
 //
-// What is not found: waits of one permit of many, which need all holders to be blocked; waits
-// that a process does not report; those on a board that cannot be reached; cycles of more than
-// 32 tasks. So keep the timeout of every wait. Expiry of a claim ends a deadlock too.
+// A wait is for units of a resource: all holders of a lock have to release it, and enough of
+// those that hold permits of a semaphore (Resource.Permits). Each task publishes what it holds
+// and awaits, together with what those have published that wait for it. So a task that is in a
+// deadlock comes to know all of it, and finds it by reduction of the graph, as R. C. Holt
+// describes ("Some Deadlock Properties of Computer Systems", ACM Computing Surveys 4(3), 1972).
+// Holders that are not in the graph count as running.
+//
+// As in the algorithms of K. M. Chandy, J. Misra and L. M. Haas ("Distributed Deadlock
+// Detection", ACM TOCS 1(2), 1983), information goes round along the waits. It goes round twice:
+// in the second round each task confirms that it still holds and awaits the same. So when the
+// second round began all waits of the deadlock existed at the same time: nothing is ended for a
+// deadlock that never was. The task of lowest rank gives up: the one of lowest priority, of
+// several the youngest.
+//
+// # Prevention
+//
+// The modes [WoundWait] and [WaitDie] end waits before a deadlock can arise.
+//
+// # Not found
+//
+// Not found are waits that no process reports; those on a board that cannot be reached; those
+// behind another one for several permits of the same semaphore, because of their order alone;
+// deadlocks of more than 64 tasks, or in which a task is more than 32 waits from another. So
+// keep the timeout of every wait. Expiry of a claim ends a deadlock too.
 package deadlock
 
 import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -44,7 +58,6 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
-	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -57,6 +70,47 @@ type Board = driver.KeyValues
 type Resource struct {
 	Board Board
 	Name  string // 1 to driver.MaxName bytes
+	// Permits is the number of permits of a semaphore. It must not rise while a task waits. 0
+	// means a lock, also of readers: a wait needs all holders to release it.
+	Permits int
+	// Wanted is how many permits are acquired, 1 to Permits; 0 means 1.
+	Wanted int
+}
+
+func (r Resource) validate() error {
+	if r.Board == nil {
+		return failure.Bug("await", r.Name, "the resource has no board")
+	}
+	if r.Permits < 0 || r.Wanted < 0 || r.Wanted > max(r.Permits, 1) {
+		return failure.Bug("await", r.Name, "%d of %d permits are wanted", r.Wanted, r.Permits)
+	}
+	return driver.CheckName("await", "a resource", r.Name, driver.MaxName)
+}
+
+// A Mode is what a detector does about deadlocks. All that share boards use the same one.
+type Mode int
+
+const (
+	// Detect ends a wait of each deadlock that there is.
+	Detect Mode = iota
+	// WoundWait prevents deadlocks: the wait of a task ends if a task of higher rank waits for
+	// what it holds. Like the wound-wait of Linux' ww_mutex it only ends waits: it takes no claim
+	// away, and a holder that does not wait goes on until it does.
+	WoundWait
+	// WaitDie prevents deadlocks: the wait of a task ends if what it awaits is held by a task of
+	// higher rank that waits itself.
+	WaitDie
+)
+
+// String returns the name of the mode.
+func (m Mode) String() string {
+	switch m {
+	case WoundWait:
+		return "wound-wait"
+	case WaitDie:
+		return "wait-die"
+	}
+	return "deadlock"
 }
 
 // Defaults of [Options].
@@ -73,30 +127,47 @@ type Options struct {
 	// waits longer than Delay: one request for each board. 0 means [DefaultInterval]. A cycle of
 	// n processes is found within about 2·n intervals.
 	Interval time.Duration
+	// Mode is Detect, or prevents deadlocks as D. J. Rosenkrantz, R. E. Stearns and P. M. Lewis
+	// describe ("System Level Concurrency Control for Distributed Database Systems", ACM TODS
+	// 3(2), 1978). Prevention takes one to three intervals, whatever the number of tasks, but
+	// also ends waits that are in no deadlock.
+	Mode Mode
 	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Deadlock
 }
 
-// An Error says that a wait was ended because of a deadlock. It is Retryable, after the task
-// has released what it holds.
+// An Error says that a wait was ended because of a deadlock, or to prevent one. It is Retryable,
+// after the task has released what it holds.
 type Error struct {
-	Cycle []Edge // the first one was ended; the last one waits for what its task holds
+	Mode Mode
+	// Cycle is the waits of the deadlock. In the other modes it is the wait that was ended, and
+	// in mode WoundWait also the wait of higher rank. The first one was ended.
+	Cycle []Edge
 }
 
-// An Edge is one wait of a cycle.
+// An Edge is one wait.
 type Edge struct {
-	Task   string // its name
-	Awaits string // the name of the resource
+	Task   string   // its name
+	Awaits string   // the name of the resource
+	HeldBy []string // the tasks of the cycle that hold it
 }
 
-// Error returns the tasks of the cycle, and what each awaits.
-func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString("deadlock: ")
-	for _, w := range e.Cycle {
-		fmt.Fprintf(&b, "%s awaits %s, held by ", w.Task, w.Awaits)
+// String returns the task, what it awaits, and who holds it.
+func (e Edge) String() string {
+	s := e.Task + " awaits " + e.Awaits
+	if len(e.HeldBy) > 0 {
+		s += ", held by " + strings.Join(e.HeldBy, " and ")
 	}
-	return b.String() + e.Cycle[0].Task
+	return s
+}
+
+// Error returns the waits.
+func (e *Error) Error() string {
+	var waits []string
+	for _, w := range e.Cycle {
+		waits = append(waits, w.String())
+	}
+	return e.Mode.String() + ": " + strings.Join(waits, "; ")
 }
 
 // ErrorKind returns [interlock.Retryable].
@@ -138,153 +209,4 @@ func New(o *Options) *Detector {
 func (d *Detector) Close(ctx context.Context) error {
 	d.stop()
 	return join.Wait(ctx, d.running.Wait)
-}
-
-// member is a task of this process. Its fields are under the mutex of its detector.
-type member struct {
-	task
-	d      *Detector
-	begun  map[int64]time.Time // waits, by number
-	cancel map[int64]context.CancelCauseFunc
-}
-
-type taskKey struct{}
-
-// Task returns a context for the work of one task: what is acquired with it, and with those
-// that descend from it, belongs to the task. The name is for people. If tasks of a cycle differ
-// in priority, one of the lowest gives up. A task that begins again after a deadlock keeps its
-// context, and so its age: in the end it is the oldest.
-func (d *Detector) Task(ctx context.Context, name string, priority int) context.Context {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.numbers++
-	m := &member{d: d, begun: map[int64]time.Time{}, cancel: map[int64]context.CancelCauseFunc{},
-		task: task{id: fmt.Sprintf("%s/%d", d.id, d.numbers), name: name, rank: rank{Priority: priority, Began: time.Now().UnixMicro()},
-			holds: map[int64]Resource{}, waits: map[int64]Resource{}}}
-	return context.WithValue(ctx, taskKey{}, m)
-}
-
-// Claim is what [Acquire] can acquire: the claims of locks, and of readers and writers.
-type Claim interface {
-	// Context ends when the claim does.
-	Context() context.Context
-	// Release gives the claim up.
-	Release(ctx context.Context) error
-}
-
-// Acquire calls acquire, which waits for r, and returns its claim, which the task of ctx holds
-// until the claim's context ends. If the wait is part of a deadlock that this task has to end,
-// the context of acquire ends, and the error has an [*Error] in its chain. A ctx without a task
-// is a Bug.
-func Acquire[C Claim](ctx context.Context, r Resource, acquire func(ctx context.Context) (C, error)) (C, error) {
-	var none, claim C
-	acquired := false
-	drop, err := Wait(ctx, r, func(ctx context.Context) (err error) {
-		claim, err = acquire(ctx)
-		acquired = err == nil
-		return err
-	})
-	switch {
-	case err == nil:
-		context.AfterFunc(claim.Context(), drop)
-		return claim, nil
-	case acquired: // in the moment of the verdict, which has ended its context
-		err = errors.Join(err, claim.Release(ctx))
-	}
-	return none, err
-}
-
-// Wait calls wait, which waits for r, as [Acquire] does, for what is not a claim: rows of a
-// transaction, for example. The task holds r until drop is called, which may be repeated. After
-// an error it holds nothing, and drop is nil. The context of wait lasts until drop.
-func Wait(ctx context.Context, r Resource, wait func(ctx context.Context) error) (drop func(), err error) {
-	m, _ := ctx.Value(taskKey{}).(*member)
-	if m == nil {
-		return nil, failure.Bug("await", r.Name, "the context has no task; see Detector.Task")
-	}
-	if r.Board == nil {
-		return nil, failure.Bug("await", r.Name, "the resource has no board")
-	}
-	if err := driver.CheckName("await", "a resource", r.Name, driver.MaxName); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	number := m.wait(r, cancel)
-	end := func() { m.end(number); cancel(nil) }
-	got := false
-	defer func() {
-		if !got { // it has failed, or panicked
-			end()
-		}
-	}()
-	err = wait(ctx)
-	if got = err == nil && m.hold(number); got {
-		return end, nil
-	}
-	if found := (*Error)(nil); errors.As(context.Cause(ctx), &found) {
-		if !errors.As(err, new(*Error)) {
-			err = errors.Join(found, err)
-		}
-		err = &interlock.Error{Op: "await", Name: r.Name, Kind: interlock.Retryable, Err: err}
-	}
-	return nil, err
-}
-
-// wait notes a wait, and returns its number, which is also that of the hold that follows.
-func (m *member) wait(r Resource, cancel context.CancelCauseFunc) int64 {
-	d := m.d
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.numbers++
-	m.waits[d.numbers], m.begun[d.numbers], m.cancel[d.numbers] = r, time.Now(), cancel
-	d.tasks[m] = struct{}{}
-	if len(m.holds) > 0 {
-		hints.Signal(d.wake)
-	}
-	return d.numbers
-}
-
-// hold makes a wait a hold, unless it was ended.
-func (m *member) hold(number int64) bool {
-	m.d.mu.Lock()
-	defer m.d.mu.Unlock()
-	r, ok := m.waits[number]
-	if !ok {
-		return false
-	}
-	m.forget(number)
-	m.holds[number] = r
-	if len(m.waits) > 0 {
-		hints.Signal(m.d.wake)
-	}
-	return true
-}
-
-// abort ends a wait because of a deadlock, if it still lasts.
-func (m *member) abort(v *verdict) bool {
-	m.d.mu.Lock()
-	defer m.d.mu.Unlock()
-	cancel, ok := m.cancel[v.wait]
-	if ok {
-		m.forget(v.wait)
-		cancel(v.err())
-	}
-	return ok
-}
-
-// end ends a wait or a hold.
-func (m *member) end(number int64) {
-	m.d.mu.Lock()
-	defer m.d.mu.Unlock()
-	delete(m.holds, number)
-	m.forget(number)
-	if len(m.holds)+len(m.waits) == 0 {
-		delete(m.d.tasks, m)
-	}
-}
-
-func (m *member) forget(wait int64) {
-	delete(m.waits, wait)
-	delete(m.begun, wait)
-	delete(m.cancel, wait)
 }

@@ -24,11 +24,7 @@ func Example() {
 	detector := deadlock.New(nil)
 	defer detector.Close(ctx)
 
-	acquire := func(ctx context.Context, account string) (*lock.Claim, error) {
-		return deadlock.Acquire(ctx, deadlock.Resource{Board: board, Name: account}, func(ctx context.Context) (*lock.Claim, error) {
-			return locks.Acquire(ctx, account)
-		})
-	}
+	acquire := deadlock.Wrap(deadlock.Resource{Board: board}, locks.Acquire)
 	var both, all sync.WaitGroup
 	both.Add(2)
 	transfer := func(ctx context.Context, first bool, from, to string) error {
@@ -63,5 +59,5 @@ func Example() {
 	all.Go(func() { run(older, "alice", "bob") })
 	all.Go(func() { run(younger, "bob", "alice") })
 	all.Wait()
-	// Output: deadlock: transfer 2 awaits alice, held by transfer 1 awaits bob, held by transfer 2
+	// Output: deadlock: transfer 2 awaits alice, held by transfer 1; transfer 1 awaits bob, held by transfer 2
 }

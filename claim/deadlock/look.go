@@ -1,13 +1,11 @@
 package deadlock
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
+	"crypto/rand"
 	"fmt"
 	"maps"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -19,11 +17,6 @@ import (
 )
 
 const (
-	prefix  = "deadlock/"
-	behind  = "deadlock0" // the first key after all with the prefix
-	version = 1           // of notes
-
-	page     = 500              // notes read at once
 	request  = 2 * time.Second  // bound of the requests to a board in one round
 	refresh  = 5 * time.Second  // a note is written again
 	departed = 30 * time.Second // its writer has crashed
@@ -32,34 +25,6 @@ const (
 
 // retries is how long a board that fails is left in peace.
 var retries = backoff.Policy{First: time.Second, Max: 30 * time.Second}
-
-// A note is what a task publishes of one wait. It is only written by the process of the task.
-type note struct {
-	Version int      `json:"version"`
-	Task    string   `json:"task"`
-	Name    string   `json:"name"`
-	Wait    int64    `json:"wait"`
-	Awaits  string   `json:"awaits"`
-	Holds   []string `json:"holds"` // for people
-	Probes  []probe  `json:"probes"`
-}
-
-// sights is what was seen of boards.
-type sights map[Board]*sight
-
-type sight struct {
-	notes    []driver.KeyValue
-	empty    bool            // none of this detector's is left
-	seen     map[string]seen // by key
-	failures int
-	resting  time.Time // until then
-}
-
-// seen is since when a note has a revision.
-type seen struct {
-	revision int64
-	since    time.Time
-}
 
 // run looks at boards while tasks of this process hold something and wait for something else,
 // until the detector is closed.
@@ -79,34 +44,33 @@ func (d *Detector) run() {
 		case <-d.wake:
 		case <-timer.C:
 		}
-		long, more := d.waiting()
-		d.look(d.ctx, long)
+		tasks, more := d.waiting()
+		d.look(d.ctx, tasks)
 		if more || len(d.sights) > 0 {
 			timer.Reset(d.options.Interval)
 		}
 	}
 }
 
-// waiting is copies of the tasks that hold something and wait long, with these waits, and
+// waiting returns copies of the tasks that hold something and wait long, with these waits, and
 // whether there are others that may come to.
-func (d *Detector) waiting() (long map[*member]*task, more bool) {
+func (d *Detector) waiting() (long map[*member]*member, more bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	long = map[*member]*task{}
+	long = map[*member]*member{}
 	for m := range d.tasks {
 		if len(m.holds) == 0 || len(m.waits) == 0 {
 			continue
 		}
 		more = true
-		t := m.task
-		t.holds, t.waits = maps.Clone(m.holds), map[int64]Resource{}
-		for wait, r := range m.waits {
-			if time.Since(m.begun[wait]) >= d.options.Delay {
-				t.waits[wait] = r
+		c := &member{id: m.id, name: m.name, rank: m.rank, holds: maps.Clone(m.holds), waits: map[int64]Resource{}}
+		for number, r := range m.waits {
+			if time.Since(m.begun[number]) >= d.options.Delay {
+				c.waits[number] = r
 			}
 		}
-		if len(t.waits) > 0 {
-			long[m] = &t
+		if len(c.waits) > 0 {
+			long[m] = c
 		}
 	}
 	return long, more
@@ -114,8 +78,7 @@ func (d *Detector) waiting() (long map[*member]*task, more bool) {
 
 // look reads the boards of tasks, ends waits, and publishes what others must know. A board on
 // which nothing is left of this detector is forgotten.
-func (d *Detector) look(ctx context.Context, tasks map[*member]*task) {
-	wanted := map[Board]map[string][]byte{}
+func (d *Detector) look(ctx context.Context, tasks map[*member]*member) {
 	for _, t := range tasks {
 		for _, all := range []map[int64]Resource{t.holds, t.waits} {
 			for _, r := range all {
@@ -125,30 +88,17 @@ func (d *Detector) look(ctx context.Context, tasks map[*member]*task) {
 			}
 		}
 	}
-	for board := range d.sights {
-		wanted[board] = map[string][]byte{}
-	}
-	d.each(ctx, func(ctx context.Context, board Board, s *sight) error { return s.read(ctx, board) })
-	heard := d.heard()
-	for m, t := range tasks {
-		published, v := t.step(heard)
-		if v != nil && m.abort(v) {
-			d.found(t, v)
-			continue
+	d.each(ctx, func(ctx context.Context, board Board, s *sight) error {
+		if err := s.read(ctx, board); err != nil || s.id != "" || len(tasks) == 0 {
+			return err
 		}
-		for wait, probes := range published {
-			n := note{Version: version, Task: t.id, Name: t.name, Wait: wait, Awaits: t.waits[wait].Name, Probes: probes}
-			for _, r := range t.holds {
-				n.Holds = append(n.Holds, r.Name)
-			}
-			slices.Sort(n.Holds)
-			data, err := json.Marshal(n)
-			if err != nil {
-				panic(err) // strings and numbers
-			}
-			wanted[t.waits[wait].Board][fmt.Sprintf("%s%s.%d", prefix, t.id, wait)] = data
-		}
+		_, err := board.Swap(ctx, driver.Swap{Key: boardID, Value: []byte(rand.Text())}) // the next round reads it
+		return err
+	})
+	if len(tasks) > 0 {
+		tasks, _ = d.waiting() // what a task confirms now, it holds and awaits after the reading
 	}
+	wanted := d.step(tasks)
 	d.each(ctx, func(ctx context.Context, board Board, s *sight) error {
 		return s.write(ctx, board, prefix+d.id+"/", wanted[board])
 	})
@@ -159,6 +109,61 @@ func (d *Detector) look(ctx context.Context, tasks map[*member]*task) {
 	}
 }
 
+// step lets all tasks make their step, and returns the notes that they want on each board.
+func (d *Detector) step(tasks map[*member]*member) map[Board]map[string][]byte {
+	wanted := map[Board]map[string][]byte{}
+	for board := range d.sights {
+		wanted[board] = map[string][]byte{}
+	}
+	heard := d.heard()
+	for m, c := range tasks {
+		t := d.task(c)
+		t.last = m.last
+		links, v := t.step(heard)
+		m.last = t.last
+		if v != nil && m.abort(v) {
+			if hook := d.hooks.Found; hook != nil {
+				hook(observe.DeadlockFound{Task: c.name, Awaits: c.waits[v.wait].Name, Err: v.err()})
+			}
+			continue
+		}
+		n := note{Version: version, Task: c.name, Links: links}
+		for _, r := range c.holds {
+			n.Holds = append(n.Holds, r.Name)
+		}
+		slices.Sort(n.Holds)
+		for _, w := range links[0].Waits {
+			r := c.waits[w.Number]
+			n.Awaits = r.Name
+			wanted[r.Board][fmt.Sprintf("%s%s.%d", prefix, c.id, w.Number)] = n.encode()
+		}
+		n.Awaits, n.Links = "", links[:1]
+		for _, h := range links[0].Holds {
+			if r := c.holds[h.Number]; d.options.Mode == WaitDie {
+				n.Held = r.Name
+				wanted[r.Board][fmt.Sprintf("%s%s.%d", prefix, c.id, h.Number)] = n.encode()
+			}
+		}
+	}
+	return wanted
+}
+
+// task returns what the machine knows of a task: its holds and waits on boards that were read.
+func (d *Detector) task(c *member) *task {
+	t := &task{id: c.id, name: c.name, rank: c.rank, mode: d.options.Mode, holds: map[int64]hold{}, waits: map[int64]wait{}}
+	for number, r := range c.holds {
+		if s := d.sights[r.Board]; s != nil && s.id != "" {
+			t.holds[number] = hold{Number: number, On: s.id + "/" + r.Name, Units: max(r.Wanted, 1)}
+		}
+	}
+	for number, r := range c.waits {
+		if s := d.sights[r.Board]; s != nil && s.id != "" {
+			t.waits[number] = wait{Number: number, On: s.id + "/" + r.Name, Units: max(r.Wanted, 1), Of: r.Permits}
+		}
+	}
+	return t
+}
+
 // each calls visit for all boards at the same time. One that fails is left in peace for a
 // while: the others are not to wait for it.
 func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, *sight) error) {
@@ -167,7 +172,7 @@ func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, 
 	var all sync.WaitGroup
 	for board, s := range d.sights {
 		if time.Now().Before(s.resting) {
-			s.notes = nil
+			s.notes, s.id = nil, ""
 			continue
 		}
 		all.Go(func() {
@@ -176,9 +181,9 @@ func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, 
 				s.failures = 0
 				return
 			}
-			s.notes = nil
+			s.notes, s.id = nil, ""
 			s.failures++
-			s.resting = time.Now().Add(retries.Delay(s.failures, rand.Float64()))
+			s.resting = time.Now().Add(retries.Delay(s.failures, mathrand.Float64()))
 			if hook := d.hooks.Failed; hook != nil && d.ctx.Err() == nil {
 				hook(observe.DeadlockFailed{Err: err})
 			}
@@ -187,11 +192,11 @@ func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, 
 	all.Wait()
 }
 
-// heard is the probes on all boards, by what their last wait is for. A note that cannot be
-// understood is reported and left out.
-func (d *Detector) heard() map[Resource][]probe {
-	heard := map[Resource][]probe{}
-	for board, s := range d.sights {
+// heard returns what is on all boards. A note that cannot be understood is reported and left
+// out.
+func (d *Detector) heard() heard {
+	h := heard{waiters: map[string][]link{}, holders: map[string][]link{}}
+	for _, s := range d.sights {
 		for _, kv := range s.notes {
 			n, err := parse(kv.Value)
 			if err != nil {
@@ -200,100 +205,29 @@ func (d *Detector) heard() map[Resource][]probe {
 				}
 				continue
 			}
-			r := Resource{Board: board, Name: n.Awaits}
-			heard[r] = append(heard[r], n.Probes...)
+			if n.Held != "" {
+				h.holders[s.id+"/"+n.Held] = append(h.holders[s.id+"/"+n.Held], n.Links...)
+				continue
+			}
+			h.waiters[s.id+"/"+n.Awaits] = append(h.waiters[s.id+"/"+n.Awaits], n.Links...)
 		}
 	}
-	return heard
-}
-
-// parse checks that each probe has reached the wait of its note.
-func parse(data []byte) (n note, err error) {
-	if err = json.Unmarshal(data, &n); err != nil {
-		return n, err
-	}
-	if n.Version != version {
-		return n, fmt.Errorf("version %d is not known, this is version %d", n.Version, version)
-	}
-	for _, p := range n.Probes {
-		if len(p.Path) == 0 || len(p.Path) > maxPath || p.Confirmed < 0 || p.Confirmed > len(p.Path) {
-			return n, errors.New("a probe without a path")
-		}
-		if e := p.end(); e.Task != n.Task || e.Wait != n.Wait || e.Awaits != n.Awaits {
-			return n, errors.New("a probe of another wait")
-		}
-	}
-	return n, nil
-}
-
-func (d *Detector) found(t *task, v *verdict) {
-	if hook := d.hooks.Found; hook != nil {
-		hook(observe.DeadlockFound{Task: t.name, Awaits: t.waits[v.wait].Name, Err: v.err()})
-	}
+	return h
 }
 
 func (v *verdict) err() *Error {
-	e := &Error{}
+	e := &Error{Mode: v.mode}
+	name := func(on string) string { _, name, _ := strings.Cut(on, "/"); return name }
 	for _, l := range v.cycle {
-		e.Cycle = append(e.Cycle, Edge{Task: l.Name, Awaits: l.Awaits})
+		for _, w := range l.Waits {
+			edge := Edge{Task: l.Name, Awaits: name(w.On)}
+			for _, m := range v.cycle {
+				if m.holds(w) {
+					edge.HeldBy = append(edge.HeldBy, m.Name)
+				}
+			}
+			e.Cycle = append(e.Cycle, edge)
+		}
 	}
 	return e
-}
-
-// read reads all notes of a board, and notes how long each has been the same.
-func (s *sight) read(ctx context.Context, board Board) error {
-	s.notes, s.empty = nil, false
-	for from := prefix; ; {
-		some, err := board.Scan(ctx, from, behind, page)
-		if err != nil {
-			return err
-		}
-		s.notes = append(s.notes, some...)
-		if len(some) < page {
-			break
-		}
-		from = some[page-1].Key + "\x01"
-	}
-	now := time.Now()
-	before := s.seen
-	s.seen = map[string]seen{}
-	for _, kv := range s.notes {
-		same := before[kv.Key]
-		if same.revision != kv.Revision {
-			same = seen{kv.Revision, now}
-		}
-		s.seen[kv.Key] = same
-	}
-	return nil
-}
-
-// write makes the notes with a prefix those that are wanted, and removes those of processes
-// that have crashed. What another one changed meanwhile is seen in the next round.
-func (s *sight) write(ctx context.Context, board Board, own string, wanted map[string][]byte) error {
-	var swaps []driver.Swap
-	there := map[string]bool{}
-	s.empty = true
-	for _, kv := range s.notes {
-		there[kv.Key] = true
-		data, age := wanted[kv.Key], time.Since(s.seen[kv.Key].since)
-		mine := strings.HasPrefix(kv.Key, own)
-		s.empty = s.empty && !mine
-		switch {
-		case mine && data == nil, !mine && age > departed:
-			swaps = append(swaps, driver.Swap{Key: kv.Key, Revision: kv.Revision, Delete: true})
-		case mine && (age > refresh || !bytes.Equal(data, kv.Value)):
-			swaps = append(swaps, driver.Swap{Key: kv.Key, Revision: kv.Revision, Value: data})
-		}
-	}
-	for key, data := range wanted {
-		if !there[key] {
-			swaps = append(swaps, driver.Swap{Key: key, Value: data})
-		}
-	}
-	for _, swap := range swaps {
-		if _, err := board.Swap(ctx, swap); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -2,137 +2,178 @@ package deadlock
 
 import (
 	"cmp"
+	"maps"
+	"reflect"
 	"slices"
 )
 
 // Bounds of what a task publishes.
 const (
-	maxPath   = 32 // waits on one path
-	maxRoutes = 4  // paths of one initiator
-	maxProbes = 64 // paths in one note
+	maxLinks    = 64 // other tasks
+	maxHops     = 32 // waits from one of them to the task that publishes it
+	maxConfirms = 8  // suspicions that it confirms
 )
 
-// A link is one wait on a path: that of a task which holds what the link before it awaits.
-type link struct {
-	Task   string `json:"task"` // unique for all time
-	Name   string `json:"name"` // of the task, for people
-	Rank   rank   `json:"rank"`
-	Hold   int64  `json:"hold"` // which hold of the task on what the former link awaits; 0 in the first link
-	Wait   int64  `json:"wait"` // which wait of the task
-	Awaits string `json:"awaits"`
-}
-
-// rank orders tasks by how little is lost with them. The lowest one of a cycle gives up.
+// rank orders tasks by how little is lost with them. The lowest one of a deadlock gives up.
 type rank struct {
 	Priority int   `json:"priority"`
 	Began    int64 `json:"began"` // microseconds; of two tasks, the younger one ranks lower
 }
 
-// below reports whether the task of l gives up rather than another one.
-func (l link) below(other rank, task string) bool {
-	return cmp.Or(cmp.Compare(l.Rank.Priority, other.Priority), cmp.Compare(other.Began, l.Rank.Began), cmp.Compare(l.Task, task)) < 0
+// A hold is units of a resource that its task holds.
+type hold struct {
+	Number int64  `json:"number"` // no number of a task is used twice, except that a wait becomes the hold of its number
+	On     string `json:"on"`
+	Units  int    `json:"units"`
 }
 
-// A probe is a path from its initiator along waits. When it has come back to the initiator it
-// goes round once more, and each task of it confirms that it still waits.
-type probe struct {
-	Path      []link `json:"path"`
-	Hold      int64  `json:"hold,omitempty"`      // of the initiator, on what the last link awaits
-	Confirmed int    `json:"confirmed,omitempty"` // how many links are; 0: it has not come back
+// A wait is units of a resource that its task wants.
+type wait struct {
+	Number int64  `json:"number"`
+	On     string `json:"on"`
+	Units  int    `json:"units"`
+	Of     int    `json:"of,omitempty"` // the units that there are; 0: all holders have to release theirs
 }
 
-// end is the link whose wait the probe has reached.
-func (p probe) end() link {
-	if p.Confirmed > 0 {
-		return p.Path[p.Confirmed-1]
-	}
-	return p.Path[len(p.Path)-1]
+// A link is what a task holds and awaits, and what it knows of deadlocks.
+type link struct {
+	Task     string    `json:"task"` // unique for all time
+	Name     string    `json:"name"` // for people
+	Rank     rank      `json:"rank"`
+	Version  int64     `json:"version"`         // rises with each change
+	Hops     int       `json:"hops,omitempty"`  // waits between this task and the one that publishes it
+	Holds    []hold    `json:"holds,omitempty"` // that others await
+	Waits    []wait    `json:"waits"`
+	Suspects uint64    `json:"suspects,omitempty"` // the digest of the deadlock that it may have to end
+	Confirms []confirm `json:"confirms,omitempty"`
+}
+
+// A confirm says that a link was written after its task had read of a suspicion.
+type confirm struct {
+	Task     string `json:"task"` // that suspects
+	Suspects uint64 `json:"suspects"`
+}
+
+// compare is negative if l gives up rather than other.
+func (l link) compare(other link) int {
+	return cmp.Or(cmp.Compare(l.Rank.Priority, other.Rank.Priority), cmp.Compare(other.Rank.Began, l.Rank.Began), cmp.Compare(l.Task, other.Task))
 }
 
 // task is what one task holds and awaits at one instant.
 type task struct {
 	id, name string
 	rank     rank
-	holds    map[int64]Resource // by number; no number of a task is used twice, except
-	waits    map[int64]Resource // that a wait becomes the hold of its number
+	mode     Mode
+	holds    map[int64]hold
+	waits    map[int64]wait
+	last     link // that it published
 }
 
-// A verdict is a confirmed cycle, and the wait of the task that gives up for it.
+// heard is what was read, by resource: the links that those publish who await it, and of those
+// who hold it, in mode WaitDie.
+type heard struct{ waiters, holders map[string][]link }
+
+// A verdict says why a wait has to end.
 type verdict struct {
+	mode  Mode
 	wait  int64
-	cycle []link
+	cycle []link // the first one is of the task that gives up
 }
 
-// step is the Chandy–Misra–Haas rule of the AND model for one task: from the probes of those
-// that wait for what it holds, it computes those that it publishes for each of its waits, and
-// whether one of these waits is given up. It is pure, and remembers nothing: a probe is
-// published for as long as its way here lasts.
-func (t *task) step(heard map[Resource][]probe) (published map[int64][]probe, v *verdict) {
-	published = map[int64][]probe{}
-	for wait, awaited := range t.waits {
-		published[wait] = []probe{{Path: []link{t.link(0, wait, awaited)}}}
+// step computes what a task publishes beside all that it awaits, its own link first, and whether
+// one of its waits has to end. It is pure, and remembers only the version of its own link. The
+// holds and waits of the task are not older than what was read.
+func (t *task) step(h heard) (published []link, v *verdict) {
+	own := link{Task: t.id, Name: t.name, Rank: t.rank, Version: t.last.Version}
+	for _, number := range slices.Sorted(maps.Keys(t.waits)) {
+		own.Waits = append(own.Waits, t.waits[number])
 	}
-	for hold, held := range t.holds {
-		for _, p := range heard[held] {
-			for wait, awaited := range t.waits {
-				next, over := t.pass(p, hold, wait, awaited)
-				switch {
-				case over:
-					return published, &verdict{wait: wait, cycle: p.Path}
-				case next != nil:
-					published[wait] = append(published[wait], *next)
+	for _, number := range slices.Sorted(maps.Keys(t.holds)) {
+		if held := t.holds[number]; len(h.waiters[held.On]) > 0 {
+			own.Holds = append(own.Holds, held)
+		}
+	}
+	others := own.collect(h.waiters)
+	own.Confirms = own.confirm(others)
+	if suspected := knot(append(others, own), own.Task); suspected != nil {
+		own.Suspects = digest(suspected)
+		v = own.judge(suspected)
+	}
+	if prevented := own.prevent(t.mode, h); prevented != nil {
+		v = prevented
+	}
+	if !reflect.DeepEqual(own, t.last) {
+		own.Version++
+	}
+	t.last = own
+	return append([]link{own}, others...), v
+}
+
+// collect returns the links of tasks that await this one, also by way of others: of each the
+// latest one, by the shortest way, the nearest first. Tasks that hold nothing that is awaited are in
+// no deadlock.
+func (l link) collect(waiters map[string][]link) (others []link) {
+	known := map[string]link{}
+	for _, held := range l.Holds {
+		for _, m := range waiters[held.On] {
+			if m.Task == l.Task || len(m.Holds) == 0 || m.Hops >= maxHops {
+				continue
+			}
+			m.Hops++
+			if old, ok := known[m.Task]; !ok || cmp.Or(cmp.Compare(old.Version, m.Version), cmp.Compare(m.Hops, old.Hops)) < 0 {
+				known[m.Task] = m
+			}
+		}
+	}
+	others = slices.SortedFunc(maps.Values(known), func(a, b link) int { return cmp.Or(cmp.Compare(a.Hops, b.Hops), a.compare(b)) })
+	return others[:min(len(others), maxLinks)]
+}
+
+// confirm confirms the suspicions of tasks below this one, those of the lowest first.
+func (l link) confirm(others []link) (all []confirm) {
+	for _, m := range slices.SortedFunc(slices.Values(others), link.compare) {
+		if m.Suspects != 0 && m.compare(l) < 0 && len(all) < maxConfirms {
+			all = append(all, confirm{m.Task, m.Suspects})
+		}
+	}
+	return all
+}
+
+// judge is the verdict on a suspected deadlock, if so many of its tasks have confirmed it that
+// they are in a deadlock by themselves. They are all above this one.
+func (l link) judge(suspected []link) *verdict {
+	confirmed := slices.DeleteFunc(slices.Clone(suspected), func(m link) bool {
+		return m.Task != l.Task && !slices.Contains(m.Confirms, confirm{l.Task, l.Suspects})
+	})
+	if cycle := knot(confirmed, l.Task); cycle != nil {
+		return &verdict{mode: Detect, wait: cycle[0].Waits[0].Number, cycle: cycle}
+	}
+	return nil
+}
+
+// prevent applies the rule of a mode that prevents deadlocks to the waits of this task.
+func (l link) prevent(mode Mode, h heard) *verdict {
+	switch mode {
+	case WoundWait:
+		for _, held := range l.Holds {
+			for _, m := range h.waiters[held.On] {
+				if m.Hops == 0 && l.compare(m) < 0 {
+					l.Holds, l.Waits = []hold{held}, l.Waits[:1]
+					m.Holds, m.Waits = nil, slices.DeleteFunc(slices.Clone(m.Waits), func(w wait) bool { return w.On != held.On })
+					return &verdict{mode: mode, wait: l.Waits[0].Number, cycle: []link{l, m}}
+				}
+			}
+		}
+	case WaitDie:
+		for _, w := range l.Waits {
+			for _, m := range h.holders[w.On] {
+				if l.compare(m) < 0 {
+					l.Holds, l.Waits = nil, []wait{w}
+					m.Waits = nil
+					return &verdict{mode: mode, wait: w.Number, cycle: []link{l, m}}
 				}
 			}
 		}
 	}
-	for wait := range published {
-		published[wait] = choose(published[wait])
-	}
-	return published, nil
-}
-
-func (t *task) link(hold, wait int64, awaited Resource) link {
-	return link{Task: t.id, Name: t.name, Rank: t.rank, Hold: hold, Wait: wait, Awaits: awaited.Name}
-}
-
-// pass is what one wait of the task makes of a probe: nil if it ends here. over says that the
-// probe has confirmed the cycle of this wait.
-func (t *task) pass(p probe, hold, wait int64, awaited Resource) (next *probe, over bool) {
-	first := p.Path[0]
-	mine := first == t.link(0, wait, awaited)
-	switch {
-	case p.Confirmed == len(p.Path):
-		return nil, mine && p.Hold == hold
-	case p.Confirmed > 0:
-		if p.Path[p.Confirmed] != t.link(hold, wait, awaited) {
-			return nil, false
-		}
-		p.Confirmed++
-		return &p, false
-	case mine:
-		return &probe{Path: p.Path, Hold: hold, Confirmed: 1}, false
-	case len(p.Path) == maxPath, !first.below(t.rank, t.id), slices.ContainsFunc(p.Path, func(l link) bool { return l.Task == t.id }):
-		return nil, false
-	}
-	return &probe{Path: append(slices.Clone(p.Path), t.link(hold, wait, awaited))}, false
-}
-
-// choose bounds what is published, in the same way each time: confirmations first, then by
-// rank of the initiator and length, a few of each initiator.
-func choose(all []probe) []probe {
-	slices.SortFunc(all, func(a, b probe) int {
-		x, y := a.Path[0], b.Path[0]
-		return cmp.Or(-cmp.Compare(a.Confirmed, b.Confirmed), cmp.Compare(x.Rank.Priority, y.Rank.Priority), cmp.Compare(y.Rank.Began, x.Rank.Began),
-			cmp.Compare(x.Task, y.Task), cmp.Compare(len(a.Path), len(b.Path)), slices.CompareFunc(a.Path, b.Path, func(x, y link) int {
-				return cmp.Or(cmp.Compare(x.Task, y.Task), cmp.Compare(x.Wait, y.Wait), cmp.Compare(x.Hold, y.Hold))
-			}))
-	})
-	routes := map[string]int{}
-	kept := all[:0]
-	for _, p := range all {
-		if routes[p.Path[0].Task]++; routes[p.Path[0].Task] <= maxRoutes && len(kept) < maxProbes {
-			kept = append(kept, p)
-		}
-	}
-	return kept
+	return nil
 }

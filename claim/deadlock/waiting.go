@@ -28,13 +28,9 @@ func Waiters(ctx context.Context, board Board) (all []Waiter, err error) {
 			err = wrong
 			continue
 		}
-		w := Waiter{Task: n.Name, Awaits: n.Awaits, Holds: n.Holds}
-		for _, p := range n.Probes {
-			if l := p.end(); l.Task == n.Task {
-				w.Since = time.UnixMicro(l.Rank.Began)
-			}
+		if n.Awaits != "" {
+			all = append(all, Waiter{n.Task, n.Awaits, n.Holds, time.UnixMicro(n.Links[0].Rank.Began)})
 		}
-		all = append(all, w)
 	}
 	return all, err
 }

@@ -158,8 +158,10 @@ func play(workers []*worker) (cycle []deadlock.Edge, lasted time.Duration, err e
 // draw prints a cycle as a diagram in Mermaid.
 func draw(out io.Writer, cycle []deadlock.Edge) {
 	fmt.Fprintln(out, "graph LR")
-	for i, e := range cycle {
-		fmt.Fprintf(out, "  %s -- awaits %s, held by --> %s\n", e.Task, e.Awaits, cycle[(i+1)%len(cycle)].Task)
+	for _, e := range cycle {
+		for _, holder := range e.HeldBy {
+			fmt.Fprintf(out, "  %s -- awaits %s, held by --> %s\n", e.Task, e.Awaits, holder)
+		}
 	}
 }
 

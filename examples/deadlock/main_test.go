@@ -32,7 +32,7 @@ func TestDeadlocks(t *testing.T) {
 		t.Fatalf("it ended with %d:\n%s%s", code, out.String(), errs.String())
 	}
 	t.Log(out.String())
-	for _, want := range []string{"deadlock: parcel awaits deadlock/shelf, held by stock awaits item 1, held by invoice awaits deadlock/label, held by parcel",
+	for _, want := range []string{"deadlock: parcel awaits deadlock/shelf, held by stock; stock awaits item 1, held by invoice; invoice awaits deadlock/label, held by parcel",
 		"  stock -- awaits item 1, held by --> invoice\n", rounds + " deadlocks, one wait ended in each"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, out.String())

@@ -42,9 +42,9 @@ type thing func(ctx context.Context) (give func(), err error)
 
 // locked is a lock on any system; its waits are published on board.
 func locked(board deadlock.Board, locks *lock.Fenced, name string) thing {
+	acquire := deadlock.Wrap(deadlock.Resource{Board: board}, locks.Acquire)
 	return func(ctx context.Context) (func(), error) {
-		claim, err := deadlock.Acquire(ctx, deadlock.Resource{Board: board, Name: name},
-			func(ctx context.Context) (*lock.Claim, error) { return locks.Acquire(ctx, name) })
+		claim, err := acquire(ctx, name)
 		if err != nil {
 			return nil, err
 		}

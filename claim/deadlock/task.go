@@ -1,0 +1,173 @@
+package deadlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/hints"
+)
+
+// member is a task of this process. Its fields are under the mutex of its detector, except
+// that last is of the goroutine that looks.
+type member struct {
+	d        *Detector
+	last     link // that was published
+	id, name string
+	rank     rank
+	holds    map[int64]Resource  // by number
+	waits    map[int64]Resource  // by number
+	begun    map[int64]time.Time // waits
+	cancel   map[int64]context.CancelCauseFunc
+}
+
+type taskKey struct{}
+
+// Task returns a context for the work of one task: what is acquired with it, and with those
+// that descend from it, belongs to the task. The name is for people. If tasks of a cycle differ
+// in priority, one of the lowest gives up. A task that begins again after a deadlock keeps its
+// context, and so its age: in the end it is the oldest.
+func (d *Detector) Task(ctx context.Context, name string, priority int) context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.numbers++
+	m := &member{d: d, id: fmt.Sprintf("%s/%d", d.id, d.numbers), name: name, rank: rank{Priority: priority, Began: time.Now().UnixMicro()},
+		holds: map[int64]Resource{}, waits: map[int64]Resource{}, begun: map[int64]time.Time{}, cancel: map[int64]context.CancelCauseFunc{}}
+	return context.WithValue(ctx, taskKey{}, m)
+}
+
+// Claim is what [Wrap] can acquire: the claims of locks, those of readers and writers, permits.
+type Claim interface {
+	// Context ends when the claim does.
+	Context() context.Context
+	// Release gives the claim up.
+	Release(ctx context.Context) error
+}
+
+// Wrap returns acquire, such as the method of a lock, as a function that reports to the detector
+// whose task is in its context. The name of what it waits for is that of r followed by its own,
+// so r.Name tells apart what else uses the board.
+//
+// The task holds the claim until the claim's context ends. If the wait has to end because of a
+// deadlock, the context of acquire ends, and the error has an [*Error] in its chain. A context
+// without a task is a Bug.
+func Wrap[C Claim](r Resource, acquire func(ctx context.Context, name string) (C, error)) func(ctx context.Context, name string) (C, error) {
+	return func(ctx context.Context, name string) (C, error) {
+		r := r
+		r.Name += name
+		return acquireClaim(ctx, r, func(ctx context.Context) (C, error) { return acquire(ctx, name) })
+	}
+}
+
+func acquireClaim[C Claim](ctx context.Context, r Resource, acquire func(ctx context.Context) (C, error)) (C, error) {
+	var none, claim C
+	acquired := false
+	drop, err := Wait(ctx, r, func(ctx context.Context) (err error) {
+		claim, err = acquire(ctx)
+		acquired = err == nil
+		return err
+	})
+	switch {
+	case err == nil:
+		context.AfterFunc(claim.Context(), drop)
+		return claim, nil
+	case acquired: // in the moment of the verdict, which has ended its context
+		err = errors.Join(err, claim.Release(ctx))
+	}
+	return none, err
+}
+
+// Wait calls wait, which waits for r, as [Wrap] does, for what is not one claim: rows of a
+// transaction, or several permits. The task holds r until drop is called, which may be repeated. After
+// an error it holds nothing, and drop is nil. The context of wait lasts until drop.
+func Wait(ctx context.Context, r Resource, wait func(ctx context.Context) error) (drop func(), err error) {
+	m, _ := ctx.Value(taskKey{}).(*member)
+	if m == nil {
+		return nil, failure.Bug("await", r.Name, "the context has no task; see Detector.Task")
+	}
+	if err := r.validate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	number := m.wait(r, cancel)
+	end := func() { m.end(number); cancel(nil) }
+	got := false
+	defer func() {
+		if !got { // it has failed, or panicked
+			end()
+		}
+	}()
+	err = wait(ctx)
+	if got = err == nil && m.hold(number); got {
+		return end, nil
+	}
+	if found := (*Error)(nil); errors.As(context.Cause(ctx), &found) {
+		if !errors.As(err, new(*Error)) {
+			err = errors.Join(found, err)
+		}
+		err = &interlock.Error{Op: "await", Name: r.Name, Kind: interlock.Retryable, Err: err}
+	}
+	return nil, err
+}
+
+// wait notes a wait, and returns its number, which is also that of the hold that follows.
+func (m *member) wait(r Resource, cancel context.CancelCauseFunc) int64 {
+	d := m.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.numbers++
+	m.waits[d.numbers], m.begun[d.numbers], m.cancel[d.numbers] = r, time.Now(), cancel
+	d.tasks[m] = struct{}{}
+	if len(m.holds) > 0 {
+		hints.Signal(d.wake)
+	}
+	return d.numbers
+}
+
+// hold makes a wait a hold, unless it was ended.
+func (m *member) hold(number int64) bool {
+	m.d.mu.Lock()
+	defer m.d.mu.Unlock()
+	r, ok := m.waits[number]
+	if !ok {
+		return false
+	}
+	m.forget(number)
+	m.holds[number] = r
+	if len(m.waits) > 0 {
+		hints.Signal(m.d.wake)
+	}
+	return true
+}
+
+// abort ends a wait because of a deadlock, if it still lasts.
+func (m *member) abort(v *verdict) bool {
+	m.d.mu.Lock()
+	defer m.d.mu.Unlock()
+	cancel, ok := m.cancel[v.wait]
+	if ok {
+		m.forget(v.wait)
+		cancel(v.err())
+	}
+	return ok
+}
+
+// end ends a wait or a hold.
+func (m *member) end(number int64) {
+	m.d.mu.Lock()
+	defer m.d.mu.Unlock()
+	delete(m.holds, number)
+	m.forget(number)
+	if len(m.holds)+len(m.waits) == 0 {
+		delete(m.d.tasks, m)
+	}
+}
+
+func (m *member) forget(wait int64) {
+	delete(m.waits, wait)
+	delete(m.begun, wait)
+	delete(m.cancel, wait)
+}
