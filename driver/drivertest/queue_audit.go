@@ -67,7 +67,7 @@ func (a *QueueAudit) Refused() int {
 // Wait waits until n ids are written.
 func (a *QueueAudit) Wait(t *testing.T, n int) {
 	t.Helper()
-	timer := time.NewTimer(time.Minute)
+	timer := time.NewTimer(2 * time.Minute) // a cluster may take half a minute to elect leaders
 	defer timer.Stop()
 	for {
 		a.mu.Lock()

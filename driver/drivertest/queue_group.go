@@ -135,16 +135,34 @@ func signal(t *testing.T, p *os.Process, s syscall.Signal) {
 	}
 }
 
-// Survives breaks something behind the queue while two consumers handle messages, and repairs it.
-// Nothing is lost, and the order of keys holds.
-func (g QueueGroup) Survives(t *testing.T, fault func()) {
-	all := QueueIDs(10, 0, 100)
-	g.Add(all...)
+// Survives kills a consumer's process in a handler, and then breaks what is behind the queue, in one
+// way after the other, while two consumers handle messages. A fault returns what repairs it, which
+// is called when the messages of its time are handled. None is lost, the order of keys holds, and no
+// token falls.
+func (g QueueGroup) Survives(t *testing.T, faults ...func() (repair func())) {
+	const keys, each = 10, 60
 	a := NewQueueAudit()
+	guard, begun := a.Serve(t)
+	process := g.spawn(t, guard)
+	all := QueueIDs(keys, 0, each)
+	g.Add(all...)
+	<-begun
 	g.Start(a.slowly)
 	g.Start(a.slowly)
-	a.Wait(t, len(all)/4)
-	fault()
+	signal(t, process, syscall.SIGKILL)
 	a.Wait(t, len(all))
+	for i, fault := range faults {
+		more := QueueIDs(keys, (i+1)*each, each)
+		g.Add(more[:len(more)/2]...)
+		a.Wait(t, len(all)+len(more)/4)
+		repair := fault()
+		g.Add(more[len(more)/2:]...)
+		all = append(all, more...)
+		a.Wait(t, len(all))
+		repair()
+	}
 	a.Check(t, all, 3)
+	if n := a.Refused(); n > 0 {
+		t.Errorf("%d writes had tokens that fell", n)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,9 +29,16 @@ type scene struct {
 func newScene(t *testing.T, partitions int32) *scene {
 	t.Helper()
 	t.Parallel()
-	server := testbed.Shared(t, testbed.Kafka)
-	return &scene{t, server.Addr(), newTopic(t, server.Addr(), partitions)}
+	return sceneOn(t, testbed.Shared(t, testbed.Kafka).Addr(), partitions)
 }
+
+func sceneOn(t *testing.T, addr string, partitions int32) *scene {
+	t.Helper()
+	return &scene{t, addr, newTopic(t, addr, partitions)}
+}
+
+// seeds are the brokers of host:port[,host:port…].
+func seeds(addr string) kgo.Opt { return kgo.SeedBrokers(strings.Split(addr, ",")...) }
 
 func (s *scene) queue(o *QueueOptions) *Queue {
 	s.Helper()
@@ -78,7 +86,7 @@ func (s *scene) add(ids ...string) {
 		key, _, _ := cut(id)
 		all = append(all, &kgo.Record{Topic: s.topic, Key: []byte(key), Value: []byte("of " + id), Headers: []kgo.RecordHeader{{Key: HeaderID, Value: []byte(id)}}})
 	}
-	if err := client(s.T, kgo.SeedBrokers(s.addr)).ProduceSync(s.Context(), all...).FirstErr(); err != nil {
+	if err := client(s.T, seeds(s.addr), kgo.RequestTimeoutOverhead(time.Second)).ProduceSync(s.Context(), all...).FirstErr(); err != nil {
 		s.Fatal(err)
 	}
 }

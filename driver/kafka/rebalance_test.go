@@ -2,8 +2,14 @@ package kafka
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
@@ -57,11 +63,60 @@ func TestZombie(t *testing.T) { newScene(t, 2).group(nil).Zombie(t) }
 func TestBrokerRestarts(t *testing.T) {
 	t.Parallel()
 	server := testbed.Kafka(t)
-	s := &scene{t, server.Addr(), newTopic(t, server.Addr(), 4)}
-	s.group(nil).Survives(t, func() {
+	sceneOn(t, server.Addr(), 4).group(nil).Survives(t, func() func() {
 		server.Kill()
 		server.Restart()
+		return func() {}
 	})
+}
+
+// TestLeaderLost: of three brokers the one that coordinates the group is killed, and then the one that
+// leads the partitions stops and goes on. Two replicas have each message, and each commit.
+func TestLeaderLost(t *testing.T) {
+	t.Parallel()
+	cluster := testbed.KafkaCluster(t, 3)
+	s := sceneOn(t, strings.Join(cluster.Addrs(), ","), 1)
+	// A broker that stops is noticed when it does not answer.
+	o := &QueueOptions{Client: []kgo.Opt{kgo.RequestTimeoutOverhead(time.Second)}}
+	leader := func(topic string) *testbed.Server {
+		addr := s.leader(topic)
+		return cluster.Peers[slices.Index(cluster.Addrs(), addr)]
+	}
+	s.group(o).Survives(t, func() func() {
+		b := leader("__consumer_offsets")
+		b.Kill()
+		return func() {
+			b.Restart()
+			cluster.Wait()
+		}
+	}, func() func() {
+		b := leader(s.topic)
+		b.Pause()
+		return b.Resume
+	})
+}
+
+// leader is the address of the broker that leads the first partition of a topic.
+func (s *scene) leader(topic string) (addr string) {
+	s.Helper()
+	c := client(s.T, seeds(s.addr), kgo.RequestTimeoutOverhead(time.Second))
+	testbed.Eventually(s, topic+" has a leader", time.Minute, func() bool {
+		r := kmsg.NewPtrMetadataRequest()
+		asked := kmsg.NewMetadataRequestTopic()
+		asked.Topic = &topic
+		r.Topics = append(r.Topics, asked)
+		answer, err := r.RequestWith(s.Context(), c)
+		if err != nil || len(answer.Topics[0].Partitions) == 0 {
+			return false
+		}
+		for _, b := range answer.Brokers {
+			if b.NodeID == answer.Topics[0].Partitions[0].Leader {
+				addr = fmt.Sprintf("%s:%d", b.Host, b.Port)
+			}
+		}
+		return addr != ""
+	})
+	return addr
 }
 
 // child is a consumer's process.

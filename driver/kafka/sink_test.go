@@ -54,9 +54,9 @@ func newTopicOf(t *testing.T, addr, name string, partitions int32) string {
 	t.Helper()
 	r := kmsg.NewPtrCreateTopicsRequest()
 	topic := kmsg.NewCreateTopicsRequestTopic()
-	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, 1
+	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, -1
 	r.Topics = append(r.Topics, topic)
-	answer, err := r.RequestWith(t.Context(), client(t, kgo.SeedBrokers(addr)))
+	answer, err := r.RequestWith(t.Context(), client(t, seeds(addr)))
 	if err == nil {
 		err = kerr.ErrorForCode(answer.Topics[0].ErrorCode)
 	}

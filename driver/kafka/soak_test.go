@@ -28,7 +28,7 @@ func TestSoak(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := testbed.Kafka(t)
-			s := &scene{t, server.Addr(), newTopic(t, server.Addr(), 6)}
+			s := sceneOn(t, server.Addr(), 6)
 			newTopicOf(t, server.Addr(), s.topic+".dlq", 1)
 			k := &soak{scene: s, audit: drivertest.NewQueueAudit(), o: o}
 			drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Add: s.add, Join: k.join, Audit: k.audit, Restart: func() {

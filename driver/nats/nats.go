@@ -86,9 +86,10 @@ func legal(subject string) bool {
 }
 
 // connect is a client that reconnects for ever, and keeps nothing to send later. A server that is
-// away is no error: it waits for one for two seconds at most.
+// away is no error: it waits for one for two seconds at most. One that has stopped, and whose
+// connections stay open, is left after 15 seconds.
 func connect(servers string, more []nats.Option) (*nats.Conn, jetstream.JetStream, error) {
-	options := slices.Concat([]nats.Option{nats.ReconnectWait(200 * time.Millisecond)}, more,
+	options := slices.Concat([]nats.Option{nats.ReconnectWait(200 * time.Millisecond), nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2)}, more,
 		[]nats.Option{nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
 			nats.ReconnectBufSize(-1), // a message does not outlive its Publish
 		})

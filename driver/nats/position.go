@@ -48,7 +48,7 @@ func (a *assignment) begin() bool {
 
 func (a *assignment) take() error {
 	s := a.session
-	ctx, cancel := context.WithTimeout(s.ctx, requestLimit)
+	ctx, cancel := context.WithTimeout(s.ctx, readLimit)
 	defer cancel()
 	stream, err := s.queue.js.Stream(ctx, s.stream)
 	if err != nil {

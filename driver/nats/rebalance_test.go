@@ -3,7 +3,6 @@ package nats
 import (
 	"context"
 	"crypto/rand"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -32,14 +31,17 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	t.Parallel()
-	return sceneOn(t, testbed.Shared(t, testbed.NATS))
+	return sceneOn(t, testbed.Shared(t, testbed.NATS).Addr(), 1)
 }
 
-func sceneOn(t *testing.T, server *testbed.Server) *scene {
+func sceneOn(t *testing.T, addr string, replicas int) *scene {
 	t.Helper()
-	s := &scene{T: t, addr: server.Addr(), prefix: "s" + rand.Text()}
+	s := &scene{T: t, addr: addr, prefix: "s" + rand.Text()}
 	s.js = dial(t, s.addr)
-	s.stream = newStream(t, s.js, s.prefix, s.prefix+".q.*")
+	var err error
+	if s.stream, err = s.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: s.prefix, Subjects: []string{s.prefix + ".q.*"}, Replicas: replicas}); err != nil {
+		t.Fatal(err)
+	}
 	newStream(t, s.js, s.prefix+"-dlq", "dlq."+s.prefix+".q")
 	return s
 }
@@ -52,7 +54,7 @@ func (s *scene) queue(o *QueueOptions) *Queue {
 		options = *o
 	}
 	options.Partitions = partitions
-	options.Client = append(options.Client, nats.ReconnectWait(20*time.Millisecond))
+	options.Client = append(options.Client, nats.ReconnectWait(20*time.Millisecond), nats.PingInterval(time.Second))
 	q, err := OpenQueue("nats://"+s.addr+"/"+s.prefix, &options)
 	if err != nil {
 		s.Fatal(err)
@@ -61,29 +63,31 @@ func (s *scene) queue(o *QueueOptions) *Queue {
 	return q
 }
 
-// add sends messages whose ids are "KEY/N", in order.
+// add sends messages whose ids are "KEY/N", in order, until all are stored.
 func (s *scene) add(ids ...string) {
 	s.Helper()
-	var sent []jetstream.PubAckFuture
+	sink, err := OpenSink("nats://"+s.addr+"/"+s.prefix, &SinkOptions{Partitions: partitions, Client: []nats.Option{nats.PingInterval(time.Second)}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer sink.Close()
+	var left []driver.Message
 	for _, id := range ids {
 		key, _, _ := strings.Cut(id, "/")
-		m := &nats.Msg{Subject: subjectOf(s.prefix+".q", partition(key, partitions), partitions), Data: []byte("of " + id),
-			Header: nats.Header{HeaderID: {url.PathEscape(id)}, HeaderKey: {url.PathEscape(key)}}}
-		f, err := s.js.PublishMsgAsync(m)
-		if err != nil {
-			s.Fatal(err)
-		}
-		sent = append(sent, f)
+		left = append(left, driver.Message{ID: id, Topic: "q", Key: key, Payload: []byte("of " + id)})
 	}
-	for _, f := range sent {
-		select {
-		case <-f.Ok():
-		case err := <-f.Err():
-			s.Fatal(err)
-		case <-time.After(time.Minute):
-			s.Fatal("no answer")
+	testbed.Eventually(s, "the messages are stored", time.Minute, func() bool {
+		ctx, cancel := context.WithTimeout(s.Context(), 5*time.Second)
+		defer cancel()
+		var again []driver.Message
+		for i, err := range sink.Publish(ctx, left) {
+			if err != nil {
+				again = append(again, left[i])
+			}
 		}
-	}
+		left = again
+		return len(left) == 0
+	})
 }
 
 // start consumes the queue.
@@ -133,9 +137,42 @@ func TestZombie(t *testing.T) { newScene(t).group().Zombie(t) }
 func TestServerRestarts(t *testing.T) {
 	t.Parallel()
 	server := testbed.NATS(t)
-	sceneOn(t, server).group().Survives(t, func() {
+	sceneOn(t, server.Addr(), 1).group().Survives(t, func() func() {
 		server.Kill()
 		server.Restart()
+		return func() {}
+	})
+}
+
+// TestLeaderLost: of three servers the one that leads the stream is killed, and then the one that
+// leads the bucket of positions stops and goes on. Two have each message, and each position.
+func TestLeaderLost(t *testing.T) {
+	t.Parallel()
+	cluster := testbed.NATSCluster(t, 3)
+	s := sceneOn(t, strings.Join(cluster.Addrs(), ","), 3)
+	leader := func(stream string) (server *testbed.Server) {
+		testbed.Eventually(t, stream+" has a leader", time.Minute, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			found, err := s.js.Stream(ctx, stream)
+			if err == nil && found.CachedInfo().Cluster.Leader != "" {
+				server = cluster.Peers[int(found.CachedInfo().Cluster.Leader[1]-'0')]
+			}
+			return server != nil
+		})
+		return server
+	}
+	s.group().Survives(t, func() func() {
+		server := leader(s.prefix)
+		server.Kill()
+		return func() {
+			server.Restart()
+			cluster.Wait()
+		}
+	}, func() func() {
+		server := leader("KV_" + DefaultBucket)
+		server.Pause()
+		return server.Resume
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 
 const (
 	requestLimit = 5 * time.Second // of one request
+	readLimit    = 2 * time.Second // of what begins with a read: a server that has stopped does not answer, and another one may
 	retryPause   = 100 * time.Millisecond
 )
 
@@ -44,7 +45,7 @@ func (s *session) positionKey(p int32) string { return fmt.Sprintf("%s.position.
 
 // open begins a session: others see it when it returns.
 func (c *consumer) open() (s *session, revision uint64, err error) {
-	ctx, cancel := context.WithTimeout(c.Life, requestLimit)
+	ctx, cancel := context.WithTimeout(c.Life, readLimit)
 	defer cancel()
 	s = &session{consumer: c, id: rand.Text(), wake: make(chan struct{}, 1)}
 	s.commits.Send, s.commits.Problem = s.send, failed

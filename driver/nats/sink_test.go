@@ -49,7 +49,7 @@ func TestSinkSuite(t *testing.T) {
 // dial is a client of its own.
 func dial(t *testing.T, addr string) jetstream.JetStream {
 	t.Helper()
-	c, err := nats.Connect(addr, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))
+	c, err := nats.Connect(addr, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.PingInterval(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

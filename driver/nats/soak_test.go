@@ -24,7 +24,7 @@ func TestSoak(t *testing.T) {
 		t.Skip("INTERLOCK_SOAK_NATS is not set to a duration")
 	}
 	server := testbed.NATS(t)
-	s := sceneOn(t, server)
+	s := sceneOn(t, server.Addr(), 1)
 	audit := drivertest.NewQueueAudit()
 	handle := func(ctx context.Context, m queue.Received) error {
 		pause(ctx, time.Duration(rand.IntN(5))*time.Millisecond)

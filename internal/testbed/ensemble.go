@@ -23,7 +23,15 @@ func (e *Ensemble) Addrs() []string {
 	return all
 }
 
-// Leader is the peer that leads now. The test fails if none does soon.
+// Wait waits until all peers serve, as after the restart of one.
+func (e *Ensemble) Wait() {
+	e.tb.Helper()
+	for _, s := range e.Peers {
+		e.mustServe(s)
+	}
+}
+
+// Leader is the peer of etcd or ZooKeeper that leads now. The test fails if none does soon.
 func (e *Ensemble) Leader() *Server {
 	e.tb.Helper()
 	for range looks(bound) {

@@ -85,9 +85,7 @@ func EtcdCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 			},
 		}, extra))
 	}
-	for _, s := range e.Peers {
-		e.mustServe(s)
-	}
+	e.Wait()
 	return e
 }
 

@@ -2,6 +2,7 @@ package testbed
 
 import (
 	_ "embed"
+	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -23,18 +25,60 @@ var kafkaPOM string
 // not miss. It takes about three seconds of a processor.
 func Kafka(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
+	k := newKafka(tb, extra...)
+	return launch(tb, k.kind(2, func(addr string) error { return askBrokers(addr, 1) }), nil)
+}
+
+func newKafka(tb testing.TB, extra ...string) kafka {
+	tb.Helper()
 	jars := Peer(tb, "kafka", regexp.MustCompile(`<kafka>(.*)</kafka>`).FindStringSubmatch(kafkaPOM)[1])
 	java, err := exec.LookPath("java")
 	if err != nil {
 		missing(tb, "kafka", err)
 	}
-	k := kafka{java, jars, extra}
-	return launch(tb, kind{name: "kafka", url: "kafka://%s", ports: 2, prepare: k.prepare, command: k.command, ready: askKafka}, nil)
+	return kafka{java: java, jars: jars, node: 1, extra: extra}
+}
+
+func (k kafka) kind(ports int, ready func(addr string) error) kind {
+	return kind{name: "kafka", url: "kafka://%s", ports: ports, prepare: k.prepare, command: k.command, ready: ready}
+}
+
+// KafkaCluster starts n brokers that are the controllers, too, and returns when they know each
+// other. Topics have a replica on each of up to three of them, and two have to be in sync. Another
+// broker leads about four seconds after one went. One that is restarted serves later than Restart
+// returns: see [Ensemble.Wait]. See [Kafka] for the rest.
+func KafkaCluster(tb testing.TB, n int) *Ensemble {
+	tb.Helper()
+	k := newKafka(tb, fmt.Sprint("default.replication.factor=", min(3, n)), fmt.Sprint("offsets.topic.replication.factor=", min(3, n)), "min.insync.replicas=2",
+		"controller.quorum.election.timeout.ms=500", "controller.quorum.fetch.timeout.ms=1000", "replica.lag.time.max.ms=3000")
+	for range n {
+		p, err := takePort()
+		if err != nil {
+			tb.Fatalf("kafka: %v", err)
+		}
+		tb.Cleanup(p.free)
+		k.voters = append(k.voters, p.String())
+	}
+	e := &Ensemble{tb: tb, Peers: make([]*Server, n), serves: func(addr string) error { return askBrokers(addr, uint32(n)) }}
+	var starts sync.WaitGroup // the JVMs start side by side
+	for i := range e.Peers {
+		k := k
+		k.node = i + 1
+		starts.Go(func() { e.Peers[i] = launch(tb, k.kind(1, func(string) error { return nil }), nil) }) // alone it does not serve
+	}
+	starts.Wait()
+	if tb.Failed() {
+		tb.FailNow() // one has, in its goroutine
+	}
+	e.Wait()
+	return e
 }
 
 // kafka is how to start a broker.
 type kafka struct {
 	java, jars string
+	node       int
+	voters     []string // the ports of controllers; empty: its own
 	extra      []string
 }
 
@@ -52,26 +96,40 @@ func (k kafka) prepare(data string) error {
 	if err != nil || len(jar) == 0 {
 		return fmt.Errorf("no broker is in %s: %w", k.jars, err)
 	}
-	return kafkaFormat.copyTo(data, jar[0], nil, func(data, scratch string) *exec.Cmd {
+	if err := kafkaFormat.copyTo(data, jar[0], nil, func(data, scratch string) *exec.Cmd {
 		file := filepath.Join(scratch, "server.properties")
 		if scratch != "" {
 			// what cannot be written the tool misses, and says so
-			_ = kafka{}.configure(file, data, "19092", "19093")
+			_ = kafka{node: 1}.configure(file, data, "19092", "19093")
 		}
 		argv := k.run("kafka.tools.StorageTool", "format", "--cluster-id", "AAAAAAAAAAAAAAAAAAAAAQ", "--config", file)
 		return exec.Command(argv[0], argv[1:]...)
-	})
+	}); err != nil || k.node == 1 {
+		return err
+	}
+	directory := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "testbed-node-%03d", k.node)) // each node has its own
+	return os.WriteFile(filepath.Join(data, "meta.properties"), fmt.Appendf(nil, "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAQ\nnode.id=%d\ndirectory.id=%s\n", k.node, directory), 0o600)
 }
 
 func (k kafka) command(data string, ports []*port) []string {
 	file := filepath.Join(data, "server.properties")
-	_ = k.configure(file, data, ports[0].String(), ports[1].String()) // as in prepare
+	controller := ports[len(ports)-1].String()
+	if k.voters != nil {
+		controller = k.voters[k.node-1]
+	}
+	_ = k.configure(file, data, ports[0].String(), controller) // as in prepare
 	return k.run("kafka.Kafka", file)
 }
 
 func (k kafka) configure(file, data, client, controller string) error {
+	voters := fmt.Sprintf("%d@127.0.0.1:%s", k.node, controller)
+	for i, port := range k.voters {
+		if i+1 != k.node {
+			voters += fmt.Sprintf(",%d@127.0.0.1:%s", i+1, port)
+		}
+	}
 	lines := append([]string{
-		"process.roles=broker,controller", "node.id=1", "controller.quorum.voters=1@127.0.0.1:" + controller,
+		"process.roles=broker,controller", fmt.Sprint("node.id=", k.node), "controller.quorum.voters=" + voters,
 		"listeners=PLAINTEXT://127.0.0.1:" + client + ",CONTROLLER://127.0.0.1:" + controller,
 		"advertised.listeners=PLAINTEXT://127.0.0.1:" + client, "controller.listener.names=CONTROLLER",
 		"log.dirs=" + data, "num.partitions=4", "log.cleaner.enable=false", "num.network.threads=1", "num.io.threads=2",
@@ -86,9 +144,9 @@ func (k kafka) configure(file, data, client, controller string) error {
 	return os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 }
 
-// askKafka asks for the brokers that serve, in the protocol itself: version 1 of a metadata
+// askBrokers asks for the brokers that serve, in the protocol itself: version 1 of a metadata
 // request for no topics.
-func askKafka(addr string) error {
+func askBrokers(addr string, want uint32) error {
 	conn, err := dial(addr)
 	if err != nil {
 		return err
@@ -103,7 +161,7 @@ func askKafka(addr string) error {
 	if _, err := io.ReadFull(conn, answer[:]); err != nil {
 		return err
 	}
-	if n := binary.BigEndian.Uint32(answer[8:]); n != 1 {
+	if n := binary.BigEndian.Uint32(answer[8:]); n != want {
 		return fmt.Errorf("%d brokers have registered", n)
 	}
 	return nil

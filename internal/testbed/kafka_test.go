@@ -6,11 +6,11 @@ func TestKafkaRestarts(t *testing.T) {
 	s := Kafka(t)
 	addr := s.Addr()
 	s.Kill()
-	if err := askKafka(addr); err == nil {
+	if err := askBrokers(addr, 1); err == nil {
 		t.Error("a killed broker answers")
 	}
 	s.Restart()
-	if err := askKafka(addr); err != nil {
+	if err := askBrokers(addr, 1); err != nil {
 		t.Error(err)
 	}
 }

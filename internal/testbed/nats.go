@@ -3,9 +3,11 @@ package testbed
 import (
 	"bufio"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // NATS starts one nats-server with JetStream and returns when it serves. It fsyncs every two
@@ -20,6 +22,52 @@ func NATS(tb testing.TB, extra ...string) *Server {
 		},
 		ready: askNATS,
 	}, extra)
+}
+
+// NATSCluster starts n servers with one JetStream, and returns when all of them are up to date with
+// its leader. One that is restarted is so later than Restart returns: see [Ensemble.Wait]. See [NATS]
+// for the rest.
+func NATSCluster(tb testing.TB, n int) *Ensemble {
+	tb.Helper()
+	path := Binary(tb, "nats-server")
+	var routes []string
+	for range n {
+		p, err := takePort()
+		if err != nil {
+			tb.Fatalf("nats: %v", err)
+		}
+		tb.Cleanup(p.free)
+		routes = append(routes, "nats://"+p.addr())
+	}
+	monitors := map[string]string{}
+	e := &Ensemble{tb: tb, serves: func(addr string) error { return askHealthz("http://" + monitors[addr]) }}
+	for i, route := range routes {
+		s := launch(tb, kind{
+			name: "nats", url: "nats://%s", ports: 2,
+			command: func(data string, ports []*port) []string {
+				return []string{path, "--addr=127.0.0.1", "--port=" + ports[0].String(), "--http_port=" + ports[1].String(), "--name=" + fmt.Sprint("n", i),
+					"--jetstream", "--store_dir=" + filepath.Join(data, "jetstream"), "--cluster_name=testbed", "--cluster=" + route, "--routes=" + strings.Join(routes, ",")}
+			},
+			ready: askNATS,
+		}, nil)
+		monitors[s.Addr()] = s.ports[1].addr()
+		e.Peers = append(e.Peers, s)
+	}
+	e.Wait()
+	return e
+}
+
+func askHealthz(url string) error {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Get(url + "/healthz")
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("/healthz answered %s", answer.Status)
+	}
+	return nil
 }
 
 // askNATS waits for the greeting of a server, which it sends once JetStream has read its data.

@@ -45,9 +45,7 @@ func ZooKeeperEnsemble(tb testing.TB, n int, extra ...string) *Ensemble {
 		// a server alone answers, but does not serve before it has found others
 		e.Peers = append(e.Peers, launch(tb, z.kind("zookeeper", fmt.Sprint(i+1), answering), nil))
 	}
-	for _, s := range e.Peers {
-		e.mustServe(s)
-	}
+	e.Wait()
 	return e
 }
 
