@@ -29,7 +29,9 @@ func init() {
 		},
 		Connect: func(_ context.Context, u *backend.URL) (backend.Connection, error) {
 			secure, err := u.TLS()
-			return connection{u, secure}, err
+			c := connection{url: u, secure: secure}
+			c.client = newClient(*c.options(""))
+			return c, err
 		},
 	})
 }
@@ -50,6 +52,7 @@ func lockDelay(u *backend.URL) (time.Duration, error) {
 type connection struct {
 	url    *backend.URL
 	secure *tls.Config
+	client *client // of KeyValues
 }
 
 func (c connection) options(prefix string) *Options {
@@ -78,5 +81,13 @@ func (c connection) Values(_ context.Context, prefix string) (driver.Values, err
 	return v, nil
 }
 
-// Close does nothing: a [Driver] ends its own connections.
-func (c connection) Close() error { return nil }
+// KeyValues are those of [NewKeyValues].
+func (c connection) KeyValues(prefix string) driver.KeyValues {
+	return newKeyValues(c.client, cmp.Or(prefix, defaultPrefix))
+}
+
+// Close gives up idle connections: a [Driver] ends its own.
+func (c connection) Close() error {
+	c.client.idle()
+	return nil
+}

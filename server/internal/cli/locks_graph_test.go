@@ -16,7 +16,7 @@ import (
 func TestGraph(t *testing.T) {
 	t.Parallel()
 	program(t)
-	for name, url := range map[string]string{"redis": testbed.Redis(t).URL(), "etcd": "etcd://" + testbed.Etcd(t).Addr(), "postgres": testbed.Postgres(t).URL()} {
+	for name, url := range map[string]string{"redis": testbed.Redis(t).URL(), "etcd": "etcd://" + testbed.Etcd(t).Addr(), "postgres": testbed.Postgres(t).URL(), "consul": "consul://" + testbed.Consul(t).Addr()} {
 		t.Run(name, func(t *testing.T) { graph(t, url) })
 	}
 	run(t, 64, "locks", "graph", "--format", "svg")

@@ -1,0 +1,67 @@
+package consul
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+// large is room for the largest value, in base64.
+const large = `-hcl=limits { txn_max_req_len = 1048576 }`
+
+func TestKeyValues(t *testing.T) {
+	shared := testbed.Consul(t, large)
+	drivertest.RunKeyValues(t, drivertest.KeyValuesHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.KeyValuesBackend {
+			server := shared
+			if exclusive {
+				server = testbed.Consul(t, large)
+			}
+			return cabinet{paths.New[driver.KeyValues](server), server.Addr(), fmt.Sprintf("suite/%d/", namespaces.Add(1))}
+		},
+	})
+}
+
+// cabinet is a server with a path of its own for each opening of its keys.
+type cabinet struct {
+	*paths.Server[driver.KeyValues]
+	addr, prefix string
+}
+
+func (c cabinet) Open(t *testing.T) (driver.KeyValues, error) {
+	return c.Lead(t, func(path *testbed.Proxy) (driver.KeyValues, error) { return c.open(t, path.Addr()) })
+}
+
+func (c cabinet) Beside(t *testing.T) (driver.KeyValues, error) { return c.open(t, c.addr) }
+
+func (c cabinet) open(t *testing.T, addr string) (driver.KeyValues, error) {
+	k, err := NewKeyValues(&Options{Address: addr, Prefix: c.prefix})
+	if err == nil {
+		t.Cleanup(func() { _ = k.Close(context.Background()) })
+	}
+	return k, err
+}
+
+func (c cabinet) Faults() drivertest.Faults { return c.Server }
+
+// TestKeyValuesThatAreTooLarge are refused, Definite, by agents as they are by default.
+func TestKeyValuesThatAreTooLarge(t *testing.T) {
+	k, err := NewKeyValues(&Options{Address: testbed.Shared(t, testbed.Consul).Addr(), Prefix: "large/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close(t.Context())
+	if _, err := k.Swap(t.Context(), driver.Swap{Key: "a", Value: []byte(strings.Repeat("x", 380<<10))}); err != nil {
+		t.Error(err)
+	}
+	if _, err := k.Swap(t.Context(), driver.Swap{Key: "b", Value: make([]byte, driver.MaxKeyValue)}); interlock.Kind(err) != interlock.Definite {
+		t.Error(err)
+	}
+}
