@@ -26,7 +26,7 @@ func TestCostOfManyRowsAtOnce(t *testing.T) {
 	admin, d := open(t, server.URL()), modes[1].mustOpen(t, server.URL(), &mysql.Options{TTL: time.Minute})
 	const many = 256
 	ctx := context.WithoutCancel(t.Context())
-	before := admin.status(t, "Com_insert")
+	before, updates := admin.status(t, "Com_insert"), admin.status(t, "Com_update")
 	acquired := atOnce(many, func(name string) error {
 		_, err := d.Acquire(ctx, driver.Request{Name: name, Owner: "o" + name})
 		return err
@@ -44,6 +44,9 @@ func TestCostOfManyRowsAtOnce(t *testing.T) {
 		if err := <-answers; err != nil {
 			t.Fatal(err)
 		}
+	}
+	if n := admin.status(t, "Com_update") - updates; n > many/2 {
+		t.Errorf("%d updates for %d callers", n, many)
 	}
 	if n := admin.text(t, "select count(*) from interlock_lease where owner <> x'' and expires > utc_timestamp(6)"); n != "0" {
 		t.Errorf("%s rows are held after their release", n)

@@ -81,14 +81,14 @@ const freeRow = `set statement max_statement_time = {limit} for
 update {ns}_lease set owner = x'', expires = {now} where name = ? and owner = ?`
 
 // freeRows is freeRow for several: names, and pairs. It fails if another transaction has one of
-// the rows locked.
+// the rows locked. Without the index, the server locks all rows of a small table.
 const freeRows = `set statement max_statement_time = {limit}, innodb_lock_wait_timeout = 0 for
-update {ns}_lease set owner = x'', expires = {now} where name in ({n}) and (name, owner) in ({pairs})`
+update {ns}_lease force index (primary) set owner = x'', expires = {now} where name in ({n}) and (name, owner) in ({pairs})`
 
 // Rows are found by their names, which have the index; an owner has one name.
 const (
 	keepRows = `set statement max_statement_time = {limit} for
-update {ns}_lease set expires = {now} + interval ? microsecond
+update {ns}_lease force index (primary) set expires = {now} + interval ? microsecond
 where name in ({n}) and owner in ({n}) and expires > {now}`
 	keptRows = `select owner from {ns}_lease where name in ({n}) and owner in ({n}) and expires > {now}`
 )
