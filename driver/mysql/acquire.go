@@ -2,10 +2,8 @@ package mysql
 
 import (
 	"context"
-	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	client "github.com/go-sql-driver/mysql"
@@ -97,7 +95,12 @@ func (d *Driver) pause(ctx context.Context, name string, woken <-chan struct{}, 
 // try asks once. curious asks also who holds.
 func (d *Driver) try(ctx context.Context, r driver.Request, curious bool) (outcome, error) {
 	h := &holding{Request: r}
-	t := &task{op: "acquire", name: r.Name, try: &try{holding: h, ctx: ctx, curious: curious}}
+	both := struct {
+		task
+		try
+	}{task{op: "acquire", name: r.Name}, try{holding: h, ctx: ctx, curious: curious}}
+	t := &both.task
+	t.try = &both.try
 	switch err := d.submit(ctx, t); {
 	case err != nil:
 		d.mu.Lock()
@@ -154,34 +157,33 @@ func (d *Driver) take(ctx context.Context, tries []*task) {
 	d.refused(ctx, held)
 }
 
-// takeLocks is the statement for so many locks.
-func (d *Driver) takeLocks(n int) string {
-	if n == 1 {
-		return d.takeOne
-	}
-	return d.options.takeLocks(n)
-}
-
 // lock asks for locks, and notes the rows of those that were granted.
 func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error) {
-	args := make([]any, 0, 3*len(asked))
 	err = d.statement(ctx, func(used *session) error {
 		s = used
-		for _, t := range asked {
-			t.counter, t.holding.lock = 0, s.lockName(d.options, t.name)
-			args = append(args, []byte(t.name), t.holding.lock, []byte(t.holding.Owner))
-		}
+		query := s.statement(d.takeLocks, func(b []byte) []byte {
+			for i, t := range asked {
+				if t.counter, t.holding.lock = 0, s.lockName(d.options, t.name); i > 0 {
+					b = append(b, ", "...)
+				}
+				b = append(appendBytes(append(b, '('), t.name), ", '"...)
+				b = append(appendBytes(append(append(b, t.holding.lock...), "', "...), t.holding.Owner), ')')
+			}
+			return b
+		})
 		next := 0
-		return s.each(ctx, d.takeLocks(len(asked)), args, func(row []sqldriver.Value) error {
-			name, _ := row[3].([]byte)
+		return s.each(ctx, query, func(row []byte) error {
+			id, row := number(row)
+			counter, row := number(row)
+			clock, name := number(row)
 			for range asked { // in their order, unless the server chose another one
 				t := asked[next%len(asked)]
 				if next++; t.name == string(name) {
-					t.counter, t.clock = integer(row[0]), integer(row[2])
+					t.counter, t.clock = counter, clock
 					break
 				}
 			}
-			return s.sameAs(integer(row[1]))
+			return s.sameAs(id)
 		})
 	})
 	return s, err
@@ -344,15 +346,16 @@ func (d *Driver) free(ctx context.Context, held []*task, locks []string) {
 // drop makes the session give up locks, those that it has.
 func (d *Driver) drop(ctx context.Context, locks []string) error {
 	return d.statement(ctx, func(s *session) error {
-		args := make([]any, len(locks))
-		for i, lock := range locks {
-			args[i] = lock
-		}
-		text := dropOne
-		if len(locks) > 1 {
-			text = strings.Replace(dropOne, dropEach, strings.Repeat(dropEach, len(locks)), 1)
-		}
-		return s.each(ctx, text, args, func(row []sqldriver.Value) error { return s.sameAs(integer(row[1])) })
+		query := s.statement(dropLocks, func(b []byte) []byte {
+			for _, lock := range locks {
+				b = append(append(append(b, ", release_lock('"...), lock...), "')"...)
+			}
+			return b
+		})
+		return s.each(ctx, query, func(row []byte) error {
+			id, _ := number(row)
+			return s.sameAs(id)
+		})
 	})
 }
 

@@ -23,7 +23,7 @@ type Driver struct {
 	config     *client.Config
 	options    Options
 	guarantees interlock.Guarantees
-	takeOne    string // takeLocks for one
+	takeLocks  string // the statement, of the namespace
 
 	life  context.Context // of the goroutine; ended by Close
 	stop  context.CancelFunc
@@ -34,6 +34,7 @@ type Driver struct {
 
 	sweeps leasetable.Schedule // of the goroutine alone
 	agenda agenda              // of it, too
+	bounds [2]bound            // and these, the latest first
 
 	mu       sync.Mutex
 	queue    []*task
@@ -63,9 +64,10 @@ func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, erro
 	if err != nil {
 		return nil, problem("open", "", interlock.Bug, err)
 	}
-	d := &Driver{config: config.Clone(), options: options, takeOne: options.takeLocks(1), work: make(chan struct{}, 1), ended: make(chan struct{}, 1),
+	d := &Driver{config: config.Clone(), options: options, takeLocks: options.sql(takeLocks), work: make(chan struct{}, 1), ended: make(chan struct{}, 1),
 		sweeps: sweeps(), agenda: agenda{names: map[string]bool{}}, holdings: map[string]*holding{}, former: map[string]former{}}
 	d.life, d.stop = context.WithCancel(context.Background())
+	d.bounds = [2]bound{{end: func() {}}, {end: func() {}}}
 	d.loops.Go(d.run)
 	var f facts
 	err = d.ask(ctx, "open", "", func(ctx context.Context) error {
@@ -140,6 +142,30 @@ func (d *Driver) patience() time.Duration {
 		return max(time.Millisecond, d.session.lease.Remaining())
 	}
 	return min(max(d.options.TTL/3, time.Second), 5*time.Second)
+}
+
+// bound is a context that ends when the server has been waited for as long as it can be.
+type bound struct {
+	ctx context.Context
+	end context.CancelFunc
+	at  boottime.Instant
+}
+
+// bounded returns a context that ends after the patience, or up to an eighth of it earlier: tasks
+// that follow each other share two, for a session that holds something and one that does not.
+func (d *Driver) bounded() context.Context {
+	now, patience := boottime.Now(), d.patience()
+	for _, b := range d.bounds {
+		if left := b.at.Sub(now); left <= patience && left >= patience*7/8 {
+			return b.ctx
+		}
+	}
+	d.bounds[1].end()
+	d.bounds[1] = d.bounds[0]
+	b := &d.bounds[0]
+	b.ctx, b.end = context.WithTimeoutCause(d.life, patience, errNoWord)
+	b.at = now.Add(patience)
+	return b.ctx
 }
 
 // connected is the session, which is opened if there is none.

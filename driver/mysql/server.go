@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
@@ -120,25 +121,21 @@ func each(ctx context.Context, q querier, query string, args []any, row func(*sq
 	return rows.Err()
 }
 
-// each runs a query of a lock on the connection itself: what database/sql does around one
-// costs as much as the query does. Rows are valid during the call; as those of the other each,
-// they count only if there is no error.
-func (s *session) each(ctx context.Context, query string, args []any, row func([]sqldriver.Value) error) error {
-	named := make([]sqldriver.NamedValue, len(args))
-	for i, arg := range args {
-		named[i] = sqldriver.NamedValue{Ordinal: i + 1, Value: arg}
-	}
+// each runs a query about locks, of one column, on the connection itself: what database/sql does
+// around one costs as much as the query does. Rows are valid during the call; as those of the
+// other each, they count only if there is no error.
+func (s *session) each(ctx context.Context, query string, row func([]byte) error) error {
 	return s.conn.Raw(func(c any) error {
-		rows, err := c.(sqldriver.QueryerContext).QueryContext(ctx, query, named)
+		rows, err := c.(sqldriver.QueryerContext).QueryContext(ctx, query, nil)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
-		values := make([]sqldriver.Value, len(rows.Columns()))
 		for {
-			switch err := rows.Next(values); err {
+			switch err := rows.Next(s.value[:]); err {
 			case nil:
-				if err := row(values); err != nil {
+				text, _ := s.value[0].([]byte)
+				if err := row(text); err != nil {
 					return err
 				}
 			case io.EOF:
@@ -150,18 +147,11 @@ func (s *session) each(ctx context.Context, query string, args []any, row func([
 	})
 }
 
-// integer is a number of the server; 0 for anything else.
-func integer(v sqldriver.Value) int64 {
-	switch v := v.(type) {
-	case int64:
-		return v
-	case uint64:
-		return int64(v)
-	case []byte:
-		n, _ := strconv.ParseInt(string(v), 10, 64)
-		return n
-	}
-	return 0
+// number reads a number, 0 if there is none, and returns what follows the blank after it.
+func number(text []byte) (n int64, rest []byte) {
+	digits, rest, _ := bytes.Cut(text, []byte{' '})
+	n, _ = strconv.ParseInt(string(digits), 10, 64)
+	return n, rest
 }
 
 // all runs a query and returns its rows.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"encoding/base32"
 	"errors"
 	"fmt"
@@ -61,6 +62,9 @@ type session struct {
 	facts    facts
 	lease    *boottime.Lease
 	checked  boottime.Instant // when it was last asked who it is
+
+	text  []byte             // of the last statement about locks
+	value [1]sqldriver.Value // of the last row
 }
 
 // dialTimeout bounds the opening of a session or a Table: a dozen statements, and tables may
@@ -182,29 +186,41 @@ func (s *session) lockName(o Options, name string) string {
 	return LockName(s.database, o.Namespace, name)
 }
 
-// takeLocks takes n locks and draws their counters, in one statement: a row is written only after
+// takeLocks takes locks and draws their counters, in one statement: a row is written only after
 // GET_LOCK, which does not wait, was granted. All before us have drawn from the same row while
 // they held it. It locks the row of {ns}_holder_swept, so that a sweep comes before it or after
 // it; under READ COMMITTED it would not. The session does not push conditions down, so that each
-// lock is asked for once.
-func (o Options) takeLocks(n int) string {
-	return o.sql(strings.Replace(takeLock, "{more}", strings.Repeat(", (?, ?, ?)", n-1), 1))
-}
-
-const takeLock = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)
+// lock is asked for once. {locks} are names, locks and owners.
+const takeLocks = `insert into {ns}_holder (name, lock_name, owner, counter, since, connection)
 select w.name, w.lock_name, w.owner, greatest({floor}, 1 + coalesce((select counter from {ns}_holder_swept where id = 1), 0)), {now}, connection_id()
-from (select '' as name, '' as lock_name, '' as owner where false union all values (?, ?, ?){more}) w
+from (select '' as name, '' as lock_name, '' as owner where false union all values {locks}) w
 where get_lock(w.lock_name, 0) = 1
 on duplicate key update counter = greatest(counter + 1, values(counter)), lock_name = values(lock_name),
 	owner = values(owner), since = values(since), connection = values(connection)
-returning counter, connection, timestampdiff(microsecond, '2020-01-01', since), name`
+returning concat_ws(' ', connection, counter, timestampdiff(microsecond, '2020-01-01', since), name) as ''`
 
 const (
-	dropOne  = `select 0` + dropEach + `, connection_id()`
-	dropEach = ` + coalesce(release_lock(?), -1)`
-	whoHolds = `select owner, timestampdiff(microsecond, '2020-01-01', since) from {ns}_holder
+	dropLocks = `select concat_ws(' ', connection_id(){locks}) as ''`
+	whoHolds  = `select owner, timestampdiff(microsecond, '2020-01-01', since) from {ns}_holder
 where name = ? and connection = is_used_lock(lock_name)`
 )
+
+// statement is text with what write adds in the place of {locks}.
+func (s *session) statement(text string, write func([]byte) []byte) string {
+	head, tail, _ := strings.Cut(text, "{locks}")
+	s.text = append(write(append(s.text[:0], head...)), tail...)
+	return string(s.text)
+}
+
+// appendBytes adds a text as hexadecimal digits, which no sql_mode and no character set changes.
+func appendBytes(b []byte, text string) []byte {
+	const digits = "0123456789abcdef"
+	b = append(b, "x'"...)
+	for i := range len(text) {
+		b = append(b, digits[text[i]>>4], digits[text[i]&15])
+	}
+	return append(b, '\'')
+}
 
 // close ends the session, and gives up what it holds.
 func (s *session) close() {

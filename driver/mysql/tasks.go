@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/interlock-dev/interlock/internal/hints"
 )
@@ -42,7 +43,7 @@ func (d *Driver) submit(ctx context.Context, t *task) error {
 	if ctx.Err() != nil {
 		return fail.Unsent(ctx, t.op, t.name)
 	}
-	t.done = make(chan error, 1)
+	t.done = answers.Get().(chan error)
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -53,11 +54,15 @@ func (d *Driver) submit(ctx context.Context, t *task) error {
 	hints.Signal(d.work)
 	select {
 	case err := <-t.done:
+		answers.Put(t.done)
 		return err
 	case <-ctx.Done():
 		return fail.Unanswered(ctx, t.op, t.name)
 	}
 }
+
+// answers are channels without an answer, which nobody uses.
+var answers = sync.Pool{New: func() any { return make(chan error, 1) }}
 
 // mostMembers bounds how many tasks share a statement.
 const mostMembers = 64
@@ -120,8 +125,7 @@ func (d *Driver) next() (tasks []*task) {
 
 // perform does tasks together, for as long as the server can be waited for.
 func (d *Driver) perform(tasks []*task) {
-	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoWord)
-	defer cancel()
+	ctx := d.bounded()
 	switch t := tasks[0]; {
 	case t.do != nil:
 		t.end(ctx, t.do(ctx))
