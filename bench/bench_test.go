@@ -42,6 +42,7 @@ var suites = []struct {
 	{"quorum", quorumCases},
 	{"etcd", etcdCases},
 	{"zookeeper", zookeeperCases},
+	{"consul", consulCases},
 	{"postgres", postgresCases},
 	{"mariadb", mariadbCases},
 	{"saga", sagaCases},
