@@ -366,9 +366,9 @@ Rows with a lease do not share statements. To measure again: ` + "`" + `make ben
 var asserted = []string{"driver/redis TestUncontendedCostsTwoRequests", "driver/redis TestHandOverCostsTwoRequests",
 	"driver/redis TestThousandLocksRenewInFewRequests", "driver/redis TestQuorumCost", "driver/etcd TestUncontendedCostsTwoRequests", "driver/etcd TestUncontendedAllocations",
 	"driver/zookeeper TestUncontendedCostsThreeRequests", "driver/postgres TestCostOfAnUncontendedLock",
-	"driver/postgres TestCostOfManyLocks", "driver/postgres TestCostOfManyAtOnce", "driver/postgres TestCostOfAHandOver",
+	"driver/postgres TestCostOfManyLocks", "driver/postgres TestCostOfManyAtOnce", "driver/postgres TestCostOfManyRowsAtOnce", "driver/postgres TestCostOfAHandOver",
 	"driver/postgres TestCostOfAHerd", "driver/postgres TestHeldLocksCostNothing", "driver/postgres TestAllocations", "driver/mysql TestCost",
-	"driver/mysql TestCostOfManyAtOnce", "driver/mysql TestAllocations",
+	"driver/mysql TestCostOfManyAtOnce", "driver/mysql TestCostOfManyRowsAtOnce", "driver/mysql TestAllocations",
 	"driver/kube testUncontendedCostsTwoRequests", "driver/kube testWaitersCostNoRequests",
 	"flow/queue TestAllocations", "flow/queue TestCosts", "driver/kafka TestOffsetsAllocations", "driver/kafka TestCommitCost",
 	"driver/consul testUncontendedCostsTwoRequests", "driver/consul testWaitersCostNoRequests", "driver/consul testHeldLocksCostOneForSixty"}
