@@ -182,7 +182,7 @@ func inTable(tb testing.TB, server *testbed.Server) allow {
 	db := postgres.Pool(poolOf(tb, server, connections))
 	table := limit.Table{Name: fmt.Sprint("limit", fresh.Add(1))}
 	ok(tb, driver.Create(tb.Context(), db, table))
-	_, take := allowBy(tb, limit.In(db, table))
+	_, take := allowBy(tb, limit.FromTable(db, table))
 	return take
 }
 

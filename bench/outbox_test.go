@@ -28,7 +28,7 @@ func outboxCases(tb testing.TB) (cases []benchmark) {
 		start      func(tb testing.TB) *testbed.Server
 		open       func(tb testing.TB, server *testbed.Server) *mail
 	}{
-		{"postgres", "one Postgres that syncs to disk; a bell by NOTIFY", 0.002, startPostgres, mailOnPostgres},
+		{"postgres", "one Postgres that syncs to disk; a notifier by NOTIFY", 0.002, startPostgres, mailOnPostgres},
 		{"mariadb", "one MariaDB that syncs to disk; the relay looks again and again", 0.005, startMariaDB, mailOnMariaDB},
 	} {
 		server := sync.OnceValue(func() *testbed.Server { return store.start(tb) })
@@ -73,10 +73,10 @@ type mail struct {
 
 func mailOnPostgres(tb testing.TB, server *testbed.Server) *mail {
 	pool := poolOf(tb, server, connections)
-	bell, err := postgres.NewBell(pool.Config().ConnConfig, "bench", nil)
+	notifier, err := postgres.NewNotifier(pool.Config().ConnConfig, "bench", nil)
 	ok(tb, err)
-	closeAfter(tb, bell.Close)
-	return newMail(tb, postgres.Pool(pool), postgres.Tx, bell, postgresCommit(tb, pool))
+	closeAfter(tb, notifier.Close)
+	return newMail(tb, postgres.Pool(pool), postgres.Tx, notifier, postgresCommit(tb, pool))
 }
 
 func mailOnMariaDB(tb testing.TB, server *testbed.Server) *mail {
@@ -84,18 +84,18 @@ func mailOnMariaDB(tb testing.TB, server *testbed.Server) *mail {
 	return newMail(tb, mysql.DB(db), mysql.Tx, nil, mariadbCommit(tb, db))
 }
 
-func newMail[T any](tb testing.TB, db driver.BeginnerAt[T], sql func(T) driver.SQL, bell driver.Bell, commit func(context.Context) error) *mail {
+func newMail[T any](tb testing.TB, db driver.BeginnerAt[T], sql func(T) driver.SQL, notifier driver.Notifier, commit func(context.Context) error) *mail {
 	box := outbox.Table{Name: fmt.Sprint("outbox", fresh.Add(1))}
 	ok(tb, outbox.Tx(tb.Context(), db, nil, func(ctx context.Context, tx T) error { return box.Create(ctx, sql(tx)) }))
 	m := &mail{commit: commit, last: map[string]int{}}
 	m.add = func(ctx context.Context, messages []driver.Message, committing func()) error {
-		return outbox.Tx(ctx, db, bell, func(ctx context.Context, tx T) error {
+		return outbox.Tx(ctx, db, notifier, func(ctx context.Context, tx T) error {
 			defer committing()
 			return box.Add(ctx, sql(tx), messages...)
 		})
 	}
 	var err error
-	m.relay, err = outbox.NewRelay(db, box, outbox.Func(m.deliver), &outbox.Options{Bell: bell, Hooks: &observe.Outbox{Log: observe.Silent}})
+	m.relay, err = outbox.NewRelay(db, box, outbox.Func(m.deliver), &outbox.Options{Notifier: notifier, Hooks: &observe.Outbox{Log: observe.Silent}})
 	ok(tb, err)
 	return m
 }

@@ -231,7 +231,7 @@ func interlockQueue(tb testing.TB, server *testbed.Server, name string, keys int
 	}
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		return work(ctx, window, add, func(b *backlog) (func(context.Context) error, error) {
-			c, err := queue.New(ctx, queue.In(postgres.Pool(pool), table, nil), "bench", h(tb, pool, b), &queue.Options{InFlight: 2000, Concurrency: concurrency})
+			c, err := queue.New(ctx, queue.FromTable(postgres.Pool(pool), table, nil), "bench", h(tb, pool, b), &queue.Options{InFlight: 2000, Concurrency: concurrency})
 			if err != nil {
 				return nil, err
 			}

@@ -19,11 +19,11 @@ type Breaker interface {
 	// ok is false if b.Owner does not hold b.Name now: then nothing was done or
 	// recorded, and the operator has to look again. After an Uncertain
 	// answer it may be repeated; it is over when ok is false.
-	Break(ctx context.Context, b Break) (record Broken, ok bool, err error)
+	Break(ctx context.Context, b Break) (record BreakRecord, ok bool, err error)
 	// Breaks shows what was recorded for name, or for every name if it is empty,
 	// newest first, at most limit. How long the record is kept is the driver's
 	// to say.
-	Breaks(ctx context.Context, name string, limit int) ([]Broken, error)
+	Breaks(ctx context.Context, name string, limit int) ([]BreakRecord, error)
 }
 
 // Break asks for a forced release.
@@ -34,8 +34,8 @@ type Break struct {
 	By     string // who says so; 1 to MaxName bytes
 }
 
-// Broken is the record of a forced release.
-type Broken struct {
+// A BreakRecord is the record of a forced release.
+type BreakRecord struct {
 	Break
 	Token interlock.Token // of the ended hold; 0 if it had none
 	At    time.Time       // by the backend's clock

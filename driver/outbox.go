@@ -69,17 +69,17 @@ func Lanes(messages []Message) (lanes [][]int) {
 	return lanes
 }
 
-// A Bell tells processes that something may have happened: that messages were committed, or
-// that a transaction of a journal goes on. It is a hint: a ring may be lost, so listeners
+// A Notifier tells processes that something may have happened: that messages were committed, or
+// that a transaction of a journal goes on. It is a hint: a notification may be lost, so listeners
 // also look by themselves now and then.
-type Bell interface {
-	// Ring does not block. Names say what has happened: at most 255 bytes of UTF-8 without NUL
-	// each. None stand for anything. Rings that follow each other closely may become one, and
+type Notifier interface {
+	// Notify does not block. Names say what has happened: at most 255 bytes of UTF-8 without NUL
+	// each. None stand for anything. Notifications that follow each other closely may become one, and
 	// their names any name.
-	Ring(names ...string)
-	// Listen calls each with every name that is rung, and with the empty one where it may be
+	Notify(names ...string)
+	// Listen calls each with every name that is notified, and with the empty one where it may be
 	// any, from one goroutine at a time, until stop is called. It must return at once, and
-	// neither ring nor listen. It hears the rings of this process and, if the bell is one of
+	// neither notify nor listen. It hears the notifications of this process and, if the notifier is one of
 	// a server, those of others.
 	Listen(each func(name string)) (stop func())
 }

@@ -78,8 +78,8 @@ func spelled(part, name string, most int, signs string) error {
 // Definite, and needs a person.
 var ErrHeuristic = errors.New("the branch was finished against its decision")
 
-// A Doubt is a prepared branch that waits for its decision.
-type Doubt struct {
+// An InDoubt is a prepared branch that waits for its decision.
+type InDoubt struct {
 	XID   XID
 	Since time.Time // when it was prepared, by the participant's clock; zero if it cannot tell
 }
@@ -99,7 +99,7 @@ type Participant interface {
 	// committed is an ErrHeuristic.
 	Rollback(ctx context.Context, x XID) error
 	// InDoubt lists the branches that are prepared.
-	InDoubt(ctx context.Context) ([]Doubt, error)
+	InDoubt(ctx context.Context) ([]InDoubt, error)
 }
 
 // A Preparing is a branch while the user works in it: what the coordinator ends it by.

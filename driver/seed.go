@@ -20,7 +20,7 @@ type Seed struct {
 }
 
 // Repair is why a base is lowered, and on whose word: each of 1 to MaxName bytes of
-// UTF-8. The record is a [Broken] of the name [BaseName].
+// UTF-8. The record is a [BreakRecord] of the name [BaseName].
 type Repair struct {
 	Reason, By string
 	// Lowered is called when the base was lowered, with its counter before and after;

@@ -58,7 +58,7 @@ type Options struct {
 	// Locks are the options of the locks. [New] does not use them.
 	Locks LockOptions
 	// Coordinator has the bounds, the retention, the reconciliation and the hooks of the
-	// coordinator. Without a Bell in it, [Open] and [On] use that of the backend, if it has one.
+	// coordinator. Without a Notifier in it, [Open] and [On] use that of the backend, if it has one.
 	Coordinator *coordinator.Options
 	// Failed is called when the process cannot serve its shards for now. It tries again; nil
 	// logs a warning.
@@ -125,25 +125,25 @@ func On(ctx context.Context, b *backend.Backend, o *Options) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
-	with, err := o.withBell(ctx, b)
+	with, err := o.withNotifier(ctx, b)
 	if err != nil {
 		return nil, err
 	}
 	return New(ctx, store, locks, values, with)
 }
 
-// withBell adds the bell of the backend, if it has one and there is none.
-func (o Options) withBell(ctx context.Context, b *backend.Backend) (*Options, error) {
+// withNotifier adds the notifier of the backend, if it has one and there is none.
+func (o Options) withNotifier(ctx context.Context, b *backend.Backend) (*Options, error) {
 	var c coordinator.Options
 	if o.Coordinator != nil {
 		c = *o.Coordinator
 	}
-	if c.Bell == nil {
-		bell, err := b.Bell(ctx, cmp.Or(o.Journal, journal.DefaultName))
+	if c.Notifier == nil {
+		notifier, err := b.Notifier(ctx, cmp.Or(o.Journal, journal.DefaultName))
 		if err != nil {
 			return nil, err
 		}
-		c.Bell = bell
+		c.Notifier = notifier
 	}
 	o.Coordinator = &c
 	return &o, nil

@@ -81,7 +81,7 @@ func open(t *testing.T, url string, o *txn.Options) *shop {
 }
 
 // TestOwnersAreWoken: what begins in a process that does not own its shard is driven, and its
-// end is seen there, without a poll, where the backend has a bell.
+// end is seen there, without a poll, where the backend has a notifier.
 func TestOwnersAreWoken(t *testing.T) {
 	for name, start := range map[string]func(*testing.T) string{
 		"memory":   func(*testing.T) string { return "memory://woken" },

@@ -17,7 +17,7 @@ func TestAHandOverGoesToTheSuccessor(t *testing.T) {
 		stoodBack := 0
 		a, _ := b.candidate("a")
 		second, _ := b.candidate("b", func(o *elect.Options) {
-			o.Hooks = &elect.Hooks{StoodBack: func(e elect.StoodBack) {
+			o.Hooks = &elect.Hooks{Yielded: func(e elect.Yielded) {
 				stoodBack++
 				if e.Name != name || e.Nominee != "c" {
 					t.Errorf("stood back for %+v", e)

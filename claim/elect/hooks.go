@@ -10,9 +10,9 @@ import (
 // Hooks receive the events of the elections of this process. Every hook may be nil. Elections
 // call them synchronously, so they must return at once.
 type Hooks struct {
-	Elected   func(Elected)
-	StoodBack func(StoodBack)
-	Ended     func(Ended)
+	Elected func(Elected)
+	Yielded func(Yielded)
+	Ended   func(Ended)
 	// Lock receives the events of the underlying lock: waiting, renewals, losses, failed
 	// releases. Nil logs failures with Log.
 	Lock *observe.Lock
@@ -25,9 +25,9 @@ type Elected struct {
 	Wait  time.Duration // from the call of Run
 }
 
-// StoodBack reports that this candidate was elected and released the leadership in favor of a
+// Yielded reports that this candidate was elected and released the leadership in favor of a
 // nominated one.
-type StoodBack struct {
+type Yielded struct {
 	Name    string
 	Nominee string
 }

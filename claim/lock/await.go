@@ -45,18 +45,18 @@ func ViewOf(d driver.Fenced) (View, error) {
 	return nil, &interlock.UnmetError{Driver: d.Guarantees().Driver, Unmet: unmet}
 }
 
-// A Look at the locks below a prefix. changed names those that may be different
+// A Check of the locks below a prefix. changed names those that may be different
 // since the last look, and is nil if any may be. It reports that it has seen what
 // it looked for, or how soon the clock alone may change what it saw: the shortest
 // driver.Contender.Expires, 0 if there is none.
-type Look func(ctx context.Context, changed []string) (done bool, expires time.Duration, err error)
+type Check func(ctx context.Context, changed []string) (done bool, expires time.Duration, err error)
 
 // Await calls look, one call at a time, until it is done: at once, and then
 // whenever v hints at a change below prefix, something has expired, or a few
 // seconds have passed without either. It opens no watch if the first look is
 // done. A look whose error is Retryable or Uncertain is repeated as the requests of
 // Acquire are. It blocks until ctx ends, whose cause it returns, or f is closed.
-func (f *Fenced) Await(ctx context.Context, v View, prefix string, look Look) error {
+func (f *Fenced) Await(ctx context.Context, v View, prefix string, look Check) error {
 	ctx, stop := join.Context(ctx, f.l.ctx)
 	defer stop()
 	w := &wait{locker: f.l, look: look, hinted: make(chan struct{}, 1)}
@@ -78,7 +78,7 @@ func (f *Fenced) Await(ctx context.Context, v View, prefix string, look Look) er
 // wait is one call of Await.
 type wait struct {
 	locker  *locker
-	look    Look
+	look    Check
 	failed  int           // looks in a row
 	expires time.Duration // as the last look reported
 

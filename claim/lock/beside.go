@@ -21,15 +21,15 @@ const (
 	askedName     = "asked/"
 )
 
-// A Holding is a lock as others see it.
-type Holding struct {
+// A Holder is a lock as others see it.
+type Holder struct {
 	Owner string
 	Token interlock.Token
 	Data  []byte // what the holder says of itself by Describe; nil if nothing
 }
 
-// An Ask is a request to release a lock.
-type Ask struct {
+// A ReleaseRequest is a request to release a lock.
+type ReleaseRequest struct {
 	By     string `json:"by"` // Options.Identity of the one that asks
 	Reason string `json:"reason"`
 }
@@ -58,12 +58,12 @@ func (c *Claim) Describe(ctx context.Context, data []byte) error {
 // Show is the holder of name, and what it says of itself; nil if nobody holds it.
 // It needs a driver that shows its locks, else it fails with an
 // [*interlock.UnmetError]. Data needs Options.Values.
-func (f *Fenced) Show(ctx context.Context, name string) (*Holding, error) {
+func (f *Fenced) Show(ctx context.Context, name string) (*Holder, error) {
 	holder, err := f.holder(ctx, "show", name)
 	if err != nil || holder == nil {
 		return nil, err
 	}
-	h := &Holding{Owner: holder.Owner, Token: holder.Token}
+	h := &Holder{Owner: holder.Owner, Token: holder.Token}
 	if f.l.options.Values == nil {
 		return h, nil
 	}
@@ -75,10 +75,10 @@ func (f *Fenced) Show(ctx context.Context, name string) (*Holding, error) {
 }
 
 // Ask requests that the present holder of name releases it, with a reason of at most
-// [MaxMetadata] bytes. The holder sees it by [Claim.Asked] and decides for itself;
+// [MaxMetadata] bytes. The holder sees it by [Claim.ReleaseRequested] and decides for itself;
 // nothing is taken away. It needs Options.Values here and there, and is Definite if
 // nobody holds name.
-func (f *Fenced) Ask(ctx context.Context, name, reason string) error {
+func (f *Fenced) RequestRelease(ctx context.Context, name, reason string) error {
 	const op = "ask for release"
 	if len(reason) > MaxMetadata {
 		return f.l.misuse(op, name, "the reason has %d bytes, at most %d are allowed", len(reason), MaxMetadata)
@@ -94,7 +94,7 @@ func (f *Fenced) Ask(ctx context.Context, name, reason string) error {
 	if holder == nil || !holder.Token.Valid() {
 		return f.l.beside(op, name, interlock.Definite, errors.New("no holder with a token has it"))
 	}
-	data, err := json.Marshal(Ask{By: f.l.options.Identity, Reason: reason})
+	data, err := json.Marshal(ReleaseRequest{By: f.l.options.Identity, Reason: reason})
 	if err != nil {
 		return f.l.misuse(op, name, "%w", err)
 	}
@@ -103,16 +103,16 @@ func (f *Fenced) Ask(ctx context.Context, name, reason string) error {
 	return values.Put(ctx, askedName+name, driver.Value{Data: data, Token: holder.Token, Source: f.l.options.Identity})
 }
 
-// Asked waits until somebody asks the holder to release, also if that was before
+// ReleaseRequested waits until somebody asks the holder to release, also if that was before
 // the call. It returns the last request, or the cause with which ctx or the claim
 // ended. It watches Options.Values meanwhile, and retries while they cannot be
 // reached.
-func (c *Claim) Asked(ctx context.Context) (Ask, error) {
+func (c *Claim) ReleaseRequested(ctx context.Context) (ReleaseRequest, error) {
 	const op = "await request for release"
 	l, name := c.h.locker, c.Name()
 	values, err := l.besides(op, name)
 	if err != nil {
-		return Ask{}, err
+		return ReleaseRequest{}, err
 	}
 	ctx, stop := join.Context(ctx, c.Context())
 	defer stop()
@@ -122,15 +122,15 @@ func (c *Claim) Asked(ctx context.Context) (Ask, error) {
 		case asked:
 			return ask, nil
 		case ctx.Err() != nil:
-			return Ask{}, l.beside(op, name, ownCause(context.Cause(ctx)), context.Cause(ctx))
+			return ReleaseRequest{}, l.beside(op, name, ownCause(context.Cause(ctx)), context.Cause(ctx))
 		case !worthRepeating(err):
-			return Ask{}, err
+			return ReleaseRequest{}, err
 		}
 		retries.Wait(ctx, failed)
 	}
 }
 
-func (c *Claim) watch(ctx context.Context, values driver.Values) (ask Ask, asked bool, err error) {
+func (c *Claim) watch(ctx context.Context, values driver.Values) (ask ReleaseRequest, asked bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err = values.Watch(ctx, askedName+c.Name(), func(v driver.Value) {

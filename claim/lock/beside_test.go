@@ -65,27 +65,27 @@ func TestAHolderIsAskedToRelease(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		here, _ := b.process(&lock.Options{Values: b.space.Values(), Handovers: -1})
 		there, _ := b.process(&lock.Options{Values: b.space.Values(), Identity: "operator"})
-		if err := there.Ask(b.Context(), name, "nobody"); interlock.Kind(err) != interlock.Definite {
+		if err := there.RequestRelease(b.Context(), name, "nobody"); interlock.Kind(err) != interlock.Definite {
 			b.Errorf("nobody holds it: %v", err)
 		}
 		c := b.acquire(here)
-		asked := make(chan lock.Ask, 1)
+		asked := make(chan lock.ReleaseRequest, 1)
 		go func() {
-			a, err := c.Asked(b.Context())
+			a, err := c.ReleaseRequested(b.Context())
 			if err != nil {
 				b.Error(err)
 			}
 			asked <- a
 		}()
 		time.Sleep(3 * ttl)
-		if err := there.Ask(b.Context(), name, "a deploy"); err != nil {
+		if err := there.RequestRelease(b.Context(), name, "a deploy"); err != nil {
 			b.Fatal(err)
 		}
-		want := lock.Ask{By: "operator", Reason: "a deploy"}
+		want := lock.ReleaseRequest{By: "operator", Reason: "a deploy"}
 		if got := <-asked; got != want {
 			b.Errorf("asked %+v", got)
 		}
-		if got, err := c.Asked(b.Context()); got != want || err != nil || !c.Valid() {
+		if got, err := c.ReleaseRequested(b.Context()); got != want || err != nil || !c.Valid() {
 			b.Errorf("asked before: %+v, %v", got, err)
 		}
 		b.release(c)
@@ -93,11 +93,11 @@ func TestAHolderIsAskedToRelease(t *testing.T) {
 		next := b.acquire(here)
 		ctx, cancel := context.WithTimeout(b.Context(), ttl)
 		defer cancel()
-		if got, err := next.Asked(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if got, err := next.ReleaseRequested(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			b.Errorf("the next holder was asked: %+v, %v", got, err)
 		}
 		go func() { time.Sleep(time.Second); b.release(next) }()
-		if _, err := next.Asked(b.Context()); !errors.Is(err, interlock.ErrReleased) {
+		if _, err := next.ReleaseRequested(b.Context()); !errors.Is(err, interlock.ErrReleased) {
 			b.Errorf("the claim ended: %v", err)
 		}
 		synctest.Wait()
@@ -109,8 +109,8 @@ func TestWithoutValuesNothingIsKeptBeside(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, _ := b.process(nil)
 		c := b.acquire(l)
-		_, err := c.Asked(b.Context())
-		for _, err := range []error{err, c.Describe(b.Context(), nil), l.Ask(b.Context(), name, "")} {
+		_, err := c.ReleaseRequested(b.Context())
+		for _, err := range []error{err, c.Describe(b.Context(), nil), l.RequestRelease(b.Context(), name, "")} {
 			if interlock.Kind(err) != interlock.Bug {
 				b.Errorf("got %v", err)
 			}

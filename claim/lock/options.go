@@ -87,7 +87,7 @@ type Options struct {
 	// first. Calls in other contexts wait; DoAll and AcquireAll refuse as before.
 	Reentrant bool
 	// Values keeps what holders say of themselves ([Claim.Describe]) and requests to
-	// release ([Fenced.Ask]). Everybody who uses that must have the same; names have
+	// release ([Fenced.RequestRelease]). Everybody who uses that must have the same; names have
 	// ten bytes less then. nil means that these are refused.
 	Values driver.Values
 	// Hooks receive what happens; nil logs failures, see package observe.

@@ -75,11 +75,11 @@ type Fencer interface {
 	Fence(prefix string) driver.Fence
 }
 
-// A Ringer has a bell that the processes of one journal hear.
+// A Ringer has a notifier that the processes of one journal hear.
 type Ringer interface {
-	// Bell opens the one of a name; nil if nothing can be heard here, as behind a pooler that
+	// Notifier opens the one of a name; nil if nothing can be heard here, as behind a pooler that
 	// shares sessions. close ends it. ctx bounds the opening only.
-	Bell(ctx context.Context, name string) (b driver.Bell, close func(context.Context) error, err error)
+	Notifier(ctx context.Context, name string) (b driver.Notifier, close func(context.Context) error, err error)
 }
 
 // A RequestKeeper keeps the records of idempotent requests, without a table.
@@ -272,18 +272,18 @@ func (b *Backend) Journal(ctx context.Context, name string) (j driver.Journal, o
 	return j, true, err
 }
 
-// Bell opens the bell of a name; nil if the backend has none. The backend closes it.
-func (b *Backend) Bell(ctx context.Context, name string) (driver.Bell, error) {
+// Notifier opens the notifier of a name; nil if the backend has none. The backend closes it.
+func (b *Backend) Notifier(ctx context.Context, name string) (driver.Notifier, error) {
 	c, ok := b.conn.(Ringer)
 	if !ok {
 		return nil, nil
 	}
-	bell, end, err := c.Bell(ctx, name)
-	if bell == nil || err != nil {
+	notifier, end, err := c.Notifier(ctx, name)
+	if notifier == nil || err != nil {
 		return nil, err
 	}
 	b.closing(end)
-	return bell, nil
+	return notifier, nil
 }
 
 // Fence is the guard of a key-value store; ok is false if the backend is none.

@@ -78,7 +78,7 @@ func (p *prefixedView) Watch(ctx context.Context, prefix string, changed func(st
 	return p.viewer.Watch(ctx, p.prefix+prefix, func(name string) { changed(strings.TrimPrefix(name, p.prefix)) })
 }
 
-func (p *prefixedView) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (p *prefixedView) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	name := b.Name
 	b.Name = p.prefix + name
 	record, ok, err := p.viewer.Break(ctx, b)
@@ -88,7 +88,7 @@ func (p *prefixedView) Break(ctx context.Context, b driver.Break) (driver.Broken
 
 // Breaks without a name looks through what is recorded for everybody's names, and
 // so may show less than there is.
-func (p *prefixedView) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (p *prefixedView) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	if name == driver.BaseName { // all prefixes share it
 		return p.viewer.Breaks(ctx, name, limit)
 	}
@@ -101,7 +101,7 @@ func (p *prefixedView) Breaks(ctx context.Context, name string, limit int) ([]dr
 	return p.own(records, limit), err
 }
 
-func (p *prefixedView) own(records []driver.Broken, limit int) (own []driver.Broken) {
+func (p *prefixedView) own(records []driver.BreakRecord, limit int) (own []driver.BreakRecord) {
 	for _, r := range records {
 		if name, ok := strings.CutPrefix(r.Name, p.prefix); ok && len(own) < limit {
 			r.Name = name

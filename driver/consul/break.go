@@ -40,31 +40,31 @@ func (l layout) broken(name string, at time.Time) string {
 // also on "session …", another client's, which learns of it as that client does. A namespace
 // remembers its last thousand forced releases. At is by this process's clock. Reason and By
 // are UTF-8.
-func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	const what = "break"
 	if err := d.checkBreak(ctx, what, b); err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
 	e, _, err := d.client.get(rctx, d.layout.lock(b.Name))
 	if err != nil {
-		return driver.Broken{}, false, unread(rctx, what, b.Name, err)
+		return driver.BreakRecord{}, false, unread(rctx, what, b.Name, err)
 	}
 	held := describe(b.Name, e).Holder
 	if held == nil || held.Owner != b.Owner {
-		return driver.Broken{}, false, nil
+		return driver.BreakRecord{}, false, nil
 	}
-	record := driver.Broken{Break: b, Token: held.Token, At: d.options.Now().UTC().Round(0)}
+	record := driver.BreakRecord{Break: b, Token: held.Token, At: d.options.Now().UTC().Round(0)}
 	text, err := json.Marshal(broken{[]byte(b.Name), b.Owner, b.Reason, b.By, held.Token, record.At})
 	if err != nil {
-		return driver.Broken{}, false, refused(what, b.Name, err)
+		return driver.BreakRecord{}, false, refused(what, b.Name, err)
 	}
 	ops := []op{{Verb: "check-session", Key: e.Key, Session: e.Session}, {Verb: "delete-cas", Key: e.Key, Index: e.ModifyIndex},
 		{Verb: "set", Key: d.layout.broken(b.Name, record.At), Value: text}}
 	old, err := d.records(rctx)
 	if err != nil {
-		return driver.Broken{}, false, unread(rctx, what, b.Name, err)
+		return driver.BreakRecord{}, false, unread(rctx, what, b.Name, err)
 	}
 	for _, e := range old[:min(trim, max(0, len(old)-maxBreaks+1))] {
 		ops = append(ops, op{Verb: "delete", Key: e.Key})
@@ -73,9 +73,9 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 	var moved *refusal
 	switch {
 	case errors.As(err, &moved):
-		return driver.Broken{}, false, problem(what, b.Name, interlock.Retryable, err)
+		return driver.BreakRecord{}, false, problem(what, b.Name, interlock.Retryable, err)
 	case err != nil:
-		return driver.Broken{}, false, failed(rctx, what, b.Name, err)
+		return driver.BreakRecord{}, false, failed(rctx, what, b.Name, err)
 	}
 	return record, true, nil
 }
@@ -99,7 +99,7 @@ func (d *Driver) records(ctx context.Context) ([]entry, error) {
 }
 
 // Breaks implements driver.Breaker with one request, which reads all records.
-func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	const what = "show forced releases"
 	if err := d.usable(ctx, what, name); err != nil {
 		return nil, err
@@ -110,14 +110,14 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	if err != nil {
 		return nil, unread(rctx, what, name, err)
 	}
-	var all []driver.Broken
+	var all []driver.BreakRecord
 	for _, e := range slices.Backward(entries) {
 		var b broken
 		if err := json.Unmarshal(e.Value, &b); err != nil {
 			return nil, problem(what, name, interlock.Definite, fmt.Errorf("the key %q is not the record of a forced release: %w", e.Key, err))
 		}
 		if of := string(b.Name); len(all) < limit && (name == "" || of == name) {
-			all = append(all, driver.Broken{Token: b.Token, At: b.At,
+			all = append(all, driver.BreakRecord{Token: b.Token, At: b.At,
 				Break: driver.Break{Name: of, Owner: b.Owner, Reason: b.Reason, By: b.By}})
 		}
 	}

@@ -48,7 +48,7 @@ func (c *contender) order() driver.Break {
 }
 
 // mustBreak requires that it is done and told truly.
-func (s *scene) mustBreak(d driver.Fenced, c *contender, b driver.Break) driver.Broken {
+func (s *scene) mustBreak(d driver.Fenced, c *contender, b driver.Break) driver.BreakRecord {
 	s.Helper()
 	record, ok, err := s.breaker(d).Break(s.Context(), b)
 	if err != nil || !ok {
@@ -58,7 +58,7 @@ func (s *scene) mustBreak(d driver.Fenced, c *contender, b driver.Break) driver.
 	return record
 }
 
-func (s *scene) mustRecordBreak(record driver.Broken, c *contender, b driver.Break) {
+func (s *scene) mustRecordBreak(record driver.BreakRecord, c *contender, b driver.Break) {
 	s.Helper()
 	if record.Break != b || record.Token != c.grant.Token || time.Since(record.At).Abs() > 5*time.Minute {
 		s.Fatalf("the record is %+v, want %+v with token %d", record, b, c.grant.Token)
@@ -73,7 +73,7 @@ func (s *scene) mustNotBreak(d driver.Fenced, b driver.Break) {
 	}
 }
 
-func (s *scene) breaks(d driver.Fenced, name string, limit int) []driver.Broken {
+func (s *scene) breaks(d driver.Fenced, name string, limit int) []driver.BreakRecord {
 	s.Helper()
 	all, err := s.breaker(d).Breaks(s.Context(), name, limit)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *scene) breaks(d driver.Fenced, name string, limit int) []driver.Broken 
 }
 
 // mustHaveBroken requires these records for name, newest first.
-func (s *scene) mustHaveBroken(d driver.Fenced, name string, limit int, want ...driver.Broken) {
+func (s *scene) mustHaveBroken(d driver.Fenced, name string, limit int, want ...driver.BreakRecord) {
 	s.Helper()
 	got := s.breaks(d, name, limit)
 	same := len(got) == len(want)

@@ -13,8 +13,8 @@ import (
 // testBreaksNewestFirst: of one name or of all, and no more than asked for.
 func testBreaksNewestFirst(s *scene) {
 	d := s.open()
-	of := map[string][]driver.Broken{}
-	var all []driver.Broken
+	of := map[string][]driver.BreakRecord{}
+	var all []driver.BreakRecord
 	for i, name := range []string{lockName, "other", lockName, lockName + "x", lockName, "other"} {
 		c := s.contender(s.open(), name).acquire()
 		b := c.order()
@@ -71,7 +71,7 @@ func testBreaksAreData(s *scene) {
 // testBreakNamesAreData: each has a record of its own.
 func testBreakNamesAreData(s *scene) {
 	d := s.open()
-	want := map[string]driver.Broken{}
+	want := map[string]driver.BreakRecord{}
 	holding := d
 	for _, name := range oddNames {
 		if s.Without&LoneBreaks != 0 {

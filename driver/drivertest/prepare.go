@@ -164,7 +164,7 @@ func (s *branchScene) mustRead(in Branches, key string, want int) {
 }
 
 // mustBeInDoubt requires exactly those branches, in whatever order.
-func (s *branchScene) mustBeInDoubt(in Branches, want ...driver.XID) []driver.Doubt {
+func (s *branchScene) mustBeInDoubt(in Branches, want ...driver.XID) []driver.InDoubt {
 	s.Helper()
 	all, err := in.InDoubt(s.Context())
 	found := map[driver.XID]bool{}

@@ -32,9 +32,9 @@ type QueueBackend interface {
 	driver.Queue
 	// Add appends messages to the queue of a name.
 	Add(t *testing.T, name string, messages ...driver.QueueMessage) error
-	// Letters are the ids of dead letters, in order; Replay puts them back in their places. It is
+	// DeadLetters are the ids of dead letters, in order; Replay puts them back in their places. It is
 	// not called if claims are on partitions.
-	Letters(t *testing.T, name string) []string
+	DeadLetters(t *testing.T, name string) []string
 	Replay(t *testing.T, name string, ids ...string)
 	// Resume lets a parked key go on.
 	Resume(t *testing.T, name, key string)
@@ -276,7 +276,7 @@ func testQueueCrash(s *queueScene) {
 	}
 	s.settle(two, settlement(is[0], driver.Release), settlement(is[1], driver.Release))
 	s.ack(two, s.receive(two, "a/1", "a/2")...)
-	if letters := s.Letters(s.T, "q"); len(letters) > 0 {
+	if letters := s.DeadLetters(s.T, "q"); len(letters) > 0 {
 		s.Errorf("dead letters %v", letters)
 	}
 }
@@ -315,7 +315,7 @@ func testQueueDead(s *queueScene) {
 	c := s.join("one")
 	m := s.receive(c, "a/1", "a/2", "a/3", "a/4")
 	s.settle(c, settlement(m[0], driver.Dead), settlement(m[1], driver.Dead), settlement(m[2], driver.Ack), settlement(m[3], driver.Park))
-	if letters := s.Letters(s.T, "q"); !slices.Equal(letters, []string{"a/1", "a/2"}) {
+	if letters := s.DeadLetters(s.T, "q"); !slices.Equal(letters, []string{"a/1", "a/2"}) {
 		s.Fatalf("dead letters %v", letters)
 	}
 	s.Resume(s.T, "q", "a")
@@ -329,7 +329,7 @@ func testQueueDead(s *queueScene) {
 		s.Errorf("replayed as %v", ids)
 	}
 	s.ack(c, again...)
-	if letters := s.Letters(s.T, "q"); len(letters) > 0 {
+	if letters := s.DeadLetters(s.T, "q"); len(letters) > 0 {
 		s.Errorf("dead letters %v", letters)
 	}
 }

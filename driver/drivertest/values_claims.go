@@ -25,16 +25,16 @@ func testValuesBesideALock(s *valuesScene) {
 	s.must(first.Describe(s.Context(), longest))
 	s.mustShow(there, first.Token(), longest)
 
-	asked := make(chan lock.Ask, 1)
+	asked := make(chan lock.ReleaseRequest, 1)
 	go func() {
-		ask, err := first.Asked(s.Context())
+		ask, err := first.ReleaseRequested(s.Context())
 		if err != nil {
 			s.Error(err)
 		}
 		asked <- ask
 	}()
-	s.must(there.Ask(s.Context(), lockName, "a deploy"))
-	want := lock.Ask{By: "drivertest", Reason: "a deploy"}
+	s.must(there.RequestRelease(s.Context(), lockName, "a deploy"))
+	want := lock.ReleaseRequest{By: "drivertest", Reason: "a deploy"}
 	if got := <-asked; got != want {
 		s.Fatalf("asked %+v, want %+v", got, want)
 	}
@@ -48,8 +48,8 @@ func testValuesBesideALock(s *valuesScene) {
 		s.Fatalf("a late request of the former holder: %v", err)
 	}
 	s.mustShow(here, second.Token(), []byte("report"))
-	s.must(here.Ask(s.Context(), lockName, "another"))
-	if got, err := second.Asked(s.Context()); err != nil || got.Reason != "another" {
+	s.must(here.RequestRelease(s.Context(), lockName, "another"))
+	if got, err := second.ReleaseRequested(s.Context()); err != nil || got.Reason != "another" {
 		s.Fatalf("asked %+v, %v", got, err)
 	}
 	s.must(second.Release(s.Context()))

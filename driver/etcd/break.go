@@ -44,27 +44,27 @@ type breaking struct {
 // A namespace remembers its last thousand forced releases, a few more if many
 // come at once, in keys of their own outside of every lock. At is by the
 // caller's clock: etcd has none. Reason and By must be UTF-8.
-func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	const op = "break"
 	if err := d.breakable(ctx, op, b); err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	holder, old, err := d.first(ctx, op, b.Name)
 	if err != nil || holder == nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	who := contenderOf(holder)
 	switch {
 	case who.Owner != b.Owner:
-		return driver.Broken{}, false, nil
+		return driver.BreakRecord{}, false, nil
 	case holder.Lease == 0:
-		return driver.Broken{}, false, &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Definite,
+		return driver.BreakRecord{}, false, &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Definite,
 			Err: fmt.Errorf("the key %q in its queue has no lease, so it is not a lock: delete it by hand", holder.Key)}
 	}
-	record := driver.Broken{Break: b, Token: who.Token, At: d.options.Now().UTC().Round(0)}
+	record := driver.BreakRecord{Break: b, Token: who.Token, At: d.options.Now().UTC().Round(0)}
 	ok, err := d.take(ctx, op, holder, old, record)
 	if err != nil || !ok {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	return record, true, nil
 }
@@ -115,7 +115,7 @@ func (d *Driver) first(ctx context.Context, op, name string) (holder *mvccpb.Key
 
 // take deletes the holder's key with the record of it. It is false if the key
 // went meanwhile. A contender that was first and is still there is first: all others came later.
-func (d *Driver) take(ctx context.Context, op string, holder *mvccpb.KeyValue, old []string, b driver.Broken) (bool, error) {
+func (d *Driver) take(ctx context.Context, op string, holder *mvccpb.KeyValue, old []string, b driver.BreakRecord) (bool, error) {
 	value, err := json.Marshal(breaking{Owner: b.Owner, Reason: b.Reason, By: b.By, Token: b.Token, At: b.At})
 	if err != nil {
 		return false, &interlock.Error{Op: op, Driver: driverName, Name: b.Name, Kind: interlock.Bug, Err: err}
@@ -140,7 +140,7 @@ func (d *Driver) take(ctx context.Context, op string, holder *mvccpb.KeyValue, o
 }
 
 // Breaks implements driver.Breaker with one request.
-func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	const op = "show forced releases"
 	switch {
 	case d.isClosed():
@@ -159,7 +159,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	if err != nil {
 		return nil, failed(rctx, op, name, err)
 	}
-	var all []driver.Broken
+	var all []driver.BreakRecord
 	for _, kv := range reply.Kvs {
 		record, err := d.layout.readBroken(kv)
 		switch {
@@ -190,18 +190,18 @@ func (l layout) broken(name string, created int64) string {
 	return l.breaksOf(name) + driver.FormatPadded(created)
 }
 
-func (l layout) readBroken(kv *mvccpb.KeyValue) (driver.Broken, error) {
+func (l layout) readBroken(kv *mvccpb.KeyValue) (driver.BreakRecord, error) {
 	rest := strings.TrimPrefix(string(kv.Key), l.breaks())
 	at := max(0, len(rest)-driver.PaddedLength-1)
 	name, created := unescaper.Replace(rest[:at]), strings.TrimPrefix(rest[at:], ":")
 	if n, err := driver.ParsePadded(created); err != nil || name == "" || l.broken(name, n) != string(kv.Key) {
-		return driver.Broken{}, fmt.Errorf("key %q: %w", kv.Key, errNoRecord)
+		return driver.BreakRecord{}, fmt.Errorf("key %q: %w", kv.Key, errNoRecord)
 	}
 	var b breaking
 	if err := json.Unmarshal(kv.Value, &b); err != nil {
-		return driver.Broken{}, fmt.Errorf("key %q: %w (%w)", kv.Key, errNoRecord, err)
+		return driver.BreakRecord{}, fmt.Errorf("key %q: %w (%w)", kv.Key, errNoRecord, err)
 	}
-	return driver.Broken{
+	return driver.BreakRecord{
 		Break: driver.Break{Name: name, Owner: b.Owner, Reason: b.Reason, By: b.By},
 		Token: b.Token,
 		At:    b.At,

@@ -19,7 +19,7 @@ func order(name, owner string) driver.Break {
 	return driver.Break{Name: name, Owner: owner, Reason: "a test", By: "an operator"}
 }
 
-func mustBreak(t *testing.T, d *Driver, b driver.Break) driver.Broken {
+func mustBreak(t *testing.T, d *Driver, b driver.Break) driver.BreakRecord {
 	t.Helper()
 	record, ok, err := d.Break(bounded(t), b)
 	if err != nil || !ok {

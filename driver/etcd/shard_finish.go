@@ -112,10 +112,10 @@ const (
 
 // InDoubt lists the branches that are prepared; see driver.Participant. Since is by
 // the clock of who prepared them. It takes a request for each 200.
-func (s *Shard) InDoubt(ctx context.Context) (doubts []driver.Doubt, err error) {
+func (s *Shard) InDoubt(ctx context.Context) (doubts []driver.InDoubt, err error) {
 	err = s.each(ctx, "list branches in doubt", "doubt/", shardPage, func(x driver.XID, kv *mvccpb.KeyValue) error {
 		d, err := readDoubt(kv)
-		doubts = append(doubts, driver.Doubt{XID: x, Since: recorded(d.Since)})
+		doubts = append(doubts, driver.InDoubt{XID: x, Since: recorded(d.Since)})
 		return err
 	}, nil)
 	return doubts, err

@@ -82,9 +82,9 @@ func (c connection) Journal(_ context.Context, name string) (driver.Journal, err
 	return NewJournal(c.client, name), nil
 }
 
-// Bell is that of [NewBell], under the prefix name.
-func (c connection) Bell(_ context.Context, name string) (driver.Bell, func(context.Context) error, error) {
-	b := NewBell(c.client, name)
+// Notifier is that of [NewNotifier], under the prefix name.
+func (c connection) Notifier(_ context.Context, name string) (driver.Notifier, func(context.Context) error, error) {
+	b := NewNotifier(c.client, name)
 	return b, b.Close, nil
 }
 

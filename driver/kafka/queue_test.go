@@ -237,7 +237,7 @@ func (b *queueBackend) Add(t *testing.T, name string, messages ...driver.QueueMe
 	return b.client.ProduceSync(t.Context(), all...).FirstErr()
 }
 
-func (b *queueBackend) Letters(t *testing.T, _ string) (ids []string) {
+func (b *queueBackend) DeadLetters(t *testing.T, _ string) (ids []string) {
 	for _, m := range read(t.Context(), b.addr, b.letters, 1) {
 		if m.Headers[HeaderReason] != "reason of "+m.ID || m.Headers[HeaderAttempts] != "1" {
 			t.Errorf("%+v", m)

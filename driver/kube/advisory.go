@@ -69,12 +69,12 @@ func (a *Advisory) Watch(ctx context.Context, prefix string, changed func(name s
 }
 
 // Break implements driver.Breaker; see [Driver.Break].
-func (a *Advisory) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (a *Advisory) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	return a.d.Break(ctx, b)
 }
 
 // Breaks implements driver.Breaker; see [Driver.Breaks].
-func (a *Advisory) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (a *Advisory) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	return a.d.Breaks(ctx, name, limit)
 }
 

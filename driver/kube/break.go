@@ -33,25 +33,25 @@ type broken struct {
 // holder and with the record, in one update. At is by this process's clock, since
 // Kubernetes tells no time. A Lease keeps the last sixteen records, as long as it
 // exists; in between others may remove them.
-func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	at, err := d.checkBreak(ctx, b)
 	if err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	for range attempts {
 		o, _, err := d.read(ctx, "break", b.Name, at)
 		if err != nil {
-			return driver.Broken{}, false, err
+			return driver.BreakRecord{}, false, err
 		}
 		if o.holder() != b.Owner {
-			return driver.Broken{}, false, nil
+			return driver.BreakRecord{}, false, nil
 		}
 		record, err := d.breakOnce(ctx, b, o)
 		if !moved(err) {
 			return record, err == nil, err
 		}
 	}
-	return driver.Broken{}, false, problem("break", b.Name, interlock.Retryable, errOthers)
+	return driver.BreakRecord{}, false, problem("break", b.Name, interlock.Retryable, errOthers)
 }
 
 func (d *Driver) checkBreak(ctx context.Context, b driver.Break) (at string, err error) {
@@ -74,11 +74,11 @@ func (d *Driver) checkBreak(ctx context.Context, b driver.Break) (at string, err
 
 // breakOnce writes over o, if it is still as it was read. An error that says that
 // it is not comes back as it is.
-func (d *Driver) breakOnce(ctx context.Context, b driver.Break, o object) (driver.Broken, error) {
-	record := driver.Broken{Break: b, Token: o.token(), At: d.options.Now().UTC().Truncate(time.Microsecond)}
+func (d *Driver) breakOnce(ctx context.Context, b driver.Break, o object) (driver.BreakRecord, error) {
+	record := driver.BreakRecord{Break: b, Token: o.token(), At: d.options.Now().UTC().Truncate(time.Microsecond)}
 	draft := o.draft(d.options.Namespace, o.lease.Name)
 	if err := note(draft, record); err != nil {
-		return driver.Broken{}, problem("break", b.Name, interlock.Definite, err)
+		return driver.BreakRecord{}, problem("break", b.Name, interlock.Definite, err)
 	}
 	clearHolder(draft, d.options.Now())
 	rctx, cancel := d.bounded(ctx)
@@ -86,18 +86,18 @@ func (d *Driver) breakOnce(ctx context.Context, b driver.Break, o object) (drive
 	after, err := d.client.update(rctx, draft)
 	switch {
 	case apierrors.IsConflict(err):
-		return driver.Broken{}, err
+		return driver.BreakRecord{}, err
 	case apierrors.IsNotFound(err):
-		return driver.Broken{}, problem("break", b.Name, interlock.Retryable, err)
+		return driver.BreakRecord{}, problem("break", b.Name, interlock.Retryable, err)
 	case err != nil:
-		return driver.Broken{}, failed(rctx, "break", b.Name, err)
+		return driver.BreakRecord{}, failed(rctx, "break", b.Name, err)
 	}
 	d.learn(o.lease.Name, after)
 	return record, nil
 }
 
 // note adds a record to a Lease, the newest last.
-func note(l *coordination.Lease, r driver.Broken) error {
+func note(l *coordination.Lease, r driver.BreakRecord) error {
 	all, err := notes(l)
 	if err != nil {
 		return err
@@ -126,12 +126,12 @@ func notes(l *coordination.Lease) ([]broken, error) {
 
 // Breaks implements driver.Breaker. For every name it reads all Leases of the
 // namespace.
-func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	objects, err := d.broken(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	var all []driver.Broken
+	var all []driver.BreakRecord
 	for _, o := range objects {
 		of, ours := d.layout.name(o.lease.Name)
 		if !ours {
@@ -143,11 +143,11 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 		}
 		for _, r := range slices.Backward(records) {
 			token, _ := interlock.ParseToken(r.Token) // none, if it had none
-			all = append(all, driver.Broken{Token: token, At: r.At,
+			all = append(all, driver.BreakRecord{Token: token, At: r.At,
 				Break: driver.Break{Name: of, Owner: r.Owner, Reason: r.Reason, By: r.By}})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b driver.Broken) int { return cmp.Compare(b.At.UnixMicro(), a.At.UnixMicro()) })
+	slices.SortStableFunc(all, func(a, b driver.BreakRecord) int { return cmp.Compare(b.At.UnixMicro(), a.At.UnixMicro()) })
 	return all[:min(len(all), max(limit, 0))], nil
 }
 

@@ -74,7 +74,7 @@ func (d *Driver) implausible() (odd []string, top int64, err error) {
 
 // record notes a repair as a forced release of driver.BaseName.
 func (d *Driver) record(ctx context.Context, r *driver.Repair, before, after int64) error {
-	b := driver.Broken{At: d.options.Now().UTC().Truncate(time.Microsecond),
+	b := driver.BreakRecord{At: d.options.Now().UTC().Truncate(time.Microsecond),
 		Break: driver.Break{Name: driver.BaseName, Owner: r.Record(before, after), Reason: r.Reason, By: r.By}}
 	return d.updateLease(ctx, d.options.Prefix+driver.BaseName, func(_ object, l *coordination.Lease) (bool, error) { return true, note(l, b) })
 }

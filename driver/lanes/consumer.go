@@ -17,9 +17,9 @@ type Hooks[R any, A comparable] struct {
 	Problem      func(op, name string, kind interlock.ErrorKind, err error) error
 	// Message fills m, which is zero, with a record as it is delivered. The mutex is held.
 	Message func(m *driver.Received, a A, record R, key string, attempt int)
-	// Bury writes dead letters, those of a key in order, and returns an error for each, nil if it
+	// DeadLetters writes dead letters, those of a key in order, and returns an error for each, nil if it
 	// is durable.
-	Bury func(ctx context.Context, dead []driver.Settlement) []error
+	DeadLetters func(ctx context.Context, dead []driver.Settlement) []error
 	// Commit stores the present state of assignments, and returns an error for each, nil if it is
 	// stored. The error is an ErrLost if the partition is not assigned any more.
 	Commit func(ctx context.Context, parts []A) map[A]error

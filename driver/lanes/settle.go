@@ -55,7 +55,7 @@ func (c *Consumer[R, A]) bury(ctx context.Context, settlements []driver.Settleme
 		}
 	}
 	if len(dead) > 0 {
-		for n, err := range c.Bury(ctx, dead) {
+		for n, err := range c.DeadLetters(ctx, dead) {
 			answers[of[n]] = err
 		}
 	}

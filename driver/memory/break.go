@@ -19,16 +19,16 @@ var _ driver.Breaker = (*Driver)(nil)
 // Break takes a lock away from its holder and records that, in one step; see
 // driver.Breaker. The holder learns of it with its next renewal. A space keeps
 // the last 1,000 records.
-func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	if err := d.breakable(ctx, b); err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	record, ok := d.space.breakHold(b)
 	return record, ok, nil
 }
 
 // Breaks shows the records, newest first; see driver.Breaker.
-func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	switch {
 	case d.isClosed():
 		return nil, interlock.ErrClosed
@@ -54,7 +54,7 @@ func (d *Driver) breakable(ctx context.Context, b driver.Break) error {
 	return nil
 }
 
-func (s *Space) breakHold(b driver.Break) (record driver.Broken, ok bool) {
+func (s *Space) breakHold(b driver.Break) (record driver.BreakRecord, ok bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	counter, effects := s.table.breakHold(boottime.Now(), b.Name, b.Owner)
@@ -62,14 +62,14 @@ func (s *Space) breakHold(b driver.Break) (record driver.Broken, ok bool) {
 	if counter == 0 {
 		return record, false
 	}
-	record = driver.Broken{Break: b, At: time.Now()}
+	record = driver.BreakRecord{Break: b, At: time.Now()}
 	record.Token, _ = interlock.NewToken(counter, 0) // it was granted with this counter
 	s.broken = append(s.broken, record)
 	s.broken = s.broken[max(0, len(s.broken)-maxBreaks):]
 	return record, true
 }
 
-func (s *Space) brokenOf(name string, limit int) (all []driver.Broken) {
+func (s *Space) brokenOf(name string, limit int) (all []driver.BreakRecord) {
 	s.mu.Lock()
 	defer s.unlock()
 	for _, b := range slices.Backward(s.broken) {

@@ -67,7 +67,7 @@ type Space struct {
 	sweep *time.Timer
 
 	watches map[*hints.Mailbox]bool
-	broken  []driver.Broken // oldest first
+	broken  []driver.BreakRecord // oldest first
 	fence   *Fence
 	values  *Values
 }

@@ -73,19 +73,19 @@ func (s *Sink) Messages() []driver.Message {
 	return slices.Clone(s.taken)
 }
 
-// Bell rings in this process. The zero value is ready; it is safe for concurrent
-// use. It is the executable specification of driver.Bell.
-type Bell struct {
+// Notifier notifies this process. The zero value is ready; it is safe for concurrent
+// use. It is the executable specification of driver.Notifier.
+type Notifier struct {
 	mu        sync.Mutex
 	listening map[*ear]bool
 }
 
-var _ driver.Bell = (*Bell)(nil)
+var _ driver.Notifier = (*Notifier)(nil)
 
 type ear struct{ each func(name string) }
 
-// Ring calls all who listen; see driver.Bell.
-func (b *Bell) Ring(names ...string) {
+// Notify calls all who listen; see driver.Notifier.
+func (b *Notifier) Notify(names ...string) {
 	if len(names) == 0 {
 		names = []string{""}
 	}
@@ -98,8 +98,8 @@ func (b *Bell) Ring(names ...string) {
 	}
 }
 
-// Listen calls each at every ring until stop is called; see driver.Bell.
-func (b *Bell) Listen(each func(name string)) (stop func()) {
+// Listen calls each at every notification until stop is called; see driver.Notifier.
+func (b *Notifier) Listen(each func(name string)) (stop func()) {
 	e := &ear{each}
 	b.mu.Lock()
 	defer b.mu.Unlock()

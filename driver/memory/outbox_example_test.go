@@ -30,11 +30,11 @@ func ExampleSink() {
 	// 4
 }
 
-func ExampleBell() {
-	var bell memory.Bell
-	stop := bell.Listen(func(string) { fmt.Println("something was committed") })
-	bell.Ring()
+func ExampleNotifier() {
+	var notifier memory.Notifier
+	stop := notifier.Listen(func(string) { fmt.Println("something was committed") })
+	notifier.Notify()
 	stop()
-	bell.Ring()
+	notifier.Notify()
 	// Output: something was committed
 }

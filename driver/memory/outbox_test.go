@@ -42,14 +42,14 @@ func TestSinkHoldsBackWhatFollowsAFailure(t *testing.T) {
 	}
 }
 
-func TestBell(t *testing.T) {
-	var b memory.Bell
-	rung := 0
-	stop := b.Listen(func(string) { rung++ })
-	b.Ring()
+func TestNotifier(t *testing.T) {
+	var b memory.Notifier
+	notified := 0
+	stop := b.Listen(func(string) { notified++ })
+	b.Notify()
 	stop()
-	b.Ring()
-	if rung != 1 {
-		t.Errorf("heard %d rings", rung)
+	b.Notify()
+	if notified != 1 {
+		t.Errorf("heard %d notifications", notified)
 	}
 }

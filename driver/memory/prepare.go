@@ -134,19 +134,19 @@ func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 }
 
 // InDoubt lists the prepared branches in the order of their names.
-func (p *Participant) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
+func (p *Participant) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
 	if ctx.Err() != nil {
 		return nil, problem("list branches", "in doubt", interlock.Definite, context.Cause(ctx))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var all []driver.Doubt
+	var all []driver.InDoubt
 	for x, b := range p.branches {
 		if !b.prepared.IsZero() {
-			all = append(all, driver.Doubt{XID: x, Since: b.prepared})
+			all = append(all, driver.InDoubt{XID: x, Since: b.prepared})
 		}
 	}
-	slices.SortFunc(all, func(a, b driver.Doubt) int {
+	slices.SortFunc(all, func(a, b driver.InDoubt) int {
 		return strings.Compare(a.XID.Transaction+"\x00"+a.XID.Branch, b.XID.Transaction+"\x00"+b.XID.Branch)
 	})
 	return all, nil

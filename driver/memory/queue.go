@@ -18,7 +18,7 @@ import (
 // Queue keeps queues in memory. It is the executable specification of driver.Queue: each call
 // is one step under a mutex, and its clock is that of this process.
 type Queue struct {
-	bell Bell
+	notifier Notifier
 
 	mu     sync.Mutex
 	queues map[string]*queue
@@ -75,7 +75,7 @@ func (q *Queue) Add(name string, messages ...driver.QueueMessage) error {
 		q.get(name).add(m)
 	}
 	q.mu.Unlock()
-	q.bell.Ring(name)
+	q.notifier.Notify(name)
 	return nil
 }
 
@@ -110,15 +110,15 @@ func (q *Queue) Join(_ context.Context, name string, o driver.QueueOptions) (dri
 	q.mu.Lock()
 	s := q.get(name)
 	q.mu.Unlock()
-	c, err := leasequeue.Join(s, name, o, &q.bell)
+	c, err := leasequeue.Join(s, name, o, &q.notifier)
 	if err != nil {
 		return nil, err // not a typed nil
 	}
 	return c, nil
 }
 
-// Letters are the dead letters of a queue, in the order in which they were added.
-func (q *Queue) Letters(name string) []driver.Received {
+// DeadLetters are the dead letters of a queue, in the order in which they were added.
+func (q *Queue) DeadLetters(name string) []driver.Received {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.get(name).dead)
@@ -148,7 +148,7 @@ func (q *Queue) Replay(name string, ids ...string) error {
 		}
 	}
 	q.mu.Unlock()
-	q.bell.Ring(name)
+	q.notifier.Notify(name)
 	return nil
 }
 
@@ -162,7 +162,7 @@ func (q *Queue) Resume(name, key string) error {
 	}
 	g.parked, g.ready = false, time.Now()
 	q.mu.Unlock()
-	q.bell.Ring(name)
+	q.notifier.Notify(name)
 	return nil
 }
 
@@ -260,7 +260,7 @@ func (s *queue) Settle(ctx context.Context, settled []leasequeue.Settled) (lost 
 			s.free(g)
 		}
 	}
-	s.of.bell.Ring(s.name)
+	s.of.notifier.Notify(s.name)
 	return lost, nil
 }
 

@@ -21,8 +21,8 @@ func (q queues) Add(_ *testing.T, name string, messages ...driver.QueueMessage) 
 	return q.Queue.Add(name, messages...)
 }
 
-func (q queues) Letters(_ *testing.T, name string) (ids []string) {
-	for _, m := range q.Queue.Letters(name) {
+func (q queues) DeadLetters(_ *testing.T, name string) (ids []string) {
+	for _, m := range q.Queue.DeadLetters(name) {
 		ids = append(ids, m.ID)
 	}
 	return ids

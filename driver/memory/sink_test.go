@@ -31,19 +31,19 @@ func (d drain) Kept(_ context.Context, topic string) ([]driver.Message, error) {
 	return slices.DeleteFunc(d.Messages(), func(m driver.Message) bool { return m.Topic != topic }), nil
 }
 
-func TestBellSuite(t *testing.T) {
-	drivertest.RunBell(t, drivertest.BellHarness{
+func TestNotifierSuite(t *testing.T) {
+	drivertest.RunNotifier(t, drivertest.NotifierHarness{
 		Bubble:  inBubble,
-		Start:   func(*testing.T, bool) drivertest.BellBackend { return tower{&memory.Bell{}} },
+		Start:   func(*testing.T, bool) drivertest.NotifierBackend { return tower{&memory.Notifier{}} },
 		Without: drivertest.Servers,
 	})
 }
 
-// tower has the bell of a process.
-type tower struct{ bell *memory.Bell }
+// tower has the notifier of a process.
+type tower struct{ notifier *memory.Notifier }
 
-func (w tower) Open(*testing.T) (driver.Bell, error) { return w.bell, nil }
+func (w tower) Open(*testing.T) (driver.Notifier, error) { return w.notifier, nil }
 
-func (w tower) Beside(*testing.T) (driver.Bell, error) { return w.bell, nil }
+func (w tower) Beside(*testing.T) (driver.Notifier, error) { return w.notifier, nil }
 
 func (w tower) Faults() drivertest.Faults { return nil }

@@ -28,14 +28,14 @@ var (
 
 // shared is what the connections of one name share.
 type shared struct {
-	space    *Space
-	users    int
-	journals map[string]*Journal
-	bells    map[string]*Bell
-	requests *Idempotency
-	limits   *Limiter
-	queues   *Queue
-	keys     *KeyValues
+	space     *Space
+	users     int
+	journals  map[string]*Journal
+	notifiers map[string]*Notifier
+	requests  *Idempotency
+	limits    *Limiter
+	queues    *Queue
+	keys      *KeyValues
 }
 
 // connection is what memory://name opens: every connection of a process to one name shares
@@ -51,7 +51,7 @@ func connect(name string) connection {
 	defer spacesMu.Unlock()
 	s := spaces[name]
 	if s == nil {
-		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, bells: map[string]*Bell{}, requests: NewIdempotency(), limits: NewLimiter(), queues: NewQueue(), keys: NewKeyValues()}
+		s = &shared{space: NewSpace(), journals: map[string]*Journal{}, notifiers: map[string]*Notifier{}, requests: NewIdempotency(), limits: NewLimiter(), queues: NewQueue(), keys: NewKeyValues()}
 		spaces[name] = s
 	}
 	s.users++
@@ -110,14 +110,14 @@ func (c connection) Journal(_ context.Context, name string) (driver.Journal, err
 	return j, nil
 }
 
-// Bell is the one of its name.
-func (c connection) Bell(_ context.Context, name string) (driver.Bell, func(context.Context) error, error) {
+// Notifier is the one of its name.
+func (c connection) Notifier(_ context.Context, name string) (driver.Notifier, func(context.Context) error, error) {
 	spacesMu.Lock()
 	defer spacesMu.Unlock()
-	b := c.to.bells[name]
+	b := c.to.notifiers[name]
 	if b == nil {
-		b = &Bell{}
-		c.to.bells[name] = b
+		b = &Notifier{}
+		c.to.notifiers[name] = b
 	}
 	return b, func(context.Context) error { return nil }, nil
 }

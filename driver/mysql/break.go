@@ -16,9 +16,9 @@ import (
 // another, so that it is recorded first, and then the server ends the
 // holder's session, and with it every lock of that process. That needs the same
 // database user, or the privilege CONNECTION ADMIN.
-func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	if err := fail.CheckBreak(b); err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	var found recordedBreak
 	results := make(chan recordedBreak, 1) // the task may outlast this call
@@ -31,17 +31,17 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 		found = <-results
 	}
 	if err != nil || found.id == 0 {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	if err := d.kill(ctx, b.Name, found.id); err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
-	return found.Broken, true, nil
+	return found.BreakRecord, true, nil
 }
 
 // recordedBreak is a record, and the connection that holds; 0 if none does.
 type recordedBreak struct {
-	driver.Broken
+	driver.BreakRecord
 	id int64
 }
 
@@ -153,8 +153,8 @@ func recorded(name string, err error) error {
 }
 
 // Breaks shows what was recorded, which is kept until somebody deletes it.
-func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
-	found, err := onSession(ctx, d, "list breaks", name, func(ctx context.Context, s *session) ([]driver.Broken, error) {
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
+	found, err := onSession(ctx, d, "list breaks", name, func(ctx context.Context, s *session) ([]driver.BreakRecord, error) {
 		return breaks(ctx, s.conn, d.options.sql("{ns}_break"), name, limit)
 	})
 	return found, ofLook(ctx, "list breaks", name, err)

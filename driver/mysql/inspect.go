@@ -128,16 +128,16 @@ func within(prefix string) (where string, args []any) {
 }
 
 // breaks reads the records of one name, or of all if it is empty.
-func breaks(ctx context.Context, q querier, table, name string, limit int) ([]driver.Broken, error) {
+func breaks(ctx context.Context, q querier, table, name string, limit int) ([]driver.BreakRecord, error) {
 	query, args := `select name, owner, reason, who, counter, timestampdiff(microsecond, '2020-01-01', at) from `+table, []any(nil)
 	if name != "" {
 		query, args = query+" where name = ?", []any{[]byte(name)}
 	}
-	return all(ctx, q, query+" order by id desc limit ?", append(args, max(limit, 0)), func(rows *sql.Rows) (driver.Broken, error) {
+	return all(ctx, q, query+" order by id desc limit ?", append(args, max(limit, 0)), func(rows *sql.Rows) (driver.BreakRecord, error) {
 		var name, owner, reason, who []byte
 		var counter, at int64
 		if err := rows.Scan(&name, &owner, &reason, &who, &counter, &at); err != nil {
-			return driver.Broken{}, err
+			return driver.BreakRecord{}, err
 		}
 		b := driver.Break{Name: string(name), Owner: string(owner), Reason: string(reason), By: string(who)}
 		return leasetable.Broken(b, counter, serverTime(at))

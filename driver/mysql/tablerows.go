@@ -198,15 +198,15 @@ func (t *tableRows) States(ctx context.Context, prefix string) (map[string]strin
 }
 
 // Breaks reads the records.
-func (t *tableRows) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
-	return look(ctx, t, "list breaks", name, func(ctx context.Context) ([]driver.Broken, error) {
+func (t *tableRows) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
+	return look(ctx, t, "list breaks", name, func(ctx context.Context) ([]driver.BreakRecord, error) {
 		return breaks(ctx, t.db, t.options.sql("{ns}_lease_break"), name, limit)
 	})
 }
 
 // Break is one transaction.
-func (t *tableRows) Break(ctx context.Context, b driver.Break) (*driver.Broken, error) {
-	return run(ctx, t, "break", b.Name, func(ctx context.Context) (*driver.Broken, error) {
+func (t *tableRows) Break(ctx context.Context, b driver.Break) (*driver.BreakRecord, error) {
+	return run(ctx, t, "break", b.Name, func(ctx context.Context) (*driver.BreakRecord, error) {
 		tx, err := t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {
 			return nil, err
@@ -220,7 +220,7 @@ func (t *tableRows) Break(ctx context.Context, b driver.Break) (*driver.Broken, 
 	})
 }
 
-func (t *tableRows) breakIn(ctx context.Context, tx *sql.Tx, b driver.Break) (*driver.Broken, error) {
+func (t *tableRows) breakIn(ctx context.Context, tx *sql.Tx, b driver.Break) (*driver.BreakRecord, error) {
 	var counter, at int64
 	found, err := maybe(ctx, tx, t.options.sql(`select counter from {ns}_lease where name = ? and owner = ? and expires > {now} for update`),
 		[]any{[]byte(b.Name), []byte(b.Owner)}, &counter)

@@ -16,7 +16,7 @@ import (
 // InDoubt lists what is prepared in this namespace, also by sessions that have not
 // ended yet. The server does not tell since when; the marks do, which a transaction
 // that reads what is not committed sees.
-func (p *Participant) InDoubt(ctx context.Context) (all []driver.Doubt, err error) {
+func (p *Participant) InDoubt(ctx context.Context) (all []driver.InDoubt, err error) {
 	const op = "list prepared"
 	if ctx.Err() != nil {
 		return nil, fail.Unsent(ctx, op, p.space.Namespace)
@@ -26,7 +26,7 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.Doubt, err erro
 		var data string
 		err := rows.Scan(&format, &gtrid, &bqual, &data)
 		if x, ok := p.named(data); ok {
-			all = append(all, driver.Doubt{XID: x})
+			all = append(all, driver.InDoubt{XID: x})
 		}
 		return err
 	})
@@ -40,13 +40,13 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.Doubt, err erro
 }
 
 // date finds out since when branches are prepared.
-func (p *Participant) date(ctx context.Context, all []driver.Doubt) error {
+func (p *Participant) date(ctx context.Context, all []driver.InDoubt) error {
 	return p.dirty(ctx, func(q querier) error { return p.dateFrom(ctx, q, all) })
 }
 
-func (p *Participant) dateFrom(ctx context.Context, q querier, all []driver.Doubt) error {
+func (p *Participant) dateFrom(ctx context.Context, q querier, all []driver.InDoubt) error {
 	for part := range slices.Chunk(all, 1000) {
-		at := map[string]*driver.Doubt{}
+		at := map[string]*driver.InDoubt{}
 		var keys []any
 		for i := range part {
 			at[p.key(part[i].XID)] = &part[i]

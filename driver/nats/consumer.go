@@ -21,7 +21,7 @@ type consumer struct {
 func newConsumer(q *Queue, name string, o driver.QueueOptions) *consumer {
 	c := &consumer{queue: q, base: q.prefix + name, term: o.Lease}
 	c.key = q.options.Group + "." + c.base
-	c.Consumer = lanes.NewConsumer(lanes.Hooks[driver.Received, *assignment]{Queue: name, Owner: o.Owner, Problem: problem, Bury: c.bury,
+	c.Consumer = lanes.NewConsumer(lanes.Hooks[driver.Received, *assignment]{Queue: name, Owner: o.Owner, Problem: problem, DeadLetters: c.bury,
 		Message: func(m *driver.Received, _ *assignment, r driver.Received, _ string, attempt int) {
 			*m = r
 			m.Attempt = attempt

@@ -64,7 +64,7 @@ func (b *queueBackend) Add(t *testing.T, name string, messages ...driver.QueueMe
 	return nil
 }
 
-func (b *queueBackend) Letters(t *testing.T, _ string) (ids []string) {
+func (b *queueBackend) DeadLetters(t *testing.T, _ string) (ids []string) {
 	s, err := b.js.Stream(t.Context(), b.prefix+"-dlq")
 	if err != nil {
 		t.Fatal(err)

@@ -21,9 +21,9 @@ const breakGrace = time.Second
 // answer within a second, the server ends its session: no session can
 // give up the lock of another. Its other locks stay with that process until its
 // deadline. Ending it needs the holder's database role, or pg_signal_backend.
-func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	if err := fail.CheckBreak(b); err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	key := strconv.FormatInt(d.key(b.Name), 10)
 	s, a, err := d.ask(ctx, "break", b.Name, stBreak, key, b.Name, b.Owner, b.Reason, b.By)
@@ -31,30 +31,30 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool
 		return d.breakForeign(ctx, s, b)
 	}
 	if err != nil || len(a.rows) == 0 {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	row := a.rows[0]
 	record, err := broken(b, row[0], row[1])
 	if err != nil {
-		return driver.Broken{}, false, problem("break", b.Name, interlock.Bug, err)
+		return driver.BreakRecord{}, false, problem("break", b.Name, interlock.Bug, err)
 	}
 	if err := d.awaitBreak(ctx, s, b, string(row[2])); err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	return record, true, nil
 }
 
 // breakForeign ends the session of a process that took the lock by hand, and returns
 // when it does not have it any more.
-func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (driver.Broken, bool, error) {
+func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (driver.BreakRecord, bool, error) {
 	key := strconv.FormatInt(d.key(b.Name), 10)
 	a, err := d.askOn(ctx, s, "break", b.Name, step{stForeign, []string{key, b.Name, b.Owner, b.Reason, b.By}})
 	if err != nil || len(a.rows) == 0 {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	record, err := broken(b, a.rows[0][0], a.rows[0][1])
 	if err != nil {
-		return driver.Broken{}, false, problem("break", b.Name, interlock.Bug, err)
+		return driver.BreakRecord{}, false, problem("break", b.Name, interlock.Bug, err)
 	}
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
@@ -62,26 +62,26 @@ func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (
 		state, err := d.Lock(ctx, b.Name)
 		switch {
 		case err != nil:
-			return driver.Broken{}, false, recorded(b.Name, err)
+			return driver.BreakRecord{}, false, recorded(b.Name, err)
 		case state.Holder == nil || state.Holder.Owner != b.Owner:
 			return record, true, nil
 		}
 		select {
 		case <-ctx.Done():
-			return driver.Broken{}, false, fail.Unanswered(ctx, "break", b.Name)
+			return driver.BreakRecord{}, false, fail.Unanswered(ctx, "break", b.Name)
 		case <-look.C:
 		}
 	}
 }
 
-func broken(b driver.Break, counter, at field) (driver.Broken, error) {
+func broken(b driver.Break, counter, at field) (driver.BreakRecord, error) {
 	n, err := strconv.ParseInt(string(counter), 10, 64)
 	if err != nil {
-		return driver.Broken{}, err
+		return driver.BreakRecord{}, err
 	}
 	when, err := micros(at)
 	if err != nil {
-		return driver.Broken{}, err
+		return driver.BreakRecord{}, err
 	}
 	return leasetable.Broken(b, n, when)
 }
@@ -146,7 +146,7 @@ func (d *Driver) dropped(s *session, order string) {
 }
 
 // Breaks shows what was recorded, which is kept until somebody deletes it.
-func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	if name != "" {
 		if err := fail.CheckNames("list breaks", name, "-"); err != nil {
 			return nil, err
@@ -156,7 +156,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	if err != nil {
 		return nil, err
 	}
-	var all []driver.Broken
+	var all []driver.BreakRecord
 	for _, row := range a.rows {
 		b := driver.Break{Name: string(row[0]), Owner: string(row[1]), Reason: string(row[2]), By: string(row[3])}
 		record, err := broken(b, row[4], row[5])

@@ -11,82 +11,82 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// DefaultBellInterval is the least time between two notifications of a Bell.
-const DefaultBellInterval = 5 * time.Millisecond
+// DefaultNotifierInterval is the least time between two notifications of a Notifier.
+const DefaultNotifierInterval = 5 * time.Millisecond
 
 // maxChannel is the longest name of a channel, in bytes.
 const maxChannel = 63
 
-// BellOptions of a Bell; nil and the zero value work.
-type BellOptions struct {
-	// Interval is the least time between two notifications; rings meanwhile become
-	// one. 0 means [DefaultBellInterval].
+// NotifierOptions of a Notifier; nil and the zero value work.
+type NotifierOptions struct {
+	// Interval is the least time between two notifications; notifications meanwhile become
+	// one. 0 means [DefaultNotifierInterval].
 	Interval time.Duration
 }
 
-// Bell rings in other processes by NOTIFY, and in this one at once. It notifies on a
+// Notifier notifies other processes by NOTIFY, and in this one at once. It notifies on a
 // connection of its own, never in a transaction of the user's: there a NOTIFY takes
 // a lock of the whole cluster until the commit is done, and all who commit wait for
-// each other. It implements driver.Bell.
+// each other. It implements driver.Notifier.
 //
 // It has two connections at most, which must not lead through a pooler that shares
-// sessions: one is made at the first Ring, the other at the first Listen, and both
-// again when they break. Rings that fall into an interruption are one afterwards.
-type Bell struct {
-	bell    *driver.SharedBell
-	config  *pgx.ConnConfig
-	channel string
-	conn    *pgx.Conn // that notifies; nil until there is one
+// sessions: one is made at the first Notify, the other at the first Listen, and both
+// again when they break. Notifications that fall into an interruption are one afterwards.
+type Notifier struct {
+	notifier *driver.SharedNotifier
+	config   *pgx.ConnConfig
+	channel  string
+	conn     *pgx.Conn // that notifies; nil until there is one
 }
 
-var _ driver.Bell = (*Bell)(nil)
+var _ driver.Notifier = (*Notifier)(nil)
 
-// NewBell makes a bell of all who name the same channel in one database; it sends
+// NewNotifier makes a notifier of all who name the same channel in one database; it sends
 // nothing. A channel has 1 to 63 bytes of UTF-8 without NUL, anything else is an
 // interlock.ErrName. Close it.
-func NewBell(config *pgx.ConnConfig, channel string, o *BellOptions) (*Bell, error) {
+func NewNotifier(config *pgx.ConnConfig, channel string, o *NotifierOptions) (*Notifier, error) {
 	if config == nil {
-		return nil, problem("make bell", channel, interlock.Bug, errors.New("there is no configuration"))
+		return nil, problem("make notifier", channel, interlock.Bug, errors.New("there is no configuration"))
 	}
-	b := &Bell{config: config.Copy(), channel: channel}
-	interval := DefaultBellInterval
+	b := &Notifier{config: config.Copy(), channel: channel}
+	interval := DefaultNotifierInterval
 	if o != nil && o.Interval != 0 {
 		interval = o.Interval
 	}
 	if err := driver.CheckText("a channel", channel, 1, maxChannel); err != nil {
-		return nil, problem("make bell", channel, interlock.Bug, err)
+		return nil, problem("make notifier", channel, interlock.Bug, err)
 	}
 	if interval < 0 {
-		return nil, problem("make bell", channel, interlock.Bug, errors.New("the interval is negative"))
+		return nil, problem("make notifier", channel, interlock.Bug, errors.New("the interval is negative"))
 	}
-	b.bell = driver.NewSharedBell(driver.BellTransport{Interval: interval, Send: b.send, Hear: b.hear})
+	b.notifier = driver.NewSharedNotifier(driver.NotifierTransport{Interval: interval, Send: b.send, Hear: b.hear})
 	return b, nil
 }
 
-// Ring wakes all who listen; see driver.Bell. After Close it rings in this process
+// Notify wakes all who listen; see driver.Notifier. After Close it notifies this process
 // only.
-func (b *Bell) Ring(names ...string) { b.bell.Ring(names...) }
+func (b *Notifier) Notify(names ...string) { b.notifier.Notify(names...) }
 
-// Listen calls each after rings, and when some may have been missed; see
-// driver.Bell.
-func (b *Bell) Listen(each func(name string)) (stop func()) { return b.bell.Listen(each) }
+// Listen calls each after notifications, and when some may have been missed; see
+// driver.Notifier.
+func (b *Notifier) Listen(each func(name string)) (stop func()) { return b.notifier.Listen(each) }
 
 // Close ends its connections, and waits for that until ctx ends.
-func (b *Bell) Close(ctx context.Context) error {
-	if err := b.bell.Close(ctx); err != nil {
-		return problem("close bell", b.channel, interlock.Retryable, err)
+func (b *Notifier) Close(ctx context.Context) error {
+	if err := b.notifier.Close(ctx); err != nil {
+		return problem("close notifier", b.channel, interlock.Retryable, err)
 	}
 	b.hangUp(ctx)
 	return nil
 }
 
 // hear listens, and connects again when that breaks.
-func (b *Bell) hear(life context.Context, heard func(text string)) {
+func (b *Notifier) hear(life context.Context, heard func(text string)) {
 	(&listener{config: b.config, channel: b.channel, heard: heard}).run(life)
 }
 
 // send notifies, on a new connection if there is none.
-func (b *Bell) send(ctx context.Context, text string) error {
+func (b *Notifier) send(ctx context.Context, text string) error {
 	bounded, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	err := b.dial(bounded)
@@ -100,14 +100,14 @@ func (b *Bell) send(ctx context.Context, text string) error {
 	return err
 }
 
-func (b *Bell) dial(ctx context.Context) (err error) {
+func (b *Notifier) dial(ctx context.Context) (err error) {
 	if b.conn == nil {
 		b.conn, err = pgx.ConnectConfig(ctx, b.config.Copy())
 	}
 	return err
 }
 
-func (b *Bell) hangUp(ctx context.Context) {
+func (b *Notifier) hangUp(ctx context.Context) {
 	if b.conn != nil {
 		closeSoon(ctx, b.conn)
 	}

@@ -9,19 +9,19 @@ import (
 	"github.com/interlock-dev/interlock/driver/postgres"
 )
 
-// A bell of all processes that use the channel "outbox" of a database.
-func ExampleNewBell() {
+// A notifier of all processes that use the channel "outbox" of a database.
+func ExampleNewNotifier() {
 	ctx := context.Background()
 	config, err := pgx.ParseConfig("postgres://localhost/shop")
 	if err != nil {
 		log.Fatal(err)
 	}
-	bell, err := postgres.NewBell(config, "outbox", nil)
+	notifier, err := postgres.NewNotifier(config, "outbox", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer bell.Close(ctx)
-	stop := bell.Listen(func(string) { log.Print("something was committed") })
+	defer notifier.Close(ctx)
+	stop := notifier.Listen(func(string) { log.Print("something was committed") })
 	defer stop()
-	bell.Ring() // after a commit; outbox.Tx does it
+	notifier.Notify() // after a commit; outbox.Tx does it
 }

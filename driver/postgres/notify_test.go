@@ -14,13 +14,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func openBell(t *testing.T, url, channel string, o *BellOptions) *Bell {
+func openNotifier(t *testing.T, url, channel string, o *NotifierOptions) *Notifier {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := NewBell(config, channel, o)
+	b, err := NewNotifier(config, channel, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func openBell(t *testing.T, url, channel string, o *BellOptions) *Bell {
 }
 
 // listen counts what b hears, once it hears other processes.
-func listen(t *testing.T, b *Bell) *atomic.Int64 {
+func listen(t *testing.T, b *Notifier) *atomic.Int64 {
 	t.Helper()
 	var heard atomic.Int64
 	t.Cleanup(b.Listen(func(string) { heard.Add(1) }))
@@ -44,59 +44,59 @@ func listen(t *testing.T, b *Bell) *atomic.Int64 {
 	return &heard
 }
 
-// TestBellRingsElsewhere: a ring is heard by all who listen, also after the server
-// was away, and rings that follow each other closely become one.
-func TestBellRingsElsewhere(t *testing.T) {
+// TestNotifierRingsElsewhere: a notification is heard by all who listen, also after the server
+// was away, and notifications that follow each other closely become one.
+func TestNotifierRingsElsewhere(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
-	const channel = `it's a "bell"`
-	a, b := openBell(t, server.URL(), channel, &BellOptions{Interval: 200 * time.Millisecond}), openBell(t, server.URL(), channel, nil)
-	other := listen(t, openBell(t, server.URL(), "another", nil))
+	const channel = `it's a "notifier"`
+	a, b := openNotifier(t, server.URL(), channel, &NotifierOptions{Interval: 200 * time.Millisecond}), openNotifier(t, server.URL(), channel, nil)
+	other := listen(t, openNotifier(t, server.URL(), "another", nil))
 	here, there := listen(t, a), listen(t, b)
-	a.Ring()
+	a.Notify()
 	if here.Load() != 1 {
-		t.Error("a ring is not heard at once where it was made")
+		t.Error("a notification is not heard at once where it was made")
 	}
 	testbed.Eventually(t, "it is heard elsewhere", 20*time.Second, func() bool { return there.Load() == 1 })
 	there.Store(0)
 	start := time.Now()
 	for range 300 {
-		a.Ring()
+		a.Notify()
 		time.Sleep(time.Millisecond) // the time in which each could be one
 	}
 	testbed.Eventually(t, "they are heard elsewhere", 20*time.Second, func() bool { return there.Load() >= 1 })
-	b.Ring()
+	b.Notify()
 	testbed.Eventually(t, "the other way", 20*time.Second, func() bool { return here.Load() >= 302 })
 	if n, most := there.Load(), int64(time.Since(start)/(200*time.Millisecond))+3; n > most {
 		t.Errorf("%d notifications, want %d at most", n, most)
 	}
 	server.Kill()
 	there.Store(0)
-	a.Ring()
+	a.Notify()
 	server.Restart() // it may be heard before this returns
 	testbed.Eventually(t, "it is heard after the server was away", 30*time.Second, func() bool { return there.Load() >= 1 })
 	there.Store(0)
-	testbed.Eventually(t, "rings are heard again", 30*time.Second, func() bool { a.Ring(); return there.Load() >= 1 })
+	testbed.Eventually(t, "notifications are heard again", 30*time.Second, func() bool { a.Notify(); return there.Load() >= 1 })
 	if n := other.Load(); n > 1 { // that it may have missed something
-		t.Errorf("another channel heard %d rings", n)
+		t.Errorf("another channel heard %d notifications", n)
 	}
 }
 
-func TestBellBadInput(t *testing.T) {
+func TestNotifierBadInput(t *testing.T) {
 	t.Parallel()
 	config, _ := pgx.ParseConfig("postgres://localhost/x")
 	for _, name := range []string{"", strings.Repeat("x", 64), "a\x00", "\xff"} {
-		if _, err := NewBell(config, name, nil); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
+		if _, err := NewNotifier(config, name, nil); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	if _, err := NewBell(config, "x", &BellOptions{Interval: -1}); interlock.Kind(err) != interlock.Bug {
+	if _, err := NewNotifier(config, "x", &NotifierOptions{Interval: -1}); interlock.Kind(err) != interlock.Bug {
 		t.Error(err)
 	}
-	if _, err := NewBell(nil, "x", nil); interlock.Kind(err) != interlock.Bug {
+	if _, err := NewNotifier(nil, "x", nil); interlock.Kind(err) != interlock.Bug {
 		t.Error(err)
 	}
-	b, err := NewBell(config, "x", nil)
+	b, err := NewNotifier(config, "x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,10 +105,10 @@ func TestBellBadInput(t *testing.T) {
 		t.Error(err)
 	}
 	stop := b.Listen(func(string) { heard++ })
-	b.Ring()
+	b.Notify()
 	stop()
-	b.Ring()
+	b.Notify()
 	if heard != 1 {
-		t.Errorf("%d rings", heard)
+		t.Errorf("%d notifications", heard)
 	}
 }

@@ -98,7 +98,7 @@ func (p *Participant[T]) unseen(ctx context.Context, op string, x driver.XID, er
 func lockOf(gid string) int64 { return Key("/prepared", gid) }
 
 // InDoubt lists what is prepared in this database and namespace, the oldest first.
-func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.Doubt, err error) {
+func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.InDoubt, err error) {
 	const op = "list prepared"
 	if ctx.Err() != nil {
 		return nil, fail.Unsent(ctx, op, p.space.Namespace)
@@ -112,7 +112,7 @@ func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.Doubt, err e
 				return err
 			}
 			if x, ok := p.named(gid); ok {
-				all = append(all, driver.Doubt{XID: x, Since: since.UTC()})
+				all = append(all, driver.InDoubt{XID: x, Since: since.UTC()})
 			}
 			return nil
 		})

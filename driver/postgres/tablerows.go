@@ -236,7 +236,7 @@ func (t *tableRows) States(ctx context.Context, prefix string) (map[string]strin
 }
 
 // Break is one statement.
-func (t *tableRows) Break(ctx context.Context, b driver.Break) (record *driver.Broken, err error) {
+func (t *tableRows) Break(ctx context.Context, b driver.Break) (record *driver.BreakRecord, err error) {
 	err = t.query(ctx, "break", b.Name, func(rows pgx.Rows) error {
 		var counter int64
 		var at time.Time
@@ -251,7 +251,7 @@ func (t *tableRows) Break(ctx context.Context, b driver.Break) (record *driver.B
 }
 
 // Breaks reads the records.
-func (t *tableRows) Breaks(ctx context.Context, name string, limit int) (all []driver.Broken, err error) {
+func (t *tableRows) Breaks(ctx context.Context, name string, limit int) (all []driver.BreakRecord, err error) {
 	if name != "" {
 		if err := fail.CheckNames("list breaks", name, "-"); err != nil {
 			return nil, err

@@ -81,9 +81,9 @@ func (c connection) KeyValues(string) driver.KeyValues {
 	return NewKeyValues(c.pool, cmp.Or(c.namespace, DefaultNamespace)+"_kv")
 }
 
-// Bell is that of [NewBell], on the channel name + "_bell", unless the pool leads through a
+// Notifier is that of [NewNotifier], on the channel name + "_notifier", unless the pool leads through a
 // pooler that shares sessions.
-func (c connection) Bell(ctx context.Context, name string) (driver.Bell, func(context.Context) error, error) {
+func (c connection) Notifier(ctx context.Context, name string) (driver.Notifier, func(context.Context) error, error) {
 	direct := false
 	err := c.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) (err error) {
 		direct, err = isDirect(ctx, conn.Conn())
@@ -92,7 +92,7 @@ func (c connection) Bell(ctx context.Context, name string) (driver.Bell, func(co
 	if err != nil || !direct {
 		return nil, nil, err
 	}
-	b, err := NewBell(c.pool.Config().ConnConfig, name+"_bell", nil)
+	b, err := NewNotifier(c.pool.Config().ConnConfig, name+"_notifier", nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -24,68 +24,68 @@ const keepBreaks = 1000
 //
 // Records are kept in the stream interlock:{TAG}:breaks, the last thousand of each
 // hash slot, for as long as the server keeps its data.
-func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	return d.layout.breakHold(ctx, d.conn, b)
 }
 
 // Breaks shows what was recorded; see driver.Breaker. For every name it asks each slot
 // of which a lock was ever broken, by the set interlock:{0}:broken.
-func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	return d.layout.breaks(ctx, d.conn, name, limit)
 }
 
 // Break takes the lock from b.Owner; see [Driver.Break].
-func (p *Plain) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (p *Plain) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	return p.layout.breakHold(ctx, p.conn, b)
 }
 
 // Breaks shows what was recorded; see [Driver.Breaks].
-func (p *Plain) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (p *Plain) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	return p.layout.breaks(ctx, p.conn, name, limit)
 }
 
 // errUnbreakable: what one of several holders has cannot be taken alone.
 var errUnbreakable = errors.New("it is not one holder's lock: use the client that wrote it")
 
-func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.Broken, bool, error) {
+func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.BreakRecord, bool, error) {
 	asked := request{op: "break", name: b.Name}
 	if err := l.checkBreak(asked, b); err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	lock := l.prefix + b.Name
 	states, err := l.show(ctx, c, []string{lock})
 	if err != nil {
-		return driver.Broken{}, false, harmless(asked, err)
+		return driver.BreakRecord{}, false, harmless(asked, err)
 	}
 	s := states[0]
 	switch {
 	case s.Holder == nil || s.Holder.Owner != b.Owner:
-		return driver.Broken{}, false, nil
+		return driver.BreakRecord{}, false, nil
 	case s.raw == "":
-		return driver.Broken{}, false, problem(asked, interlock.Definite, errUnbreakable)
+		return driver.BreakRecord{}, false, problem(asked, interlock.Definite, errUnbreakable)
 	}
 	if err := c.noteBreaks(ctx, lock); err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	m, err := c.eval(ctx, asked, breakScript, batch{
 		keys: append(l.keysOf(lock).all(), breaksKey(lock)),
 		args: []string{s.raw, b.Owner, b.Reason, b.By, strconv.Itoa(keepBreaks), redissonChannel(lock)},
 	})
 	if err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	answer, err := m.AsStrSlice()
 	switch {
 	case err == nil && len(answer) == 0:
-		return driver.Broken{}, false, nil
+		return driver.BreakRecord{}, false, nil
 	case err == nil && len(answer) == 2:
 		record, err := parseBroken(b, answer[0], answer[1])
 		if err != nil {
-			return driver.Broken{}, false, uncertain(asked, err)
+			return driver.BreakRecord{}, false, uncertain(asked, err)
 		}
 		return record, true, nil
 	}
-	return driver.Broken{}, false, uncertain(asked, errReply)
+	return driver.BreakRecord{}, false, uncertain(asked, errReply)
 }
 
 func (l layout) checkBreak(asked request, b driver.Break) error {
@@ -131,7 +131,7 @@ func (c *conn) breaksKeys(ctx context.Context) ([]string, error) {
 	return keys, harmless(asked, err)
 }
 
-func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]driver.Broken, error) {
+func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]driver.BreakRecord, error) {
 	keys := []string{breaksKey(l.prefix + name)}
 	if name != "" {
 		if err := checkName(name, l.prefix+name); err != nil {
@@ -143,7 +143,7 @@ func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]
 			return nil, err
 		}
 	}
-	var all []driver.Broken
+	var all []driver.BreakRecord
 	for _, key := range keys {
 		records, err := l.readBreaks(ctx, c, key, name)
 		if err != nil {
@@ -151,13 +151,13 @@ func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]
 		}
 		all = append(all, records...)
 	}
-	slices.SortStableFunc(all, func(a, b driver.Broken) int { return b.At.Compare(a.At) })
+	slices.SortStableFunc(all, func(a, b driver.BreakRecord) int { return b.At.Compare(a.At) })
 	return all[:min(len(all), max(limit, 0))], nil
 }
 
 // readBreaks reads the records of one slot that are below the prefix, and of name
 // if it is not empty, newest first.
-func (l layout) readBreaks(ctx context.Context, c *conn, key, name string) ([]driver.Broken, error) {
+func (l layout) readBreaks(ctx context.Context, c *conn, key, name string) ([]driver.BreakRecord, error) {
 	asked := request{op: "show breaks", name: name}
 	entries, err := do(ctx, c, asked, func(ctx context.Context) ([]rueidis.XRangeEntry, error) {
 		return c.client.Do(ctx, c.client.B().Xrevrange().Key(key).End("+").Start("-").Build()).AsXRange()
@@ -165,7 +165,7 @@ func (l layout) readBreaks(ctx context.Context, c *conn, key, name string) ([]dr
 	if err != nil {
 		return nil, harmless(asked, err)
 	}
-	var records []driver.Broken
+	var records []driver.BreakRecord
 	for _, e := range entries {
 		f := e.FieldValues
 		of, below := strings.CutPrefix(f["lock"], l.prefix)
@@ -181,8 +181,8 @@ func (l layout) readBreaks(ctx context.Context, c *conn, key, name string) ([]dr
 	return records, nil
 }
 
-func parseBroken(b driver.Break, counter, at string) (driver.Broken, error) {
-	record := driver.Broken{Break: b}
+func parseBroken(b driver.Break, counter, at string) (driver.BreakRecord, error) {
+	record := driver.BreakRecord{Break: b}
 	ms, err := driver.ParseInt(at)
 	if err != nil {
 		return record, err

@@ -83,14 +83,14 @@ func TestBreaksAreShownNewestFirstBelowThePrefix(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	d, other := openOn(t, server.Addr(), &Options{Prefix: "a/"}), openOn(t, server.Addr(), &Options{Prefix: "b/"})
-	var want []driver.Broken
+	var want []driver.BreakRecord
 	for _, name := range []string{"1", "2", "1", "3"} {
 		owner, _ := take(t, d, name)
 		record, ok, err := d.Break(t.Context(), breaking(name, owner))
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}
-		want = append([]driver.Broken{record}, want...)
+		want = append([]driver.BreakRecord{record}, want...)
 		now := time.Now()
 		testbed.Eventually(t, "a millisecond passes", bound, func() bool { return time.Since(now) > time.Millisecond })
 	}

@@ -126,7 +126,7 @@ func TestQueueAnswersLost(t *testing.T) {
 		}
 		return true
 	})
-	letters, err := s.Letters(t.Context(), "q", 0, 10)
+	letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
 	if err != nil || len(letters) != 1 || letters[0].ID != "c/1" {
 		t.Fatalf("%+v, %v", letters, err)
 	}
@@ -178,7 +178,7 @@ func TestQueueIsDrainedWithoutMemory(t *testing.T) {
 			left -= len(some)
 		}
 	}
-	letters, err := s.Letters(t.Context(), "q", 0, 100)
+	letters, err := s.DeadLetters(t.Context(), "q", 0, 100)
 	if err != nil || len(letters) != n {
 		t.Fatalf("%d letters, %v", len(letters), err)
 	}
@@ -262,7 +262,7 @@ func TestQueueServerRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.settle(c, driver.Ack, append(got, s.receive(c, 1)...)...)
-	letters, err := s.Letters(t.Context(), "q", 0, 10)
+	letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
 	if err != nil || len(letters) != 1 {
 		t.Fatalf("%v, %v", letters, err)
 	}
@@ -287,7 +287,7 @@ func TestQueueDuringAMove(t *testing.T) {
 	held := s.receive(c, 1)
 	s.settle(c, driver.Dead, s.receive(c, 1)...)
 	s.settle(c, driver.Dead, s.receive(c, 1)...)
-	letters, err := s.Letters(t.Context(), "q", 0, 10)
+	letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
 	if err != nil || len(letters) != 2 {
 		t.Fatal(letters, err)
 	}

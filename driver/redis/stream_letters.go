@@ -40,17 +40,17 @@ var (
 // Definite, and nothing was changed.
 var ErrNotFound = errors.New("not found")
 
-// A Letter is a message that is not delivered any more. Its Attempt is that of the last delivery.
+// A DeadLetter is a message that is not delivered any more. Its Attempt is that of the last delivery.
 // Without an entry in the stream, which somebody deleted, it has a Place only.
-type Letter struct {
+type DeadLetter struct {
 	driver.Received
 	Reason string
 	Died   time.Time // by the clock of the server
 }
 
-// Letters are the dead letters of a queue behind a place, in the order in which they were added, 1
+// DeadLetters are the dead letters of a queue behind a place, in the order in which they were added, 1
 // to 1000 at most.
-func (q *Queue) Letters(ctx context.Context, name string, after int64, most int) (all []Letter, err error) {
+func (q *Queue) DeadLetters(ctx context.Context, name string, after int64, most int) (all []DeadLetter, err error) {
 	asked := request{op: "list dead letters", name: name}
 	keys, err := q.keys(asked.op, name)
 	if err != nil {
@@ -69,7 +69,7 @@ func (q *Queue) Letters(ctx context.Context, name string, after int64, most int)
 		r.Queue, r.Attempt = name, r.Attempt-1
 		died, _ := rest[0].AsInt64()
 		reason, _ := rest[1].ToString()
-		all = append(all, Letter{r, reason, time.UnixMilli(died).UTC()})
+		all = append(all, DeadLetter{r, reason, time.UnixMilli(died).UTC()})
 	}
 	return all, nil
 }

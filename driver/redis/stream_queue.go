@@ -86,23 +86,23 @@ func (q *Queue) Join(_ context.Context, name string, o driver.QueueOptions) (dri
 		return nil, err
 	}
 	s := &streamStore{q, name, keys}
-	bell := driver.NewSharedBell(driver.BellTransport{Hear: s.hear})
-	c, err := leasequeue.Join(s, name, o, bell)
+	notifier := driver.NewSharedNotifier(driver.NotifierTransport{Hear: s.hear})
+	c, err := leasequeue.Join(s, name, o, notifier)
 	if err != nil {
 		return nil, err
 	}
-	return &streamConsumer{c, bell}, nil
+	return &streamConsumer{c, notifier}, nil
 }
 
 type streamConsumer struct {
 	*leasequeue.Consumer
-	bell *driver.SharedBell
+	notifier *driver.SharedNotifier
 }
 
 // Close leaves the queue; see [driver.QueueConsumer].
 func (c *streamConsumer) Close(ctx context.Context) error {
 	err := c.Consumer.Close(ctx)
-	return cmp.Or(c.bell.Close(ctx), err)
+	return cmp.Or(c.notifier.Close(ctx), err)
 }
 
 // keys are those of the scripts, in their order.

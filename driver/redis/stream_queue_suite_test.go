@@ -35,16 +35,16 @@ func (q *streamQueues) Add(t *testing.T, name string, messages ...driver.QueueMe
 	return q.Queue.Add(t.Context(), name, messages...)
 }
 
-func (q *streamQueues) letters(t *testing.T, name string) []Letter {
+func (q *streamQueues) letters(t *testing.T, name string) []DeadLetter {
 	t.Helper()
-	all, err := q.Queue.Letters(t.Context(), name, 0, 1000)
+	all, err := q.Queue.DeadLetters(t.Context(), name, 0, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return all
 }
 
-func (q *streamQueues) Letters(t *testing.T, name string) (ids []string) {
+func (q *streamQueues) DeadLetters(t *testing.T, name string) (ids []string) {
 	t.Helper()
 	for _, l := range q.letters(t, name) {
 		if l.Reason != "reason of "+l.ID || time.Since(l.Died) > time.Hour || l.Attempt < 1 {

@@ -189,11 +189,11 @@ func TestQueueLeavesNothing(t *testing.T) {
 			s.settle(c, driver.Retry, all...)
 			all = s.receive(c, 7)
 			s.settle(c, driver.Dead, all...)
-			letters, err := s.Letters(t.Context(), "q", 0, 10)
+			letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
 			if err != nil || len(letters) != 7 || letters[0].ID != "a/1" || letters[0].Attempt != 2 || letters[0].Reason != "a reason" {
 				t.Fatalf("%+v, %v", letters, err)
 			}
-			if some, err := s.Letters(t.Context(), "q", letters[1].Place, 1); err != nil || len(some) != 1 || some[0].ID != letters[2].ID {
+			if some, err := s.DeadLetters(t.Context(), "q", letters[1].Place, 1); err != nil || len(some) != 1 || some[0].ID != letters[2].ID {
 				t.Errorf("behind the second is %v, %v", some, err)
 			}
 			var places []int64
@@ -568,7 +568,7 @@ func TestQueueShows(t *testing.T) {
 	if err := s.Resume(t.Context(), "q", "b", "it is repaired", "me"); err != nil {
 		t.Fatal(err)
 	}
-	letters, err := s.Letters(t.Context(), "q", 0, 10)
+	letters, err := s.DeadLetters(t.Context(), "q", 0, 10)
 	if err != nil || len(letters) != 1 {
 		t.Fatal(letters, err)
 	}

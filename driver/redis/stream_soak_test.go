@@ -64,7 +64,7 @@ func TestQueueSoak(t *testing.T) {
 		server.Restart()
 		testbed.Eventually(t, "the server answers the operator", bound, func() bool { return raw(t, s.client, "PING").Error() == nil })
 	}})
-	letters, err := s.Letters(t.Context(), "q", 0, 1000)
+	letters, err := s.DeadLetters(t.Context(), "q", 0, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package sqs
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -120,8 +121,7 @@ func TestEmulatorSinkSuite(t *testing.T) {
 			if exclusive {
 				server = testbed.SQSEmulator(t)
 			}
-			sum := hash(t.Name())
-			return &sinkBackend{Server: paths.New[drivertest.KeptSink](server), addr: server.Addr(), queue: sum[:20] + fifo,
+			return &sinkBackend{Server: paths.New[drivertest.KeptSink](server), addr: server.Addr(), queue: rand.Text() + fifo,
 				client: sqs.NewFromConfig(settings(t, server.Addr()))}
 		},
 		Without: drivertest.Durable, // the emulator keeps nothing over a restart
@@ -195,7 +195,8 @@ func TestEmulatorOrderOfKeys(t *testing.T) {
 	const keys, rounds, each = 12, 20, 3
 	server := testbed.Shared(t, testbed.SQSEmulator)
 	client := sqs.NewFromConfig(settings(t, server.Addr()))
-	queue, err := create(t.Context(), client, "order-of-keys"+fifo)
+	topic := rand.Text() // a queue forgets ids only after five minutes
+	queue, err := create(t.Context(), client, topic+fifo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func TestEmulatorOrderOfKeys(t *testing.T) {
 			round.Store(int32(n))
 			var some []driver.Message
 			for i := range each * keys {
-				some = append(some, driver.Message{ID: fmt.Sprintf("%d/%04d", i%keys, n*each+i/keys), Topic: "order-of-keys", Key: fmt.Sprint(i % keys)})
+				some = append(some, driver.Message{ID: fmt.Sprintf("%d/%04d", i%keys, n*each+i/keys), Topic: topic, Key: fmt.Sprint(i % keys)})
 			}
 			if err := drivertest.PublishAll(t.Context(), sink, some); err != nil {
 				published <- err
@@ -307,7 +308,7 @@ func TestEmulatorRequests(t *testing.T) {
 	t.Parallel()
 	server := testbed.Shared(t, testbed.SQSEmulator)
 	client := sqs.NewFromConfig(settings(t, server.Addr()))
-	for _, name := range []string{"requests" + fifo, "requests"} {
+	for _, name := range []string{rand.Text() + fifo, rand.Text()} {
 		queue, err := create(t.Context(), client, name)
 		if err != nil {
 			t.Fatal(err)
@@ -364,7 +365,7 @@ func TestEmulatorForeignMessage(t *testing.T) {
 	t.Parallel()
 	server := testbed.Shared(t, testbed.SQSEmulator)
 	client := sqs.NewFromConfig(settings(t, server.Addr()))
-	queue, err := create(t.Context(), client, "foreign"+fifo)
+	queue, err := create(t.Context(), client, rand.Text()+fifo)
 	if err != nil {
 		t.Fatal(err)
 	}

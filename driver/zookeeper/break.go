@@ -35,8 +35,8 @@ type broken struct {
 // Break implements driver.Breaker: the holder's node is deleted and the record
 // written in one transaction. It works on the nodes of other clients too. The
 // thousand newest records of a namespace are kept.
-func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
-	var none driver.Broken
+func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
+	var none driver.BreakRecord
 	if err := d.checkBreak(ctx, b); err != nil {
 		return none, false, err
 	}
@@ -98,7 +98,7 @@ func (s *session) holder(ctx context.Context, name string) (node, *found, error)
 
 // breakNode deletes exactly the node that was looked at. Nobody overtakes the
 // first in line, so as long as it is there it is the holder.
-func (s *session) breakNode(ctx context.Context, b driver.Break, n node, f *found) (driver.Broken, bool, error) {
+func (s *session) breakNode(ctx context.Context, b driver.Break, n node, f *found) (driver.BreakRecord, bool, error) {
 	c, d := contenderOf(n, f), s.d
 	data := encode(broken{text(b.Name), text(b.Owner), text(b.Reason), text(b.By), c.Token})
 	type reply struct {
@@ -117,22 +117,22 @@ func (s *session) breakNode(ctx context.Context, b driver.Break, n node, f *foun
 	})
 	switch {
 	case errors.Is(err, zk.ErrBadVersion): // somebody wrote into it: look again
-		return driver.Broken{}, false, nil
+		return driver.BreakRecord{}, false, nil
 	case err != nil:
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	case r.err != nil && r.ops[0].Error != nil:
-		return driver.Broken{}, false, nil // it is gone
+		return driver.BreakRecord{}, false, nil // it is gone
 	case r.err != nil:
-		return driver.Broken{}, false, errNoRecords
+		return driver.BreakRecord{}, false, errNoRecords
 	}
-	record := driver.Broken{Break: b, Token: c.Token, At: d.options.Now()}
+	record := driver.BreakRecord{Break: b, Token: c.Token, At: d.options.Now()}
 	s.finishRecord(ctx, r.ops[1].String, &record)
 	return record, true, nil
 }
 
 // finishRecord takes the servers' time of a record, and removes those that are
 // too many. The lock is broken already, so failures are no matter.
-func (s *session) finishRecord(ctx context.Context, path string, record *driver.Broken) {
+func (s *session) finishRecord(ctx context.Context, path string, record *driver.BreakRecord) {
 	if f, err := s.get(ctx, opBreak, record.Name, path); err == nil && f != nil {
 		record.At = time.UnixMilli(f.stat.Ctime)
 	}
@@ -171,7 +171,7 @@ func (s *session) records(ctx context.Context) ([]string, error) {
 
 // Breaks implements driver.Breaker. It reads one record after the other until it
 // has enough.
-func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	if name != "" && name != driver.BaseName {
 		if err := d.layout.check(opBreak, name); err != nil {
 			return nil, err
@@ -188,7 +188,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	if err != nil {
 		return nil, err
 	}
-	var all []driver.Broken
+	var all []driver.BreakRecord
 	for _, path := range paths {
 		if len(all) >= limit {
 			break
@@ -205,7 +205,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 }
 
 // readBroken reports ok = false for what is gone, or is none of ours.
-func readBroken(f *found) (record driver.Broken, ok bool) {
+func readBroken(f *found) (record driver.BreakRecord, ok bool) {
 	if f == nil {
 		return record, false
 	}
@@ -214,5 +214,5 @@ func readBroken(f *found) (record driver.Broken, ok bool) {
 		return record, false
 	}
 	of := driver.Break{Name: string(b.Name), Owner: string(b.Owner), Reason: string(b.Reason), By: string(b.By)}
-	return driver.Broken{Break: of, Token: b.Token, At: time.UnixMilli(f.stat.Ctime)}, true
+	return driver.BreakRecord{Break: of, Token: b.Token, At: time.UnixMilli(f.stat.Ctime)}, true
 }

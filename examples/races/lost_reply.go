@@ -42,7 +42,7 @@ var lostReply = race{
 	fixed: paying(func(s *scene, pauses pauses) (http.Handler, error) {
 		records := idempotency.NewSQL(postgres.Pool(s.postgres), requests)
 		store, err := idempotency.New(records, nil)
-		return idempotency.Handler(store, idempotency.Everybody, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		return idempotency.Handler(store, idempotency.SharedScope, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, err := idempotency.Phase(r.Context(), records, "pay", func(_ context.Context, tx pgx.Tx) (bool, error) {
 				return true, pay(r, tx, pauses)
 			})

@@ -95,7 +95,7 @@ func (h *held) balance(ctx context.Context, on side, account string) (cents int6
 // not be asked is asked again.
 func (h *held) tend(ctx context.Context) {
 	var both sync.WaitGroup
-	for _, sweep := range []func(context.Context, tcc.Ask, int) (tcc.Swept, error){h.inNorth.Sweep, h.inSouth.Sweep} {
+	for _, sweep := range []func(context.Context, tcc.Ask, int) (tcc.SweepResult, error){h.inNorth.Sweep, h.inSouth.Sweep} {
 		both.Go(func() {
 			for ctx.Err() == nil {
 				_, _ = sweep(ctx, h.engine.Decide, 100)

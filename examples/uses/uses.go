@@ -240,9 +240,9 @@ func semaphores() error {
 // sweeps is what docs/explanation/transactions.md shows of retention.
 func sweeps(db interlock.BeginnerAt[pgx.Tx], table barrier.Table, seats tcc.Table, answers *idempotency.Store) coordinator.Options {
 	return coordinator.Options{Retention: coordinator.Retention{Sweeps: []coordinator.Sweep{
-		{Name: "stock", Run: func(ctx context.Context, m journal.Mark) (coordinator.Swept, error) {
+		{Name: "stock", Run: func(ctx context.Context, m journal.Mark) (coordinator.SweepResult, error) {
 			n, err := barrier.ForgetExcept(ctx, db, table, m.Time, m.Except, 0)
-			return coordinator.Swept{Removed: n}, err
+			return coordinator.SweepResult{Removed: n}, err
 		}},
 		tcc.Sweep("seats", db, seats, 0),                                          // Forget and Overdue of a tcc.Table
 		coordinator.SweepBy("answers", idempotency.NewReaper(answers, nil).Sweep), // of guard/idempotency

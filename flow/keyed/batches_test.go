@@ -60,7 +60,7 @@ func TestErrorsOfABatch(t *testing.T) {
 		"all":   {func([]int) error { return odd }, "[odd odd odd]"},
 		"panic": {func([]int) error { panic("x") }, `[task of "k" panicked: x task of "k" panicked: x task of "k" panicked: x]`},
 		"each": {func(batch []int) error {
-			each := make(keyed.Each, len(batch))
+			each := make(keyed.BatchError, len(batch))
 			for i, n := range batch {
 				if n%2 == 1 {
 					each[i] = odd
@@ -68,9 +68,9 @@ func TestErrorsOfABatch(t *testing.T) {
 			}
 			return each
 		}, "[<nil> odd <nil>]"},
-		"each, and more": {func(batch []int) error { return errors.Join(make(keyed.Each, len(batch)), odd) },
+		"each, and more": {func(batch []int) error { return errors.Join(make(keyed.BatchError, len(batch)), odd) },
 			"[batch: <nil>\nodd batch: <nil>\nodd batch: <nil>\nodd]"},
-		"too few": {func([]int) error { return keyed.Each{nil} },
+		"too few": {func([]int) error { return keyed.BatchError{nil} },
 			`[run batch "k": 1 errors for 3 tasks: batch: <nil> run batch "k": 1 errors for 3 tasks: batch: <nil> run batch "k": 1 errors for 3 tasks: batch: <nil>]`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestErrorsOfABatch(t *testing.T) {
 			closed(t, b)
 		})
 	}
-	if err := (keyed.Each{nil, odd}); !errors.Is(err, odd) || interlock.Kind(err) != interlock.Uncertain {
+	if err := (keyed.BatchError{nil, odd}); !errors.Is(err, odd) || interlock.Kind(err) != interlock.Uncertain {
 		t.Error(err)
 	}
 }
@@ -136,7 +136,7 @@ func TestBatchesShareTheirCost(t *testing.T) {
 // it called, makes no success of it.
 func TestErrorsOfATask(t *testing.T) {
 	x := executor(t, nil)
-	for _, want := range []error{keyed.Each{nil}, keyed.Each{nil, nil}, fmt.Errorf("a batch below: %w", keyed.Each{nil})} {
+	for _, want := range []error{keyed.BatchError{nil}, keyed.BatchError{nil, nil}, fmt.Errorf("a batch below: %w", keyed.BatchError{nil})} {
 		if err := x.Do(t.Context(), "k", func(context.Context) error { return want }); fmt.Sprint(err) != fmt.Sprint(want) {
 			t.Errorf("%v, want %v", err, want)
 		}

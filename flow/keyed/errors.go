@@ -58,13 +58,13 @@ func (e *PanicError) Is(target error) bool { return target == interlock.ErrUncer
 
 // Each is the error of a batch whose tasks have outcomes of their own: one for each
 // task, in their order, nil for those that succeeded.
-type Each []error
+type BatchError []error
 
 // Error joins them.
-func (e Each) Error() string { return fmt.Sprintf("batch: %v", errors.Join(e...)) }
+func (e BatchError) Error() string { return fmt.Sprintf("batch: %v", errors.Join(e...)) }
 
 // Unwrap gives those that are not nil.
-func (e Each) Unwrap() []error {
+func (e BatchError) Unwrap() []error {
 	var failed []error
 	for _, err := range e {
 		if err != nil {

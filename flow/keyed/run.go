@@ -143,7 +143,7 @@ func spread[T any](key string, live []*task[T], err error) {
 	if err == nil {
 		return
 	}
-	each, ok := err.(Each) // an error that wraps one may be about more than its parts
+	each, ok := err.(BatchError) // an error that wraps one may be about more than its parts
 	if ok && len(each) != len(live) {
 		ok, err = false, bug("run batch", key, fmt.Errorf("%d errors for %d tasks: %w", len(each), len(live), err))
 	}

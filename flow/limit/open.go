@@ -35,7 +35,7 @@ func open(ctx context.Context, url string) (*backend.Backend, driver.Limiter, er
 		if err != nil {
 			return nil, nil, err
 		}
-		return b, In(db, Table{Prefix: u.Setting("prefix")}), nil
+		return b, FromTable(db, Table{Prefix: u.Setting("prefix")}), nil
 	}
 	b, err := u.Open(ctx)
 	if err != nil {

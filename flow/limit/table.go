@@ -44,9 +44,9 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 		until_us bigint not null){engine}{pg  with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000)}`)
 }
 
-// In keeps the limits of a table: a transaction that locks the rows of a request in the order of
+// FromTable keeps the limits of a table: a transaction that locks the rows of a request in the order of
 // their keys decides its calls as [driver.Decide] does, by the clock of the database.
-func In[T any](db driver.BeginnerAt[T], t Table) driver.Limiter {
+func FromTable[T any](db driver.BeginnerAt[T], t Table) driver.Limiter {
 	return &inTable{db: backend.Untyped(db), table: t}
 }
 

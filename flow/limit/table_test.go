@@ -29,7 +29,7 @@ func TestTable(t *testing.T) {
 type inDB struct{ db *databases.DB }
 
 func (d inDB) Open(t *testing.T) (driver.Limiter, error) {
-	return limit.In(d.db.Again(t), limit.Table{}), nil
+	return limit.FromTable(d.db.Again(t), limit.Table{}), nil
 }
 
 func (d inDB) Beside(t *testing.T) (driver.Limiter, error) { return d.Open(t) }

@@ -8,20 +8,20 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// Tx runs fn in a transaction of db, commits it if fn returns nil, and then rings
-// the bell, so that a relay that listens to it looks at once. bell may be nil. It
+// Tx runs fn in a transaction of db, commits it if fn returns nil, and then notifies
+// the notifier, so that a relay that listens to it looks at once. notifier may be nil. It
 // returns the error of fn after a rollback, with a kind if it is one of the
 // database; that of the commit is Uncertain if it may have been done. Nothing is
 // retried. A rollback ignores the cancellation of ctx, and is also done if fn panics.
-func Tx[T any](ctx context.Context, db driver.Beginner[T], bell driver.Bell, fn func(ctx context.Context, tx T) error) error {
+func Tx[T any](ctx context.Context, db driver.Beginner[T], notifier driver.Notifier, fn func(ctx context.Context, tx T) error) error {
 	worked := false
 	err := transact.Do(ctx, db.Begin, "", func(tx driver.Tx[T]) error {
 		err := tx.Classify(fn(ctx, tx.Native()))
 		worked = err == nil
 		return err
 	})
-	if bell != nil && worked && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
-		bell.Ring()
+	if notifier != nil && worked && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
+		notifier.Notify()
 	}
 	return err
 }

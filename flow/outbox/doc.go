@@ -4,12 +4,12 @@
 // (package guard/once). It puts messages of different keys in no order, and orders
 // nothing that did not come by [Table.Add]. It delivers nothing while no relay runs.
 //
-//	err := outbox.Tx(ctx, postgres.Pool(pool), bell, func(ctx context.Context, tx pgx.Tx) error {
+//	err := outbox.Tx(ctx, postgres.Pool(pool), notifier, func(ctx context.Context, tx pgx.Tx) error {
 //		// write the order, then say so, in the same transaction
 //		return box.Add(ctx, postgres.Tx(tx), outbox.Message{Topic: "orders", Key: "order/42", Payload: created})
 //	})
 //	...
-//	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, &outbox.Options{Bell: bell})
+//	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, &outbox.Options{Notifier: notifier})
 //	err = locks.Keep(ctx, "outbox", relay.RunAll) // or a slice for each partition of claim/partition: relay.RunOf
 //
 // # Order

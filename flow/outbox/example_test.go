@@ -27,14 +27,14 @@ func Example() {
 	}
 	defer pool.Close()
 	box := outbox.Table{}
-	bell, err := postgres.NewBell(pool.Config().ConnConfig, "outbox", nil)
+	notifier, err := postgres.NewNotifier(pool.Config().ConnConfig, "outbox", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer bell.Close(ctx)
+	defer notifier.Close(ctx)
 
 	// What a service does.
-	err = outbox.Tx(ctx, postgres.Pool(pool), bell, func(ctx context.Context, tx pgx.Tx) error {
+	err = outbox.Tx(ctx, postgres.Pool(pool), notifier, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `insert into orders (id, state) values (42, 'created')`); err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func Example() {
 		fmt.Println(m.ID, m.Topic, m.Key) // receivers act once for each m.ID: guard/once
 		return nil
 	})
-	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, &outbox.Options{Bell: bell})
+	relay, err := outbox.NewRelay(postgres.Pool(pool), box, sink, &outbox.Options{Notifier: notifier})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func ExampleRelay_RunOf() {
 		values driver.Values
 	)
 	box := outbox.Table{Slices: 16}
-	relay, err := outbox.NewRelay(postgres.Pool(pool), box, &memory.Sink{}, &outbox.Options{Poison: outbox.DeadLetter})
+	relay, err := outbox.NewRelay(postgres.Pool(pool), box, &memory.Sink{}, &outbox.Options{Poison: outbox.ToDeadLetters})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func ExampleTable() {
 		for _, w := range status.Waiting {
 			fmt.Println(w.Key, "waits for", w.ID, "which was tried", w.Attempts, "times:", w.LastError)
 		}
-		letters, err2 := box.Letters(ctx, postgres.Tx(tx), outbox.LetterQuery{Topic: "orders"})
+		letters, err2 := box.DeadLetters(ctx, postgres.Tx(tx), outbox.DeadLetterQuery{Topic: "orders"})
 		var ids []string
 		for _, l := range letters {
 			ids = append(ids, l.ID)

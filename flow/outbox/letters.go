@@ -9,10 +9,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A Letter is a message that is not to be delivered any more.
-type Letter struct {
+// A DeadLetter is a message that is not to be delivered any more.
+type DeadLetter struct {
 	Message
-	Place     int64 // in the order of all messages; see [LetterQuery]
+	Place     int64 // in the order of all messages; see [DeadLetterQuery]
 	Slice     int
 	Attempts  int
 	LastError string    // why it died
@@ -20,8 +20,8 @@ type Letter struct {
 	Died      time.Time
 }
 
-// A LetterQuery chooses dead letters. The zero value chooses the first hundred.
-type LetterQuery struct {
+// A DeadLetterQuery chooses dead letters. The zero value chooses the first hundred.
+type DeadLetterQuery struct {
 	Topic string // if not empty
 	Key   string // if not empty
 	After int64  // only those behind that Place
@@ -44,9 +44,9 @@ func (e *NotFoundError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *NotFoundError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Letters lists dead letters in the order in which they were added, without their
+// DeadLetters lists dead letters in the order in which they were added, without their
 // headers and payload.
-func (t Table) Letters(ctx context.Context, db driver.SQL, q LetterQuery) ([]Letter, error) {
+func (t Table) DeadLetters(ctx context.Context, db driver.SQL, q DeadLetterQuery) ([]DeadLetter, error) {
 	const op = "list dead letters"
 	s, err := t.open(op, db)
 	if err != nil {
@@ -65,29 +65,29 @@ func (t Table) Letters(ctx context.Context, db driver.SQL, q LetterQuery) ([]Let
 	return s.letters(ctx, op, `{empty}, null`, where+fmt.Sprintf(` order by id limit %d`, q.Limit), args...)
 }
 
-// Letter shows a dead letter in full. A message that was added again after it had
+// DeadLetter shows a dead letter in full. A message that was added again after it had
 // died, and died again, is another letter with the same id: all that name one by its
 // id mean the oldest. One that does not exist is a [*NotFoundError].
-func (t Table) Letter(ctx context.Context, db driver.SQL, id string) (Letter, error) {
+func (t Table) DeadLetter(ctx context.Context, db driver.SQL, id string) (DeadLetter, error) {
 	const op = "show dead letter"
 	s, err := t.open(op, db)
 	if err != nil {
-		return Letter{}, err
+		return DeadLetter{}, err
 	}
 	found, err := s.letters(ctx, op, `headers, payload`, ` where message_id = ? order by id limit 1`, id)
 	if err != nil {
-		return Letter{}, err
+		return DeadLetter{}, err
 	}
 	if len(found) == 0 {
-		return Letter{}, s.notFound("dead letter", id)
+		return DeadLetter{}, s.notFound("dead letter", id)
 	}
 	return found[0], nil
 }
 
-func (s store) letters(ctx context.Context, op, body, where string, args ...any) (found []Letter, err error) {
+func (s store) letters(ctx context.Context, op, body, where string, args ...any) (found []DeadLetter, err error) {
 	err = s.Each(ctx, `select id, message_id, slice, topic, msg_key, attempts, last_error, added, died, `+body+` from {dead}`+where, args,
 		func(scan func(...any) error) error {
-			var l Letter
+			var l DeadLetter
 			var headers string
 			var added, died int64
 			if err := scan(&l.Place, &l.ID, &l.Slice, &l.Topic, &l.Key, &l.Attempts, &l.LastError, &added, &died, &headers, &l.Payload); err != nil {

@@ -22,7 +22,7 @@ import (
 func testDiesTwice(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/1")
-	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1}), grant(1))
+	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 1}), grant(1))
 	for i, payload := range []string{"first", "second"} {
 		add(t, db, driver.Message{ID: "k/1", Topic: "t", Key: "k", Payload: []byte(payload)})
 		testbed.Eventually(t, "it is dead", bound, func() bool { return status(t, db).Dead == int64(i+1) })
@@ -32,7 +32,7 @@ func testDiesTwice(t *testing.T, db *databases.DB) {
 	accept()
 	for i, payload := range []string{"first", "second"} {
 		db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-			l, err := box.Letter(ctx, sql, "k/1")
+			l, err := box.DeadLetter(ctx, sql, "k/1")
 			if string(l.Payload) != payload {
 				t.Errorf("letter %q, want the oldest", l.Payload)
 			}
@@ -54,7 +54,7 @@ func testDiesTwice(t *testing.T, db *databases.DB) {
 func testReplayBeforeDelayed(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/1")
-	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1}), grant(1))
+	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 1}), grant(1))
 	add(t, db, keyed("k", 1, 1)...)
 	testbed.Eventually(t, "it is dead", bound, func() bool { return status(t, db).Dead == 1 })
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
@@ -111,7 +111,7 @@ func testBuryTooLate(t *testing.T, db *databases.DB) {
 	add(t, db, keyed("k", 1, 1)...)
 	err := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
 		deliver := sync.OnceFunc(func() { db.Exec(t, `delete from interlock_outbox`) })
-		return box.Bury(ctx, meanwhile{sql, deliver}, "k/1", "why", "bob")
+		return box.MakeDeadLetter(ctx, meanwhile{sql, deliver}, "k/1", "why", "bob")
 	})
 	var missing *outbox.NotFoundError
 	if wantKind(t, err, interlock.Definite); !errors.As(err, &missing) {

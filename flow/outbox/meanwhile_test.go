@@ -46,7 +46,9 @@ func testBuriedMeanwhile(t *testing.T, db *databases.DB) {
 	case <-time.After(bound):
 		t.Fatal("the other message is not delivered")
 	}
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error { return single.Bury(ctx, sql, "k/1", "why", "bob") })
+	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
+		return single.MakeDeadLetter(ctx, sql, "k/1", "why", "bob")
+	})
 	close(goOn)
 	testbed.Eventually(t, "what stood behind it is delivered", bound, func() bool {
 		return slices.ContainsFunc(took.Messages(), func(m driver.Message) bool { return m.ID == "k/2" })

@@ -91,11 +91,11 @@ func (t Table) Discard(ctx context.Context, db driver.SQL, ids []string, reason,
 	return s.failed(s.leaveDead(ctx, ids64(letters), lanes))
 }
 
-// Bury makes a dead letter of a message that is not delivered yet, such as the one
+// MakeDeadLetter makes a dead letter of a message that is not delivered yet, such as the one
 // that blocks its key, and records who did it and why; neither may be blank. What
 // comes after it goes on. If a relay is about to deliver it, that may happen all the
 // same. One that does not exist is a [*NotFoundError].
-func (t Table) Bury(ctx context.Context, db driver.SQL, id, reason, by string) error {
+func (t Table) MakeDeadLetter(ctx context.Context, db driver.SQL, id, reason, by string) error {
 	const op = "bury message"
 	s, err := t.answered(op, db, reason, by)
 	if err != nil {

@@ -120,7 +120,7 @@ func testRetries(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	for _, err := range []error{errors.New("of unknown kind"), driver.ErrNotSent} {
 		accept := refuse(&sink, err, "slow/1")
-		stop := serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1}), grant(1))
+		stop := serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 1}), grant(1))
 		add(t, db, append(keyed("slow", 1, 3), driver.Message{ID: "alone", Topic: "t"})...)
 		testbed.Eventually(t, "what has no key is delivered", bound, func() bool { return slices.Contains(firsts(sink.Messages()), "alone") })
 		waiting(t, db, 1, func(w outbox.Waiting) bool { return w.Why == outbox.WhyRetry && w.Attempts > 2 && w.ID == "slow/1" })
@@ -137,15 +137,15 @@ func testRetries(t *testing.T, db *databases.DB) {
 func testDeadLetters(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/2", "k/4")
-	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 2}), grant(1))
+	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 2}), grant(1))
 	add(t, db, keyed("k", 1, 5)...)
 	delivered(t, &sink, 3)
 	testbed.Eventually(t, "two letters are dead", bound, func() bool { return status(t, db).Dead == 2 })
 	empty(t, db)
-	var letters []outbox.Letter
+	var letters []outbox.DeadLetter
 	do := func(fn func(ctx context.Context, sql driver.SQL) error) error { return db.Try(t.Context(), fn) }
 	ok(t, do(func(ctx context.Context, sql driver.SQL) (err error) {
-		letters, err = box.Letters(ctx, sql, outbox.LetterQuery{Topic: "t", Key: "k"})
+		letters, err = box.DeadLetters(ctx, sql, outbox.DeadLetterQuery{Topic: "t", Key: "k"})
 		return err
 	}))
 	if len(letters) != 2 || letters[0].ID != "k/2" || letters[1].ID != "k/4" || letters[0].Attempts != 2 || letters[0].Payload != nil ||
@@ -153,11 +153,11 @@ func testDeadLetters(t *testing.T, db *databases.DB) {
 		t.Fatalf("%+v", letters)
 	}
 	ok(t, do(func(ctx context.Context, sql driver.SQL) error {
-		l, err := box.Letter(ctx, sql, "k/4")
+		l, err := box.DeadLetter(ctx, sql, "k/4")
 		if string(l.Payload) != "4" || l.Place != letters[1].Place {
 			t.Errorf("%+v", l)
 		}
-		rest, err2 := box.Letters(ctx, sql, outbox.LetterQuery{After: letters[0].Place, Limit: 5})
+		rest, err2 := box.DeadLetters(ctx, sql, outbox.DeadLetterQuery{After: letters[0].Place, Limit: 5})
 		if len(rest) != 1 || rest[0].ID != "k/4" {
 			t.Errorf("%+v", rest)
 		}
@@ -190,7 +190,7 @@ func testDeadLetters(t *testing.T, db *databases.DB) {
 func testParkedBehindADeadLetter(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
 	accept := refuse(&sink, poison("never"), "k/2", "gone/1")
-	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, AfterDeadLetter: outbox.Park, Batch: 5}), grant(1))
+	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 1, AfterDeadLetter: outbox.Park, Batch: 5}), grant(1))
 	add(t, db, slices.Concat(keyed("k", 1, 130), keyed("gone", 1, 2), keyed("free", 1, 20))...)
 	inOrder(t, "free", delivered(t, &sink, 21), 20)
 	waiting(t, db, 2, func(w outbox.Waiting) bool {
@@ -222,7 +222,7 @@ func testByHand(t *testing.T, db *databases.DB) {
 	add(t, db, slices.Concat(keyed("k", 1, 3), keyed("slow", 1, 2))...)
 	waiting(t, db, 2, func(w outbox.Waiting) bool { return w.Messages > 1 })
 	bury := func(id string) error {
-		return db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Bury(ctx, sql, id, "why", "bob") })
+		return db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.MakeDeadLetter(ctx, sql, id, "why", "bob") })
 	}
 	ok(t, bury("k/1"))
 	delivered(t, &sink, 2)
@@ -231,7 +231,7 @@ func testByHand(t *testing.T, db *databases.DB) {
 	inOrder(t, "slow", delivered(t, &sink, 4), 2)
 	empty(t, db)
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		l, err := box.Letter(ctx, sql, "k/1")
+		l, err := box.DeadLetter(ctx, sql, "k/1")
 		if l.LastError != "buried by bob: why" || l.Attempts != 1 {
 			t.Errorf("%+v", l)
 		}
@@ -244,7 +244,7 @@ func testByHand(t *testing.T, db *databases.DB) {
 			return box.Discard(ctx, sql, []string{"k/1", "k/2"}, "a", "b")
 		}),
 		db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
-			_, err := box.Letter(ctx, sql, "k/2")
+			_, err := box.DeadLetter(ctx, sql, "k/2")
 			return err
 		})} {
 		if wantKind(t, err, interlock.Definite); !errors.As(err, &missing) {

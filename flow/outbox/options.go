@@ -18,10 +18,10 @@ type Poison int
 
 const (
 	// Block keeps it, and everything behind it of its key. It is tried again every
-	// MaxPause, since receivers get fixed; [Table.Bury] is the other way out.
+	// MaxPause, since receivers get fixed; [Table.MakeDeadLetter] is the other way out.
 	Block Poison = iota
-	// DeadLetter moves it to the dead letters after Options.Attempts.
-	DeadLetter
+	// ToDeadLetters moves it to the dead letters after Options.Attempts.
+	ToDeadLetters
 )
 
 // AfterDeadLetter says what to do with the messages of a key behind a dead letter.
@@ -78,8 +78,8 @@ type Options struct {
 	// KeepAudit is how long the relay of slice 0 keeps records of what was done by hand;
 	// 0 means [DefaultKeepAudit], below zero for ever.
 	KeepAudit time.Duration
-	// Bell wakes the relay when it rings; nil means that only [Relay.Wake] does.
-	Bell driver.Bell
+	// Notifier wakes the relay when it is notified; nil means that only [Relay.Wake] does.
+	Notifier driver.Notifier
 	// Hooks receive what happens; nil logs failures, see package observe.
 	Hooks *observe.Outbox
 
@@ -115,7 +115,7 @@ func (o *Options) orDefault() (Options, error) {
 		return d, impossible("batch of %d: 1 to 1000", d.Batch)
 	case d.Attempts < 1 || d.GiveUp < 0:
 		return d, impossible("%d attempts, or giving up after %d", d.Attempts, d.GiveUp)
-	case d.Poison < Block || d.Poison > DeadLetter || d.AfterDeadLetter < Continue || d.AfterDeadLetter > Park:
+	case d.Poison < Block || d.Poison > ToDeadLetters || d.AfterDeadLetter < Continue || d.AfterDeadLetter > Park:
 		return d, impossible("policy %d, %d", d.Poison, d.AfterDeadLetter)
 	case d.MaxPause < d.MinPause || d.MaxPoll < d.MinPoll:
 		return d, impossible("pauses from %v to %v, or polls from %v to %v", d.MinPause, d.MaxPause, d.MinPoll, d.MaxPoll)
@@ -136,6 +136,6 @@ func impossible(format string, args ...any) error {
 }
 
 func (o Options) judgement() judgement {
-	return judgement{deadLetters: o.Poison == DeadLetter, attempts: o.Attempts, giveUp: o.GiveUp, follow: o.AfterDeadLetter,
+	return judgement{deadLetters: o.Poison == ToDeadLetters, attempts: o.Attempts, giveUp: o.GiveUp, follow: o.AfterDeadLetter,
 		retry: backoff.Policy{First: o.MinPause, Max: o.MaxPause}, random: o.random}
 }

@@ -164,8 +164,8 @@ func (r *Relay) enter(s *service) (leave func()) {
 	r.serving[s] = true
 	r.mu.Unlock()
 	stop := func() {}
-	if r.options.Bell != nil {
-		stop = r.options.Bell.Listen(func(string) { s.wake() })
+	if r.options.Notifier != nil {
+		stop = r.options.Notifier.Listen(func(string) { s.wake() })
 	}
 	return func() {
 		stop()

@@ -223,7 +223,7 @@ func testStuckSink(t *testing.T, db *databases.DB) {
 		}
 		return sink.Publish(ctx, []driver.Message{m})[0]
 	})
-	serve(t, relay(t, db, sometimes, outbox.Options{Publish: 150 * time.Millisecond, Poison: outbox.DeadLetter, Attempts: 1}), grant(1))
+	serve(t, relay(t, db, sometimes, outbox.Options{Publish: 150 * time.Millisecond, Poison: outbox.ToDeadLetters, Attempts: 1}), grant(1))
 	add(t, db, keyed("k", 1, 3)...)
 	testbed.Eventually(t, "the last one is delivered", bound, func() bool { return slices.Contains(firsts(sink.Messages()), "k/3") })
 	empty(t, db)
@@ -266,11 +266,11 @@ func testSinkAway(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testWakes: a bell that is rung after the commit is faster than looking.
+// testWakes: a notifier that is notified after the commit is faster than looking.
 func testWakes(t *testing.T, db *databases.DB) {
 	var sink memory.Sink
-	var bell memory.Bell
-	r := relay(t, db, &sink, outbox.Options{Bell: &bell, MinPoll: time.Hour, MaxPoll: time.Hour})
+	var notifier memory.Notifier
+	r := relay(t, db, &sink, outbox.Options{Notifier: &notifier, MinPoll: time.Hour, MaxPoll: time.Hour})
 	serve(t, r, grant(1))
 	looked := count(t, db, `interlock_outbox_fence`)
 	testbed.Eventually(t, "both slices are served", bound, func() bool {
@@ -278,7 +278,7 @@ func testWakes(t *testing.T, db *databases.DB) {
 		return looked == int64(box.Slices)
 	})
 	for i := range 5 {
-		ok(t, outbox.Tx(t.Context(), db, &bell, func(ctx context.Context, sql driver.SQL) error {
+		ok(t, outbox.Tx(t.Context(), db, &notifier, func(ctx context.Context, sql driver.SQL) error {
 			return box.Add(ctx, sql, keyed("k", i+1, i+1)...)
 		}))
 		delivered(t, &sink, i+1)
@@ -288,20 +288,20 @@ func testWakes(t *testing.T, db *databases.DB) {
 	inOrder(t, "k", delivered(t, &sink, 6), 6)
 	empty(t, db)
 	boom := errors.New("boom")
-	var rung ringing
-	err := outbox.Tx(t.Context(), db, &rung, func(ctx context.Context, sql driver.SQL) error {
+	var notified calls
+	err := outbox.Tx(t.Context(), db, &notified, func(ctx context.Context, sql driver.SQL) error {
 		return errors.Join(box.Add(ctx, sql, keyed("k", 7, 7)...), boom)
 	})
-	if !errors.Is(err, boom) || count(t, db, `interlock_outbox`) != 0 || rung != 0 {
-		t.Errorf("a failed function's messages are kept, or the bell rang %d times: %v", rung, err)
+	if !errors.Is(err, boom) || count(t, db, `interlock_outbox`) != 0 || notified != 0 {
+		t.Errorf("a failed function's messages are kept, or the notifier was called %d times: %v", notified, err)
 	}
 }
 
-// ringing counts.
-type ringing int
+// calls counts.
+type calls int
 
-func (r *ringing) Ring(...string)             { *r++ }
-func (r *ringing) Listen(func(string)) func() { return func() {} }
+func (r *calls) Notify(...string)           { *r++ }
+func (r *calls) Listen(func(string)) func() { return func() {} }
 
 // testLayouts: who names another number of slices is refused, everywhere.
 func testLayouts(t *testing.T, db *databases.DB) {

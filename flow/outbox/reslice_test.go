@@ -178,7 +178,7 @@ func (c cutTx) Commit(ctx context.Context) error {
 func testSlicesInterrupted(t *testing.T, db *databases.DB) {
 	add(t, db, keyed("dead", 1, 1)...)
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return box.Bury(ctx, sql, "dead/1", "test", "tester")
+		return box.MakeDeadLetter(ctx, sql, "dead/1", "test", "tester")
 	})
 	messages, changing := 0, 0
 	for point := int64(0); ; point++ {

@@ -18,7 +18,7 @@ func testAuditIsTrimmed(t *testing.T, db *databases.DB) {
 	add(t, db, keyed("k", 1, 3)...)
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
 		for _, id := range []string{"k/1", "k/2", "k/3"} {
-			if err := box.Bury(ctx, sql, id, "why", "bob"); err != nil {
+			if err := box.MakeDeadLetter(ctx, sql, id, "why", "bob"); err != nil {
 				return err
 			}
 		}

@@ -111,7 +111,7 @@ func TestPolicies(t *testing.T) {
 		}, func(t *testing.T, q *memory.Queue, _ *queue.Consumer) {
 			fill(t, q, 2, "a")
 			time.Sleep(10 * time.Minute)
-			if dead := len(q.Letters("q")); dead != c.dead || !slices.Equal(r.of("a"), c.handled) {
+			if dead := len(q.DeadLetters("q")); dead != c.dead || !slices.Equal(r.of("a"), c.handled) {
 				t.Errorf("policy %d: %d dead letters, handled %v", c.failing, dead, r.of("a"))
 			}
 			if err := q.Resume("q", "a"); (err == nil) != (c.failing == queue.Pause) {
@@ -144,7 +144,7 @@ func TestHeldLock(t *testing.T) {
 		}
 		taken.Store(false)
 		time.Sleep(time.Minute)
-		if a := r.of("a"); !slices.Equal(a, []string{"a0", "a1", "a2"}) || len(q.Letters("q")) > 0 {
+		if a := r.of("a"); !slices.Equal(a, []string{"a0", "a1", "a2"}) || len(q.DeadLetters("q")) > 0 {
 			t.Errorf("handled %v", a)
 		}
 	})

@@ -34,7 +34,7 @@ func TestCosts(t *testing.T) {
 			t.Errorf("adding left %d arrivals, want 10", n)
 		}
 		counted.Reset()
-		c, err := queue.In(counted, table, nil).Join(t.Context(), "q", driver.QueueOptions{})
+		c, err := queue.FromTable(counted, table, nil).Join(t.Context(), "q", driver.QueueOptions{})
 		ok(t, err)
 		some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 1000, Bytes: 1 << 20})
 		ok(t, err)

@@ -49,7 +49,7 @@ func play(ctx context.Context, at *crash.Points, args []string, together int) er
 	if err := w.add(ctx, args[2]); err != nil {
 		return err
 	}
-	w.consumer, err = queue.In(w.db, w.table, nil).Join(ctx, "q", driver.QueueOptions{Lease: time.Hour})
+	w.consumer, err = queue.FromTable(w.db, w.table, nil).Join(ctx, "q", driver.QueueOptions{Lease: time.Hour})
 	for err == nil {
 		var left int64
 		if err = w.in(ctx, db, func(tx driver.SQL) error {

@@ -19,8 +19,8 @@ import (
 // and nothing was changed.
 var ErrNotFound = errors.New("not found")
 
-// A Letter is a message that is not to be delivered any more.
-type Letter struct {
+// A DeadLetter is a message that is not to be delivered any more.
+type DeadLetter struct {
 	Message
 	Place     int64 // in the order of all messages
 	Attempts  int
@@ -29,15 +29,15 @@ type Letter struct {
 	Died      time.Time
 }
 
-// A LetterQuery chooses dead letters. The zero value chooses the first hundred.
-type LetterQuery struct {
+// A DeadLetterQuery chooses dead letters. The zero value chooses the first hundred.
+type DeadLetterQuery struct {
 	Key   string // if not empty
 	After int64  // only those behind that Place
 	Limit int    // how many at most; 0 means 100
 }
 
-// Letters lists dead letters of a queue in the order in which they were added.
-func (t Table) Letters(ctx context.Context, db driver.SQL, name string, l LetterQuery) ([]Letter, error) {
+// DeadLetters lists dead letters of a queue in the order in which they were added.
+func (t Table) DeadLetters(ctx context.Context, db driver.SQL, name string, l DeadLetterQuery) ([]DeadLetter, error) {
 	q, err := t.open("list dead letters", name, db)
 	if err != nil {
 		return nil, err
@@ -49,10 +49,10 @@ func (t Table) Letters(ctx context.Context, db driver.SQL, name string, l Letter
 	if l.Limit <= 0 {
 		l.Limit = 100
 	}
-	var all []Letter
+	var all []DeadLetter
 	err = q.Each(ctx, `select id, message_id, msg_key, headers, payload, class, attempts, last_error, added, died from {dead}
 		where `+where+` order by id limit `+strconv.Itoa(l.Limit), args, func(scan func(...any) error) error {
-		var m Letter
+		var m DeadLetter
 		var headers string
 		var class int
 		var added, died int64
@@ -68,14 +68,14 @@ func (t Table) Letters(ctx context.Context, db driver.SQL, name string, l Letter
 	return all, err
 }
 
-// Letter is the dead letter of a place. If it is not there the error is an [ErrNotFound].
-func (t Table) Letter(ctx context.Context, db driver.SQL, name string, place int64) (Letter, error) {
-	all, err := t.Letters(ctx, db, name, LetterQuery{After: place - 1, Limit: 1})
+// DeadLetter is the dead letter of a place. If it is not there the error is an [ErrNotFound].
+func (t Table) DeadLetter(ctx context.Context, db driver.SQL, name string, place int64) (DeadLetter, error) {
+	all, err := t.DeadLetters(ctx, db, name, DeadLetterQuery{After: place - 1, Limit: 1})
 	if err == nil && (len(all) == 0 || all[0].Place != place) {
 		err = &interlock.Error{Op: "show dead letter", Name: name, Kind: interlock.Definite, Err: fmt.Errorf("%w: no dead letter has the place %d", ErrNotFound, place)}
 	}
 	if err != nil {
-		return Letter{}, err
+		return DeadLetter{}, err
 	}
 	return all[0], nil
 }

@@ -39,8 +39,8 @@ func open(ctx context.Context, url string, t Table) (*backend.Backend, driver.Qu
 		if err != nil {
 			return nil, nil, err
 		}
-		bell, err := b.Bell(ctx, layout.Default)
-		return b, In(db, t, bell), err
+		notifier, err := b.Notifier(ctx, layout.Default)
+		return b, FromTable(db, t, notifier), err
 	}
 	b, err := u.Open(ctx)
 	if err != nil {

@@ -125,21 +125,21 @@ var creations = []string{
 	`{maria create table if not exists {stripes} (stripe int not null primary key){engine}}`,
 }
 
-// In consumes the queues of a table. bell wakes consumers when it is rung with the name of
+// FromTable consumes the queues of a table. notifier wakes consumers when it is notified with the name of
 // their queue, or any; nil leaves them to look by themselves, at most a second later.
-func In[T any](db driver.BeginnerAt[T], t Table, bell driver.Bell) driver.Queue {
-	return inTable{backend.Untyped(db), t, bell}
+func FromTable[T any](db driver.BeginnerAt[T], t Table, notifier driver.Notifier) driver.Queue {
+	return inTable{backend.Untyped(db), t, notifier}
 }
 
 type inTable struct {
-	db    driver.BeginnerAt[driver.SQL]
-	table Table
-	bell  driver.Bell
+	db       driver.BeginnerAt[driver.SQL]
+	table    Table
+	notifier driver.Notifier
 }
 
 // Join begins to consume; see [driver.Queue].
 func (i inTable) Join(_ context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
-	c, err := leasequeue.Join(&store{db: i.db, table: i.table, name: name}, name, o, i.bell)
+	c, err := leasequeue.Join(&store{db: i.db, table: i.table, name: name}, name, o, i.notifier)
 	if err != nil {
 		return nil, err // not a typed nil
 	}

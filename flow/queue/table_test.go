@@ -25,7 +25,7 @@ func TestTable(t *testing.T) {
 		drivertest.RunQueue(t, drivertest.QueueHarness{Start: func(t *testing.T) drivertest.QueueBackend {
 			db := open(t)
 			db.Do(t, table.Create)
-			return inDB{queue.In(db, table, nil), db}
+			return inDB{queue.FromTable(db, table, nil), db}
 		}})
 	})
 }
@@ -44,15 +44,15 @@ func (q inDB) Add(t *testing.T, name string, messages ...driver.QueueMessage) (e
 	return tx.Commit(t.Context())
 }
 
-func (q inDB) letters(t *testing.T, name string) (all []queue.Letter) {
+func (q inDB) letters(t *testing.T, name string) (all []queue.DeadLetter) {
 	q.db.Do(t, func(ctx context.Context, sql driver.SQL) (err error) {
-		all, err = table.Letters(ctx, sql, name, queue.LetterQuery{})
+		all, err = table.DeadLetters(ctx, sql, name, queue.DeadLetterQuery{})
 		return err
 	})
 	return all
 }
 
-func (q inDB) Letters(t *testing.T, name string) (ids []string) {
+func (q inDB) DeadLetters(t *testing.T, name string) (ids []string) {
 	for _, l := range q.letters(t, name) {
 		ids = append(ids, l.ID)
 	}

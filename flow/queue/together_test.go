@@ -123,7 +123,7 @@ func TestInTxBatch(t *testing.T) {
 		}
 		counted := &databases.Counted{BeginnerAt: db}
 		var s sizes
-		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", queue.InTxBatch(counted, func(ctx context.Context, tx driver.SQL, all []queue.Received) error {
+		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", queue.InTxBatch(counted, func(ctx context.Context, tx driver.SQL, all []queue.Received) error {
 			s.add(len(all))
 			for _, m := range all {
 				if err := effect(ctx, tx, m); err != nil {
@@ -183,7 +183,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 		}
 		var s sizes
 		began := make(chan struct{})
-		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", queue.InTxBatch(unanswered{db}, func(_ context.Context, _ driver.SQL, all []queue.Received) error {
+		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", queue.InTxBatch(unanswered{db}, func(_ context.Context, _ driver.SQL, all []queue.Received) error {
 			s.add(len(all))
 			if len(all) == 1 {
 				<-began // while the others gather
@@ -217,7 +217,7 @@ func TestFinishMany(t *testing.T) {
 		db := open(t)
 		db.Do(t, table.Create)
 		addIn(t, db, queue.Message{ID: "1", Key: "a"}, queue.Message{ID: "2", Key: "b"}, queue.Message{ID: "3"})
-		c, err := queue.In(db, table, nil).Join(t.Context(), "q", driver.QueueOptions{})
+		c, err := queue.FromTable(db, table, nil).Join(t.Context(), "q", driver.QueueOptions{})
 		ok(t, err)
 		some, err := c.Receive(t.Context(), driver.QueueLimit{Messages: 3, Bytes: 100})
 		ok(t, err)
@@ -264,7 +264,7 @@ func TestFailingInTx(t *testing.T) {
 		db := open(t)
 		db.Do(t, table.Create)
 		addIn(t, db, queue.Message{ID: "1", Key: "a"})
-		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", queue.InTx(db, func(context.Context, driver.SQL, queue.Received) error {
+		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", queue.InTx(db, func(context.Context, driver.SQL, queue.Received) error {
 			return errors.New("bad")
 		}), &queue.Options{Failing: queue.Skip, Attempts: 2, MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
 		ok(t, err)
@@ -311,7 +311,7 @@ func TestBatchWithInbox(t *testing.T) {
 		}), &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
 		ok(t, err)
 		testbed.Eventually(t, "all messages are handled", bound, func() bool {
-			return databases.One[int64](t, db, `select count(distinct id) from effect`) == 30 && len(q.Letters("q")) == 1
+			return databases.One[int64](t, db, `select count(distinct id) from effect`) == 30 && len(q.DeadLetters("q")) == 1
 		})
 		ok(t, c.Close(t.Context()))
 		if n := databases.One[int64](t, db, `select count(*) from effect`); n != 30 {

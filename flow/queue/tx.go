@@ -11,22 +11,22 @@ import (
 )
 
 // Channel is the one on which consumers that [Open] opened listen on PostgreSQL: for
-// postgres.NewBell of programs that add.
-const Channel = "interlock_queue_bell"
+// postgres.NewNotifier of programs that add.
+const Channel = "interlock_queue"
 
-// Tx runs fn in a transaction, commits it if fn returns nil, and then rings the bell, so that
-// consumers look at once for what was added. bell may be nil: they then look within a second. It
+// Tx runs fn in a transaction, commits it if fn returns nil, and then notifies, so that
+// consumers look at once for what was added. notifier may be nil: they then look within a second. It
 // returns the error of fn after a rollback; that of the commit is Uncertain if it may have been
 // done. Nothing is retried.
-func Tx[T any](ctx context.Context, db driver.Beginner[T], bell driver.Bell, fn func(ctx context.Context, tx T) error) error {
+func Tx[T any](ctx context.Context, db driver.Beginner[T], notifier driver.Notifier, fn func(ctx context.Context, tx T) error) error {
 	worked := false
 	err := transact.Do(ctx, db.Begin, "", func(tx driver.Tx[T]) error {
 		err := tx.Classify(fn(ctx, tx.Native()))
 		worked = err == nil
 		return err
 	})
-	if bell != nil && worked && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
-		bell.Ring()
+	if notifier != nil && worked && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
+		notifier.Notify()
 	}
 	return err
 }

@@ -73,7 +73,7 @@ func testEffectsOnce(t *testing.T, db *databases.DB) {
 		return err
 	}
 	for range 2 {
-		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", handler, &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond,
+		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", handler, &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond,
 			Hooks: &observe.Queue{Log: observe.Silent}})
 		ok(t, err)
 		t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
@@ -90,7 +90,7 @@ func testEffectsOnce(t *testing.T, db *databases.DB) {
 // testZombie: a consumer whose lease another one has can not finish a message.
 func testZombie(t *testing.T, db *databases.DB) {
 	addIn(t, db, queue.Message{ID: "1", Key: "k"})
-	q := queue.In(db, table, nil)
+	q := queue.FromTable(db, table, nil)
 	limit := driver.QueueLimit{Messages: 1, Bytes: 1}
 	one, err := q.Join(t.Context(), "q", driver.QueueOptions{Lease: 200 * time.Millisecond})
 	ok(t, err)
@@ -121,7 +121,7 @@ func testZombie(t *testing.T, db *databases.DB) {
 // testOperate shows queues, and edits and discards dead letters.
 func testOperate(t *testing.T, db *databases.DB) {
 	addIn(t, db, queue.Message{ID: "1", Key: "k", Payload: []byte("bad")}, queue.Message{ID: "2", Key: "k"}, queue.Message{ID: "3", Key: "p"})
-	c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", func(_ context.Context, m queue.Received) error {
+	c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", func(_ context.Context, m queue.Received) error {
 		if m.Key == "k" && string(m.Payload) != "good" {
 			return queue.Dead(errors.New("it is bad"))
 		}
@@ -183,7 +183,7 @@ func testOpenAdd(t *testing.T, db *databases.DB) {
 	tx := db.Begun(t, driver.SessionIsolation)
 	ok(t, table.Add(t.Context(), tx, "q", queue.Message{ID: "2", Key: "k"}))
 	var r record
-	c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", func(_ context.Context, m queue.Received) error { r.add(m.ID); return nil }, nil)
+	c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", func(_ context.Context, m queue.Received) error { r.add(m.ID); return nil }, nil)
 	ok(t, err)
 	testbed.Eventually(t, "the first message is handled", bound, func() bool {
 		return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
@@ -197,7 +197,7 @@ func testOpenAdd(t *testing.T, db *databases.DB) {
 func testTrim(t *testing.T, db *databases.DB) {
 	groups := `select count(*) from interlock_queue_group`
 	run := func() (stop func()) {
-		c, err := queue.New(t.Context(), queue.In(db, table, nil), "q", func(context.Context, queue.Received) error { return nil }, nil)
+		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", func(context.Context, queue.Received) error { return nil }, nil)
 		ok(t, err)
 		return func() { ok(t, c.Close(t.Context())) }
 	}

@@ -21,17 +21,17 @@ type Send func(ctx context.Context, m queue.Message) error
 // A Caller sends messages and waits for their results. It is safe for concurrent use, and has no
 // goroutine of its own.
 type Caller[T any] struct {
-	db   driver.Beginner[T]
-	t    Table
-	bell driver.Bell
-	send Send
+	db       driver.Beginner[T]
+	t        Table
+	notifier driver.Notifier
+	send     Send
 }
 
-// NewCaller makes a caller. db is the database of the handler's Table, bell the one that the handler
-// rings. Without a bell, and if a ring is lost, calls look for themselves: after a few milliseconds at first,
-// then every quarter of a second, or every two seconds with a bell.
-func NewCaller[T any](db driver.Beginner[T], t Table, bell driver.Bell, send Send) *Caller[T] {
-	return &Caller[T]{db, t, bell, send}
+// NewCaller makes a caller. db is the database of the handler's Table, notifier the one that the handler
+// notifies. Without a notifier, and if a notification is lost, calls look for themselves: after a few milliseconds at first,
+// then every quarter of a second, or every two seconds with a notifier.
+func NewCaller[T any](db driver.Beginner[T], t Table, notifier driver.Notifier, send Send) *Caller[T] {
+	return &Caller[T]{db, t, notifier, send}
 }
 
 const opCall = "call"
@@ -48,12 +48,12 @@ func (c *Caller[T]) Call(ctx context.Context, m queue.Message) ([]byte, error) {
 	if m.ID == "" || len(m.ID) > 255 {
 		return nil, failure.Bug(opCall, m.ID, "its id has 1 to 255 bytes, not %d", len(m.ID))
 	}
-	rung := make(chan struct{}, 1)
-	if c.bell != nil {
-		defer c.bell.Listen(func(name string) {
+	notified := make(chan struct{}, 1)
+	if c.notifier != nil {
+		defer c.notifier.Listen(func(name string) {
 			if name == "" || name == m.ID {
 				select {
-				case rung <- struct{}{}:
+				case notified <- struct{}{}:
 				default:
 				}
 			}
@@ -62,7 +62,7 @@ func (c *Caller[T]) Call(ctx context.Context, m queue.Message) ([]byte, error) {
 	there, err := c.look(ctx, m.ID)
 	if err == nil && there.state == none {
 		if err = c.send(ctx, m); err == nil {
-			there, err = c.wait(ctx, m.ID, rung)
+			there, err = c.wait(ctx, m.ID, notified)
 		}
 	}
 	if err != nil {
@@ -86,15 +86,15 @@ func (r record) answer(m queue.Message) ([]byte, error) {
 }
 
 // wait looks until there is a record. A database that is away for a while ends no call.
-func (c *Caller[T]) wait(ctx context.Context, id string, rung <-chan struct{}) (record, error) {
+func (c *Caller[T]) wait(ctx context.Context, id string, notified <-chan struct{}) (record, error) {
 	pauses := backoff.Policy{First: 10 * time.Millisecond, Max: 250 * time.Millisecond}
-	if c.bell != nil {
+	if c.notifier != nil {
 		pauses.Max = 2 * time.Second
 	}
 	for n := 1; ; n++ {
 		pause := time.NewTimer(pauses.Delay(n, rand.Float64()))
 		select {
-		case <-rung:
+		case <-notified:
 		case <-pause.C:
 		case <-ctx.Done():
 		}
@@ -140,8 +140,8 @@ func (c *Caller[T]) Cancel(ctx context.Context, id string) (bool, error) {
 		there, err = c.t.write(ctx, op, tx, id, mine)
 		return err
 	})
-	if err == nil && c.bell != nil {
-		c.bell.Ring(id)
+	if err == nil && c.notifier != nil {
+		c.notifier.Notify(id)
 	}
 	return err == nil && there.state == cancelled, err
 }

@@ -30,7 +30,7 @@ func worker(ctx context.Context, at *crash.Points, args []string) error {
 	if err := in(ctx, plain, `update interlock_queue_group set ready_at = 1 where state & 1 = 1`); err != nil {
 		return err
 	}
-	c, err := queue.In(plain, queue.Table{}, nil).Join(ctx, "calls", driver.QueueOptions{Lease: time.Hour})
+	c, err := queue.FromTable(plain, queue.Table{}, nil).Join(ctx, "calls", driver.QueueOptions{Lease: time.Hour})
 	if err != nil {
 		return err
 	}

@@ -2,12 +2,12 @@
 // at once: the message waits in its queue, and if the wait ends first its outcome is unknown. Call
 // again with the same id, or Cancel it.
 //
-//	handler := reply.Handler(db, reply.Table{}, bell, func(ctx context.Context, tx pgx.Tx, m queue.Received) ([]byte, error) {
+//	handler := reply.Handler(db, reply.Table{}, notifier, func(ctx context.Context, tx pgx.Tx, m queue.Received) ([]byte, error) {
 //		return reserve(ctx, tx, m.Payload) // the result, committed with the effects
 //	})
 //	consumer, err := queue.New(ctx, q, "orders", handler, nil)
 //	…
-//	caller := reply.NewCaller(db, reply.Table{}, bell, send)
+//	caller := reply.NewCaller(db, reply.Table{}, notifier, send)
 //	result, err := caller.Call(ctx, queue.Message{ID: "order-7", Key: "order/7", Payload: order})
 //
 // # Guarantees

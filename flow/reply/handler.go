@@ -21,21 +21,21 @@ type Func[T any] func(ctx context.Context, tx T, m queue.Received) (result []byt
 
 // Handler is a handler of a queue that runs fn in a transaction, and commits the result with its
 // effects. A message that has a result, or was cancelled, is done without fn. One with the id of
-// another message, whose payload differs, becomes a dead letter. After the commit the bell is rung
+// another message, whose payload differs, becomes a dead letter. After the commit the notifier is notified
 // with the id; nil leaves callers to look by themselves.
 //
 // fn may run for a message more than once, and twice at the same time if a claim was lost: the first
 // commit wins, and the other transaction is rolled back.
-func Handler[T any](db driver.Beginner[T], t Table, bell driver.Bell, fn Func[T]) queue.Handler {
-	h := handler[T]{db, t, bell, fn}
+func Handler[T any](db driver.Beginner[T], t Table, notifier driver.Notifier, fn Func[T]) queue.Handler {
+	h := handler[T]{db, t, notifier, fn}
 	return h.handle
 }
 
 type handler[T any] struct {
-	db   driver.Beginner[T]
-	t    Table
-	bell driver.Bell
-	fn   Func[T]
+	db       driver.Beginner[T]
+	t        Table
+	notifier driver.Notifier
+	fn       Func[T]
 }
 
 const opHandle = "handle call"
@@ -49,8 +49,8 @@ func (h handler[T]) handle(ctx context.Context, m queue.Received) error {
 	if errors.As(err, &no) {
 		err = h.attempt(ctx, m, func(driver.Tx[T]) ([]byte, error) { return []byte(no.reason), nil }, refused)
 	}
-	if err == nil && h.bell != nil {
-		h.bell.Ring(m.ID)
+	if err == nil && h.notifier != nil {
+		h.notifier.Notify(m.ID)
 	}
 	return err
 }

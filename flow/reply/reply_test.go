@@ -47,7 +47,7 @@ func TestReply(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, world){
 			"a call has its result": testCall, "a repeated call": testRepeated, "a refusal": testRefusal, "another message": testMismatch,
 			"a lost answer of the commit": testLostCommit, "cancel": testCancel, "cancel against handlers": testCancelRace,
-			"a call ends with its context": testContext, "results are swept": testSweep, "what cannot be": testBadInput, "costs": testCosts, "a bell": testBell,
+			"a call ends with its context": testContext, "results are swept": testSweep, "what cannot be": testBadInput, "costs": testCosts, "a notifier": testNotifier,
 		} {
 			for _, where := range []string{"in the database", "elsewhere"} {
 				t.Run(name+", the queue is "+where, func(t *testing.T) {
@@ -68,7 +68,7 @@ func newWorld(t *testing.T, db *databases.DB, elsewhere bool) world {
 		return world{db, q, func(_ context.Context, m queue.Message) error { return q.Add("calls", m) }}
 	}
 	db.Do(t, queue.Table{}.Create)
-	return world{db, queue.In(db, queue.Table{}, nil), func(ctx context.Context, m queue.Message) error {
+	return world{db, queue.FromTable(db, queue.Table{}, nil), func(ctx context.Context, m queue.Message) error {
 		return queue.Tx(ctx, db, nil, func(ctx context.Context, tx driver.SQL) error { return queue.Table{}.Add(ctx, tx, "calls", m) })
 	}}
 }
@@ -401,24 +401,24 @@ func testBadInput(t *testing.T, w world) {
 	}
 }
 
-// bell is one of this process.
-type bell struct {
+// notifier is one of this process.
+type notifier struct {
 	mu    sync.Mutex
 	heard map[int]func(string)
-	rings []string
+	sent  []string
 	n     int
 }
 
-func (b *bell) Ring(names ...string) {
+func (b *notifier) Notify(names ...string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.rings = append(b.rings, names...)
+	b.sent = append(b.sent, names...)
 	for _, each := range b.heard {
 		each(names[0])
 	}
 }
 
-func (b *bell) Listen(each func(string)) func() {
+func (b *notifier) Listen(each func(string)) func() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.n
@@ -431,22 +431,22 @@ func (b *bell) Listen(each func(string)) func() {
 	}
 }
 
-// testBell: the handler rings with the id after its commit, as Cancel does, and calls stop listening.
-func testBell(t *testing.T, w world) {
-	b := &bell{heard: map[int]func(string){}}
+// testNotifier: the handler notifies with the id after its commit, as Cancel does, and calls stop listening.
+func testNotifier(t *testing.T, w world) {
+	b := &notifier{heard: map[int]func(string){}}
 	w.consume(t, reply.Handler(w.DB, reply.Table{}, b, effect))
 	caller := reply.NewCaller(w.DB, reply.Table{}, b, w.send)
 	got, err := caller.Call(t.Context(), call("1"))
 	w.wantResult(t, "1", got, err, "11")
 	_, err = caller.Cancel(t.Context(), "2")
 	ok(t, err)
-	testbed.Eventually(t, "both have rung", bound, func() bool {
+	testbed.Eventually(t, "both have notified", bound, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.rings) == 2
+		return len(b.sent) == 2
 	})
-	if len(b.heard) != 0 || !slices.Contains(b.rings, "1") || !slices.Contains(b.rings, "2") {
-		t.Errorf("%d listeners, rings %v", len(b.heard), b.rings)
+	if len(b.heard) != 0 || !slices.Contains(b.sent, "1") || !slices.Contains(b.sent, "2") {
+		t.Errorf("%d listeners, sent %v", len(b.heard), b.sent)
 	}
 }
 

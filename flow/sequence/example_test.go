@@ -121,7 +121,7 @@ func ExampleSequencer_Consume() {
 	if err := source.Close(ctx); err != nil {
 		log.Fatal(err)
 	}
-	for _, m := range messages.Letters("orders") {
+	for _, m := range messages.DeadLetters("orders") {
 		fmt.Println("dead letter:", m.ID)
 	}
 	// Output:

@@ -25,12 +25,12 @@ type Poison struct {
 	Refuses func(error) bool
 }
 
-// Bury makes a dead letter of an event that h refuses again and again, in the
+// WithDeadLetters makes a dead letter of an event that h refuses again and again, in the
 // transaction that moves the key, so that one event cannot hold up those behind it. Its
 // place is recorded as an open hole: [Replay] hands it to a handler later, as Late, and
 // [Table.Discard] gives it up. lend is the transaction that h gets, as SQL, such as
 // postgres.Tx.
-func Bury[T any](t Table, stream string, lend func(T) driver.SQL, h Handler[T], o *Poison) Handler[T] {
+func WithDeadLetters[T any](t Table, stream string, lend func(T) driver.SQL, h Handler[T], o *Poison) Handler[T] {
 	b := &burier[T]{table: t, stream: stream, lend: lend, handler: h, refused: map[place]refusal{}}
 	if o != nil {
 		b.options = *o
@@ -117,8 +117,8 @@ func (b *burier[T]) forget(at place) {
 	delete(b.refused, at)
 }
 
-// A Letter is an event that a handler refused for what it is.
-type Letter struct {
+// A DeadLetter is an event that a handler refused for what it is.
+type DeadLetter struct {
 	Event
 	Attempts int
 	Error    string // of the last one
@@ -158,9 +158,9 @@ func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Deliver
 	return err
 }
 
-// Letters lists dead letters of a stream, the oldest first, at most limit, which is at
+// DeadLetters lists dead letters of a stream, the oldest first, at most limit, which is at
 // least 1.
-func (t Table) Letters(ctx context.Context, db driver.SQL, stream string, limit int) (letters []Letter, err error) {
+func (t Table) DeadLetters(ctx context.Context, db driver.SQL, stream string, limit int) (letters []DeadLetter, err error) {
 	q, err := t.list("list dead letters", db, stream, limit)
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func (t Table) Letters(ctx context.Context, db driver.SQL, stream string, limit 
 	var died int64
 	err = q.Each(ctx, `select name, epoch, seq, payload, attempts, error, {micros died_at} from {dead}
 		where stream = ? order by died_at, name, epoch, seq limit ?`, []any{stream, limit}, func(scan func(...any) error) error {
-		var l Letter
+		var l DeadLetter
 		err := scan(&l.Key, &l.Epoch, &l.Seq, &l.Payload, &l.Attempts, &l.Error, &died)
 		l.Died = time.UnixMicro(died).UTC()
 		letters = append(letters, l)
@@ -219,7 +219,7 @@ func (t Table) remove(ctx context.Context, db driver.SQL, stream, key string, at
 // Replay hands a dead letter to a handler, as Late, and closes its hole, in one
 // transaction. An error of h leaves the letter as it is. It fails with [ErrNoHole] if the
 // letter is not there any more.
-func Replay[T any](ctx context.Context, db driver.Beginner[T], t Table, stream string, l Letter, lend func(T) driver.SQL, h Handler[T]) error {
+func Replay[T any](ctx context.Context, db driver.Beginner[T], t Table, stream string, l DeadLetter, lend func(T) driver.SQL, h Handler[T]) error {
 	_, err := InTx(db, t).Fill(ctx, stream, l.Key, l.Position, func(ctx context.Context, in T) error {
 		if err := t.remove(ctx, lend(in), stream, l.Key, l.Position); err != nil {
 			return err

@@ -30,10 +30,10 @@ func testPoison(t *testing.T, db *databases.DB) {
 		return nil
 	}
 	stream := "test"
-	letters := func(want int) (all []sequence.Letter) {
+	letters := func(want int) (all []sequence.DeadLetter) {
 		t.Helper()
 		db.Do(t, func(ctx context.Context, sql driver.SQL) (err error) {
-			all, err = sequence.Table{}.Letters(ctx, sql, stream, 10)
+			all, err = sequence.Table{}.DeadLetters(ctx, sql, stream, 10)
 			return err
 		})
 		if len(all) != want {
@@ -41,7 +41,7 @@ func testPoison(t *testing.T, db *databases.DB) {
 		}
 		return all
 	}
-	buried := sequence.Bury(sequence.Table{}, stream, same, handler, &sequence.Poison{Attempts: 3})
+	buried := sequence.WithDeadLetters(sequence.Table{}, stream, same, handler, &sequence.Poison{Attempts: 3})
 	s := over(t, sequence.InTx[driver.SQL](db, sequence.Table{}), buried, &j, sequence.Options{Wait: time.Hour})
 	offers(t, s, "a", "1=delivered")
 	fail = away

@@ -119,7 +119,7 @@ func TestSource(t *testing.T) {
 	p.wait("a/1", "a/2", "a/3", "b/1", "b/2")
 	p.left(f, 0)
 	var dead []string
-	for _, m := range p.queue.Letters("q") {
+	for _, m := range p.queue.DeadLetters("q") {
 		dead = append(dead, m.ID)
 	}
 	if slices.Sort(dead); !slices.Equal(dead, []string{"a/0", "nonsense"}) {

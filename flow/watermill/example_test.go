@@ -33,7 +33,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	subscriber := watermill.NewSubscriber(queue.In(postgres.Pool(pool), queue.Table{}, nil), nil)
+	subscriber := watermill.NewSubscriber(queue.FromTable(postgres.Pool(pool), queue.Table{}, nil), nil)
 	router.AddConsumerHandler("ship", "orders", subscriber, func(m *message.Message) error {
 		log.Printf("ship %s", m.Payload)
 		return nil

@@ -8,7 +8,7 @@
 //		return watermill.NewQueuePublisher(postgres.Tx(tx), queue.Table{}).Publish("orders", m)
 //	})
 //	…
-//	subscriber := watermill.NewSubscriber(queue.In(postgres.Pool(pool), queue.Table{}, nil), nil)
+//	subscriber := watermill.NewSubscriber(queue.FromTable(postgres.Pool(pool), queue.Table{}, nil), nil)
 //	router.AddConsumerHandler("ship", "orders", subscriber, ship)
 package watermill
 
@@ -59,7 +59,7 @@ func NewOutboxPublisher(tx driver.SQL, t outbox.Table) *Publisher {
 }
 
 // NewQueuePublisher makes a publisher for one transaction: its messages are in the queue of the
-// topic's name if the transaction commits, and only then. Commit by queue.Tx with a bell, or
+// topic's name if the transaction commits, and only then. Commit by queue.Tx with a notifier, or
 // consumers find them within a second.
 func NewQueuePublisher(tx driver.SQL, t queue.Table) *Publisher {
 	return &Publisher{add: func(ctx context.Context, topic string, messages message.Messages) error {

@@ -79,7 +79,7 @@ func TestRouter(t *testing.T) {
 	handled, left := map[string][]string{}, keys*each
 	done := make(chan struct{})
 	var calls atomic.Int32
-	subscriber := watermill.NewSubscriber(queue.In(db, queue.Table{}, nil), silent)
+	subscriber := watermill.NewSubscriber(queue.FromTable(db, queue.Table{}, nil), silent)
 	router.AddConsumerHandler("ship", "orders", subscriber, func(m *message.Message) error {
 		if calls.Add(1)%3 == 0 {
 			return errors.New("it fails")
@@ -150,7 +150,7 @@ func TestClose(t *testing.T) {
 	ok(t, queue.Tx(t.Context(), db, nil, func(ctx context.Context, tx driver.SQL) error {
 		return watermill.NewQueuePublisher(tx, queue.Table{}).Publish("orders", msg("a", "a"), msg("b", "b"), msg("c", "c"))
 	}))
-	q := queue.In(db, queue.Table{}, nil)
+	q := queue.FromTable(db, queue.Table{}, nil)
 	for _, by := range []string{"close", "context"} {
 		ctx, end := context.WithCancel(t.Context())
 		defer end()

@@ -91,7 +91,7 @@ func ExampleHandler() {
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprint(w, "order 1")
 	})
-	server := httptest.NewServer(idempotency.Handler(store, idempotency.Everybody, order, nil))
+	server := httptest.NewServer(idempotency.Handler(store, idempotency.SharedScope, order, nil))
 	defer server.Close()
 	for _, key := range []string{`"8e03978e"`, "8e03978e", ""} {
 		r, err := http.NewRequest("POST", server.URL+"/orders", strings.NewReader("three books"))

@@ -96,5 +96,5 @@ func KeepStatus(status int) bool {
 	return status >= 200 && status < 500
 }
 
-// Everybody is the scope of a service whose clients may see each other's answers.
-func Everybody(*http.Request) string { return "" }
+// SharedScope is the scope of a service whose clients may see each other's answers.
+func SharedScope(*http.Request) string { return "" }

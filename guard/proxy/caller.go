@@ -27,8 +27,8 @@ type Options struct {
 	// [InDoubtError].
 	Repeat bool
 	// Statuses changes the meaning of statuses: what the API defines as final, and
-	// what as refused, for statuses that [DefaultMeaning] judges in another way.
-	Statuses map[int]Meaning
+	// what as refused, for statuses that [DefaultOutcome] judges in another way.
+	Statuses map[int]Outcome
 	// Waiting is how many calls, with the one that is made, may be in this process
 	// for one resource; more are refused, Retryable. 0 means [DefaultWaiting].
 	Waiting int
@@ -72,10 +72,10 @@ func newCaller(by keeper, o Options) *Caller {
 	return &Caller{by: by, options: o, lanes: lanes{most: o.Waiting, busy: map[string]*lane{}}}
 }
 
-// NewLoose makes calls under marks that store keeps, and records nothing: a call
+// NewUnrecorded makes calls under marks that store keeps, and records nothing: a call
 // is made again whenever it is asked for. What it does not promise is in the
 // package's comment.
-func NewLoose(store *fence.Store, o *Options) *Caller {
+func NewUnrecorded(store *fence.Store, o *Options) *Caller {
 	return newCaller(loose{store}, o.resolve())
 }
 

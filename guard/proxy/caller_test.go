@@ -160,7 +160,7 @@ func testStatusesMeanWhatTheTableSays(t *testing.T, db *databases.DB) {
 			t.Errorf("after %d the call is %s, want %s", status, got, want)
 		}
 	}
-	other := &proxy.Options{Statuses: map[int]proxy.Meaning{409: proxy.Final, 403: proxy.Final, 404: proxy.NotDone, 202: proxy.Unknown}}
+	other := &proxy.Options{Statuses: map[int]proxy.Outcome{409: proxy.Final, 403: proxy.Final, 404: proxy.NotDone, 202: proxy.Unknown}}
 	for status, want := range map[int]string{409: final, 403: final, 404: refused, 202: doubt, 429: refused} {
 		if got := after(other, status); got != want {
 			t.Errorf("with another table: after %d the call is %s, want %s", status, got, want)
@@ -321,7 +321,7 @@ func testNothingIsSentUnderAnEndedClaim(t *testing.T, db *databases.DB) {
 	never := func(context.Context, *proxy.Call) (int, error) { t.Error("it was sent"); return 0, nil }
 	lost := grant(1, bound)
 	lost.end(interlock.ErrLost)
-	for _, calls := range []*proxy.Caller{caller(t, db, nil), proxy.NewLoose(fence.NewStore(memory.NewSpace().Fence()), nil)} {
+	for _, calls := range []*proxy.Caller{caller(t, db, nil), proxy.NewUnrecorded(fence.NewStore(memory.NewSpace().Fence()), nil)} {
 		_, err := calls.Do(t.Context(), lost, "api", "a", never)
 		wantKind(t, err, interlock.Definite, interlock.ErrLost)
 		_, err = calls.Do(t.Context(), grant(1, -1), "api", "a", never)
@@ -363,10 +363,10 @@ func testBadCallsAreRefused(t *testing.T, db *databases.DB) {
 		t.Errorf("%d records", n)
 	}
 	for _, marks := range []fence.Marks{fence.Table{Strict: true}, fence.Column{Strict: true}} {
-		_, err := proxy.NewStrict(db, marks, proxy.Calls{}, nil)
+		_, err := proxy.NewRecorded(db, marks, proxy.Calls{}, nil)
 		wantKind(t, err, interlock.Bug, nil)
 	}
-	missing, err := proxy.NewStrict(db, fence.Table{}, proxy.Calls{Name: "none"}, nil)
+	missing, err := proxy.NewRecorded(db, fence.Table{}, proxy.Calls{Name: "none"}, nil)
 	ok(t, err)
 	_, err = missing.Do(t.Context(), grant(1, bound), "api", "a", never)
 	if wantKind(t, err, interlock.Definite, nil); !strings.Contains(fmt.Sprint(err), "with Create") {
@@ -401,7 +401,7 @@ func TestAClosedDatabaseSendsNothing(t *testing.T) {
 // TestTurns: in the order in which callers came, as long as they wait, and no
 // more than are allowed.
 func TestTurns(t *testing.T) {
-	c := proxy.NewLoose(fence.NewStore(memory.NewSpace().Fence()), &proxy.Options{Waiting: 2})
+	c := proxy.NewUnrecorded(fence.NewStore(memory.NewSpace().Fence()), &proxy.Options{Waiting: 2})
 	inside, leave := make(chan bool), make(chan bool)
 	var all sync.WaitGroup
 	all.Go(func() {

@@ -5,7 +5,7 @@
 // take effect later than that of the next owner. It does not make a call take
 // effect once either; with an idempotency key the other side does.
 //
-//	calls, err := proxy.NewStrict(postgres.Pool(pool), fence.Table{}, proxy.Calls{}, nil)
+//	calls, err := proxy.NewRecorded(postgres.Pool(pool), fence.Table{}, proxy.Calls{}, nil)
 //	client := &http.Client{Transport: proxy.NewTransport(nil)}
 //	…
 //	err := locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
@@ -24,7 +24,7 @@
 //
 // # Two strengths
 //
-// Strict, by [NewStrict], keeps marks in a SQL database. The mark is raised and
+// Strict, by [NewRecorded], keeps marks in a SQL database. The mark is raised and
 // committed before anything is sent, so that it outlasts a crash. Then it is
 // entered again, and its row stays locked while the call is made: calls for a
 // resource are made one at a time, by however many processes share the
@@ -33,7 +33,7 @@
 // stops is ended by the database within two thirds of what was left of the
 // claim.
 //
-// Loose, by [NewLoose], keeps marks in Redis, etcd or another [fence.Store].
+// Loose, by [NewUnrecorded], keeps marks in Redis, etcd or another [fence.Store].
 // Calls that pass through one process are made one at a time, and none after
 // that of a newer owner. Between processes there is a window between Enter and
 // the call: there, only the clock of the claim keeps a former owner from sending.
@@ -69,7 +69,7 @@
 // [Options.Repeat], for an API that takes an idempotency key, it is sent again
 // with the same [Key].
 //
-// Not every answer is a result: [DefaultMeaning] is the table that says which
+// Not every answer is a result: [DefaultOutcome] is the table that says which
 // statuses are final, which say that nothing was done, and which leave the call in
 // doubt. [Options.Statuses] changes it for an API that defines them otherwise.
 package proxy

@@ -27,7 +27,7 @@ import (
 )
 
 // Calls to an API that checks no token, made under a lock.
-func ExampleNewLoose() {
+func ExampleNewUnrecorded() {
 	ctx := context.Background()
 	bank := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { fmt.Println("paid") }))
 	defer bank.Close()
@@ -40,7 +40,7 @@ func ExampleNewLoose() {
 	}
 	defer locks.Close(ctx)
 
-	calls := proxy.NewLoose(fence.NewStore(space.Fence()), nil)
+	calls := proxy.NewUnrecorded(fence.NewStore(space.Fence()), nil)
 	transport := proxy.NewTransport(&proxy.TransportOptions{KeyHeader: "Idempotency-Key"})
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
@@ -71,7 +71,7 @@ func ExampleNewLoose() {
 }
 
 // What a deployment does once, and what it does with calls that stay in doubt.
-func ExampleNewStrict() {
+func ExampleNewRecorded() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
 	if err != nil {
@@ -86,7 +86,7 @@ func ExampleNewStrict() {
 	if err := errors.Join(table.Create(ctx, tx), fence.Table{}.Create(ctx, tx), tx.Commit(ctx)); err != nil {
 		log.Fatal(err)
 	}
-	calls, err := proxy.NewStrict(db, fence.Table{}, table, nil)
+	calls, err := proxy.NewRecorded(db, fence.Table{}, table, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func ExampleNewStrict() {
 
 // A proxy for callers that send their tokens with their requests.
 func ExampleHandler() {
-	var calls *proxy.Caller // by NewStrict
+	var calls *proxy.Caller // by NewRecorded
 	bank, err := url.Parse("https://api.bank.example/v1")
 	if err != nil {
 		log.Fatal(err)
@@ -130,7 +130,7 @@ func Example_queue() {
 	}
 	defer g.Leave(ctx)
 
-	calls := proxy.NewLoose(fence.NewStore(space.Fence()), nil)
+	calls := proxy.NewUnrecorded(fence.NewStore(space.Fence()), nil)
 	transport := proxy.NewTransport(nil)
 	defer transport.CloseIdleConnections()
 	account := func(r *http.Request) (string, error) { return r.URL.Path, nil }

@@ -280,5 +280,5 @@ func TestConnectionsThatCannotBeShut(t *testing.T) {
 
 // looseCaller keeps its marks in memory.
 func looseCaller() *proxy.Caller {
-	return proxy.NewLoose(fence.NewStore(memory.NewSpace().Fence()), nil)
+	return proxy.NewUnrecorded(fence.NewStore(memory.NewSpace().Fence()), nil)
 }

@@ -3,12 +3,12 @@ package proxy
 import "net/http"
 
 // A Meaning says what the status of an answer tells about its operation.
-type Meaning int
+type Outcome int
 
 const (
 	// Unknown: the operation may have been done. It stays in doubt, and is sent
 	// again only with [Options.Repeat].
-	Unknown Meaning = iota
+	Unknown Outcome = iota
 	// Final: the status is the operation's result. It is recorded for good, and the
 	// operation is not sent again: [DoneError].
 	Final
@@ -18,7 +18,7 @@ const (
 	NotDone
 )
 
-// DefaultMeaning is the meaning of a status unless [Options.Statuses] changes it:
+// DefaultOutcome is the meaning of a status unless [Options.Statuses] changes it:
 //
 //	200–299                                  Final
 //	401, 403, 425, 429                       NotDone
@@ -30,7 +30,7 @@ const (
 // attempt. 408 and 409 do not say what the outcome of the request is: gateways send 408
 // when the server behind them is slow, and APIs send 409 while an earlier request
 // with the same key is in progress.
-func DefaultMeaning(status int) Meaning {
+func DefaultOutcome(status int) Outcome {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooEarly, http.StatusTooManyRequests:
 		return NotDone
@@ -44,9 +44,9 @@ func DefaultMeaning(status int) Meaning {
 }
 
 // meaning is that of status under o.
-func (o *Options) meaning(status int) Meaning {
+func (o *Options) meaning(status int) Outcome {
 	if m, ok := o.Statuses[status]; ok {
 		return m
 	}
-	return DefaultMeaning(status)
+	return DefaultOutcome(status)
 }

@@ -79,7 +79,7 @@ func connect(ctx context.Context, client, url string, late bool) (c *proxy.Calle
 		if err != nil {
 			return nil, nil, err
 		}
-		return proxy.NewLoose(fence.NewStore(redis.NewFence(conn)), nil), conn.Close, nil
+		return proxy.NewUnrecorded(fence.NewStore(redis.NewFence(conn)), nil), conn.Close, nil
 	}
 	db, closed, err := databases.Connect(ctx, client, url)
 	if err != nil {
@@ -89,7 +89,7 @@ func connect(ctx context.Context, client, url string, late bool) (c *proxy.Calle
 	if late {
 		begin = paced{begin, func() { <-written }}
 	}
-	c, err = proxy.NewStrict(begin, fence.Table{}, proxy.Calls{}, nil)
+	c, err = proxy.NewRecorded(begin, fence.Table{}, proxy.Calls{}, nil)
 	return c, closed, err
 }
 
@@ -169,7 +169,7 @@ func worker(ctx context.Context, at *crash.Points, args []string) error {
 	// How many statements keep the session depends on how long the call takes, so
 	// they are no points; the claim lasts long enough without any.
 	points := paced{crash.Beginner[driver.SQL](db, at), func() {}}
-	calls, err := proxy.NewStrict(points, fence.Table{}, proxy.Calls{}, &proxy.Options{Repeat: args[3] == "repeat"})
+	calls, err := proxy.NewRecorded(points, fence.Table{}, proxy.Calls{}, &proxy.Options{Repeat: args[3] == "repeat"})
 	if err != nil {
 		return err
 	}

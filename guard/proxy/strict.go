@@ -14,11 +14,11 @@ import (
 // cleaning bounds what is done after a call, even if its context has ended.
 const cleaning = 5 * time.Second
 
-// NewStrict makes calls under marks that are kept, and held while a call is made,
+// NewRecorded makes calls under marks that are kept, and held while a call is made,
 // in a SQL database, and records them in calls, whose table [Calls.Create] makes
 // in the same database. A call takes two transactions: two commits, and one
 // connection at a time. marks must let an equal token enter again.
-func NewStrict[T any](db driver.Beginner[T], marks fence.Marks, calls Calls, o *Options) (*Caller, error) {
+func NewRecorded[T any](db driver.Beginner[T], marks fence.Marks, calls Calls, o *Options) (*Caller, error) {
 	table, _ := marks.(fence.Table)
 	column, _ := marks.(fence.Column)
 	if table.Strict || column.Strict {

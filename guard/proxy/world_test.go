@@ -148,7 +148,7 @@ func prepared(tb testing.TB, db *databases.DB) *databases.DB {
 // caller is a strict one.
 func caller(tb testing.TB, db driver.Beginner[driver.SQL], o *proxy.Options) *proxy.Caller {
 	tb.Helper()
-	c, err := proxy.NewStrict(db, fence.Table{}, proxy.Calls{}, o)
+	c, err := proxy.NewRecorded(db, fence.Table{}, proxy.Calls{}, o)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -40,8 +40,8 @@ type Consumer struct {
 	store    Store
 	name     string
 	options  driver.QueueOptions
-	bell     driver.Bell   // may be nil
-	awake    chan struct{} // ends the pause of Receive
+	notifier driver.Notifier // may be nil
+	awake    chan struct{}   // ends the pause of Receive
 	unlisten func()
 
 	life  context.Context
@@ -56,8 +56,8 @@ type Consumer struct {
 
 var _ driver.QueueConsumer = (*Consumer)(nil)
 
-// Join begins to consume a store. bell may be nil.
-func Join(store Store, name string, o driver.QueueOptions, bell driver.Bell) (*Consumer, error) {
+// Join begins to consume a store. notifier may be nil.
+func Join(store Store, name string, o driver.QueueOptions, notifier driver.Notifier) (*Consumer, error) {
 	const op = "join queue"
 	if err := driver.CheckName(op, "a queue", name, 255); err != nil {
 		return nil, err
@@ -70,11 +70,11 @@ func Join(store Store, name string, o driver.QueueOptions, bell driver.Bell) (*C
 		return nil, &interlock.Error{Op: op, Name: name, Kind: interlock.Bug,
 			Err: fmt.Errorf("a lease of %v: it is %v to %v", o.Lease, MinLease, MaxLease)}
 	}
-	c := &Consumer{store: store, name: name, options: o, bell: bell, awake: make(chan struct{}, 1), settling: make(chan struct{}, 1), held: map[*Grant]bool{}, unlisten: func() {}}
+	c := &Consumer{store: store, name: name, options: o, notifier: notifier, awake: make(chan struct{}, 1), settling: make(chan struct{}, 1), held: map[*Grant]bool{}, unlisten: func() {}}
 	c.life, c.end = context.WithCancelCause(context.Background())
-	if bell != nil {
-		c.unlisten = bell.Listen(func(rung string) {
-			if rung == "" || rung == name {
+	if notifier != nil {
+		c.unlisten = notifier.Listen(func(notified string) {
+			if notified == "" || notified == name {
 				hints.Signal(c.awake)
 			}
 		})
@@ -134,7 +134,7 @@ func (c *Consumer) drop(g *Grant) {
 	delete(c.held, g)
 }
 
-// wait waits for a pause, a ring, or the end of ctx.
+// wait waits for a pause, a notification, or the end of ctx.
 func (c *Consumer) wait(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

@@ -22,7 +22,7 @@ const (
 	slow = 50 * time.Millisecond
 )
 
-// An Ask is the request of one owner to take a name or to free it.
+// A ReleaseRequest is the request of one owner to take a name or to free it.
 type Ask struct {
 	driver.Request     // Rows.Free uses the name and the owner
 	Row            Row // what Rows.Take found

@@ -45,8 +45,8 @@ func State(name, owner string, counter int64, since time.Time, left time.Duratio
 }
 
 // Broken is the record of a break. A counter of 0 is that of a lock without a token.
-func Broken(b driver.Break, counter int64, at time.Time) (record driver.Broken, err error) {
-	record = driver.Broken{Break: b, At: at}
+func Broken(b driver.Break, counter int64, at time.Time) (record driver.BreakRecord, err error) {
+	record = driver.BreakRecord{Break: b, At: at}
 	if counter != 0 {
 		record.Token, err = interlock.NewToken(counter, 0)
 	}
@@ -73,24 +73,24 @@ func (t *Table) Locks(ctx context.Context, prefix string, limit int) ([]driver.L
 
 // Break takes a lock away, on record; see driver.Breaker. The holder learns of it with its
 // next renewal.
-func (t *Table) Break(ctx context.Context, b driver.Break) (driver.Broken, bool, error) {
+func (t *Table) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	err := t.Driver.CheckBreak(b)
 	if err == nil {
 		err = t.usable(ctx, "break", b.Name)
 	}
 	if err != nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	record, err := t.rows.Break(ctx, b)
 	if err != nil || record == nil {
-		return driver.Broken{}, false, err
+		return driver.BreakRecord{}, false, err
 	}
 	t.Wake(b.Name)
 	return *record, true, nil
 }
 
 // Breaks shows what was recorded, which is kept until somebody deletes it.
-func (t *Table) Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error) {
+func (t *Table) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	if err := t.usable(ctx, "list breaks", name); err != nil {
 		return nil, err
 	}

@@ -39,9 +39,9 @@ type Rows interface {
 	// holder. Its errors are never Uncertain.
 	States(ctx context.Context, prefix string) (map[string]string, error)
 	// Break takes the row from its owner, on record; nil if it is not theirs.
-	Break(ctx context.Context, b driver.Break) (*driver.Broken, error)
+	Break(ctx context.Context, b driver.Break) (*driver.BreakRecord, error)
 	// Breaks returns the records of a name, or of all if it is empty, newest first.
-	Breaks(ctx context.Context, name string, limit int) ([]driver.Broken, error)
+	Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error)
 }
 
 // Row is what Take found.

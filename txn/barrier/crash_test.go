@@ -88,7 +88,7 @@ func (f form) reach(ctx context.Context, w world, op branch.Operation) (err erro
 				return err
 			}
 			return nil
-		case branch.ClassOngoing:
+		case branch.ClassInProgress:
 			time.Sleep(after) // the barrier says how long
 			continue
 		}

@@ -49,7 +49,7 @@
 //
 // A call that comes while another of its branch is at work waits for the row, and
 // then finds what that one left. Outside of the database it gets
-// branch.Ongoing.
+// branch.InProgress.
 //
 // The epoch of a call is not compared: what keeps a former coordinator from doing
 // harm is the row, which answers it as anybody else.

@@ -18,7 +18,7 @@ import (
 // is, and leaves the branch in doubt.
 //
 // fn has [Table].Patience; meanwhile other calls of the branch get
-// branch.Ongoing. fn must return when its context ends. A target must refuse the key
+// branch.InProgress. fn must return when its context ends. A target must refuse the key
 // of a do for good once it has seen the undo's: a call that was given up may still be
 // on its way there.
 //

@@ -165,7 +165,7 @@ func testOngoing(t *testing.T, w world) {
 		for what, err := range map[string]error{"do": twice, "do in a transaction": mixed,
 			"undo": w.refund(undo, &told, nil), "undo in a transaction": owned.cancel(undo, w)} {
 			class, after := branch.ClassOf(err)
-			if class != branch.ClassOngoing || after <= 0 || after > time.Second {
+			if class != branch.ClassInProgress || after <= 0 || after > time.Second {
 				t.Errorf("%s meanwhile: %v, after %v", what, err, after)
 			}
 		}
@@ -196,7 +196,7 @@ func until(t *testing.T, call func() error) error {
 	for {
 		err := call()
 		class, after := branch.ClassOf(err)
-		if class != branch.ClassOngoing {
+		if class != branch.ClassInProgress {
 			return err
 		}
 		select {

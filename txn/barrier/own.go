@@ -19,7 +19,7 @@ import (
 //     What it did is rolled back, and the refusal is committed instead;
 //   - [ErrCancelled] if the branch was undone, [ErrForgotten], or a [MismatchError]:
 //     fn was not run;
-//   - branch.Ongoing if a call to the outside is under way for the branch;
+//   - branch.InProgress if a call to the outside is under way for the branch;
 //   - a branch.Retry if nothing was committed, and the database undid it because of
 //     others more often than [Table].Attempts;
 //   - an Uncertain error if COMMIT was sent and not answered: the same call again finds

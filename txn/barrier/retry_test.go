@@ -34,7 +34,7 @@ func TestRepeat(t *testing.T) {
 		{"plain", []error{plain}, Table{}, 1, plain, branch.ClassUnknown},
 		{"unknown", []error{&interlock.Error{Op: "commit", Driver: "x", Kind: interlock.Uncertain, Err: plain}}, Table{}, 1, plain, branch.ClassUnknown},
 		{"the function's own", []error{branch.Retry(undoneByOthers)}, Table{}, 1, undoneByOthers, branch.ClassRetry},
-		{"ongoing", []error{branch.Ongoing(time.Second)}, Table{}, 1, nil, branch.ClassOngoing},
+		{"ongoing", []error{branch.InProgress(time.Second)}, Table{}, 1, nil, branch.ClassInProgress},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

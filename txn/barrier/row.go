@@ -55,7 +55,7 @@ func (c claim) judge(f found) (move, error) {
 	case len(c.hash) > 0 && len(f.hash) > 0 && f.previous != absent && !bytes.Equal(c.hash, f.hash):
 		return m, &MismatchError{c.Call}
 	case f.remaining > 0 && (m.verdict == run || m.to != f.previous):
-		return m, branch.Ongoing(time.Duration(f.remaining) * time.Microsecond)
+		return m, branch.InProgress(time.Duration(f.remaining) * time.Microsecond)
 	}
 	switch m.verdict {
 	case refuse:

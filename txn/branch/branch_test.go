@@ -49,7 +49,7 @@ func TestClassOf(t *testing.T) {
 		{fmt.Errorf("charge: %w", Retry(no)), ClassRetry, 0, "retry"},
 		{Unknown(Fail(no)), ClassUnknown, 0, "unknown"},
 		{Fail(Unknown(no)), ClassFail, 0, "fail"},
-		{Ongoing(time.Hour), ClassOngoing, time.Hour, "ongoing"},
+		{InProgress(time.Hour), ClassInProgress, time.Hour, "ongoing"},
 	} {
 		if class, after := ClassOf(c.err); class != c.class || after != c.after || class.String() != c.name {
 			t.Errorf("%v: %v after %v, want %v after %v", c.err, class, after, c.class, c.after)

@@ -11,10 +11,10 @@ type Class int
 // The classes. What bears no mark is Unknown, because that is what an error of the
 // network is.
 const (
-	ClassUnknown Class = iota // nobody knows whether it has happened
-	ClassFail                 // it has not happened, and never will
-	ClassRetry                // it has not happened; it may later
-	ClassOngoing              // the participant is at work on it
+	ClassUnknown    Class = iota // nobody knows whether it has happened
+	ClassFail                    // it has not happened, and never will
+	ClassRetry                   // it has not happened; it may later
+	ClassInProgress              // the participant is at work on it
 )
 
 // String is the class's name in lower case.
@@ -24,7 +24,7 @@ func (c Class) String() string {
 		return "fail"
 	case ClassRetry:
 		return "retry"
-	case ClassOngoing:
+	case ClassInProgress:
 		return "ongoing"
 	}
 	return "unknown"
@@ -58,10 +58,10 @@ func Retry(err error) error { return classify(ClassRetry, 0, err) }
 // error is that bears no mark. Unknown(nil) is nil.
 func Unknown(err error) error { return classify(ClassUnknown, 0, err) }
 
-// Ongoing says that the target works on it: the call is made again after a while,
+// InProgress says that the target works on it: the call is made again after a while,
 // with the same key, and does not count as an attempt.
-func Ongoing(after time.Duration) error {
-	return classify(ClassOngoing, after, errors.New("the target is still working"))
+func InProgress(after time.Duration) error {
+	return classify(ClassInProgress, after, errors.New("the target is still working"))
 }
 
 func classify(class Class, after time.Duration, err error) error {
@@ -71,7 +71,7 @@ func classify(class Class, after time.Duration, err error) error {
 	return &classified{class, after, err}
 }
 
-// ClassOf is the mark that stands outermost, and after which time an Ongoing call is
+// ClassOf is the mark that stands outermost, and after which time an InProgress call is
 // to be made again.
 func ClassOf(err error) (class Class, after time.Duration) {
 	var c *classified

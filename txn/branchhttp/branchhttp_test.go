@@ -101,9 +101,9 @@ func TestAnswersAreClasses(t *testing.T) {
 		{nil, `{"a":1}`, 200, 0, 0, 0},
 		{nil, ``, 204, 0, 0, 0},
 		{branch.Fail(no), ``, 409, branch.ClassFail, interlock.Definite, 0},
-		{branch.Ongoing(1500 * time.Millisecond), ``, 425, branch.ClassOngoing, interlock.Retryable, 2 * time.Second},
-		{branch.Ongoing(0), ``, 425, branch.ClassOngoing, interlock.Retryable, time.Second},
-		{branch.Ongoing(100 * time.Hour), ``, 425, branch.ClassOngoing, interlock.Retryable, 24 * time.Hour},
+		{branch.InProgress(1500 * time.Millisecond), ``, 425, branch.ClassInProgress, interlock.Retryable, 2 * time.Second},
+		{branch.InProgress(0), ``, 425, branch.ClassInProgress, interlock.Retryable, time.Second},
+		{branch.InProgress(100 * time.Hour), ``, 425, branch.ClassInProgress, interlock.Retryable, 24 * time.Hour},
 		{branch.Retry(no), ``, 503, branch.ClassUnknown, interlock.Uncertain, 0},
 		{branch.Unknown(branch.Fail(no)), ``, 500, branch.ClassUnknown, interlock.Uncertain, 0},
 		{no, ``, 500, branch.ClassUnknown, interlock.Uncertain, 0},
@@ -160,8 +160,8 @@ func TestForeignAnswers(t *testing.T) {
 		"not found":   {http.NotFound, branch.ClassUnknown, interlock.Uncertain, 404},
 		"gateway":     {status(502, ""), branch.ClassUnknown, interlock.Uncertain, 502},
 		"late":        {status(408, ""), branch.ClassUnknown, interlock.Uncertain, 408},
-		"ongoing":     {status(425, ""), branch.ClassOngoing, interlock.Retryable, 425},
-		"ongoing bad": {status(425, "soon"), branch.ClassOngoing, interlock.Retryable, 425},
+		"ongoing":     {status(425, ""), branch.ClassInProgress, interlock.Retryable, 425},
+		"ongoing bad": {status(425, "soon"), branch.ClassInProgress, interlock.Retryable, 425},
 		"long output": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `"`+strings.Repeat("x", branchhttp.MaxBody)+`"`)
 		}, branch.ClassUnknown, interlock.Uncertain, 0},

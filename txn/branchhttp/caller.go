@@ -30,7 +30,7 @@ const maxReason = 4 << 10
 const maxPause = 24 * time.Hour
 
 // An AnswerError is a participant's answer that is not 2xx. Its class is Fail for 409,
-// Ongoing for 425 and Unknown for every other status: a proxy that answers 503
+// InProgress for 425 and Unknown for every other status: a proxy that answers 503
 // does not know the outcome of the request.
 type AnswerError struct {
 	Status int
@@ -62,7 +62,7 @@ type Caller struct {
 //   - Fail: the participant refused (409, an [*AnswerError]), or the call cannot be sent:
 //     an invalid url or call, an input above [MaxInput] (Bug).
 //   - Retry: no connection was made, so nothing was sent.
-//   - Ongoing: the participant is at work (425); call again after its Retry-After, whole
+//   - InProgress: the participant is at work (425); call again after its Retry-After, whole
 //     seconds, 0 if there is none.
 //   - Unknown: everything else, also a [branch.ErrOtherInput], a 2xx whose output was cut off,
 //     and a 2xx to a try or a prepare whose output is above [MaxBody] or not JSON.
@@ -201,7 +201,7 @@ func refusal(c branch.Call, answer *http.Response) error {
 	case http.StatusConflict:
 		return branch.Fail(problem(c, interlock.Definite, err))
 	case http.StatusTooEarly:
-		return fmt.Errorf("%w: %w", branch.Ongoing(pause(answer.Header.Get("Retry-After"))), problem(c, interlock.Retryable, err))
+		return fmt.Errorf("%w: %w", branch.InProgress(pause(answer.Header.Get("Retry-After"))), problem(c, interlock.Retryable, err))
 	}
 	if answer.Header.Get(HeaderInput) == otherInput {
 		return branch.Unknown(problem(c, interlock.Uncertain, fmt.Errorf("%w: %w", branch.ErrOtherInput, err)))

@@ -25,7 +25,7 @@ var errLate = errors.New("the deadline of the call has passed")
 //
 //	nil      200, with the output, which is JSON; 204 if it is empty
 //	Fail     409
-//	Ongoing  425, with Retry-After in seconds, 1 at least
+//	InProgress  425, with Retry-After in seconds, 1 at least
 //	Retry    503
 //	Unknown  500; 422, with [HeaderInput], if it is [branch.ErrOtherInput]
 //
@@ -91,7 +91,7 @@ func answer(w http.ResponseWriter, work func() ([]byte, error)) {
 		_, _ = w.Write(output) // if it fails, the caller asks again
 	case class == branch.ClassFail:
 		writeText(w, http.StatusConflict, err.Error())
-	case class == branch.ClassOngoing:
+	case class == branch.ClassInProgress:
 		seconds := int(math.Ceil(after.Seconds()))
 		w.Header().Set("Retry-After", strconv.Itoa(max(1, seconds)))
 		writeText(w, http.StatusTooEarly, err.Error())

@@ -152,7 +152,7 @@ func TestRetryAfter(t *testing.T) {
 		"Wed, 21 Oct 2065 07:28:00 GMT": 0,
 	} {
 		_, err := caller(t).Post(t.Context(), participant(t, status(425, text)), a(branch.Do), nil)
-		mustBe(t, err, branch.ClassOngoing, interlock.Retryable, 425)
+		mustBe(t, err, branch.ClassInProgress, interlock.Retryable, 425)
 		if _, after := branch.ClassOf(err); after != want {
 			t.Errorf("%q is %v, want %v", text, after, want)
 		}

@@ -26,7 +26,7 @@ func TestOtherInput(t *testing.T) {
 		status int
 		header string
 		class  branch.Class
-	}{{422, "", branch.ClassUnknown}, {422, "42", branch.ClassUnknown}, {409, "other", branch.ClassFail}, {425, "other", branch.ClassOngoing}} {
+	}{{422, "", branch.ClassUnknown}, {422, "42", branch.ClassUnknown}, {409, "other", branch.ClassFail}, {425, "other", branch.ClassInProgress}} {
 		url := participant(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set(branchhttp.HeaderInput, c.header)
 			w.WriteHeader(c.status)

@@ -40,7 +40,7 @@ func TestQueues(t *testing.T) {
 				}
 				return nil
 			})
-			c, err := queue.New(t.Context(), queue.In(db, queues, nil), name, in, &queue.Options{MinPause: time.Millisecond, MaxPause: 10 * time.Millisecond,
+			c, err := queue.New(t.Context(), queue.FromTable(db, queues, nil), name, in, &queue.Options{MinPause: time.Millisecond, MaxPause: 10 * time.Millisecond,
 				Concurrency: 4, Hooks: &observe.Queue{Log: observe.Silent}})
 			if err != nil {
 				t.Fatal(err)

@@ -14,7 +14,7 @@ type Waiter struct {
 	coordinator *Coordinator
 	id          string
 	wake        chan struct{} // holds one
-	stop        func()        // stops hearing the bell
+	stop        func()        // stops hearing the notifier
 
 	// The coordinator's mu guards these.
 	begun      bool // the transaction was begun here since, so that nobody need look at it at once
@@ -94,19 +94,19 @@ func (w *Waiter) ask() (elsewhere bool) {
 	w.asked = elsewhere
 	c.mu.Unlock()
 	if elsewhere && !asked {
-		c.ring(ringAwaited, w.id)
+		c.notify(noteAwaited, w.id)
 	}
 	return elsewhere
 }
 
-// shortestPoll is the first pause of a process that no bell wakes, after it found something
+// shortestPoll is the first pause of a process that no notifier wakes, after it found something
 // that another process has begun, or before it looks again at what another process drives.
 // Pauses double up to Options.Poll.
 const shortestPoll = 20 * time.Millisecond
 
 // soon is the first pause.
 func (c *Coordinator) soon() time.Duration {
-	if c.options.Bell != nil {
+	if c.options.Notifier != nil {
 		return c.options.Poll
 	}
 	return min(shortestPoll, c.options.Poll)
@@ -149,30 +149,30 @@ func signal(ch chan struct{}) {
 	}
 }
 
-// Coordinators of different processes wake each other by Options.Bell. A name that they ring
-// is one of these and the id of a transaction. A process that misses a ring polls.
+// Coordinators of different processes wake each other by Options.Notifier. A name that they send
+// is one of these and the id of a transaction. A process that misses a notification polls.
 const (
-	ringChanged = "!" // it was begun, or somebody has appended: the owner looks at it
-	ringAwaited = "?" // somebody waits for it: the owner looks at it, and rings ringRested
-	ringRested  = "." // its turn has ended: those that wait look at it
+	noteChanged = "!" // it was begun, or somebody has appended: the owner looks at it
+	noteAwaited = "?" // somebody waits for it: the owner looks at it, and notifies noteRested
+	noteRested  = "." // its turn has ended: those that wait look at it
 )
 
-// ring wakes the other processes, if there is a bell. Nobody calls it with a lock.
-func (c *Coordinator) ring(what, id string) {
-	if c.options.Bell != nil {
-		c.options.Bell.Ring(what + id)
+// notify wakes the other processes, if there is a notifier. Nobody calls it with a lock.
+func (c *Coordinator) notify(what, id string) {
+	if c.options.Notifier != nil {
+		c.options.Notifier.Notify(what + id)
 	}
 }
 
-// hear listens to the bell until stop is called. Who listens has one ear in common.
+// hear listens to the notifier until stop is called. Who listens has one ear in common.
 func (c *Coordinator) hear() (stop func()) {
-	if c.options.Bell == nil {
+	if c.options.Notifier == nil {
 		return func() {}
 	}
 	c.ear.Lock()
 	defer c.ear.Unlock()
 	if c.hearing++; c.hearing == 1 {
-		c.deafen = c.options.Bell.Listen(c.heard)
+		c.deafen = c.options.Notifier.Listen(c.heard)
 	}
 	return func() {
 		c.ear.Lock()
@@ -183,14 +183,14 @@ func (c *Coordinator) hear() (stop func()) {
 	}
 }
 
-// heard takes a ring; an empty name is any.
+// heard takes a notification; an empty name is any.
 func (c *Coordinator) heard(name string) {
 	if len(name) < 2 {
 		c.missed()
 		return
 	}
 	what, id := name[:1], name[1:]
-	if what == ringRested {
+	if what == noteRested {
 		c.tell(id, nil)
 		return
 	}
@@ -203,7 +203,7 @@ func (c *Coordinator) heard(name string) {
 	}
 }
 
-// missed has everything looked at that a ring could be for.
+// missed has everything looked at that a notification could be for.
 func (c *Coordinator) missed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,13 +227,13 @@ func (c *Coordinator) scoutNow() {
 func (s *server) hail(id, what string) {
 	if t := s.take(id); t != nil {
 		t.due = true
-		t.awaited.Store(what == ringAwaited)
+		t.awaited.Store(what == noteAwaited)
 		s.launch(t)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.active[id]; t != nil && what == ringAwaited {
+	if t := s.active[id]; t != nil && what == noteAwaited {
 		t.awaited.Store(true)
 	} else if t != nil {
 		t.outrun.Store(true)
@@ -245,12 +245,12 @@ func (s *server) hail(id, what string) {
 // at it.
 func (c *Coordinator) begun(id string) {
 	c.mu.Lock()
-	what, elsewhere := ringChanged, c.servers[c.journal.ShardOf(id)] == nil
+	what, elsewhere := noteChanged, c.servers[c.journal.ShardOf(id)] == nil
 	for _, w := range c.waiters[id] {
-		w.begun, w.asked, what = true, elsewhere, ringAwaited
+		w.begun, w.asked, what = true, elsewhere, noteAwaited
 	}
 	c.mu.Unlock()
 	if elsewhere {
-		c.ring(what, id)
+		c.notify(what, id)
 	}
 }

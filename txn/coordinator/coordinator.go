@@ -73,7 +73,7 @@ type Coordinator struct {
 	pause      time.Duration // until a server asks again; 0 is Options.Poll
 	rescout    chan struct{} // holds one: to ask for all now
 
-	ear     sync.Mutex // of what listens to the bell, which never waits for it
+	ear     sync.Mutex // of what listens to the notifier, which never waits for it
 	hearing int        // how many
 	deafen  func()
 }
@@ -141,7 +141,7 @@ func (c *Coordinator) Random() float64 { return c.options.Random() }
 
 // Begin makes a transaction with its first entries, unless there is one of that id:
 // then the error is a [journal.ErrExists]. If its shard is served here it is driven at
-// once, else its owner is woken by Options.Bell, or finds it within its Options.Poll. An
+// once, else its owner is woken by Options.Notifier, or finds it within its Options.Poll. An
 // Uncertain error means that it may have begun; beginning it again converges.
 func (c *Coordinator) Begin(ctx context.Context, id, kind string, entries ...journal.Entry) error {
 	return c.BeginPrepared(ctx, id, kind, nil, entries...)
@@ -167,14 +167,14 @@ func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepar
 }
 
 // Nudge has a transaction looked at now: somebody else has appended to it, or has begun it in
-// a transaction that has committed. If its shard is not served here, Options.Bell wakes its
+// a transaction that has committed. If its shard is not served here, Options.Notifier wakes its
 // owner.
 func (c *Coordinator) Nudge(id string) {
 	if s := c.serverOf(id); s != nil {
 		s.nudge(id)
 		return
 	}
-	c.ring(ringChanged, id)
+	c.notify(noteChanged, id)
 }
 
 // serverOf is what serves the shard of a transaction here; nil if nothing does.

@@ -270,15 +270,15 @@ func TestRound(t *testing.T) {
 				task("beats", time.Second, func(ctx context.Context) error {
 					for range 5 {
 						time.Sleep(900 * time.Millisecond)
-						if !Beat(ctx) {
+						if !Heartbeat(ctx) {
 							return errDown
 						}
 					}
 					time.Sleep(1100 * time.Millisecond)
-					if Beat(ctx) || ctx.Err() == nil {
+					if Heartbeat(ctx) || ctx.Err() == nil {
 						return errDown
 					}
-					return branch.Ongoing(time.Hour)
+					return branch.InProgress(time.Hour)
 				}))
 			return t.End(journal.Entry{Kind: "end"})
 		})))
@@ -300,7 +300,7 @@ func TestRound(t *testing.T) {
 		if c := calls["slow"]; c.Epoch != r.claim.Token() || !c.Begun.Equal(start) || c.Deadline.Sub(start) < time.Second || c.Deadline.Sub(start) > 1001*time.Millisecond {
 			t.Errorf("%+v", c)
 		}
-		if Beat(context.Background()) {
+		if Heartbeat(context.Background()) {
 			t.Error("a beat of nothing")
 		}
 	})

@@ -24,14 +24,14 @@ type Options struct {
 	Held int
 	// Poll is how often the journal is asked for what is due and what others have begun,
 	// in one request for all shards that are served here, and how often an Await looks
-	// at what another process drives; 0 means a second. Without a Bell both ask more often
+	// at what another process drives; 0 means a second. Without a Notifier both ask more often
 	// after something was found that another process began, and while they wait for what
 	// another process drives: after 20 ms, and then after twice as long each time.
 	Poll time.Duration
-	// Bell wakes the owner of a shard when a transaction was begun, or has changed, in another
+	// Notifier wakes the owner of a shard when a transaction was begun, or has changed, in another
 	// process, and those that wait for one when it has ended elsewhere. The processes of a
-	// journal use the same bell, for nothing else. nil leaves both to Poll.
-	Bell driver.Bell
+	// journal use the same notifier, for nothing else. nil leaves both to Poll.
+	Notifier driver.Notifier
 	// Recheck is how long a transaction that nobody seems to drive is left alone,
 	// after its last record; 0 means a minute. A new owner of the shard does not wait
 	// for it.

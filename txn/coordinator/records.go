@@ -26,8 +26,8 @@ const (
 	MaxFailing = 500
 )
 
-// Cut is a text of at most so many bytes, as the journal keeps it.
-func Cut(text string, most int) string {
+// Truncate returns a text of at most so many bytes, as the journal keeps it.
+func Truncate(text string, most int) string {
 	if len(text) > most {
 		text = text[:most] + "…"
 	}

@@ -42,15 +42,15 @@ type Sweep struct {
 	Name string
 	// Run removes some, and returns what it removed and found. Its context ends after
 	// [SweepTimeout], or when the shard is lost: another process may sweep at once.
-	Run func(ctx context.Context, m journal.Mark) (Swept, error)
+	Run func(ctx context.Context, m journal.Mark) (SweepResult, error)
 }
 
 // SweepAt sends the mark to a participant over HTTP, which has to serve it: in Go by
 // [branchhttp.ForgetHandler], at an address of its own, or where it serves calls.
 func SweepAt(name string, caller branchhttp.Caller, url string) Sweep {
-	return Sweep{Name: name, Run: func(ctx context.Context, m journal.Mark) (Swept, error) {
+	return Sweep{Name: name, Run: func(ctx context.Context, m journal.Mark) (SweepResult, error) {
 		removed, err := caller.Forget(ctx, url, branchhttp.Mark{Before: m.Time, Except: m.Except})
-		return Swept{Removed: removed}, err
+		return SweepResult{Removed: removed}, err
 	}}
 }
 
@@ -60,7 +60,7 @@ func SweepBy(name string, run func(ctx context.Context) (removed, overdue int, e
 	if run == nil {
 		return Sweep{Name: name} // which New refuses
 	}
-	return Sweep{Name: name, Run: func(ctx context.Context, _ journal.Mark) (s Swept, err error) {
+	return Sweep{Name: name, Run: func(ctx context.Context, _ journal.Mark) (s SweepResult, err error) {
 		s.Removed, s.Overdue, err = run(ctx)
 		return s, err
 	}}
@@ -69,8 +69,8 @@ func SweepBy(name string, run func(ctx context.Context) (removed, overdue int, e
 // SweepTimeout bounds each call of a [Sweep].
 const SweepTimeout = 5 * time.Minute
 
-// Swept is what a [Sweep] returns.
-type Swept struct {
+// SweepResult is what a [Sweep] returns.
+type SweepResult struct {
 	Removed int
 	Overdue int           // that should have ended, and were left alone
 	Oldest  time.Duration // for how long the first of them is overdue
@@ -214,7 +214,7 @@ func (c *Coordinator) sweep(ctx context.Context, mark journal.Mark) {
 	}
 }
 
-func runSweep(ctx context.Context, s Sweep, mark journal.Mark) (swept Swept, err error) {
+func runSweep(ctx context.Context, s Sweep, mark journal.Mark) (swept SweepResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, SweepTimeout)
 	defer cancel()
 	defer func() {

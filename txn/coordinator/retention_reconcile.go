@@ -32,8 +32,8 @@ type Reconciliation struct {
 // says.
 type Effect string
 
-// Unsure is the effect that cannot be found out; so is an empty one.
-const Unsure Effect = "unsure"
+// EffectUnknown is the effect that cannot be found out; so is an empty one.
+const EffectUnknown Effect = "unsure"
 
 // A Finding is a step or branch whose effect is not what the journal says, or cannot be found
 // out.
@@ -63,7 +63,7 @@ func (r *Reconciliation) Add(f Finding) {
 	switch {
 	case f.Repaired:
 		r.Repaired++
-	case f.Error != "" || f.Got == f.Want || f.Got == Unsure:
+	case f.Error != "" || f.Got == f.Want || f.Got == EffectUnknown:
 		r.Unknown++
 	default:
 		r.Wrong++
@@ -126,7 +126,7 @@ func (r Records[M, O]) Reconcile(ctx context.Context, j *journal.Journal, since 
 			if err == nil {
 				found, err = check(ctx, t)
 			}
-			if err != nil && !yield(Finding{ID: id, Type: kind, Want: Unsure, Got: Unsure}, err) {
+			if err != nil && !yield(Finding{ID: id, Type: kind, Want: EffectUnknown, Got: EffectUnknown}, err) {
 				return
 			}
 			for _, f := range found {
@@ -146,7 +146,7 @@ const reconcileTimeout = 6 * time.Hour
 const overlap = 10 * time.Minute
 
 // Reconciles has a protocol reconciled in the background, every Options.Reconcile, for what
-// ended since the time before, and whenever a command asks for it; see [AskReconciliation].
+// ended since the time before, and whenever a command asks for it; see [RequestReconciliation].
 func (c *Coordinator) Reconciles(r Reconciler) error {
 	every := c.options.Reconcile
 	if every == 0 || r.Every < 0 {
@@ -173,10 +173,10 @@ type request struct {
 	Since time.Time `json:"since"`
 }
 
-// AskReconciliation asks the services of a journal to reconcile the transactions of a
+// RequestReconciliation asks the services of a journal to reconcile the transactions of a
 // protocol that ended since a time. It returns the id of the request, which
 // [ReconciliationOf] reads. One of them does it, however many there are.
-func AskReconciliation(ctx context.Context, j *journal.Journal, protocol string, since, now time.Time) (id string, err error) {
+func RequestReconciliation(ctx context.Context, j *journal.Journal, protocol string, since, now time.Time) (id string, err error) {
 	data, err := json.Marshal(request{since.UTC()})
 	if err != nil {
 		return "", failure.About("ask for reconciliation", protocol, err)

@@ -102,13 +102,13 @@ func TestRetentionSweeps(t *testing.T) {
 		var mark journal.Mark
 		boom := errors.New("boom")
 		r := idle(t, nil, &Options{Poll: time.Hour, Recheck: time.Hour, Hooks: n.hooks(), Retention: Retention{Every: time.Hour, Batch: 1, Sweeps: []Sweep{
-			{"panics", func(context.Context, journal.Mark) (Swept, error) { panic("boom") }},
-			{"fails", func(context.Context, journal.Mark) (Swept, error) { return Swept{}, boom }},
-			{"rooms", func(_ context.Context, m journal.Mark) (Swept, error) {
+			{"panics", func(context.Context, journal.Mark) (SweepResult, error) { panic("boom") }},
+			{"fails", func(context.Context, journal.Mark) (SweepResult, error) { return SweepResult{}, boom }},
+			{"rooms", func(_ context.Context, m journal.Mark) (SweepResult, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				mark = m
-				return Swept{Removed: 7, Overdue: 2, Oldest: time.Minute}, nil
+				return SweepResult{Removed: 7, Overdue: 2, Oldest: time.Minute}, nil
 			}},
 		}}}, func(_ context.Context, id string) error {
 			if id == "dead" {
@@ -181,7 +181,7 @@ func TestSweepAt(t *testing.T) {
 	at := time.Now().Truncate(time.Millisecond)
 	sweep := SweepAt("stock", branchhttp.Caller{Client: server.Client()}, server.URL)
 	swept, err := sweep.Run(t.Context(), journal.Mark{Time: at, Except: []string{"dead"}})
-	if err != nil || swept != (Swept{Removed: 3}) || !got.Before.Equal(at) || !slices.Equal(got.Except, []string{"dead"}) {
+	if err != nil || swept != (SweepResult{Removed: 3}) || !got.Before.Equal(at) || !slices.Equal(got.Except, []string{"dead"}) {
 		t.Errorf("%+v, %v; %+v arrived", swept, err, got)
 	}
 	server.Close()

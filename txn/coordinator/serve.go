@@ -371,7 +371,7 @@ func (s *server) scout() error {
 }
 
 // scoutSoon has a server ask again before the next poll, if something was found lately and no
-// bell wakes this process. The caller holds the lock.
+// notifier wakes this process. The caller holds the lock.
 func (c *Coordinator) scoutSoon(found bool) {
 	if c.pause *= 2; found {
 		c.pause = c.soon()

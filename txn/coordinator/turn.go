@@ -187,7 +187,7 @@ func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now t
 	}
 	t.due = log == nil
 	if !t.server.launch(t) { // the next owner may have looked for what is left already
-		t.server.coordinator.ring(ringChanged, t.id)
+		t.server.coordinator.notify(noteChanged, t.id)
 	}
 }
 
@@ -216,7 +216,7 @@ func (t *Turn) run() {
 		t.log, t.due, t.prepared, t.conclusion = nil, true, nil, nil
 	}
 	if t.awaited.Load() {
-		t.server.coordinator.ring(ringRested, t.id)
+		t.server.coordinator.notify(noteRested, t.id)
 	}
 }
 
@@ -304,7 +304,7 @@ func (t *Turn) leave() {
 // A Task is one call of a participant.
 type Task struct {
 	Target  string        // what is busy or broken together; empty has places of its own too
-	Timeout time.Duration // of the call, from when it is made, or from its last [Beat]; 0 means 30 seconds
+	Timeout time.Duration // of the call, from when it is made, or from its last [Heartbeat]; 0 means 30 seconds
 	Call    branch.Call   // its Epoch, Begun unless it is set, and Deadline unless it is earlier are filled in
 	// Do makes the call. It returns when ctx ends.
 	Do func(ctx context.Context) error
@@ -356,15 +356,15 @@ func (t *Turn) call(task Task) error {
 	}
 	ctx, end := beating(t.server.ctx, c.Deadline.Sub(now), c.Branch)
 	defer end()
-	err := Guarded(branch.With(ctx, c), task.Do)
+	err := CatchPanic(branch.With(ctx, c), task.Do)
 	if class, _ := branch.ClassOf(err); t.server.ctx.Err() == nil {
-		at.answered(err == nil || class == branch.ClassFail || class == branch.ClassOngoing)
+		at.answered(err == nil || class == branch.ClassFail || class == branch.ClassInProgress)
 	}
 	return err
 }
 
-// Guarded makes a panic the failure of this call, and of no other.
-func Guarded(ctx context.Context, do func(context.Context) error) (err error) {
+// CatchPanic makes a panic the failure of this call, and of no other.
+func CatchPanic(ctx context.Context, do func(context.Context) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = branch.Unknown(fmt.Errorf("panic: %v\n%s", r, debug.Stack()))
@@ -389,9 +389,9 @@ func beating(ctx context.Context, bound time.Duration, name string) (context.Con
 	return context.WithValue(ctx, heartKey{}, h), func() { h.timer.Stop(); cancel(nil) }
 }
 
-// Beat says that the call which ctx was made for is still at work: its timeout counts
+// Heartbeat says that the call which ctx was made for is still at work: its timeout counts
 // from now on. It is false if the call's time is up, or ctx is no call's.
-func Beat(ctx context.Context) bool {
+func Heartbeat(ctx context.Context) bool {
 	h, ok := ctx.Value(heartKey{}).(*heart)
 	return ok && ctx.Err() == nil && h.timer.Reset(h.bound)
 }

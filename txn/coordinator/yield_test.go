@@ -133,7 +133,7 @@ func TestYieldWaitsForCalls(t *testing.T) {
 			called.Add(1)
 			for range 20 { // longer than Options.Yield
 				time.Sleep(time.Second)
-				if !Beat(ctx) {
+				if !Heartbeat(ctx) {
 					return context.Cause(ctx)
 				}
 			}

@@ -82,7 +82,7 @@ const longestReason = coordinator.MaxReason - 3
 // that one cannot any more, or it has come first and its decision is returned.
 func (s *Service) abortedTwoPC(r *http.Request, run string, why *twopc.AbortedError) (any, error) {
 	if !why.Recorded {
-		if err := s.twopc.Settle(r.Context(), run, twopc.Abort, twopc.By{Actor: "its own request", Reason: coordinator.Cut(why.Reason.Error(), longestReason)}); err != nil {
+		if err := s.twopc.Settle(r.Context(), run, twopc.Abort, twopc.By{Actor: "its own request", Reason: coordinator.Truncate(why.Reason.Error(), longestReason)}); err != nil {
 			return nil, err
 		}
 	}

@@ -17,9 +17,9 @@ var theWitness = twopc.Define("_http", driver.Preparer[witness](witness{}))
 func (w witness) Begin(context.Context, driver.XID) (witness, driver.Preparing, error) {
 	return w, w, nil
 }
-func (witness) Prepare(context.Context) (driver.Vote, error)    { return driver.VoteReadOnly, nil }
-func (witness) CommitOne(context.Context) error                 { return nil }
-func (witness) Abandon(context.Context) error                   { return nil }
-func (witness) Commit(context.Context, driver.XID) error        { return nil }
-func (witness) Rollback(context.Context, driver.XID) error      { return nil }
-func (witness) InDoubt(context.Context) ([]driver.Doubt, error) { return nil, nil }
+func (witness) Prepare(context.Context) (driver.Vote, error)      { return driver.VoteReadOnly, nil }
+func (witness) CommitOne(context.Context) error                   { return nil }
+func (witness) Abandon(context.Context) error                     { return nil }
+func (witness) Commit(context.Context, driver.XID) error          { return nil }
+func (witness) Rollback(context.Context, driver.XID) error        { return nil }
+func (witness) InDoubt(context.Context) ([]driver.InDoubt, error) { return nil, nil }

@@ -34,10 +34,10 @@ func From(ctx context.Context) Call {
 	return c
 }
 
-// Beat says that the action or undo that ctx was made for is still at work: its
+// Heartbeat says that the action or undo that ctx was made for is still at work: its
 // timeout counts from now on, up to [Action.MaxTime]. It is false if its time is up,
 // or ctx is no call's. It does not block.
-func Beat(ctx context.Context) bool { return coordinator.Beat(ctx) }
+func Heartbeat(ctx context.Context) bool { return coordinator.Heartbeat(ctx) }
 
 // All is every output as JSON, by the step's key.
 func (o Outputs) All() map[string]json.RawMessage {

@@ -203,7 +203,7 @@ type Policy struct {
 	// than a minute is not kept in memory.
 	Max time.Duration
 	// Attempts is how often a step up to the pivot is tried before the saga is
-	// aborted; 0 means 10. An [Ongoing] answer does not count. A new owner of the saga
+	// aborted; 0 means 10. An [InProgress] answer does not count. A new owner of the saga
 	// counts from what the journal has: see the package comment.
 	Attempts int
 	// Undos is how often an undo is tried before it is given up as dead; 0 means 20.
@@ -255,7 +255,7 @@ type trial struct {
 // failed counts a call, and gives the policy by which it is repeated and how many
 // such there were.
 func (t *trial) failed(s *step, c branch.Class) (Policy, int) {
-	if t.ongoing = c == branch.ClassOngoing; t.ongoing {
+	if t.ongoing = c == branch.ClassInProgress; t.ongoing {
 		return s.policy, t.attempts
 	}
 	t.attempts++
@@ -274,11 +274,11 @@ func (t *trial) failed(s *step, c branch.Class) (Policy, int) {
 // and there the target's word is final.
 func (t *trial) judge(p Policy, attempts int, c branch.Class) verdict {
 	was := t.maybe
-	t.maybe = t.maybe || c == branch.ClassUnknown || c == branch.ClassOngoing
-	spent := c != branch.ClassOngoing && attempts >= p.Attempts
+	t.maybe = t.maybe || c == branch.ClassUnknown || c == branch.ClassInProgress
+	spent := c != branch.ClassInProgress && attempts >= p.Attempts
 	switch t.phase {
 	case inUndo:
-		if c == branch.ClassFail || c != branch.ClassOngoing && attempts >= p.Undos {
+		if c == branch.ClassFail || c != branch.ClassInProgress && attempts >= p.Undos {
 			return bury
 		}
 	case atPivot:
@@ -301,7 +301,7 @@ const shortest = time.Millisecond
 
 // delay is the wait after a number of failed attempts.
 func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
-	if c == branch.ClassOngoing {
+	if c == branch.ClassInProgress {
 		return max(ongoing, p.First/8, shortest)
 	}
 	return max(backoff.Policy{First: p.First, Max: p.Max}.Delay(max(attempts, 1), random), shortest)

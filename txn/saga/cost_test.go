@@ -79,7 +79,7 @@ func TestOnePlan(t *testing.T) {
 			plans++
 			return []Stage[string]{g.undoable("a"), g.act("p").Pivot(), g.act("z")}, nil
 		}, g.undoable("a"), g.act("p").Pivot(), g.act("z"))
-		o := &settings{Options: coordinator.Options{Bell: &memory.Bell{}}}
+		o := &settings{Options: coordinator.Options{Notifier: &memory.Notifier{}}}
 		r := serve(t, nil, 1, o, d)
 		_, err := d.Do(t.Context(), r.engine, "1", "in")
 		if ok(t, err); plans != 1 || r.store.Reads() != 0 {
@@ -93,9 +93,9 @@ func TestOnePlan(t *testing.T) {
 	})
 }
 
-// TestWithoutABell: without a bell, the owner of a shard finds the first transaction of another
+// TestWithoutANotifier: without a notifier, the owner of a shard finds the first transaction of another
 // process within a poll, and those that follow soon.
-func TestWithoutABell(t *testing.T) {
+func TestWithoutANotifier(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
 		d := Define("order", g.undoable("a"))
@@ -159,7 +159,7 @@ func TestFailingForEver(t *testing.T) {
 	}{
 		"by default":      {Policy{}, Fail(errSeat), 24*60*2 + 20},
 		"impatient":       {Policy{First: 1, Max: 1}, errNetwork, 24 * 3600 * 1000},
-		"ongoing at once": {Policy{First: 1, Max: 1}, Ongoing(0), 24 * 3600 * 1000},
+		"ongoing at once": {Policy{First: 1, Max: 1}, InProgress(0), 24 * 3600 * 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

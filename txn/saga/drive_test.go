@@ -43,7 +43,7 @@ func TestHealedTarget(t *testing.T) {
 		}).Uncompensable().Target("bank").Retry(Policy{First: 100 * time.Second, Max: 100 * time.Second})
 		b := Step("b", func(ctx context.Context, _ string) (int, error) {
 			if call(ctx); From(ctx).Attempt == 1 {
-				return 0, Ongoing(40 * time.Second)
+				return 0, InProgress(40 * time.Second)
 			}
 			return 1, nil
 		}).Uncompensable()
@@ -81,7 +81,7 @@ func TestNothingFails(t *testing.T) {
 		g := &target{}
 		var never atomic.Bool
 		good, dead := Define("good", g.undoable("a"), Sleep[string]("w", time.Hour), g.act("p").Pivot(), g.act("z")), buried(g, &never)
-		function := DefineFunc("function", func(s *S, in string) error { _, err := g.undoable("a").Do(s, in); return errors.Join(err, errSeat) }, g.undoable("a"))
+		function := DefineFunc("function", func(s *Run, in string) error { _, err := g.undoable("a").Do(s, in); return errors.Join(err, errSeat) }, g.undoable("a"))
 		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Hooks: hooks}}, good, dead, function)
 		for d, want := range map[*Definition[string]]State{&good: Succeeded, &dead: DeadLetter, &function: Compensated} {
 			if o, _ := d.Do(t.Context(), r.engine, d.plan.name, "in"); o.State != want {
@@ -102,7 +102,7 @@ func TestMistakeIsTold(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				var failed []error
-				var run *S
+				var run *Run
 				calls, db := 0, &ram{store: memory.NewJournal()}
 				act := func(context.Context, string) (string, error) {
 					calls++
@@ -115,7 +115,7 @@ func TestMistakeIsTold(t *testing.T) {
 						return act(ctx, input)
 					}).Uncompensable()
 				}
-				d := DefineFunc("f", func(s *S, in string) error { run = s; _, err := a.Do(s, in); return err }, a)
+				d := DefineFunc("f", func(s *Run, in string) error { run = s; _, err := a.Do(s, in); return err }, a)
 				hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
 				tried := &observe.Saga{Tried: func(e observe.SagaTried) { failed = append(failed, e.Err) }} // nothing was committed
 				r := serve(t, &watched{Journal: db.store}, 1, &settings{Options: coordinator.Options{Hooks: hooks}, saga: Options{Hooks: tried}}, d)

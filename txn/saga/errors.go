@@ -122,6 +122,6 @@ func Retry(err error) error { return branch.Retry(err) }
 // error is that bears no mark. It is [branch.Unknown].
 func Unknown(err error) error { return branch.Unknown(err) }
 
-// Ongoing says that the target works on it: the call is made again after a while,
-// with the same key, and does not count as an attempt. It is [branch.Ongoing].
-func Ongoing(after time.Duration) error { return branch.Ongoing(after) }
+// InProgress says that the target works on it: the call is made again after a while,
+// with the same key, and does not count as an attempt. It is [branch.InProgress].
+func InProgress(after time.Duration) error { return branch.InProgress(after) }

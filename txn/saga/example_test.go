@@ -88,8 +88,8 @@ func ExampleDefineFunc() {
 	pay := saga.Step("pay", func(ctx context.Context, amount int) (string, error) {
 		return fmt.Sprint("paid ", amount), nil
 	}).Pivot()
-	tour := saga.DefineFunc("tour", func(s *saga.S, cities []string) error {
-		var legs []*saga.Later[int]
+	tour := saga.DefineFunc("tour", func(s *saga.Run, cities []string) error {
+		var legs []*saga.Future[int]
 		for i, city := range cities {
 			legs = append(legs, book.At(i).Go(s, city))
 		}

@@ -13,8 +13,8 @@ import (
 
 // Sagas that are written as a function, whose steps have inputs of their own.
 
-// Known is an [Action] of any types.
-type Known interface{ known() step }
+// An AnyAction is an [Action] of any types.
+type AnyAction interface{ known() step }
 
 func (a Action[I, O]) known() step { return a.s }
 
@@ -33,7 +33,7 @@ func (a Action[I, O]) known() step { return a.s }
 // gone on with; undos come from the journal. Each stage is one append.
 //
 // Steps are all that the function may call that have an undo.
-func DefineFunc[I any](name string, body func(s *S, input I) error, steps ...Known) Definition[I] {
+func DefineFunc[I any](name string, body func(s *Run, input I) error, steps ...AnyAction) Definition[I] {
 	p := plan{name: name}
 	for _, k := range steps {
 		if k == nil {
@@ -41,7 +41,7 @@ func DefineFunc[I any](name string, body func(s *S, input I) error, steps ...Kno
 		}
 		p.known = append(p.known, k.known())
 	}
-	p.body = func(s *S, text json.RawMessage) error {
+	p.body = func(s *Run, text json.RawMessage) error {
 		var input I
 		if err := json.Unmarshal(text, &input); err != nil {
 			return fmt.Errorf("read the input of saga %q: %w", name, err)
@@ -54,10 +54,10 @@ func DefineFunc[I any](name string, body func(s *S, input I) error, steps ...Kno
 	return Definition[I]{p}
 }
 
-// S is a run of a function of [DefineFunc]. It is for the function's own goroutine: a
+// A Run is one execution of a function of [DefineFunc]. It is for the function's own goroutine: a
 // call from another one ends the process by a panic, at the latest when the function is
 // not gone on with.
-type S struct {
+type Run struct {
 	m     *machine
 	yield func([]step) bool
 	group []step // called by Go, and not joined
@@ -67,7 +67,7 @@ type S struct {
 // give it more of them. It returns when the step is done. An error says that the
 // input cannot be written or the output not be read as what they should be. Of a step
 // that an operator has skipped the output is the zero value.
-func (a Action[I, O]) Do(s *S, input I) (output O, err error) {
+func (a Action[I, O]) Do(s *Run, input I) (output O, err error) {
 	if a.s.signal {
 		return a.Await(s)
 	}
@@ -79,14 +79,14 @@ func (a Action[I, O]) Do(s *S, input I) (output O, err error) {
 }
 
 // Go is [Action.Do] that does not wait: the steps of all Go are called at the same
-// time, with the next [S.Join], as a stage.
-func (a Action[I, O]) Go(s *S, input I) *Later[O] {
+// time, with the next [Run.Join], as a stage.
+func (a Action[I, O]) Go(s *Run, input I) *Future[O] {
 	text, err := compact(input)
 	if err == nil && len(text) > driver.MaxPayload/2 {
 		err = fmt.Errorf("its input has %d bytes, at most %d are allowed", len(text), driver.MaxPayload/2)
 	}
 	if err != nil {
-		return &Later[O]{err: fmt.Errorf("call step %q: %w", a.s.key, err)}
+		return &Future[O]{err: fmt.Errorf("call step %q: %w", a.s.key, err)}
 	}
 	each := a.s.resolved()
 	each.input, each.grouped = text, len(s.group) > 0
@@ -94,18 +94,18 @@ func (a Action[I, O]) Go(s *S, input I) *Later[O] {
 		s.group[0].grouped = true
 	}
 	s.group = append(s.group, each)
-	return &Later[O]{s: s, key: a.s.key}
+	return &Future[O]{s: s, key: a.s.key}
 }
 
-// Later is what a step will have given after the next [S.Join].
-type Later[O any] struct {
-	s   *S
+// A Future is the output of a step, available after the next [Run.Join].
+type Future[O any] struct {
+	s   *Run
 	key string
 	err error
 }
 
 // Output is what the step has given. Before the Join the error is an [ErrNoOutput].
-func (l *Later[O]) Output() (output O, err error) {
+func (l *Future[O]) Output() (output O, err error) {
 	if l.err != nil {
 		return output, l.err
 	}
@@ -124,7 +124,7 @@ func (l *Later[O]) Output() (output O, err error) {
 
 // Join returns when the steps of all Go since the last Join are done. Without any it
 // does nothing.
-func (s *S) Join() error {
+func (s *Run) Join() error {
 	if len(s.group) == 0 {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (s *S) Join() error {
 
 // Sleep waits, as a stage of its own; see the function [Sleep]. The name is unique
 // among the steps of the saga. Steps of Go that were not joined are called first.
-func (s *S) Sleep(name string, d time.Duration) error {
+func (s *Run) Sleep(name string, d time.Duration) error {
 	if err := s.Join(); err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (s *S) Sleep(name string, d time.Duration) error {
 }
 
 // stage hands a stage over, and does not return if the function is not gone on with.
-func (s *S) stage(steps []step) {
+func (s *Run) stage(steps []step) {
 	if !s.yield(steps) {
 		panic(stopped{})
 	}
@@ -163,7 +163,7 @@ func (stopped) Error() string {
 type code struct {
 	id   string
 	plan plan
-	s    *S
+	s    *Run
 	pull func() ([]step, bool)
 	stop func()
 	at   stage // the one that was asked for last
@@ -171,7 +171,7 @@ type code struct {
 }
 
 func (p plan) code(id string, m *machine) *code {
-	c := &code{id: id, plan: p, s: &S{m: m}}
+	c := &code{id: id, plan: p, s: &Run{m: m}}
 	input := m.input
 	c.pull, c.stop = iter.Pull(func(yield func([]step) bool) {
 		defer func() {

@@ -53,8 +53,8 @@ func (l *ledger) charge(fails ...error) Action[float64, int] {
 // them and says so.
 func (l *ledger) tour(reserve Action[int, string], charge Action[float64, int]) Definition[int] {
 	mail := Step("mail", func(ctx context.Context, text string) (bool, error) { l.line(ctx, " %s", text); return true, nil })
-	return DefineFunc("tour", func(s *S, seats int) error {
-		var tickets []*Later[string]
+	return DefineFunc("tour", func(s *Run, seats int) error {
+		var tickets []*Future[string]
 		for i := range seats {
 			tickets = append(tickets, reserve.At(i).Go(s, 10+i))
 		}
@@ -117,13 +117,13 @@ func TestFuncMismatch(t *testing.T) {
 		calls := 0
 		return Step(name, func(_ context.Context, n int) (int, error) {
 			if calls++; calls == 1 && name == "b" {
-				return 0, Ongoing(50 * time.Second)
+				return 0, InProgress(50 * time.Second)
 			}
 			return n, nil
 		}).Undo("un"+name, func(context.Context, int, *int) error { return nil })
 	}
 	a, b, p := long("a"), long("b"), Step("p", func(_ context.Context, n int) (int, error) { return n, nil }).Pivot()
-	do := func(s *S, steps ...Action[int, int]) (err error) {
+	do := func(s *Run, steps ...Action[int, int]) (err error) {
 		for i, step := range steps {
 			if _, err = step.Do(s, i); err != nil {
 				return err
@@ -131,30 +131,30 @@ func TestFuncMismatch(t *testing.T) {
 		}
 		return nil
 	}
-	define := func(body func(s *S, in int) error) Definition[int] { return DefineFunc("f", body, a, b, p) }
-	right := func(s *S, in int) error { return do(s, a, b, p) }
+	define := func(body func(s *Run, in int) error) Definition[int] { return DefineFunc("f", body, a, b, p) }
+	right := func(s *Run, in int) error { return do(s, a, b, p) }
 	for name, c := range map[string]struct {
-		body func(s *S, in int) error
+		body func(s *Run, in int) error
 		step string
 		says string
 	}{
-		"other order":  {func(s *S, in int) error { return do(s, b, a, p) }, "b", "place 2"},
-		"step missing": {func(s *S, in int) error { return do(s, a) }, "b", "returns without it"},
-		"step added":   {func(s *S, in int) error { return do(s, a.Named("new"), a, b) }, "new", `where "a" was sent`},
-		"other input": {func(s *S, in int) error {
+		"other order":  {func(s *Run, in int) error { return do(s, b, a, p) }, "b", "place 2"},
+		"step missing": {func(s *Run, in int) error { return do(s, a) }, "b", "returns without it"},
+		"step added":   {func(s *Run, in int) error { return do(s, a.Named("new"), a, b) }, "new", `where "a" was sent`},
+		"other input": {func(s *Run, in int) error {
 			_, err := a.Do(s, int(time.Now().UnixNano()))
 			return errors.Join(err, do(s, b, p))
 		}, "a", "what differs from run to run belongs in a step"},
-		"other undo": {func(s *S, in int) error {
+		"other undo": {func(s *Run, in int) error {
 			_, err := a.Do(s, 0)
 			_, bad := b.Undo("una", func(context.Context, int, *int) error { return nil }).Do(s, 1)
 			return errors.Join(err, bad)
 		}, "b", `undo "unb"`},
-		"twice": {func(s *S, in int) error { return do(s, a, a, b) }, "a", "give each call its own"},
-		"no undo": {func(s *S, in int) error {
+		"twice": {func(s *Run, in int) error { return do(s, a, a, b) }, "a", "give each call its own"},
+		"no undo": {func(s *Run, in int) error {
 			return do(s, Step("x", func(context.Context, int) (int, error) { return 0, nil }))
 		}, "x", "Uncompensable"},
-		"panic": {func(*S, int) error { panic("oops") }, "", "oops"},
+		"panic": {func(*Run, int) error { panic("oops") }, "", "oops"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -197,19 +197,19 @@ func TestFuncMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := &ledger{}
 		reserve := l.reserve()
-		none := DefineFunc("none", func(*S, int) error { return nil }, nil, Step[int, int]("x", nil))
+		none := DefineFunc("none", func(*Run, int) error { return nil }, nil, Step[int, int]("x", nil))
 		var d *DefinitionError
 		if _, err := New(nil, nil, none); !errors.As(err, &d) {
 			t.Error(err)
 		}
 		nobody := DefineFunc[int]("nobody", nil)
-		foreign := DefineFunc("foreign", func(s *S, in int) error { _, err := reserve.Do(s, in); return err })
-		refuses := DefineFunc("refuses", func(s *S, in int) error { return errSeat })
+		foreign := DefineFunc("foreign", func(s *Run, in int) error { _, err := reserve.Do(s, in); return err })
+		refuses := DefineFunc("refuses", func(s *Run, in int) error { return errSeat })
 		channel := Step("c", func(context.Context, chan int) (int, error) { return 0, nil }).Uncompensable()
-		unwritten := DefineFunc("unwritten", func(s *S, in int) error { _, err := channel.Do(s, nil); return err }, channel)
-		empty := DefineFunc("empty", func(*S, int) error { return nil })
-		twice := DefineFunc("twice", func(s *S, in int) error { reserve.Go(s, in); reserve.Go(s, in); return s.Join() }, reserve)
-		early := DefineFunc("early", func(s *S, in int) error { _, err := reserve.Go(s, in).Output(); return err }, reserve)
+		unwritten := DefineFunc("unwritten", func(s *Run, in int) error { _, err := channel.Do(s, nil); return err }, channel)
+		empty := DefineFunc("empty", func(*Run, int) error { return nil })
+		twice := DefineFunc("twice", func(s *Run, in int) error { reserve.Go(s, in); reserve.Go(s, in); return s.Join() }, reserve)
+		early := DefineFunc("early", func(s *Run, in int) error { _, err := reserve.Go(s, in).Output(); return err }, reserve)
 		r := serve(t, nil, 1, nil, nobody, foreign, refuses, unwritten, empty, early, twice)
 		for d, says := range map[*Definition[int]]string{&nobody: "give it one", &foreign: "DefineFunc", &refuses: "no seat", &unwritten: "write its input", &early: ErrNoOutput.Error(), &twice: `step "reserve": it is called twice`} {
 			if err := d.Start(t.Context(), r.engine, "1", 1); err == nil || !strings.Contains(err.Error(), says) {
@@ -230,7 +230,7 @@ func TestFuncFailsBehindThePivot(t *testing.T) {
 		l := &ledger{}
 		charge := l.charge()
 		d := func(err error) Definition[int] {
-			return DefineFunc("f", func(s *S, in int) error { _, _ = charge.Do(s, 1); return err }, charge)
+			return DefineFunc("f", func(s *Run, in int) error { _, _ = charge.Do(s, 1); return err }, charge)
 		}
 		var failed []error
 		hooks := &observe.Coordinator{Failed: func(e observe.CoordinatorFailed) { failed = append(failed, e.Err) }}
@@ -255,7 +255,7 @@ func TestFuncJoinsAtItsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
 		a := g.undoable("a")
-		d := DefineFunc("f", func(s *S, in string) error { a.Go(s, in); return nil }, a)
+		d := DefineFunc("f", func(s *Run, in string) error { a.Go(s, in); return nil }, a)
 		r := serve(t, nil, 1, nil, d)
 		_, err := d.Do(t.Context(), r.engine, "1", "in")
 		ok(t, err)

@@ -27,7 +27,7 @@ func TestGroup(t *testing.T) {
 		took  time.Duration
 	}{
 		"done":            {nil, []string{"1/a/do", "1/b/do", "1/c/do", "1/p/do"}, 2 * time.Second},
-		"one is slow":     {map[string][]error{"b": {Ongoing(5 * time.Second)}}, []string{"1/a/do", "1/b/do", "1/c/do", "1/p/do"}, 8 * time.Second},
+		"one is slow":     {map[string][]error{"b": {InProgress(5 * time.Second)}}, []string{"1/a/do", "1/b/do", "1/c/do", "1/p/do"}, 8 * time.Second},
 		"one refused":     {map[string][]error{"b": {Fail(errSeat)}}, []string{"1/a/do", "1/a/undo", "1/c/do", "1/c/undo"}, time.Second},
 		"one not known":   {map[string][]error{"a": always(errNetwork), "b": {Fail(errSeat)}}, []string{"1/a/undo?", "1/c/do", "1/c/undo"}, time.Second},
 		"one never began": {map[string][]error{"a": always(Retry(errNetwork)), "b": {Fail(errSeat)}}, []string{"1/c/do", "1/c/undo"}, time.Second},

@@ -28,7 +28,7 @@ func (d Definition[I]) Intercept(around Interceptor) Definition[I] {
 		}
 	}
 	if body := p.body; body != nil {
-		p.body = func(s *S, input json.RawMessage) error {
+		p.body = func(s *Run, input json.RawMessage) error {
 			yield := s.yield
 			s.yield = func(steps []step) bool { return yield(around.steps(steps)) }
 			return body(s, input)

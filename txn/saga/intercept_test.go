@@ -42,7 +42,7 @@ func TestInterceptorStandsAroundEachCall(t *testing.T) {
 		},
 		"function": func(g *target) Definition[string] {
 			a, b := g.undoable("a"), g.undoable("b", always(Fail(errSeat))...)
-			return DefineFunc("order", func(s *S, in string) error {
+			return DefineFunc("order", func(s *Run, in string) error {
 				_, err := a.Do(s, in)
 				if err == nil {
 					_, err = b.Do(s, in)
@@ -129,7 +129,7 @@ func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
 func TestInterceptorWithoutOutput(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
-		d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(2*time.Minute), Fail(errSeat))).Intercept(
+		d := Define("order", g.undoable("a"), g.undoable("b", InProgress(2*time.Minute), Fail(errSeat))).Intercept(
 			func(ctx context.Context, call func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
 				_, err := call(ctx)
 				return nil, err

@@ -135,13 +135,13 @@ func TestJudge(t *testing.T) {
 		{beforePivot, true, []branch.Class{branch.ClassFail}, perhapsNot},
 		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassFail}, notDone},
 		{beforePivot, false, []branch.Class{branch.ClassUnknown, branch.ClassFail}, perhapsNot},
-		{beforePivot, false, []branch.Class{branch.ClassOngoing, branch.ClassFail}, perhapsNot},
+		{beforePivot, false, []branch.Class{branch.ClassInProgress, branch.ClassFail}, perhapsNot},
 		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry}, again},
 		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry}, notDone},
 		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassUnknown, branch.ClassRetry}, perhapsNot},
 		{beforePivot, true, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry}, perhapsNot},
-		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassOngoing}, again},
-		{beforePivot, false, []branch.Class{branch.ClassOngoing, branch.ClassOngoing, branch.ClassOngoing, branch.ClassOngoing}, again},
+		{beforePivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassInProgress}, again},
+		{beforePivot, false, []branch.Class{branch.ClassInProgress, branch.ClassInProgress, branch.ClassInProgress, branch.ClassInProgress}, again},
 		{atPivot, true, []branch.Class{branch.ClassFail}, notDone},
 		{atPivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry}, notDone},
 		{atPivot, true, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry, branch.ClassRetry}, again},
@@ -150,7 +150,7 @@ func TestJudge(t *testing.T) {
 		{afterPivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry, branch.ClassUnknown}, again},
 		{inUndo, false, []branch.Class{branch.ClassUnknown}, again},
 		{inUndo, false, []branch.Class{branch.ClassUnknown, branch.ClassRetry}, bury},
-		{inUndo, false, []branch.Class{branch.ClassOngoing, branch.ClassOngoing, branch.ClassRetry}, again},
+		{inUndo, false, []branch.Class{branch.ClassInProgress, branch.ClassInProgress, branch.ClassRetry}, again},
 		{inUndo, false, []branch.Class{branch.ClassFail}, bury},
 	} {
 		trial := trial{phase: c.phase, maybe: c.maybe}
@@ -175,13 +175,13 @@ func TestDelay(t *testing.T) {
 		want     time.Duration
 	}{
 		{branch.ClassRetry, 1, 0.5, 40 * time.Millisecond}, {branch.ClassUnknown, 3, 0.5, 160 * time.Millisecond}, {branch.ClassUnknown, 100, 0.5, 500 * time.Millisecond},
-		{branch.ClassUnknown, 1, 0, 10 * time.Millisecond}, {branch.ClassOngoing, 1, 0.5, 3 * time.Hour},
+		{branch.ClassUnknown, 1, 0, 10 * time.Millisecond}, {branch.ClassInProgress, 1, 0.5, 3 * time.Hour},
 	} {
 		if got := p.delay(c.class, 3*time.Hour, c.attempts, c.random); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
-	if got := p.delay(branch.ClassOngoing, -time.Second, 1, 0); got != 10*time.Millisecond {
+	if got := p.delay(branch.ClassInProgress, -time.Second, 1, 0); got != 10*time.Millisecond {
 		t.Errorf("at once: %v", got)
 	}
 }
@@ -194,7 +194,7 @@ func TestClasses(t *testing.T) {
 			t.Errorf("%v: %v", err, got)
 		}
 	}
-	if c, after := branch.ClassOf(Ongoing(time.Hour)); c != branch.ClassOngoing || after != time.Hour {
+	if c, after := branch.ClassOf(InProgress(time.Hour)); c != branch.ClassInProgress || after != time.Hour {
 		t.Errorf("%v, %v", c, after)
 	}
 	if Fail(nil) != nil || Retry(nil) != nil || Unknown(nil) != nil {

@@ -190,7 +190,7 @@ func TestDeployed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				g := &target{}
-				d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(time.Hour)))
+				d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Hour)))
 				r := serve(t, nil, 1, nil, d)
 				ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 				synctest.Wait()
@@ -233,7 +233,7 @@ func wantLeft(t *testing.T, r *rig, d Defined, says string) {
 func TestUndoWithoutItsStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
-		d := Define("order", g.undoable("a"), g.act("b").Undo("unb", func(context.Context, string, *string) error { return Ongoing(time.Hour) }), g.undoable("c", Fail(errSeat)))
+		d := Define("order", g.undoable("a"), g.act("b").Undo("unb", func(context.Context, string, *string) error { return InProgress(time.Hour) }), g.undoable("c", Fail(errSeat)))
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()
@@ -273,7 +273,7 @@ func TestClockSetBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
 		var back atomic.Int64
-		d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(time.Second)), g.act("c").Pivot()).Timeout(time.Minute)
+		d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Second)), g.act("c").Pivot()).Timeout(time.Minute)
 		r := idle(t, txntest.NewJournal(), &settings{Options: coordinator.Options{Now: func() time.Time { return time.Now().Add(time.Duration(-back.Load())) }}}, d)
 		r.serve(t, 1)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))

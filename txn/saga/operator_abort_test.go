@@ -23,7 +23,7 @@ func TestOperatorAborts(t *testing.T) {
 			return []Stage[string]{g.undoable("a"), Sleep[string]("w", 72*time.Hour), g.undoable("b")}
 		}, []string{"1/a/do", "1/a/undo"}},
 		"a step is under way": {func(g *target) []Stage[string] {
-			return []Stage[string]{g.undoable("a"), g.undoable("b", Ongoing(72*time.Hour))}
+			return []Stage[string]{g.undoable("a"), g.undoable("b", InProgress(72*time.Hour))}
 		}, []string{"1/a/do", "1/b/undo?", "1/a/undo"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestOperatorAborts(t *testing.T) {
 func TestOperatorAbortsTooLate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
-		d := Define("order", g.undoable("a"), g.act("p", Ongoing(time.Minute)).Pivot(), g.act("z", Ongoing(time.Minute)))
+		d := Define("order", g.undoable("a"), g.act("p", InProgress(time.Minute)).Pivot(), g.act("z", InProgress(time.Minute)))
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()

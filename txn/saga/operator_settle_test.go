@@ -65,8 +65,8 @@ func TestPivotSettled(t *testing.T) {
 func TestSettledMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
-		d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(time.Hour)), g.undoable("c"), Sleep[string]("w", time.Hour),
-			g.act("p").Pivot(), g.act("z", Ongoing(time.Hour)))
+		d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Hour)), g.undoable("c"), Sleep[string]("w", time.Hour),
+			g.act("p").Pivot(), g.act("z", InProgress(time.Hour)))
 		r := serve(t, nil, 1, nil, d)
 		o, ctx := NewOperator(r.coordinator.Journal()), t.Context()
 		ok(t, d.Start(ctx, r.engine, "1", "in"))

@@ -138,7 +138,7 @@ func TestOperatorBehindThePivot(t *testing.T) {
 					}
 					return input, g.take(From(ctx).Key())
 				}).Retry(Policy{First: time.Second, Max: time.Second})
-				d := Define("order", g.undoable("a", Ongoing(30*time.Second)), g.act("p").Pivot(), picky, g.act("z"))
+				d := Define("order", g.undoable("a", InProgress(30*time.Second)), g.act("p").Pivot(), picky, g.act("z"))
 				var stuck []observe.SagaStuck
 				r := serve(t, nil, 1, &settings{saga: Options{Stuck: 5, Hooks: &observe.Saga{Stuck: func(e observe.SagaStuck) { stuck = append(stuck, e) }}}}, d)
 				o := NewOperator(r.coordinator.Journal())
@@ -173,8 +173,8 @@ func TestNow(t *testing.T) {
 		"backoff": func(g *target) []Stage[string] {
 			return []Stage[string]{g.undoable("a", Retry(errNetwork)).Retry(day)}
 		},
-		"ongoing": func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", Ongoing(72*time.Hour))} },
-		"short":   func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", Ongoing(50*time.Second))} },
+		"ongoing": func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(72*time.Hour))} },
+		"short":   func(g *target) []Stage[string] { return []Stage[string]{g.undoable("a", InProgress(50*time.Second))} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestOperatorHelpsAnUndo(t *testing.T) {
 				g, undos := &target{}, 0
 				a := g.act("a").Undo("una", func(context.Context, string, *string) error {
 					if undos++; undos == 1 {
-						return Ongoing(72 * time.Hour)
+						return InProgress(72 * time.Hour)
 					}
 					return nil
 				})
@@ -260,7 +260,7 @@ func TestUnreadable(t *testing.T) {
 func TestOperatorAndOwnerAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
-		d := Define("order", g.undoable("a", Ongoing(time.Second)), g.act("p", Ongoing(time.Second)).Pivot(), g.act("z", repeat(30, errNetwork)...))
+		d := Define("order", g.undoable("a", InProgress(time.Second)), g.act("p", InProgress(time.Second)).Pivot(), g.act("z", repeat(30, errNetwork)...))
 		r := serve(t, nil, 1, nil, d)
 		o := NewOperator(r.coordinator.Journal())
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
@@ -313,7 +313,7 @@ func TestOperatorMoved(t *testing.T) {
 func TestOperatorMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
-		d := Define("order", g.undoable("a", Ongoing(50*time.Second)))
+		d := Define("order", g.undoable("a", InProgress(50*time.Second)))
 		r := serve(t, nil, 1, nil, d)
 		j, ctx := r.coordinator.Journal(), t.Context()
 		o := NewOperator(j)

@@ -23,7 +23,7 @@ type plan struct {
 	known     []step  // whatever a saga of it can consist of
 	fixed     []stage // of every saga
 	list      func(input json.RawMessage) ([]stage, error)
-	body      func(s *S, input json.RawMessage) error    // in place of the two before
+	body      func(s *Run, input json.RawMessage) error  // in place of the two before
 	ended     func(ctx context.Context, o Outcome) error // called with the end; nil disables it
 }
 

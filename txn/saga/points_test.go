@@ -110,7 +110,7 @@ var plots = map[string]plot{
 	},
 	"parked": {
 		saga: func(g *target) Definition[string] {
-			return Define("order", g.undoable("a", Ongoing(10*time.Minute)), g.undoable("b", always(Fail(errSeat))...), g.undoable("c"))
+			return Define("order", g.undoable("a", InProgress(10*time.Minute)), g.undoable("b", always(Fail(errSeat))...), g.undoable("c"))
 		},
 		end: Compensated, must: []string{"1/a/do", "1/a/undo"}, may: []string{"1/b/undo?", "1/c/undo?"},
 		points: 2*5 + 2*2,
@@ -118,7 +118,7 @@ var plots = map[string]plot{
 	"function": {
 		saga: func(g *target) Definition[string] {
 			a, b, no := g.undoable("a"), g.undoable("b"), g.undoable("no", always(Fail(errSeat))...)
-			return DefineFunc("order", func(s *S, in string) error {
+			return DefineFunc("order", func(s *Run, in string) error {
 				x, err := a.At(1).Do(s, in)
 				if err != nil {
 					return err
@@ -139,7 +139,7 @@ var plots = map[string]plot{
 	"function completed": {
 		saga: func(g *target) Definition[string] {
 			a, p, z := g.undoable("a"), g.act("p").Pivot(), g.act("z")
-			return DefineFunc("order", func(s *S, in string) error {
+			return DefineFunc("order", func(s *Run, in string) error {
 				x, err := a.Do(s, in)
 				if err == nil {
 					x, err = p.Do(s, x)
@@ -179,7 +179,7 @@ var plots = map[string]plot{
 	},
 	"time is up": { // an heir comes too late to call anything, and has to undo what it knows nothing of
 		saga: func(g *target) Definition[string] {
-			return Define("order", g.undoable("a"), g.undoable("b", always(Ongoing(20*time.Second))...), g.undoable("c")).Timeout(30 * time.Second)
+			return Define("order", g.undoable("a"), g.undoable("b", always(InProgress(20*time.Second))...), g.undoable("c")).Timeout(30 * time.Second)
 		},
 		end: Compensated, rest: time.Minute,
 		may:    []string{"1/a/do", "1/a/undo", "1/a/undo?", "1/b/undo?", "1/c/undo?"},

@@ -55,7 +55,7 @@ func (m *moody) call(ctx context.Context, blocked string) error {
 	case mood == 1:
 		return Retry(errNetwork)
 	case mood == 2:
-		return Ongoing(50 * time.Millisecond)
+		return InProgress(50 * time.Millisecond)
 	case mood == 3 && !undo && From(ctx).Branch != "z": // what stands behind the pivot has to succeed some time
 		return m.refuse(key)
 	}

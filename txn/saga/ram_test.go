@@ -159,7 +159,7 @@ func TestStepInTransactionUndone(t *testing.T) {
 	}{
 		"a later one is refused":    {nil, "c: no seat", []string{"in>b"}},
 		"it is refused":             {[]error{Fail(errSeat)}, "b: no seat", nil},
-		"refused after it was busy": {[]error{Ongoing(time.Second), Fail(errSeat)}, "b: no seat", nil},
+		"refused after it was busy": {[]error{InProgress(time.Second), Fail(errSeat)}, "b: no seat", nil},
 		"nobody knows":              {always(errNetwork), "b: network", nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,10 +35,10 @@ func (e *Engine) reconcile(ctx context.Context, t coordinator.Transaction[machin
 	for i := range m.steps {
 		sent := &m.steps[i]
 		s, want := p.stepOf(listed, sent), m.wanted(sent)
-		if s == nil || s.truth == nil || want == Unsure {
+		if s == nil || s.truth == nil || want == EffectUnknown {
 			continue
 		}
-		f := Finding{Type: p.name, Step: sent.key, Want: want, Got: Unsure}
+		f := Finding{Type: p.name, Step: sent.key, Want: want, Got: EffectUnknown}
 		if r.settle(ctx, s, sent, &f); f.Err != nil || f.Got != want || f.Repaired {
 			findings = append(findings, f)
 		}
@@ -46,7 +46,7 @@ func (e *Engine) reconcile(ctx context.Context, t coordinator.Transaction[machin
 	return findings, nil
 }
 
-// wanted is what an ended saga says of the effect of a step; Unsure if nothing.
+// wanted is what an ended saga says of the effect of a step; EffectUnknown if nothing.
 func (m *machine) wanted(p *progress) Effect {
 	switch {
 	case m.state == Succeeded && p.fate == done:
@@ -54,7 +54,7 @@ func (m *machine) wanted(p *progress) Effect {
 	case m.state == Compensated && (p.fate == undone || p.fate == refused):
 		return Absent
 	}
-	return Unsure
+	return EffectUnknown
 }
 
 // stepOf is the step of a definition that was sent, as the saga's list has it or else
@@ -84,7 +84,7 @@ type reconciler struct {
 func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Finding) {
 	ask := func(ctx context.Context) (err error) {
 		f.Got, err = s.truth(ctx, r.m.inputOf(sent), sent.output)
-		f.Got = cmp.Or(f.Got, Unsure)
+		f.Got = cmp.Or(f.Got, EffectUnknown)
 		return err
 	}
 	fix := func(ctx context.Context) error {
@@ -95,7 +95,7 @@ func (r reconciler) settle(ctx context.Context, s *step, sent *progress, f *Find
 		return err
 	}
 	f.Err = r.make(ctx, s, sent, f.Want, ask)
-	if f.Err != nil || f.Got == Unsure || f.Got == f.Want || !s.repair || f.Want == Absent && s.back == nil || f.Want == Present && s.act == nil {
+	if f.Err != nil || f.Got == EffectUnknown || f.Got == f.Want || !s.repair || f.Want == Absent && s.back == nil || f.Want == Present && s.act == nil {
 		return
 	}
 	if f.Err = r.make(ctx, s, sent, f.Want, fix); f.Err == nil {
@@ -114,7 +114,7 @@ func (r reconciler) make(ctx context.Context, s *step, sent *progress, want Effe
 	ctx, end := context.WithTimeout(ctx, s.timeout)
 	defer end()
 	c.Deadline, _ = ctx.Deadline()
-	return coordinator.Guarded(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}), do)
+	return coordinator.CatchPanic(with(branch.With(ctx, c), Call{Type: r.plan.name, Outputs: r.m.outputs(), Input: r.m.input, Edited: sent.edited}), do)
 }
 
 // reconciles has the sagas reconciled, once an hour if any step can be asked.
@@ -149,9 +149,9 @@ type Effect = coordinator.Effect
 
 // The effects.
 const (
-	Unsure         = coordinator.Unsure // it cannot be said; so is an empty one
-	Present Effect = "present"          // the effect is there
-	Absent  Effect = "absent"           // it is not
+	EffectUnknown        = coordinator.EffectUnknown // it cannot be said; so is an empty one
+	Present       Effect = "present"                 // the effect is there
+	Absent        Effect = "absent"                  // it is not
 )
 
 // Check says how to find out whether the step's effect is there, for
@@ -170,7 +170,7 @@ func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) 
 			err = json.Unmarshal(out, output)
 		}
 		if err != nil {
-			return Unsure, fmt.Errorf("read what the check of step %q needs: %w", a.s.key, err)
+			return EffectUnknown, fmt.Errorf("read what the check of step %q needs: %w", a.s.key, err)
 		}
 		return check(ctx, input, output)
 	}

@@ -46,7 +46,7 @@ func TestReconcilesInTheBackground(t *testing.T) {
 		mu.Unlock()
 
 		j := r.coordinator.Journal()
-		id, err := coordinator.AskReconciliation(t.Context(), j, "saga", time.Now().Add(-24*time.Hour), time.Now())
+		id, err := coordinator.RequestReconciliation(t.Context(), j, "saga", time.Now().Add(-24*time.Hour), time.Now())
 		ok(t, err)
 		time.Sleep(time.Minute)
 		synctest.Wait()

@@ -46,7 +46,7 @@ func (s *shop) step(name string, repair bool, fails ...error) Action[string, str
 		defer s.mu.Unlock()
 		switch {
 		case s.fails != nil:
-			return Unsure, s.fails
+			return EffectUnknown, s.fails
 		case s.sold[From(ctx).Transaction+name]:
 			return Present, nil
 		}
@@ -72,7 +72,7 @@ func TestReconcile(t *testing.T) {
 		s := &shop{sold: map[string]bool{}}
 		good := Define("good", s.step("a", true), s.step("b", false))
 		bad := Define("bad", s.step("c", true), s.step("d", false), s.step("no", false, Fail(errSeat)))
-		function := DefineFunc("function", func(run *S, in string) error { _, err := s.step("f", true).At(1).Do(run, in); return err }, s.step("f", true))
+		function := DefineFunc("function", func(run *Run, in string) error { _, err := s.step("f", true).At(1).Do(run, in); return err }, s.step("f", true))
 		r := serve(t, nil, 1, nil, good, bad, function)
 		ctx, from := t.Context(), time.Now()
 		_, err := good.Do(ctx, r.engine, "1", "in")
@@ -295,7 +295,7 @@ func TestReconcileCheckPanics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a := Step("a", func(context.Context, string) (int, error) { return 1, nil }).Uncompensable()
 		oops := a.Check(func(context.Context, string, *int) (Effect, error) { panic("oops") })
-		unsure := a.Named("b").Check(func(context.Context, string, *int) (Effect, error) { return Unsure, nil }).Repair()
+		unsure := a.Named("b").Check(func(context.Context, string, *int) (Effect, error) { return EffectUnknown, nil }).Repair()
 		d := Define("order", oops, unsure, a.Named("c"))
 		r := serve(t, nil, 1, nil, d)
 		from := time.Now()

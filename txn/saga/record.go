@@ -101,9 +101,9 @@ var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: ma
 // longestTried is the most bytes of the error of a call that is repeated.
 const longestTried = coordinator.MaxFailing
 
-func said(err error) string { return coordinator.Cut(err.Error(), coordinator.MaxReason) }
+func said(err error) string { return coordinator.Truncate(err.Error(), coordinator.MaxReason) }
 
-func cut(text string, most int) string { return coordinator.Cut(text, most) }
+func cut(text string, most int) string { return coordinator.Truncate(text, most) }
 
 // State is where a saga stands; see [coordinator.State].
 type State = coordinator.State

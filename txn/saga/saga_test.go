@@ -51,7 +51,7 @@ func TestRecords(t *testing.T) {
 // call may still be on its way.
 func TestUnknownIsUndone(t *testing.T) {
 	for name, fails := range map[string][]error{"never known": always(errNetwork), "refused later": {errNetwork, Fail(errSeat)},
-		"refused after it was at work": {Ongoing(time.Second), Fail(errSeat)}, "refused after it was at work for long": {Ongoing(time.Hour), Fail(errSeat)}} {
+		"refused after it was at work": {InProgress(time.Second), Fail(errSeat)}, "refused after it was at work for long": {InProgress(time.Hour), Fail(errSeat)}} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				g := &target{}
@@ -131,7 +131,7 @@ func TestTimeout(t *testing.T) {
 			return []Stage[string]{slow(g, "a", time.Second), slow(g, "b", time.Hour).Timeout(time.Hour)}
 		}, []string{"1/a/do", "1/b/undo", "1/a/undo"}, 10 * time.Second},
 		"in a wait": {func(g *target) []Stage[string] {
-			return []Stage[string]{slow(g, "a", time.Second), g.undoable("b", Ongoing(time.Hour))}
+			return []Stage[string]{slow(g, "a", time.Second), g.undoable("b", InProgress(time.Hour))}
 		}, []string{"1/a/do", "1/b/undo?", "1/a/undo"}, 10 * time.Second},
 		"after a step that took no notice": {func(g *target) []Stage[string] {
 			deaf := Step("a", func(ctx context.Context, _ string) (string, error) {
@@ -149,7 +149,7 @@ func TestTimeout(t *testing.T) {
 			return []Stage[string]{slow(g, "a", 10*time.Second-time.Nanosecond), g.act("b").Pivot()}
 		}, []string{"1/a/do", "1/b/do"}, 10*time.Second - time.Nanosecond},
 		"behind the pivot": {func(g *target) []Stage[string] {
-			return []Stage[string]{slow(g, "a", time.Second), g.act("b", Ongoing(time.Minute)).Pivot(), g.act("c", Ongoing(time.Minute))}
+			return []Stage[string]{slow(g, "a", time.Second), g.act("b", InProgress(time.Minute)).Pivot(), g.act("c", InProgress(time.Minute))}
 		}, []string{"1/a/do", "1/b/do", "1/c/do"}, 121 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestStartTwice(t *testing.T) {
 func TestCallerGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
-		d := Define("order", g.undoable("a"), g.undoable("b", Ongoing(time.Minute), Fail(errSeat)))
+		d := Define("order", g.undoable("a"), g.undoable("b", InProgress(time.Minute), Fail(errSeat)))
 		r := serve(t, nil, 1, nil, d)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -296,7 +296,7 @@ func TestDeadLetter(t *testing.T) {
 func TestTakeOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
-		d := Define("order", g.undoable("a"), g.act("b", Ongoing(time.Minute)).Pivot())
+		d := Define("order", g.undoable("a"), g.act("b", InProgress(time.Minute)).Pivot())
 		r := serve(t, nil, 1, nil, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()
@@ -353,7 +353,7 @@ func TestPausedOwner(t *testing.T) {
 func TestExpiredClaim(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
-		d := Define("order", g.undoable("a", Ongoing(time.Second)))
+		d := Define("order", g.undoable("a", InProgress(time.Second)))
 		r := serve(t, nil, 1, &settings{Options: coordinator.Options{Poll: time.Hour}}, d)
 		ok(t, d.Start(t.Context(), r.engine, "1", "in"))
 		synctest.Wait()
@@ -392,7 +392,7 @@ func TestBounded(t *testing.T) {
 		inside, most := 0, 0
 		d := Define("order", Step("a", func(ctx context.Context, waits bool) (int, error) {
 			if waits && From(ctx).Attempt == 1 {
-				return 0, Ongoing(time.Hour)
+				return 0, InProgress(time.Hour)
 			}
 			mu.Lock()
 			inside++
@@ -436,7 +436,7 @@ func TestLongStep(t *testing.T) {
 			calls.Add(1)
 			time.Sleep(10 * time.Minute)
 			if From(ctx).Attempt == 1 {
-				return 0, Ongoing(10 * time.Minute)
+				return 0, InProgress(10 * time.Minute)
 			}
 			return 1, nil
 		}).Timeout(time.Hour).Pivot())

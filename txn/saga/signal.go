@@ -46,12 +46,12 @@ func (a Action[I, O]) Else(value O) Action[I, O] {
 
 // Await is a [Signal] in a function of [DefineFunc]: it returns when the signal has come,
 // or its time is up and there is an Else.
-func (a Action[I, O]) Await(s *S) (output O, err error) {
+func (a Action[I, O]) Await(s *Run) (output O, err error) {
 	if err := s.Join(); err != nil {
 		return output, err
 	}
 	s.stage([]step{a.s})
-	return (&Later[O]{s: s, key: a.s.key}).Output()
+	return (&Future[O]{s: s, key: a.s.key}).Output()
 }
 
 // ErrSignalled: another signal of that name, with another value, came first. It is

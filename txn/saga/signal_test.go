@@ -97,7 +97,7 @@ func TestSignalInFunction(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g, wait := &target{}, Signal[string, approval]("approved")
 		a := g.undoable("a")
-		d := DefineFunc("order", func(s *S, in string) error {
+		d := DefineFunc("order", func(s *Run, in string) error {
 			by, err := wait.Await(s)
 			if err == nil {
 				_, err = a.Do(s, by.By)

@@ -174,7 +174,7 @@ func (a Action[I, O]) Uncompensable() Action[I, O] { a.s.keep = true; return a }
 func (a Action[I, O]) Pivot() Action[I, O] { a.s.pivot = true; return a }
 
 // Timeout bounds each call of the action and of the undo, counted from its last
-// [Beat] if it beats; 0 means 30 seconds.
+// [Heartbeat], if it is called; 0 means 30 seconds.
 func (a Action[I, O]) Timeout(d time.Duration) Action[I, O] { a.s.timeout = d; return a }
 
 // MaxTime bounds each call however often it beats; 0 is no bound.

@@ -49,7 +49,7 @@ func TestCrashLoop(t *testing.T) {
 		},
 		"in a function": func(times *int, gate chan struct{}) (Definition[string], State) {
 			b := crashing("b", times, gate).Undo("unb", undo)
-			return DefineFunc("order", func(s *S, in string) error { _, err := b.Do(s, in); return err }, b), Succeeded
+			return DefineFunc("order", func(s *Run, in string) error { _, err := b.Do(s, in); return err }, b), Succeeded
 		},
 		"its undo": func(times *int, gate chan struct{}) (Definition[string], State) {
 			b := Step("b", func(context.Context, string) (string, error) { return "", nil }).Undo("unb", func(ctx context.Context, in string, _ *string) error {
@@ -118,7 +118,7 @@ func TestNoCrashLoop(t *testing.T) {
 	undo := func(context.Context, string, *string) error { return nil }
 	for name, step := range map[string]Stage[string]{
 		"sleeps":             Sleep[string]("w", 1000*time.Hour),
-		"waits":              (&target{}).undoable("a", always(Ongoing(1000*time.Hour))...),
+		"waits":              (&target{}).undoable("a", always(InProgress(1000*time.Hour))...),
 		"fails":              Step("a", func(context.Context, string) (string, error) { return "", errNetwork }).Pivot(),
 		"fails once an hour": Step("a", func(context.Context, string) (string, error) { return "", errNetwork }).Pivot().Retry(Policy{First: time.Hour, Max: time.Hour}),
 		"works on it": Step("a", func(ctx context.Context, _ string) (string, error) {

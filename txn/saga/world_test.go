@@ -212,7 +212,7 @@ func (g *target) beat(name string, d time.Duration) Action[string, string] {
 	return Step(name, func(ctx context.Context, input string) (string, error) {
 		for range 4 {
 			time.Sleep(d / 4)
-			if !Beat(ctx) {
+			if !Heartbeat(ctx) {
 				return "", context.Cause(ctx)
 			}
 		}

@@ -107,8 +107,8 @@ func (h Holds[T]) within(ctx context.Context, work func(tx driver.Tx[T]) error) 
 	return branch.Retry(err)
 }
 
-// Swept is what a sweep has done.
-type Swept struct {
+// SweepResult is what a sweep has done.
+type SweepResult struct {
 	Freed int // holds that were cancelled
 	Kept  int // holds that will be confirmed, and stay until they are
 }
@@ -121,7 +121,7 @@ type Swept struct {
 // It stops at the first error that may pass, such as a coordinator that cannot be
 // reached; the next sweep begins with the others, which may have another coordinator.
 // What is wrong with one hold alone is reported too, and does not keep it from the others.
-func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s Swept, err error) {
+func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s SweepResult, err error) {
 	if ask == nil || limit < 1 {
 		return s, failure.Bug("sweep", "", "there is nobody to ask, or %d holds: it can be 1 or more", limit)
 	}
@@ -160,7 +160,7 @@ func (r resource[T]) watch(ctx context.Context, ask Ask) error { return r.holds.
 
 // sweep asks about one hold. One that cannot be asked about does not stand in the way
 // of others.
-func (h Holds[T]) sweep(ctx context.Context, ask Ask, o ref, s *Swept) error {
+func (h Holds[T]) sweep(ctx context.Context, ask Ask, o ref, s *SweepResult) error {
 	decision, err := ask(ctx, o.transaction, o.branch)
 	if err == nil && decision == Cancel {
 		err = h.cancel(branch.With(ctx, branch.Call{Transaction: o.transaction, Branch: o.branch, Operation: branch.Cancel}))

@@ -135,7 +135,7 @@ func testSweep(t *testing.T, openDB func(testing.TB) *databases.DB) {
 		t.Errorf("%d overdue, for %v", n, oldest)
 	}
 	swept, err := holds.Sweep(t.Context(), ask, 100)
-	if swept != (tcc.Swept{Freed: 1, Kept: 1}) || !errors.Is(err, tcc.ErrMismatch) || len(asked) != 3 {
+	if swept != (tcc.SweepResult{Freed: 1, Kept: 1}) || !errors.Is(err, tcc.ErrMismatch) || len(asked) != 3 {
 		t.Errorf("%+v, %v, asked about %v", swept, err, asked)
 	}
 	if l := in.level(t, "room"); l.Held != 3 || in.state(t, "cancelled", "b") != "cancelled" {
@@ -144,7 +144,7 @@ func testSweep(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	if n, _ := in.overdue(t); n != 2 {
 		t.Errorf("%d overdue", n)
 	}
-	if swept, err = holds.Sweep(t.Context(), ask, 100); swept != (tcc.Swept{}) || err != nil {
+	if swept, err = holds.Sweep(t.Context(), ask, 100); swept != (tcc.SweepResult{}) || err != nil {
 		t.Errorf("at once again: %+v, %v", swept, err)
 	}
 	ok(t, in.do(t.Context(), holds.Take(), "confirmed", branch.Confirm, tcc.Want{}, time.Time{}))

@@ -42,7 +42,7 @@ func (p Policy) resolve() Policy {
 
 // delay is the wait after a number of failed attempts.
 func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
-	if c == branch.ClassOngoing {
+	if c == branch.ClassInProgress {
 		return max(ongoing, p.First/8)
 	}
 	return backoff.Policy{First: p.First, Max: p.Max}.Delay(max(attempts, 1), random)
@@ -68,8 +68,8 @@ type trial struct {
 // effect is no proof that none did.
 func (t *trial) judge(p Policy, c branch.Class) verdict {
 	was := t.maybe
-	t.maybe = t.maybe || c == branch.ClassUnknown || c == branch.ClassOngoing
-	if c == branch.ClassOngoing {
+	t.maybe = t.maybe || c == branch.ClassUnknown || c == branch.ClassInProgress
+	if c == branch.ClassInProgress {
 		return again
 	}
 	t.attempts++
@@ -101,7 +101,7 @@ type settling struct {
 // judge takes the outcome of a call: what was decided is called until it is done, or
 // was refused too often.
 func (s *settling) judge(p Policy, c branch.Class) verdict {
-	if c != branch.ClassOngoing {
+	if c != branch.ClassInProgress {
 		s.attempts++
 	}
 	if c == branch.ClassFail {

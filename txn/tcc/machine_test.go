@@ -165,7 +165,7 @@ func TestDecisionOfBranch(t *testing.T) {
 
 // TestJudgeTries: what follows from the outcomes of a branch's tries.
 func TestJudgeTries(t *testing.T) {
-	const f, r, u, o = branch.ClassFail, branch.ClassRetry, branch.ClassUnknown, branch.ClassOngoing
+	const f, r, u, o = branch.ClassFail, branch.ClassRetry, branch.ClassUnknown, branch.ClassInProgress
 	p := Policy{Attempts: 3}.resolve()
 	for _, c := range []struct {
 		classes []branch.Class
@@ -190,7 +190,7 @@ func TestJudgeSettling(t *testing.T) {
 	p := Policy{Refusals: 2}.resolve()
 	var so settling
 	for range 100 {
-		for _, class := range []branch.Class{branch.ClassUnknown, branch.ClassRetry, branch.ClassOngoing} {
+		for _, class := range []branch.Class{branch.ClassUnknown, branch.ClassRetry, branch.ClassInProgress} {
 			if so.judge(p, class) != again {
 				t.Fatal("given up though it was not refused")
 			}
@@ -215,7 +215,7 @@ func TestDelay(t *testing.T) {
 		want     time.Duration
 	}{
 		{branch.ClassRetry, 1, 0.5, 40 * time.Millisecond}, {branch.ClassUnknown, 3, 0.5, 160 * time.Millisecond},
-		{branch.ClassFail, 100, 0.5, 500 * time.Millisecond}, {branch.ClassOngoing, 1, 0.5, 3 * time.Hour},
+		{branch.ClassFail, 100, 0.5, 500 * time.Millisecond}, {branch.ClassInProgress, 1, 0.5, 3 * time.Hour},
 	} {
 		if got := p.delay(c.class, 3*time.Hour, c.attempts, c.random); got != c.want {
 			t.Errorf("%+v: %v", c, got)

@@ -250,7 +250,7 @@ func TestLongWork(t *testing.T) {
 		until := time.Now().Add(5 * time.Hour)
 		hotel.bad = func(c branch.Call) (before, after error) {
 			if c.Operation == branch.Confirm && time.Now().Before(until) {
-				return branch.Ongoing(time.Hour), nil
+				return branch.InProgress(time.Hour), nil
 			}
 			return nil, nil
 		}

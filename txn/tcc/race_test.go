@@ -43,7 +43,7 @@ func moody(seed uint64) func(branch.Call) (before, after error) {
 		case 2:
 			return branch.Retry(errNetwork), nil
 		case 3:
-			return branch.Ongoing(50 * time.Millisecond), nil
+			return branch.InProgress(50 * time.Millisecond), nil
 		case 4, 5:
 			return nil, errNetwork // the answer is lost
 		}

@@ -40,7 +40,7 @@ func (m *Engine) recheck(ctx context.Context, t coordinator.Transaction[machine]
 		}
 		if err := m.repeat(ctx, t.Head.Transaction, begun, of.decision, b); err != nil {
 			class, _ := branch.ClassOf(err)
-			all = append(all, Finding{Step: b.name, Want: coordinator.Effect(of.decision), Got: coordinator.Unsure, Refused: class == branch.ClassFail, Err: err})
+			all = append(all, Finding{Step: b.name, Want: coordinator.Effect(of.decision), Got: coordinator.EffectUnknown, Refused: class == branch.ClassFail, Err: err})
 		}
 	}
 	return all, nil
@@ -60,7 +60,7 @@ func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decis
 	defer end()
 	c := branch.Call{Transaction: id, Branch: b.name, Operation: op, Attempt: 1, Begun: begun}
 	c.Deadline, _ = ctx.Deadline()
-	return coordinator.Guarded(branch.With(ctx, c), func(ctx context.Context) error { return do(ctx, b.request, b.hold) })
+	return coordinator.CatchPanic(branch.With(ctx, c), func(ctx context.Context) error { return do(ctx, b.request, b.hold) })
 }
 
 // reconciles has the transactions reconciled, in the background only if somebody says so.

@@ -20,7 +20,7 @@ import (
 //     to cancel;
 //   - a Try changes nothing that others see but what is left for them.
 //
-// Errors are marked with branch.Fail, branch.Retry, branch.Unknown or branch.Ongoing.
+// Errors are marked with branch.Fail, branch.Retry, branch.Unknown or branch.InProgress.
 // A panic counts as Unknown. Methods return when their context ends.
 type Resource[Q, H any] interface {
 	// Try holds what q asks for until a time. It refuses with branch.Fail. The hold

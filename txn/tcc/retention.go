@@ -20,7 +20,7 @@ func Sweep[T any](name string, db driver.BeginnerAt[T], t Table, age time.Durati
 	if age == 0 {
 		age = 2 * coordinator.DefaultKeep
 	}
-	return coordinator.Sweep{Name: name, Run: func(ctx context.Context, _ journal.Mark) (s coordinator.Swept, err error) {
+	return coordinator.Sweep{Name: name, Run: func(ctx context.Context, _ journal.Mark) (s coordinator.SweepResult, err error) {
 		for {
 			var n int
 			err := transact.Do(ctx, transact.At(db, driver.ReadCommitted), name, func(tx driver.Tx[T]) (err error) {

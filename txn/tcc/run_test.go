@@ -316,7 +316,7 @@ func TestClasses(t *testing.T) {
 		state  string
 	}{
 		"retried":          {[]error{branch.Retry(errFull), branch.Retry(errFull)}, true, Confirm, 3, "confirmed"},
-		"at work":          {[]error{branch.Ongoing(10 * time.Second)}, true, Confirm, 2, "confirmed"},
+		"at work":          {[]error{branch.InProgress(10 * time.Second)}, true, Confirm, 2, "confirmed"},
 		"lost":             {[]error{errNetwork}, false, Confirm, 2, "confirmed"},
 		"always busy":      {slices.Repeat([]error{branch.Retry(errFull)}, 9), true, Cancel, 5, ""},
 		"never known":      {slices.Repeat([]error{errNetwork}, 9), true, Cancel, 5, "blocked"},

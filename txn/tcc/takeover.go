@@ -54,5 +54,5 @@ func (d *drive) failing(b member, err error) []journal.Entry {
 		return nil
 	}
 	c.noted = now
-	return []journal.Entry{record(recordFailing, b.name, why{Error: coordinator.Cut(err.Error(), coordinator.MaxFailing), Attempts: c.attempts})}
+	return []journal.Entry{record(recordFailing, b.name, why{Error: coordinator.Truncate(err.Error(), coordinator.MaxFailing), Attempts: c.attempts})}
 }

@@ -220,7 +220,7 @@ func TestLongWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
 		most int64
-	}{"unknown": {errNetwork, 100}, "ongoing": {branch.Ongoing(2 * time.Hour), 20}} {
+	}{"unknown": {errNetwork, 100}, "ongoing": {branch.InProgress(2 * time.Hour), 20}} {
 		bubble(t, func(t *testing.T) {
 			hotel := newVenue("hotel", 1)
 			var calls atomic.Int64

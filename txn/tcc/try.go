@@ -60,7 +60,7 @@ func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int,
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the timeout of branch %q has passed: %w", t.branch, context.DeadlineExceeded))
 	defer cancel()
-	err = coordinator.Guarded(branch.With(ctx, c), func(ctx context.Context) (err error) {
+	err = coordinator.CatchPanic(branch.With(ctx, c), func(ctx context.Context) (err error) {
 		hold, err = do(ctx)
 		return err
 	})

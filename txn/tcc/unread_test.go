@@ -381,7 +381,7 @@ func TestOneWaitsForItself(t *testing.T) {
 				return nil, nil
 			}
 			asked.Add(1)
-			return branch.Ongoing(time.Hour), nil
+			return branch.InProgress(time.Hour), nil
 		}
 		flight.bad = func(c branch.Call) (before, after error) {
 			if c.Operation != branch.Confirm {

@@ -86,7 +86,7 @@ func (r *Remote) asked(ctx context.Context) ([]byte, error) {
 	c := branch.From(ctx)
 	for c.Attempt = max(c.Attempt, 1); ; c.Attempt++ {
 		output, err := r.at.call(branch.With(ctx, c), r.xid, branch.Prepare, r.sent())
-		if class, after := branch.ClassOf(err); class != branch.ClassOngoing || !sleep(ctx, max(after, time.Second)) {
+		if class, after := branch.ClassOf(err); class != branch.ClassInProgress || !sleep(ctx, max(after, time.Second)) {
 			return output, err
 		}
 	}

@@ -25,7 +25,7 @@ type listed struct {
 
 // InDoubt asks for the participant's list; see driver.Participant. One that answers
 // 404, 405 or 501 keeps none.
-func (h HTTP) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
+func (h HTTP) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
 	body, err := h.list(ctx)
 	if err != nil || body == nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (h HTTP) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
 	if err := json.Unmarshal(body, &all); err != nil {
 		return nil, h.unlisted(err)
 	}
-	doubts := make([]driver.Doubt, len(all))
+	doubts := make([]driver.InDoubt, len(all))
 	for i, l := range all {
 		doubts[i].XID = driver.XID{Transaction: l.Transaction, Branch: l.Branch}
 		if l.Since > 0 {

@@ -94,7 +94,7 @@ func (m *Engine) reader(ctx context.Context) func(key string) (*machine, error) 
 }
 
 // look judges one branch by what the journal says.
-func (m *Engine) look(read func(key string) (*machine, error), name string, d driver.Doubt) InDoubt {
+func (m *Engine) look(read func(key string) (*machine, error), name string, d driver.InDoubt) InDoubt {
 	now, at := m.coordinator.Now(), place{name, d.XID}
 	found := InDoubt{XID: d.XID, Age: now.Sub(m.noted(m.scan.seen, at, now))}
 	if !d.Since.IsZero() {

@@ -277,7 +277,7 @@ func TestResolveAsksAll(t *testing.T) {
 // deaf is a participant that cannot be asked.
 type deaf struct{ driver.Participant }
 
-func (deaf) InDoubt(context.Context) ([]driver.Doubt, error) { return nil, errNetwork }
+func (deaf) InDoubt(context.Context) ([]driver.InDoubt, error) { return nil, errNetwork }
 
 // TestMissingParticipant: a process that was built without a participant commits the
 // others, and says which it lacks.

@@ -57,4 +57,4 @@ func decide(d Decision, what decided) journal.Entry { return record(recordDecide
 
 func end() journal.Entry { return journal.Entry{Kind: recordEnd} }
 
-func said(text string) string { return coordinator.Cut(text, coordinator.MaxReason) }
+func said(text string) string { return coordinator.Truncate(text, coordinator.MaxReason) }

@@ -109,7 +109,7 @@ func TestAgeIsTheParticipants(t *testing.T) {
 // timeless is a participant that does not say since when branches are in doubt.
 type timeless struct{ driver.Participant }
 
-func (p timeless) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
+func (p timeless) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
 	all, err := p.Participant.InDoubt(ctx)
 	for i := range all {
 		all[i].Since = time.Time{}

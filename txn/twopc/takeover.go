@@ -66,7 +66,7 @@ func (f *failures) of(m machine, a answered, attempt int, now time.Time) (entrie
 	}
 	f.noted = now
 	for i, name := range a.again {
-		entries = append(entries, record(recordFailing, name, why{Text: coordinator.Cut(a.errs[i].Error(), coordinator.MaxFailing), Attempts: f.before[name] + attempt}))
+		entries = append(entries, record(recordFailing, name, why{Text: coordinator.Truncate(a.errs[i].Error(), coordinator.MaxFailing), Attempts: f.before[name] + attempt}))
 	}
 	return entries
 }

@@ -155,7 +155,7 @@ func (w wire) Rollback(ctx context.Context, x driver.XID) error {
 	return w.network.carry(w.name, "rollback", func() error { return w.Participant.Rollback(ctx, x) })
 }
 
-func (w wire) InDoubt(ctx context.Context) ([]driver.Doubt, error) {
+func (w wire) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
 	if w.network.over() {
 		return nil, errCrashed
 	}

@@ -48,7 +48,7 @@ func main() {
 		log.Fatal(err)
 	}
 	charges := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { charge(w, r, records) })
-	http.Handle("POST /charges", idempotency.Handler(store, idempotency.Everybody, charges, nil))
+	http.Handle("POST /charges", idempotency.Handler(store, idempotency.SharedScope, charges, nil))
 	l, err := net.Listen("tcp", *listen)
 	if err != nil {
 		log.Fatal(err)

@@ -12,7 +12,7 @@ import (
 // ErrQuit is what Ask returns when the user ends it, or the input does.
 var ErrQuit = errors.New("ended without an answer")
 
-// Ask asks the questions of a guide that have no answer yet, one by one, and puts
+// RequestRelease asks the questions of a guide that have no answer yet, one by one, and puts
 // the answers in. An answer is a number or an id; "why" explains the question,
 // "back" goes to the one before.
 func (g *Guides) Ask(guide Guide, answers map[string]string, in io.Reader, out io.Writer) error {

@@ -20,7 +20,7 @@ func (t Target) Limits(ctx context.Context, table limit.Table) (l driver.LimitIn
 	b, l, err := open(ctx, t, func(b *backend.Backend) (driver.LimitInspector, error) {
 		if db, ok := b.SQL(); ok {
 			table.Prefix = cmp.Or(table.Prefix, t.Setting("prefix"))
-			return limit.In(db, table).(driver.LimitInspector), nil
+			return limit.FromTable(db, table).(driver.LimitInspector), nil
 		}
 		if l, ok := b.Limiter(table.Prefix); ok {
 			return l.(driver.LimitInspector), nil

@@ -19,10 +19,10 @@ type Queues interface {
 	Status(ctx context.Context) ([]queue.Status, error)
 	// Stuck lists keys that are parked or fail, by place.
 	Stuck(ctx context.Context, name string, limit int) ([]queue.Stuck, error)
-	// Letters lists dead letters, by place.
-	Letters(ctx context.Context, name string, l queue.LetterQuery) ([]queue.Letter, error)
-	// Letter is one dead letter.
-	Letter(ctx context.Context, name string, place int64) (queue.Letter, error)
+	// DeadLetters lists dead letters, by place.
+	DeadLetters(ctx context.Context, name string, l queue.DeadLetterQuery) ([]queue.DeadLetter, error)
+	// DeadLetter is one dead letter.
+	DeadLetter(ctx context.Context, name string, place int64) (queue.DeadLetter, error)
 	// Edit replaces the payload of a dead letter. Streams refuse it.
 	Edit(ctx context.Context, name string, by queue.By, place int64, payload []byte) error
 	// Replay delivers dead letters again.
@@ -75,17 +75,17 @@ func (q tableQueues) Stuck(ctx context.Context, name string, limit int) (all []q
 	return all, err
 }
 
-func (q tableQueues) Letters(ctx context.Context, name string, l queue.LetterQuery) (all []queue.Letter, err error) {
+func (q tableQueues) DeadLetters(ctx context.Context, name string, l queue.DeadLetterQuery) (all []queue.DeadLetter, err error) {
 	err = q.db.In(ctx, func(tx driver.SQL) error {
-		all, err = q.table.Letters(ctx, tx, name, l)
+		all, err = q.table.DeadLetters(ctx, tx, name, l)
 		return err
 	})
 	return all, err
 }
 
-func (q tableQueues) Letter(ctx context.Context, name string, place int64) (l queue.Letter, err error) {
+func (q tableQueues) DeadLetter(ctx context.Context, name string, place int64) (l queue.DeadLetter, err error) {
 	err = q.db.In(ctx, func(tx driver.SQL) error {
-		l, err = q.table.Letter(ctx, tx, name, place)
+		l, err = q.table.DeadLetter(ctx, tx, name, place)
 		return err
 	})
 	return l, err
@@ -128,9 +128,9 @@ func (q streamQueues) Stuck(ctx context.Context, name string, limit int) (all []
 // streamLetters is how many dead letters are read at once.
 const streamLetters = 1000
 
-func (q streamQueues) Letters(ctx context.Context, name string, l queue.LetterQuery) (all []queue.Letter, err error) {
+func (q streamQueues) DeadLetters(ctx context.Context, name string, l queue.DeadLetterQuery) (all []queue.DeadLetter, err error) {
 	for after := l.After; ; {
-		found, err := q.queue.Letters(ctx, name, after, streamLetters)
+		found, err := q.queue.DeadLetters(ctx, name, after, streamLetters)
 		if err != nil {
 			return nil, err
 		}
@@ -148,17 +148,17 @@ func (q streamQueues) Letters(ctx context.Context, name string, l queue.LetterQu
 	}
 }
 
-func letterOf(l redis.Letter) queue.Letter {
-	return queue.Letter{Message: l.QueueMessage, Place: l.Place, Attempts: l.Attempt, LastError: l.Reason, Added: l.Added, Died: l.Died}
+func letterOf(l redis.DeadLetter) queue.DeadLetter {
+	return queue.DeadLetter{Message: l.QueueMessage, Place: l.Place, Attempts: l.Attempt, LastError: l.Reason, Added: l.Added, Died: l.Died}
 }
 
-func (q streamQueues) Letter(ctx context.Context, name string, place int64) (queue.Letter, error) {
-	found, err := q.queue.Letters(ctx, name, place-1, 1)
+func (q streamQueues) DeadLetter(ctx context.Context, name string, place int64) (queue.DeadLetter, error) {
+	found, err := q.queue.DeadLetters(ctx, name, place-1, 1)
 	if err == nil && (len(found) == 0 || found[0].Place != place) {
 		err = &interlock.Error{Op: "show dead letter", Name: name, Kind: interlock.Definite, Err: fmt.Errorf("%w: no dead letter has the place %d", queue.ErrNotFound, place)}
 	}
 	if err != nil {
-		return queue.Letter{}, err
+		return queue.DeadLetter{}, err
 	}
 	return letterOf(found[0]), nil
 }

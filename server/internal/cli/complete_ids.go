@@ -76,7 +76,7 @@ func (a *app) completeResource(table *string) cobra.CompletionFunc {
 func (m *mailbox) completeLetters() cobra.CompletionFunc {
 	return m.app.completeFirst(func(ctx context.Context, _ string) (ids []string) {
 		_ = m.do(ctx, func(ctx context.Context, t outbox.Table, db driver.SQL) error {
-			letters, err := t.Letters(ctx, db, outbox.LetterQuery{Limit: completionNames})
+			letters, err := t.DeadLetters(ctx, db, outbox.DeadLetterQuery{Limit: completionNames})
 			for _, l := range letters {
 				ids = append(ids, l.ID)
 			}

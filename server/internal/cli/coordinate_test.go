@@ -64,7 +64,7 @@ func TestACoordinatorTakesOver(t *testing.T) {
 			var done atomic.Int64
 			participant := httptest.NewServer(branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
 				if !well.Load() {
-					return nil, branch.Ongoing(100 * time.Millisecond)
+					return nil, branch.InProgress(100 * time.Millisecond)
 				}
 				done.Add(1)
 				return nil, nil

@@ -33,7 +33,7 @@ func (a *app) dlqCommand() *cobra.Command {
 }
 
 func (m *mailbox) lettersCommand() *cobra.Command {
-	var q outbox.LetterQuery
+	var q outbox.DeadLetterQuery
 	c := &cobra.Command{
 		Use: "ls", Short: "List dead letters in insertion order", Args: noArgs,
 		Example: `  interlock dlq ls --backend postgres://localhost/shop
@@ -42,9 +42,9 @@ func (m *mailbox) lettersCommand() *cobra.Command {
 			if q.Limit < 1 {
 				return usage("--limit must be above zero, not %d", q.Limit)
 			}
-			var letters []outbox.Letter
+			var letters []outbox.DeadLetter
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) (err error) {
-				letters, err = t.Letters(ctx, db, q)
+				letters, err = t.DeadLetters(ctx, db, q)
 				return err
 			}); err != nil {
 				return err
@@ -62,7 +62,7 @@ func (m *mailbox) lettersCommand() *cobra.Command {
 	return c
 }
 
-func (m *mailbox) printLetters(letters []outbox.Letter) error {
+func (m *mailbox) printLetters(letters []outbox.DeadLetter) error {
 	views := []letterView{}
 	rows := [][]string{{"ID", "TOPIC", "KEY", "DIED", "ATTEMPTS", "WHY"}}
 	for _, l := range letters {
@@ -79,9 +79,9 @@ func (m *mailbox) letterCommand() *cobra.Command {
 		Use: "show ID", Short: "Show a dead letter in full", Args: oneArg("message id"), ValidArgsFunction: m.completeLetters(),
 		Example: `  interlock dlq show 0f8e… --backend postgres://localhost/shop -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
-			var l outbox.Letter
+			var l outbox.DeadLetter
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) (err error) {
-				l, err = t.Letter(ctx, db, args[0])
+				l, err = t.DeadLetter(ctx, db, args[0])
 				return err
 			}); err != nil {
 				return err
@@ -136,12 +136,12 @@ type letterView struct {
 	Payload   []byte            `json:"payload,omitempty"` // in base64
 }
 
-func viewLetter(l outbox.Letter) letterView {
+func viewLetter(l outbox.DeadLetter) letterView {
 	return letterView{ID: l.ID, Topic: l.Topic, Key: l.Key, Place: l.Place, Slice: l.Slice, Attempts: l.Attempts,
 		LastError: l.LastError, Added: l.Added.UTC(), Died: l.Died.UTC()}
 }
 
-func describeLetter(l outbox.Letter) text {
+func describeLetter(l outbox.DeadLetter) text {
 	list := [][2]string{{"id", l.ID}, {"topic", l.Topic}, {"key", l.Key}, {"why", l.LastError}, {"attempts", fmt.Sprint(l.Attempts)},
 		{"added", l.Added.Local().Format(time.DateTime)}, {"died", l.Died.Local().Format(time.DateTime)}}
 	return fields(append(list, contents(l.Headers, l.Payload)...)...)

@@ -15,7 +15,7 @@ import (
 )
 
 // hostile is what somebody else may write into a store: escape sequences in two
-// forms, a carriage return, a bell, a line of its own, and changes of direction.
+// forms, a carriage return, a notifier, a line of its own, and changes of direction.
 const hostile = "x\x1b[31m\u009b2J\r\a\ninterlock: all is well\u202e\u2066`'\"$(id)"
 
 // hostileID is hostile as far as ids of messages may be.
@@ -77,7 +77,7 @@ func TestStoredMessagesAreNotPrintedRaw(t *testing.T) {
 			driver.Message{ID: hostileID, Topic: hostile, Key: hostile, Payload: []byte(hostile), Headers: map[string]string{hostile: hostile}},
 			driver.Message{ID: "behind" + hostileID, Topic: hostile, Key: hostile})
 	})
-	deliver(t, db, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, AfterDeadLetter: outbox.Park, MinPause: time.Millisecond, MaxPause: time.Millisecond},
+	deliver(t, db, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 1, AfterDeadLetter: outbox.Park, MinPause: time.Millisecond, MaxPause: time.Millisecond},
 		hostile, func(s outbox.Status) bool { return s.Dead == 1 })
 	saysNothingRaw(t, shopURL(db), []string{"outbox", "status"}, []string{"dlq", "ls"}, []string{"dlq", "show", hostileID},
 		[]string{"dlq", "discard", hostile + "x", "--reason", hostile}, []string{"outbox", "retry", "behind" + hostileID},

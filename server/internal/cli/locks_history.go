@@ -49,7 +49,7 @@ lock, and not locks that an operator deleted with other tools.`,
 	return c
 }
 
-func (v *viewed) printHistory(name string, records []driver.Broken) error {
+func (v *viewed) printHistory(name string, records []driver.BreakRecord) error {
 	v.app.say("only forced releases are remembered, no grants: %s", v.target.Forgetting())
 	views := make([]brokenView, 0, len(records))
 	rows := [][]string{{"AT", "NAME", "TAKEN FROM", "TOKEN", "BY", "REASON"}}
@@ -83,6 +83,6 @@ type brokenView struct {
 	At     time.Time       `json:"at"`
 }
 
-func viewBroken(r driver.Broken) brokenView {
+func viewBroken(r driver.BreakRecord) brokenView {
 	return brokenView{Name: r.Name, Owner: r.Owner, Token: r.Token, Reason: r.Reason, By: r.By, At: r.At.UTC()}
 }

@@ -158,6 +158,6 @@ func (f *forced) take(ctx context.Context, v *viewed, holder driver.Contender) e
 	return f.app.print(viewBroken(record), releasedText(record))
 }
 
-func releasedText(r driver.Broken) text {
+func releasedText(r driver.BreakRecord) text {
 	return line("%s: taken from %s by %s: %s\n", r.Name, describe(driver.Contender{Owner: r.Owner, Token: r.Token}), r.By, r.Reason)
 }

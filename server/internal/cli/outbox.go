@@ -94,7 +94,7 @@ func (m *mailbox) statusCommand() *cobra.Command {
 }
 
 func (m *mailbox) replayAllCommand() *cobra.Command {
-	var q outbox.LetterQuery
+	var q outbox.DeadLetterQuery
 	c := &cobra.Command{
 		Use: "replay --reason TEXT", Short: "Replay all dead letters, or those of a topic or key", Args: noArgs,
 		Example: `  interlock outbox replay --topic orders --reason "the receiver is fixed" --backend postgres://localhost/shop
@@ -109,7 +109,7 @@ call puts back at most a thousand, and prints whether there are more.`,
 			var ids []string
 			q.Limit = 1001
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
-				letters, err := t.Letters(ctx, db, q)
+				letters, err := t.DeadLetters(ctx, db, q)
 				for _, l := range letters[:min(len(letters), q.Limit-1)] {
 					ids = append(ids, l.ID)
 				}
@@ -156,7 +156,7 @@ func (m *mailbox) buryCommand() *cobra.Command {
 				return err
 			}
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
-				return t.Bury(ctx, db, args[0], m.reason, m.by)
+				return t.MakeDeadLetter(ctx, db, args[0], m.reason, m.by)
 			}); err != nil {
 				return err
 			}

@@ -29,10 +29,10 @@ func shop(t *testing.T, db *databases.DB) {
 			driver.Message{ID: "m2", Topic: "orders", Key: "order/42", Payload: []byte{0xff, 0xfe}},
 			driver.Message{ID: "m3", Topic: "orders", Key: "order/42", Payload: []byte("behind")})
 	})
-	deliver(t, db, outbox.Options{Poison: outbox.DeadLetter, Attempts: 1, AfterDeadLetter: outbox.Park, MinPause: time.Millisecond, MaxPause: time.Millisecond},
+	deliver(t, db, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 1, AfterDeadLetter: outbox.Park, MinPause: time.Millisecond, MaxPause: time.Millisecond},
 		"orders", func(s outbox.Status) bool { return s.Dead == 1 })
 	db.Do(t, func(ctx context.Context, tx driver.SQL) error {
-		return errors.Join(box.Bury(ctx, tx, "m2", "made dead for this page", "test"),
+		return errors.Join(box.MakeDeadLetter(ctx, tx, "m2", "made dead for this page", "test"),
 			box.Add(ctx, tx, driver.Message{ID: "m4", Topic: "mail", Key: "order/7", Payload: []byte("hello")}))
 	})
 	deliver(t, db, outbox.Options{MaxPause: time.Hour, MinPause: time.Hour}, "mail",

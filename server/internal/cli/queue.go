@@ -134,12 +134,12 @@ type queueLetterView struct {
 	Payload   []byte            `json:"payload,omitempty"` // in base64
 }
 
-func viewQueueLetter(m queue.Letter) queueLetterView {
+func viewQueueLetter(m queue.DeadLetter) queueLetterView {
 	return queueLetterView{m.Place, m.ID, m.Key, m.Attempts, m.LastError, m.Added, m.Died, m.Headers, m.Payload}
 }
 
 func (q *queueing) lettersCommand(verb string) *cobra.Command {
-	var l queue.LetterQuery
+	var l queue.DeadLetterQuery
 	c := &cobra.Command{
 		Use: verb + " QUEUE", Short: "List dead letters of a queue in insertion order", Args: oneArg("queue"),
 		Example: `  interlock queue letters orders --key order/42 --backend postgres://localhost/shop`,
@@ -149,7 +149,7 @@ func (q *queueing) lettersCommand(verb string) *cobra.Command {
 			}
 			views, rows := []queueLetterView{}, [][]string{{"PLACE", "ID", "KEY", "DIED", "ATTEMPTS", "WHY"}}
 			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
-				all, err := t.Letters(ctx, args[0], l)
+				all, err := t.DeadLetters(ctx, args[0], l)
 				for _, m := range all {
 					views = append(views, viewQueueLetter(m))
 					rows = append(rows, []string{fmt.Sprint(m.Place), m.ID, m.Key, m.Died.Local().Format(time.DateTime), fmt.Sprint(m.Attempts), m.LastError})
@@ -226,9 +226,9 @@ func (q *queueing) letterCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var l queue.Letter
+			var l queue.DeadLetter
 			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) (err error) {
-				l, err = t.Letter(ctx, args[0], place)
+				l, err = t.DeadLetter(ctx, args[0], place)
 				return err
 			}); err != nil {
 				return err

@@ -25,7 +25,7 @@ func unhappyQueue(t *testing.T, db *databases.DB) {
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
 		return table.Add(ctx, sql, "orders", queue.Message{ID: "m1", Key: "order/7", Payload: []byte("{}")}, queue.Message{ID: "m2", Key: "order/7"}, queue.Message{ID: "m3", Key: "order/8"})
 	})
-	c, err := queue.New(t.Context(), queue.In(db, table, nil), "orders", func(_ context.Context, m queue.Received) error {
+	c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "orders", func(_ context.Context, m queue.Received) error {
 		if m.Key == "order/8" {
 			return queue.Park(errors.New("no such warehouse"))
 		}

@@ -51,7 +51,7 @@ Services also do it in the background. Exit code 1 means that something is wrong
 // reconciled asks, and waits for the answer.
 func (l *ledger) reconciled(ctx context.Context, j *journal.Journal, protocol string, since, wait time.Duration) (*coordinator.Reconciliation, error) {
 	now := time.Now()
-	id, err := coordinator.AskReconciliation(ctx, j, protocol, now.Add(-since), now)
+	id, err := coordinator.RequestReconciliation(ctx, j, protocol, now.Add(-since), now)
 	if err != nil {
 		return nil, err
 	}

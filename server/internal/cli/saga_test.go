@@ -70,7 +70,7 @@ func serveOrders(t *testing.T, url string) *orders {
 				return 0, saga.Fail(errors.New("the card was refused" + s.said))
 			}
 			if item == "gone" {
-				return 0, saga.Ongoing(time.Hour)
+				return 0, saga.InProgress(time.Hour)
 			}
 			return 7, nil
 		}).Pivot().Retry(quick))

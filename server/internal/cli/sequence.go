@@ -135,7 +135,7 @@ To replay one, call sequence.Replay in the program that has the handler.`,
 			}
 			views, rows := []eventView{}, [][]string{{"KEY", "EVENT", "ATTEMPTS", "DIED", "ERROR"}}
 			if err := o.do(c.Context(), func(ctx context.Context, t sequence.Table, db driver.SQL) error {
-				letters, err := t.Letters(ctx, db, args[0], limit)
+				letters, err := t.DeadLetters(ctx, db, args[0], limit)
 				for _, l := range letters {
 					views = append(views, eventView{l.Key, l.Epoch, l.Seq, l.Attempts, l.Error, l.Died, l.Payload})
 					rows = append(rows, []string{l.Key, l.Position.String(), strconv.Itoa(l.Attempts), l.Died.Format(time.RFC3339), l.Error})

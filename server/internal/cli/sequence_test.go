@@ -20,7 +20,7 @@ func orderedStream(t *testing.T, db *databases.DB) {
 	var positions sequence.Table
 	db.Do(t, positions.Create)
 	identity := func(tx driver.SQL) driver.SQL { return tx }
-	handler := sequence.Bury(positions, "orders", identity, func(_ context.Context, _ driver.SQL, d sequence.Delivery) error {
+	handler := sequence.WithDeadLetters(positions, "orders", identity, func(_ context.Context, _ driver.SQL, d sequence.Delivery) error {
 		if d.Key == "order/7" {
 			return &interlock.Error{Op: "handle", Kind: interlock.Definite, Err: errors.New("no such customer")}
 		}

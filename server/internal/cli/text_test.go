@@ -16,7 +16,7 @@ import (
 )
 
 // hostile is what others may write into a backend, or somebody may be made to type:
-// an escape sequence in two forms, a carriage return, a bell, a line of its own, a
+// an escape sequence in two forms, a carriage return, a notifier, a line of its own, a
 // reversal of direction, and bytes that are no text.
 const hostile = "x\x1b[31m\u009b2J\r\a\ninterlock: all is well\u202e\u2066\xff`'\"$(id)"
 

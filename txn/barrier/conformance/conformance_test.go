@@ -142,7 +142,7 @@ func TestParticipantAtWorkIsAskedAgain(t *testing.T) {
 		defer func() { mu.Lock(); working--; mu.Unlock() }()
 		switch {
 		case !again:
-			return nil, branch.Ongoing(0)
+			return nil, branch.InProgress(0)
 		case crowded:
 			return nil, branch.Retry(errors.New("one at a time"))
 		}
@@ -157,7 +157,7 @@ func TestParticipantAtWorkIsAskedAgain(t *testing.T) {
 func TestParticipantForEverAtWorkIsConvicted(t *testing.T) {
 	t.Parallel()
 	p := newSimple(none)
-	work := func(context.Context, []byte) ([]byte, error) { return nil, branch.Ongoing(0) }
+	work := func(context.Context, []byte) ([]byte, error) { return nil, branch.InProgress(0) }
 	report := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{handler(work, p.effects)}},
 		Patience: 200 * time.Millisecond, Concurrency: 100, Rounds: 1, Protocols: []conformance.Protocol{conformance.Saga}})
 	early := strings.Contains(fmt.Sprint(report.Err()), "425 Too Early") // at least where the time sufficed for a first answer

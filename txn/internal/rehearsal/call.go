@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Guarded makes a panic the failure of this call alone, which is not known to have had no effect.
-func Guarded[O any](ctx context.Context, call func(ctx context.Context) (O, error)) (output O, err error) {
+// CatchPanic makes a panic the failure of this call alone, which is not known to have had no effect.
+func CatchPanic[O any](ctx context.Context, call func(ctx context.Context) (O, error)) (output O, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = fmt.Errorf("panic: %v", cause)
@@ -20,7 +20,7 @@ func Guarded[O any](ctx context.Context, call func(ctx context.Context) (O, erro
 func Late[O any](ctx context.Context, call func(ctx context.Context) (O, error)) (O, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	return Guarded(ctx, call)
+	return CatchPanic(ctx, call)
 }
 
 // Deliver makes a call as often as it arrives. answered receives each answer.
@@ -28,10 +28,10 @@ func Deliver[O any](ctx context.Context, m Mishap, call func(ctx context.Context
 	if m.Absent {
 		return output, nil
 	}
-	output, err = Guarded(ctx, call)
+	output, err = CatchPanic(ctx, call)
 	answered(err)
 	if m.Twice {
-		_, again := Guarded(ctx, call)
+		_, again := CatchPanic(ctx, call)
 		answered(again)
 	}
 	return output, err

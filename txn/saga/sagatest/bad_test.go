@@ -211,11 +211,11 @@ var unsound = map[string]struct {
 			return saga.Define("order", saga.Parallel(restoring("x", time.Second), restoring("y", 2*time.Second)), take(w, "p").Pivot())
 		}, []string{"missing undo:"}, "p was refused"},
 	"for ever at work": {func(w *World, s *shop) saga.Definition[int] {
-		ever := saga.Step("a", func(context.Context, int) (string, error) { return "", saga.Ongoing(time.Hour) })
+		ever := saga.Step("a", func(context.Context, int) (string, error) { return "", saga.InProgress(time.Hour) })
 		return saga.Define("order", ever.Pivot())
 	}, []string{"never ends:a"}, "RUNNING"},
 	"undo for ever at work": {func(w *World, s *shop) saga.Definition[int] {
-		return saga.Define("order", good(w, "a").Undo("una", func(context.Context, int, *string) error { return saga.Ongoing(time.Hour) }), take(w, "p").Pivot())
+		return saga.Define("order", good(w, "a").Undo("una", func(context.Context, int, *string) error { return saga.InProgress(time.Hour) }), take(w, "p").Pivot())
 	}, []string{"never ends:a"}, "UNDOING"},
 	"two mistakes in a group": {func(w *World, s *shop) saga.Definition[int] {
 		nothing := func(context.Context, int, *string) error { return nil }
@@ -226,7 +226,7 @@ var unsound = map[string]struct {
 	}, []string{"missing undo:b"}, "b was done, what comes after or beside it was refused, and it was undone"},
 	"mistake of an index": {func(w *World, s *shop) saga.Definition[int] {
 		b := taking(s, "b").Undo("unb", func(context.Context, int, *string) error { return nil })
-		return saga.DefineFunc("order", func(run *saga.S, n int) error {
+		return saga.DefineFunc("order", func(run *saga.Run, n int) error {
 			_, err := b.At(7).Do(run, n)
 			if err == nil {
 				_, err = take(w, "p").Pivot().Do(run, n)

@@ -44,7 +44,7 @@ var sound = map[string]struct {
 	}, 113},
 	"function": {func(w *World) saga.Definition[int] {
 		a, b, p := good(w, "a"), good(w, "b"), take(w, "p").Pivot()
-		return saga.DefineFunc("order", func(s *saga.S, n int) error {
+		return saga.DefineFunc("order", func(s *saga.Run, n int) error {
 			if _, err := a.At(1).Do(s, n); err != nil {
 				return err
 			}
@@ -72,7 +72,7 @@ var sound = map[string]struct {
 		slow := saga.Step("slow", func(ctx context.Context, n int) (string, error) {
 			for range 10 {
 				time.Sleep(20 * time.Second)
-				saga.Beat(ctx)
+				saga.Heartbeat(ctx)
 			}
 			return Effect(ctx, w, func(v Values) (string, error) { return fmt.Sprint(v.Add("c", -n)), nil })
 		}).Undo("fast", func(ctx context.Context, n int, _ *string) error {
@@ -84,7 +84,7 @@ var sound = map[string]struct {
 		return saga.Define("order", saga.Sleep[int]("w", time.Hour))
 	}, 9},
 	"nothing": {func(w *World) saga.Definition[int] {
-		return saga.DefineFunc("order", func(*saga.S, int) error { return nil })
+		return saga.DefineFunc("order", func(*saga.Run, int) error { return nil })
 	}, 7},
 	"limited": {func(w *World) saga.Definition[int] {
 		return saga.Define("order", good(w, "a"), saga.Sleep[int]("w", time.Minute), good(w, "b"), take(w, "p").Pivot()).Timeout(time.Hour)

@@ -303,7 +303,7 @@ var unsound = map[string]struct {
 		s.Run = func(ctx context.Context, m *tcc.Engine, id string) error { _ = run(ctx, m, id); return nil }
 	}, []string{"outcome differs:"}, "Run has returned a decision to confirm, and it was decided to cancel"},
 	"for ever at work": {func(r *room, _ *Scene) {
-		r.confirm = func(context.Context, string, int) error { return branch.Ongoing(time.Minute) }
+		r.confirm = func(context.Context, string, int) error { return branch.InProgress(time.Minute) }
 	}, []string{"never ends:b"}, "the transaction is CONFIRMING"},
 	"confirm once for each engine": { // only a crash shows it
 		func(r *room, _ *Scene) {

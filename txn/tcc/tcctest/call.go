@@ -24,7 +24,7 @@ func (s *stage) call(ctx context.Context, resource string, do does) (any, error)
 
 func (r *run) call(ctx context.Context, c branch.Call, do does) (any, error) {
 	if c.Transaction != id { // that of somebody else
-		hold, err := rehearsal.Guarded(ctx, do)
+		hold, err := rehearsal.CatchPanic(ctx, do)
 		r.answered(c, err)
 		return hold, err
 	}

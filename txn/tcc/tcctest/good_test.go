@@ -170,7 +170,7 @@ var sound = map[string]struct {
 		of, calls := shelf{w, "a"}, 0
 		busy := functions{func(ctx context.Context, n int, until time.Time) (string, error) {
 			if calls++; calls%2 == 1 {
-				return "", branch.Ongoing(time.Second)
+				return "", branch.InProgress(time.Second)
 			}
 			return of.Try(ctx, n, until)
 		}, func(ctx context.Context, n int) error { return of.Confirm(ctx, n, "") }, func(ctx context.Context, n int) error { return of.Cancel(ctx, n, nil) }}

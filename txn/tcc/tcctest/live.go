@@ -65,7 +65,7 @@ func (r *run) begins(ctx context.Context, m *tcc.Engine) {
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := rehearsal.Guarded(within, func(ctx context.Context) (any, error) { return nil, r.Run(ctx, m, id) })
+		_, err := rehearsal.CatchPanic(within, func(ctx context.Context) (any, error) { return nil, r.Run(ctx, m, id) })
 		done <- err
 	}()
 	select {

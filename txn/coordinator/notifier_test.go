@@ -13,25 +13,25 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// bell counts what is rung.
-type bell struct {
-	memory.Bell
-	rung atomic.Int64
+// notifier counts what is notified.
+type notifier struct {
+	memory.Notifier
+	notified atomic.Int64
 }
 
-func (b *bell) Ring(names ...string) {
-	b.rung.Add(1)
-	b.Bell.Ring(names...)
+func (b *notifier) Notify(names ...string) {
+	b.notified.Add(1)
+	b.Notifier.Notify(names...)
 }
 
 // pair is two coordinators on one journal, of which the first serves the shard.
-func pair(t *testing.T, do func(ctx context.Context, id string) error) (owner, other *rig, rung *atomic.Int64) {
+func pair(t *testing.T, do func(ctx context.Context, id string) error) (owner, other *rig, notified *atomic.Int64) {
 	t.Helper()
-	b := &bell{}
-	owner = idle(t, nil, &Options{Bell: b}, do)
-	other = idle(t, owner.store, &Options{Bell: b}, do)
+	b := &notifier{}
+	owner = idle(t, nil, &Options{Notifier: b}, do)
+	other = idle(t, owner.store, &Options{Notifier: b}, do)
 	owner.serve(t, 1)
-	return owner, other, &b.rung
+	return owner, other, &b.notified
 }
 
 // wait waits for the end, and counts how often it looks.
@@ -45,31 +45,31 @@ func (r *rig) wait(t *testing.T, w *Waiter, id string) (looks int) {
 }
 
 // TestForeignShard: what begins in a process that does not serve its shard is driven at once,
-// and who waits for its end there looks once, at its end: both would be polls without a bell.
+// and who waits for its end there looks once, at its end: both would be polls without a notifier.
 func TestForeignShard(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		owner, other, rung := pair(t, func(context.Context, string) error { time.Sleep(300 * time.Millisecond); return nil })
+		owner, other, notified := pair(t, func(context.Context, string) error { time.Sleep(300 * time.Millisecond); return nil })
 		from := time.Now()
 		w := other.Watch("1")
 		defer w.Stop()
 		other.begin(t, "1", "call:x")
-		if looks := other.wait(t, w, "1"); looks != 1 || time.Since(from) != 300*time.Millisecond || rung.Load() != 2 {
-			t.Errorf("it ended after %v, %d looks and %d rings", time.Since(from), looks, rung.Load())
+		if looks := other.wait(t, w, "1"); looks != 1 || time.Since(from) != 300*time.Millisecond || notified.Load() != 2 {
+			t.Errorf("it ended after %v, %d looks and %d notifications", time.Since(from), looks, notified.Load())
 		}
-		rung.Store(0)
+		notified.Store(0)
 		owner.begin(t, "2", "call:x")
 		time.Sleep(100 * time.Millisecond)
 		late := other.Watch("2")
 		defer late.Stop()
 		from = time.Now()
-		if looks := other.wait(t, late, "2"); looks != 2 || time.Since(from) != 200*time.Millisecond || rung.Load() != 2 {
-			t.Errorf("what began elsewhere ended after %v, %d looks and %d rings", time.Since(from), looks, rung.Load())
+		if looks := other.wait(t, late, "2"); looks != 2 || time.Since(from) != 200*time.Millisecond || notified.Load() != 2 {
+			t.Errorf("what began elsewhere ended after %v, %d looks and %d notifications", time.Since(from), looks, notified.Load())
 		}
-		rung.Store(0)
+		notified.Store(0)
 		owner.begin(t, "3", "call:x")
 		ok(t, owner.Await(t.Context(), "3", func(context.Context) (bool, error) { return owner.ended(t, "3"), nil }))
-		if rung.Load() != 0 {
-			t.Errorf("%d rings for what begins, runs and is waited for in one process", rung.Load())
+		if notified.Load() != 0 {
+			t.Errorf("%d notifications for what begins, runs and is waited for in one process", notified.Load())
 		}
 		if n := owner.calls.driven("1") + owner.calls.driven("2"); n != 2 {
 			t.Errorf("two transactions were driven %d times", n)
@@ -97,27 +97,27 @@ func TestWaitAsItEnds(t *testing.T) {
 	})
 }
 
-// TestMissedRings: where rings may have been missed, owners ask and waiters look at once.
+// TestMissedRings: where notifications may have been missed, owners ask and waiters look at once.
 func TestMissedRings(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var b memory.Bell
-		owner := idle(t, nil, &Options{Bell: &b}, func(context.Context, string) error { return nil })
+		var b memory.Notifier
+		owner := idle(t, nil, &Options{Notifier: &b}, func(context.Context, string) error { return nil })
 		owner.serve(t, 1)
-		mute := idle(t, owner.store, nil, nil) // its rings are lost
+		mute := idle(t, owner.store, nil, nil) // its notifications are lost
 		time.Sleep(time.Second + 200*time.Millisecond)
 		mute.begin(t, "1", "call:x")
-		b.Ring()
+		b.Notify()
 		if synctest.Wait(); !owner.ended(t, "1") {
 			t.Error("it is not driven at once")
 		}
 		var looks atomic.Int64
 		var work sync.WaitGroup
-		listener := idle(t, owner.store, &Options{Bell: &b}, nil)
+		listener := idle(t, owner.store, &Options{Notifier: &b}, nil)
 		work.Go(func() {
 			ok(t, listener.Await(t.Context(), "2", func(context.Context) (bool, error) { return looks.Add(1) == 2, nil }))
 		})
 		synctest.Wait()
-		b.Ring()
+		b.Notify()
 		if synctest.Wait(); looks.Load() != 2 {
 			t.Errorf("%d looks", looks.Load())
 		}

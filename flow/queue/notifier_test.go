@@ -15,36 +15,36 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// rings counts the rings of a bell.
-type rings struct {
-	driver.Bell
+// counter counts notifications.
+type counter struct {
+	driver.Notifier
 	n atomic.Int64
 }
 
-func (r *rings) Ring(...string) { r.n.Add(1) }
+func (r *counter) Notify(...string) { r.n.Add(1) }
 
-// TestTxRings: a transaction rings after its commit, and only then.
-func TestTxRings(t *testing.T) {
+// TestTxNotifies: a transaction notifies after its commit, and only then.
+func TestTxNotifies(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		db.Do(t, table.Create)
-		var bell rings
+		var notifier counter
 		add := func(ctx context.Context, tx driver.SQL) error {
-			if n := bell.n.Load(); n != 0 {
-				t.Errorf("%d rings before the commit", n)
+			if n := notifier.n.Load(); n != 0 {
+				t.Errorf("%d notifications before the commit", n)
 			}
 			return table.Add(ctx, tx, "q", queue.Message{ID: "1"})
 		}
 		refused := errors.New("the user's")
-		if err := queue.Tx(t.Context(), db, &bell, func(ctx context.Context, tx driver.SQL) error {
+		if err := queue.Tx(t.Context(), db, &notifier, func(ctx context.Context, tx driver.SQL) error {
 			return errors.Join(add(ctx, tx), refused)
-		}); !errors.Is(err, refused) || bell.n.Load() != 0 {
-			t.Errorf("after a rollback: %v, %d rings", err, bell.n.Load())
+		}); !errors.Is(err, refused) || notifier.n.Load() != 0 {
+			t.Errorf("after a rollback: %v, %d notifications", err, notifier.n.Load())
 		}
-		ok(t, queue.Tx(t.Context(), db, &bell, add))
-		if n := bell.n.Load(); n != 1 {
-			t.Errorf("%d rings after the commit", n)
+		ok(t, queue.Tx(t.Context(), db, &notifier, add))
+		if n := notifier.n.Load(); n != 1 {
+			t.Errorf("%d notifications after the commit", n)
 		}
 		ok(t, queue.Tx(t.Context(), db, nil, func(context.Context, driver.SQL) error { return nil }))
 	}, databases.Pgx, databases.Maria)

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// What a [SharedBell] sends at most: bytes of a text, and names in it. More names become any.
+// What a [SharedNotifier] sends at most: bytes of a text, and names in it. More names become any.
 const (
-	maxBellText  = 7500
-	maxBellNames = 1000
+	maxNotifierText  = 7500
+	maxNotifierNames = 1000
 )
 
-// BellTransport carries texts between the bells of processes.
-type BellTransport struct {
-	// Interval is the least time between two texts; names that are rung meanwhile travel
+// NotifierTransport carries texts between the notifiers of processes.
+type NotifierTransport struct {
+	// Interval is the least time between two texts; names that are notified meanwhile travel
 	// together.
 	Interval time.Duration
 	// Send sends a text to the other processes. It is called from one goroutine at a time.
@@ -28,13 +28,13 @@ type BellTransport struct {
 	Hear func(ctx context.Context, heard func(text string))
 }
 
-// SharedBell is the [Bell] of a driver: it rings in this process at once, and in others by a
-// [BellTransport]. It has a goroutine from the first Ring and one from the first Listen on.
-// Create it with [NewSharedBell].
-type SharedBell struct {
-	transport BellTransport
-	self      string        // in what it sends, so that it does not ring twice
-	rung      chan struct{} // holds one
+// SharedNotifier is the [Notifier] of a driver: it notifies this process at once, and others by a
+// [NotifierTransport]. It has a goroutine from the first Notify and one from the first Listen on.
+// Create it with [NewSharedNotifier].
+type SharedNotifier struct {
+	transport NotifierTransport
+	self      string        // in what it sends, so that it does not notify twice
+	notified  chan struct{} // holds one
 	life      context.Context
 	end       context.CancelFunc
 	loops     sync.WaitGroup
@@ -45,19 +45,19 @@ type SharedBell struct {
 	sending, hearing bool
 }
 
-var _ Bell = (*SharedBell)(nil)
+var _ Notifier = (*SharedNotifier)(nil)
 
 type ear struct{ each func(name string) }
 
-// NewSharedBell sends nothing. Close it.
-func NewSharedBell(t BellTransport) *SharedBell {
-	b := &SharedBell{transport: t, self: rand.Text(), rung: make(chan struct{}, 1), ears: map[*ear]bool{}, names: map[string]bool{}}
+// NewSharedNotifier sends nothing. Close it.
+func NewSharedNotifier(t NotifierTransport) *SharedNotifier {
+	b := &SharedNotifier{transport: t, self: rand.Text(), notified: make(chan struct{}, 1), ears: map[*ear]bool{}, names: map[string]bool{}}
 	b.life, b.end = context.WithCancel(context.Background())
 	return b
 }
 
-// Ring wakes all who listen; see [Bell]. After Close it rings in this process only.
-func (b *SharedBell) Ring(names ...string) {
+// Notify wakes all who listen; see [Notifier]. After Close it notifies this process only.
+func (b *SharedNotifier) Notify(names ...string) {
 	if len(names) == 0 {
 		names = []string{""}
 	}
@@ -69,13 +69,13 @@ func (b *SharedBell) Ring(names ...string) {
 	}
 	b.mu.Unlock()
 	select {
-	case b.rung <- struct{}{}:
+	case b.notified <- struct{}{}:
 	default:
 	}
 }
 
-// Listen calls each after rings, and when some may have been missed; see [Bell].
-func (b *SharedBell) Listen(each func(name string)) (stop func()) {
+// Listen calls each after notifications, and when some may have been missed; see [Notifier].
+func (b *SharedNotifier) Listen(each func(name string)) (stop func()) {
 	e := &ear{each}
 	b.mu.Lock()
 	b.ears[e] = true
@@ -89,7 +89,7 @@ func (b *SharedBell) Listen(each func(name string)) (stop func()) {
 }
 
 // Close ends the goroutines, and waits for that until ctx ends: then it returns its cause.
-func (b *SharedBell) Close(ctx context.Context) error {
+func (b *SharedNotifier) Close(ctx context.Context) error {
 	b.mu.Lock()
 	b.end()
 	b.mu.Unlock()
@@ -103,8 +103,8 @@ func (b *SharedBell) Close(ctx context.Context) error {
 	}
 }
 
-// start runs a loop unless it runs, or the bell was closed.
-func (b *SharedBell) start(running *bool, loop func(life context.Context)) {
+// start runs a loop unless it runs, or the notifier was closed.
+func (b *SharedNotifier) start(running *bool, loop func(life context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !*running && b.life.Err() == nil {
@@ -114,7 +114,7 @@ func (b *SharedBell) start(running *bool, loop func(life context.Context)) {
 }
 
 // heard passes on a text of another process. One that is no list of names is any name.
-func (b *SharedBell) heard(text string) {
+func (b *SharedNotifier) heard(text string) {
 	var names []string
 	_ = json.Unmarshal([]byte(text), &names)
 	switch {
@@ -126,7 +126,7 @@ func (b *SharedBell) heard(text string) {
 }
 
 // notify calls all listeners.
-func (b *SharedBell) notify(names []string) {
+func (b *SharedNotifier) notify(names []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for e := range b.ears {
@@ -137,10 +137,10 @@ func (b *SharedBell) notify(names []string) {
 }
 
 // send sends the names of each interval, and again what was not sent for sure.
-func (b *SharedBell) send(life context.Context) {
+func (b *SharedNotifier) send(life context.Context) {
 	for {
 		select {
-		case <-b.rung:
+		case <-b.notified:
 		case <-life.Done():
 			return
 		}
@@ -157,21 +157,21 @@ func (b *SharedBell) send(life context.Context) {
 	}
 }
 
-// text is a list of this bell and the names that were rung.
-func (b *SharedBell) text() string {
+// text is a list of this notifier and the names that were notified.
+func (b *SharedNotifier) text() string {
 	b.mu.Lock()
 	names := slices.Sorted(maps.Keys(b.names))
 	clear(b.names)
 	b.mu.Unlock()
 	text, err := json.Marshal(append([]string{b.self}, names...))
-	if err != nil || len(text) > maxBellText || len(names) > maxBellNames {
+	if err != nil || len(text) > maxNotifierText || len(names) > maxNotifierNames {
 		text, _ = json.Marshal([]string{b.self, ""}) // strings always marshal
 	}
 	return string(text)
 }
 
-// wait reports whether the bell is still open.
-func (b *SharedBell) wait(d time.Duration) bool {
+// wait reports whether the notifier is still open.
+func (b *SharedNotifier) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

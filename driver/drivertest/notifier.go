@@ -1,0 +1,201 @@
+package drivertest
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// NotifierHarness tells [RunNotifier] how to reach one driver.Notifier. Each opening of a backend is
+// one more process that notifies and listens; without Servers there is only one.
+type NotifierHarness = StoreHarness[driver.Notifier]
+
+// NotifierBackend is where processes notify each other.
+type NotifierBackend = StoreBackend[driver.Notifier]
+
+// RunNotifier runs the suite of driver.Notifier.
+func RunNotifier(t *testing.T, h NotifierHarness) {
+	var tests []storeTest[driver.Notifier]
+	for _, c := range []struct {
+		name  string
+		needs Ability
+		test  func(*notifierScene)
+	}{
+		{"NotifierIsHeard", 0, testNotifierIsHeard},
+		{"NotifierStops", 0, testNotifierStops},
+		{"NotifierCallsOneAtATime", 0, testNotifierCallsOneAtATime},
+		{"NotifierNames", Servers, testNotifierNames},
+		{"NotifierIsHeardElsewhere", Servers, testNotifierIsHeardElsewhere},
+		{"NotifierDoesNotBlock", Servers | onPaths, testNotifierDoesNotBlock},
+		{"NotifierOverACut", Servers | onPaths, testNotifierOverACut},
+		{"NotifierOverAKilledServer", Servers, testNotifierOverAKilledServer},
+	} {
+		tests = append(tests, storeTest[driver.Notifier]{c.name, c.needs, func(s *storeScene[driver.Notifier]) {
+			c.test(&notifierScene{storeScene: s, notifier: s.store})
+		}})
+	}
+	h.run(t, tests)
+}
+
+// notifierScene is one test with a first notifier.
+type notifierScene struct {
+	*storeScene[driver.Notifier]
+	notifier driver.Notifier
+}
+
+// listen counts what a notifier hears while the test runs.
+func (s *notifierScene) listen(b driver.Notifier) *atomic.Int64 {
+	var heard atomic.Int64
+	s.Cleanup(b.Listen(func(string) { heard.Add(1) }))
+	return &heard
+}
+
+// mustHear notifies until it is heard: a notification may be lost.
+func (s *notifierScene) mustHear(by driver.Notifier, heard *atomic.Int64) {
+	s.Helper()
+	before := heard.Load()
+	for end := time.Now().Add(patience); heard.Load() == before; time.Sleep(5 * time.Millisecond) {
+		by.Notify()
+		if time.Now().After(end) {
+			s.Fatalf("no notification is heard after %v", patience)
+		}
+	}
+}
+
+// testNotifierIsHeard by all who listen in the process that notifies.
+func testNotifierIsHeard(s *notifierScene) {
+	s.notifier.Notify() // nobody listens
+	one, two := s.listen(s.notifier), s.listen(s.notifier)
+	s.mustHear(s.notifier, one)
+	s.mustHear(s.notifier, two)
+}
+
+// testNotifierStops: nothing is heard once stop has returned, but by the others.
+func testNotifierStops(s *notifierScene) {
+	other := s.listen(s.notifier)
+	for range 50 {
+		var heard, late atomic.Int64
+		var stopped atomic.Bool
+		stop := s.notifier.Listen(func(string) {
+			if heard.Add(1); stopped.Load() {
+				late.Add(1)
+			}
+		})
+		notified := make(chan struct{})
+		go func() {
+			defer close(notified)
+			for range 20 {
+				s.notifier.Notify()
+			}
+		}()
+		stop()
+		stopped.Store(true)
+		<-notified
+		if s.notifier.Notify(); late.Load() != 0 {
+			s.Fatalf("%d notifications were heard after the end, and %d before", late.Load(), heard.Load()-late.Load())
+		}
+	}
+	s.mustHear(s.notifier, other)
+}
+
+// testNotifierCallsOneAtATime notifies from many goroutines.
+func testNotifierCallsOneAtATime(s *notifierScene) {
+	var inside, heard atomic.Int64
+	s.Cleanup(s.notifier.Listen(func(string) {
+		if inside.Add(1) != 1 {
+			s.Error("two calls at once")
+		}
+		runtime.Gosched() // lets a second call come in
+		heard.Add(1)
+		inside.Add(-1)
+	}))
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				s.notifier.Notify()
+			}
+		})
+	}
+	all.Wait()
+	s.mustHear(s.notifier, &heard)
+}
+
+// testNotifierNames: a name is heard as it was notified, here and elsewhere, unless any name is.
+func testNotifierNames(s *notifierScene) {
+	const name = "!order/\"42\"\né"
+	var here, there, others atomic.Int64
+	hear := func(b driver.Notifier, to *atomic.Int64) {
+		s.Cleanup(b.Listen(func(heard string) {
+			switch heard {
+			case name:
+				to.Add(1)
+			case "":
+			default:
+				others.Add(1)
+			}
+		}))
+	}
+	hear(s.notifier, &here)
+	hear(s.open(), &there)
+	for end := time.Now().Add(patience); here.Load() == 0 || there.Load() == 0; time.Sleep(5 * time.Millisecond) {
+		s.notifier.Notify(name)
+		if time.Now().After(end) {
+			s.Fatalf("the name was heard %d times here and %d times elsewhere", here.Load(), there.Load())
+		}
+	}
+	if n := others.Load(); n != 0 {
+		s.Errorf("%d names were heard that nobody sent", n)
+	}
+}
+
+// testNotifierIsHeardElsewhere: each process hears the other.
+func testNotifierIsHeardElsewhere(s *notifierScene) {
+	other := s.open()
+	here, there := s.listen(s.notifier), s.listen(other)
+	s.mustHear(s.notifier, there)
+	s.mustHear(other, here)
+}
+
+// testNotifierDoesNotBlock, whatever is wrong on the way.
+func testNotifierDoesNotBlock(s *notifierScene) {
+	heard := s.listen(s.notifier)
+	s.mustHear(s.notifier, heard)
+	s.faults.Cut()
+	notified := make(chan struct{})
+	go func() {
+		defer close(notified)
+		for range 1000 {
+			s.notifier.Notify()
+		}
+	}()
+	select {
+	case <-notified:
+	case <-time.After(patience):
+		s.Fatalf("1000 notifications take longer than %v", patience)
+	}
+}
+
+func testNotifierOverACut(s *notifierScene) {
+	other := s.open()
+	there := s.listen(other)
+	s.mustHear(s.notifier, there)
+	s.faults.Cut()
+	s.notifier.Notify()
+	s.faults.Heal()
+	s.mustHear(s.notifier, there)
+}
+
+func testNotifierOverAKilledServer(s *notifierScene) {
+	other := s.open()
+	there := s.listen(other)
+	s.mustHear(s.notifier, there)
+	s.faults.Kill()
+	s.notifier.Notify()
+	s.faults.Restart()
+	s.mustHear(s.notifier, there)
+}
