@@ -7,29 +7,26 @@ import (
 	"time"
 )
 
-// A Definition is a saga whose input is an I. It is validated when an engine is
-// built of it.
+// A Definition is a saga with input I. [New] validates it.
 type Definition[I any] struct {
 	plan plan
 }
 
-// Defined is a [Definition] of any input.
+// Defined is a [Definition] of any input type.
 type Defined interface{ defined() plan }
 
-// Define makes a saga of a name that is unique in its engine, 1 to 200 bytes, of
-// stages in their order. A stage is an [Action], a [Parallel] group or a [Sleep].
+// Define returns a saga of stages in their order. Its name is unique in the engine, 1 to 200
+// bytes. A stage is an [Action], a [Parallel] group or a [Sleep].
 func Define[I any](name string, stages ...Stage[I]) Definition[I] {
 	groups := groupsOf(stages)
 	return Definition[I]{plan{name: name, fixed: stagesOf(groups), known: slices.Concat(groups...)}}
 }
 
-// DefineList makes a saga whose stages are computed from its input: a list that is as
-// long as the input says, the same step under several keys ([Action.At],
-// [Action.Named]). The function must give the same list whenever it has the same
-// input: it is called when the saga is started, where its error is passed on and
-// nothing is begun, and by each process that goes on with it. Known is every step
-// with an undo that can come up in a list: undos are found there by their names,
-// without the list.
+// DefineList returns a saga whose stages are computed from its input: a list of variable length,
+// or one step under several keys ([Action.At], [Action.Named]). The function must be
+// deterministic. It runs when the saga is started, where its error is returned and nothing
+// begins, and in each process that takes over. Known has every step with an undo that may occur
+// in a list: undos are found by name, without the list.
 func DefineList[I any](name string, stages func(input I) ([]Stage[I], error), known ...Stage[I]) Definition[I] {
 	p := plan{name: name, known: slices.Concat(groupsOf(known)...)}
 	p.list = func(text json.RawMessage) ([]stage, error) {
@@ -58,9 +55,8 @@ func groupsOf[I any](stages []Stage[I]) (groups [][]step) {
 	return groups
 }
 
-// Parallel is a stage of steps that are called at the same time, and undone so. The
-// saga goes on when all are done; if one is given up it is aborted, and those that
-// may have happened are undone. A pivot and a wait stand alone, not in a group.
+// Parallel returns a stage whose steps are called concurrently. They are undone concurrently,
+// too.
 func Parallel[I any](steps ...Stage[I]) Stage[I] { return group[I](steps) }
 
 type group[I any] []Stage[I]
@@ -85,13 +81,12 @@ type sleep[I any] struct{ s step }
 
 func (s sleep[I]) of(I) []step { return []step{s.s} }
 
-// Timeout bounds a saga up to the moment when its pivot is sent, counted from its
-// start by the clock of the process that starts it: after that time it is aborted. 0, as
-// without it, is no bound.
+// Timeout bounds a saga until its pivot is sent, counted from its start by the clock of the
+// starting process. Then the saga is aborted. 0 means no bound.
 func (d Definition[I]) Timeout(t time.Duration) Definition[I] { d.plan.timeout = t; return d }
 
-// TimeoutOf is [Definition.Timeout] where the input says how long a saga may take; zero
-// is the definition's. It is asked once, when the saga is started.
+// TimeoutOf sets a [Definition.Timeout] that depends on the input. Zero means that of the
+// definition. The function runs once, when the saga is started.
 func (d Definition[I]) TimeoutOf(of func(input I) time.Duration) Definition[I] {
 	d.plan.timeoutOf = func(text json.RawMessage) (time.Duration, error) {
 		var input I

@@ -26,7 +26,7 @@ type drive struct {
 	reverted []observe.SagaCrossed // that are not durable yet
 }
 
-// Drive goes as far as it comes; see [coordinator.Protocol].
+// Drive executes a saga as far as possible; see [coordinator.Protocol].
 func (e *Engine) Drive(t *coordinator.Turn) error {
 	err := e.drive(t)
 	e.fitted(t.ID(), err)

@@ -40,8 +40,8 @@ func (o *Options) resolve() Options {
 // protocol is what the types of sagas begin with in the journal.
 const protocol = "saga"
 
-// An Engine knows the definitions of sagas, and what they do next; its coordinator
-// drives them. It is safe for concurrent use.
+// An Engine has the definitions of sagas and decides their next actions; its coordinator executes
+// them. It is safe for concurrent use.
 type Engine struct {
 	coordinator *coordinator.Coordinator
 	options     Options
@@ -51,8 +51,8 @@ type Engine struct {
 	misfits map[string]*MismatchError // of sagas that cannot be driven, by their ids
 }
 
-// New makes the engine of a coordinator that does not serve yet; it has one at most.
-// What is wrong with a definition is a [*DefinitionError]; all of them are reported.
+// New returns an engine on a coordinator that does not serve yet. A coordinator has at most one
+// engine of sagas. Each problem of a definition is reported as a [*DefinitionError].
 func New(c *coordinator.Coordinator, o *Options, definitions ...Defined) (*Engine, error) {
 	e := &Engine{coordinator: c, options: o.resolve(), plans: map[string]plan{}, misfits: map[string]*MismatchError{}}
 	var problems []error

@@ -11,32 +11,29 @@ import (
 )
 
 var (
-	// ErrNone: there is no saga of that id. It is Definite.
+	// ErrNone: no saga has this id. It is Definite.
 	ErrNone = coordinator.ErrNone
-	// ErrMismatch: under this id there is a saga of another type or with other
-	// input, or its steps are not those of the definition. The error is a
-	// [*MismatchError].
+	// ErrMismatch: a saga with this id has another type or input, or its steps differ from the
+	// definition's. The error is a [*MismatchError].
 	ErrMismatch = coordinator.ErrMismatch
-	// ErrState: the state of the saga does not allow what an operator wants. The error is
-	// a [*StateError].
+	// ErrState: the state of the saga does not allow the operation. The error is a [*StateError].
 	ErrState = coordinator.ErrState
 	// ErrCompensated: the saga was undone. The error is an [*EndedError].
 	ErrCompensated = errors.New("the saga was undone")
-	// ErrDeadLetter: the saga was to be undone, and part of it could not be; or it is
-	// halted, because its owners crashed. The error is an [*EndedError].
+	// ErrDeadLetter: part of the saga could not be undone, or the saga is halted because its
+	// owners crashed. The error is an [*EndedError].
 	ErrDeadLetter = errors.New("part of the saga could not be undone")
-	// ErrResolved: the saga was a dead letter, and a person has closed it. The error is
-	// an [*EndedError].
+	// ErrResolved: the saga was a dead letter, and an operator closed it. The error is an
+	// [*EndedError].
 	ErrResolved = errors.New("part of the saga could not be undone, and an operator closed it")
-	// ErrNoOutput: the step has no output here, since it was not done.
+	// ErrNoOutput: the step has no output, because it was not done.
 	ErrNoOutput = coordinator.ErrNoOutput
 
 	errOrder = coordinator.ErrOrder
 	errLate  = errors.New("the timeout of the saga has passed")
 )
 
-// A DefinitionError says what is wrong with a definition, and how to fix it. It is
-// a Bug.
+// A DefinitionError describes an invalid definition and how to fix it. It is a Bug.
 type DefinitionError struct {
 	Saga    string
 	Step    string // empty if it concerns the whole
@@ -68,9 +65,9 @@ type (
 	StepError = coordinator.StepError
 )
 
-// An EndedError is how a saga ended that did not succeed: an [ErrCompensated] or an
-// [ErrResolved], which are Definite, or an [ErrDeadLetter], which is Uncertain:
-// repeating changes nothing, and a person has to look.
+// An EndedError reports a saga that did not succeed. It is an [ErrCompensated] or [ErrResolved],
+// which are Definite, or an [ErrDeadLetter], which is Uncertain: repeating changes nothing, an
+// operator has to act.
 type EndedError struct{ Outcome Outcome }
 
 // Error says why it was undone, and what could not be.
@@ -107,21 +104,20 @@ func (e *EndedError) ErrorKind() interlock.ErrorKind {
 	return interlock.Definite
 }
 
-// Fail marks the error of a call that has had no effect and never will, for a
-// reason of the business: no seat, no money. The saga is aborted, and this step not
-// undone, unless an earlier call of it may have happened. Behind the pivot a Fail is
-// retried like anything else; of an undo it makes a dead letter at once. It is
-// [branch.Fail].
+// Fail marks the error of a call that had no effect and never will, for a business reason: no
+// seat, no money. The saga is aborted. The step itself is not undone, unless an earlier call of
+// it may have had an effect. Behind the pivot a Fail is retried like any error. A Fail of an undo
+// makes a dead letter at once. It is branch.Fail.
 func Fail(err error) error { return branch.Fail(err) }
 
-// Retry marks the error of a call that has had no effect, and may succeed later: the
-// target was busy, or could not be reached. It is [branch.Retry].
+// Retry marks the error of a call that had no effect and may succeed later: the target was busy
+// or not reachable. It is branch.Retry.
 func Retry(err error) error { return branch.Retry(err) }
 
-// Unknown marks the error of a call whose effect is not known. It is what every
-// error is that bears no mark. It is [branch.Unknown].
+// Unknown marks the error of a call whose outcome is unknown. Errors without a mark are treated
+// the same. It is branch.Unknown.
 func Unknown(err error) error { return branch.Unknown(err) }
 
-// InProgress says that the target works on it: the call is made again after a while,
-// with the same key, and does not count as an attempt. It is [branch.InProgress].
+// InProgress reports that the target is still processing the call. The call is repeated after the
+// given time with the same key, and does not count as an attempt. It is branch.InProgress.
 func InProgress(after time.Duration) error { return branch.InProgress(after) }

@@ -13,26 +13,23 @@ import (
 
 // Sagas that are written as a function, whose steps have inputs of their own.
 
-// An AnyAction is an [Action] of any types.
+// AnyAction is an [Action] of any input and output type.
 type AnyAction interface{ known() step }
 
 func (a Action[I, O]) known() step { return a.s }
 
-// DefineFunc makes a saga of a function that calls its steps by [Action.Do] or
-// [Action.Go], with inputs that it computes. When all is done the saga has succeeded
-// once the function returns nil; an error of its own, before the pivot was sent,
-// aborts the saga.
+// DefineFunc returns a saga whose stages are requested by a function: body calls steps by
+// [Action.Do] or [Action.Go], with inputs that it computes. If body returns nil the saga
+// succeeds. If body returns an error before the pivot was sent, the saga is aborted.
 //
-// The function is run again from its start by each process that goes on with the
-// saga, and for Start: steps that are done then give at once what they gave. So it
-// must do the same whenever it has the same input and the same outputs: what may
-// differ, such as time, chance, or what another system says, belongs in a step. It
-// does nothing else, and does not block. A saga whose function asks for other steps
-// than the journal has, or for one with another input, is left alone with a
-// [*MismatchError]. A step that is given up aborts the saga, and the function is not
-// gone on with; undos come from the journal. Each stage is one append.
+// Body runs again from its start in Start and in each process that takes over. Completed steps
+// then return their recorded outputs at once. So body must be deterministic in its input and
+// these outputs: time, randomness and reads of other systems belong in steps. It must not block
+// otherwise. If it requests other steps than the journal has, or one with another input, the saga
+// is left alone with a [*MismatchError]. If a step fails for good the saga is aborted and body
+// does not continue. Each stage is one append.
 //
-// Steps are all that the function may call that have an undo.
+// Steps are all steps with an undo that body may call.
 func DefineFunc[I any](name string, body func(s *Run, input I) error, steps ...AnyAction) Definition[I] {
 	p := plan{name: name}
 	for _, k := range steps {
@@ -54,19 +51,17 @@ func DefineFunc[I any](name string, body func(s *Run, input I) error, steps ...A
 	return Definition[I]{p}
 }
 
-// A Run is one execution of a function of [DefineFunc]. It is for the function's own goroutine: a
-// call from another one ends the process by a panic, at the latest when the function is
-// not gone on with.
+// A Run is one execution of a [DefineFunc] function. It must be used by the function's own
+// goroutine only: a call from another one panics.
 type Run struct {
 	m     *machine
 	yield func([]step) bool
 	group []step // called by Go, and not joined
 }
 
-// Do calls the step, once in the saga under its key: [Action.At] and [Action.Named]
-// give it more of them. It returns when the step is done. An error says that the
-// input cannot be written or the output not be read as what they should be. Of a step
-// that an operator has skipped the output is the zero value.
+// Do calls the step and returns when it is done, once in the saga under its key; see [Action.At]
+// and [Action.Named] for several. The error is non-nil if the input cannot be encoded or the
+// output cannot be decoded. The output of a step that an operator has skipped is the zero value.
 func (a Action[I, O]) Do(s *Run, input I) (output O, err error) {
 	if a.s.signal {
 		return a.Await(s)
@@ -78,8 +73,8 @@ func (a Action[I, O]) Do(s *Run, input I) (output O, err error) {
 	return later.Output()
 }
 
-// Go is [Action.Do] that does not wait: the steps of all Go are called at the same
-// time, with the next [Run.Join], as a stage.
+// Go requests the step without waiting. All steps of Go are called concurrently, as one stage, by
+// the next [Run.Join].
 func (a Action[I, O]) Go(s *Run, input I) *Future[O] {
 	text, err := compact(input)
 	if err == nil && len(text) > driver.MaxPayload/2 {
@@ -97,14 +92,14 @@ func (a Action[I, O]) Go(s *Run, input I) *Future[O] {
 	return &Future[O]{s: s, key: a.s.key}
 }
 
-// A Future is the output of a step, available after the next [Run.Join].
+// A Future is the output of a step. It is available after the next [Run.Join].
 type Future[O any] struct {
 	s   *Run
 	key string
 	err error
 }
 
-// Output is what the step has given. Before the Join the error is an [ErrNoOutput].
+// Output returns the output of the step. Before the Join the error is an [ErrNoOutput].
 func (l *Future[O]) Output() (output O, err error) {
 	if l.err != nil {
 		return output, l.err
@@ -122,8 +117,7 @@ func (l *Future[O]) Output() (output O, err error) {
 	return output, nil
 }
 
-// Join returns when the steps of all Go since the last Join are done. Without any it
-// does nothing.
+// Join waits for the steps of all Go calls since the last Join. Without any it returns at once.
 func (s *Run) Join() error {
 	if len(s.group) == 0 {
 		return nil
@@ -134,8 +128,8 @@ func (s *Run) Join() error {
 	return nil
 }
 
-// Sleep waits, as a stage of its own; see the function [Sleep]. The name is unique
-// among the steps of the saga. Steps of Go that were not joined are called first.
+// Sleep waits, as a stage of its own; see the function [Sleep]. The name is unique among the
+// steps of the saga. Steps of Go that were not joined are called first.
 func (s *Run) Sleep(name string, d time.Duration) error {
 	if err := s.Join(); err != nil {
 		return err

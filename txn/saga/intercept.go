@@ -7,16 +7,15 @@ import (
 	"slices"
 )
 
-// An Interceptor stands between an engine and the actions and undos of a definition.
-// The call, whose [Call] is in ctx, may be made, left out, or made several times; what
-// the interceptor returns is the answer. The output is JSON, where nil is null, and
-// nothing for an undo. It is called by several goroutines at once, and returns when ctx ends. A panic counts
-// as an Unknown error.
+// An Interceptor wraps the calls of actions and undos of a definition. It may make the call, omit
+// it, or repeat it, and returns the answer. The call's [Call] is in ctx. An action's output is
+// JSON, where nil is null; an undo has none. An Interceptor is called concurrently and must
+// return when ctx ends. A panic counts as Unknown.
 type Interceptor func(ctx context.Context, call func(ctx context.Context) (json.RawMessage, error)) (json.RawMessage, error)
 
-// Intercept is the definition with an interceptor around each call: for tests, which
-// lose or repeat calls, and for what is to be measured. A [StepTx] cannot be
-// intercepted, because its answer is its commit: it is refused with a [Fail].
+// Intercept returns the definition with an interceptor around each call, for tests that lose or
+// repeat calls, and for measurements. A [StepTx] cannot be intercepted, because its answer is its
+// commit: it is rejected with a Fail.
 func (d Definition[I]) Intercept(around Interceptor) Definition[I] {
 	p := &d.plan
 	p.fixed = around.stages(p.fixed)

@@ -15,8 +15,8 @@ import (
 
 // What is done in the same database transaction as its record.
 
-// Appender is a journal in a database, which appends within a transaction of the
-// user's on it: a [*journal.Table].
+// Appender is a journal in a database that can append in a user's transaction: a
+// [*journal.Table].
 type Appender = journal.TxStore
 
 // localAction runs a step in a transaction of its own. Within it, behind the step, it
@@ -35,13 +35,11 @@ func (p plan) local(sent *progress) bool {
 
 func (c *call) local() bool { return c.step.local != nil && c.phase != inUndo }
 
-// StepTx is a step that is done exactly once: in a transaction of db, which holds the
-// table of the engine's journal, and commits the step's effects together with the
-// record that it was done. The action may not end the transaction. What it returns an
-// error for has not happened; [Fail] gives the step up, everything else is retried.
-// An undo of the step is called like any other. What was a [Step] in sagas that are not
-// over must not become a StepTx of the same name: that takes a call which was not
-// recorded for one that was never made.
+// StepTx returns a step that runs exactly once: in a transaction of db, which has the table of
+// the engine's journal. The transaction commits the effects together with the step's record. The
+// action must not end the transaction. An error rolls back; Fail aborts the saga, any other error
+// is retried. An undo works like that of a [Step]. Do not turn a Step into a StepTx of the same
+// name while sagas with it are unfinished: a call without a record would count as never made.
 func StepTx[I, O, T any](name string, db driver.Beginner[T], table Appender, action func(ctx context.Context, tx driver.Tx[T], input I) (O, error)) Action[I, O] {
 	s := step{name: name, key: name}
 	if action == nil || db == nil || table == nil {
@@ -104,12 +102,11 @@ func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
 	})
 }
 
-// StartTx is [Definition.Start] within a transaction of the user's on the database
-// that holds the table of the engine's journal: the saga begins if and when that
-// commits. Its owner finds it within its coordinator's Options.Poll; who knows of the
-// commit can tell it by [coordinator.Coordinator.Nudge]. After an error the
-// transaction should be rolled back. It needs no other connection, however large the
-// input is, and whether the saga exists already or not.
+// StartTx is [Definition.Start] in a transaction of the user's, on the database that has the
+// table of the engine's journal. The saga begins if and when the transaction commits. Its owner
+// finds it within Options.Poll of the coordinator; [coordinator.Coordinator.Nudge] after the
+// commit makes that immediate. Roll the transaction back after an error. StartTx needs no other
+// connection, whether or not the saga exists and however large the input is.
 func (d Definition[I]) StartTx(ctx context.Context, e *Engine, table Appender, tx driver.SQL, id string, input I) error {
 	p, text, err := e.known(d.plan.key(), id, input)
 	if err != nil {

@@ -14,33 +14,32 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// An Operator changes sagas by hand. It needs no definitions and owns no shard: what
-// it appends stands behind what it has read, or it reads again. The saga is due at
-// once then, for the owner of its shard. It is safe for concurrent use.
+// An Operator changes sagas by hand. It needs no definitions and owns no shard: it reads, appends
+// behind what it has read, and repeats that on a conflict. Each change makes the saga due at
+// once. It is safe for concurrent use.
 //
-// A change that the saga's state does not allow is a [*StateError], and an id without a
-// saga an [ErrNone].
+// If the saga's state does not allow a change the error is a [*StateError]; if no saga has the
+// id, an [ErrNone].
 type Operator struct {
 	journal *journal.Journal
 	now     func() time.Time
 }
 
-// NewOperator makes an operator on a journal, which stays open.
+// NewOperator returns an operator on a journal. The journal stays open.
 func NewOperator(j *journal.Journal) *Operator { return &Operator{journal: j, now: time.Now} }
 
-// Operator is one on the engine's journal.
+// Operator returns an operator on the engine's journal.
 func (e *Engine) Operator() *Operator { return NewOperator(e.coordinator.Journal()) }
 
-// List goes through the sagas that pass in the order of their ids; see
+// List iterates over the sagas that match the filter, in the order of their ids; see
 // [coordinator.Records.List].
 func (o *Operator) List(ctx context.Context, f Filter) iter.Seq2[Outcome, error] {
 	return records.List(ctx, o.journal, f)
 }
 
-// Retry calls an undo that was given up again, or with an empty step all of them; the
-// saga is UNDOING again. A step or an undo that waits for its next attempt is called now,
-// and its attempts are counted from one; an empty step means each of those if no undo was
-// given up.
+// Retry repeats an undo that failed for good, or all of them if step is empty; the saga is
+// UNDOING again. A step or undo that waits for its next attempt is called at once, and its
+// attempts start at one. If no undo has failed for good, an empty step means all that wait.
 func (o *Operator) Retry(ctx context.Context, id, step string, by By) error {
 	return o.act(ctx, "retry", id, step, by, func(m *machine) (entries []journal.Entry, _ error) {
 		if step == "" && !m.has(dead) {
@@ -53,13 +52,12 @@ func (o *Operator) Retry(ctx context.Context, id, step string, by By) error {
 	})
 }
 
-// Edit is [Operator.Retry] of a step with another input, JSON, from now on. It is possible
-// for undos, and behind the pivot. A call
-// with the input before it may have been done already, or be done yet. If its target
-// compares inputs, as a barrier does ([branch.ErrOtherInput]), the step is then done with
-// that input, and counts as such. Otherwise this is found out only if the process that
-// made the call still lives. The hook Crossed reports it, and so do [Outcome].Crossed and
-// the step's Err in [Replay], if the saga had not ended before.
+// Edit is [Operator.Retry] with another input, JSON, from now on. It applies to undos, and to
+// steps behind the pivot. A call with the former input may have completed, or may still complete.
+// If the target compares inputs, as a barrier does (branch.ErrOtherInput), the step is then done
+// with that input. Otherwise this is detected only if the process that made the call is alive.
+// Such a case is reported by the hook Crossed, by [Outcome.Crossed] and by the step's Err in
+// [Replay], unless the saga had ended before.
 func (o *Operator) Edit(ctx context.Context, id, step string, input json.RawMessage, by By) error {
 	if !json.Valid(input) || len(input) > driver.MaxPayload/2 || step == "" {
 		return bug("edit", id, fmt.Errorf("the input is not JSON, has more than %d bytes, or is for no step", driver.MaxPayload/2))
@@ -79,26 +77,26 @@ func (m *machine) retries(by By) (entries []journal.Entry) {
 	return entries
 }
 
-// Skip goes on without an undo, whether it was given up or is tried still: somebody
-// has taken care of what the step did. Behind the pivot it goes on without the step:
-// the saga will have succeeded but for that. If nothing else is left to undo the saga
-// has ended when Skip returns.
+// Skip continues without an undo, whether it has failed for good or is still retried: use it if
+// the step's effect was removed by hand. Behind the pivot it continues without the step, and the
+// saga succeeds without it. If nothing else is left to undo, the saga has ended when Skip
+// returns.
 func (o *Operator) Skip(ctx context.Context, id, step string, by By) error {
 	return o.act(ctx, "skip", id, step, by, func(*machine) ([]journal.Entry, error) {
 		return []journal.Entry{record(recordSkip, step, by)}, nil
 	})
 }
 
-// Resolve closes a dead letter: whatever is left of it was taken care of. The saga is
-// RESOLVED, for good, when Resolve returns.
+// Resolve closes a dead letter whose remains were repaired by hand. The saga is RESOLVED,
+// permanently, when Resolve returns.
 func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "resolve", id, "", by, func(*machine) ([]journal.Entry, error) {
 		return []journal.Entry{record(recordResolved, "", by)}, nil
 	})
 }
 
-// Now ends what the saga waits for: its start, a [Sleep], a [Signal], as if its time were
-// up, or the time until something is tried again.
+// Now skips the current wait: for the start time, a Sleep, a Signal (as if its time were over),
+// or the next attempt.
 func (o *Operator) Now(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "end the wait of", id, "", by, func(m *machine) (entries []journal.Entry, err error) {
 		if !m.start.IsZero() && len(m.steps) == 0 {
@@ -119,9 +117,9 @@ func (o *Operator) Now(ctx context.Context, id string, by By) error {
 	})
 }
 
-// Abort has a saga undone that has not called its pivot: what it has done, and what may
-// have happened of what is under way. It is UNDOING when Abort returns, or has ended if
-// there is nothing to undo. The actor and the reason are the saga's reason.
+// Abort aborts a saga that has not called its pivot. Completed steps, and calls under way, are
+// undone. The saga is UNDOING when Abort returns, or has ended if nothing has to be undone. The
+// actor and the reason become the saga's reason.
 func (o *Operator) Abort(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "abort", id, "", by, func(m *machine) ([]journal.Entry, error) {
 		if p := m.pivot(); (m.state == Running || m.before == Running) && p != nil && p.fate != refused {
@@ -131,10 +129,9 @@ func (o *Operator) Abort(ctx context.Context, id string, by By) error {
 	})
 }
 
-// Done says that a step has happened which was called and did not answer, with its
-// output, JSON that the step's type can take; nil is null. Most of all it is for a pivot
-// whose target is gone: only a person who looks can know its outcome. It is
-// possible once the steps before it have been done.
+// Done records that a step was done which was called and did not answer. Output is JSON of the
+// step's output type; nil means null. It is mainly for a pivot whose target is gone, so that only
+// a person can find out its outcome. The steps before it must have been done.
 func (o *Operator) Done(ctx context.Context, id, step string, output json.RawMessage, by By) error {
 	if output == nil {
 		output = json.RawMessage("null")
@@ -145,9 +142,9 @@ func (o *Operator) Done(ctx context.Context, id, step string, output json.RawMes
 	return o.settle(ctx, id, step, by, journal.Entry{Kind: recordDone, Step: step, Data: output})
 }
 
-// NotDone says that a step has not happened which was called and did not answer, and
-// never will: whatever it was sent does not arrive any more. The saga is undone then. It
-// is possible up to the pivot, once the steps before it have been done.
+// NotDone records that a step had no effect which was called and did not answer, and that no call
+// of it can still arrive. The saga is then undone. It applies up to the pivot; the steps before
+// it must have been done.
 func (o *Operator) NotDone(ctx context.Context, id, step string, by By) error {
 	return o.settle(ctx, id, step, by, record(recordFailed, step, why{Error: said(fmt.Errorf("%s: %s", by.Actor, by.Reason))}))
 }

@@ -193,19 +193,17 @@ func (p plan) listed(input json.RawMessage) (all []step) {
 	return all
 }
 
-// Version is the definition as its n-th version, from 1; without it there is none. A saga is
-// driven by the version that it began with, for as long as it takes: give an engine the
-// old versions too until their sagas have ended. A start of an id that there is attaches to
-// it, whatever its version. What changes between versions is free: steps, their order,
-// undos, the type of the input.
+// Version returns the definition as its n-th version, from 1; the default is none. A saga keeps
+// the version that it began with. Pass old versions to the engine until their sagas have ended.
+// Starting an id that exists attaches to it, whatever its version. Versions may differ in
+// everything: steps, order, undos, the input's type.
 func (d Definition[I]) Version(n int) Definition[I] { d.plan.version = n; return d }
 
-// OnEnd has f called once a saga of the definition has ended, SUCCEEDED,
-// COMPENSATED or RESOLVED, and that is durable: at least once, by the owner of the saga's
-// shard, and again until it returns nil. [From] has a key that is the same each time. A
-// call takes 30 seconds at most. Of a dead letter f is not called before somebody has
-// helped it; the hook Dead is. A saga that was begun by a definition without OnEnd, or by
-// [Begin], has none.
+// OnEnd sets a function that is called after a saga has ended SUCCEEDED, COMPENSATED or RESOLVED
+// and that is durable. The owner of the saga's shard calls it at least once, until it returns
+// nil. [From] returns the same key each time. A call is bounded by 30 seconds. It is not called
+// for a dead letter, for which there is the hook Dead, before an operator resolves it. Sagas
+// begun by a definition without OnEnd, or by [Begin], have none.
 func (d Definition[I]) OnEnd(f func(ctx context.Context, o Outcome) error) Definition[I] {
 	d.plan.ended = f
 	return d

@@ -13,13 +13,12 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
-// Reconcile goes through the sagas that have ended at a time of the store's clock or
-// after it, in the order of their ids, and asks the checks of their steps: whether
-// what has succeeded is there, and what was undone or refused is not. What is declared
-// to be repairable is repaired and checked again. What is wrong, or was, or could not be
-// found out, is reported. A saga that cannot be read or whose definition is not here comes
-// with its id and an error; an error without an id ends it. What an operator has
-// skipped or closed is not asked about.
+// Reconcile iterates over the sagas that ended at or after a time of the store's clock, in the
+// order of their ids. It calls the checks of their steps: effects of succeeded sagas must be
+// present, and those of undone or rejected steps absent. Steps with [Action.Repair] are repaired
+// and checked again. It yields what is wrong, was repaired, or could not be checked. A saga that
+// cannot be read, or has no definition here, is yielded with its id and an error. An error
+// without an id ends the iteration. Steps that an operator skipped or closed are not checked.
 func (e *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
 	return records.Reconcile(ctx, e.coordinator.Journal(), since, e.reconcile)
 }
@@ -154,9 +153,9 @@ const (
 	Absent        Effect = "absent"                  // it is not
 )
 
-// Check says how to find out whether the step's effect is there, for
-// [Engine.Reconcile]. It is called with the output of the step, or nil if it was not
-// done; [From] tells the saga and the step. It changes nothing.
+// Check sets the function by which [Engine.Reconcile] reads whether the step has had its effect.
+// It gets the output of the step, or nil if the step was not done; [From] returns the saga and
+// the step. It must change nothing.
 func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) (Effect, error)) Action[I, O] {
 	if a.s.truth = nil; check == nil {
 		return a
@@ -177,8 +176,8 @@ func (a Action[I, O]) Check(check func(ctx context.Context, input I, output *O) 
 	return a
 }
 
-// Repair declares that what a [Action.Check] finds to be wrong may be fixed by
-// calling the action, or the undo, once more under its key.
+// Repair allows [Engine.Reconcile] to repair what [Action.Check] finds wrong, by one more call of
+// the action or undo under its key.
 func (a Action[I, O]) Repair() Action[I, O] { a.s.repair = true; return a }
 
 // Finding is a step whose effect is not what its saga has ended with; see

@@ -23,7 +23,7 @@ type Snapshot struct {
 	Steps    []Progress      // that were sent, in that order
 }
 
-// Progress is a step of a saga that may have been called.
+// Progress is the state of a step that may have been called.
 type Progress struct {
 	Step     string          // its key
 	Stage    int             // from 1
@@ -42,9 +42,9 @@ type Progress struct {
 // write of its own: it is called once all before it are done.
 const declared = "declared"
 
-// Replay is a saga step by step: what was so after each of its records, which
-// [journal.Journal.Open] reads. At a record that cannot follow those before it the
-// error is a Bug that names it, and the moments end.
+// Replay returns the state of a saga after each of its records, which [journal.Journal.Open]
+// reads. If a record is invalid in the state before it, the error is a Bug that names it, and the
+// snapshots end there.
 func Replay(entries []journal.Entry) ([]Snapshot, error) {
 	var m machine
 	var all []Snapshot

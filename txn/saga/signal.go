@@ -16,18 +16,17 @@ import (
 // forever is after how long a saga that waits without an end is looked at again.
 const forever = 24 * time.Hour
 
-// Signal is a stage that waits for a signal of this name, unique among the steps of the
-// saga, such as an approval, and gives its value. A signal that comes before the stage is
-// reached is kept. [Action.Within] and [Action.Else] say what follows if none comes;
-// without them it waits for ever. It stands alone, not in a group. Nothing of the saga is
-// in memory meanwhile.
+// Signal returns a stage that waits for a signal, such as an approval, and outputs its value. The
+// name is unique among the steps of the saga. A signal that arrives before its stage is kept.
+// [Action.Within] bounds the wait and [Action.Else] sets the value after it; without them it is
+// unbounded. A Signal cannot be part of a group. A waiting saga uses no memory.
 func Signal[I, O any](name string) Action[I, O] {
 	return Action[I, O]{step{name: name, key: name, sleep: true, signal: true}}
 }
 
-// Within bounds how long a [Signal] is waited for, from when the stage is reached. Then the
-// stage fails, without an effect, and the saga is undone; behind the pivot that is not
-// possible, and [Action.Else] is needed. It is of no effect on other steps.
+// Within bounds the wait for a Signal, counted from when its stage begins. Then the stage fails
+// without an effect, and the saga is undone. Behind the pivot that is impossible, so
+// [Action.Else] is required. It does not affect other steps.
 func (a Action[I, O]) Within(d time.Duration) Action[I, O] {
 	if a.s.signal {
 		a.s.wait = d
@@ -35,8 +34,8 @@ func (a Action[I, O]) Within(d time.Duration) Action[I, O] {
 	return a
 }
 
-// Else is what a [Signal] gives if none comes in time; the saga goes on then. It is of no
-// effect on other steps.
+// Else sets the output of a Signal that does not arrive in time; the saga then continues. It does
+// not affect other steps.
 func (a Action[I, O]) Else(value O) Action[I, O] {
 	if text, err := compact(value); err == nil && a.s.signal {
 		a.s.absent = text
@@ -44,8 +43,8 @@ func (a Action[I, O]) Else(value O) Action[I, O] {
 	return a
 }
 
-// Await is a [Signal] in a function of [DefineFunc]: it returns when the signal has come,
-// or its time is up and there is an Else.
+// Await waits for a Signal in a [DefineFunc] function. It returns when the signal has arrived, or
+// when the time is over and there is an Else.
 func (a Action[I, O]) Await(s *Run) (output O, err error) {
 	if err := s.Join(); err != nil {
 		return output, err
@@ -54,16 +53,15 @@ func (a Action[I, O]) Await(s *Run) (output O, err error) {
 	return (&Future[O]{s: s, key: a.s.key}).Output()
 }
 
-// ErrSignalled: another signal of that name, with another value, came first. It is
-// Definite.
+// ErrSignalled: another signal with that name and another value arrived first. It is Definite.
 var ErrSignalled = fmt.Errorf("another signal of that name came first")
 
-// SendSignal sends a signal to a saga, whichever process drives it: value, JSON, is what the stage of
-// that name gives. It returns when that is durable; the owner goes on within its
-// coordinator's Options.Poll. The first signal of a name counts: the same one again
-// changes nothing, another value is refused with [ErrSignalled]. A saga that is not
-// RUNNING or COMPLETING takes none: the error is a [*StateError]. After an Uncertain error
-// send it again.
+// SendSignal sends a signal to a saga, whichever process drives it. Value is JSON and becomes the
+// output of the stage of that name. SendSignal returns when the signal is durable; the owner
+// continues within Options.Poll of its coordinator. The first signal of a name counts. The same
+// value again changes nothing; another one is rejected with [ErrSignalled]. If the saga is
+// neither RUNNING nor COMPLETING the error is a [*StateError]. After an Uncertain error send it
+// again.
 func SendSignal(ctx context.Context, j *journal.Journal, id, name string, value json.RawMessage) error {
 	const op = "signal"
 	if value == nil {
@@ -86,8 +84,8 @@ func SendSignal(ctx context.Context, j *journal.Journal, id, name string, value 
 	})
 }
 
-// Signal is [SendSignal] of a value that becomes JSON. If the saga is driven here it goes on
-// at once.
+// Signal is [SendSignal] with a value that is encoded as JSON. If this process drives the saga,
+// it continues at once.
 func (e *Engine) Signal(ctx context.Context, id, name string, value any) error {
 	text, err := compact(value)
 	if err != nil {

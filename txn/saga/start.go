@@ -16,23 +16,21 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Start begins a saga of this id (1 to 200 bytes) unless there is one, and returns
-// as soon as that is durable; see [Engine.Wait]. If there is one it must be of this
-// type and have this input, as JSON; else the error is an [ErrMismatch]. An
-// Uncertain error means that it may have begun: starting it again converges.
+// Start begins a saga with this id, 1 to 200 bytes, unless it exists, and returns as soon as that
+// is durable; see [Engine.Wait]. If it exists with another type or input (as JSON), the error is
+// an [ErrMismatch]. An Uncertain error means that it may have begun: starting it again converges.
 func (d Definition[I]) Start(ctx context.Context, e *Engine, id string, input I) error {
 	return e.start(ctx, d.plan.key(), id, input, time.Time{})
 }
 
-// StartAt is [Definition.Start] of a saga that calls nothing before a time, by the
-// coordinator's clock. Its timeout counts from then. An [Operator]'s Now ends the wait.
+// StartAt is [Definition.Start] of a saga that calls nothing before a time of the coordinator's
+// clock. Its timeout counts from then. [Operator.Now] ends the wait.
 func (d Definition[I]) StartAt(ctx context.Context, e *Engine, id string, input I, at time.Time) error {
 	return e.start(ctx, d.plan.key(), id, input, at)
 }
 
-// Do starts a saga and waits for its end. A second Do of the same id has the result
-// of the first. The error is nil if the saga succeeded. When ctx ends the saga goes
-// on, and the error is Uncertain.
+// Do starts a saga and waits for its end. Another Do of the same id returns the same result. The
+// error is nil if the saga succeeded. If ctx ends the saga continues, and the error is Uncertain.
 func (d Definition[I]) Do(ctx context.Context, e *Engine, id string, input I) (Outcome, error) {
 	w := e.coordinator.Watch(id)
 	defer w.Stop()
@@ -42,8 +40,8 @@ func (d Definition[I]) Do(ctx context.Context, e *Engine, id string, input I) (O
 	return e.wait(ctx, w, id)
 }
 
-// Start is [Definition.Start] of the definition of a name, with an input that is JSON
-// already. Of several versions it is the highest, unless the name ends in @v and another.
+// Start is [Definition.Start] with the name of a definition and an input that is JSON already. It
+// uses the highest version, unless the name ends in "@v" and a number.
 func (e *Engine) Start(ctx context.Context, definition, id string, input json.RawMessage) error {
 	return e.start(ctx, definition, id, input, time.Time{})
 }
@@ -53,8 +51,8 @@ func (e *Engine) StartAt(ctx context.Context, definition, id string, input json.
 	return e.start(ctx, definition, id, input, at)
 }
 
-// Begin starts a saga without knowing its definition: the owner of its shard has to.
-// It has no timeout. Otherwise it is [Engine.Start].
+// Begin starts a saga without its definition, which the owner of its shard must have. It has no
+// timeout. Otherwise it works like [Engine.Start].
 func Begin(ctx context.Context, j *journal.Journal, definition, id string, input json.RawMessage) error {
 	text, err := compact(input)
 	if err == nil {
@@ -204,7 +202,7 @@ func mismatch(head driver.Head, m *machine, definition string, input []byte) err
 	return nil
 }
 
-// Outcome is where a saga stands, and how it has ended once State is final.
+// Outcome is the state of a saga, and its result once State is final.
 type Outcome struct {
 	coordinator.Summary
 	Input   json.RawMessage // as it was started with
@@ -212,8 +210,7 @@ type Outcome struct {
 	Crossed []StepError     // the steps that were done, or may have been, with an input from before an operator's edit
 }
 
-// Err is nil while the saga goes on and when it has succeeded, else an
-// [*EndedError].
+// Err returns nil while the saga is running and if it has succeeded, else an [*EndedError].
 func (o Outcome) Err() error {
 	if o.State.Final() && o.State != Succeeded {
 		return &EndedError{o}
@@ -242,17 +239,16 @@ func outcome(head driver.Head, m *machine) Outcome {
 	return o
 }
 
-// Look reads the state of a saga, whichever process drives it. The error is an [ErrNone] if it
-// does not exist, or ended so long ago that it was forgotten.
+// Look reads the state of a saga, whichever process drives it. If the saga does not exist, or its
+// retention is over, the error is an [ErrNone].
 func (e *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	return records.Look(ctx, e.coordinator.Journal(), "look at saga", id)
 }
 
-// Wait blocks until a saga has ended, whichever process drives it, and returns how:
-// the error is that of [Outcome.Err]. If the saga is driven here, and cannot be since its
-// definition does not fit, the error is its [*MismatchError], at once. When ctx ends the
-// saga goes on, and the error is Uncertain; it says why if this engine's definition does
-// not fit, or there is none.
+// Wait blocks until a saga has ended, whichever process drives it. The error is that of
+// [Outcome.Err]. If this process drives the saga and its definition does not fit, the error is a
+// [*MismatchError], at once. If ctx ends the saga continues, and the error is Uncertain; it also
+// tells whether this engine lacks a fitting definition.
 func (e *Engine) Wait(ctx context.Context, id string) (Outcome, error) {
 	w := e.coordinator.Watch(id)
 	defer w.Stop()

@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// An Action is a step of sagas whose input is an I; its output is an O. Both travel
-// as JSON. It is a value: its methods return another, and change nothing.
+// An Action is a step of sagas with input I; its output is O. Both are encoded as JSON. An Action
+// is a value: its methods return a changed copy.
 type Action[I, O any] struct{ s step }
 
 // Stage is a stage of sagas whose input is an I: an [Action] of any output, a
@@ -47,11 +47,11 @@ type step struct {
 	by      map[branch.Class]Policy
 }
 
-// Step is a step of a name that is unique in its saga, 1 to 255 bytes. The action
-// is called at least once, perhaps again after a crash, and must let a repeated call
-// have one effect and one answer: [branch.Call.Key] is the same for all of them. It
-// returns when its context ends, and marks its errors with [Fail], [Retry],
-// [Unknown] or [Ongoing]. A panic counts as an Unknown error.
+// Step returns a step. Its name is unique in the saga, 1 to 255 bytes. The action is called at
+// least once, and again after a crash or an unknown outcome. All calls have the same
+// branch.Call.Key, and must have one effect and one answer. The action must return when its
+// context ends. It classifies its errors by [Fail], [Retry], [Unknown] or [InProgress]. A panic
+// counts as Unknown.
 func Step[I, O any](name string, action func(ctx context.Context, input I) (O, error)) Action[I, O] {
 	s := step{name: name, key: name}
 	if action == nil {
@@ -94,11 +94,10 @@ func marshal(v any) (json.RawMessage, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// Undo names what takes the step back, for as long as sagas that have sent it may be
-// unfinished: rename neither it nor the step. It is called with the step's output, or
-// with nil if it is not known whether the step was done: then it makes sure that
-// nothing of it is left, and that a call of the action which is still on its way
-// comes to nothing. Like the action it is called at least once.
+// Undo sets the compensation of the step. Sagas find it by its name, so neither it nor the step
+// may be renamed while sagas that have sent the step are unfinished. It gets the step's output,
+// or nil if it is unknown whether the step was done. Then it must remove any effect, and make a
+// call of the action that is still on its way fail. Like the action it is called at least once.
 func (a Action[I, O]) Undo(name string, undo func(ctx context.Context, input I, output *O) error) Action[I, O] {
 	a.s.undo, a.s.back = name, nil
 	if undo == nil {
@@ -121,9 +120,8 @@ func (a Action[I, O]) Undo(name string, undo func(ctx context.Context, input I, 
 	return a
 }
 
-// At is the step once more, under an index: for the rounds of a loop in a
-// [DefineList]. Its key is the step's name, a '#' and the index, and calls bear the
-// index as [branch.Call.Step].
+// At returns the step under an index, for rounds of a loop in a [DefineList]. Its key is the
+// step's name, '#' and the index. Calls have the index as branch.Call.Step.
 func (a Action[I, O]) At(index int) Action[I, O] {
 	if a.s.branch == "" {
 		a.s.branch = a.s.key
@@ -133,17 +131,17 @@ func (a Action[I, O]) At(index int) Action[I, O] {
 	return a
 }
 
-// Named is the step once more, under another key. Its undo is the same.
+// Named returns the step under another key, with the same undo.
 func (a Action[I, O]) Named(key string) Action[I, O] {
 	a.s.key, a.s.branch, a.s.at = key, "", ""
 	return a
 }
 
-// Output is what the step has given, the one of this key, in an action or undo of a later one:
-// ctx is that of its call. If the step was not done the error is an [ErrNoOutput].
+// Output returns the output of the step with this key. ctx is that of an action or undo of a
+// later step. If the step was not done the error is an [ErrNoOutput].
 func (a Action[I, O]) Output(ctx context.Context) (O, error) { return a.output(From(ctx).Outputs) }
 
-// OutputOf is what the step has given in a saga of this outcome; see [Action.Output].
+// OutputOf returns the output of the step in a saga with this outcome; see [Action.Output].
 func (a Action[I, O]) OutputOf(o Outcome) (O, error) { return a.output(o.Outputs) }
 
 func (a Action[I, O]) output(from Outputs) (output O, err error) {
@@ -159,36 +157,36 @@ func (a Action[I, O]) output(from Outputs) (output O, err error) {
 
 func (a Action[I, O]) of(I) []step { return []step{a.s} }
 
-// Outputs is what the steps of a saga have given; see [Action.Output].
+// Outputs has the outputs of a saga's steps; see [Action.Output].
 type Outputs struct{ steps map[string]json.RawMessage }
 
 // What can be chosen for a step.
 
-// Uncompensable declares that the step needs no undo, though it stands before the
-// pivot: it only reads, or what it leaves does no harm.
+// Uncompensable declares that the step needs no undo although it is before the pivot: it only
+// reads, or its effect is harmless.
 func (a Action[I, O]) Uncompensable() Action[I, O] { a.s.keep = true; return a }
 
-// Pivot makes the step the last that may fail: once it is done the saga goes on to
-// its end, and steps behind it are retried until they are done. A saga has one at
-// most. The pivot itself has no undo; while its outcome is not known it is retried.
+// Pivot makes the step the last one that may fail. Once it is done the saga can only complete:
+// later steps are retried until they are done. A saga has at most one pivot. The pivot has no
+// undo, and is retried while its outcome is unknown.
 func (a Action[I, O]) Pivot() Action[I, O] { a.s.pivot = true; return a }
 
-// Timeout bounds each call of the action and of the undo, counted from its last
-// [Heartbeat], if it is called; 0 means 30 seconds.
+// Timeout bounds each call of the action and of the undo; 0 means 30 seconds. [Heartbeat]
+// restarts it.
 func (a Action[I, O]) Timeout(d time.Duration) Action[I, O] { a.s.timeout = d; return a }
 
-// MaxTime bounds each call however often it beats; 0 is no bound.
+// MaxTime bounds each call in total, heartbeats included; 0 means no bound.
 func (a Action[I, O]) MaxTime(d time.Duration) Action[I, O] { a.s.longest = d; return a }
 
-// Target names what the step calls, for the coordinator's limits: steps of one
-// target share its places. Empty means the step's name.
+// Target names the system that the step calls. Steps with one target share its limit in the
+// coordinator. Empty means the step's name.
 func (a Action[I, O]) Target(name string) Action[I, O] { a.s.target = name; return a }
 
-// Retry says how calls are repeated.
+// Retry sets how failed calls are repeated.
 func (a Action[I, O]) Retry(p Policy) Action[I, O] { a.s.policy = p; return a }
 
-// RetryOn says how calls are repeated that fail with errors of a class, counted by
-// themselves.
+// RetryOn sets how calls are repeated that fail with errors of one class. They are counted
+// separately.
 func (a Action[I, O]) RetryOn(c branch.Class, p Policy) Action[I, O] {
 	a.s.by = maps.Clone(a.s.by)
 	if a.s.by == nil {
