@@ -1,7 +1,7 @@
-// Package txn runs what sagas, TCC and two-phase commit need in a process: a journal, a
-// coordinator on it, this process's share of the journal's shards, retention and
-// reconciliation. It gives no isolation between transactions, and keeps no transaction from
-// being repeated: participants need a barrier (package txn/barrier).
+// Package txn runs sagas, TCC and two-phase commit in a process: a journal, a coordinator on it,
+// this process's share of the journal's shards, retention and reconciliation. It does not isolate
+// transactions from each other, and calls participants at least once: they need a barrier
+// (package txn/barrier).
 //
 //	rt, err := txn.Open(ctx, "postgres://127.0.0.1/shop", nil)
 //	...
@@ -83,10 +83,9 @@ type Runtime struct {
 	leave func(context.Context) error // nil until Start, and after Close
 }
 
-// Open connects to the backend that a URL names, which keeps the journal and the locks, and
-// creates the journal's tables unless they exist. The driver of the URL's scheme has to be
-// part of the program (see lock.Open). Nothing runs until [Runtime.Start]. ctx bounds the
-// opening only.
+// Open connects to the backend of a URL, which has both the journal and the locks, and creates
+// missing tables of the journal. The program must import the driver of the URL's scheme (see
+// lock.Open). Nothing runs before [Runtime.Start]. ctx bounds the opening only.
 func Open(ctx context.Context, url string, o *Options) (*Runtime, error) {
 	u, err := backend.Parse(url)
 	if err == nil {
@@ -108,7 +107,7 @@ func Open(ctx context.Context, url string, o *Options) (*Runtime, error) {
 	return r, nil
 }
 
-// On is [Open] on a backend that the caller closes after the runtime.
+// On is [Open] on a backend that the caller has opened and closes after the runtime.
 func On(ctx context.Context, b *backend.Backend, o *Options) (*Runtime, error) {
 	if o == nil {
 		o = &Options{}
@@ -149,9 +148,9 @@ func (o Options) withNotifier(ctx context.Context, b *backend.Backend) (*Options
 	return &o, nil
 }
 
-// New makes a runtime of a journal's store, locks and values that the caller opened, and
-// closes after the runtime. values are in the same service as the locks; without them (nil)
-// one process serves all shards and the others stand by.
+// New returns a runtime on a store, locks and values that the caller has opened and closes after
+// the runtime. values belong to the same service as the locks. If values is nil, one process
+// serves all shards and the others stand by.
 func New(ctx context.Context, store driver.Journal, locks driver.Fenced, values driver.Values, o *Options) (*Runtime, error) {
 	r := &Runtime{locks: locks, values: values}
 	r.ctx, r.stop = context.WithCancelCause(context.Background())
@@ -177,13 +176,13 @@ func New(ctx context.Context, store driver.Journal, locks driver.Fenced, values 
 	return r, nil
 }
 
-// Coordinator is what engines are made on, before [Runtime.Start].
+// Coordinator returns the coordinator on which engines are created before [Runtime.Start].
 func (r *Runtime) Coordinator() *coordinator.Coordinator { return r.coordinator }
 
 // Start serves this process's share of the shards until [Runtime.Close]. It returns once the
-// process takes part; transactions of its shards are driven from then on, those that another
-// process left first. It fails if the processes of the group have another number of shards.
-// ctx bounds the start only.
+// process takes part. From then on the transactions of its shards are driven, first those that
+// another process left. It fails if the processes of the group have another number of shards. ctx
+// bounds the start only.
 func (r *Runtime) Start(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,8 +204,9 @@ func (r *Runtime) Start(ctx context.Context) error {
 	return nil
 }
 
-// Health is nil if this process takes part and the journal answers within 2 s: for a readiness
-// check. Which transactions wait for an operator is a question to their operators.
+// Health returns nil if this process takes part and the journal answers within 2 s. Use it for a
+// readiness check. It does not report transactions that wait for an operator; list those by their
+// operators.
 func (r *Runtime) Health(ctx context.Context) error {
 	r.mu.Lock()
 	started := r.leave != nil
@@ -260,8 +260,8 @@ func (r *Runtime) alone() (leave func(context.Context) error, err error) {
 // pauses is between a run of [Runtime.Go] that ended and the next one.
 var pauses = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second}
 
-// Go runs work in the background until [Runtime.Close]. If it ends before, that is reported to Options.Failed, and it runs again after a pause of at
-// most 30 s.
+// Go runs work in the background until [Runtime.Close]. If it returns before, that is reported to
+// Options.Failed, and it runs again after a pause of up to 30 s.
 func (r *Runtime) Go(work func(ctx context.Context) error) {
 	r.beside.Go(func() {
 		for failed := 1; r.ctx.Err() == nil; failed++ {
@@ -287,10 +287,9 @@ func (r *Runtime) failed(err error) {
 	slog.Default().Warn("transactions are not served here for now", "error", err)
 }
 
-// Close stops driving transactions, waits at most 10 s for calls that are under way, gives
-// the shards to other processes and, after [Open], disconnects. Calls that have not returned
-// by then are repeated by the next owner under the same key. It ignores the cancellation of
-// ctx.
+// Close stops driving transactions, waits up to 10 s for calls under way, hands the shards to
+// other processes and, after [Open], disconnects. The next owner repeats calls that have not
+// returned by then, under the same key. Close ignores the cancellation of ctx.
 func (r *Runtime) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()

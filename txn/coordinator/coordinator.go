@@ -78,7 +78,7 @@ type Coordinator struct {
 	deafen  func()
 }
 
-// New makes a coordinator on a journal, which stays open. It sends nothing.
+// New returns a coordinator on a journal, without a request. The journal stays open.
 func New(j *journal.Journal, o *Options) (*Coordinator, error) {
 	options, err := o.resolve()
 	if err != nil {

@@ -108,7 +108,7 @@ type Journal struct {
 	closed  bool
 }
 
-// New makes a journal on a store; it sends nothing. A [Journal.Close] ends it.
+// New returns a journal on a store, without a request. Close it.
 func New(store driver.Journal, o *Options) (*Journal, error) {
 	options, err := o.resolve()
 	if err != nil {
@@ -143,11 +143,11 @@ func shardOf(transaction string, shards int) int {
 	return int(h.Sum32() % uint32(shards))
 }
 
-// Begin makes a transaction of a type (at most 255 bytes) with its first entries,
-// unless there is one of that id, 1 to driver.MaxTransaction bytes: then it is
-// refused with [ErrExists]. Due is when it has to be looked at. Anybody may begin:
-// it is the owner of the shard who finds it by its due time. An Uncertain error
-// means that it may exist; beginning it again converges.
+// Begin creates a transaction of a type (up to 255 bytes) with its first entries. An id has 1 to
+// driver.MaxTransaction bytes; if it exists the error is an [ErrExists]. Due is when the
+// transaction must be looked at. Any process may begin a transaction; the owner of the shard
+// finds it by its due time. An Uncertain error means that it may exist; beginning it again
+// converges.
 func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, entries ...Entry) (*Log, error) {
 	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}, shards: j.options.Shards}
 	if due.IsZero() {
