@@ -22,7 +22,8 @@ type Waiter struct {
 	conclusion any  // of the last turn that ended here
 }
 
-// Watch waits for a transaction from now on. Call Stop in the end.
+// Watch returns a waiter for a transaction, which misses nothing from now on. Call its Stop when
+// done.
 func (c *Coordinator) Watch(id string) *Waiter {
 	w := &Waiter{coordinator: c, id: id, wake: make(chan struct{}, 1), stop: c.hear()}
 	c.mu.Lock()
@@ -122,7 +123,7 @@ func (w *Waiter) concluded() any {
 	return concluded
 }
 
-// Await is [Waiter.Wait] of a new Waiter, without conclusions.
+// Await is [Waiter.Wait] of a new [Waiter], without conclusions.
 func (c *Coordinator) Await(ctx context.Context, id string, done func(ctx context.Context) (bool, error)) error {
 	w := c.Watch(id)
 	defer w.Stop()

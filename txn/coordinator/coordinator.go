@@ -1,13 +1,14 @@
-// Package coordinator drives what is unfinished in a journal. It does not know what
-// a saga or a two-phase commit is: protocols say what a transaction does next, and
-// their packages are where to begin. It does not keep two processes from calling a
-// participant at once: one that was stopped and wakes up may still send what it had
-// begun. What it gives: each shard of the journal has one owner whose appends count,
-// all that a former owner left is taken up, and what waits or fails is looked at
-// again until it has ended.
+// Package coordinator drives the unfinished transactions of a journal. It knows no protocol:
+// saga, tcc and twopc decide what a transaction does next, and their packages are where to begin.
+// It cannot prevent two processes from calling a participant at once: a process that resumes
+// after a pause may still send a call that it had begun.
+//
+// Promised: each shard of the journal has one owner whose appends succeed; a new owner takes up
+// every transaction that the former one left; waiting and failing transactions are driven again
+// until they have ended.
 //
 //	c, err := coordinator.New(j, nil)           // j: a journal.Journal
-//	sagas, err := saga.New(c, nil, book, ship)  // a protocol and what it has to know
+//	sagas, err := saga.New(c, nil, book, ship)  // a protocol and its definitions
 //	err = c.Run(ctx, claim)                     // claim: that of a fenced lock; or Serve, for each shard
 //
 // To spread the shards over processes, join a group of package claim/partition with as many
@@ -15,18 +16,17 @@
 //
 // # Targets
 //
-// A call has a target: what is busy or broken together. Each has places for so many
-// calls at once, and a call waits for one without keeping others from theirs. A
-// target that has not answered several times in a row is taken to be sick. Once it
-// answers, what waits to repeat a call of it is repeated, two for each answer: nobody
-// waits for a backoff that was drawn when it was down, and a target that answers now and
-// then is not asked by all of them.
+// A call has a target: a system that is busy or broken as a whole. Each target has a limit of
+// concurrent calls. A call that waits for it does not delay calls of others. A target that has
+// not answered several times in a row counts as failing. When it answers again, waiting calls are
+// repeated, two for each answer. So none waits for the rest of its backoff, and a target that
+// answers only now and then is not flooded.
 //
 // # Clocks
 //
-// Due times are those of the process that writes them, and are compared with the
-// clock of the one that owns the shard. A clock that is set back makes what is due
-// wait; nothing is decided by it.
+// Due times come from the clock of the process that writes them, and are compared with the clock
+// of the process that owns the shard. If a clock is set back, due transactions wait. No decision
+// depends on a clock.
 package coordinator
 
 import (
@@ -53,8 +53,8 @@ type Protocol interface {
 	Drive(t *Turn) error
 }
 
-// A Coordinator drives transactions of all protocols on one journal. It has no
-// goroutines but those of [Coordinator.Serve]. It is safe for concurrent use.
+// A Coordinator drives the transactions of all protocols on one journal. It has goroutines only
+// while [Coordinator.Serve] runs. It is safe for concurrent use.
 type Coordinator struct {
 	journal *journal.Journal
 	options Options
@@ -92,9 +92,9 @@ func New(j *journal.Journal, o *Options) (*Coordinator, error) {
 	}, nil
 }
 
-// Handle makes p drive what has a type of the form protocol:name. It is a Bug to give
-// a protocol twice, or when a shard is served already: what was found unfinished then
-// would not have been driven.
+// Handle registers p for transactions whose type has the form protocol:name. Registering a
+// protocol twice is a Bug, and so is registering one after Serve, because its unfinished
+// transactions would not be driven.
 func (c *Coordinator) Handle(protocol string, p Protocol) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,13 +110,14 @@ func (c *Coordinator) Handle(protocol string, p Protocol) error {
 	return nil
 }
 
-// Alongside adds work of a protocol that runs in every process that serves, whichever shards
-// it has: txn.Runtime runs it, again if it fails. Call it before [Coordinator.Serve].
+// Alongside registers work of a protocol that runs in every process that serves, whichever shards
+// it has. txn.Runtime runs it, and restarts it if it fails. Call it before [Coordinator.Serve].
 func (c *Coordinator) Alongside(run func(ctx context.Context) error) {
 	c.beside = append(c.beside, run)
 }
 
-// Beside is the work of [Coordinator.Alongside], for who runs the coordinator.
+// Beside returns the work registered by [Coordinator.Alongside], for the code that runs the
+// coordinator.
 func (c *Coordinator) Beside() []func(ctx context.Context) error { return c.beside }
 
 // protocol is that of a type.
@@ -130,25 +131,25 @@ func (c *Coordinator) protocol(kind string) (Protocol, error) {
 	return nil, fmt.Errorf("%w: it is a %q, and the coordinator was built without %q", ErrForeign, kind, name)
 }
 
-// Journal is the one it works on.
+// Journal returns the coordinator's journal.
 func (c *Coordinator) Journal() *journal.Journal { return c.journal }
 
-// Now is the time by its clock.
+// Now returns the time of Options.Now.
 func (c *Coordinator) Now() time.Time { return c.options.Now() }
 
-// Random is a number in [0,1), for jitter.
+// Random returns a number in [0,1), for jitter.
 func (c *Coordinator) Random() float64 { return c.options.Random() }
 
-// Begin makes a transaction with its first entries, unless there is one of that id:
-// then the error is a [journal.ErrExists]. If its shard is served here it is driven at
-// once, else its owner is woken by Options.Notifier, or finds it within its Options.Poll. An
-// Uncertain error means that it may have begun; beginning it again converges.
+// Begin creates a transaction with its first entries. If the id exists the error is a
+// [journal.ErrExists]. If its shard is served here it is driven at once. Otherwise
+// Options.Notifier wakes its owner, or the owner finds it within its Options.Poll. An Uncertain
+// error means that it may have begun; beginning it again converges.
 func (c *Coordinator) Begin(ctx context.Context, id, kind string, entries ...journal.Entry) error {
 	return c.BeginPrepared(ctx, id, kind, nil, entries...)
 }
 
-// BeginPrepared is Begin with what [Turn.Prepared] returns if the transaction is driven here
-// at once.
+// BeginPrepared is [Coordinator.Begin] with a value that [Turn.Prepared] returns if the
+// transaction is driven here at once.
 func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepared any, entries ...journal.Entry) error {
 	now := c.options.Now()
 	due, t := now, c.reserve(id)
@@ -166,9 +167,9 @@ func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepar
 	return err
 }
 
-// Nudge has a transaction looked at now: somebody else has appended to it, or has begun it in
-// a transaction that has committed. If its shard is not served here, Options.Notifier wakes its
-// owner.
+// Nudge drives a transaction at once: use it after another writer has appended to it, or after
+// the commit of a database transaction that began it. If its shard is not served here,
+// Options.Notifier wakes its owner.
 func (c *Coordinator) Nudge(id string) {
 	if s := c.serverOf(id); s != nil {
 		s.nudge(id)
@@ -184,16 +185,15 @@ func (c *Coordinator) serverOf(id string) *server {
 	return c.servers[c.journal.ShardOf(id)]
 }
 
-// Serve owns a shard of the journal under a claim, of claim/partition or any fenced lock,
-// and drives its transactions until ctx or the claim ends, with what a former owner
-// left first. It returns the cause, once no call is under way any more: their contexts
-// end, and what they have achieved is still written if the claim lasts. A coordinator
-// serves a shard once at a time.
+// Serve owns a shard of the journal under a claim of claim/partition or any fenced lock, and
+// drives its transactions until ctx or the claim ends, first those that a former owner left. It
+// returns the cause once no call is under way. The contexts of calls end first; their results are
+// still written while the claim lasts. A coordinator serves a shard once at a time.
 //
-// A call that does not return within Options.Drain is left, so that the claim can be
-// released and another owner go on: the hook Hung reports it. Its goroutine ends when the
-// call returns, keeps the place of its target until then, and appends nothing: the next
-// owner repeats the call, under the same key.
+// A call that does not return within Options.Drain is left behind, so that the claim can be
+// released and another owner can continue. The hook Hung reports it. Its goroutine ends when the
+// call returns, keeps its place in the target's limit until then, and appends nothing. The next
+// owner repeats the call under the same key.
 func (c *Coordinator) Serve(ctx context.Context, claim interlock.Claim, shard int) error {
 	owned, err := c.journal.Own(ctx, claim, shard)
 	if err != nil {
@@ -207,8 +207,8 @@ func (c *Coordinator) Serve(ctx context.Context, claim interlock.Claim, shard in
 	return s.serve()
 }
 
-// Run serves all shards under one claim: enough for one process, with others that
-// stand by for its lock.
+// Run serves all shards under one claim. It suits one process, with others that stand by for its
+// lock.
 func (c *Coordinator) Run(ctx context.Context, claim interlock.Claim) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

@@ -12,8 +12,8 @@ import (
 // Transactions of types that this process does not know: they are left, unread and
 // unchanged but for their due time, to an owner of the shard that does; see offer.
 
-// ErrForeign is what a [Protocol] returns for a transaction of a type that it does not
-// know. That is no failure.
+// ErrForeign is returned by a [Protocol] for a transaction of a type that it does not know. It
+// does not count as a failure.
 var ErrForeign = errors.New("this process does not know transactions of this type")
 
 // Selective is a [Protocol] that knows some types only. Transactions of others are not
@@ -72,10 +72,10 @@ func (s *server) leave(head driver.Head, due bool) {
 	}
 }
 
-// Foreign is how many unfinished transactions of each type were found lately, in the shards
-// that are served here, that this process does not know the type of: a gauge. Anything in
-// it for longer than a deployment takes needs a process that knows the type. It counts
-// 10,000 at most. See Options.Yield for shards that processes of different types share.
+// Foreign returns, by type, the number of unfinished transactions lately found in the shards
+// served here whose type this process does not know. It is a gauge and counts up to 10,000. A
+// type that stays in it for longer than a deployment takes needs a process that knows it. See
+// Options.Yield for shards shared by processes with different types.
 func (c *Coordinator) Foreign() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,15 +16,15 @@ import (
 // these names.
 
 var (
-	// ErrNone: the journal has no transaction of that id. It is Definite.
+	// ErrNone: the journal has no transaction with this id. It is Definite.
 	ErrNone = errors.New("there is no such transaction in the journal")
-	// ErrMismatch: the transaction of this id is another one, or this process lacks a part
-	// of its definition. The error is a [*MismatchError].
+	// ErrMismatch: the transaction with this id is another one, or this process lacks a part of
+	// its definition. The error is a [*MismatchError].
 	ErrMismatch = errors.New("it is another transaction")
 	// ErrState: the state of the transaction does not allow the operation. The error is a
 	// [*StateError].
 	ErrState = errors.New("the transaction is in another state")
-	// ErrNoOutput: a step or branch has no output that is known, since it was not done.
+	// ErrNoOutput: the step or branch has no known output, because it was not done.
 	ErrNoOutput = errors.New("no output is known")
 	// ErrOrder: a record is invalid in the state of its transaction.
 	ErrOrder = errors.New("it is invalid in this state")
@@ -77,7 +77,7 @@ func (e *StateError) Unwrap() []error { return []error{ErrState, e.Err} }
 // ErrorKind is [interlock.Definite].
 func (e *StateError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// By is who changes a transaction by hand, and the reason. The journal keeps both.
+// By names the person who changes a transaction by hand, and the reason. The journal keeps both.
 type By struct {
 	Actor  string `json:"actor"`  // 1 to 255 bytes
 	Reason string `json:"reason"` // 1 to 1000 bytes
@@ -115,12 +115,12 @@ func (s State) Ended() bool { return ended[s] }
 // a DEAD_LETTER.
 func (s State) Final() bool { return s.Ended() || s == DeadLetter }
 
-// JoinStates is a list of states for messages.
+// JoinStates formats a list of states for messages.
 func JoinStates(all []State) string {
 	return strings.ReplaceAll(strings.Trim(fmt.Sprint(all), "[]"), " ", ", ")
 }
 
-// Decision is what a protocol has decided for all branches of a transaction.
+// A Decision is what a protocol has decided for all branches of a transaction.
 type Decision string
 
 // Summary is what the outcomes of all protocols have in common, and its JSON what the

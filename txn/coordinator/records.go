@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// RecordEnd is the kind of the last record of a transaction.
+// RecordEnd is the kind of a transaction's last record.
 const RecordEnd = "end"
 
 // The most bytes of a reason, and of the error of a call that is repeated, in the journal.
@@ -26,7 +26,8 @@ const (
 	MaxFailing = 500
 )
 
-// Truncate returns a text of at most so many bytes, as the journal keeps it.
+// Truncate returns text as the journal keeps it: valid UTF-8, cut after most bytes and then
+// marked by an ellipsis.
 func Truncate(text string, most int) string {
 	if len(text) > most {
 		text = text[:most] + "…"
@@ -34,7 +35,7 @@ func Truncate(text string, most int) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// Record is a record with data as JSON. It panics if data cannot be JSON.
+// Record returns a record with data as JSON. It panics if data cannot be encoded.
 func Record(kind, step string, data any) journal.Entry {
 	text, err := Marshal(data)
 	if err != nil {
@@ -43,8 +44,8 @@ func Record(kind, step string, data any) journal.Entry {
 	return journal.Entry{Kind: kind, Step: step, Data: text}
 }
 
-// Marshal is json.Marshal without the escapes for HTML, which could make an output several
-// times as long.
+// Marshal is json.Marshal without escapes for HTML, which could make an output several times as
+// long.
 func Marshal(v any) (json.RawMessage, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -53,8 +54,8 @@ func Marshal(v any) (json.RawMessage, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// Records reads and changes the transactions of one protocol. M is the state that its
-// records lead to, O what users see of it.
+// Records reads and changes the transactions of one protocol. M is the state after their records,
+// O what users see of it.
 type Records[M, O any] struct {
 	Protocol string                                         // the part of types before the colon
 	With     func(m M, entries ...journal.Entry) (M, error) // the state after more records
@@ -70,12 +71,12 @@ type Transaction[M any] struct {
 	State   M
 }
 
-// Type is the user's part of a type of the protocol; false for another protocol.
+// Type returns the user's part of a type of this protocol, and false for other protocols.
 func (r Records[M, O]) Type(kind string) (string, bool) {
 	return strings.CutPrefix(kind, r.Protocol+":")
 }
 
-// Read reads a transaction. The error is an [ErrNone] if there is none, and a
+// Read reads a transaction. The error is an [ErrNone] if it does not exist, and a
 // [*MismatchError] if it is one of another protocol.
 func (r Records[M, O]) Read(ctx context.Context, j *journal.Journal, op, id string) (t Transaction[M], err error) {
 	t.Log, t.Entries, err = j.Open(ctx, id)
@@ -95,7 +96,7 @@ func (r Records[M, O]) Read(ctx context.Context, j *journal.Journal, op, id stri
 	return t, nil
 }
 
-// Look reads what users see of a transaction; its errors are those of Read.
+// Look reads what users see of a transaction. Its errors are those of Read.
 func (r Records[M, O]) Look(ctx context.Context, j *journal.Journal, op, id string) (o O, err error) {
 	t, err := r.Read(ctx, j, op, id)
 	if err != nil {
@@ -107,10 +108,10 @@ func (r Records[M, O]) Look(ctx context.Context, j *journal.Journal, op, id stri
 // tries is how often another writer may come first.
 const tries = 10
 
-// Change appends the records that follow from a transaction as it stands. It reads the
-// transaction again if another writer comes first. No records change nothing. A refusal of
-// follows, or records that the state does not allow, are a [*StateError]. The transaction
-// is due at once, by now.
+// Change reads a transaction and appends the records that follows returns. It repeats both after
+// a conflict with another writer. No records change nothing. If follows rejects the state, or the
+// state does not allow the records, the error is a [*StateError]. The transaction is due at once,
+// by now.
 func (r Records[M, O]) Change(ctx context.Context, j *journal.Journal, now func() time.Time, op, id, step string,
 	follows func(t Transaction[M]) ([]journal.Entry, error)) (err error) {
 	for range tries {
@@ -146,7 +147,7 @@ func (r Records[M, O]) change(ctx context.Context, j *journal.Journal, now func(
 	return t.Log.Append(ctx, now(), entries...)
 }
 
-// Filter says which transactions are listed; the zero value is all.
+// A Filter selects transactions; the zero value selects all.
 type Filter struct {
 	Type       string  // of this type, in any version; empty is any
 	States     []State // in one of these states; none is any
@@ -154,10 +155,10 @@ type Filter struct {
 	After      string  // with ids above this one, in the order of bytes
 }
 
-// List goes through the transactions of a journal in the order of their ids. It reads each
-// that Type and Unfinished let pass; with Unfinished, or States that have not ended, those
-// that have ended cost nothing. A transaction that cannot be read comes with an error and
-// its id, and the next one after it; any other error ends the list.
+// List iterates over transactions in the order of their ids. It reads each that passes Type and
+// Unfinished. With Unfinished, or with States that have not ended, ended transactions cost
+// nothing. A transaction that cannot be read is yielded with its id and an error; any other error
+// ends the list.
 func (r Records[M, O]) List(ctx context.Context, j *journal.Journal, f Filter) iter.Seq2[O, error] {
 	f.Unfinished = f.Unfinished || len(f.States) > 0 && !slices.ContainsFunc(f.States, State.Ended)
 	heads := Heads(ctx, j, f.After)
@@ -190,9 +191,9 @@ func (r Records[M, O]) List(ctx context.Context, j *journal.Journal, f Filter) i
 	}
 }
 
-// Ended goes through the transactions that have ended at a time of the store's clock or
-// after it, in the order of their ids. One that cannot be read comes with its head and an
-// error; an error without a head ends it.
+// Ended iterates over the transactions that ended at or after a time of the store's clock, in the
+// order of their ids. One that cannot be read is yielded with its head and an error; an error
+// without a head ends it.
 func (r Records[M, O]) Ended(ctx context.Context, j *journal.Journal, since time.Time) iter.Seq2[Transaction[M], error] {
 	return func(yield func(Transaction[M], error) bool) {
 		for h, err := range Heads(ctx, j, "") {
@@ -221,8 +222,8 @@ func (f Filter) passes(name string) bool {
 	return f.Type == "" || f.Type == name || strings.HasPrefix(name, f.Type+versionMark)
 }
 
-// Heads goes through the transactions of a journal in the order of their ids, page by page;
-// an error ends it.
+// Heads iterates over the heads of a journal in the order of their ids, page by page. An error
+// ends it.
 func Heads(ctx context.Context, j *journal.Journal, after string) iter.Seq2[driver.Head, error] {
 	const page = 100
 	return func(yield func(driver.Head, error) bool) {

@@ -31,8 +31,8 @@ type Retention struct {
 	Sweeps []Sweep
 }
 
-// DefaultKeep is a day more than the time for which two-phase commit relies on
-// decisions, so that clocks may differ.
+// DefaultKeep is one day longer than two-phase commit relies on decisions, so that clocks may
+// differ.
 const DefaultKeep = 8 * 24 * time.Hour
 
 // A Sweep removes what is not needed any more beside the journal: barrier.ForgetExcept
@@ -69,7 +69,7 @@ func SweepBy(name string, run func(ctx context.Context) (removed, overdue int, e
 // SweepTimeout bounds each call of a [Sweep].
 const SweepTimeout = 5 * time.Minute
 
-// SweepResult is what a [Sweep] returns.
+// SweepResult is the result of a [Sweep].
 type SweepResult struct {
 	Removed int
 	Overdue int           // that should have ended, and were left alone
@@ -99,10 +99,10 @@ func (r Retention) resolve() (Retention, error) {
 	return r, nil
 }
 
-// Keep is Options.Retention.Keep: below zero for ever.
+// Keep returns Options.Retention.Keep; below zero means for ever.
 func (c *Coordinator) Keep() time.Duration { return c.options.Retention.Keep }
 
-// A Job is done again and again by one of the processes that serve a journal.
+// A Job runs periodically in one of the processes that serve a journal.
 type Job struct {
 	Name  string
 	Every time.Duration // each pause is up to a quarter longer, by chance
@@ -110,8 +110,8 @@ type Job struct {
 	Run func(ctx context.Context) error
 }
 
-// Background has a job done by the owner of shard 0, while this coordinator is that. It
-// is a Bug when the coordinator serves already. An error is an observe.CoordinatorFailed.
+// Background registers a job that runs while this coordinator owns shard 0. Registering it after
+// Serve is a Bug. Its errors are reported as observe.CoordinatorFailed.
 func (c *Coordinator) Background(j Job) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *server) guarded(j Job) (err error) {
 	return j.Run(s.ctx)
 }
 
-// Retain does once what Options.Retention says: for a command, or for a test.
+// Retain applies Options.Retention once, for commands and tests.
 func (c *Coordinator) Retain(ctx context.Context) error { return c.retain(ctx) }
 
 // retain removes what has ended, then finds what participants may forget, and has them

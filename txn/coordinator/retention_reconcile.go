@@ -19,8 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A Reconciliation is what was found when participants were asked about transactions
-// that have ended.
+// A Reconciliation summarizes a comparison of ended transactions with their participants.
 type Reconciliation struct {
 	Wrong    int       `json:"wrong"`    // effects that are not what the journal says
 	Repaired int       `json:"repaired"` // that were not, and are now
@@ -28,15 +27,14 @@ type Reconciliation struct {
 	Findings []Finding `json:"findings"` // the first hundred of all these
 }
 
-// Effect is what the journal says that a step or branch has done, or what its participant
-// says.
+// An Effect is what the journal, or a participant, reports that a step or branch has done.
 type Effect string
 
-// EffectUnknown is the effect that cannot be found out; so is an empty one.
+// EffectUnknown means that the effect could not be determined, as an empty Effect does.
 const EffectUnknown Effect = "unsure"
 
-// A Finding is a step or branch whose effect is not what the journal says, or cannot be found
-// out.
+// A Finding is a step or branch whose effect differs from the journal, or could not be
+// determined.
 type Finding struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
@@ -74,7 +72,7 @@ func (r *Reconciliation) Add(f Finding) {
 	}
 }
 
-// A Reconciler has the transactions of a protocol compared with their participants. It is for
+// A Reconciler compares the transactions of a protocol with their participants. It is for
 // packages of protocols.
 type Reconciler struct {
 	Protocol string
@@ -109,9 +107,9 @@ func (r Reconciler) run(ctx context.Context, now func() time.Time, since time.Ti
 	return all, err
 }
 
-// Reconcile goes through the transactions that ended at a time of the store's clock or after
-// it, in the order of their ids, and yields what check finds. A transaction that cannot be
-// read or checked comes with its id and an error; an error without an id ends it.
+// Reconcile iterates over the transactions that ended at or after a time of the store's clock, in
+// the order of their ids, and yields what check finds. A transaction that cannot be read or
+// checked is yielded with its id and an error; an error without an id ends it.
 func (r Records[M, O]) Reconcile(ctx context.Context, j *journal.Journal, since time.Time,
 	check func(ctx context.Context, t Transaction[M]) ([]Finding, error)) iter.Seq2[Finding, error] {
 	return func(yield func(Finding, error) bool) {
@@ -145,8 +143,9 @@ const reconcileTimeout = 6 * time.Hour
 // ended in the last moment may not be there yet.
 const overlap = 10 * time.Minute
 
-// Reconciles has a protocol reconciled in the background, every Options.Reconcile, for what
-// ended since the time before, and whenever a command asks for it; see [RequestReconciliation].
+// Reconciles registers a protocol for reconciliation: in the background every Options.Reconcile,
+// for what ended since the last time, and when a command requests it; see
+// [RequestReconciliation].
 func (c *Coordinator) Reconciles(r Reconciler) error {
 	every := c.options.Reconcile
 	if every == 0 || r.Every < 0 {
@@ -173,9 +172,9 @@ type request struct {
 	Since time.Time `json:"since"`
 }
 
-// RequestReconciliation asks the services of a journal to reconcile the transactions of a
-// protocol that ended since a time. It returns the id of the request, which
-// [ReconciliationOf] reads. One of them does it, however many there are.
+// RequestReconciliation requests a comparison of the transactions of a protocol that ended since
+// a time. One of the services of the journal executes it. It returns the request's id for
+// [ReconciliationOf].
 func RequestReconciliation(ctx context.Context, j *journal.Journal, protocol string, since, now time.Time) (id string, err error) {
 	data, err := json.Marshal(request{since.UTC()})
 	if err != nil {
@@ -186,7 +185,7 @@ func RequestReconciliation(ctx context.Context, j *journal.Journal, protocol str
 	return id, err
 }
 
-// ReconciliationOf is the result of a request; nil while it goes on.
+// ReconciliationOf returns the result of a request, or nil while it is running.
 func ReconciliationOf(ctx context.Context, j *journal.Journal, id string) (*Reconciliation, error) {
 	log, entries, err := j.Open(ctx, id)
 	switch {

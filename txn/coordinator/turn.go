@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A Turn is one transaction on its way through a coordinator that owns its shard.
-// It is for one goroutine.
+// A Turn is one execution of a transaction by the coordinator that owns its shard. It must be
+// used by one goroutine.
 type Turn struct {
 	server *server
 	id     string
@@ -363,7 +363,7 @@ func (t *Turn) call(task Task) error {
 	return err
 }
 
-// CatchPanic makes a panic the failure of this call, and of no other.
+// CatchPanic calls do and returns a panic of it as an error.
 func CatchPanic(ctx context.Context, do func(context.Context) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -389,8 +389,8 @@ func beating(ctx context.Context, bound time.Duration, name string) (context.Con
 	return context.WithValue(ctx, heartKey{}, h), func() { h.timer.Stop(); cancel(nil) }
 }
 
-// Heartbeat says that the call which ctx was made for is still at work: its timeout counts
-// from now on. It is false if the call's time is up, or ctx is no call's.
+// Heartbeat restarts the timeout of the call that ctx belongs to. It returns false if the time is
+// over or ctx belongs to no call.
 func Heartbeat(ctx context.Context) bool {
 	h, ok := ctx.Value(heartKey{}).(*heart)
 	return ok && ctx.Err() == nil && h.timer.Reset(h.bound)

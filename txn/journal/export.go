@@ -42,9 +42,9 @@ type line struct {
 
 const auditVersion = 1
 
-// Export writes the records of transactions as an audit, whole transactions one
-// after the other; ids come from [Journal.Heads]. It verifies each sum on the way and
-// stops at the first that is wrong. What is appended meanwhile may be left out.
+// Export writes the records of transactions as an audit, one transaction after the other;
+// [Journal.Heads] lists ids. It verifies each checksum and stops at the first wrong one.
+// Concurrent appends may be missing.
 func (j *Journal) Export(ctx context.Context, w io.Writer, transactions ...string) error {
 	a := &audit{w: w}
 	if err := a.put(line{Audit: auditVersion}); err != nil {
@@ -140,8 +140,8 @@ func (a *audit) verify(l line) error {
 	return nil
 }
 
-// Verify reads an audit and returns how many records it has. The error says which
-// line is not as [Journal.Export] wrote it, or that the end is missing.
+// Verify reads an audit and returns its number of records. The error names the line that differs
+// from what [Journal.Export] wrote, or reports a missing end.
 func Verify(r io.Reader) (records int, err error) {
 	a, ended := &audit{}, false
 	scanner := bufio.NewScanner(r)

@@ -13,8 +13,8 @@ import (
 // forgetPause is the pause between two batches, in which others are served.
 const forgetPause = 20 * time.Millisecond
 
-// ForgetAll is [Journal.Forget] until nothing is left that ended before that time, batch
-// transactions in each request. It returns how many it removed, also with an error.
+// ForgetAll calls [Journal.Forget] until no transaction is left that ended before that time,
+// batch transactions in each request. It returns how many it removed, also with an error.
 func (j *Journal) ForgetAll(ctx context.Context, endedBefore time.Time, batch int) (removed int, err error) {
 	if batch < 1 {
 		return 0, failure.Bug("forget", "", "a batch of %d transactions", batch)
@@ -35,8 +35,8 @@ func (j *Journal) ForgetAll(ctx context.Context, endedBefore time.Time, batch in
 	}
 }
 
-// ForgetBy is ForgetAll by hand. It records who removes what and why, as a transaction
-// of type "retention:forget" that has ended, before it removes anything; record is its id.
+// ForgetBy is [Journal.ForgetAll] with an audit record. Before it removes anything it records who
+// removes what and why, as an ended transaction of type "retention:forget"; record is its id.
 func (j *Journal) ForgetBy(ctx context.Context, endedBefore time.Time, batch int, by, reason string) (removed int, record string, err error) {
 	record, err = j.audit(ctx, "forget", "retention:forget", by, reason, forgotten{EndedBefore: endedBefore.UTC(), By: by, Reason: reason})
 	if err != nil {

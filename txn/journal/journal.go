@@ -1,8 +1,9 @@
-// Package journal remembers what was decided. It does not decide anything, does
-// not run transactions, and does not keep a former owner from acting: it keeps it
-// from writing. What it gives: records that were appended are durable before
-// Append returns, each stands at the one position that its writer expected, and
-// once a new owner has entered a shard no append under an older epoch is done.
+// Package journal is the durable, fenced log of transactions. It makes no decisions and drives
+// nothing. It cannot stop a former owner from acting, but rejects what it writes.
+//
+// Promised: appended records are durable before Append returns; each has the position that its
+// writer expected; after a new owner has entered a shard, no append under an older epoch
+// succeeds.
 //
 //	j, err := journal.New(store, nil)                 // store: memory.NewJournal(), etcd, Table …
 //	log, err := j.Begin(ctx, "order/42", "order", due, journal.Entry{Kind: "begin", Data: input})
@@ -16,11 +17,10 @@
 //	logs, err := shard.Claim(ctx, now, now.Add(time.Minute), 100)
 //	err = log.Append(ctx, due, journal.Entry{Kind: "sent", Step: "charge"})
 //
-// Transactions are spread over shards by the hash of their ids. Each has a due
-// time until it ends, by which [Shard.Claim] finds it. Appends that come together
-// travel together (group commit). Data that is large is kept beside the records.
-// Each record carries a sum over itself and all before it, so that an export shows
-// whether something was changed by hand.
+// The hash of its id assigns a transaction to a shard. Until it ends it has a due time, by which
+// [Shard.Claim] finds it. Concurrent appends share requests (group commit). Large data is stored
+// beside the records. Each record has a checksum over itself and all records before it, so an
+// export shows changes made by hand.
 //
 // Times are the caller's: the journal reads no clock.
 package journal
@@ -38,15 +38,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// ErrExists is the refusal to begin a transaction that exists, or has existed and
-// was not forgotten. It is Definite, unless an answer was lost that may have been
-// to begin it; the error is a [*driver.PositionError].
+// ErrExists rejects the begin of a transaction that exists, or existed and was not forgotten. It
+// is Definite, unless an earlier answer was lost, which may have been that of its begin. The
+// error is a [*driver.PositionError].
 var ErrExists = errors.New("the transaction exists already")
 
-// ErrConflict is the refusal of an append to a transaction that somebody else has
-// appended to meanwhile. It is Definite, unless an answer was lost of what was
-// appended before; the error is a [*driver.PositionError]. Open the transaction again,
-// and decide again.
+// ErrConflict rejects an append to a transaction to which another writer has appended. It is
+// Definite, unless the answer to an earlier append was lost. The error is a
+// [*driver.PositionError]. Open the transaction and decide again.
 var ErrConflict = errors.New("another process appended to the transaction")
 
 // Options of a journal; nil and the zero value work.
@@ -91,7 +90,7 @@ func (o *Options) resolve() (Options, error) {
 	return r, nil
 }
 
-// A Journal is the transactions of a store. It is safe for concurrent use.
+// A Journal has the transactions of a store. It is safe for concurrent use.
 type Journal struct {
 	store   driver.Journal
 	options Options
@@ -119,8 +118,8 @@ func New(store driver.Journal, o *Options) (*Journal, error) {
 	return j, nil
 }
 
-// Close waits for appends that are under way, each at most Options.Patience, and
-// refuses others with [interlock.ErrClosed]. The store stays open.
+// Close waits for appends under way, each bounded by Options.Patience, and rejects later ones
+// with interlock.ErrClosed. The store stays open.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	j.closed = true
@@ -130,11 +129,11 @@ func (j *Journal) Close() error {
 	return nil
 }
 
-// Shards is how many there are.
+// Shards returns the number of shards.
 func (j *Journal) Shards() int { return j.options.Shards }
 
-// ShardOf is the shard of a transaction, from 0: FNV-1a of its id, modulo the
-// number of shards.
+// ShardOf returns the shard of a transaction, from 0: FNV-1a of its id, modulo the number of
+// shards.
 func (j *Journal) ShardOf(transaction string) int { return shardOf(transaction, j.options.Shards) }
 
 func shardOf(transaction string, shards int) int {
@@ -164,9 +163,9 @@ func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, ent
 	return l, nil
 }
 
-// Open reads a transaction: where it stands, and all its entries. One that does not
-// exist is nil, without an error. Appends to a Log that was opened here bear no
-// epoch: they are those of somebody who does not own the shard.
+// Open reads a transaction: its head and all entries. The log is nil, without an error, if it
+// does not exist. Appends by this log have no epoch: they are those of a process that does not
+// own the shard.
 func (j *Journal) Open(ctx context.Context, id string) (*Log, []Entry, error) {
 	return j.open(ctx, id, nil)
 }
@@ -185,25 +184,24 @@ func (j *Journal) open(ctx context.Context, id string, owner *Shard) (*Log, []En
 	return &Log{journal: j, head: head, owner: owner}, entries, nil
 }
 
-// DueShards lists those of the given shards in which a transaction is due at a time, in
-// rising order, each once: it is for an owner of many shards, who need not try
-// [Shard.Claim] on each. It leaves none out; where it names one that has nothing due, Claim by that
-// time finds nothing, after which it is not named. It is one request, even if nothing is
-// due: one statement in a transaction on Postgres and MariaDB, there for each hundred
-// shards, and on etcd for each 128.
+// DueShards returns those of the given shards in which a transaction is due at a time, in
+// ascending order. The owner of many shards need not call [Shard.Claim] on the others. It misses
+// none; it may name a shard without due transactions until Claim by that time has found none. It
+// is one request, also if nothing is due: one statement for each hundred shards on Postgres and
+// MariaDB, and one request for each 128 on etcd.
 func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error) {
 	return j.store.DueShards(ctx, shards, by)
 }
 
-// Heads lists all transactions, finished ones too, by their ids from behind the
-// given one, at most limit.
+// Heads returns up to limit heads of all transactions, finished ones too, in the order of their
+// ids, above the given one.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
 	return j.store.Heads(ctx, behind, limit)
 }
 
-// Forget removes what ended before a time of the store's clock, at most limit
-// transactions, and returns how many. What has not ended is never removed. An id
-// that was forgotten may be begun again: retain them for longer than anybody retries.
+// Forget removes up to limit transactions that ended before a time of the store's clock, and
+// returns their number. It never removes unfinished ones. A forgotten id can begin again: retain
+// transactions for longer than any client retries.
 func (j *Journal) Forget(ctx context.Context, endedBefore time.Time, limit int) (int, error) {
 	return j.store.Forget(ctx, endedBefore, limit)
 }

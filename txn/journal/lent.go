@@ -27,9 +27,9 @@ type TxStore interface {
 	ShardsIn(ctx context.Context, db driver.SQL) (int, error)
 }
 
-// BeginIn is [Journal.Begin] within a transaction of the user's on the database of the
-// journal's store: the transaction begins if and when that commits. Data that is large is
-// kept in it, too. After an error the user's transaction should be rolled back.
+// BeginIn is [Journal.Begin] in a transaction of the user's on the database of the journal's
+// store. The transaction begins if and when that commits. Large data is part of it, too. Roll the
+// user's transaction back after an error.
 func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kind string, due time.Time, entries ...Entry) error {
 	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}}
 	if due.IsZero() {
@@ -49,9 +49,9 @@ func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kin
 	return err
 }
 
-// AppendIn is [Log.Append] within a transaction of the user's, or [Log.End] if due is
-// zero. Nothing is tried again. Once that transaction has committed, tell [Log.Accept]. If
-// it is not known whether it has, or the store has refused, open the log again.
+// AppendIn is [Log.Append] in a transaction of the user's, or [Log.End] if due is zero. It
+// retries nothing. Call [Log.Accept] once that transaction has committed. If its outcome is
+// unknown, or the store has rejected the append, open the log again.
 func (l *Log) AppendIn(ctx context.Context, s TxStore, db driver.SQL, due time.Time, entries ...Entry) (driver.Append, error) {
 	if err := l.owner.holds(); err != nil {
 		return driver.Append{}, err
@@ -73,8 +73,8 @@ func (l *Log) AppendIn(ctx context.Context, s TxStore, db driver.SQL, due time.T
 	return a, err
 }
 
-// FirstIn reads the head of a transaction and its first entry within a transaction of the
-// user's; the zero Head if it does not exist.
+// FirstIn reads the head of a transaction and its first entry in a transaction of the user's. The
+// Head is zero if it does not exist.
 func (j *Journal) FirstIn(ctx context.Context, s TxStore, db driver.SQL, id string) (driver.Head, Entry, error) {
 	head, r, err := s.FirstIn(ctx, db, id)
 	if err != nil || head.Position == 0 {

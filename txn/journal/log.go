@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// An Entry is what a record says. Position, Epoch and Written are set where it was
-// read, and ignored where it is to be written.
+// An Entry is the content of a record. Position, Epoch and Written are set by reads and ignored
+// by writes.
 type Entry struct {
 	Kind     string          // what happened: 1 to 32 bytes
 	Step     string          // of what, at most 255 bytes
@@ -25,8 +25,8 @@ type Entry struct {
 	Written  time.Time       // by the store's clock
 }
 
-// A Log is a transaction as one who drives it knows it: what is appended stands
-// right behind what was read, or is refused. It is not safe for concurrent use.
+// A Log appends to one transaction. An append is rejected unless it directly follows what this
+// Log has read or written. It is not safe for concurrent use.
 type Log struct {
 	journal *Journal
 	owner   *Shard // nil for somebody who owns nothing
@@ -34,20 +34,21 @@ type Log struct {
 	shards  int // what the store has to keep for the transaction to begin; 0 is not checked
 }
 
-// Head is where the transaction stands, as far as is known here: Began is zero unless
-// the log was opened, and Ended of one that was ended here if the store does not say when.
+// Head returns the state of the transaction as far as this Log knows it. Began is zero unless the
+// log was opened. Ended is zero if the transaction was ended here and the store does not report
+// the time.
 func (l *Log) Head() driver.Head { return l.head }
 
-// Append adds entries, 1 to driver.MaxRecords, durably before it returns, and says
-// when the transaction has to be looked at next. It tries for Options.Patience, as
-// long as ctx and the claim of the shard's owner last. Its errors:
+// Append adds 1 to driver.MaxRecords entries durably before it returns, and sets when the
+// transaction is due next. It retries for up to Options.Patience, while ctx and the claim of the
+// shard's owner last. Errors:
 //
-//   - [ErrConflict]: somebody else has appended. Nothing was written, unless the error is
-//     Uncertain: then that may stand behind what was;
-//   - an [interlock.StaleTokenError], or the cause with which the claim ended: the
-//     shard has another owner;
-//   - an Uncertain error: it may have been written. Appending the same again
-//     converges, with the same Log or after reopening it and looking.
+//   - [ErrConflict]: another writer has appended. Nothing was written, unless the error is
+//     Uncertain: then the entries may be behind the other writer's.
+//   - an interlock.StaleTokenError, or the cause with which the claim ended: the shard has
+//     another owner.
+//   - an Uncertain error: the entries may have been written. Appending them again converges,
+//     with this Log or after reopening and reading it.
 func (l *Log) Append(ctx context.Context, due time.Time, entries ...Entry) error {
 	if due.IsZero() {
 		return failure.Bug("append", l.head.Transaction, "when it is due is not said; only the end of a transaction has no time")
@@ -55,8 +56,7 @@ func (l *Log) Append(ctx context.Context, due time.Time, entries ...Entry) error
 	return l.append(ctx, due, entries)
 }
 
-// End is Append with the last entries of the transaction: nothing follows them, and
-// it is not due any more.
+// End is [Log.Append] of the transaction's last entries. Afterwards it is never due.
 func (l *Log) End(ctx context.Context, entries ...Entry) error {
 	return l.append(ctx, time.Time{}, entries)
 }
@@ -80,7 +80,7 @@ func (l *Log) append(ctx context.Context, due time.Time, entries []Entry) error 
 // errPatience is the cause with which Options.Patience ends.
 var errPatience = fmt.Errorf("the store did not answer in time: %w", context.DeadlineExceeded)
 
-// Accept takes that the transaction in which [Log.AppendIn] appended has committed.
+// Accept records that the transaction of [Log.AppendIn] has committed.
 func (l *Log) Accept(a driver.Append) {
 	l.head.Position, l.head.Sum = a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum
 	l.head.Due, l.head.Claimed, l.head.Ended = a.Due, false, a.Ended

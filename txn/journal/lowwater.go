@@ -15,7 +15,7 @@ import (
 // participant reads the list.
 const MaxExcept = 256
 
-// A Mark is what participants may forget. Its zero value is none.
+// A Mark tells participants what they may forget. The zero value allows nothing.
 type Mark struct {
 	// Time is the low-water mark: what began before it has ended, except for Except.
 	Time time.Time
@@ -31,24 +31,22 @@ type Mark struct {
 	Oldest     time.Time
 }
 
-// LowWater is a time before which nothing began that is unfinished: a margin before
-// the oldest unfinished transaction, or before now if there is none. Participants may
-// forget what they know of transactions that began before it, if they refuse calls of
-// such from then on.
+// LowWater returns a time before which no unfinished transaction began: margin before the oldest
+// unfinished one, or margin before now if there is none. Participants may delete the records of
+// transactions that began before it, if they reject calls of such transactions from then on.
 //
-// The margin, above zero, has to cover what the journal does not see: calls of ended
-// transactions that may still arrive, transactions that are begun but not decided (the
-// tries of a TCC before its decision, for its Options.Hold), and the difference of all
-// clocks involved. Now is the caller's clock. It lists all that is unfinished, twice, 200
-// heads at a time, and reads none of it: two requests for each shard at least.
+// The margin, above zero, must cover what the journal does not see: calls of ended transactions
+// that may still arrive, transactions before their decision (tries of a TCC, for its
+// Options.Hold), and the difference of all clocks involved. Now is the caller's clock. LowWater
+// lists the heads of all unfinished transactions twice, 200 at a time: at least two requests for
+// each shard.
 func (j *Journal) LowWater(ctx context.Context, now time.Time, margin time.Duration) (time.Time, error) {
 	mark, err := j.Mark(ctx, now, margin, 0)
 	return mark.Pinned, err
 }
 
-// Mark is [Journal.LowWater] that does not wait for transactions which began longer
-// than slow ago: it excepts them, the oldest ones, MaxExcept at most. A slow of 0 excepts
-// none.
+// Mark is [Journal.LowWater] that does not wait for transactions which began more than slow ago:
+// it excepts the oldest of them, up to [MaxExcept]. A slow of 0 excepts none.
 func (j *Journal) Mark(ctx context.Context, now time.Time, margin, slow time.Duration) (Mark, error) {
 	if margin <= 0 || slow < 0 {
 		return Mark{}, failure.Bug("find low-water mark", "", "the margin is %v, slow is %v: the margin must be above zero, slow not below", margin, slow)

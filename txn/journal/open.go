@@ -10,17 +10,17 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// ErrNoTables is in the error of [FindStore] if a database has no tables of the name.
+// ErrNoTables: [FindStore] found no tables of the name in the database.
 var ErrNoTables = errors.New("there is no such journal")
 
 // DefaultName is that of a journal's tables without another name.
 const DefaultName = "interlock_journal"
 
-// OpenStore opens the store of a journal on a backend, for [New]: keys below the prefix name
-// in etcd, the journal of that name in memory, and in a database tables whose names begin
-// with name ([NewTable]). It creates the tables unless they exist; a user without the right
-// to create tables can use those that an administrator has created. Empty is the default of
-// each. A backend without journals is refused: see [CheckURL]. The backend closes what it opens.
+// OpenStore opens the store of a journal on a backend, for [New]: keys below the prefix name in
+// etcd, the journal of that name in memory, tables whose names begin with name in a database
+// ([NewTable]). Empty means each backend's default. It creates missing tables; a user without the
+// right to do so can use tables that an administrator has created. A backend without journals is
+// rejected: see [CheckURL]. The backend closes what it opens.
 func OpenStore(ctx context.Context, b *backend.Backend, name string) (driver.Journal, error) {
 	return store(ctx, b, name, func(ctx context.Context, db driver.BeginnerAt[driver.SQL], t *Table[driver.SQL]) error {
 		err := driver.Create(ctx, db, t)
@@ -31,16 +31,16 @@ func OpenStore(ctx context.Context, b *backend.Backend, name string) (driver.Jou
 	})
 }
 
-// FindStore is [OpenStore] for a journal that exists already: it creates nothing, and its
-// error wraps [ErrNoTables] where a database has no such tables.
+// FindStore is [OpenStore] for a journal that exists: it creates nothing. If a database has no
+// tables of the name the error wraps [ErrNoTables].
 func FindStore(ctx context.Context, b *backend.Backend, name string) (driver.Journal, error) {
 	return store(ctx, b, name, func(ctx context.Context, _ driver.BeginnerAt[driver.SQL], t *Table[driver.SQL]) error {
 		return t.exists(ctx)
 	})
 }
 
-// CheckURL refuses, without connecting, a backend that can keep no journal. Errors are
-// [*backend.URLError].
+// CheckURL rejects, without connecting, a backend that cannot store a journal. Errors are
+// *backend.URLError.
 func CheckURL(u *backend.URL) error {
 	if u.Has(backend.Journals | backend.Tables) {
 		return nil

@@ -10,8 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// A Shard is a part of the journal under its owner's claim. It is safe for
-// concurrent use.
+// A Shard is a part of the journal under its owner's claim. It is safe for concurrent use.
 type Shard struct {
 	journal *Journal
 	number  int
@@ -19,9 +18,9 @@ type Shard struct {
 	claim   interlock.Claim
 }
 
-// Own makes the holder of c the owner of a shard, under c's token as the epoch. From
-// then on nobody writes to the shard's transactions as a former owner. A claim whose
-// token is below the epoch is refused with an [interlock.StaleTokenError].
+// Own makes the holder of c the owner of a shard, with c's token as the epoch. From then on
+// former owners can write nothing to its transactions. A claim with a token below the epoch is
+// rejected with an interlock.StaleTokenError.
 func (j *Journal) Own(ctx context.Context, c interlock.Claim, shard int) (*Shard, error) {
 	s := &Shard{journal: j, number: shard, epoch: c.Token(), claim: c}
 	if shard < 0 || shard >= j.options.Shards {
@@ -51,14 +50,14 @@ func (s *Shard) holds() error {
 	return &interlock.Error{Op: "append", Name: driver.ShardName(s.number), Kind: interlock.Definite, Err: interlock.ErrExpired}
 }
 
-// Number is the shard's, from 0.
+// Number returns the shard's number, from 0.
 func (s *Shard) Number() int { return s.number }
 
-// Epoch is the token under which the shard is owned.
+// Epoch returns the token under which the shard is owned.
 func (s *Shard) Epoch() interlock.Token { return s.epoch }
 
-// Open is [Journal.Open] for the owner: what is appended bears the epoch. A
-// transaction of another shard is refused as a Bug.
+// Open is [Journal.Open] for the owner: appends have its epoch. A transaction of another shard is
+// a Bug.
 func (s *Shard) Open(ctx context.Context, id string) (*Log, []Entry, error) {
 	if s.journal.ShardOf(id) != s.number {
 		return nil, nil, failure.Bug("open transaction", id, "it is in shard %d, not in %d", s.journal.ShardOf(id), s.number)
@@ -66,18 +65,18 @@ func (s *Shard) Open(ctx context.Context, id string) (*Log, []Entry, error) {
 	return s.journal.open(ctx, id, s)
 }
 
-// Adopt makes the owner's what somebody without a shard has begun or opened: what is
-// appended from here on bears the epoch. The log must be one of this shard's, and is
-// not used any more beside the one returned.
+// Adopt returns a log that appends with the owner's epoch, in place of a log that was begun or
+// opened without a shard. The transaction must belong to this shard. Do not use the old log any
+// more.
 func (s *Shard) Adopt(l *Log) *Log {
 	adopted := *l
 	adopted.owner = s
 	return &adopted
 }
 
-// Claim takes transactions that are due at a time, the earliest first, at most
-// limit, and puts off their due time to `until`: by then the process that took them has
-// appended, or they are due again. It is one request.
+// Claim returns up to limit transactions that are due at a time, the earliest first, and moves
+// their due time to until: by then the caller has appended, or they are due again. It is one
+// request.
 func (s *Shard) Claim(ctx context.Context, by, until time.Time, limit int) ([]driver.Head, error) {
 	if err := s.holds(); err != nil {
 		return nil, err
@@ -85,8 +84,8 @@ func (s *Shard) Claim(ctx context.Context, by, until time.Time, limit int) ([]dr
 	return s.journal.store.Claim(ctx, s.number, s.epoch, by, until, limit)
 }
 
-// Unfinished goes through all that has not ended, by due time. A new owner does so
-// once: what a former one had claimed is not to wait until it is due again.
+// Unfinished iterates over all unfinished transactions by due time. A new owner calls it once,
+// because what a former owner had claimed would otherwise wait until it is due again.
 func (s *Shard) Unfinished(ctx context.Context) iter.Seq2[driver.Head, error] {
 	const page = 200
 	return func(yield func(driver.Head, error) bool) {

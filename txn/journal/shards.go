@@ -13,9 +13,8 @@ import (
 // shards than it has: what would begin in a wrong shard would not be driven.
 type ShardsError = driver.ShardsError
 
-// CheckShards stores Options.Shards if the journal has no number of shards yet. If it has
-// another one the error is a [*ShardsError]. [Journal.Own] and the first [Journal.Begin]
-// call it.
+// CheckShards stores Options.Shards if the journal has no number of shards yet. If it has another
+// number the error is a [*ShardsError]. [Journal.Own] and the first [Journal.Begin] call it.
 func (j *Journal) CheckShards(ctx context.Context) error {
 	stored, err := j.store.Shards(ctx, 0, j.options.Shards)
 	if err != nil {
@@ -57,19 +56,18 @@ func (j *Journal) agreeIn(ctx context.Context, s TxStore, db driver.SQL) error {
 // maxShards is the most that a journal can have.
 const maxShards = 4096
 
-// SetShards changes over how many shards a journal's transactions are spread, from 1 to
-// 4096, and returns how many unfinished transactions it moved. Stop all that use the
-// journal before, and open it with the new number afterwards: owners of shards write
-// nothing more, and begins under the old number are refused. It waits for transactions of
-// databases that have begun one and have not ended. If it fails, the journal refuses to be
-// used until it is called again with the same number.
+// SetShards changes the number of a journal's shards, 1 to 4096, and returns how many unfinished
+// transactions it moved. Stop all processes that use the journal before, and open it with the new
+// number afterwards: owners can write nothing more, and begins under the old number are rejected.
+// SetShards waits for database transactions that have begun one. If it fails, the journal cannot
+// be used before it is called again with the same number.
 func SetShards(ctx context.Context, store driver.Journal, shards int) (moved int, err error) {
 	return setShards(ctx, store, shards, func(int) error { return nil })
 }
 
-// SetShardsBy is SetShards by hand. It records who changes the number, from and to which,
-// and why, as a transaction of type "layout:shards" that has ended, before it changes
-// anything; record is its id.
+// SetShardsBy is [SetShards] with an audit record. Before it changes anything it records who
+// changes the number, from which to which, and why, as an ended transaction of type
+// "layout:shards"; record is its id.
 func SetShardsBy(ctx context.Context, store driver.Journal, shards int, by, reason string) (moved int, record string, err error) {
 	moved, err = setShards(ctx, store, shards, func(stored int) error {
 		j, err := New(store, &Options{Shards: shards})

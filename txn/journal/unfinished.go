@@ -10,10 +10,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Unfinished goes through the transactions of all shards that have not ended, in the order
-// of their ids, from after the given one. It costs what there is of them, not of those that
-// have ended: one request for the shards that have any, and two listings of each of those.
-// It keeps their heads in memory. What begins meanwhile may be missing. An error ends it.
+// Unfinished iterates over the unfinished transactions of all shards, in the order of their ids,
+// above the given one. The cost depends on their number only: one request for the shards that
+// have any, and two listings of each of those. It keeps their heads in memory. Transactions that
+// begin meanwhile may be missing. An error ends it.
 func (j *Journal) Unfinished(ctx context.Context, after string) iter.Seq2[driver.Head, error] {
 	return func(yield func(driver.Head, error) bool) {
 		heads, err := j.unfinished(ctx, after)
