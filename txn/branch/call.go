@@ -1,7 +1,6 @@
-// Package branch is what a coordinator and the participants of its transactions say
-// to each other: which call this is, and what a failure means. It does not make a
-// call happen once, and a participant that takes a call at its word without asking
-// its barrier will do a thing twice, or after it was undone: see txn/barrier.
+// Package branch has the vocabulary of coordinators and participants: which call this is, and
+// what a failure means. It does not make a call happen once: a participant that does not use a
+// barrier (txn/barrier) will do things twice, or after they were undone.
 //
 //	func charge(ctx context.Context, o Order) (Receipt, error) {
 //		c := branch.From(ctx)                          // transaction, branch, epoch, deadline
@@ -15,9 +14,8 @@
 //		return receipt, err                            // any other error: nobody knows
 //	}
 //
-// Calls are delivered at least once, and perhaps late: behind a later call, or from a
-// coordinator that is no longer in charge. The key, the operation and the epoch are
-// what tells them apart.
+// Calls are delivered at least once, and possibly late: after a later call, or from a former
+// coordinator. Their key, operation and epoch distinguish them.
 package branch
 
 import (
@@ -68,8 +66,8 @@ type Call struct {
 	Until time.Time
 }
 
-// Key is the same for all calls that must have one effect, and no others. Hand it to
-// a target as an idempotency key.
+// Key returns the idempotency key: the same for all calls that must have one effect, and for no
+// others.
 func (c Call) Key() string {
 	key := url.PathEscape(c.Transaction) + "/" + url.PathEscape(c.Branch)
 	if c.Step != "" {
@@ -80,11 +78,10 @@ func (c Call) Key() string {
 
 type callKey struct{}
 
-// With is a context for a call: what [From] finds in it.
+// With returns a context with a call, for [From].
 func With(ctx context.Context, c Call) context.Context { return context.WithValue(ctx, callKey{}, c) }
 
-// From is the call that ctx was made for, or that a participant received; the zero
-// Call elsewhere.
+// From returns the call that ctx belongs to, or the zero Call.
 func From(ctx context.Context) Call {
 	c, _ := ctx.Value(callKey{}).(Call)
 	return c

@@ -46,20 +46,20 @@ type classified struct {
 func (c *classified) Error() string { return c.err.Error() }
 func (c *classified) Unwrap() error { return c.err }
 
-// Fail marks the error of a call that has had no effect and never will, for a
-// reason of the business: no seat, no money. Fail(nil) is nil.
+// Fail marks the error of a call that had no effect and never will, for a business reason: no
+// seat, no money. Fail(nil) is nil.
 func Fail(err error) error { return classify(ClassFail, 0, err) }
 
-// Retry marks the error of a call that has had no effect, and may succeed later: the
-// target was busy, or could not be reached. Retry(nil) is nil.
+// Retry marks the error of a call that had no effect and may succeed later: the target was busy
+// or not reachable. Retry(nil) is nil.
 func Retry(err error) error { return classify(ClassRetry, 0, err) }
 
-// Unknown marks the error of a call whose effect is not known. It is what every
-// error is that bears no mark. Unknown(nil) is nil.
+// Unknown marks the error of a call whose outcome is unknown. Errors without a mark are treated
+// the same. Unknown(nil) is nil.
 func Unknown(err error) error { return classify(ClassUnknown, 0, err) }
 
-// InProgress says that the target works on it: the call is made again after a while,
-// with the same key, and does not count as an attempt.
+// InProgress reports that the target is still processing the call. The call is repeated after the
+// given time with the same key, and does not count as an attempt.
 func InProgress(after time.Duration) error {
 	return classify(ClassInProgress, after, errors.New("the target is still working"))
 }
@@ -71,8 +71,7 @@ func classify(class Class, after time.Duration, err error) error {
 	return &classified{class, after, err}
 }
 
-// ClassOf is the mark that stands outermost, and after which time an InProgress call is
-// to be made again.
+// ClassOf returns the outermost mark of err, and after which time an InProgress call is repeated.
 func ClassOf(err error) (class Class, after time.Duration) {
 	var c *classified
 	if errors.As(err, &c) {

@@ -1,13 +1,18 @@
-// Package tcc books at several participants, at all of them or at none: each branch is
-// tried, which only holds what is asked for; then one decision is made, and all are
-// confirmed or cancelled. It does not hide holds: others see that there is less left.
-// It does not make a call happen once, and relies on participants that answer a
-// repeated call as the first one and refuse a try behind its cancellation: [Holds] is
-// one, and txn/barrier makes one of anything in a database. Nor can it confirm at a
-// participant that refuses to: such a transaction is a dead letter, and waits for a
-// person. What it gives: once Run has returned, all branches are confirmed, or all are
-// cancelled, or will be, whatever crashes; and what is held for a transaction that
-// nobody decides on is free again soon after its time.
+// Package tcc reserves at several participants, then confirms all reservations or cancels all
+// (Try-Confirm-Cancel).
+//
+// Not promised:
+//
+//   - Isolation. A try reduces what others can get before the decision.
+//   - Exactly-once calls. Participants must answer a repeated call like the first, and reject a
+//     try after its cancellation. [Holds] does that, and txn/barrier makes any work in a
+//     database do it.
+//   - Confirmation at a participant that refuses it. Such a transaction is a dead letter and
+//     waits for an operator.
+//
+// Promised: once Run has returned, all branches are confirmed or will be, or all are cancelled or
+// will be, across any number of crashes. What is held for a transaction without a decision is
+// released soon after its time.
 //
 //	rooms := tcc.Holds[pgx.Tx]{DB: postgres.Pool(pool)}
 //	hotel, flight := tcc.Define("hotel", rooms.Take()), tcc.Define("flight", airline)
@@ -22,46 +27,42 @@
 //
 // # Decisions
 //
-// While a Run tries branches nothing is written to the journal. The decision is its first
-// append, with all that was tried, and there is one at most for an id: the second
-// takes the first. No outcome is returned before that is durable, and
-// nothing is confirmed or cancelled: so it does not matter that a Run which fails does
-// so while another of the same id succeeds. A transaction of n branches costs n tries
-// and one forced write before the answer, and n calls and one write that nobody waits
-// for after it.
+// An [Engine.Run] writes nothing to the journal while it tries branches. The decision is its first
+// append, with all branches that were tried. An id has at most one decision: a second Run of it
+// takes the first one's. No outcome is returned, confirmed or cancelled before the decision is
+// durable. So a Run that fails does no harm to another Run of the same id that succeeds. A
+// transaction of n branches costs n tries and one forced write before the answer, and n calls and
+// one write after it.
 //
-// An append that was not answered is no failure. Run then tries to decide to cancel,
-// and finds out so which of the two came first.
+// If the append of the decision gets no answer, Run tries to decide to cancel, and learns which
+// of the two came first.
 //
-// Copies of a Run try the branches once each. Use [Engine.Submit] for requests that can
-// arrive more than once: it writes a record before the tries, and so runs an id once.
+// Each Run of one id tries the branches again. For requests that can arrive more than once use
+// [Engine.Submit]: it writes a record before the tries, so an id runs once.
 //
 // # Expiry
 //
-// Holds have a time, and nothing is freed because it has passed: the participant asks
-// [Engine.Decide], which decides to cancel if nothing was decided, and then it can
-// not be confirmed any more. So a clock that is wrong makes a transaction fail, or a
-// hold last, and breaks nothing. A Run decides to confirm only until Options.Margin
-// before the time of its holds, by the clock that only goes on and by the wall clock,
-// whichever says so first. What an engine that has died leaves is free after the time
-// of the holds, the pause between two sweeps, and one question to the journal.
+// A hold has a time, but is not released because that time has passed. The participant asks
+// [Engine.Decide], which decides to cancel if there is no decision; from then on the transaction
+// cannot be confirmed. So a wrong clock can make a transaction fail or a hold last, and breaks
+// nothing. A Run decides to confirm only until Options.Margin before the time of its holds, by
+// the monotonic and the wall clock, whichever is later. What a crashed engine leaves is released
+// after the time of its holds, the pause between two sweeps, and one request to the journal.
 //
-// Forget transactions from the journal, and holds from their tables, only after longer
-// than anybody repeats a Run: an id that was forgotten can be run again. A participant
-// that forgets by the journal's LowWater needs a margin there that is longer than
-// Options.Hold, because tries come before the first record of their transaction.
+// Delete transactions from the journal, and holds from their tables, only when no client repeats
+// a Run any more: a deleted id can run again. A participant that deletes by the journal's
+// LowWater needs a margin longer than Options.Hold, because tries come before the first record of
+// their transaction.
 //
 // # Limits
 //
-// A Run that is cancelled cancels what it has tried. What another Run of its id had tried
-// before that died, at a branch that this one did not come to, is free after its time, as
-// all that nobody decides on.
+// If the context of a Run ends, what it has tried is cancelled. A branch that only an earlier,
+// crashed Run of the id has tried is released after its time.
 //
-// What is held for a decision by a person, such as a payment, does not belong into a
-// Run: hold it by guard/stock, or make it the steps of a saga. Refusals are
-// counted by each owner from zero. A transaction that is taken over 10 times in a row
-// (TakeOvers of the coordinator's Options) without an answer seems to crash its process: it
-// is halted, a dead letter as it was decided, until an [Operator]'s Retry. A decided transaction that waits for a participant is
-// kept in memory meanwhile: see Held of coordinator.Options. A resource whose methods do
-// not return when their context ends keeps Run waiting.
+// Do not wait for a person, such as for a payment, in a Run: hold by guard/stock, or use a saga.
+// Each owner counts refusals from zero. A transaction that is taken over 10 times in a row
+// without an answer (TakeOvers of the coordinator's Options) probably crashes its processes. It
+// is halted: a dead letter with its decision, until [Operator.Retry]. A decided transaction that
+// waits for a participant stays in memory: see Held of coordinator.Options. A resource whose
+// methods do not return when their context ends delays Run.
 package tcc

@@ -28,7 +28,7 @@ type calls struct {
 	noted time.Time // when the journal got to know of a failure
 }
 
-// Drive carries a decision out, as far as it comes; see [coordinator.Protocol].
+// Drive executes a decision as far as possible; see [coordinator.Protocol].
 func (m *Engine) Drive(t *coordinator.Turn) error {
 	is, err := replay(t.Entries())
 	if err != nil {

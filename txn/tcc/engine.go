@@ -84,8 +84,8 @@ type Engine struct {
 	closed bool
 }
 
-// New makes the engine of a coordinator that does not serve yet; it has one at most.
-// What is wrong with a resource is a Bug; all of them are reported.
+// New returns an engine on a coordinator that does not serve yet. A coordinator has at most one
+// engine of TCC. Each problem of a resource is reported, as a Bug.
 func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Engine, error) {
 	options, err := o.resolve()
 	problems := []error{err}
@@ -128,16 +128,16 @@ func (m *Engine) read(ctx context.Context, op, id string) (driver.Head, machine,
 	return t.Head, t.State, err
 }
 
-// Look reads the state of a transaction, whichever process drives it. The error is an [ErrNone]
-// if it is a [Engine.Run] that is not decided, or ended so long ago that it was
-// forgotten. One of [Engine.Submit] that is not decided has the state TRYING.
+// Look reads the state of a transaction, whichever process drives it. If an [Engine.Run] of the id
+// has no decision yet, or the retention of the transaction is over, the error is an [ErrNone]. A
+// submitted transaction without a decision has the state TRYING.
 func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	return records.Look(ctx, m.coordinator.Journal(), "look at transaction", id)
 }
 
-// Wait blocks until a decided transaction has ended, or is a dead letter,
-// whichever process drives it; the error is that of [Outcome.Err]. When ctx ends the transaction
-// goes on, and the error is Uncertain.
+// Wait blocks until a decided transaction has ended or is a dead letter, whichever process drives
+// it. The error is that of [Outcome.Err]. If ctx ends the transaction continues, and the error is
+// Uncertain.
 func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 	err = m.coordinator.Await(ctx, id, func(ctx context.Context) (bool, error) {
 		o, err = m.Look(ctx, id)
@@ -149,11 +149,10 @@ func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 	return o, o.Err()
 }
 
-// Decide is the decision on a branch of a transaction: what a participant asks whose
-// hold is past its time. Of a transaction that is not decided it makes it one that is
-// to be cancelled, durably, before it says so; from then on it cannot be confirmed. It
-// blocks for as long as the journal's Options.Patience. An error says nothing about the
-// decision: ask again.
+// Decide returns the decision on a branch of a transaction. A participant calls it when the time
+// of a hold is over. If there is no decision, Decide decides to cancel, durably, before it
+// returns; the transaction cannot be confirmed afterwards. It blocks for up to Options.Patience
+// of the journal. An error tells nothing about the decision: call it again.
 func (m *Engine) Decide(ctx context.Context, id, branch string) (Decision, error) {
 	const op = "decide"
 	if err := driver.CheckName(op, "a transaction", id, driver.MaxTransaction); err != nil {

@@ -32,12 +32,12 @@ type Holds[T any] struct {
 	Idle time.Duration
 }
 
-// Take is the resource whose tries hold units of an item, and whose confirmations sell
-// them: seats, or the money that leaves an account.
+// Take returns the resource whose tries hold units of an item, and whose confirmations remove
+// them: seats, or money that leaves an account.
 func (h Holds[T]) Take() Resource[Want, Want] { return resource[T]{h, h.Table.Take} }
 
-// Give is the resource whose tries announce units of an item, and whose confirmations
-// add them: the money that comes to an account.
+// Give returns the resource whose tries announce units of an item, and whose confirmations add
+// them: money that arrives at an account.
 func (h Holds[T]) Give() Resource[Want, Want] { return resource[T]{h, h.Table.Give} }
 
 // resource is one of the two.
@@ -113,14 +113,14 @@ type SweepResult struct {
 	Kept  int // holds that will be confirmed, and stay until they are
 }
 
-// Sweep asks for the decision on holds whose time is over by the database's clock, the
-// oldest first and at most limit, and cancels those that will not be confirmed. It
-// frees nothing that it was not told to. Call it every few seconds, as [Holds.Watch] does: a hold that nobody
-// decides on is gone by then, after its time. Several may sweep at once.
+// Sweep asks for the decision on up to limit holds whose time is over by the database's clock,
+// the oldest first, and cancels those that will not be confirmed. It releases nothing without a
+// decision. Call it every few seconds, as [Holds.Watch] does. Several sweeps may run
+// concurrently.
 //
-// It stops at the first error that may pass, such as a coordinator that cannot be
-// reached; the next sweep begins with the others, which may have another coordinator.
-// What is wrong with one hold alone is reported too, and does not keep it from the others.
+// It stops at the first temporary error, such as an unreachable coordinator; the next sweep
+// begins with the other holds, which may have another coordinator. A problem of a single hold is
+// reported and does not affect the others.
 func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s SweepResult, err error) {
 	if ask == nil || limit < 1 {
 		return s, failure.Bug("sweep", "", "there is nobody to ask, or %d holds: it can be 1 or more", limit)
@@ -143,8 +143,8 @@ func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s SweepResult,
 // watchEvery is the pause between the sweeps of [Holds.Watch].
 const watchEvery = 2 * time.Second
 
-// Watch sweeps until ctx ends, and returns its cause, or the error of a sweep. A txn.Runtime
-// runs it, again after an error, for the resources of its engine.
+// Watch sweeps until ctx ends, and returns its cause, or the error of a sweep. A txn.Runtime runs
+// it for the resources of its engine, and restarts it after an error.
 func (h Holds[T]) Watch(ctx context.Context, ask Ask) error {
 	for {
 		if _, err := h.Sweep(ctx, ask, 100); err != nil {

@@ -24,7 +24,7 @@ type Operator struct {
 // NewOperator makes an operator on a journal, which stays open.
 func NewOperator(j *journal.Journal) *Operator { return &Operator{journal: j, now: time.Now} }
 
-// Operator is one on the engine's journal.
+// Operator returns an operator on the engine's journal.
 func (m *Engine) Operator() *Operator { return NewOperator(m.coordinator.Journal()) }
 
 // List goes through the transactions that pass in the order of their ids; see

@@ -16,13 +16,13 @@ import (
 // see [coordinator.Finding].
 type Finding = coordinator.Finding
 
-// Reconcile goes through the transactions that have ended at a time of the store's clock
-// or after it, in the order of their ids, and repeats the last call of each branch under
-// its key: a resource that has done it answers as before and changes nothing, and one
-// that has lost it, by a restore from a backup perhaps, does it again or refuses. What is
-// refused, or cannot be found out, is a Finding. An error without an ID ends it. What a
-// person has resolved or skipped is not asked about. Keep since within the time for which
-// resources remember: a day is short enough for the defaults of coordinator.Retention.
+// Reconcile repeats the last call of each branch of the transactions that ended at or after a
+// time of the store's clock, in the order of their ids, under the same key. A resource that has
+// executed the call answers as before and changes nothing. One that has lost it, such as by a
+// restored backup, executes it again or rejects it. Rejections and unknown outcomes are yielded.
+// An error without an ID ends the iteration. What an operator has resolved or skipped is left
+// out. Keep since within the time for which resources remember calls: a day suits the defaults of
+// [coordinator.Retention].
 func (m *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
 	return records.Reconcile(ctx, m.coordinator.Journal(), since, m.recheck)
 }

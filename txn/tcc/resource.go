@@ -50,7 +50,7 @@ type handle struct {
 	watch   func(ctx context.Context, ask Ask) error // nil: the participant asks by itself
 }
 
-// Define names a resource, uniquely in its engine, with 1 to 255 bytes. Do not rename
+// Define names a resource; the name has 1 to 255 bytes and is unique in its engine. Do not rename
 // it while transactions that have tried it may be unfinished.
 func Define[Q, H any](name string, r Resource[Q, H]) Definition[Q, H] {
 	d := Definition[Q, H]{handle{name: name}}
@@ -137,10 +137,9 @@ func load[Q, H any](name string, request, hold json.RawMessage) (q Q, h *H, err 
 
 func (d Definition[Q, H]) handle() handle { return d.of }
 
-// Target says which of several targets serves a request, such as the host: limits and
-// pauses of the coordinator are those of a target. Without it the target is the
-// resource's name, and so it is if of panics. It must not block, and gives the same for
-// equal requests.
+// Target sets a function that chooses the target of a request, such as a host, for the limits of
+// the coordinator. The default, also if the function panics, is the resource's name. The function
+// must be deterministic and must not block.
 func (d Definition[Q, H]) Target(of func(q Q) string) Definition[Q, H] {
 	name := d.of.name
 	d.of.target = func(request json.RawMessage) (target string) {
@@ -158,8 +157,8 @@ func (d Definition[Q, H]) Target(of func(q Q) string) Definition[Q, H] {
 	return d
 }
 
-// Try is a branch of a transaction that asks q of the resource. It bears the
-// resource's name, unless [Try.As] gives it another.
+// Try returns a branch that requests q from the resource. Its name is the resource's, unless
+// [Try.As] sets another.
 func (d Definition[Q, H]) Try(q Q) Try[Q, H] { return Try[Q, H]{of: d.of, name: d.of.name, q: q} }
 
 // Branch is a [Try] of any types.

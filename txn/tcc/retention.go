@@ -13,9 +13,9 @@ import (
 // sweepBatch is how many holds one statement of a [Sweep] removes.
 const sweepBatch = 500
 
-// Sweep is retention for a table of holds: it removes those that ended longer ago than
-// age, by [Table.Forget], and reports those that are overdue, by [Table.Overdue]. An age
-// of 0 is twice [coordinator.DefaultKeep].
+// Sweep returns the retention of a table of holds: [Table.Forget] removes holds that ended longer
+// than age ago, and [Table.Overdue] reports those that should have ended. An age of 0 is twice
+// coordinator.DefaultKeep.
 func Sweep[T any](name string, db driver.BeginnerAt[T], t Table, age time.Duration) coordinator.Sweep {
 	if age == 0 {
 		age = 2 * coordinator.DefaultKeep

@@ -86,9 +86,9 @@ func (m *Engine) detached(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Close refuses further calls of [Engine.Submit] and waits for runs that are under
-// way. When ctx ends, it has the rest cancelled, and waits until that is decided. A
-// engine whose Submit was never called needs no Close.
+// Close rejects further calls of [Engine.Submit] and waits for runs under way. When ctx ends it
+// cancels the others, and waits until that is decided. An engine whose Submit was never called
+// needs no Close.
 func (m *Engine) Close(ctx context.Context) {
 	m.mu.Lock()
 	m.closed = true

@@ -74,13 +74,12 @@ func (m *Engine) first(ctx context.Context, r run) (*machine, error) {
 	return there, err
 }
 
-// Decide is for a participant that has voted yes and receives nothing: the outcome of
-// the transaction that it knows by this name, an XID's. If nobody has decided, it is
-// aborted now, and stands so in the journal before this returns: ask no earlier than
-// after Options.Patience. While a run is under way in this process the answer is
-// Retryable. For one that began before Options.Retention and is not in the journal the
-// error is an [ErrNone]: it may have been forgotten, and a person has to know. After
-// any other error ask again.
+// Decide returns the outcome of a transaction to a participant that has voted yes and received
+// nothing. transaction is that of the branch's XID. If there is no decision, Decide aborts the
+// transaction, durably, before it returns: call it after Options.Patience at the earliest. While
+// this process runs the transaction the error is Retryable. If it began before Options.Retention
+// and is not in the journal the error is an [ErrNone]: it may have been deleted, and a person has
+// to find out. After any other error call it again.
 func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, error) {
 	const op = "decide transaction"
 	r, err := parse(transaction)

@@ -1,12 +1,16 @@
-// Package twopc commits in several databases, or in none. It does not isolate: until
-// the last participant has committed, a reader can see one half of a transaction and
-// not the other, and branches that are snapshots each do not make one snapshot. It
-// does not remember work: a transaction of one participant leaves no record, and one
-// that was aborted may be run again. Nor does it come for free: between its vote and
-// the decision a participant holds its locks, and holds them as long as the journal
-// cannot be asked. What it gives: once Run has returned without an error, every
-// participant has committed or will; after an [ErrAborted] none has or will; whatever
-// crashes, and however often.
+// Package twopc commits in several databases, or in none (two-phase commit).
+//
+// Not promised:
+//
+//   - Isolation. Until the last participant has committed, a reader can see one half of a
+//     transaction. Snapshots of several participants do not form one snapshot.
+//   - Deduplication of work. A transaction with one participant leaves no record, and an
+//     aborted one may run again.
+//   - Availability. Between its vote and the decision a participant holds its locks, for as
+//     long as the journal cannot be reached.
+//
+// Promised: once Run has returned without an error, every participant has committed or will;
+// after an ErrAborted none has or will; across any number of crashes.
 //
 //	north := twopc.Define("north", pg)     // pg: a driver.Preparer, of postgres.OpenParticipant
 //	south := twopc.Define("south", maria)
@@ -22,54 +26,48 @@
 //		return err
 //	})
 //
-// To have the work happen once however often it is asked for, take a guard/once in one
-// of the branches: it is committed with them all, or with none. An id alone is good for
-// one commit, but also for no more than one recorded abort: who tries again after that
-// takes another id.
+// To run the work once, however often it is requested, use guard/once in one of the branches: it
+// commits with all of them or with none. An id is good for one commit, and for one recorded
+// abort: use another id to try again after that.
 //
 // # Protocol
 //
-// Two-phase commit with presumed abort (Mohan, Lindsay and Obermarck, 1986). All
-// branches are prepared at once. If all have voted yes, the decision to commit is
-// written to the journal unless anything stands there under the id; then the caller is
-// answered, and the coordinator that owns the journal's shard commits the branches,
-// again and again until each has said so. An abort is not written: what is in no
-// journal is aborted. But a process that presumes so writes it first, so that a slow committer
-// finds it there: of decide-commit and decide-abort the journal keeps the one that
-// comes first. Any process that has registered the participants finishes what another
-// one began.
+// Two-phase commit with presumed abort (Mohan, Lindsay and Obermarck, 1986). All branches are
+// prepared concurrently. If all have voted yes, the decision to commit is appended to the
+// journal, unless the id has a decision. Then the caller gets its answer, and the coordinator of
+// the journal's shard commits the branches and repeats that until each has confirmed. An abort is
+// not written: a transaction without a record is aborted. A process that presumes an abort writes
+// it first, so that a slow committer finds it: the first of the two decisions counts. Any process
+// with the participants registered finishes transactions of others.
 //
-// n participants cost n prepares and one append before the answer, n commits and an
-// append after it. A participant that has changed nothing is not told; one that is
-// alone commits in one phase, without a record. The journal is read once before the
-// work.
+// n participants cost n prepares and one append before the answer, n commits and one append after
+// it. A participant without changes is not told the decision. A single participant commits in one
+// phase, without a record. The journal is read once before the work.
 //
 // # In doubt
 //
-// A branch that has voted yes waits for its decision, with its locks. [Engine.Watch]
-// asks every participant for those of its namespace, and finishes each by what the
-// journal says. With the journal on etcd or on a replicated database, a decision
-// outlasts the machine that took it, and is taken while a majority lives. While
-// the journal cannot be asked the branches are blocked, and reported as such: no timeout
-// makes a participant decide for itself.
+// A branch that has voted yes waits for its decision and keeps its locks. [Engine.Watch] asks
+// every participant for the branches of its namespace, and finishes each according to the
+// journal. With the journal on etcd or on a replicated database a decision survives the machine
+// that took it, and is taken while a majority is alive. While the journal cannot be reached the
+// branches are blocked, and reported as such: no timeout lets a participant decide alone.
 //
-// A branch that a person, or a system, has finished against the decision makes the
-// transaction HEURISTIC: it stays in the journal, unfinished, and is reported until
-// a person acknowledges it ([Operator.Resolve]).
+// If a person or a system has finished a branch against the decision, the transaction is
+// HEURISTIC: it stays in the journal, unfinished, and is reported until an operator acknowledges
+// it ([Operator.Resolve]).
 //
-// A transaction that is taken over 10 times in a row (TakeOvers of the coordinator's
-// Options) while participants are called to commit, and none answers, seems to crash its
-// process: it is halted, with its branches prepared, until [Operator.Retry].
+// A transaction that is taken over 10 times in a row (TakeOvers of the coordinator's Options)
+// while participants are called to commit and none answers, probably crashes its processes. It is
+// halted, with its branches prepared, until [Operator.Retry].
 //
 // # Limits
 //
-// Work that waits for rows keeps its connection; so many runs at once that the pool has
-// none left for COMMIT PREPARED, or for a journal in the same pool, wait for each other:
-// bound them below its size. Make tables before transactions run: an index waits for
-// branches in doubt.
+// Work that waits for rows keeps its connection. If concurrent runs use up a pool that COMMIT
+// PREPARED or the journal needs, they wait for each other: bound the runs below the size of the
+// pool. Create tables and indexes before transactions run: CREATE INDEX waits for branches in
+// doubt.
 //
-// How old a branch may be whose decision is presumed is Options.Retention: keep
-// finished transactions in the journal for longer than that. The clocks of the
-// processes, and of those participants that say since when a branch waits, are used
-// for ages alone; one that is wrong aborts early or late, or asks for a person.
+// Options.Retention bounds the age of a branch whose abort is presumed: keep finished
+// transactions in the journal for longer. Clocks of processes and participants serve to compute
+// ages only. A wrong clock aborts early or late, or asks for an operator.
 package twopc

@@ -34,9 +34,9 @@ type Engine struct {
 	scan    scan
 }
 
-// New makes an engine of these participants, and has c drive its transactions: call it
-// before c serves. A participant keeps its name for as long as anything may be in doubt
-// there, and is registered with every process that shares the journal.
+// New returns an engine with these participants and registers it with c. Call it before c serves.
+// A participant keeps its name while anything may be in doubt there, and is registered in every
+// process that shares the journal.
 func New(c *coordinator.Coordinator, o *Options, participants ...Defined) (*Engine, error) {
 	options, err := o.resolve()
 	if err != nil {

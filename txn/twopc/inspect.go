@@ -42,9 +42,9 @@ type place struct {
 
 func newScan() scan { return scan{seen: map[place]time.Time{}, blocked: map[place]time.Time{}} }
 
-// InDoubt lists the branches in doubt at all participants, in the order of their
-// names, with what a scan would do. It changes nothing. The error joins those of
-// participants that could not be asked; the others' branches are there.
+// InDoubt lists the branches in doubt at all participants, in the order of their names, with what
+// an [Engine.Scan] would do. It changes nothing. The error joins those of participants that could
+// not be asked; the branches of the others are listed.
 func (m *Engine) InDoubt(ctx context.Context) ([]InDoubt, error) {
 	var all []InDoubt
 	var errs []error

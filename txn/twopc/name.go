@@ -22,9 +22,8 @@ const (
 	runBase    = 32
 )
 
-// Key is the name under which the journal keeps the transaction of an id: the id
-// itself if it is short and plain, else a hash of 156 bits behind a tilde. Wherever an
-// id is asked for, its key does as well.
+// Key returns the name of an id in the journal: the id itself if it is short and plain, else a
+// tilde and a hash of 156 bits. Functions that take an id take its key as well.
 func Key(id string) string {
 	if plain(id) && (len(id) == longestKey || len(id) < longestKey && !strings.HasPrefix(id, "~")) {
 		return id

@@ -37,9 +37,8 @@ type Branch struct {
 	Attempts int    `json:"attempts,omitempty"`
 }
 
-// Look reads what was decided of an id. The error is an [ErrNone] if nothing was: the
-// run goes on, was aborted by itself, had one participant, or is so long ago that it was
-// forgotten.
+// Look reads the decision on an id. The error is an [ErrNone] if there is none: the run is under
+// way, was aborted without a record, had one participant, or its retention is over.
 func (m *Engine) Look(ctx context.Context, id string) (Outcome, error) {
 	t, err := stored(ctx, m.coordinator.Journal(), "look at transaction", id)
 	if err != nil {

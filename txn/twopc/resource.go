@@ -17,15 +17,15 @@ type Definition[B any] struct {
 	preparer driver.Preparer[B]
 }
 
-// At names a participant: 1 to driver.MaxXIDBranch bytes of letters, digits, - and _,
-// its own in the engine and the same wherever and whenever it is registered. The
-// branches in doubt bear the name.
+// Define names a participant with 1 to driver.MaxXIDBranch letters, digits, - and _. The name is
+// unique in the engine and the same in all processes and over time, because branches in doubt
+// contain it.
 func Define[B any](name string, p driver.Preparer[B]) Definition[B] { return Definition[B]{name, p} }
 
 func (r Definition[B]) defined() (string, driver.Participant) { return r.name, r.preparer }
 
 // Finisher names a participant, as [Define] does, whose branches this process finishes and lists
-// but does not open: for services and commands that drive what others began.
+// but does not open. It is for services and commands that complete transactions of others.
 func Finisher(name string, p driver.Participant) Defined { return finisher{name, p} }
 
 type finisher struct {
@@ -35,9 +35,9 @@ type finisher struct {
 
 func (f finisher) defined() (string, driver.Participant) { return f.name, f.participant }
 
-// Join opens the branch of a transaction in this resource, one at most. The work in it
-// becomes visible when the transaction is committed, and is lost otherwise. The branch
-// may be used until the function that Run was given returns.
+// Join opens the branch of a transaction at this participant, at most one. Its work becomes
+// visible when the transaction commits, and is lost otherwise. Use the branch until the function
+// passed to Run returns.
 func (r Definition[B]) Join(ctx context.Context, t *T) (B, error) {
 	var none B
 	if _, err := t.engine.participant(r.name); err != nil {

@@ -24,9 +24,9 @@ func (m *Engine) Watch(ctx context.Context) error {
 	}
 }
 
-// Scan looks once for what each participant has in doubt, and finishes what is
-// decided. What is decided by nobody, for longer than Options.Patience, is aborted: in
-// the journal first. Its errors are reported to the hooks, and left to the next scan.
+// Scan lists once what each participant has in doubt, and finishes what is decided. A transaction
+// without a decision for longer than Options.Patience is aborted, in the journal first. Errors
+// are reported to the hooks and left to the next scan.
 func (m *Engine) Scan(ctx context.Context) {
 	var all sync.WaitGroup
 	for name := range m.participants {
