@@ -1,11 +1,9 @@
-// Package keyed does the work of one key in order, and that of different keys at
-// the same time, within one process. It knows nothing of other processes: what
-// must hold between them is the affair of a claim and a guard. It keeps nothing
-// over a crash: what is queued is lost with the process, so a message is to be
-// acknowledged when its task has ended, not when it was taken.
+// Package keyed runs tasks in order per key and concurrently across keys, within one process. It
+// does not coordinate with other processes: use a claim and a guard for that. It stores nothing:
+// queued tasks are lost with the process, so acknowledge a message when its task has ended, not
+// when it was accepted.
 //
-// An [Executor] runs functions, one at a time for each key, first come first
-// served:
+// An [Executor] runs functions one at a time per key, first come, first served:
 //
 //	x, err := keyed.NewExecutor(nil)
 //	…
@@ -14,28 +12,26 @@
 //		return fence.Tx(ctx, db, marks, claim, "account/42", withdraw)
 //	})
 //
-// [Batches] gives one function the tasks of a key several at a time, so that they
-// can share one commit. [Stripes] are plain locks, for when a queue is too much.
+// [Batches] passes several tasks of a key to one function, so that they can share a commit.
+// [Stripes] are striped mutexes, for cases that need no queue.
 //
 // # Bounds
 //
-// How many tasks run, how many may be queued for one key and how many for all are
-// bounded; what comes beyond is refused with a [*FullError], or waits for room.
-// Nothing is kept for a key that has no task, and no goroutine runs while there is
-// no work.
+// The numbers of running tasks, of queued tasks per key and of queued tasks in total are bounded.
+// Tasks beyond a bound are rejected with a [*FullError], or wait for room. A key without tasks
+// uses no memory, and no goroutine runs while there is no work.
 //
 // # Fairness
 //
-// Keys that have tasks take turns. A key whose turn it is runs a bounded number of
-// tasks, then goes to the end of the line: a cold key's task waits for one turn of
-// each key before it, however much a hot key has queued.
+// Keys with tasks take turns. In its turn a key runs a bounded number of tasks and then goes to
+// the end of the line. So a task of a cold key waits for one turn of each key before it, however
+// many tasks a hot key has queued.
 //
 // # Waiting inside a task
 //
-// A task that waits for the executor that runs it can wait for ever: for its own
-// key, for a key whose task waits for this one, or because all that may run are
-// waiting. So a Do inside a task of the same executor is refused with
-// [interlock.ErrReentered], whatever the key, rather than now and then; Go inside
-// a task never waits for room. Both are noticed by the context that the task was
-// given. A task that must wait uses a second executor below the first.
+// A task that waits for its own executor can wait for ever: for its own key, for a key whose task
+// waits for this one, or because all running tasks are waiting. So a Do inside a task of the same
+// executor is always rejected with interlock.ErrReentered, and Go inside a task never waits for
+// room. Both detect this by the context that the task received. A task that must wait uses a
+// second executor below the first.
 package keyed

@@ -1,6 +1,5 @@
-// Package limit limits how many calls are made in a time, across processes. It does not queue
-// calls, and does not limit how many are under way: for that there are permits
-// (claim/semaphore), which end when their holder dies.
+// Package limit limits the rate of calls across processes. It does not queue calls and does not
+// limit concurrency: use permits for that (claim/semaphore), which end when their holder dies.
 //
 //	limits, err := limit.Open(ctx, "redis://127.0.0.1:6379", nil)
 //	…
@@ -12,22 +11,22 @@
 //
 // # Algorithms
 //
-// The default is [GCRA], the token bucket: exact, and never more than Burst + Count·t/Period in
-// any interval t. [SlidingLog] is exact for windows and remembers each call. [FixedWindow] admits
-// at most twice the rate where two windows meet; [SlidingCounter] is an approximation. All of
-// them are one pure function ([driver.Decide]), which each store runs in one atomic step by its
-// own clock. Refused calls consume nothing. The bound holds by that clock: when it is set forward
-// by d, what d earns is admitted.
+// The default is [GCRA], equivalent to the token bucket. It is exact: at most Burst +
+// Count·t/Period in any interval t. [SlidingLog] is exact for windows and stores each call.
+// [FixedWindow] admits up to twice the rate around the boundary of two windows. [SlidingCounter]
+// is an approximation. Each is one pure function ([driver.Decide]) that stores execute in one
+// atomic step by their own clock. Refused calls consume nothing. The bounds hold by the store's
+// clock: if it is set forward by d, what accrues in d is admitted.
 //
 // # Speed
 //
-// Calls that are made while others are under way go to the store together, and calls of one key
-// as one charge. A key that is exhausted is refused here, without asking, until the time at which
-// the store would admit the next unit.
+// Calls made while others are under way share their next request, and calls of one key share a
+// charge. An exhausted key is refused locally, without a request, until the store would admit the
+// next unit.
 //
 // # Failures
 //
-// If the store gives no decision, within [Options].Timeout, the error says why and nothing is
-// admitted; [Options].OnFailure admits all, or a share of the rate. A call whose answer is lost
-// may have consumed what it asked for.
+// If the store does not decide within [Options.Timeout], the call fails with an error and nothing
+// is admitted; [Options.OnFailure] can admit all calls, or a share of the rate, instead. A call
+// whose answer is lost may have consumed its units.
 package limit
