@@ -8,6 +8,8 @@
 //   - Order between keys, or of messages that were not added by [Table.Add].
 //   - Delivery while no relay runs.
 //
+// A message is added in the transaction that it describes, and sent by a relay:
+//
 //	err := outbox.Tx(ctx, postgres.Pool(pool), notifier, func(ctx context.Context, tx pgx.Tx) error {
 //		// write the order, then say so, in the same transaction
 //		return box.Add(ctx, postgres.Tx(tx), outbox.Message{Topic: "orders", Key: "order/42", Payload: created})

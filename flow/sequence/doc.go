@@ -10,6 +10,8 @@
 //   - Protection from a wrong producer: a number that is far too high makes a hole of all
 //     numbers below it.
 //
+// Events of any origin are offered:
+//
 //	order := sequence.InTx(postgres.Pool(pool), sequence.Table{})
 //	s, err := sequence.New("orders", order, func(ctx context.Context, tx pgx.Tx, d sequence.Delivery) error {
 //		stamp := version.Stamp{Version: d.Epoch<<40 | d.Seq} // d may be late
