@@ -21,11 +21,11 @@ const (
 	TwoPhase Protocol = "2pc"  // locks until all have voted: others see nothing
 )
 
-// ByValue chooses how a transaction is coordinated by what is at stake: the by-value
-// countermeasure. It is one switch for each type of transactions. It does not know what
-// risk is: an amount of money in cents, a number of guests, whatever the caller counts.
+// ByValue chooses how a transaction is coordinated by its risk: the by-value countermeasure. Use
+// one for each type of transaction. The unit of risk is the caller's: cents, guests, anything
+// that can be counted.
 //
-// The zero value takes two-phase commit for all that is at stake at all.
+// The zero value chooses two-phase commit for any risk above 0.
 type ByValue struct {
 	// Limit is the highest risk, 0 or more, that goes the way of Below.
 	Limit int64
@@ -38,7 +38,7 @@ type ByValue struct {
 	Name string
 }
 
-// A Decision is how one transaction goes, and why. Keep it with the transaction.
+// A Decision is how one transaction is coordinated, and why. Store it with the transaction.
 type Decision struct {
 	Protocol Protocol `json:"protocol"`
 	Risk     int64    `json:"risk"`
@@ -57,8 +57,8 @@ func (d Decision) String() string {
 	return fmt.Sprintf("%s, since a risk of %d %s %d", d.Protocol, d.Risk, relation, d.Limit)
 }
 
-// Choose decides. It is a function of b and risk alone. A negative risk, or Limit, and a
-// protocol that there is not, are a Bug.
+// Choose decides, as a function of b and risk alone. A negative risk or Limit, or an unknown
+// protocol, is a Bug.
 func (b ByValue) Choose(risk int64) (Decision, error) {
 	const op = "choose protocol"
 	d := Decision{Protocol: cmp.Or(b.Below, Saga), Risk: risk, Limit: b.Limit}
@@ -77,8 +77,7 @@ func (b ByValue) Choose(risk int64) (Decision, error) {
 	return d, nil
 }
 
-// A RiskError tells that it was decided how the transaction of that id goes, for
-// another risk. It is Definite.
+// A RiskError reports that the transaction was decided before, for another risk. It is Definite.
 type RiskError struct {
 	Transaction string
 	Decision    Decision // as it was made
@@ -93,10 +92,10 @@ func (e *RiskError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *RiskError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Decide is Choose, once for each transaction: the first decision is recorded in the
-// caller's transaction, and is the one of all who ask again, though limits and
-// protocols have changed since. So a transaction that is begun again goes the way that
-// it went. Another risk than at first is a [RiskError]. It costs one statement.
+// Decide is [ByValue.Choose], once for each transaction. The first decision is recorded in the
+// caller's transaction and returned by all later calls, also if limits and protocols have
+// changed. So a restarted transaction is coordinated as before. Another risk than the first is a
+// [RiskError]. It costs one statement.
 func (b ByValue) Decide(ctx context.Context, db driver.SQL, transaction string, risk int64) (Decision, error) {
 	const op = "decide protocol"
 	if err := driver.CheckName(op, "a transaction", transaction, driver.MaxTransaction); err != nil {
@@ -123,7 +122,7 @@ func (b ByValue) Decide(ctx context.Context, db driver.SQL, transaction string, 
 	return d, nil
 }
 
-// Forget removes the decision of a transaction that has ended and is not begun again.
+// Forget removes the decision of a transaction that has ended and will not be restarted.
 func (b ByValue) Forget(ctx context.Context, db driver.SQL, transaction string) error {
 	s, err := b.open("forget decision", transaction, db)
 	if err == nil {

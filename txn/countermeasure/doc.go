@@ -1,9 +1,8 @@
-// Package countermeasure keeps sagas out of each other's way, each type against one
-// way in which they are not isolated. It does not isolate sagas: what a step has
-// committed others can see and use until it is undone, and code that does not use these
-// types is not kept from anything. None of them makes a call happen once, and
-// none ends a saga: the steps that use them stand behind txn/barrier, but for
-// [VersionFile] and [Sum.Apply], which are barriers of their own.
+// Package countermeasure has remedies for the missing isolation of sagas, one type for each
+// anomaly. It does not isolate sagas: committed effects of a step are visible until they are
+// undone, and code that does not use these types is not restricted. No type makes a call happen
+// once or ends a saga: steps that use them need txn/barrier, except for [VersionFile] and
+// [Sum.Apply], which deduplicate by themselves.
 //
 // All work in the step's own SQL transaction, on PostgreSQL and MariaDB:
 //
@@ -21,29 +20,28 @@
 //
 // # Which one
 //
-// The names are those of Frank and Zahle, "Semantic ACID Properties in Multidatabases
-// Using Remote Procedure Calls and Update Propagations", 1998.
+// The names are those of Frank and Zahle, "Semantic ACID Properties in Multidatabases Using
+// Remote Procedure Calls and Update Propagations", 1998.
 //
-//   - [SemanticLock]: a record is flagged while a saga is at work on it, over all of
-//     its transactions. Against dirty reads, lost updates and fuzzy reads; others
-//     fail, wait, or take over what an ended saga left.
-//   - [Sum], the commutative update: a number changes by differences only, within
-//     bounds. Against lost updates, without anybody waiting for a saga.
-//   - [Staging] and [CheckOrder], the pessimistic view: readers see nothing of a saga
-//     until it publishes; and steps that raise what others rely on come last.
-//     Against dirty reads.
-//   - [Reread], the reread value: a row is overwritten only if it is still as it was
-//     when the saga read it. Against lost updates and fuzzy reads.
-//   - [VersionFile]: the operations on a record, each once, and none that comes
-//     after its own cancellation.
-//   - [ByValue]: what is worth much uses two-phase commit or TCC, the rest by saga.
+//   - [SemanticLock]: flags a record while a saga is working on it, across all its
+//     transactions. Against dirty reads, lost updates and fuzzy reads. Other sagas fail, wait,
+//     or take over the flag of an ended saga.
+//   - [Sum], the commutative update: a number changes by differences only, within bounds.
+//     Against lost updates, without waiting for sagas.
+//   - [Staging] and [CheckOrder], the pessimistic view: readers see nothing of a saga before it
+//     publishes, and steps that increase what others rely on come last. Against dirty reads.
+//   - [Reread], the reread value: a row is overwritten only if it has not changed since the
+//     saga read it. Against lost updates and fuzzy reads.
+//   - [VersionFile]: applies each operation on a record once, and none after its own
+//     cancellation.
+//   - [ByValue]: transactions of high value use two-phase commit or TCC, the others a saga.
 //
-// docs/explanation/countermeasures.md has the lines of each, what they cost, and when not to take them.
+// docs/explanation/countermeasures.md shows the code of each, its costs, and when not to use it.
 //
 // # MariaDB
 //
-// InnoDB shows a transaction at REPEATABLE READ what was committed before its first
-// read, and lets it write over the rest. [SemanticLock] therefore refuses, Retryable,
-// a transaction that had read before the flag's last change: acquire before you read.
-// The other types look at what was committed last, whatever the transaction has read.
+// At REPEATABLE READ, InnoDB shows a transaction the data that was committed before its first
+// read, and lets it overwrite newer data. SemanticLock therefore rejects, as Retryable, a
+// transaction that has read before the flag's last change: acquire before you read. The other
+// types read the latest committed data, whatever the transaction has read.
 package countermeasure

@@ -24,9 +24,9 @@ type Flag struct {
 	Risk string
 }
 
-// A HeldError tells that another transaction has flagged the resource; also one that
-// has expired. Nothing was done. It is an [interlock.ErrHeld] and an
-// [*interlock.HeldError], and Retryable.
+// A HeldError reports that another transaction has flagged the resource, possibly with an expired
+// flag. Nothing was done. It is an interlock.ErrHeld and an [*interlock.HeldError], and
+// Retryable.
 type HeldError struct {
 	Flag Flag
 }
@@ -49,8 +49,8 @@ func (e *HeldError) Unwrap() error {
 // ErrorKind is [interlock.Retryable].
 func (e *HeldError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// A NotOwnerError tells that the resource is not flagged by that transaction any
-// more, or never was. It is Definite.
+// A NotOwnerError reports that the transaction does not own the resource's flag any more, or
+// never did. It is Definite.
 type NotOwnerError struct {
 	Owner string // who asked
 	Flag  Flag   // as it is

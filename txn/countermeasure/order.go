@@ -7,8 +7,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// A Step is what one step of a saga does to quantities that others rely on: credit, free
-// seats, goods in stock. They are names of the user's choice.
+// A Step declares how a step of a saga changes quantities that others rely on: credit, free
+// seats, goods in stock. Quantities are names of the user's choice.
 type Step struct {
 	Name string
 	// Pivot: when it is done the saga goes forward only. At most one step is.
@@ -18,7 +18,7 @@ type Step struct {
 	Increases, Decreases []string
 }
 
-// A Misplacement is a step that stands where others are promised too much.
+// A Misplacement is a step at a position where others see more of a quantity than is certain.
 type Misplacement struct {
 	Step     string
 	Quantity string
@@ -28,15 +28,14 @@ type Misplacement struct {
 // String names the step.
 func (m Misplacement) String() string { return fmt.Sprintf("step %q: %s", m.Step, m.Why) }
 
-// CheckOrder checks that the steps of a saga, in their order, let others see less than
-// there is while it is under way, and never more: the pessimistic view. A step that
-// increases a quantity before the pivot is misplaced, because others may use what its
-// undo takes back; and so is one that decreases a quantity after the pivot, because
-// others see it higher for so long, and use it up, when the saga has no way back. In
-// a saga without a pivot every step is before it. Parallel steps may come in any order.
+// CheckOrder checks the pessimistic view: while a saga is under way, others see at most as much
+// of each quantity as is certain. A step that increases a quantity before the pivot is misplaced,
+// because others may use what its undo takes back. A step that decreases a quantity after the
+// pivot is misplaced, because others may use up the quantity when the saga cannot go back.
+// Without a pivot every step counts as before it. Parallel steps may be in any order.
 //
-// It looks at what steps declare, and at nothing else: call it in a test of the saga's
-// definition. An error, of kind Bug, says that the declarations make no sense.
+// It reads the steps' declarations only: call it in a test of the saga's definition.
+// Contradictory declarations are a Bug.
 func CheckOrder(steps ...Step) (found []Misplacement, err error) {
 	pivot, err := pivotOf(steps)
 	if err != nil {

@@ -11,18 +11,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Reread lets a later step of a saga overwrite a row only if it is still as an earlier
-// step has read it: the reread value. It is the version column of guard/version, seen
-// from one transaction to another: version.Update, for what reads and writes in one,
-// raises the same column, and all who write the row must raise it.
+// Reread lets a later step of a saga overwrite a row only if it has not changed since an earlier
+// step read it: the reread value. It uses the version column of guard/version across
+// transactions. [version.Update], for a read and write in one transaction, raises the same
+// column. All writers of the row must raise it.
 type Reread struct {
 	// Row says where the version stands. Its Tie and Terminal are not used.
 	Row version.Column
 }
 
-// A ChangedError tells that the row was written since it was read. Nothing was done. It
-// is Definite: what was computed from the row is out of date, and the saga has to undo,
-// or to read again.
+// A ChangedError reports that the row was written since it was read. Nothing was done. It is
+// Definite: what was computed from the row is outdated, so the saga must undo, or read again.
 type ChangedError struct {
 	Table, Key string
 	Seen       int64 // the version that was read
@@ -36,12 +35,12 @@ func (e *ChangedError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *ChangedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Unchanged returns nil if the version of a row is still the one that was seen, NULL
-// being 0, raises it by one, and keeps the row locked until the transaction ends: write
-// it now. Otherwise it is a [ChangedError], for a lower version too: that row was created
-// again. It is one also for who calls it again, so it stands behind the step's barrier. A
-// row that is gone is a version.NoRowError; further errors are the database's, with their
-// kind. It costs one statement, and two to be refused.
+// Unchanged returns nil if a row still has the version that was seen (NULL counts as 0). It then
+// raises the version by one and locks the row until the transaction ends: write it now. Otherwise
+// it returns a [ChangedError], for a lower version too, because the row was then recreated. A
+// second call for the same version also returns one, so it must be behind the step's barrier. A
+// missing row is a [version.NoRowError]. Other errors are the database's. It costs one statement,
+// and two if rejected.
 func (r Reread) Unchanged(ctx context.Context, db driver.SQL, key string, seen int64) error {
 	const op = "reread"
 	if seen < 0 || seen == math.MaxInt64 {

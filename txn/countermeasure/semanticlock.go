@@ -9,20 +9,19 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// SemanticLock flags resources as being worked on by a saga, or any other transaction
-// of transactions, from one of its steps to a later one. A flag is a row that is
-// committed, not a lock of the database: nobody waits for it, and it binds those who
-// ask. Readers that must not see what may yet be undone ask too, by
-// [SemanticLock.Vacant].
+// SemanticLock flags resources for a saga, or another long transaction, from one step to a later
+// one. A flag is a committed row, not a lock of the database: no transaction waits for it, and
+// only code that checks it is bound by it. Readers that must not see what may yet be undone check
+// it, too, by [SemanticLock.Vacant].
 //
-// A flag does not end by itself. Once it has expired it shows as such, and still
-// stands until its owner releases it, or somebody takes it over who has asked whether
-// the owner has ended ([Intent].Ended), or who says why that does not matter
-// ([Intent].Risk). The new owner finds the data as the former owner left it: a
-// saga that ended has released its flags, unless its undo has failed for good.
+// A flag does not end by itself. After its time it shows as expired, and remains until its owner
+// releases it or another transaction takes it over. A takeover needs either proof that the owner
+// has ended ([Intent.Ended]), or a statement why that does not matter ([Intent.Risk]). The new
+// owner finds the data as the former one left it. A saga that has ended has released its flags,
+// unless its undo failed for good.
 //
-// The zero value is ready once [SemanticLock.Create] made the table. It is safe for
-// concurrent use, with a transaction for each.
+// The zero value is ready once [SemanticLock.Create] has created the table. It is safe for
+// concurrent use, with one transaction for each call.
 type SemanticLock struct {
 	// Name is the table, or schema.table; empty means "interlock_semantic_lock". It is
 	// trusted: never take it from a request.
@@ -35,7 +34,7 @@ const DefaultTTL = time.Hour
 // maxTTL keeps what expires within the times that databases have.
 const maxTTL = 100 * 365 * 24 * time.Hour
 
-// An Intent is what somebody wants to flag.
+// An Intent describes the flag to set.
 type Intent struct {
 	Resource string // what is flagged: 1 to driver.MaxName bytes
 	Owner    string // the transaction's id, 1 to driver.MaxTransaction bytes: branch.Call.Transaction
@@ -81,14 +80,14 @@ func (l SemanticLock) Create(ctx context.Context, db driver.SQL) error {
 	return f.create(ctx)
 }
 
-// Acquire flags a resource that is nobody's. One that the owner has flagged already
-// is prolonged, never shortened, and keeps its Since. One of another owner is a
-// [HeldError], unless w says that it may be taken over.
+// Acquire flags a free resource. If the owner has flagged it already, the flag is prolonged,
+// never shortened, and keeps its Since. If another owner has flagged it the error is a
+// [HeldError], unless w permits a takeover.
 //
-// It waits for transactions that are just changing the flag, not for the flag. After
-// a HeldError the flag's row stays locked until the transaction ends: end it soon, or
-// its owner cannot release. [Wait] does so and tries again. Costs one statement on
-// PostgreSQL, and two to be refused; up to three on MariaDB, and one to be refused.
+// It waits for transactions that are changing the flag, not for the flag. After a HeldError the
+// flag's row stays locked until the transaction ends: end it soon, or the owner cannot release
+// the flag. [Wait] does that and retries. It costs one statement on PostgreSQL, two if rejected;
+// up to three on MariaDB, one if rejected.
 func (l SemanticLock) Acquire(ctx context.Context, db driver.SQL, w Intent) error {
 	const op = "flag resource"
 	if err := w.check(op); err != nil {
@@ -118,10 +117,9 @@ func (l SemanticLock) Acquire(ctx context.Context, db driver.SQL, w Intent) erro
 	return &HeldError{Flag: *held}
 }
 
-// Release ends the flag of owner. It does nothing, and says so, if the flag is
-// another's or nobody's: it was released before, or taken over. Repeating it does no
-// harm. Call it in the transaction that does the saga's last work on the resource, or
-// undoes its first.
+// Release removes the flag of owner. It returns false, and does nothing, if the flag belongs to
+// another owner or does not exist: it was released or taken over. Repeating it is harmless. Call
+// it in the transaction of the saga's last work on the resource, or of the undo of its first.
 func (l SemanticLock) Release(ctx context.Context, db driver.SQL, resource, owner string) (was bool, err error) {
 	const op = "release flag"
 	f, err := l.of(op, db, resource, owner)
@@ -131,9 +129,9 @@ func (l SemanticLock) Release(ctx context.Context, db driver.SQL, resource, owne
 	return f.release(ctx, owner)
 }
 
-// Check returns nil if the flag is owner's, expired or not, and keeps it so until the
-// transaction ends. Later steps call it before they read: a flag that was taken over
-// is a [NotOwnerError], and then the saga must leave the resource alone.
+// Check returns nil if owner has the flag, expired or not, and keeps that so until the
+// transaction ends. Later steps call it before they read. After a takeover the error is a
+// [NotOwnerError], and the saga must not touch the resource.
 func (l SemanticLock) Check(ctx context.Context, db driver.SQL, resource, owner string) error {
 	f, err := l.of("check flag", db, resource, owner)
 	if err != nil {
@@ -146,10 +144,9 @@ func (l SemanticLock) Check(ctx context.Context, db driver.SQL, resource, owner 
 	return err
 }
 
-// Vacant returns nil if the resource is nobody's, and keeps it so until the
-// transaction ends: what is read after it is not under way in any saga. Otherwise it is
-// a [HeldError]. On PostgreSQL any number of readers do that at once; on MariaDB one
-// after the other.
+// Vacant returns nil if the resource has no flag, and keeps that so until the transaction ends:
+// data read afterwards is not in use by any saga. Otherwise it returns a [HeldError]. Concurrent
+// readers do not wait for each other on PostgreSQL; on MariaDB they do.
 func (l SemanticLock) Vacant(ctx context.Context, db driver.SQL, resource string) error {
 	f, err := l.flags("look for a flag", db, resource)
 	if err != nil {
@@ -162,7 +159,7 @@ func (l SemanticLock) Vacant(ctx context.Context, db driver.SQL, resource string
 	return err
 }
 
-// Show is the flag of a resource as the transaction sees it, without locking it.
+// Show returns the flag of a resource as the transaction sees it, without a lock.
 func (l SemanticLock) Show(ctx context.Context, db driver.SQL, resource string) (Flag, error) {
 	f, err := l.flags("show flag", db, resource)
 	if err != nil {

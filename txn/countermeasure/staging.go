@@ -13,15 +13,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Staging keeps the rows that a saga writes out of sight until it publishes them: the
-// pessimistic view. They stand in a table beside the user's, under the transaction's
-// id; readers go on to read the user's table, and see all of a saga's rows or none.
+// Staging hides the rows that a saga writes until it publishes them: the pessimistic view. They
+// are stored in a table beside the user's, under the transaction's id. Readers of the user's
+// table see all rows of a saga or none.
 //
-// It keeps no two sagas from staging the same row: who publishes last wins, so flag
-// the row with a [SemanticLock], or publish numbers as differences with a [Sum]. A
-// Stage that comes after Publish or Drop stays in the staging table for nobody to
-// see, which is the step's barrier to prevent, and [Staging.Leftover] to find. Unique
-// keys other than Key are looked at when rows are published, not before.
+// Two sagas may stage the same row; the last to publish wins. To prevent that, flag the row with
+// a [SemanticLock], or change numbers by a [Sum]. A Stage after Publish or Drop leaves an
+// invisible row in the staging table. The step's barrier prevents that, and [Staging.Leftover]
+// finds it. Unique keys other than Key are checked when rows are published.
 type Staging struct {
 	// Table is the published table, or schema.table. Key is the columns of its primary
 	// or unique key, and Columns the other ones that are staged; those that are not
@@ -108,9 +107,9 @@ func (s Staging) Create(ctx context.Context, db driver.SQL) error {
 			as select {columns} from {table} where false}`)
 }
 
-// Stage keeps a row for a transaction: the values of Key and then those of Columns. A
-// row of the same key that it has staged before is replaced, so that repeating it does
-// no harm. Another number of values is a Bug. It costs one statement.
+// Stage stores a row for a transaction: the values of Key followed by those of Columns. It
+// replaces an earlier row of the same key and transaction, so repeating it is harmless. A wrong
+// number of values is a Bug. It costs one statement.
 func (s Staging) Stage(ctx context.Context, db driver.SQL, transaction string, values ...any) error {
 	t, err := s.of("stage row", transaction, db)
 	if err != nil {
@@ -125,11 +124,11 @@ func (s Staging) Stage(ctx context.Context, db driver.SQL, transaction string, v
 	return err
 }
 
-// Publish writes the staged rows of a transaction into the table that readers see, all
-// by one statement, and returns how many there were: 0 if they were published before,
-// or dropped. A row that would collide with one of another Key, by another unique key,
-// is an error, Definite: roll back. Call it in the last step, behind the pivot, since what
-// it replaced is gone. It costs one statement on PostgreSQL and three on MariaDB.
+// Publish writes the staged rows of a transaction into the table that readers see, by one
+// statement, and returns their number: 0 if they were published or dropped before. A collision
+// with another Key in another unique key is a Definite error: roll back. Call it in the last
+// step, behind the pivot, because it overwrites the former rows. It costs one statement on
+// PostgreSQL and three on MariaDB.
 func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string) (rows int64, err error) {
 	t, err := s.of("publish rows", transaction, db)
 	if err != nil {
@@ -172,9 +171,8 @@ func (t staging) publishMaria(ctx context.Context, transaction string) (rows int
 
 var errCollides = errors.New("a staged row conflicts with another key by a unique constraint that is not on Key")
 
-// Drop removes what a transaction has staged and not published, and returns how many
-// rows that were. It is the undo of Stage, and repeating it does no harm. It costs one
-// statement.
+// Drop deletes the staged rows of a transaction and returns their number. It is the undo of
+// Stage; repeating it is harmless. It costs one statement.
 func (s Staging) Drop(ctx context.Context, db driver.SQL, transaction string) (rows int64, err error) {
 	t, err := s.of("drop rows", transaction, db)
 	if err != nil {
@@ -187,9 +185,9 @@ func (t staging) drop(ctx context.Context, transaction string) (rows int64, err 
 	return t.Exec(ctx, `delete from {staged} where transaction_id = ?`, transaction)
 }
 
-// Leftover is the transactions, at most limit, that have staged nothing for longer than
-// age by the database's clock, and have published nothing since. Ask their coordinator;
-// Drop what has ended. It looks at the whole staging table, without locks.
+// Leftover returns up to limit transactions that have rows staged for longer than age, by the
+// database's clock, and have published nothing since. Ask their coordinator, and Drop those that
+// have ended. It scans the staging table without locks.
 func (s Staging) Leftover(ctx context.Context, db driver.SQL, age time.Duration, limit int) (transactions []string, err error) {
 	t, err := s.open("look for leftovers", "", db)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Sum is a number in a row of the user's that is changed by differences only, and
-// never set to a value that somebody has computed: the commutative update. Differences
-// of any sagas, and their reversals, give the same number in any order, so that none
-// is lost and nobody waits for a saga. A difference that would pass a bound is refused.
+// Sum is a number in a user's row that changes by differences only, and is never set to a
+// computed value: the commutative update. Differences of concurrent sagas, and their reversals,
+// yield the same number in any order. So none is lost and no saga waits. A difference that would
+// exceed a bound is rejected.
 //
-// It says nothing of what the number was when a saga looked at it; and the reversal of
-// an increase can be refused by Min if others have used the increase meanwhile. Let
-// increases come after the pivot: see [CheckOrder].
+// It does not report what the number was when a saga read it. The reversal of an increase can be
+// rejected by Min if others have used the increase meanwhile, so put increases after the pivot:
+// see [CheckOrder].
 type Sum struct {
 	// Table is the table, or schema.table. Key is its column by which a row is found,
 	// unique, compared as text that the database reads as the column's type (on MariaDB
@@ -32,8 +32,8 @@ type Sum struct {
 	Max int64
 }
 
-// A BoundError tells that a difference would have passed a bound. Nothing was done. It
-// is Definite: others would have to change the number first.
+// A BoundError reports that a difference would exceed a bound. Nothing was done. It is Definite:
+// retrying helps only after others have changed the number.
 type BoundError struct {
 	Table, Key string
 	Value      int64 // as it is; 0 if Again
@@ -66,11 +66,10 @@ func (e *NoRowError) Error() string { return fmt.Sprintf("table %s has no row %q
 // ErrorKind is [interlock.Definite].
 func (e *NoRowError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Add adds delta, which is not 0, to the number of a key: each time it is called, so
-// it stands behind the step's barrier; [Sum.Apply] needs none. The undo adds -delta.
-// Errors are a [BoundError] and a [NoRowError]; further ones are the database's, with
-// their kind. The row is locked from then on until the transaction ends: call it late.
-// It costs one statement, and up to two more if it is refused.
+// Add adds delta, which must not be 0, to the number of a key. Every call adds, so it must be
+// behind the step's barrier; [Sum.Apply] needs none. The undo adds -delta. Errors are a
+// [BoundError] and a [NoRowError]; others are the database's. The row stays locked until the
+// transaction ends: call it late. It costs one statement, and up to two more if rejected.
 func (s Sum) Add(ctx context.Context, db driver.SQL, key string, delta int64) error {
 	const op = "add"
 	switch {

@@ -10,16 +10,15 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// Apply adds delta for a call, and for its Undo or Cancel subtracts what was added:
-// each once, whatever is repeated and in whatever order they come. It logs the call
-// in file, on a record that is named by the table, the column and the key; nothing else
-// needs to stand between the coordinator and this. A Confirm is a Bug, as is any other
-// operation than Do and Try, Undo and Cancel.
+// Apply adds delta for a call, and subtracts it for the call's Undo or Cancel: each once, for any
+// repetition and order of calls. It logs the call in file, on a record named by the table, the
+// column and the key, and needs no barrier. Operations other than Do, Try, Undo and Cancel are a
+// Bug.
 //
-// A [BoundError] with the verdict Refused is one for branch.Fail. Commit it: then the
-// call is refused again if it comes again, though there is room by then, and its undo
-// does nothing. After any other error the transaction must be rolled back, so that the
-// call is not logged. That includes the BoundError of an undo: somebody has to make room.
+// A [BoundError] with the verdict [Refused] is one for branch.Fail. Commit it: a repeated call is
+// then rejected again, even if there is room, and its undo does nothing. After any other error,
+// including the BoundError of an undo, the transaction must be rolled back, so that the call is
+// not logged.
 func (s Sum) Apply(ctx context.Context, db driver.SQL, file VersionFile, c branch.Call, key string, delta int64) (Verdict, error) {
 	if c.Transaction == "" || c.Branch == "" {
 		return 0, failure.Bug("add", key, "a call of transaction %q and branch %q", c.Transaction, c.Branch)

@@ -8,10 +8,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Sweep forgets at most limit resources that have been nobody's for longer than age,
-// by the database's clock, and returns how many. It touches no flag. On MariaDB age is
-// to be longer than any transaction lasts: one that began before the row went gets no
-// error that it reads from before.
+// Sweep deletes up to limit resources without a flag for longer than age, by the database's
+// clock, and returns their number. It touches no flag. On MariaDB age must be longer than any
+// transaction lasts: a transaction that began before the deletion gets no error that its reads
+// are outdated.
 func (l SemanticLock) Sweep(ctx context.Context, db driver.SQL, age time.Duration, limit int) (swept int64, err error) {
 	f, err := l.open("sweep flags", "", db)
 	if err != nil {

@@ -13,15 +13,14 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// VersionFile is the log of the operations on records: each is done once, undone once,
-// and not done at all if its cancellation came first. It does not do the operations:
-// it tells, in the transaction that does them, whether to. All who log an operation on
-// one record wait for each other until their transactions end, so that the log is in
-// the order in which they take effect; and what cannot be reversed by itself can be
-// computed again from the operations that stand ([VersionFile.Standing]).
+// VersionFile is a log of operations on records. Each is applied once, reversed once, and never
+// applied if its cancellation came first. VersionFile does not execute operations: it tells the
+// transaction that does whether to. Transactions that log operations on one record wait for each
+// other, so the log has the order in which operations take effect. A state that cannot be
+// reversed directly can be recomputed from the operations that remain ([VersionFile.Standing]).
 //
-// The zero value is ready once [VersionFile.Create] made the tables. It is safe for
-// concurrent use, with a transaction for each.
+// The zero value is ready once [VersionFile.Create] has created the tables. It is safe for
+// concurrent use, with one transaction for each call.
 type VersionFile struct {
 	// Name is the table of the log, or schema.table; empty means
 	// "interlock_version_file". A second one has "_record" at the end. It is at most 56
@@ -41,8 +40,8 @@ type Operation struct {
 	Data []byte
 }
 
-// OperationID is an operation's ID by its call: the same for what does it and what
-// undoes it. One that would be too long ends in a hash.
+// OperationID returns the ID of an operation: the same for a call and its undo. If it would be
+// too long it ends in a hash.
 func OperationID(c branch.Call) string {
 	return short(strings.TrimSuffix(c.Key(), "/"+string(c.Operation)))
 }
@@ -69,7 +68,7 @@ func (o Operation) check(op string) error {
 	return nil
 }
 
-// A Verdict is what is to be done about an operation.
+// A Verdict tells how to proceed with an operation.
 type Verdict int
 
 // The verdicts.
@@ -97,8 +96,8 @@ func (v Verdict) String() string {
 	return names[v]
 }
 
-// A ReusedError tells that an operation of that ID was logged with other data. Nothing
-// was done. It is Definite.
+// A ReusedError reports that an operation with this ID was logged with other data. Nothing was
+// done. It is Definite.
 type ReusedError struct {
 	Record, ID string
 }

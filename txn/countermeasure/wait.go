@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// Patience is how [Wait] waits. The zero value, and nil, work.
+// Patience bounds [Wait]. The zero value and nil work.
 type Patience struct {
 	// For is how long it tries again; 0 means 5 seconds.
 	For time.Duration
@@ -45,14 +45,13 @@ func (p *Patience) filled() (Patience, error) {
 	return f, nil
 }
 
-// Wait runs fn in a transaction of its own and commits it, and does so again after a
-// pause, in another one, while fn returns a [HeldError], until p.For has passed; then
-// it returns that error. Nothing is locked in the pauses, so that the flag's owner can
-// go on. It retries nothing else: fn may have failed for reasons that last, and an
-// Uncertain error means that COMMIT was not answered.
+// Wait runs fn in a transaction and commits it. While fn returns a [HeldError], Wait rolls back,
+// pauses and runs it in another transaction, until p.For is over; then it returns that error.
+// Nothing is locked during pauses, so the flag's owner can continue. It retries nothing else:
+// other errors may be permanent, and an Uncertain error means that COMMIT got no answer.
 //
-// Two sagas that wait for each other's flags both end so, which is why the wait is
-// bounded: flag resources in one order, or take the HeldError for a reason to undo.
+// Two sagas that wait for each other's flags both fail, which is why the wait is bounded: flag
+// resources in one order, or treat the HeldError as a reason to undo.
 func Wait[T any](ctx context.Context, db driver.Beginner[T], p *Patience, fn func(ctx context.Context, tx T) error) error {
 	patience, err := p.filled()
 	if err != nil {
