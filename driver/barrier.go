@@ -9,29 +9,30 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A BarrierPhase is what a call of a branch asks for, whatever its protocol names it.
+// A BarrierPhase is the phase of a branch that a call requests. Protocols have their own names
+// for the phases.
 type BarrierPhase string
 
-// The phases.
+// The phases, and what the protocols call them.
 const (
 	BarrierFirst   BarrierPhase = "first"   // do, try, prepare
 	BarrierConfirm BarrierPhase = "confirm" // confirm, commit
 	BarrierUndo    BarrierPhase = "undo"    // undo, cancel, rollback
 )
 
-// A BarrierCall is one call of a branch. Transaction, Branch and Step are its key.
+// A BarrierCall is one call of a branch. Transaction, Branch and Step together are its key.
 type BarrierCall struct {
 	Transaction string // 1 to MaxTransaction bytes
 	Branch      string // 1 to 255 bytes
 	Step        string // at most 255 bytes
 	Phase       BarrierPhase
-	Hash        []byte // SHA-256 of the input; may be empty but for BarrierFirst
-	// Begun is when the transaction began, in whole milliseconds, as its caller knows it:
-	// calls of one branch may differ, by no more than BarrierSpread.
+	Hash        []byte // SHA-256 of the input; required for BarrierFirst, otherwise it may be empty
+	// Begun is when the transaction began, in whole milliseconds, according to the caller. The
+	// values of one branch's calls may differ by at most BarrierSpread.
 	Begun time.Time
 }
 
-// Check finds what no store may be asked, which is a Bug.
+// Check returns a Bug if a field is empty, too long, unknown or out of range.
 func (c BarrierCall) Check() error {
 	refuse := func(format string, args ...any) error {
 		return &interlock.Error{Op: "pass barrier", Name: c.Transaction, Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
@@ -56,51 +57,53 @@ func (c BarrierCall) Check() error {
 	return nil
 }
 
-// A BarrierState is where a branch is at its participant.
+// A BarrierState is the state of a branch at its participant.
 type BarrierState string
 
 // The states.
 const (
-	BarrierUnknown   BarrierState = ""          // nothing has come
-	BarrierStarted   BarrierState = "started"   // a first failed, and may have done a part
-	BarrierDone      BarrierState = "done"      // a first was done
-	BarrierRefused   BarrierState = "refused"   // the business has refused
-	BarrierDoubted   BarrierState = "doubted"   // it has refused, after a first that failed
-	BarrierConfirmed BarrierState = "confirmed" // and is not undone any more
-	BarrierUndone    BarrierState = "undone"    // taken back, or kept from happening
+	BarrierUnknown   BarrierState = ""          // no call has arrived
+	BarrierStarted   BarrierState = "started"   // a first call failed, and may have had part of its effect
+	BarrierDone      BarrierState = "done"      // a first call succeeded
+	BarrierRefused   BarrierState = "refused"   // the business logic refused a first call
+	BarrierDoubted   BarrierState = "doubted"   // the business logic refused a first call, after another one had failed
+	BarrierConfirmed BarrierState = "confirmed" // confirmed; it cannot be undone
+	BarrierUndone    BarrierState = "undone"    // undone, or cancelled before any effect
 )
 
-// A BarrierOutcome is how a call is answered.
+// A BarrierOutcome is the outcome of a call.
 type BarrierOutcome string
 
 // The outcomes.
 const (
-	// BarrierRun: the business is run now. It is what [BarrierState.Meet] says, and no
-	// answer.
+	// BarrierRun means that the business logic must run now. Only [BarrierState.Meet] returns
+	// it; it is never the answer to a call.
 	BarrierRun BarrierOutcome = "run"
-	// BarrierIsDone: it is so, now or from before, or there is nothing to take back.
+	// BarrierIsDone means that the phase is complete, by this call or an earlier one, or that
+	// there is nothing to undo.
 	BarrierIsDone BarrierOutcome = "done"
-	// BarrierSaysNo: the business has refused, now or before; Result says why.
+	// BarrierSaysNo means that the business logic refused this call or an earlier one. Result
+	// has the reason.
 	BarrierSaysNo BarrierOutcome = "no"
-	// BarrierLate: a first that comes after the undo.
+	// BarrierLate means that a first call arrived after the undo.
 	BarrierLate BarrierOutcome = "late"
-	// BarrierViolation: two have decided differently. State says what the branch is.
+	// BarrierViolation means that the call contradicts an earlier decision. State is the state
+	// of the branch.
 	BarrierViolation BarrierOutcome = "violation"
-	// BarrierOther: a first before had another input.
+	// BarrierOther means that an earlier first call had another input.
 	BarrierOther BarrierOutcome = "other"
-	// BarrierForgotten: the transaction began below the low-water mark.
+	// BarrierForgotten means that the transaction began below the low-water mark.
 	BarrierForgotten BarrierOutcome = "forgotten"
 )
 
-// A BarrierMove is what a phase does to a branch: the outcome, and the state that
-// follows if that is another. After [BarrierRun] it is what follows if the business
-// does not refuse.
+// A BarrierMove is the effect of a phase on a branch: the outcome and the next state. After
+// [BarrierRun], Next applies if the business logic does not refuse.
 type BarrierMove struct {
 	Outcome BarrierOutcome
 	Next    BarrierState
 }
 
-// barrierMoves is the whole of a barrier.
+// barrierMoves is the complete transition table of a barrier.
 var barrierMoves = map[BarrierState]map[BarrierPhase]BarrierMove{
 	BarrierUnknown: {
 		BarrierFirst:   {BarrierRun, BarrierDone},
@@ -139,15 +142,16 @@ var barrierMoves = map[BarrierState]map[BarrierPhase]BarrierMove{
 	},
 }
 
-// BarrierStates are all of them.
+// BarrierStates returns all states.
 func BarrierStates() []BarrierState {
 	return []BarrierState{BarrierUnknown, BarrierStarted, BarrierDone, BarrierRefused, BarrierDoubted, BarrierConfirmed, BarrierUndone}
 }
 
-// Meet tells what a phase does in a state. Every store uses it.
+// Meet returns the effect of a phase in state s. Every store uses it.
 func (s BarrierState) Meet(p BarrierPhase) BarrierMove { return barrierMoves[s][p] }
 
-// Refuse is the state after a first that was run in s, and that the business refused.
+// Refuse returns the state that follows if a first call runs in state s and the business logic
+// refuses it.
 func (s BarrierState) Refuse() BarrierState {
 	if s == BarrierStarted {
 		return BarrierDoubted
@@ -155,56 +159,60 @@ func (s BarrierState) Refuse() BarrierState {
 	return BarrierRefused
 }
 
-// A BarrierAnswer is what comes of a call.
+// A BarrierAnswer is the result of a call.
 type BarrierAnswer struct {
 	Outcome BarrierOutcome
 	State   BarrierState // of the branch now; empty if BarrierForgotten
-	Result  []byte       // of the first, if Outcome is BarrierIsDone; why, if BarrierSaysNo
-	Ran     bool         // the business was run by this call
+	Result  []byte       // of the first call if Outcome is BarrierIsDone; the reason if BarrierSaysNo
+	Ran     bool         // this call ran the business logic
 }
 
-// Barrier remembers which calls of a branch have come, in a store that keeps the
-// business's data as well and runs the business by itself. B is what it runs: a
-// script, say. It is given the result of the first, unless nothing is known of it.
+// Barrier records which calls of a branch have arrived. It is for a store that also keeps the
+// business data and runs the business logic itself. B is the business logic that the store
+// runs, for example a script. The business logic receives the result of the first call, if that
+// is known.
 //
-// A business refuses in a way that the store tells of, and must not have changed
-// anything by then. Only a first may refuse. If a business fails, the call's error is
-// Uncertain: what it did before stays, for there is no rollback. A first that failed
-// is remembered as such, so that its undo is run; whatever failed is run again when it
-// is called again. So a business looks at everything before it changes anything.
+// The business logic refuses a call by means that the store defines, before it changes
+// anything. It may refuse only a first call. If the business logic fails, the error of Call is
+// Uncertain: there is no rollback, so earlier changes of that run stay. A failed first call is
+// recorded, so that its undo runs the business logic. If a call failed, repeating it runs the
+// business logic again. Business logic must therefore check everything before it changes
+// anything.
 type Barrier[B any] interface {
-	// Call answers c, and runs business if [BarrierState.Meet] says so. What it reads,
-	// what the business does and what it remembers is one atomic step. Repeating it
-	// after an Uncertain answer converges, unless it was the business that failed.
+	// Call answers c, and runs business if [BarrierState.Meet] returns BarrierRun. Reading the
+	// state, running business and recording the result are one atomic step. Repeating the call
+	// after an Uncertain error converges, unless the business logic itself failed.
 	Call(ctx context.Context, c BarrierCall, business B) (BarrierAnswer, error)
-	// Forget raises the low-water mark, and then removes the branches whose first call
-	// told a begin more than BarrierSpread before it, at most limit (1 to MaxForget), and
-	// returns how many: fewer than limit are all. Branches of the transactions in except,
-	// at most MaxExcept, stay, and their calls are let in. From then on calls of others
-	// that tell a begin before the mark are BarrierForgotten. So each unfinished transaction
-	// that has a call which does, or lies less than a margin above it, must be among them,
-	// at this mark and at every later one until it has ended; the margin covers how far
-	// begins may lie apart. A mark never falls, and one that is not above the one in force
-	// changes nothing, the exceptions neither. A mark that lies more than
-	// interlock.MaxAhead beyond the store's clock is refused (Definite): it would refuse
-	// everything. Nothing is forgotten otherwise.
+	// Forget raises the low-water mark, and then removes branches that lie more than
+	// BarrierSpread below it; the Begun of a branch's first call counts. It removes at most
+	// limit branches (1 to MaxForget) and returns how many. If there are fewer than limit, no
+	// more are left. Nothing else removes a branch.
+	//
+	// Branches of the transactions in except (at most MaxExcept) stay, and their calls are
+	// accepted. From then on, other calls whose Begun is before the mark are BarrierForgotten.
+	// Except must list each unfinished transaction with a call whose Begun is below the mark
+	// plus a margin. The margin covers the difference between the Begun of its calls. List the
+	// transaction at every later mark too, until it has ended.
+	//
+	// The mark never falls: a mark that is not above the current one changes neither the mark
+	// nor the exceptions. A mark more than interlock.MaxAhead ahead of the store's clock would
+	// exclude all calls; it is refused as Definite.
 	Forget(ctx context.Context, mark time.Time, except []string, limit int) (removed int, err error)
 }
 
-// BarrierSpread is how far apart the Begun of a transaction's calls may lie. What is
-// remembered is kept for so long below the mark: else a late call that tells a later
-// begin than the branch was made with, with the mark between the two, would neither be
-// below the mark nor find its branch.
+// BarrierSpread is the largest allowed difference between the Begun of a transaction's calls.
+// Branches are kept until they lie this far below the mark. Otherwise a late call whose Begun
+// is above the mark would not find the branch of a call whose Begun was below it.
 const BarrierSpread = time.Hour
 
-// MaxForget is how many branches one call of Forget can remove.
+// MaxForget is the largest limit of [Barrier].Forget.
 const MaxForget = 10_000
 
-// MaxExcept is how many transactions a mark can except.
+// MaxExcept is the largest number of exceptions to a mark.
 const MaxExcept = 1000
 
-// CheckBarrierForget says what is wrong with a call of Forget whatever the clock is,
-// which is a Bug.
+// CheckBarrierForget returns a Bug if the arguments of Forget are out of range. It does not
+// compare the mark with a clock.
 func CheckBarrierForget(mark time.Time, except []string, limit int) error {
 	if mark.UnixMilli() > 0 && limit >= 1 && limit <= MaxForget && len(except) <= MaxExcept {
 		return nil

@@ -5,37 +5,34 @@ import (
 	"errors"
 )
 
-// Batch is an optional ability of a fenced lock driver: it takes several names in
-// one step. It is for callers that would otherwise hold some of them while they
-// wait for the others.
+// Batch is an optional interface of a fenced lock driver that acquires several names in one
+// step. With it, a caller never holds some of the names while it waits for the others.
 type Batch interface {
-	// AcquireAll takes every name for its owner now, or nothing, in one atomic
-	// step of the backend; grants are in the order of requests. It waits for
-	// nobody, whatever NoWait says, and Events.Waiting is not called. No request
-	// at all, a name or an owner that comes twice is a Bug.
+	// AcquireAll acquires every name for its owner, or none, in one atomic step of the backend.
+	// Grants are in the order of requests. It never waits, whatever NoWait says, and never
+	// calls Events.Waiting. If there is no request, or a name or an owner occurs twice, the
+	// error is a Bug.
 	//
-	// If somebody else holds or awaits any of the names the error is a
-	// *interlock.HeldError with that name, and none of these owners has or
-	// awaits anything. Names that cannot be taken in one step are refused with
-	// [ErrNotInOneStep] before anything was sent or done. After any other error
-	// some of them may be held, as after an Acquire: the caller repeats it
-	// with the same requests, which converges, or calls Release for each owner.
-	// A repetition that finds the grants of the first returns their tokens; one
-	// that finds some of them gone takes those again, or gives back the others.
+	// If another owner holds or waits for one of the names, the error is a *interlock.HeldError
+	// with that name. Then none of the requests has a grant or a place in the queue. If the
+	// backend cannot take the names in one step, the error is [ErrNotInOneStep], and nothing
+	// was sent. After any other error some of the names may be held, as after an Acquire. Then
+	// the caller repeats the call with the same requests, which converges, or calls Release for
+	// each owner. If the repetition finds all grants, it returns their tokens. If it finds only
+	// some, it acquires the missing names again, or releases the rest.
 	//
-	// Each grant has a token, is renewed, lost and released by itself, as that
-	// of an Acquire is. Two names of one call may have equal tokens, if no guard
-	// could tell which came first.
+	// Each grant has its own token, and is renewed, lost and released independently, as a grant
+	// of Acquire. Two names of one call may have equal tokens if no guard can observe their
+	// order.
 	AcquireAll(ctx context.Context, requests []Request) ([]Grant, error)
 }
 
-// ErrNotInOneStep is the refusal of names that a backend cannot take together:
-// there are too many of them, or they are in each other's way. They can be taken
-// one by one.
+// ErrNotInOneStep is returned if a backend cannot acquire the names in one step, because there
+// are too many or they conflict with each other. They can be acquired one by one.
 var ErrNotInOneStep = errors.New("these names cannot be taken in one step")
 
-// Distinct reports that there are requests, each for another name and by another
-// owner, as [Batch] demands.
+// Distinct reports whether requests is not empty and no name and no owner occurs twice, as
+// [Batch] requires.
 func Distinct(requests []Request) bool {
 	names, owners := map[string]bool{}, map[string]bool{}
 	for _, r := range requests {

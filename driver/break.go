@@ -7,31 +7,30 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Breaker is an optional ability of a lock driver: it takes a lock away from its
-// holder, for an operator who knows that the holder will not come back. It cannot
-// stop the holder's work; only a guard refuses what that still writes.
+// Breaker is an optional interface of a lock driver that takes a lock away from its holder. An
+// operator uses it if the holder will not come back. It does not stop the holder's work: only a
+// guard rejects the holder's later writes.
 type Breaker interface {
-	// Break ends the hold of b.Owner on b.Name and records b durably, in one
-	// atomic step where the backend allows (the driver's package says where
-	// not: it is then recorded first). The next grant has a higher token; the
-	// holder learns of it as of any loss.
+	// Break ends the hold of b.Owner on b.Name and records b durably, in one atomic step. If
+	// the backend cannot do both in one step, b is recorded first; the driver's package
+	// documents that. The next grant has a higher token. The holder sees the break as a lost
+	// lease.
 	//
-	// ok is false if b.Owner does not hold b.Name now: then nothing was done or
-	// recorded, and the operator has to look again. After an Uncertain
-	// answer it may be repeated; it is over when ok is false.
+	// If b.Owner does not hold b.Name now, ok is false and nothing was done or recorded; the
+	// operator must look again. After an Uncertain error the call may be repeated; ok is false
+	// once the hold has ended.
 	Break(ctx context.Context, b Break) (record BreakRecord, ok bool, err error)
-	// Breaks shows what was recorded for name, or for every name if it is empty,
-	// newest first, at most limit. How long the record is kept is the driver's
-	// to say.
+	// Breaks returns at most limit records of name, or of every name if name is empty, newest
+	// first. The driver defines how long it keeps records.
 	Breaks(ctx context.Context, name string, limit int) ([]BreakRecord, error)
 }
 
-// Break asks for a forced release.
+// Break is a request for a forced release.
 type Break struct {
 	Name   string
-	Owner  string // whom it is taken from, as Inspector shows it
-	Reason string // why, for people; 1 to MaxName bytes
-	By     string // who says so; 1 to MaxName bytes
+	Owner  string // the holder to remove, as Inspector shows it
+	Reason string // for people; 1 to MaxName bytes
+	By     string // the operator; 1 to MaxName bytes
 }
 
 // A BreakRecord is the record of a forced release.

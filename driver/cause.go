@@ -7,9 +7,9 @@ import (
 	"net"
 )
 
-// WithCause adds why ctx, of one request, ended to the error that a client returned
-// for the request. A context error of the client itself is kept as text only: it
-// may stand for a bound of the driver's own, which must never match the caller's
+// WithCause adds the cause of ctx, the context of one request, to the error that a client
+// returned for the request. A context error of the client itself is kept as text only. It may
+// come from a timeout of the driver's own, which must never match the caller's
 // context.DeadlineExceeded.
 func WithCause(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
@@ -25,8 +25,8 @@ func WithCause(ctx context.Context, err error) error {
 	return err
 }
 
-// NeverSent reports that err tells of a connection that was never made, so that the
-// request was not sent. It is Retryable.
+// NeverSent reports whether err means that no connection was made, so that the request was not
+// sent. Such an error is Retryable.
 func NeverSent(err error) bool {
 	var network *net.OpError
 	return errors.As(err, &network) && network.Op == "dial"

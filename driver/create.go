@@ -2,14 +2,14 @@ package driver
 
 import "context"
 
-// Creator is a table, or several, that can be created where it does not exist.
+// Creator is one or more tables that can create themselves.
 type Creator interface {
-	// Create creates it, unless it exists. Several processes may do it at once.
+	// Create creates the tables that do not exist. Several processes may call it at once.
 	Create(ctx context.Context, db SQL) error
 }
 
-// Create creates tables in one transaction of its own, unless they exist. Several
-// processes may do it at once. After an Uncertain error it may be repeated.
+// Create creates the tables that do not exist, in one transaction of its own. Several processes
+// may call it at once. After an Uncertain error it may be repeated.
 func Create[T any](ctx context.Context, db Beginner[T], tables ...Creator) error {
 	tx, err := db.Begin(ctx)
 	if err != nil {

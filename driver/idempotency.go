@@ -5,20 +5,19 @@ import (
 	"time"
 )
 
-// MaxIdempotencyName is the longest scope, operation, key, owner or fingerprint
+// MaxIdempotencyName is the maximum length of the scope, operation, key, owner and fingerprint
 // of a request, in bytes.
 const MaxIdempotencyName = 255
 
-// IdempotencyID names a request that must take effect once.
+// IdempotencyID identifies a request that must take effect once.
 type IdempotencyID struct {
-	Scope     string // whose request: a tenant or a subject; may be empty
-	Operation string // what is asked: a method and the template of a route
-	Key       string // chosen by who asks, the same for each retry
+	Scope     string // the caller, for example a tenant or a subject; may be empty
+	Operation string // for example a method and the template of a route
+	Key       string // chosen by the client, the same for each retry
 }
 
-// Validate refuses a name that some store could not keep, as a Bug that is an
-// interlock.ErrName: one that is empty (but for Scope), is longer than
-// [MaxIdempotencyName] or is not UTF-8 without NUL.
+// Validate returns a Bug that wraps interlock.ErrName if a part cannot be stored. Each part is
+// 1 to [MaxIdempotencyName] bytes of UTF-8 without NUL; only Scope may be empty.
 func (id IdempotencyID) Validate() error {
 	for _, part := range []struct{ what, name string }{
 		{"scope", id.Scope}, {"operation", id.Operation}, {"key", id.Key},
@@ -33,82 +32,83 @@ func (id IdempotencyID) Validate() error {
 	return nil
 }
 
-// IdempotencyClaim asks for the right to carry a request out.
+// IdempotencyClaim is a request for the right to execute a request.
 type IdempotencyClaim struct {
 	ID          IdempotencyID
-	Fingerprint string        // of what is asked: 1 to MaxIdempotencyName bytes of text
-	Owner       string        // of this attempt, never used by another: 1 to MaxIdempotencyName bytes of text
-	Lease       time.Duration // how long nobody else may, from the store's present; above 0
-	Input       []byte        // kept by the claim that makes the record
+	Fingerprint string        // of the request's content: 1 to MaxIdempotencyName bytes of text
+	Owner       string        // unique to this attempt: 1 to MaxIdempotencyName bytes of text
+	Lease       time.Duration // how long the claim excludes other owners, by the store's clock; above 0
+	Input       []byte        // stored by the claim that creates the record
 }
 
-// IdempotencyRecord is what a store knows of a request.
+// IdempotencyRecord is the stored state of a request.
 type IdempotencyRecord struct {
 	ID          IdempotencyID
 	Fingerprint string
 	Owner       string        // of the latest attempt
-	Attempt     int           // its number, from 1
-	Remaining   time.Duration // of its lease, by the store's clock; not above 0 if it has lapsed
+	Attempt     int           // the number of the latest attempt, from 1
+	Remaining   time.Duration // of the lease, by the store's clock; 0 or less if the lease has expired
 	Age         time.Duration // since the first claim, by the store's clock
 	Input       []byte
-	Points      []byte // what the last IdempotencyUpdate with Points wrote; empty before
+	Points      []byte // from the last IdempotencyUpdate with Points; empty before
 	Finished    bool
-	Answer      IdempotencyAnswer // once it is finished
+	Answer      IdempotencyAnswer // zero until Finished
 }
 
-// IdempotencyAnswer is what came of a request. A store keeps it as it is.
+// IdempotencyAnswer is the response to a request. A store keeps it unchanged.
 type IdempotencyAnswer struct {
 	Status int
 	Header []byte
 	Body   []byte
-	Digest string // of a body that is too long to be kept: Body is empty then
+	Digest string // set if the body was too long to store; then Body is empty
 }
 
-// IdempotencyUpdate is a step of the attempt that Owner makes.
+// IdempotencyUpdate is a change of a record by the attempt of Owner.
 type IdempotencyUpdate struct {
 	ID     IdempotencyID
 	Owner  string
-	Lease  time.Duration // the new lease, from the store's present; 0 gives it up
-	Points []byte        // the recovery points reached; nil leaves them as they are
-	// Answer finishes the request and is kept for at least Keep; nil does not.
+	Lease  time.Duration // the new lease, from the store's current time; 0 ends the lease
+	Points []byte        // the recovery points reached; nil leaves them unchanged
+	// Answer finishes the request and is kept for at least Keep. Nil leaves it unfinished.
 	Answer *IdempotencyAnswer
 	Keep   time.Duration
-	// Forget removes the record, as if nobody had ever asked; then nothing else counts.
+	// Forget removes the record, as if the request had never been made. The fields Lease,
+	// Points, Answer and Keep are then ignored.
 	Forget bool
 }
 
-// IdempotencyQuery chooses unfinished requests.
+// IdempotencyQuery selects unfinished requests.
 type IdempotencyQuery struct {
-	Operation string        // of this operation only; empty is any
-	Lapsed    time.Duration // whose lease lapsed so long ago at least
-	Attempts  int           // that had fewer attempts than this; 0 is any number
-	Limit     int           // at most so many, above 0
+	Operation string        // empty selects every operation
+	Lapsed    time.Duration // the minimum time since the lease expired
+	Attempts  int           // selects records with fewer attempts; 0 is no limit
+	Limit     int           // the maximum number of records, above 0
 }
 
-// Idempotency keeps records of requests. Each of its steps is atomic. What was
-// answered is not lost with the process that answered; what is not finished is
-// never removed but by Forget.
+// Idempotency stores records of requests. Each method is one atomic step. Answers are durable:
+// they survive the process that wrote them. Only Forget removes an unfinished record.
 type Idempotency interface {
-	// Claim makes a record that c.Owner owns. If there is one, and it is unfinished,
-	// has the same fingerprint and either the same owner or a lease that has lapsed,
-	// then c.Owner owns it with a new lease, and Attempt grows if that is another
-	// owner. Otherwise nothing changes. It returns the record as it is then:
-	// whose it is tells what came of the claim. It never shows a record as unfinished
-	// to an owner that it does not belong to any more.
+	// Claim creates a record that c.Owner owns. If a record exists, c.Owner takes it over with
+	// a new lease, and Attempt increases if the owner changes, provided that:
 	//
-	// Repeating it after an Uncertain answer converges.
+	//   - the record is unfinished and has the same fingerprint
+	//   - c.Owner owns it already, or its lease has expired
+	//
+	// Otherwise nothing changes. Claim returns the resulting record; its Owner shows whether
+	// the claim succeeded. Claim never shows a record as unfinished to an owner that has lost
+	// it. Repeating it after an Uncertain error converges.
 	Claim(ctx context.Context, c IdempotencyClaim) (IdempotencyRecord, error)
-	// Update does all that u says, if u.Owner owns the record, and fails with an
-	// interlock.ErrLost that is Definite if it does not, or not any more. That the
-	// lease has lapsed is no obstacle. If u.Owner has finished it, nothing is done,
-	// and that is no error; nor is it one to forget what is not there.
+	// Update applies u if u.Owner owns the record, even if the lease has expired. If u.Owner
+	// does not own the record, or has lost it, the error is a Definite interlock.ErrLost. If
+	// u.Owner has finished the record, Update does nothing and returns nil. Forgetting a record
+	// that does not exist returns nil.
 	//
-	// Repeating it after an Uncertain answer converges.
+	// Repeating it after an Uncertain error converges.
 	Update(ctx context.Context, u IdempotencyUpdate) error
-	// Unfinished lists records without Input, Points and Answer, those whose lease
-	// lapsed first before the others.
+	// Unfinished lists records without Input, Points and Answer, ordered by when their leases
+	// expired, earliest first.
 	Unfinished(ctx context.Context, q IdempotencyQuery) ([]IdempotencyRecord, error)
-	// Remove removes at most limit finished records whose time has passed, and tells
-	// how many. A store that does so by itself removes none.
+	// Remove removes at most limit finished records whose Keep has passed, and returns how
+	// many. A store that expires records itself removes none.
 	Remove(ctx context.Context, limit int) (int, error)
 }

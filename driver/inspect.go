@@ -7,38 +7,37 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Inspector is an optional ability of a lock driver: it shows who holds and who
-// waits, also for locks taken by other clients that share the layout. It takes
-// no lock and changes nothing.
+// Inspector is an optional interface of a lock driver that shows holders and waiters. It
+// includes locks of other clients that share the layout. It acquires no lock and changes
+// nothing.
 type Inspector interface {
-	// Locks lists up to limit held or awaited names that start with prefix, in
-	// byte order; more reports that there are others. A grant that an Acquire,
-	// of any process, had returned before the call and that still stands is
-	// shown, for Lock likewise: who has just acquired sees itself and everyone
-	// before it.
+	// Locks lists up to limit names that start with prefix and are held or waited for, in byte
+	// order. The result more reports whether there are others. Locks and Lock show every
+	// current grant that an Acquire of any process had returned before the call. So a process
+	// that has just acquired sees itself and all contenders before it.
 	Locks(ctx context.Context, prefix string, limit int) (locks []LockState, more bool, err error)
-	// Lock shows one name. A name that nobody holds or awaits has a nil Holder
-	// and no waiters, and is not an error.
+	// Lock returns the state of one name. If the name has no holder and no waiters, Holder is
+	// nil and the error is nil.
 	Lock(ctx context.Context, name string) (LockState, error)
 }
 
-// LockState is one name as the backend shows it at one instant.
+// LockState is the state of one name at one instant, as the backend shows it.
 type LockState struct {
 	Name    string
-	Holder  *Contender  // nil if nobody holds it
-	Waiters []Contender // in the order in which they will be served, where there is one
+	Holder  *Contender  // nil if the name is free
+	Waiters []Contender // in queue order if the backend has one
 }
 
 // Contender is a holder or a waiter.
 type Contender struct {
-	Owner string          // for a foreign client, what its layout tells of it
-	Token interlock.Token // the holder's; 0 for a waiter or where there is none
-	// Since is when it was granted, or for a waiter when it came, by the
-	// backend's clock; zero if the backend does not tell.
+	Owner string          // for a foreign client, as far as its layout identifies it
+	Token interlock.Token // 0 for a waiter, or if the lock has no tokens
+	// Since is when the holder was granted the lock or the waiter arrived, by the backend's
+	// clock. It is zero if the backend does not record it.
 	Since time.Time
-	// Expires is how long the backend keeps it without renewal; 0 if it does
-	// not expire by itself or is not known.
+	// Expires is how long the backend keeps the entry without renewal. It is 0 if the entry
+	// does not expire or if the time is not known.
 	Expires time.Duration
-	// Foreign: written by another client in a layout that we share.
+	// Foreign reports that another client wrote the entry, in a layout that Interlock shares.
 	Foreign bool
 }

@@ -8,80 +8,81 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Bounds of a journal. What is beyond them is refused as Definite.
+// Limits of a journal. Data beyond them is refused as Definite.
 const (
 	MaxTransaction = 200           // bytes of a transaction's id
-	MaxRecord      = 16 << 10      // bytes of a record's data; what is longer is a payload
+	MaxRecord      = 16 << 10      // bytes of a record's data; store longer data as a payload
 	MaxRecords     = 32            // records of one Append
-	MaxPayload     = 1<<20 + 1<<16 // bytes of a payload: 1 MiB of a user, and what is written around it
+	MaxPayload     = 1<<20 + 1<<16 // bytes of a payload: 1 MiB of a user's data, and its envelope
 )
 
-// A Record is one entry of a transaction's journal. The store keeps it as it is
-// and reads nothing into it.
+// A Record is one entry of a transaction's journal. The store keeps it unchanged and does not
+// interpret it.
 type Record struct {
 	Position int64           // from 1, without gaps; given by the store
 	Kind     string          // what happened: 1 to 32 bytes of UTF-8 without NUL
-	Step     string          // of what, at most 255 bytes of UTF-8 without NUL
+	Step     string          // the step, at most 255 bytes of UTF-8 without NUL
 	Data     []byte          // at most MaxRecord
 	Sum      []byte          // chains it to the record before, at most 32 bytes
-	Epoch    interlock.Token // under which it was written; 0 if by nobody who owned the shard
+	Epoch    interlock.Token // of the writer; 0 if the writer did not own the shard
 	Written  time.Time       // by the store's clock; given by the store
 }
 
-// A Head is what a journal knows of a transaction without reading its records.
+// A Head is the state of a transaction without its records.
 type Head struct {
 	Transaction string    // 1 to MaxTransaction bytes of UTF-8 without NUL
 	Shard       int       // from 0
-	Type        string    // what it is an instance of, at most 255 bytes of UTF-8 without NUL
+	Type        string    // the transaction's type, at most 255 bytes of UTF-8 without NUL
 	Began       time.Time // Written of its first record
 	Position    int64     // of its last record
 	Sum         []byte    // of its last record
-	// Due is when it has to be looked at, in whole milliseconds; zero if and only
-	// if it has ended.
+	// Due is when a coordinator must process the transaction, in whole milliseconds. It is zero
+	// if and only if the transaction has ended.
 	Due time.Time
-	// Claimed says that Due was set by a Claim: somebody is at work on it, or was.
+	// Claimed reports that a Claim set Due: a coordinator is working on the transaction, or
+	// was.
 	Claimed bool
-	Ended   time.Time // by the store's clock; zero while it goes on
+	Ended   time.Time // by the store's clock; zero until the end
 }
 
-// An Append asks to add records to one transaction.
+// An Append is a request to add records to one transaction.
 type Append struct {
 	Transaction string
 	Shard       int
-	Type        string // kept from the first append of the transaction
-	// Shards is over how many shards the appender spreads transactions; 0 is not said.
-	// An append that begins a transaction is refused with a *ShardsError if that is not
-	// the number that the store keeps, in one atomic step with the append.
+	Type        string // stored by the first append of the transaction
+	// Shards is the number of shards over which the appender spreads transactions; 0 skips the
+	// check. If an append creates a transaction and Shards differs from the stored number, it
+	// is refused with a *ShardsError. The check and the append are one atomic step.
 	Shards int
-	// Epoch is that of the shard's owner, or 0: an append by somebody who does not
-	// own the shard, which the position alone protects.
+	// Epoch is the epoch of the shard's owner. It is 0 for an appender that does not own the
+	// shard; then only the position protects the append.
 	Epoch interlock.Token
-	// After is the position of the transaction's last record, as the appender
-	// knows it; 0 if the transaction does not exist.
+	// After is the position of the transaction's last record that the appender knows; 0 if the
+	// transaction does not exist.
 	After   int64
 	Records []Record // 1 to MaxRecords, in order
-	// Due is when the transaction has to be looked at next; zero if these records
-	// end it, and only then.
+	// Due is when the transaction must be processed next. It is zero if and only if these
+	// records end the transaction.
 	Due time.Time
-	// Was is when it was due before, as far as the appender knows, or zero. A store whose
-	// index keeps due times that a transaction has left removes that one.
+	// Was is the previous due time that the appender knows, or zero. Some stores keep old due
+	// times in their index; they remove this one.
 	Was time.Time
-	// Ended is set by the store when these records have ended the transaction: when they did,
-	// by its clock. Zero where the store does not say.
+	// Ended is set by the store if these records ended the transaction: the time of the end, by
+	// the store's clock. It is zero if the store does not report it.
 	Ended time.Time
 }
 
-// A PositionError is the refusal of an append to a transaction that is not where
-// the appender thinks it is: it has grown since, it exists already, or does not.
-// It is Definite: read the records, and decide again. After an append whose outcome
-// was not known it may be one's own records that are there.
+// A PositionError is returned for an append whose After is not the transaction's position. The
+// transaction has more records than expected, already exists, or does not exist. The error is
+// Definite: read the records and decide again. After an append with an unknown outcome, the new
+// records may be the caller's own.
 type PositionError struct {
 	Transaction string
 	After       int64 // the position that was expected
-	Found       Head  // where it is; Position is 0 if it does not exist
+	Found       Head  // the actual state; Position is 0 if the transaction does not exist
 }
 
-// Error shows both positions.
+// Error returns a message with both positions.
 func (e *PositionError) Error() string {
 	if !e.Found.Ended.IsZero() {
 		return fmt.Sprintf("transaction %q has ended at position %d", e.Transaction, e.Found.Position)
@@ -89,85 +90,86 @@ func (e *PositionError) Error() string {
 	return fmt.Sprintf("transaction %q is at position %d, not at %d", e.Transaction, e.Found.Position, e.After)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *PositionError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Journal keeps the records of transactions. Records that were appended are
-// durable, and there for everybody, before Append returns. Nothing that has not
-// ended is ever removed. It is safe for concurrent use and retries nothing.
+// Journal stores the records of transactions. Before Append returns, its records are durable
+// and visible to all readers. A transaction that has not ended is never removed. A Journal is
+// safe for concurrent use and never retries.
 //
-// Enter, Append, Claim and PutPayload write. The next five methods show the journal as it
-// is at some instant during the call. Forget and Unscheduled keep it small and sound;
-// Shards and Reassign spread it over shards.
+// Enter, Append, Claim and PutPayload write. Read, Payload, Due, DueShards and Heads return the
+// state at some instant during the call. Forget and Unscheduled are for maintenance. Shards and
+// Reassign change the sharding.
 type Journal interface {
-	// Enter raises the epoch of a shard. A lower one than has entered is refused
-	// with a *interlock.StaleTokenError whose Resource is ShardName, an implausible
-	// one with interlock.ErrImplausibleToken; an equal one passes. Once Enter has
-	// returned, no append or claim under a lower epoch takes effect.
+	// Enter raises the epoch of a shard. If a higher epoch has entered, the error is a
+	// *interlock.StaleTokenError whose Resource is ShardName. An implausible epoch is refused
+	// with interlock.ErrImplausibleToken; an equal one is accepted. After Enter has returned,
+	// no append or claim under a lower epoch takes effect.
 	Enter(ctx context.Context, shard int, epoch interlock.Token) error
-	// Append does each append wholly or not at all, independently of the others,
-	// and returns the outcome of each, in their order; a transaction comes once at
-	// most. It takes as few durable steps as the store can do with. An append under
-	// an epoch that is not the shard's is refused with a *interlock.StaleTokenError
-	// (Bug if it is higher: nobody entered with it), one whose After is not the
-	// transaction's position with a *PositionError. Those checks are one atomic step
-	// with the append. What a database transaction of somebody else holds, or an Enter
-	// that is under way, may be refused with interlock.ErrHeld (Retryable) instead of
-	// waiting for it.
+	// Append applies each append completely or not at all, independently of the others. It
+	// returns the outcomes in the order of appends. Each transaction may occur once. Append
+	// takes as few durable steps as the store allows. Each append is one atomic step with these
+	// checks:
+	//
+	//   - If Epoch is not the shard's, the error is a *interlock.StaleTokenError. It is a Bug
+	//     if Epoch is higher, because no owner has entered with it.
+	//   - If After is not the transaction's position, the error is a *PositionError.
+	//
+	// If another database transaction or a running Enter blocks an append, the store need not
+	// wait: it may refuse the append with interlock.ErrHeld (Retryable).
 	Append(ctx context.Context, appends []Append) []error
-	// Claim moves the due time of the earliest unfinished transactions of a shard
-	// that are due at `by`, at most limit, to `until`, and returns them as they are
-	// then. It is refused as an Append is. The step is atomic for each of them.
+	// Claim selects at most limit unfinished transactions of a shard that are due at `by`,
+	// earliest first. It moves their due times to `until` and returns the resulting heads. The
+	// epoch is checked as in Append. The step is atomic for each transaction.
 	Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) ([]Head, error)
 	// PutPayload stores the payload of a transaction under its sum, 1 to 32 bytes. It may
-	// come before the transaction's first record. Repeating it refreshes the time at
-	// which it was kept. A payload whose transaction is never created is removed by
-	// Forget, by that time.
+	// precede the transaction's first record. Repeating it refreshes the payload's time. Forget
+	// uses that time to remove payloads whose transaction was never created.
 	PutPayload(ctx context.Context, transaction string, sum, payload []byte) error
 
-	// Read gives the head of a transaction and its records after a position, in
-	// order; the zero Head and none if it does not exist.
+	// Read returns the head of a transaction and its records after a position, in order. If the
+	// transaction does not exist, it returns the zero Head and no records.
 	Read(ctx context.Context, transaction string, after int64) (Head, []Record, error)
-	// Payload gives what was kept, and nil if nothing was.
+	// Payload returns a stored payload, or nil if there is none.
 	Payload(ctx context.Context, transaction string, sum []byte) ([]byte, error)
-	// Due lists the unfinished transactions of a shard in the order of their due
-	// times, then ids, from behind the given head (the zero Head: from the first),
-	// at most limit.
+	// Due lists at most limit unfinished transactions of a shard, ordered by due time and then
+	// id. It starts after the given head; the zero Head starts at the first.
 	Due(ctx context.Context, shard int, behind Head, limit int) ([]Head, error)
-	// DueShards lists those of the given shards in which an unfinished transaction is due at
-	// `by`, in rising order, each once: one request, however many transactions are due,
-	// for a hundred shards or more. It leaves none out. It may name one whose
-	// transactions were due then and have ended, or are due later, until a Claim by that
-	// time has found no more of them.
+	// DueShards returns the given shards that have an unfinished transaction due at `by`, in
+	// ascending order, each once. It is one request for a hundred shards or more, however many
+	// transactions are due. It omits none of these shards. It may also return a shard whose
+	// transactions have since ended or are due later. A Claim up to that time that finds no
+	// more of them corrects this.
 	DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error)
-	// Heads lists transactions of all shards, finished ones too, in the order of
-	// their ids from behind the given one, at most limit.
+	// Heads lists at most limit transactions of all shards, including finished ones, in the
+	// order of their ids. It starts after the given id.
 	Heads(ctx context.Context, behind string, limit int) ([]Head, error)
 
-	// Forget removes transactions that ended before a time of the store's clock,
-	// whole, at most limit, and payloads kept before that time whose transaction
-	// does not exist. It returns how many transactions it removed.
+	// Forget removes at most limit transactions that ended before a time of the store's clock,
+	// with all their records. It also removes older payloads whose transaction does not exist.
+	// It returns how many transactions it removed.
 	Forget(ctx context.Context, endedBefore time.Time, limit int) (int, error)
-	// Unscheduled counts the unfinished transactions that the due index does not
-	// show. Anything but 0 is a defect of the store or of who changed it by hand.
+	// Unscheduled counts the unfinished transactions that are missing from the due index. A
+	// count above 0 means a defect of the store, or a manual change.
 	Unscheduled(ctx context.Context) (int, error)
 
-	// Shards makes the stored number to if it is from, and to is not 0; it returns the
-	// number that is stored then. 0 stands for none. The store reads nothing into it.
+	// Shards sets the stored number of shards to `to` if it is `from` and `to` is not 0. It
+	// returns the number stored after that; 0 means none. The store does not interpret the
+	// number.
 	Shards(ctx context.Context, from, to int) (int, error)
-	// Reassign moves an unfinished transaction to another shard, unless it is not at the
-	// head's position or in its shard any more. It checks no epoch.
+	// Reassign moves an unfinished transaction to another shard. If the transaction has left
+	// the head's position or shard, Reassign does nothing. It checks no epoch.
 	Reassign(ctx context.Context, h Head, shard int) error
 }
 
-// A ShardsError is the refusal to use a journal that was opened with another number of
-// shards than it has: a transaction in a wrong shard would not be driven.
+// A ShardsError is returned if a journal is opened with another number of shards than it has.
+// No coordinator would run a transaction in a wrong shard.
 type ShardsError struct {
-	Stored int // which the journal has; below zero while it is changed to -Stored; 0 if it has none
-	Opened int // with which it is used
+	Stored int // the journal's number; below zero while it is changed to -Stored; 0 if it has none
+	Opened int // the caller's number
 }
 
-// Error names both numbers, and what to do.
+// Error returns a message with both numbers and the next step.
 func (e *ShardsError) Error() string {
 	if e.Stored < 0 {
 		return fmt.Sprintf("a change of the journal to %d shards was begun and has not ended; complete it by SetShards, or `interlock saga shards --set %d`", -e.Stored, -e.Stored)
@@ -176,8 +178,8 @@ func (e *ShardsError) Error() string {
 		e.Stored, e.Opened, e.Stored, e.Opened)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *ShardsError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// ShardName names a shard in errors.
+// ShardName returns the name of a shard in errors.
 func ShardName(shard int) string { return fmt.Sprintf("journal shard %d", shard) }

@@ -8,9 +8,9 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// CheckText is the rule for ids, names and types that stores keep, whatever the store:
-// least to most bytes of UTF-8 without NUL. Its error is an [interlock.ErrName] that
-// calls the text what; the caller adds the operation and the kind, which is Bug.
+// CheckText returns an error unless text has least to most bytes of UTF-8 without NUL. All
+// stores apply it to ids, names and types. The error wraps [interlock.ErrName] and describes
+// the text as what; the caller adds the operation and the kind Bug.
 func CheckText(what, text string, least, most int) error {
 	if len(text) < least || len(text) > most || !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
 		return fmt.Errorf("%w: %s has %d to %d bytes of UTF-8 without NUL", interlock.ErrName, what, least, most)
@@ -18,8 +18,8 @@ func CheckText(what, text string, least, most int) error {
 	return nil
 }
 
-// CheckName applies [CheckText] to a name of 1 to most bytes. Its error is a Bug of op, and
-// shows the first bytes of the name.
+// CheckName applies [CheckText] to a name of 1 to most bytes. Its error is a Bug of op and
+// includes the first 64 bytes of the name.
 func CheckName(op, what, name string, most int) error {
 	if err := CheckText(what, name, 1, most); err != nil {
 		return &interlock.Error{Op: op, Name: strings.ToValidUTF8(name[:min(len(name), 64)], "\uFFFD"), Kind: interlock.Bug, Err: err}
@@ -27,13 +27,13 @@ func CheckName(op, what, name string, most int) error {
 	return nil
 }
 
-// CheckTransaction refuses what is not the id of a transaction, as a Bug of op.
+// CheckTransaction returns a Bug of op unless id is a valid transaction id.
 func CheckTransaction(op, id string) error {
 	return CheckName(op, "a transaction's id", id, MaxTransaction)
 }
 
-// CheckAfter refuses what is not the id of a transaction behind which a list goes on,
-// or empty, as a Bug.
+// CheckAfter returns a Bug unless behind is empty or a valid transaction id. List calls use it
+// for the id after which they start.
 func CheckAfter(behind string) error {
 	if behind == "" {
 		return nil
@@ -41,9 +41,8 @@ func CheckAfter(behind string) error {
 	return CheckTransaction("list transactions", behind)
 }
 
-// CheckAppend says what is wrong with the i-th of appends before anything is
-// sent: a Bug for what no journal can mean, Definite for what is too large. Every
-// [Journal] refuses it with that.
+// CheckAppend validates the i-th of appends before anything is sent. The error is a Bug if an
+// append is invalid, and Definite if a record is too large. Every [Journal] uses it.
 func CheckAppend(appends []Append, i int) error {
 	a := appends[i]
 	refuse := func(kind interlock.ErrorKind, format string, args ...any) error {
@@ -83,7 +82,7 @@ func CheckAppend(appends []Append, i int) error {
 	return nil
 }
 
-// CheckPayload says what is wrong with a payload, as CheckAppend does.
+// CheckPayload validates the arguments of PutPayload; its errors are as those of CheckAppend.
 func CheckPayload(transaction string, sum, payload []byte) error {
 	refuse := func(kind interlock.ErrorKind, format string, args ...any) error {
 		return &interlock.Error{Op: "keep payload", Name: transaction, Kind: kind, Err: fmt.Errorf(format, args...)}

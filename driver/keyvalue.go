@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Bounds of [KeyValues].
+// Limits of [KeyValues].
 const (
 	MaxKeyValue = 512 << 10 // bytes of one value
 	MaxSwaps    = 64        // swaps in one step
@@ -15,20 +15,20 @@ const (
 type KeyValue struct {
 	Key   string
 	Value []byte
-	// Revision identifies this state of the key: no other state of it, before or after,
-	// has the same. It is above zero; 0 means that the key has no value.
+	// Revision identifies this state of the key: no earlier or later state has the same. It is
+	// above zero; 0 means that the key has no value.
 	Revision int64
 }
 
-// A Swap replaces the value of one key.
+// A Swap is a conditional write of one key.
 type Swap struct {
 	Key      string // 1 to MaxName bytes of UTF-8 without NUL
-	Revision int64  // that the key must have; 0: it must have no value
+	Revision int64  // the expected revision; 0 means that the key must not exist
 	Value    []byte // at most MaxKeyValue bytes
 	Delete   bool   // remove the key, which must have a value; Value is ignored
 }
 
-// CheckSwaps returns what is wrong with the swaps of one step; nil is nothing.
+// CheckSwaps returns an error if the swaps of one step are invalid.
 func CheckSwaps(swaps []Swap) error {
 	if len(swaps) == 0 || len(swaps) > MaxSwaps {
 		return fmt.Errorf("%d swaps in one step, 1 to %d are allowed", len(swaps), MaxSwaps)
@@ -51,19 +51,19 @@ func CheckSwaps(swaps []Swap) error {
 	return nil
 }
 
-// KeyValues is a key-value store with compare-and-swap. All keys of one KeyValues are one
-// atomic domain. It retries nothing.
+// KeyValues is a key-value store with compare-and-swap. All keys of one KeyValues form one
+// atomic domain. It never retries.
 type KeyValues interface {
-	// Get reads keys, in their order, by one request. Each is as it is at some instant
-	// during the call, never older; instants of several keys may differ. A key of other
-	// than 1 to MaxName bytes of UTF-8 without NUL is a Bug.
+	// Get reads keys in one request and returns them in the same order. Each value is current
+	// at some instant during the call; these instants may differ between keys. If a key is not
+	// 1 to MaxName bytes of UTF-8 without NUL, the error is a Bug.
 	Get(ctx context.Context, keys ...string) ([]KeyValue, error)
-	// Swap makes all swaps in one atomic step if every key has the revision that its swap
-	// names, and returns the revision that all keys with a new value have now; otherwise
-	// it makes none and returns 0. It is one request. After an Uncertain error the caller
-	// reads the keys to find out. What [CheckSwaps] refuses is a Bug.
+	// Swap applies all swaps in one atomic step if every key has its expected revision. It
+	// returns the new revision of all keys that have a value now. If a revision differs, it
+	// changes nothing and returns 0. It is one request. After an Uncertain error the caller
+	// reads the keys to find the outcome. If [CheckSwaps] fails, the error is a Bug.
 	Swap(ctx context.Context, swaps ...Swap) (revision int64, err error)
-	// Scan reads up to limit keys with from ≤ key < to, in ascending order of their
-	// bytes; an empty to is no bound. Each is as Get would return it.
+	// Scan reads up to limit keys with from ≤ key < to, in ascending byte order. An empty to
+	// means no upper bound. Each key is read as by Get.
 	Scan(ctx context.Context, from, to string, limit int) ([]KeyValue, error)
 }

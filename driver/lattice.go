@@ -8,38 +8,38 @@ import (
 	"slices"
 )
 
-// Limits of a [Lattice]. Numbers are exact in the scripts of stores up to 2^53.
+// Limits of a [Lattice]. The scripts of stores compute exactly up to 2^53.
 const (
-	MaxDot     = 1 << 53 // the last number of a replica's dots
-	MaxField   = 1100    // bytes of a field: two names and what separates them
+	MaxDot     = 1 << 53 // the highest number of a replica's dots
+	MaxField   = 1100    // bytes of a field: two names and a separator
 	MaxReplica = 255     // bytes of a replica's id
 )
 
-// A Dot is one addition to a set: the N-th of its replica, from 1.
+// A Dot identifies one addition to a set: the N-th of its replica, counted from 1.
 type Dot struct {
 	Replica string
 	N       int64
 }
 
-// A Lattice is the state of a conflict-free replicated data type: a join-semilattice. Its Join is
-// commutative, associative and idempotent, so states and parts of them (deltas) may be lost,
-// repeated and reordered. Package flow/crdt makes data types of it. The zero value is empty.
+// A Lattice is the state of a conflict-free replicated data type: a join-semilattice. Its Join
+// is commutative, associative and idempotent, so states and their deltas may be lost, repeated
+// and reordered. Package flow/crdt builds data types on it. The zero value is empty.
 //
-// It is a product of two lattices: the greatest value for each field, and an observed-remove set
-// without tombstones (Bieniusa, Zawirski, Preguiça, Shapiro, Baquero, Balegas and Duarte, "An
-// Optimized Conflict-free Replicated Set", 2012; Almeida, Shoker and Baquero, "Delta State
-// Replicated Data Types", 2018).
+// It is a product of two lattices: the greatest value for each field, and an observed-remove
+// set without tombstones. Sources: Bieniusa, Zawirski, Preguiça, Shapiro, Baquero, Balegas and
+// Duarte, "An Optimized Conflict-free Replicated Set", 2012; Almeida, Shoker and Baquero,
+// "Delta State Replicated Data Types", 2018.
 type Lattice struct {
-	// Max has the greatest value for each field, compared byte by byte.
+	// Max maps each field to its greatest value, compared byte by byte.
 	Max map[string]string
-	// Dots has the element of each addition that is not removed.
+	// Dots maps each addition that is not removed to its element.
 	Dots map[Dot]string
-	// Seen has the dots of each replica that were added, whether or not they were removed. Every
-	// dot of Dots is in it.
+	// Seen maps each replica to its dots that were added, including removed ones. It contains
+	// every dot of Dots.
 	Seen map[string]Ranges
 }
 
-// Join adds what other knows, and leaves other as it is. Both must have passed Check.
+// Join merges other into l and leaves other unchanged. Both must have passed Check.
 func (l *Lattice) Join(other Lattice) {
 	for field, value := range other.Max {
 		if have, ok := l.Max[field]; !ok || value > have {
@@ -61,8 +61,8 @@ func (l *Lattice) Join(other Lattice) {
 	}
 }
 
-// SeenBy returns the dots of l that other has seen. It takes time for each dot of l, or for each
-// that other has seen, whichever are fewer.
+// SeenBy returns the dots of l that other has seen. Its time is linear in the number of dots of
+// l, or of dots that other has seen, whichever is smaller.
 func (l Lattice) SeenBy(other Lattice) (dots []Dot) {
 	count := int64(0)
 	for _, ranges := range other.Seen {
@@ -90,7 +90,7 @@ func (l Lattice) SeenBy(other Lattice) (dots []Dot) {
 	return dots
 }
 
-// put makes the map if there is none.
+// put sets a key and creates the map if it is nil.
 func put[K comparable, V any](m *map[K]V, key K, value V) {
 	if *m == nil {
 		*m = map[K]V{}
@@ -98,14 +98,14 @@ func put[K comparable, V any](m *map[K]V, key K, value V) {
 	(*m)[key] = value
 }
 
-// Clone returns a copy that shares nothing with l.
+// Clone returns a copy that shares no memory with l.
 func (l Lattice) Clone() Lattice {
 	var c Lattice
 	c.Join(l)
 	return c
 }
 
-// Check returns what is wrong with a Lattice that comes from elsewhere; nil is nothing.
+// Check returns an error if l, received from elsewhere, is invalid.
 func (l Lattice) Check() error {
 	for field, value := range l.Max {
 		if len(field) > MaxField || len(value) > 2*MaxValue {
@@ -131,7 +131,7 @@ func (l Lattice) Check() error {
 // A Range is the numbers from First to Last, both included.
 type Range struct{ First, Last int64 }
 
-// Ranges is a set of numbers: ascending, with a gap between each two ranges.
+// Ranges is a set of numbers: ascending ranges with a gap between any two.
 type Ranges []Range
 
 // Contains reports whether n is in the set.
@@ -155,7 +155,7 @@ func (r Ranges) Union(other Ranges) Ranges {
 	return u
 }
 
-// check refuses what is no set of numbers from 1 to MaxDot.
+// check returns an error unless r is a set of numbers from 1 to MaxDot.
 func (r Ranges) check() error {
 	if len(r) == 0 {
 		return errors.New("a replica is named without a dot")
@@ -170,15 +170,15 @@ func (r Ranges) check() error {
 	return nil
 }
 
-// Lattices keeps states that many processes merge. Its methods are safe for concurrent use.
+// Lattices stores states that many processes merge. Its methods are safe for concurrent use.
 type Lattices interface {
-	// Merge joins delta into the state of a name (1 to MaxName bytes), in one atomic step. If guard
-	// is not nil, it enters the guard's resource first, in the same step, as [Fence].Enter does;
-	// a token that is refused changes nothing. An empty delta only enters. A delta that fails
-	// [Lattice.Check] is a Bug. Repeating it after an Uncertain error converges, unless the guard
-	// is Strict.
+	// Merge joins delta into the state of name (1 to MaxName bytes), in one atomic step. If
+	// guard is not nil, Merge first enters the guard's resource in the same step, as
+	// [Fence].Enter does. If the token is refused, nothing changes. An empty delta only enters.
+	// If delta fails [Lattice.Check], the error is a Bug. Repeating Merge after an Uncertain
+	// error converges, unless the guard is Strict.
 	Merge(ctx context.Context, name string, delta Lattice, guard *Raise) error
-	// Load returns the state of a name at some instant during the call, empty if there is none.
-	// It has every delta that was merged before the call.
+	// Load returns the state of name at some instant during the call. The state is empty if
+	// there is none, and includes every delta that was merged before the call.
 	Load(ctx context.Context, name string) (Lattice, error)
 }

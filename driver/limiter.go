@@ -9,21 +9,23 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// An Algorithm says how a [Rate] counts.
+// An Algorithm is the way in which a [Rate] counts.
 type Algorithm int
 
 const (
-	// GCRA is the token bucket: it drains evenly, and takes Burst at once. In any interval t it
-	// admits at most Burst + Count·t/Period. The generic cell rate algorithm and the token bucket
-	// are the same mathematics: one keeps the time at which the bucket is full, one its level.
+	// GCRA is the token bucket: it drains evenly and admits Burst at once. In any interval t it
+	// admits at most Burst + Count·t/Period. The generic cell rate algorithm and the token
+	// bucket are mathematically the same. The first stores the time at which the bucket is
+	// full, the second its level.
 	GCRA Algorithm = iota
-	// FixedWindow counts in windows that begin at multiples of Period. An interval as long as
-	// Period that has a boundary in it admits at most 2·Count.
+	// FixedWindow counts in windows that begin at multiples of Period. An interval of length
+	// Period that crosses a boundary admits at most 2·Count.
 	FixedWindow
-	// SlidingCounter is approximate: it takes the window before as evenly spread. An interval as
-	// long as Period admits at most 2·Count, and Count if calls are evenly spread.
+	// SlidingCounter is approximate: it assumes that the previous window's calls were evenly
+	// spread. An interval of length Period admits at most 2·Count, and Count if calls are
+	// evenly spread.
 	SlidingCounter
-	// SlidingLog remembers each admission: no interval as long as Period admits more than Count,
+	// SlidingLog stores each admission. No interval of length Period admits more than Count,
 	// which is at most [MaxLog].
 	SlidingLog
 )
@@ -36,24 +38,25 @@ func (a Algorithm) String() string {
 	return [...]string{"gcra", "fixed-window", "sliding-counter", "sliding-log"}[a]
 }
 
-// Bounds of rates and calls.
+// Limits of rates and calls.
 const (
-	MaxLog     = 1000 // Count of a SlidingLog
-	MaxCharges = 64   // of one call
+	MaxLog     = 1000 // the highest Count of a SlidingLog
+	MaxCharges = 64   // the most charges of one call
 	maxPeriod  = 366 * 24 * time.Hour
 	maxLevel   = 1 << 52 // Redis computes in numbers that are exact up to 2^53
 )
 
-// A Rate is Count units in each Period.
+// A Rate allows Count units in each Period.
 type Rate struct {
 	Count  int64
 	Period time.Duration // whole microseconds, up to 366 days
-	// Burst is how many units GCRA admits at once; 0 means Count. Others have none.
+	// Burst is how many units GCRA admits at once; 0 means Count. It must be 0 for other
+	// algorithms.
 	Burst     int64
 	Algorithm Algorithm
 }
 
-// Capacity is how many units are admitted at once.
+// Capacity returns how many units can be admitted at once.
 func (r Rate) Capacity() int64 {
 	if r.Burst > 0 {
 		return r.Burst
@@ -61,7 +64,7 @@ func (r Rate) Capacity() int64 {
 	return r.Count
 }
 
-// Check refuses a rate that no limiter can keep.
+// Check returns an error if the rate is out of range.
 func (r Rate) Check() error {
 	switch {
 	case r.Algorithm < GCRA || r.Algorithm > SlidingLog:
@@ -80,18 +83,19 @@ func (r Rate) Check() error {
 	return nil
 }
 
-// A Charge is what a call costs of one limit.
+// A Charge is the cost of a call for one limit.
 type Charge struct {
 	Key  string // 1 to 255 bytes of UTF-8 without NUL
 	Rate Rate
-	// Cost is how many units are wanted. With 0 the limit is shown and nothing is consumed; a
-	// cost below zero is given back, as far as it was consumed.
+	// Cost is the number of units requested. With 0 the limit is only read. A negative cost
+	// returns units, at most as many as were consumed.
 	Cost int64
-	// Least is how many units will do, of a call with one charge; 0 means Cost.
+	// Least is the smallest number of units that the call accepts; 0 means Cost. It is allowed
+	// only in a call with one charge.
 	Least int64
 }
 
-// Check refuses what no limiter may be asked.
+// Check returns a Bug if the charge is invalid or can never be admitted.
 func (c Charge) Check() error {
 	if err := CheckName("limit", "a key", c.Key, 255); err != nil {
 		return err
@@ -121,17 +125,17 @@ func (c Charge) least() int64 {
 	return c.Cost
 }
 
-// Numbers are what a script needs to know to do as [Decide]: algorithm, count, period, capacity,
-// unit, speed, cost and the least that will do.
+// Numbers returns the parameters of a script that computes [Decide]: algorithm, count, period,
+// capacity, unit, speed, cost and least.
 func (c Charge) Numbers() [8]int64 {
 	r := c.Rate
 	return [8]int64{int64(r.Algorithm), r.Count, r.Period.Microseconds(), r.Capacity(), r.unit(), r.speed(), c.Cost, c.least()}
 }
 
-// A LimitCall takes all of its charges or nothing. They have different keys.
+// A LimitCall consumes all of its charges or none. Their keys differ.
 type LimitCall []Charge
 
-// Check refuses what no limiter may be asked, as a Bug.
+// Check returns a Bug if the call is invalid.
 func (l LimitCall) Check() error {
 	if len(l) == 0 || len(l) > MaxCharges {
 		return limitBug("", fmt.Errorf("a call has 1 to %d charges, not %d", MaxCharges, len(l)))
@@ -152,16 +156,16 @@ func (l LimitCall) Check() error {
 	return nil
 }
 
-// A Decision is what one limit says to a charge.
+// A Decision is the result of one charge.
 type Decision struct {
-	Allowed    bool          // by this limit; what is consumed depends on all of the call
+	Allowed    bool          // by this limit; units are consumed only if all limits of the call allow it
 	Granted    int64         // how many units were consumed
 	Remaining  int64         // how many could be consumed now
-	RetryAfter time.Duration // until the least that will do is there; 0 if all was granted
-	ResetAfter time.Duration // until nothing counts any more
+	RetryAfter time.Duration // until Least units are available; 0 if all were granted
+	ResetAfter time.Duration // until the limit is unused again
 }
 
-// A LimitAnswer is that to one call: a decision for each charge, or an error.
+// A LimitAnswer is the result of one call: a decision for each charge, or an error.
 type LimitAnswer struct {
 	Decisions []Decision
 	Err       error
@@ -177,21 +181,21 @@ func (a LimitAnswer) Allowed() bool {
 	return a.Err == nil
 }
 
-// A Limiter keeps the state of limits. Its methods are safe for concurrent use.
+// A Limiter stores the state of limits. Its methods are safe for concurrent use.
 type Limiter interface {
-	// Take decides calls, one after the other, each in one atomic step by the clock of the
-	// store, as [Decide] does. A call that is refused consumes nothing. The answers have the
-	// order of the calls; a call that [LimitCall.Check] refuses is a Bug, and does not keep
-	// others from their answer. After an Uncertain error the call may have consumed what it
-	// asked for. State is kept at least until nothing counts any more. Take retries nothing.
+	// Take decides calls in order, each in one atomic step by the store's clock, as [Decide]
+	// does. The answers are in the order of the calls. A refused call consumes nothing. If
+	// [LimitCall.Check] fails for a call, its error is a Bug, and the other calls are still
+	// decided. After an Uncertain error the call may have consumed its units. State is kept at
+	// least until the limit is unused again. Take never retries.
 	Take(ctx context.Context, calls []LimitCall) []LimitAnswer
 }
 
-// LimitState is what a store keeps of a limit; empty is one of which nothing is consumed. The
-// first number is the algorithm. Stores keep it as they get it.
+// LimitState is the stored state of a limit. It is empty if nothing is consumed. The first
+// number is the algorithm. Stores keep the state unchanged.
 type LimitState []int64
 
-// micros rounds up.
+// micros converts microseconds to a Duration, capped at the largest Duration.
 func micros(us int64) time.Duration {
 	return time.Duration(min(us, math.MaxInt64/1000)) * time.Microsecond
 }

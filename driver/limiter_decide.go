@@ -1,7 +1,8 @@
 package driver
 
-// Decide decides one call at a time of the store's clock, in microseconds since 1970. states has
-// the state of each charge; those that change are replaced, not written to.
+// Decide decides one call at now, the store's clock in microseconds since 1970. states has the
+// state of each charge. Decide replaces the elements that change and never writes to their
+// memory.
 func Decide(now int64, call LimitCall, states []LimitState) LimitAnswer {
 	a, tallies := LimitAnswer{Decisions: make([]Decision, len(call))}, make([]*tally, len(call))
 	for i, c := range call {
@@ -25,24 +26,27 @@ func Decide(now int64, call LimitCall, states []LimitState) LimitAnswer {
 	return a
 }
 
-// skew is by how much clock readings of one store may go back and still be in order, because
-// they were taken before a lock was.
+// skew is by how many microseconds clock readings of one store may go back and still be in
+// order. This occurs if a clock is read before a lock is acquired.
 const skew = 1_000_000
 
-// tally is one limit at one time: its state as it is then. The numbers of a state after the
-// algorithm:
+// tally is one limit at one time, with its state at that time. A state has these numbers after
+// the algorithm:
+//
 //   - GCRA: the time, the level, and the level of one unit
-//   - FixedWindow, SlidingCounter: the time, the window, what was consumed in it, and in the one before
+//   - FixedWindow, SlidingCounter: the time, the window, and the units consumed in it and in
+//     the previous one
 //   - SlidingLog: time and units of each admission
 type tally struct {
 	Rate
 	now     int64
 	state   LimitState
-	rebased bool // the clock was set back, and the state counts from where it is now
+	rebased bool // the clock was set back, and the state counts from its new time
 }
 
-// since keeps time from going back: by at most skew it stands still. If the clock was set back
-// further, what was consumed stays, and time goes on from there.
+// since returns the time since at and never lets time go back. If the clock is at most skew
+// behind, the time of the tally stays at its last value. If the clock was set back further,
+// consumed units stay and time continues from the new clock.
 func (t *tally) since(at int64) int64 {
 	switch {
 	case at-t.now > skew:
@@ -55,11 +59,11 @@ func (t *tally) since(at int64) int64 {
 	return 0
 }
 
-// load brings a state up to a time. It writes to no memory of s.
+// load returns the state at the time now. It does not write to the memory of s.
 func (r Rate) load(s LimitState, now int64) *tally {
 	t := &tally{Rate: r, now: now}
 	if len(s) == 0 || s[0] != int64(r.Algorithm) {
-		s = nil // the key had another algorithm
+		s = nil // state of another algorithm
 	}
 	switch r.Algorithm {
 	case GCRA:
@@ -72,8 +76,8 @@ func (r Rate) load(s LimitState, now int64) *tally {
 	return t
 }
 
-// unit is what one unit is in the measure of used, so that all numbers are whole. The bucket of
-// GCRA drains speed of it in a microsecond.
+// unit returns the value of one unit in the measure of used, chosen so that all numbers are
+// whole. The bucket of GCRA drains speed of it in a microsecond.
 func (r Rate) unit() int64 {
 	switch r.Algorithm {
 	case GCRA:
@@ -99,7 +103,7 @@ func (t *tally) drain(s LimitState) {
 	if len(s) == 4 {
 		since := t.since(s[1])
 		level = s[2]
-		if s[3] != t.unit() { // the rate was changed: what is consumed counts in whole units
+		if s[3] != t.unit() { // the rate was changed: consumption is converted to whole units
 			level = min(ceil(level, s[3]), t.Capacity()) * t.unit()
 		}
 		level = min(level, t.Capacity()*t.unit())
@@ -141,7 +145,7 @@ func (t *tally) forget(s LimitState) {
 	}
 }
 
-// used is how much of the capacity is consumed, in a measure of which one unit is unit().
+// used returns the consumed part of the capacity, in a measure in which one unit is unit().
 func (t *tally) used() (level int64) {
 	switch s := t.state; t.Algorithm {
 	case GCRA:
@@ -171,7 +175,7 @@ func (t *tally) admit(c Charge) Decision {
 	return d
 }
 
-// consume takes n units, or gives some back.
+// consume takes n units; a negative n returns units.
 func (t *tally) consume(n int64) {
 	switch s := t.state; t.Algorithm {
 	case GCRA:
@@ -191,7 +195,7 @@ func (t *tally) log(n int64) {
 	case n > 0:
 		t.state = append(t.state, t.now, n)
 	}
-	for ; n < 0 && last > 0; last -= 2 { // what came last is given back first
+	for ; n < 0 && last > 0; last -= 2 { // the latest units are returned first
 		if t.state[last+1] > -n {
 			t.state[last+1] += n
 			return
@@ -201,7 +205,7 @@ func (t *tally) log(n int64) {
 	}
 }
 
-// wait is after how many microseconds n units can be consumed.
+// wait returns the microseconds until n units can be consumed.
 func (t *tally) wait(n int64) int64 {
 	s, period := t.state, t.Period.Microseconds()
 	switch t.Algorithm {
@@ -210,7 +214,7 @@ func (t *tally) wait(n int64) int64 {
 	case FixedWindow:
 		return period - t.now%period
 	case SlidingCounter:
-		if free := t.Count - s[3] - n; free >= 0 { // what is left of the window before is in the way
+		if free := t.Count - s[3] - n; free >= 0 { // the rest of the previous window still counts
 			return period - free*period/s[4] - t.now%period
 		}
 		return period - t.now%period + max(0, period-(t.Count-n)*period/s[3])
@@ -224,7 +228,7 @@ func (t *tally) wait(n int64) int64 {
 	return period
 }
 
-// reset is after how many microseconds nothing counts any more.
+// reset returns the microseconds until the limit is unused again.
 func (t *tally) reset() int64 {
 	s, period := t.state, t.Period.Microseconds()
 	switch {
@@ -240,7 +244,7 @@ func (t *tally) reset() int64 {
 	return 0
 }
 
-// ceil is a/b, rounded up.
+// ceil returns a/b, rounded up, and 0 for a ≤ 0.
 func ceil(a, b int64) int64 {
 	if a <= 0 {
 		return 0

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Text is the state as stores keep it: decimal numbers with one space between two.
+// Text returns the state in its stored form: decimal numbers separated by single spaces.
 func (s LimitState) Text() string {
 	var b []byte
 	for i, n := range s {
@@ -22,8 +22,8 @@ func (s LimitState) Text() string {
 	return string(b)
 }
 
-// ParseLimitState reads a [LimitState.Text]. Without an error [Decide] takes the state; ok is
-// false for what no store has written.
+// ParseLimitState parses the result of [LimitState.Text]. If ok, [Decide] accepts the state. If
+// no store can have written text, ok is false.
 func ParseLimitState(text string) (s LimitState, ok bool) {
 	if text == "" {
 		return nil, true
@@ -46,7 +46,8 @@ func ParseLimitState(text string) (s LimitState, ok bool) {
 	return s, ok
 }
 
-// Used is how many units the state counted when it was last written, at [LimitState.Time].
+// Used returns how many units were consumed when the state was last written, at
+// [LimitState.Time].
 func (s LimitState) Used() (n int64) {
 	switch {
 	case len(s) == 0:
@@ -62,7 +63,8 @@ func (s LimitState) Used() (n int64) {
 	return n
 }
 
-// Time is when the state was last written, by the clock of the store; zero of an empty one.
+// Time returns when the state was last written, by the store's clock; zero if the state is
+// empty.
 func (s LimitState) Time() time.Time {
 	switch {
 	case len(s) < 3:
@@ -73,29 +75,29 @@ func (s LimitState) Time() time.Time {
 	return time.UnixMicro(s[1])
 }
 
-// StoredLimit is what a store keeps of one key.
+// StoredLimit is the stored state of one key.
 type StoredLimit struct {
 	Key        string
 	State      LimitState    // empty if nothing is consumed
-	Damaged    string        // what is stored instead of a state; empty if that is one
-	ResetAfter time.Duration // until nothing counts any more; 0 if that is not known
+	Damaged    string        // the stored text if it is not a state; otherwise empty
+	ResetAfter time.Duration // until the limit is unused again; 0 if not known
 }
 
 // A LimitInspector is a [Limiter] whose keys an operator can list and reset.
 type LimitInspector interface {
 	Limiter
-	// Limits lists keys that begin with prefix and of which something counts, or that are
-	// damaged, in their order: the first limit of them, above zero, and whether there are more.
+	// Limits lists keys that start with prefix and are in use or damaged, in order. It returns
+	// at most limit keys, above zero; more reports whether there are others.
 	Limits(ctx context.Context, prefix string, limit int) (all []StoredLimit, more bool, err error)
-	// Limit shows one key.
+	// Limit returns the state of one key.
 	Limit(ctx context.Context, key string) (StoredLimit, error)
-	// Reset forgets what was consumed of a key, or its damaged state, and reports whether there
-	// was any. Processes that have remembered a refusal refuse until it is over.
+	// Reset removes the consumption of a key, or its damaged state, and reports whether there
+	// was any. Processes that have cached a refusal continue to refuse until it ends.
 	Reset(ctx context.Context, key string) (bool, error)
 }
 
-// DamagedLimit is the error of a call that charges a key whose state no store has written. place
-// says where the state is, stored what is there.
+// DamagedLimit returns the error of a call that charges a key with a damaged state. place is
+// where the state is stored, and stored is its text.
 func DamagedLimit(key, place, stored string) error {
 	return &interlock.Error{Op: "limit", Name: key, Kind: interlock.Definite,
 		Err: fmt.Errorf("%s holds %.100s, which is not the state of a limit; reset it with interlock limits reset", place, stored)}

@@ -8,42 +8,41 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// MaxName is the longest name, in bytes, that a portable type passes down.
+// MaxName is the maximum length of a name that a portable type passes to a driver, in bytes.
 const MaxName = 512
 
 // A Request asks for a name on behalf of one owner.
 type Request struct {
-	// Name is what is wanted: 1 to MaxName bytes, as the user wrote it.
+	// Name is the name to acquire: 1 to MaxName bytes, exactly as the user gave it.
 	Name string
-	// Owner is unique to this attempt at holding Name, and never used again
-	// once released. It identifies the contender in the backend and makes
-	// requests idempotent: a second Acquire with the same Owner finds the place
-	// in the queue, or the grant, that the first one got. It starts with who
-	// asks, for people, and is at most MaxName bytes.
+	// Owner is unique to this attempt at holding Name, and is never used again after its
+	// release. It identifies the contender in the backend and makes requests idempotent: a
+	// second Acquire with the same Owner finds the first one's place in the queue or grant. For
+	// people, it starts with the identity of the process. It has at most MaxName bytes.
 	Owner string
-	// NoWait asks for an answer now: granted, or interlock.ErrHeld with nothing
-	// left behind.
+	// NoWait requests an immediate answer: a grant, or interlock.ErrHeld without a place in the
+	// queue.
 	NoWait bool
-	// TTL is how long the lease lives without renewal; 0 means the driver's. It is
-	// set only within what Guarantees.MinTTL and MaxTTL allow.
+	// TTL is how long the lease lives without renewal; 0 means the driver's TTL. It is set only
+	// within Guarantees.MinTTL and MaxTTL.
 	TTL time.Duration
-	// Renew is how often the driver renews the lease; 0 means every third of the
-	// TTL, and negative means never: the lease ends after the TTL, unless a repeated
-	// Acquire with this Owner, which sends the TTL again, finds its grant before.
-	// It is not 0 only where TTL may be set.
+	// Renew is how often the driver renews the lease; 0 means every third of the TTL. Negative
+	// means never: the lease ends after the TTL, unless a repeated Acquire with this Owner
+	// finds its grant first. That Acquire sends the TTL again. Renew is non-zero only where TTL
+	// may be set.
 	Renew time.Duration
-	// MinLease is what the lease needs to last when Acquire returns. A driver whose
-	// first lease may be shorter than the TTL renews it before; 0 needs nothing.
+	// MinLease is the minimum time that the lease must last when Acquire returns. If a driver's
+	// first lease may be shorter than the TTL, the driver renews it first. 0 requires nothing.
 	MinLease time.Duration
-	// Events tells the caller what happens meanwhile. Its functions may be nil.
+	// Events receives progress. Its functions may be nil.
 	Events Events
 }
 
-// Lease is how long the lease lives without renewal, if that of the driver is ttl.
+// Lease returns how long the lease lives without renewal, if the driver's TTL is ttl.
 func (r Request) Lease(ttl time.Duration) time.Duration { return cmp.Or(r.TTL, ttl) }
 
-// Every is how long after a renewal the next one is due. If there is none, it is
-// after the end of the lease.
+// Every returns the time from one renewal to the next. If the lease is never renewed, that time
+// is longer than the lease.
 func (r Request) Every(ttl time.Duration) time.Duration {
 	if r.Renew < 0 {
 		return 2 * r.Lease(ttl)
@@ -51,86 +50,84 @@ func (r Request) Every(ttl time.Duration) time.Duration {
 	return cmp.Or(r.Renew, r.Lease(ttl)/3)
 }
 
-// Events are calls from the driver's own goroutines, possibly at once with each
-// other. They must return at once and must not call the driver. None of them
-// comes after an Acquire has returned an error, until it is repeated, nor after
-// Release was called.
+// Events are callbacks that the driver calls from its own goroutines, possibly concurrently.
+// They must return at once and must not call the driver. After an Acquire has returned an
+// error, none of them is called until the Acquire is repeated. After a call of Release, none is
+// called.
 type Events struct {
-	// Waiting is called when the request has a place in the queue, and again
-	// when that place changes, at the driver's discretion.
+	// Waiting is called when the request has a place in the queue. The driver may call it again
+	// when that place changes.
 	Waiting func(Place)
-	// Renewed is called after each renewal: how long it took, and why it failed.
-	// A failed renewal is not a loss yet.
+	// Renewed is called after each renewal with its duration and error. A failed renewal does
+	// not yet mean that the lease is lost.
 	Renewed func(took time.Duration, err error)
-	// Lost is called at most once for a grant, when the backend no longer names
-	// Owner as the holder: interlock.ErrLost or interlock.ErrSessionEnded in
-	// its chain. It is not called for time running out (the caller watches
-	// Remaining) nor after Release was called.
+	// Lost is called at most once for a grant, when the backend no longer has Owner as the
+	// holder. The cause wraps interlock.ErrLost or interlock.ErrSessionEnded. Lost is not
+	// called when the time runs out (the caller watches Remaining), nor after a call of
+	// Release.
 	Lost func(cause error)
 }
 
 // Place is a waiter's place in the queue.
 type Place struct {
 	Ahead  int    // waiters before this one, the holder not counted; -1 if not known
-	Holder string // who holds the name; empty if not known
+	Holder string // the owner that holds the name; empty if not known
 }
 
-// A Lease is time that was granted, kept alive by the driver until Release.
+// A Lease is granted time. The driver renews it until Release.
 type Lease interface {
-	// Remaining is the time until the claim may belong to someone else, read
-	// on the spot, without I/O: sent + TTL·(1−drift) − now, where sent was
-	// taken just before the last good renewal left (never when its reply
-	// came) and now is a clock that counts while the machine sleeps. It is
-	// zero or less once the time has run out, and stays so: a lease that was
-	// seen to end is never revived by a late reply.
+	// Remaining returns the time until another owner may hold the claim, without I/O: sent +
+	// TTL·(1−drift) − now. Here sent is the time just before the last successful renewal was
+	// sent (not when its reply arrived). The clock also counts while the machine sleeps. Once
+	// Remaining is zero or less it stays so: a late reply never revives a lease that was seen
+	// to end.
 	Remaining() time.Duration
 }
 
-// A Grant is a fenced lease.
+// A Grant is a lease with a fencing token.
 type Grant struct {
 	Lease Lease
-	// Token has hand-over number 0 and is larger than that of every earlier
-	// grant of the name.
+	// Token has hand-over number 0 and is larger than the token of every earlier grant of the
+	// name.
 	Token interlock.Token
 }
 
-// Advisory is a lock without tokens. It saves duplicate work and cannot be
-// used where correctness depends on it: no guard accepts it.
+// Advisory is a lock without tokens. It saves duplicate work. Do not use it where correctness
+// depends on the lock: no guard accepts its claims.
 type Advisory interface {
-	// Guarantees says what is promised. It does not block or change.
+	// Guarantees returns what the driver promises. It does not block, and its result is
+	// constant.
 	Guarantees() interlock.Guarantees
 	// Acquire waits until r.Owner holds r.Name.
 	//
-	// It leaves its place in the queue, or its grant, behind when it returns
-	// an error other than for NoWait: the caller decides whether to call
-	// it again with the same Owner, which converges, or to call Release. At
-	// most one Acquire is under way for an Owner.
+	// If Acquire returns an error, its place in the queue or its grant stays, except with
+	// NoWait. The caller then repeats the call with the same Owner, which converges, or calls
+	// Release. At most one Acquire of an Owner runs at a time.
 	//
-	// From a successful return until Release the driver renews the lease, and
-	// tells r.Events.Lost if the backend drops it. A lease that has ended need
-	// not be renewed any more: it is left to lapse, so that a holder that has
-	// stopped looking does not keep others out.
+	// From a successful return until Release, the driver renews the lease. If the backend drops
+	// the lease, the driver calls r.Events.Lost. If a lease has ended, the driver may stop its
+	// renewal: then a holder that no longer checks the lease does not keep others out.
 	Acquire(ctx context.Context, r Request) (Lease, error)
-	// Release gives up whatever owner has on name: a grant, a place in the
-	// queue, an attempt whose outcome is unknown, or nothing. It never touches
-	// what another owner has, and may be repeated. Local renewal stops at the
-	// call, whatever its outcome; nil means that the backend confirmed.
+	// Release removes the grant, the place in the queue or the attempt with an unknown outcome
+	// that owner has on name, if any. It never affects another owner, and may be repeated.
+	// Local renewal stops at the call, whatever the outcome. Nil means that the backend
+	// confirmed.
 	Release(ctx context.Context, name, owner string) error
-	// Close stops renewing, ends every goroutine and waits for them. What is
-	// still held is left to expire; nil if there was nothing to wait for. Later
-	// calls of any method return interlock.ErrClosed.
+	// Close stops all renewal, ends every goroutine and waits for them. Leases that are still
+	// held expire. If there is nothing to wait for, it returns nil. Later calls of any method
+	// return interlock.ErrClosed.
 	Close(ctx context.Context) error
 }
 
 // Fenced is a lock whose grants carry tokens.
 type Fenced interface {
-	// Guarantees says what is promised. It does not block or change.
+	// Guarantees returns what the driver promises. It does not block, and its result is
+	// constant.
 	Guarantees() interlock.Guarantees
-	// Acquire has the obligations of [Advisory] Acquire, and the token: drawn
-	// by the backend in the order in which it grants, and strictly above every
-	// token granted for the name before, across processes, restarts and, given
-	// sane clocks, fresh data directories. A repeated Acquire that finds its
-	// grant returns the same token.
+	// Acquire has the obligations of [Advisory] Acquire and also returns a token. The backend
+	// issues tokens in the order of its grants. Each is greater than all earlier tokens of the
+	// name, across processes and restarts. If clocks are correct, this also holds for a fresh
+	// data directory. A repeated Acquire that finds its grant returns the same token.
 	Acquire(ctx context.Context, r Request) (Grant, error)
 	// Release has the obligations of [Advisory] Release.
 	Release(ctx context.Context, name, owner string) error

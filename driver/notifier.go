@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// What a [SharedNotifier] sends at most: bytes of a text, and names in it. More names become any.
+// Limits of one text of a [SharedNotifier]. If there are more names, it sends "any name".
 const (
 	maxNotifierText  = 7500
 	maxNotifierNames = 1000
@@ -18,22 +18,22 @@ const (
 
 // NotifierTransport carries texts between the notifiers of processes.
 type NotifierTransport struct {
-	// Interval is the least time between two texts; names that are notified meanwhile travel
-	// together.
+	// Interval is the minimum time between two texts. Names that are notified in between are
+	// sent in one text.
 	Interval time.Duration
 	// Send sends a text to the other processes. It is called from one goroutine at a time.
 	Send func(ctx context.Context, text string) error
-	// Hear calls heard for each text, and with an empty one after it may have missed some,
-	// until ctx ends.
+	// Hear calls heard for each text until ctx ends. It calls heard with an empty text if it
+	// may have missed some.
 	Hear func(ctx context.Context, heard func(text string))
 }
 
-// SharedNotifier is the [Notifier] of a driver: it notifies this process at once, and others by a
-// [NotifierTransport]. It has a goroutine from the first Notify and one from the first Listen on.
-// Create it with [NewSharedNotifier].
+// SharedNotifier is the [Notifier] of a driver. It notifies this process at once, and other
+// processes by a [NotifierTransport]. The first Notify and the first Listen each start a
+// goroutine, which runs until Close. Create it with [NewSharedNotifier].
 type SharedNotifier struct {
 	transport NotifierTransport
-	self      string        // in what it sends, so that it does not notify twice
+	self      string        // identifies its own texts, so that it does not notify twice
 	notified  chan struct{} // holds one
 	life      context.Context
 	end       context.CancelFunc
@@ -41,7 +41,7 @@ type SharedNotifier struct {
 
 	mu               sync.Mutex
 	ears             map[*ear]bool
-	names            map[string]bool // to be sent; the empty one stands for any
+	names            map[string]bool // to be sent; the empty name means any name
 	sending, hearing bool
 }
 
@@ -49,14 +49,14 @@ var _ Notifier = (*SharedNotifier)(nil)
 
 type ear struct{ each func(name string) }
 
-// NewSharedNotifier sends nothing. Close it.
+// NewSharedNotifier returns a notifier that uses t. It sends nothing by itself. Close it.
 func NewSharedNotifier(t NotifierTransport) *SharedNotifier {
 	b := &SharedNotifier{transport: t, self: rand.Text(), notified: make(chan struct{}, 1), ears: map[*ear]bool{}, names: map[string]bool{}}
 	b.life, b.end = context.WithCancel(context.Background())
 	return b
 }
 
-// Notify wakes all who listen; see [Notifier]. After Close it notifies this process only.
+// Notify calls all listeners; see [Notifier]. After Close it notifies this process only.
 func (b *SharedNotifier) Notify(names ...string) {
 	if len(names) == 0 {
 		names = []string{""}
@@ -74,7 +74,7 @@ func (b *SharedNotifier) Notify(names ...string) {
 	}
 }
 
-// Listen calls each after notifications, and when some may have been missed; see [Notifier].
+// Listen calls each for every notification, and if some may have been missed; see [Notifier].
 func (b *SharedNotifier) Listen(each func(name string)) (stop func()) {
 	e := &ear{each}
 	b.mu.Lock()
@@ -88,7 +88,7 @@ func (b *SharedNotifier) Listen(each func(name string)) (stop func()) {
 	}
 }
 
-// Close ends the goroutines, and waits for that until ctx ends: then it returns its cause.
+// Close ends the goroutines and waits for them. If ctx ends first, it returns the cause of ctx.
 func (b *SharedNotifier) Close(ctx context.Context) error {
 	b.mu.Lock()
 	b.end()
@@ -103,7 +103,7 @@ func (b *SharedNotifier) Close(ctx context.Context) error {
 	}
 }
 
-// start runs a loop unless it runs, or the notifier was closed.
+// start starts a loop unless it is running or the notifier is closed.
 func (b *SharedNotifier) start(running *bool, loop func(life context.Context)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +113,7 @@ func (b *SharedNotifier) start(running *bool, loop func(life context.Context)) {
 	}
 }
 
-// heard passes on a text of another process. One that is no list of names is any name.
+// heard passes on a text of another process. A text that is not a list of names means any name.
 func (b *SharedNotifier) heard(text string) {
 	var names []string
 	_ = json.Unmarshal([]byte(text), &names)
@@ -136,7 +136,7 @@ func (b *SharedNotifier) notify(names []string) {
 	}
 }
 
-// send sends the names of each interval, and again what was not sent for sure.
+// send sends the names of each interval, and repeats texts until Send succeeds.
 func (b *SharedNotifier) send(life context.Context) {
 	for {
 		select {
@@ -157,7 +157,7 @@ func (b *SharedNotifier) send(life context.Context) {
 	}
 }
 
-// text is a list of this notifier and the names that were notified.
+// text encodes this notifier's id and the names that were notified.
 func (b *SharedNotifier) text() string {
 	b.mu.Lock()
 	names := slices.Sorted(maps.Keys(b.names))
@@ -170,7 +170,7 @@ func (b *SharedNotifier) text() string {
 	return string(text)
 }
 
-// wait reports whether the notifier is still open.
+// wait waits for d and reports whether the notifier is still open.
 func (b *SharedNotifier) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

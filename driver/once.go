@@ -9,15 +9,15 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Delivery is one attempt to have the effect of a message.
+// A Delivery is one attempt to apply the effect of a message.
 type Delivery struct {
-	Consumer string // whose effect it is; 1 to 255 bytes
+	Consumer string // the consumer that applies the effect; 1 to 255 bytes
 	ID       string // of the message; 1 to 255 bytes
 	Hash     []byte // SHA-256 of its payload
-	Owner    string // of this attempt, unique for all time; 1 to 255 bytes
+	Owner    string // of this attempt, never used again; 1 to 255 bytes
 }
 
-// Check finds what no store may be asked, which is a Bug.
+// Check returns a Bug if a field is empty or too long, or Hash is not a SHA-256.
 func (d Delivery) Check() error {
 	for _, n := range []struct{ what, name string }{{"consumer", d.Consumer}, {"message id", d.ID}, {"owner", d.Owner}} {
 		if n.name == "" || len(n.name) > 255 {
@@ -32,39 +32,38 @@ func (d Delivery) Check() error {
 	return nil
 }
 
-// Claimed is what a delivery finds.
+// Claimed is the result of a claim.
 type Claimed int
 
 const (
-	// Unclaimed comes with an error.
+	// Unclaimed is returned with an error.
 	Unclaimed Claimed = iota
-	// ClaimedNow: the effect is this delivery's to make.
+	// ClaimedNow means that this delivery must apply the effect.
 	ClaimedNow
-	// ClaimedDone: it was made before.
+	// ClaimedDone means that the effect was applied before.
 	ClaimedDone
-	// ClaimedOther: the message is, or was, claimed with another hash.
+	// ClaimedOther means that the message was claimed with another hash.
 	ClaimedOther
 )
 
-// MaxKeep is the longest lease, and the longest time to keep what was done.
+// MaxKeep is the longest lease, and the longest time to keep a record.
 const MaxKeep = 10 * 365 * 24 * time.Hour
 
-// Once remembers which messages a consumer has had, in a store where the effect
-// itself is not. Times are those of the store's clock. A lease or a time to keep
-// that is below a millisecond or above [MaxKeep] is a Bug.
+// Once records which messages a consumer has processed, in a store that does not hold the
+// effect itself. Times are by the store's clock. If a lease or a time to keep is below a
+// millisecond or above [MaxKeep], the error is a Bug.
 type Once interface {
-	// Claim takes a message for d.Owner, for as long as lease, unless it is done or
-	// taken, in one atomic step. While another owner has it the error is a
-	// *interlock.HeldError. The same owner may repeat it, after an Uncertain answer
-	// or to have a new lease: it gets ClaimedNow, or ClaimedDone after Done.
+	// Claim claims a message for d.Owner for the duration of lease, in one atomic step. If
+	// another owner has a claim, the error is a *interlock.HeldError. If the effect is done,
+	// the result is ClaimedDone. The same owner may repeat Claim, after an Uncertain error or
+	// for a new lease: the result is ClaimedNow, or ClaimedDone after Done.
 	Claim(ctx context.Context, d Delivery, lease time.Duration) (Claimed, error)
-	// Done records that the effect was made, and keeps that for so long. It does so
-	// also if the lease is over and nobody has claimed the message since; if
-	// somebody has, it changes nothing and the error is an interlock.ErrLost,
-	// Definite. Repeating it converges.
-	Done(ctx context.Context, d Delivery, keep time.Duration) error
-	// Forget gives up the claim of d.Owner, so that the message can be claimed at
-	// once. It changes nothing if d.Owner has none, or is done. Repeating it
+	// Done records that the effect was applied, and keeps the record for keep. It succeeds even
+	// if the lease has expired, provided that no other owner has claimed the message since. If
+	// one has, Done changes nothing and returns a Definite interlock.ErrLost. Repeating it
 	// converges.
+	Done(ctx context.Context, d Delivery, keep time.Duration) error
+	// Forget ends the claim of d.Owner, so that the message can be claimed at once. If d.Owner
+	// has no claim, or the effect is done, it changes nothing. Repeating it converges.
 	Forget(ctx context.Context, d Delivery) error
 }

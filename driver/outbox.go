@@ -9,36 +9,41 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Message is an event on its way to somebody else. The same ID is sent again
-// whenever it is not known whether it arrived, so that receivers can tell.
+// A Message is an event on its way to another system. If it is unknown whether a message
+// arrived, it is sent again with the same ID. Receivers use the ID to detect duplicates.
 type Message struct {
-	ID      string            // unique for all time; 1 to 255 bytes
-	Topic   string            // where it goes; 1 to 255 bytes
-	Key     string            // messages of one topic and key are in order; empty: this one is in no order
-	Headers map[string]string // beside the payload; names are those of the field
+	ID      string            // never used again; 1 to 255 bytes
+	Topic   string            // the destination; 1 to 255 bytes
+	Key     string            // messages of one topic and key are ordered; empty means unordered
+	Headers map[string]string // sent with the payload
 	Payload []byte
 }
 
-// A Sink hands messages over to a system that keeps them. It is safe for
-// concurrent use.
+// A Sink delivers messages to a system that stores them. It is safe for concurrent use.
 type Sink interface {
-	// Publish delivers messages and returns the outcome of each, in their order:
-	// nil once the system has it durably. It sends those of one topic and key in
-	// the order given; what follows a failure of its topic and key is not sent, and
-	// has [ErrNotSent]. An error that says of
-	// itself that it is Definite, or a Bug, says that this message will never be
-	// taken (it is too large, or refused for what it is); any other says
-	// that it may be sent again, and Uncertain that it may have arrived. An error
-	// with a method RetryAfter() time.Duration asks for a pause before that.
+	// Publish delivers messages and returns their outcomes in the same order. An outcome is nil
+	// once the system has stored the message durably. Messages of one topic and key are sent in
+	// order. After a failure, the later messages of that topic and key are not sent, and their
+	// outcome is [ErrNotSent].
 	//
-	// Publish returns when ctx ends, with that for everything unanswered, and
-	// retries nothing.
+	// Kinds of errors:
+	//   - Definite and Bug, set explicitly: the system will never accept this message, for
+	//     example because it is too large.
+	//   - Uncertain: the message may have arrived. It may be sent again.
+	//   - any other error: the message may be sent again.
+	//
+	// If the error has a method RetryAfter() time.Duration, wait that long before sending
+	// again.
+	//
+	// If ctx ends, Publish returns, with the cause of ctx for every unanswered message. It
+	// never retries.
 	Publish(ctx context.Context, messages []Message) []error
 }
 
-// CheckMessageID refuses ids that a webhook could not be signed with: the signature is
-// over "id.timestamp.body", so that a dot would shift its parts. It holds for all
-// messages of an outbox, since what a sink refuses would block its key.
+// CheckMessageID returns an error for an id that cannot be part of a webhook signature. The
+// signature covers "id.timestamp.body", so a dot in the id would move its boundaries. The rule
+// applies to all messages of an outbox, because a message that a sink refuses would block its
+// key.
 func CheckMessageID(id string) error {
 	if id == "" || strings.ContainsAny(id, ".\r\n") || strings.TrimSpace(id) != id {
 		return fmt.Errorf("the id %q cannot be signed: it is empty, or has a dot, line breaks or spaces around it", id)
@@ -46,14 +51,14 @@ func CheckMessageID(id string) error {
 	return nil
 }
 
-// ErrNotSent is the error of a message that was held back because one before it,
-// of the same topic and key, was not delivered. It is Retryable.
+// ErrNotSent is the error of a message that was held back, because an earlier message of the
+// same topic and key was not delivered. It is Retryable.
 var ErrNotSent error = &interlock.Error{Op: "publish", Kind: interlock.Retryable,
 	Err: errors.New("held back: a message before it, of the same topic and key, was not delivered")}
 
-// Lanes groups messages that have to go one after the other: each lane is the
-// indices of one topic and key, in order; a message without a key is alone. It is
-// for sinks that send one message at a time.
+// Lanes groups messages that must be sent in sequence. Each lane has the indices of one topic
+// and key, in order. A message without a key is a lane of its own. Lanes is for sinks that send
+// one message at a time.
 func Lanes(messages []Message) (lanes [][]int) {
 	type name struct{ topic, key string }
 	found := map[name]int{}
@@ -69,17 +74,17 @@ func Lanes(messages []Message) (lanes [][]int) {
 	return lanes
 }
 
-// A Notifier tells processes that something may have happened: that messages were committed, or
-// that a transaction of a journal goes on. It is a hint: a notification may be lost, so listeners
-// also look by themselves now and then.
+// A Notifier signals processes that something may have happened: for example that messages were
+// committed or that a transaction can continue. Notifications are hints and may be lost, so
+// listeners must also poll.
 type Notifier interface {
-	// Notify does not block. Names say what has happened: at most 255 bytes of UTF-8 without NUL
-	// each. None stand for anything. Notifications that follow each other closely may become one, and
-	// their names any name.
+	// Notify calls listeners and does not block. Names identify the events: at most 255 bytes
+	// of UTF-8 without NUL each. No names mean any event. Notifications in quick succession may
+	// be merged, and their names replaced by "any".
 	Notify(names ...string)
-	// Listen calls each with every name that is notified, and with the empty one where it may be
-	// any, from one goroutine at a time, until stop is called. It must return at once, and
-	// neither notify nor listen. It hears the notifications of this process and, if the notifier is one of
-	// a server, those of others.
+	// Listen calls each with every name that is notified, until stop is called. The empty name
+	// means any name. The calls come from one goroutine at a time. The function must return at
+	// once and must not call Notify or Listen. It receives the notifications of this process
+	// and, if the notifier belongs to a server, of other processes.
 	Listen(each func(name string)) (stop func())
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Priority orders the keys of a queue against each other, never the messages of one key.
+// Priority orders the keys of a queue relative to each other, never the messages of one key.
 type Priority int
 
-// The priorities. A key waits at most a bounded time longer for each step below another one.
+// The priorities. Each step of lower priority delays a key by a bounded time at most.
 const (
 	LowPriority    Priority = -1
 	NormalPriority Priority = 0
@@ -18,28 +18,30 @@ const (
 )
 
 // A QueueMessage is a message of a queue. Messages of one key are handled one at a time, in
-// order; one without a key is in no order.
+// order. Messages without a key are unordered.
 type QueueMessage struct {
-	ID      string            // unique for all time, 1 to 255 bytes
-	Key     string            // at most MaxName bytes; empty: in no order
-	Headers map[string]string // beside the payload
+	ID      string            // never used again, 1 to 255 bytes
+	Key     string            // at most MaxName bytes; empty means unordered
+	Headers map[string]string // sent with the payload
 	Payload []byte
-	// Unique drops this message if an unfinished one of the queue has the same; empty: never.
+	// Unique drops this message if the queue has an unfinished message with the same Unique.
+	// Empty disables this.
 	Unique string
-	// Delay is how long it is not delivered, nor what comes after it of its key.
+	// Delay is how long the delivery of this message is delayed. Later messages of its key wait
+	// too.
 	Delay time.Duration
-	// Priority is that of its key from now on.
+	// Priority is the priority of the message's key from now on.
 	Priority Priority
 }
 
-// An Assignment is the claim under which messages are handled: on a group of one key in a queue
-// whose keys are leased, on a partition in one that assigns partitions. Its token rises with
-// every assignment of the same key, also over restarts and after the queue was empty. Its
-// context ends when another consumer may have the messages.
+// An Assignment is the claim under which messages are handled. In a queue with leased keys, it
+// is a claim on a group of one key; in a queue with assigned partitions, on a partition. Its
+// token rises with every assignment of the same key, also after restarts and after the queue
+// was empty. Its context ends when another consumer may receive the messages.
 type Assignment interface {
 	interlock.Claim
-	// Revoked is closed when the assignment is to be given up: the consumer begins no more of
-	// its messages, and settles those that it has.
+	// Revoked is closed when the consumer must return the assignment. The consumer then starts
+	// no more of its messages and settles those it has started.
 	Revoked() <-chan struct{}
 }
 
@@ -47,25 +49,25 @@ type Assignment interface {
 type Received struct {
 	QueueMessage
 	Queue   string
-	Attempt int       // 1 for the first; failures and consumers that died count
-	Added   time.Time // by the clock of the queue
+	Attempt int       // from 1; failures and crashed consumers count
+	Added   time.Time // when it was added, by the queue's clock
 	Claim   Assignment
-	Place   int64 // the driver's own number of the message
+	Place   int64 // the driver's number of the message
 }
 
-// An Outcome is how a delivery ended.
+// An Outcome is the result of a delivery.
 type Outcome int
 
 const (
-	// Release gives back a message that was not begun: it is delivered again, in its place.
+	// Release returns a message that was not started. It is delivered again, in its place.
 	Release Outcome = iota
-	// Ack removes the message: it was handled.
+	// Ack removes the message after it was handled.
 	Ack
-	// Retry delivers it again after a pause. What comes after it of its key waits.
+	// Retry delivers the message again after a pause. Later messages of its key wait.
 	Retry
-	// Dead moves it to the dead letters. Its key goes on.
+	// Dead moves the message to the dead letters. Later messages of its key are delivered.
 	Dead
-	// Park keeps it, and all of its key, until an operator resumes the key.
+	// Park keeps the message and all others of its key until an operator resumes the key.
 	Park
 )
 
@@ -73,51 +75,54 @@ const (
 type Settlement struct {
 	Received
 	Outcome   Outcome
-	After     time.Duration // of a Retry
-	Uncounted bool          // the Retry is not the message's fault: Attempt stays
-	Reason    string        // of a Retry, Dead or Park; for people
+	After     time.Duration // the pause of a Retry
+	Uncounted bool          // the Retry does not increase Attempt, because the message did not cause it
+	Reason    string        // for a Retry, Dead or Park; for people
 }
 
-// A QueueLimit bounds what is received at once. Both are above zero.
+// A QueueLimit limits one Receive. Both fields are above zero.
 type QueueLimit struct {
 	Messages int
-	Bytes    int // of payload; the first message may have more
+	Bytes    int // of payload; the first message may exceed it
 }
 
-// QueueOptions are those of one consumer.
+// QueueOptions are the options of one consumer.
 type QueueOptions struct {
 	// Owner names the consumer, for people: at most 255 bytes.
 	Owner string
-	// Lease is how long messages stay with a consumer that has died; the consumer renews it
-	// while it lives. 0 is the driver's default.
+	// Lease is how long messages stay assigned to a consumer that has died. A live consumer
+	// renews it. 0 means the driver's default.
 	Lease time.Duration
 }
 
-// A Queue keeps messages until they are settled, and delivers those of one key to one consumer
-// at a time, in order. Its methods are safe for concurrent use.
+// A Queue stores messages until they are settled. It delivers the messages of one key to one
+// consumer at a time, in order. Its methods are safe for concurrent use.
 type Queue interface {
-	// Join begins to consume the queue of a name, beside other consumers. Bad names and
-	// options are a Bug. ctx bounds the call only.
+	// Join adds a consumer to the queue of a name. Other consumers may exist. An invalid name
+	// or option is a Bug. ctx bounds this call only.
 	Join(ctx context.Context, name string, o QueueOptions) (QueueConsumer, error)
 }
 
-// A QueueConsumer is one member of the group of consumers of a queue. It keeps its assignments
-// alive by itself, whether or not Receive is called: not to call it is how to pause.
+// A QueueConsumer is one consumer in the group of a queue. It renews its assignments whether or
+// not Receive is called. To pause consumption, stop calling Receive.
 type QueueConsumer interface {
-	// Receive waits until there are messages, and returns some: those of a key in order, and
-	// of one Assignment together. A message is not delivered again under the same Assignment
-	// until it is settled as Retry or Release, and nothing behind it of its key before it.
-	// It returns when ctx ends, and retries nothing. After Close it is interlock.ErrClosed.
+	// Receive waits for messages and returns some of them. Messages of one key are in order,
+	// and those of one Assignment are together. A message is not delivered again under the same
+	// Assignment until it is settled as Retry or Release. Later messages of its key are not
+	// delivered again before it. If ctx ends, Receive returns; it never retries. After Close
+	// the error is interlock.ErrClosed.
 	Receive(ctx context.Context, limit QueueLimit) ([]Received, error)
-	// Settle records outcomes durably, and returns an error for each, nil if it is recorded.
-	// Of a message whose assignment has gone to somebody else it changes nothing; the error is
-	// an interlock.ErrLost, Definite. Any other error leaves it unsettled here, so the call can
-	// be repeated, also after an Uncertain one: an ErrLost then may be that of its own success.
-	// Who settles a message as Retry, Dead or Park also settles what was received behind
-	// it of its key, after a Retry or Park as Release.
+	// Settle records outcomes durably and returns an error for each; nil means recorded. If
+	// another consumer has the assignment now, nothing changes for the message, and the error
+	// is a Definite interlock.ErrLost. After any other error the message is unsettled here and
+	// the call can be repeated. After an Uncertain error, an ErrLost of the repetition may
+	// follow from the success of the first call.
+	//
+	// If a message is settled as Retry, Dead or Park, the caller must also settle all later
+	// messages of its key that it received. After Retry or Park it settles them as Release.
 	Settle(ctx context.Context, settlements []Settlement) []error
-	// Close leaves the group, and gives back what is not settled without counting an attempt.
-	// It ends the contexts of all assignments, with the cause interlock.ErrReleased. If ctx
-	// ends first the assignments are left to expire.
+	// Close leaves the group and returns unsettled messages without counting an attempt. It
+	// ends the contexts of all assignments with the cause interlock.ErrReleased. If ctx ends
+	// first, the assignments expire.
 	Close(ctx context.Context) error
 }

@@ -13,13 +13,13 @@ import (
 // A TableError reports a table that this version of Interlock cannot use. It is Definite.
 type TableError struct {
 	Dialect Dialect
-	Part    string   // what the table belongs to, as "interlock schema --only" names it
-	Table   string   // as the database knows it
-	Missing []string // columns that this version uses and the table does not have
-	Unknown []string // columns that this version does not know
+	Part    string   // the component that owns the table, as in "interlock schema --only"
+	Table   string   // the name in the database
+	Missing []string // columns that this version needs and the table lacks
+	Unknown []string // columns unknown to this version
 }
 
-// Error says what is wrong with the table, and which command corrects it.
+// Error returns a message with the problem and the command that corrects it.
 func (e *TableError) Error() string {
 	what := "does not exist, or may not be read"
 	switch {
@@ -35,12 +35,12 @@ func (e *TableError) Error() string {
 	return fmt.Sprintf("table %s %s; apply what \"interlock schema %s --only %s\" prints, of the version that is to use it", e.Table, what, database, e.Part)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *TableError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// CheckTables compares the columns of tables with those that their Create declares, by one
-// query. A table that is missing, older or newer is a [*TableError]. Part names what the
-// tables belong to, as "interlock schema --only" does.
+// CheckTables compares the columns of tables with those that their Create declares, in one
+// query. If a table is missing, older or newer, the error is a [*TableError]. Part is the
+// component that owns the tables, as in "interlock schema --only".
 func CheckTables(ctx context.Context, db SQL, part string, tables ...Creator) error {
 	want, order := map[string][]string{}, []string{}
 	for _, t := range tables {
@@ -81,8 +81,8 @@ var (
 	quotedText = regexp.MustCompile(`'[^']*'`)
 )
 
-// declared reads the name and the columns of a table out of the statement that creates it;
-// the name is empty for any other statement.
+// declared parses the name and the columns of a table from a create statement. For any other
+// statement the name is empty.
 func declared(statement string) (name string, columns []string) {
 	at := tableHead.FindStringSubmatchIndex(statement)
 	if at == nil {
@@ -110,7 +110,7 @@ func declared(statement string) (name string, columns []string) {
 	return name, columns
 }
 
-// columnsOf reads the columns of tables from the catalog, by the names of the tables.
+// columnsOf reads the columns of tables from the catalog, by table name.
 func columnsOf(ctx context.Context, db SQL, tables []string) (map[string][]string, error) {
 	var parts []string
 	for _, name := range tables {
@@ -139,5 +139,5 @@ func columnsOf(ctx context.Context, db SQL, tables []string) (map[string][]strin
 	return have, err
 }
 
-// literal quotes the name of a table; such names are trusted, and have no backslash.
+// literal quotes a table name, which is trusted and contains no backslash.
 func literal(s string) string { return `'` + strings.ReplaceAll(s, `'`, `''`) + `'` }

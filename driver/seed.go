@@ -7,28 +7,28 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Seed says where Open starts the tokens of a namespace. The zero Seed starts them
-// at the clock, and never below what the namespace issued before.
+// Seed configures where Open starts the tokens of a namespace. The zero Seed starts them at the
+// clock, and never below tokens that the namespace issued before.
 type Seed struct {
-	// After has every later token of the namespace be larger than this one, so that
-	// a lock can move here from another system. Zero means nothing.
+	// After is a lower bound: every later token of the namespace is larger. Use it to move a
+	// lock here from another system. Zero means no bound.
 	After interlock.Token
-	// Repair lowers a base that is implausible to the clock, on record. Nil means
-	// that Open fails with an [*ImplausibleError] then. Guards that saw tokens of
-	// the old base refuse the new ones until they are rebased.
+	// Repair lowers an implausible base to the clock and records this. If it is nil, Open fails
+	// with an [*ImplausibleError] instead. Guards that saw tokens of the old base reject the
+	// new ones until they are rebased.
 	Repair *Repair
 }
 
-// Repair is why a base is lowered, and on whose word: each of 1 to MaxName bytes of
-// UTF-8. The record is a [BreakRecord] of the name [BaseName].
+// Repair is the reason and the author of a lowered base, each 1 to MaxName bytes of UTF-8. The
+// record is a [BreakRecord] with the name [BaseName].
 type Repair struct {
 	Reason, By string
-	// Lowered is called when the base was lowered, with its counter before and after;
-	// nil means nothing.
+	// Lowered is called after the base was lowered, with the counters before and after. It may
+	// be nil.
 	Lowered func(before, after int64)
 }
 
-// Record is who had the base, for the record of a repair, and calls Lowered.
+// Record calls Lowered and returns the owner to store in the record of a repair.
 func (r *Repair) Record(before, after int64) (owner string) {
 	if r.Lowered != nil {
 		r.Lowered(before, after)
@@ -36,18 +36,18 @@ func (r *Repair) Record(before, after int64) (owner string) {
 	return fmt.Sprintf("counter %d, now %d", before, after)
 }
 
-// BaseName is the name under which Breaker.Breaks shows repairs of the base.
+// BaseName is the name under which Breaker.Breaks lists repairs of the base.
 const BaseName = "interlock.base"
 
-// Headroom is how far beyond the clock a base is raised: a process that opens
-// within that time finds it high enough.
+// Headroom is how far above the clock a base is raised. A process that opens within that time
+// finds the base high enough.
 const Headroom = time.Second
 
-// maxSkew is how far a process's clock may be ahead of the server's for it to raise
-// a base by it: half of what guards accept.
+// maxSkew is the maximum by which a process's clock may be ahead of the server's when the
+// process raises a base. It is half of what guards accept.
 const maxSkew = interlock.MaxAhead / 2
 
-// Validate refuses what no record can hold.
+// Validate returns an error if the Seed is invalid.
 func (s Seed) Validate() error {
 	if r := s.Repair; r != nil {
 		for _, text := range []string{r.Reason, r.By} {
@@ -62,8 +62,8 @@ func (s Seed) Validate() error {
 	return nil
 }
 
-// Floor is the lowest counter to start at: that of the clock, and above After. An
-// After that no guard would accept is an [*ImplausibleError].
+// Floor returns the lowest counter to start at: at least the clock, and above After. If no
+// guard would accept After, the error is an [*ImplausibleError].
 func (s Seed) Floor(now time.Time) (int64, error) {
 	if s.After == 0 {
 		return interlock.CounterAt(now), nil
@@ -74,8 +74,8 @@ func (s Seed) Floor(now time.Time) (int64, error) {
 	return max(interlock.CounterAt(now), s.After.Counter()+1), nil
 }
 
-// Plausible is an [*ImplausibleError] if guards would refuse tokens of this counter:
-// it is more than interlock.MaxAhead beyond the clock.
+// Plausible returns an [*ImplausibleError] if guards would reject tokens with this counter,
+// because it is more than interlock.MaxAhead ahead of the clock.
 func Plausible(counter int64, now time.Time) error {
 	if counter <= interlock.CounterAt(now.Add(interlock.MaxAhead)) {
 		return nil
@@ -83,15 +83,14 @@ func Plausible(counter int64, now time.Time) error {
 	return &ImplausibleError{Counter: counter, Clock: now}
 }
 
-// An ImplausibleError says that the tokens of a namespace are too far in the future
-// for any guard: a process with a wrong clock raised them, or somebody edited them.
-// It is Definite.
+// An ImplausibleError means that the tokens of a namespace are too far in the future for any
+// guard. A process with a wrong clock raised them, or a person edited them. It is Definite.
 type ImplausibleError struct {
 	Counter int64
 	Clock   time.Time
 }
 
-// Error names the two times and the repair.
+// Error returns a message with the two times and the repair command.
 func (e *ImplausibleError) Error() string {
 	at := time.UnixMicro(interlock.EpochUnixMicro + e.Counter).UTC()
 	return fmt.Sprintf("the tokens start at %s, more than %v after the clock's %s, and guards would refuse them: "+
@@ -99,11 +98,11 @@ func (e *ImplausibleError) Error() string {
 		at.Format(time.RFC3339), interlock.MaxAhead, e.Clock.UTC().Format(time.RFC3339))
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *ImplausibleError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// SameClock is a [*ClockError] if the process's clock is so far ahead of the
-// server's that a base must not be raised by it.
+// SameClock returns a [*ClockError] if the process's clock is too far ahead of the server's to
+// raise a base.
 func SameClock(own, server time.Time) error {
 	if own.Sub(server) <= maxSkew {
 		return nil
@@ -111,14 +110,14 @@ func SameClock(own, server time.Time) error {
 	return &ClockError{Own: own, Server: server}
 }
 
-// A ClockError says that a process's clock is ahead of the server's. It is Definite.
+// A ClockError means that a process's clock is ahead of the server's. It is Definite.
 type ClockError struct{ Own, Server time.Time }
 
-// Error names the two times.
+// Error returns a message with the two times.
 func (e *ClockError) Error() string {
 	return fmt.Sprintf("the clock of this machine says %s and that of the server %s: correct the wrong one, "+
 		"because tokens start at the clock", e.Own.UTC().Format(time.RFC3339), e.Server.UTC().Format(time.RFC3339))
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *ClockError) ErrorKind() interlock.ErrorKind { return interlock.Definite }

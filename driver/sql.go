@@ -2,7 +2,7 @@ package driver
 
 import "github.com/interlock-dev/interlock"
 
-// What drivers of databases implement, and users name without importing this package.
+// Types that database drivers implement. Users refer to them by package interlock.
 type (
 	// SQL is [interlock.SQL].
 	SQL = interlock.SQL
@@ -29,10 +29,10 @@ const (
 	Serializable     = interlock.Serializable
 )
 
-// An Autocommitter runs single statements in one request each. Pools of Postgres do.
+// An Autocommitter runs single statements in one request each. Pools of Postgres implement it.
 type Autocommitter interface {
-	// Autocommit returns SQL of which each statement is a transaction of this level. What a
-	// query passes to its function counts only if the query succeeds. The error of a
-	// statement is Uncertain if it may have been committed. It is safe for concurrent use.
+	// Autocommit returns an SQL in which each statement is a transaction of this level. If a
+	// query fails, discard the rows that it passed to its function. The error of a statement is
+	// Uncertain if the statement may have been committed. The SQL is safe for concurrent use.
 	Autocommit(level Isolation) SQL
 }

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Statements returns what [Creator.Create] sends to a database of a dialect. Nothing is
-// sent.
+// Statements returns the statements that [Creator.Create] sends to a database of a dialect. It
+// sends nothing.
 func Statements(d Dialect, c Creator) ([]string, error) {
 	r := &recorder{dialect: d}
 	err := c.Create(context.Background(), r)
 	return r.statements, err
 }
 
-// recorder is a transaction in which nothing happens.
+// recorder is a transaction that records statements and executes nothing.
 type recorder struct {
 	dialect    Dialect
 	statements []string
@@ -25,8 +25,8 @@ func (r *recorder) Exec(_ context.Context, query string, args ...any) (int64, er
 	return 1, nil
 }
 
-// Query answers one row of ones, which is what was written if it is read again, and
-// nothing about what exists.
+// Query returns one row of ones, as if a value that was written is read back. For queries of
+// the catalog it returns no rows.
 func (r *recorder) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
 	if !strings.HasPrefix(strings.TrimSpace(query), "select") || strings.Contains(query, "advisory") {
 		if _, err := r.Exec(ctx, query, args...); err != nil {
@@ -51,8 +51,8 @@ func (r *recorder) Query(ctx context.Context, query string, args []any, each fun
 
 func (r *recorder) Dialect() Dialect { return r.dialect }
 
-// withValues puts numbers in the place of parameters; nothing else is a parameter
-// where tables are created.
+// withValues replaces parameters by numbers, the only parameters of statements that create
+// tables.
 func withValues(query string, args []any) string {
 	for i, arg := range args {
 		value := fmt.Sprint(arg)

@@ -6,38 +6,37 @@ import (
 	"time"
 )
 
-// MaxQuantity is the highest number of units of one item, and the greatest that
-// one call takes or adds. Every store counts exactly up to there.
+// MaxQuantity is the maximum number of units of one item, and of one call. Every store counts
+// exactly up to it.
 const MaxQuantity = 1<<53 - 1
 
-// A StockLevel is how many units of an item there are, at some instant of the
-// store's clock.
+// A StockLevel is the number of units of an item at some instant of the store's clock.
 type StockLevel struct {
-	Supply int64 // in all
-	Held   int64 // for reservations that have not expired
-	Sold   int64 // to reservations that were confirmed
+	Supply int64 // the total
+	Held   int64 // by reservations that have not expired
+	Sold   int64 // by confirmed reservations
 }
 
-// Available is how many units can be taken.
+// Available returns the number of units that can be taken.
 func (l StockLevel) Available() int64 { return l.Supply - l.Held - l.Sold }
 
-// A StockHold asks for units of an item until they are confirmed or cancelled.
+// A StockHold is a request to reserve units of an item until they are confirmed or cancelled.
 type StockHold struct {
 	Item        string // 1 to MaxName bytes
-	Reservation string // who holds them: 1 to MaxName bytes, chosen by the caller
+	Reservation string // the id of the reservation: 1 to MaxName bytes, chosen by the caller
 	N           int64  // 1 to MaxQuantity
 	TTL         time.Duration
 }
 
-// A StockAdjustment changes the supply of an item by a difference, once.
+// A StockAdjustment is a request to change the supply of an item once.
 type StockAdjustment struct {
 	Item      string // 1 to MaxName bytes
-	Operation string // what is done once: 1 to MaxName bytes, chosen by the caller
+	Operation string // the id of the adjustment: 1 to MaxName bytes, chosen by the caller
 	Delta     int64  // not 0, at most MaxQuantity either way
-	Floor     int64  // so many must be available afterwards if Delta is negative; 0 or more
+	Floor     int64  // the minimum that must remain available if Delta is negative; 0 or more
 }
 
-// Check says what is wrong with the numbers of a hold; nil is nothing.
+// Check returns an error if a number of the hold is out of range.
 func (h StockHold) Check() error {
 	switch {
 	case h.N < 1 || h.N > MaxQuantity:
@@ -48,7 +47,7 @@ func (h StockHold) Check() error {
 	return nil
 }
 
-// Check says what is wrong with the numbers of an adjustment; nil is nothing.
+// Check returns an error if a number of the adjustment is out of range.
 func (a StockAdjustment) Check() error {
 	switch {
 	case a.Delta == 0 || a.Delta > MaxQuantity || a.Delta < -MaxQuantity:
@@ -61,7 +60,7 @@ func (a StockAdjustment) Check() error {
 	return nil
 }
 
-// Take is how many units must be available before it; 0 for a positive Delta.
+// Take returns how many units must be available before the adjustment; 0 for a positive Delta.
 func (a StockAdjustment) Take() int64 {
 	if a.Delta > 0 {
 		return 0
@@ -73,20 +72,20 @@ func (a StockAdjustment) Take() int64 {
 type StockState string
 
 const (
-	// StockHeld: it can be confirmed, also after it expired, until others take
-	// its units.
+	// StockHeld means that the reservation can be confirmed. This holds even after it expired,
+	// until its units are given to others.
 	StockHeld StockState = "held"
-	// StockConfirmed: its units are sold.
+	// StockConfirmed means that the units are sold.
 	StockConfirmed StockState = "confirmed"
-	// StockCancelled: its units were given back.
+	// StockCancelled means that the units were returned.
 	StockCancelled StockState = "cancelled"
-	// StockExpired: it expired, and its units were given to others.
+	// StockExpired means that the reservation expired and its units were given to others.
 	StockExpired StockState = "expired"
 )
 
-// Settle tells what comes of a wish to bring a reservation from this state to
-// another, StockConfirmed or StockCancelled. If it is StockDone and the state is
-// StockHeld there is something to do, otherwise it was done before.
+// Settle returns the outcome of changing a reservation from state s to StockConfirmed or
+// StockCancelled. If the outcome is StockDone and s is StockHeld, the store must make the
+// change. Otherwise nothing changes.
 func (s StockState) Settle(to StockState) StockOutcome {
 	switch {
 	case s == to, s == StockHeld, s == StockExpired && to == StockCancelled:
@@ -97,64 +96,64 @@ func (s StockState) Settle(to StockState) StockOutcome {
 	return StockSettled
 }
 
-// A StockOutcome is what came of a request that was answered.
+// A StockOutcome is the outcome of a request that was answered.
 type StockOutcome int
 
 const (
-	// StockDone: it is done, now or by an earlier request of the same id.
+	// StockDone means that the request was applied, now or by an earlier request of the same
+	// id.
 	StockDone StockOutcome = iota + 1
-	// StockShort: there are too few units; nothing was done.
+	// StockShort means that there are too few units; nothing was done.
 	StockShort
-	// StockOther: the id was used for something else; nothing was done.
+	// StockOther means that the id was used for something else; nothing was done.
 	StockOther
-	// StockGone: the reservation has expired; nothing was done.
+	// StockGone means that the reservation has expired; nothing was done.
 	StockGone
-	// StockSettled: the reservation was confirmed, or was cancelled, before, and
-	// is not changed any more.
+	// StockSettled means that the reservation was confirmed or cancelled before. It cannot
+	// change any more.
 	StockSettled
-	// StockUnknown: there is no such item, or no such reservation to confirm.
+	// StockUnknown means that the item, or the reservation to confirm, does not exist.
 	StockUnknown
-	// StockFull: the supply would exceed MaxQuantity; nothing was done.
+	// StockFull means that the supply would exceed MaxQuantity; nothing was done.
 	StockFull
 )
 
 // A StockAnswer is an outcome with its details.
 type StockAnswer struct {
 	Outcome   StockOutcome
-	Want      int64      // StockShort: how many units were to be taken
-	Available int64      // StockShort: how many there were
-	State     StockState // StockSettled, and StockGone: the state of the reservation
+	Want      int64      // StockShort: how many units were requested
+	Available int64      // StockShort: how many units were available
+	State     StockState // StockSettled and StockGone: the state of the reservation
 }
 
-// Stock keeps items and their reservations in a key-value store. Each call is
-// one atomic step by the store's own clock, and repeating it after an Uncertain
-// answer converges. An error says that there was no answer, or a name, number or
-// duration cannot be (Bug), and the outcome is 0.
+// Stock stores items and their reservations in a key-value store. Each call is one atomic step
+// by the store's clock. Repeating it after an Uncertain error converges. An error means that
+// there was no answer, or that a name, number or duration is invalid (Bug). The outcome is then
+// 0.
 //
-// Units of a reservation that expired are available again at once, whether or
-// not anything has run meanwhile. They are taken from the reservations that
-// expired first, and from no more of them than needed: until then a late Settle
-// can still confirm.
+// When a reservation expires, its units are available at once, without any cleanup. They are
+// taken from the reservations that expired first, and from no more of them than needed. Until
+// then a late Settle can still confirm.
 //
-// A reservation and an operation are forgotten some time after they expired or
-// were done; the store says when. Until then they are compared with.
+// The store removes a reservation or an operation some time after it expired or was done. Each
+// store documents that time. Until then, requests with its id are compared with it.
 type Stock interface {
-	// Supply sets how many units there are in all, 0 to MaxQuantity, and makes the
-	// item known. It is StockShort if that is less than what is held and sold.
+	// Supply sets the total number of units, 0 to MaxQuantity, and creates the item. If the
+	// number is below the units held and sold, the outcome is StockShort.
 	Supply(ctx context.Context, item string, n int64) (StockAnswer, error)
-	// Adjust adds to the supply or takes from what is available, once for each
-	// operation of the item: StockDone, StockShort, StockFull, StockUnknown, or
-	// StockOther if the operation was done with another Delta.
+	// Adjust adds units to the supply or removes available ones, once per operation of the
+	// item. The outcome is StockDone, StockShort, StockFull or StockUnknown. If the operation
+	// was done with another Delta, it is StockOther.
 	Adjust(ctx context.Context, a StockAdjustment) (StockAnswer, error)
-	// Hold takes units for a reservation: StockDone, StockShort, StockUnknown, or
-	// StockOther if the reservation has another number of units of the item. If
-	// the reservation is there it is not changed, nor prolonged: StockDone if it
-	// is held or confirmed, StockSettled if cancelled, StockGone if expired.
+	// Hold takes units for a reservation. The outcome is StockDone, StockShort or StockUnknown.
+	// If the reservation exists with another number of units of the item, it is StockOther. An
+	// existing reservation is neither changed nor extended. The outcome is then StockDone if it
+	// is held or confirmed, StockSettled if cancelled, and StockGone if expired.
 	Hold(ctx context.Context, h StockHold) (StockAnswer, error)
-	// Settle brings a reservation of an item to StockConfirmed or StockCancelled,
-	// as [StockState.Settle] judges. If there is none, cancelling is StockDone,
-	// and does not keep it from being held later; confirming is StockUnknown.
+	// Settle changes a reservation of an item to StockConfirmed or StockCancelled, as
+	// [StockState.Settle] decides. If the reservation does not exist, confirming it returns
+	// StockUnknown. Cancelling it returns StockDone and does not prevent a later Hold.
 	Settle(ctx context.Context, item, reservation string, to StockState) (StockAnswer, error)
-	// Level shows an item; one that is not known has the zero StockLevel.
+	// Level returns the level of an item, or the zero StockLevel if the item does not exist.
 	Level(ctx context.Context, item string) (StockLevel, error)
 }

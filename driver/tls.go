@@ -8,11 +8,13 @@ import (
 	"os"
 )
 
-// LoadTLS adds to c the certificates that the options tls_ca, tls_cert and tls_key of a
-// backend's URL name, and leaves out what they do not. tls_ca is a file with the
-// authorities that sign the servers' certificates, instead of the system's. tls_cert and
-// tls_key are files with the client's own certificate. All are in PEM form. It blocks for
-// reading them; its errors name the option.
+// LoadTLS adds to c the certificates that the URL options tls_ca, tls_cert and tls_key name.
+// Options that are absent are skipped. All files are in PEM form:
+//
+//   - tls_ca: the authorities that sign the servers' certificates, instead of the system's
+//   - tls_cert and tls_key: the client's certificate and key
+//
+// LoadTLS blocks while it reads the files. Its errors name the option.
 func LoadTLS(c *tls.Config, options url.Values) (err error) {
 	if ca := options.Get("tls_ca"); ca != "" {
 		if c.RootCAs, err = Authorities(ca); err != nil {
@@ -31,8 +33,8 @@ func LoadTLS(c *tls.Config, options url.Values) (err error) {
 	return nil
 }
 
-// Authorities reads the certificates of authorities from a file in PEM form, which has at
-// least one.
+// Authorities reads the certificates of authorities from a file in PEM form. The file must have
+// at least one.
 func Authorities(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

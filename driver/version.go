@@ -8,28 +8,27 @@ import (
 	"strings"
 )
 
-// MaxTie is the longest Tie of a [Stamp], in bytes.
+// MaxTie is the maximum length of the Tie of a [Stamp], in bytes.
 const MaxTie = 255
 
-// A Stamp orders the states of one entity: the greater Version is the newer
-// state, and of equal Versions the one with the greater Tie. Two states with the
-// same Stamp are the same state, told twice. The zero Stamp is that of an entity
-// of which nothing is known.
+// A Stamp orders the states of one entity: a greater Version is newer, and for equal Versions a
+// greater Tie is. Two states with the same Stamp are duplicates of one state. The zero Stamp
+// means that no state of the entity is known.
 type Stamp struct {
-	// Version counts from 1: a version column, a sequence, microseconds, or the
-	// time of a hybrid clock.
+	// Version is at least 1: a version column, a sequence number, microseconds, or the time of
+	// a hybrid clock.
 	Version int64
-	// Tie tells producers apart that may give the same Version: the producer's
-	// id, UTF-8 without NUL of at most MaxTie bytes. It is compared byte by byte.
+	// Tie distinguishes producers that may use the same Version: the producer's id, at most
+	// MaxTie bytes of UTF-8 without NUL. Ties are compared byte by byte.
 	Tie string
 }
 
-// Compare is -1 if s is older than t, 1 if it is newer, 0 if they are the same.
+// Compare returns -1 if s is older than t, 1 if s is newer, and 0 if they are equal.
 func (s Stamp) Compare(t Stamp) int {
 	return cmp.Or(cmp.Compare(s.Version, t.Version), strings.Compare(s.Tie, t.Tie))
 }
 
-// String is the Version, with the Tie if there is one.
+// String returns the Version, and the Tie if there is one.
 func (s Stamp) String() string {
 	if s.Tie == "" {
 		return strconv.FormatInt(s.Version, 10)
@@ -37,7 +36,7 @@ func (s Stamp) String() string {
 	return fmt.Sprintf("%d of %q", s.Version, s.Tie)
 }
 
-// Check says what is wrong with a Stamp that is to be stored; nil is nothing.
+// Check returns an error if s cannot be stored.
 func (s Stamp) Check() error {
 	if s.Version < 1 {
 		return fmt.Errorf("version %d: versions count from 1", s.Version)
@@ -49,20 +48,20 @@ func (s Stamp) Check() error {
 type Versioned struct {
 	Stamp Stamp
 	Data  []byte // at most MaxValue bytes; none if Deleted
-	// Deleted makes it a tombstone: there is no data, but the Stamp stays, so that
-	// an older state cannot bring the entity back.
+	// Deleted makes the state a tombstone. It has no data, but its Stamp is kept, so that an
+	// older state cannot restore the entity.
 	Deleted bool
-	// Terminal states stay: no other state replaces one, whatever its Stamp. See
+	// Terminal makes the state final: no other state replaces it, whatever its Stamp. See
 	// [Versioned.Judge].
 	Terminal bool
-	// TerminalWins applies a terminal state to a newer one that is not terminal:
-	// use it where several producers give versions by their clocks, so that the
-	// result does not depend on the order of arrival. Without it an older state is
-	// stale, terminal or not. It is not stored, and ignored if Terminal is false.
+	// TerminalWins lets a terminal state replace a newer state that is not terminal. Use it if
+	// several producers set versions by their clocks: the result is then independent of the
+	// order of arrival. Without it an older state is always stale. It is not stored, and is
+	// ignored if Terminal is false.
 	TerminalWins bool
 }
 
-// Check says what is wrong with a state that is to be stored; nil is nothing.
+// Check returns an error if v cannot be stored.
 func (v Versioned) Check() error {
 	switch {
 	case len(v.Data) > MaxValue:
@@ -73,13 +72,14 @@ func (v Versioned) Check() error {
 	return v.Stamp.Check()
 }
 
-// Judge returns the outcome of v where stored is. It is the rule of every store:
+// Judge returns the outcome of writing v over the stored state. Every store applies these
+// rules:
 //
-//   - the same Stamp is a duplicate, whatever else differs;
-//   - beside a terminal state nothing is applied;
-//   - an older state is stale, unless it is terminal with TerminalWins: then it
-//     is applied to any state that is not terminal;
-//   - else the newer one is applied.
+//   - A state with the same Stamp is a duplicate, whatever else differs.
+//   - Nothing replaces a terminal state.
+//   - An older state is stale. If it is terminal with TerminalWins, it still replaces a state
+//     that is not terminal.
+//   - Otherwise the newer state is applied.
 func (v Versioned) Judge(stored Versioned) VersionOutcome {
 	order := v.Stamp.Compare(stored.Stamp)
 	switch {
@@ -93,8 +93,8 @@ func (v Versioned) Judge(stored Versioned) VersionOutcome {
 	return VersionApplied
 }
 
-// JudgeReplace returns the outcome of v, which is to replace the state of old and
-// no other, where stored is: VersionDuplicate means that it is there already.
+// JudgeReplace returns the outcome of replacing the state with the Stamp old, and no other, by
+// v. If v is stored already, the outcome is VersionDuplicate.
 func (v Versioned) JudgeReplace(old Stamp, stored Versioned) VersionOutcome {
 	switch {
 	case v.Stamp == stored.Stamp:
@@ -107,23 +107,23 @@ func (v Versioned) JudgeReplace(old Stamp, stored Versioned) VersionOutcome {
 	return VersionApplied
 }
 
-// VersionOutcome is the outcome of writing a state to a store. None is
-// an error: a consumer of a queue acknowledges it in every case.
+// VersionOutcome is the outcome of writing a state. No outcome is an error: a consumer of a
+// queue acknowledges the message in every case.
 type VersionOutcome int
 
 const (
-	// VersionStale: a newer state is stored; nothing was done.
+	// VersionStale means that a newer state is stored; nothing was done.
 	VersionStale VersionOutcome = iota
-	// VersionApplied: it is stored now.
+	// VersionApplied means that the state was stored.
 	VersionApplied
-	// VersionDuplicate: a state of the same Stamp is stored; nothing was done.
+	// VersionDuplicate means that a state with the same Stamp is stored; nothing was done.
 	VersionDuplicate
-	// VersionTerminal: it is newer than the stored state, which is terminal;
-	// nothing was done. Somebody goes on with what had ended.
+	// VersionTerminal means that the stored state is older and terminal; nothing was done. A
+	// producer has continued an entity that had ended.
 	VersionTerminal
 )
 
-// String is the outcome in lower case.
+// String returns the outcome in lower case.
 func (o VersionOutcome) String() string {
 	switch o {
 	case VersionStale:
@@ -138,22 +138,22 @@ func (o VersionOutcome) String() string {
 	return "outcome " + strconv.Itoa(int(o))
 }
 
-// Versions keeps the newest state of each entity in a key-value store. States are
-// kept for ever, tombstones too.
+// Versions stores the newest state of each entity in a key-value store. States, including
+// tombstones, are kept forever.
 //
-// Names have 1 to MaxName bytes. A name or a state that cannot be stored is a
-// Bug, and nothing is sent. Nothing is retried; after an Uncertain error the
-// same call converges.
+// Names have 1 to MaxName bytes. If a name or a state cannot be stored, the error is a Bug, and
+// nothing is sent. Versions never retries; after an Uncertain error, repeating the call
+// converges.
 type Versions interface {
-	// Apply stores v under name if [Versioned.Judge] lets it, in one atomic step
-	// with that judgement, and returns what is stored then.
+	// Apply stores v under name if [Versioned.Judge] allows it, in one atomic step. It returns
+	// the state that is stored afterwards.
 	Apply(ctx context.Context, name string, v Versioned) (VersionOutcome, Versioned, error)
-	// Replace stores v under name if [Versioned.JudgeReplace] lets it: if the
-	// state of old is there, and of the zero Stamp if none is. v.Stamp is newer than
-	// old, else it is a Bug. It returns what is stored then. To distinguish
-	// the states of several writers, give each a Tie of its own.
+	// Replace stores v under name if [Versioned.JudgeReplace] allows it: the stored state must
+	// have the Stamp old. The zero Stamp means that no state may be stored. If v.Stamp is not
+	// newer than old, the error is a Bug. Replace returns the state that is stored afterwards.
+	// To distinguish the states of several writers, give each its own Tie.
 	Replace(ctx context.Context, name string, old Stamp, v Versioned) (VersionOutcome, Versioned, error)
-	// Get reads the state at some instant during the call, never an older one.
-	// An entity of which nothing is known has the zero Versioned.
+	// Get returns the state at some instant during the call, never an older one. If no state is
+	// stored, it returns the zero Versioned.
 	Get(ctx context.Context, name string) (Versioned, error)
 }
