@@ -11,11 +11,11 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// Claims are several names held at once, each with a token of its own, sorted by
-// the bytes of their names. The context of each ends with those before it.
+// Claims are several names that are held at once, sorted by the bytes of their names. Each
+// claim has its own token. The context of each ends with those before it.
 type Claims []*Claim
 
-// On is the claim on name, or nil if it is not among them.
+// On returns the claim on name, or nil if there is none.
 func (c Claims) On(name string) *Claim {
 	for _, claim := range c {
 		if claim.Name() == name {
@@ -25,8 +25,8 @@ func (c Claims) On(name string) *Claim {
 	return nil
 }
 
-// Context ends, with its cause, as soon as any of the claims does. No claims
-// have a context that never ends.
+// Context returns a context that ends, with its cause, as soon as one of the claims ends. If
+// there are no claims, it never ends.
 func (c Claims) Context() context.Context {
 	if len(c) == 0 {
 		return context.Background()
@@ -34,8 +34,8 @@ func (c Claims) Context() context.Context {
 	return c[len(c)-1].Context()
 }
 
-// Release gives all of them up, the last first, each as [Claim.Release] does. It
-// tries all of them, and its error joins those that failed.
+// Release releases all claims, the last first, each as [Claim.Release] does. It tries all of
+// them and joins their errors.
 func (c Claims) Release(ctx context.Context) error {
 	var failed []error
 	for _, claim := range slices.Backward(c) {
@@ -44,21 +44,18 @@ func (c Claims) Release(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// DoAll is [Fenced.Do] for several names: it waits until it holds all of them,
-// runs fn, and releases all of them. The context that fn gets ends when any of
-// the claims does.
+// DoAll is [Fenced.Do] for several names: it waits until it holds all of them, runs fn, and
+// releases all of them. The context passed to fn ends when one of the claims ends.
 //
-// If the backend can take several names in one step (driver.Batch) and all of them
-// are free, that is one request. Otherwise, and whenever one of them has to be
-// waited for, they are taken one after the other in the order of their bytes, each
-// once, so that callers of DoAll never wait for each other in a circle, whatever
-// order they write names in. A call inside fn for further names can: take all that
-// is needed in one call. While it waits for one name, the ones before it are held,
-// and Options.MaxHold counts for them.
+// If the backend can acquire several names in one step (driver.Batch) and all are free, DoAll
+// sends one request. Otherwise it acquires the names one after the other, in byte order and
+// each once. Therefore calls of DoAll never deadlock with each other, whatever the order of
+// their names. A call inside fn for further names can deadlock: acquire all names in one call.
+// While DoAll waits for one name, it holds the ones before it, and Options.MaxHold counts for
+// them.
 //
-// If one is not to be had, what was taken is given back and the error is that of
-// the name which failed; if a claim ended while others were awaited, the error
-// is Retryable.
+// If one name cannot be acquired, DoAll releases the others and returns the error of that name.
+// If a claim ends while DoAll waits for another name, the error is Retryable.
 func (f *Fenced) DoAll(ctx context.Context, names []string, fn func(ctx context.Context, claims Claims) error) error {
 	claims, err := f.l.acquireAll(ctx, ctx, names, false)
 	if err != nil {
@@ -67,14 +64,14 @@ func (f *Fenced) DoAll(ctx context.Context, names []string, fn func(ctx context.
 	return claims.do(ctx, fn)
 }
 
-// AcquireAll takes all of names, in the way of [Fenced.DoAll]. The claims do not
-// end with ctx; they must be released.
+// AcquireAll acquires all of names as [Fenced.DoAll] does. The claims do not end with ctx; they
+// must be released.
 func (f *Fenced) AcquireAll(ctx context.Context, names []string) (Claims, error) {
 	return f.l.acquireAll(context.WithoutCancel(ctx), ctx, names, false)
 }
 
-// TryAcquireAll takes all of names if nobody holds or awaits any of them, and
-// returns the [*interlock.HeldError] of one that somebody does.
+// TryAcquireAll acquires all of names if all are free and have no waiters. Otherwise it returns
+// the [*interlock.HeldError] of one that is not.
 func (f *Fenced) TryAcquireAll(ctx context.Context, names []string) (Claims, error) {
 	return f.l.acquireAll(context.WithoutCancel(ctx), ctx, names, true)
 }

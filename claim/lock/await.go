@@ -21,15 +21,14 @@ const (
 	soonest = 50 * time.Millisecond
 )
 
-// A View shows locks, and tells when to look again. Most drivers are one; see
-// [ViewOf].
+// A View shows locks and signals when to look again. Most drivers implement it; see [ViewOf].
 type View interface {
 	driver.Inspector
 	driver.Watcher
 }
 
-// ViewOf finds the view of a driver's locks. A driver without one is refused
-// with an [*interlock.UnmetError] that says what it lacks.
+// ViewOf returns d as a View. If d lacks an interface, the error is an [*interlock.UnmetError]
+// that names it.
 func ViewOf(d driver.Fenced) (View, error) {
 	view, ok := d.(View)
 	if ok {
@@ -45,17 +44,17 @@ func ViewOf(d driver.Fenced) (View, error) {
 	return nil, &interlock.UnmetError{Driver: d.Guarantees().Driver, Unmet: unmet}
 }
 
-// A Check of the locks below a prefix. changed names those that may be different
-// since the last look, and is nil if any may be. It reports that it has seen what
-// it looked for, or how soon the clock alone may change what it saw: the shortest
-// driver.Contender.Expires, 0 if there is none.
+// A Check inspects the locks below a prefix. The names in changed may have changed since the
+// last call; if changed is nil, any may have. Check reports whether it has found its condition.
+// If not, expires is how soon the clock alone may change the result: the shortest
+// driver.Contender.Expires, or 0 if there is none.
 type Check func(ctx context.Context, changed []string) (done bool, expires time.Duration, err error)
 
-// Await calls look, one call at a time, until it is done: at once, and then
-// whenever v hints at a change below prefix, something has expired, or a few
-// seconds have passed without either. It opens no watch if the first look is
-// done. A look whose error is Retryable or Uncertain is repeated as the requests of
-// Acquire are. It blocks until ctx ends, whose cause it returns, or f is closed.
+// Await calls look until look is done, one call at a time. It calls look at once. It repeats
+// the call when v signals a change below prefix, when something has expired, and after a few
+// seconds without either. If the first call is done, Await opens no watch. If the error of look
+// is Retryable or Uncertain, Await retries as Acquire does. Await blocks until ctx ends, and
+// then returns the cause of ctx, or until f is closed.
 func (f *Fenced) Await(ctx context.Context, v View, prefix string, look Check) error {
 	ctx, stop := join.Context(ctx, f.l.ctx)
 	defer stop()

@@ -11,32 +11,32 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// MaxMetadata is the longest data that a holder keeps beside its lock, in bytes.
+// MaxMetadata is the maximum length of the data that a holder stores beside its lock, in bytes.
 const MaxMetadata = 4 << 10
 
-// The names in Options.Values of what is kept beside a lock: one value of the
-// holder's, and one that asks it to release.
+// Prefixes of the names in Options.Values: the holder's data, and the latest request to
+// release the lock.
 const (
 	describedName = "described/"
 	askedName     = "asked/"
 )
 
-// A Holder is a lock as others see it.
+// A Holder describes the current holder of a lock.
 type Holder struct {
 	Owner string
 	Token interlock.Token
-	Data  []byte // what the holder says of itself by Describe; nil if nothing
+	Data  []byte // stored by Claim.Describe; nil if none
 }
 
 // A ReleaseRequest is a request to release a lock.
 type ReleaseRequest struct {
-	By     string `json:"by"` // Options.Identity of the one that asks
+	By     string `json:"by"` // Options.Identity of the requester
 	Reason string `json:"reason"`
 }
 
-// Describe keeps data, at most [MaxMetadata] bytes, beside the lock for as long as
-// this claim lasts; see [Fenced.Show]. It needs Options.Values. A stale claim cannot
-// replace what a later one keeps. Repeating it after an Uncertain error converges.
+// Describe stores data, at most [MaxMetadata] bytes, beside the lock while this claim lasts;
+// see [Fenced.Show]. It needs Options.Values. A stale claim cannot replace the data of a later
+// one. Repeating it after an Uncertain error converges.
 func (c *Claim) Describe(ctx context.Context, data []byte) error {
 	const op = "describe"
 	l, name := c.h.locker, c.Name()
@@ -55,9 +55,8 @@ func (c *Claim) Describe(ctx context.Context, data []byte) error {
 	return values.Put(ctx, describedName+name, driver.Value{Data: data, Token: c.Token(), Source: c.Owner()})
 }
 
-// Show is the holder of name, and what it says of itself; nil if nobody holds it.
-// It needs a driver that shows its locks, else it fails with an
-// [*interlock.UnmetError]. Data needs Options.Values.
+// Show returns the holder of name and its data, or nil if the name is free. If the driver does
+// not show its locks, the error is an [*interlock.UnmetError]. Data needs Options.Values.
 func (f *Fenced) Show(ctx context.Context, name string) (*Holder, error) {
 	holder, err := f.holder(ctx, "show", name)
 	if err != nil || holder == nil {
@@ -74,10 +73,10 @@ func (f *Fenced) Show(ctx context.Context, name string) (*Holder, error) {
 	return h, err
 }
 
-// Ask requests that the present holder of name releases it, with a reason of at most
-// [MaxMetadata] bytes. The holder sees it by [Claim.ReleaseRequested] and decides for itself;
-// nothing is taken away. It needs Options.Values here and there, and is Definite if
-// nobody holds name.
+// RequestRelease asks the current holder of name to release it, with a reason of at most
+// [MaxMetadata] bytes. The holder receives the request by [Claim.ReleaseRequested] and decides;
+// nothing is taken away. Both sides need Options.Values. If the name is free, the error is
+// Definite.
 func (f *Fenced) RequestRelease(ctx context.Context, name, reason string) error {
 	const op = "ask for release"
 	if len(reason) > MaxMetadata {
@@ -103,10 +102,9 @@ func (f *Fenced) RequestRelease(ctx context.Context, name, reason string) error 
 	return values.Put(ctx, askedName+name, driver.Value{Data: data, Token: holder.Token, Source: f.l.options.Identity})
 }
 
-// ReleaseRequested waits until somebody asks the holder to release, also if that was before
-// the call. It returns the last request, or the cause with which ctx or the claim
-// ended. It watches Options.Values meanwhile, and retries while they cannot be
-// reached.
+// ReleaseRequested waits until a process has requested the release of c, and returns the latest
+// request. A request from before the call counts too. If ctx or the claim ends first, the error
+// is the cause. ReleaseRequested watches Options.Values and retries while they are unreachable.
 func (c *Claim) ReleaseRequested(ctx context.Context) (ReleaseRequest, error) {
 	const op = "await request for release"
 	l, name := c.h.locker, c.Name()

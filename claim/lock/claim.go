@@ -14,12 +14,12 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Claim is a held lock with a token. It is an [interlock.Claim].
+// Claim is a held lock with a token. It implements [interlock.Claim].
 type Claim struct{ claim }
 
 var _ interlock.Claim = (*Claim)(nil)
 
-// Token orders this claim among all claims on the name.
+// Token returns the fencing token. It orders this claim among all claims on the name.
 func (c *Claim) Token() interlock.Token { return c.h.token }
 
 // AdvisoryClaim is a held lock without a token. It protects nothing.
@@ -39,43 +39,41 @@ func (c claim) fenced() *Claim {
 	return &c.h.claim
 }
 
-// Name is what is held.
+// Name returns the name that is held.
 func (c claim) Name() string { return c.h.gate.name }
 
-// Owner is what the backend shows as the holder. Claims that were passed on
-// inside the process share it; their tokens differ.
+// Owner returns the holder's id in the backend. Claims that were handed over inside the process
+// have the same owner and different tokens.
 func (c claim) Owner() string { return c.h.place.owner }
 
-// Remaining is how long the claim is still good for; 0 or less once it ended.
+// Remaining returns how long the claim is still valid; 0 or less means that it has ended.
 func (c claim) Remaining() time.Duration { return c.h.remaining() }
 
-// Valid compares the clock on the spot.
+// Valid reports whether the claim is valid now, by the clock.
 func (c claim) Valid() bool { return c.h.remaining() > 0 }
 
-// Context descends from the context of the call that acquired the claim and
-// ends, with its cause, when the claim does.
+// Context returns a context that descends from the context of the call that acquired the claim.
+// It ends when the claim ends, with the same cause.
 func (c claim) Context() context.Context { return c.h.context() }
 
-// Extend lets a claim with Options.MaxHold be held for d from now, however much was
-// left. It asks nobody: the lease is renewed apart from that. So MaxHold with Extend
-// is a hold for a fixed time that only the holder prolongs. It is Definite, with the
-// cause, if the claim has ended, and a Bug without MaxHold.
+// Extend sets the end of a claim with Options.MaxHold to d from now, whatever time is left. It
+// sends no request, because the lease is renewed independently. MaxHold with Extend is thus a
+// hold for a fixed time that only the holder extends. If the claim has ended, the error is
+// Definite and wraps the cause. Without MaxHold it is a Bug.
 func (c claim) Extend(d time.Duration) error { return c.h.extend(d) }
 
-// Renew asks the backend for another Options.TTL, counted from when the request is
-// sent; it is for claims of a lock with Options.NoRenewal, and a Bug for others. It
-// retries until ctx or the claim ends. It is Definite, with the cause, if the claim
-// has ended or turns out to be lost, which ends it; after any other error the claim is
-// good for as long as it was.
+// Renew asks the backend for another Options.TTL, counted from when the request is sent. It is
+// for locks with Options.NoRenewal; otherwise the error is a Bug. Renew retries until ctx or
+// the claim ends. If the claim has ended, or the backend reports its loss, which ends it, the
+// error is Definite and wraps the cause. After any other error the claim keeps its previous
+// end.
 func (c claim) Renew(ctx context.Context) error { return c.h.renew(ctx) }
 
-// Release gives the claim up, waits for the backend to confirm that, and
-// returns the same answer however often it is called. It ignores the
-// cancellation of ctx, has a bound of its own (Options.ReleaseTimeout) and
-// retries within it. An error means that the lock may stay taken until it
-// expires; the claim has ended all the same. Releasing a claim that was lost
-// returns nil at once, and so does releasing one that is shared with a caller
-// further up (Options.Reentrant): it stays held.
+// Release releases the claim and waits for the backend to confirm. Repeated calls return the
+// same result. It ignores the cancellation of ctx and retries within its own bound,
+// Options.ReleaseTimeout. After an error the claim has ended, but the lock may stay taken until
+// it expires. Release returns nil at once if the claim was lost. It also does so if the claim
+// is shared with a caller (Options.Reentrant); then the lock stays held.
 func (c claim) Release(ctx context.Context) error {
 	if c.shared {
 		return nil

@@ -15,18 +15,18 @@ import (
 // the sequence of pauses again.
 var restarts = backoff.Policy{First: 200 * time.Millisecond, Max: 30 * time.Second}
 
-// Keep runs fn under the lock on name for as long as ctx lasts: it is [Fenced.Do], again
-// and again. If the claim is lost, fn fails or the lock cannot be acquired, Keep reports
-// that to Hooks.Restarting, waits with capped exponential backoff and jitter (200 ms to
-// 30 s), acquires the lock again and calls fn again, with a new claim and a larger token.
-// It is for work that one of several processes does while the others stand by:
+// Keep runs fn under the lock on name until ctx ends, as repeated calls of [Fenced.Do]. If the
+// claim is lost, fn fails, or the lock cannot be acquired, Keep reports that to
+// Hooks.Restarting. It then waits with capped exponential backoff and jitter (200 ms to 30 s).
+// After that it acquires the lock again and calls fn with a new claim and a larger token. Use
+// it for work that one of several processes does while the others stand by:
 //
 //	go locks.Keep(ctx, "outbox", relay.RunAll)
 //
-// Keep blocks. It returns nil once fn has returned nil under a claim that still held, and
-// the cause of ctx once ctx has ended and fn has returned. It returns an error at once if
-// a repetition cannot help, which is when its kind is Bug: the name is invalid, ctx already
-// holds name, the lock is closed, or fn says so.
+// Keep blocks. It returns nil once fn has returned nil under a claim that still held. Once ctx
+// has ended and fn has returned, it returns the cause of ctx. If the error is a Bug, Keep
+// returns it at once: the name is invalid, ctx already holds name, the lock is closed, or fn
+// returned a Bug.
 func (f *Fenced) Keep(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
 	for failed := 1; ; failed++ {
 		began := boottime.Now()

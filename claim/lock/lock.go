@@ -1,8 +1,7 @@
-// Package lock lets one of many processes act on a name at a time. It does not
-// promise that only one acts: a process can be stopped while
-// it holds the lock and go on after it was taken away. What a lock of this
-// package has is a token, and a guard (package guard/fence) that refuses older
-// tokens is what protects the data.
+// Package lock lets one of many processes act on a name at a time. It does not guarantee mutual
+// exclusion by itself: a process can be paused while it holds the lock, and continue after
+// another process has acquired it. Every claim therefore has a fencing token. A guard (package
+// guard/fence) protects the data by rejecting older tokens.
 //
 //	locks, err := lock.NewFenced(d, nil) // d from driver/redis, driver/etcd, …
 //	...
@@ -10,17 +9,16 @@
 //		return fence.Tx(ctx, db, marks, c, "account/42", withdraw)
 //	})
 //
-// Several names at once are taken by [Fenced.DoAll], in an order in which callers
-// never wait for each other in a circle. Locks that readers share are in package
-// claim/rwlock, at most so many at once in claim/semaphore.
+// [Fenced.DoAll] acquires several names, in an order that avoids deadlock. Package claim/rwlock
+// has locks that readers share, and package claim/semaphore has locks with several holders.
 //
-// A lock that only saves duplicate work is made by [NewAdvisory]. Its claims
-// have no token, so that they cannot be handed to a guard.
+// [NewAdvisory] creates locks that only save duplicate work. Their claims have no token, so
+// guards do not accept them.
 //
-// However many goroutines want a name, the process takes one place in the
-// backend's queue for it: goroutines queue here, in order, and pass the lock on
-// among themselves a bounded number of times, and for a bounded time, before other
-// processes have their turn. DESIGN.md beside this file has the states.
+// A process takes one place in the backend's queue for a name, however many goroutines want it.
+// The goroutines queue in the process, in order, and hand the lock over among themselves. The
+// number and the time of these hand-overs are limited, so that other processes get their turn.
+// DESIGN.md in this directory has the states.
 package lock
 
 import (
@@ -38,15 +36,16 @@ type Fenced struct {
 	backend *backend.Backend // nil if the driver is the caller's
 }
 
-// Open connects to the lock service that a URL names, as redis://127.0.0.1:6379, and returns
-// its locks. The driver of the URL's scheme has to be part of the program:
+// Open connects to the lock service at a URL, such as redis://127.0.0.1:6379, and returns its
+// locks. The program must import the driver of the URL's scheme:
 //
 //	import _ "github.com/interlock-dev/interlock/driver/redis"
 //
-// The settings ttl and prefix of a URL are those of every driver: ?ttl=10s&prefix=app/.
-// Without Options.Values, those of the backend are used if it keeps values. Open blocks until
-// the backend has answered; ctx bounds that only. Errors are a *backend.URLError if the URL is
-// wrong, an [*interlock.UnmetError] as of [NewFenced], or those of the backend.
+// Every driver accepts the URL settings ttl and prefix: ?ttl=10s&prefix=app/. Without
+// Options.Values, Open uses the values of the backend if it has any. Open blocks until the
+// backend has answered; ctx bounds only that. If the URL is wrong, the error is a
+// *backend.URLError. Other errors are the [*interlock.UnmetError] of [NewFenced] and those of
+// the backend.
 func Open(ctx context.Context, url string, o *Options) (*Fenced, error) {
 	f, b, err := backend.Build(ctx, url, func(b *backend.Backend, d driver.Fenced) (*Fenced, error) {
 		var options Options
@@ -68,9 +67,8 @@ func Open(ctx context.Context, url string, o *Options) (*Fenced, error) {
 	return f, nil
 }
 
-// NewFenced makes locks of d. It fails with an [*interlock.UnmetError] if d does
-// not promise what o.Require asks for. The lock does not own d: close the lock
-// first, then d.
+// NewFenced returns locks that use d. If d does not meet o.Require, the error is an
+// [*interlock.UnmetError]. The caller owns d: close the lock first, then d.
 func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 	l, err := newLocker(fencedBackend{d}, d.Guarantees(), o)
 	if err != nil {
@@ -80,26 +78,25 @@ func NewFenced(d driver.Fenced, o *Options) (*Fenced, error) {
 	return &Fenced{l: l}, nil
 }
 
-// Do waits for the lock on name, runs fn while it is held, and releases it when
-// fn has returned or panicked, even if ctx has ended.
+// Do waits for the lock on name, runs fn while the lock is held, and releases it. It releases
+// the lock after fn has returned or panicked, even if ctx has ended.
 //
-// The context that fn gets ends with ctx, or when the claim ends: its cause is
-// then interlock.ErrExpired, ErrLost or ErrSessionEnded. If the claim ended
-// before fn returned, Do's error says so, beside fn's own: fn ran, and only a
-// guard knows how much of it counts. A release that could not be confirmed is
-// reported to Hooks, not returned: the lock expires by itself.
+// The context passed to fn ends with ctx or when the claim ends. In the second case its cause
+// is interlock.ErrExpired, ErrLost or ErrSessionEnded. If the claim ended before fn returned,
+// the error of Do reports that in addition to the error of fn. Then fn ran, and only a guard
+// decides how much of it takes effect. If a release is not confirmed, Do reports that to Hooks
+// and does not return it: the lock expires by itself.
 //
-// If the lock was not acquired fn was not run, and the error is
-// interlock.ErrHeld (Options.Wait has passed), that of ctx, ErrReentered (ctx
-// holds name already), or that of the backend. While the backend cannot be
-// reached Do retries, as Options.Attempts says; if Wait or ctx ends then, the
-// error also says for how long it tried and why the last request failed.
+// If the lock was not acquired, fn did not run. The error is interlock.ErrHeld (Options.Wait
+// has passed), that of ctx, ErrReentered (ctx already holds name), or that of the backend.
+// While the backend is unreachable, Do retries as Options.Attempts says. If Wait or ctx ends
+// meanwhile, the error also has the time spent and the error of the last request.
 func (f *Fenced) Do(ctx context.Context, name string, fn func(ctx context.Context, c interlock.Claim) error) error {
 	return f.l.do(ctx, name, func(ctx context.Context, c claim) error { return fn(ctx, c.fenced()) })
 }
 
-// Acquire waits for the lock on name until ctx ends. The claim does not end
-// with ctx; it must be released. Errors are those of [Fenced.Do].
+// Acquire waits for the lock on name until ctx ends. The claim does not end with ctx; it must
+// be released. Errors are those of [Fenced.Do].
 func (f *Fenced) Acquire(ctx context.Context, name string) (*Claim, error) {
 	c, err := f.l.claim(ctx, name, false)
 	if err != nil {
@@ -108,8 +105,8 @@ func (f *Fenced) Acquire(ctx context.Context, name string) (*Claim, error) {
 	return c.fenced(), nil
 }
 
-// TryAcquire takes the lock on name if nobody holds or awaits it, and returns
-// an [*interlock.HeldError] otherwise. It blocks only for the backend's answer.
+// TryAcquire acquires the lock on name if the lock is free and has no waiters. Otherwise it
+// returns an [*interlock.HeldError]. It blocks only until the backend answers.
 func (f *Fenced) TryAcquire(ctx context.Context, name string) (*Claim, error) {
 	c, err := f.l.claim(ctx, name, true)
 	if err != nil {
@@ -118,10 +115,9 @@ func (f *Fenced) TryAcquire(ctx context.Context, name string) (*Claim, error) {
 	return c.fenced(), nil
 }
 
-// Held finds the claim on name that ctx carries, because ctx descends from that
-// of the claim. This is how a callee shares its caller's claim: asking for the
-// same name again in such a context is refused with interlock.ErrReentered. The
-// claim found is the caller's, who releases it.
+// Held returns the claim on name that ctx carries, if ctx descends from the context of that
+// claim. A callee uses it to share its caller's claim, because acquiring the same name again in
+// ctx fails with interlock.ErrReentered. The caller owns the claim and releases it.
 func (f *Fenced) Held(ctx context.Context, name string) (*Claim, bool) {
 	h := f.l.heldBy(ctx, name)
 	if h == nil {
@@ -130,20 +126,20 @@ func (f *Fenced) Held(ctx context.Context, name string) (*Claim, bool) {
 	return &h.claim, true
 }
 
-// Close refuses further calls, makes those that wait return interlock.ErrClosed,
-// and waits until what they had in the backend is given up, or ctx ends. Claims
-// that are held stay held until they are released. After [Open] it also disconnects: claims
-// that are still held are left to expire.
+// Close refuses further calls and makes waiting calls return interlock.ErrClosed. It then waits
+// until their requests in the backend are withdrawn, or ctx ends. Held claims stay held until
+// they are released. After [Open], Close also disconnects, and claims that are still held
+// expire.
 func (f *Fenced) Close(ctx context.Context) error {
 	err := f.l.close(ctx)
 	return errors.Join(err, f.backend.Close(ctx))
 }
 
-// Advisory is a lock that saves duplicate work. Its claims have no token and
-// protect nothing. It is safe for concurrent use.
+// Advisory is a lock that saves duplicate work. Its claims have no token and protect nothing.
+// It is safe for concurrent use.
 type Advisory struct{ l *locker }
 
-// NewAdvisory makes locks of d; see [NewFenced].
+// NewAdvisory returns locks that use d; see [NewFenced].
 func NewAdvisory(d driver.Advisory, o *Options) (*Advisory, error) {
 	l, err := newLocker(advisoryBackend{d}, d.Guarantees(), o)
 	if err != nil {
@@ -152,12 +148,12 @@ func NewAdvisory(d driver.Advisory, o *Options) (*Advisory, error) {
 	return &Advisory{l}, nil
 }
 
-// Do has the behaviour of [Fenced.Do].
+// Do is [Fenced.Do] without tokens.
 func (a *Advisory) Do(ctx context.Context, name string, fn func(ctx context.Context, c *AdvisoryClaim) error) error {
 	return a.l.do(ctx, name, func(ctx context.Context, c claim) error { return fn(ctx, &AdvisoryClaim{c}) })
 }
 
-// Acquire has the behaviour of [Fenced.Acquire].
+// Acquire is [Fenced.Acquire] without tokens.
 func (a *Advisory) Acquire(ctx context.Context, name string) (*AdvisoryClaim, error) {
 	c, err := a.l.claim(ctx, name, false)
 	if err != nil {
@@ -166,7 +162,7 @@ func (a *Advisory) Acquire(ctx context.Context, name string) (*AdvisoryClaim, er
 	return &AdvisoryClaim{c}, nil
 }
 
-// TryAcquire has the behaviour of [Fenced.TryAcquire].
+// TryAcquire is [Fenced.TryAcquire] without tokens.
 func (a *Advisory) TryAcquire(ctx context.Context, name string) (*AdvisoryClaim, error) {
 	c, err := a.l.claim(ctx, name, true)
 	if err != nil {
@@ -175,7 +171,7 @@ func (a *Advisory) TryAcquire(ctx context.Context, name string) (*AdvisoryClaim,
 	return &AdvisoryClaim{c}, nil
 }
 
-// Held has the behaviour of [Fenced.Held].
+// Held is [Fenced.Held] without tokens.
 func (a *Advisory) Held(ctx context.Context, name string) (*AdvisoryClaim, bool) {
 	h := a.l.heldBy(ctx, name)
 	if h == nil {
@@ -184,5 +180,5 @@ func (a *Advisory) Held(ctx context.Context, name string) (*AdvisoryClaim, bool)
 	return &AdvisoryClaim{claim{h: h}}, true
 }
 
-// Close has the behaviour of [Fenced.Close].
+// Close is [Fenced.Close].
 func (a *Advisory) Close(ctx context.Context) error { return a.l.close(ctx) }

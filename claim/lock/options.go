@@ -21,76 +21,72 @@ const (
 
 const maxIdentity = 200
 
-// Options of a lock; nil and the zero value work.
+// Options configure a lock; nil and the zero value are valid.
 type Options struct {
-	// Identity says who we are, for people, in the backend's record of the
-	// holder: at most 200 bytes. Empty means host name and process id.
+	// Identity identifies this process to people in the backend's record of the holder, in at
+	// most 200 bytes. Empty means host name and process id.
 	Identity string
-	// Wait bounds how long Do and Acquire wait for the lock; 0 means as long as
-	// their context lasts. When it has passed they return [interlock.ErrHeld].
+	// Wait limits how long Do and Acquire wait for the lock; 0 means until their context ends.
+	// After that time they return [interlock.ErrHeld].
 	Wait time.Duration
-	// Require is checked at construction against what the driver promises.
+	// Require is checked at construction against the driver's guarantees.
 	Require interlock.Requirements
-	// Handovers is how many times in a row the lock is passed on inside the
-	// process while other goroutines wait for it, before the backend's queue
-	// has its turn. 0 means [DefaultHandovers], negative means never; at most
-	// interlock.MaxSub.
+	// Handovers is how often in a row goroutines of this process hand the lock over, before
+	// other processes get their turn. 0 means [DefaultHandovers], negative means never; the
+	// maximum is interlock.MaxSub.
 	Handovers int
-	// Turn is how long after the backend's grant the lock is still passed on inside the
-	// process, so that many long hand-overs do not delay other processes. 0 means
-	// [DefaultTurn], negative means no limit.
+	// Turn is how long after the backend's grant the lock may still be handed over inside the
+	// process. It limits the delay of other processes. 0 means [DefaultTurn], negative means no
+	// limit.
 	Turn time.Duration
-	// TTL is how long a claim lives without renewal; 0 means the driver's TTL. A
-	// driver whose claims share one lease, such as one of sessions (etcd, ZooKeeper,
-	// Postgres and MariaDB sessions), or that fixes it otherwise (Kubernetes, Redis
-	// quorum), refuses TTL, RenewEvery and NoRenewal with an [*interlock.UnmetError]:
-	// interlock.Guarantees.MinTTL and MaxTTL say what is allowed.
+	// TTL is how long a claim lives without renewal; 0 means the driver's TTL.
+	// interlock.Guarantees.MinTTL and MaxTTL are the limits. A driver may refuse TTL,
+	// RenewEvery and NoRenewal with an [*interlock.UnmetError]. This applies to drivers whose
+	// claims share one lease (etcd, ZooKeeper, Postgres and MariaDB sessions) or have a fixed
+	// one (Kubernetes, Redis quorum).
 	TTL time.Duration
-	// RenewEvery is how often claims are renewed in the background, at most half of
-	// the TTL; 0 means every third of it.
+	// RenewEvery is the interval of background renewals, at most half of the TTL; 0 means a
+	// third.
 	RenewEvery time.Duration
-	// NoRenewal has claims end after the TTL, counted from when the request was sent,
-	// unless the holder calls Renew. Nothing is sent in the background, a loss is
-	// noticed by Renew only, and claims are not passed on inside the process.
+	// NoRenewal ends claims after the TTL, counted from when the request was sent, unless the
+	// holder calls Renew. Then nothing is sent in the background, only Renew detects a loss,
+	// and claims are not handed over inside the process.
 	NoRenewal bool
-	// MinValidity is how long a claim must be good for to be passed on inside
-	// the process; 0 means a quarter of the time that the backend granted first.
+	// MinValidity is how long a claim must remain valid to be handed over inside the process; 0
+	// means a quarter of the time that the backend first granted.
 	MinValidity time.Duration
-	// ReleaseTimeout bounds a release, retries included, whatever the caller's
-	// context says; 0 means [DefaultReleaseTimeout]. A release that lasts until
-	// the claim would have expired ends then.
+	// ReleaseTimeout limits a release including retries, whatever the caller's context; 0 means
+	// [DefaultReleaseTimeout]. A release also ends when the claim would have expired.
 	ReleaseTimeout time.Duration
-	// Attempts is how many requests in a row may fail, with an error that is
-	// Retryable or Uncertain, before a call gives up. Between them it waits with
-	// capped exponential backoff and jitter. 0 means no limit for Do and Acquire,
-	// which then retry until Wait or their context ends, and [DefaultAttempts] for
-	// TryAcquire (5 s at most). Any other error ends a call at once.
+	// Attempts is how many requests in a row may fail as Retryable or Uncertain before a call
+	// returns the error. Between requests the call waits with capped exponential backoff and
+	// jitter. For Do and Acquire, 0 means no limit: they retry until Wait or their context
+	// ends. For TryAcquire, 0 means [DefaultAttempts] (5 s at most). Any other error ends a
+	// call at once.
 	Attempts int
-	// LockDelay ends every claim that much before the backend can give its name
-	// away, if no renewal is confirmed: the last requests of a holder that
-	// crashed or was stopped have so long to die out. It does not delay anything
-	// after a release, and is no substitute for a guard, because requests can
-	// take longer. At most 49 % of the driver's TTL, so that renewals have the
-	// other half; a driver whose claims do not live by time is refused with an
+	// LockDelay ends every claim this long before the backend can grant its name to another
+	// owner, if no renewal is confirmed. Requests of a holder that crashed or was paused then
+	// have that time to complete. It delays nothing after a release. It does not replace a
+	// guard, because requests can take longer. The maximum is 49 % of the driver's TTL, because
+	// renewals need the rest. If the driver's claims do not expire by time, the error is an
 	// [*interlock.UnmetError]. 0 means none.
 	LockDelay time.Duration
-	// MaxHold ends every claim after that long, however well it is renewed; 0
-	// means never. The cause is an interlock.ErrExpired. The backend keeps the
-	// name until the claim is released, as Do does when its function returns,
-	// or at the latest until its lease would have run out without renewals. A
-	// lock that is passed on inside the process starts again.
-	// Hooks.HeldLong is called at three quarters of it.
+	// MaxHold ends every claim after this time, even if it is renewed; 0 means never. The cause
+	// is an interlock.ErrExpired. The backend keeps the name until the claim is released, as Do
+	// does when its function returns. At the latest, it frees the name when the lease would
+	// have expired without renewals. A hand-over inside the process starts the time again.
+	// Hooks.HeldLong is called at three quarters of MaxHold.
 	MaxHold time.Duration
-	// Reentrant lets a call in a context that descends from a claim on the same name
-	// share that claim, instead of failing with interlock.ErrReentered: it has the
-	// same token and context, and giving it up is left to the one who acquired it
-	// first. Calls in other contexts wait; DoAll and AcquireAll refuse as before.
+	// Reentrant lets a call share the claim on the same name from which its context descends,
+	// instead of failing with interlock.ErrReentered. The shared claim has the same token and
+	// context; only the caller that acquired it first releases it. Calls in other contexts
+	// wait. DoAll and AcquireAll still fail with ErrReentered.
 	Reentrant bool
-	// Values keeps what holders say of themselves ([Claim.Describe]) and requests to
-	// release ([Fenced.RequestRelease]). Everybody who uses that must have the same; names have
-	// ten bytes less then. nil means that these are refused.
+	// Values stores the data of holders ([Claim.Describe]) and requests to release
+	// ([Fenced.RequestRelease]). All processes that use these must have the same Values. Their
+	// names are limited to ten bytes less. If Values is nil, these calls fail.
 	Values driver.Values
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Lock
 }
 

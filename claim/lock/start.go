@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Running is work that [Fenced.Start] began. It is safe for concurrent use.
+// Running is work that [Fenced.Start] started. It is safe for concurrent use.
 type Running struct {
 	stop  context.CancelCauseFunc
 	ended chan struct{}
@@ -16,7 +16,7 @@ type Running struct {
 }
 
 // Start runs [Fenced.Keep] in a goroutine until [Running.Close]. Of the processes that start
-// a name one runs fn, and the others stand by:
+// the same name, one runs fn, and the others stand by:
 //
 //	sweeps := locks.Start("sweeps", lock.Every(time.Minute, deleteOldKeys, releaseOldHolds))
 //	defer sweeps.Close(ctx)
@@ -30,12 +30,12 @@ func (f *Fenced) Start(name string, fn func(ctx context.Context, c interlock.Cla
 	return r
 }
 
-// Ended is closed when the work runs no more: after Close, after fn has returned nil, or after
-// an error that a repetition cannot help. Close returns that error.
+// Ended returns a channel that is closed when the work has ended: after Close, after fn has
+// returned nil, or after an error that Keep does not retry. Close returns that error.
 func (r *Running) Ended() <-chan struct{} { return r.ended }
 
-// Close ends the context of the work and blocks until the work has returned and the lock is
-// released, or until ctx ends.
+// Close cancels the context of the work. It blocks until the work has returned and the lock is
+// released, or until ctx ends; then it returns the cause of ctx.
 func (r *Running) Close(ctx context.Context) error {
 	r.stop(interlock.ErrClosed)
 	select {
@@ -49,10 +49,10 @@ func (r *Running) Close(ctx context.Context) error {
 	return r.err
 }
 
-// Every returns work for [Fenced.Keep] and [Fenced.Start] that calls each of fns one after the
-// other, at once and then in every interval, until its context ends. The interval is counted
-// from the end of the last call and has to be above 0. If calls fail, the others still run;
-// then the work returns their errors, so that Keep reports them and starts it again.
+// Every returns work for [Fenced.Keep] and [Fenced.Start] that calls fns one after the other.
+// It does so at once and then in every interval, until its context ends. The interval counts
+// from the end of the last call and must be above 0. If calls fail, the others still run. Then
+// the work returns their errors, so that Keep reports them and starts the work again.
 func Every(interval time.Duration, fns ...func(ctx context.Context) error) func(ctx context.Context, c interlock.Claim) error {
 	return func(ctx context.Context, _ interlock.Claim) error {
 		pause := time.NewTimer(0)
