@@ -1,7 +1,6 @@
-// Package elect elects one leader among many processes. It cannot promise that only one
-// process leads: a leader that was paused goes on after its successor has begun. Each term
-// has a token, and a guard (package guard/fence) that rejects lower tokens protects the
-// data.
+// Package elect elects one leader among many processes. It cannot promise that only one process
+// leads: a leader that was paused continues after its successor has begun. Each term has a
+// token, and a guard (package guard/fence) that rejects lower tokens protects the data.
 //
 //	elections, err := elect.New(d, nil) // d from driver/etcd, driver/postgres, …
 //	...
@@ -14,8 +13,8 @@
 //
 // A candidate queues for the lock of the election's name, as in claim/lock. So an election
 // and a lock of the same name exclude each other, and tools that show locks show both. With
-// Options.Values the leader also stores data under its token: what it announces, whom it
-// nominates, and what it leaves to its successors (Term.Save). Either all candidates of an
+// Options.Values the leader also stores data under its token: proclaimed data, a nominee, and
+// data for its successors (Term.Save). Either all candidates of an
 // election have Values, or none.
 package elect
 
@@ -64,7 +63,7 @@ type Options struct {
 	// Identity identifies this candidate to observers and in hand-overs. At most 200 bytes;
 	// candidates should have different ones. Empty means host name and process id.
 	Identity string
-	// Values stores what a leader announces, nominates and saves. If it is nil, the methods of
+	// Values stores a leader's data, nominee and saved data. If it is nil, the methods of
 	// Term that need it return an error.
 	Values driver.Values
 	// Accept lists the faults among [Required] that the driver need not survive. Redis

@@ -11,14 +11,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Leader is a leadership as observers see it. The zero Leader means that there is no leader.
+// Leader describes a leadership. The zero Leader means that there is no leader.
 type Leader struct {
 	Identity string
-	Owner    string          // the identity and what is unique to this leadership
-	Token    interlock.Token // 0 for one that another client's layout gives none
-	Since    time.Time       // when it was granted, by the backend's clock; zero if that does not tell
-	Data     []byte          // what it proclaimed; nil without Options.Values
-	Nominee  string          // whom it has nominated; empty if nobody
+	Owner    string          // the identity, and a part unique to this leadership
+	Token    interlock.Token // 0 if a client of another layout leads without a token
+	Since    time.Time       // when it was granted, by the backend's clock; zero if not known
+	Data     []byte          // from Term.Proclaim; nil without Options.Values
+	Nominee  string          // the nominated successor; empty if none
 }
 
 func (l Leader) equal(o Leader) bool {
@@ -27,13 +27,13 @@ func (l Leader) equal(o Leader) bool {
 
 // Observe calls each with the current leader, and then after every change. The zero Leader
 // means that there is no leader. Observe may skip a very short leadership and its end. With
-// Options.Values a leader counts from its first record, which it writes before its function is
-// called.
+// Options.Values a leader is reported only after its first record, which it writes before its
+// function is called.
 //
-// It blocks until ctx ends, and returns the cause of ctx, interlock.ErrClosed after Close, or
-// an error of the backend that a retry cannot cure. While the backend is unreachable it calls
-// nothing. If the driver does not implement driver.Watcher and driver.Inspector, it returns an
-// [*interlock.UnmetError].
+// It blocks until ctx ends, and returns the cause of ctx. It returns interlock.ErrClosed after
+// Close, and an error of the backend that a retry cannot fix. While the backend is unreachable
+// it calls nothing. If the driver does not implement driver.Watcher and driver.Inspector, it
+// returns an [*interlock.UnmetError].
 func (e *Election) Observe(ctx context.Context, name string, each func(Leader)) error {
 	const op = "observe"
 	if err := e.check(op, name); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// MaxData is the maximum length of data that a leader announces or saves, in bytes.
+// MaxData is the maximum length of data that a leader proclaims or saves, in bytes.
 const MaxData = 32 << 10
 
 // record is the value that a leader stores under the election's name, as JSON. Its token is the

@@ -12,18 +12,18 @@ import (
 )
 
 // Run blocks until this candidate is elected, runs lead for one term, and releases the
-// leadership when lead has returned or panicked, even if ctx has ended. To lead again, call Run
-// again.
+// leadership. It releases after lead has returned or panicked, even if ctx has ended. To lead
+// again, call Run again.
 //
 // The context of lead ends with ctx, or with the term; its cause is then interlock.ErrExpired,
 // ErrLost or ErrSessionEnded. Run returns lead's error, joined with the cause if the term ended
 // before lead returned. In that case only a guard knows how much of the work took effect. If
-// the backend serves candidates in no order, a candidate that has just led waits up to half a
-// second first. If the leadership is lost before lead was called, Run campaigns again.
+// the leadership is lost before lead was called, Run campaigns again. If the backend serves
+// candidates in no order, a candidate that has just led first waits up to half a second.
 //
-// If lead was not called, the error is that of ctx, interlock.ErrReentered (ctx already holds
-// the name), or an error of the backend that a retry cannot cure. While the backend is
-// unreachable, Run keeps campaigning.
+// If lead was not called, the error is that of ctx, or interlock.ErrReentered (ctx already
+// holds the name). It may also be an error of the backend that a retry cannot fix. While the
+// backend is unreachable, Run keeps campaigning.
 func (e *Election) Run(ctx context.Context, name string, lead func(ctx context.Context, term *Term) error) error {
 	if err := e.check("campaign", name); err != nil {
 		return err

@@ -19,8 +19,8 @@ type claim = interlock.Claim
 // Context ends with the term only; the context of the leader's function also ends with that of
 // Run. It is safe for concurrent use.
 //
-// Its own methods need Options.Values. They retry while ctx and the term last, a bounded number
-// of times. Once a successor has begun, they return interlock.ErrStaleToken.
+// Proclaim, HandOver, Save and Load need Options.Values. They retry a bounded number of times,
+// while ctx and the term last. Once a successor has begun, they return interlock.ErrStaleToken.
 type Term struct {
 	claim
 	election *Election
@@ -42,13 +42,13 @@ func (t *Term) Proclaim(ctx context.Context, data []byte) error {
 }
 
 // HandOver nominates the candidate whose identity is successor. It does not end the term: the
-// leader's function must return for that. Then other elected candidates yield to successor,
-// each for at most Options.StandBack and only while it is seen waiting. If successor has
-// crashed, the nomination costs that time and, at most, one TTL until its place in the queue
-// expires.
+// leader's function must return for that. Then other elected candidates yield to successor.
+// Each yields for at most Options.StandBack, and only while successor is seen waiting. If
+// successor has crashed, the nomination costs that time. It also costs at most one TTL until
+// successor's place in the queue expires.
 //
-// If the driver shows its queue and successor is not in it, the error is Retryable, since
-// successor may be about to come. The last nomination counts.
+// If the driver shows its queue and successor is not in it, the error is Retryable, because
+// successor may still arrive. A later nomination replaces an earlier one.
 func (t *Term) HandOver(ctx context.Context, successor string) error {
 	const op = "hand over"
 	if successor == "" || successor == t.election.options.Identity {
@@ -84,8 +84,8 @@ func (t *Term) Save(ctx context.Context, key string, data []byte) error {
 	})
 }
 
-// Load returns the data under key as this term saved it, or else the last term that did; nil if
-// there is none.
+// Load returns the data under key that this term saved. If it saved none, Load returns the data
+// of the last term that did; nil means that there is none.
 func (t *Term) Load(ctx context.Context, key string) (data []byte, err error) {
 	const op = "load"
 	if err := t.check(op); err != nil {
@@ -106,7 +106,7 @@ func (t *Term) Load(ctx context.Context, key string) (data []byte, err error) {
 	return v.Data, nil
 }
 
-// write runs do in its turn to write, while the term lasts.
+// write runs do while the term lasts; calls run one at a time.
 func (t *Term) write(ctx context.Context, op string, do func(context.Context) error) error {
 	if err := t.check(op); err != nil {
 		return err
@@ -144,8 +144,8 @@ func (t *Term) fail(op string, kind interlock.ErrorKind, err error) error {
 	return t.election.fail(op, t.Name(), kind, err)
 }
 
-// takeOffice ends what former leaders could still write, unless another
-// candidate is to lead.
+// takeOffice writes the term's record, so that the store rejects later writes of former
+// leaders. If the candidate must yield to a nominee, it returns errStoodBack instead.
 func (t *Term) takeOffice(ctx context.Context) error {
 	e := t.election
 	if e.options.Values == nil {
@@ -167,8 +167,8 @@ func (t *Term) takeOffice(ctx context.Context) error {
 	})
 }
 
-// publish changes the record. A change that was not confirmed is forgotten: it
-// may show until the next one.
+// publish changes the record. If a change is not confirmed, t.record keeps the old one, and
+// observers may see the change until the next one.
 func (t *Term) publish(ctx context.Context, change func(*record)) error {
 	next := t.record
 	change(&next)
@@ -185,9 +185,9 @@ func (t *Term) publish(ctx context.Context, change func(*record)) error {
 
 // put writes a value and retries.
 //
-// A request whose answer was lost may still arrive, after others with the same
-// token. So what is written after one in doubt has a higher one: the term's with
-// the next hand-over number, which no lock of an election uses.
+// A request whose answer was lost may still arrive, after others with the same token. Writes
+// after one in doubt therefore have a higher token: the term's with the next hand-over number,
+// which no lock of an election uses.
 func (t *Term) put(ctx context.Context, name string, data []byte) error {
 	e, v := t.election, driver.Value{Data: data, Token: t.token, Source: t.Owner()}
 	for failed := 1; ; failed++ {
@@ -218,11 +218,11 @@ func (e *Election) get(ctx context.Context, name string) (v driver.Value, err er
 	}
 }
 
-// answer is how long one request to the values may take. They need not live where
-// the lock lives, and a leader that waits for them is renewed meanwhile.
+// answer bounds one request to the values. They need not be in the same service as the lock,
+// and the leader's lease is renewed meanwhile.
 const answer = 30 * time.Second
 
-// ask makes one request, which is in doubt if it is not answered in time.
+// ask makes one request. If it is not answered in time, its outcome is unknown.
 func (e *Election) ask(ctx context.Context, op, name string, request func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()

@@ -74,8 +74,8 @@ const (
 
 // Tick is one time at which the job is due.
 type Tick struct {
-	At   time.Time   // which tick it is, in UTC
-	Term *elect.Term // the leadership: its token is for the guard
+	At   time.Time   // when the job is due, in UTC
+	Term *elect.Term // the leadership; pass it to the guard
 	Late time.Duration
 	// Begun means that a leader has begun, or was about to begin, the job of this tick, and
 	// that its end is not recorded.
@@ -147,11 +147,11 @@ func (t Tick) LogValue() slog.Value {
 	return slog.GroupValue(attrs...)
 }
 
-// Ran is the end of a job.
+// Ran reports the end of a job.
 type Ran struct {
 	Tick Tick
 	Took time.Duration
-	Err  error // what the job returned
+	Err  error // the error of the job
 }
 
 func (o Options) validate() error {
@@ -207,8 +207,8 @@ var between = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second
 // Hooks and otherwise ignores it: a job must retry by itself. A run counts as not ended only if
 // job returns an error after its context has ended.
 //
-// Run blocks until ctx ends and returns its cause, nil if there are no more ticks, or the first
-// error that a retry cannot cure.
+// Run blocks until ctx ends and returns its cause. It returns nil if there are no more ticks,
+// and the first error that a retry cannot fix.
 func (s *Schedule) Run(ctx context.Context, name string, job func(ctx context.Context, tick Tick) error) error {
 	for n := 1; ; n++ {
 		err := s.election.Run(ctx, name, func(leading context.Context, term *elect.Term) error {
