@@ -77,8 +77,8 @@ type listener struct {
 }
 
 // Follow returns a map of a group, which stays up to date until it is closed. It blocks until
-// it has read the group once or ctx ends. If nobody has joined the group yet, it waits for the
-// first member.
+// it has read the group once or ctx ends. If the group has no member yet, it waits for the
+// first one.
 func Follow(ctx context.Context, d driver.Fenced, values driver.Values, group string) (*Map, error) {
 	m, err := follow(d, values, group, listener{func(picture) {}, func(error) {}})
 	if err != nil {

@@ -288,7 +288,7 @@ func (g *Group) enter(key string, epoch interlock.Token) *partition {
 
 // Leave drains and releases the partitions of this member, and ends its membership. It first
 // informs the other members, so that they can take over. It blocks until all work has returned
-// or ctx ends. Work that is still running then continues under its claim, which is released
+// or ctx ends. If ctx ends first, running work continues under its claim, which is released
 // when the work has returned. The caller may call Leave again to wait for that.
 func (g *Group) Leave(ctx context.Context) error {
 	g.goodbye.Do(g.leave)

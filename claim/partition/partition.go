@@ -1,7 +1,7 @@
-// Package partition assigns keys to processes, one owner per key at a time. It cannot
-// promise that only one process acts: an owner that was paused goes on after its keys have
-// moved. Each owner has a claim with a token, the epoch of the partition. A guard that
-// rejects lower tokens (package guard/fence, one resource per key or row) protects the data.
+// Package partition assigns keys to processes, one owner per key at a time. It cannot promise
+// that only one process acts: an owner that was paused continues after its keys have moved.
+// Each owner has a claim with a token, the epoch of the partition. A guard that rejects lower
+// tokens (package guard/fence, one resource per key or row) protects the data.
 //
 //	g, err := partition.Join(ctx, d, values, "orders", partition.Layout{Partitions: 64}, &partition.Options{Address: "10.0.0.7:8080"})
 //	...
@@ -63,7 +63,7 @@ type NotOwnerError struct {
 	At  Location
 }
 
-// Error names the owner if there is one.
+// Error returns a message with the owner if there is one.
 func (e *NotOwnerError) Error() string {
 	if e.At.Epoch == 0 {
 		return fmt.Sprintf("nobody owns partition %d of %q at this moment", e.At.Partition, e.Key)
@@ -71,7 +71,7 @@ func (e *NotOwnerError) Error() string {
 	return fmt.Sprintf("partition %d of %q is owned by %s under epoch %d", e.At.Partition, e.Key, e.At.Identity, e.At.Epoch)
 }
 
-// ErrorKind is [interlock.Retryable].
+// ErrorKind returns [interlock.Retryable].
 func (e *NotOwnerError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
 // A LayoutError means that the group has another layout than the requested one. It is Definite:
@@ -81,12 +81,12 @@ type LayoutError struct {
 	Stored, Want Layout
 }
 
-// Error names both layouts.
+// Error returns a message with both layouts.
 func (e *LayoutError) Error() string {
 	return fmt.Sprintf("group %q has %v, not %v; a running group is changed by Resize", e.Group, e.Stored, e.Want)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *LayoutError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // Options configure a member; nil and the zero value are valid.

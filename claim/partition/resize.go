@@ -58,10 +58,10 @@ func (g *Group) settle(ctx context.Context, want Layout) error {
 	return nil
 }
 
-// Resize changes the group's layout, and blocks until the change is in force or ctx ends. While
-// all partitions drain, no key has an owner; this is how no key has two owners and its order is
-// kept. If Resize returns early after it announced the change, the members complete the change.
-// Members that join after that must use the new layout.
+// Resize changes the group's layout, and blocks until the change is in force or ctx ends. All
+// partitions drain first, and meanwhile no key has an owner. So no key has two owners, and its
+// order is kept. If Resize returns early after it announced the change, the members complete
+// the change. Members that join after that must use the new layout.
 func (g *Group) Resize(ctx context.Context, to Layout) error {
 	if err := to.Validate(); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Work is a function that runs while its member owns a partition; see Options.Work.
+// Work is a function that runs while this member owns a partition; see Options.Work.
 type Work func(ctx context.Context, p Partition) error
 
 // A Partition is a partition that this member owns.
@@ -19,15 +19,15 @@ type Partition struct {
 	Index  int
 	Layout Layout
 	// Claim is the claim of the partition; its token is the partition's epoch. It has two more
-	// methods, with which the Work passes the partition to another member. Package
-	// txn/coordinator calls them (its Yielder):
+	// methods, with which Work passes the partition to another member. Package txn/coordinator
+	// calls them (its Yielder):
 	//
 	//   - Contended reports whether the group has another member.
 	//   - Yield(ctx) returns once the others can see that the partition is to move. The context
-	//     of the Work then ends with [ErrDraining].
+	//     of Work then ends with [ErrDraining].
 	//
-	// Members own a yielded partition in turn, and each keeps it until it yields it, or for ten
-	// minutes. A partition that nobody acquires comes back.
+	// Members own a yielded partition in turn. Each keeps it until it yields it, or for ten
+	// minutes. If no member acquires a yielded partition, this member acquires it again.
 	Claim interlock.Claim
 }
 

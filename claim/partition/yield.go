@@ -31,7 +31,7 @@ func (o offered) Contended() bool {
 	return false
 }
 
-// Yield asks that another member own the partition; see Partition.
+// Yield asks the group to move the partition to another member; see Partition.
 func (o offered) Yield(ctx context.Context) error {
 	p, g := o.partition, o.partition.group
 	name := g.view.names.yield(p.generation, p.index, g.self.Identity)

@@ -20,8 +20,8 @@ import (
 // Router returns a handler that forwards every request to the owner of its key. It owns nothing
 // itself.
 //
-// If a member refused a request, or no connection could be made, the request was not executed,
-// and Router retries at the current owner of the key. That may be the same member, which has
+// If a member refused a request, or no connection could be made, the request was not executed.
+// Router then retries at the current owner of the key. That may be the same member, which has
 // the partition and is about to accept callers. If the reply was lost, Router answers 502 and
 // the request may have been executed. Router does not retry it, though an http.Transport
 // retries methods that are idempotent. If no member accepts a request within Options.Wait,

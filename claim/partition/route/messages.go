@@ -23,7 +23,7 @@ const MessageKeyHeader = "Interlock-Message-Key"
 // atOnce is the number of keys whose messages one Publish sends concurrently.
 const atOnce = 16
 
-// Messages returns a [driver.Sink] that sends each message to the owner of its key, as a
+// Messages returns a [driver.Sink] that sends each message to the owner of its key. It sends a
 // request to path at that member, where [Receive] handles it. It routes a message without a key
 // by its id. It sends the messages of one topic and key one after the other.
 //

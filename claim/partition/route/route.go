@@ -55,11 +55,12 @@ type Options struct {
 	// means [DefaultWait]. After it the response is 503.
 	Wait time.Duration
 	// MaxBody is the maximum size of a body, in bytes, that is buffered to be sent again after
-	// a refusal; 0 means [DefaultMaxBody]. A larger body is sent once. A client that waits for
-	// a reply before it has sent so much waits forever.
+	// a refusal; 0 means [DefaultMaxBody]. A larger body is sent once. The router reads this
+	// much, or the whole body, before it forwards. A client that sends less and waits for a
+	// reply waits forever.
 	MaxBody int64
-	// Failed receives the reason why a request reached no owner, of which the client sees only
-	// a part; nil logs it with slog.Default as a warning.
+	// Failed receives the full reason why a request reached no owner; the client sees only a
+	// summary. Nil logs it with slog.Default as a warning.
 	Failed func(r *http.Request, err error)
 }
 
@@ -90,7 +91,7 @@ func Handler(g *partition.Group, key Key, next http.HandlerFunc, o *Options) htt
 	router := Router(g.Map(), key, o)
 	local := Owner(g, key, next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get(EpochHeader) != "" { // it was forwarded to us: never on and on
+		if r.Header.Get(EpochHeader) != "" { // a forwarded request is never forwarded again
 			local.ServeHTTP(w, r)
 			return
 		}
@@ -147,8 +148,8 @@ func serve(g *partition.Group, k string, epoch interlock.Token, next http.Handle
 
 type claimKey struct{}
 
-// Claim returns the claim of the partition of the request's key, whose token a guard needs. It
-// is in the context of requests that [Handler] and [Owner] serve.
+// Claim returns the claim of the partition of the request's key; pass it to the guard. It is in
+// the context of requests that [Handler] and [Owner] serve.
 func Claim(ctx context.Context) (interlock.Claim, bool) {
 	c, ok := ctx.Value(claimKey{}).(interlock.Claim)
 	return c, ok
