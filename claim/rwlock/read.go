@@ -30,8 +30,8 @@ func (r *ReadClaim) Context() context.Context { return r.ctx }
 // Remaining returns how long the claim is still valid; 0 or less once it has ended.
 func (r *ReadClaim) Remaining() time.Duration { return r.own.Remaining() }
 
-// Valid reports whether the claim is valid, by the current clock. If it returns true after the
-// last read, no guarded write changed what was read. Call it after the last read.
+// Valid reports whether the claim is valid, by the current clock. Call it after the last read.
+// If it returns true, no guarded write has changed what was read.
 func (r *ReadClaim) Valid() bool { return r.own.Valid() }
 
 // Renew renews the claim of a lock with lock.Options.NoRenewal; see [lock.Claim.Renew].
@@ -40,8 +40,8 @@ func (r *ReadClaim) Renew(ctx context.Context) error { return r.own.Renew(ctx) }
 // Release releases the claim; see [lock.Claim.Release].
 func (r *ReadClaim) Release(ctx context.Context) error { return r.own.Release(ctx) }
 
-// Read blocks until it has a read claim of name, runs fn, and releases the claim when fn has
-// returned or panicked, even if ctx has ended.
+// Read blocks until it has a read claim of name, runs fn, and releases the claim. It releases
+// after fn has returned or panicked, even if ctx has ended.
 //
 // The context of fn ends with ctx or with the claim. If the claim ended before fn returned,
 // Read returns that error joined with fn's own: fn may have read data from before and after a
@@ -49,8 +49,8 @@ func (r *ReadClaim) Release(ctx context.Context) error { return r.own.Release(ct
 //
 //   - interlock.ErrHeld, if Options.Lock.Wait has passed
 //   - the error of ctx
-//   - interlock.ErrReentered, if ctx already holds a claim of name; otherwise it and a writer
-//     that queues in between would wait for each other forever
+//   - interlock.ErrReentered, if ctx already holds a claim of name: with a writer queued in
+//     between, the call would deadlock
 //   - the error of the backend
 func (l *Lock) Read(ctx context.Context, name string, fn func(ctx context.Context, r *ReadClaim) error) (err error) {
 	r, err := l.AcquireRead(ctx, name)

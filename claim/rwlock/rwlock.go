@@ -1,9 +1,8 @@
-// Package rwlock gives a name to many readers or to one writer. It cannot promise that
-// reads and writes never overlap: a process that was paused goes on after its claim has
-// ended. With Options.Seal it promises this: what a reader reads while its claim is valid
-// is not changed meanwhile by a writer that writes through a guard. A reader whose claim is
-// no longer valid discards what it read. A writer's claim has a token for the guard, a
-// reader's has none.
+// Package rwlock gives a name to many readers or to one writer. It cannot promise that reads
+// and writes never overlap: a process that was paused continues after its claim has ended. With
+// Options.Seal it promises this: while a reader's claim is valid, no writer that writes through
+// a guard changes the data that it reads. A reader whose claim is no longer valid discards what
+// it read. A writer's claim has a token for the guard, a reader's has none.
 //
 //	locks, err := rwlock.New(d, nil) // d from driver/redis, driver/etcd, …
 //	...

@@ -22,10 +22,10 @@ type WriteClaim struct {
 
 var _ interlock.Claim = (*WriteClaim)(nil)
 
-// Downgrade turns the write claim into a read claim. Nobody writes in between, and others may
-// read once it returns. The write claim has ended then, also after an error; after an error the
-// caller holds nothing. Readers see what was written through a guard under the write claim.
-// Downgrade blocks for the backend's replies while ctx lasts.
+// Downgrade replaces the write claim by a read claim. No other process writes in between, and
+// others may read once Downgrade returns. The write claim has ended then. After an error the
+// caller holds neither claim. Readers see what was written through a guard under the write
+// claim. Downgrade blocks for the backend's replies while ctx lasts.
 func (w *WriteClaim) Downgrade(ctx context.Context) (*ReadClaim, error) {
 	bounded, stop := join.Context(ctx, w.Claim.Context())
 	defer stop()
