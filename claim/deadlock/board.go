@@ -22,30 +22,30 @@ const (
 	page = 500 // notes read at once
 )
 
-// A note is what a task publishes beside one thing that it awaits, or that it holds and others
-// await. It is only written by the process of the task.
+// A note is what a task publishes about one resource that it awaits, or that it holds and
+// others await. Only the process of the task writes it.
 type note struct {
 	Version int      `json:"version"`
 	Task    string   `json:"task"` // its name
 	Awaits  string   `json:"awaits,omitempty"`
-	Held    string   `json:"held,omitempty"` // in mode WaitDie
+	Held    string   `json:"held,omitempty"` // set in mode WaitDie
 	Holds   []string `json:"holds"`          // for people
-	Links   []link   `json:"links"`          // the first one is of the task
+	Links   []link   `json:"links"`          // the first link belongs to the task
 }
 
-// sights is what was seen of boards.
+// sights is what was last read from each board.
 type sights map[Board]*sight
 
 type sight struct {
-	id       string // of the board; empty: unknown
+	id       string // of the board; empty if not known
 	notes    []driver.KeyValue
-	empty    bool            // none of this detector's is left
+	empty    bool            // the board has no note of this detector
 	seen     map[string]seen // by key
 	failures int
 	resting  time.Time // until then
 }
 
-// seen is since when a note has a revision.
+// seen is the revision of a note and when it was first seen.
 type seen struct {
 	revision int64
 	since    time.Time
@@ -59,7 +59,7 @@ func (n note) encode() []byte {
 	return data
 }
 
-// parse checks that the first link, and no other one, is of the writer.
+// parse decodes a note and checks that the first link, and no other, belongs to its task.
 func parse(data []byte) (n note, err error) {
 	if err = json.Unmarshal(data, &n); err != nil {
 		return n, err
@@ -81,7 +81,7 @@ func parse(data []byte) (n note, err error) {
 	return n, nil
 }
 
-// read reads all notes of a board, and notes how long each has been the same.
+// read reads all notes of a board and records how long each has been unchanged.
 func (s *sight) read(ctx context.Context, board Board) error {
 	s.notes, s.empty, s.id = nil, false, ""
 	for from := prefix; ; {
@@ -112,8 +112,8 @@ func (s *sight) read(ctx context.Context, board Board) error {
 	return nil
 }
 
-// write makes the notes with a prefix those that are wanted, and removes those of processes
-// that have crashed. What another one changed meanwhile is seen in the next round.
+// write makes this detector's notes equal to wanted and removes notes of crashed processes. If
+// another process changes a note meanwhile, the next round sees it.
 func (s *sight) write(ctx context.Context, board Board, own string, wanted map[string][]byte) error {
 	var swaps []driver.Swap
 	there := map[string]bool{}

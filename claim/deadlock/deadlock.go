@@ -1,5 +1,5 @@
-// Package deadlock finds deadlocks between tasks of several processes, over claims that are on
-// several systems, and ends one wait of each:
+// Package deadlock finds deadlocks between tasks of several processes, over claims on several
+// systems. It ends one wait of each deadlock:
 //
 //	detector := deadlock.New(nil)
 //	defer detector.Close(ctx)
@@ -12,39 +12,43 @@
 //	…
 //	to, err := acquireEtcd(ctx, "account/2")
 //	var cycle *deadlock.Error
-//	if errors.As(err, &cycle) { … } // release what is held, and begin again
+//	if errors.As(err, &cycle) { … } // release all claims of the task, and start again
 //
-// A task that holds something and waits longer than Options.Delay for something else publishes
-// that wait on the board of what it waits for, which is a key-value store on the same system.
+// If a task holds a resource and waits longer than Options.Delay for another one, it publishes
+// that wait on a board. The board is a key-value store on the system of the awaited resource.
 // So a process needs no connection to systems that it does not use. Nothing is published or
 // read for other tasks.
 //
 // # Algorithm
 //
-// A wait is for units of a resource: all holders of a lock have to release it, and enough of
-// those that hold permits of a semaphore (Resource.Permits). Each task publishes what it holds
-// and awaits, together with what those have published that wait for it. So a task that is in a
-// deadlock comes to know all of it, and finds it by reduction of the graph, as R. C. Holt
-// describes ("Some Deadlock Properties of Computer Systems", ACM Computing Surveys 4(3), 1972).
-// Holders that are not in the graph count as running.
+// A wait is for units of a resource. For a lock, all holders must release it; for a semaphore
+// (Resource.Permits), enough holders of permits. Each task publishes what it holds and awaits,
+// together with what the tasks waiting for it have published. So a task in a deadlock
+// eventually knows all of the deadlock. It finds the deadlock by reduction of the graph (R. C.
+// Holt, "Some Deadlock Properties of Computer Systems", ACM Computing Surveys 4(3), 1972).
+// Holders outside the graph count as running.
 //
-// As in the algorithms of K. M. Chandy, J. Misra and L. M. Haas ("Distributed Deadlock
-// Detection", ACM TOCS 1(2), 1983), information goes round along the waits. It goes round twice:
-// in the second round each task confirms that it still holds and awaits the same. So when the
-// second round began all waits of the deadlock existed at the same time: nothing is ended for a
-// deadlock that never was. The task of lowest rank gives up: the one of lowest priority, of
-// several the youngest.
+// Information moves along the waits as in the algorithms of K. M. Chandy, J. Misra and L. M.
+// Haas ("Distributed Deadlock Detection", ACM TOCS 1(2), 1983). It goes around the deadlock
+// twice. In the second round each task confirms that it still holds and awaits the same
+// resources. So all waits of the deadlock existed at the same time, when the second round
+// began. No wait is ended for a false deadlock. The wait of the task with the lowest rank ends:
+// the lowest priority, and of several such tasks the youngest.
 //
 // # Prevention
 //
-// The modes [WoundWait] and [WaitDie] end waits before a deadlock can arise.
+// The modes [WoundWait] and [WaitDie] end waits before a deadlock can occur.
 //
 // # Not found
 //
-// Not found are waits that no process reports; those on a board that cannot be reached; those
-// behind another one for several permits of the same semaphore, because of their order alone;
-// deadlocks of more than 64 tasks, or in which a task is more than 32 waits from another. So
-// keep the timeout of every wait. Expiry of a claim ends a deadlock too.
+// These deadlocks are not found, so keep a timeout on every wait:
+//
+//   - those with a wait that no process reports
+//   - those with a wait on a board that is unreachable
+//   - those that exist only because of the order of waits for several permits of one semaphore
+//   - those with more than 64 tasks, or with a task that is more than 32 waits from another
+//
+// The expiry of a claim also ends a deadlock.
 package deadlock
 
 import (
@@ -62,18 +66,19 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A Board is where waits are published: any key-value store on the system that a resource is
-// on. Its keys with the prefix "deadlock/" belong to this package.
+// A Board is where waits are published: any key-value store on the system of the resource. Keys
+// with the prefix "deadlock/" are reserved for this package.
 type Board = driver.KeyValues
 
-// A Resource is what tasks hold and wait for. All that use it name it alike, on the same board.
+// A Resource is what tasks hold and wait for. All processes must use the same name and board
+// for it.
 type Resource struct {
 	Board Board
 	Name  string // 1 to driver.MaxName bytes
-	// Permits is the number of permits of a semaphore. It must not rise while a task waits. 0
-	// means a lock, also of readers: a wait needs all holders to release it.
+	// Permits is the number of permits of a semaphore. It must not increase while a task waits.
+	// 0 means a lock or a read-write lock: a wait ends only after all holders have released it.
 	Permits int
-	// Wanted is how many permits are acquired, 1 to Permits; 0 means 1.
+	// Wanted is how many permits to acquire, 1 to Permits; 0 means 1.
 	Wanted int
 }
 
@@ -87,18 +92,19 @@ func (r Resource) validate() error {
 	return driver.CheckName("await", "a resource", r.Name, driver.MaxName)
 }
 
-// A Mode is what a detector does about deadlocks. All that share boards use the same one.
+// A Mode is how a detector handles deadlocks. All processes that share boards must use the same
+// mode.
 type Mode int
 
 const (
-	// Detect ends a wait of each deadlock that there is.
+	// Detect ends one wait of each existing deadlock.
 	Detect Mode = iota
-	// WoundWait prevents deadlocks: the wait of a task ends if a task of higher rank waits for
-	// what it holds. Like the wound-wait of Linux' ww_mutex it only ends waits: it takes no claim
-	// away, and a holder that does not wait goes on until it does.
+	// WoundWait prevents deadlocks: if a task of higher rank waits for what this task holds,
+	// the wait of this task ends. Like the wound-wait of Linux' ww_mutex, it ends only waits.
+	// It takes no claim away, and a holder that does not wait continues until it waits.
 	WoundWait
-	// WaitDie prevents deadlocks: the wait of a task ends if what it awaits is held by a task of
-	// higher rank that waits itself.
+	// WaitDie prevents deadlocks: if a task of higher rank holds the awaited resource and is
+	// itself waiting, the wait of this task ends.
 	WaitDie
 )
 
@@ -123,9 +129,9 @@ const (
 type Options struct {
 	// Delay is how long a task waits before the wait is published; 0 means [DefaultDelay].
 	Delay time.Duration
-	// Interval is how often boards are read while a task of this process holds something and
-	// waits longer than Delay: one request for each board. 0 means [DefaultInterval]. A cycle of
-	// n processes is found within about 2·n intervals.
+	// Interval is how often boards are read while a task of this process holds a resource and
+	// waits longer than Delay. Each read is one request per board. 0 means [DefaultInterval]. A
+	// cycle of n processes is found within about 2·n intervals.
 	Interval time.Duration
 	// Mode is Detect, or prevents deadlocks as D. J. Rosenkrantz, R. E. Stearns and P. M. Lewis
 	// describe ("System Level Concurrency Control for Distributed Database Systems", ACM TODS
@@ -136,23 +142,24 @@ type Options struct {
 	Hooks *observe.Deadlock
 }
 
-// An Error says that a wait was ended because of a deadlock, or to prevent one. It is Retryable,
-// after the task has released what it holds.
+// An Error means that a wait was ended to resolve or prevent a deadlock. It is Retryable after
+// the task has released everything that it holds.
 type Error struct {
 	Mode Mode
-	// Cycle is the waits of the deadlock. In the other modes it is the wait that was ended, and
-	// in mode WoundWait also the wait of higher rank. The first one was ended.
+	// Cycle has the waits of the deadlock; the first one was ended. In the other modes it has
+	// the wait that was ended, and in mode WoundWait also the wait of the task with higher
+	// rank.
 	Cycle []Edge
 }
 
 // An Edge is one wait.
 type Edge struct {
-	Task   string   // its name
+	Task   string   // the name of the task
 	Awaits string   // the name of the resource
 	HeldBy []string // the tasks of the cycle that hold it
 }
 
-// String returns the task, what it awaits, and who holds it.
+// String returns the task, the awaited resource, and its holders.
 func (e Edge) String() string {
 	s := e.Task + " awaits " + e.Awaits
 	if len(e.HeldBy) > 0 {
@@ -161,7 +168,7 @@ func (e Edge) String() string {
 	return s
 }
 
-// Error returns the waits.
+// Error returns a message with the waits.
 func (e *Error) Error() string {
 	var waits []string
 	for _, w := range e.Cycle {
@@ -173,8 +180,7 @@ func (e *Error) Error() string {
 // ErrorKind returns [interlock.Retryable].
 func (e *Error) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// A Detector finds the deadlocks in which tasks of this process take part. It is safe for
-// concurrent use.
+// A Detector finds deadlocks that involve tasks of this process. It is safe for concurrent use.
 type Detector struct {
 	options Options
 	id      string
@@ -182,7 +188,7 @@ type Detector struct {
 	running sync.WaitGroup
 	ctx     context.Context
 	stop    context.CancelFunc
-	wake    chan struct{} // capacity 1: a task holds something and waits
+	wake    chan struct{} // capacity 1: a task holds a resource and waits
 	sights  sights        // only of the goroutine that looks
 
 	mu      sync.Mutex
@@ -190,7 +196,8 @@ type Detector struct {
 	tasks   map[*member]struct{} // that hold or wait
 }
 
-// New starts a detector. It does no I/O before a task waits.
+// New returns a detector and starts its goroutine. It performs no I/O before a task waits.
+// Close it.
 func New(o *Options) *Detector {
 	if o == nil {
 		o = &Options{}
@@ -204,8 +211,8 @@ func New(o *Options) *Detector {
 	return d
 }
 
-// Close removes what was published, within five seconds, and ends the detector. Waits go on
-// without it.
+// Close removes the published waits, within five seconds, and ends the detector. It blocks
+// until then, or until ctx ends. Waits continue without detection.
 func (d *Detector) Close(ctx context.Context) error {
 	d.stop()
 	return join.Wait(ctx, d.running.Wait)

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// knot returns the tasks that are in a deadlock together with the task of an id, which comes
-// first, with those of their holds and waits that make it one; nil if that task is in none.
-// Units whose holder is not among all count as free.
+// knot returns the tasks that are in a deadlock with the task id, which comes first. It keeps
+// only the holds and waits that form the deadlock. If the task is in no deadlock, the result is
+// nil. Units whose holder is not in all count as free.
 func knot(all []link, id string) []link {
 	all = reduce(all)
 	down := follow(all, id, link.needs)
@@ -32,9 +32,10 @@ func knot(all []link, id string) []link {
 	return trimmed
 }
 
-// reduce leaves out the tasks that can end, as all their waits can be granted when others have
-// ended, and the waits that can be granted (R. C. Holt, "Some Deadlock Properties of Computer
-// Systems", ACM Computing Surveys 4(3), 1972). The tasks that are left cannot end.
+// reduce removes the waits that can be granted once other tasks have ended. It also removes the
+// tasks that can end, because all their waits can be granted (R. C. Holt, "Some Deadlock
+// Properties of Computer Systems", ACM Computing Surveys 4(3), 1972). The remaining tasks
+// cannot end.
 func reduce(all []link) []link {
 	for {
 		var stuck []link
@@ -53,7 +54,7 @@ func reduce(all []link) []link {
 	}
 }
 
-// stuck reports whether a wait is not granted before one of the holders releases.
+// stuck reports whether a wait cannot be granted until a holder releases.
 func (w wait) stuck(holders []link) bool {
 	units := 0
 	for _, l := range holders {
@@ -76,8 +77,8 @@ func (l link) holds(w wait) bool {
 }
 func (l link) needs(holder link) bool { return slices.ContainsFunc(l.Waits, holder.holds) }
 
-// follow returns the links to which steps lead from the one of an id, the nearest first. That
-// one is among them only if a step leads back.
+// follow returns the links that are reachable by steps from the link of id, the nearest first.
+// It includes that link itself only if a step leads back to it.
 func follow(all []link, id string, step func(from, to link) bool) (reached []link) {
 	from := slices.DeleteFunc(slices.Clone(all), func(l link) bool { return l.Task != id })
 	for len(from) > 0 {
@@ -92,7 +93,7 @@ func follow(all []link, id string, step func(from, to link) bool) (reached []lin
 	return reached
 }
 
-// digest names the holds and waits of a deadlock.
+// digest returns a hash of the holds and waits of a deadlock.
 func digest(members []link) uint64 {
 	var facts []string
 	for _, l := range members {

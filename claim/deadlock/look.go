@@ -23,11 +23,11 @@ const (
 	closing  = 5 * time.Second  // bound of the last round
 )
 
-// retries is how long a board that fails is left in peace.
+// retries is the pause before a board that failed is read again.
 var retries = backoff.Policy{First: time.Second, Max: 30 * time.Second}
 
-// run looks at boards while tasks of this process hold something and wait for something else,
-// until the detector is closed.
+// run reads the boards while tasks of this process hold a resource and wait for another one. It
+// ends when the detector is closed.
 func (d *Detector) run() {
 	timer := time.NewTimer(d.options.Delay)
 	defer timer.Stop()
@@ -52,8 +52,8 @@ func (d *Detector) run() {
 	}
 }
 
-// waiting returns copies of the tasks that hold something and wait long, with these waits, and
-// whether there are others that may come to.
+// waiting returns copies of the tasks that hold a resource and have waited for Delay, with
+// these waits. more reports whether other tasks hold a resource and wait.
 func (d *Detector) waiting() (long map[*member]*member, more bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,8 +76,8 @@ func (d *Detector) waiting() (long map[*member]*member, more bool) {
 	return long, more
 }
 
-// look reads the boards of tasks, ends waits, and publishes what others must know. A board on
-// which nothing is left of this detector is forgotten.
+// look reads the boards of tasks, ends waits, and publishes what other processes need. A board
+// without notes of this detector is dropped.
 func (d *Detector) look(ctx context.Context, tasks map[*member]*member) {
 	for _, t := range tasks {
 		for _, all := range []map[int64]Resource{t.holds, t.waits} {
@@ -96,7 +96,7 @@ func (d *Detector) look(ctx context.Context, tasks map[*member]*member) {
 		return err
 	})
 	if len(tasks) > 0 {
-		tasks, _ = d.waiting() // what a task confirms now, it holds and awaits after the reading
+		tasks, _ = d.waiting() // a confirmation must be newer than the reading
 	}
 	wanted := d.step(tasks)
 	d.each(ctx, func(ctx context.Context, board Board, s *sight) error {
@@ -109,7 +109,7 @@ func (d *Detector) look(ctx context.Context, tasks map[*member]*member) {
 	}
 }
 
-// step lets all tasks make their step, and returns the notes that they want on each board.
+// step runs the state machine of each task, and returns the notes for each board.
 func (d *Detector) step(tasks map[*member]*member) map[Board]map[string][]byte {
 	wanted := map[Board]map[string][]byte{}
 	for board := range d.sights {
@@ -148,7 +148,8 @@ func (d *Detector) step(tasks map[*member]*member) map[Board]map[string][]byte {
 	return wanted
 }
 
-// task returns what the machine knows of a task: its holds and waits on boards that were read.
+// task returns the input of the state machine: the holds and waits of a task on boards that
+// were read.
 func (d *Detector) task(c *member) *task {
 	t := &task{id: c.id, name: c.name, rank: c.rank, mode: d.options.Mode, holds: map[int64]hold{}, waits: map[int64]wait{}}
 	for number, r := range c.holds {
@@ -164,8 +165,8 @@ func (d *Detector) task(c *member) *task {
 	return t
 }
 
-// each calls visit for all boards at the same time. One that fails is left in peace for a
-// while: the others are not to wait for it.
+// each calls visit for all boards concurrently. If a board fails, it is skipped for a while, so
+// that the others do not wait for it.
 func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, *sight) error) {
 	ctx, cancel := context.WithTimeout(ctx, request)
 	defer cancel()
@@ -192,8 +193,7 @@ func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, 
 	all.Wait()
 }
 
-// heard returns what is on all boards. A note that cannot be understood is reported and left
-// out.
+// heard returns the notes of all boards. An invalid note is reported and left out.
 func (d *Detector) heard() heard {
 	h := heard{waiters: map[string][]link{}, holders: map[string][]link{}}
 	for _, s := range d.sights {

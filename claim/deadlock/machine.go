@@ -7,54 +7,55 @@ import (
 	"slices"
 )
 
-// Bounds of what a task publishes.
+// Limits of what a task publishes.
 const (
 	maxLinks    = 64 // other tasks
 	maxHops     = 32 // waits from one of them to the task that publishes it
-	maxConfirms = 8  // suspicions that it confirms
+	maxConfirms = 8  // suspicions that the task confirms
 )
 
-// rank orders tasks by how little is lost with them. The lowest one of a deadlock gives up.
+// rank orders tasks by how little is lost if their wait ends. In a deadlock the lowest rank
+// loses.
 type rank struct {
 	Priority int   `json:"priority"`
 	Began    int64 `json:"began"` // microseconds; of two tasks, the younger one ranks lower
 }
 
-// A hold is units of a resource that its task holds.
+// A hold is units of a resource that a task holds.
 type hold struct {
-	Number int64  `json:"number"` // no number of a task is used twice, except that a wait becomes the hold of its number
+	Number int64  `json:"number"` // unique in a task; a granted wait becomes the hold with the same number
 	On     string `json:"on"`
 	Units  int    `json:"units"`
 }
 
-// A wait is units of a resource that its task wants.
+// A wait is units of a resource that a task wants.
 type wait struct {
 	Number int64  `json:"number"`
 	On     string `json:"on"`
 	Units  int    `json:"units"`
-	Of     int    `json:"of,omitempty"` // the units that there are; 0: all holders have to release theirs
+	Of     int    `json:"of,omitempty"` // the total number of units; 0 means that all holders must release theirs
 }
 
-// A link is what a task holds and awaits, and what it knows of deadlocks.
+// A link is what a task holds and awaits, and what the task knows of deadlocks.
 type link struct {
-	Task     string    `json:"task"` // unique for all time
+	Task     string    `json:"task"` // never used again
 	Name     string    `json:"name"` // for people
 	Rank     rank      `json:"rank"`
-	Version  int64     `json:"version"`         // rises with each change
+	Version  int64     `json:"version"`         // increases with each change
 	Hops     int       `json:"hops,omitempty"`  // waits between this task and the one that publishes it
-	Holds    []hold    `json:"holds,omitempty"` // that others await
+	Holds    []hold    `json:"holds,omitempty"` // only those that others await
 	Waits    []wait    `json:"waits"`
-	Suspects uint64    `json:"suspects,omitempty"` // the digest of the deadlock that it may have to end
+	Suspects uint64    `json:"suspects,omitempty"` // the digest of the deadlock that the task may have to end
 	Confirms []confirm `json:"confirms,omitempty"`
 }
 
-// A confirm says that a link was written after its task had read of a suspicion.
+// A confirm states that a link was written after its task had read of a suspicion.
 type confirm struct {
-	Task     string `json:"task"` // that suspects
+	Task     string `json:"task"` // the task that suspects
 	Suspects uint64 `json:"suspects"`
 }
 
-// compare is negative if l gives up rather than other.
+// compare returns a negative number if, of l and other, the wait of l must end.
 func (l link) compare(other link) int {
 	return cmp.Or(cmp.Compare(l.Rank.Priority, other.Rank.Priority), cmp.Compare(other.Rank.Began, l.Rank.Began), cmp.Compare(l.Task, other.Task))
 }
@@ -66,23 +67,23 @@ type task struct {
 	mode     Mode
 	holds    map[int64]hold
 	waits    map[int64]wait
-	last     link // that it published
+	last     link // last published
 }
 
-// heard is what was read, by resource: the links that those publish who await it, and of those
-// who hold it, in mode WaitDie.
+// heard is what was read, by resource: the links that waiters publish, and in mode WaitDie
+// those of holders.
 type heard struct{ waiters, holders map[string][]link }
 
-// A verdict says why a wait has to end.
+// A verdict is the reason why a wait must end.
 type verdict struct {
 	mode  Mode
 	wait  int64
-	cycle []link // the first one is of the task that gives up
+	cycle []link // the first link belongs to the task whose wait ends
 }
 
-// step computes what a task publishes beside all that it awaits, its own link first, and whether
-// one of its waits has to end. It is pure, and remembers only the version of its own link. The
-// holds and waits of the task are not older than what was read.
+// step computes what a task publishes for each resource that it awaits, its own link first, and
+// whether one of its waits must end. It is pure, and stores only the version of its own link.
+// The holds and waits of the task are not older than the notes in h.
 func (t *task) step(h heard) (published []link, v *verdict) {
 	own := link{Task: t.id, Name: t.name, Rank: t.rank, Version: t.last.Version}
 	for _, number := range slices.Sorted(maps.Keys(t.waits)) {
@@ -109,9 +110,9 @@ func (t *task) step(h heard) (published []link, v *verdict) {
 	return append([]link{own}, others...), v
 }
 
-// collect returns the links of tasks that await this one, also by way of others: of each the
-// latest one, by the shortest way, the nearest first. Tasks that hold nothing that is awaited are in
-// no deadlock.
+// collect returns the links of tasks that await this one, directly or through others, the
+// nearest first. For each task it returns the latest link, by the shortest path. Tasks whose
+// holds no task awaits are in no deadlock.
 func (l link) collect(waiters map[string][]link) (others []link) {
 	known := map[string]link{}
 	for _, held := range l.Holds {
@@ -129,7 +130,7 @@ func (l link) collect(waiters map[string][]link) (others []link) {
 	return others[:min(len(others), maxLinks)]
 }
 
-// confirm confirms the suspicions of tasks below this one, those of the lowest first.
+// confirm confirms the suspicions of tasks below this one, the lowest first.
 func (l link) confirm(others []link) (all []confirm) {
 	for _, m := range slices.SortedFunc(slices.Values(others), link.compare) {
 		if m.Suspects != 0 && m.compare(l) < 0 && len(all) < maxConfirms {
@@ -139,8 +140,8 @@ func (l link) confirm(others []link) (all []confirm) {
 	return all
 }
 
-// judge is the verdict on a suspected deadlock, if so many of its tasks have confirmed it that
-// they are in a deadlock by themselves. They are all above this one.
+// judge returns a verdict if enough tasks of a suspected deadlock have confirmed it to form a
+// deadlock by themselves. All of them rank above this one.
 func (l link) judge(suspected []link) *verdict {
 	confirmed := slices.DeleteFunc(slices.Clone(suspected), func(m link) bool {
 		return m.Task != l.Task && !slices.Contains(m.Confirms, confirm{l.Task, l.Suspects})
@@ -151,7 +152,7 @@ func (l link) judge(suspected []link) *verdict {
 	return nil
 }
 
-// prevent applies the rule of a mode that prevents deadlocks to the waits of this task.
+// prevent applies the rule of a preventing mode to the waits of this task.
 func (l link) prevent(mode Mode, h heard) *verdict {
 	switch mode {
 	case WoundWait:

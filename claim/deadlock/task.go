@@ -11,11 +11,11 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// member is a task of this process. Its fields are under the mutex of its detector, except
-// that last is of the goroutine that looks.
+// member is a task of this process. The mutex of its detector guards its fields, except last,
+// which only the detector's goroutine uses.
 type member struct {
 	d        *Detector
-	last     link // that was published
+	last     link // last published
 	id, name string
 	rank     rank
 	holds    map[int64]Resource  // by number
@@ -26,10 +26,11 @@ type member struct {
 
 type taskKey struct{}
 
-// Task returns a context for the work of one task: what is acquired with it, and with those
-// that descend from it, belongs to the task. The name is for people. If tasks of a cycle differ
-// in priority, one of the lowest gives up. A task that begins again after a deadlock keeps its
-// context, and so its age: in the end it is the oldest.
+// Task returns a context for the work of one task. Everything acquired with this context, or
+// with one that descends from it, belongs to the task. The name is for people. If tasks of a
+// deadlock differ in priority, the wait of one with the lowest priority ends. If the task
+// starts again after a deadlock, it should keep its context and thus its age. Then it
+// eventually is the oldest.
 func (d *Detector) Task(ctx context.Context, name string, priority int) context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -39,21 +40,21 @@ func (d *Detector) Task(ctx context.Context, name string, priority int) context.
 	return context.WithValue(ctx, taskKey{}, m)
 }
 
-// Claim is what [Wrap] can acquire: the claims of locks, those of readers and writers, permits.
+// Claim is what [Wrap] can acquire: claims of locks, read claims, write claims and permits.
 type Claim interface {
-	// Context ends when the claim does.
+	// Context returns a context that ends when the claim does.
 	Context() context.Context
-	// Release gives the claim up.
+	// Release releases the claim.
 	Release(ctx context.Context) error
 }
 
-// Wrap returns acquire, such as the method of a lock, as a function that reports to the detector
-// whose task is in its context. The name of what it waits for is that of r followed by its own,
-// so r.Name tells apart what else uses the board.
+// Wrap returns a function that calls acquire and reports the wait to the detector of the task
+// in its context. For example, acquire is the method of a lock. The name of the resource is
+// r.Name followed by the name that is acquired, so r.Name separates the users of a board.
 //
-// The task holds the claim until the claim's context ends. If the wait has to end because of a
-// deadlock, the context of acquire ends, and the error has an [*Error] in its chain. A context
-// without a task is a Bug.
+// The task holds the claim until the claim's context ends. If the wait must end because of a
+// deadlock, the context of acquire ends, and the error wraps an [*Error]. A context without a
+// task is a Bug.
 func Wrap[C Claim](r Resource, acquire func(ctx context.Context, name string) (C, error)) func(ctx context.Context, name string) (C, error) {
 	return func(ctx context.Context, name string) (C, error) {
 		r := r
@@ -74,15 +75,16 @@ func acquireClaim[C Claim](ctx context.Context, r Resource, acquire func(ctx con
 	case err == nil:
 		context.AfterFunc(claim.Context(), drop)
 		return claim, nil
-	case acquired: // in the moment of the verdict, which has ended its context
+	case acquired: // a verdict ended the context at the same moment
 		err = errors.Join(err, claim.Release(ctx))
 	}
 	return none, err
 }
 
-// Wait calls wait, which waits for r, as [Wrap] does, for what is not one claim: rows of a
-// transaction, or several permits. The task holds r until drop is called, which may be repeated. After
-// an error it holds nothing, and drop is nil. The context of wait lasts until drop.
+// Wait calls wait, which waits for r. It is [Wrap] for resources that are not one claim, such
+// as the rows of a transaction or several permits. The task holds r until drop is called, which
+// may be repeated. The context of wait lasts until drop. After an error the task does not hold
+// r, and drop is nil.
 func Wait(ctx context.Context, r Resource, wait func(ctx context.Context) error) (drop func(), err error) {
 	m, _ := ctx.Value(taskKey{}).(*member)
 	if m == nil {
@@ -96,7 +98,7 @@ func Wait(ctx context.Context, r Resource, wait func(ctx context.Context) error)
 	end := func() { m.end(number); cancel(nil) }
 	got := false
 	defer func() {
-		if !got { // it has failed, or panicked
+		if !got { // wait failed or panicked
 			end()
 		}
 	}()
@@ -113,7 +115,8 @@ func Wait(ctx context.Context, r Resource, wait func(ctx context.Context) error)
 	return nil, err
 }
 
-// wait notes a wait, and returns its number, which is also that of the hold that follows.
+// wait records a wait and returns its number. If the wait is granted, the hold has the same
+// number.
 func (m *member) wait(r Resource, cancel context.CancelCauseFunc) int64 {
 	d := m.d
 	d.mu.Lock()
@@ -127,7 +130,7 @@ func (m *member) wait(r Resource, cancel context.CancelCauseFunc) int64 {
 	return d.numbers
 }
 
-// hold makes a wait a hold, unless it was ended.
+// hold turns a wait into a hold, unless the wait was ended.
 func (m *member) hold(number int64) bool {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()
@@ -143,7 +146,7 @@ func (m *member) hold(number int64) bool {
 	return true
 }
 
-// abort ends a wait because of a deadlock, if it still lasts.
+// abort ends a wait because of a deadlock, if the wait still lasts.
 func (m *member) abort(v *verdict) bool {
 	m.d.mu.Lock()
 	defer m.d.mu.Unlock()

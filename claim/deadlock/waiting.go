@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// A Waiter is a task that holds something and waits for something else, as its process has
-// published it.
+// A Waiter is a task that holds a resource and waits for another one, as published by its
+// process.
 type Waiter struct {
-	Task   string // its name
+	Task   string // the name of the task
 	Awaits string // the name of the resource
 	Holds  []string
 	Since  time.Time // when the task began, by the clock of its process
 }
 
-// Waiters reads who waits long for what is on a board. They need not be in a deadlock, and
-// notes of crashed processes last up to half a minute. It returns those that it understands,
-// and an error if there are others.
+// Waiters reads the long waits from a board. They need not be part of a deadlock, and notes of
+// crashed processes last up to half a minute. It returns the valid notes, and an error if
+// others are invalid.
 func Waiters(ctx context.Context, board Board) (all []Waiter, err error) {
 	s := &sight{}
 	if err := s.read(ctx, board); err != nil {
