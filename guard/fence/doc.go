@@ -1,6 +1,6 @@
 // Package fence rejects work under a stale token, in the store where the work is done. It does
-// not prevent two processes from believing that they hold a lock, does not protect data that is
-// accessed without it, and cannot undo a commit. Its promise: once a token has entered a
+// not prevent two processes from believing that they hold a lock. It does not protect data that
+// is accessed without it, and cannot undo a commit. Its promise: once a token has entered a
 // resource and committed, no lower token enters, to read or to write.
 //
 // The rule is: enter before you read. [Tx] does it for a SQL transaction:

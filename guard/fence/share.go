@@ -8,16 +8,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Share reads the last committed marks of resources, and prevents that they are raised until
-// the transaction ends. Any number of transactions may share a mark. A writer uses it under a
-// token that has entered before: if the mark equals its token, no other token enters before its
-// transaction has ended. The result omits a resource without a mark, and Share does not prevent
-// its first entry.
+// Share reads the last committed marks of resources, and prevents other transactions from
+// raising them until this transaction ends. Any number of transactions may share a mark. A
+// writer uses it under a token that has entered before. If the mark equals its token, no other
+// token enters before its transaction has ended. The result omits a resource without a mark,
+// and Share does not prevent its first entry.
 //
 // Share waits for a transaction that has entered and not ended. On PostgreSQL it does not wait
-// for one that waits to enter, so overlapping shares can delay that one without bound. So share
-// for a short time, and while the claim lasts. A transaction that shares a mark and then enters
-// it can deadlock, which is Retryable.
+// for a transaction that waits to enter, so overlapping shares can delay that one without
+// bound. So share for a short time, and while the claim lasts. If a transaction shares a mark
+// and then enters it, it can deadlock, which is Retryable.
 func (t Table) Share(ctx context.Context, db driver.SQL, resources ...string) (map[string]interlock.Token, error) {
 	return t.share(ctx, db, "", resources)
 }

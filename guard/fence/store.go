@@ -16,11 +16,11 @@ type Write = driver.Write
 // same resource: the data may change between the read and the next Enter, and then that Enter
 // fails.
 //
-// If the store keeps revisions of its keys, as etcd does, Store reports to [observe.Fence] when
-// a guarded write replaces a value that was written without the guard. That detects such a
-// write between an Enter and the next write of the same key under the same resource. It does
-// not detect a deletion, nor a write before an Enter without writes. Redis and SQL databases
-// keep no such revisions; use their grants and privileges to exclude other writers.
+// A store such as etcd keeps revisions of its keys. On it, Store reports to [observe.Fence]
+// when a guarded write replaces a value that was written without the guard. That detects an
+// unguarded write between an Enter and the next write of the same key under the same resource.
+// It does not detect a deletion, nor a write before an Enter without writes. Redis and SQL
+// databases keep no such revisions; use their grants and privileges to exclude other writers.
 //
 // It is safe for concurrent use if its driver is. It does not retry.
 type Store struct {

@@ -21,13 +21,13 @@ import (
 //   - a [interlock.StaleTokenError]: a newer holder has entered; fn did not run
 //   - [interlock.ErrExpired], or the cause with which c ended: nothing was committed, and the
 //     claim cannot be used any more
-//   - a Retryable error, such as a serialization failure, or a wait to enter that exceeded the
-//     remaining time of a claim that was renewed meanwhile: nothing was committed, and the
-//     caller may call Tx again. Tx does not retry
-//   - an Uncertain error: COMMIT was sent, and no reply came before the end of ctx or the
-//     claim, or within the time that the claim had left when it was sent. On MariaDB also: fn
-//     ended the transaction, as CREATE and similar statements do. To find out whether it was
-//     committed, call Tx again and read, while the claim lasts
+//   - a Retryable error: nothing was committed, and the caller may call Tx again. Tx does not
+//     retry. Examples are a serialization failure, and a wait to enter that exceeded the
+//     claim's remaining time although the claim was renewed
+//   - an Uncertain error: COMMIT was sent, and no reply arrived before ctx or the claim ended.
+//     Tx waits at most for the time that the claim had left when COMMIT was sent. On MariaDB
+//     also: fn ended the transaction, as CREATE and similar statements do. To find out whether
+//     it was committed, call Tx again and read, while the claim lasts
 //   - an error of fn, unchanged, after a rollback. If it came from the database and has no
 //     kind, Tx adds one
 //
