@@ -15,11 +15,11 @@ import (
 const batchSize = 500
 
 // Batch is [Inbox.Once] for many messages: it records those that are new, then runs fn once
-// with them, in the order in which they came. One statement records up to 500 messages; on
-// PostgreSQL one more reads the duplicates among them. If none is new, fn does not run.
+// with them, in the order of messages. One statement records up to 500 messages; on PostgreSQL
+// one more reads the duplicates among them. If none is new, fn does not run.
 //
-// It returns the outcome of each message. A [Mismatched] message does not affect the others. A
-// message that comes twice in a batch is a [Duplicate] the second time. Any error is one of all
+// It returns the outcome of each message. A [Mismatched] message does not affect the others. If
+// a message occurs twice in a batch, the second one is a [Duplicate]. Any error is one of all
 // messages, and the outcomes are then nil. After any error that is not a Bug the transaction
 // must be rolled back.
 //

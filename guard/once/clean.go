@@ -32,8 +32,8 @@ func (in Inbox) Clean(ctx context.Context, db driver.SQL, limit int) (int64, err
 	return n, err
 }
 
-// Sweep is [Inbox.Clean], or [Inbox.Rotate] for a rotated inbox: there it drops whatever is
-// due and returns 0. It is for package guard/sweep.
+// Sweep is [Inbox.Clean], or [Inbox.Rotate] for a rotated inbox: there it drops an expired
+// generation and returns 0. It is for package guard/sweep.
 func (in Inbox) Sweep(ctx context.Context, db driver.SQL, limit int) (int, error) {
 	if in.Rotated {
 		_, err := in.Rotate(ctx, db)

@@ -42,10 +42,10 @@ type Inbox struct {
 	Hooks *observe.Once
 }
 
-// tables are the tables of an Inbox in one transaction, for one operation. Names are
-// compared by their bytes. On MariaDB no count of affected rows is relied on but that
-// of rows which certainly change. What decides is read by statements that lock, which
-// see what was committed last, whatever the transaction's snapshot shows.
+// tables are the tables of an Inbox in one transaction, for one operation. Names are compared
+// by their bytes. On MariaDB, counts of affected rows are used only for rows that certainly
+// change. Decisions are based on locking reads, which see the last commit, whatever the
+// transaction's snapshot.
 type tables struct {
 	sqltable.Tables
 	Inbox           // with its Name

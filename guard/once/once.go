@@ -24,8 +24,8 @@ var errOvertaken = errors.New("another transaction has applied the same message:
 // Once fn has begun, an error or a panic makes the transaction fail: nothing in it can be
 // committed any more, so there is no record without its effect. MariaDB rolls back at once;
 // code that then uses the client's own handle writes outside of the transaction. There is one
-// exception on MariaDB: after a statement by way of db waited too long for a lock, db cannot
-// roll back, and the record stays in the transaction until the caller ends it. After any error
+// exception on MariaDB: if a statement by way of db timed out waiting for a lock, db cannot
+// roll back. The record then stays in the transaction until the caller ends it. After any error
 // other than those two types the caller must roll back too.
 func (in Inbox) Once(ctx context.Context, db driver.SQL, m Message, fn func(ctx context.Context) error) (Outcome, error) {
 	var outcome Outcome

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/sweep"
 )
 
-// A Consumer is an inbox in a database that a URL names. It is safe for concurrent use.
+// A Consumer is an inbox in the database at a URL. It is safe for concurrent use.
 type Consumer struct {
 	inbox   Inbox
 	db      driver.BeginnerAt[interlock.SQL]
@@ -17,11 +17,11 @@ type Consumer struct {
 	backend *backend.Backend
 }
 
-// Open connects to the database that a URL names, as postgres://127.0.0.1/shop, creates the
-// tables of the inbox unless they exist, and deletes old records in the background until
-// [Consumer.Close]; see [Inbox.Sweep]. The driver of the URL's scheme has to be part of the
-// program (see lock.Open). ctx bounds the opening only. [Tx] does without a Consumer, on the
-// user's own pool.
+// Open connects to the database at a URL, such as postgres://127.0.0.1/shop, and creates the
+// tables of the inbox unless they exist. It deletes old records in the background until
+// [Consumer.Close]; see [Inbox.Sweep]. The program must import the driver of the URL's scheme
+// (see lock.Open). ctx bounds only the opening. [Tx] needs no Consumer and works on the user's
+// own pool.
 func Open(ctx context.Context, url string, in Inbox) (*Consumer, error) {
 	b, db, err := backend.OpenSQL(ctx, url, in)
 	if err != nil {
@@ -41,8 +41,8 @@ func (c *Consumer) Receive(ctx context.Context, m Message, fn func(ctx context.C
 	return Tx(ctx, c.db, c.inbox, m, fn)
 }
 
-// Close stops deleting old records, and disconnects. It waits for what is under way, or until
-// ctx ends.
+// Close stops deleting old records, and disconnects. It waits for running work, or until ctx
+// ends.
 func (c *Consumer) Close(ctx context.Context) error {
 	_ = c.sweeper.Close(ctx) // it has no connection of its own
 	return c.backend.Close(ctx)

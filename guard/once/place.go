@@ -2,9 +2,9 @@ package once
 
 import "context"
 
-// advance moves key to p if p is what comes next, and reports whether it did. It waits
-// for others that move it. The condition is checked on the row as it is once the lock is
-// held. The first number of an epoch may find no row.
+// advance moves key to p if p comes next, and reports whether it did. It waits for other
+// transactions that move key. The condition is checked on the locked row. The first number of
+// an epoch may find no row.
 func (t tables) advance(ctx context.Context, key string, p place) (moved bool, err error) {
 	condition, args := `epoch < ?`, []any{p.epoch, p.seq, p.hash, t.Consumer, key, p.epoch}
 	switch {
@@ -31,14 +31,15 @@ on conflict (consumer, message_key) do update set epoch = excluded.epoch, seq = 
 	payload_hash = excluded.payload_hash, moved_at = excluded.moved_at
 `
 
-// touch inserts the row of a key on MariaDB, and locks it. Its epoch is that of nowhere.
+// touch inserts the row of a key on MariaDB, if there is none, and locks the row. A new row has
+// the epoch of nowhere.
 func (t tables) touch(ctx context.Context, key string) error {
 	_, err := t.Exec(ctx, `insert into {sequences} (consumer, message_key, epoch, seq, moved_at) values (?, ?, -1, 0, {now})
 on duplicate key update message_key = values(message_key)`, t.Consumer, key)
 	return err
 }
 
-// place reads where key is; nowhere if it has no row. lock ends the query.
+// place reads the place of key, or nowhere if key has no row. lock is the end of the query.
 func (t tables) place(ctx context.Context, key, lock string) (place, error) {
 	p := nowhere
 	_, err := t.Row(ctx, `select epoch, seq, payload_hash from {sequences} where consumer = ? and message_key = ?`+lock,
@@ -46,7 +47,7 @@ func (t tables) place(ctx context.Context, key, lock string) (place, error) {
 	return p, err
 }
 
-// skip moves key to p, or leaves it where it is if it is there or beyond.
+// skip moves key to p, unless key is at p or beyond.
 func (t tables) skip(ctx context.Context, key string, p place) (err error) {
 	args := []any{p.epoch, p.seq, nil, t.Consumer, key, p.epoch, p.epoch, p.seq}
 	query := insertPlace + `where s.epoch < ? or s.epoch = ? and s.seq < ?`

@@ -22,13 +22,13 @@ type finding struct {
 	hash  []byte
 }
 
-// record writes entries, of different ids and in their order, unless they are there,
-// and returns what it found of each. It waits for others that write them.
+// record writes entries unless they exist, and returns the finding of each. Entries have
+// different ids and are written in their order. It waits for other transactions that write
+// them.
 //
-// On PostgreSQL several ids are one parameter, a text in JSON, so that the statement is
-// the same whatever their number, and any client can send it. A second statement reads
-// the records that were there, since the first one's snapshot may be from before what
-// it waited for.
+// On PostgreSQL the ids are one parameter, a JSON text. So the statement is the same for any
+// number of ids, and any client can send it. A second statement reads the records that existed,
+// because the first one's snapshot may be older than a transaction that it waited for.
 func (t tables) record(ctx context.Context, entries []entry) (map[string]finding, error) {
 	if t.Maria() {
 		return t.recordMaria(ctx, entries)
@@ -55,10 +55,9 @@ func (t tables) record(ctx context.Context, entries []entry) (map[string]finding
 	return found, err
 }
 
-// recordPostgres returns the ids that are new. On a conflict with a row of a
-// transaction that has not ended it waits for that end. If it then finds a row
-// that its snapshot does not show, it goes on at READ COMMITTED, and fails at the
-// higher levels.
+// recordPostgres returns the ids that are new. On a conflict with a row of a running
+// transaction it waits for the end of that transaction. If it then finds a row that its
+// snapshot does not show, it continues at READ COMMITTED and fails at higher levels.
 const recordPostgres = `
 insert into {records} (consumer, message_id, payload_hash, recorded_at)
 select ?::text, e.id, decode(e.hash, 'hex'), {now}
@@ -80,10 +79,9 @@ func entriesJSON(entries []entry) string {
 	return string(text)
 }
 
-// recordMaria is one statement: column repeated says whether a row was there. It
-// changes a row at its first repetition only. RETURNING shows rows as they are,
-// whatever the transaction's snapshot shows. INSERT IGNORE is not used: it makes
-// warnings of other errors too.
+// recordMaria is one statement: column repeated reports whether a row existed. It changes a row
+// only at its first repetition. RETURNING shows the current rows, whatever the transaction's
+// snapshot. INSERT IGNORE is not used, because it turns other errors into warnings too.
 func (t tables) recordMaria(ctx context.Context, entries []entry) (map[string]finding, error) {
 	args := make([]any, 0, 3*len(entries))
 	for _, e := range entries {
@@ -95,8 +93,7 @@ on duplicate key update repeated = 1
 returning message_id, repeated, payload_hash`, args)
 }
 
-// look is record that writes nothing and waits for nothing. It returns the records that
-// are there.
+// look returns the records that exist. Unlike record, it writes nothing and does not wait.
 func (t tables) look(ctx context.Context, ids []string) (map[string]finding, error) {
 	args := []any{t.Consumer}
 	where := ` where consumer = ? and message_id = any(array(select json_array_elements_text(?::json) collate "C"))`

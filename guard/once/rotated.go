@@ -13,13 +13,12 @@ import (
 
 // A rotated inbox keeps records in generations, on PostgreSQL.
 //
-// There is one partition, that of the present generation, and a table of the one
-// before, which nothing is written to. A record is written unless the one before
-// has it; the generation that it is written to is read in the same statement. What
-// makes this right is that the two cannot be at odds: a transaction that has written keeps
-// Rotate waiting until its transaction ends, so that the table before is complete
-// when the next generation shows; and one that still sees the old number afterwards
-// finds no partition for it and fails, Retryable. See docs/adr/022-once.md.
+// There is one partition for the current generation, and a read-only table for the previous
+// one. A record is written unless the previous generation has it; the same statement reads the
+// number of the current generation. The two always match. A transaction that has written keeps
+// Rotate waiting until it ends, so the previous table is complete when the next generation
+// becomes visible. A transaction that still sees the old number afterwards finds no partition
+// and fails as Retryable. See docs/adr/022-once.md.
 const recordRotated = `
 insert into {records} (generation, consumer, message_id, payload_hash, recorded_at)
 select g.generation, ?::text, e.id, decode(e.hash, 'hex'), {now}
@@ -70,7 +69,7 @@ func createPartition(generation int64) string {
 	return fmt.Sprintf(`create table if not exists {partition} partition of {records} for values in (%d)`, generation)
 }
 
-// definePartition lets a word stand for the partition of a generation.
+// definePartition defines word as the partition of a generation.
 func (t tables) definePartition(word string, generation int64) error {
 	name, err := sqltable.Identifier(driver.Postgres, t.Name, fmt.Sprintf("_g%d", generation))
 	t.Define(word, name)
@@ -97,14 +96,15 @@ const noPartition = "23514"
 const rotatePatience = "2000"
 
 // Rotate begins a new generation of a rotated inbox if the current one is as old as the
-// retention, and drops the one before the current. It reports whether it did. So a record is
-// kept for at least one retention. It is kept for at most two if processes call Rotate often
-// enough, such as once an hour. Without calls nothing is lost, and the table grows.
+// retention. It then drops the generation before the current one. It reports whether it did. So
+// a record is kept for at least one retention. It is kept for at most two if processes call
+// Rotate often enough, such as once an hour. Without calls nothing is lost, and the table
+// grows.
 //
 // It blocks up to two seconds, or the session's lock_timeout if that is less, for transactions
 // that have recorded messages; no other transaction can record meanwhile. If that is not
-// enough, it returns [interlock.ErrHeld], Retryable. Call it in a transaction of its own. If
-// the clock is set back, Rotate is late; if it is set forward, Rotate is early.
+// enough, it returns [interlock.ErrHeld], Retryable. Call it in its own transaction. If the
+// clock is set back, Rotate is late; if it is set forward, Rotate is early.
 func (in Inbox) Rotate(ctx context.Context, db driver.SQL) (bool, error) {
 	t, err := in.open("rotate inbox", "", db)
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// place is how far a sequence is: the last message that had its effect.
+// place is the position of a sequence: the last message that had its effect.
 type place struct {
 	epoch, seq int64
-	hash       []byte // of its payload; nil if that was skipped
+	hash       []byte // of its payload; nil if the message was skipped
 }
 
-// nowhere is the place of a key of which nothing came yet.
+// nowhere is the place of a key without messages.
 var nowhere = place{epoch: -1}
 
-// compare tells what a message is to a key that is at a place. Done means that it
-// comes next. It is all that there is to sequences; the rest is locking.
+// compare returns the outcome of a message for a key at a place. Done means that the message
+// comes next. These are all rules of sequences; the rest is locking.
 func compare(at place, consumer string, m Message) (Outcome, error) {
 	switch {
 	case m.Epoch < at.epoch, m.Epoch == at.epoch && m.Seq < at.seq:
@@ -87,8 +87,8 @@ func (t tables) followLate(ctx context.Context, m Message, p place, fn func(cont
 
 // Skip moves the sequence of key on to (epoch, seq), as if every message up to there had had
 // its effect. Use it to begin in the middle of a stream, or to skip a message that will not
-// come. It never moves back, and skipped messages are duplicates from then on. It takes effect
-// when the transaction commits.
+// arrive. It never moves back, and skipped messages are duplicates from then on. It takes
+// effect when the transaction commits.
 func (in Inbox) Skip(ctx context.Context, db driver.SQL, key string, epoch, seq int64) error {
 	const op = "skip"
 	m := Message{Key: key, Epoch: epoch, Seq: seq}
@@ -105,7 +105,7 @@ func (in Inbox) Skip(ctx context.Context, db driver.SQL, key string, epoch, seq 
 	return t.skip(ctx, key, place{epoch: epoch, seq: seq})
 }
 
-// overtaken is the error of the later of two optimists.
+// overtaken returns the error of the slower of two optimistic transactions.
 func overtaken(m Message) error {
 	return &interlock.Error{Op: "receive", Name: m.name(), Kind: interlock.Retryable, Err: errOvertaken}
 }
