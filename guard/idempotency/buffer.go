@@ -12,25 +12,24 @@ import (
 	"net/http"
 )
 
-// ErrStreaming is what a handler has from flushing or hijacking behind [Handler]: an
-// answer is shown when it is durable, and as a whole. It is an http.ErrNotSupported.
+// ErrStreaming is returned if a handler behind [Handler] flushes or hijacks the connection. An
+// answer is sent as a whole, once it is durable. It wraps http.ErrNotSupported.
 var ErrStreaming = fmt.Errorf("idempotency: an answer that is to be replayed cannot be streamed: %w", http.ErrNotSupported)
 
-// buffer is the answer of a handler while it is made. A handler that writes too much
-// is not stopped: what it does beside is done once all the same.
+// buffer collects the answer of a handler. If the answer is too large, the handler still runs
+// to its end, because its other effects happen only once.
 type buffer struct {
-	header http.Header // what the handler works on
-	sent   http.Header // as it was when the status was written
+	header http.Header // the handler's header map
+	sent   http.Header // a copy from when the status was written
 	status int         // 0 until then
-	most   int         // bytes that the body may have
+	most   int         // maximum size of the body in bytes
 	body   bytes.Buffer
-	digest hash.Hash // of a body that has more, which is not held; nil otherwise
+	digest hash.Hash // set if the body is larger; then body is empty
 }
 
 func (b *buffer) Header() http.Header { return b.header }
 
-// WriteHeader takes the first status that ends an answer; those that only inform,
-// below 200, are not passed on.
+// WriteHeader stores the first status from 200 on. Informational statuses are ignored.
 func (b *buffer) WriteHeader(status int) {
 	if status < 100 || status > 999 {
 		panic(fmt.Sprintf("invalid WriteHeader code %v", status)) // as net/http has it
@@ -56,13 +55,13 @@ func (b *buffer) Write(p []byte) (int, error) {
 	return b.body.Write(p)
 }
 
-// FlushError is for http.ResponseController.
+// FlushError returns ErrStreaming to an http.ResponseController.
 func (b *buffer) FlushError() error { return ErrStreaming }
 
-// Hijack is for http.ResponseController and for users of a http.Hijacker.
+// Hijack returns ErrStreaming to an http.ResponseController and to users of http.Hijacker.
 func (b *buffer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, ErrStreaming }
 
-// response is the answer, once the handler has returned.
+// response returns the answer after the handler has returned.
 func (b *buffer) response() Response {
 	b.WriteHeader(http.StatusOK)
 	r := Response{Status: b.status, Header: b.sent, Body: b.body.Bytes()}
@@ -78,5 +77,5 @@ func (r Response) send(w http.ResponseWriter) {
 		w.Header()[name] = values
 	}
 	w.WriteHeader(cmp.Or(r.Status, http.StatusOK))
-	_, _ = w.Write(r.Body) // a client that is gone asks again
+	_, _ = w.Write(r.Body) // a disconnected client retries
 }

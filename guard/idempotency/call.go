@@ -10,28 +10,26 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// MaxInput is the longest input, in bytes, that a record keeps.
+// MaxInput is the maximum length of the input in a record, in bytes.
 const MaxInput = 1 << 20
 
-// A Call is a request that is to take effect once, whatever the number of times
-// that it is made.
+// A Call is a request that takes effect once, however often it is sent.
 type Call struct {
-	// Scope is whose request it is, such as a tenant: two of them may choose the
-	// same key. Empty is a scope too. At most 255 bytes.
+	// Scope identifies the caller, such as a tenant. Two scopes may use the same key. Empty is
+	// a valid scope. At most 255 bytes.
 	Scope string
-	// Operation is what is asked for: the method and the template of a route, the
-	// method of a service, the type of a message. 1 to 255 bytes.
+	// Operation is the requested operation: the method and the template of a route, the method
+	// of a service, or the type of a message. 1 to 255 bytes.
 	Operation string
-	// Key is chosen by who asks, and is the same for each retry. 1 to 255 bytes.
+	// Key is chosen by the client, and is the same for each retry. 1 to 255 bytes.
 	Key string
-	// Fingerprint is of what is asked: another one under the same key is refused.
-	// See [Fingerprint]. 1 to 255 bytes.
+	// Fingerprint identifies the content of the request. A different one under the same key is
+	// refused. See [Fingerprint]. 1 to 255 bytes.
 	Fingerprint string
-	// Input is kept with the record for a [Completer], at most [MaxInput] bytes.
-	// That of the first attempt counts.
+	// Input is stored with the record for a [Completer], at most [MaxInput] bytes. The input of
+	// the first attempt is kept.
 	Input []byte
-	// Wait is for how long an attempt that is in flight is waited for; 0 refuses
-	// at once.
+	// Wait is how long to wait for another attempt that is in flight; 0 fails at once.
 	Wait time.Duration
 }
 
@@ -52,9 +50,9 @@ func (c Call) validate() error {
 	return nil
 }
 
-// Fingerprint is the SHA-256, in hexadecimal digits, of the parts of a request that
-// make it what it is, each with its length, so that nothing can move from one to
-// the next.
+// Fingerprint returns the SHA-256 of the parts of a request, in hexadecimal digits. The length
+// of each part is hashed too, so different splits of the same bytes have different
+// fingerprints.
 func Fingerprint(parts ...[]byte) string {
 	h := sha256.New()
 	for _, p := range parts {

@@ -11,18 +11,18 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// outcome is what came of a claim.
+// outcome is the result of a claim.
 type outcome int
 
 const (
-	ours     outcome = iota // to be carried out, by this attempt
-	answered                // it was carried out before
-	inFlight                // another attempt is at work
-	mismatch                // the key stands for another request
+	ours     outcome = iota // this attempt must execute the request
+	answered                // the request was executed before
+	inFlight                // another attempt is running
+	mismatch                // the key belongs to another request
 )
 
-// classify tells what came of a claim by the record that it left. That the key stands
-// for another request comes first: its answer is nobody else's business.
+// classify returns the outcome of a claim from the resulting record. It checks for a mismatch
+// first, so that no client receives the answer to another request.
 func classify(c driver.IdempotencyClaim, r driver.IdempotencyRecord) outcome {
 	switch {
 	case r.Fingerprint != c.Fingerprint:
@@ -35,11 +35,11 @@ func classify(c driver.IdempotencyClaim, r driver.IdempotencyRecord) outcome {
 	return inFlight
 }
 
-// looks is how often an attempt in flight is looked at by those who wait for it.
+// looks is the interval at which waiters check an attempt that is in flight.
 var looks = backoff.Policy{First: 20 * time.Millisecond, Max: 500 * time.Millisecond}
 
-// await claims until the request is not in flight, for at most wait. The request
-// that it returns is locked by nobody and not begun.
+// await claims until the request is not in flight, for at most wait. The returned request has
+// not begun.
 func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.Duration) (*Request, outcome, error) {
 	until := s.now().Add(wait)
 	for n := 1; ; n++ {
@@ -58,7 +58,7 @@ func (s *Store) await(ctx context.Context, c driver.IdempotencyClaim, wait time.
 	}
 }
 
-// claim asks the store, again if it has to, always as the same owner.
+// claim sends a claim to the store and retries with the same owner.
 func (s *Store) claim(ctx context.Context, c driver.IdempotencyClaim) (*Request, error) {
 	r := &Request{store: s, id: c.ID, owner: c.Owner, busy: make(chan struct{}, 1)}
 	err := s.persist(ctx, func(int) (bool, error) {
@@ -76,13 +76,13 @@ func (s *Store) claim(ctx context.Context, c driver.IdempotencyClaim) (*Request,
 	return r, err
 }
 
-// give lets the next attempt in: it finds the record, or nothing.
+// give ends the lease, so that the next attempt can begin. With forget it removes the record.
 func (s *Store) give(ctx context.Context, r *Request, forget bool) error {
 	return s.record(ctx, driver.IdempotencyUpdate{ID: r.id, Owner: r.owner, Forget: forget})
 }
 
-// look asks what the record is now, after an outcome that is not known. It waits
-// for a transaction that is still under way.
+// look reads the record again after an unknown outcome. It waits for a transaction that is
+// still running.
 func (s *Store) look(ctx context.Context, r *Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()

@@ -8,32 +8,31 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// CompleterOptions of a [Completer]; nil and the zero value work.
+// CompleterOptions configure a [Completer]; nil and the zero value are valid.
 type CompleterOptions struct {
-	// After is for how long nobody has worked on a request when it is finished
-	// without its client; 0 means a minute.
+	// After is how long a request must have been idle before a Completer finishes it; 0 means a
+	// minute.
 	After time.Duration
-	// Attempts is how many attempts a request is given altogether, those of its
-	// client included; 0 means 20. One that had them is left for a person, who is
-	// reported by a [Reaper].
+	// Attempts is the maximum number of attempts of a request, including those of its client; 0
+	// means 20. After that an operator must handle the request; a [Reaper] reports it.
 	Attempts int
-	// Batch is how many requests of an operation one pass takes up; 0 means 100.
+	// Batch is the maximum number of requests per operation in one pass; 0 means 100.
 	Batch int
 	// Interval is the time between two passes of Run; 0 means ten seconds.
 	Interval time.Duration
 }
 
-// A Completer finishes requests whose process died, or failed, and whose client did
-// not come back. It goes on after the last phase that was done, as a retry would,
-// and has the same right to the request as one: both may try at the same time.
+// A Completer finishes requests whose process crashed or failed and whose client did not retry.
+// It continues after the last completed phase, as a retry would. If a retry runs concurrently,
+// only one of the two gets the claim.
 type Completer struct {
 	store   *Store
 	by      map[string]Func
 	options CompleterOptions
 }
 
-// NewCompleter finishes requests of the operations that by names. What a function
-// needs to know of a request it has from [Request.Input] and its phases' results.
+// NewCompleter returns a Completer for the operations that are keys of by. A function gets the
+// data of a request from [Request.Input] and from the results of its phases.
 func NewCompleter(s *Store, by map[string]Func, o *CompleterOptions) *Completer {
 	c := &Completer{store: s, by: by}
 	if o != nil {
@@ -46,22 +45,22 @@ func NewCompleter(s *Store, by map[string]Func, o *CompleterOptions) *Completer 
 	return c
 }
 
-// or replaces what is not positive.
+// or replaces a value that is not positive.
 func or[N int | int64 | time.Duration](n *N, otherwise N) {
 	if *n <= 0 {
 		*n = otherwise
 	}
 }
 
-// Run makes a pass each Interval until ctx ends, and returns its cause. A pass that
-// fails is reported to the hooks, and followed by the next.
+// Run makes a pass each Interval until ctx ends, and returns the cause of ctx. If a pass fails,
+// Run reports that to the hooks and continues with the next.
 func (c *Completer) Run(ctx context.Context) error {
 	return c.store.each(ctx, c.options.Interval, func(ctx context.Context) { _, _ = c.Pass(ctx) })
 }
 
-// Pass takes up a batch of each operation, one request after the other, and
-// returns how many were finished, and why the requests could not be listed. A
-// request that cannot be finished is left for another pass, and reported to the hooks.
+// Pass processes a batch of each operation, one request after the other, and returns how many
+// it finished. The error means that the requests could not be listed. If a request cannot be
+// finished, Pass reports it to the hooks and leaves it for another pass.
 func (c *Completer) Pass(ctx context.Context) (finished int, err error) {
 	for operation, fn := range c.by {
 		found, err := c.store.unfinished(ctx, driver.IdempotencyQuery{Operation: operation,
@@ -85,7 +84,7 @@ func (c *Completer) Pass(ctx context.Context) (finished int, err error) {
 	return finished, nil
 }
 
-// complete takes a request up, unless somebody else has.
+// complete finishes a request, unless another attempt has taken it over.
 func (c *Completer) complete(ctx context.Context, record driver.IdempotencyRecord, fn Func) (done bool, err error) {
 	r, err := c.store.takeUp(ctx, record)
 	if r == nil || err != nil {
@@ -95,7 +94,8 @@ func (c *Completer) complete(ctx context.Context, record driver.IdempotencyRecor
 	return done, err
 }
 
-// takeUp claims an unfinished request; nil if there is nothing to take any more.
+// takeUp claims an unfinished request. If the request is finished, in flight or removed, it
+// returns nil.
 func (s *Store) takeUp(ctx context.Context, record driver.IdempotencyRecord) (*Request, error) {
 	claim := driver.IdempotencyClaim{ID: record.ID, Fingerprint: record.Fingerprint, Owner: s.owner(), Lease: s.options.Lease}
 	r, outcome, err := s.await(ctx, claim, 0)
@@ -104,7 +104,7 @@ func (s *Store) takeUp(ctx context.Context, record driver.IdempotencyRecord) (*R
 		return nil, err
 	case outcome != ours:
 		return nil, nil
-	case r.record.Attempt == 1: // this claim has made it: that one was given up and forgotten meanwhile
+	case r.record.Attempt == 1: // the claim created the record: the previous one was removed meanwhile
 		return nil, s.give(ctx, r, true)
 	}
 	return r, nil
@@ -118,7 +118,7 @@ func (s *Store) unfinished(ctx context.Context, q driver.IdempotencyQuery) (foun
 	return found, err
 }
 
-// left tells of a request that nobody works on.
+// left reports an unfinished request.
 func (s *Store) left(r driver.IdempotencyRecord, discarded bool, err error) {
 	if hook := s.options.Hooks.Unfinished; hook != nil {
 		hook(observe.IdempotencyUnfinished{Scope: r.ID.Scope, Operation: r.ID.Operation, Key: r.ID.Key,
@@ -126,11 +126,11 @@ func (s *Store) left(r driver.IdempotencyRecord, discarded bool, err error) {
 	}
 }
 
-// each makes a pass now and then, at about every interval, until ctx ends.
+// each calls pass at about every interval until ctx ends.
 func (s *Store) each(ctx context.Context, interval time.Duration, pass func(context.Context)) error {
 	for ctx.Err() == nil {
 		pass(ctx)
-		// Processes that started together need not stay together.
+		// A random pause spreads processes that started together.
 		if err := pause(ctx, interval/2+time.Duration(s.random()*float64(interval))); err != nil {
 			return err
 		}

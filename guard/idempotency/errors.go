@@ -8,57 +8,57 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// An InFlightError refuses a request that another attempt is at work on. It is an
-// [interlock.ErrHeld] and Retryable.
+// An InFlightError means that another attempt is executing the request. It wraps
+// [interlock.ErrHeld] and is Retryable.
 type InFlightError struct {
 	Key     string
-	Attempt int // that is at work
-	// Remaining is what its lease has left. It is renewed as long as the attempt is
-	// at work; if that has died, a retry will be let in by then.
+	Attempt int // the number of the running attempt
+	// Remaining is the rest of the lease, which a live attempt renews. If the attempt has
+	// crashed, a retry can begin after that time.
 	Remaining time.Duration
 }
 
-// Error names the key.
+// Error returns a message with the key.
 func (e *InFlightError) Error() string {
 	return fmt.Sprintf("request %q is in flight: attempt %d is at work on it", e.Key, e.Attempt)
 }
 
-// Unwrap makes it an interlock.ErrHeld.
+// Unwrap returns interlock.ErrHeld.
 func (e *InFlightError) Unwrap() error { return interlock.ErrHeld }
 
-// ErrorKind is Retryable.
+// ErrorKind returns [interlock.Retryable].
 func (e *InFlightError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// A MismatchError refuses a request whose key stands for another one: its
-// fingerprint is not that of the first. It is Definite.
+// A MismatchError means that the key was used for a request with another fingerprint. It is
+// Definite.
 type MismatchError struct{ Key string }
 
-// Error names the key.
+// Error returns a message with the key.
 func (e *MismatchError) Error() string {
 	return fmt.Sprintf("key %q was used for another request", e.Key)
 }
 
-// ErrorKind is Definite.
+// ErrorKind returns [interlock.Definite].
 func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A NotKeptError says that the request was carried out, and that its answer was
-// too large to be kept. It is not carried out again. It is Definite.
+// A NotKeptError means that the request was executed, and that its answer was too large to be
+// stored. The request is not executed again. The error is Definite.
 type NotKeptError struct {
 	Key    string
 	Status int    // of the answer
 	Digest string // SHA-256 of its body, in hexadecimal digits
 }
 
-// Error says what is known of the answer.
+// Error returns a message with the status and the digest of the answer.
 func (e *NotKeptError) Error() string {
 	return fmt.Sprintf("request %q was carried out, with status %d, but its answer was too large to be kept (SHA-256 %s)",
 		e.Key, e.Status, e.Digest)
 }
 
-// ErrorKind is Definite.
+// ErrorKind returns [interlock.Definite].
 func (e *NotKeptError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// ofKind makes an error of one kind that of another.
+// ofKind changes the kind of err from was to is.
 func ofKind(err error, was, is interlock.ErrorKind) error {
 	var e *interlock.Error
 	if !errors.As(err, &e) || e.Kind != was {

@@ -14,18 +14,22 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Handler lets each request to next that has an Idempotency-Key take effect once,
-// and answers its retries with the same answer, marked Idempotency-Replayed. scope
-// tells whose request it is: a client that shares a scope and knows a key can have the
-// answer, so take it from what the client has proved to be, not from what it says.
+// Handler lets each request to next that has an Idempotency-Key take effect once. It sends the
+// same answer to retries, with the header Idempotency-Replayed. scope returns the caller of a
+// request. A client that shares a scope and knows a key can read the answer. So derive the
+// scope from the authenticated identity, not from request data.
 //
-// next finds its attempt by [From] in the request's context, for [Phase], [LastPhase]
-// and [Step]. Its answer is written to the client when it is durable, as a whole:
-// see [ErrStreaming]. A panic leaves the request unfinished, and goes on.
+// next finds its attempt by [From] in the request's context, for [Phase], [LastPhase] and
+// [Step]. Its answer is sent to the client as a whole, once it is durable: see [ErrStreaming].
+// After a panic the request is unfinished, and the panic continues.
 //
-// Without an answer a client gets a problem of RFC 9457: 400 for a key that is
-// missing or malformed, 409 if the request is in flight, 422 if the key stands for
-// another one, 413 if it is too large, 503 if the store is out of reach.
+// If there is no answer, the client receives a problem as in RFC 9457:
+//
+//   - 400: the key is missing or malformed
+//   - 409: the request is in flight
+//   - 413: the request is too large
+//   - 422: the key was used for another request
+//   - 503: the store is unreachable
 func Handler(s *Store, scope func(*http.Request) string, next http.Handler, o *HandlerOptions) http.Handler {
 	return &handler{store: s, scope: scope, next: next, HandlerOptions: o.orDefault(s)}
 }
@@ -77,7 +81,7 @@ func (h *handler) serve(w http.ResponseWriter, r *http.Request, key string) {
 	h.respond(w, key, response, err)
 }
 
-// respond answers with what came of a request.
+// respond writes the outcome of a request.
 func (h *handler) respond(w http.ResponseWriter, key string, response Response, err error) {
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -96,7 +100,7 @@ func (h *handler) respond(w http.ResponseWriter, key string, response Response, 
 	}
 }
 
-// call is what the request is to the store.
+// call returns the Call of an HTTP request.
 func (h *handler) call(r *http.Request, key string, body []byte) Call {
 	parts := [][]byte{[]byte(r.Method), []byte(r.URL.EscapedPath()), []byte(r.URL.RawQuery)}
 	for _, name := range h.Headers {
@@ -109,8 +113,8 @@ func (h *handler) call(r *http.Request, key string, body []byte) Call {
 	return c
 }
 
-// operation is the method and the pattern, or else the path, or what stands for one
-// that is too long.
+// operation returns the method and the pattern, or else the path. A long path is replaced by
+// its hash.
 func operation(r *http.Request) string {
 	if r.Pattern != "" && strings.Contains(r.Pattern, " ") {
 		return r.Pattern
@@ -125,14 +129,14 @@ func operation(r *http.Request) string {
 	return r.Method + " " + what
 }
 
-// What leaves a request unfinished: a handler's answer of 500 or more, and one that
-// can be neither kept nor shown.
+// Errors that leave a request unfinished: the handler answered 500 or more, or with an answer
+// that can be neither stored nor sent.
 var (
 	errUnfinished = errors.New("the handler has failed")
 	errTooLarge   = errors.New("the answer is too large")
 )
 
-// carryOut runs the handler into out.
+// carryOut returns a Func that runs the handler into out.
 func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
 	return func(ctx context.Context) (Response, error) {
 		attempt := From(ctx)
@@ -144,7 +148,7 @@ func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
 		response := out.response()
 		kept := h.Keep(response.Status)
 		switch {
-		case attempt.answered(): // what LastPhase has recorded comes before this
+		case attempt.answered(): // the answer of LastPhase takes precedence
 		case response.digest != "" && (!kept || attempt.declined.Load()):
 			return response, errTooLarge
 		case kept:
@@ -157,15 +161,15 @@ func (h *handler) carryOut(out *buffer, r *http.Request, body []byte) Func {
 	}
 }
 
-// removeUploads removes the files of a form. net/http does that for the request that
-// it made, which is another one.
+// removeUploads removes the files of a form. net/http does that only for its own request, which
+// is another one.
 func removeUploads(r *http.Request) {
 	if r.MultipartForm != nil {
 		_ = r.MultipartForm.RemoveAll()
 	}
 }
 
-// allowed is what is kept of a header.
+// allowed returns the headers to store.
 func (h *handler) allowed(header http.Header) http.Header {
 	kept := maps.Clone(header)
 	maps.DeleteFunc(kept, func(name string, _ []string) bool {

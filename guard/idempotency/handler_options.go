@@ -5,47 +5,46 @@ import (
 	"time"
 )
 
-// HandlerOptions of [Handler]; nil and the zero value work.
+// HandlerOptions configure [Handler]; nil and the zero value are valid.
 type HandlerOptions struct {
-	// Methods are those whose requests need a key; empty means POST and PATCH.
-	// Others pass.
+	// Methods are the methods that need a key; empty means POST and PATCH. Requests with other
+	// methods are passed to next.
 	Methods []string
-	// Optional lets requests without a key pass, which then may take effect twice;
-	// otherwise they are answered 400.
+	// Optional passes requests without a key to next; they may take effect twice. Otherwise
+	// they are answered with 400.
 	Optional bool
-	// Operation names what a request asks for; nil means its method and the pattern
-	// of http.ServeMux that it matched, or its path if the mux stands behind.
+	// Operation returns the operation of a request. Nil means the method and the matched
+	// pattern of http.ServeMux, or the path if the mux is behind the Handler.
 	Operation func(*http.Request) string
-	// Headers are the request's headers that are part of its fingerprint, beside
-	// method, path, query and body; nil means Content-Type.
+	// Headers are the request headers that are part of the fingerprint, in addition to method,
+	// path, query and body; nil means Content-Type.
 	Headers []string
-	// Keep tells by its status whether an answer is kept and replayed; nil means
-	// [KeepStatus]. An answer that is not kept is shown all the same: one below 500
-	// frees the key, as [Request.Decline] does; one of 500 or more leaves the
-	// request unfinished.
+	// Keep reports whether an answer with a status is stored and replayed; nil means
+	// [KeepStatus]. Other answers are sent but not stored. If the status is below 500, the key
+	// is freed, as by [Request.Decline]. If it is 500 or more, the request stays unfinished.
 	Keep func(status int) bool
-	// Replay are the headers of an answer that are kept and replayed; nil means
-	// [ReplayHeaders]. Name none that is of one client, such as Set-Cookie.
+	// Replay are the answer headers that are stored and replayed; nil means [ReplayHeaders]. Do
+	// not list headers for one client only, such as Set-Cookie.
 	Replay []string
-	// Wait is for how long a request waits for the answer of another one that is in
-	// flight; 0 answers 409 at once.
+	// Wait is how long a request waits for the answer of another one that is in flight; 0
+	// answers 409 at once.
 	Wait time.Duration
-	// RetryAfter is the longest Retry-After that a client gets; 0 means a
-	// second. It is sent in whole seconds, one at least.
+	// RetryAfter is the longest Retry-After that is sent; 0 means a second. It is sent in whole
+	// seconds, at least one.
 	RetryAfter time.Duration
-	// MaxRequest is the longest body of a request in bytes; 0 means 1 MiB. One that
-	// is longer is answered 413.
+	// MaxRequest is the maximum length of a request body in bytes; 0 means 1 MiB. A longer one
+	// is answered with 413.
 	MaxRequest int64
-	// MaxResponse is the longest body of an answer, in bytes, that is held in memory
-	// and shown; 0 means 8 MiB, or the store's MaxAnswer if that is more. A longer
-	// one is shown to nobody: the request has had its effect, and all who ask are
-	// answered 409, answer-not-kept. If it is not one to be kept, the request is left
-	// unfinished, and answered 500.
+	// MaxResponse is the maximum length of an answer body, in bytes, that is held in memory and
+	// sent; 0 means 8 MiB, or the store's MaxAnswer if that is larger. A longer body is never
+	// sent: the request has had its effect, and it and its retries are answered with 409,
+	// answer-not-kept. If the answer is not to be stored, the request stays unfinished and is
+	// answered with 500.
 	MaxResponse int
-	// KeepBody keeps the request's body as [Request.Input], for a [Completer].
+	// KeepBody stores the request's body as [Request.Input], for a [Completer].
 	KeepBody bool
-	// Docs is the address of a page about the problems that clients get, whose
-	// anchors are their reasons; empty is none.
+	// Docs is the URL of a page about the problems that clients receive; its anchors are their
+	// reasons. Empty means none.
 	Docs string
 }
 
@@ -78,14 +77,13 @@ func (o *HandlerOptions) orDefault(s *Store) HandlerOptions {
 	return h
 }
 
-// ReplayHeaders are the headers of answers that are kept unless options say
-// otherwise.
+// ReplayHeaders is the default of HandlerOptions.Replay.
 var ReplayHeaders = []string{"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language",
 	"Content-Location", "Content-Type", "Etag", "Expires", "Last-Modified", "Link", "Location", "Vary"}
 
-// KeepStatus tells whether an answer depends on the request alone: 2xx, 3xx and 4xx
-// do, but for those that say who asks (401, 403, 407), when (408, 425, 429), or what
-// is in the way now (409, 412, 421, 423).
+// KeepStatus reports whether an answer with this status depends on the request alone. This
+// holds for 2xx, 3xx and 4xx, with these exceptions. Some depend on the client (401, 403, 407),
+// some on the time (408, 425, 429), and some on the current state (409, 412, 421, 423).
 func KeepStatus(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired,
@@ -96,5 +94,5 @@ func KeepStatus(status int) bool {
 	return status >= 200 && status < 500
 }
 
-// SharedScope is the scope of a service whose clients may see each other's answers.
+// SharedScope returns one scope for all clients. Use it if they may see each other's answers.
 func SharedScope(*http.Request) string { return "" }

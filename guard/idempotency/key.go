@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// keyHeader is where draft-ietf-httpapi-idempotency-key-header-07 has the key.
+// keyHeader is the header of draft-ietf-httpapi-idempotency-key-header-07.
 const keyHeader = "Idempotency-Key"
 
 var (
@@ -17,10 +17,9 @@ var (
 	errKeyText  = errors.New("it must be printable ASCII; without quotes, it must have no space, comma, semicolon, quote or backslash")
 )
 
-// ParseKey reads the values of an Idempotency-Key header: one quoted string of RFC
-// 8941, whose parameters are ignored, or the same without quotes, as most clients
-// send it. Both forms of a key are the same key, of 1 to 255 bytes. Without a value
-// it returns the empty key.
+// ParseKey parses the values of an Idempotency-Key header. The key is one quoted string of RFC
+// 8941, whose parameters are ignored, or the same without quotes, as most clients send it. Both
+// forms are the same key of 1 to 255 bytes. Without a value it returns the empty key.
 func ParseKey(values []string) (key string, err error) {
 	switch {
 	case len(values) == 0:
@@ -43,7 +42,7 @@ func ParseKey(values []string) (key string, err error) {
 	return key, nil
 }
 
-// unquote reads what follows an opening quote.
+// unquote parses the text after an opening quote.
 func unquote(text string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {

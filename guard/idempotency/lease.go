@@ -10,9 +10,9 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// renew keeps the lease until ctx ends, or until it is lost. A lease lasts from
-// the moment before the last good renewal left, by this process's monotonic clock.
-// If the machine was suspended, that may be noticed late; the store notices at once.
+// renew renews the lease until ctx ends or the lease is lost. The lease is counted from just
+// before the last successful renewal was sent, by this process's monotonic clock. If the
+// machine was suspended, this process may notice the expiry late; the store notices at once.
 func (r *Request) renew(ctx context.Context) {
 	s := r.store
 	lease := s.options.Lease
@@ -42,7 +42,7 @@ func (r *Request) renew(ctx context.Context) {
 	}
 }
 
-// renewal asks for another lease, for as long as this one lasts.
+// renewal requests another lease, within the time of the current one.
 func (r *Request) renewal(ctx context.Context, until time.Time) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, until.Sub(r.store.now()), interlock.ErrExpired)
 	defer cancel()

@@ -11,9 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// ledger is the table in one transaction. On MariaDB names are compared by their bytes,
-// and the time is that at which a statement began, so that waiting for a row shortens a
-// lease.
+// ledger is the table in one transaction. On MariaDB names are compared by their bytes. The
+// time there is the start of the statement, so waiting for a row shortens a lease.
 type ledger struct{ sqltable.Tables }
 
 const (
@@ -26,9 +25,9 @@ const (
 	shown      = attempted + `, ` + isFinished + `, status, input, points, header, answer, digest`
 )
 
-// claimPostgres is one statement. A record that is not to be taken is read from the
-// statement's snapshot, without a version of the row being written. The snapshot
-// may be older than what kept the claim from the row: the last column says so.
+// claimPostgres is one statement. If a record cannot be claimed, it is read from the
+// statement's snapshot, without writing a version of the row. The snapshot may be older than
+// the record that blocked the claim; the last column shows that.
 const claimPostgres = `
 with claimed as (
 	insert into {requests} as r (scope, operation, key, fingerprint, owner, attempt, lease_until, created_at,
@@ -47,11 +46,11 @@ present as (
 	select *, false from {requests}` + isRow + ` and not exists (select from claimed))
 select ` + shown + `, fresh from present`
 
-// takeable is the condition for the row in the way to be one to take.
+// takeable is the condition for taking over the existing row.
 const takeable = `finished = 0 and fingerprint = values(fingerprint) and (owner = values(owner) or lease_until <= {now})`
 
-// claimMaria is one statement. An assignment may see those before it: takeable is
-// the same after each of them, since it holds for a row whose owner is the new one.
+// claimMaria is one statement. An assignment may see those before it. takeable has the same
+// value after each of them, because it holds for a row whose owner is the new one.
 const claimMaria = `
 insert into {requests} (scope, operation, request_key, fingerprint, owner, attempt, lease_until, created_at,
 	input, points, finished, status, header, answer, digest)
@@ -64,7 +63,7 @@ returning ` + shown
 
 var errSnapshot = errors.New("the transaction's snapshot does not show the conflicting record")
 
-// claim is the Claim of driver.Idempotency.
+// claim implements Claim of driver.Idempotency.
 func (l ledger) claim(ctx context.Context, c driver.IdempotencyClaim) (r driver.IdempotencyRecord, err error) {
 	r.ID = c.ID
 	id := []any{c.ID.Scope, c.ID.Operation, c.ID.Key}
@@ -80,14 +79,14 @@ func (l ledger) claim(ctx context.Context, c driver.IdempotencyClaim) (r driver.
 		if err != nil || found && (fresh || conflicts(r, c)) {
 			return r, err
 		}
-		// It was inserted, taken or finished after the statement's snapshot. The next one
-		// sees that.
+		// The record was inserted, claimed or finished after the statement's snapshot. The next
+		// statement sees that.
 	}
 	return driver.IdempotencyRecord{}, &interlock.Error{Op: "claim request", Driver: "postgres", Name: c.ID.Key,
 		Kind: interlock.Retryable, Err: errSnapshot}
 }
 
-// read reads a record by a query of the columns shown, and more.
+// read reads a record by a query of the columns shown and of more.
 func (l ledger) read(ctx context.Context, query string, args []any, r *driver.IdempotencyRecord, more ...any) (found bool, err error) {
 	found, err = l.Row(ctx, query, args, append(attemptOf(r), append([]any{&r.Finished, &r.Answer.Status,
 		&r.Input, &r.Points, &r.Answer.Header, &r.Answer.Body, &r.Answer.Digest}, more...)...)...)
@@ -95,12 +94,12 @@ func (l ledger) read(ctx context.Context, query string, args []any, r *driver.Id
 	return found, err
 }
 
-// attemptOf are the fields of the columns attempted.
+// attemptOf returns pointers to the fields of the columns attempted.
 func attemptOf(r *driver.IdempotencyRecord) []any {
 	return []any{&r.Fingerprint, &r.Owner, &r.Attempt, (*int64)(&r.Remaining), (*int64)(&r.Age)}
 }
 
-// inMicroseconds corrects the times of a record that were read as numbers.
+// inMicroseconds converts the times of a record that were read as numbers of microseconds.
 func inMicroseconds(r *driver.IdempotencyRecord) {
 	r.Remaining *= time.Microsecond
 	r.Age *= time.Microsecond
@@ -111,8 +110,8 @@ func conflicts(r driver.IdempotencyRecord, c driver.IdempotencyClaim) bool {
 	return r.Finished || r.Fingerprint != c.Fingerprint || r.Owner != c.Owner && r.Remaining > 0
 }
 
-// update applies u if u.Owner owns a record that is not finished, and holds its row
-// then. done is false if it does not, or if nothing was changed.
+// update applies u, and locks the row, if u.Owner owns an unfinished record. If the owner
+// differs, or nothing was changed, done is false.
 func (l ledger) update(ctx context.Context, u driver.IdempotencyUpdate) (done bool, err error) {
 	query, args := `delete from {requests}`, []any{}
 	if !u.Forget {
@@ -127,16 +126,16 @@ func (l ledger) update(ctx context.Context, u driver.IdempotencyUpdate) (done bo
 	return affected > 0, err
 }
 
-// filled is never nil: that would be NULL.
+// filled returns a slice that is not nil, because nil would be NULL.
 func filled(b []byte) []byte { return append([]byte{}, b...) }
 
-// owner is whose a record is, whatever the transaction's snapshot shows.
+// owner returns the owner of a record by a locking read, whatever the transaction's snapshot.
 func (l ledger) owner(ctx context.Context, id driver.IdempotencyID) (owner string, found bool, err error) {
 	found, err = l.Row(ctx, `select owner from {requests}`+isRow+` for update`, []any{id.Scope, id.Operation, id.Key}, &owner)
 	return owner, found, err
 }
 
-// list is the Unfinished of driver.Idempotency.
+// list implements Unfinished of driver.Idempotency.
 func (l ledger) list(ctx context.Context, q driver.IdempotencyQuery) ([]driver.IdempotencyRecord, error) {
 	where, args := unfinished+` and lease_until <= {start} - {span}`, []any{q.Lapsed.Microseconds()}
 	if q.Operation != "" {
@@ -155,7 +154,7 @@ func (l ledger) list(ctx context.Context, q driver.IdempotencyQuery) ([]driver.I
 	return all, err
 }
 
-// remove removes finished records whose time has passed.
+// remove removes finished records whose retention has passed.
 func (l ledger) remove(ctx context.Context, limit int) (int, error) {
 	n, err := l.Delete(ctx, sqltable.Deletion{Table: "requests", Key: "scope, operation, " + key,
 		Where: isFinished + ` and keep_until <= {start}`, Order: "keep_until", Limit: limit})

@@ -8,19 +8,19 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// opened is what [Open] has to close.
+// opened is the state that Close ends.
 type opened struct {
-	tables  *SQL[interlock.SQL] // nil where there is no database
+	tables  *SQL[interlock.SQL] // nil without a database
 	backend *backend.Backend
 	stop    context.CancelFunc
 	ended   chan struct{}
 }
 
-// Open connects to the system that a URL names, as postgres://127.0.0.1/shop or
-// redis://127.0.0.1, and keeps records there: in a database in a [Table] of the default name,
-// which it creates unless it exists. A [Reaper] with the default options runs until
-// [Store.Close]. The driver of the URL's scheme has to be part of the program (see lock.Open).
-// ctx bounds the opening only.
+// Open connects to the system at a URL, such as postgres://127.0.0.1/shop or redis://127.0.0.1,
+// and keeps records there. In a database it uses a [Table] with the default name, and creates
+// the table unless it exists. A [Reaper] with the default options runs until [Store.Close]. The
+// program must import the driver of the URL's scheme (see lock.Open). ctx bounds only the
+// opening.
 func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	u, err := backend.Parse(url)
 	if err != nil {
@@ -58,8 +58,8 @@ func Open(ctx context.Context, url string, o *Options) (*Store, error) {
 	return s, nil
 }
 
-// Tables are the records of a store that [Open] opened in a database, for [Phase] and
-// [LastPhase]. Elsewhere they are nil: use [Step].
+// Tables returns the records of a store that [Open] opened in a database, for [Phase] and
+// [LastPhase]. Otherwise it returns nil: use [Step].
 func (s *Store) Tables() *SQL[interlock.SQL] {
 	if s.opened == nil {
 		return nil
@@ -67,8 +67,8 @@ func (s *Store) Tables() *SQL[interlock.SQL] {
 	return s.opened.tables
 }
 
-// Close ends what [Open] began, and disconnects. It waits for the pass of the reaper that is
-// under way, or until ctx ends. A store of [New] has nothing to close.
+// Close stops the reaper and disconnects. It waits for a running pass of the reaper, or until
+// ctx ends. For a store of [New] it does nothing.
 func (s *Store) Close(ctx context.Context) error {
 	if s.opened == nil {
 		return nil

@@ -10,23 +10,21 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// Phase runs fn in a transaction that also records that the phase is done, with
-// its result, which must survive JSON: all of it is committed, or nothing. If an
-// attempt before has done it, fn is not run, and its result is returned. The names
-// of a request's phases must differ, 1 to 100 bytes each; see [MaxPoints]. They are run
-// one at a time.
+// Phase runs fn in a transaction that also records the phase and its result. Both are committed
+// together or not at all. The result must survive JSON. If an earlier attempt has committed the
+// phase, fn does not run, and Phase returns the recorded result. The phases of a request have
+// different names, 1 to 100 bytes each; see [MaxPoints]. They run one at a time.
 //
-// ctx is that of the request's [Func], or comes from it; s is what the request's
-// [Store] stands on. fn must not end the transaction, nor do anything outside of it
-// that must not be done twice: fn is run again if the database asks for that, up to
-// five times. The server ends a transaction from which it hears nothing for two thirds
-// of the lease.
+// ctx is the context of the request's [Func], or descends from it; s holds the records of the
+// request's [Store]. fn must not end the transaction. fn may run up to five times, if the
+// database requires it. So fn must do nothing outside of the transaction that must happen once.
+// The server ends a transaction that is idle for two thirds of the lease.
 //
-// An error of fn is returned as it is, after a rollback. An [interlock.ErrLost]
-// says that another attempt has begun, and that nothing was done.
+// An error of fn is returned unchanged, after a rollback. An [interlock.ErrLost] means that
+// another attempt has begun, and that nothing was done.
 //
-// The idea is that of atomic phases and recovery points as Brandur Leach described
-// them for Postgres.
+// The design follows the atomic phases and recovery points that Brandur Leach described for
+// Postgres.
 func Phase[R, T any](ctx context.Context, s *SQL[T], name string, fn func(ctx context.Context, tx T) (R, error)) (R, error) {
 	return reach[R](ctx, s, name, func(ctx context.Context, r *Request) error {
 		return s.commit(ctx, r, name, func(ctx context.Context, tx driver.Tx[T]) (driver.IdempotencyUpdate, func(), error) {
@@ -40,9 +38,8 @@ func Phase[R, T any](ctx context.Context, s *SQL[T], name string, fn func(ctx co
 	})
 }
 
-// LastPhase is a [Phase] that also finishes the request: its effect and the answer
-// are committed together, which spares a commit. The function of the request has
-// nothing more to do then: whatever it returns, this is the answer.
+// LastPhase is a [Phase] that also finishes the request: it commits the effect and the answer
+// together, which saves a commit. The result of the request's function is then ignored.
 func LastPhase[T any](ctx context.Context, s *SQL[T], fn func(ctx context.Context, tx T) (Response, error)) (Response, error) {
 	const name = "the last phase"
 	r, leave, err := enter(ctx, s, name)
@@ -62,10 +59,9 @@ func LastPhase[T any](ctx context.Context, s *SQL[T], fn func(ctx context.Contex
 	return *r.last, nil
 }
 
-// Step is a phase without a transaction: it runs fn, and then records that it is
-// done, with its result. A crash in between leaves an effect of which nothing is
-// recorded, and fn is run again by the next attempt. So fn must be safe to repeat:
-// give the request's key to whom it calls, for instance. It works on every store.
+// Step is a phase without a transaction: it runs fn, and then records the phase and its result.
+// After a crash in between, the next attempt runs fn again. So fn must be safe to repeat; for
+// example, pass the request's key to the called system. Step works on every store.
 func Step[R any](ctx context.Context, name string, fn func(ctx context.Context) (R, error)) (R, error) {
 	return reach[R](ctx, nil, name, func(ctx context.Context, r *Request) error {
 		value, err := fn(ctx)
@@ -84,7 +80,7 @@ func Step[R any](ctx context.Context, name string, fn func(ctx context.Context) 
 	})
 }
 
-// reach gives the result of a phase, which is run if it is not done.
+// reach returns the result of a phase, and runs the phase if it is not done.
 func reach[R any](ctx context.Context, on driver.Idempotency, name string, run func(context.Context, *Request) error) (R, error) {
 	var none R
 	if name == "" || len(name) > maxPhase {
@@ -136,17 +132,17 @@ func enter(ctx context.Context, on driver.Idempotency, name string) (r *Request,
 	return nil, nil, err
 }
 
-// inside is ctx for a phase, which ends with the lease whatever ctx is made of.
+// inside returns ctx for a phase; it also ends with the lease.
 func (r *Request) inside(ctx context.Context) (context.Context, func()) {
 	return join.Context(context.WithValue(ctx, phaseKey{}, r), r.ctx)
 }
 
-// step is one that reaches recovery points.
+// step returns the update that records recovery points.
 func (r *Request) step(points []byte) driver.IdempotencyUpdate {
 	return driver.IdempotencyUpdate{ID: r.id, Owner: r.owner, Lease: r.store.options.Lease, Points: points}
 }
 
-// noted ends the attempt if err says that it is lost.
+// noted ends the attempt if err means that the attempt is lost.
 func (r *Request) noted(err error) error {
 	if errors.Is(err, interlock.ErrLost) {
 		r.lost(interlock.ErrLost)

@@ -9,14 +9,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// MaxPoints is how many bytes the names and results of all phases of a request may
-// have together, as JSON.
+// MaxPoints is the maximum total size of the names and results of a request's phases, in bytes
+// of JSON.
 const MaxPoints = 64 << 10
 
-// maxPhase is the longest name of a phase, in bytes.
+// maxPhase is the maximum length of a phase's name, in bytes.
 const maxPhase = 100
 
-// points are the phases that are done, in their order.
+// points are the completed phases, in order.
 type points []point
 
 type point struct {
@@ -34,7 +34,7 @@ func parsePoints(text []byte) (p points, err error) {
 	return p, nil
 }
 
-// find gives the result of a phase that is done.
+// find returns the result of a completed phase.
 func (p points) find(name string) (result json.RawMessage, done bool) {
 	if i := slices.IndexFunc(p, func(q point) bool { return q.Name == name }); i >= 0 {
 		return p[i].Result, true
@@ -42,7 +42,7 @@ func (p points) find(name string) (result json.RawMessage, done bool) {
 	return nil, false
 }
 
-// with adds a phase, and gives the whole as it is kept too.
+// with returns p with another phase, and its encoded form.
 func (p points) with(name string, result any) (points, []byte, error) {
 	raw, err := json.Marshal(result)
 	if err != nil {
@@ -59,7 +59,7 @@ func (p points) with(name string, result any) (points, []byte, error) {
 	return p, text, nil
 }
 
-// result reads what a phase had as its result.
+// result decodes the result of a phase.
 func result[R any](name string, raw json.RawMessage) (r R, err error) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return r, &interlock.Error{Op: "read result of phase", Name: name, Kind: interlock.Definite,

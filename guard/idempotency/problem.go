@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// problem is a body of application/problem+json, as RFC 9457 has it. Reason is for
-// programs: it does not change.
+// problem is a body of application/problem+json, as in RFC 9457. Reason is for programs and
+// never changes.
 type problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
@@ -20,11 +20,10 @@ type problem struct {
 	Detail string `json:"detail,omitempty"`
 	Reason string `json:"reason"`
 
-	retry time.Duration // 0 says nothing about a retry
+	retry time.Duration // 0 sends no Retry-After
 }
 
-// problemOf tells a client why it has no answer. What went wrong inside is not its
-// business.
+// problemOf returns the problem for an error, without internal details.
 func problemOf(err error, patience time.Duration) problem {
 	var busy *InFlightError
 	var mismatch *MismatchError
@@ -53,7 +52,7 @@ func problemOf(err error, patience time.Duration) problem {
 		Detail: "Try again with the same key.", retry: patience}
 }
 
-// write answers with the problem. docs is the page that explains the reasons.
+// write sends the problem. docs is the page that explains the reasons.
 func (p problem) write(w http.ResponseWriter, docs string) {
 	p.Type = "about:blank"
 	if docs != "" {
@@ -64,5 +63,5 @@ func (p problem) write(w http.ResponseWriter, docs string) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retry.Seconds()))))
 	}
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // a client that is gone asks again
+	_ = json.NewEncoder(w).Encode(p) // a disconnected client retries
 }

@@ -10,30 +10,30 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// ReaperOptions of a [Reaper]; nil and the zero value work.
+// ReaperOptions configure a [Reaper]; nil and the zero value are valid.
 type ReaperOptions struct {
-	// Overdue is for how long nobody has worked on a request when it is reported as
-	// unfinished; 0 means an hour.
+	// Overdue is how long a request must have been idle to be reported as unfinished; 0 means
+	// an hour.
 	Overdue time.Duration
-	// Discard removes unfinished requests that were begun so long ago, although they
-	// may have had effects; 0 never does. It is for those whose handlers have no
-	// phases, and leave nothing to finish. Below Overdue it counts as Overdue.
+	// Discard is the age from which unfinished requests are removed, although they may have had
+	// effects; 0 never removes them. Use it for handlers without phases, which leave nothing to
+	// finish. Below Overdue it counts as Overdue.
 	Discard time.Duration
-	// Batch is how many records one statement removes, and how many one pass
-	// reports; 0 means 1000.
+	// Batch is the maximum number of records that one statement removes and one pass reports; 0
+	// means 1000.
 	Batch int
 	// Interval is the time between two passes of Run; 0 means a minute.
 	Interval time.Duration
 }
 
-// A Reaper removes answers that were kept for long enough. It does not remove what
-// is unfinished unless an option says so, but reports it to the hooks of the store.
+// A Reaper removes answers whose retention has passed. It reports unfinished requests to the
+// hooks of the store, and removes them only if ReaperOptions.Discard is set.
 type Reaper struct {
 	store   *Store
 	options ReaperOptions
 }
 
-// NewReaper reaps what s keeps. One for all processes is enough; more do no harm.
+// NewReaper returns a Reaper for s. One for all processes is enough; several do no harm.
 func NewReaper(s *Store, o *ReaperOptions) *Reaper {
 	r := &Reaper{store: s}
 	if o != nil {
@@ -45,21 +45,21 @@ func NewReaper(s *Store, o *ReaperOptions) *Reaper {
 	return r
 }
 
-// Run makes a pass each Interval until ctx ends, and returns its cause. A pass that
-// fails is followed by the next.
+// Run makes a pass each Interval until ctx ends, and returns the cause of ctx. A failed pass is
+// followed by the next.
 func (r *Reaper) Run(ctx context.Context) error {
 	return r.store.each(ctx, r.options.Interval, func(ctx context.Context) { _, _ = r.Pass(ctx) })
 }
 
-// A ReapReport is what a pass found.
+// A ReapReport is the result of a pass.
 type ReapReport struct {
-	Removed    int // finished, and kept for long enough
-	Unfinished int // overdue, and left alone; no more than Batch are counted
-	Discarded  int // overdue, and removed because Discard said so
+	Removed    int // finished requests whose retention had passed
+	Unfinished int // overdue requests that were kept, at most Batch
+	Discarded  int // overdue requests that were removed because of Discard
 }
 
-// Pass removes what is past its time, batch by batch, and reports what is
-// unfinished. What it returns with an error was done before that.
+// Pass removes answers whose retention has passed, in batches, and reports unfinished requests.
+// With an error, the report has what was done before the error.
 func (r *Reaper) Pass(ctx context.Context) (report ReapReport, err error) {
 	for more := true; more && err == nil; {
 		var n int
@@ -76,13 +76,13 @@ func (r *Reaper) Pass(ctx context.Context) (report ReapReport, err error) {
 	return report, err
 }
 
-// Sweep is Pass for a coordinator.SweepBy, which calls it as often as its retention runs.
+// Sweep is Pass for a coordinator.SweepBy, which calls it at its retention interval.
 func (r *Reaper) Sweep(ctx context.Context) (removed, overdue int, err error) {
 	report, err := r.Pass(ctx)
 	return report.Removed + report.Discarded, report.Unfinished, err
 }
 
-// remove removes a batch. What an attempt of unknown outcome removed is not counted.
+// remove removes a batch. Records that a try with an unknown outcome removed are not counted.
 func (r *Reaper) remove(ctx context.Context) (n int, err error) {
 	err = r.store.persist(ctx, func(int) (bool, error) {
 		n, err = r.store.records.Remove(ctx, r.options.Batch)
@@ -105,8 +105,8 @@ func (r *Reaper) overdue(ctx context.Context, report *ReapReport) error {
 	return err
 }
 
-// discard removes a request that is older than Discard, unless somebody has taken
-// it up.
+// discard removes a request that is older than Discard, unless another attempt has taken it
+// over.
 func (r *Reaper) discard(ctx context.Context, record driver.IdempotencyRecord) (bool, error) {
 	if r.options.Discard <= 0 || record.Age < r.options.Discard {
 		return false, nil
@@ -115,7 +115,7 @@ func (r *Reaper) discard(ctx context.Context, record driver.IdempotencyRecord) (
 	if taken == nil || err != nil {
 		return false, err
 	}
-	old := taken.record.Age >= r.options.Discard // or it was sent again by its client
+	old := taken.record.Age >= r.options.Discard // otherwise its client has sent it again
 	err = r.store.give(ctx, taken, old)
 	return old && err == nil, err
 }

@@ -13,14 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A Request is one attempt at carrying a request out. It is found by [From] in the
-// context of a [Func], and is of no use after that has returned. It is safe for
-// concurrent use.
+// A Request is one attempt to execute a request. [From] returns it from the context of a
+// [Func]. Do not use it after the Func has returned. It is safe for concurrent use.
 type Request struct {
 	store    *Store
 	id       driver.IdempotencyID
 	owner    string
-	sent     time.Time // before the claim left
+	sent     time.Time // before the claim was sent
 	allow    func(http.Header) http.Header
 	declined atomic.Bool
 
@@ -28,7 +27,7 @@ type Request struct {
 	cancel context.CancelCauseFunc
 	losing sync.Once
 
-	busy   chan struct{} // has one while a phase runs, which has what follows to itself
+	busy   chan struct{} // has one entry while a phase runs; guards the fields below
 	record driver.IdempotencyRecord
 	points points
 	last   *Response // of LastPhase
@@ -37,43 +36,43 @@ type Request struct {
 
 type requestKey struct{}
 
-// From is the request whose function ctx was made for; nil if there is none.
+// From returns the request for whose function ctx was created, or nil if there is none.
 func From(ctx context.Context) *Request {
 	r, _ := ctx.Value(requestKey{}).(*Request)
 	return r
 }
 
-// Attempt is the number of this attempt, from 1. Those before it were not
-// finished, and may have left effects outside of phases.
+// Attempt returns the number of this attempt, from 1. Earlier attempts did not finish, and may
+// have left effects outside of phases.
 func (r *Request) Attempt() int { return r.record.Attempt }
 
-// Key is the key that was chosen by who asks.
+// Key returns the key that the client chose.
 func (r *Request) Key() string { return r.id.Key }
 
-// Scope is whose request it is.
+// Scope returns the scope of the request.
 func (r *Request) Scope() string { return r.id.Scope }
 
-// Input is what the first attempt kept. It must not be changed.
+// Input returns the input that the first attempt stored. The caller must not change it.
 func (r *Request) Input() []byte { return r.record.Input }
 
-// Decline keeps the answer from being kept: the key is as good as unused, and the
-// next request under it is carried out. It is for what was refused before it had
-// any effect. If a phase was done, the request is left unfinished instead.
+// Decline prevents the answer from being stored: the key becomes unused, and the next request
+// with it is executed. Use it for a request that was refused before it had any effect. If a
+// phase was committed, the request stays unfinished instead.
 func (r *Request) Decline() { r.declined.Store(true) }
 
-// answered tells whether the last phase has recorded the answer.
+// answered reports whether the last phase has recorded the answer.
 func (r *Request) answered() bool {
 	defer r.wait()()
 	return r.last != nil
 }
 
-// wait waits for a phase that is under way, and keeps others from it until leave.
+// wait waits for a running phase, and excludes others until leave is called.
 func (r *Request) wait() (leave func()) {
 	r.busy <- struct{}{}
 	return func() { <-r.busy }
 }
 
-// turn is wait that gives up at the end of ctx, or of the attempt.
+// turn is wait that also ends with ctx or with the attempt.
 func (r *Request) turn(ctx context.Context) (leave func(), err error) {
 	leave = func() { <-r.busy }
 	select {
@@ -91,12 +90,12 @@ func (r *Request) turn(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// run carries r out and records its outcome.
+// run executes r and records its outcome.
 func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response, kept bool, err error) {
 	inside, end := r.begin(ctx)
 	returned := false
 	defer func() {
-		if !returned { // a panic, which goes on
+		if !returned { // fn panicked; the panic continues
 			end()
 			_ = s.give(ctx, r, false)
 		}
@@ -108,7 +107,7 @@ func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response
 	case r.answered():
 		return *r.last, true, nil
 	case err != nil:
-		// If the release fails, the lease lapses.
+		// If the release fails, the lease expires.
 		_ = s.give(ctx, r, false)
 		return Response{}, false, err
 	case r.declined.Load():
@@ -121,7 +120,7 @@ func (s *Store) run(ctx context.Context, r *Request, fn Func) (response Response
 	return response, true, nil
 }
 
-// finish is the step that keeps an answer.
+// finish returns the update that stores an answer.
 func (r *Request) finish(response Response) driver.IdempotencyUpdate {
 	if r.allow != nil {
 		response.Header = r.allow(response.Header)
@@ -130,8 +129,8 @@ func (r *Request) finish(response Response) driver.IdempotencyUpdate {
 		Answer: response.keep(r.store.options.MaxAnswer), Keep: r.store.options.Retention}
 }
 
-// begin renews the lease until end is called, which waits for a phase that is
-// still under way, and for the renewal.
+// begin renews the lease until end is called. end waits for a running phase and for the
+// renewal.
 func (r *Request) begin(ctx context.Context) (inside context.Context, end func()) {
 	inside, r.cancel = context.WithCancelCause(context.WithValue(ctx, requestKey{}, r))
 	r.ctx = inside
@@ -148,7 +147,7 @@ func (r *Request) begin(ctx context.Context) (inside context.Context, end func()
 	}
 }
 
-// lost ends the attempt's context, and tells, once.
+// lost ends the attempt's context and calls the hook, once.
 func (r *Request) lost(cause error) {
 	r.losing.Do(func() {
 		r.cancel(cause)

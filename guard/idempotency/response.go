@@ -12,19 +12,18 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A Response is what a request is answered with: the first time, and each time
-// that it is made again.
+// A Response is the answer to a request and to its retries.
 type Response struct {
-	Status int         // of HTTP, or whatever the caller means by it
+	Status int         // of HTTP, or defined by the caller
 	Header http.Header // may be nil
 	Body   []byte
-	digest string // of a body that was too long to be held; Body is empty then
-	// Replayed says that it was given before, and that nothing was run this time.
+	digest string // set if the body was too long; then Body is empty
+	// Replayed reports that this is the stored answer, and that nothing was executed.
 	Replayed bool
 }
 
-// keep is the response as a store has it: of a body of more than most bytes, only
-// its digest.
+// keep returns the response in its stored form. If the body has more than most bytes, only its
+// digest is stored.
 func (r Response) keep(most int) *driver.IdempotencyAnswer {
 	a := &driver.IdempotencyAnswer{Status: r.Status, Body: r.Body, Digest: r.digest}
 	var header bytes.Buffer
@@ -37,8 +36,8 @@ func (r Response) keep(most int) *driver.IdempotencyAnswer {
 	return a
 }
 
-// replay is the response that a store has kept. What a header's value may be is not
-// judged: it was shown, and goes out as it did then.
+// replay returns the stored response. Header values are not validated: they were already sent
+// once.
 func replay(key string, a driver.IdempotencyAnswer) (Response, error) {
 	if a.Digest != "" {
 		return Response{}, &NotKeptError{Key: key, Status: a.Status, Digest: a.Digest}

@@ -12,12 +12,11 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// SQL keeps records in a table of the database in which the effects of requests
-// are, so that a [Phase] commits both together. T is the type that the user's own
-// code works with, such as pgx.Tx. It is safe for concurrent use.
+// SQL keeps records in a table of the database in which requests have their effects, so that a
+// [Phase] commits both together. T is the type that the user's code works with, such as pgx.Tx.
+// It is safe for concurrent use.
 //
-// It is a driver.Idempotency, each step of which is one statement in a transaction
-// of its own.
+// It implements driver.Idempotency; each method is one statement in its own transaction.
 type SQL[T any] struct {
 	db    driver.Beginner[T]
 	table Table
@@ -26,11 +25,11 @@ type SQL[T any] struct {
 
 var _ driver.Idempotency = (*SQL[any])(nil)
 
-// NewSQL keeps records in table t of db; it sends nothing.
+// NewSQL returns an SQL for table t of db; it sends nothing.
 func NewSQL[T any](db driver.Beginner[T], t Table) *SQL[T] { return &SQL[T]{db: db, table: t} }
 
-// Claim makes or takes a record; see driver.Idempotency. It blocks for as long as
-// somebody holds the record's row: while a phase is committed.
+// Claim creates or takes over a record; see driver.Idempotency. It blocks while another
+// transaction locks the record's row, for example to commit a phase.
 func (s *SQL[T]) Claim(ctx context.Context, c driver.IdempotencyClaim) (r driver.IdempotencyRecord, err error) {
 	const op = "claim request"
 	if err := c.ID.Validate(); err != nil {
@@ -46,7 +45,7 @@ func (s *SQL[T]) Claim(ctx context.Context, c driver.IdempotencyClaim) (r driver
 	return r, err
 }
 
-// Update does a step of an attempt; see driver.Idempotency.
+// Update changes the record of an attempt; see driver.Idempotency.
 func (s *SQL[T]) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 	const op = "update request"
 	if err := u.ID.Validate(); err != nil {
@@ -68,7 +67,7 @@ func (s *SQL[T]) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 	})
 }
 
-// Unfinished lists what nobody works on; see driver.Idempotency.
+// Unfinished lists unfinished requests whose lease has expired; see driver.Idempotency.
 func (s *SQL[T]) Unfinished(ctx context.Context, q driver.IdempotencyQuery) (found []driver.IdempotencyRecord, err error) {
 	err = s.alone(ctx, "list requests", q.Operation, func(l ledger) (err error) {
 		found, err = l.list(ctx, q)
@@ -77,7 +76,7 @@ func (s *SQL[T]) Unfinished(ctx context.Context, q driver.IdempotencyQuery) (fou
 	return found, ofKind(err, interlock.Uncertain, interlock.Retryable)
 }
 
-// Remove removes what was kept for long enough, on PostgreSQL in one statement; see
+// Remove removes records whose retention has passed, on PostgreSQL in one statement; see
 // driver.Idempotency.
 func (s *SQL[T]) Remove(ctx context.Context, limit int) (removed int, err error) {
 	err = s.alone(ctx, "remove requests", "", func(l ledger) (err error) {
@@ -87,12 +86,12 @@ func (s *SQL[T]) Remove(ctx context.Context, limit int) (removed int, err error)
 	return removed, err
 }
 
-// maxPause is for how long a process may stand still between the statement of a step
-// and its COMMIT. It holds the record's row there: from the attempt at work even if
-// it is a duplicate, which has changed nothing.
+// maxPause is how long a process may be paused between the statement of a step and its COMMIT.
+// Its session locks the record's row meanwhile, even if it is a duplicate that has changed
+// nothing. So the running attempt waits.
 const maxPause = 2 * time.Second
 
-// alone does a step in a transaction of its own.
+// alone runs a step in its own transaction.
 func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(ledger) error) error {
 	return failure.About(op, key, transact.Do(ctx, s.begin, key, func(tx driver.Tx[T]) error {
 		l, err := s.table.open(op, key, tx)
@@ -106,9 +105,9 @@ func (s *SQL[T]) alone(ctx context.Context, op, key string, step func(ledger) er
 	}))
 }
 
-// begin begins a transaction of one statement. On PostgreSQL a higher level than
-// read committed would only make claims that meet fail; MariaDB reads what was
-// committed last at each, and to ask for one costs a request there.
+// begin begins a transaction of one statement. On PostgreSQL a level above READ COMMITTED would
+// only make concurrent claims fail. MariaDB reads the last commit at each level, and setting
+// one costs a request.
 func (s *SQL[T]) begin(ctx context.Context) (driver.Tx[T], error) {
 	if s.lower.Load() {
 		return transact.Preferably(s.db, driver.ReadCommitted)(ctx)
@@ -120,12 +119,12 @@ func (s *SQL[T]) begin(ctx context.Context) (driver.Tx[T], error) {
 	return tx, err
 }
 
-// work is what happens in a phase's transaction: the step that records it, and what
-// to do when it is committed.
+// work is the content of a phase's transaction: the update that records the phase, and a
+// function to call after the commit.
 type work[T any] func(ctx context.Context, tx driver.Tx[T]) (u driver.IdempotencyUpdate, accept func(), err error)
 
-// commit runs a phase's transaction until it is committed or refused. An outcome
-// that is not known is looked up: the record's row was locked by what is in doubt.
+// commit runs a phase's transaction until it is committed or refused. If the outcome is
+// unknown, it reads the record, whose row the transaction in doubt had locked.
 func (s *SQL[T]) commit(ctx context.Context, r *Request, name string, do work[T]) error {
 	err := r.store.persist(ctx, func(int) (bool, error) {
 		accept, unknown, err := s.transact(ctx, r, do)
@@ -151,11 +150,11 @@ func (s *SQL[T]) commit(ctx context.Context, r *Request, name string, do work[T]
 	return r.noted(failure.About("run phase", r.id.Key, err))
 }
 
-// transact runs a phase's transaction once. unknown is true if it may have been
-// committed although there is an error.
+// transact runs a phase's transaction once. If it may have been committed despite the error,
+// unknown is true.
 //
-// The record is written last. To lock it first would make each duplicate of the
-// request, and the renewal of the lease, wait for the phase.
+// The record is written last. If it were locked first, each duplicate of the request and the
+// renewal of the lease would wait for the phase.
 func (s *SQL[T]) transact(ctx context.Context, r *Request, do work[T]) (accept func(), unknown bool, err error) {
 	tx, err := s.db.Begin(ctx)
 	if err != nil {
@@ -167,7 +166,7 @@ func (s *SQL[T]) transact(ctx context.Context, r *Request, do work[T]) (accept f
 			_ = tx.Rollback(ctx) // if this fails the connection is closed
 		}
 	}()
-	// A process that stands still must not keep rows from its successor for ever.
+	// A paused process must not lock rows forever.
 	if err := tx.Bound(ctx, r.store.options.Lease*2/3, 0); err != nil {
 		return nil, false, ofKind(err, interlock.Uncertain, interlock.Retryable)
 	}

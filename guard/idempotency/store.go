@@ -14,28 +14,27 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// What Options that are zero mean.
+// Defaults of [Options].
 const (
 	DefaultLease     = 30 * time.Second
 	DefaultRetention = 48 * time.Hour
 	DefaultMaxAnswer = 1 << 20
 )
 
-// Options of a [Store]; nil and the zero value work.
+// Options configure a [Store]; nil and the zero value are valid.
 type Options struct {
-	// Lease is how long an attempt keeps others out unless it is renewed, which is
-	// done each third of it; 0 means [DefaultLease], otherwise 100 ms to an hour. A
-	// retry after a crash waits for as long.
+	// Lease is how long an attempt excludes others without renewal; 0 means [DefaultLease],
+	// otherwise 100 ms to an hour. It is renewed every third of that time. After a crash a
+	// retry waits for up to a lease.
 	Lease time.Duration
-	// Retention is how long an answer is kept at least; 0 means [DefaultRetention],
-	// otherwise a second or more. Once it is removed, which takes a [Reaper] but on
-	// Redis, the key stands for a new request.
+	// Retention is the minimum time for which an answer is stored; 0 means [DefaultRetention],
+	// otherwise a second or more. After the answer is removed, its key belongs to a new
+	// request. Redis removes answers itself; other stores need a [Reaper].
 	Retention time.Duration
-	// MaxAnswer is the longest body that is kept, in bytes; 0 means
-	// [DefaultMaxAnswer]. Of a longer one the digest is kept, and a retry has a
-	// [NotKeptError].
+	// MaxAnswer is the maximum length of a stored body, in bytes; 0 means [DefaultMaxAnswer].
+	// For a longer body only the digest is stored, and a retry receives a [NotKeptError].
 	MaxAnswer int
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Idempotency
 }
 
@@ -65,21 +64,21 @@ func (o *Options) orDefault() (Options, error) {
 	return options, nil
 }
 
-// A Store lets each request take effect once, and answers its retries with the
-// same answer. It is safe for concurrent use.
+// A Store lets each request take effect once, and sends the same answer to its retries. It is
+// safe for concurrent use.
 type Store struct {
 	records driver.Idempotency
 	options Options
 	opened  *opened // nil if the records are the caller's
 
-	// Where time and chance come from.
+	// Sources of time and randomness.
 	now    func() time.Time
 	random func() float64
 	owner  func() string
 }
 
-// New makes a store on records: an [SQL], or what a driver of a key-value store
-// provides.
+// New returns a store on records: an [SQL], or a type of a key-value driver. Invalid options
+// are a Bug.
 func New(records driver.Idempotency, o *Options) (*Store, error) {
 	options, err := o.orDefault()
 	if err != nil {
@@ -91,28 +90,26 @@ func New(records driver.Idempotency, o *Options) (*Store, error) {
 	return &Store{records: records, options: options, now: time.Now, random: mathrand.Float64, owner: rand.Text}, nil
 }
 
-// A Func carries a request out. Its context ends with that of Do, and with the
-// attempt's lease: with [interlock.ErrLost] once another attempt has begun, or
-// [interlock.ErrExpired] if nothing is known. [From] finds the request in it.
+// A Func executes a request. Its context ends with the context of Do and with the attempt's
+// lease. The cause is then [interlock.ErrLost] if another attempt has begun, or
+// [interlock.ErrExpired] if that is unknown. [From] returns the request from the context.
 type Func func(ctx context.Context) (Response, error)
 
-// Do carries a request out by fn, unless that was done: then it returns the kept
-// answer, Replayed. An answer of fn is returned when it is durable, and not before.
+// Do executes a request by fn, unless it was executed before: then Do returns the stored
+// answer, with Replayed set. Do returns an answer of fn only after it is durable.
 //
-// If fn returns an error or panics, the request is unfinished: a retry is let in at
-// once, and goes on after the last phase that was done; see [Phase]. Otherwise Do
-// returns
+// If fn returns an error or panics, the request is unfinished. A retry can begin at once, and
+// continues after the last completed phase; see [Phase]. Otherwise the error is one of:
 //
-//   - an [*InFlightError]: another attempt is at work, and fn was not run;
-//   - a [*MismatchError]: the key stands for another request, and fn was not run;
-//   - a [*NotKeptError]: it was done, with an answer too large to be kept;
-//   - an [interlock.ErrLost]: fn has run, but another attempt has begun meanwhile,
-//     whose answer is the one that counts. Phases of this attempt that were not done
-//     by then are not done;
-//   - an error that is Uncertain: the answer may be kept or not. A retry will tell;
-//   - any other error of the store: fn was not run.
+//   - an [*InFlightError]: another attempt is running, and fn did not run
+//   - a [*MismatchError]: the key was used for another request, and fn did not run
+//   - a [*NotKeptError]: the request was executed, with an answer too large to be stored
+//   - an [interlock.ErrLost]: fn ran, but another attempt began meanwhile, and its answer
+//     counts. Phases of this attempt that were not committed by then are not committed
+//   - an Uncertain error: the answer may have been stored; a retry finds out
+//   - any other error of the store: fn did not run
 //
-// The end of ctx reaches fn, but not what has to be recorded after it.
+// If ctx ends, the context of fn ends. Records that follow are still written.
 func (s *Store) Do(ctx context.Context, call Call, fn Func) (Response, error) {
 	began := s.now()
 	event := observe.IdempotencyAnswered{Scope: call.Scope, Operation: call.Operation, Key: call.Key}
@@ -151,16 +148,16 @@ func (s *Store) do(ctx context.Context, call Call, fn Func, event *observe.Idemp
 	return response, err
 }
 
-// cleanup bounds a claim, and what has to be recorded when nobody waits for it any
-// more.
+// cleanup bounds a claim, and the writing of records after the end of the caller's
+// context.
 const cleanup = 10 * time.Second
 
-// Attempts and waits of a step that failed, and may be tried again.
+// Attempts and delays of a step that failed and can be retried.
 const attempts = 5
 
 var retries = backoff.Policy{First: 20 * time.Millisecond, Max: 500 * time.Millisecond}
 
-// record does a step that has to be done although ctx has ended, and converges.
+// record applies an update that must happen even if ctx has ended. It retries.
 func (s *Store) record(ctx context.Context, u driver.IdempotencyUpdate) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
@@ -170,7 +167,7 @@ func (s *Store) record(ctx context.Context, u driver.IdempotencyUpdate) error {
 	})
 }
 
-// persist tries until it is not to be tried again, or too often.
+// persist retries until try reports that a retry is useless, or up to the number of attempts.
 func (s *Store) persist(ctx context.Context, try func(n int) (again bool, err error)) error {
 	for n := 1; ; n++ {
 		repeat, err := try(n)
@@ -183,14 +180,14 @@ func (s *Store) persist(ctx context.Context, try func(n int) (again bool, err er
 	}
 }
 
-// again reports whether err is one of ours that says so. What user code returns
-// is of no kind of ours, and not tried again.
+// again reports whether err is a Retryable error of this module. Errors of user code have no
+// kind and are not retried.
 func again(err error) bool {
 	var e *interlock.Error
 	return errors.As(err, &e) && e.Kind == interlock.Retryable
 }
 
-// pause waits for so long, or for the end of ctx.
+// pause waits for a duration, or until ctx ends.
 func pause(ctx context.Context, wait time.Duration) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

@@ -7,8 +7,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// A Table is where an [SQL] keeps records. The zero value is ready once
-// [Table.Create] made it.
+// A Table is the table in which an [SQL] keeps records. The zero value is ready once
+// [Table.Create] has created the table.
 type Table struct {
 	// Name is the table, or schema.table; empty means "interlock_idempotency". It
 	// is at most 56 bytes, and is trusted: never take it from a request.
@@ -18,15 +18,15 @@ type Table struct {
 var layout = sqltable.Layout{Part: "idempotency", Default: "interlock_idempotency",
 	Tables: map[string]string{"requests": ""}, Indexes: map[string]string{"due": "_due", "old": "_old"}}
 
-// open opens the table for an operation on what errors say.
+// open opens the table for op; errors name about.
 func (t Table) open(op, about string, db driver.SQL) (ledger, error) {
 	tables, err := layout.Open(op, about, db, t.Name)
 	return ledger{tables}, err
 }
 
-// Create creates the table and its indexes unless they exist. Several processes may
-// do it at once. It takes effect when the transaction commits, on MariaDB at once:
-// there it commits what was done in the transaction before.
+// Create creates the table and its indexes unless they exist. Several processes may call it
+// concurrently. It takes effect when the transaction commits. On MariaDB it takes effect at
+// once, and commits what the transaction did before.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	l, err := t.open("create table", "", db)
 	if err != nil {
@@ -58,8 +58,8 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 		`{pg create index if not exists {old} on {requests} (keep_until) where finished_at is not null}`)
 }
 
-// Sweep deletes up to limit finished requests that were kept for long enough, and returns how
-// many. It is for package guard/sweep. A [Reaper] also reports what is unfinished.
+// Sweep deletes up to limit finished requests whose retention has passed, and returns how many.
+// It is for package guard/sweep. A [Reaper] also reports unfinished requests.
 func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (int, error) {
 	l, err := t.open("remove requests", "", db)
 	if err != nil {
