@@ -31,7 +31,7 @@ func (t Table) Adjust(ctx context.Context, db driver.SQL, a Adjustment) error {
 	return err
 }
 
-// readjusted judges an operation that was recorded before.
+// readjusted returns the result of an operation that was recorded before.
 func (l ledger) readjusted(ctx context.Context, a Adjustment) error {
 	var delta int64
 	found, err := l.Row(ctx, `select delta from {operations} where item = ? and operation = ? for update`,
@@ -47,8 +47,8 @@ func (l ledger) readjusted(ctx context.Context, a Adjustment) error {
 	return nil
 }
 
-// adjustWithRoom applies what is recorded and was refused, at the expense of what
-// has expired; or it removes the record.
+// adjustWithRoom applies a recorded operation that had too few units, by taking units of
+// expired reservations. If that is impossible, it removes the record.
 func (l ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) error {
 	item, refusal, err := l.lock(ctx, a.Item)
 	var gifts []gift
@@ -74,10 +74,10 @@ func (l ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) err
 	return l.move(ctx, a.Item, a.Delta, 0, 0)
 }
 
-// lower sets a supply that is less than what is held and sold, as far as what is
-// held has expired.
+// lower sets a supply below the number of held and sold units, by taking units of expired
+// reservations.
 func (l ledger) lower(ctx context.Context, item string, n int64) error {
-	is, _, err := l.lock(ctx, item) // it is there: its supply was just looked at
+	is, _, err := l.lock(ctx, item) // the item exists: its supply was just read
 	if err != nil {
 		return err
 	}

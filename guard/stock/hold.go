@@ -9,8 +9,9 @@ import (
 )
 
 // Hold takes the units of all lines for a reservation, or of none. Until ttl has passed, by the
-// database's clock, nobody else can take them. After that they are available to others, and no
-// sweeper has to run. The reservation can be confirmed until somebody has taken one of them.
+// database's clock, no other reservation can take them. After that they are available to
+// others, and no sweeper has to run. The reservation can be confirmed until another one has
+// taken one of its units.
 //
 // id names the reservation forever: 1 to driver.MaxName bytes of UTF-8 without NUL, chosen by
 // the caller, such as the id of an order. A repeated Hold with the same lines does nothing: it
@@ -43,7 +44,7 @@ func (t Table) Hold(ctx context.Context, db driver.SQL, id string, ttl time.Dura
 	return err
 }
 
-// repeated judges a reservation that was there before.
+// repeated returns the result for a reservation that existed before.
 func (l ledger) repeated(ctx context.Context, r reservation) error {
 	found, err := l.find(ctx, r.id)
 	if err != nil {
@@ -73,8 +74,8 @@ func (l ledger) repeated(ctx context.Context, r reservation) error {
 	return nil
 }
 
-// holdWithRoom takes the units of a reservation that is recorded and was refused,
-// at the expense of those that have expired; or it removes the record.
+// holdWithRoom takes the units of a recorded reservation that had too few, by taking units of
+// expired reservations. If that is impossible, it removes the record.
 func (l ledger) holdWithRoom(ctx context.Context, r reservation) error {
 	gifts, refusal, err := l.roomForAll(ctx, r)
 	switch {
@@ -94,7 +95,7 @@ func (l ledger) holdWithRoom(ctx context.Context, r reservation) error {
 	return nil
 }
 
-// roomForAll locks the items, and then finds what must be given away.
+// roomForAll locks the items, and then finds the expired lines whose units are needed.
 func (l ledger) roomForAll(ctx context.Context, r reservation) (gifts []gift, refusal, err error) {
 	items := make([]standing, len(r.lines))
 	for i, line := range r.lines {

@@ -24,8 +24,8 @@ func (t Table) open(op, about string, db driver.SQL) (ledger, error) {
 	return ledger{tables, t.Observe}, err
 }
 
-// hold records a reservation, and takes its units if there are enough of each item. It
-// is not fresh if it was recorded before; then nothing is done.
+// hold records a reservation, and takes its units if there are enough of each item. If the
+// reservation was recorded before, fresh is false and nothing is done.
 func (l ledger) hold(ctx context.Context, r reservation) (fresh, taken bool, err error) {
 	if l.Maria() {
 		return l.holdMaria(ctx, r)
@@ -33,8 +33,8 @@ func (l ledger) hold(ctx context.Context, r reservation) (fresh, taken bool, err
 	return l.holdPostgres(ctx, r)
 }
 
-// expired finds and locks the reservations of an item that expired first, but for one,
-// until they have n units. The item is locked, and stands so.
+// expired finds and locks the earliest expired reservations of an item, except the reservation
+// but, until they have n units. The caller has locked the item and read it as item.
 func (l ledger) expired(ctx context.Context, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
 	if l.Maria() {
 		return l.expiredMaria(ctx, item, n, but)
@@ -42,7 +42,7 @@ func (l ledger) expired(ctx context.Context, item standing, n int64, but string)
 	return l.expiredPostgres(ctx, item, n, but)
 }
 
-// adjust records an operation, and applies it if there are units enough.
+// adjust records an operation, and applies it if there are enough units.
 func (l ledger) adjust(ctx context.Context, a Adjustment) (fresh, done bool, err error) {
 	if l.Maria() {
 		return l.adjustMaria(ctx, a)
@@ -50,7 +50,7 @@ func (l ledger) adjust(ctx context.Context, a Adjustment) (fresh, done bool, err
 	return l.adjustPostgres(ctx, a)
 }
 
-// upsert sets a supply unless more is held and sold, and gives what it is then.
+// upsert sets a supply unless more units are held and sold, and returns the resulting supply.
 func (l ledger) upsert(ctx context.Context, item string, n int64) (is int64, err error) {
 	_, err = l.Row(ctx, `insert into {items} {as present} (item, supply, held, sold) values (?, ?, 0, 0)
 		{or item} supply = case when {old held} + {old sold} <= {new supply} then {new supply} else {old supply} end, changes = {old changes} + 1
@@ -58,13 +58,13 @@ func (l ledger) upsert(ctx context.Context, item string, n int64) (is int64, err
 	return is, err
 }
 
-// move changes the numbers of an item by differences. Column changes makes every
-// change of an item, and of what is held of it, a visible one.
+// move adds differences to the numbers of an item. Column changes makes every change of an
+// item, and of what is held of it, visible.
 //
-// It has no condition, so the CHECK must hold in every version of the item that the
-// statement may see first (see [holdStatement]). Either an earlier statement locked
-// the item, and there is one version only; or what is taken from held is that of
-// lines that an earlier statement locked as held, and is held in all versions.
+// It has no condition, so the CHECK must hold in every version of the item that the statement
+// may see first (see [holdStatement]). That is so for one of two reasons. An earlier statement
+// locked the item, and there is only one version. Or the units taken from held are those of
+// lines that an earlier statement locked as held, and are held in all versions.
 func (l ledger) move(ctx context.Context, item string, supply, held, sold int64) error {
 	_, err := l.Exec(ctx, `update {items} set supply = supply + ?, held = held + ?, sold = sold + ?, changes = changes + 1 where item = ?`,
 		supply, held, sold, item)

@@ -18,15 +18,15 @@ type Line struct {
 	N    int64  // 1 to driver.MaxQuantity
 }
 
-// reservation is what to hold, its lines sorted by their items. All transactions lock items in
-// that order, so they do not deadlock.
+// reservation is a request to hold lines, which are sorted by item. All transactions lock items
+// in that order, so they do not deadlock.
 type reservation struct {
 	id    string
 	ttl   time.Duration
 	lines []Line
 }
 
-// reserve checks what a caller asks for.
+// reserve validates a request to hold lines.
 func reserve(op, id string, ttl time.Duration, lines []Line) (reservation, error) {
 	r := reservation{id: id, ttl: ttl, lines: slices.Clone(lines)}
 	if err := named(op, "a reservation", id); err != nil {

@@ -2,18 +2,16 @@ package stock
 
 import "context"
 
-// On MariaDB looks lock, but for one, and see what was committed last, whatever the snapshot
-// of the transaction shows. A look at rows that do not exist would lock
-// the gap between others; what may or may not exist is therefore inserted, and
-// column repeats tells whether it was there. No count of affected rows is relied
-// on but where a row that is found is changed.
+// On MariaDB all reads but one lock, and see the last commit, whatever the snapshot of the
+// transaction. A locking read of missing rows would lock the gap between others. Rows that may
+// exist are therefore inserted, and column repeats shows whether they existed. Counts of affected
+// rows are used only where every row that is found changes.
 //
-// Rows that are locked are found by their whole key, or by an index that the
-// statement names: otherwise InnoDB locks each row that it looked at on its way,
-// and a small table is read from one end to the other.
+// Rows to lock are found by their complete key, or by an index that the statement names. Otherwise
+// InnoDB locks each row that it scans, and scans small tables completely.
 
-// holdMaria records the first line, which keeps two of the same reservation apart,
-// then the others; then it takes the units of each item.
+// holdMaria records the first line, which serializes transactions of the same reservation, and
+// then the others. Then it takes the units of each item.
 func (l ledger) holdMaria(ctx context.Context, r reservation) (fresh, taken bool, err error) {
 	repeats := int64(0)
 	for i, line := range r.lines {
@@ -38,11 +36,11 @@ func (l ledger) holdMaria(ctx context.Context, r reservation) (fresh, taken bool
 	return true, true, nil
 }
 
-// expiredMaria looks without locking, and then locks what it found row by row. A look
-// that locks would also lock the gap to the next item's reservations, and wait for
-// those that are just being made, whatever SKIP LOCKED says; who makes them may
-// wait for the item. Whether the look sees all of the item, or a snapshot from
-// before its last change, the column changes tells.
+// expiredMaria reads without locks, and then locks the found rows one by one. A locking read
+// would also lock the gap to the next item's reservations. It would wait for reservations that
+// are being inserted, even with SKIP LOCKED, and their transactions may wait for the item.
+// Column changes shows whether the read is current, or a snapshot from before the item's last
+// change.
 func (l ledger) expiredMaria(ctx context.Context, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
 	var seen int64
 	if _, err := l.Row(ctx, `select changes from {items} where item = ?`, []any{item.name}, &seen); err != nil {
@@ -73,9 +71,9 @@ func (l ledger) expiredMaria(ctx context.Context, item standing, n int64, but st
 	return gifts, sum, err
 }
 
-// adjustMaria changes the item first, and records the operation while it is locked: of
-// several who record the same one at once, and remove it again because there was
-// too little, InnoDB makes a deadlock.
+// adjustMaria changes the item first, and records the operation while the item is locked. If
+// several transactions recorded the same operation first and removed it again because of too
+// few units, InnoDB would deadlock.
 func (l ledger) adjustMaria(ctx context.Context, a Adjustment) (fresh, done bool, err error) {
 	n, err := l.Exec(ctx, `update {items} set supply = supply + ?, changes = changes + 1
 		where item = ? and supply - held - sold >= ? and supply + ? <= `+quantity, a.Delta, a.Item, a.Take(), a.Delta)

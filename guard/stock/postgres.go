@@ -8,16 +8,15 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// holdStatement records the first line, and only if that was not there the others,
-// locks the items in their order, and takes the units of those that have enough.
-// The first line is what keeps two of the same reservation apart.
+// holdStatement records the first line. If that is new, it records the others, locks the items
+// in order, and takes the units of the items that have enough. The first line serializes
+// transactions of the same reservation.
 //
-// The rows of locked are as they are now; the condition is in the UPDATE all the
-// same. That statement first makes a new row of the version that it saw when it
-// began, and holds the CHECK against it; only then does it notice that there is a
-// newer version, and starts over with that. Without the condition, units that came
-// back meanwhile would end in an error of the CHECK. If the old version does not
-// meet the condition and the newest does, holdWithRoom finds that out.
+// The rows of locked are current, but the UPDATE needs the condition too. The UPDATE first
+// builds a new row from the version that it saw at its start, and checks the CHECK against it.
+// Only then does it detect a newer version and start over with that. Without the condition,
+// units that were returned meanwhile would cause an error of the CHECK. If only the newest
+// version meets the condition, holdWithRoom finds that out.
 const holdStatement = `
 with want (position, item, n) as (values %s),
 first as (
@@ -35,7 +34,7 @@ taken as (
 	returning want.position)
 select exists (select from first), coalesce(position, -1) from (values (0)) as one (n) left join taken on true`
 
-// holdPostgres is one statement, unless there is too little.
+// holdPostgres is one statement, unless there are too few units.
 func (l ledger) holdPostgres(ctx context.Context, r reservation) (fresh, taken bool, err error) {
 	args := []any{r.id, r.ttl.Microseconds()}
 	values := make([]string, len(r.lines))
@@ -58,8 +57,8 @@ func (l ledger) holdPostgres(ctx context.Context, r reservation) (fresh, taken b
 	return fresh, false, l.giveBack(ctx, got)
 }
 
-// expiredPostgres passes over what somebody is just about to confirm or cancel: who does
-// that may wait for the item.
+// expiredPostgres skips reservations that another transaction is confirming or cancelling,
+// because that transaction may wait for the item.
 func (l ledger) expiredPostgres(ctx context.Context, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
 	err = l.Each(ctx, `select reservation, position, n from {lines}
 		where item = ? and state = 'held' and expires_at <= {start} and reservation <> ?
@@ -76,8 +75,7 @@ func (l ledger) expiredPostgres(ctx context.Context, item standing, n int64, but
 	return gifts, sum, err
 }
 
-// adjustStatement records the operation, and if that was not there changes the
-// supply.
+// adjustStatement records the operation, and changes the supply if the operation is new.
 var adjustStatement = `
 with fresh as (
 	insert into {operations} (item, operation, delta, done_at) values ($1::text, $2::text, $3::bigint, {start})

@@ -7,14 +7,13 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A gift is a line of a reservation that has expired, whose units somebody else
-// is to have.
+// A gift is a line of an expired reservation whose units are taken by another one.
 type gift struct {
 	item, reservation string
 	position, n       int64
 }
 
-// standing is how a locked item stands, with all that is held, expired or not.
+// standing is the state of a locked item, including expired holds.
 type standing struct {
 	name string
 	driver.StockLevel
@@ -32,9 +31,9 @@ func (l ledger) lock(ctx context.Context, item string) (s standing, refusal, err
 	return s, refusal, err
 }
 
-// room finds what must be given away for n units of a locked item to be available,
-// other than to a reservation itself. A refusal is a ShortError. Nothing is changed
-// yet. All items that are wanted are locked before.
+// room finds the expired lines whose units are needed to make n units of a locked item
+// available, except those of reservation but. It changes nothing. If there are too few, the
+// refusal is a ShortError. The caller has locked all requested items.
 func (l ledger) room(ctx context.Context, item standing, n int64, but string) (gifts []gift, refusal, err error) {
 	available := item.Available()
 	if available >= n {
@@ -47,7 +46,7 @@ func (l ledger) room(ctx context.Context, item standing, n int64, but string) (g
 	return gifts, refusal, err
 }
 
-// giveAway makes the units of gifts available. Their items are locked.
+// giveAway makes the units of gifts available. The caller has locked their items.
 func (l ledger) giveAway(ctx context.Context, gifts []gift) error {
 	for _, g := range gifts {
 		_, err := l.Exec(ctx, `update {lines} set state = 'expired' where reservation = ? and position = ?`, g.reservation, g.position)
@@ -61,8 +60,7 @@ func (l ledger) giveAway(ctx context.Context, gifts []gift) error {
 	return l.unhold(ctx, gifts)
 }
 
-// unhold takes the units of gifts, which are in the order of their items, from
-// what is held.
+// unhold subtracts the units of gifts, which are sorted by item, from the held units.
 func (l ledger) unhold(ctx context.Context, gifts []gift) error {
 	for len(gifts) > 0 {
 		item, sum := gifts[0].item, int64(0)
@@ -76,7 +74,7 @@ func (l ledger) unhold(ctx context.Context, gifts []gift) error {
 	return nil
 }
 
-// giveBack undoes what was taken for the first lines of a reservation.
+// giveBack returns the units that were taken for the first lines of a reservation.
 func (l ledger) giveBack(ctx context.Context, lines []Line) error {
 	for _, line := range lines {
 		if err := l.move(ctx, line.Item, 0, -line.N, 0); err != nil {

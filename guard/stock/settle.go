@@ -39,10 +39,10 @@ type entry struct {
 	Line
 	position int64
 	state    driver.StockState
-	due      bool // its time is over
+	due      bool // expired
 }
 
-// find locks the lines of a reservation, which are in the order of their items.
+// find locks and returns the lines of a reservation, sorted by item.
 func (l ledger) find(ctx context.Context, id string) (all []entry, err error) {
 	err = l.Each(ctx, `select position, item, n, state, case when expires_at <= {start} then 1 else 0 end from {lines} {maria force index (primary)}
 		where reservation = ? order by position for update`, []any{id},

@@ -36,8 +36,8 @@ func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (forgotten i
 	return reservations + operations, err
 }
 
-// sweepReservations takes whole reservations, each by its first line, and passes
-// over those that somebody is at work with. It locks all lines before any item.
+// sweepReservations deletes whole reservations, each found by its first line, and skips those
+// that another transaction has locked. It locks all lines before any item.
 func (l ledger) sweepReservations(ctx context.Context, keep time.Duration, limit int) (int, error) {
 	ids, err := sqltable.Column[any](ctx, l.Tables, `select reservation from {lines} {maria force index (old)} where position = 0 and expires_at <= {start} - {span}
 		order by expires_at limit ? for update skip locked`, keep.Microseconds(), limit)

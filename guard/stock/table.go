@@ -84,7 +84,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 
 // Set sets the total supply of an item to n units, 0 to driver.MaxQuantity, and creates the
 // item if it is unknown. If more units are held and sold, the error is a [ShortError].
-// Repeating it converges only if nobody else sets or adjusts the item.
+// Repeating it converges only if no other process sets or adjusts the item.
 func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) error {
 	const op = "set supply"
 	if err := suppliable(op, item, n); err != nil {
