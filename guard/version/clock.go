@@ -13,7 +13,7 @@ import (
 // bits above are the milliseconds since 1970, which last until the year 6429.
 const logicalBits = 16
 
-// lastMillisecond is where a wall clock that runs on without end is held.
+// lastMillisecond is the maximum of the wall clock.
 const lastMillisecond = 1<<(63-logicalBits) - 2
 
 // ClockOptions configure a [Clock]; nil and the zero value are valid.

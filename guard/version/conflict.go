@@ -55,10 +55,10 @@ func retryable(err error) bool { return interlock.Kind(err) == interlock.Retryab
 // is not attempted again.
 func conflicting(err error) bool { return errors.Is(err, ErrConflict) }
 
-// conflicted reports whether another transaction was in the way: ErrConflict, or
-// the database undid a transaction for the sake of others, or did not give a lock
-// in time. SQLSTATE 40… says so in both databases, 55P03 in PostgreSQL, and MariaDB
-// has no better one than HY000 for the rest of what is Retryable.
+// conflicted reports whether another transaction caused err: ErrConflict, or the database undid
+// a transaction in favor of others, or did not grant a lock in time. SQLSTATE 40… means this in
+// both databases, and 55P03 in PostgreSQL. For the other Retryable errors MariaDB has only
+// HY000.
 func conflicted(err error) bool {
 	var state interface{ SQLState() string }
 	switch {

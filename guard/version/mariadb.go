@@ -10,20 +10,18 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// On MariaDB a table keeps the stamp as one text of bytes: "0", or "1" if the state
-// is terminal, the version in 19 digits, and the tie. Texts are ordered as stamps
-// are, and one column can be assigned last: an assignment may see those before
-// it, or not, as the sql_mode has it. Column repeated counts how often the stored
-// change came again, and so tells a change that was applied from one that was
-// there.
+// On MariaDB a table stores the stamp as one text of bytes: "1" if the state is terminal or "0",
+// the version in 19 digits, and the tie. Texts sort as stamps do, and one column can be assigned
+// last. An assignment may or may not see those before it, depending on the sql_mode. Column
+// repeated counts how often the stored change arrived again. So it distinguishes a change that was
+// applied from one that was stored before.
 //
-// No count of affected rows is relied on: whether it counts the rows that were
-// found or those that were changed is an option of the client. No empty text is
-// written into a table of ours: there is a sql_mode that makes it NULL. A column
-// of the user's may have that NULL, which is read as no tie.
+// Counts of affected rows are not used: a client option decides whether they count found or
+// changed rows. No empty text is written into this package's tables, because one sql_mode turns it
+// into NULL. A user's column may contain that NULL, which counts as no tie.
 
-// letsMaria is Versioned.Judge in SQL, and winsMaria that of a change with
-// TerminalWins: the text of a terminal change is above all that are not.
+// letsMaria is Versioned.Judge in SQL, and winsMaria is the same for a change with
+// TerminalWins: the text of a terminal change is above all that are not terminal.
 const (
 	letsMaria = `stamp < '1' and substr(stamp, 2) < substr(values(stamp), 2)`
 	winsMaria = `stamp < '1' and stamp < values(stamp) and substr(stamp, 2) <> substr(values(stamp), 2)`
@@ -55,7 +53,7 @@ returning stamp, repeated`, []any{c.Entity, stampText(c), asInt(c.Deleted)}, &te
 	if o := c.state().Judge(stored); o != Duplicate || repeated > 0 {
 		return o, nil
 	}
-	return Applied, nil // it was the same for the first time
+	return Applied, nil // the row is new
 }
 
 func stampText(c Change) string {
@@ -94,7 +92,7 @@ func (s stamps) showMaria(ctx context.Context, entity string) (State, error) {
 	return State{Stamp: v.Stamp, Deleted: deleted, Terminal: v.Terminal, Changed: time.UnixMicro(changed).UTC()}, err
 }
 
-// applyMaria locks the row by a look, which sees what was committed last.
+// applyMaria locks the row by a read, which sees the last commit.
 func (r protected) applyMaria(ctx context.Context, c Change) (rows int, o Outcome, err error) {
 	tie, terminal := `null`, `0`
 	set, args := `{version} = ?`, []any{c.Stamp.Version}

@@ -7,15 +7,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// On PostgreSQL one statement looks at the stamp in its snapshot and, unless that is
-// enough to refuse, raises it. Once it has the row's lock, it compares again with what
-// was committed last. So a replay of old changes writes nothing. If the look found
-// nothing to refuse and the raise did, another transaction was faster, and only then
-// a second statement looks who.
+// On PostgreSQL one statement reads the stamp in its snapshot and, unless that is enough to refuse,
+// raises it. Once it has the row's lock, it compares again with the last commit. So a replay of old
+// changes writes nothing. If the read found no reason to refuse and the raise did, another
+// transaction was faster. Only then a second statement reads its stamp.
 
-// lets is Versioned.Judge in SQL: whether a stored state, of which the version,
-// tie and terminal columns are given, lets the one of $2, $3 and $4 replace it;
-// wins is TerminalWins.
+// lets returns Versioned.Judge in SQL: whether a stored state may be replaced by the one of $2,
+// $3 and $4. The arguments are the columns of the stored version, tie and terminal; wins is
+// TerminalWins.
 func lets(version, tie, terminal string, wins bool) string {
 	return fmt.Sprintf(`(not %[3]s and (%[1]s, %[2]s collate "C") <> ($2::bigint, $3::text)
 		and ($4::boolean and %[4]t or (%[1]s, %[2]s collate "C") < ($2::bigint, $3::text)))`, version, tie, terminal, wins)
@@ -48,7 +47,8 @@ from (values (1)) as always left join stored on true`, []any{c.Entity, c.Stamp.V
 	})
 }
 
-// judge says why c was not applied: stored shows it, or what is stored by now.
+// judge returns why c was not applied, from stored or, if stored is outdated, from a second
+// read.
 func judge(stored driver.Versioned, c Change, again func() (driver.Versioned, error)) (Outcome, error) {
 	o := c.state().Judge(stored)
 	if o != Applied {

@@ -28,10 +28,10 @@ type Rows[R any] struct {
 	Fields func(*R) []any
 }
 
-// Update reads the row of key, calls change on it, and writes it back with the next version, if
-// the version is still the one that was read. Otherwise it retries, as [Tx] does. Its errors
-// are those of Tx, a [NoRowError], and the errors of change, unchanged. An attempt costs a
-// transaction with two statements. The row is locked from the second statement to the COMMIT:
+// Update reads the row of key and calls change on it. If the row still has the version that was
+// read, Update writes it back with the next version. Otherwise it retries, as [Tx] does. Its
+// errors are those of Tx, a [NoRowError], and the errors of change, unchanged. An attempt costs
+// a transaction with two statements. The row is locked from the second statement to the COMMIT:
 // not while change runs.
 //
 // change runs once per attempt, each time on an R that was just read.
@@ -68,7 +68,7 @@ type oneRow[R any] struct {
 	sqltable.Tables
 	rows Rows[R]
 	key  string
-	this string // the condition that finds it
+	this string // the condition that selects the row
 	args []any  // of this
 }
 

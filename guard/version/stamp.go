@@ -59,7 +59,7 @@ type Guard interface {
 	Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, error)
 }
 
-// check refuses what no database is asked about.
+// check returns a Bug if c is invalid.
 func (c Change) check(op string) error {
 	if err := named(op, c.Entity); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (c Change) check(op string) error {
 	return nil
 }
 
-// state is c as it would be stored.
+// state returns c as it would be stored.
 func (c Change) state() driver.Versioned {
 	return driver.Versioned{Stamp: c.Stamp, Deleted: c.Deleted, Terminal: c.Terminal, TerminalWins: c.TerminalWins}
 }

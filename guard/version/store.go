@@ -32,8 +32,8 @@ func NewStore(v driver.Versions, o *Options) (*Store, error) {
 // Apply stores v as the state of entity if it is newer, and returns what is stored then. It
 // repeats a request that failed or had no reply, which converges, with the attempts and delays
 // of Options. After a request without a reply, it may return Applied for a state that another
-// process applied too, but never for one that nobody applied. If no request had a reply, the
-// error is Uncertain.
+// process applied too, but never for one that no process applied. If no request had a reply,
+// the error is Uncertain.
 func (s *Store) Apply(ctx context.Context, entity string, v driver.Versioned) (o Outcome, stored driver.Versioned, err error) {
 	const op = "apply state"
 	if err := storable(op, entity, v); err != nil {
@@ -74,8 +74,8 @@ func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err
 //
 //   - a [ConflictError], or the result of Options.HandOff: nothing was done
 //   - a [TerminalError]: the state is terminal. change does not run then
-//   - an Uncertain error: a request had no reply, and somebody else had written before the next
-//     one. The update may have been done
+//   - an Uncertain error: a request had no reply, and another process had written before the
+//     next one. The update may have been done
 //   - an error of change, unchanged, or of a request that failed at each attempt
 func (s *Store) Update(ctx context.Context, entity string,
 	change func(ctx context.Context, was driver.Versioned) (driver.Versioned, error)) error {
@@ -127,7 +127,7 @@ func (s *Store) replace(ctx context.Context, entity string, old Stamp, next driv
 	return ErrConflict
 }
 
-// storable refuses what is not worth a request.
+// storable returns an error for an argument that no store accepts.
 func storable(op, entity string, v driver.Versioned) error {
 	if err := named(op, entity); err != nil {
 		return err
@@ -138,8 +138,8 @@ func storable(op, entity string, v driver.Versioned) error {
 	return nil
 }
 
-// uncertainty: if a request had no answer and none after it worked, the outcome
-// is unknown, whatever the last one said.
+// uncertainty returns the error of a series of requests. If a request had no reply and none
+// after it succeeded, the outcome is unknown, whatever the last error is.
 func uncertainty(op, entity string, doubt bool, err error) error {
 	if err == nil || !doubt || interlock.Kind(err) == interlock.Uncertain {
 		return err

@@ -16,29 +16,27 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// DefaultAttempts is how often an update is attempted if Options do not say.
+// DefaultAttempts is the default of Options.Attempts.
 const DefaultAttempts = 4
 
-// Options of an [Updater] and of a [Store]; nil and the zero value work.
+// Options configure an [Updater] and a [Store]; nil and the zero value are valid.
 type Options struct {
-	// Attempts is how often an update is attempted before it is given up: three to
-	// five are enough where conflicts are rare, and more do not help where they are
-	// not. 0 means [DefaultAttempts].
+	// Attempts is the maximum number of attempts of an update; 0 means [DefaultAttempts]. Three
+	// to five are enough if conflicts are rare; otherwise more attempts do not help.
 	Attempts int
-	// First bounds the pause after the first attempt; the bound doubles with each,
-	// up to Max. A pause is a random part of its bound, an eighth at least. 0 means
-	// 10 ms and 1 s.
+	// First is the upper bound of the delay after the first attempt; the bound doubles with
+	// each attempt, up to Max. A delay is a random part of its bound, at least an eighth. 0
+	// means 10 ms and 1 s.
 	First, Max time.Duration
-	// HandOff takes an update over when its last attempt has met a conflict too:
-	// what it returns is returned. It may put the work into a queue with one
-	// consumer for each entity, or do it under a lock. nil returns the error.
+	// HandOff handles an update whose last attempt has met a conflict, and its result becomes
+	// the result of the update. For example, it puts the work into a queue with one consumer
+	// per entity, or does it under a lock. Nil returns the error.
 	HandOff func(ctx context.Context, err *ConflictError) error
-	// Hooks receive what happens; nil logs failures, see package observe. [Stats]
-	// counts them.
+	// Hooks receive events; nil logs failures, see package observe. [Stats] counts them.
 	Hooks *observe.Version
 }
 
-// validate completes o, or says what is impossible.
+// validate returns o with defaults, or an error if it is invalid.
 func (o *Options) validate() (Options, error) {
 	var c Options
 	if o != nil {
@@ -53,8 +51,8 @@ func (o *Options) validate() (Options, error) {
 	return c, nil
 }
 
-// An Updater attempts optimistic updates, a few times and with pauses between.
-// It is safe for concurrent use, and one serves all entities.
+// An Updater attempts optimistic updates a few times, with delays in between. It is safe for
+// concurrent use, and one Updater serves all entities.
 type Updater struct {
 	options Options
 
@@ -62,8 +60,7 @@ type Updater struct {
 	random *rand.Rand
 }
 
-// NewUpdater makes an updater. It fails, with an error of kind Bug, if the options
-// are impossible.
+// NewUpdater returns an updater. If the options are invalid, the error is of kind Bug.
 func NewUpdater(o *Options) (*Updater, error) {
 	options, err := o.validate()
 	if err != nil {
@@ -75,8 +72,8 @@ func NewUpdater(o *Options) (*Updater, error) {
 	return &Updater{options: options, random: rand.New(source)}, nil
 }
 
-// update attempts until it works, ends in an error that is not worth it to attempt
-// again, or was attempted often enough.
+// update attempts until an attempt succeeds, its error is not worth a retry, or there are no
+// attempts left.
 func (u *Updater) update(ctx context.Context, name string, worth func(error) bool, attempt func() error) error {
 	if u == nil {
 		return bug("update", name, errors.New("there is no Updater: make one with NewUpdater"))
@@ -115,8 +112,8 @@ func (u *Updater) exhausted(ctx context.Context, err *ConflictError) error {
 	return u.options.HandOff(ctx, err)
 }
 
-// persist repeats a request that converges while it is Retryable or Uncertain.
-// doubt says that one of them had no answer.
+// persist retries a request that converges while its error is Retryable or Uncertain. doubt
+// reports that one of the requests had no reply.
 func (u *Updater) persist(ctx context.Context, request func() error) (doubt bool, err error) {
 	for n := 1; ; n++ {
 		err := request()
@@ -134,14 +131,14 @@ func (u *Updater) persist(ctx context.Context, request func() error) (doubt bool
 	}
 }
 
-// delay is the pause after n attempts.
+// delay returns the delay after n attempts.
 func (u *Updater) delay(n int) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return backoff.Policy{First: u.options.First, Max: u.options.Max}.Delay(n, u.random.Float64())
 }
 
-// pause is false if ctx ends first.
+// pause waits for d. If ctx ends first, it returns false.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
