@@ -13,20 +13,20 @@ import (
 // A Call is one attempt to make a call.
 type Call struct {
 	Resource  string
-	Operation string // empty if it has none
-	Key       string // for an API that takes one; empty if there is no operation
+	Operation string // empty if the call changes nothing
+	Key       string // the idempotency key; empty if there is no operation
 	Token     interlock.Token
 
 	ready   func() error
 	mu      sync.Mutex
-	granted bool // a caller got the permission to send it
-	over    bool // and its outcome: it must not be sent any more
+	granted bool // Ready has permitted the sending
+	over    bool // the Send has returned: nothing may be sent
 }
 
-// Ready refuses the call if it must not be sent any more: the claim has ended, or
-// the session that holds the mark may have, or the [Send] has returned. It does not
-// block, and is asked as late as can be; [Transport] asks before each write. Once
-// it has agreed the call counts as sent.
+// Ready returns an error if the call must not be sent any more. That is so if the claim has
+// ended, the session that holds the mark may have ended, or the [Send] has returned. It does
+// not block. Call it as late as possible; [Transport] calls it before each write. Once it has
+// returned nil, the call counts as sent.
 func (c *Call) Ready() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,7 +40,8 @@ func (c *Call) Ready() error {
 	return nil
 }
 
-// sent reports whether it may have been; end says that it must not be any more.
+// sent reports whether the call may have been sent. If end is set, nothing may be sent
+// afterwards.
 func (c *Call) sent(end bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,8 +49,8 @@ func (c *Call) sent(end bool) bool {
 	return c.granted
 }
 
-// outcome makes an error of a [Send] Uncertain unless it is certain that nothing
-// was sent. ctx is the context that the Send had.
+// outcome makes the error of a [Send] Uncertain, unless certainly nothing was sent. ctx is the
+// context of the Send.
 func (c *Call) outcome(ctx context.Context, err error) error {
 	if sent := c.sent(true); err == nil || !sent && denies(ctx, err) {
 		return err
@@ -60,9 +61,9 @@ func (c *Call) outcome(ctx context.Context, err error) error {
 	return &interlock.Error{Op: "make call", Name: c.Resource, Kind: interlock.Uncertain, Err: err}
 }
 
-// denies reports whether err says by a kind of its own that nothing was sent. The
-// end of a context has no such; and the cause with which ctx ended may have one that
-// is about something else: clients return it as it is, whatever they have sent.
+// denies reports whether err states by its own kind that nothing was sent. The error of a
+// context has no kind. The cause with which ctx ended may have a kind that concerns something
+// else, because clients return the cause unchanged, whatever they have sent.
 func denies(ctx context.Context, err error) bool {
 	var says interface {
 		error
@@ -71,16 +72,15 @@ func denies(ctx context.Context, err error) bool {
 	return errors.As(err, &says) && says.ErrorKind() != interlock.Uncertain && !errors.Is(context.Cause(ctx), says)
 }
 
-// Send makes a call, and returns the status that the other side answered with,
-// in the terms of HTTP, or an error. One that bears a kind, as [interlock.Error]
-// does, and not Uncertain, says that the call was certainly not sent, unless
-// [Call.Ready] had agreed to it; any other, such as that of a context or the cause
-// of its end, that it may have been. Send returns when ctx ends, which is when the claim does, or when the
-// mark is not held any more.
+// Send makes a call and returns the HTTP status of the answer, or an error. If the error has a
+// kind, as [interlock.Error] does, that is not Uncertain, the call was certainly not sent,
+// unless [Call.Ready] returned nil. After any other error, such as that of a context or its
+// cause, the call may have been sent. Send must return when ctx ends: ctx ends with the claim,
+// and when the mark is no longer held.
 type Send func(ctx context.Context, call *Call) (status int, err error)
 
-// Key is the idempotency key of an operation on a resource: 64 hexadecimal
-// digits, the same for ever, whichever claim the call is made under.
+// Key returns the idempotency key of an operation on a resource: 64 hexadecimal digits. It
+// never changes and does not depend on the claim.
 func Key(resource, operation string) string {
 	sum := sha256.Sum256([]byte("interlock call\x00" + resource + "\x00" + operation))
 	return hex.EncodeToString(sum[:])

@@ -14,25 +14,23 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// DefaultWaiting is how many calls may wait for one resource; see [Options].
+// DefaultWaiting is the default of Options.Waiting.
 const DefaultWaiting = 100
 
-// MaxOperation is the longest operation, in bytes.
+// MaxOperation is the maximum length of an operation, in bytes.
 const MaxOperation = 255
 
-// Options of a [Caller]; nil and the zero value work.
+// Options configure a [Caller]; nil and the zero value are valid.
 type Options struct {
-	// Repeat says that the other side takes [Call.Key]: a call of which it is not
-	// known whether it was made is then made again. Otherwise it is refused with an
-	// [InDoubtError].
+	// Repeat declares that the API accepts [Call.Key] as an idempotency key. Then a call whose
+	// outcome is unknown is sent again. Otherwise it is refused with an [InDoubtError].
 	Repeat bool
-	// Statuses changes the meaning of statuses: what the API defines as final, and
-	// what as refused, for statuses that [DefaultOutcome] judges in another way.
+	// Statuses overrides [DefaultOutcome] for the statuses that an API defines otherwise.
 	Statuses map[int]Outcome
-	// Waiting is how many calls, with the one that is made, may be in this process
-	// for one resource; more are refused, Retryable. 0 means [DefaultWaiting].
+	// Waiting is the maximum number of calls of this process per resource, including the
+	// running one. Further calls are refused as Retryable. 0 means [DefaultWaiting].
 	Waiting int
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Proxy
 
 	now func() time.Time
@@ -52,19 +50,19 @@ func (o *Options) resolve() Options {
 	return r
 }
 
-// A Caller makes calls to resources that cannot check tokens; see the package's
-// comment. It is safe for concurrent use, and has nothing to close.
+// A Caller makes calls to resources that cannot check tokens; see the package comment. It is
+// safe for concurrent use, and needs no Close.
 type Caller struct {
 	by      keeper
 	lanes   lanes
 	options Options
 }
 
-// keeper keeps the marks.
+// keeper stores the marks.
 type keeper interface {
-	// call enters, sends while it can tell that nobody else has entered, and
-	// records. tried says that send was run, and an error that is not Uncertain
-	// that nothing was sent.
+	// call enters, calls send while certainly no other token has entered, and records the
+	// result. tried reports that send was called. An error that is not Uncertain means that
+	// nothing was sent.
 	call(ctx context.Context, c interlock.Claim, call *Call, send Send) (status int, tried bool, err error)
 }
 
@@ -72,28 +70,26 @@ func newCaller(by keeper, o Options) *Caller {
 	return &Caller{by: by, options: o, lanes: lanes{most: o.Waiting, busy: map[string]*lane{}}}
 }
 
-// NewUnrecorded makes calls under marks that store keeps, and records nothing: a call
-// is made again whenever it is asked for. What it does not promise is in the
-// package's comment.
+// NewUnrecorded returns a Caller with marks in store that records nothing: a repeated call is
+// sent again. The package comment lists what this does not protect.
 func NewUnrecorded(store *fence.Store, o *Options) *Caller {
 	return newCaller(loose{store}, o.resolve())
 }
 
-// Do makes a call to resource under c, when it is its turn: send is run at most
-// once, after the token of c has entered. operation is 1 to [MaxOperation] bytes
-// of UTF-8 without NUL, or empty for a call that changes nothing: it is not
-// recorded, and has no key.
+// Do makes a call to resource under c: it waits for its turn, enters the token of c, and then
+// runs send at most once. operation is 1 to [MaxOperation] bytes of UTF-8 without NUL. It is
+// empty for a call that changes nothing; such a call is not recorded and has no key.
 //
-// It returns the status of the answer, also of one that is an error of the other
-// side, once it is recorded. Otherwise:
+// Do returns the status of the answer once it is recorded, also if the status reports an error.
+// Otherwise the error is one of:
 //
-//   - a [interlock.StaleTokenError], the cause with which c ended, or any error
-//     that is not Uncertain: the call was not sent;
-//   - a [DoneError] or an [InDoubtError]: an earlier attempt was, or may have been;
-//   - any other Uncertain error: it may have been sent now, and is in doubt. With
-//     a status, the answer came and could not be recorded.
+//   - a [interlock.StaleTokenError], the cause with which c ended, or any other error that is
+//     not Uncertain: the call was not sent
+//   - a [DoneError] or an [InDoubtError]: an earlier attempt was sent, or may have been
+//   - any other Uncertain error: the call may have been sent and is in doubt. With a status,
+//     the answer arrived and could not be recorded
 //
-// It waits for as long as ctx and c last. It retries nothing.
+// Do waits as long as ctx and c last. It never retries.
 func (p *Caller) Do(ctx context.Context, c interlock.Claim, resource, operation string, send Send) (status int, err error) {
 	if err := driver.CheckText("an operation", operation, 0, MaxOperation); err != nil {
 		return 0, failure.Bug("make call", resource, "%w", err)
@@ -113,7 +109,7 @@ func (p *Caller) Do(ctx context.Context, c interlock.Claim, resource, operation 
 	return status, err
 }
 
-// turn waits for the turn and makes the call.
+// turn waits for the turn of the call and makes it.
 func (p *Caller) turn(ctx context.Context, c interlock.Claim, call *Call, send Send) (status int, tried bool, err error) {
 	waiting, stop := join.Context(ctx, c.Context())
 	leave, err := p.lanes.enter(waiting, call.Resource)
@@ -139,7 +135,7 @@ func (p *Caller) report(call *Call, began, sent time.Time, status int, tried boo
 	}
 }
 
-// loose keeps marks in a key-value store.
+// loose stores marks in a key-value store.
 type loose struct{ store *fence.Store }
 
 func (l loose) call(ctx context.Context, c interlock.Claim, call *Call, send Send) (status int, tried bool, err error) {
@@ -156,7 +152,7 @@ func (l loose) call(ctx context.Context, c interlock.Claim, call *Call, send Sen
 	return status, true, err
 }
 
-// valid refuses a claim that has ended, with the cause.
+// valid returns the cause if the claim has ended.
 func valid(c interlock.Claim, resource string) error {
 	if c.Valid() {
 		return nil

@@ -10,30 +10,30 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Calls is the table in which calls are recorded. The zero value is ready once
-// [Calls.Create] made the table. A record stays until [Calls.Clean] removes it;
-// as long as it is there its call is not made twice without a key.
+// Calls is the table in which calls are recorded. The zero value is ready once [Calls.Create]
+// has created the table. A record stays until [Calls.Clean] removes it. As long as it exists, a
+// call without an idempotency key is not sent twice.
 type Calls struct {
 	// Name is the table, or schema.table; empty means "interlock_call". It is
 	// trusted: never take it from a request.
 	Name string
 }
 
-// A Record is what is known of a call.
+// A Record is the stored state of a call.
 type Record struct {
-	Token    interlock.Token // of the last attempt; 0 if there was none
-	Attempts int64           // that were, or may have been, sent
-	Status   int             // of the last answer; 0 if there was none
-	Settled  bool            // the answer says what the outcome is
+	Token    interlock.Token // of the last attempt; 0 without attempts
+	Attempts int64           // number of attempts that were or may have been sent
+	Status   int             // of the last answer; 0 without an answer
+	Settled  bool            // the outcome is known
 	Called   time.Time       // when the first attempt began, by the database's clock
 }
 
-// A row's id is its [Key], so that it has one length and no collation; resource and
+// The id of a row is its [Key], which has a fixed length and no collation. resource and
 // operation are for people.
 var layout = sqltable.Layout{Part: "proxy", Lock: "call", Default: "interlock_call", Tables: map[string]string{"calls": ""}}
 
-// Create creates the table, unless it exists. Several processes may do it at once.
-// On MariaDB it commits what was done in the transaction before.
+// Create creates the table, unless it exists. Several processes may call it concurrently. On
+// MariaDB it commits what the transaction did before.
 func (t Calls) Create(ctx context.Context, db driver.SQL) error {
 	tables, err := layout.Open("create table", "", db, t.Name)
 	if err != nil {
@@ -50,7 +50,7 @@ func (t Calls) Create(ctx context.Context, db driver.SQL) error {
 			settled_at {time}){maria  engine = InnoDB}`)
 }
 
-// begin counts an attempt; the record is that of before, but for the count.
+// begin counts an attempt. Apart from the count, the returned record is the previous one.
 func (t Calls) begin(ctx context.Context, db driver.SQL, c *Call) (number int64, r Record, err error) {
 	tables, err := layout.Open("record call", c.Operation, db, t.Name)
 	if err != nil {
@@ -66,7 +66,7 @@ returning attempts, status, settled_at is not null, {micros called_at}`,
 	return number, r, err
 }
 
-// Show returns the record of a call; one that was never made has no attempts.
+// Show returns the record of a call. If the call was never made, the record has no attempts.
 func (t Calls) Show(ctx context.Context, db driver.SQL, resource, operation string) (r Record, err error) {
 	tables, err := layout.Open("show call", operation, db, t.Name)
 	if err != nil {
@@ -81,30 +81,29 @@ func (t Calls) Show(ctx context.Context, db driver.SQL, resource, operation stri
 	return r, err
 }
 
-// answered records the status of an attempt that leaves the call in doubt. It is
-// of no interest once another attempt was begun.
+// answered records the status of an attempt that leaves the call in doubt. If another attempt
+// has begun since, it changes nothing.
 func (t Calls) answered(ctx context.Context, db driver.SQL, c *Call, number int64, status int) error {
 	return t.exec(ctx, db, "record call",
 		`update {calls} set status = ? where id = ? and attempts = ? and token = ? and settled_at is null`, int64(status), c.Key, number, int64(c.Token))
 }
 
-// settled records the status that ended a call, unless one is there.
+// settled records the final status of a call, unless there is one.
 func (t Calls) settled(ctx context.Context, db driver.SQL, op, key string, status int) error {
 	return t.exec(ctx, db, op, `update {calls} set status = ?, settled_at = {now} where id = ? and settled_at is null`, int64(status), key)
 }
 
-// withdraw removes the first attempt that began just when called says, if no other
-// followed: if it was never committed, there may be one of somebody else under the
-// same claim in its place.
+// withdraw removes the first attempt that began exactly at called, if no other followed. The
+// time matters because another process may have inserted its own attempt under the same claim.
 func (t Calls) withdraw(ctx context.Context, db driver.SQL, c *Call, called time.Time) error {
 	return t.exec(ctx, db, "withdraw call",
 		`delete from {calls} where id = ? and token = ? and attempts = 1 and status = 0 and settled_at is null and {micros called_at} = ?`,
 		c.Key, int64(c.Token), called.UnixMicro())
 }
 
-// Settle ends a doubt by what somebody found out: the call was made, with that
-// status, from 200 to 499; or, with status 0, it was not, and may be made. It does
-// nothing to a call that is settled.
+// Settle resolves a doubt by a result that the caller has found out. A status from 200 to 499
+// means that the call was made, with that status. Status 0 means that it was not made and may
+// be sent. If the call is settled, Settle does nothing.
 func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation string, status int) error {
 	switch key := Key(resource, operation); {
 	case status == 0:
@@ -115,9 +114,8 @@ func (t Calls) Settle(ctx context.Context, db driver.SQL, resource, operation st
 	return failure.Bug("settle call", operation, "status %d settles nothing", status)
 }
 
-// Clean removes the records of calls that were settled longer than age ago, by
-// the database's clock: from then on they would be made again. It removes nothing
-// that is in doubt.
+// Clean removes the records of calls that were settled longer than age ago, by the database's
+// clock. After that these calls would be sent again. It keeps records of calls in doubt.
 func (t Calls) Clean(ctx context.Context, db driver.SQL, age time.Duration) error {
 	if age < 0 {
 		return failure.Bug("clean calls", "", "an age of %v is in the future", age)

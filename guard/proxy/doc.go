@@ -1,9 +1,8 @@
-// Package proxy makes calls to a resource that cannot check fencing tokens, such
-// as somebody else's API, so that the call of a former owner is not sent after
-// that of a newer one. It cannot recall a call that was sent: one that was on
-// its way, or in a queue of the other side, when its owner lost the claim may
-// take effect later than that of the next owner. It does not make a call take
-// effect once either; with an idempotency key the other side does.
+// Package proxy makes calls to a resource that cannot check fencing tokens, such as a
+// third-party API. It ensures that the call of a former owner is not sent after that of a newer
+// one. It cannot recall a call that was sent. If an owner loses the claim while its call is in
+// transit or queued remotely, the next owner's call may take effect first. It does not make a
+// call take effect once either; an API with idempotency keys does.
 //
 //	calls, err := proxy.NewRecorded(postgres.Pool(pool), fence.Table{}, proxy.Calls{}, nil)
 //	client := &http.Client{Transport: proxy.NewTransport(nil)}
@@ -19,57 +18,51 @@
 //		return err
 //	})
 //
-// [Handler] is the same as a reverse proxy, for callers elsewhere that send their
-// tokens as package guard/wire has it.
+// [Handler] does the same as a reverse proxy, for remote callers that send their tokens as in
+// package guard/wire.
 //
 // # Two strengths
 //
-// Strict, by [NewRecorded], keeps marks in a SQL database. The mark is raised and
-// committed before anything is sent, so that it outlasts a crash. Then it is
-// entered again, and its row stays locked while the call is made: calls for a
-// resource are made one at a time, by however many processes share the
-// database. A transaction stays open for as long as the call takes, and a
-// statement each second keeps its session alive; the session of a process that
-// stops is ended by the database within two thirds of what was left of the
-// claim.
+// Strict, by [NewRecorded], keeps marks in a SQL database. It raises the mark and commits it
+// before anything is sent, so the mark survives a crash. Then it enters the mark again, and
+// keeps the row locked while the call is made. So calls for a resource are made one at a time,
+// by any number of processes that share the database. A transaction stays open during the call,
+// and a statement each second keeps its session alive. If the process is paused, the database
+// ends the session within two thirds of the claim's remaining time.
 //
-// Loose, by [NewUnrecorded], keeps marks in Redis, etcd or another [fence.Store].
-// Calls that pass through one process are made one at a time, and none after
-// that of a newer owner. Between processes there is a window between Enter and
-// the call: there, only the clock of the claim keeps a former owner from sending.
+// Loose, by [NewUnrecorded], keeps marks in Redis, etcd or another [fence.Store]. Calls through
+// one process are made one at a time, and none after that of a newer owner. Between processes
+// there is a window between Enter and the call. In it, only the clock of the claim keeps a
+// former owner from sending.
 //
 // # What remains possible
 //
-// A call is sent if, right before, the claim is valid and, when strict, the
-// session cannot have been ended yet. [Transport] looks at both before each write
-// to the connection, so a process that is stopped anywhere before sends nothing
-// when it goes on. What remains:
+// A call is sent only if the claim is valid immediately before. In strict mode the database
+// must also be certain not to have ended the session yet. [Transport] checks both before each
+// write to the connection. So a process that is paused anywhere before that check sends nothing
+// when it continues. These cases remain:
 //
-//   - a stop after the last look and before the system call that writes, a few
-//     instructions later: what is written then arrives late. TestTheStopThatRemains
-//     shows it. A [Send] that does not use Transport has as much time between
-//     [Call.Ready] and its write as it takes;
-//   - bytes that are in a buffer of the network, or calls that the other side
-//     queues, when their owner is overtaken;
-//   - a database that ends a session by itself, as in a failover, or by an
-//     operator, or by an idle time that the session was given before and that is
-//     below a second: the call that was on its way ends within a second,
-//     and meanwhile the next owner may send. One whose connection to the database
-//     is dead without a word ends before the database can have ended it;
-//   - strict, after a failover to a replica that lacks the last commit, or in a
-//     resource whose mark was rebased: the database has forgotten who entered.
+//   - A pause after the last check and before the system call that writes, a few instructions
+//     later. Then the write is late; TestTheStopThatRemains shows it. For a [Send] without
+//     Transport, this window is the time between [Call.Ready] and its write.
+//   - Bytes in a buffer of the network, or calls that the other side queues, when their owner
+//     is overtaken.
+//   - A database that ends a session by itself: in a failover, by an operator, or by an earlier
+//     idle timeout below a second. The running call ends within a second, and meanwhile the
+//     next owner may send. If the connection to the database is silently dead, the call ends
+//     before the database can have ended the session.
+//   - In strict mode, a failover to a replica that lacks the last commit, or a rebase of the
+//     mark: the database has lost the record of who entered.
 //
 // # Operations
 //
-// A call that changes something has an operation: a name that its caller gives
-// it, the same whenever it tries again, under whichever claim. Strict keeps a
-// record of each in a table, see [Calls]: before it is sent, and with the status
-// of the answer. A call whose answer is known is not made again: [DoneError]. One
-// that may have been sent and was not answered is in doubt: [InDoubtError]; with
-// [Options.Repeat], for an API that takes an idempotency key, it is sent again
-// with the same [Key].
+// A call that changes something has an operation: a name that its caller chooses. The name is
+// the same for each retry, under any claim. Strict records each operation in a table, see
+// [Calls]: before the call is sent, and with the status of the answer. If the answer is known,
+// the call is not sent again: [DoneError]. If the call may have been sent and has no answer, it
+// is in doubt: [InDoubtError]. With [Options.Repeat], for an API with idempotency keys, it is
+// sent again with the same [Key].
 //
-// Not every answer is a result: [DefaultOutcome] is the table that says which
-// statuses are final, which say that nothing was done, and which leave the call in
-// doubt. [Options.Statuses] changes it for an API that defines them otherwise.
+// Not every answer is a result. [DefaultOutcome] defines which statuses are final, which mean
+// that nothing was done, and which leave the call in doubt. [Options.Statuses] overrides it.
 package proxy

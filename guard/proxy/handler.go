@@ -22,24 +22,23 @@ const (
 	DefaultMaxAnswer = 4 << 20
 )
 
-// OperationHeader is the field in which a caller names its operation; see
-// [Operation].
+// OperationHeader is the header in which a caller names its operation; see [Operation].
 const OperationHeader = "Idempotency-Key"
 
-// HandlerOptions are those of [Handler]; nil and the zero value work.
+// HandlerOptions configure [Handler]; nil and the zero value are valid.
 type HandlerOptions struct {
-	// Wire says which tokens are taken; nil means those of callers that are trusted.
+	// Wire defines which tokens are accepted; nil trusts all callers.
 	Wire *wire.Options
 	// Transport sends the calls; nil means NewTransport(nil).
 	Transport *Transport
-	// MaxBody is the largest body of a request that is passed on, in bytes; 0
-	// means [DefaultMaxBody]. A larger one is answered with 413.
+	// MaxBody is the maximum size of a request body, in bytes; 0 means [DefaultMaxBody]. A
+	// larger one is answered with 413.
 	MaxBody int64
-	// MaxAnswer is the largest body of an answer, in bytes; 0 means
-	// [DefaultMaxAnswer]. Of a larger one the caller gets the status alone.
+	// MaxAnswer is the maximum size of an answer body, in bytes; 0 means [DefaultMaxAnswer]. Of
+	// a larger answer the caller receives only the status.
 	MaxAnswer int64
-	// Operation names what a request does, and is empty for one that changes
-	// nothing. Its error is answered with 400. nil means [Operation].
+	// Operation returns the operation of a request, or an empty name if the request changes
+	// nothing. Its error is answered with 400. Nil means [Operation].
 	Operation func(*http.Request) (string, error)
 }
 
@@ -59,8 +58,8 @@ func (o *HandlerOptions) resolve() HandlerOptions {
 	return r
 }
 
-// Operation is the [OperationHeader] of a request, in quotes or bare. It may be
-// missing from one whose method is safe: GET, HEAD or OPTIONS.
+// Operation returns the [OperationHeader] of a request, quoted or bare. The header may be
+// absent if the method is safe: GET, HEAD or OPTIONS.
 func Operation(r *http.Request) (string, error) {
 	values := r.Header.Values(OperationHeader)
 	safe := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
@@ -80,16 +79,14 @@ func Operation(r *http.Request) (string, error) {
 	return name, nil
 }
 
-// Handler passes requests on to upstream as calls of c, each under the token
-// that it carries, for the resource that it is about; see [wire.Handler]. What
-// concerns one connection only is not passed on, nor are the token, the caller's
-// name for the operation and requests to change the protocol. The body is read
-// before the call takes its turn, and the answer before the caller gets it, so
-// that a slow caller holds nobody up.
+// Handler forwards requests to upstream as calls of c, each under the token that it carries,
+// for its resource; see [wire.Handler]. It removes hop-by-hop headers, the token, the operation
+// header and requests to change the protocol. It reads the request body before the call takes
+// its turn, and the complete answer before it responds. So a slow caller blocks no other call.
 //
-// The caller gets the answer of upstream, once that is recorded; or by a
-// problem, as package guard/wire has it, why the call was not made, or that this
-// is not known. A call that was made before is answered with 409.
+// The caller receives the answer of upstream after it is recorded. If the call was not made, or
+// that is unknown, it receives a problem as in package guard/wire. A call that was made before
+// is answered with 409.
 func Handler(c *Caller, upstream *url.URL, resource wire.Resource, o *HandlerOptions) http.Handler {
 	h := &handler{caller: c, upstream: upstream, options: o.resolve()}
 	return wire.Handler(resource, h, h.options.Wire)
@@ -130,7 +127,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.respond(w)
 }
 
-// send passes r on, with body, and reads the answer.
+// send forwards r with body, and reads the answer.
 func (h *handler) send(ctx context.Context, r *http.Request, body []byte) (a *answer, err error) {
 	a = &answer{header: http.Header{}}
 	out := r.Clone(ctx)
@@ -148,8 +145,8 @@ func (h *handler) send(ctx context.Context, r *http.Request, body []byte) (a *an
 	return a, err
 }
 
-// whole reads an answer to its end, so that nothing of it is sent if there is
-// none. The call was made in either case.
+// whole reads the complete answer, so that an incomplete one is not sent. The call was made in
+// either case.
 func whole(resp *http.Response, most int64) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	resp.Body.Close()
@@ -168,24 +165,24 @@ func whole(resp *http.Response, most int64) error {
 	return nil
 }
 
-// An answer is kept until it may be sent.
+// An answer is buffered until it may be sent.
 type answer struct {
 	header http.Header
 	status int
 	body   bytes.Buffer
 }
 
-// Header is what the answer has.
+// Header returns the headers of the answer.
 func (a *answer) Header() http.Header { return a.header }
 
-// WriteHeader keeps the status, and not that there is more to come.
+// WriteHeader stores the status, except informational ones.
 func (a *answer) WriteHeader(status int) {
 	if status >= 200 && a.status == 0 {
 		a.status = status
 	}
 }
 
-// Write keeps a part of the body.
+// Write appends to the body.
 func (a *answer) Write(p []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	return a.body.Write(p)
@@ -199,7 +196,7 @@ func (a *answer) respond(w http.ResponseWriter) {
 	_, _ = w.Write(a.body.Bytes()) // the client may be gone
 }
 
-// refuse tells why there is no answer.
+// refuse sends the reason why there is no answer.
 func refuse(w http.ResponseWriter, err error) {
 	var done *DoneError
 	var doubt *InDoubtError

@@ -12,13 +12,13 @@ import (
 	"github.com/interlock-dev/interlock/guard/wire"
 )
 
-// session is the transaction in which a mark is held.
+// session is the transaction that holds a mark.
 type session interface {
 	driver.SQL
 	Bound(ctx context.Context, idle, statement time.Duration) error
 }
 
-// lifted begins transactions that lend themselves, whatever T is.
+// lifted begins transactions whose native type is session, for any T.
 type lifted[T any] struct{ db driver.Beginner[T] }
 
 func (l lifted[T]) Begin(ctx context.Context) (driver.Tx[session], error) {
@@ -33,15 +33,14 @@ type liftedTx[T any] struct{ driver.Tx[T] }
 
 func (t liftedTx[T]) Native() session { return t.Tx }
 
-// errMarkLost is why a call ends whose session does.
+// errMarkLost is the cause with which a call ends if its session ended.
 var errMarkLost = errors.New("the session that held the mark has ended")
 
-// holding keeps a session from being ended for standing still, and knows until
-// when the database cannot have ended it.
+// holding keeps an idle session alive, and knows until when the database cannot have ended it.
 type holding struct {
 	tx    session
 	now   func() time.Time
-	idle  time.Duration                 // that the database allows, at least
+	idle  time.Duration                 // the minimum idle time that the database allows
 	until atomic.Pointer[wire.Deadline] // counted from before the last statement was sent
 
 	ctx    context.Context // ends when the session is known to have ended
@@ -51,8 +50,8 @@ type holding struct {
 	once   sync.Once
 }
 
-// hold bounds the time for which tx may stand still, and keeps it moving until
-// end is called. Nobody else uses tx meanwhile.
+// hold bounds the idle time of tx, and keeps tx alive until end is called. Only holding uses tx
+// meanwhile.
 func hold(ctx context.Context, tx session, c interlock.Claim, now func() time.Time) (*holding, error) {
 	left := c.Remaining()
 	h := &holding{tx: tx, now: now, idle: allowed(tx.Dialect(), left*2/3), stop: make(chan struct{})}
@@ -66,8 +65,8 @@ func hold(ctx context.Context, tx session, c interlock.Claim, now func() time.Ti
 	return h, nil
 }
 
-// allowed is how long a database lets a session stand still that asked for idle:
-// MariaDB counts whole seconds, and at least one.
+// allowed returns the idle time that a database allows a session that requested idle. MariaDB
+// counts whole seconds, and at least one.
 func allowed(d driver.Dialect, idle time.Duration) time.Duration {
 	if d == driver.MariaDB {
 		return max(time.Second, idle.Truncate(time.Second))
@@ -75,6 +74,7 @@ func allowed(d driver.Dialect, idle time.Duration) time.Duration {
 	return idle.Truncate(time.Millisecond)
 }
 
+// moved records that a statement was sent, and answered, after sent.
 func (h *holding) moved(sent time.Time) {
 	until := wire.After(sent, h.idle)
 	h.until.Store(&until)
@@ -102,8 +102,8 @@ func (h *holding) keep(ctx context.Context, period time.Duration) {
 	}
 }
 
-// move sends a statement, and waits for the answer no longer than it is certain that
-// the session lasts: a connection may be dead without anybody saying so.
+// move sends a statement. It waits for the reply only while the session certainly lasts,
+// because a connection can be silently dead.
 func (h *holding) move(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, h.until.Load().Remaining(h.now()))
 	defer cancel()
@@ -111,7 +111,7 @@ func (h *holding) move(ctx context.Context) error {
 	return err
 }
 
-// lasts refuses what is done once the database may have ended the session.
+// lasts returns an error once the database may have ended the session.
 func (h *holding) lasts(resource string) error {
 	if h.until.Load().Remaining(h.now()) > 0 {
 		return nil
@@ -119,7 +119,7 @@ func (h *holding) lasts(resource string) error {
 	return &interlock.Error{Op: "make call", Name: resource, Kind: interlock.Retryable, Err: errMarkLost}
 }
 
-// end gives tx back.
+// end stops using tx.
 func (h *holding) end() {
 	h.once.Do(func() { close(h.stop) })
 	h.ended.Wait()

@@ -8,20 +8,20 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// lanes let one caller at a time use a resource, in the order in which they came.
-// There is a lane for as long as somebody is in it.
+// lanes let one caller at a time use a resource, in the order of arrival. A lane exists while
+// it has callers.
 type lanes struct {
-	most int // in one lane
+	most int // maximum per lane
 	mu   sync.Mutex
 	busy map[string]*lane
 }
 
 type lane struct {
-	turn chan struct{} // full while somebody has it
+	turn chan struct{} // full while a caller has the turn
 	in   int
 }
 
-// enter waits for the turn, at most as long as ctx lasts.
+// enter waits for the turn, until ctx ends.
 func (l *lanes) enter(ctx context.Context, resource string) (leave func(), err error) {
 	at, err := l.join(resource)
 	if err != nil {

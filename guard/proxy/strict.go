@@ -11,13 +11,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// cleaning bounds what is done after a call, even if its context has ended.
+// cleaning bounds the work after a call, even if its context has ended.
 const cleaning = 5 * time.Second
 
-// NewRecorded makes calls under marks that are kept, and held while a call is made,
-// in a SQL database, and records them in calls, whose table [Calls.Create] makes
-// in the same database. A call takes two transactions: two commits, and one
-// connection at a time. marks must let an equal token enter again.
+// NewRecorded returns a Caller with marks in a SQL database, which it holds while a call is
+// made. It records calls in the table of calls, which [Calls.Create] creates in the same
+// database. A call takes two transactions: two commits, and one connection at a time. marks
+// must accept an equal token again; Strict marks are a Bug.
 func NewRecorded[T any](db driver.Beginner[T], marks fence.Marks, calls Calls, o *Options) (*Caller, error) {
 	table, _ := marks.(fence.Table)
 	column, _ := marks.(fence.Column)
@@ -35,7 +35,7 @@ type strict struct {
 	options Options
 }
 
-// attempt is what is known of one.
+// attempt is the state of one attempt.
 type attempt struct {
 	number int64     // counted by the record; 0 if there is none
 	called time.Time // when the first attempt began, as the record has it
@@ -44,7 +44,7 @@ type attempt struct {
 	err    error // of send
 }
 
-// sent reports whether it may have been.
+// sent reports whether the call may have been sent.
 func (a *attempt) sent() bool {
 	return a.tried && (a.err == nil || interlock.Kind(a.err) == interlock.Uncertain)
 }
@@ -66,7 +66,7 @@ func (s *strict) call(ctx context.Context, c interlock.Claim, call *Call, send S
 		return 0, a.tried, unsent(err)
 	case a.err != nil:
 		return 0, true, a.err
-	case err != nil: // the answer came, and the claim or the session did not last
+	case err != nil: // the answer arrived, but the claim or the session ended
 		err = s.outside(ctx, func(ctx context.Context, tx driver.SQL) error { return s.record(ctx, tx, call, a) })
 	}
 	if err != nil {
@@ -130,8 +130,8 @@ func (s *strict) record(ctx context.Context, tx driver.SQL, call *Call, a attemp
 	return s.calls.answered(ctx, tx, call, a.number, a.status)
 }
 
-// withdraw forgets an attempt that was certainly not sent. If it was not the
-// first, an earlier one may have been; and if this fails, the call stays in
+// withdraw removes the record of an attempt that was certainly not sent. If an earlier attempt
+// exists, it may have been sent, so the record stays. If withdraw fails, the call stays in
 // doubt.
 func (s *strict) withdraw(ctx context.Context, call *Call, a attempt) {
 	if a.number == 1 {
@@ -139,7 +139,7 @@ func (s *strict) withdraw(ctx context.Context, call *Call, a attempt) {
 	}
 }
 
-// outside runs fn in a transaction that has entered nothing, even if ctx has ended.
+// outside runs fn in a transaction that enters no mark, even if ctx has ended.
 func (s *strict) outside(ctx context.Context, fn func(context.Context, driver.SQL) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleaning)
 	defer cancel()

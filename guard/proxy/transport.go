@@ -12,32 +12,31 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// TransportOptions are those of [NewTransport]; nil and the zero value work.
+// TransportOptions configure [NewTransport]; nil and the zero value are valid.
 type TransportOptions struct {
-	// Base is cloned, for its settings; nil means those of http.DefaultTransport.
+	// Base is cloned for its settings; nil means http.DefaultTransport.
 	Base *http.Transport
-	// KeyHeader is the field in which the other side takes an idempotency key, such
-	// as "Idempotency-Key"; empty means that it takes none.
+	// KeyHeader is the header of the API's idempotency key, such as "Idempotency-Key"; empty
+	// means that the API takes none.
 	KeyHeader string
-	// Quoted writes the key in quotes, as the draft of the IETF has it; many APIs
-	// want it bare.
+	// Quoted writes the key in quotes, as in the IETF draft. Many APIs require it without
+	// quotes.
 	Quoted bool
 }
 
-// A Transport is the [http.RoundTripper] for requests that are made in a [Send],
-// with its context; it refuses others. It asks [Call.Ready] before each write to
-// the connection, so that a process that was stopped anywhere before sends
-// nothing when it goes on. It speaks HTTP/1.1, in which a connection serves one
-// call at a time. It is safe for concurrent use.
+// A Transport is an [http.RoundTripper] for requests that are made in a [Send], with its
+// context. It refuses other requests. It calls [Call.Ready] before each write to the
+// connection. So a process that was paused before that sends nothing when it continues. It uses
+// HTTP/1.1, in which a connection serves one call at a time. It is safe for concurrent use.
 //
-// An error of a request of which nothing was written is not Uncertain: Retryable,
-// or that of Ready. Any other is.
+// If nothing of a request was written, the error is Retryable or that of Ready. Otherwise it is
+// Uncertain.
 type Transport struct {
 	base    *http.Transport
 	options TransportOptions
 }
 
-// NewTransport makes a transport with connections of its own; end them by
+// NewTransport returns a Transport with its own connections; close them by
 // [Transport.CloseIdleConnections].
 func NewTransport(o *TransportOptions) *Transport {
 	var options TransportOptions
@@ -48,13 +47,13 @@ func NewTransport(o *TransportOptions) *Transport {
 	if base == nil {
 		base, _ = http.DefaultTransport.(*http.Transport)
 	}
-	if base == nil { // somebody has replaced it
+	if base == nil { // the program has replaced it
 		base = &http.Transport{}
 	}
 	return &Transport{base: gated(base.Clone()), options: options}
 }
 
-// gated makes t dial connections that can be shut.
+// gated makes t dial connections with a gate.
 func gated(t *http.Transport) *http.Transport {
 	dial := t.DialContext
 	if dial == nil {
@@ -73,7 +72,7 @@ func gated(t *http.Transport) *http.Transport {
 	return t
 }
 
-// CloseIdleConnections ends connections that nobody uses.
+// CloseIdleConnections closes connections that are not in use.
 func (t *Transport) CloseIdleConnections() { t.base.CloseIdleConnections() }
 
 // RoundTrip sends one request; see [Transport].
@@ -106,14 +105,14 @@ func (t *Transport) key(c *Call) string {
 	return c.Key
 }
 
-// A gate stands in a connection while it serves a request.
+// A gate checks the writes of a connection while it serves a request.
 type gate struct {
 	call    *Call
-	refused atomic.Pointer[error] // why it was shut
+	refused atomic.Pointer[error] // the error of Ready
 }
 
-// guard puts the gate into the connection that serves its request. One that it
-// cannot be put into is closed: nothing gets past.
+// guard installs the gate in the connection that serves its request. It closes a connection in
+// which it cannot install the gate.
 func (g *gate) guard(c net.Conn) {
 	for {
 		switch at := c.(type) {
@@ -129,7 +128,7 @@ func (g *gate) guard(c net.Conn) {
 	}
 }
 
-// failed tells what may be concluded from err.
+// failed returns the error to report for err.
 func (g *gate) failed(err error) error {
 	why := g.refused.Load()
 	if why != nil {
@@ -150,7 +149,7 @@ type conn struct {
 	gate atomic.Pointer[gate]
 }
 
-// Write asks the gate, and then writes at once.
+// Write calls Ready, and then writes at once.
 func (c *conn) Write(p []byte) (int, error) {
 	if g := c.gate.Load(); g != nil {
 		if err := g.call.Ready(); err != nil {
