@@ -37,7 +37,7 @@ type Options struct {
 	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Wire
 
-	now func() time.Time // the clock; nil means that of the process
+	now func() time.Time // the clock; nil means time.Now
 }
 
 func (o *Options) resolve() Options {

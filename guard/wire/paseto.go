@@ -11,17 +11,16 @@ import (
 	"strings"
 )
 
-// What follows is PASETO version 4, purpose public, as its specification has it:
+// This file implements PASETO version 4, purpose public. A token consists of a
 // header, base64url of message and signature, and base64url of a footer, which
 // is signed as well. There is one algorithm, and no field that chooses it.
 const pasetoHeader = "v4.public."
 
-// implicit is signed with every token, and not in it: a PASETO that the same key
-// signed for another purpose is none of ours.
+// implicit is signed with every token and is not part of it. So a PASETO that the same key
+// signed for another purpose is not accepted.
 const implicit = "interlock fencing token"
 
-// preAuth is PAE, the encoding of the pieces that are signed: none can be taken
-// for a part of another.
+// preAuth is PAE, the unambiguous encoding of the signed pieces.
 func preAuth(pieces ...[]byte) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(pieces)))
 	for _, p := range pieces {
@@ -40,8 +39,7 @@ func seal(key ed25519.PrivateKey, message, footer, assertion []byte) string {
 	return text
 }
 
-// sealed is a token that was taken apart, and whose signature nobody has looked
-// at.
+// sealed is a parsed token whose signature is not verified.
 type sealed struct{ message, signature, footer []byte }
 
 var errNotPaseto = errors.New("it is not a signed token")
@@ -64,8 +62,8 @@ func takeApart(text string) (s sealed, err error) {
 	return s, nil
 }
 
-// decode takes the one encoding that there is: the decoder of the library reads
-// over line ends, and bits that are left over.
+// decode accepts only the canonical encoding. The decoder of the standard library ignores line
+// ends and trailing bits.
 func decode(text string) ([]byte, error) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err == nil && base64.RawURLEncoding.EncodeToString(b) != text {
@@ -78,8 +76,8 @@ func (s sealed) signedBy(key ed25519.PublicKey, assertion []byte) bool {
 	return ed25519.Verify(key, preAuth([]byte(pasetoHeader), s.message, s.footer, assertion), s.signature)
 }
 
-// strictly decodes one JSON value without fields that are not known: what we do
-// not understand might be a restriction.
+// strictly decodes one JSON value and rejects unknown fields, because an unknown field might be
+// a restriction.
 func strictly(data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()

@@ -12,17 +12,17 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Header is the HTTP field that carries a token; in lower case it is the key in
-// the metadata of gRPC.
+// Header is the HTTP header that carries a token. In lower case it is the key in the
+// metadata of gRPC.
 const Header = "Interlock-Token"
 
 const (
 	// MaxText is the maximum length of the text of a token, in bytes.
 	MaxText = 8 << 10
-	// MaxOwner is the maximum length of a transmitted owner, in bytes; a longer one is cut.
+	// MaxOwner is the maximum length of a transmitted owner, in bytes; a longer one is truncated.
 	MaxOwner = 256
 
-	longest = 24 * time.Hour // that a claim is said to be good for
+	longest = 24 * time.Hour // maximum remaining time
 )
 
 // A Pass is what a request states about its claim.
@@ -67,8 +67,7 @@ func parsePass(text string) (p Pass, err error) {
 	return p, nil
 }
 
-// set takes one field; which of them come, and how often, is seen by writing p
-// again.
+// set sets one field. ParsePass detects missing and repeated fields by encoding p again.
 func (p *Pass) set(field string) (err error) {
 	name, value, _ := strings.Cut(field, "=")
 	switch name {
@@ -89,7 +88,7 @@ func (p *Pass) set(field string) (err error) {
 	return nil
 }
 
-// check tells what no claim can have.
+// check returns an error if a field is out of range.
 func (p Pass) check() error {
 	switch {
 	case !p.Token.Valid():
@@ -121,7 +120,7 @@ func (p Pass) String() string {
 	return b.String()
 }
 
-// escape writes s so that it can stand in a header, each byte in one way.
+// escape writes s for use in a header, in a canonical form.
 func escape(b *strings.Builder, s string) {
 	for i := range len(s) {
 		c := s[i]
@@ -133,8 +132,8 @@ func escape(b *strings.Builder, s string) {
 	}
 }
 
-// passOf describes c as it is now. It refuses a claim that has ended, with the
-// cause; empty resource means the claim's name.
+// passOf returns the Pass of c at this time. If the claim has ended, it returns the cause. An
+// empty resource means the claim's name.
 func passOf(c interlock.Claim, resource string) (Pass, error) {
 	if resource == "" {
 		resource = c.Name()
@@ -151,7 +150,7 @@ func passOf(c interlock.Claim, resource string) (Pass, error) {
 	return p, nil
 }
 
-// brief makes a text for people storable and short.
+// brief truncates a text for people and makes it storable.
 func brief(s string, most int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s[:min(len(s), 2*most)], "\uFFFD"), "\x00", "\uFFFD")
 	for len(s) > most {
@@ -161,7 +160,7 @@ func brief(s string, most int) string {
 	return s
 }
 
-// plausible refuses a token that is beyond the clock by more than ahead.
+// plausible refuses a token that is more than ahead in the future.
 func plausible(p Pass, now time.Time, ahead time.Duration) error {
 	if p.Token.Counter() > interlock.CounterAt(now.Add(ahead)) {
 		return &Refusal{Reason: Implausible, Resource: p.Resource, Got: p.Token}

@@ -36,7 +36,7 @@ func (p *Passage) Token() interlock.Token { return p.pass.Token }
 // claim's time is over, and with [interlock.ErrReleased] when the handler has returned.
 func (p *Passage) Context() context.Context { return p.ctx }
 
-// Remaining returns how long the claim may still be valid.
+// Remaining returns an upper bound of how long the claim is still valid.
 func (p *Passage) Remaining() time.Duration {
 	if p.ctx.Err() != nil {
 		return 0

@@ -18,12 +18,12 @@ const ProblemType = "urn:interlock:problem:"
 const ProblemMedia = "application/problem+json"
 
 const (
-	maxProblem = 16 << 10 // that is read of a refusal's body, in bytes
-	maxDetail  = 1 << 10  // that is sent of its reason: with the rest, and escaped, it fits
+	maxProblem = 16 << 10 // maximum bytes read of a refusal's body
+	maxDetail  = 1 << 10  // maximum bytes sent of the detail, so that the escaped problem fits
 )
 
-// problem is the body of a refusal. Tokens are texts: many readers of JSON round
-// integers above 2^53.
+// problem is the body of a refusal. Tokens are texts, because many JSON parsers round integers
+// above 2^53.
 type problem struct {
 	Type     string `json:"type"`
 	Title    string `json:"title"`
@@ -114,7 +114,7 @@ func Check(resp *http.Response) error {
 	return &r
 }
 
-// rest is a body of which a part was read, and is read again.
+// rest is a body of which a part was read, with that part in front again.
 type rest struct {
 	io.Reader
 	io.Closer

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Reason is why a request was refused: the last part of the problem's type.
+// A Reason is the reason for a refusal, and the last part of the problem's type.
 type Reason string
 
 // The reasons, each with its own status; see the package comment.
@@ -24,12 +24,12 @@ const (
 	Over          Reason = "claim-over"
 	Busy          Reason = "busy"
 	Unknown       Reason = "outcome-unknown"
-	// Those of package guard/proxy.
+	// Reasons of package guard/proxy.
 	Done    Reason = "call-done"
 	InDoubt Reason = "call-in-doubt"
 )
 
-// answer is what a reason means to both sides.
+// answer is the meaning of a reason for both sides.
 type answer struct {
 	status int
 	title  string
@@ -76,7 +76,7 @@ type Refusal struct {
 	Reason   Reason
 	Resource string          // empty if it is not known
 	Seen     interlock.Token // of Stale: the highest that has entered
-	Got      interlock.Token // what was refused; 0 if it was not looked at
+	Got      interlock.Token // the refused token; 0 if it was not parsed
 	Detail   string          // for people; may be empty
 }
 
@@ -110,13 +110,13 @@ func (r *Refusal) Unwrap() error {
 }
 
 // RefusalOf returns the refusal with which a service answers a guard's error. ok is false for
-// nil. It is also false for an error that is not about the claim and has neither kind Retryable
-// nor kind Uncertain of its own: the handler must answer that. The refusal does not contain
+// nil. It is also false for an error that is not about the claim and does not itself state the
+// kind Retryable or Uncertain: the handler must answer that. The refusal does not contain
 // internal details of the service.
 //
-// An error with kind Uncertain of its own is [Unknown], whatever it wraps. So is the cause of a
-// claim's end, unless the error has kind Definite of its own, as errors of guards do: a request
-// of the handler that was in flight fails with that cause too.
+// An error that itself states the kind Uncertain is [Unknown], whatever it wraps. So is the
+// cause of a claim's end, unless the error itself states the kind Definite, as errors of guards
+// do: a request of the handler that was in flight fails with that cause too.
 func RefusalOf(err error) (refusal *Refusal, ok bool) {
 	var r *Refusal
 	var stale *interlock.StaleTokenError

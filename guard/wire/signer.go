@@ -13,7 +13,7 @@ import (
 // DefaultLife is the default of SignerOptions.Life.
 const DefaultLife = time.Minute
 
-// timeForm is how instants are signed: RFC 3339, in UTC.
+// timeForm is the format of signed times: RFC 3339, in UTC.
 const timeForm = "2006-01-02T15:04:05.000Z07:00"
 
 // SignerOptions configure a [Signer]; nil and the zero value are valid.
@@ -92,5 +92,5 @@ func (s *Signer) Sign(c interlock.Claim, resource, audience string) (string, err
 	return text, nil
 }
 
-// instant is t, cut to a millisecond.
+// instant formats t, truncated to a millisecond.
 func instant(t time.Time) string { return t.UTC().Format(timeForm) }

@@ -32,13 +32,13 @@ func Carry(ctx context.Context, signed string) context.Context {
 	return context.WithValue(ctx, bearerKey{}, bearer{signed: signed})
 }
 
-// Outbound is what a request carries.
+// Outbound is the token and the context for a request.
 type Outbound struct {
 	Value   string          // of [Header]
-	Context context.Context // of the request, ended also with the claim
-	Stop    func()          // lets go of the claim, once the request is over
+	Context context.Context // for the request; it also ends with the claim
+	Stop    func()          // releases resources; call it after the request
 
-	ends []context.Context // those that end Context: the claim's, and the caller's
+	ends []context.Context // the contexts that end Context: the claim's and the caller's
 }
 
 // Outcome returns the error of a sent request as the caller should see it. Once the claim or
@@ -61,10 +61,10 @@ func (o Outbound) Outcome(err error) error {
 	return err
 }
 
-// Outgoing returns what a request with ctx carries, for transports other than [Transport]. The
-// token is signed for audience by signer, or unsigned if signer is nil. If ctx has no claim, ok
-// is false, Context is ctx, and there is no Value. If the claim has ended, Outgoing returns the
-// cause: an error is Definite, and the caller must send nothing.
+// Outgoing returns the token and the context for a request with ctx, for transports other than
+// [Transport]. The token is signed for audience by signer, or unsigned if signer is nil. If ctx
+// has no claim, ok is false, Context is ctx, and Value is empty. If the claim has ended,
+// Outgoing returns a Definite error with the cause, and the caller must send nothing.
 func Outgoing(ctx context.Context, signer *Signer, audience string) (out Outbound, ok bool, err error) {
 	out = Outbound{Context: ctx, Stop: func() {}}
 	b, ok := ctx.Value(bearerKey{}).(bearer)
@@ -104,8 +104,8 @@ func (b bearer) write(signer *Signer, audience string) (string, error) {
 // token.
 type Transport struct {
 	Base     http.RoundTripper // nil means http.DefaultTransport
-	Signer   *Signer           // nil means that tokens travel as they are
-	Audience string            // that tokens are signed for
+	Signer   *Signer           // nil sends unsigned tokens
+	Audience string            // of signed tokens
 }
 
 // RoundTrip sends one request; see [Transport].
@@ -138,8 +138,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// strayed reports whether a redirect led away from where the caller sent its
-// request.
+// strayed reports whether a redirect left the host to which the caller sent its request, or
+// changed from https to http.
 func strayed(req *http.Request) bool {
 	first := req
 	for first.Response != nil && first.Response.Request != nil {
@@ -148,8 +148,8 @@ func strayed(req *http.Request) bool {
 	return first.URL.Host != req.URL.Host || first.URL.Scheme != req.URL.Scheme && req.URL.Scheme != "https"
 }
 
-// held lets go of the claim once body is at its end or is closed. A body that can
-// be written to, of a connection that changed its protocol, stays so.
+// held stops out once body has ended or is closed. If the body is writable, as after a change
+// of the protocol, it stays writable.
 func held(body io.ReadCloser, out Outbound) io.ReadCloser {
 	h := &holding{body, out}
 	if w, ok := body.(io.Writer); ok {
