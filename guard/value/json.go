@@ -11,19 +11,19 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// JSON is a view of a [Store] whose values are T, kept as JSON. It keeps nothing
-// itself; make one wherever it is needed.
+// JSON is a view of a [Store] whose values are of type T, stored as JSON. It has no state of
+// its own; create one wherever it is needed.
 type JSON[T any] struct{ Store *Store }
 
-// Of is a value as a Go type.
+// Of is a decoded value.
 type Of[T any] struct {
 	Data    T               // the zero T if nothing was ever written
-	Token   interlock.Token // that it was written under; 0 if nothing was ever written
-	Source  string          // who wrote it, for people
-	Written time.Time       // when, by the store's clock; zero if not known
+	Token   interlock.Token // of the write; 0 if nothing was ever written
+	Source  string          // the writer, for people
+	Written time.Time       // by the store's clock; zero if not known
 }
 
-// Put stores data as [Store.Put] does. What JSON cannot hold is a Bug.
+// Put stores data as [Store.Put] does. If data cannot be encoded as JSON, the error is a Bug.
 func (j JSON[T]) Put(ctx context.Context, c interlock.Claim, data T) error {
 	text, err := json.Marshal(data)
 	if err != nil {
@@ -32,8 +32,8 @@ func (j JSON[T]) Put(ctx context.Context, c interlock.Claim, data T) error {
 	return j.Store.Put(ctx, c, text)
 }
 
-// Get reads the value as [Store.Get] does. One that is no T is an error of kind
-// Definite, and comes with its token and source.
+// Get reads the value as [Store.Get] does. If the value is not a T, the error is Definite, and
+// the result has only its token, source and time.
 func (j JSON[T]) Get(ctx context.Context, name string) (Of[T], error) {
 	v, err := j.Store.Get(ctx, name)
 	if err != nil {
@@ -42,8 +42,8 @@ func (j JSON[T]) Get(ctx context.Context, name string) (Of[T], error) {
 	return decode[T](name, v)
 }
 
-// Watch yields values as [Store.Watch] does. One that is no T is yielded with
-// its token and an error of kind Definite, and the loop goes on after it.
+// Watch yields values as [Store.Watch] does. If a value is not a T, Watch yields its token with
+// a Definite error and continues.
 func (j JSON[T]) Watch(ctx context.Context, name string) iter.Seq2[Of[T], error] {
 	return func(yield func(Of[T], error) bool) {
 		for v, err := range j.Store.Watch(ctx, name) {

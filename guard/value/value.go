@@ -1,9 +1,8 @@
-// Package value keeps one small value under the name of a claim, such as a
-// configuration that only its holder may write and that everyone else watches.
-// It does not make readers see a change at the same moment, and does not keep
-// values: a watcher sees the last one in the end, and may miss some
-// before. What it gives: once a value was stored under a token, none is stored
-// under a lower one, and no reader sees tokens fall.
+// Package value stores one small value under the name of a claim. An example is a configuration
+// that only the holder may write and that all others watch. Readers do not see a change at the
+// same moment. It keeps no history: a watcher always sees the last value, and may miss earlier
+// ones. Its promise: once a value was stored under a token, none is stored under a lower one.
+// No reader sees tokens decrease.
 //
 //	values, err := value.New(etcd.NewValues(client, "config/"), nil)
 //	err = locks.Do(ctx, "limits", func(ctx context.Context, c interlock.Claim) error {
@@ -11,18 +10,18 @@
 //	})
 //	…
 //	for v, err := range values.Watch(ctx, "limits") {
-//		// v.Data is how it is now, v.Token says under which claim it was written
+//		// v.Data is the current value, v.Token is the token of its write
 //	}
 //
-// A value is read and written as bytes; [JSON] is a view of it as a Go type.
+// Values are bytes; [JSON] is a view of them as a Go type.
 //
-// # What a late request can do
+// # Delayed requests
 //
-// The store orders values by their tokens, and those of one token by when they
-// arrive. A request that was given up, because no answer came, can still arrive
-// behind a later one of the same claim and bring back what that had replaced.
-// Where this matters, put whatever is decided into one value and take a new
-// claim after an error that is [interlock.ErrUncertain].
+// The store orders values by their tokens, and values of one token by arrival. If a request had
+// no reply and was abandoned, it can still arrive after a later one of the same claim. Then it
+// restores the value that the later one had replaced. If this matters, put everything that is
+// decided into one value, and acquire a new claim after an error that is
+// [interlock.ErrUncertain].
 package value
 
 import (
@@ -41,25 +40,25 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// DefaultAttempts is how many requests in a row may fail if Options do not say.
+// DefaultAttempts is the default of Options.Attempts.
 const DefaultAttempts = 6
 
-// retries is how long to wait between requests that failed.
+// retries is the delay between requests that failed.
 var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
 
-// Options of a [Store]; nil and the zero value work.
+// Options configure a [Store]; nil and the zero value are valid.
 type Options struct {
-	// Attempts is how many requests in a row may fail before Put and Get give
-	// up, waiting between them with capped exponential backoff and jitter
-	// (about 5 s in all by default); 0 means [DefaultAttempts].
+	// Attempts is how many requests in a row may fail before Put and Get return the error; 0
+	// means [DefaultAttempts]. Between them is a capped exponential backoff with jitter, about
+	// 5 s in all by default.
 	Attempts int
-	// Interrupted is called each time that a watch of name was interrupted and is
-	// about to be opened again; nil disables it. It must return at once.
+	// Interrupted is called each time that a watch of name was interrupted and is about to be
+	// opened again; nil disables it. It must return at once.
 	Interrupted func(name string, err error)
 }
 
-// Store keeps values that only holders of their claims write. It is safe for
-// concurrent use.
+// Store keeps values that only holders of their claims can write. It is safe for concurrent
+// use.
 type Store struct {
 	values  driver.Values
 	options Options
@@ -68,8 +67,8 @@ type Store struct {
 	random *rand.Rand
 }
 
-// New makes a store of v, which a driver package provides. It does not block. It
-// fails, with an error of kind Bug, if the options are impossible.
+// New returns a store on v, which a driver package provides. It does not block. If the options
+// are invalid, the error is of kind Bug.
 func New(v driver.Values, o *Options) (*Store, error) {
 	s := &Store{values: v}
 	if o != nil {
@@ -85,15 +84,14 @@ func New(v driver.Values, o *Options) (*Store, error) {
 	return s, nil
 }
 
-// Put stores data, at most [driver.MaxValue] bytes, as the value of what c
-// claims, and is done when the store has it. It refuses a claim that has ended,
-// with the cause, before anything is sent. That saves a request and protects
-// nothing: a claim can end right afterwards. What protects is the store, which
-// refuses a token below that of the value with an [interlock.StaleTokenError].
+// Put stores data, at most [driver.MaxValue] bytes, as the value of c's name. It returns once
+// the store has stored the data. If c has ended, it returns the cause and sends nothing. That
+// check only saves a request, because a claim can end right afterwards. The store protects the
+// value: it rejects a token below that of the value with an [interlock.StaleTokenError].
 //
-// It retries what is Retryable or Uncertain, which converges, until Attempts, c
-// or ctx are at an end. If one of its requests had no answer and none after it
-// worked, the error is Uncertain, whatever the last one said.
+// Put retries after Retryable and Uncertain errors, which converges, until Attempts are used
+// up, c ends or ctx ends. If a request had no reply and none after it succeeded, the error is
+// Uncertain, whatever the last one was.
 func (s *Store) Put(ctx context.Context, c interlock.Claim, data []byte) error {
 	const op = "put value"
 	if err := writable(op, c, data); err != nil {
@@ -117,9 +115,8 @@ func (s *Store) Put(ctx context.Context, c interlock.Claim, data []byte) error {
 	return err
 }
 
-// Get reads the value of name with the token that it was written under, as it is
-// at some instant during the call. If nothing was ever written it is the zero
-// Value. It retries as Put does.
+// Get reads the value of name and its token at some instant during the call. If nothing was
+// ever written, it returns the zero Value. It retries as Put does.
 func (s *Store) Get(ctx context.Context, name string) (v driver.Value, err error) {
 	if err := named("get value", name); err != nil {
 		return v, err
@@ -131,7 +128,7 @@ func (s *Store) Get(ctx context.Context, name string) (v driver.Value, err error
 	return v, err
 }
 
-// retry tries until it works, must not be repeated, or was tried often enough.
+// retry repeats try until it succeeds, must not be repeated, or has no attempts left.
 func (s *Store) retry(ctx context.Context, try func() error) error {
 	for n := 1; ; n++ {
 		err := try()
@@ -149,8 +146,8 @@ func repeatable(err error) bool {
 	return kind == interlock.Retryable || kind == interlock.Uncertain
 }
 
-// pause waits before the next attempt, after n have failed. It is false if ctx
-// ends first.
+// pause waits before the next attempt, after n have failed. If ctx ends first, it returns
+// false.
 func (s *Store) pause(ctx context.Context, n int) bool {
 	s.mu.Lock()
 	delay := retries.Delay(n, s.random.Float64())
@@ -165,7 +162,7 @@ func (s *Store) pause(ctx context.Context, n int) bool {
 	}
 }
 
-// writable refuses what is not worth a request.
+// writable returns an error for arguments that no store accepts.
 func writable(op string, c interlock.Claim, data []byte) error {
 	if err := named(op, c.Name()); err != nil {
 		return err
@@ -190,7 +187,7 @@ func bug(op, name string, err error) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Bug, Err: err}
 }
 
-// over says why a claim has ended. Its timer may not have run yet.
+// over returns the error for a claim that has ended. Its context may not have ended yet.
 func over(op string, c interlock.Claim) error {
 	cause := context.Cause(c.Context())
 	if cause == nil {
@@ -199,7 +196,7 @@ func over(op string, c interlock.Claim) error {
 	return &interlock.Error{Op: op, Name: c.Name(), Kind: interlock.Definite, Err: cause}
 }
 
-// whileHeld is ctx until the claim ends.
+// whileHeld returns a ctx that also ends with the claim.
 func whileHeld(ctx context.Context, c interlock.Claim) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.Context(), func() { cancel(context.Cause(c.Context())) })

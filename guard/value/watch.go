@@ -8,14 +8,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Watch yields the value of name as it is, the zero Value if nothing was ever
-// written, and then each later one, until the loop is left or ctx ends. The
-// goroutine behind it has ended then. A value that was replaced while the loop's
-// body ran may be skipped, the last one never is; tokens never fall.
+// Watch yields the current value of name, or the zero Value if nothing was ever written. Then
+// it yields each later value, until the caller leaves the loop or ctx ends. Its goroutine has
+// ended by then. Values that were replaced while the loop's body ran may be skipped; the last
+// value never is. Tokens never decrease.
 //
-// A watch that is interrupted is opened again, for as long as it takes, with a
-// word to Options.Interrupted. An error that cannot pass ends the loop: its last
-// turn has the error, which is that of ctx if it has ended.
+// If a watch is interrupted, it is opened again, without a limit of attempts, and reported to
+// Options.Interrupted. An error that is neither Retryable nor Uncertain, or the end of ctx,
+// ends the loop; the last iteration has that error.
 func (s *Store) Watch(ctx context.Context, name string) iter.Seq2[driver.Value, error] {
 	return func(yield func(driver.Value, error) bool) {
 		if err := named("watch value", name); err != nil {
@@ -38,7 +38,7 @@ func (s *Store) Watch(ctx context.Context, name string) iter.Seq2[driver.Value, 
 	}
 }
 
-// pull yields what comes, and the error last.
+// pull yields values as they arrive, and the error last.
 func pull(latest slot, over <-chan error, yield func(driver.Value, error) bool) {
 	for {
 		select {
@@ -60,7 +60,7 @@ func pull(latest slot, over <-chan error, yield func(driver.Value, error) bool) 
 	}
 }
 
-// follow watches until that cannot go on, and returns why.
+// follow watches until an error must not be retried, and returns that error.
 func (s *Store) follow(ctx context.Context, name string, latest slot) error {
 	var last *driver.Value
 	for failures := 0; ; {
@@ -86,9 +86,8 @@ func (s *Store) follow(ctx context.Context, name string, latest slot) error {
 	}
 }
 
-// isNews is false for a lower token, which a store that was restored from a
-// backup may have, and for what was seen already: a watch that is opened again
-// begins with it.
+// isNews returns false for a lower token, which a store restored from a backup may have. It
+// also returns false for a value that was seen already, with which a reopened watch begins.
 func isNews(last *driver.Value, v driver.Value) bool {
 	if last == nil || v.Token > last.Token {
 		return true
@@ -97,7 +96,7 @@ func isNews(last *driver.Value, v driver.Value) bool {
 	return v.Token == last.Token && !same
 }
 
-// slot holds the latest value that nobody has taken. It has one writer.
+// slot holds the latest value that was not taken yet. It has one writer.
 type slot chan driver.Value
 
 func (s slot) put(v driver.Value) {
