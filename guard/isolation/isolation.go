@@ -1,7 +1,7 @@
-// Package isolation runs a transaction at a level of isolation, and again when the
-// database undid it because of others. It does not make a level mean the same on
-// every database, guards nothing that a function does outside its transaction, and
-// never runs a transaction again that may have been committed.
+// Package isolation runs a transaction at an isolation level, and runs it again if the database
+// undid it in favor of other transactions. A level does not mean the same on every database.
+// The package does not guard effects outside of the transaction, and never repeats a
+// transaction that may have been committed.
 //
 //	err := isolation.Serializable(ctx, postgres.Pool(pool), nil,
 //		func(ctx context.Context, tx pgx.Tx) error {
@@ -14,31 +14,35 @@
 //			return err
 //		})
 //
-// The function may run several times: it must have no effect but by its
-// transaction, and must not use what an earlier run has read.
+// The function may run several times. It must have no effects outside of its transaction, and
+// must not use data that an earlier run has read.
 //
-// # What is run again
+// # Retries
 //
-// Whatever the drivers call Retryable: a serialization failure (SQLSTATE 40001), a
-// deadlock (40P01; 1213 on MariaDB), a lock that was not to be had in time (55P03;
-// 1205), a row that changed since the snapshot was taken (1020), and a connection
-// that ended before COMMIT was sent. It makes no difference whether the function
-// returns the error as its client library gave it, or a driver.SQL or a guard, or
-// wrapped.
+// Errors that a driver classifies as Retryable are retried:
+//
+//   - a serialization failure (SQLSTATE 40001)
+//   - a deadlock (40P01; 1213 on MariaDB)
+//   - a lock timeout (55P03; 1205)
+//   - a row that changed since the snapshot was taken (1020)
+//   - a connection that ended before COMMIT was sent
+//
+// The function may return the error of its client library, of a driver.SQL or of a guard,
+// wrapped or not.
 //
 // # Levels
 //
-// docs/reference/isolation.md shows which anomaly each level of each database lets happen,
-// and how it prevents the others; a test keeps it true. PostgreSQL fails where
-// transactions could not have run one after the other; MariaDB lets them wait for
-// each other's reads, until some of them are a deadlock.
+// docs/reference/isolation.md lists the anomalies that each level of each database allows, and
+// how it prevents the others; a test verifies the list. At SERIALIZABLE, PostgreSQL fails
+// transactions that have no serial order. MariaDB lets them wait for each other's reads, and
+// ends deadlocks.
 //
 // # On MariaDB
 //
-// After a deadlock the server has undone the transaction, and whatever a function
-// that ignores the error sends next would stand by itself. Transactions here
-// are marked, so that COMMIT notices and fails: with an error that is Uncertain if
-// the function used its own handle, and Definite if it used a driver.SQL.
+// After a deadlock the server has undone the transaction. If a function ignores that error, its
+// next statement would run outside of the transaction. Transactions of this package are marked,
+// so that COMMIT detects this and fails. The error is Uncertain if the function used its own
+// handle, and Definite if it used a driver.SQL.
 package isolation
 
 import (
@@ -53,30 +57,29 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Serializable is [Do] at SERIALIZABLE: the transactions that were committed have
-// an effect as if they had run one after the other, as far as all of them run at
-// this level.
+// Serializable is [Do] at SERIALIZABLE: committed transactions have the same effect as if they
+// had run one after the other, provided that all of them run at this level.
 func Serializable[T any](ctx context.Context, db driver.BeginnerAt[T], o *Options, fn func(ctx context.Context, tx T) error) error {
 	return Do(ctx, db, driver.Serializable, o, fn)
 }
 
-// Do runs fn in a transaction at a level, and commits it if fn returns nil. If the
-// transaction was undone because of others it is run again, after a wait, until
-// Options.Attempts or ctx are at an end. fn must not end the transaction.
+// Do runs fn in a transaction at a level, and commits if fn returns nil. If the database undid
+// the transaction in favor of others, Do runs it again after a delay, until Options.Attempts
+// are used up or ctx ends. fn must not end the transaction.
 //
-// It returns nil if the transaction was committed. Otherwise nothing was, unless
-// the error says that the outcome is unknown:
+// Do returns nil if the transaction was committed. Otherwise nothing was committed, unless the
+// error is Uncertain. The error is one of:
 //
-//   - an [ExhaustedError], Retryable, when all attempts failed; or, if ctx ended
-//     between two attempts, the error of the last one with the cause;
-//   - an Uncertain error: the answer to COMMIT was lost, or fn gave one that is no
-//     driver's (then COMMIT was not sent). Whether it was done has to be found out by
-//     looking; it is not run again;
-//   - an error of fn, as it is, after a rollback. If it came from the database and
-//     bears no kind of its own, it is given one.
+//   - an [ExhaustedError] (Retryable), if all attempts failed
+//   - if ctx ended between two attempts, the error of the last attempt with the cause of ctx
+//   - an Uncertain error: the reply to COMMIT was lost, or fn returned an Uncertain error that
+//     is not a driver's (then COMMIT was not sent). The caller must find out whether it was
+//     committed; Do does not retry
+//   - an error of fn, unchanged, after a rollback. If it came from the database and has no
+//     kind, Do adds one
 //
-// A rollback ignores the cancellation of ctx and has a bound of its own. It is
-// also done if fn panics.
+// A rollback ignores the cancellation of ctx and has its own bound. Do also rolls back if fn
+// panics.
 func Do[T any](ctx context.Context, db driver.BeginnerAt[T], level driver.Isolation, o *Options, fn func(ctx context.Context, tx T) error) error {
 	options, err := o.filled()
 	if err != nil {
@@ -91,7 +94,7 @@ func Do[T any](ctx context.Context, db driver.BeginnerAt[T], level driver.Isolat
 	return err
 }
 
-// repeat calls try until it works, must not be repeated, or was tried often enough.
+// repeat calls try until it succeeds, must not be repeated, or has no attempts left.
 func (o Options) repeat(ctx context.Context, level driver.Isolation, try func() error) (attempts int, err error) {
 	for n := 1; ; n++ {
 		err := try()
@@ -123,5 +126,5 @@ func once[T any](ctx context.Context, db driver.BeginnerAt[T], level driver.Isol
 	})
 }
 
-// longest is an idle time that bounds nothing: one that a session has is shorter.
+// longest is an idle time without effect: the session's own is shorter.
 const longest = 24 * time.Hour

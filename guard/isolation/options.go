@@ -12,24 +12,25 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// DefaultAttempts is how often a transaction is run if Options do not say.
+// DefaultAttempts is the default of Options.Attempts.
 const DefaultAttempts = 5
 
-// waits is how long to wait between attempts: those that met once would meet again.
+// waits is the delay between attempts. It is random, so that transactions that conflicted do
+// not conflict again.
 var waits = backoff.Policy{First: 20 * time.Millisecond, Max: time.Second}
 
-// Options of [Do] and [Serializable]; nil and the zero value work.
+// Options configure [Do] and [Serializable]; nil and the zero value are valid.
 type Options struct {
-	// Attempts is how often the function runs at most, with capped exponential
-	// backoff and jitter in between (20 ms at most before the second attempt, twice
-	// as much before each later one, up to a second); 0 means [DefaultAttempts].
+	// Attempts is the maximum number of runs of the function; 0 means [DefaultAttempts].
+	// Between them is a capped exponential backoff with jitter: at most 20 ms before the second
+	// attempt, doubled before each later one, up to a second.
 	Attempts int
-	// Idle is for how long a transaction may stand still before the server ends it,
-	// so that one whose process was stopped does not lock others out; 0 means what
-	// the session has. MariaDB counts it in whole seconds.
+	// Idle is how long a transaction may be idle before the server ends it, so that a paused
+	// process does not block others; 0 keeps the session's setting. MariaDB counts it in whole
+	// seconds.
 	Idle time.Duration
-	// Statement is for how long one statement may run, or wait for locks; it needs
-	// Idle. 0 means what the session has.
+	// Statement is how long one statement may run or wait for locks; it requires Idle. 0 keeps
+	// the session's setting.
 	Statement time.Duration
 	// Observe receives events; the zero value disables it.
 	Observe observe.Isolation
@@ -37,11 +38,11 @@ type Options struct {
 	clock *clock
 }
 
-// clock is time and chance.
+// clock is the source of time and randomness.
 type clock struct {
 	now    func() time.Time
 	random func() float64 // in [0,1)
-	// sleep waits for d; it is false if ctx ended before.
+	// sleep waits for d and returns false if ctx ended first.
 	sleep func(ctx context.Context, d time.Duration) bool
 }
 
@@ -58,7 +59,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// filled is o with what it does not say.
+// filled returns o with defaults, or an error if it is invalid.
 func (o *Options) filled() (Options, error) {
 	if o == nil {
 		o = &Options{}
@@ -82,21 +83,21 @@ func bug(why string) error {
 	return &interlock.Error{Op: "run transaction", Kind: interlock.Bug, Err: fmt.Errorf("options: %s", why)}
 }
 
-// An ExhaustedError tells that a transaction was undone at each attempt. Nothing
-// was done. It is Retryable: with less going on it may work.
+// An ExhaustedError means that the database undid the transaction at each attempt. Nothing was
+// done. It is Retryable: with fewer concurrent transactions it may succeed.
 type ExhaustedError struct {
 	Level    driver.Isolation
 	Attempts int
 	Err      error // of the last one
 }
 
-// Error tells how often it was tried.
+// Error returns a message with the number of attempts.
 func (e *ExhaustedError) Error() string {
 	return fmt.Sprintf("a %v transaction was undone %d times, because of others: %v", e.Level, e.Attempts, e.Err)
 }
 
-// Unwrap gives the error of the last attempt.
+// Unwrap returns the error of the last attempt.
 func (e *ExhaustedError) Unwrap() error { return e.Err }
 
-// ErrorKind is [interlock.Retryable].
+// ErrorKind returns [interlock.Retryable].
 func (e *ExhaustedError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
