@@ -1,6 +1,6 @@
-// Package sweep deletes what tables of guards no longer need, in the background. It does not
-// decide what that is: each table has its own rule. It runs in every process that starts it,
-// which does no harm, and stops with the process.
+// Package sweep deletes rows that the tables of guards no longer need, in the background. Each
+// table decides by its own rule which rows these are. Several processes may sweep the same
+// tables. A sweeper ends with its process.
 //
 //	sweeper, err := sweep.Start(ctx, "postgres://127.0.0.1/shop", nil,
 //		stock.Table{}, once.Inbox{Consumer: "billing"})
@@ -22,15 +22,16 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// A Table deletes rows that it no longer needs. A stock.Table, a once.Inbox and an
-// idempotency.Table are some.
+// A Table deletes rows that it no longer needs. Examples are stock.Table, once.Inbox and
+// idempotency.Table.
 type Table interface {
-	// Sweep deletes up to limit rows, and returns how many. Several processes may call it at
-	// once, each in a transaction of its own.
+	// Sweep deletes up to limit rows, and returns how many. Several processes may call it
+	// concurrently, each in its own transaction.
 	Sweep(ctx context.Context, db interlock.SQL, limit int) (deleted int, err error)
 }
 
-// Func is a function as a [Table]: for a version.Table, say, whose Purge takes an age.
+// Func is a function that implements [Table], for example to call Purge of a version.Table with
+// an age.
 type Func func(ctx context.Context, db interlock.SQL, limit int) (deleted int, err error)
 
 // Sweep calls f.
@@ -38,15 +39,15 @@ func (f Func) Sweep(ctx context.Context, db interlock.SQL, limit int) (int, erro
 	return f(ctx, db, limit)
 }
 
-// Options of a sweeper; nil and the zero value work.
+// Options configure a sweeper; nil and the zero value are valid.
 type Options struct {
 	// Every is the time between two passes; 0 means 10 minutes. Each pause is up to a quarter
 	// longer, at random. The first pass is at the start.
 	Every time.Duration
 	// Batch is how many rows one transaction deletes; 0 means 500. A table may have a lower
-	// bound of its own.
+	// limit.
 	Batch int
-	// Failed is called when a table cannot be swept. The next pass tries again. nil logs a
+	// Failed is called if a table cannot be swept. The next pass tries again. Nil logs a
 	// warning.
 	Failed func(error)
 }
@@ -54,7 +55,7 @@ type Options struct {
 // timeout bounds the pass over one table.
 const timeout = 5 * time.Minute
 
-// A Sweeper sweeps until Close.
+// A Sweeper sweeps tables in the background until Close.
 type Sweeper struct {
 	options Options
 	pass    []func(ctx context.Context) error // one for each table
@@ -63,9 +64,9 @@ type Sweeper struct {
 	ended   chan struct{}
 }
 
-// Start sweeps tables of the database that a URL names, as postgres://127.0.0.1/shop, until
-// [Sweeper.Close]. It creates none. The driver of the URL's scheme has to be part of the
-// program (see lock.Open). ctx bounds the opening only.
+// Start sweeps tables of the database at a URL, such as postgres://127.0.0.1/shop, until
+// [Sweeper.Close]. It does not create the tables. The program must import the driver of the
+// URL's scheme (see lock.Open). ctx bounds only the opening.
 func Start(ctx context.Context, url string, o *Options, tables ...Table) (*Sweeper, error) {
 	b, db, err := backend.OpenSQL(ctx, url)
 	if err != nil {
@@ -150,8 +151,8 @@ func (s *Sweeper) failed(err error) {
 	slog.Default().Warn("a table could not be swept", "error", err)
 }
 
-// Close stops the sweeper and, after [Start], disconnects. It waits for the statement under
-// way, or until ctx ends. A nil Sweeper is closed.
+// Close stops the sweeper and, after [Start], disconnects. It waits for the running statement,
+// or until ctx ends. Close of a nil Sweeper does nothing.
 func (s *Sweeper) Close(ctx context.Context) error {
 	if s == nil {
 		return nil
