@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// Do blocks until it has a permit of name, runs fn, and releases the permit when fn has
-// returned or panicked, even if ctx has ended.
+// Do blocks until it has a permit of name, runs fn, and releases the permit. It releases after
+// fn has returned or panicked, even if ctx has ended.
 //
 // The context of fn ends with ctx or with the permit. If the permit ended before fn returned,
 // Do returns that error joined with fn's own. If fn was not run, the error is interlock.ErrHeld
@@ -47,15 +47,15 @@ func (s *Semaphore) AcquireN(ctx context.Context, name string, n int) (Permits, 
 	return s.acquire(ctx, name, n, s.locks.Acquire, s.await)
 }
 
-// TryAcquireN returns n permits if they are free and nobody waits, and an
+// TryAcquireN returns n permits if they are free and no other contender waits, and an
 // [*interlock.HeldError] otherwise; see [Semaphore.TryAcquire].
 func (s *Semaphore) TryAcquireN(ctx context.Context, name string, n int) (Permits, error) {
 	return s.acquire(ctx, name, n, s.locks.TryAcquire, s.once)
 }
 
-// TryAcquire returns a permit if one is free and nobody waits, and an [*interlock.HeldError]
-// otherwise. It blocks only for the backend's replies. It may also fail because another
-// contender holds the door at that moment.
+// TryAcquire returns a permit if one is free and no other contender waits, and an
+// [*interlock.HeldError] otherwise. It blocks only for the backend's replies. It may also fail
+// because another contender holds the door at that moment.
 func (s *Semaphore) TryAcquire(ctx context.Context, name string) (*Permit, error) {
 	return one(s.TryAcquireN(ctx, name, 1))
 }

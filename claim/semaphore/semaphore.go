@@ -1,7 +1,7 @@
-// Package semaphore gives a name to at most N holders at a time. It cannot promise that
-// only N act: a holder that was paused goes on after its permit has passed to another. Each
-// permit has a slot, and a token that orders the holders of that slot. A guard with a mark
-// per slot (Permit.Resource) rejects former holders.
+// Package semaphore gives a name to at most N holders at a time. It cannot promise that only N
+// act: a holder that was paused continues after its permit has passed to another. Each permit
+// has a slot, and a token that orders the holders of that slot. A guard with a mark per slot
+// (Permit.Resource) rejects former holders.
 //
 //	permits, err := semaphore.New(d, 3, nil) // d from driver/redis, driver/etcd, …
 //	...
@@ -41,7 +41,7 @@ import (
 const MaxPermits = 1000
 
 // ErrSize means that slots beyond the last one of this semaphore are in use, so other processes
-// use a larger number of permits. Or a call wants more permits at once than there are.
+// use a larger number of permits. Or a call requests more permits at once than exist.
 var ErrSize = errors.New("the number of permits does not match")
 
 // Options configure a [Semaphore]; nil and the zero value are valid.
