@@ -12,11 +12,11 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Lock locks the rows with the given keys in the caller's transaction, in key order, and
-// returns the keys of the locked rows in that order. Keys without a row are left out; with
-// SkipLocked, so are rows that another transaction has locked. The locks last until the
-// transaction ends. It blocks according to r.Mode and r.Wait. r.Wait bounds the wait for each
-// row, so the first of n rows can stay locked for n-1 waits. [Tx] bounds all waits together.
+// Lock locks the rows with the given keys in the caller's transaction, in key order. It returns
+// the keys of the locked rows in that order. Keys without a row are left out; with SkipLocked,
+// so are rows that another transaction has locked. The locks last until the transaction ends.
+// It blocks according to r.Mode and r.Wait. r.Wait bounds the wait for each row, so the first
+// of n rows can stay locked for n-1 waits. [Tx] bounds all waits together.
 //
 // After an error the transaction must be rolled back. The error is one of:
 //
