@@ -26,6 +26,24 @@ func Decide(now int64, call LimitCall, states []LimitState) LimitAnswer {
 	return a
 }
 
+// Bucket returns the decision of [Decide] on one charge of [GCRA] that returns no units, at the given
+// level of its bucket.
+func (c Charge) Bucket(level int64) Decision {
+	gcd := c.Rate.gcd()
+	unit, speed := c.Rate.Period.Microseconds()/gcd, c.Rate.Count/gcd
+	full := c.Rate.Capacity() * unit
+	d := Decision{Allowed: true, Granted: min(c.Cost, (full-level)/unit)}
+	if d.Granted < c.least() {
+		d.Allowed, d.Granted = false, 0
+	}
+	level += d.Granted * unit
+	d.Remaining, d.ResetAfter = (full-level)/unit, micros(ceil(level, speed))
+	if d.Granted < c.Cost {
+		d.RetryAfter = micros(ceil(level-full+c.least()*unit, speed))
+	}
+	return d
+}
+
 // skew is by how many microseconds clock readings of one store may go back and still be in
 // order. This occurs if a clock is read before a lock is acquired.
 const skew = 1_000_000

@@ -74,56 +74,74 @@ func (l *Limiter) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 	asked := request{op: "limit", name: calls[batches[0].calls[0]][0].Key}
 	messages, errs := l.eval(ctx, asked, batches)
 	for i, b := range batches {
-		numbers, held, err := []int64(nil), map[int]string(nil), errs[i]
+		err := errs[i]
 		if err == nil {
-			if numbers, held, err = limitReply(messages[i]); err != nil || len(numbers) != 5*len(b.keys) {
+			if err = l.read(b, messages[i], calls, answers); err != nil {
 				err = uncertain(asked, errReply)
 			}
 		}
-		key := 0
-		for _, call := range b.calls {
-			if answers[call].Err = err; err == nil {
-				answers[call] = l.answer(calls[call], numbers[5*key:], held, key)
+		if err != nil {
+			for _, call := range b.calls {
+				answers[call] = driver.LimitAnswer{Err: err}
 			}
-			key += len(calls[call])
 		}
 	}
 	return answers
 }
 
-// limitReply reads an answer of the script: five numbers for each key, and what the keys hold
-// that are no limits.
-func limitReply(m rueidis.RedisMessage) (numbers []int64, held map[int]string, err error) {
-	if numbers, err = m.AsIntSlice(); err == nil {
-		return numbers, nil, nil
-	}
-	all, err := m.ToArray()
-	if err != nil {
-		return nil, nil, err
-	}
-	numbers, held = make([]int64, len(all)), map[int]string{}
-	for i, x := range all {
-		if x.IsString() {
-			held[i/5], err = x.ToString()
-		} else {
-			numbers[i], err = x.AsInt64()
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-	}
-	return numbers, held, nil
+// isShort reports whether the script answers a call by one number: the level of its bucket.
+func isShort(call driver.LimitCall) bool {
+	return len(call) == 1 && call[0].Rate.Algorithm == driver.GCRA && call[0].Cost >= 0
 }
 
-// answer is that to one call, whose first key has a place in its batch.
-func (l *Limiter) answer(call driver.LimitCall, numbers []int64, held map[int]string, first int) (a driver.LimitAnswer) {
-	for i, c := range call {
-		if what, ok := held[first+i]; ok {
-			return driver.LimitAnswer{Err: driver.DamagedLimit(c.Key, "the key "+fenceKey("limit", l.prefix+c.Key), what)}
+// read reads the answers of the script to the calls of a batch.
+func (l *Limiter) read(b *limitBatch, m rueidis.RedisMessage, calls []driver.LimitCall, answers []driver.LimitAnswer) error {
+	left, err := m.ToArray()
+	for _, i := range b.calls {
+		n := 5 * len(calls[i])
+		if isShort(calls[i]) {
+			n = 1
+		}
+		if err == nil && len(left) >= n {
+			answers[i], err = l.answer(calls[i], left[:n])
+		}
+		if err != nil || len(left) < n {
+			return errReply
+		}
+		left = left[n:]
+	}
+	if len(left) > 0 {
+		return errReply
+	}
+	return nil
+}
+
+// answer is that to one call: its numbers, or what a key holds that is no limit.
+func (l *Limiter) answer(call driver.LimitCall, messages []rueidis.RedisMessage) (a driver.LimitAnswer, err error) {
+	for i, m := range messages {
+		if m.IsString() {
+			held, err := m.ToString()
+			c := call[i/5]
+			return driver.LimitAnswer{Err: driver.DamagedLimit(c.Key, "the key "+fenceKey("limit", l.prefix+c.Key), held)}, err
 		}
 	}
-	a.Decisions = limitDecisions(numbers, len(call))
-	return a
+	a.Decisions = make([]driver.Decision, len(call))
+	if isShort(call) {
+		level, err := messages[0].AsInt64()
+		a.Decisions[0] = call[0].Bucket(level)
+		return a, err
+	}
+	for i := range call {
+		var n [5]int64
+		for j := range n {
+			if n[j], err = messages[5*i+j].AsInt64(); err != nil {
+				return a, err
+			}
+		}
+		a.Decisions[i] = driver.Decision{Allowed: n[0] == 1, Granted: n[1], Remaining: n[2],
+			RetryAfter: time.Duration(n[3]) * time.Microsecond, ResetAfter: time.Duration(n[4]) * time.Microsecond}
+	}
+	return a, nil
 }
 
 // batches refuses impossible calls, and divides the others by slots and by size.
@@ -186,14 +204,4 @@ func (l *Limiter) eval(ctx context.Context, asked request, all []*limitBatch) (m
 		}
 	}
 	return messages, errs
-}
-
-// limitDecisions reads n decisions.
-func limitDecisions(numbers []int64, n int) (all []driver.Decision) {
-	for range n {
-		all = append(all, driver.Decision{Allowed: numbers[0] == 1, Granted: numbers[1], Remaining: numbers[2],
-			RetryAfter: time.Duration(numbers[3]) * time.Microsecond, ResetAfter: time.Duration(numbers[4]) * time.Microsecond})
-		numbers = numbers[5:]
-	}
-	return all
 }

@@ -101,7 +101,7 @@ func TestLimitScript(t *testing.T) {
 		t.Fatal("the script reads the clock in another way")
 	}
 	fixed := newScript(strings.Replace(limitLua, clock, "local now = tonumber(table.remove(ARGV))\n", 1))
-	random := rand.New(rand.NewPCG(3, 4))
+	limiter, random := NewLimiter(client, ""), rand.New(rand.NewPCG(3, 4))
 	for run := range 60 {
 		rates := []driver.Rate{limitRate(random), limitRate(random)}
 		keys, states := []string{fmt.Sprint("a", run), fmt.Sprint("b", run)}, make([]driver.LimitState, 2)
@@ -130,12 +130,13 @@ func TestLimitScript(t *testing.T) {
 			for _, c := range call {
 				args = appendCharge(args, c)
 			}
-			numbers, err := fixed.runOne(context.Background(), client, batch{keys: keys[:len(call)], args: append(args, fmt.Sprint(now))}).AsIntSlice()
+			m, err := fixed.runOne(context.Background(), client, batch{keys: keys[:len(call)], args: append(args, fmt.Sprint(now))}).ToMessage()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := limitDecisions(numbers, len(call)); fmt.Sprint(got) != fmt.Sprint(want.Decisions) {
-				t.Fatalf("%+v at %d: got %+v, want %+v; states %v", call, now, got, want.Decisions, states)
+			got := make([]driver.LimitAnswer, 1)
+			if err := limiter.read(&limitBatch{calls: []int{0}}, m, []driver.LimitCall{call}, got); err != nil || fmt.Sprint(got[0]) != fmt.Sprint(want) {
+				t.Fatalf("%+v at %d: got %+v, %v, want %+v; states %v", call, now, got[0], err, want, states)
 			}
 		}
 	}
@@ -177,12 +178,14 @@ func TestLimitOtherType(t *testing.T) {
 	charge := func(key string) driver.Charge {
 		return driver.Charge{Key: key, Rate: driver.Rate{Count: 1, Period: time.Hour}, Cost: 1}
 	}
-	a := NewLimiter(client, "").Take(t.Context(), []driver.LimitCall{{charge("a")}, {charge("b"), charge("list")}, {charge("b")}})
+	a := NewLimiter(client, "").Take(t.Context(), []driver.LimitCall{{charge("a")}, {charge("b"), charge("list")}, {charge("b")}, {charge("list")}})
 	if !a[0].Allowed() || !a[2].Allowed() {
 		t.Errorf("%+v", a)
 	}
-	if err := a[1].Err; interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), fenceKey("limit", "list")+" holds a list") {
-		t.Error(err)
+	for _, i := range []int{1, 3} {
+		if err := a[i].Err; interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), fenceKey("limit", "list")+" holds a list") {
+			t.Error(i, err)
+		}
 	}
 	if n, err := raw(t, client, "LLEN", fenceKey("limit", "list")).AsInt64(); n != 1 || err != nil {
 		t.Errorf("%d, %v", n, err)
@@ -199,7 +202,7 @@ func TestLimitGroups(t *testing.T) {
 	for _, c := range []struct {
 		key string
 		n   int64
-	}{{"a", 2}, {"a", 2}, {"b", 2}, {"a", 2}, {"c", 1}, {"c", 1}, {"b", 2}, {"b", 2}} {
+	}{{"a", 3}, {"a", 3}, {"b", 3}, {"a", 3}, {"c", 1}, {"c", 1}, {"b", 3}, {"b", 3}} {
 		calls = append(calls, driver.LimitCall{{Key: c.key, Rate: rate(c.n), Cost: 1}})
 	}
 	calls[5] = driver.LimitCall{{Key: "c", Rate: rate(9), Cost: 1}, {Key: "d", Rate: rate(9), Cost: 1}}
@@ -207,12 +210,41 @@ func TestLimitGroups(t *testing.T) {
 	if batches := l.batches(calls, make([]driver.LimitAnswer, len(calls))); len(batches) != 1 || len(batches[0].args) != 3*10+18 {
 		t.Errorf("%d batches, the first has %d numbers", len(batches), len(batches[0].args))
 	}
+	for _, i := range []int{0, 2} { // some limits are there before, and some are not
+		if a := l.Take(t.Context(), calls[i:i+1])[0]; !a.Allowed() {
+			t.Fatalf("%+v", a)
+		}
+	}
 	got := ""
 	for _, a := range l.Take(t.Context(), calls) {
 		got += fmt.Sprint(a.Decisions[0].Remaining, a.Allowed(), " ")
 	}
 	if want := "1 true 0 true 1 true 0 false 0 true 7 true 0 true 0 false "; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestLimitCost: limits that exist are read by one command and written by one each, in one script.
+func TestLimitCost(t *testing.T) {
+	t.Parallel()
+	client := dial(t, testbed.Redis(t).Addr())
+	var calls64 []driver.LimitCall
+	for i := range driver.MaxCharges {
+		calls64 = append(calls64, driver.LimitCall{{Key: fmt.Sprint(i), Rate: driver.Rate{Count: 10, Period: time.Hour}, Cost: 1}})
+	}
+	l := NewLimiter(client, "")
+	take := func() {
+		for _, a := range l.Take(t.Context(), calls64) {
+			if !a.Allowed() {
+				t.Fatalf("%+v", a)
+			}
+		}
+	}
+	take()
+	before := calls(t, client)
+	take()
+	if n := since(t, client, before); n["evalsha"] != 1 || n["mget"] != 1 || n["get"] != 0 || n["set"] != driver.MaxCharges || n["time"] != 1 {
+		t.Errorf("%v", n)
 	}
 }
 

@@ -5,13 +5,19 @@
 -- and below 2^53. The answer has five numbers for each charge. If a key of a call is no limit
 -- the call consumes nothing, and instead of the key's first number there is a text: what it holds.
 --
--- Most calls are one charge of GCRA: bucket decides them, and leaves what is unusual to all the
--- rest, which is defined only if it is needed.
-local clock = redis.call('TIME')
+-- Most calls are one charge of GCRA that gives nothing back. Their answer is one number, the level
+-- before the call, from which the client computes the five. buckets decides them; what is unusual,
+-- as a changed rate or clock, it leaves to rest, which is defined only if it is needed.
+local call, tonumber = redis.call, tonumber
+local clock = call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local GCRA, WINDOW, COUNTER, LOG, SKEW = 0, 1, 2, 3, 1000000
-local floor, max, min, format = math.floor, math.max, math.min, string.format
+local floor, max, min, format, match = math.floor, math.max, math.min, string.format, string.match
+-- %d is quicker for many keys, where the server's integers have 64 bits.
+local whole = #KEYS > 1 and format('%d', 9007199254740992) == '9007199254740992' and '%d' or '%.0f'
 local answer, key, at, size = {}, 1, 1, 0
+local texts -- what the keys had before the script, for buckets
+local written = {} -- key to text
 
 local function ceil(a, b)
   if a <= 0 then return 0 end
@@ -165,8 +171,8 @@ local function rest()
   local function read(key)
     local text = redis.pcall('GET', key) or ''
     if type(text) == 'table' then
-      if not string.find(text.err, 'WRONGTYPE', 1, true) then redis.call('GET', key) end
-      return nil, 'a ' .. redis.call('TYPE', key).ok
+      if not string.find(text.err, 'WRONGTYPE', 1, true) then call('GET', key) end
+      return nil, 'a ' .. call('TYPE', key).ok
     end
     local s = parse(text)
     return s, 'the text ' .. string.sub(text, 1, 100)
@@ -189,10 +195,11 @@ local function rest()
   local function store(t, key)
     local words = {}
     for i, n in ipairs(t.state) do words[i] = format('%.0f', n) end
-    redis.call('SET', key, table.concat(words, ' '), 'PX', format('%.0f', ceil(reset(t) + SKEW, 1000)))
+    written[key] = table.concat(words, ' ')
+    call('SET', key, written[key], 'PX', format('%.0f', ceil(reset(t) + SKEW, 1000)))
   end
 
-  local function decide(charges)
+  local function decide(charges, short)
     local all = true
     for _, t in ipairs(charges) do
       t.granted = min(t.cost, remaining(t))
@@ -201,56 +208,61 @@ local function rest()
       if not t.allowed then t.retry, all = wait(t, t.least), false end
     end
     for i, t in ipairs(charges) do
+      if short then
+        size = size + 1
+        answer[size] = t.state[3]
+      end
       if not all then t.granted = 0 end
       consume(t, t.granted)
       if all and t.granted < t.cost then t.retry = wait(t, t.least) end
       if t.granted ~= 0 or t.rebased then store(t, KEYS[key + i - 1]) end
-      for _, number in ipairs({ t.allowed and 1 or 0, t.granted, remaining(t), t.retry, reset(t) }) do
+      for _, number in ipairs(short and {} or { t.allowed and 1 or 0, t.granted, remaining(t), t.retry, reset(t) }) do
         size = size + 1
         answer[size] = number
       end
     end
   end
 
-  local function refuse(charges)
+  local function refuse(charges, short)
     for _, t in ipairs(charges) do
-      for _, x in ipairs({ t.held or 0, 0, 0, 0, 0 }) do
+      for _, x in ipairs(short and { t.held } or { t.held or 0, 0, 0, 0, 0 }) do
         size = size + 1
         answer[size] = x
       end
     end
   end
 
-  -- The next call, of n charges.
-  return function(n)
+  -- The next call, of n charges; short if its answer is that of buckets.
+  return function(n, short)
     local act, charges = decide, {}
     for i = 1, n do
       charges[i] = load(KEYS[key + i - 1], at + 2 + (i - 1) * 8)
       if charges[i].held then act = refuse end
     end
-    act(charges)
+    act(charges, short)
   end
 end
 
 local general
-local function other(n)
+local function other(n, short)
   general = general or rest()
-  general(n)
+  general(n, short)
 end
 
 -- Calls of one charge of GCRA, which give nothing back.
 local function buckets(calls)
-  local capacity, unit, speed = tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7])
-  local cost, least = tonumber(ARGV[at + 8]), tonumber(ARGV[at + 9])
-  local full, needed = capacity * unit, (capacity - least) * unit
-  local before, behind = format('0 %.0f ', now), ' ' .. ARGV[at + 6]
+  local unit, speed = tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7])
+  local cost, least, full = tonumber(ARGV[at + 8]), tonumber(ARGV[at + 9]), tonumber(ARGV[at + 5]) * unit
+  local before, after, lasting, px = format('0 %.0f ', now), ' ' .. ARGV[at + 6], 0, ''
+  texts = texts or #KEYS > 1 and call('MGET', unpack(KEYS)) or {}
   for _ = 1, calls do
-    local text, level, usual = redis.pcall('GET', KEYS[key]), 0, true
+    local name, level, usual = KEYS[key], 0, true
+    local text = written[name] or texts[key] or redis.pcall('GET', name) -- MGET shows no other type
     if text then
       usual = false
       if type(text) == 'string' then
-        local since, was, of = string.match(text, '^0 (%d+) (%d+)( %d+)$')
-        if of == behind then
+        local since, was, of = match(text, '^0 (%d+) (%d+)( %d+)$')
+        if of == after then
           local passed = now - since
           level = tonumber(was)
           if passed >= 0 and level <= full then
@@ -260,20 +272,20 @@ local function buckets(calls)
       end
     end
     if usual then
-      local granted, allowed, retry = min(cost, floor((full - level) / unit)), 1, 0
-      if granted < least then
-        granted, allowed, retry = 0, 0, ceil(level - needed, speed)
-      else
+      size = size + 1
+      answer[size] = level
+      local granted = cost
+      if level + cost * unit > full then granted = floor((full - level) / unit) end
+      if granted >= least and granted > 0 then
         level = level + granted * unit
-        if granted < cost then retry = ceil(level - needed, speed) end
+        local ms = floor(level / speed / 1000) + 1001 -- until it has drained, and SKEW
+        if ms ~= lasting then lasting, px = ms, format(whole, ms) end
+        text = before .. format(whole, level) .. after
+        written[name] = text
+        call('SET', name, text, 'PX', px)
       end
-      local reset = ceil(level, speed)
-      if granted ~= 0 then redis.call('SET', KEYS[key], before .. format('%.0f', level) .. behind, 'PX', ceil(reset + SKEW, 1000)) end
-      answer[size + 1], answer[size + 2], answer[size + 3], answer[size + 4], answer[size + 5] =
-        allowed, granted, floor((full - level) / unit), retry, reset
-      size = size + 5
     else
-      other(1)
+      other(1, true)
     end
     key = key + 1
   end
