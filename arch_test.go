@@ -104,6 +104,7 @@ guard/wire              -> . driver observe internal/... guard/fence
 guard/proxy             -> . driver observe internal/... guard/fence guard/wire
 guard/rpc               -> . driver observe guard/fence guard/wire guard/idempotency | google.golang.org/grpc google.golang.org/protobuf
 guard/rpc/ratelimit     -> flow/limit | google.golang.org/grpc google.golang.org/protobuf google.golang.org/genproto/googleapis/rpc
+guard/rpc/loadshed      -> . flow/overload | google.golang.org/grpc google.golang.org/protobuf google.golang.org/genproto/googleapis/rpc
 # What flows passes guards on its way.
 flow/keyed              -> . driver observe internal/...
 flow/queue              -> . driver driver/backend driver/boottime observe internal/... flow/keyed

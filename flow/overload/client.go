@@ -7,28 +7,34 @@ import (
 	"sync"
 	"time"
 
-	"github.com/failsafe-go/failsafe-go"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// burst is how many retries are possible beyond their share of the calls.
+// burst is how many retries, or second attempts, are possible beyond their share of the calls.
 const burst = 10
 
-// A retryBudget earns a part of a retry by each call.
-type retryBudget struct {
+// A budget earns a part of a retry by each call.
+type budget struct {
 	mu            sync.Mutex
 	ratio, tokens float64
 }
 
-func (b *retryBudget) deposit() {
+// newBudget has no tokens if the ratio is not above 0.
+func newBudget(ratio float64) budget {
+	if ratio <= 0 {
+		return budget{}
+	}
+	return budget{ratio: ratio, tokens: burst}
+}
+
+func (b *budget) deposit() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tokens = min(burst, b.tokens+b.ratio)
 }
 
-func (b *retryBudget) withdraw() bool {
+func (b *budget) withdraw() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.tokens < 1 {
@@ -44,23 +50,76 @@ func (b *retryBudget) withdraw() bool {
 // NoRetry, because it was retried here. Call blocks until call returns, or, with Options.Hedge, its
 // first result.
 func Call[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (T, error) {
-	if p.hedge == nil {
-		return retry(ctx, p, call)
-	}
 	return retry(ctx, p, func(ctx context.Context) (T, error) {
-		v, err := p.hedge.WithContext(ctx).GetWithExecution(func(e failsafe.Execution[any]) (any, error) {
-			return call(e.Context())
-		})
-		typed, _ := v.(T) // nil if ctx ended
-		return typed, err
+		v, cancel, err := hedge(ctx, p, call, func(T) {})
+		cancel()
+		return v, err
 	})
+}
+
+// Once is [Call] for what is not idempotent: it makes at most one attempt.
+func Once[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (T, error) {
+	p.retries.deposit()
+	v, err := attempt(ctx, p, call)
+	return v, final(err)
+}
+
+// Hedges reports whether Options.Hedge makes [Call] run two attempts at the same time.
+func (p *Policy) Hedges() bool { return p.o.Hedge > 0 }
+
+// hedge makes a call, and with Options.Hedge a second one if the first takes that long. The first
+// result counts; when it has been used, cancel ends its context. The context of the other ends at
+// once, and drop gets its value.
+func hedge[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error), drop func(T)) (v T, cancel func(), err error) {
+	if !p.Hedges() {
+		v, err = call(ctx)
+		return v, func() {}, err
+	}
+	type result struct {
+		first bool
+		v     T
+		err   error
+	}
+	p.hedges.deposit()
+	results, open := make(chan result), make(chan struct{}) // open until one result is there
+	start := func(first bool) context.CancelFunc {
+		ctx, cancel := context.WithCancel(ctx)
+		go func() {
+			v, err := call(ctx)
+			select {
+			case results <- result{first, v, err}:
+			case <-open:
+				drop(v)
+			}
+		}()
+		return cancel
+	}
+	cancelFirst, cancelSecond := start(true), func() {}
+	timer := time.NewTimer(p.o.Hedge)
+	defer timer.Stop()
+	var r result
+	select {
+	case r = <-results:
+	case <-timer.C:
+		if p.hedges.withdraw() {
+			cancelSecond = start(false)
+		}
+		r = <-results
+	}
+	close(open)
+	if r.first {
+		cancelSecond()
+		return r.v, cancelFirst, r.err
+	}
+	cancelFirst()
+	return r.v, cancelSecond, r.err
 }
 
 // retry is Call without hedging.
 func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (T, error) {
 	p.retries.deposit()
-	for attempt := 1; ; attempt++ {
-		v, err := once(ctx, p, call)
+	for n := 1; ; n++ {
+		v, err := attempt(ctx, p, call)
 		if err == nil {
 			return v, nil
 		}
@@ -70,16 +129,22 @@ func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 			after = rejected.RetryAfter
 		}
 		first := max(p.o.Backoff, after/2) // so that those who wait for the same time do not come together
-		wait := after + backoff.Policy{First: first, Max: 20 * first}.Delay(attempt, rand.Float64())
+		wait := after + backoff.Policy{First: first, Max: 20 * first}.Delay(n, rand.Float64())
 		deadline, bounded := ctx.Deadline()
-		if interlock.Kind(err) != interlock.Retryable || attempt >= p.o.Attempts ||
+		if interlock.Kind(err) != interlock.Retryable || n >= p.o.Attempts ||
 			bounded && time.Until(deadline) < wait || !p.retries.withdraw() || !sleep(ctx, wait) {
-			if rejected != nil {
-				err = &RejectedError{Reason: rejected.Reason, RetryAfter: rejected.RetryAfter, NoRetry: true}
-			}
-			return v, err
+			return v, final(err)
 		}
 	}
+}
+
+// final is an error as it is returned: nothing above retries a rejection.
+func final(err error) error {
+	var rejected *RejectedError
+	if errors.As(err, &rejected) {
+		return &RejectedError{Reason: rejected.Reason, RetryAfter: rejected.RetryAfter, NoRetry: true}
+	}
+	return err
 }
 
 // sleep reports false if ctx ended before.
@@ -94,8 +159,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// once makes one attempt, unless the throttle or the breaker rejects it.
-func once[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (v T, err error) {
+// attempt makes one attempt, unless the throttle or the breaker rejects it.
+func attempt[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (v T, err error) {
 	if p.throttle.AcquirePermit() != nil {
 		p.throttle.RecordFailure() // so that the share of rejections follows the demand
 		return v, &RejectedError{Reason: "the backend rejects too many calls", NoRetry: true}

@@ -191,6 +191,89 @@ func TestHedge(t *testing.T) {
 	})
 }
 
+// Of many slow calls a tenth is made a second time, after the first ten.
+func TestHedgeBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, made := policy(t, &Options{Hedge: time.Millisecond}), atomic.Int64{}
+		for range 1000 {
+			if _, err := Call(t.Context(), p, func(context.Context) (int, error) {
+				made.Add(1)
+				time.Sleep(2 * time.Millisecond)
+				return 0, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := made.Load() - 1000; n < 105 || n > 110 {
+			t.Errorf("%d second attempts of 1000 calls", n)
+		}
+	})
+}
+
+// What is not idempotent is tried once, and not hedged.
+func TestOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		_, err := Once(t.Context(), policy(t, &Options{Hedge: time.Millisecond}), func(context.Context) (int, error) {
+			calls++
+			time.Sleep(time.Second)
+			return 0, errBusy
+		})
+		var rejected *RejectedError
+		if calls != 1 || !errors.As(err, &rejected) || !rejected.NoRetry {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+	})
+}
+
+// A request that may be repeated is hedged. The answer that counts can be read until its body is
+// closed, and the other one is closed.
+func TestTransportHedge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, c := range map[string]struct {
+			method, upgrade string
+			want            int64
+		}{"put": {"PUT", "", 2}, "post": {"POST", "", 1}, "upgrade": {"GET", "websocket", 1}} {
+			var calls atomic.Int64
+			var bodies [2]*body
+			var contexts [2]context.Context
+			var sent [2]string
+			tr := policy(t, &Options{Hedge: 50 * time.Millisecond}).Transport(roundTrip(func(r *http.Request) (*http.Response, error) {
+				i := calls.Add(1) - 1
+				text, _ := io.ReadAll(r.Body)
+				contexts[i], sent[i], bodies[i] = r.Context(), string(text), &body{Reader: strings.NewReader("answer")}
+				if i == 0 {
+					time.Sleep(time.Second)
+				}
+				return &http.Response{StatusCode: 200, Body: bodies[i]}, nil
+			}))
+			r, err := http.NewRequestWithContext(t.Context(), c.method, "http://backend.test/", strings.NewReader("text"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.upgrade != "" {
+				r.Header.Set("Upgrade", c.upgrade)
+			}
+			resp, err := tr.RoundTrip(r)
+			if err != nil || calls.Load() != c.want {
+				t.Fatalf("%s: %v, %d calls", name, err, calls.Load())
+			}
+			counts := c.want - 1
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if text, err := io.ReadAll(resp.Body); string(text) != "answer" || err != nil || contexts[counts].Err() != nil || bodies[counts].closed {
+				t.Errorf("%s: %q, %v, context %v", name, text, err, contexts[counts].Err())
+			}
+			if err := resp.Body.Close(); err != nil || !bodies[counts].closed {
+				t.Errorf("%s: %v", name, err)
+			}
+			if c.want == 2 && (!bodies[0].closed || contexts[0].Err() == nil || contexts[1].Err() == nil || sent != [2]string{"text", "text"}) {
+				t.Errorf("%s: the slow attempt is open, sent %q, contexts %v, %v", name, sent, contexts[0].Err(), contexts[1].Err())
+			}
+		}
+	})
+}
+
 // A server that is full answers 503, its client retries, and what stands behind the client does not.
 func TestHTTP(t *testing.T) {
 	server := policy(t, &Options{MaxRunning: 1, MaxWaiting: -1})

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -63,10 +64,11 @@ func Reject(w http.ResponseWriter, err error) {
 }
 
 // Transport sends requests by next, http.DefaultTransport if that is nil, under the rules of
-// [Call] but without hedging. Answers of 429 and 503 are rejections, other answers of 500 and above
+// [Call]. Answers of 429 and 503 are rejections, other answers of 500 and above
 // are failures. Requests are retried after a rejection, an answer of 502 or 504 and an error of
 // the connection, if their method is idempotent (RFC 9110) or they have an Idempotency-Key, and
-// their body can be read again (GetBody). The last answer is returned, a rejection with
+// their body can be read again (GetBody); only such requests are hedged, unless they upgrade the
+// connection. The last answer is returned, a rejection with
 // [HeaderNoRetry]: pass that on. If the process itself rejects a request, the error has a [RejectedError].
 func (p *Policy) Transport(next http.RoundTripper) http.RoundTripper {
 	if next == nil {
@@ -82,8 +84,8 @@ type transport struct {
 
 // RoundTrip sends a request, as Policy.Transport describes.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	e := exchange{next: t.next, request: r, again: isRepeatable(r)}
-	resp, err := retry(r.Context(), t.p, e.send)
+	e := exchange{p: t.p, next: t.next, request: r, again: isRepeatable(r)}
+	resp, err := retry(r.Context(), t.p, e.attempt)
 	if resp != nil {
 		if interlock.Kind(err) == interlock.Definite && errors.As(err, new(*RejectedError)) {
 			resp.Header.Set(HeaderNoRetry, "true") // for those who pass it on
@@ -93,7 +95,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if e.last != nil { // it was to be sent again, and was rejected here
 		e.last.Body.Close()
 	}
-	if e.sent == 0 && r.Body != nil {
+	if e.sent.Load() == 0 && r.Body != nil {
 		r.Body.Close()
 	}
 	return nil, err
@@ -113,21 +115,55 @@ func isRepeatable(r *http.Request) bool {
 
 // An exchange is a request with all its attempts.
 type exchange struct {
+	p       *Policy
 	next    http.RoundTripper
 	request *http.Request
 	again   bool // it may be sent again
-	sent    int
+	sent    atomic.Int64
 	last    *http.Response
 }
 
-// send makes an attempt. It returns the answer with the error for which it may be retried.
-func (e *exchange) send(ctx context.Context) (*http.Response, error) {
+// attempt sends the request, and once more beside that if it is slow and may be.
+func (e *exchange) attempt(ctx context.Context) (resp *http.Response, err error) {
 	if e.last != nil { // so that its connection can be used again
 		_, _ = io.CopyN(io.Discard, e.last.Body, 64<<10)
 		e.last.Body.Close()
 	}
+	if e.again && e.request.Header.Get("Upgrade") == "" && e.p.Hedges() {
+		var cancel func()
+		resp, cancel, err = hedge(ctx, e.p, e.send, func(resp *http.Response) {
+			if resp != nil {
+				resp.Body.Close()
+			}
+		})
+		if resp == nil {
+			cancel()
+		} else {
+			resp.Body = &hedgedBody{resp.Body, cancel}
+		}
+	} else {
+		resp, err = e.send(ctx)
+	}
+	e.last = resp
+	return resp, err
+}
+
+// hedgedBody ends the context of its request when it is closed.
+type hedgedBody struct {
+	io.ReadCloser
+	cancel func()
+}
+
+// Close closes the body.
+func (b *hedgedBody) Close() error {
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+// send sends the request once. It returns the answer with the error for which it may be retried.
+func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	r := e.request.Clone(ctx)
-	if e.sent > 0 && r.GetBody != nil {
+	if e.sent.Add(1) > 1 && r.GetBody != nil {
 		body, err := r.GetBody()
 		if err != nil {
 			return nil, err
@@ -137,9 +173,7 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	if class := ClassOf(ctx); class != Critical {
 		r.Header.Set(HeaderClass, class.String())
 	}
-	e.sent++
 	resp, err := e.next.RoundTrip(r)
-	e.last = resp
 	kind := interlock.Definite
 	if e.again {
 		kind = interlock.Retryable

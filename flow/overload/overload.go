@@ -7,12 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/failsafe-go/failsafe-go"
 	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 	"github.com/failsafe-go/failsafe-go/adaptivethrottler"
-	"github.com/failsafe-go/failsafe-go/budget"
 	"github.com/failsafe-go/failsafe-go/circuitbreaker"
-	"github.com/failsafe-go/failsafe-go/hedgepolicy"
 
 	"github.com/interlock-dev/interlock"
 )
@@ -45,8 +42,9 @@ type Options struct {
 	// OpenFor is how long calls are rejected when at least 20 in 10 s have failed, and half of all; 0
 	// means 5 s, negative means that there is no circuit breaker. Then 3 calls try whether it works.
 	OpenFor time.Duration
-	// Hedge is after how long a [Call] is made a second time, if it is within a tenth of the calls
-	// under way; 0 means never. The first result counts. Calls must be idempotent.
+	// Hedge is after how long an attempt is made a second time beside the first; 0 means never. The
+	// first result counts, and the other attempt is cancelled. Second attempts are at most a tenth
+	// of the first, and ten more at once. A [Call] must be idempotent then; transports know.
 	Hedge time.Duration
 }
 
@@ -90,8 +88,8 @@ func setDefault[T comparable](value *T, otherwise T) {
 	}
 }
 
-// A Policy protects one server, or one backend from the calls of this process. It has no
-// goroutines, and is safe for concurrent use.
+// A Policy protects one server, or one backend from the calls of this process. Its only
+// goroutines are attempts that are hedged. It is safe for concurrent use.
 type Policy struct {
 	o Options
 
@@ -106,8 +104,8 @@ type Policy struct {
 	// the client's side
 	throttle adaptivethrottler.AdaptiveThrottler[any]
 	breaker  circuitbreaker.CircuitBreaker[any] // nil if there is none
-	hedge    failsafe.Executor[any]             // nil if there is none
-	retries  retryBudget
+	retries  budget
+	hedges   budget
 }
 
 // New makes a policy. If the options are invalid, the error is a Bug.
@@ -129,14 +127,8 @@ func New(o *Options) (*Policy, error) {
 		p.breaker = circuitbreaker.NewBuilder[any]().WithFailureRateThreshold(0.5, 20, 10*time.Second).
 			WithSuccessThreshold(3).WithDelay(p.o.OpenFor).Build()
 	}
-	if p.o.Hedge > 0 {
-		p.hedge = failsafe.With[any](hedgepolicy.NewBuilderWithDelay[any](p.o.Hedge).
-			WithBudget(budget.NewBuilder().WithMaxRate(0.1).WithMinConcurrency(1).Build()).Build())
-	}
-	p.retries = retryBudget{ratio: max(0, p.o.Retries)}
-	if p.o.Retries > 0 {
-		p.retries.tokens = burst
-	}
+	p.retries = newBudget(p.o.Retries)
+	p.hedges = newBudget(0.1)
 	return p, nil
 }
 
