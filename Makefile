@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-busy test-fast fuzz lint install-check binaries vuln races bench bench-gate bench-record soak-drivers soak-lock soak-crashes soak-percolator mutants deletions story story-soak docs pictures site clean
+.PHONY: help run deps test test-busy test-fast fuzz lint install-check binaries vuln races bench bench-gate bench-record soak-drivers soak-lock soak-crashes soak-percolator soak-queues mutants deletions story story-soak docs pictures site clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,11 @@ soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 
 soak-percolator: deps ## Transactions over etcd, Redis and Postgres, two minutes of faults for each workload
 	INTERLOCK_SOAK_PERCOLATOR=2m go test -race -count=1 -timeout 60m -run '^Test(EveryOrder|Percolator|Bank)$$' ./txn/percolator ./interop ./examples/percolator
+
+soak-queues: deps ## Consumers of queues on every system, two minutes of faults for each
+	INTERLOCK_SOAK_QUEUE=2m INTERLOCK_SOAK_STREAMS=2m go test -race -count=1 -timeout 30m -run '^Test(Queue)?Soak$$' ./flow/queue ./driver/redis
+	cd driver/kafka && INTERLOCK_SOAK_KAFKA=2m go test -race -count=1 -timeout 30m -run '^TestSoak$$' .
+	cd driver/nats && INTERLOCK_SOAK_NATS=2m go test -race -count=1 -timeout 30m -run '^TestSoak$$' .
 
 soak-crashes: deps ## Relays and requests killed at every pair of points, transactions at each, coordinators fifty times
 	INTERLOCK_CRASHES=full go test -count=1 -timeout 120m -run 'Crash|Killed' ./flow/... ./guard/... ./driver/etcd

@@ -1,0 +1,128 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/observe"
+)
+
+// TestSoak runs for INTERLOCK_SOAK_QUEUE, a duration: consumers join, leave, crash and are cut off,
+// the database is killed, handlers fail, while messages arrive. None is lost, and the order of keys
+// holds.
+func TestSoak(t *testing.T) {
+	length, err := time.ParseDuration(os.Getenv("INTERLOCK_SOAK_QUEUE"))
+	if err != nil {
+		t.Skip("INTERLOCK_SOAK_QUEUE is not set to a duration")
+	}
+	for client, start := range map[string]func(testing.TB, ...string) *testbed.Server{databases.Pgx: testbed.Postgres, databases.Maria: testbed.MariaDB} {
+		t.Run(client, func(t *testing.T) {
+			t.Parallel()
+			server := start(t)
+			s := &soak{T: t, db: databases.Open(t, server, client), audit: drivertest.NewQueueAudit()}
+			s.db.Do(t, table.Create)
+			drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Add: s.add, Join: s.join, Audit: s.audit, Restart: func() {
+				server.Kill()
+				server.Restart()
+			}})
+		})
+	}
+}
+
+type soak struct {
+	*testing.T
+	db    *databases.DB
+	audit *drivertest.QueueAudit
+}
+
+// try runs work in a transaction on a connection of its own, which no restart has broken.
+func (s *soak) try(work func(ctx context.Context, tx driver.SQL) error) error {
+	db, closed, err := databases.Connect(s.Context(), s.db.Client, s.db.URL)
+	if err != nil {
+		return err
+	}
+	defer closed()
+	return (&databases.DB{BeginnerAt: db}).Try(s.Context(), work)
+}
+
+func (s *soak) add(ids ...string) {
+	var all []queue.Message
+	for _, id := range ids {
+		key, _, _ := strings.Cut(id, "/")
+		all = append(all, queue.Message{ID: id, Key: key})
+	}
+	if err := s.try(func(ctx context.Context, tx driver.SQL) error { return table.Add(ctx, tx, "q", all...) }); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *soak) handle(ctx context.Context, m queue.Received) error {
+	select {
+	case <-time.After(time.Duration(rand.IntN(5)) * time.Millisecond):
+	case <-ctx.Done():
+	}
+	n := rand.IntN(200)
+	if n < 5 {
+		return queue.Retry(time.Duration(rand.IntN(50))*time.Millisecond, errors.New("again"))
+	}
+	if err := s.audit.Handle(ctx, m); err != nil || n > 5 {
+		return err
+	}
+	return queue.Dead(errors.New("dead"))
+}
+
+func (s *soak) join() drivertest.SoakMember {
+	path := testbed.NewProxy(s.T, s.db.Server.Addr())
+	db, closed, err := databases.Connect(context.WithoutCancel(s.Context()), s.db.Client, strings.Replace(s.db.URL, s.db.Server.Addr(), path.Addr(), 1))
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(closed)
+	c, err := queue.New(s.Context(), queue.FromTable(db, table, nil), "q", s.handle,
+		&queue.Options{Lease: 2 * time.Second, MinPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	m := &soakMember{path, s, c}
+	s.Cleanup(m.Stop)
+	return m
+}
+
+// soakMember is a consumer with a path of its own.
+type soakMember struct {
+	*testbed.Proxy
+	soak     *soak
+	consumer *queue.Consumer
+}
+
+func (m *soakMember) Stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	_ = m.consumer.Close(ctx)
+}
+
+func (m *soakMember) Crash() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = m.consumer.Close(ctx)
+}
+
+// Done reports whether no message is left.
+func (m *soakMember) Done() bool {
+	left := int64(1)
+	err := m.soak.try(func(ctx context.Context, tx driver.SQL) (err error) {
+		left, err = databases.Value[int64](ctx, tx, `select count(*) from interlock_queue`)
+		return err
+	})
+	return err == nil && left == 0
+}
