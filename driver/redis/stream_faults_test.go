@@ -40,6 +40,25 @@ func queuesOnCluster(t *testing.T, client rueidis.Client) {
 	}
 }
 
+// TestQueueClockSetBack: when the clock of the server is set back by an hour, messages that are handled
+// then are settled, later ones are handled, and tokens go on rising.
+func TestQueueClockSetBack(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	s := newStreamScene(t, dial(t, server.Addr()), QueueOptions{})
+	s.add("a/1", "b/1")
+	c := s.join(s.Queue, time.Minute)
+	was := s.receive(c, 2)
+	server.StepClock(-time.Hour)
+	s.add("a/2", "b/2")
+	s.settle(c, driver.Ack, was...)
+	for i, m := range s.receive(c, 2) {
+		if m.ID != []string{"a/2", "b/2"}[i] || m.Attempt != 1 || m.Claim.Token() <= was[i].Claim.Token() {
+			t.Errorf("%s, attempt %d, token %v after %v", m.ID, m.Attempt, m.Claim.Token(), was[i].Claim.Token())
+		}
+	}
+}
+
 // TestQueueCutOff: a consumer that is cut off past its lease can neither settle nor write what
 // another one has received, however late its requests come.
 func TestQueueCutOff(t *testing.T) {

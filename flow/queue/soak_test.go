@@ -3,12 +3,14 @@ package queue_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/flow/queue"
@@ -125,4 +127,52 @@ func (m *soakMember) Done() bool {
 		return err
 	})
 	return err == nil && left == 0
+}
+
+// TestClockSetBack: when the clock of the database is set back by an hour, messages that are handled
+// then are settled, later ones are handled, and tokens go on rising.
+func TestClockSetBack(t *testing.T) {
+	t.Parallel()
+	for client, start := range map[string]func(testing.TB, ...string) *testbed.Server{databases.Pgx: testbed.Postgres, databases.Maria: testbed.MariaDB} {
+		t.Run(client, func(t *testing.T) {
+			t.Parallel()
+			server := start(t)
+			s := &soak{T: t, db: databases.Open(t, server, client)}
+			s.db.Do(t, table.Create)
+			s.add(drivertest.QueueIDs(3, 0, 2)...)
+			c, err := queue.FromTable(s.db.Again(t), table, nil).Join(t.Context(), "q", driver.QueueOptions{Lease: time.Minute})
+			ok(t, err)
+			tokens := map[string]interlock.Token{}
+			ctx, cancel := context.WithTimeout(t.Context(), bound)
+			defer cancel()
+			for round := range 3 {
+				var got []driver.Received
+				for len(got) < 6 {
+					some, err := c.Receive(ctx, driver.QueueLimit{Messages: 100, Bytes: 1 << 20})
+					ok(t, err)
+					got = append(got, some...)
+				}
+				if round == 0 {
+					server.StepClock(-time.Hour)
+				}
+				s.add(drivertest.QueueIDs(3, 2*round+2, 2)...)
+				var all []driver.Settlement
+				for _, m := range got {
+					all = append(all, driver.Settlement{Received: m, Outcome: driver.Ack})
+				}
+				for i, err := range c.Settle(t.Context(), all) {
+					if err != nil {
+						t.Errorf("settle %s: %v", got[i].ID, err)
+					}
+				}
+				for _, m := range got {
+					if _, number, _ := strings.Cut(m.ID, "/"); m.Attempt != 1 || number == fmt.Sprintf("%04d", 2*round) && m.Claim.Token() <= tokens[m.Key] {
+						t.Errorf("%s: attempt %d, token %v after %v", m.ID, m.Attempt, m.Claim.Token(), tokens[m.Key])
+					}
+					tokens[m.Key] = m.Claim.Token()
+				}
+			}
+			ok(t, c.Close(t.Context()))
+		})
+	}
 }

@@ -73,8 +73,9 @@ local function take(lane, most)
       redis.call('XACK', STREAM, group, entry)
     else
       local message = pairsOf(body)
-      local due, length = added(entry) + field(message.delay, 0, MAX_DELAY_MS), string.len(message.payload or '')
-      if due > now then return taken, due end
+      local delay, length = field(message.delay, 0, MAX_DELAY_MS), string.len(message.payload or '')
+      local due = added(entry) + delay -- in the future also if the clock was set back
+      if delay > 0 and due > now then return taken, due end
       if total > 0 and size + length > bytes then
         full = true
         return taken, 0
