@@ -253,6 +253,42 @@ func TestMorePartitions(t *testing.T) {
 	a.Check(t, append(before, after...), 1)
 }
 
+// TestTransactions: records of other programs have no key and no id, and what an aborted transaction
+// wrote is not delivered. Offsets that are not records keep nothing back: the lag becomes 0.
+func TestTransactions(t *testing.T) {
+	s := newScene(t, 1)
+	producer := client(t, kgo.SeedBrokers(s.addr), kgo.TransactionalID(s.topic), kgo.DefaultProduceTopic(s.topic))
+	for _, end := range []kgo.TransactionEndTry{kgo.TryCommit, kgo.TryAbort, kgo.TryCommit} {
+		err := producer.BeginTransaction()
+		if err == nil {
+			err = producer.ProduceSync(t.Context(), &kgo.Record{Value: fmt.Append(nil, end)}, &kgo.Record{Value: fmt.Append(nil, end)}).FirstErr()
+		}
+		if err == nil {
+			err = producer.EndTransaction(t.Context(), end)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := s.queue(nil)
+	c, err := q.Join(t.Context(), s.topic, driver.QueueOptions{Lease: lease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeNow(c)
+	got := s.receive(c, 4)
+	for i, offset := range []int{0, 1, 6, 7} { // each transaction ends with a marker
+		if want := fmt.Sprintf("%s/0/%d", s.topic, offset); got[i].ID != want || got[i].Key != "" || string(got[i].Payload) != fmt.Sprint(kgo.TryCommit) {
+			t.Errorf("%+v, want %s", got[i], want)
+		}
+	}
+	s.settle(c, driver.Ack, got[3], got[0], got[2], got[1])
+	testbed.Eventually(t, "nothing is left", time.Minute, func() bool {
+		all, err := q.Backlogs(t.Context(), s.topic)
+		return err == nil && len(all) == 1 && all[0].Lag == 0
+	})
+}
+
 // TestDeadLetterTopicIsMissing: the message is not lost, and its offset not committed.
 func TestDeadLetterTopicIsMissing(t *testing.T) {
 	s := newScene(t, 1)

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -78,21 +79,22 @@ func problem(op, name string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Driver: "kafka", Name: name, Kind: kind, Err: err}
 }
 
+// loginErrors are what a broker answers to credentials.
+var loginErrors = []error{kerr.SaslAuthenticationFailed, kerr.IllegalSaslState, kerr.UnsupportedSaslMechanism}
+
+func isAny(err error, of ...error) bool {
+	return slices.ContainsFunc(of, func(e error) bool { return errors.Is(err, e) })
+}
+
 // classify returns what may be concluded from an error of the client about a record. Only what a
 // broker said about the record itself is final. Of a record without an answer nothing is known.
 func classify(err error) interlock.ErrorKind {
-	for _, e := range []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException} {
-		if errors.Is(err, e) {
-			return interlock.Definite
-		}
-	}
-	for _, e := range []error{kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID} {
-		if errors.Is(err, e) {
-			return interlock.Uncertain
-		}
-	}
-	var answer *kerr.Error
-	if errors.As(err, &answer) {
+	switch {
+	case isAny(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException):
+		return interlock.Definite
+	case isAny(err, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend, kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID):
+		return interlock.Uncertain
+	case errors.As(err, new(*kerr.Error)):
 		return interlock.Retryable
 	}
 	return interlock.Uncertain

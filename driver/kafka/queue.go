@@ -162,11 +162,8 @@ func (q *Queue) check(ctx context.Context, name string) error {
 	if err == nil {
 		err = kerr.ErrorForCode(answer.Topics[0].ErrorCode)
 	}
-	for _, e := range []error{kerr.UnknownTopicOrPartition, kerr.InvalidTopicException, kerr.TopicAuthorizationFailed,
-		kerr.SaslAuthenticationFailed, kerr.IllegalSaslState, kerr.UnsupportedSaslMechanism} {
-		if errors.Is(err, e) {
-			return problem("join queue", name, interlock.Definite, err)
-		}
+	if isAny(err, kerr.UnknownTopicOrPartition, kerr.InvalidTopicException, kerr.TopicAuthorizationFailed) || isAny(err, loginErrors...) {
+		return problem("join queue", name, interlock.Definite, err)
 	}
 	if err != nil && !kerr.IsRetriable(err) {
 		return problem("join queue", name, interlock.Retryable, err)

@@ -62,7 +62,7 @@ func (c *consumer) open() (*session, error) {
 	s.sever = sever
 	o := c.queue.options
 	options := []kgo.Opt{kgo.WithContext(client), kgo.WithHooks(s), kgo.ConsumerGroup(c.group), kgo.ConsumeTopics(c.Queue), kgo.DisableAutoCommit(),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(), kgo.ConsumeResetOffset(kgo.NoResetOffset()), kgo.Balancers(kgo.CooperativeStickyBalancer()),
 		kgo.SessionTimeout(c.lease), kgo.HeartbeatInterval(min(3*time.Second, c.lease/4)), kgo.RebalanceTimeout(c.lease + o.Drain + commitLimit),
 		kgo.OnOffsetsFetched(s.fetched), kgo.AdjustFetchOffsetsFn(s.assign),
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, m map[string][]int32) { s.revoke(m[c.Queue]) }),
@@ -149,7 +149,12 @@ func (s *session) arrive(all kgo.Fetches) {
 	})
 	s.Note(func() {
 		all.EachRecord(func(r *kgo.Record) {
-			if a := s.Parts[r.Partition]; a != nil && a.Ready {
+			a := s.Parts[r.Partition]
+			switch {
+			case a == nil || !a.Ready:
+			case r.Attrs.IsControl(): // the end of a transaction
+				a.Offsets.Begin(r.Offset + 1)
+			default:
 				a.Offsets.Arrive(r.Offset, r.Key, len(r.Value), r)
 				s.Trouble = nil
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -32,6 +33,8 @@ type Sink struct {
 	client *kgo.Client
 	topic  string // of all messages, unless empty
 	limit  int
+
+	reached atomic.Bool // the last Publish had all answers, so the brokers take the credentials
 }
 
 var _ driver.Sink = (*Sink)(nil)
@@ -73,9 +76,13 @@ func (s *Sink) Close() { s.client.Close() }
 // Publish sends messages; see driver.Sink.
 func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 	answers := make([]error, len(messages))
-	if ctx.Err() != nil {
+	err := context.Cause(ctx)
+	if err == nil {
+		err = s.login(ctx)
+	}
+	if err != nil {
 		for i, m := range messages {
-			answers[i] = problem("publish", m.ID, interlock.Retryable, context.Cause(ctx))
+			answers[i] = problem("publish", m.ID, interlock.Retryable, err)
 		}
 		return answers
 	}
@@ -84,7 +91,20 @@ func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 		c.send(lane)
 	}
 	c.finish()
+	s.reached.Store(ctx.Err() == nil)
 	return c.answers
+}
+
+// login returns the error of credentials that are refused. The client would try them until ctx ends,
+// and return no more than that.
+func (s *Sink) login(ctx context.Context) error {
+	if s.reached.Load() {
+		return nil
+	}
+	if err := s.client.Ping(ctx); isAny(err, loginErrors...) {
+		return err
+	}
+	return nil
 }
 
 // call is one Publish.

@@ -43,6 +43,29 @@ func (k kafka) kind(ports int, ready func(addr string) error) kind {
 	return kind{name: "kafka", url: "kafka://%s", ports: ports, prepare: k.prepare, command: k.command, ready: ready}
 }
 
+// KafkaSASL is [Kafka] with a second listener, at secure, for clients over TLS that log in: by PLAIN
+// with the name and password of a user, or by SCRAM with what is stored in the broker. ca is the
+// certificate of the listener, in PEM.
+func KafkaSASL(tb testing.TB, user, password string) (s *Server, secure string, ca []byte) {
+	tb.Helper()
+	k := newKafka(tb)
+	ca, key, err := LoopbackCertificate()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	line := func(pem []byte) string { return strings.ReplaceAll(string(pem), "\n", `\n`) }
+	k.secure = []string{
+		"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL",
+		"ssl.keystore.type=PEM", "ssl.keystore.certificate.chain=" + line(ca), "ssl.keystore.key=" + line(key),
+		"sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+		fmt.Sprintf("listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required user_%s=%q;", user, password),
+		"listener.name.secure.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+		"listener.name.secure.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;",
+	}
+	s = launch(tb, k.kind(3, func(addr string) error { return askBrokers(addr, 1) }), nil)
+	return s, s.ports[1].addr(), ca
+}
+
 // KafkaCluster starts n brokers that are the controllers, too, and returns when they know each
 // other. Topics have a replica on each of up to three of them, and two have to be in sync. Another
 // broker leads about four seconds after one went. One that is restarted serves later than Restart
@@ -79,6 +102,7 @@ type kafka struct {
 	java, jars string
 	node       int
 	voters     []string // the ports of controllers; empty: its own
+	secure     []string // lines of the listener SECURE, if it has one
 	extra      []string
 }
 
@@ -116,6 +140,10 @@ func (k kafka) command(data string, ports []*port) []string {
 	controller := ports[len(ports)-1].String()
 	if k.voters != nil {
 		controller = k.voters[k.node-1]
+	}
+	if k.secure != nil {
+		listeners := fmt.Sprintf("PLAINTEXT://%s,SECURE://%s", ports[0].addr(), ports[1].addr())
+		k.extra = append(k.secure, "listeners="+listeners+",CONTROLLER://"+ports[2].addr(), "advertised.listeners="+listeners)
 	}
 	_ = k.configure(file, data, ports[0].String(), controller) // as in prepare
 	return k.run("kafka.Kafka", file)
