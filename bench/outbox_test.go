@@ -10,9 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/interlock-dev/interlock/bench/compare"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/kafka"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
@@ -27,9 +30,15 @@ func outboxCases(tb testing.TB) (cases []benchmark) {
 		most       float64 // seconds from the commit to the sink
 		start      func(tb testing.TB) *testbed.Server
 		open       func(tb testing.TB, server *testbed.Server) *mail
+		goals      []compare.Goal
+		others     func(tb testing.TB, server *testbed.Server) []compare.Side // of a backlog
 	}{
-		{"postgres", "one Postgres that syncs to disk; a notifier by NOTIFY", 0.002, startPostgres, mailOnPostgres},
-		{"mariadb", "one MariaDB that syncs to disk; the relay looks again and again", 0.005, startMariaDB, mailOnMariaDB},
+		{"postgres", "one Postgres that syncs to disk; a notifier by NOTIFY", 0.002, startPostgres, mailOnPostgres, []compare.Goal{faster("Watermill's forwarder", 5)},
+			func(tb testing.TB, server *testbed.Server) []compare.Side {
+				return []compare.Side{{Name: "Watermill's forwarder", Run: newWatermillOutbox(tb, server).backlog}}
+			}},
+		{"mariadb", "one MariaDB that syncs to disk; the relay looks again and again", 0.005, startMariaDB, mailOnMariaDB, nil,
+			func(testing.TB, *testbed.Server) []compare.Side { return nil }},
 	} {
 		server := sync.OnceValue(func() *testbed.Server { return store.start(tb) })
 		cases = append(cases,
@@ -46,19 +55,27 @@ func outboxCases(tb testing.TB) (cases []benchmark) {
 			benchmark{
 				Case: compare.Case{Name: "outbox/" + store.name + "/backlog", Rounds: 3, Window: time.Second,
 					Note:  store.note + "; one relay, from when it begins until all of a backlog of 20,000 messages of 100 keys were delivered; commits by 32 clients",
-					Goals: []compare.Goal{{Metric: compare.Rate, Want: 20_000}, faster("commits", 0)}},
+					Goals: append([]compare.Goal{{Metric: compare.Rate, Want: 20_000}, faster("commits", 0)}, store.goals...)},
 				open: func(tb testing.TB) []compare.Side {
 					m := store.open(tb, server())
-					return []compare.Side{{Name: "interlock", Run: m.backlog}, commits(32, m.commit)}
+					return append([]compare.Side{{Name: "interlock", Run: m.backlog}, commits(32, m.commit)}, store.others(tb, server())...)
 				},
 			})
 	}
-	return cases
+	return append(cases, benchmark{
+		Case: compare.Case{Name: "outbox/postgres/kafka", Window: 2 * time.Second, Rounds: 3,
+			Note:  "as outbox/postgres/latency, with Kafka as the sink; from when the commit is sent until the broker has acknowledged",
+			Goals: []compare.Goal{{Metric: compare.P50, Want: 0.005, AtMost: true}, {Metric: compare.P99}}},
+		open: func(tb testing.TB) []compare.Side {
+			return []compare.Side{{Name: "interlock", Run: mailToKafka(tb, startPostgres(tb), testbed.Kafka(tb)).latency}}
+		},
+	})
 }
 
 // mail is an outbox whose sink counts.
 type mail struct {
 	relay  *outbox.Relay
+	sink   driver.Sink // nil if there is no more than the mail
 	add    func(ctx context.Context, messages []driver.Message, committing func()) error
 	commit func(ctx context.Context) error
 
@@ -69,6 +86,20 @@ type mail struct {
 	sent    map[string]time.Time // when the commit of a message was sent; nil if nobody asks
 	waits   []time.Duration
 	done    atomic.Int64
+}
+
+// mailToKafka is a mail whose sink is Kafka: it counts what the broker has acknowledged.
+func mailToKafka(tb testing.TB, server, broker *testbed.Server) *mail {
+	c, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()), kgo.AllowAutoTopicCreation())
+	ok(tb, err)
+	defer c.Close()
+	ok(tb, c.ProduceSync(tb.Context(), &kgo.Record{Topic: "bench"}).FirstErr()) // creates the topic
+	sink, err := kafka.OpenSink("kafka://"+broker.Addr(), nil)
+	ok(tb, err)
+	tb.Cleanup(sink.Close)
+	m := mailOnPostgres(tb, server)
+	m.sink = sink
+	return m
 }
 
 func mailOnPostgres(tb testing.TB, server *testbed.Server) *mail {
@@ -95,12 +126,26 @@ func newMail[T any](tb testing.TB, db driver.BeginnerAt[T], sql func(T) driver.S
 		})
 	}
 	var err error
-	m.relay, err = outbox.NewRelay(db, box, outbox.Func(m.deliver), &outbox.Options{Notifier: notifier, Hooks: &observe.Outbox{Log: observe.Silent}})
+	m.relay, err = outbox.NewRelay(db, box, m, &outbox.Options{Notifier: notifier, Hooks: &observe.Outbox{Log: observe.Silent}})
 	ok(tb, err)
 	return m
 }
 
-// deliver is the sink: it notices messages that come twice, or before others of their key.
+// Publish is the sink.
+func (m *mail) Publish(ctx context.Context, messages []driver.Message) []error {
+	answers := make([]error, len(messages))
+	if m.sink != nil {
+		answers = m.sink.Publish(ctx, messages)
+	}
+	for i, message := range messages {
+		if answers[i] == nil {
+			answers[i] = m.deliver(ctx, message)
+		}
+	}
+	return answers
+}
+
+// deliver notices messages that come twice, or before others of their key.
 func (m *mail) deliver(_ context.Context, message driver.Message) error {
 	now := time.Now()
 	m.effects.add(message.ID)
