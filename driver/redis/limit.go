@@ -97,18 +97,19 @@ func isShort(call driver.LimitCall) bool {
 // read reads the answers of the script to the calls of a batch.
 func (l *Limiter) read(b *limitBatch, m rueidis.RedisMessage, calls []driver.LimitCall, answers []driver.LimitAnswer) error {
 	left, err := m.ToArray()
+	decisions := make([]driver.Decision, len(b.keys)) // one that is kept keeps the others
 	for _, i := range b.calls {
 		n := 5 * len(calls[i])
 		if isShort(calls[i]) {
 			n = 1
 		}
 		if err == nil && len(left) >= n {
-			answers[i], err = l.answer(calls[i], left[:n])
+			answers[i], err = l.answer(calls[i], left[:n], decisions[:len(calls[i]):len(calls[i])])
 		}
 		if err != nil || len(left) < n {
 			return errReply
 		}
-		left = left[n:]
+		left, decisions = left[n:], decisions[len(calls[i]):]
 	}
 	if len(left) > 0 {
 		return errReply
@@ -116,8 +117,8 @@ func (l *Limiter) read(b *limitBatch, m rueidis.RedisMessage, calls []driver.Lim
 	return nil
 }
 
-// answer is that to one call: its numbers, or what a key holds that is no limit.
-func (l *Limiter) answer(call driver.LimitCall, messages []rueidis.RedisMessage) (a driver.LimitAnswer, err error) {
+// answer is that to one call: its numbers, which become decisions, or what a key holds that is no limit.
+func (l *Limiter) answer(call driver.LimitCall, messages []rueidis.RedisMessage, decisions []driver.Decision) (a driver.LimitAnswer, err error) {
 	for i, m := range messages {
 		if m.IsString() {
 			held, err := m.ToString()
@@ -125,7 +126,7 @@ func (l *Limiter) answer(call driver.LimitCall, messages []rueidis.RedisMessage)
 			return driver.LimitAnswer{Err: driver.DamagedLimit(c.Key, "the key "+fenceKey("limit", l.prefix+c.Key), held)}, err
 		}
 	}
-	a.Decisions = make([]driver.Decision, len(call))
+	a.Decisions = decisions
 	if isShort(call) {
 		level, err := messages[0].AsInt64()
 		a.Decisions[0] = call[0].Bucket(level)
@@ -148,13 +149,14 @@ func (l *Limiter) answer(call driver.LimitCall, messages []rueidis.RedisMessage)
 func (l *Limiter) batches(calls []driver.LimitCall, answers []driver.LimitAnswer) (all []*limitBatch) {
 	cluster := l.conn.client.Mode() == rueidis.ClientModeCluster
 	last := map[int]*limitBatch{}
+	var keys []string
 	for i, call := range calls {
-		keys := make([]string, len(call))
 		if answers[i].Err = call.Check(); answers[i].Err != nil {
 			continue
 		}
-		for j, c := range call {
-			keys[j] = fenceKey("limit", l.prefix+c.Key)
+		keys = keys[:0]
+		for _, c := range call {
+			keys = append(keys, fenceKey("limit", l.prefix+c.Key))
 		}
 		if err := l.conn.oneSlot(keys); err != nil {
 			answers[i].Err = problem(request{op: "limit", name: call[0].Key}, interlock.Definite, err)

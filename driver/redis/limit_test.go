@@ -135,7 +135,7 @@ func TestLimitScript(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := make([]driver.LimitAnswer, 1)
-			if err := limiter.read(&limitBatch{calls: []int{0}}, m, []driver.LimitCall{call}, got); err != nil || fmt.Sprint(got[0]) != fmt.Sprint(want) {
+			if err := limiter.read(&limitBatch{batch: batch{keys: keys[:len(call)]}, calls: []int{0}}, m, []driver.LimitCall{call}, got); err != nil || fmt.Sprint(got[0]) != fmt.Sprint(want) {
 				t.Fatalf("%+v at %d: got %+v, %v, want %+v; states %v", call, now, got[0], err, want, states)
 			}
 		}

@@ -22,6 +22,7 @@ const (
 type coalescer struct {
 	store   driver.Limiter
 	running sync.WaitGroup // requests that are not a caller's own
+	spare   sync.Pool      // of waiters
 
 	mu      sync.Mutex
 	runs    int
@@ -32,7 +33,9 @@ type coalescer struct {
 type waiter struct {
 	call   driver.LimitCall
 	answer driver.LimitAnswer
-	done   chan struct{}
+	done   chan struct{} // capacity 1: the answer is there
+
+	next, last *waiter // of those for one unit; the first knows the last
 }
 
 // take decides one call. If ctx ends while the call waits it was not sent.
@@ -45,12 +48,19 @@ func (c *coalescer) take(ctx context.Context, call driver.LimitCall) driver.Limi
 		c.next()
 		return a
 	}
-	w := &waiter{call: call, done: make(chan struct{})}
+	w, _ := c.spare.Get().(*waiter)
+	if w == nil {
+		w = &waiter{done: make(chan struct{}, 1)}
+	}
+	w.call = call
 	c.waiting = append(c.waiting, w)
 	c.mu.Unlock()
 	select {
 	case <-w.done:
-		return w.answer
+		a := w.answer
+		*w = waiter{done: w.done}
+		c.spare.Put(w)
+		return a
 	case <-ctx.Done():
 		return driver.LimitAnswer{Err: &interlock.Error{Op: "limit", Name: call[0].Key, Kind: c.leave(w), Err: context.Cause(ctx)}}
 	}
@@ -71,23 +81,29 @@ func (c *coalescer) leave(w *waiter) interlock.ErrorKind {
 
 // next ends a request, and begins one with the calls that wait.
 func (c *coalescer) next() {
-	if some := c.pick(); len(some) > 0 {
+	if some := c.pick(nil); len(some) > 0 {
 		c.running.Go(func() {
-			for ; len(some) > 0; some = c.pick() {
+			for ; len(some) > 0; some = c.pick(some) {
 				c.send(some)
 			}
 		})
 	}
 }
 
-// pick takes calls that wait, in order; without any the request of the caller has ended.
-func (c *coalescer) pick() []*waiter {
+// pick takes calls that wait, in order; without any the request of the caller has ended. The next
+// ones are collected in spare.
+func (c *coalescer) pick(spare []*waiter) []*waiter {
+	clear(spare)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	some := c.waiting[:min(len(c.waiting), maxCalls)]
-	c.waiting = c.waiting[len(some):]
-	if len(some) == 0 {
+	some := c.waiting
+	switch {
+	case len(some) == 0:
 		c.runs, c.waiting = c.runs-1, nil
+	case len(some) > maxCalls:
+		some, c.waiting = some[:maxCalls:maxCalls], some[maxCalls:]
+	default:
+		c.waiting = spare[:0]
 	}
 	return some
 }
@@ -101,40 +117,49 @@ type unit struct {
 // send asks the store about calls. No caller's context ends the request: callers stop waiting.
 func (c *coalescer) send(some []*waiter) {
 	var calls []driver.LimitCall
-	var of [][]*waiter
+	var of []*waiter // the first of each call
+	var charges []driver.Charge
 	merged := map[unit]int{}
 	for _, w := range some {
 		first := w.call[0]
-		u := unit{first.Key, first.Rate}
-		if i, ok := merged[u]; ok && w.isUnit() {
-			calls[i][0].Cost++
-			of[i] = append(of[i], w)
+		if len(w.call) > 1 || first.Cost != 1 {
+			calls, of = append(calls, w.call), append(of, w)
 			continue
 		}
-		if w.isUnit() {
-			merged[u] = len(calls)
-			first.Least = 1
-			w.call = driver.LimitCall{first}
+		u := unit{first.Key, first.Rate}
+		if i, ok := merged[u]; ok {
+			calls[i][0].Cost++
+			of[i].last.next, of[i].last = w, w
+			continue
 		}
-		calls, of = append(calls, w.call), append(of, []*waiter{w})
+		merged[u] = len(calls)
+		first.Least = 1
+		charges = append(charges, first) // callers keep theirs
+		calls, of = append(calls, charges[len(charges)-1:]), append(of, w)
+		w.last = w
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
 	for i, a := range c.store.Take(ctx, calls) {
-		divide(a, of[i])
+		divide(a, of[i], calls[i][0].Cost)
 	}
 }
 
-func (w *waiter) isUnit() bool { return len(w.call) == 1 && w.call[0].Cost == 1 }
-
-// divide answers calls for one unit each, or one call.
-func divide(a driver.LimitAnswer, to []*waiter) {
-	for i, w := range to {
+// divide answers the first of n calls for one unit each and those that follow it, or one call.
+func divide(a driver.LimitAnswer, first *waiter, n int64) {
+	var parts []driver.Decision
+	if first.next != nil && a.Err == nil {
+		parts = make([]driver.Decision, n)
+	}
+	for i, w := 0, first; w != nil; i++ {
 		w.answer = a
-		if len(to) > 1 && a.Err == nil {
-			w.answer.Decisions = []driver.Decision{part(a.Decisions[0], int64(i))}
+		if parts != nil {
+			parts[i] = part(a.Decisions[0], int64(i))
+			w.answer.Decisions = parts[i : i+1 : i+1]
 		}
-		close(w.done)
+		next := w.next
+		w.done <- struct{}{} // now it is its caller's
+		w = next
 	}
 }
 

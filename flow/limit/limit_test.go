@@ -3,6 +3,8 @@ package limit_test
 import (
 	"context"
 	"errors"
+	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -92,6 +94,49 @@ func TestCoalesced(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestAllocations: calls that share a request cost little memory: of one key that of a decision and of
+// the charges that a caller makes.
+func TestAllocations(t *testing.T) {
+	for name, c := range map[string]struct {
+		key  func(i int) string
+		most float64
+	}{"one key": {func(int) string { return "k" }, 3}, "a key each": {strconv.Itoa, 6}} {
+		const callers, each = 64, 200
+		l, err := limit.New(yielding{memory.NewLimiter()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := testing.AllocsPerRun(5, func() {
+			var all sync.WaitGroup
+			for i := range callers {
+				all.Go(func() {
+					key := c.key(i)
+					for range each {
+						if d, err := l.Allow(t.Context(), key, limit.PerSecond(1_000_000)); err != nil || !d.Allowed {
+							t.Errorf("%+v, %v", d, err)
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+		t.Logf("%s: %.1f allocations a call", name, n/callers/each)
+		if n /= callers * each; n > c.most && !testbed.Race {
+			t.Errorf("%s: %.1f allocations a call, at most %v are", name, n, c.most)
+		}
+	}
+}
+
+// yielding is a store that lets other calls come meanwhile.
+type yielding struct{ driver.Limiter }
+
+func (y yielding) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
+	for range 64 {
+		runtime.Gosched()
+	}
+	return y.Limiter.Take(ctx, calls)
 }
 
 // TestCallerGone: a caller that goes while its call waits consumes nothing, and one that goes
