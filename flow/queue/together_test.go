@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/guard/once"
+	"github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/observe"
@@ -316,6 +317,43 @@ func TestBatchWithInbox(t *testing.T) {
 		ok(t, c.Close(t.Context()))
 		if n := databases.One[int64](t, db, `select count(*) from effect`); n != 30 {
 			t.Errorf("%d effects of 30 messages", n)
+		}
+	}, databases.Pgx, databases.Maria)
+}
+
+// TestOffsetsInDatabase: instead of the ids of messages, the database keeps the last offset of each
+// key, in the transaction of the effect. A message that is delivered again makes no effect twice.
+func TestOffsetsInDatabase(t *testing.T) {
+	t.Parallel()
+	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
+		t.Parallel()
+		db, offsets := open(t), version.Table{}
+		db.Do(t, offsets.Create)
+		db.Exec(t, `create table effect (id varchar(64) not null)`)
+		q := memory.NewQueue()
+		fill(t, q, 5, "a", "b", "c", "d", "e", "f")
+		var lost atomic.Int64
+		c, err := queue.New(t.Context(), q, "q", func(ctx context.Context, m queue.Received) error {
+			err := db.Try(ctx, func(ctx context.Context, tx driver.SQL) error {
+				// On Kafka the entity begins with m.Claim.Name(), the partition.
+				change := version.Change{Entity: m.Queue + "/" + m.Key, Stamp: version.Stamp{Version: m.Place + 1}}
+				if outcome, err := offsets.Apply(ctx, tx, change); err != nil || outcome != version.Applied {
+					return err
+				}
+				return effect(ctx, tx, m)
+			})
+			if err == nil && lost.Add(1)%3 == 0 {
+				return errors.New("the answer is lost")
+			}
+			return err
+		}, &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
+		ok(t, err)
+		testbed.Eventually(t, "all messages are handled", bound, func() bool {
+			return databases.One[int64](t, db, `select count(distinct id) from effect`) == 30
+		})
+		ok(t, c.Close(t.Context()))
+		if n := databases.One[int64](t, db, `select count(*) from effect`); n != 30 || lost.Load() <= 30 {
+			t.Errorf("%d effects of 30 messages, which were handled %d times", n, lost.Load())
 		}
 	}, databases.Pgx, databases.Maria)
 }
