@@ -15,7 +15,10 @@ import (
 //go:embed script/limit.lua
 var limitLua string
 
-var limitScript = newScript(limitLua)
+//go:embed script/limit_one.lua
+var limitOneLua string
+
+var limitScript, limitOneScript = newScript(limitLua), newScript(limitOneLua)
 
 // Limiter keeps limits in Redis: one script decides up to driver.MaxCharges charges by the
 // server's clock. It implements driver.Limiter. A limit is the text
@@ -67,6 +70,9 @@ func (b *limitBatch) add(place int, call driver.LimitCall, keys []string) {
 // Take decides calls; see driver.Limiter.
 func (l *Limiter) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
 	answers := make([]driver.LimitAnswer, len(calls))
+	if len(calls) == 1 && isShort(calls[0]) && l.takeOne(ctx, calls[0], &answers[0]) {
+		return answers
+	}
 	batches := l.batches(calls, answers)
 	if len(batches) == 0 {
 		return answers
@@ -87,6 +93,34 @@ func (l *Limiter) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 		}
 	}
 	return answers
+}
+
+// takeOne decides one call of one bucket. It reports false if that is left to the other script.
+func (l *Limiter) takeOne(ctx context.Context, call driver.LimitCall, a *driver.LimitAnswer) bool {
+	c := call[0]
+	if a.Err = c.Check(); a.Err != nil {
+		return true
+	}
+	n, asked := c.Numbers(), request{op: "limit", name: c.Key}
+	b := batch{keys: []string{fenceKey("limit", l.prefix+c.Key)}}
+	for _, x := range []int64{n[4], n[5], n[3] * n[4], n[6], n[7]} {
+		b.args = append(b.args, strconv.FormatInt(x, 10))
+	}
+	m, err := l.conn.eval(ctx, asked, limitOneScript, b)
+	if err != nil {
+		a.Err = err
+		return true
+	}
+	level, err := m.AsInt64()
+	switch {
+	case err != nil:
+		a.Err = uncertain(asked, errReply)
+	case level < 0:
+		return false
+	default:
+		a.Decisions = []driver.Decision{c.Bucket(level)}
+	}
+	return true
 }
 
 // isShort reports whether the script answers a call by one number: the level of its bucket.

@@ -101,6 +101,11 @@ func TestLimitScript(t *testing.T) {
 		t.Fatal("the script reads the clock in another way")
 	}
 	fixed := newScript(strings.Replace(limitLua, clock, "local now = tonumber(table.remove(ARGV))\n", 1))
+	const clockOfOne = "local now = clock[1] * 1000000 + clock[2]\n"
+	if !strings.Contains(limitOneLua, clockOfOne) {
+		t.Fatal("the script of one call reads the clock in another way")
+	}
+	fixedOne, ones := newScript(strings.Replace(limitOneLua, clockOfOne, "local now = tonumber(table.remove(ARGV))\n", 1)), 0
 	limiter, random := NewLimiter(client, ""), rand.New(rand.NewPCG(3, 4))
 	for run := range 60 {
 		rates := []driver.Rate{limitRate(random), limitRate(random)}
@@ -130,6 +135,21 @@ func TestLimitScript(t *testing.T) {
 			for _, c := range call {
 				args = appendCharge(args, c)
 			}
+			if isShort(call) && random.IntN(2) == 0 {
+				n := call[0].Numbers()
+				one := []string{fmt.Sprint(n[4]), fmt.Sprint(n[5]), fmt.Sprint(n[3] * n[4]), fmt.Sprint(n[6]), fmt.Sprint(n[7]), fmt.Sprint(now)}
+				level, err := fixedOne.runOne(context.Background(), client, batch{keys: keys[:1], args: one}).AsInt64()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if level >= 0 {
+					if got := call[0].Bucket(level); fmt.Sprint(got) != fmt.Sprint(want.Decisions[0]) {
+						t.Fatalf("%+v at %d: alone got %+v, want %+v; states %v", call, now, got, want, states)
+					}
+					ones++
+					continue
+				}
+			}
 			m, err := fixed.runOne(context.Background(), client, batch{keys: keys[:len(call)], args: append(args, fmt.Sprint(now))}).ToMessage()
 			if err != nil {
 				t.Fatal(err)
@@ -139,6 +159,9 @@ func TestLimitScript(t *testing.T) {
 				t.Fatalf("%+v at %d: got %+v, %v, want %+v; states %v", call, now, got[0], err, want, states)
 			}
 		}
+	}
+	if ones < 100 {
+		t.Errorf("%d calls were decided alone", ones)
 	}
 }
 
@@ -178,11 +201,13 @@ func TestLimitOtherType(t *testing.T) {
 	charge := func(key string) driver.Charge {
 		return driver.Charge{Key: key, Rate: driver.Rate{Count: 1, Period: time.Hour}, Cost: 1}
 	}
-	a := NewLimiter(client, "").Take(t.Context(), []driver.LimitCall{{charge("a")}, {charge("b"), charge("list")}, {charge("b")}, {charge("list")}})
+	l := NewLimiter(client, "")
+	a := l.Take(t.Context(), []driver.LimitCall{{charge("a")}, {charge("b"), charge("list")}, {charge("b")}, {charge("list")}})
+	a = append(a, l.Take(t.Context(), []driver.LimitCall{{charge("list")}})...)
 	if !a[0].Allowed() || !a[2].Allowed() {
 		t.Errorf("%+v", a)
 	}
-	for _, i := range []int{1, 3} {
+	for _, i := range []int{1, 3, 4} {
 		if err := a[i].Err; interlock.Kind(err) != interlock.Definite || !strings.Contains(err.Error(), fenceKey("limit", "list")+" holds a list") {
 			t.Error(i, err)
 		}
