@@ -90,7 +90,7 @@ func legal(subject string) bool {
 // connections stay open, is left after 15 seconds.
 func connect(servers string, more []nats.Option) (*nats.Conn, jetstream.JetStream, error) {
 	options := slices.Concat([]nats.Option{nats.ReconnectWait(200 * time.Millisecond), nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2)}, more,
-		[]nats.Option{nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		[]nats.Option{nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(), // otherwise two refusals end it
 			nats.ReconnectBufSize(-1), // a message does not outlive its Publish
 		})
 	client, err := nats.Connect(servers, options...)
@@ -102,6 +102,17 @@ func connect(servers string, more []nats.Option) (*nats.Conn, jetstream.JetStrea
 		client.Close()
 	}
 	return client, js, err
+}
+
+// explain adds to an error why no server is connected, if none is.
+func explain(client *nats.Conn, err error) error {
+	switch last := client.LastError(); {
+	case client.IsConnected():
+		return err
+	case last != nil:
+		return fmt.Errorf("no server is connected (%w): %w", last, err)
+	}
+	return fmt.Errorf("no server is connected: %w", err)
 }
 
 // partition returns the partition of a key among n: the one that a server finds with the function

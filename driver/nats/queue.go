@@ -135,7 +135,7 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 	}
 	c := newConsumer(q, name, o)
 	if _, _, err := c.look(ctx); err != nil {
-		return nil, problem(op, name, interlock.Kind(err), err)
+		return nil, problem(op, name, interlock.Kind(err), explain(q.client, err))
 	}
 	q.consumers.Add(c.Consumer)
 	c.Loop.Go(c.run)

@@ -99,11 +99,7 @@ func (s *Sink) publish(ctx context.Context, m driver.Message) error {
 		return err
 	}
 	if _, err := s.stream.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0)); err != nil {
-		kind := classify(err)
-		if kind == interlock.Retryable && !s.client.IsConnected() {
-			err = fmt.Errorf("no server is connected: %w", err)
-		}
-		return problem("publish", m.ID, kind, err)
+		return problem("publish", m.ID, classify(err), explain(s.client, err))
 	}
 	return nil
 }

@@ -289,6 +289,51 @@ func TestSinkWithoutServer(t *testing.T) {
 	}
 }
 
+// TestWrongCredentials: sinks and consumers report that the server refuses them, and work once it does
+// not.
+func TestWrongCredentials(t *testing.T) {
+	t.Parallel()
+	server := testbed.NATS(t, "--user=shop", "--pass=right")
+	password := atomic.Pointer[string]{}
+	wrong, right := "wrong", "right"
+	password.Store(&wrong)
+	login := []nats.Option{nats.UserInfoHandler(func() (string, string) { return "shop", *password.Load() }), nats.ReconnectWait(20 * time.Millisecond)}
+	sink, err := OpenSink("nats://"+server.Addr(), &SinkOptions{Client: login})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	q, err := OpenQueue("nats://"+server.Addr(), &QueueOptions{Client: login})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	for what, try := range map[string]func(ctx context.Context) error{
+		"publish": func(ctx context.Context) error {
+			return sink.Publish(ctx, []driver.Message{{ID: "1", Topic: "orders"}})[0]
+		},
+		"join": func(ctx context.Context) error {
+			_, err := q.Join(ctx, "orders", driver.QueueOptions{})
+			return err
+		},
+	} {
+		testbed.Eventually(t, what+" reports the refusal", time.Minute, func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err := try(ctx)
+			if interlock.Kind(err) != interlock.Retryable {
+				t.Fatalf("%s: %v", what, err)
+			}
+			return errors.Is(err, nats.ErrAuthorization)
+		})
+	}
+	password.Store(&right)
+	testbed.Eventually(t, "the server takes the credentials", time.Minute, func() bool {
+		_, err := sink.stream.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.*", "orders"}})
+		return err == nil && sink.Publish(t.Context(), []driver.Message{{ID: "1", Topic: "orders"}})[0] == nil && q.client.IsConnected()
+	})
+}
+
 func openSink(t *testing.T, addr string) *Sink {
 	t.Helper()
 	sink, err := OpenSink("nats://"+addr, &SinkOptions{Client: []nats.Option{nats.ReconnectWait(20 * time.Millisecond)}})
