@@ -49,7 +49,7 @@ soak-drivers: deps ## The conformance suites of every driver, ten times
 soak-lock: deps ## Two commands under one lock, killed at random, never overlap
 	INTERLOCK_SOAK_KILLS=50 go test -race -count=1 -timeout 30m -run '^TestSoak$$' ./server/internal/cli
 
-soak-percolator: deps ## Transactions over etcd, Redis and Postgres, two minutes of faults for each workload
+soak-percolator: deps ## Transactions over key-value stores, two minutes of faults for each workload
 	INTERLOCK_SOAK_PERCOLATOR=2m go test -race -count=1 -timeout 60m -run '^Test(EveryOrder|Percolator|Bank)$$' ./txn/percolator ./interop ./examples/percolator
 
 soak-queues: deps ## Consumers of queues on every system, two minutes of faults for each

@@ -3,6 +3,7 @@ package interop
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/etcd"
+	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/history"
@@ -49,6 +51,8 @@ func startKeyValues(t *testing.T, prefix string) *keyValueServer {
 		s.server, connect = testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always"), redisKeyValues
 	case "postgres/":
 		s.server, connect = testbed.Postgres(t), postgresKeyValues
+	case "mariadb/":
+		s.server, connect = testbed.MariaDB(t), mariaKeyValues
 	}
 	for range transactors {
 		path := testbed.NewProxy(t, s.server.Addr())
@@ -81,6 +85,16 @@ func postgresKeyValues(t *testing.T, addr string) driver.KeyValues {
 	}
 	t.Cleanup(pool.Close)
 	return postgres.NewKeyValues(pool, "public.percolator")
+}
+
+func mariaKeyValues(t *testing.T, addr string) driver.KeyValues {
+	t.Helper()
+	db, err := sql.Open("mysql", "root@tcp("+addr+")/test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return mysql.NewKeyValues(db, "test.percolator")
 }
 
 // disturb breaks the server or the path of one process, and repairs it.
@@ -251,7 +265,7 @@ func TestPercolator(t *testing.T) {
 		each = 5 * time.Second
 		rounds = max(1, int(soak/each))
 	}
-	for _, prefixes := range [][]string{{"etcd/"}, {"redis/"}, {"postgres/"}, {"etcd/", "redis/", "postgres/"}} {
+	for _, prefixes := range [][]string{{"etcd/"}, {"redis/"}, {"postgres/"}, {"mariadb/"}, {"etcd/", "redis/", "postgres/", "mariadb/"}} {
 		t.Run(strings.ReplaceAll(strings.Join(prefixes, "+"), "/", ""), func(t *testing.T) {
 			t.Parallel()
 			b := newPercolatorBed(t, prefixes...)

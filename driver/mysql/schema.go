@@ -7,8 +7,8 @@ import (
 
 // Schema returns the statements that create the tables of this package, which
 // otherwise are created by whatever needs them first: those of session locks and
-// of row locks of a namespace (empty means [DefaultNamespace]), and the marks of
-// prepared transactions. The namespace is trusted.
+// of row locks of a namespace (empty means [DefaultNamespace]), its keys with
+// compare-and-swap, and the marks of prepared transactions. The namespace is trusted.
 func Schema(namespace string) (statements []string) {
 	if namespace == "" {
 		namespace = DefaultNamespace
@@ -16,5 +16,5 @@ func Schema(namespace string) (statements []string) {
 	for _, text := range slices.Concat(sessionSchema, tableSchema) {
 		statements = append(statements, strings.ReplaceAll(text, "{ns}", namespace))
 	}
-	return append(statements, marksSchema(DefaultMarks))
+	return append(statements, NewKeyValues(nil, namespace+"_kv").sql(keyValuesSchema), marksSchema(DefaultMarks))
 }

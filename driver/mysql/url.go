@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"strings"
@@ -81,6 +82,11 @@ func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.
 		return nil, err
 	}
 	return d, nil
+}
+
+// KeyValues are those of [NewKeyValues], in the table beside the tables of locks.
+func (c connection) KeyValues(string) driver.KeyValues {
+	return NewKeyValues(c.db, cmp.Or(c.namespace, DefaultNamespace)+"_kv")
 }
 
 // SQL is [DB].

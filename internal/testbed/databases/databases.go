@@ -139,13 +139,13 @@ var systems = []system{{
 	start:   testbed.MariaDB,
 	library: "mysql",
 	clients: []string{Maria, MariaInlined},
-	modes:   modes,
+	modes:   Modes,
 	url:     func(url, name string) string { return strings.Replace(url, "/test", "/"+name, 1) },
 }}
 
-// modes are settings of a user's sessions on MariaDB: what quotes and empty texts mean, what
+// Modes are settings of a user's sessions on MariaDB: what quotes and empty texts mean, what
 // an assignment sees, whether texts are padded, and the time zone.
-var modes = []string{
+var Modes = []string{
 	"",
 	"?time_zone=%27-09:30%27&sql_mode=%27STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL%27",
 	"?time_zone=%27-09:30%27&sql_mode=%27STRICT_TRANS_TABLES,ORACLE,SIMULTANEOUS_ASSIGNMENT%27",

@@ -98,7 +98,7 @@ func (t Target) KeyValues(ctx context.Context, prefix string) (k driver.KeyValue
 	b, k, err := open(ctx, t, func(b *backend.Backend) (driver.KeyValues, error) {
 		k, ok := b.KeyValues(prefix)
 		if !ok {
-			return nil, &URLError{Reason: t.Kind() + " has no board of waits; use an etcd://, redis:// or postgres:// URL"}
+			return nil, &URLError{Reason: t.Kind() + " has no board of waits; use an etcd://, redis://, postgres://, mysql:// or consul:// URL"}
 		}
 		return k, nil
 	})

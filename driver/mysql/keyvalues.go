@@ -1,0 +1,161 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// KeyValues is a key-value store with compare-and-swap: a row for each key, and one statement
+// for each step, which is one round trip. It implements driver.KeyValues.
+type KeyValues struct {
+	db    *sql.DB
+	table string // quoted
+}
+
+var _ driver.KeyValues = (*KeyValues)(nil)
+
+// NewKeyValues keeps values in table, "name" or "database.name", which is created with the first
+// swap. Sessions of the pool must commit each statement, which is the default; with
+// tx_isolation=READ-COMMITTED keys that are created side by side conflict less. A step that
+// needs more than max_allowed_packet (16 MiB unless it is set), two bytes for each of its values,
+// is refused, Definite. The pool stays the caller's. It does no I/O.
+func NewKeyValues(db *sql.DB, table string) *KeyValues {
+	parts := strings.Split(strings.ReplaceAll(table, "`", "``"), ".")
+	return &KeyValues{db: db, table: "`" + strings.Join(parts, "`.`") + "`"}
+}
+
+// A row of revision 0 is that of a deleted key, until it is removed.
+const keyValuesSchema = `create table if not exists {table} (
+	name varbinary(512) not null primary key,
+	value mediumblob not null,
+	revision bigint not null) engine = InnoDB`
+
+// Get reads keys; see driver.KeyValues.
+func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, error) {
+	const op = "get keys"
+	got, names := make([]driver.KeyValue, len(keys)), make([]string, len(keys))
+	for i, key := range keys {
+		if err := driver.CheckName(op, "a key", key, driver.MaxName); err != nil {
+			return nil, err
+		}
+		got[i].Key, names[i] = key, literal(key)
+	}
+	if len(keys) == 0 {
+		return got, nil
+	}
+	found, err := k.read(ctx, op, keys[0], "name in ("+strings.Join(names, ", ")+")")
+	for i, kv := range got {
+		if at := slices.IndexFunc(found, func(f driver.KeyValue) bool { return f.Key == kv.Key }); at >= 0 {
+			got[i] = found[at]
+		}
+	}
+	return got, err
+}
+
+// Scan reads a range of keys; see driver.KeyValues.
+func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]driver.KeyValue, error) {
+	where := "name >= " + literal(from)
+	if to != "" {
+		where += " and name < " + literal(to)
+	}
+	return k.read(ctx, "scan keys", from, fmt.Sprintf("%s order by name limit %d", where, limit))
+}
+
+// read is the rows with values that fit; none if there is no table yet.
+func (k *KeyValues) read(ctx context.Context, op, name, where string) ([]driver.KeyValue, error) {
+	if ctx.Err() != nil {
+		return nil, fail.Unsent(ctx, op, name)
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoWord)
+	defer cancel()
+	got, err := all(bounded, k.db, k.sql("select name, value, revision from {table} where revision > 0 and "+where), nil,
+		func(rows *sql.Rows) (kv driver.KeyValue, err error) {
+			return kv, rows.Scan(&kv.Key, &kv.Value, &kv.Revision)
+		})
+	if isNumber(err, noTable) {
+		return nil, nil
+	}
+	return got, ofLook(bounded, op, name, err)
+}
+
+func (k *KeyValues) sql(text string) string { return strings.ReplaceAll(text, "{table}", k.table) }
+
+// swapKeys: {wanted} is a row for each swap. It locks the rows that are there, and writes if all
+// keys have their revisions. A row that comes meanwhile fails the statement: the comparison of a
+// revision with two is an error.
+const swapKeys = `set statement max_statement_time = 10 for
+insert into {table} (name, value, revision)
+select s.name, s.value, s.revision from (
+	select w.name, w.value, w.revision, w.was, min(coalesce(t.revision, 0) = w.was) over () as fit
+	from ({wanted}) w left join {table} t force index (primary) on t.name = w.name for update) s
+where s.fit
+on duplicate key update
+	value = if({table}.revision = s.was, s.value, (select 1 union select 2)),
+	revision = s.revision`
+
+const subqueryRows = 1242 // the subquery has more than one row
+
+// Swap makes all swaps or none by one statement; see driver.KeyValues. Two that need the same
+// keys at the same time may fail, Retryable. A revision is a random number of 63 bits. Deletions
+// are two statements: the second one removes the rows.
+func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
+	const op = "swap keys"
+	if err := driver.CheckSwaps(swaps); err != nil {
+		return 0, problem(op, "", interlock.Bug, err)
+	}
+	name := swaps[0].Key
+	if ctx.Err() != nil {
+		return 0, fail.Unsent(ctx, op, name)
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoWord)
+	defer cancel()
+	revision := 1 + rand.Int64N(1<<63-1)
+	query, deleted := k.swapping(swaps, revision)
+	swap := func() (changed int64, err error) {
+		result, err := k.db.ExecContext(bounded, query)
+		if err == nil {
+			changed, err = result.RowsAffected()
+		}
+		return changed, err
+	}
+	changed, err := swap()
+	if isNumber(err, noTable) {
+		if _, err = k.db.ExecContext(bounded, k.sql(keyValuesSchema)); err == nil {
+			changed, err = swap()
+		}
+	}
+	switch {
+	case isNumber(err, subqueryRows) || err == nil && changed == 0:
+		return 0, nil
+	case err != nil:
+		return 0, ofStatement(bounded, op, name, err)
+	case len(deleted) > 0:
+		// A row that stays is used again with its key.
+		_, _ = k.db.ExecContext(bounded, k.sql("delete from {table} where revision = 0 and name in ("+strings.Join(deleted, ", ")+")"))
+	}
+	return revision, nil
+}
+
+// swapping is the statement, and the keys that it deletes.
+func (k *KeyValues) swapping(swaps []driver.Swap, revision int64) (query string, deleted []string) {
+	var wanted []string
+	for _, s := range slices.SortedFunc(slices.Values(swaps), func(a, b driver.Swap) int { return cmp.Compare(a.Key, b.Key) }) {
+		now, value, key := revision, s.Value, literal(s.Key)
+		if s.Delete {
+			now, value, deleted = 0, nil, append(deleted, key)
+		}
+		wanted = append(wanted, fmt.Sprintf("select %s name, %s value, %d revision, %d was", key, literal(value), now, s.Revision))
+	}
+	return k.sql(strings.Replace(swapKeys, "{wanted}", strings.Join(wanted, " union all "), 1)), deleted
+}
+
+// literal is a text as no mode of a session changes it, in a statement that need not be prepared.
+func literal[T string | []byte](text T) string { return fmt.Sprintf("x'%x'", text) }

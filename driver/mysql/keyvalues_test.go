@@ -1,0 +1,108 @@
+package mysql_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
+)
+
+// TestKeyValues runs each test in another mode of sessions, with parameters inlined and not.
+func TestKeyValues(t *testing.T) {
+	t.Parallel()
+	shared := testbed.MariaDB(t)
+	drivertest.RunKeyValues(t, drivertest.KeyValuesHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.KeyValuesBackend {
+			server, namespace := serverFor(t, shared, exclusive)
+			n := namespaces.Add(1)
+			mode := databases.Modes[n%int64(len(databases.Modes))]
+			if n/2%2 == 0 {
+				mode += map[bool]string{true: "?", false: "&"}[mode == ""] + "interpolateParams=true&clientFoundRows=true"
+			}
+			t.Log("sessions:", mode)
+			return &cabinet{paths.New[driver.KeyValues](server), server, "test." + namespace + "_kv", mode}
+		},
+	})
+}
+
+// cabinet is a server with a path of its own for each opening of its keys.
+type cabinet struct {
+	*paths.Server[driver.KeyValues]
+	server *testbed.Server
+	table  string
+	mode   string
+}
+
+func (b *cabinet) Open(t *testing.T) (driver.KeyValues, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (driver.KeyValues, error) {
+		db := open(t, strings.Replace(b.server.URL(), b.server.Addr(), path.Addr(), 1)+b.mode)
+		return mysql.NewKeyValues(db.DB, b.table), nil
+	})
+}
+
+func (b *cabinet) Beside(t *testing.T) (driver.KeyValues, error) {
+	return mysql.NewKeyValues(open(t, b.server.URL()+b.mode).DB, b.table), nil
+}
+
+func (b *cabinet) Faults() drivertest.Faults { return b.Server }
+
+// TestSwapLocksWhatItCompares: otherwise a row could be removed between the comparison and the
+// write, which would insert it.
+func TestSwapLocksWhatItCompares(t *testing.T) {
+	server := testbed.MariaDB(t)
+	db := open(t, server.URL()+"?tx_isolation=%27READ-COMMITTED%27") // otherwise INSERT … SELECT locks in any case
+	store := mysql.NewKeyValues(db.DB, "kv")
+	if _, err := store.Swap(t.Context(), driver.Swap{Key: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.Exec(`delete from kv`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if revision, err := store.Swap(ctx, driver.Swap{Key: "a", Revision: 1}); err == nil {
+		t.Errorf("a swap of another revision did not wait for the row: %d", revision)
+	}
+}
+
+// TestSwapsOfAKeyThatIsNotThere: both have compared before one of them writes. Without gap locks
+// only the write can tell.
+func TestSwapsOfAKeyThatIsNotThere(t *testing.T) {
+	server := testbed.MariaDB(t)
+	db := open(t, server.URL()+"?tx_isolation=%27READ-COMMITTED%27")
+	stores := []*mysql.KeyValues{mysql.NewKeyValues(db.DB, "kv"), mysql.NewKeyValues(db.DB, "test.kv")}
+	if _, err := stores[0].Swap(t.Context(), driver.Swap{Key: "z"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`create trigger slow before insert on kv for each row set @slept = sleep(0.5)`); err != nil {
+		t.Fatal(err)
+	}
+	won := make([]bool, len(stores))
+	var running sync.WaitGroup
+	for i, store := range stores {
+		running.Go(func() {
+			revision, err := store.Swap(t.Context(), driver.Swap{Key: "a", Value: []byte{byte(i)}})
+			if won[i] = revision > 0; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	kvs, err := stores[0].Get(t.Context(), "a")
+	if err != nil || won[0] == won[1] || won[kvs[0].Value[0]] == false {
+		t.Errorf("won: %v, and the key has %v: %v", won, kvs, err)
+	}
+}
