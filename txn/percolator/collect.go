@@ -12,9 +12,10 @@ import (
 
 // Collect drops the versions that no snapshot of the last keep can see, and what is left
 // of keys that were deleted long ago. It returns the safe point: transactions that began
-// before it get [ErrTooOld] from then on. It first resolves all locks below the safe
-// point, and lowers that if one belongs to a living transaction. It reads all keys twice;
-// run it every few minutes, in any process. Several at once do no harm.
+// before it get [ErrTooOld] from then on, if they need what was dropped. It first resolves
+// all locks below the safe point, lowers that if one belongs to a living transaction or to
+// a [DB.Snapshot], and registers it in the stores. It reads all keys twice; run it every
+// few minutes, in any process. Several at once do no harm.
 func (db *DB) Collect(ctx context.Context, keep time.Duration) (Timestamp, error) {
 	if keep < 0 {
 		return 0, failed("collect", "", interlock.Bug, fmt.Errorf("keep is %v", keep))
@@ -39,6 +40,9 @@ func (db *DB) Collect(ctx context.Context, keep time.Duration) (Timestamp, error
 		}
 		return nil
 	})
+	if err == nil {
+		safe, err = db.raise(ctx, safe)
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
@@ -33,11 +34,7 @@ func (tx *Tx) Commit(ctx context.Context) error {
 		return nil
 	}
 	c.primary = c.batches[0].cells[0].key
-	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var heart sync.WaitGroup
-	heart.Go(func() { c.beat(beating) })
-	defer heart.Wait()
-	defer stop()
+	defer every(ctx, tx.db.options.TTL/3, c.beat)()
 	if err := c.prewrite(ctx); err != nil {
 		c.rollback(ctx)
 		return failure.Uncommitted(err)
@@ -96,7 +93,9 @@ func each(batches []batch, fn func(b batch) error) error {
 }
 
 // expires is when locks end that are placed or renewed now, by the oracle's time.
-func (tx *Tx) expires() Timestamp { return tx.start.Add(time.Since(tx.begun) + tx.db.options.TTL) }
+func (tx *Tx) expires() Timestamp {
+	return tx.start.Add(boottime.Now().Sub(tx.begun) + tx.db.options.TTL)
+}
 
 func (c *committer) prewrite(ctx context.Context) error {
 	expires := c.tx.expires()
@@ -224,22 +223,33 @@ func (c *committer) rollback(ctx context.Context) {
 	}
 }
 
-// beat renews the primary lock until ctx ends or the lock is gone. The local clock says
-// only when to send; the lock ends by the oracle's time.
-func (c *committer) beat(ctx context.Context) {
-	ticker := time.NewTicker(c.tx.db.options.TTL / 3)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
+// beat renews the primary lock, unless it is gone. The local clock says only when to send;
+// the lock ends by the oracle's time.
+func (c *committer) beat(ctx context.Context) (again bool) {
+	a, err := c.batches[0].place.one(ctx, c.primary, func(r record, key string) (record, answer) {
+		return heartbeat(r, key, c.tx.start, c.tx.expires())
+	})
+	return err != nil || a.outcome != notPrimary
+}
+
+// every calls fn until it returns false or stop is called, which waits for it. The
+// caller's cancellation does not end it.
+func every(ctx context.Context, interval time.Duration, fn func(ctx context.Context) bool) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() {
+		ticker := time.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			if !fn(ctx) {
+				return
+			}
 		}
-		a, err := c.batches[0].place.one(ctx, c.primary, func(r record, key string) (record, answer) {
-			return heartbeat(r, key, c.tx.start, c.tx.expires())
-		})
-		if err == nil && a.outcome == notPrimary {
-			return
-		}
-	}
+	})
+	return func() { cancel(); running.Wait() }
 }

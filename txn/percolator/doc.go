@@ -27,7 +27,8 @@
 //
 // A record keeps the last 64 versions, at most 256 KiB: an older snapshot of such a key
 // gets [ErrTooOld], never a wrong value. Run [DB.Collect] every few minutes: it drops old
-// versions and resolves what dead processes left.
+// versions and resolves what dead processes left. [DB.Snapshot] holds it back for reads
+// that take longer.
 //
 // The algorithm is that of Peng and Dabek, "Large-scale incremental processing using
 // distributed transactions and notifications" (2010), with the corrections that TiKV and

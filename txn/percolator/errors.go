@@ -11,8 +11,9 @@ var (
 	// ErrConflict: another transaction has written, or is writing, what this one wrote or,
 	// if serializable, read. Nothing was written. It is Retryable.
 	ErrConflict = errors.New("conflict with another transaction")
-	// ErrTooOld: a version that the snapshot needs may have been collected, or the
-	// transaction is older than [MaxAge]. Nothing was written. It is Retryable by a
+	// ErrTooOld: a version that the snapshot needs may have been collected, because the
+	// transaction is below the safe point or reads a key that is written often; or it is
+	// older than [MaxAge] and commits. Nothing was written. It is Retryable by a
 	// transaction that begins later.
 	ErrTooOld = errors.New("the transaction is too old")
 	// ErrTooLarge: a key, a value, a record or a transaction exceeds its bound. Nothing was

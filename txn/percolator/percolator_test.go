@@ -282,7 +282,7 @@ func TestCollect(t *testing.T) {
 		if !slices.Equal(keys, []string{"x/a"}) {
 			t.Errorf("these keys are left: %q", keys)
 		}
-		if err := add(recent, "x/a", 1); err != nil {
+		if err := recent.Put("x/a", nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := recent.Commit(ctx); !errors.Is(err, ErrTooOld) && !errors.Is(err, ErrConflict) {

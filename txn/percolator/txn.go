@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // Tx is a transaction: it reads one snapshot, and writes all of its keys or none. Writes
@@ -17,7 +17,7 @@ import (
 type Tx struct {
 	db     *DB
 	start  Timestamp
-	begun  time.Time // on the monotonic clock of this process, not before start was issued
+	begun  boottime.Instant // when start was returned
 	view   snapshot
 	cells  map[string]*cell
 	writes map[string]write // by key; Kind and Value count
@@ -41,7 +41,7 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tx{db: db, start: start, begun: time.Now(), view: snapshot{db, start, map[Timestamp]bool{}},
+	return &Tx{db: db, start: start, begun: boottime.Now(), view: snapshot{db, start, map[Timestamp]bool{}},
 		cells: map[string]*cell{}, writes: map[string]write{}, reads: map[string]bool{}}, nil
 }
 
@@ -98,7 +98,7 @@ func (tx *Tx) Get(ctx context.Context, key string) (value []byte, found bool, er
 		return nil, false, err
 	}
 	tx.reads[key] = true
-	return a.value, a.found, nil
+	return a.value, a.found, tx.recent(ctx, key)
 }
 
 // ForUpdate returns what Get returns, and makes the transaction conflict with all that
@@ -171,6 +171,9 @@ func (tx *Tx) Scan(ctx context.Context, from, to string, limit int) ([]Pair, err
 		if err := tx.scan(ctx, i, keyRange{from, to}, limit, found); err != nil {
 			return nil, err
 		}
+	}
+	if err := tx.recent(ctx, from); err != nil {
+		return nil, err
 	}
 	pairs := make([]Pair, 0, len(found))
 	for key, value := range found {

@@ -1,0 +1,168 @@
+package percolator
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// TestSnapshotHoldsTheSafePointBack for as long as it runs, and no longer.
+func TestSnapshotHoldsTheSafePointBack(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, db, other := w.Context(), w.open(nil, nil), w.open(nil, nil)
+		w.set(db, map[string]int{"x/a": 1, "y/b": 1})
+		var start Timestamp
+		collect := func() Timestamp {
+			t.Helper()
+			safe, err := other.Collect(ctx, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return safe
+		}
+		err := db.Snapshot(ctx, func(tx *Tx) error {
+			start = tx.Start()
+			for range 3 {
+				w.set(db, map[string]int{"x/a": 1})
+				if err := db.Update(ctx, func(tx *Tx) error { return tx.Delete("y/b") }); err != nil {
+					return err
+				}
+				time.Sleep(MaxAge) // many leases of the snapshot, and the age of deleted records
+				if safe := collect(); safe > start {
+					t.Errorf("the safe point %v passed the snapshot of %v", safe.Time(), start.Time())
+				}
+			}
+			a, errA := number(tx, "x/a")
+			b, errB := number(tx, "y/b")
+			if a != 1 || b != 1 {
+				t.Errorf("the snapshot reads %d and %d", a, b)
+			}
+			return errors.Join(errA, errB)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if safe := collect(); safe <= start {
+			t.Errorf("the snapshot has ended, and the safe point is %v", safe.Time())
+		}
+	})
+}
+
+// TestDeadSnapshotIsPassed once its lease has expired.
+func TestDeadSnapshotIsPassed(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pr := &process{}
+		dying, db := w.open(pr, nil), w.open(nil, nil)
+		_ = dying.Snapshot(w.Context(), func(tx *Tx) error {
+			pr.mu.Lock()
+			pr.dead = true
+			pr.mu.Unlock()
+			for wait, passed := range []bool{false, true} {
+				time.Sleep(time.Duration(wait) * 2 * holdTTL)
+				if safe, err := db.Collect(w.Context(), 0); err != nil || (safe > tx.Start()) != passed {
+					t.Errorf("the safe point %v has passed %v, %v", safe.Time(), tx.Start().Time(), err)
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// TestSnapshotBelowTheSafePoint: a snapshot that was passed before it was registered begins
+// again, and an old transaction is refused also where the record is gone.
+func TestSnapshotBelowTheSafePoint(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, db := w.Context(), w.open(nil, nil)
+		w.set(db, map[string]int{"x/a": 1})
+		pr := &process{}
+		late, safe := w.open(pr, nil), Timestamp(0)
+		pr.onSwap = func(*path) {
+			pr.onSwap = nil
+			time.Sleep(time.Second)
+			var err error
+			if safe, err = db.Collect(ctx, 0); err != nil {
+				t.Error(err)
+			}
+		}
+		err := late.Snapshot(ctx, func(tx *Tx) error {
+			if safe == 0 || tx.Start() < safe {
+				t.Errorf("it began at %d, the safe point is %d", tx.Start(), safe)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+
+		old, err := db.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Update(ctx, func(tx *Tx) error { return tx.Delete("x/a") }); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			time.Sleep(MaxAge + time.Minute)
+			if _, err := db.Collect(ctx, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if kvs, err := w.x.Get(ctx, dataPrefix+"x/a"); err != nil || kvs[0].Revision != 0 {
+			t.Fatalf("the record of the deleted key is still there: %v, %v", kvs, err)
+		}
+		_, getErr := number(old, "x/a")
+		_, scanErr := old.Scan(ctx, "x/", "x0", 10)
+		for _, err := range []error{getErr, scanErr} {
+			if !errors.Is(err, ErrTooOld) || interlock.Kind(err) != interlock.Retryable {
+				t.Errorf("a snapshot in which the key had a value: %v", err)
+			}
+		}
+	})
+}
+
+// TestConcurrentSafePoints: no change of one process is lost by another one.
+func TestConcurrentSafePoints(t *testing.T) {
+	inWorld(t, func(w *world) {
+		const many = 20
+		db, began, end := w.open(nil, nil), make(chan Timestamp, many), make(chan struct{})
+		errs := make(chan error, many)
+		for range many {
+			go func() {
+				errs <- db.Snapshot(context.Background(), func(tx *Tx) error { began <- tx.Start(); <-end; return nil })
+			}()
+		}
+		first := <-began
+		for range many - 1 {
+			first = min(first, <-began)
+		}
+		time.Sleep(5 * time.Second)
+		if safe, err := db.Collect(w.Context(), 0); safe != first || err != nil {
+			t.Errorf("the safe point is %d, the first snapshot %d: %v", safe, first, err)
+		}
+		close(end)
+		for range many {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		if s, _, err := db.safePoint(w.Context()); err != nil || len(s.Held) > 0 {
+			t.Errorf("left: %v, %v", s.Held, err)
+		}
+	})
+}
+
+func TestDamagedSafePoint(t *testing.T) {
+	inWorld(t, func(w *world) {
+		db := w.open(nil, nil)
+		if _, err := w.rest.Swap(w.Context(), driver.Swap{Key: safePointKey, Value: []byte(`{"format":2}`)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := db.Collect(w.Context(), 0); !errors.Is(err, errFormat) || interlock.Kind(err) != interlock.Definite {
+			t.Errorf("a safe point of another format: %v", err)
+		}
+	})
+}
