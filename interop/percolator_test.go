@@ -274,6 +274,9 @@ func TestPercolator(t *testing.T) {
 				b.under(t, "bank", func(ctx context.Context) (int, error) {
 					return percolatortest.Bank(ctx, b.workload(each, nil))
 				})
+				b.under(t, "registers", func(ctx context.Context) (int, error) {
+					return b.registers(ctx, b.workload(each, nil))
+				})
 				for _, serializable := range []bool{false, true} {
 					b.under(t, fmt.Sprintf("appends, serializable %v", serializable), func(ctx context.Context) (int, error) {
 						return percolatortest.Appends(ctx, b.workload(each, &percolator.Options{Serializable: serializable}), serializable)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	crand "crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -45,7 +46,8 @@ var (
 )
 
 // Stores says where keys are: in the store of the longest prefix that a key begins with.
-// All processes need the same. A store may have several prefixes.
+// All processes need the same, as far as they have the same prefixes: Open refuses others. A
+// store may have several prefixes.
 type Stores map[string]driver.KeyValues
 
 // Options of a [DB]; nil and the zero value work.
@@ -74,8 +76,10 @@ type place struct {
 	id     string // identity, which the store keeps
 }
 
-// Open opens the stores, whose timestamps come from oracle. It reads the identity of each
-// store, and gives one to a new store. Impossible options and stores are a Bug.
+// Open opens the stores, whose timestamps come from oracle. It reads from each store its
+// identity, and which prefixes lead to which stores, and adds what is new. If a prefix leads
+// to another store than before, it fails with ErrStores. Impossible options and stores are a
+// Bug.
 func Open(ctx context.Context, oracle *timestamp.Oracle, stores Stores, o *Options) (*DB, error) {
 	const op = "open percolator"
 	db := &DB{oracle: oracle}
@@ -89,40 +93,118 @@ func Open(ctx context.Context, oracle *timestamp.Oracle, stores Stores, o *Optio
 	case db.options.TTL < 100*time.Millisecond || db.options.TTL > time.Minute:
 		return nil, failed(op, "", interlock.Bug, fmt.Errorf("a TTL of %v, from 100 ms to a minute is allowed", db.options.TTL))
 	}
+	var all []*mapping
 	for prefix, store := range stores {
 		if store == nil {
 			return nil, failed(op, prefix, interlock.Bug, errors.New("there is no store for this prefix"))
 		}
-		id, err := identify(ctx, store)
+		m, err := identify(ctx, store)
 		if err != nil {
 			return nil, err
 		}
-		db.places = append(db.places, place{prefix, store, id})
+		all = append(all, m)
+		db.places = append(db.places, place{prefix, store, m.ID})
 	}
 	slices.SortFunc(db.places, func(a, b place) int {
 		return cmp.Or(len(b.prefix)-len(a.prefix), strings.Compare(a.prefix, b.prefix))
 	})
+	for _, m := range all {
+		if err := m.agree(ctx, db.places); err != nil {
+			return nil, err
+		}
+	}
 	return db, nil
 }
 
-// identify reads the identity of a store, and creates it if there is none.
-func identify(ctx context.Context, store driver.KeyValues) (id string, err error) {
+// A mapping is what a store knows of all stores, so that processes which map a prefix to
+// different stores are noticed.
+type mapping struct {
+	Format int               `json:"format"` // recordFormat
+	ID     string            `json:"id"`     // identity of this store
+	Stores map[string]string `json:"stores"` // prefixes, and identities of their stores
+
+	store    driver.KeyValues
+	revision int64
+}
+
+// identify reads the mapping of a store, and gives the store an identity if it has none.
+func identify(ctx context.Context, store driver.KeyValues) (m *mapping, err error) {
 	err = persist(ctx, func() error {
+		m = &mapping{Format: recordFormat, store: store}
 		kvs, err := store.Get(ctx, identityKey)
 		if err != nil {
 			return err
 		}
-		if id = string(kvs[0].Value); kvs[0].Revision > 0 {
+		if m.revision = kvs[0].Revision; m.revision > 0 {
+			if json.Unmarshal(kvs[0].Value, m) != nil || m.Format != recordFormat {
+				return failed("open percolator", identityKey, interlock.Definite, errFormat)
+			}
 			return nil
 		}
-		id = crand.Text()
-		revision, err := store.Swap(ctx, driver.Swap{Key: identityKey, Value: []byte(id)})
-		if err == nil && revision == 0 {
-			err = failed("open percolator", "", interlock.Retryable, errors.New("another process opens the store"))
-		}
-		return err
+		m.ID = crand.Text()
+		return m.write(ctx)
 	})
-	return id, err
+	return m, err
+}
+
+func (m *mapping) write(ctx context.Context) error {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	revision, err := m.store.Swap(ctx, driver.Swap{Key: identityKey, Revision: m.revision, Value: text})
+	if err == nil && revision == 0 {
+		err = failed("open percolator", "", interlock.Retryable, errors.New("another process opens the store"))
+	}
+	m.revision = revision
+	return err
+}
+
+// agree adds places to the mapping. It fails if a prefix would lead to another store than
+// before: what processes wrote by the one mapping would be missing by the other.
+func (m *mapping) agree(ctx context.Context, places []place) error {
+	read := true
+	return persist(ctx, func() error {
+		if !read {
+			now, err := identify(ctx, m.store)
+			if err != nil {
+				return err
+			}
+			*m = *now
+		}
+		read = false
+		var before []place
+		for prefix, id := range m.Stores {
+			before = append(before, place{prefix: prefix, id: id})
+		}
+		for _, p := range slices.Concat(before, places) {
+			was, is := owner(before, p.prefix), owner(places, p.prefix)
+			if was != "" && is != "" && was != is {
+				return failed("open percolator", p.prefix, interlock.Definite,
+					fmt.Errorf("%w: the prefix %q was opened with another store before", ErrStores, p.prefix))
+			}
+		}
+		if !slices.ContainsFunc(places, func(p place) bool { return m.Stores[p.prefix] != p.id }) {
+			return nil
+		}
+		all := map[string]string{}
+		for _, p := range slices.Concat(before, places) {
+			all[p.prefix] = p.id
+		}
+		m.Stores = all
+		return m.write(ctx)
+	})
+}
+
+// owner is the identity of the store that has a key; empty if none has.
+func owner(places []place, key string) string {
+	prefix, id := -1, ""
+	for _, p := range places {
+		if len(p.prefix) > prefix && strings.HasPrefix(key, p.prefix) {
+			prefix, id = len(p.prefix), p.id
+		}
+	}
+	return id
 }
 
 // Close waits until the secondaries of all committed transactions are committed, or ctx

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/timestamp"
 )
 
 // inWorld runs a test in virtual time.
@@ -316,6 +317,75 @@ func TestStoresThatDoNotAgree(t *testing.T) {
 			t.Errorf("afterwards: %v", got)
 		}
 		w.clean(right)
+	})
+}
+
+// TestOpenRefusesAnotherMapping: keys written by the one mapping would be missing by the other.
+func TestOpenRefusesAnotherMapping(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, db := w.Context(), w.open(nil, nil)
+		w.set(db, map[string]int{"x/a": 1, "y/b": 1, "c": 1})
+		for name, stores := range map[string]Stores{
+			"stores that are exchanged":    {"x/": w.y, "y/": w.x},
+			"one store for all":            {"": w.rest},
+			"a prefix below another one":   {"x/": w.x, "x/a": w.y},
+			"another store for all others": {"": memory.NewKeyValues(), "y/": w.y},
+			"a prefix of its own for some": {"": w.rest, "z/": w.x},
+		} {
+			_, err := Open(ctx, db.oracle, stores, nil)
+			if !errors.Is(err, ErrStores) || interlock.Kind(err) != interlock.Definite || !strings.Contains(fmt.Sprint(err), "prefix") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		fewer, err := Open(ctx, db.oracle, Stores{"y/": w.y, "y/more": w.y}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := w.values(fewer, "y/b"); got[0] != 1 {
+			t.Errorf("a process with fewer stores reads %v", got)
+		}
+		if _, err := Open(ctx, db.oracle, Stores{"y/": w.y, "y/more": w.x}, nil); !errors.Is(err, ErrStores) {
+			t.Errorf("a prefix that was added by another process: %v", err)
+		}
+		if got := w.values(w.open(nil, nil), "x/a", "y/b", "c"); !slices.Equal(got, []int{1, 1, 1}) {
+			t.Errorf("afterwards: %v", got)
+		}
+	})
+}
+
+// TestOracleIsUnreachable: nothing begins, nothing commits, and nothing is lost.
+func TestOracleIsUnreachable(t *testing.T) {
+	inWorld(t, func(w *world) {
+		ctx, db, other, pr := w.Context(), w.open(nil, nil), w.open(nil, nil), &process{}
+		w.set(db, map[string]int{"x/a": 100})
+		oracle, err := timestamp.NewOracle(&path{w.oracle, pr}, "oracle", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.oracle = oracle
+		tx, err := db.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := move("x/a", "y/b", 30)(tx); err != nil {
+			t.Fatal(err)
+		}
+		pr.dead = true
+		_, beginErr := db.Begin(ctx)
+		for name, err := range map[string]error{"begin": beginErr, "commit": tx.Commit(ctx), "update": db.Update(ctx, move("x/a", "y/b", 1))} {
+			if err == nil || interlock.Kind(err) == interlock.Uncertain || !strings.Contains(err.Error(), "get timestamp") {
+				t.Errorf("%s without an oracle: %v", name, err)
+			}
+		}
+		w.clean(other)
+		pr.dead = false
+		if err := db.Update(ctx, move("x/a", "y/b", 1)); err != nil {
+			t.Errorf("the oracle is back: %v", err)
+		}
+		w.close(db)
+		if got := w.values(other, "x/a", "y/b"); got[0] != 99 || got[1] != 1 {
+			t.Errorf("afterwards: %v", got)
+		}
 	})
 }
 
