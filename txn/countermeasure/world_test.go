@@ -67,6 +67,7 @@ func TestSQL(t *testing.T) {
 		{"racing sagas flag one at a time", testRacingSagasFlagOneAtATime},
 		{"one takes over", testOneTakesOver},
 		{"sweep forgets what is nobody's", testSweepForgetsWhatIsNobodys},
+		{"a deadlock of flags is found", testDeadlockOfFlags},
 		{"bad intents", testBadIntents},
 		{"sagas are interleaved as told", testStage},
 		{"sagas lose no update", testSagasLoseNoUpdate},

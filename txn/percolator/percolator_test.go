@@ -1,6 +1,7 @@
 package percolator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,13 +151,14 @@ func TestReadersDoNotWaitForWriters(t *testing.T) {
 	})
 }
 
-// TestCosts: requests of transactions that read what they write, without the two
-// timestamps.
+// TestCosts: requests of transactions that read what they write. A timestamp is one read of
+// the oracle's store.
 func TestCosts(t *testing.T) {
 	tests := map[string]struct {
 		run         func(tx *Tx) error
 		options     Options
 		gets, swaps int
+		timestamps  int // 0 means 2
 	}{
 		"one key":                          {run: func(tx *Tx) error { return add(tx, "a", 1) }, gets: 1, swaps: 2},
 		"one key, blind":                   {run: func(tx *Tx) error { return tx.Put("a", nil) }, gets: 1, swaps: 2},
@@ -164,21 +166,34 @@ func TestCosts(t *testing.T) {
 		"two keys of two stores":           {run: move("x/a", "y/b", 1), gets: 2, swaps: 4},
 		"two keys, serializable":           {run: move("a", "b", 1), options: Options{Serializable: true}, gets: 3, swaps: 2},
 		"two stores, serializable":         {run: move("x/a", "y/b", 1), options: Options{Serializable: true}, gets: 4, swaps: 4},
-		"reads alone, serializable":        {run: func(tx *Tx) error { _, err := number(tx, "a"); return err }, options: Options{Serializable: true}, gets: 1},
+		"reads alone, serializable":        {run: func(tx *Tx) error { _, err := number(tx, "a"); return err }, options: Options{Serializable: true}, gets: 1, timestamps: 1},
 		"sixty-four blind keys of a store": {run: func(tx *Tx) error { return many(tx, 64) }, gets: 1, swaps: 2},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				pr := &process{}
-				db := w.open(pr, &test.options)
-				pr.gets, pr.swaps = 0, 0
+				db, clock := w.open(pr, &test.options), &process{}
+				oracle, err := timestamp.NewOracle(&path{w.oracle, clock}, "oracle", nil)
+				for range 2 { // it leads, and then raises the bound
+					if time.Sleep(time.Minute); err == nil {
+						_, err = oracle.Next(w.Context())
+					}
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				db.oracle = oracle
+				pr.gets, pr.swaps, clock.gets, clock.swaps = 0, 0, 0, 0
 				if err := db.Update(w.Context(), test.run); err != nil {
 					t.Fatal(err)
 				}
 				w.close(db)
 				if pr.gets != test.gets || pr.swaps != test.swaps {
 					t.Errorf("it cost %d gets and %d swaps, want %d and %d", pr.gets, pr.swaps, test.gets, test.swaps)
+				}
+				if want := cmp.Or(test.timestamps, 2); clock.gets != want || clock.swaps > 0 {
+					t.Errorf("its timestamps cost %d gets and %d swaps, want %d and none", clock.gets, clock.swaps, want)
 				}
 			})
 		})
