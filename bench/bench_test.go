@@ -51,6 +51,7 @@ var suites = []struct {
 	{"kafka", kafkaCases},
 	{"streams", streamCases},
 	{"limit", limitCases},
+	{"percolator", percolatorCases},
 }
 
 // TestBench measures the cases one after the other, each with the machine to itself, and

@@ -29,6 +29,9 @@ func draw(tb testing.TB, report compare.Report, dir string) {
 	for _, p := range plots {
 		chart := picture.Chart{Title: p.title, Line: 1}
 		for _, r := range report.Ratios() {
+			if strings.HasPrefix(r.Name, "percolator/") {
+				continue // docs/how-to/percolator.md has a table of them
+			}
 			for _, metric := range p.metrics {
 				if r.Metric == metric && r.Theirs != "" && r.Value > 0 && ofTransactions(r.Name) == p.transactions {
 					chart.Bars = append(chart.Bars, picture.Bar{Name: barName(r), Value: r.Value, Text: fmt.Sprintf("%.2f", r.Value), Goal: r.Want})
