@@ -218,9 +218,10 @@ func postgresBank(tb testing.TB, server *testbed.Server) bankStore {
 			_, err := pool.Exec(tb.Context(), fmt.Sprintf(`create table %s (side text, id int, balance bigint not null, primary key (side, id));
 				insert into %[1]s select side, id, 0 from unnest(array['north', 'south']) side, generate_series(0, %d) id`, table, accounts))
 			ok(tb, err)
-			north, err := postgres.OpenParticipant(tb.Context(), pool, table+"n", nil)
+			// A branch that waits for a row keeps its connection.
+			north, err := postgres.OpenParticipant(tb.Context(), poolOf(tb, server, 2*bankConnections), table+"n", nil)
 			ok(tb, err)
-			south, err := postgres.OpenParticipant(tb.Context(), pool, table+"s", nil)
+			south, err := postgres.OpenParticipant(tb.Context(), poolOf(tb, server, 2*bankConnections), table+"s", nil)
 			ok(tb, err)
 			l := participants(driver.Preparer[pgx.Tx](north), driver.Preparer[pgx.Tx](south), func(ctx context.Context, tx pgx.Tx, side string, account int, n int64) error {
 				_, err := tx.Exec(ctx, `update `+table+` set balance = balance + $1 where side = $2 and id = $3`, n, side, account)

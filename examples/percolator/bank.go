@@ -58,7 +58,7 @@ func open(ctx context.Context, s settings) (b *bank, err error) {
 		"etcd/":     store,
 		"redis/":    redis.NewKeyValues(b.redis, "percolator/"),
 		"postgres/": postgres.NewKeyValues(b.pool, "public.percolator_example"),
-	}, &percolator.Options{TTL: 500 * time.Millisecond}) // how long a killed teller blocks its accounts
+	}, &percolator.Options{TTL: lockTTL})
 	return b, err
 }
 

@@ -1,6 +1,7 @@
 // Command percolator moves money between accounts in etcd, Redis and PostgreSQL. Tellers are
-// processes that are killed at any moment and started again, while an audit counts the
-// money in one snapshot after the other: it always finds the same sum.
+// processes that are stopped for longer than their locks live, or killed, at any moment, and
+// started again. An audit counts the money in one snapshot after the other: it always finds
+// the same sum.
 //
 // It does not make Redis more durable than it is: run it with --appendonly yes
 // --appendfsync always, if you kill the stores too.
@@ -30,7 +31,8 @@ import (
 
 const (
 	tellers  = 3
-	patience = 20 * time.Second // of one transaction, if stores are down
+	patience = 20 * time.Second       // of one transaction, if stores are down
+	lockTTL  = 500 * time.Millisecond // how long a killed teller blocks its accounts
 )
 
 func main() {
@@ -105,8 +107,9 @@ func start(ctx context.Context, s settings, args []string, out io.Writer) error 
 	return nil
 }
 
-// killTeller starts a teller and kills it after a while. It is false if the teller ended by
-// itself, because a store was down.
+// killTeller starts a teller and kills it after a while. Half of the tellers are stopped
+// before, until their locks have expired, and go on for a moment. It is false if the teller
+// ended by itself, because a store was down.
 func killTeller(args []string, out io.Writer) bool {
 	teller := exec.Command(os.Args[0], append(args[:len(args):len(args)], "-teller")...)
 	teller.Stdout = out
@@ -114,6 +117,12 @@ func killTeller(args []string, out io.Writer) bool {
 	time.Sleep(time.Duration(300+rand.IntN(600)) * time.Millisecond)
 	if !started {
 		return false
+	}
+	if rand.IntN(2) == 0 {
+		_ = teller.Process.Signal(syscall.SIGSTOP)
+		time.Sleep(2 * lockTTL)
+		_ = teller.Process.Signal(syscall.SIGCONT)
+		time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
 	}
 	_ = teller.Process.Kill() // SIGKILL, in the middle of whatever it does
 	_ = teller.Wait()
