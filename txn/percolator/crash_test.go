@@ -132,7 +132,7 @@ func TestSlowWritersKeepTheirLocks(t *testing.T) {
 		pr := &process{}
 		db, other, held := w.open(pr, nil), w.open(nil, nil), false
 		pr.onSwap = func(p *path) {
-			if held || p.KeyValues != driver.KeyValues(w.y) {
+			if p.KeyValues != driver.KeyValues(w.y) || held {
 				return
 			}
 			held = true // the prewrite of y takes ten seconds; that of x has taken place
