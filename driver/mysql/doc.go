@@ -20,7 +20,8 @@
 // (docs/adr/010-mysql.md compares them).
 //
 // Beside them [OpenParticipant] makes a server take part in two-phase commit, by XA:
-// see [Participant] and package txn/twopc.
+// see [Participant] and package txn/twopc. [NewKeyValues] keeps keys that are compared and
+// swapped, for txn/percolator and the boards of claim/deadlock.
 //
 // # Guarantees
 //

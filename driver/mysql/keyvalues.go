@@ -26,7 +26,8 @@ var _ driver.KeyValues = (*KeyValues)(nil)
 // swap. Sessions of the pool must commit each statement, which is the default; with
 // tx_isolation=READ-COMMITTED keys that are created side by side conflict less. A step that
 // needs more than max_allowed_packet (16 MiB unless it is set), two bytes for each of its values,
-// is refused, Definite. The pool stays the caller's. It does no I/O.
+// is refused, Definite. All processes need the same server: a replica or another node of Galera
+// may read an older state. The pool stays the caller's. It does no I/O.
 func NewKeyValues(db *sql.DB, table string) *KeyValues {
 	parts := strings.Split(strings.ReplaceAll(table, "`", "``"), ".")
 	return &KeyValues{db: db, table: "`" + strings.Join(parts, "`.`") + "`"}
