@@ -2,6 +2,7 @@ package mysql_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -105,4 +106,37 @@ func TestSwapsOfAKeyThatIsNotThere(t *testing.T) {
 	if err != nil || won[0] == won[1] || won[kvs[0].Value[0]] == false {
 		t.Errorf("won: %v, and the key has %v: %v", won, kvs, err)
 	}
+}
+
+// TestCostOfKeyValues: a statement for each call, whatever the number of keys, without
+// parameters that had to be prepared; a deletion is one more.
+func TestCostOfKeyValues(t *testing.T) {
+	server := testbed.MariaDB(t)
+	admin, store := open(t, server.URL()), mysql.NewKeyValues(open(t, server.URL()).DB, "kv")
+	ctx := context.WithoutCancel(t.Context())
+	swap := func(revision int64, deletes bool) int64 {
+		t.Helper()
+		var swaps []driver.Swap
+		for i := range driver.MaxSwaps {
+			swaps = append(swaps, driver.Swap{Key: fmt.Sprint(i), Revision: revision, Value: []byte("x"), Delete: deletes})
+		}
+		revision, err := store.Swap(ctx, swaps...)
+		if err != nil || revision == 0 {
+			t.Fatal(revision, err)
+		}
+		return revision
+	}
+	revision := swap(0, false) // it creates the table
+	costs := func(want int64, do func()) {
+		t.Helper()
+		before := admin.status(t, "Questions")
+		do()
+		if n := admin.status(t, "Questions") - before - 1; n != want { // the first SHOW STATUS counts
+			t.Errorf("it cost %d statements, want %d", n, want)
+		}
+	}
+	costs(1, func() { revision = swap(revision, false) })
+	costs(1, func() { _, _ = store.Get(ctx, "1", "2", "3") })
+	costs(1, func() { _, _ = store.Scan(ctx, "", "", 100) })
+	costs(2, func() { swap(revision, true) })
 }

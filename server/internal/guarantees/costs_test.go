@@ -368,7 +368,7 @@ var asserted = []string{"driver/redis TestUncontendedCostsTwoRequests", "driver/
 	"driver/zookeeper TestUncontendedCostsThreeRequests", "driver/postgres TestCostOfAnUncontendedLock",
 	"driver/postgres TestCostOfManyLocks", "driver/postgres TestCostOfManyAtOnce", "driver/postgres TestCostOfManyRowsAtOnce", "driver/postgres TestCostOfAHandOver",
 	"driver/postgres TestCostOfAHerd", "driver/postgres TestHeldLocksCostNothing", "driver/postgres TestAllocations", "driver/mysql TestCost",
-	"driver/mysql TestCostOfManyAtOnce", "driver/mysql TestCostOfManyRowsAtOnce", "driver/mysql TestAllocations",
+	"driver/mysql TestCostOfManyAtOnce", "driver/mysql TestCostOfManyRowsAtOnce", "driver/mysql TestAllocations", "driver/mysql TestCostOfKeyValues", "txn/percolator TestCosts",
 	"driver/kube testUncontendedCostsTwoRequests", "driver/kube testWaitersCostNoRequests",
 	"flow/queue TestAllocations", "flow/queue TestCosts", "driver/kafka TestOffsetsAllocations", "driver/kafka TestCommitCost",
 	"driver/consul testUncontendedCostsTwoRequests", "driver/consul testWaitersCostNoRequests", "driver/consul testHeldLocksCostOneForSixty"}
