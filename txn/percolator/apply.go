@@ -13,6 +13,7 @@ import (
 type cell struct {
 	key      string
 	record   record
+	text     []byte // of the record
 	revision int64
 	fresh    bool // it was read or written: it can be tried without reading it again
 	sent     bool // a swap of it took place, or may still
@@ -40,11 +41,14 @@ func (p place) load(ctx context.Context, cells []*cell) error {
 }
 
 func (c *cell) set(kv driver.KeyValue) (err error) {
-	var text []byte
+	c.record, c.text = record{}, nil
 	if kv.Revision > 0 {
-		text = append([]byte{}, kv.Value...)
+		c.text = append([]byte{}, kv.Value...) // not nil, which is no record
+		c.record, err = decode(c.text)
+	} else {
+		c.text = c.record.encode()
 	}
-	if c.record, err = decode(text); err != nil {
+	if err != nil {
 		return failed("read record", c.key, interlock.Definite, err)
 	}
 	c.revision, c.fresh = kv.Revision, true
@@ -96,7 +100,7 @@ func (p place) attempt(ctx context.Context, cells []*cell, all bool, s step, ans
 			return true, nil
 		}
 		text := r.encode()
-		if bytes.Equal(text, c.record.encode()) {
+		if bytes.Equal(text, c.text) {
 			continue
 		}
 		if len(text) > driver.MaxKeyValue {
@@ -112,7 +116,7 @@ func (p place) attempt(ctx context.Context, cells []*cell, all bool, s step, ans
 	for i, c := range changed {
 		c.sent = c.sent || err != nil || revision > 0
 		if revision > 0 {
-			c.record, c.revision = after[i], revision
+			c.record, c.text, c.revision = after[i], swaps[i].Value, revision
 		}
 	}
 	return revision > 0, err
