@@ -279,7 +279,7 @@ func testNoGoroutineIsLeft(t *testing.T, h Harness) {
 			s.wait(done, patience, "the waiter")
 		})
 	})
-	if !worked {
+	if !worked || before == nil { // it failed, or was skipped
 		return
 	}
 	err := goleak.Find(before)
