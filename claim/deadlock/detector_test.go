@@ -190,6 +190,7 @@ func TestPermits(t *testing.T) {
 		d := newDetector(t, nil)
 		var all sync.WaitGroup
 		var ended atomic.Int32
+		taken := make(chan struct{})
 		for i := range 3 {
 			ctx := d.Task(t.Context(), strconv.Itoa(i), i)
 			own, err := acquire(ctx, "pool")
@@ -197,6 +198,7 @@ func TestPermits(t *testing.T) {
 				t.Fatal(err)
 			}
 			all.Go(func() {
+				<-taken
 				defer own.Release(ctx)
 				time.Sleep(time.Duration(i) * time.Minute) // until the last one waits, one works
 				began := time.Now()
@@ -211,6 +213,7 @@ func TestPermits(t *testing.T) {
 				}
 			})
 		}
+		close(taken)
 		all.Wait()
 		if ended.Load() != 1 {
 			t.Errorf("%d waits were ended", ended.Load())
