@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -32,33 +33,6 @@ func TestConformingParticipantPasses(t *testing.T) {
 		t.Errorf("%d plays of %d messages, want %d plays", report.Plays, report.Messages, want)
 	}
 }
-
-// together holds one caller for a moment, unless another of the same id comes.
-func together(id string) {
-	meeting.Lock()
-	other := meeting.waiting[id]
-	if other != nil {
-		delete(meeting.waiting, id)
-		meeting.Unlock()
-		close(other)
-		return
-	}
-	me := make(chan struct{})
-	meeting.waiting[id] = me
-	meeting.Unlock()
-	select {
-	case <-me:
-	case <-time.After(2 * time.Millisecond):
-		meeting.Lock()
-		delete(meeting.waiting, id)
-		meeting.Unlock()
-	}
-}
-
-var meeting = struct {
-	sync.Mutex
-	waiting map[string]chan struct{}
-}{waiting: map[string]chan struct{}{}}
 
 // TestFlawedParticipantIsConvicted, by a play that shows the flaw.
 func TestFlawedParticipantIsConvicted(t *testing.T) {
@@ -90,18 +64,17 @@ func TestFlawedParticipantIsConvicted(t *testing.T) {
 	} {
 		t.Run(string(f), func(t *testing.T) {
 			t.Parallel()
-			p, rounds := newSimple(f), 1
-			if f == racy || f == busyRefused {
-				rounds = 10
-			}
-			report := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{p.spoil(handler(p.work, p.effects))}},
-				Rounds: rounds, Protocols: []conformance.Protocol{conformance.TCC}})
-			for _, failure := range report.Failures {
-				if strings.HasPrefix(failure.Error(), want) {
-					return
+			synctest.Test(t, func(t *testing.T) {
+				p := newSimple(f)
+				report := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{p.spoil(handler(p.work, p.effects))}},
+					Rounds: 1, Protocols: []conformance.Protocol{conformance.TCC}})
+				for _, failure := range report.Failures {
+					if strings.HasPrefix(failure.Error(), want) {
+						return
+					}
 				}
-			}
-			t.Errorf("it was not convicted of that, but of:\n%v", report.Err())
+				t.Errorf("it was not convicted of that, but of:\n%v", report.Err())
+			})
 		})
 	}
 }
@@ -128,6 +101,10 @@ func TestFlawedSagaIsConvicted(t *testing.T) {
 // gives up one of two that it has at once.
 func TestParticipantAtWorkIsAskedAgain(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testParticipantAtWork)
+}
+
+func testParticipantAtWork(t *testing.T) {
 	p := newSimple(none)
 	var mu sync.Mutex
 	seen, working := map[string]bool{}, 0
@@ -146,9 +123,10 @@ func TestParticipantAtWorkIsAskedAgain(t *testing.T) {
 		case crowded:
 			return nil, branch.Retry(errors.New("one at a time"))
 		}
+		time.Sleep(time.Millisecond) // the other one of two finds it at work
 		return p.work(ctx, input)
 	}
-	if err := plays(t, conformance.Options{URL: served(t, work, p.effects), Concurrency: 1, Rounds: 3}).Err(); err != nil {
+	if err := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{handler(work, p.effects)}}, Concurrency: 1, Rounds: 1}).Err(); err != nil {
 		t.Error(err)
 	}
 }

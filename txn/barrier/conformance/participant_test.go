@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
@@ -181,7 +182,7 @@ func (p *simple) work(ctx context.Context, input []byte) ([]byte, error) {
 		fallthrough
 	case racy:
 		p.mu.Unlock()
-		together(id) // so that two that are there at once have both looked
+		time.Sleep(time.Millisecond) // so that two that are there at once have both looked
 		p.mu.Lock()
 	}
 	var in conformance.Input
