@@ -11,6 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/httpapi"
+	"github.com/interlock-dev/interlock/txn/tcc"
+	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
 // TestBounds: what would take more than its share is refused, with what is allowed.
@@ -38,7 +40,8 @@ func TestSecretsOfAddresses(t *testing.T) {
 	t.Parallel()
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
-	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": closed.URL + "/?token=s3cret"}})
+	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": closed.URL + "/?token=s3cret"},
+		TCC: &tcc.Options{Retry: tcc.Policy{First: time.Millisecond, Max: 10 * time.Millisecond}}, TwoPC: &twopc.Options{Prepare: 100 * time.Millisecond, Timeout: 100 * time.Millisecond}})
 	for path, body := range map[string]string{
 		"/v1/sagas/1":          `{"type":"x","steps":[{"name":"a","do":"http://me:s3cret@x/?s3cret","pivot":true}]}`,
 		"/v1/sagas/2":          `{"type":"x","steps":[{"name":"a","do":"ftp://x/?token=s3cret","pivot":true}]}`,

@@ -131,7 +131,7 @@ func TestSagaGoesOn(t *testing.T) {
 	got := s.do("POST", "/v1/sagas/1?wait=50ms", steps(shop), 200)
 	same(t, "state", got["state"], "RUNNING")
 	s.do("POST", "/v1/sagas/2", steps(shop), 200)
-	same(t, "aborted", s.do("POST", "/v1/sagas/2/abort?wait=10s", `{"actor":"me","reason":"a slip"}`, 200)["state"], "UNDOING")
+	same(t, "aborted", s.do("POST", "/v1/sagas/2/abort?wait=50ms", `{"actor":"me","reason":"a slip"}`, 200)["state"], "UNDOING")
 	s.stop()
 	shop.set(func() { shop.down = false })
 	next := serve(t, store, nil)
