@@ -82,7 +82,7 @@ func TestCloseDoesNotWaitForOpenWatches(t *testing.T) {
 	}
 	begun := time.Now()
 	s.Close()
-	if took := time.Since(begun); took > 2*time.Second {
+	if took := time.Since(begun); took > 10*time.Second {
 		t.Fatalf("closing took %v", took)
 	}
 }

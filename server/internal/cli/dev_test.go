@@ -39,7 +39,7 @@ func stopTwice(t *testing.T, path string, pause time.Duration) {
 	if code != 0 && code != 130 && code != 143 { // 143: it heard of the second signal first
 		t.Errorf("%v between the signals: exit code %d; it said:\n%s", pause, code, p.Stderr())
 	}
-	if took := time.Since(told); took > 2*time.Second {
+	if took := time.Since(told); took > patience/2 {
 		t.Errorf("%v between the signals: it took %v to end", pause, took)
 	}
 	if left := entriesOf(t, temp); len(left) != 0 || exists(t, record) {
