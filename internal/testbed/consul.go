@@ -70,6 +70,7 @@ func consulServer(path, node string, n int, e *Ensemble, ready func(addr string)
 				"-http-port=" + ports[0].String(), "-server-port=" + ports[1].String(), fmt.Sprint("-serf-lan-port=", gossip(ports[2])),
 				"-serf-wan-port=-1", "-dns-port=-1", "-grpc-port=-1", "-grpc-tls-port=-1", "-log-level=warn",
 				`-hcl=session_ttl_min = "1s"`, "-hcl=performance { raft_multiplier = 1 }",
+				"-hcl=limits { http_max_conns_per_client = 4096 }", // of all members that tests run at once on one server
 				"-hcl=connect { enabled = false }", "-hcl=disable_update_check = true"}
 			if e != nil && len(e.Peers) > 0 {
 				command = append(command, fmt.Sprint("-retry-join=127.0.0.1:", gossip(e.Peers[0].ports[2])), "-retry-interval=200ms")
