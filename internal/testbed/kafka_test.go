@@ -3,6 +3,7 @@ package testbed
 import "testing"
 
 func TestKafkaRestarts(t *testing.T) {
+	t.Parallel()
 	s := Kafka(t)
 	addr := s.Addr()
 	s.Kill()

@@ -40,8 +40,10 @@ func TestNothingIsLeftAfterABadEnd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
 	}
+	t.Parallel()
 	for _, role := range []string{"panic", "sigkill", "sigkill-group"} {
 		t.Run(role, func(t *testing.T) {
+			t.Parallel()
 			home, pids := comeToABadEnd(t, role)
 			Eventually(t, "no process with the mark of "+home, bound, func() bool { return len(marked(home)) == 0 })
 			Eventually(t, home+" removed", bound, func() bool { _, err := os.Stat(home); return os.IsNotExist(err) })
@@ -58,7 +60,7 @@ func TestNothingIsLeftAfterABadEnd(t *testing.T) {
 // and kills it if its role is to be killed.
 func comeToABadEnd(t *testing.T, role string) (home string, pids []int) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestBadEnd$", "-test.v", "-test.timeout=1m")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestBadEnd$", "-test.v", "-test.timeout=5m")
 	cmd.Env = append(environment(""), roleVariable+"="+role)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	output, err := cmd.StdoutPipe()

@@ -5,6 +5,7 @@ import "testing"
 // The pooler passes queries on, and does so again after it and the server behind
 // it were killed and restarted.
 func TestPgBouncer(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"session", "transaction"} {
 		t.Run(mode, func(t *testing.T) {
 			server := Postgres(t)

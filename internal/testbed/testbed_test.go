@@ -14,7 +14,10 @@ var starters = map[string]func(testing.TB, ...string) *Server{
 
 func eachServer(t *testing.T, test func(t *testing.T, start func(testing.TB, ...string) *Server)) {
 	for name, start := range starters {
-		t.Run(name, func(t *testing.T) { test(t, start) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, start)
+		})
 	}
 }
 
@@ -22,6 +25,7 @@ func eachServer(t *testing.T, test func(t *testing.T, start func(testing.TB, ...
 // nothing, even if the test ends while it is stopped. That data stays over a Restart, and not
 // over a Wipe, the suites of the drivers show.
 func TestServers(t *testing.T) {
+	t.Parallel()
 	eachServer(t, func(t *testing.T, start func(testing.TB, ...string) *Server) {
 		var dir string
 		var pid int
