@@ -2,7 +2,10 @@ package cli_test
 
 import "testing"
 
-func TestAdvise(t *testing.T) { scripts(t, "advise", nil) }
+func TestAdvise(t *testing.T) {
+	t.Parallel()
+	scripts(t, "advise", nil)
+}
 
 // TestAdviseAsks: on a terminal it asks, explains, goes back, and says how to be
 // asked no more.

@@ -13,6 +13,7 @@ import (
 // TestShowSaysWhatFails: tcc show and xa show print which calls fail, how often and with
 // which error, as the journal keeps it, and xa retry resumes what is halted.
 func TestShowSaysWhatFails(t *testing.T) {
+	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
 	target, err := backend.Parse(url)
 	if err != nil {

@@ -27,6 +27,7 @@ import (
 // Every table of the schema that is missing, older or newer is found, and the report names
 // the command that prints it.
 func TestEveryTableIsChecked(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		for _, p := range schemaParts {
@@ -81,6 +82,7 @@ func named(name string) map[string]driver.Creator {
 // Tables may have any name that the database takes, in any schema, and be created again; a
 // name that would be cut, or is none, is a Bug.
 func TestTablesMayHaveAnyName(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		schema := "Odd schema"
@@ -146,6 +148,7 @@ func tablesOf(t *testing.T, db *databases.DB, c driver.Creator) map[string]strin
 // What opens tables reports the table, and what uses one without opening it names the same
 // command.
 func TestOpenersCheckTheirTables(t *testing.T) {
+	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		j := journal.NewTable(db, "")
