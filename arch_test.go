@@ -163,11 +163,8 @@ type imports struct {
 }
 
 func TestArchitecture(t *testing.T) {
-	var all []imports
-	for _, dir := range moduleDirs(t) {
-		all = append(all, listPackages(t, dir)...)
-	}
-	if len(all) < 10 {
+	all := listPackages(t, moduleDirs(t))
+	if len(all) < 100 {
 		t.Fatalf("only %d packages found", len(all))
 	}
 	for _, v := range violations(policy, all) {
@@ -354,10 +351,14 @@ func moduleDirs(t *testing.T) []string {
 	return dirs
 }
 
-func listPackages(t *testing.T, dir string) []imports {
+// listPackages lists the packages of all modules by one call of go.
+func listPackages(t *testing.T, dirs []string) []imports {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports,Module", "./...")
-	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports,Module")
+	for _, dir := range dirs {
+		cmd.Args = append(cmd.Args, dir+"/...")
+	}
+	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -371,12 +372,12 @@ func listPackages(t *testing.T, dir string) []imports {
 		if err := decoder.Decode(&p); err == io.EOF {
 			break
 		} else if err != nil {
-			t.Fatalf("go list in %s: %v", dir, err)
+			t.Fatalf("go list: %v", err)
 		}
 		found = append(found, p)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Fatalf("go list in %s: %v", dir, err)
+		t.Fatalf("go list: %v", err)
 	}
 	return found
 }

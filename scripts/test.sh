@@ -10,15 +10,15 @@ cd "$(dirname "$0")/.."
 export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 
 # Most tests wait for a server or for a lease to end, so more run at once than there
-# are processors: two packages, and some tests of each. Results are not taken from the
+# are processors: three packages, and some tests of each. Results are not taken from the
 # cache: the tests look at servers. The race detector need not sleep for a second at the
 # end of each process.
-flags=(-race -p 2 -parallel 6 -count=1 -timeout 25m)
+flags=(-race -p 3 -parallel 6 -count=1 -timeout 25m)
 export GORACE="${GORACE-atexit_sleep_ms=20}"
 
 # What takes longest begins first, so that it is not left running alone at the end.
-first=(internal/cli driver/etcd driver/mysql driver/postgres driver/redis driver/kafka driver/kube driver/zookeeper driver/consul txn/saga internal/guarantees
-	txn/barrier txn/tcc txn/twopc flow/outbox)
+first=(internal/cli driver/etcd driver/mysql driver/postgres driver/redis driver/kafka driver/kube driver/zookeeper driver/consul driver/nats txn/saga internal/guarantees
+	txn/barrier txn/tcc txn/twopc flow/outbox claim/elect claim/partition interop)
 
 # The race detector doubles the processor time at least, and looks at memory that goroutines
 # share, so it is used where ours do:
@@ -44,10 +44,16 @@ single='^Test.*(Allocations|Model|Exhaustively|EveryHistory|CrashPoints|Crashes|
 
 [ "${RACE-}" != all ] || export INTERLOCK_CLIENTS=all
 
+# With -short these modules are left out: nearly each of their tests needs a server, and to
+# link them takes longer than the rest.
+served=
+
 lint=
 case ${1-} in
 -short)
-	flags=(-short -vet=off) # lint does more of it
+	flags=(-short -p 3 -vet=off) # lint does more of it
+	first=(txn/saga txn/percolator server/internal/cli txn/tcc txn/twopc)
+	served='bench|examples|interop|goredis|river|watermill'
 	shift
 	;;
 -lint)
@@ -58,7 +64,9 @@ case ${1-} in
 esac
 modules=("$@")
 if [ ${#modules[@]} = 0 ]; then
-	read -ra modules <<<"$(scripts/modules.sh names)"
+	for module in $(scripts/modules.sh names); do
+		[[ $module =~ ^($served)$ ]] || modules+=("$module")
+	done
 fi
 
 # in_memory says where there is room in memory for what servers write: the
