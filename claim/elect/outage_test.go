@@ -14,6 +14,7 @@ func init() { _ = client.SetLogger(&client.NopLogger{}) } // of connections that
 
 // TestOutagesLeaveNoCandidateBehind: etcd's is in its driver.
 func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
+	t.Parallel()
 	for name, start := range systems {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() {

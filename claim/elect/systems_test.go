@@ -165,6 +165,7 @@ func lead(t *testing.T, p *paths.Server[driver.Fenced], open func(*testbed.Proxy
 // TestSystems hands a leadership over, lets the successor's connection die, then
 // everybody's for a while, and compares what an observer saw.
 func TestSystems(t *testing.T) {
+	t.Parallel()
 	for name, start := range systems {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() {

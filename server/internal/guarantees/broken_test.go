@@ -41,6 +41,7 @@ const (
 //   - the loss of its data, over which nobody promises exclusion, and tokens rise;
 //   - steps of its clock, over which tokens rise.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	for id, want := range map[string]struct{ found, set, stepped kept }{
 		"redis": {goes, stays, goes}, "redis-plain": {goes, stays, goes}, "etcd": {stays, stays, stays},
 		"consul": {stays, stays, stays}, "zookeeper": {stays, stays, stays}, "postgres": {goes, goes, hidden}, "postgres-table": {hidden, stays, goes},
@@ -102,6 +103,7 @@ func crash(server *testbed.Server) {
 
 // TestFailover to a replica that has not heard of the grant.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	for _, id := range []string{"redis", "redis-plain"} {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
