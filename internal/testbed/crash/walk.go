@@ -56,16 +56,6 @@ func (w *Walk) Next() bool {
 	}
 }
 
-// To goes on to a point, counted from 1.
-func (w *Walk) To(point int) {
-	w.tb.Helper()
-	for w.at < point {
-		if !w.Next() {
-			w.tb.Fatalf("role %s passed fewer than %d points this time", w.role, point)
-		}
-	}
-}
-
 // End lets the process go on to its end, and waits for that. One that fails by itself
 // fails the test.
 func (w *Walk) End() {
@@ -147,7 +137,12 @@ func Asleep(t *testing.T, role, heir string, sample int, scene func(testing.TB) 
 func sleep(t *testing.T, role, heir string, point int, s Sleeper) {
 	t.Helper()
 	w := Lead(t, role, s.Args...)
-	w.To(point)
+	for w.at < point {
+		if !w.Next() {
+			shorter(t, s.Scene, point)
+			return
+		}
+	}
 	w.Pause()
 	Run(t, heir, 0, s.Args...)
 	left := s.Left(t)
