@@ -71,9 +71,9 @@ type Options struct {
 	// Drain is how long a call of the sink that is under way when the relay is
 	// told to end is waited for; 0 means [DefaultDrain]. It ends with the claim.
 	Drain time.Duration
-	// MinPoll and MaxPoll bound how long a slice is not looked at when there was
-	// nothing to send: the time doubles from one to the other. 0 means
-	// [DefaultMinPoll], [DefaultMaxPoll].
+	// MinPoll and MaxPoll bound the pause between two looks of a relay for messages of its
+	// slices, of which each is one statement: the pause is a quarter of the time for which
+	// no look has found anything. 0 means [DefaultMinPoll], [DefaultMaxPoll].
 	MinPoll, MaxPoll time.Duration
 	// KeepAudit is how long the relay of slice 0 keeps records of what was done by hand;
 	// 0 means [DefaultKeepAudit], below zero for ever.

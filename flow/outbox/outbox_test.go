@@ -54,6 +54,7 @@ func TestOutbox(t *testing.T) {
 		{"a sink that is stuck", testStuckSink, false},
 		{"a sink that is away", testSinkAway, false},
 		{"wakes", testWakes, false},
+		{"a key is freed while the relay waits", testFreedWhileIdle, false},
 		{"other layouts are refused", testLayouts, false},
 		{"bad messages are refused", testBadMessages, true},
 		{"relays that overtake each other", testTogether, false},

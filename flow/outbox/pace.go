@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -29,7 +30,7 @@ func (s *service) persist(ctx context.Context, op string, do func() error) error
 		if f := s.options.Hooks.Trouble; f != nil {
 			f(observe.OutboxTrouble{Slice: s.slice, Op: op, Err: err})
 		}
-		if !s.sleep(ctx, pause.Delay(failed, s.options.random())) {
+		if !sleep(ctx, pause.Delay(failed, s.options.random())) {
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 	}
@@ -43,47 +44,43 @@ func (s *service) blip(life context.Context, first error) error {
 	if f := s.options.Hooks.Paused; f != nil {
 		f(observe.OutboxPaused{Slice: s.slice, For: d, Err: first})
 	}
-	s.sleep(life, d)
+	sleep(life, d)
 	return nil
 }
 
-// lull is how long not to look when there was nothing: longer each time, but no
-// longer than until a lane is due. One that is due by this process's clock, and not yet
-// by the database's, is looked for as if there had been something.
-func (s *service) lull() time.Duration {
-	until := s.next.Sub(s.options.now())
-	if !s.next.IsZero() && until <= 0 {
-		s.next, s.idle = time.Time{}, 0
+// rest is how many times MaxPoll a service waits at most before it looks without a wake. What
+// watch does not see can wait for so long.
+const rest = 60
+
+// lull returns how long an idle service waits unless it is woken: until next, when a lane is due,
+// if one is known. If next has passed, the database's clock is behind, and the wait doubles.
+func (o Options) lull(next, now time.Time) time.Duration {
+	most := min(o.MaxPoll, math.MaxInt64/rest) * rest
+	switch until := next.Sub(now); {
+	case next.IsZero():
+		return most
+	case until > 0:
+		return min(until+time.Millisecond, most)
+	default:
+		return min(max(-until, o.MinPoll), most)
 	}
-	d := s.options.MinPoll
-	for range s.idle {
-		if d *= 2; d >= s.options.MaxPoll {
-			d = s.options.MaxPoll
-			break
-		}
-	}
-	s.idle++
-	if s.next.IsZero() {
-		return d
-	}
-	return min(d, until+time.Millisecond)
 }
 
 // pause is sleep that a wake ends.
 func (s *service) pause(ctx context.Context, d time.Duration) bool {
+	defer s.wait(s)()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-s.awake:
-		s.idle = 0
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
 }
 
 // sleep reports whether ctx still lasts.
-func (s *service) sleep(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -6,34 +6,52 @@ import (
 	"time"
 )
 
-// TestLull: a relay that finds nothing looks less and less often, but in time for a
-// lane that it made wait; and if the database's clock is behind, soon after.
+// TestLull: a service that finds nothing waits for a lane that it made wait; and if the
+// database's clock is behind, looks again soon, and less and less often.
 func TestLull(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	o, err := (&Options{MinPoll: time.Second, MaxPoll: time.Minute, now: func() time.Time { return now }}).orDefault()
+	o, err := (&Options{MinPoll: time.Second, MaxPoll: time.Minute}).orDefault()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &service{Relay: &Relay{options: o}}
-	lulls := func(n int) (all []time.Duration) {
+	now := time.Unix(1_000_000, 0)
+	lulls := func(next time.Time, n int) (all []time.Duration) {
 		for range n {
-			d := s.lull()
+			d := o.lull(next, now)
 			all = append(all, d)
 			now = now.Add(d)
 		}
 		return all
 	}
-	seconds := func(n ...time.Duration) (all []time.Duration) {
+	if got, want := lulls(time.Time{}, 2), []time.Duration{time.Hour, time.Hour}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	millis := func(n ...time.Duration) (all []time.Duration) {
 		for _, s := range n {
-			all = append(all, s*time.Second)
+			all = append(all, s*time.Millisecond)
 		}
 		return all
 	}
-	if got, want := lulls(8), seconds(1, 2, 4, 8, 16, 32, 60, 60); !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	s.next = now.Add(90 * time.Second)
-	if got, want := lulls(5), append(seconds(60), 30*time.Second+time.Millisecond, time.Second, 2*time.Second, 4*time.Second); !slices.Equal(got, want) {
+	got, want := lulls(now.Add(90*time.Minute), 6), millis(3_600_000, 1_800_001, 1000, 1001, 2002, 4004)
+	if !slices.Equal(got, want) {
 		t.Errorf("until a lane was due, and after: %v, want %v", got, want)
+	}
+}
+
+// TestPoll: a relay looks less and less often the longer it finds nothing.
+func TestPoll(t *testing.T) {
+	o, err := (*Options)(nil).orDefault()
+	if err != nil {
+		t.Fatal(err)
+	}
+	looks := func(quiet time.Duration) (n int) {
+		for passed := time.Duration(0); passed < quiet; n++ {
+			passed += o.poll(passed)
+		}
+		return n
+	}
+	for quiet, want := range map[time.Duration]int{10 * time.Millisecond: 9, 100 * time.Millisecond: 19, time.Second: 29, time.Minute: 91} {
+		if n := looks(quiet); n != want {
+			t.Errorf("%d looks in %v, want %d", n, quiet, want)
+		}
 	}
 }

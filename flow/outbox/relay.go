@@ -15,16 +15,18 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Relay delivers the messages of a table to a sink. It has no goroutines but those
-// of the calls of its methods, and is safe for concurrent use.
+// Relay delivers the messages of a table to a sink. It is safe for concurrent use. While slices are
+// served, one goroutine looks for all of them whether there is something to send.
 type Relay struct {
 	db      driver.Beginner[driver.SQL]
 	table   Table
 	sink    Sink
 	options Options
 
+	waits   chan struct{} // receives when a service begins to wait
 	mu      sync.Mutex
-	serving map[*service]bool
+	serving map[*service]bool // which of them wait
+	ended   func()            // ends watch, and waits for that; of the first service until the last
 
 	checked atomic.Bool // the columns of the tables
 }
@@ -40,7 +42,7 @@ func NewRelay[T any](db driver.Beginner[T], table Table, sink Sink, o *Options) 
 	case db == nil || sink == nil:
 		return nil, failure.Bug("make relay", table.name(), "there is no database or no sink")
 	}
-	return &Relay{db: begins[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{}}, nil
+	return &Relay{db: begins[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{}, waits: make(chan struct{}, 1)}, nil
 }
 
 // Slices is how many slices the table has, which is how many partitions a group of
@@ -158,10 +160,13 @@ func (r *Relay) runAll(ctx context.Context, c interlock.Claim, n int) error {
 	return context.Cause(all)
 }
 
-// enter makes s hear wakes until it leaves.
+// enter makes s hear wakes until it leaves. The first one starts watch, and the last one ends it.
 func (r *Relay) enter(s *service) (leave func()) {
 	r.mu.Lock()
-	r.serving[s] = true
+	r.serving[s] = false
+	if len(r.serving) == 1 {
+		r.ended = r.watching()
+	}
 	r.mu.Unlock()
 	stop := func() {}
 	if r.options.Notifier != nil {
@@ -170,9 +175,20 @@ func (r *Relay) enter(s *service) (leave func()) {
 	return func() {
 		stop()
 		r.mu.Lock()
-		defer r.mu.Unlock()
-		delete(r.serving, s)
+		ended := func() {}
+		if delete(r.serving, s); len(r.serving) == 0 {
+			ended = r.ended
+		}
+		r.mu.Unlock()
+		ended()
 	}
+}
+
+func (r *Relay) watching() (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var watch sync.WaitGroup
+	watch.Go(func() { r.watch(ctx) })
+	return func() { cancel(); watch.Wait() }
 }
 
 // open is [Table.open] for what reads by the relay's options.

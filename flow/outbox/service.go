@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
@@ -21,7 +22,6 @@ type service struct {
 	known Layout // under which the slice is served
 
 	limit  int       // of rows to read, so that payloads fit
-	idle   int       // how often nothing was found since there was something
 	away   int       // how often the sink was away since it was not
 	trimAt time.Time // when old records of what was done by hand are deleted
 	next   time.Time // when a lane is due that this service made wait; zero if none is known
@@ -31,12 +31,7 @@ func newService(r *Relay, c interlock.Claim, slice, of int) *service {
 	return &service{Relay: r, claim: c, slice: slice, of: of, judge: r.options.judgement(), awake: make(chan struct{}, 1), limit: r.options.Batch}
 }
 
-func (s *service) wake() {
-	select {
-	case s.awake <- struct{}{}:
-	default:
-	}
-}
+func (s *service) wake() { hints.Signal(s.awake) }
 
 // run serves the slice until ctx or the claim ends, or something fails for good.
 func (s *service) run(ctx context.Context) error {
@@ -67,12 +62,11 @@ func (s *service) serve(ctx contexts) error {
 		}
 		b := s.plan(seen, nil)
 		if b.empty() {
-			if !s.pause(life, s.lull()) {
+			if !s.pause(life, s.options.lull(s.next, s.options.now())) {
 				return nil
 			}
 			continue
 		}
-		s.idle = 0
 		if err := s.stream(ctx, b); err != nil || life.Err() != nil {
 			return err
 		}

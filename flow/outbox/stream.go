@@ -141,7 +141,8 @@ func (s *service) verdict(b batch, answers []error) settlement {
 		}
 	}
 	for _, c := range d.changes {
-		if at := s.options.now().Add(c.pause); s.next.IsZero() || at.Before(s.next) {
+		now := s.options.now()
+		if at := now.Add(c.pause); !s.next.After(now) || at.Before(s.next) {
 			s.next = at
 		}
 	}
