@@ -218,22 +218,31 @@ func (d *dialer) set(ctx context.Context, tx pgx.Tx, counter int64) error {
 }
 
 // repair lowers an implausible counter to the clock, if Options ask for that, on
-// record.
+// record. The lock on the table keeps other sessions from drawing meanwhile: one could reserve
+// what it drew before the repair, or grant what only the former reservation covers. If only what
+// was reserved is implausible, the counter is not lowered.
 func (d *dialer) repair(ctx context.Context, tx pgx.Tx, last, now int64, implausible error) error {
 	r := d.seed.Repair
 	if r == nil {
 		return implausible
 	}
-	now += driver.Headroom.Microseconds()
+	to := now
+	if driver.Plausible(last, clockAt(now)) == nil {
+		to = max(last, now)
+	}
+	to += driver.Headroom.Microseconds()
+	if _, err := tx.Exec(ctx, d.sql(`lock table {ns}_reserved in exclusive mode`), pgx.QueryExecModeExec); err != nil {
+		return err
+	}
 	_, err := tx.Exec(ctx, d.sql(`insert into {ns}_break (name, owner, reason, who, counter) values ($1::text, $2::text, $3::text, $4::text, $5::bigint)`),
-		pgx.QueryExecModeExec, driver.BaseName, r.Record(last, now), r.Reason, r.By, now)
+		pgx.QueryExecModeExec, driver.BaseName, r.Record(last, to), r.Reason, r.By, to)
 	if err == nil {
 		_, err = tx.Exec(ctx, d.sql(`delete from {ns}_reserved`), pgx.QueryExecModeExec)
 	}
 	if err != nil {
 		return err
 	}
-	return d.set(ctx, tx, now)
+	return d.set(ctx, tx, to)
 }
 
 // clockAt is a time that the server told in microseconds since 2020.
