@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -53,7 +54,7 @@ const breakColumns = `(
 		connection bigint,
 		key (name, id)) engine = InnoDB`
 
-// lockRow: name, owner, TTL in µs. An assignment may see those before it, or, as
+// lockRow: {locks} are names, owners and TTLs in µs. An assignment may see those before it, or, as
 // sql_mode may say, none: each holds either way. The clock is read when the
 // statement begins, so that a statement that waits for the row gets less than a TTL. The
 // server ends the statement in time, lest it comes to its turn when nobody waits
@@ -64,16 +65,16 @@ const lockRow = `set statement max_statement_time = {limit} for ` + lockInsert
 // has one of their rows locked.
 const lockRows = `set statement max_statement_time = {limit}, innodb_lock_wait_timeout = 0 for ` + lockInsert
 
+// The row of {ns}_lease_swept is read once for all.
 const lockInsert = `insert into {ns}_lease (name, owner, counter, since, expires)
-values ` + lockValues + `
+select w.locked, w.who, greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1), 0)), {now}, {now} + interval w.ttl microsecond
+from (select x'' as locked, x'' as who, 0 as ttl where false union all values {locks}) w
 on duplicate key update
 	counter = if(expires <= {now}, greatest(counter + 1, {floor}), counter),
 	since = if(expires <= {now}, values(since), since),
 	owner = if(expires <= {now}, values(owner), owner),
 	expires = if(expires <= {now} or owner = values(owner), values(expires), expires)
 returning name, owner, counter, timestampdiff(microsecond, '2020-01-01', since), timestampdiff(microsecond, {now}, expires)`
-
-const lockValues = `(?, ?, greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1), 0)), {now}, {now} + interval ? microsecond)`
 
 // freeRow: name, owner. Nobody is an empty text in hexadecimal digits, which no
 // sql_mode makes NULL.
@@ -98,16 +99,23 @@ from {ns}_lease where owner <> x'' and expires > {now} and `
 
 // Take asks once.
 func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
-	text, args := lockRow, []any(nil)
+	text := lockRow
 	if len(asks) > 1 {
-		text = strings.Replace(lockRows, lockValues, strings.Repeat(lockValues+", ", len(asks)-1)+lockValues, 1)
+		text = lockRows
 	}
-	for _, a := range asks {
-		args = append(args, []byte(a.Name), []byte(a.Owner), a.Lease(t.options.TTL).Microseconds())
+	head, tail, _ := strings.Cut(t.options.sql(text), "{locks}")
+	query := []byte(head)
+	for i, a := range asks {
+		if i > 0 {
+			query = append(query, ", "...)
+		}
+		query = append(appendBytes(append(query, '('), a.Name), ", "...)
+		query = append(appendBytes(query, a.Owner), ", "...)
+		query = append(strconv.AppendInt(query, a.Lease(t.options.TTL).Microseconds(), 10), ')')
 	}
 	return t.send(ctx, "acquire", func(ctx context.Context) error {
 		sent := boottime.Now()
-		return each(ctx, t.db, t.options.sql(text), args, func(rows *sql.Rows) error {
+		return each(ctx, t.db, string(query)+tail, nil, func(rows *sql.Rows) error {
 			var name, owner []byte
 			var counter, since, left int64
 			if err := rows.Scan(&name, &owner, &counter, &since, &left); err != nil {
