@@ -59,7 +59,8 @@ type Options struct {
 	Inline int
 	// Group is the most appends of one request to the store; 0 means 100.
 	Group int
-	// Requests is how many such requests are under way at once; 0 means 2.
+	// Requests is how many such requests are under way at most at once; 0 means 2. A further
+	// one is sent for as many appends as are under way, or after as long as the last one took.
 	Requests int
 	// Patience is how long an append is tried, if its context does not end before;
 	// 0 means 10 seconds.
@@ -100,11 +101,14 @@ type Journal struct {
 	work    sync.WaitGroup
 	agreed  atomic.Bool // Options.Shards is the store's number
 
-	mu      sync.Mutex
-	waiting []*waiter
-	busy    map[string]bool // transactions whose append is under way
-	flights int
-	closed  bool
+	mu        sync.Mutex
+	waiting   []*waiter
+	busy      map[string]bool // transactions whose append is under way
+	flights   int             // requests under way
+	aboard    int             // appends in them
+	took      time.Duration   // how long the last one took
+	gathering bool            // a timer sends those who wait
+	closed    bool
 }
 
 // New returns a journal on a store, without a request. Close it.

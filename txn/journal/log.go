@@ -96,6 +96,7 @@ func (l *Log) request(due time.Time, entries []Entry, keep func(sum, payload []b
 		return a, err
 	}
 	sum := l.head.Sum
+	a.Records = make([]driver.Record, 0, len(entries))
 	for _, e := range entries {
 		data, err := l.journal.stow(e.Data, keep)
 		if err != nil {
@@ -142,10 +143,13 @@ func (j *Journal) try(ctx context.Context, once func() error) error {
 	var lost error
 	for attempt := 1; ; attempt++ {
 		err := once()
+		if err == nil {
+			return nil
+		}
 		kind := interlock.Kind(err)
 		var final *absent
 		switch {
-		case err == nil || errors.As(err, &final):
+		case errors.As(err, &final):
 			return err
 		case kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil:
 			return doubted(lost, err)
@@ -194,10 +198,15 @@ func ours(a *driver.Append, e *driver.PositionError) error {
 	return &absent{refused}
 }
 
-// Group commit: appends that come while others are under way travel together. A
-// request is sent at once if fewer than Options.Requests are under way, so that
-// nobody waits for company. No member of a group fails for another one's fault: a
+// Group commit: appends that come while others are under way travel together. If no
+// request is under way, an append is sent at once. One more request, up to Options.Requests,
+// is sent when as many appends wait as are under way, so that a large group is not followed
+// by one of a single append. Fewer appends wait until a request returns, or for as long as
+// the last one took, at most maxGather. No member of a group fails for another one's fault: a
 // group that the store refuses as a whole is sent again in parts.
+
+// maxGather bounds how long an append waits for others while a request is under way.
+const maxGather = 20 * time.Millisecond
 
 // waiter is an append that waits for its turn and its outcome.
 type waiter struct {
@@ -232,11 +241,28 @@ func (j *Journal) join(w *waiter) error {
 		return &interlock.Error{Op: "append", Name: w.request.Transaction, Kind: interlock.Bug, Err: interlock.ErrClosed}
 	}
 	j.waiting = append(j.waiting, w)
-	if j.flights < j.options.Requests {
+	j.depart(len(j.waiting) >= j.aboard)
+	return nil
+}
+
+// depart sends those who wait, if one more request may be under way and none is, or the group
+// is large enough. Otherwise they are sent when a request returns, or soon. The caller holds
+// the lock.
+func (j *Journal) depart(enough bool) {
+	switch {
+	case len(j.waiting) == 0 || j.flights == j.options.Requests:
+	case j.flights == 0 || enough:
 		j.flights++
 		j.work.Go(j.fly)
+	case !j.gathering:
+		j.gathering = true
+		time.AfterFunc(min(j.took, maxGather), func() {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.gathering = false
+			j.depart(true)
+		})
 	}
-	return nil
 }
 
 // leave gives up waiting.
@@ -285,15 +311,16 @@ var errBehind = errors.New("the outcome of an earlier append of the same transac
 
 // fly sends requests until nobody waits.
 func (j *Journal) fly() {
-	for group := j.board(); len(group) > 0; group = j.board() {
+	for group := j.board(true); len(group) > 0; group = j.board(false) {
 		requests := make([]driver.Append, len(group))
 		for i, w := range group {
 			requests[i] = w.request
 		}
 		ctx, cancel := context.WithTimeout(j.life, j.options.Patience)
+		sent := time.Now()
 		outcomes := j.send(ctx, requests)
 		cancel()
-		j.land(group, outcomes)
+		j.land(group, outcomes, time.Since(sent))
 		for i, w := range group {
 			w.request.Ended = requests[i].Ended
 			w.outcome <- outcomes[i]
@@ -331,9 +358,12 @@ func (j *Journal) send(ctx context.Context, requests []driver.Append) []error {
 // another one in the same request: a value that the store does not take, or a lock that
 // a transaction outside holds.
 func unspecific(err error) bool {
+	if err == nil {
+		return false
+	}
 	var elsewhere *driver.PositionError
 	var other *driver.ShardsError
-	if err == nil || errors.As(err, &elsewhere) || errors.As(err, &other) || errors.Is(err, interlock.ErrStaleToken) {
+	if errors.As(err, &elsewhere) || errors.As(err, &other) || errors.Is(err, interlock.ErrStaleToken) {
 		return false
 	}
 	return interlock.Kind(err) == interlock.Definite || errors.Is(err, interlock.ErrHeld)
@@ -341,10 +371,15 @@ func unspecific(err error) bool {
 
 // board takes those who wait, as many as travel together, and none whose
 // transaction is under way already; one that travels alone only by itself. If there are
-// none the flight has ended.
-func (j *Journal) board() []*waiter {
+// none, or not enough of them while another request is under way, the flight has ended.
+func (j *Journal) board(enough bool) []*waiter {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if !enough && j.flights > 1 && len(j.waiting) < j.aboard {
+		j.flights--
+		j.depart(false)
+		return nil
+	}
 	var group, rest []*waiter
 	for _, w := range j.waiting {
 		full := len(group) == j.options.Group || len(group) > 0 && (w.alone || group[0].alone)
@@ -356,16 +391,18 @@ func (j *Journal) board() []*waiter {
 		group = append(group, w)
 	}
 	j.waiting = rest
+	j.aboard += len(group)
 	if len(group) == 0 {
 		j.flights--
 	}
 	return group
 }
 
-// land ends a flight. Appends that wait behind one of unknown outcome are marked.
-func (j *Journal) land(group []*waiter, outcomes []error) {
+// land takes the outcomes of a request. Appends that wait behind one of unknown outcome are marked.
+func (j *Journal) land(group []*waiter, outcomes []error, took time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.aboard, j.took = j.aboard-len(group), took
 	lost := map[string]bool{}
 	for i, w := range group {
 		delete(j.busy, w.request.Transaction)
