@@ -65,6 +65,9 @@ var tableStates = map[string]string{
 // prints the tables. Part is what they belong to, as that command names it; empty means
 // tables with columns of the user's, of which only a missing one is explained.
 func Table(op, name, part string, err error) error {
+	if err == nil {
+		return nil
+	}
 	var e *interlock.Error
 	var state interface{ SQLState() string }
 	if !errors.As(err, &e) || e.Driver == "" || !errors.As(err, &state) {

@@ -73,6 +73,9 @@ func classify(class Class, after time.Duration, err error) error {
 
 // ClassOf returns the outermost mark of err, and after which time an InProgress call is repeated.
 func ClassOf(err error) (class Class, after time.Duration) {
+	if err == nil {
+		return ClassUnknown, 0
+	}
 	var c *classified
 	if errors.As(err, &c) {
 		return c.class, c.after

@@ -78,15 +78,15 @@ func (caller Caller) Post(ctx context.Context, url string, c branch.Call, input 
 		ctx, cancel = context.WithDeadline(ctx, c.Deadline)
 		defer cancel()
 	}
-	request, err := newRequest(c, url, input)
+	trace := new(connection)
+	request, err := newRequest(trace.context(ctx), c, url, input)
 	if err != nil {
 		return nil, branch.Fail(problem(c, interlock.Bug, err))
 	}
 	if ctx.Err() != nil {
 		return nil, branch.Retry(problem(c, interlock.Retryable, context.Cause(ctx)))
 	}
-	trace := new(connection)
-	answer, err := caller.client().Do(request.WithContext(trace.context(ctx)))
+	answer, err := caller.client().Do(request)
 	if err != nil {
 		return nil, trace.classify(c, failure.RedactError(err))
 	}
@@ -104,11 +104,11 @@ func (caller Caller) client() *http.Client {
 	return &client
 }
 
-func newRequest(c branch.Call, address string, input []byte) (*http.Request, error) {
+func newRequest(ctx context.Context, c branch.Call, address string, input []byte) (*http.Request, error) {
 	if len(input) > MaxInput {
 		return nil, fmt.Errorf("the input has %d bytes, at most %d are allowed: send less, or give the step an input of its own", len(input), MaxInput)
 	}
-	r, err := newPost(address, input)
+	r, err := newPost(ctx, address, input)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func newRequest(c branch.Call, address string, input []byte) (*http.Request, err
 }
 
 // newPost returns a request with JSON. It refuses addresses with a user.
-func newPost(address string, body []byte) (*http.Request, error) {
+func newPost(ctx context.Context, address string, body []byte) (*http.Request, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, failure.RedactError(err)
@@ -127,7 +127,7 @@ func newPost(address string, body []byte) (*http.Request, error) {
 	if u.User != nil {
 		return nil, fmt.Errorf("the address %q has a user or a password: remove them, and sign calls instead", failure.RedactURL(address))
 	}
-	r, err := http.NewRequest(http.MethodPost, address, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
 		return nil, failure.RedactError(err)
 	}

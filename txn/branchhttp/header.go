@@ -82,7 +82,11 @@ func FromRequest(r *http.Request) (branch.Call, error) {
 // SetHeaders writes c into a request's headers: the inverse of [FromRequest], for senders
 // that do not use a [Caller]. If FromRequest would refuse c, the error is a [*HeaderError].
 func SetHeaders(to http.Header, c branch.Call) error {
-	set := func(name, value string) { to[name] = []string{value} }
+	values := make([]string, 0, 9) // of all headers together
+	set := func(name, value string) {
+		values = append(values, value)
+		to[name] = values[len(values)-1 : len(values) : len(values)]
+	}
 	set(HeaderTransaction, url.PathEscape(c.Transaction))
 	set(HeaderBranch, url.PathEscape(c.Branch))
 	set(HeaderOperation, string(c.Operation))
@@ -166,7 +170,7 @@ func (h *headers) number(header string, required bool) int64 {
 		return 0
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n <= 0 || strconv.FormatInt(n, 10) != text || header == HeaderAttempt && n != int64(int32(n)) {
+	if err != nil || n <= 0 || text[0] == '0' || text[0] == '+' || header == HeaderAttempt && n != int64(int32(n)) {
 		h.refuse(header, fmt.Sprintf("is %.40q, not a number above 0", text))
 	}
 	return n

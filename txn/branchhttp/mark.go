@@ -54,13 +54,13 @@ func (caller Caller) Forget(ctx context.Context, url string, m Mark) (removed in
 	}
 	var request *http.Request
 	if err == nil {
-		request, err = newPost(url, body)
+		request, err = newPost(ctx, url, body)
 	}
 	if err != nil {
 		return fail(interlock.Bug, err)
 	}
 	request.Header.Set(HeaderOperation, MarkOperation)
-	answer, err := caller.client().Do(request.WithContext(ctx))
+	answer, err := caller.client().Do(request)
 	if err != nil {
 		return fail(interlock.Uncertain, err)
 	}

@@ -156,8 +156,11 @@ func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, ent
 	if due.IsZero() {
 		return nil, failure.Bug("begin", id, "when it is due is not said")
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, j.options.Patience, errPatience)
-	defer cancel()
+	if !j.agreed.Load() { // both requests together take Options.Patience at most
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, j.options.Patience, errPatience)
+		defer cancel()
+	}
 	if err := j.agreeOnce(ctx); err != nil {
 		return nil, err
 	}

@@ -13,16 +13,27 @@ import (
 // chain is the sum of a record: SHA-256 over the sum of the record before it and
 // its own fields, each with its length, so that no two records have one text.
 func chain(before []byte, transaction, kind string, position int64, epoch interlock.Token, what, step string, data []byte) []byte {
-	h := sha256.New()
-	for _, field := range [][]byte{[]byte("interlock journal 1"), before, []byte(transaction), []byte(kind), number(position),
-		number(int64(epoch)), []byte(what), []byte(step), data} {
-		_, _ = h.Write(number(int64(len(field))))
-		_, _ = h.Write(field)
-	}
-	return h.Sum(nil)
+	const version = "interlock journal 1"
+	b := make([]byte, 0, len(version)+len(before)+len(transaction)+len(kind)+len(what)+len(step)+len(data)+(9+2)*8)
+	b = appendField(b, version)
+	b = appendField(b, before)
+	b = appendField(b, transaction)
+	b = appendField(b, kind)
+	b = binary.BigEndian.AppendUint64(appendLength(b, 8), uint64(position))
+	b = binary.BigEndian.AppendUint64(appendLength(b, 8), uint64(epoch))
+	b = appendField(b, what)
+	b = appendField(b, step)
+	b = appendField(b, data)
+	sum := sha256.Sum256(b)
+	return sum[:]
 }
 
-func number(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
+// appendField appends a value behind its length.
+func appendField[T string | []byte](b []byte, value T) []byte {
+	return append(appendLength(b, len(value)), value...)
+}
+
+func appendLength(b []byte, n int) []byte { return binary.BigEndian.AppendUint64(b, uint64(n)) }
 
 // Data of a record begins with a byte that says where the entry's data is.
 const (
@@ -33,7 +44,7 @@ const (
 // stow makes the data of a record, once keep has taken what does not fit in it.
 func (j *Journal) stow(data []byte, keep func(sum, payload []byte) error) ([]byte, error) {
 	if len(data) <= j.options.Inline {
-		return append([]byte{inline}, data...), nil
+		return append(append(make([]byte, 0, 1+len(data)), inline), data...), nil
 	}
 	sum := sha256.Sum256(data)
 	return append([]byte{beside}, sum[:]...), keep(sum[:], data)

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,9 +115,18 @@ func (n tables) appendPostgres(ctx context.Context, appends []driver.Append, ask
 
 // arguments are the parameters of appendStatement.
 func arguments(appends []driver.Append, asked []int) []any {
-	var marks, ids []string
-	var shards, after, positions, dues, epochs, layouts, of, at []int64
-	var types, sums, kinds, steps, data, chains [][]byte
+	count := 0
+	for _, i := range asked {
+		count += len(appends[i].Records)
+	}
+	numbers := func(size int) []int64 { return make([]int64, 0, size) }
+	marked := make([]int, 0, len(asked))
+	ids, types, sums := make([]string, 0, len(asked)), make([]string, 0, len(asked)), make([][]byte, 0, len(asked))
+	shards, after, positions := numbers(len(asked)), numbers(len(asked)), numbers(len(asked))
+	dues, epochs, layouts := numbers(len(asked)), numbers(len(asked)), numbers(len(asked))
+	of, at := numbers(count), numbers(count)
+	kinds, steps := make([]string, 0, count), make([]string, 0, count)
+	data, chains := make([][]byte, 0, count), make([][]byte, 0, count)
 	begins := int64(0)
 	for k, i := range asked {
 		a := appends[i]
@@ -125,20 +135,25 @@ func arguments(appends []driver.Append, asked []int) []any {
 			due = a.Due.UnixMilli()
 		}
 		if a.Epoch != 0 {
-			marks = append(marks, driver.ShardName(a.Shard))
+			marked = append(marked, a.Shard)
 		}
 		if a.After == 0 && a.Shards != 0 {
 			layout = int64(a.Shards)
 			begins++
 		}
-		ids, shards, types = append(ids, a.Transaction), append(shards, int64(a.Shard)), append(types, []byte(a.Type))
+		ids, shards, types = append(ids, a.Transaction), append(shards, int64(a.Shard)), append(types, a.Type)
 		after, positions, sums = append(after, a.After), append(positions, end), append(sums, a.Records[len(a.Records)-1].Sum)
 		dues, epochs, layouts = append(dues, due), append(epochs, int64(a.Epoch)), append(layouts, layout)
 		for r, record := range a.Records {
 			of, at = append(of, int64(k+1)), append(at, a.After+int64(r)+1)
-			kinds, steps = append(kinds, []byte(record.Kind)), append(steps, []byte(record.Step))
+			kinds, steps = append(kinds, record.Kind), append(steps, record.Step)
 			data, chains = append(data, record.Data), append(chains, record.Sum)
 		}
+	}
+	slices.Sort(marked)
+	marks := make([]string, 0, len(marked))
+	for _, shard := range slices.Compact(marked) {
+		marks = append(marks, driver.ShardName(shard))
 	}
 	return []any{sqltable.Texts(marks), begins, sqltable.Texts(ids), sqltable.Numbers(shards), sqltable.Bytes(types), sqltable.Numbers(after),
 		sqltable.Numbers(positions), sqltable.Bytes(sums), sqltable.Numbers(dues), sqltable.Numbers(epochs), sqltable.Numbers(layouts),

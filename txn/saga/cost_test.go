@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
@@ -189,4 +190,27 @@ func TestFailingForEver(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAllocations: what a saga of two steps allocates that begins and ends in one process, its
+// journal in memory included.
+func TestAllocations(t *testing.T) {
+	if testbed.Race {
+		t.Skip("the race detector changes the count")
+	}
+	bubble(t, func(t *testing.T) {
+		nothing := func(context.Context, string) (string, error) { return "done", nil }
+		d := Define("order", Step("reserve", nothing).Undo("release", func(context.Context, string, *string) error { return nil }), Step("pay", nothing).Pivot())
+		r := serve(t, nil, 1, nil, d)
+		id := 0
+		n := testing.AllocsPerRun(200, func() {
+			id++
+			if _, err := d.Do(t.Context(), r.engine, fmt.Sprint(id), "in"); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if n > 270 {
+			t.Errorf("%v allocations, at most 270", n)
+		}
+	})
 }

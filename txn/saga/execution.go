@@ -110,12 +110,16 @@ func (c *execution) note(now time.Time, forced bool, entries ...journal.Entry) e
 // tried of which more is known by now.
 func (c *execution) behind(entries ...journal.Entry) []journal.Entry {
 	known := []string{recordTried, recordDone, recordFailed, recordUndone, recordDead}
-	left := slices.DeleteFunc(slices.Clone(c.pending), func(old journal.Entry) bool {
+	outdated := func(old journal.Entry) bool {
 		return old.Kind == recordTried && slices.ContainsFunc(entries, func(e journal.Entry) bool {
 			return e.Step == old.Step && slices.Contains(known, e.Kind)
 		})
-	})
-	return append(left, entries...)
+	}
+	left := c.pending
+	if slices.ContainsFunc(left, outdated) {
+		left = slices.DeleteFunc(slices.Clone(left), outdated)
+	}
+	return append(slices.Clip(left), entries...)
 }
 
 // flushed notes that what was pending is durable.
@@ -173,7 +177,7 @@ func (c *execution) decided() bool {
 func (c *execution) commit(now time.Time, last bool) error {
 	var entries []journal.Entry
 	if c.m.state == Running {
-		entries = append(entries, record(recordDecide, decideCommit, why{}))
+		entries = append(entries, journal.Entry{Kind: recordDecide, Step: decideCommit, Data: []byte("{}")})
 	}
 	if last {
 		entries = append(entries, c.m.ending())

@@ -84,11 +84,7 @@ func (m *machine) begin(e journal.Entry) error {
 	}
 	m.state, m.input = Running, b.Input
 	m.notify = b.Notify
-	for at, of := range map[*time.Time]int64{&m.deadline: b.Deadline, &m.start: b.Start} {
-		if of != 0 {
-			*at = time.UnixMilli(of)
-		}
-	}
+	m.deadline, m.start = timeOf(b.Deadline), timeOf(b.Start)
 	return nil
 }
 
@@ -115,9 +111,7 @@ func (m *machine) send(e journal.Entry) error {
 	if p.of == "" {
 		p.of = p.key
 	}
-	if p.wait, p.signal = s.Until != 0 || s.For, s.For; s.Until != 0 {
-		p.until = time.UnixMilli(s.Until)
-	}
+	p.wait, p.signal, p.until = s.Until != 0 || s.For, s.For, timeOf(s.Until)
 	m.steps = append(m.steps, p)
 	return nil
 }
@@ -178,10 +172,7 @@ func (m *machine) try(e journal.Entry) error {
 	if p == nil || p.fate != inFlight && !slices.Contains(m.undoing(), p) {
 		return errOrder
 	}
-	p.attempts, p.by, p.calls, p.err, p.next, p.parked = w.Attempts, w.By, w.Calls, w.Error, time.Time{}, w.Parked
-	if w.Next != 0 {
-		p.next = time.UnixMilli(w.Next)
-	}
+	p.attempts, p.by, p.calls, p.err, p.next, p.parked = w.Attempts, w.By, w.Calls, w.Error, timeOf(w.Next), w.Parked
 	return nil
 }
 

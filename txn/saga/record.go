@@ -93,6 +93,14 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
+// timeOf is the time of millis.
+func timeOf(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
+
 // records reads and changes sagas in a journal.
 var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: machine.with,
 	State:   func(m machine) State { return m.state },

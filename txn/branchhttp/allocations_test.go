@@ -1,0 +1,27 @@
+package branchhttp
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/txn/branch"
+)
+
+// TestAllocations: what the headers of a call cost that is sent.
+func TestAllocations(t *testing.T) {
+	if testbed.Race {
+		t.Skip("the race detector changes the count")
+	}
+	c := branch.Call{Transaction: "order/42", Branch: "reserve", Operation: branch.Do, Attempt: 1, Epoch: 1 << 40,
+		Begun: time.UnixMilli(1_800_000_000_000), Deadline: time.UnixMilli(1_800_000_030_000)}
+	n := testing.AllocsPerRun(100, func() {
+		if err := SetHeaders(http.Header{}, c); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if n > 10 {
+		t.Errorf("%v allocations, at most 10", n)
+	}
+}

@@ -1,0 +1,54 @@
+package journal
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// TestSum: the sum of a record is SHA-256 over its fields in their order, each behind its length
+// in eight bytes. Exports of all versions are verified by it.
+func TestSum(t *testing.T) {
+	number := func(n int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
+	before := bytes.Repeat([]byte{7}, sha256.Size)
+	h := sha256.New()
+	for _, field := range [][]byte{[]byte("interlock journal 1"), before, []byte("order/42"), []byte("saga:order"), number(3), number(5),
+		[]byte("sent"), {}, []byte("data")} {
+		h.Write(number(len(field)))
+		h.Write(field)
+	}
+	if got, want := chain(before, "order/42", "saga:order", 3, 5, "sent", "", []byte("data")), h.Sum(nil); !bytes.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
+	}
+}
+
+// TestAllocations: what an append of two records allocates for its sums, and what it adds to
+// the parameters of a group's statement.
+func TestAllocations(t *testing.T) {
+	if testbed.Race {
+		t.Skip("the race detector changes the count")
+	}
+	before, data := make([]byte, sha256.Size), []byte("data")
+	if n := testing.AllocsPerRun(100, func() { before = chain(before, "order/42", "saga:order", 3, 5, "sent", "", data) }); n > 2 {
+		t.Errorf("%v allocations a sum, at most 2", n)
+	}
+	parameters := func(size int) float64 {
+		var group []driver.Append
+		var asked []int
+		for i := range size {
+			group = append(group, driver.Append{Transaction: fmt.Sprint("order/", i), Shard: 1, Type: "saga:order", Epoch: 7, After: 2, Due: time.UnixMilli(1),
+				Records: []driver.Record{{Kind: "done", Step: "reserve", Data: before, Sum: before}, {Kind: "sent", Step: "pay", Data: before, Sum: before}}})
+			asked = append(asked, i)
+		}
+		return testing.AllocsPerRun(100, func() { arguments(group, asked) })
+	}
+	if one, many := parameters(1), parameters(41); many-one > 40 {
+		t.Errorf("40 appends more allocate %v more, at most one each", many-one)
+	}
+}
