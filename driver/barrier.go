@@ -185,14 +185,14 @@ type Barrier[B any] interface {
 	Call(ctx context.Context, c BarrierCall, business B) (BarrierAnswer, error)
 	// Forget raises the low-water mark, and then removes branches that lie more than
 	// BarrierSpread below it; the Begun of a branch's first call counts. It removes at most
-	// limit branches (1 to MaxForget) and returns how many. If there are fewer than limit, no
+	// limit branches (1 to MaxForget) and returns how many. If it returns fewer than limit, no
 	// more are left. Nothing else removes a branch.
 	//
 	// Branches of the transactions in except (at most MaxExcept) stay, and their calls are
 	// accepted. From then on, other calls whose Begun is before the mark are BarrierForgotten.
-	// Except must list each unfinished transaction with a call whose Begun is below the mark
-	// plus a margin. The margin covers the difference between the Begun of its calls. List the
-	// transaction at every later mark too, until it has ended.
+	// The list except must have each unfinished transaction with a call whose Begun is below
+	// the mark plus a margin. The margin covers the difference between the Begun of its calls.
+	// List the transaction at every later mark too, until it has ended.
 	//
 	// The mark never falls: a mark that is not above the current one changes neither the mark
 	// nor the exceptions. A mark more than interlock.MaxAhead ahead of the store's clock would
