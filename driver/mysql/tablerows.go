@@ -54,21 +54,26 @@ const breakColumns = `(
 		connection bigint,
 		key (name, id)) engine = InnoDB`
 
-// lockRow: {locks} are names, owners and TTLs in µs. An assignment may see those before it, or, as
+// lockRow: name, owner, TTL in µs. An assignment may see those before it, or, as
 // sql_mode may say, none: each holds either way. The clock is read when the
 // statement begins, so that a statement that waits for the row gets less than a TTL. The
 // server ends the statement in time, lest it comes to its turn when nobody waits
 // for the answer.
-const lockRow = `set statement max_statement_time = {limit} for ` + lockInsert
+const lockRow = `set statement max_statement_time = {limit} for
+insert into {ns}_lease (name, owner, counter, since, expires)
+values (?, ?, ` + firstCounter + `, {now}, {now} + interval ? microsecond)` + lockExisting
 
 // lockRows is lockRow for several names, in their order. It fails if another transaction
-// has one of their rows locked.
-const lockRows = `set statement max_statement_time = {limit}, innodb_lock_wait_timeout = 0 for ` + lockInsert
+// has one of their rows locked. {locks} are names, owners and TTLs. The highest counter of swept
+// rows is read once: in a list of values it would be read for each.
+const lockRows = `set statement max_statement_time = {limit}, innodb_lock_wait_timeout = 0 for
+insert into {ns}_lease (name, owner, counter, since, expires)
+select w.locked, w.who, ` + firstCounter + `, {now}, {now} + interval w.ttl microsecond
+from (select x'' as locked, x'' as who, 0 as ttl where false union all values {locks}) w` + lockExisting
 
-// The row of {ns}_lease_swept is read once for all.
-const lockInsert = `insert into {ns}_lease (name, owner, counter, since, expires)
-select w.locked, w.who, greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1), 0)), {now}, {now} + interval w.ttl microsecond
-from (select x'' as locked, x'' as who, 0 as ttl where false union all values {locks}) w
+const firstCounter = `greatest({floor}, 1 + coalesce((select counter from {ns}_lease_swept where id = 1), 0))`
+
+const lockExisting = `
 on duplicate key update
 	counter = if(expires <= {now}, greatest(counter + 1, {floor}), counter),
 	since = if(expires <= {now}, values(since), since),
@@ -99,23 +104,10 @@ from {ns}_lease where owner <> x'' and expires > {now} and `
 
 // Take asks once.
 func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
-	text := lockRow
-	if len(asks) > 1 {
-		text = lockRows
-	}
-	head, tail, _ := strings.Cut(t.options.sql(text), "{locks}")
-	query := []byte(head)
-	for i, a := range asks {
-		if i > 0 {
-			query = append(query, ", "...)
-		}
-		query = append(appendBytes(append(query, '('), a.Name), ", "...)
-		query = append(appendBytes(query, a.Owner), ", "...)
-		query = append(strconv.AppendInt(query, a.Lease(t.options.TTL).Microseconds(), 10), ')')
-	}
+	query, args := t.lock(asks)
 	return t.send(ctx, "acquire", func(ctx context.Context) error {
 		sent := boottime.Now()
-		return each(ctx, t.db, string(query)+tail, nil, func(rows *sql.Rows) error {
+		return each(ctx, t.db, query, args, func(rows *sql.Rows) error {
 			var name, owner []byte
 			var counter, since, left int64
 			if err := rows.Scan(&name, &owner, &counter, &since, &left); err != nil {
@@ -130,6 +122,25 @@ func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
 			return nil
 		})
 	})
+}
+
+// lock is the statement that locks the rows.
+func (t *tableRows) lock(asks []*leasetable.Ask) (query string, args []any) {
+	lease := func(a *leasetable.Ask) int64 { return a.Lease(t.options.TTL).Microseconds() }
+	if len(asks) == 1 {
+		return t.options.sql(lockRow), []any{[]byte(asks[0].Name), []byte(asks[0].Owner), lease(asks[0])}
+	}
+	head, tail, _ := strings.Cut(t.options.sql(lockRows), "{locks}")
+	text := []byte(head)
+	for i, a := range asks {
+		if i > 0 {
+			text = append(text, ", "...)
+		}
+		text = append(appendBytes(append(text, '('), a.Name), ", "...)
+		text = append(appendBytes(text, a.Owner), ", "...)
+		text = append(strconv.AppendInt(text, lease(a), 10), ')')
+	}
+	return string(append(text, tail...)), nil
 }
 
 // Free gives up rows.
