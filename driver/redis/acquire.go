@@ -95,12 +95,13 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 
 // contention makes the arguments of a request of several contenders.
 func (d *Driver) contention(mode string, chunk ...*waiter) batch {
-	b := batch{keys: make([]string, 0, 6*len(chunk)), args: make([]string, 0, 2+2*len(chunk))}
+	b := batch{keys: make([]string, 0, ownKeys*len(chunk)+2), args: make([]string, 0, 2+2*len(chunk))}
 	b.args = append(b.args, mode, d.pushes.channel)
 	for _, w := range chunk {
-		b.keys = append(b.keys, w.keys[:]...)
+		b.keys = append(b.keys, w.keys[:ownKeys]...)
 		b.args = append(b.args, w.request.Owner, milliseconds(w.request.Lease(d.ttl)))
 	}
+	b.keys = append(b.keys, chunk[0].keys[ownKeys:]...)
 	return b
 }
 

@@ -89,12 +89,12 @@
 //
 // # Token
 //
-// One counter for each hash slot, which never expires. A grant draws it in the
-// script that grants: the previous counter plus one, or the microseconds of the
-// server's clock since 2020 if that is more. So it rises for all names of the
-// slot, costs no request, leaves no key behind for a name, and after a loss of
-// data goes on above what was issued if the server's clock was not set back.
-// After a failover the other machine's clock may be behind, which is why that
+// One counter for the database, or for each hash slot of a cluster, which never
+// expires. A grant draws it in the script that grants: the previous counter plus one,
+// or the microseconds of the server's clock since 2020 if that is more. So it rises
+// for all names that share it, costs no request, leaves no key behind for a name, and
+// after a loss of data goes on above what was issued if the server's clock was not set
+// back. After a failover the other machine's clock may be behind, which is why that
 // is not promised.
 //
 // # Liveness
@@ -156,8 +156,9 @@
 // Deleting the lock's key frees the name; its holder loses it, the next waiter
 // is served by a heartbeat. Everything else expires. Keys of a name:
 // interlock:{TAG}:hold:NAME, …:waiting:NAME and …:heard:NAME, where TAG is a short
-// text of the same hash slot; the counter is interlock:{TAG}:counter, the record
-// of forced releases interlock:{TAG}:breaks, the index interlock:{0}:names.
+// text of the same hash slot; the record of forced releases is interlock:{TAG}:breaks.
+// The counter is interlock:{0}:counter, the index interlock:{0}:names; in a cluster
+// each slot has its own, with its TAG.
 //
 // Deleting (or evicting) one of these costs no more than this: without waiting or
 // heard, the waiters take new places with their next heartbeats, behind those that

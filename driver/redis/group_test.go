@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -163,42 +165,15 @@ func TestRunOfSeveralNames(t *testing.T) {
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	const names = 40
-	contenders := func(owner string) (ws []*waiter) {
-		for i := range names {
-			r := driver.Request{Name: fmt.Sprint("n/", i), Owner: fmt.Sprint(owner, i)}
-			ws = append(ws, newWaiter(r, d.layout.keysOf(r.Name)))
-		}
-		return ws
-	}
-	acquire := func(ws ...*waiter) []reply {
-		t.Helper()
-		m, err := d.conn.eval(t.Context(), request{op: "acquire"}, contendScript, d.contention(enqueue, ws...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		replies, err := parseReplies(m, len(ws))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return replies
-	}
-	release := func(ws ...*waiter) {
-		t.Helper()
-		b := batch{args: []string{d.pushes.channel}}
-		for _, w := range ws {
-			b.keys, b.args = append(b.keys, w.keys[:]...), append(b.args, w.request.Owner)
-		}
-		if _, err := d.conn.eval(t.Context(), request{op: "release"}, releaseScript, b); err != nil {
-			t.Fatal(err)
-		}
-	}
 	holder := func(i int, want string) {
 		t.Helper()
 		if owner, err := raw(t, operator, "GET", fmt.Sprint("n/", i)).ToString(); owner != want || err != nil && want != "" {
 			t.Errorf("n/%d is held by %q, want %q: %v", i, owner, want, err)
 		}
 	}
-	ours, theirs := contenders("ours"), contenders("theirs")
+	acquire := func(ws ...*waiter) []reply { return acquireRun(t, d, ws...) }
+	release := func(ws ...*waiter) { releaseRun(t, d, ws...) }
+	ours, theirs := contendersOf(d, names, "ours"), contendersOf(d, names, "theirs")
 
 	fewest := names * names
 	for range 20 { // one of 64 runs takes the long way
@@ -217,8 +192,8 @@ func TestRunOfSeveralNames(t *testing.T) {
 		}
 		fewest = min(fewest, spent)
 	}
-	if fewest > 5*names+9 {
-		t.Errorf("%d commands for %d pairs, at most five each are allowed and nine for all", fewest, names)
+	if fewest > 2*names+12 {
+		t.Errorf("%d commands for %d pairs, at most two each are allowed and twelve for all", fewest, names)
 	}
 
 	twice := acquire(ours[0], theirs[0], ours[1])
@@ -238,4 +213,101 @@ func TestRunOfSeveralNames(t *testing.T) {
 	for i := range 4 {
 		holder(i, "")
 	}
+}
+
+// contendersOf are requests for names n/0, n/1, and so on.
+func contendersOf(d *Driver, names int, owner string) (ws []*waiter) {
+	for i := range names {
+		r := driver.Request{Name: fmt.Sprint("n/", i), Owner: fmt.Sprint(owner, i)}
+		ws = append(ws, newWaiter(r, d.layout.keysOf(r.Name)))
+	}
+	return ws
+}
+
+// acquireRun asks for all in one run of the script.
+func acquireRun(t *testing.T, d *Driver, ws ...*waiter) []reply {
+	t.Helper()
+	m, err := d.conn.eval(t.Context(), request{op: "acquire"}, contendScript, d.contention(enqueue, ws...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	replies, err := parseReplies(m, len(ws))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return replies
+}
+
+// releaseRun gives all up in one run of the script.
+func releaseRun(t *testing.T, d *Driver, ws ...*waiter) {
+	t.Helper()
+	b := batch{args: []string{d.pushes.channel}}
+	for _, w := range ws {
+		b.keys, b.args = append(b.keys, w.keys[:ownKeys]...), append(b.args, w.request.Owner)
+	}
+	b.keys = append(b.keys, ws[0].keys[ownKeys:]...)
+	if _, err := d.conn.eval(t.Context(), request{op: "release"}, releaseScript, b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRunDrawsACounterForEachName: the counters of one run rise, and so does the next one.
+func TestRunDrawsACounterForEachName(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
+	ws, counter := contendersOf(d, 10, "o"), keysOf("n/0").counter
+	for _, last := range []int64{0, 1<<50 + 1} { // behind the clock, and ahead of it
+		if err := raw(t, operator, "SET", counter, strconv.FormatInt(last, 10)).Error(); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			for i, r := range acquireRun(t, d, ws...) {
+				if r.counter <= last {
+					t.Errorf("counter %d of n/%d is not above %d", r.counter, i, last)
+				}
+				last = r.counter
+			}
+			if drawn, err := raw(t, operator, "GET", counter).AsInt64(); drawn != last || err != nil {
+				t.Errorf("the last counter is %d, and %d is kept: %v", last, drawn, err)
+			}
+			releaseRun(t, d, ws...)
+		}
+	}
+}
+
+// TestRunOfSeveralNamesIsReported to those who watch.
+func TestRunOfSeveralNamesIsReported(t *testing.T) {
+	t.Parallel()
+	server := testbed.Redis(t)
+	d := openOn(t, server.Addr(), nil)
+	ws := contendersOf(d, 10, "o")
+	var mu sync.Mutex
+	subscribed, missing := false, map[string]bool{}
+	changed := func(name string) {
+		mu.Lock()
+		defer mu.Unlock()
+		subscribed = true
+		delete(missing, name)
+	}
+	all := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return subscribed && len(missing) == 0
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	watched := make(chan error, 1)
+	go func() { watched <- d.Watch(ctx, "n/", changed) }()
+	testbed.Eventually(t, "a subscription", bound, all)
+	for _, run := range []func(){func() { acquireRun(t, d, ws...) }, func() { releaseRun(t, d, ws...) }} {
+		mu.Lock()
+		for _, w := range ws {
+			missing[w.request.Name] = true
+		}
+		mu.Unlock()
+		run()
+		testbed.Eventually(t, "every name", bound, all)
+	}
+	cancel()
+	_ = ended(t, watched)
 }

@@ -191,9 +191,12 @@ func (l layout) show(ctx context.Context, c *conn, locks []string) ([]shown, err
 
 // showing makes the arguments of show.lua.
 func (l layout) showing(locks []string) (b batch) {
+	var shared []string
 	for _, lock := range locks {
-		b.keys = append(b.keys, l.keysOf(lock).all()...)
+		k := l.keysOf(lock).all()
+		b.keys, shared = append(b.keys, k[:ownKeys]...), k[ownKeys:]
 	}
+	b.keys = append(b.keys, shared...)
 	for _, lock := range locks {
 		for _, key := range redissonKeys(lock) {
 			if l.cluster && slotOf(key) != slotOf(lock) {

@@ -25,8 +25,12 @@ func layoutOn(client rueidis.Client, prefix string) layout {
 	return layout{prefix: prefix, cluster: client.Mode() == rueidis.ClientModeCluster}
 }
 
-// keys of one name, in the order in which the scripts take them.
+// keys of one name, in the order in which the scripts take them. The last two are shared by
+// all names of the database, or of a slot of a cluster.
 type keys struct{ lock, hold, queue, wait, counter, names string }
+
+// ownKeys is how many keys a name has to itself.
+const ownKeys = 4
 
 func (l layout) keys(name, owner string) (keys, error) {
 	lock := l.prefix + name
@@ -43,17 +47,16 @@ func (l layout) keys(name, owner string) (keys, error) {
 func (l layout) keysOf(lock string) keys {
 	tag := tags.of(slotOf(lock))
 	// All keys of the name are parts of one text, which is one allocation.
-	const hold, queue, wait, counter = "}:hold:", "}:waiting:", "}:heard:", "}:counter"
-	text := reserved + tag + hold + lock + reserved + tag + queue + lock + reserved + tag + wait + lock + reserved + tag + counter
-	cut := func(kind, name string) (key string) {
-		n := len(reserved) + len(tag) + len(kind) + len(name)
+	const hold, queue, wait = "}:hold:", "}:waiting:", "}:heard:"
+	text := reserved + tag + hold + lock + reserved + tag + queue + lock + reserved + tag + wait + lock
+	cut := func(kind string) (key string) {
+		n := len(reserved) + len(tag) + len(kind) + len(lock)
 		key, text = text[:n], text[n:]
 		return key
 	}
-	k := keys{lock: lock, hold: cut(hold, lock), queue: cut(queue, lock), wait: cut(wait, lock), counter: cut(counter, ""),
-		names: wholeNames}
+	k := keys{lock: lock, hold: cut(hold), queue: cut(queue), wait: cut(wait), counter: wholeCounter, names: wholeNames}
 	if l.cluster {
-		k.names = namesKey(tag)
+		k.counter, k.names = counterKey(tag), namesKey(tag)
 	}
 	return k
 }
@@ -81,7 +84,10 @@ const wholeTag = "0"
 // namesKey is the index of held and awaited locks, of one slot in a cluster.
 func namesKey(tag string) string { return reserved + tag + "}:names" }
 
-var wholeNames = namesKey(wholeTag)
+// counterKey is the counter of all tokens, of one slot in a cluster.
+func counterKey(tag string) string { return reserved + tag + "}:counter" }
+
+var wholeNames, wholeCounter = namesKey(wholeTag), counterKey(wholeTag)
 
 // list is in the order in which the scripts take the keys. The first two live as long as
 // the lease.

@@ -58,11 +58,11 @@ var quorumAcquireLua string
 var quorumRenewLua string
 
 var (
-	contendScript = newScript(constants + drawLua + contendFreeLua + queueLua + contendLua)
-	releaseScript = newScript(constants + releaseFreeLua + drawLua + queueLua + releaseLua)
-	showScript    = newReader(constants + drawLua + queueLua + showLua)
+	contendScript = newScript(constants + names("(#ARGV - 2) / 2") + drawLua + contendFreeLua + queueLua + contendLua)
+	releaseScript = newScript(constants + names("#ARGV - 1") + releaseFreeLua + drawLua + queueLua + releaseLua)
+	showScript    = newReader(constants + names("(#KEYS - 2) / 6") + drawLua + queueLua + showLua)
 	renewScript   = newStepwiseScript(renewLua)
-	breakScript   = newScript(constants + drawLua + queueLua + breakLua)
+	breakScript   = newScript(constants + names("1") + drawLua + queueLua + breakLua)
 
 	plainAcquireScript = newScript(constants + plainAcquireLua)
 	plainReleaseScript = newScript(constants + plainReleaseLua)
@@ -74,6 +74,12 @@ var (
 var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, ALIVE_MS, BEAT_MS, CHANGES = %d, %d, %d, %d, %d, '%s'\n",
 	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), acceptFor.Milliseconds(), aliveFor.Milliseconds(),
 	(heartbeat / 2).Milliseconds(), changes)
+
+// names is the head of the scripts of queue mode. KEYS are four for each name, then the
+// counter and the index, which all names of a run share. count is the Lua for how many there are.
+func names(count string) string {
+	return "local names = " + count + "\nlocal COUNTER, INDEX = KEYS[4 * names + 1], KEYS[4 * names + 2]\n"
+}
 
 // script is a Lua text that the server knows by its hash.
 type script struct {

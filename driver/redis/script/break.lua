@@ -1,4 +1,4 @@
--- KEYS: six of one name, the records of the slot. ARGV: what the lock's key names
+-- KEYS: those of one name, the records of the slot. ARGV: what the lock's key names
 -- as its holder, the owner as people see it, reason, by, how many records to keep,
 -- the channel on which Redisson's waiters listen.
 -- Takes the lock from that holder and hands it to the first waiter. Returns the
@@ -6,19 +6,19 @@
 local holder, owner, reason, by, keep = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local k, records = keys_of(1), KEYS[7]
 
--- names tells whether the lock's key names holder, as a string or, of Redisson,
+-- is_holder tells whether the lock's key names holder, as a string or, of Redisson,
 -- as the field of a hash.
-local function names()
+local function is_holder()
   local kind = redis.call('TYPE', k.lock).ok
   if kind == 'string' then return redis.call('GET', k.lock) == holder end
   return kind == 'hash' and redis.call('HEXISTS', k.lock, holder) == 1
 end
 
-if not names() then return {} end
+if not is_holder() then return {} end
 
 local counter, _, of = record(k)
 if of ~= holder then counter = '0' end
-draw(k.counter) -- the next grant is above whatever this one may have had
+draw(COUNTER) -- the next grant is above whatever this one may have had
 redis.call('XADD', records, 'MAXLEN', keep, '*', 'lock', k.lock, 'owner', owner,
   'reason', reason, 'by', by, 'counter', counter, 'at', now_text)
 local foreign = redis.call('TYPE', k.lock).ok == 'hash'

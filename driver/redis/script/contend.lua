@@ -1,4 +1,4 @@
--- KEYS: six for each name. ARGV: mode, channel, then owner and ttl for each name.
+-- KEYS: four for each name, and two for all. ARGV: mode, channel, then owner and ttl for each name.
 -- enqueue  takes the lock, or a place in the queue
 -- nowait   takes the lock, or nothing
 -- refresh  confirms a pushed grant or keeps a place; never makes a new one, so
@@ -23,7 +23,7 @@ end
 
 -- join takes a place, or keeps the one that there is. Returns the place.
 local function join(k, waiter)
-  local place = draw(k.counter)
+  local place = draw(COUNTER)
   if redis.call('ZADD', k.queue, 'NX', place, waiter) == 0 then
     place = redis.call('ZSCORE', k.queue, waiter)
     stay(k, waiter, place)

@@ -10,16 +10,15 @@ local function text(number) return string.format('%.0f', number) end
 local clock = math.max(now_us - EPOCH_US, 1)
 local now_text, clock_text = text(now), text(clock)
 
--- draw issues the next counter: above every one before it, and not below the
--- clock, so that lost data does not lower it.
-local function draw(key)
-  local last = redis.call('GETSET', key, clock_text)
+-- draw issues the next counter, and as many as more after it: above every one before them,
+-- and not below the clock, so that lost data does not lower them. Returns the first.
+local function draw(key, more)
+  local last = redis.call('GETSET', key, more and text(clock + more) or clock_text)
   local previous = tonumber(last or '0')
   if previous and previous < clock then return clock_text end
-  if previous and previous < MAX_COUNTER then
-    local counter = text(previous + 1)
-    redis.call('SET', key, counter)
-    return counter
+  if previous and previous + (more or 0) < MAX_COUNTER then
+    redis.call('SET', key, text(previous + 1 + (more or 0)))
+    return text(previous + 1)
   end
   redis.call('SET', key, last)
   error({ err = 'ERR the key ' .. key .. (previous and ' is used up' or ' holds no number') })

@@ -1,19 +1,18 @@
 -- What the scripts of queue mode share; each of them is this text and its own.
 -- What draw.lua has comes before it.
 --
--- A name is six keys of one hash slot:
+-- A name is four keys of one hash slot, and two that it shares with others:
 --   lock     string  the holder's owner, with a time to live; foreign clients use only this
 --   hold     string  "counter since owner" of the holder, living as long as the lock
 --   queue    zset    "channel owner" of those that wait, scored by the counter drawn for the place
 --   wait     hash    the same -> when its last heartbeat came; of those that wait for long
---   counter  string  the last counter drawn in this slot; never expires
---   names    zset    locks that are held or awaited, all of score 0, so ordered by name
--- On one server names is that of the whole database, and its slot is not that of the name.
+--   COUNTER  string  the last counter drawn; never expires
+--   INDEX    zset    locks that are held or awaited, all of score 0, so ordered by name
+-- On one server both are those of the whole database, in a cluster those of the name's slot.
 
 local function keys_of(i)
-  local k = (i - 1) * 6
-  return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4], counter = KEYS[k + 5],
-    names = KEYS[k + 6] }
+  local k = (i - 1) * 4
+  return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4] }
 end
 
 -- may is whether the user may look at a lock, where the server tells.
@@ -21,14 +20,14 @@ local function may(lock) return not redis.acl_check_cmd or redis.acl_check_cmd('
 
 -- prune looks at 32 names of the index, and at more while a quarter of them has ended, so
 -- that what a dead process leaves does not pile up.
-local function prune(k)
-  for round = 1, 8 * #KEYS / 6 do
-    local size = redis.call('ZCARD', k.names)
+local function prune()
+  for round = 1, 8 * names do
+    local size = redis.call('ZCARD', INDEX)
     if size == 0 then return end
     local from, ended = (math.floor(now_us / 64) + round * 7919) % size, 0
-    for _, lock in ipairs(redis.call('ZRANGE', k.names, text(from), text(from + 31))) do
+    for _, lock in ipairs(redis.call('ZRANGE', INDEX, text(from), text(from + 31))) do
       if may(lock) and redis.pcall('EXISTS', lock) == 0 then
-        ended = ended + redis.call('ZREM', k.names, lock)
+        ended = ended + redis.call('ZREM', INDEX, lock)
       end
     end
     if ended < 8 then return end
@@ -41,14 +40,14 @@ local pruned = now_us % 64 > 0 -- one of 64 runs looks at the index
 local function list(k)
   if not pruned then
     pruned = true
-    prune(k)
+    prune()
   end
-  redis.call('ZADD', k.names, 0, k.lock)
+  redis.call('ZADD', INDEX, '0', k.lock)
 end
 
 -- unlist takes the lock out of the index, unless somebody holds or awaits it.
 local function unlist(k)
-  if redis.call('EXISTS', k.hold, k.queue) == 0 then redis.call('ZREM', k.names, k.lock) end
+  if redis.call('EXISTS', k.hold, k.queue) == 0 then redis.call('ZREM', INDEX, k.lock) end
 end
 
 -- touched are the names whose holder or waiters changed. tell_watchers says so,
@@ -68,7 +67,7 @@ local function record(k)
 end
 
 local function grant(k, owner, ttl)
-  local counter = draw(k.counter)
+  local counter = draw(COUNTER)
   touched[k.lock] = true
   redis.call('SET', k.lock, owner, 'PX', ttl)
   redis.call('SET', k.hold, counter .. ' ' .. now_text .. ' ' .. owner, 'PX', ttl)

@@ -1,4 +1,4 @@
--- KEYS: six for each name. ARGV: channel, then the owner for each name. Gives up whatever
+-- KEYS: four for each name, and two for all. ARGV: channel, then the owner for each name. Gives up whatever
 -- the owner has on the name, and hands a lock that is free then to the first waiter.
 -- Returns for each name 1 if it was held, or an error; of one name just that.
 -- What release_free.lua has comes before it.

@@ -1,10 +1,10 @@
--- KEYS: six for each name, then for each name two of Redisson's: its list of
+-- KEYS: four for each name, two for all, then for each name two of Redisson's: its list of
 -- waiters and their deadlines. Reads only, and fails for no type of key. Returns
 -- for each name the type of its key, what the key names as the holder, its time to
 -- live, what is kept of the holder, the waiters in order (owner, since, alive), the
 -- fields of a hash, and Redisson's waiters (owner, alive).
 local MOST = 1024 -- a longer string, or a hash of more fields, is no lock
-local replies, count = {}, #KEYS / 8
+local replies = {}
 
 local function content(key)
   local kind = redis.call('TYPE', key).ok
@@ -35,12 +35,12 @@ local function redisson_waiters(list, deadlines)
   return waiters
 end
 
-for i = 1, count do
+for i = 1, names do
   local k = keys_of(i)
   local kind, holder, fields = content(k.lock)
   local counter, since, of = record(k)
   if of ~= holder or kind ~= 'string' then counter, since = '', '' end
   replies[i] = { kind, holder, redis.call('PTTL', k.lock), counter or '', since or '', waiters_of(k), fields,
-    redisson_waiters(KEYS[6 * count + 2 * i - 1], KEYS[6 * count + 2 * i]) }
+    redisson_waiters(KEYS[4 * names + 2 * i + 1], KEYS[4 * names + 2 * i + 2]) }
 end
 return replies
