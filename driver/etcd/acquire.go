@@ -160,7 +160,7 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 	alone := noWait || d.isAlone(c)
 	d.addPending(1, c)
 	defer d.addPending(-1, c)
-	reply, err := d.commit(rctx, d.entry(c, base, alone))
+	reply, err := d.requests.send(rctx, c.line, d.entry(c, base, alone))
 	switch {
 	case leaseGone(err):
 		c.session.end(interlock.ErrSessionEnded)

@@ -63,6 +63,14 @@ func isConnecting(state connectivity.State) bool {
 
 // failed wraps the error of a request that was sent under ctx.
 func failed(ctx context.Context, op, what string, err error) error {
+	switch {
+	case errors.Is(err, interlock.ErrClosed):
+		return errClosed(op, what)
+	case errors.Is(err, errUnsent) && errors.Is(context.Cause(ctx), errSlow):
+		return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Retryable, Err: errSlow}
+	case errors.Is(err, errUnsent):
+		return unsent(ctx, op, what)
+	}
 	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: kindOf(err), Err: driver.WithCause(ctx, err)}
 }
 

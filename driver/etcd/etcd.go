@@ -153,6 +153,7 @@ func (o *Options) complete() (Options, error) {
 type Driver struct {
 	client     *clientv3.Client
 	direct     pb.KVClient // see directly
+	requests   group       // of Acquire and Release
 	options    Options
 	layout     layout
 	base       []byte        // the key of the base of tokens
@@ -223,6 +224,7 @@ func Open(ctx context.Context, client *clientv3.Client, options *Options) (*Driv
 	}
 	d.direct, d.base = directly(client), []byte(d.layout.base())
 	d.readBase = opRead(d.base, nil)
+	d.requests = group{d: d, limit: longestWait, alone: d.direct == nil || o.RawNames} // a raw name's line may be in another's
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	s, err := d.current(ctx)
 	if err != nil {
@@ -264,6 +266,7 @@ func (d *Driver) Close(ctx context.Context) error {
 	if s := d.beginClose(); s != nil {
 		s.cleanUp(context.WithoutCancel(ctx))
 	}
+	d.requests.close()
 	d.cancel()
 	d.tasks.Wait()
 	return nil
@@ -356,8 +359,16 @@ func (d *Driver) opening(ctx context.Context) (context.Context, context.CancelFu
 
 // bounded limits one request.
 func (d *Driver) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d.pace.request, errSlow)
+	bounded, cancel := context.WithTimeoutCause(ctx, d.pace.request, errSlow)
+	return unannounced{bounded}, cancel
 }
+
+// unannounced is a context whose deadline is not sent with the request: gRPC would write
+// it as a header that differs each time, and etcd would start a timer.
+type unannounced struct{ context.Context }
+
+// Deadline reports none.
+func (unannounced) Deadline() (at time.Time, ok bool) { return at, false }
 
 var (
 	errSlow       = errors.New("etcd did not answer in time")

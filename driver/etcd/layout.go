@@ -76,12 +76,27 @@ type record struct {
 	Asked time.Time `json:"asked"` // by the contender's own clock
 }
 
+// encode writes what json.Marshal would, which costs several times as much.
 func (r record) encode() []byte {
-	b, err := json.Marshal(r)
-	if err != nil {
-		panic("etcd: record: " + err.Error()) // strings, a number and a recent time always marshal
+	owner := []byte(`"` + r.Owner + `"`)
+	if !isPlain(r.Owner) {
+		owner, _ = json.Marshal(r.Owner) // a string always marshals
 	}
-	return b
+	b := make([]byte, 0, len(owner)+80)
+	b = append(append(b, `{"owner":`...), owner...)
+	b = strconv.AppendInt(append(b, `,"base":`...), r.Base, 10)
+	b = r.Asked.AppendFormat(append(b, `,"asked":"`...), time.RFC3339Nano)
+	return append(b, `"}`...)
+}
+
+// isPlain reports that text stands for itself in JSON.
+func isPlain(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
 }
 
 // readRecord reports ok = false for a contender that another client wrote.

@@ -1,6 +1,8 @@
 package etcd
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -73,6 +75,19 @@ func FuzzName(f *testing.F) {
 			t.Fatalf("%q is read as %q, whose line is %q", key, name, l.line(name))
 		}
 	})
+}
+
+// TestRecordIsJSON: what is written by hand is what the standard library writes.
+func TestRecordIsJSON(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 60, time.UTC)
+	for _, owner := range []string{"host/7", "", `a"b`, `a\b`, "a<b>&c", "\n", "é", "\xff", "\x7f"} {
+		r := record{Owner: owner, Base: 42, Asked: at}
+		want, err := json.Marshal(r)
+		if got := r.encode(); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%q: %s, want %s, %v", owner, got, want, err)
+		}
+	}
 }
 
 func TestOptions(t *testing.T) {

@@ -20,12 +20,12 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	rev, err := d.delete(rctx, keys...)
+	reply, err := d.requests.send(rctx, c.line, deletion(keys))
 	if err != nil {
 		d.retryDelete(c)
 		return failed(rctx, "release", name, err)
 	}
-	c.session.removed(rev, c.key)
+	c.session.removed(reply.Header.Revision, c.key)
 	d.released(c)
 	return nil
 }

@@ -30,11 +30,15 @@ func directly(client *clientv3.Client) pb.KVClient {
 	return pb.NewKVClient(client.ActiveConnection())
 }
 
-// commit sends a transaction.
+// commit sends a transaction. One that only deletes a key is sent as such.
 func (d *Driver) commit(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if d.direct == nil {
 		reply, err := d.client.Do(ctx, clientv3.OpTxn(conditionsOf(r.Compare), opsOf(r.Success), opsOf(r.Failure)))
 		return (*pb.TxnResponse)(reply.Txn()), err
+	}
+	if len(r.Compare) == 0 && len(r.Success) == 1 && r.Success[0].GetRequestDeleteRange() != nil {
+		reply, err := d.direct.DeleteRange(ctx, r.Success[0].GetRequestDeleteRange())
+		return &pb.TxnResponse{Header: reply.GetHeader()}, clientv3.ContextError(ctx, err)
 	}
 	reply, err := d.direct.Txn(ctx, r, maxReply...)
 	return reply, clientv3.ContextError(ctx, err)
@@ -42,16 +46,16 @@ func (d *Driver) commit(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse,
 
 // delete removes keys in one request, and returns its revision.
 func (d *Driver) delete(ctx context.Context, keys ...string) (int64, error) {
-	if len(keys) == 1 && d.direct != nil {
-		reply, err := d.direct.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte(keys[0])})
-		return reply.GetHeader().GetRevision(), clientv3.ContextError(ctx, err)
-	}
-	r := &pb.TxnRequest{}
-	for _, key := range keys {
-		r.Success = append(r.Success, opDelete(key))
-	}
-	reply, err := d.commit(ctx, r)
+	reply, err := d.commit(ctx, deletion(keys))
 	return reply.GetHeader().GetRevision(), err
+}
+
+func deletion(keys []string) *pb.TxnRequest {
+	r := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(keys))}
+	for i, key := range keys {
+		r.Success[i] = opDelete(key)
+	}
+	return r
 }
 
 // comparison is a pb.Compare with what it points to.
