@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -121,7 +122,7 @@ func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 
 // remains lists the keys of an old contender that etcd may still keep.
 func (c *contender) remains(now *session) []string {
-	if c.session == now || c.session.revoked || c.state == dropped {
+	if c.session == now || c.session.revoked && !c.aside || c.state == dropped {
 		return c.stale
 	}
 	return append(slices.Clone(c.stale), c.key)
@@ -154,14 +155,28 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 	if err := d.connected(ctx, "acquire", c.name); err != nil {
 		return false, err
 	}
+	alone := noWait || d.isAlone(c)
+	under := c.session.id
+	if !alone {
+		w, err := c.session.waiting(ctx, c.name)
+		if err != nil {
+			return false, err
+		}
+		if w != nil {
+			under = w.id
+			d.setAside(c)
+		}
+	}
 	floor := c.session.floor()
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	alone := noWait || d.isAlone(c)
 	d.addPending(1, c)
 	defer d.addPending(-1, c)
-	reply, err := d.requests.send(rctx, c.line, d.entry(c, base, alone))
+	reply, err := d.requests.send(rctx, c.line, d.entry(c, base, alone, under))
 	switch {
+	case leaseGone(err) && under != c.session.id:
+		c.session.waitingGone(under)
+		return false, nil
 	case leaseGone(err):
 		c.session.end(interlock.ErrSessionEnded)
 		return false, again(c.name, fmt.Errorf("%w (%w)", interlock.ErrSessionEnded, err))
@@ -172,6 +187,12 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 		return false, err
 	}
 	return d.answered(c, reply, base.value, alone, noWait), nil
+}
+
+func (d *Driver) setAside(c *contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.aside = true
 }
 
 // isAlone reports that c will probably be the only one in its line.
@@ -186,14 +207,14 @@ func again(name string, cause error) error {
 	return &interlock.Error{Op: "acquire", Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
 }
 
-// entry puts a contender in line once, with the base that it stores. alone does so only
+// entry puts a contender in line once, under a lease and with the base that it stores. alone does so only
 // into an empty line, and otherwise reads it. The other form deletes the keys that this
 // owner left under sessions that ran out, and reads the line in any case.
-func (d *Driver) entry(c *contender, base base, alone bool) *pb.TxnRequest {
+func (d *Driver) entry(c *contender, base base, alone bool, under clientv3.LeaseID) *pb.TxnRequest {
 	key, list := []byte(c.key), opReadLine(c.line)
 	r := &pb.TxnRequest{
 		Compare: []*pb.Compare{absent(key, nil), unchanged(d.base, base.mod)},
-		Success: []*pb.RequestOp{opPut(key, d.value(c, base), c.session.id)},
+		Success: []*pb.RequestOp{opPut(key, d.value(c, base), under)},
 		Failure: []*pb.RequestOp{list, d.readBase},
 	}
 	if alone {
@@ -259,7 +280,7 @@ func (s *session) lineIn(c *contender, reply *pb.TxnResponse, base int64, alone 
 		s.counter.observe(last.GetResponseRange().Kvs)
 		last = reply.Responses[0]
 	case alone:
-		return []place{{key: c.key, created: reply.Header.Revision, base: base, owner: c.owner}}
+		return []place{{key: c.key, created: reply.Header.Revision, base: base, owner: c.owner, lease: s.id}}
 	}
 	return s.queues.placesOf(last.GetResponseRange().Kvs)
 }
@@ -317,7 +338,7 @@ func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 			Kind: interlock.Definite, Err: interlock.ErrReleased}
 	case c.state == dropped:
 		return g, true, again(c.name, fmt.Errorf("its key was deleted: %w", interlock.ErrLost))
-	case c.state == outdated, c.state == holding && c.session.term.Remaining() <= 0:
+	case c.state == outdated, c.state == holding && (lease{c}).Remaining() <= 0:
 		return g, true, again(c.name, interlock.ErrSessionEnded)
 	case c.state == holding:
 		return c.grant(), true, nil

@@ -17,7 +17,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"driver": drive, "shard": pay}) }
+func TestMain(m *testing.M) {
+	crash.Main(m, map[string]crash.Role{"driver": drive, "shard": pay, "contender": contend})
+}
 
 const suiteTTL = 3 * time.Second
 

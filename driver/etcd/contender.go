@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
 // contender is one owner's attempt at one name under one session. All fields
@@ -30,6 +31,11 @@ type contender struct {
 	// stale are keys of this owner under sessions that ran out of time and
 	// that etcd may still keep; the next request removes them.
 	stale []string
+	since boottime.Instant // when it was granted under a waitLease
+	// aside: its key may stand under a waitLease, and be there for longer than the session.
+	aside bool
+	// under is the waitLease under which it holds; nil means the session's.
+	under atomic.Pointer[waitLease]
 	// over: the claim is lost or given up, whatever the session says.
 	over atomic.Bool
 	// changed wakes the Acquire that waits, and holds one signal; nil while none waits.
@@ -78,13 +84,19 @@ func (c *contender) grant() driver.Grant {
 // win, queue and keyDeleted apply a change of the line to c. The driver's mutex is held.
 func (c *contender) win(e effect) {
 	token, err := interlock.NewToken(e.base+e.created, 0)
-	if err != nil || e.base == unknownBase || e.owner != c.owner {
+	under, ok := c.session.leaseOf(e.lease)
+	if err != nil || e.base == unknownBase || e.owner != c.owner || !ok {
 		c.state = dropped // another wrote its value; without its own base it has no token
 		c.session.queues.scheduleDelete(c.key)
 		c.wake()
 		return
 	}
 	c.state, c.created, c.token = holding, e.created, token
+	if under != nil {
+		c.since = boottime.Sent()
+		c.under.Store(under)
+		c.session.moveLater()
+	}
 	c.wake()
 }
 
@@ -143,7 +155,11 @@ func (l lease) Remaining() time.Duration {
 	if l.c.over.Load() {
 		return 0
 	}
-	return l.c.session.term.Remaining()
+	left := l.c.session.term.Remaining()
+	if under := l.c.under.Load(); under != nil {
+		left = min(left, under.term.Remaining())
+	}
+	return left
 }
 
 // Contender is where a claim stands in etcd.
@@ -163,5 +179,9 @@ func (d *Driver) Contender(name, owner string) (at Contender, ok bool) {
 	if c == nil || c.state != holding || !c.granted {
 		return Contender{}, false
 	}
-	return Contender{Key: c.key, Lease: c.session.id, CreateRevision: c.created}, true
+	at = Contender{Key: c.key, Lease: c.session.id, CreateRevision: c.created}
+	if under := c.under.Load(); under != nil {
+		at.Lease = under.id
+	}
+	return at, true
 }

@@ -114,7 +114,7 @@ func TestRefusalCostsOneRequest(t *testing.T) {
 func TestWaitersCostNoRequestsAndNoGoroutines(t *testing.T) {
 	server := serverFor(t)
 	var count counter
-	d := open(t, dial(t, server.Addr(), count.on), nil)
+	d := open(t, dial(t, server.Addr(), count.on), &Options{TTL: suiteTTL}) // too short for a lease to wait under
 	holder := ask("hot", "holder")
 	mustAcquire(t, d, holder)
 	watching(t, d, deletions)

@@ -59,7 +59,10 @@
 // would send each release back to the process that sent it. The first waiter in a
 // while therefore costs a watch and a read. If the watch falls silent, the names of
 // interest are read once per heartbeat until it answers again. A waiter whose process
-// died keeps its place until its session ends, a TTL and up to a second later.
+// died keeps its place until its lease ends. With a TTL of 4 s or more that is one of a
+// third of the TTL, between 2 s and 5 s, which the session has while somebody waits. So a
+// waiter that is cut off for longer than that loses its place, and asks again. A claim is
+// held under that lease for its first 20 ms and one request, and then under the session's.
 //
 // With an empty Prefix that watch sees every deletion in the cluster. Set a
 // Prefix in a cluster that has other users. It should end in "/", and

@@ -111,7 +111,7 @@ func placeOf(kv *mvccpb.KeyValue) place {
 	if !ok {
 		r = record{Owner: foreignOwner(kv), Base: unknownBase}
 	}
-	return place{key: string(kv.Key), created: kv.CreateRevision, base: r.Base, owner: r.Owner}
+	return place{key: string(kv.Key), created: kv.CreateRevision, base: r.Base, owner: r.Owner, lease: clientv3.LeaseID(kv.Lease)}
 }
 
 // foreignOwner is all that another client's key tells: its lease.

@@ -3,6 +3,8 @@ package etcd
 import (
 	"cmp"
 	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // place is one contender in a line, ours or another's.
@@ -11,6 +13,7 @@ type place struct {
 	created int64  // create revision: the order of service
 	base    int64  // stored with it; unknownBase for what another client wrote
 	owner   string // for people
+	lease   clientv3.LeaseID
 }
 
 const unknownBase = -1
@@ -26,11 +29,12 @@ type change struct {
 type effect struct {
 	kind    effectKind
 	key     string
-	created int64  // for granted
-	base    int64  // for granted
-	owner   string // for granted
-	ahead   int    // for placed: waiters before it, the holder not counted
-	holder  string // for placed
+	created int64            // for granted
+	base    int64            // for granted
+	owner   string           // for granted
+	lease   clientv3.LeaseID // for granted
+	ahead   int              // for placed: waiters before it, the holder not counted
+	holder  string           // for placed
 }
 
 type effectKind int
@@ -184,7 +188,7 @@ func (s *position) update(effects []effect, i int, p place, holder string) []eff
 	switch {
 	case i == 0 && !s.holds:
 		s.holds = true
-		return append(effects, effect{kind: granted, key: p.key, created: p.created, base: p.base, owner: p.owner})
+		return append(effects, effect{kind: granted, key: p.key, created: p.created, base: p.base, owner: p.owner, lease: p.lease})
 	case i > 0 && (fresh || s.ahead != i-1 || s.holder != holder):
 		s.ahead, s.holder = i-1, holder
 		return append(effects, effect{kind: placed, key: p.key, ahead: i - 1, holder: holder})

@@ -28,6 +28,7 @@ func (s *session) maintain() {
 		case <-s.maintainNow:
 			s.reread()
 			s.sweep()
+			s.move()
 		case <-beat.C:
 			s.d.mu.Lock()
 			s.watch.age(s.queues.age())
@@ -39,6 +40,7 @@ func (s *session) maintain() {
 				s.findStrays()
 			}
 			s.sweep()
+			s.move()
 		}
 	}
 }
@@ -157,7 +159,23 @@ func (s *session) unknown(err error, cs ...*contender) error {
 func (s *session) findStrays() {
 	ctx, cancel := s.d.bounded(s.ctx)
 	defer cancel()
-	reply, err := s.d.client.TimeToLive(ctx, s.id, clientv3.WithAttachedKeys())
+	for _, id := range s.leases() {
+		reply, err := s.d.client.TimeToLive(ctx, id, clientv3.WithAttachedKeys())
+		s.ownAll(reply, err)
+	}
+}
+
+// leases are all that the session renews.
+func (s *session) leases() []clientv3.LeaseID {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if s.wait == nil {
+		return []clientv3.LeaseID{s.id}
+	}
+	return []clientv3.LeaseID{s.id, s.wait.id}
+}
+
+func (s *session) ownAll(reply *clientv3.LeaseTimeToLiveResponse, err error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	if err != nil {

@@ -174,7 +174,7 @@ func (q *queues) leave(c *contender) {
 // needs no decoding.
 func (q *queues) placeOf(kv *mvccpb.KeyValue) place {
 	if c := q.byKey[string(kv.Key)]; c != nil && len(c.sent.value) > 0 && bytes.Equal(c.sent.value, kv.Value) {
-		return place{key: c.key, created: kv.CreateRevision, base: c.sent.base, owner: c.owner}
+		return place{key: c.key, created: kv.CreateRevision, base: c.sent.base, owner: c.owner, lease: clientv3.LeaseID(kv.Lease)}
 	}
 	return placeOf(kv)
 }

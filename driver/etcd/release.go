@@ -68,7 +68,7 @@ func (d *Driver) endClaim(name, owner string) (*contender, []string, error) {
 func (c *contender) keys() []string { return append(slices.Clone(c.stale), c.key) }
 
 // goneWithSession reports that they went with their session.
-func (c *contender) goneWithSession() bool { return c.session.revoked && len(c.stale) == 0 }
+func (c *contender) goneWithSession() bool { return c.session.revoked && !c.aside && len(c.stale) == 0 }
 
 // forget drops a contender for good. The mutex is held.
 func (d *Driver) forget(c *contender) {
@@ -102,9 +102,13 @@ func (s *session) cleanUp(ctx context.Context) {
 	defer cancel()
 	s.d.mu.Lock()
 	keys, held := s.queues.leftovers(batch)
+	w := s.wait
 	s.d.mu.Unlock()
 	switch {
 	case !held:
+		if w != nil {
+			_, _ = s.d.client.Revoke(ctx, w.id)
+		}
 		_, _ = s.d.client.Revoke(ctx, s.id)
 	case len(keys) > 0:
 		_, _ = s.d.delete(ctx, keys...)

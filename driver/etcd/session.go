@@ -26,6 +26,7 @@ type session struct {
 	cancel      context.CancelFunc
 	checkNow    chan struct{} // asks for a renewal at once
 	maintainNow chan struct{} // asks for a heartbeat at once
+	granting    chan struct{} // has one entry while a waitLease is being granted
 
 	// mu is d.mu
 	revoked bool // etcd said that the lease is gone, and its keys with it
@@ -33,6 +34,9 @@ type session struct {
 	counter tokenCounter
 	watch   watch
 	strays  strays
+	wait    *waitLease  // nil while there is none
+	moving  *time.Timer // nil before the first claim was granted under a waitLease
+	armed   bool        // moving is set
 }
 
 // newSession grants a lease and raises the base. It runs in a task of the driver.
@@ -61,6 +65,7 @@ func (d *Driver) sessionOf(sent boottime.Instant, granted *clientv3.LeaseGrantRe
 		term:        boottime.NewLease(sent, ttl),
 		checkNow:    make(chan struct{}, 1),
 		maintainNow: make(chan struct{}, 1),
+		granting:    make(chan struct{}, 1),
 	}
 	s.queues = newQueues(granted.GetRevision(), func() { nudge(s.maintainNow) })
 	s.counter.session = s
@@ -104,7 +109,7 @@ func (s *session) renewOnce() time.Duration {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.d.pace.request, left), errSlow)
 	defer cancel()
 	sent := boottime.Now()
-	ttl, err := s.keepAlive(ctx)
+	ttl, err := s.keepAlive(ctx, s.id)
 	took := boottime.Now().Sub(sent)
 	switch {
 	case s.ctx.Err() != nil:
@@ -126,16 +131,16 @@ func (s *session) renewOnce() time.Duration {
 // keepAlive asks once. The client's own KeepAliveOnce would ask again without a
 // pause for as long as no server can be reached, so it serves only clients that
 // have no connection because they live in the server's process.
-func (s *session) keepAlive(ctx context.Context) (time.Duration, error) {
+func (s *session) keepAlive(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
 	conn := s.d.client.ActiveConnection()
 	if conn == nil {
-		reply, err := s.d.client.KeepAliveOnce(ctx, s.id)
+		reply, err := s.d.client.KeepAliveOnce(ctx, id)
 		if err != nil {
 			return 0, err
 		}
 		return time.Duration(reply.TTL) * time.Second, nil
 	}
-	ttl, err := keepAliveOver(ctx, pb.NewLeaseClient(conn), s.id)
+	ttl, err := keepAliveOver(ctx, pb.NewLeaseClient(conn), id)
 	if err != nil {
 		// do not sit out the connection's own backoff: a lease is running out
 		conn.ResetConnectBackoff()

@@ -72,6 +72,13 @@ func absent(key, end []byte) *pb.Compare {
 	return &c.Compare
 }
 
+// createdAt holds if key was created at rev, and not deleted since.
+func createdAt(key []byte, rev int64) *pb.Compare {
+	c := &comparison{created: pb.Compare_CreateRevision{CreateRevision: rev}}
+	c.Key, c.Target, c.TargetUnion = key, pb.Compare_CREATE, &c.created
+	return &c.Compare
+}
+
 // unchanged holds if key was last written at rev.
 func unchanged(key []byte, rev int64) *pb.Compare {
 	c := &comparison{changed: pb.Compare_ModRevision{ModRevision: rev}}
@@ -139,6 +146,9 @@ func opsOf(requests []*pb.RequestOp) []clientv3.Op {
 		case r.GetRequestPut() != nil:
 			p := r.GetRequestPut()
 			ops[i] = clientv3.OpPut(string(p.Key), string(p.Value), clientv3.WithLease(clientv3.LeaseID(p.Lease)))
+			if p.IgnoreValue {
+				clientv3.WithIgnoreValue()(&ops[i])
+			}
 		case r.GetRequestDeleteRange() != nil:
 			ops[i] = clientv3.OpDelete(string(r.GetRequestDeleteRange().Key))
 		default:

@@ -1,0 +1,248 @@
+package etcd
+
+import (
+	"context"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// A waitLease is a short lease of a session, under which contenders come into a line that is
+// not empty. If their process dies, they leave the line when it expires, and not a TTL
+// later. A claim that is granted under it is moved to the session's lease, unless it is
+// released before moveAfter.
+type waitLease struct {
+	id   clientv3.LeaseID
+	ttl  time.Duration // as granted
+	term *boottime.Lease
+	idle int // renewals since it was needed; guarded by the driver's mutex
+}
+
+// moveAfter is how long a claim is held under the lease it waited under, so that a short one
+// costs no further request.
+const moveAfter = 20 * time.Millisecond
+
+// waitingTTL is the length of the lease to wait under; 0 if that of the session is short
+// enough.
+func waitingTTL(ttl time.Duration) time.Duration {
+	if w := clamp(ttl/3, 2*time.Second, 5*time.Second); w <= ttl/2 {
+		return w
+	}
+	return 0
+}
+
+// waiting returns the lease to wait under, granting one if there is none; nil if it is that
+// of the session.
+func (s *session) waiting(ctx context.Context, name string) (*waitLease, error) {
+	ttl := waitingTTL(s.ttl)
+	if ttl == 0 {
+		return nil, nil
+	}
+	select {
+	case s.granting <- struct{}{}:
+		defer func() { <-s.granting }()
+	case <-ctx.Done():
+		return nil, unsent(ctx, "acquire", name)
+	}
+	if w := s.waitingNow(); w != nil {
+		return w, nil
+	}
+	rctx, cancel := s.d.bounded(ctx)
+	defer cancel()
+	sent := boottime.Sent()
+	reply, err := s.d.client.Grant(rctx, int64((ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return nil, prelude(failed(rctx, "acquire", name, err))
+	}
+	granted := time.Duration(reply.TTL) * time.Second
+	w := &waitLease{id: reply.ID, ttl: granted, term: boottime.NewLease(sent, granted)}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if s.d.closed || s.queues.ended {
+		return nil, again(name, interlock.ErrSessionEnded)
+	}
+	s.wait = w
+	s.d.tasks.Go(func() { s.renewWaiting(w) })
+	return w, nil
+}
+
+func (s *session) waitingNow() *waitLease {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if s.wait == nil || s.wait.term.Remaining() <= 0 {
+		return nil
+	}
+	s.wait.idle = 0
+	return s.wait
+}
+
+// renewWaiting keeps w alive for as long as a contender may need it.
+func (s *session) renewWaiting(w *waitLease) {
+	next := time.NewTimer(w.ttl / 3)
+	defer next.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-next.C:
+		}
+		if !s.needs(w) {
+			return
+		}
+		next.Reset(s.renewWaitingOnce(w))
+	}
+}
+
+func (s *session) renewWaitingOnce(w *waitLease) time.Duration {
+	ctx, cancel := context.WithTimeoutCause(s.ctx, min(s.d.pace.request, max(0, w.term.Remaining())), errSlow)
+	defer cancel()
+	sent := boottime.Now()
+	ttl, err := s.keepAlive(ctx, w.id)
+	switch {
+	case leaseGone(err):
+		w.term.End()
+	case err != nil:
+		return min(s.d.pace.retry, w.ttl/10)
+	default:
+		w.term.Renew(sent, ttl)
+	}
+	return max(0, w.ttl/3-boottime.Now().Sub(sent))
+}
+
+// needs reports that w is to be renewed. One that has ended, or that no contender has needed
+// for a while, is not, and is replaced when the next one comes.
+func (s *session) needs(w *waitLease) bool {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	w.idle++
+	for _, c := range s.queues.byKey {
+		if c.state <= waiting || c.under.Load() == w {
+			w.idle = 0
+		}
+	}
+	if w.idle > lingers || w.term.Remaining() <= 0 {
+		s.forgetWaiting(w)
+		return false
+	}
+	return true
+}
+
+// forgetWaiting has the next waiter get another lease. Claims that are held under w
+// are over with it. The driver's mutex is held.
+func (s *session) forgetWaiting(w *waitLease) {
+	if s.wait == w {
+		s.wait = nil
+	}
+	w.term.End()
+	for _, c := range s.queues.byKey {
+		if c.state == holding && c.under.Load() == w {
+			c.keyDeleted()
+			s.queues.scheduleDelete(c.key)
+		}
+	}
+}
+
+// waitingGone notes that etcd no longer has the waitLease with this id.
+func (s *session) waitingGone(id clientv3.LeaseID) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	if s.wait != nil && s.wait.id == id {
+		s.forgetWaiting(s.wait)
+	}
+}
+
+// leaseOf finds the lease under which a contender's key stands; ok is false if it is not
+// renewed any more, or is none of ours. The driver's mutex is held.
+func (s *session) leaseOf(id clientv3.LeaseID) (w *waitLease, ok bool) {
+	switch {
+	case id == s.id, id == clientv3.NoLease:
+		return nil, true
+	case s.wait != nil && id == s.wait.id:
+		return s.wait, true
+	}
+	return nil, false
+}
+
+// moveLater has a claim moved to the session's lease if it is still held after moveAfter.
+// The driver's mutex is held.
+func (s *session) moveLater() {
+	if s.armed {
+		return
+	}
+	s.armed = true
+	if s.moving == nil {
+		s.moving = time.AfterFunc(moveAfter, func() { nudge(s.maintainNow) })
+		return
+	}
+	s.moving.Reset(moveAfter)
+}
+
+// move moves the claims that are held under a waitLease to the session's. What fails is
+// tried again at the next heartbeat.
+func (s *session) move() {
+	for _, c := range s.toMove() {
+		if s.moveOne(c) != nil {
+			return
+		}
+	}
+}
+
+// toMove lists the claims that have been held for long enough.
+func (s *session) toMove() (all []*contender) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	now := boottime.Sent()
+	s.armed = false
+	early := false
+	for _, c := range s.queues.byKey {
+		switch {
+		case c.state != holding || c.under.Load() == nil:
+		case now.Sub(c.since) < moveAfter:
+			early = true
+		default:
+			all = append(all, c)
+		}
+	}
+	if early {
+		s.moveLater()
+	}
+	return all
+}
+
+// moveOne puts the key again, under the other lease, if it is still the one that holds.
+// That keeps its place and its token.
+func (s *session) moveOne(c *contender) error {
+	s.d.mu.Lock()
+	key, created := c.key, c.created
+	s.d.mu.Unlock()
+	put := opPut([]byte(key), nil, s.id)
+	put.GetRequestPut().IgnoreValue = true
+	ctx, cancel := s.d.bounded(s.ctx)
+	defer cancel()
+	reply, err := s.d.commit(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{createdAt([]byte(key), created)},
+		Success: []*pb.RequestOp{put},
+	})
+	switch {
+	case leaseGone(err):
+		s.end(interlock.ErrSessionEnded)
+		return err
+	case err != nil:
+		return err
+	}
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	switch {
+	case c.state != holding || c.created != created:
+	case reply.Succeeded:
+		c.under.Store(nil)
+		c.aside = false
+	default:
+		c.keyDeleted()
+	}
+	return nil
+}
