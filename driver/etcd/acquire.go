@@ -172,7 +172,7 @@ func (d *Driver) askOnce(ctx context.Context, c *contender, base base, noWait bo
 	defer cancel()
 	d.addPending(1, c)
 	defer d.addPending(-1, c)
-	reply, err := d.requests.send(rctx, c.line, d.entry(c, base, alone, under))
+	reply, err := d.requests.Do(rctx, c.line, d.entry(c, base, alone, under))
 	switch {
 	case leaseGone(err) && under != c.session.id:
 		c.session.waitingGone(under)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/group"
 )
 
 // kindOf judges an error of a request that was sent. Only what the server
@@ -66,9 +67,9 @@ func failed(ctx context.Context, op, what string, err error) error {
 	switch {
 	case errors.Is(err, interlock.ErrClosed):
 		return errClosed(op, what)
-	case errors.Is(err, errUnsent) && errors.Is(context.Cause(ctx), errSlow):
+	case errors.Is(err, group.ErrUnsent) && errors.Is(context.Cause(ctx), errSlow):
 		return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Retryable, Err: errSlow}
-	case errors.Is(err, errUnsent):
+	case errors.Is(err, group.ErrUnsent):
 		return unsent(ctx, op, what)
 	}
 	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: kindOf(err), Err: driver.WithCause(ctx, err)}

@@ -156,7 +156,7 @@ func (o *Options) complete() (Options, error) {
 type Driver struct {
 	client     *clientv3.Client
 	direct     pb.KVClient // see directly
-	requests   group       // of Acquire and Release
+	requests   requests    // of Acquire and Release
 	options    Options
 	layout     layout
 	base       []byte        // the key of the base of tokens
@@ -227,7 +227,7 @@ func Open(ctx context.Context, client *clientv3.Client, options *Options) (*Driv
 	}
 	d.direct, d.base = directly(client), []byte(d.layout.base())
 	d.readBase = opRead(d.base, nil)
-	d.requests = group{d: d, limit: longestWait, alone: d.direct == nil || o.RawNames} // a raw name's line may be in another's
+	d.groupRequests()
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	s, err := d.current(ctx)
 	if err != nil {
@@ -269,7 +269,7 @@ func (d *Driver) Close(ctx context.Context) error {
 	if s := d.beginClose(); s != nil {
 		s.cleanUp(context.WithoutCancel(ctx))
 	}
-	d.requests.close()
+	d.requests.Close(interlock.ErrClosed)
 	d.cancel()
 	d.tasks.Wait()
 	return nil

@@ -2,43 +2,43 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// busy has every call wait until leave is called.
-func busy(d *Driver) {
-	d.requests.mu.Lock()
-	defer d.requests.mu.Unlock()
-	d.requests.underWay, d.requests.limit = mostUnderWay, time.Hour
-}
-
-func waitFor(t *testing.T, d *Driver, calls int) {
-	t.Helper()
-	testbed.Eventually(t, "the calls wait", patience, func() bool {
-		d.requests.mu.Lock()
-		defer d.requests.mu.Unlock()
-		return len(d.requests.waiting) == calls
-	})
-}
-
-// together runs calls of do that are sent when all of them wait.
+// together runs calls of do that share a request, apart from one that fills the only place.
 func together(t *testing.T, d *Driver, n int, do func(i int) error) {
 	t.Helper()
-	busy(d)
-	errs := make(chan error, n)
+	filled, free := make(chan struct{}), make(chan struct{})
+	alone := d.requests.Alone
+	d.requests.Requests, d.requests.Limit = 1, time.Hour
+	d.requests.Alone = func(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+		if r != nil {
+			return alone(ctx, r)
+		}
+		close(filled)
+		<-free
+		return nil, nil
+	}
+	errs := make(chan error, n+1)
+	go func() {
+		_, err := d.requests.Do(t.Context(), "", nil)
+		errs <- err
+	}()
+	receive(t, filled, "the one request")
 	for i := range n {
 		go func() { errs <- do(i) }()
 	}
-	waitFor(t, d, n)
-	d.requests.leave()
-	for range n {
+	testbed.Eventually(t, "the calls wait", patience, func() bool { return d.requests.Waiting() == n })
+	close(free)
+	for range n + 1 {
 		if err := receive(t, errs, "an answer"); err != nil {
 			t.Fatal(err)
 		}
@@ -122,55 +122,4 @@ func TestRefusedTogetherAreSentAlone(t *testing.T) {
 		return err
 	}
 	together(t, d, 10, take)
-	d.requests.mu.Lock()
-	defer d.requests.mu.Unlock()
-	if !d.requests.alone {
-		t.Error("the next ones are sent together again")
-	}
-}
-
-// TestCallsThatWaitNoLonger: what was not sent was not done.
-func TestCallsThatWaitNoLonger(t *testing.T) {
-	t.Parallel()
-	var count counter
-	d := open(t, dial(t, serverFor(t).Addr(), count.on), nil)
-	busy(d)
-	before := count.n.Load()
-	answers := make(chan error, 1)
-	acquire := func(ctx context.Context) {
-		_, err := d.Acquire(ctx, driver.Request{Name: "n", Owner: "me"})
-		answers <- err
-	}
-	ctx, cancel := context.WithCancel(bounded(t))
-	go acquire(ctx)
-	waitFor(t, d, 1)
-	cancel()
-	if err := receive(t, answers, "an answer"); interlock.Kind(err) != interlock.Definite || !errors.Is(err, context.Canceled) {
-		t.Errorf("given up: %v", err)
-	}
-	go acquire(bounded(t))
-	waitFor(t, d, 1)
-	if err := d.Close(bounded(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := receive(t, answers, "an answer"); !errors.Is(err, interlock.ErrClosed) {
-		t.Errorf("closed: %v", err)
-	}
-	if got := count.n.Load() - before; got > 1 { // Close revokes the lease
-		t.Errorf("%d requests", got)
-	}
-}
-
-// TestNoCallWaitsForLong, also if what is under way has no answer.
-func TestNoCallWaitsForLong(t *testing.T) {
-	t.Parallel()
-	d := open(t, dial(t, serverFor(t).Addr()), nil)
-	d.requests.mu.Lock()
-	d.requests.underWay = mostUnderWay
-	d.requests.mu.Unlock()
-	for i := range 3 {
-		r := ask("n", fmt.Sprint(i))
-		mustAcquire(t, d, r)
-		mustRelease(t, d, r)
-	}
 }

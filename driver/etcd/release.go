@@ -20,7 +20,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	}
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
-	reply, err := d.requests.send(rctx, c.line, deletion(keys))
+	reply, err := d.requests.Do(rctx, c.line, deletion(keys))
 	if err != nil {
 		d.retryDelete(c)
 		return failed(rctx, "release", name, err)
