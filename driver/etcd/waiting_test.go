@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 )
@@ -172,5 +173,34 @@ func TestWaitLeaseGone(t *testing.T) {
 	mustRelease(t, other, holder)
 	if o := receive(t, done, "the grant"); o.err != nil {
 		t.Fatal(o.err)
+	}
+}
+
+// TestRemainingUnderAWaitLease: a claim is good for as long as the lease under which it is
+// held, and is over once that is not renewed any more.
+func TestRemainingUnderAWaitLease(t *testing.T) {
+	t.Parallel()
+	d, s := machine(t)
+	s.term = boottime.NewLease(boottime.Now(), time.Hour)
+	c, err := d.register(s, driver.Request{Name: "n", Owner: "me"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &waitLease{id: 8, ttl: time.Minute, term: boottime.NewLease(boottime.Now(), time.Minute)}
+	s.wait = w
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.win(effect{key: c.key, created: 5, base: 1, owner: "me", lease: w.id})
+	if left := (lease{c}).Remaining(); left <= 0 || left > time.Minute {
+		t.Fatalf("it has %v left", left)
+	}
+	s.forgetWaiting(w)
+	if left := (lease{c}).Remaining(); left > 0 || c.state != dropped || !s.queues.isDeleting(c.key) {
+		t.Fatalf("it has %v left in state %d", left, c.state)
+	}
+	c.state = waiting
+	c.win(effect{key: c.key, created: 5, base: 1, owner: "me", lease: w.id})
+	if c.state != dropped {
+		t.Fatal("a lease that is not renewed any more grants")
 	}
 }

@@ -59,7 +59,9 @@
 // it, so that a release wakes one waiter. A holder's node is watched from
 // the first second on. It looks once per heartbeat, a sixth
 // of the TTL, whether the one before is still there. A waiter whose process died
-// keeps its place until its session ends.
+// keeps its place until its session ends, a TTL and a tick of the server later. It cannot be
+// sooner: a node belongs to the session that created it, and a session has one length. Where
+// that matters, choose a TTL of a few seconds.
 //
 // # Interoperation
 //

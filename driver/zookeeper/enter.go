@@ -120,33 +120,20 @@ func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, err
 }
 
 // create sends a request that puts c in line, if the base of tokens is still
-// the one that it relies on, and right behind it one that lists the line. isObsolete
-// tells that nothing was done and why it may be sent again. The list may have been
-// read before the node was created.
+// the one that it relies on. isObsolete tells that nothing was done and why it may be sent
+// again. The line, if it is returned, may have been read before the node was created.
 func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, error) {
 	b, err := s.counter.current(ctx)
 	if err != nil {
 		return nil, prelude(err)
 	}
-	lists := make(chan []string, 1)
 	over := make(chan struct{})
 	d.mu.Lock()
 	c.creating, c.scale = over, b.scale
 	d.mu.Unlock()
-	_, err = ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) ([]zk.MultiResponse, error) {
-		listing := s.d.start(func() {
-			list, _, _ := conn.Children(c.lock) // if it fails, the line is listed again
-			lists <- list
-		})
-		responses, err := d.multi(conn, s, c, b)
-		d.noteCreated(c, over, responses, err)
-		if !listing {
-			close(lists)
-		}
-		return responses, err
-	})
+	list, err := shared(ctx, s, &d.entries, opAcquire, c.name, c.lock, entry{s, c, b, over})
 	if err != nil && interlock.Kind(err) != interlock.Uncertain {
-		d.noteCreated(c, over, nil, zk.ErrNoServer) // if that was not done, nothing was sent
+		d.noteCreated(c, over, nil, 0, zk.ErrNoServer) // if that was not done, nothing was sent
 	}
 	switch {
 	case errors.Is(err, zk.ErrBadVersion):
@@ -157,38 +144,48 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, e
 			return nil, failure
 		}
 	}
+	return queueOf(list), err
+}
+
+// enterAlone creates the node of one contender, and sends right behind it a request that
+// lists the line. It is not sent for one that has left meanwhile.
+func (d *Driver) enterAlone(ctx context.Context, e entry) ([]string, error) {
+	lists := make(chan []string, 1)
+	_, err := ask(ctx, e.s, opAcquire, e.c.name, func(conn *zk.Conn) (none struct{}, err error) {
+		if d.hasLeft(e) {
+			return none, zk.ErrNoServer
+		}
+		listing := d.start(func() {
+			list, _, _ := conn.Children(e.c.lock) // if it fails, the line is listed again
+			lists <- list
+		})
+		responses, err := e.s.multi([]*entryCall{{Ask: e}})
+		d.noteCreated(e.c, e.over, responses, 0, err)
+		if !listing {
+			close(lists)
+		}
+		return none, err
+	})
 	if err != nil {
 		return nil, err
 	}
 	select {
 	case list := <-lists:
-		return queueOf(list), nil
+		return list, nil
 	case <-ctx.Done():
 		return nil, nil
 	}
 }
 
-// multi is the request itself. It is not sent for one that has left meanwhile. The mark
-// is written, and not only checked, because the answer to that has the transaction's id.
-func (d *Driver) multi(conn *zk.Conn, s *session, c *contender, b base) ([]zk.MultiResponse, error) {
+func (d *Driver) hasLeft(e entry) bool {
 	d.mu.Lock()
-	left := c.state != asking || s.ended
-	d.mu.Unlock()
-	if left {
-		return nil, zk.ErrNoServer
-	}
-	data := encode(record{Owner: text(c.owner), Asked: d.options.Now().UTC(), TTL: s.ttl.Milliseconds(), scale: b.scale})
-	return conn.Multi(
-		&zk.CheckVersionRequest{Path: d.layout.base(), Version: b.version},
-		&zk.SetDataRequest{Path: d.layout.base() + "/" + b.mark, Version: -1},
-		&zk.CreateRequest{Path: c.lock + "/_c_" + c.id + "-lock-", Data: data, Acl: d.options.ACL,
-			Flags: zk.FlagEphemeral | zk.FlagSequence},
-	)
+	defer d.mu.Unlock()
+	return e.c.state != asking || e.s.ended
 }
 
-// noteCreated takes the outcome of a request, also when nobody waits for it any
-// more.
-func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.MultiResponse, err error) {
+// noteCreated takes the outcome of a request that creates nodes, of which c's is number i,
+// also when nobody waits for it any more.
+func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.MultiResponse, i int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.creating != over {
@@ -198,7 +195,7 @@ func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.Mu
 	close(over)
 	switch {
 	case err == nil:
-		c.created(responses[2].String)
+		c.created(responses[2+i].String)
 		if c.session.conn.SessionID() == c.session.id {
 			c.czxid = responses[1].Stat.Mzxid
 		}

@@ -1,12 +1,26 @@
 package zookeeper
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/interlock-dev/interlock"
 )
+
+// TestRecordIsJSON: what is written by hand is what the standard library writes.
+func TestRecordIsJSON(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 60, time.UTC)
+	for _, owner := range []text{"host/7", "", `a"b`, `a\b`, "a<b>&c", "\n", "é", "\xff", "\x7f"} {
+		r := record{Owner: owner, Asked: at, TTL: 30000, scale: scale{Base: 42, Anchor: -7}}
+		if got, want := r.encode(), encode(r); !bytes.Equal(got, want) {
+			t.Errorf("%q: %s, want %s", owner, got, want)
+		}
+	}
+}
 
 func TestNamesAreOneSegmentEach(t *testing.T) {
 	t.Parallel()

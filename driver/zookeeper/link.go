@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -85,7 +86,7 @@ func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, e
 	if l.conn != nil {
 		l.conn.Close() // the client forgets it when a session has expired
 	}
-	l.conn = &wire{Conn: raw, link: l}
+	l.conn = &wire{Conn: raw, link: l, buffer: bufio.NewReader(raw)}
 	return l.conn, nil
 }
 
@@ -118,13 +119,14 @@ func (l *link) length() time.Duration {
 type wire struct {
 	net.Conn
 	link     *link
-	greeting [12]byte // its length, the version of the protocol, milliseconds
+	buffer   *bufio.Reader // the client reads the length of each answer by itself
+	greeting [12]byte      // its length, the version of the protocol, milliseconds
 	heard    int
 }
 
 // Read takes note of the greeting, the first thing a server says.
 func (w *wire) Read(p []byte) (int, error) {
-	n, err := w.Conn.Read(p)
+	n, err := w.buffer.Read(p)
 	if w.heard < len(w.greeting) && n > 0 {
 		w.heard += copy(w.greeting[w.heard:], p[:n])
 		if w.heard == len(w.greeting) {

@@ -60,7 +60,7 @@ func (d *Driver) clear(ctx context.Context, s *session, c *contender) error {
 	node, plain := c.node, c.session == s && !c.unsure && len(c.stale) == 0
 	d.mu.Unlock()
 	if plain && node != "" {
-		if err := s.remove(ctx, opRelease, c.name, node); err != nil {
+		if _, err := shared(ctx, s, &d.removals, opRelease, c.name, node, removal{s, c.name, node}); err != nil {
 			return err
 		}
 	} else if err := d.search(ctx, s, c); err != nil {

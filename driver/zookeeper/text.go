@@ -17,6 +17,16 @@ func (t text) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string][]byte{"bytes": []byte(t)})
 }
 
+// isPlain reports that text stands for itself in JSON.
+func (t text) isPlain() bool {
+	for i := range len(t) {
+		if c := t[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
+}
+
 // UnmarshalJSON implements json.Unmarshaler.
 func (t *text) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] != '{' {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/group"
 )
 
 const (
@@ -112,6 +113,8 @@ type Driver struct {
 	layout      layout
 	guarantees  interlock.Guarantees
 	maintainNow chan struct{} // asks for a heartbeat at once
+	entries     group.Group[entry, []string]
+	removals    group.Group[removal, struct{}]
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -166,6 +169,7 @@ func Open(ctx context.Context, options *Options) (*Driver, error) {
 		maintainNow: make(chan struct{}, 1),
 		contenders:  map[identity]*contender{},
 	}
+	d.groupRequests()
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	s, err := d.current(ctx)
 	if err != nil {
@@ -207,6 +211,8 @@ func (d *Driver) Close(ctx context.Context) error {
 		held := d.removeWaiters(context.WithoutCancel(ctx), s)
 		s.leave(!held)
 	}
+	d.entries.Close(interlock.ErrClosed)
+	d.removals.Close(interlock.ErrClosed)
 	d.mu.Lock()
 	d.sealed = true
 	d.mu.Unlock()

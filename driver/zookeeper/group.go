@@ -1,0 +1,145 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/group"
+)
+
+// mostUnderWay is how many requests to come into line, and how many to leave it, a driver
+// has under way at once. What is called meanwhile is sent together.
+const mostUnderWay = 4
+
+// mostTogether is how many nodes one request creates or deletes.
+const mostTogether = 64
+
+type (
+	// entry is a request to create the node of a contender.
+	entry struct {
+		s    *session
+		c    *contender
+		base base
+		over chan struct{} // contender.creating
+	}
+	// removal is a request to delete a node.
+	removal struct {
+		s          *session
+		name, path string
+	}
+	entryCall   = group.Call[entry, []string]
+	removalCall = group.Call[removal, struct{}]
+)
+
+func (d *Driver) groupRequests() {
+	d.entries.Requests, d.entries.Calls = mostUnderWay, mostTogether
+	d.entries.Alone, d.entries.Send, d.entries.Go = d.enterAlone, d.enterTogether, d.tasks.Go
+	d.removals.Requests, d.removals.Calls = mostUnderWay, mostTogether
+	d.removals.Alone, d.removals.Send, d.removals.Go = d.removeAlone, d.removeTogether, d.tasks.Go
+}
+
+// shared sends a request that may be sent with others, within the bound of one request.
+func shared[Q, A any](ctx context.Context, s *session, g *group.Group[Q, A], op, name, key string, ask Q) (A, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.pace.request, errSlow)
+	defer cancel()
+	answer, err := g.Do(ctx, key, ask)
+	var told *interlock.Error
+	switch {
+	case err == nil || errors.As(err, &told):
+	case errors.Is(err, interlock.ErrClosed):
+		err = errClosed(op, name)
+	case errors.Is(err, group.ErrUnsent):
+		err = notSent(ctx, op, name)
+	default:
+		err = &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Uncertain, Err: context.Cause(ctx)}
+	}
+	return answer, err
+}
+
+// enterTogether creates the nodes of contenders of different locks. If that is refused,
+// because of one of them, nothing was done, and each is sent alone.
+func (d *Driver) enterTogether(calls []*entryCall) {
+	first := calls[0].Ask
+	var same, others []*entryCall
+	for _, c := range calls {
+		if d.hasLeft(c.Ask) {
+			d.noteCreated(c.Ask.c, c.Ask.over, nil, 0, zk.ErrNoServer)
+			c.Err = again(c.Ask.c.name, zk.ErrNoServer)
+		} else if c.Ask.s == first.s && c.Ask.base.version == first.base.version && c.Ask.base.mark == first.base.mark {
+			same = append(same, c)
+		} else {
+			others = append(others, c)
+		}
+	}
+	if len(others) > 0 {
+		defer d.enterTogether(others)
+	}
+	if len(same) == 0 {
+		return
+	}
+	responses, err := first.s.multi(same)
+	for i, c := range same {
+		e := c.Ask
+		if len(same) > 1 && err != nil && kindOf(err) == interlock.Definite {
+			d.enterTogether(same[i : i+1])
+			continue
+		}
+		d.noteCreated(e.c, e.over, responses, i, err)
+		if err != nil {
+			c.Err = e.s.failed(opAcquire, e.c.name, err)
+		}
+	}
+}
+
+// multi creates nodes in line, if the base of tokens is still the one that they rely on. The
+// mark is written, and not only checked, because the answer to that has the transaction's id.
+func (s *session) multi(calls []*entryCall) ([]zk.MultiResponse, error) {
+	if err := s.maySend(); err != nil {
+		return nil, zk.ErrNoServer
+	}
+	b := calls[0].Ask.base
+	ops := make([]any, 2, 2+len(calls))
+	ops[0] = &zk.CheckVersionRequest{Path: s.d.layout.base(), Version: b.version}
+	ops[1] = &zk.SetDataRequest{Path: s.d.layout.base() + "/" + b.mark, Version: -1}
+	for _, c := range calls {
+		ops = append(ops, s.creation(c.Ask.c, b))
+	}
+	return s.conn.Multi(ops...)
+}
+
+// creation is the request for the node of a contender.
+func (s *session) creation(c *contender, b base) *zk.CreateRequest {
+	data := record{Owner: text(c.owner), Asked: s.d.options.Now().UTC(), TTL: s.ttl.Milliseconds(), scale: b.scale}.encode()
+	return &zk.CreateRequest{Path: c.lock + "/_c_" + c.id + "-lock-", Data: data, Acl: s.d.options.ACL,
+		Flags: zk.FlagEphemeral | zk.FlagSequence}
+}
+
+func (d *Driver) removeAlone(ctx context.Context, r removal) (none struct{}, err error) {
+	return none, r.s.remove(ctx, opRelease, r.name, r.path)
+}
+
+// removeTogether deletes nodes, as enterTogether creates them.
+func (d *Driver) removeTogether(calls []*removalCall) {
+	s := calls[0].Ask.s
+	var ops []any
+	for _, c := range calls {
+		if c.Ask.s == s {
+			ops = append(ops, &zk.DeleteRequest{Path: c.Ask.path, Version: -1})
+		}
+	}
+	var err error = zk.ErrNoServer
+	if s.maySend() == nil {
+		_, err = s.conn.Multi(ops...)
+	}
+	for i, c := range calls {
+		switch {
+		case c.Ask.s != s, len(calls) > 1 && err != nil && kindOf(err) == interlock.Definite:
+			d.removeTogether(calls[i : i+1])
+		case err != nil && !errors.Is(err, zk.ErrNoNode): // that it is gone already is as good
+			c.Err = s.failed(opRelease, c.Ask.name, err)
+		}
+	}
+}

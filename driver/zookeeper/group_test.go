@@ -1,0 +1,129 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/group"
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
+
+// together runs calls of do that share a request of g, apart from one that fills the only
+// place.
+func together[Q, A any](t *testing.T, g *group.Group[Q, A], n int, do func(i int) error) {
+	t.Helper()
+	filled, free := make(chan struct{}), make(chan struct{})
+	alone, requests, limit := g.Alone, g.Requests, g.Limit
+	g.Requests, g.Limit = 1, time.Hour
+	g.Alone = func(ctx context.Context, _ Q) (none A, err error) {
+		close(filled)
+		<-free
+		return none, nil
+	}
+	errs := make(chan error, n+1)
+	go func() {
+		var none Q
+		_, err := g.Do(t.Context(), "", none)
+		errs <- err
+	}()
+	receive(t, filled, "the one request")
+	g.Alone = alone
+	for i := range n {
+		go func() { errs <- do(i) }()
+	}
+	testbed.Eventually(t, "the calls wait", patience, func() bool { return g.Waiting() == n })
+	g.Requests, g.Limit = requests, limit
+	close(free)
+	for range n + 1 {
+		if err := receive(t, errs, "an answer"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func acquireEach(t *testing.T, d *Driver) func(i int) error {
+	return func(i int) error {
+		_, err := d.Acquire(bounded(t), driver.Request{Name: fmt.Sprint("n", i), Owner: "me"})
+		return err
+	}
+}
+
+func releaseEach(t *testing.T, d *Driver) func(i int) error {
+	return func(i int) error { return d.Release(bounded(t), fmt.Sprint("n", i), "me") }
+}
+
+// TestCallsThatWaitShareARequest: one for the acquires, apart from the lists of their lines,
+// and one for the releases.
+func TestCallsThatWaitShareARequest(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	d := open(t, &Options{Servers: []string{server.Addr()}})
+	const names = 40
+	for i := range names { // the locks' nodes are there
+		if err := acquireEach(t, d)(i); err != nil {
+			t.Fatal(err)
+		}
+		if err := releaseEach(t, d)(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := count(t, server, "zk_packets_received")
+	together(t, &d.entries, names, acquireEach(t, d))
+	// the reports are counted too, and a ping or a renewal may be among them
+	if got := count(t, server, "zk_packets_received") - before; got > names+names/2 {
+		t.Errorf("%d requests for %d acquires", got, names)
+	}
+	conn := dial(t, server.Addr())
+	for i := range names {
+		at, ok := d.Contender(fmt.Sprint("n", i), "me")
+		there, stat, err := conn.Exists(at.Path)
+		if !ok || err != nil || !there || stat.Czxid != at.Czxid || stat.EphemeralOwner != at.Session {
+			t.Fatalf("%d stands at %+v: %v %+v %v", i, at, there, stat, err)
+		}
+	}
+	before = count(t, server, "zk_packets_received")
+	together(t, &d.removals, names, releaseEach(t, d))
+	if got := count(t, server, "zk_packets_received") - before; got > names/2 {
+		t.Errorf("%d requests for %d releases", got, names)
+	}
+	for i := range names {
+		if left, _, err := conn.Children(fmt.Sprint("/interlock/n", i)); err != nil || len(left) > 0 {
+			t.Errorf("left are %q, %v", left, err)
+		}
+	}
+}
+
+// TestRefusedTogetherAreSentAlone: some of the locks have no node yet, and some contenders
+// have none any more.
+func TestRefusedTogetherAreSentAlone(t *testing.T) {
+	t.Parallel()
+	server := testbed.ZooKeeper(t)
+	d := open(t, &Options{Servers: []string{server.Addr()}})
+	if err := acquireEach(t, d)(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := releaseEach(t, d)(0); err != nil {
+		t.Fatal(err)
+	}
+	together(t, &d.entries, 5, acquireEach(t, d))
+	at, _ := d.Contender("n3", "me")
+	if err := dial(t, server.Addr()).Delete(at.Path, -1); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		if i == 3 {
+			continue
+		}
+		if _, ok := d.Contender(fmt.Sprint("n", i), "me"); !ok {
+			t.Errorf("%d is not held", i)
+		}
+	}
+	for i := range 5 {
+		if err := releaseEach(t, d)(i); err != nil {
+			t.Error(err)
+		}
+	}
+}
