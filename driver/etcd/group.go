@@ -10,9 +10,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/group"
 )
 
-// mostUnderWay is how many requests of Acquire and Release a driver has under way at once.
-// What is called meanwhile is sent together.
-const mostUnderWay = 4
+// mostUnderWay is how many requests of Acquire and Release a driver has under way before
+// others wait and are sent together. More cost more processor time in client and server at
+// any number of callers.
+const mostUnderWay = 1
 
 type (
 	requests = group.Group[*pb.TxnRequest, *pb.TxnResponse]

@@ -11,8 +11,8 @@ import (
 )
 
 // mostUnderWay is how many requests to come into line, and how many to leave it, a driver
-// has under way at once. What is called meanwhile is sent together.
-const mostUnderWay = 4
+// has under way before others wait and are sent together. More cost more processor time.
+const mostUnderWay = 1
 
 // mostTogether is how many nodes one request creates or deletes.
 const mostTogether = 64
