@@ -98,8 +98,14 @@ func opPut(key, value []byte, lease clientv3.LeaseID) *pb.RequestOp {
 }
 
 func opDelete(key string) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
-		RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
+	var op struct {
+		pb.RequestOp
+		union  pb.RequestOp_RequestDeleteRange
+		delete pb.DeleteRangeRequest
+	}
+	op.delete.Key = []byte(key)
+	op.union.RequestDeleteRange, op.Request = &op.delete, &op.union
+	return &op.RequestOp
 }
 
 // opRead reads a key, or all keys of a range in the order in which they were created.
