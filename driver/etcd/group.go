@@ -49,15 +49,14 @@ func (d *Driver) commitTogether(calls []*call) {
 	if errors.Is(err, rpctypes.ErrTooManyOps) {
 		d.requests.Separate()
 	}
+	if err != nil && kindOf(err) != interlock.Uncertain {
+		group.Each(calls, d.commitTogether)
+		return
+	}
 	for i, c := range calls {
-		switch {
-		case err == nil:
+		if c.Err = err; err == nil {
 			c.Answer = reply.Responses[i].GetResponseTxn()
 			c.Answer.Header = reply.Header
-		case kindOf(err) == interlock.Uncertain:
-			c.Err = err
-		default:
-			d.commitTogether(calls[i : i+1])
 		}
 	}
 }

@@ -81,12 +81,12 @@ func (d *Driver) enterTogether(calls []*entryCall) {
 		return
 	}
 	responses, err := first.s.multi(same)
+	if isRefused(err) && len(same) > 1 {
+		group.Each(same, d.enterTogether)
+		return
+	}
 	for i, c := range same {
 		e := c.Ask
-		if len(same) > 1 && err != nil && kindOf(err) == interlock.Definite {
-			d.enterTogether(same[i : i+1])
-			continue
-		}
 		d.noteCreated(e.c, e.over, responses, i, err)
 		if err != nil {
 			c.Err = e.s.failed(opAcquire, e.c.name, err)
@@ -124,22 +124,27 @@ func (d *Driver) removeAlone(ctx context.Context, r removal) (none struct{}, err
 // removeTogether deletes nodes, as enterTogether creates them.
 func (d *Driver) removeTogether(calls []*removalCall) {
 	s := calls[0].Ask.s
-	var ops []any
-	for _, c := range calls {
-		if c.Ask.s == s {
-			ops = append(ops, &zk.DeleteRequest{Path: c.Ask.path, Version: -1})
+	ops := make([]any, len(calls))
+	for i, c := range calls {
+		if c.Ask.s != s {
+			group.Each(calls, d.removeTogether)
+			return
 		}
+		ops[i] = &zk.DeleteRequest{Path: c.Ask.path, Version: -1}
 	}
 	var err error = zk.ErrNoServer
 	if s.maySend() == nil {
 		_, err = s.conn.Multi(ops...)
 	}
-	for i, c := range calls {
-		switch {
-		case c.Ask.s != s, len(calls) > 1 && err != nil && kindOf(err) == interlock.Definite:
-			d.removeTogether(calls[i : i+1])
-		case err != nil && !errors.Is(err, zk.ErrNoNode): // that it is gone already is as good
+	if isRefused(err) && len(calls) > 1 {
+		group.Each(calls, d.removeTogether)
+		return
+	}
+	for _, c := range calls {
+		if err != nil && !errors.Is(err, zk.ErrNoNode) { // that it is gone already is as good
 			c.Err = s.failed(opRelease, c.Ask.name, err)
 		}
 	}
 }
+
+func isRefused(err error) bool { return err != nil && kindOf(err) == interlock.Definite }

@@ -74,6 +74,16 @@ func (g *Group[Q, A]) Do(ctx context.Context, key string, ask Q) (A, error) {
 	}
 }
 
+// Each sends calls that were refused together one by one, at the same time, and waits for
+// their answers.
+func Each[Q, A any](calls []*Call[Q, A], send func(calls []*Call[Q, A])) {
+	var all sync.WaitGroup
+	for i := range calls {
+		all.Go(func() { send(calls[i : i+1]) })
+	}
+	all.Wait()
+}
+
 // Waiting is how many calls wait to be sent.
 func (g *Group[Q, A]) Waiting() int {
 	g.mu.Lock()
