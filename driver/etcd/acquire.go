@@ -55,7 +55,11 @@ func (d *Driver) acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if r.NoWait {
 		return d.answerNow(ctx, c)
 	}
-	return d.await(ctx, c)
+	g, err := d.await(ctx, c)
+	if err == nil && c.under.Load() != nil && g.Lease.Remaining() <= r.MinLease {
+		err = c.session.moveOne(c)
+	}
+	return g, err
 }
 
 func check(ctx context.Context, r driver.Request) error {

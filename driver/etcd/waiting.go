@@ -230,9 +230,9 @@ func (s *session) moveOne(c *contender) error {
 	switch {
 	case leaseGone(err):
 		s.end(interlock.ErrSessionEnded)
-		return err
+		return again(c.name, interlock.ErrSessionEnded)
 	case err != nil:
-		return err
+		return failed(ctx, "acquire", c.name, err)
 	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()

@@ -149,6 +149,25 @@ func TestWaiterHoldsUnderTheSession(t *testing.T) {
 	mustRelease(t, d, waiter)
 }
 
+// TestMinLeaseOfAWaiter: a claim that needs a longer lease at once is moved before.
+func TestMinLeaseOfAWaiter(t *testing.T) {
+	t.Parallel()
+	server := serverFor(t)
+	d, other := open(t, dial(t, server.Addr()), nil), open(t, dial(t, server.Addr()), nil)
+	holder, waiter := ask("n", "holder"), ask("n", "waiter")
+	waiter.MinLease = defaultTTL / 2
+	mustAcquire(t, other, holder)
+	done := queue(t, d, waiter)
+	mustRelease(t, other, holder)
+	o := receive(t, done, "the grant")
+	if o.err != nil {
+		t.Fatal(o.err)
+	}
+	if left := o.Lease.Remaining(); left <= waiter.MinLease {
+		t.Fatalf("it has %v left", left)
+	}
+}
+
 // TestWaitLeaseGone: waiters lose their places, and holders that were not moved their
 // claims. Who asks again waits under another lease.
 func TestWaitLeaseGone(t *testing.T) {
