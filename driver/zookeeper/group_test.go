@@ -96,8 +96,8 @@ func TestCallsThatWaitShareARequest(t *testing.T) {
 	}
 }
 
-// TestRefusedTogetherAreSentAlone: some of the locks have no node yet, and some contenders
-// have none any more.
+// TestRefusedTogetherAreSentAlone: some of the locks have no node yet, and one of the nodes to
+// delete is gone.
 func TestRefusedTogetherAreSentAlone(t *testing.T) {
 	t.Parallel()
 	server := testbed.ZooKeeper(t)
@@ -109,21 +109,22 @@ func TestRefusedTogetherAreSentAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	together(t, &d.entries, 5, acquireEach(t, d))
-	at, _ := d.Contender("n3", "me")
-	if err := dial(t, server.Addr()).Delete(at.Path, -1); err != nil {
-		t.Fatal(err)
-	}
 	for i := range 5 {
-		if i == 3 {
-			continue
-		}
 		if _, ok := d.Contender(fmt.Sprint("n", i), "me"); !ok {
 			t.Errorf("%d is not held", i)
 		}
 	}
+	together(t, &d.removals, 6, func(i int) error {
+		if i == 5 {
+			_, err := d.removals.Do(bounded(t), "gone", removal{d.session, "n0", "/interlock/n0/gone"})
+			return err
+		}
+		return releaseEach(t, d)(i)
+	})
+	conn := dial(t, server.Addr())
 	for i := range 5 {
-		if err := releaseEach(t, d)(i); err != nil {
-			t.Error(err)
+		if left, _, err := conn.Children(fmt.Sprint("/interlock/n", i)); err != nil || len(left) > 0 {
+			t.Errorf("left are %q, %v", left, err)
 		}
 	}
 }
