@@ -80,6 +80,10 @@ func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
 		defer slow.Close(context.Background())
 		a := join(d, "a")
 		defer a.Leave(context.Background())
+		time.Sleep(time.Second) // it may see what it owns only by its second look
+		if n := len(a.Owned()); n != 4 {
+			t.Fatalf("it owns %d partitions", n)
+		}
 		goOn := make(chan struct{})
 		for _, k := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
 			go a.Do(t.Context(), k, func(context.Context, interlock.Claim) error { <-goOn; return nil })
