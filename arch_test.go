@@ -62,16 +62,17 @@ driver                  -> .
 driver/boottime         -> | golang.org/x/sys
 # URLs: drivers register their schemes, and what is built on drivers opens them by it.
 driver/backend          -> . driver
+driver/group            ->
 driver/memory           -> . driver driver/backend driver/boottime internal/...
 driver/redis            -> . driver driver/backend driver/boottime internal/... | github.com/redis/rueidis
 driver/redis/goredis    -> . driver/redis | github.com/redis/go-redis/v9 github.com/redis/rueidis
 driver/postgres         -> . driver driver/backend driver/boottime internal/... | github.com/jackc/pgx/v5
 driver/mysql            -> . driver driver/backend driver/boottime internal/... | github.com/go-sql-driver/mysql
-driver/zookeeper        -> . driver driver/backend driver/boottime internal/... | github.com/go-zookeeper/zk
+driver/zookeeper        -> . driver driver/backend driver/boottime driver/group internal/... | github.com/go-zookeeper/zk
 driver/consul           -> . driver driver/backend driver/boottime internal/...
 # Not the typed clients of client-go: their scheme has every type of Kubernetes.
 driver/kube             -> . driver driver/backend driver/boottime | k8s.io/api/coordination k8s.io/apimachinery k8s.io/client-go/rest k8s.io/client-go/tools/clientcmd
-driver/etcd             -> . driver driver/backend driver/boottime | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc go.uber.org/zap
+driver/etcd             -> . driver driver/backend driver/boottime driver/group | go.etcd.io/etcd/client/v3 go.etcd.io/etcd/api/v3 google.golang.org/grpc go.uber.org/zap
 driver/lanes            -> . driver driver/boottime
 driver/kafka            -> . driver driver/boottime driver/lanes | github.com/twmb/franz-go/pkg
 driver/nats             -> . driver driver/boottime driver/lanes | github.com/nats-io/nats.go

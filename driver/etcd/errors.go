@@ -11,7 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/group"
+	"github.com/interlock-dev/interlock/driver/group"
 )
 
 // kindOf judges an error of a request that was sent. Only what the server

@@ -7,7 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/group"
+	"github.com/interlock-dev/interlock/driver/group"
 )
 
 // mostUnderWay is how many requests of Acquire and Release a driver has under way before

@@ -7,7 +7,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/internal/group"
+	"github.com/interlock-dev/interlock/driver/group"
 )
 
 // mostUnderWay is how many requests to come into line, and how many to leave it, a driver

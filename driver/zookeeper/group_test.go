@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/group"
+	"github.com/interlock-dev/interlock/driver/group"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 

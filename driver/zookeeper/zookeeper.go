@@ -12,7 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
-	"github.com/interlock-dev/interlock/internal/group"
+	"github.com/interlock-dev/interlock/driver/group"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/interlock-dev/interlock/internal/group"
+	"github.com/interlock-dev/interlock/driver/group"
 )
 
 // server answers after a second, and keeps what was sent in each request.

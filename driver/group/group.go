@@ -1,4 +1,4 @@
-// Package group sends calls that wait together in one request. It does not repeat, and
+// Package group sends calls of drivers that wait together in one request. It does not repeat, and
 // has no goroutine but those that its owner starts.
 //
 // Up to a number of requests are under way at once, each sent by its caller. What is
