@@ -37,7 +37,7 @@ type limitHistory struct {
 func testLimiterFaults(s *limiterScene) {
 	var histories []*limitHistory
 	for _, a := range algorithms {
-		histories = append(histories, &limitHistory{key: "quick/" + a.String(), rate: driver.Rate{Count: 20, Period: 200 * time.Millisecond, Algorithm: a}, cost: 2},
+		histories = append(histories, &limitHistory{key: "quick/" + a.String(), rate: driver.Rate{Count: 20, Period: 500 * time.Millisecond, Algorithm: a}, cost: 2},
 			&limitHistory{key: "slow/" + a.String(), rate: driver.Rate{Count: slowUnits, Period: 10 * 24 * time.Hour, Algorithm: a}, cost: 7})
 	}
 	var answered, failed atomic.Int64
@@ -79,6 +79,10 @@ func testLimiterFaults(s *limiterScene) {
 	workers.Wait()
 	s.store = s.beside()
 	for _, h := range histories {
+		// A busy machine may have made too few calls to exceed the rate.
+		for end := time.Now().Add(restarted); h.refused == 0 && time.Now().Before(end); {
+			h.take(s.T, s.store, begun)
+		}
 		h.check(s)
 	}
 }
