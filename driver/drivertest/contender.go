@@ -74,19 +74,26 @@ func (c *contender) persist() *contender {
 }
 
 // start acquires in the background and returns when the backend has received
-// the request; done receives the outcome.
+// the request; done receives the outcome. Until then it repeats what a busy backend
+// answers late, as claim/lock does.
 func (c *contender) start(ctx context.Context) (done chan error) {
 	c.s.Helper()
 	done = make(chan error, 1)
-	go func() { done <- c.try(ctx) }()
-	select {
-	case <-c.place:
-	case err := <-done:
-		c.s.Fatalf("acquire %q as %s ended (%v) where it should wait", c.req.Name, c.req.Owner, err)
-	case <-time.After(patience):
-		c.s.Fatalf("acquire %q as %s: no word of waiting", c.req.Name, c.req.Owner)
+	late := time.After(patience)
+	for {
+		go func() { done <- c.try(ctx) }()
+		select {
+		case <-c.place:
+			return done
+		case err := <-done:
+			if kind := interlock.Kind(err); ctx.Err() != nil || kind != interlock.Uncertain && kind != interlock.Retryable {
+				c.s.Fatalf("acquire %q as %s ended (%v) where it should wait", c.req.Name, c.req.Owner, err)
+			}
+			time.Sleep(20 * time.Millisecond)
+		case <-late:
+			c.s.Fatalf("acquire %q as %s: no word of waiting", c.req.Name, c.req.Owner)
+		}
 	}
-	return done
 }
 
 // release gives up and requires that the backend confirms.

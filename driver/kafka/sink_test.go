@@ -56,13 +56,22 @@ func newTopicOf(t *testing.T, addr, name string, partitions int32) string {
 	topic := kmsg.NewCreateTopicsRequestTopic()
 	topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, partitions, -1
 	r.Topics = append(r.Topics, topic)
-	answer, err := r.RequestWith(t.Context(), client(t, seeds(addr)))
+	c := client(t, seeds(addr))
+	answer, err := r.RequestWith(t.Context(), c)
 	if err == nil {
 		err = kerr.ErrorForCode(answer.Topics[0].ErrorCode)
 	}
 	if err != nil {
 		t.Fatalf("create topic %s: %v", name, err)
 	}
+	testbed.Eventually(t, "the broker knows topic "+name, time.Minute, func() bool {
+		r := kmsg.NewPtrMetadataRequest()
+		asked := kmsg.NewMetadataRequestTopic()
+		asked.Topic = &name
+		r.Topics = append(r.Topics, asked)
+		answer, err := r.RequestWith(t.Context(), c)
+		return err == nil && kerr.ErrorForCode(answer.Topics[0].ErrorCode) == nil
+	})
 	return name
 }
 
