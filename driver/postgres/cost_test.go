@@ -266,6 +266,7 @@ func stall(t *testing.T, o *pgxpool.Pool) (goOn func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) }) // so that a test that fails ends
 	return func() {
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Error(err)

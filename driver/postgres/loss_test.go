@@ -180,7 +180,7 @@ func TestFailedTryFailsAlone(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
 	o := operator(t, server.URL())
-	d := openOn(t, server.Addr(), suiteTTL)
+	d := openOn(t, server.Addr(), time.Minute)
 	for _, statement := range []string{
 		`create function refuse() returns trigger language plpgsql as $$ begin
 			if new.name like 'bad/%' then raise exception 'refused'; end if; return new; end $$`,
@@ -192,10 +192,18 @@ func TestFailedTryFailsAlone(t *testing.T) {
 	}
 	sent, goOn := d.sentCalls(), stall(t, o)
 	answers := make(chan grantOf, 10)
-	names := []string{"first", "good/1", "bad/1", "good/2", "bad/2", "good/3"}
-	for i, name := range names {
-		go func() { answers <- attempt(t.Context(), d, name, driver.Request{}) }()
-		testbed.Eventually(t, name+" was asked for", bound, func() bool { return d.sentCalls() > sent && d.queued() == i })
+	ask := func(name string) { go func() { answers <- attempt(t.Context(), d, name, driver.Request{}) }() }
+	for i := range mostFlights {
+		ask(fmt.Sprint("first/", i))
+		testbed.Eventually(t, "the server is busy", bound, func() bool { return d.sentCalls() > sent+int64(i) })
+	}
+	names := map[string]int{"good/1": 1, "bad/1": 0, "good/2": 1, "bad/2": 0, "good/3": 1}
+	for name := range names {
+		ask(name)
+	}
+	testbed.Eventually(t, "the others wait", bound, func() bool { return d.queued() == len(names) })
+	for i := range mostFlights {
+		names[fmt.Sprint("first/", i)] = 1
 	}
 	goOn()
 	granted := map[string]bool{}
@@ -206,10 +214,10 @@ func TestFailedTryFailsAlone(t *testing.T) {
 			t.Errorf("%v (%v)", g.err, interlock.Kind(g.err))
 		}
 	}
-	if len(granted) != 4 {
-		t.Errorf("%d have a lock, want 4", len(granted))
+	if want := mostFlights + 3; len(granted) != want {
+		t.Errorf("%d have a lock, want %d", len(granted), want)
 	}
-	for name, want := range map[string]int{"first": 1, "good/1": 1, "bad/1": 0, "good/2": 1, "bad/2": 0, "good/3": 1} {
+	for name, want := range names {
 		testbed.Eventually(t, fmt.Sprintf("%s is held %d times", name, want), bound, func() bool { return holders(t, o, d.key(name)) == want })
 		for owner := range granted {
 			if want == 1 {
