@@ -147,7 +147,7 @@ func TestCostOfManyLocks(t *testing.T) {
 	}
 	all.Wait()
 	testbed.Eventually(t, "as many goroutines as before", bound, func() bool { return runtime.NumGoroutine() <= goroutines })
-	if n := connected(t, o); n != connections {
+	if n := connected(t, o); n > connections { // one of the operator's may have ended
 		t.Errorf("%d connections, before it was %d", n, connections)
 	}
 	receive(t, renewed, "a renewal")
