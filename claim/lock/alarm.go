@@ -31,12 +31,13 @@ func (a *alarms) remove(h *hold) {
 	}
 }
 
-// due takes out a hold whose time has come; nil if there is none.
-func (a *alarms) due(now boottime.Instant) *hold {
-	if len(a.next) == 0 || a.next[0].due > now {
-		return nil
+// fired calls wake for each hold whose time has come by now, and sets the timer for the next.
+func (a *alarms) fired(now boottime.Instant, wake func(*hold)) {
+	for len(a.next) > 0 && a.next[0].due <= now {
+		wake(heap.Pop(&a.next).(*hold))
 	}
-	return heap.Pop(&a.next).(*hold)
+	a.armed = 0 // until here it is not after any due, so that set leaves the timer alone
+	a.arm()
 }
 
 // arm sets the timer, unless it fires early enough.

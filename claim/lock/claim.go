@@ -146,13 +146,10 @@ func (l *locker) find(ctx context.Context, name string) *hold {
 func (l *locker) ring() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.alarms.armed = 0
-	now := boottime.Now()
-	for h := l.alarms.due(now); h != nil; h = l.alarms.due(now) {
+	l.alarms.fired(boottime.Now(), func(h *hold) {
 		h.gate.woken(h, h.place.read())
 		l.runEffects()
-	}
-	l.alarms.arm()
+	})
 }
 
 // end ends the claim of h. l.mu is held.
