@@ -34,7 +34,14 @@ func together[Q, A any](t *testing.T, g *group.Group[Q, A], n int, do func(i int
 	for i := range n {
 		go func() { errs <- do(i) }()
 	}
-	testbed.Eventually(t, "the calls wait", patience, func() bool { return g.Waiting() == n })
+	testbed.Eventually(t, "the calls wait", patience, func() bool {
+		select {
+		case err := <-errs:
+			t.Fatalf("%d wait, and one has an answer: %v", g.Waiting(), err)
+		default:
+		}
+		return g.Waiting() == n
+	})
 	g.Requests, g.Limit = requests, limit
 	close(free)
 	for range n + 1 {

@@ -243,22 +243,10 @@ func TestLateNodeIsRemoved(t *testing.T) {
 	server := borrow(t)
 	path := testbed.NewProxy(t, server.Addr())
 	d := open(t, &Options{Servers: []string{path.Addr()}, TTL: 6 * time.Second})
-	warm := demand("n", "warm")
-	mustAcquire(t, d, warm)
-	mustRelease(t, d, warm)
+	mustAcquire(t, d, demand("n", "holder")) // keeps the lock's node, which is a container
 	operator := dial(t, server.Addr())
 	path.DropReplies()
 	r := demand("n", "me")
-	for _, op := range []func(context.Context) error{
-		func(ctx context.Context) error { _, err := d.Acquire(ctx, r.Request); return err },
-		func(ctx context.Context) error { return d.Release(ctx, r.Name, r.Owner) },
-	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if err := op(ctx); interlock.Kind(err) != interlock.Uncertain {
-			t.Fatalf("without replies: %v", err)
-		}
-		cancel()
-	}
 	line := func() int {
 		list, _, err := operator.Children("/interlock/n")
 		if err != nil && !errors.Is(err, zk.ErrNoNode) {
@@ -266,9 +254,26 @@ func TestLateNodeIsRemoved(t *testing.T) {
 		}
 		return len(list)
 	}
-	testbed.Eventually(t, "it was carried out", patience, func() bool { return line() == 1 })
+	uncertain := func(ctx context.Context, op func(context.Context) error) {
+		t.Helper()
+		if err := op(ctx); interlock.Kind(err) != interlock.Uncertain {
+			t.Errorf("without replies: %v", err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		uncertain(ctx, func(ctx context.Context) error { _, err := d.Acquire(ctx, r.Request); return err })
+	}()
+	testbed.Eventually(t, "it was carried out", patience, func() bool { return line() == 2 })
+	cancel()
+	receive(t, asked, "the answer of a cancelled call")
+	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	uncertain(ctx, func(ctx context.Context) error { return d.Release(ctx, r.Name, r.Owner) })
 	path.Heal()
-	testbed.Eventually(t, "it is removed", patience, func() bool { return line() == 0 })
+	testbed.Eventually(t, "it is removed", patience, func() bool { return line() == 1 })
 	if s, err := d.current(t.Context()); err != nil || s.term.Remaining() <= 0 {
 		t.Fatalf("the session is over: %v", err)
 	}
