@@ -51,6 +51,7 @@ internal/leasequeue     -> . driver driver/boottime internal/hints internal/join
 internal/prepared       -> . driver internal/failure internal/sqltable
 internal/transact       -> . driver internal/failure
 internal/picture        ->
+internal/virtual        ->
 internal/testbed        -> . | go.uber.org/goleak
 internal/testbed/paths  -> internal/testbed
 internal/testbed/databases -> . driver driver/backend driver/postgres driver/mysql internal/testbed | github.com/jackc/pgx/v5 github.com/go-sql-driver/mysql
@@ -125,8 +126,8 @@ txn/branchhttp          -> . driver internal/failure txn/branch
 txn/barrier             -> . driver observe internal/... txn/branch
 txn/barrier/conformance -> . internal/failure txn/branch txn/branchhttp
 txn/coordinator         -> . driver observe internal/... txn/journal txn/branch txn/branchhttp
-txn/internal/rehearsal  -> . driver txn/journal txn/branch txn/coordinator
-txn/internal/txntest    -> . driver driver/memory
+txn/internal/rehearsal  -> . driver internal/virtual txn/journal txn/branch txn/coordinator
+txn/internal/txntest    -> . driver driver/memory internal/virtual
 txn/saga                -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator
 txn/saga/sagatest       -> . driver driver/memory txn/internal/rehearsal txn/journal txn/branch txn/coordinator txn/saga
 txn/tcc                 -> . driver observe internal/... txn/journal txn/branch txn/barrier txn/coordinator

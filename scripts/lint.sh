@@ -20,6 +20,10 @@ for dir in $(scripts/modules.sh); do
 done
 failed=
 scripts/words.sh || failed=yes
+if grep -rnF 'synctest.Test(' --include='*.go' --exclude-dir=bin . | grep -v '^./internal/virtual/'; then
+	echo "use virtual.Test, see there" >&2
+	failed=yes
+fi
 go vet "${packages[@]}" || failed=yes
 bin/staticcheck "${packages[@]}" || failed=yes
 [ -z "$failed" ]

@@ -9,8 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestMedianAndSpread(t *testing.T) {
@@ -198,7 +199,7 @@ func TestLocksAreChecked(t *testing.T) {
 }
 
 func TestDriveCountsWaitsOfTheStarved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s, err := Drive(t.Context(), 2, time.Second, func(ctx context.Context, client int) (time.Duration, error) {
 			began := time.Now()
 			if client == 0 {

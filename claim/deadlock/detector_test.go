@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/semaphore"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -61,7 +62,7 @@ func newDetector(t *testing.T, o *Options) *Detector {
 
 // TestCycleOverThreeSystems: three processes, each of which uses two of three systems.
 func TestCycleOverThreeSystems(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		systems := []*system{newSystem(t), newSystem(t), newSystem(t)}
 		var found []error
 		var mu sync.Mutex
@@ -143,7 +144,7 @@ func (c *counted) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error)
 // TestCosts: short waits, and waits of tasks that hold nothing, cost no request. A long one
 // costs one a round, and two when it begins and ends.
 func TestCosts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		board := &counted{Board: s.board}
 		s.board = board
@@ -180,7 +181,7 @@ func TestCosts(t *testing.T) {
 // TestPermits: tasks that hold all permits of a semaphore and want another one are in a deadlock
 // as soon as none of them can go on.
 func TestPermits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		permits, err := semaphore.New(memory.NewSpace().Open(nil), 3, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -229,7 +230,7 @@ func TestModes(t *testing.T) {
 		WoundWait: "wound-wait: younger awaits x; older awaits y, held by younger",
 		WaitDie:   "wait-die: younger awaits x, held by older",
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			s := newSystem(t)
 			var all sync.WaitGroup
 			older := newDetector(t, &Options{Mode: mode}).Task(t.Context(), "older", 1)
@@ -265,7 +266,7 @@ func TestModes(t *testing.T) {
 // TestBoardIsLost: a board that loses all, as at a failover, delays but does not hide a deadlock.
 // (TiKV 5028, 6126, 6985: its detector forgot waits when its leader changed.)
 func TestBoardIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		ctx := newDetector(t, nil).Task(t.Context(), "t", 0)
 		if _, err := s.acquire(ctx, "a"); err != nil {
@@ -291,7 +292,7 @@ func TestBoardIsLost(t *testing.T) {
 // TestWaitEndsDuringTheReading: what a task publishes, it holds and awaits after the reading.
 // Otherwise it could confirm a wait that had ended before the second lap began.
 func TestWaitEndsDuringTheReading(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		ctx := newDetector(t, nil).Task(t.Context(), "t", 0)
 		waiting, cancel := context.WithCancel(ctx)
@@ -317,7 +318,7 @@ func TestWaitEndsDuringTheReading(t *testing.T) {
 // TestNotesOfCrashedProcesses are removed by those who wait, after half a minute. Those of
 // processes that live are not.
 func TestNotesOfCrashedProcesses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		if _, err := s.board.Swap(t.Context(), driver.Swap{Key: prefix + "crashed/1.2", Value: []byte(`{"version":2,"task":"crashed","awaits":"b","links":[{"task":"crashed/1"}]}`)}); err != nil {
 			t.Fatal(err)
@@ -358,7 +359,7 @@ func TestNotesOfCrashedProcesses(t *testing.T) {
 
 // TestClose removes the notes of waits that go on.
 func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		d := New(nil)
 		ctx := d.Task(t.Context(), "t", 0)
@@ -394,7 +395,7 @@ func TestClose(t *testing.T) {
 
 // TestBrokenBoard is reported and left in peace. Deadlocks on other boards are found.
 func TestBrokenBoard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		broken := &counted{Board: memory.NewKeyValues(), broken: errors.New("no route")}
 		var failed []error
 		d := newDetector(t, &Options{Hooks: &observe.Deadlock{Log: observe.Silent, Failed: func(e observe.DeadlockFailed) { failed = append(failed, e.Err) }}})
@@ -426,7 +427,7 @@ func TestBrokenBoard(t *testing.T) {
 
 // TestUnknownVersion: a note of a later version is reported, and does no harm.
 func TestUnknownVersion(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		failed := map[string]bool{}
 		s := newSystem(t)
 		for key, value := range map[string]string{"1": `{"version":3}`, "2": `?`, "3": `{"version":2,"awaits":"a"}`, "4": `{"version":2,"awaits":"a","links":[{"task":"x"},{"task":"y"}]}`,
@@ -454,7 +455,7 @@ func TestUnknownVersion(t *testing.T) {
 
 // TestVerdictAsItIsAcquired: a claim that comes with the verdict is released.
 func TestVerdictAsItIsAcquired(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newSystem(t)
 		ctx := newDetector(t, nil).Task(t.Context(), "t", 0)
 		if _, err := s.acquire(ctx, "a"); err != nil {

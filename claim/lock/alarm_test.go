@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // Alarms that are set, moved and removed in any order ring in time, and only once.
 func TestAlarms(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var a alarms
 		want := map[*hold]boottime.Instant{}

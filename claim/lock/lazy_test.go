@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // Whatever was asked of a lazy context before, it ends as one of the standard library.
@@ -26,7 +28,7 @@ func TestLazyContextEndsAsOthersDo(t *testing.T) {
 		"by end, before deadline": {bound: time.Second, end: func(c *lazyContext, _ context.CancelCauseFunc) { c.end(nil) }, err: context.Canceled, cause: context.Canceled},
 	} {
 		for _, early := range []bool{true, false} {
-			synctest.Test(t, func(t *testing.T) {
+			virtual.Test(t, func(t *testing.T) {
 				parent, cancel := context.WithCancelCause(context.Background())
 				defer cancel(nil)
 				c := &lazyContext{parent: parent, detached: test.detached}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -14,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -32,7 +32,7 @@ type bench struct {
 // inBubble runs a test in virtual time, which it starts in the present so that
 // counters are above their floor.
 func inBubble(t *testing.T, test func(*bench)) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)))
 		test(&bench{t, memory.NewSpace()})
 	})

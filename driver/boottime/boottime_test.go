@@ -2,8 +2,9 @@ package boottime
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestNowAdvancesWithRealTime(t *testing.T) {
@@ -29,7 +30,7 @@ func TestNowNeverGoesBack(t *testing.T) {
 }
 
 func TestNowFollowsVirtualTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		a := Now()
 		if a <= 0 {
 			t.Fatalf("reading %v", a)

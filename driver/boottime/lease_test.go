@@ -2,8 +2,9 @@ package boottime
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestDeadlineIsBeforeTheServersExpiry(t *testing.T) {
@@ -14,7 +15,7 @@ func TestDeadlineIsBeforeTheServersExpiry(t *testing.T) {
 }
 
 func TestLeaseCountsFromWhenItWasAskedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		sent := Now()
 		time.Sleep(2 * time.Second) // the answer took so long
 		l := NewLease(sent, 10*time.Second)
@@ -36,7 +37,7 @@ func TestLeaseCountsFromWhenItWasAskedFor(t *testing.T) {
 func TestEndedLeaseIsNotRevived(t *testing.T) {
 	for name, looked := range map[string]bool{"seen to end": true, "not looked at": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual.Test(t, func(t *testing.T) {
 				l := NewLease(Now(), 10*time.Second)
 				time.Sleep(9 * time.Second)
 				sent := Now()

@@ -2,8 +2,9 @@ package boottime
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // machine is a kernel whose suspends are injected. It counts the readings.
@@ -93,7 +94,7 @@ func TestCostOfTheClock(t *testing.T) {
 func TestVirtualTimeHasNoSuspends(t *testing.T) {
 	m, c := newMachine()
 	m.boots = 0
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		began := c.now()
 		time.Sleep(time.Minute)
 		if d := c.now().Sub(began); d != time.Minute {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver/group"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // server answers after a second, and keeps what was sent in each request.
@@ -60,7 +61,7 @@ func (s *server) begin(ctx context.Context, key string, ask int) <-chan error {
 }
 
 func TestCallsThatWaitAreSentTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newServer()
 		var all []<-chan error
 		for i, key := range []string{"a", "a", "a", "b", "c", "d"} {
@@ -86,7 +87,7 @@ func TestCallsThatWaitAreSentTogether(t *testing.T) {
 }
 
 func TestNoCallWaitsForLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newServer()
 		s.Limit = 10 * time.Millisecond
 		first, second := s.begin(t.Context(), "a", 1), s.begin(t.Context(), "b", 2)
@@ -103,7 +104,7 @@ func TestNoCallWaitsForLong(t *testing.T) {
 }
 
 func TestCallsThatAreGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newServer()
 		ctx, cancel := context.WithCancel(t.Context())
 		first, second, third := s.begin(t.Context(), "a", 1), s.begin(ctx, "b", 2), s.begin(t.Context(), "c", 3)
@@ -129,7 +130,7 @@ func TestCallsThatAreGivenUp(t *testing.T) {
 }
 
 func TestACallThatWasSentIsNotUnsent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newServer()
 		ctx, cancel := context.WithCancel(t.Context())
 		first, second := s.begin(t.Context(), "a", 1), s.begin(ctx, "b", 2)
@@ -144,7 +145,7 @@ func TestACallThatWasSentIsNotUnsent(t *testing.T) {
 }
 
 func TestSeparate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := newServer()
 		s.Separate()
 		first, second := s.begin(t.Context(), "a", 1), s.begin(t.Context(), "b", 2)

@@ -2,13 +2,13 @@ package memory_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -52,7 +52,7 @@ func harness(open func(*memory.Space) driver.Fenced) drivertest.Harness {
 }
 
 func inBubble(t *testing.T, test func(*testing.T)) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(present)) // virtual time begins before counters do
 		test(t)
 	})

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -18,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/driver/redis"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func token(n int64) interlock.Token { return interlock.Token(n << 12) }
@@ -189,7 +189,7 @@ func (f *flaky) Merge(ctx context.Context, name string, delta driver.Lattice, gu
 // Whatever fails, and whenever an owner is replaced, no more is sold than there is. Units are lost
 // only where a process dies after a failed operation.
 func TestSharesUnderFaults(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		time.Sleep(30 * 365 * 24 * time.Hour) // tokens count from 2020, and a bubble begins before
 		for seed := range uint64(500) {
 			random := rand.New(rand.NewPCG(seed, 1))

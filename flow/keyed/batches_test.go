@@ -11,12 +11,13 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // TestBatches: what queued up behind a batch is the next one, in its order, never
 // larger than allowed, never of two keys.
 func TestBatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		begun, next := make(chan string), make(chan struct{})
 		b, err := keyed.NewBatches(3, func(_ context.Context, key string, batch []int) error {
 			begun <- fmt.Sprint(key, batch)

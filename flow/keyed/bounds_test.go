@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -58,7 +59,7 @@ func TestFull(t *testing.T) {
 // TestWaitingForRoom: first come first served, also for those of one key while the
 // whole is full, and who leaves lets the next one in.
 func TestWaitingForRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 2, Total: 3, Wait: true})
 		release := stuck(t, x, "a")
 		var ran []string
@@ -109,7 +110,7 @@ func TestWaitingForRoom(t *testing.T) {
 
 // TestDoWaitsForRoom: a Do that waits returns, whatever lets it in or keeps it out.
 func TestDoWaitsForRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Total: 1, Wait: true})
 		release := stuck(t, x, "a")
 		results := make(chan error, 3)

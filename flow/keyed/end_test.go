@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -103,7 +104,7 @@ func TestReentrance(t *testing.T) {
 
 // TestClose: what was taken runs, nothing more is taken, and waiting callers get an error.
 func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Wait: true})
 		release := stuck(t, x, "a")
 		ran := 0
@@ -141,7 +142,7 @@ func TestClose(t *testing.T) {
 // TestCloseIsBounded: what has not begun is dropped and told in order, what runs has
 // its context ended with the cause.
 func TestCloseIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1})
 		var cause error
 		go func() {
@@ -182,7 +183,7 @@ func TestCloseIsBounded(t *testing.T) {
 
 // TestHooks: waits and depths are those that there were.
 func TestHooks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var started []observe.KeyedStarted
 		var ended []observe.KeyedEnded
 		b, err := keyed.NewBatches(2, func(_ context.Context, _ string, batch []int) error {

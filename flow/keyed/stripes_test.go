@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func stripes(t *testing.T, n int) *keyed.Stripes {
@@ -60,7 +61,7 @@ func TestStripesExclude(t *testing.T) {
 // waits for while he waits for what that one holds.
 func TestStripesAreTakenInOneOrder(t *testing.T) {
 	for _, keys := range [][2]string{{"a", "b"}, {"b", "a"}} {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			s, ended := stripes(t, 1<<16), make(chan error)
 			_, unlock, err := s.Lock(t.Context(), keys[0])
 			ok(t, err)
@@ -96,7 +97,7 @@ func TestStripesReentrance(t *testing.T) {
 // TestStripesWaitForContext: who gives up holds nothing, and those behind go on in
 // their order.
 func TestStripesWaitForContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := stripes(t, 1)
 		_, unlock, err := s.Lock(t.Context(), "a")
 		ok(t, err)

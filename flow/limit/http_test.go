@@ -8,15 +8,15 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock/flow/limit"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
 func TestHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		l := gate(t, &gated{}, nil)
 		served := 0
 		h := l.Handler(func(r *http.Request) []limit.Charge {
@@ -83,7 +83,7 @@ func (s *sent) RoundTrip(*http.Request) (*http.Response, error) {
 }
 
 func TestTransport(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var n sent
 		client := http.Client{Transport: gate(t, &gated{}, nil).Transport(func(r *http.Request) (string, limit.Rate) {
 			return r.Host, limit.Rate{Count: 10, Period: time.Second, Burst: 1}

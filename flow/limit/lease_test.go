@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/flow/limit"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func lease(t *testing.T, l *limit.Limits, r limit.Rate) *limit.Lease {
@@ -27,7 +28,7 @@ func lease(t *testing.T, l *limit.Limits, r limit.Rate) *limit.Lease {
 // TestLeaseBound: processes that take units in advance, and stop and go on at any time, admit no
 // more in any interval than the rate.
 func TestLeaseBound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		r := limit.Rate{Count: 100, Period: time.Second, Burst: 20}
 		g := &gated{Limiter: memory.NewLimiter()}
 		random, begun := rand.New(rand.NewPCG(5, 6)), time.Now()
@@ -83,7 +84,7 @@ func TestLeaseBound(t *testing.T) {
 }
 
 func TestLeaseCloses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		l := gate(t, &gated{}, nil)
 		r := limit.Rate{Count: 100, Period: time.Hour, Burst: 100}
 		s := lease(t, l, r)
@@ -150,7 +151,7 @@ func TestLeaseCompetition(t *testing.T) {
 
 // TestLeaseRefused: a lease that was refused does not ask again before a unit is due.
 func TestLeaseRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		g := &gated{}
 		s := lease(t, gate(t, g, nil), limit.Rate{Count: 2, Period: time.Second})
 		want := func(admitted bool, requests int64) {
@@ -170,7 +171,7 @@ func TestLeaseRefused(t *testing.T) {
 
 // TestLeaseCaller: a caller that goes leaves the request to the others.
 func TestLeaseCaller(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		g := &gated{gate: make(chan struct{})}
 		s := lease(t, gate(t, g, nil), limit.PerHour(100))
 		ctx, cancel := context.WithCancel(t.Context())

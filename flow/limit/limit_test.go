@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/flow/limit"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -58,7 +59,7 @@ func gate(t *testing.T, g *gated, o *limit.Options) *limit.Limits {
 // TestCoalesced: calls that wait go together, those of a key as one charge, and each has the
 // answer that it would have had alone.
 func TestCoalesced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		g := &gated{gate: make(chan struct{})}
 		l := gate(t, g, nil)
 		var all sync.WaitGroup
@@ -142,7 +143,7 @@ func (y yielding) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 // TestCallerGone: a caller that goes while its call waits consumes nothing, and one that goes
 // later does not know.
 func TestCallerGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		g := &gated{gate: make(chan struct{})}
 		l := gate(t, g, nil)
 		var others sync.WaitGroup
@@ -182,7 +183,7 @@ func TestCallerGone(t *testing.T) {
 
 // TestDenied: an exhausted limit is refused without a request, until its next unit is due.
 func TestDenied(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		g := &gated{}
 		l := gate(t, g, nil)
 		allow := func(key string) limit.Decision {
@@ -223,7 +224,7 @@ func TestDenied(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		l := gate(t, &gated{}, nil)
 		begun := time.Now()
 		for range 31 {
@@ -246,7 +247,7 @@ func TestWait(t *testing.T) {
 }
 
 func TestFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		down := errors.New("down")
 		r := limit.PerHour(10)
 		for _, c := range []struct {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 var (
@@ -30,7 +31,7 @@ func answers(ctx context.Context, p *Policy, err error) (calls int, last error) 
 }
 
 func TestRetries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p := policy(t, nil)
 		begun := time.Now()
 		calls, err := answers(t.Context(), p, errBusy)
@@ -73,7 +74,7 @@ func TestRetries(t *testing.T) {
 
 // Of many calls a tenth is retried, after the first ten retries.
 func TestRetryBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p, retries := policy(t, &Options{OpenFor: -1}), 0
 		for range 1000 {
 			calls, _ := answers(t.Context(), p, &interlock.Error{Op: "x", Kind: interlock.Retryable, Err: errBroken})
@@ -92,7 +93,7 @@ func TestThrottle(t *testing.T) {
 		every       time.Duration
 		least, most int
 	}{{4 * time.Millisecond, 500, 1500}, {2 * time.Millisecond, 2000, 3000}} {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			p, asked, free := policy(t, &Options{Retries: -1}), 0, time.Now()
 			for range 3000 {
 				_, _ = Call(t.Context(), p, func(context.Context) (int, error) {
@@ -113,7 +114,7 @@ func TestThrottle(t *testing.T) {
 }
 
 func TestBreaker(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p := policy(t, &Options{IsFailure: func(err error) bool { return err == errBroken }})
 		for range 100 { // neither rejections nor what is no failure open it
 			if calls, _ := answers(t.Context(), p, io.EOF); calls != 1 {
@@ -160,7 +161,7 @@ func TestBreaker(t *testing.T) {
 
 // A slow call is made a second time, and the first result counts.
 func TestHedge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p := policy(t, &Options{Hedge: 50 * time.Millisecond})
 		var calls, ended atomic.Int64
 		slowFirst := func(ctx context.Context) (int64, error) {
@@ -193,7 +194,7 @@ func TestHedge(t *testing.T) {
 
 // Of many slow calls a tenth is made a second time, after the first ten.
 func TestHedgeBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p, made := policy(t, &Options{Hedge: time.Millisecond}), atomic.Int64{}
 		for range 1000 {
 			if _, err := Call(t.Context(), p, func(context.Context) (int, error) {
@@ -212,7 +213,7 @@ func TestHedgeBudget(t *testing.T) {
 
 // What is not idempotent is tried once, and not hedged.
 func TestOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		calls := 0
 		_, err := Once(t.Context(), policy(t, &Options{Hedge: time.Millisecond}), func(context.Context) (int, error) {
 			calls++
@@ -229,7 +230,7 @@ func TestOnce(t *testing.T) {
 // A request that may be repeated is hedged. The answer that counts can be read until its body is
 // closed, and the other one is closed.
 func TestTransportHedge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		for name, c := range map[string]struct {
 			method, upgrade string
 			want            int64
@@ -365,7 +366,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 // What a transport sends again, and what not.
 func TestTransport(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		for name, c := range map[string]struct {
 			method, key string
 			stream      bool
@@ -450,7 +451,7 @@ func TestTransportRejects(t *testing.T) {
 
 // An answer whose request is rejected here before it is sent again is closed.
 func TestTransportRejectsRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p, b := policy(t, nil), &body{Reader: strings.NewReader("x")}
 		tr := p.Transport(roundTrip(func(*http.Request) (*http.Response, error) {
 			for range 20 { // others find out that the backend does not work

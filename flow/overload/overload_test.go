@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -66,7 +67,7 @@ func single(t *testing.T, o Options) (p *Policy, done func()) {
 // Waiting calls go on by class, and in order; once the queue stands, the newest goes on first, and
 // those that come wait for the target only.
 func TestOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p, done := single(t, Options{MaxWait: 100 * time.Millisecond})
 		var order []string
 		var mu sync.Mutex
@@ -139,7 +140,7 @@ func TestOrder(t *testing.T) {
 
 // A full queue rejects the least critical call.
 func TestFull(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p, done := single(t, Options{MaxWaiting: 2})
 		old := admitted(WithClass(t.Context(), Sheddable), p)
 		young := admitted(WithClass(t.Context(), Sheddable), p)
@@ -177,7 +178,7 @@ func TestFull(t *testing.T) {
 
 // Calls that would end after their deadline are rejected, when they come and when it is their turn.
 func TestDeadlines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p := policy(t, &Options{MaxRunning: 2})
 		call := func(took time.Duration) {
 			done, err := p.Admit(t.Context())
@@ -242,7 +243,7 @@ func TestDeadlines(t *testing.T) {
 
 // After an incident in which calls took longer than any deadline, it is found out that they do not.
 func TestDeadlinesAfterIncident(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		p, took := policy(t, nil), 3*time.Second
 		call := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -278,7 +279,7 @@ func TestDeadlinesAfterIncident(t *testing.T) {
 // follows. The absolute limit does not.
 func TestRail(t *testing.T) {
 	slow := func(o Options) (running int) {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			p := policy(t, &o)
 			var calls sync.WaitGroup
 			took := 100 * time.Millisecond

@@ -7,10 +7,10 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock/internal/picture"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // The load run: a backend of 250 calls a second gets 80 % of that, then three times as much, then
@@ -49,7 +49,7 @@ func (b *backend) work() {
 // run plays the load, and returns how many of the calls that began in each second were good.
 func run(t *testing.T, start func() (call func(ctx context.Context, b *backend, client int) error)) (good []int) {
 	good = make([]int, before+storm+after)
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		b, call := newBackend(), start()
 		var mu sync.Mutex
 		var users sync.WaitGroup

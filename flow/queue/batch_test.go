@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // watched is a queue that reports when a message is about to begin: when the context of its claim
@@ -56,7 +57,7 @@ func (w watchedClaim) Context() context.Context {
 // TestBatchIsInFlight: all messages that were received together count before the first begins. If
 // that one failed and was settled before, nothing would hold the next one of its key.
 func TestBatchIsInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		consumer := make(chan *Consumer, 1)
 		var counts []int
 		q := &watched{Queue: memory.NewQueue(), begins: func() {

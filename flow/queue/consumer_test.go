@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -61,7 +62,7 @@ func fill(t *testing.T, q *memory.Queue, n int, keys ...string) {
 
 // bubble runs a test in virtual time, with a consumer of q that is closed at its end.
 func bubble(t *testing.T, o queue.Options, handler func(ctx context.Context, m queue.Received) error, test func(t *testing.T, q *memory.Queue, c *queue.Consumer)) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		q := memory.NewQueue()
 		o.Hooks = &observe.Queue{Log: observe.Silent}
 		c, err := queue.New(t.Context(), q, "q", handler, &o)
@@ -185,7 +186,7 @@ func TestBounds(t *testing.T) {
 
 // TestClose: what runs is waited for; what has not begun goes to others at once, uncounted.
 func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		q := memory.NewQueue()
 		fill(t, q, 2, "a")
 		fill(t, q, 1, "b")

@@ -19,6 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/version"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -38,7 +39,7 @@ func (s *sizes) add(n int) {
 // or panics, has every message of its batch handled alone, and fails by itself.
 func TestBatch(t *testing.T) {
 	for _, failing := range []func() error{func() error { return nil }, func() error { return errors.New("bad") }, func() error { panic("bad") }} {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			var r record
 			var s sizes
 			q := memory.NewQueue()
@@ -77,7 +78,7 @@ func TestBatch(t *testing.T) {
 
 // TestBatchEndsWithAnyClaim: the context of a batch ends with the first of the claims.
 func TestBatchEndsWithAnyClaim(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		handler := queue.Batch(func(ctx context.Context, all []queue.Received) error {
 			switch {
 			case all[0].ID == "first":

@@ -14,11 +14,12 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/sequence"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // TestOrderIsRestored, duplicates are dropped, and keys do not wait for each other.
 func TestOrderIsRestored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		s, _ := sequencer(t, &j, sequence.Options{})
 		offers(t, s, "a", "1=delivered 1=duplicate 3=held 4=held 3=repeated")
@@ -34,7 +35,7 @@ func TestOrderIsRestored(t *testing.T) {
 // TestWaitEndsAfterFiveSeconds from when the gap was noticed, and not before; the
 // hole is recorded before what is behind it is delivered; a late event closes it.
 func TestWaitEndsAfterFiveSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		s, store := sequencer(t, &j, sequence.Options{})
 		offers(t, s, "a", "1=delivered 5=held")
@@ -60,7 +61,7 @@ func TestWaitEndsAfterFiveSeconds(t *testing.T) {
 
 // TestHalt: the key stands still until what is missing comes, or an operator says so.
 func TestHalt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		s, store := sequencer(t, &j, sequence.Options{Halt: true})
 		offers(t, s, "a", "2=held 4=held")
@@ -87,7 +88,7 @@ func TestHalt(t *testing.T) {
 // TestEpochs: a new epoch begins at 1, waits for what is known to be missing of the
 // one before, and makes the rest of that stale.
 func TestEpochs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		s, _ := sequencer(t, &j, sequence.Options{})
 		offers(t, s, "a", "1:1=delivered 1:3=held 3:1=held 3:3=held")
@@ -101,7 +102,7 @@ func TestEpochs(t *testing.T) {
 // TestBounds: what would go beyond them is refused and can be offered again; what is
 // missing itself never is.
 func TestBounds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		s, _ := sequencer(t, &j, sequence.Options{Buffer: 3, Gaps: 2, Bytes: 100})
 		offers(t, s, "a", "2=held 3=held 4=held 5=refused")
@@ -149,7 +150,7 @@ func TestFetch(t *testing.T) {
 		}, "recorded(a:2-4) a5 5:delivered a2-late closes(a2) a3-late closes(a3)", "a6"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual.Test(t, func(t *testing.T) {
 				var j journal
 				var asked []string
 				s, _ := sequencer(t, &j, sequence.Options{Fetch: func(ctx context.Context, missing sequence.Hole) ([]sequence.Event, error) {
@@ -186,7 +187,7 @@ func TestFetch(t *testing.T) {
 
 // TestFetchOfMuch: a gap that is larger than the buffer is fetched piece by piece.
 func TestFetchOfMuch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		var asked []string
 		s, _ := sequencer(t, &j, sequence.Options{Buffer: 4, Fetch: func(_ context.Context, missing sequence.Hole) (events []sequence.Event, err error) {
@@ -209,7 +210,7 @@ func TestFetchOfMuch(t *testing.T) {
 // TestFailures: an offered event goes back with the handler's error; a held one is
 // tried again, holds up its key alone, and nothing is lost or passed over.
 func TestFailures(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		broken := errors.New("broken")
 		j.fail = map[string]error{"a:1": broken, "b:3": broken}
@@ -238,7 +239,7 @@ func TestFailures(t *testing.T) {
 // TestSlowHandlerGetsOn: more is held than the handler does in the time of a step.
 // What follows a failure is handed over piece by piece.
 func TestSlowHandlerGetsOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		slow := func(ctx context.Context, _ struct{}, d sequence.Delivery) error {
 			select {
@@ -279,7 +280,7 @@ func (u *unwilling) Advance(ctx context.Context, m sequence.Move, fn func(contex
 
 // TestNothingPassesAHoleThatIsNotRecorded: the key stands still, others do not.
 func TestNothingPassesAHoleThatIsNotRecorded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		store := &unwilling{not: errors.New("disk full")}
 		s := over(t, store, handle[struct{}](&j), &j, sequence.Options{})
@@ -304,7 +305,7 @@ func TestNothingPassesAHoleThatIsNotRecorded(t *testing.T) {
 // TestWhatCameDoesNotWaitForAHole: while a hole cannot be recorded its events come
 // after all; what is behind them is delivered with them.
 func TestWhatCameDoesNotWaitForAHole(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		s := over(t, &unwilling{not: errors.New("disk full")}, handle[struct{}](&j), &j, sequence.Options{})
 		offers(t, s, "a", "1=delivered 4=held")
@@ -321,7 +322,7 @@ func TestWhatCameDoesNotWaitForAHole(t *testing.T) {
 // TestErrorsOfTheStoreFromTheHandler: a handler that works on another stream may
 // return what a store answers. Its event is not taken for one that is done.
 func TestErrorsOfTheStoreFromTheHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		for _, own := range []error{sequence.ErrNoHole, sequence.ErrConflict} {
 			var fail error
 			runs := 0
@@ -346,7 +347,7 @@ func TestErrorsOfTheStoreFromTheHandler(t *testing.T) {
 
 // TestClose: what is held is not settled, nothing more is taken, and all has ended.
 func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		s, _ := sequencer(t, &j, sequence.Options{Fetch: func(ctx context.Context, _ sequence.Hole) ([]sequence.Event, error) {
 			<-ctx.Done()
@@ -368,7 +369,7 @@ func TestClose(t *testing.T) {
 // event that is held ends nobody's process, and is tried again. So is one that ends
 // its goroutine.
 func TestPanic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var j journal
 		var bad sync.Map
 		bad.Store(int64(1), func() { panic("x") })

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // madeAnew is records of which a listed request is given up, and then sent again, by
@@ -47,7 +47,7 @@ func TestPhaseOfARequestMadeAnew(t *testing.T) {
 	}
 	for who, pass := range passes {
 		t.Run(who, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual.Test(t, func(t *testing.T) {
 				records := &madeAnew{Idempotency: memory.NewIdempotency()}
 				s := open(t, records, nil)
 				crashed, paid := errors.New("crashed"), 0

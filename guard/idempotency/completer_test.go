@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/idempotency"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -56,7 +56,7 @@ func testCompleterFinishes(t *testing.T, w world) {
 // TestCompleterIsBounded: by age, attempts and batch; what fails is reported, and
 // retried.
 func TestCompleterIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var told []observe.IdempotencyUnfinished
 		records := memory.NewIdempotency()
 		s := open(t, records, &idempotency.Options{Hooks: &observe.Idempotency{
@@ -101,7 +101,7 @@ func TestCompleterIsBounded(t *testing.T) {
 // TestCompleterLeavesWhatIsForgotten: between the list and the claim, a request was
 // declined. It is not created again.
 func TestCompleterLeavesWhatIsForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		records := memory.NewIdempotency()
 		s := open(t, records, nil)
 		for _, key := range []string{"a", "b"} {
@@ -135,7 +135,7 @@ func TestCompleterLeavesWhatIsForgotten(t *testing.T) {
 // TestRunsUntilTheEnd: Run of both makes passes, goes on after one that failed, and
 // ends with its context.
 func TestRunsUntilTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := open(t, memory.NewIdempotency(), &idempotency.Options{Retention: time.Minute})
 		_, err := s.Do(t.Context(), order("old"), func(context.Context) (idempotency.Response, error) { return answer(200, ""), nil })
 		ok(t, err)

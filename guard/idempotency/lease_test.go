@@ -12,13 +12,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
 // TestLeaseShorterThanHandler: a handler that takes ten leases keeps the others out,
 // and its answer counts.
 func TestLeaseShorterThanHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := open(t, memory.NewIdempotency(), &idempotency.Options{Lease: time.Second})
 		first := later(func() (idempotency.Response, error) {
 			return s.Do(t.Context(), order("k"), func(ctx context.Context) (idempotency.Response, error) {
@@ -57,7 +58,7 @@ func testLeaseIsRenewed(t *testing.T, w world) {
 // TestLostLeaseEndsTheHandler: once its renewals fail, its context ends when the
 // lease does, not before, and with the cause.
 func TestLostLeaseEndsTheHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		records := &unrenewed{Idempotency: memory.NewIdempotency()}
 		var lost []observe.IdempotencyLost
 		var failed atomic.Int64
@@ -96,7 +97,7 @@ func (u *unrenewed) Update(ctx context.Context, change driver.IdempotencyUpdate)
 // TestOvertakenHandlerIsTold: another attempt has begun; the next renewal ends the
 // first one's context with ErrLost, and its answer is not shown.
 func TestOvertakenHandlerIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		records := memory.NewIdempotency()
 		s := open(t, records, &idempotency.Options{Lease: 3 * time.Second})
 		first := later(func() (idempotency.Response, error) {
@@ -131,7 +132,7 @@ func release(t testing.TB, records driver.Idempotency, key string) {
 // TestTimeOutIsNotForEver: a process that vanished keeps the request in flight for
 // as long as its lease and no longer, and the key is not reopened before.
 func TestTimeOutIsNotForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		records := memory.NewIdempotency()
 		_, err := records.Claim(t.Context(), driver.IdempotencyClaim{ID: driver.IdempotencyID{Scope: "alice", Operation: "POST /orders", Key: "k"},
 			Fingerprint: order("k").Fingerprint, Owner: "vanished", Lease: 30 * time.Second})
@@ -154,7 +155,7 @@ func TestTimeOutIsNotForEver(t *testing.T) {
 
 // TestWaitIsBounded: by itself, by the caller's context, and it does not hurry.
 func TestWaitIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		counting := &countingClaims{Idempotency: memory.NewIdempotency()}
 		s := open(t, counting, nil)
 		first := later(func() (idempotency.Response, error) {
@@ -195,7 +196,7 @@ func (c *countingClaims) Claim(ctx context.Context, claim driver.IdempotencyClai
 // TestCallerGone: the end of the caller's context reaches the handler, but what it
 // answers all the same is recorded; and so is that it failed.
 func TestCallerGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		s := open(t, memory.NewIdempotency(), nil)
 		for _, fails := range []bool{false, true} {
 			ctx, cancel := context.WithCancel(t.Context())

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestBadCallsAreBugs(t *testing.T) {
@@ -123,7 +123,7 @@ func TestPhaseWaitsWithItsContext(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual.Test(t, func(t *testing.T) {
 				began := time.Now()
 				wantKind(t, do(t.Context(), open(t, memory.NewIdempotency(), nil)), interlock.Definite, cause)
 				if time.Since(began) != time.Minute {

@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -69,7 +70,7 @@ func (f *faulty) Forget(ctx context.Context, d driver.Delivery) error {
 }
 
 func TestStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var told []string
 		hooks := &observe.Once{
 			Duplicate:  func(m observe.OnceMessage) { told = append(told, "duplicate "+m.ID) },
@@ -142,7 +143,7 @@ func TestStoreBadInput(t *testing.T) {
 // TestStoreHeld: a delivery under way keeps another out until its lease is over.
 // Then both make the effect, which is the second window of the smaller promise.
 func TestStoreHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		f := &faulty{Once: memory.NewOnce()}
 		s := newStore(t, f, &once.BestEffortOptions{Lease: 10 * time.Second})
 		var c tally
@@ -189,7 +190,7 @@ func (s slow) Claim(ctx context.Context, d driver.Delivery, lease time.Duration)
 // TestStoreLateClaim: an effect does not begin when its lease is over already, be the
 // answer late or the process paused.
 func TestStoreLateClaim(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		f := &faulty{Once: memory.NewOnce()}
 		s := newStore(t, slow{f, time.Second}, &once.BestEffortOptions{Lease: time.Second})
 		outcome, err := s.Once(t.Context(), message(1), func(context.Context) error {
@@ -206,7 +207,7 @@ func TestStoreLateClaim(t *testing.T) {
 // request that was lost.
 func TestStoreLostAnswers(t *testing.T) {
 	for _, lost := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			var c tally
 			f := &faulty{Once: memory.NewOnce(), lostRequests: lost}
 			f.claims.Store(3)

@@ -12,6 +12,7 @@ import (
 	_ "github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/sweep"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -29,7 +30,7 @@ func (d *database) Rollback(context.Context) error                             {
 // TestSweeper: each pass empties each table, one that fails keeps no other from its turn and is
 // tried again in the next pass, and Close ends it.
 func TestSweeper(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		rows, calls, broken := 25, 0, errors.New("broken")
 		var failed []error
 		full := sweep.Func(func(_ context.Context, _ interlock.SQL, limit int) (int, error) {

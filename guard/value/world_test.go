@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -14,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/value"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -34,7 +34,7 @@ type world struct {
 
 func run(t *testing.T, test func(*world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))) // virtual time begins before counters do
 		w := &world{T: t, space: memory.NewSpace()}
 		w.flaky = &flaky{Values: w.space.Values()}

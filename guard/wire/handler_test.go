@@ -15,6 +15,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/wire"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -192,7 +193,7 @@ func TestAPassageIsAClaim(t *testing.T) {
 // clock that says so first.
 func TestAPassageEndsByItself(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		for text, lasts := range map[string]time.Duration{";remaining=3000": 3 * time.Second, "": wire.DefaultRemaining,
 			";remaining=3600000": wire.DefaultLongest} {
 			p, end, err := (*wire.Options)(nil).Admit(t.Context(), []string{"4096;resource=r" + text}, nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // recorder is a database that takes 10 ms for a statement.
@@ -56,7 +57,7 @@ func takeAll(t *testing.T, g *groups, names ...string) (errs []error) {
 }
 
 func TestAsksThatWaitShareAStatement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		r := &recorder{}
 		g := r.groups()
 		takeAll(t, g, "a", "b", "e", "d", "c")
@@ -72,7 +73,7 @@ func TestAsksThatWaitShareAStatement(t *testing.T) {
 }
 
 func TestAsksOfOneOwnerAreInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		r := &recorder{}
 		g := r.groups()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
@@ -98,7 +99,7 @@ func TestAsksOfOneOwnerAreInOrder(t *testing.T) {
 }
 
 func TestWithdrawnAskIsNotSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		r := &recorder{}
 		g := r.groups()
 		go takeAll(t, g, "a", "b")
@@ -119,7 +120,7 @@ func TestWithdrawnAskIsNotSent(t *testing.T) {
 
 func TestRefusedAskFailsAlone(t *testing.T) {
 	for kind, alone := range map[interlock.ErrorKind]bool{interlock.Definite: true, interlock.Uncertain: false} {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			r := &recorder{refuse: func(names []string) error {
 				if slices.Contains(names, "bad") {
 					return failure.Driver("test").New("acquire", "", kind, errors.New("refused"))
@@ -139,7 +140,7 @@ func TestRefusedAskFailsAlone(t *testing.T) {
 }
 
 func TestSlowStatementHoldsUpNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		r := &recorder{refuse: func(names []string) error {
 			if names[0] == "a" || names[0] == "b" {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -37,7 +37,7 @@ func TestRepeat(t *testing.T) {
 		{"ongoing", []error{branch.InProgress(time.Second)}, Table{}, 1, nil, branch.ClassInProgress},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual.Test(t, func(t *testing.T) {
 				runs, began := 0, time.Now()
 				c.table.random = func() float64 { return 0.5 }
 				err := c.table.repeat(t.Context(), func() error {
@@ -58,7 +58,7 @@ func TestRepeat(t *testing.T) {
 
 // TestRepeatEnds: a caller that goes is not kept waiting.
 func TestRepeatEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		runs, began := 0, time.Now()

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
@@ -38,7 +38,7 @@ func held(context.Context, driver.SQL) error {
 // TestWaitIsBounded: it gives up in time, says who is in the way, and has nothing open
 // while it pauses.
 func TestWaitIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var db attempts
 		begun := time.Now()
 		err := countermeasure.Wait(t.Context(), &db, nil, func(ctx context.Context, tx driver.SQL) error {
@@ -56,7 +56,7 @@ func TestWaitIsBounded(t *testing.T) {
 
 // TestWaitGoesOn once the flag is free, after pauses that grow.
 func TestWaitGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		var db attempts
 		var at []time.Duration
 		begun := time.Now()
@@ -82,7 +82,7 @@ func TestWaitGoesOn(t *testing.T) {
 // TestWaitRepeatsNothingElse: not an error of another kind, nor after its caller has
 // gone.
 func TestWaitRepeatsNothingElse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		mine, gone := errors.New("mine"), errors.New("the caller has gone")
 		for _, want := range []error{mine, &interlock.Error{Op: "x", Kind: interlock.Retryable, Err: mine}, &interlock.HeldError{Name: "a lock"}} {
 			var db attempts

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // transfer moves money between three stores, in a process with a fault. It returns the
@@ -59,7 +59,7 @@ func TestEveryCrash(t *testing.T) {
 	for _, serializable := range []bool{false, true} {
 		o := &Options{Serializable: serializable}
 		run := func(pr *process) (n int, learned error) {
-			synctest.Test(t, func(t *testing.T) {
+			virtual.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.set(w.open(nil, nil), map[string]int{"x/a": 100})
 				n, learned = transfer(w, pr, o)
@@ -89,7 +89,7 @@ func TestEveryCrash(t *testing.T) {
 // the first one left.
 func TestEveryCrashOfTheRescue(t *testing.T) {
 	run := func(first, second *process) (n, m int) {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			w.set(w.open(nil, nil), map[string]int{"x/a": 100})
 			var learned error

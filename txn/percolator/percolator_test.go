@@ -8,19 +8,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
 
 // inWorld runs a test in virtual time.
 func inWorld(t *testing.T, test func(w *world)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(newWorld(t)) })
+	virtual.Test(t, func(t *testing.T) { test(newWorld(t)) })
 }
 
 func TestATransactionReadsItsSnapshotAndItsOwnWrites(t *testing.T) {

@@ -6,16 +6,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/percolator"
 	"github.com/interlock-dev/interlock/txn/percolator/percolatortest"
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
 
 // virtual is a workload over three stores in memory. It needs virtual time.
-func virtual(t *testing.T, seed uint64, rounds int, o *percolator.Options) percolatortest.Workload {
+func workload(t *testing.T, seed uint64, rounds int, o *percolator.Options) percolatortest.Workload {
 	t.Helper()
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(seed, 7))
@@ -48,8 +48,8 @@ func TestAppends(t *testing.T) {
 	done := 0
 	for seed := range uint64(12) {
 		serializable := seed%2 == 1
-		synctest.Test(t, func(t *testing.T) {
-			n, err := percolatortest.Appends(t.Context(), virtual(t, seed, 40, &percolator.Options{Serializable: serializable}), serializable)
+		virtual.Test(t, func(t *testing.T) {
+			n, err := percolatortest.Appends(t.Context(), workload(t, seed, 40, &percolator.Options{Serializable: serializable}), serializable)
 			if err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
@@ -64,8 +64,8 @@ func TestAppends(t *testing.T) {
 // TestBank: transfers between three stores, with audits beside them in snapshots.
 func TestBank(t *testing.T) {
 	for seed := range uint64(4) {
-		synctest.Test(t, func(t *testing.T) {
-			done, err := percolatortest.Bank(t.Context(), virtual(t, seed, 40, nil))
+		virtual.Test(t, func(t *testing.T) {
+			done, err := percolatortest.Bank(t.Context(), workload(t, seed, 40, nil))
 			if err != nil || done < 150 {
 				t.Errorf("seed %d: %d transactions: %v", seed, done, err)
 			}
@@ -92,7 +92,7 @@ func TestWriteSkew(t *testing.T) {
 		{"serializable", &percolator.Options{Serializable: true}, percolatortest.Number, 1},
 		{"ForUpdate", nil, locked, 1},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			store := memory.NewKeyValues()
 			oracle, err := timestamp.NewOracle(store, "oracle", nil)
 			if err != nil {

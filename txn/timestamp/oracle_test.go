@@ -12,13 +12,14 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // TestTimestampsNeverFall: three processes request over a store that delays and loses
 // requests, with clocks that jump by an hour.
 func TestTimestampsNeverFall(t *testing.T) {
 	for seed := range uint64(150) {
-		synctest.Test(t, func(t *testing.T) {
+		virtual.Test(t, func(t *testing.T) {
 			if report := run(t, seed, seed%2 == 1); !report.OK() {
 				t.Fatalf("seed %d: %v", seed, report)
 			}
@@ -65,7 +66,7 @@ func next(t *testing.T, o *Oracle) Timestamp {
 }
 
 func TestALeaderWritesSeldom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		store := &counting{KeyValues: memory.NewKeyValues()}
 		o := open(t, store)
 		first := next(t, o)
@@ -83,7 +84,7 @@ func TestALeaderWritesSeldom(t *testing.T) {
 }
 
 func TestConcurrentRequestsAreOneBatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		store := &counting{KeyValues: memory.NewKeyValues(), hold: make(chan struct{})}
 		o := open(t, store)
 		var running sync.WaitGroup
@@ -116,7 +117,7 @@ func TestConcurrentRequestsAreOneBatch(t *testing.T) {
 
 // TestAlternatingLeadersDoNotHurryTime: changes of the leader cost no time.
 func TestAlternatingLeadersDoNotHurryTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		store := memory.NewKeyValues()
 		a, b := open(t, store), open(t, store)
 		first, last := next(t, a), Timestamp(0)
@@ -136,7 +137,7 @@ func TestAlternatingLeadersDoNotHurryTime(t *testing.T) {
 }
 
 func TestAClockThatIsSetBackIsNotFollowed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		store := memory.NewKeyValues()
 		before := next(t, open(t, store))
 		o := open(t, store)

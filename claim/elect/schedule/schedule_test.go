@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
@@ -34,7 +35,7 @@ type bench struct {
 }
 
 func inBubble(t *testing.T, test func(*bench)) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(begin))
 		test(&bench{t, memory.NewSpace()})
 	})

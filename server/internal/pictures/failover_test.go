@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/picture"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -112,7 +113,7 @@ func (n *node) open(t *testing.T, charged map[string]bool) {
 // of it is under way, and its successor.
 func TestFailover(t *testing.T) {
 	f := &film{}
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		time.Sleep(sinceTokens)
 		f.began = time.Now()
 		awake := make(chan struct{})

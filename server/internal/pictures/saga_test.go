@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/internal/picture"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -37,7 +38,7 @@ func (f *film) call(lane int, name string, failure error) (string, error) {
 // TestSaga draws a saga whose pivot is refused: its steps are undone in reverse.
 func TestSaga(t *testing.T) {
 	f := &film{}
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		time.Sleep(sinceTokens)
 		step := func(lane int, name string, failure error) func(context.Context, string) (string, error) {
 			return func(context.Context, string) (string, error) { return f.call(lane, name, failure) }

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
@@ -64,7 +64,7 @@ func TestFlawedParticipantIsConvicted(t *testing.T) {
 	} {
 		t.Run(string(f), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
+			virtual.Test(t, func(t *testing.T) {
 				p := newSimple(f)
 				report := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{p.spoil(handler(p.work, p.effects))}},
 					Rounds: 1, Protocols: []conformance.Protocol{conformance.TCC}})
@@ -101,7 +101,7 @@ func TestFlawedSagaIsConvicted(t *testing.T) {
 // gives up one of two that it has at once.
 func TestParticipantAtWorkIsAskedAgain(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testParticipantAtWork)
+	virtual.Test(t, testParticipantAtWork)
 }
 
 func testParticipantAtWork(t *testing.T) {

@@ -3,8 +3,9 @@ package rehearsal
 import (
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // Bubble plays in the virtual time of [testing/synctest], which begins at the present.
@@ -12,7 +13,7 @@ import (
 func Bubble(t *testing.T, play func()) (hangs bool) {
 	t.Helper()
 	defer func() { hangs = deadlocked(recover()) }()
-	synctest.Test(t, func(*testing.T) {
+	virtual.Test(t, func(*testing.T) {
 		time.Sleep(time.Until(began))
 		play()
 	})

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
 // OK ends the test if there is an error.
@@ -50,7 +50,7 @@ var Began = time.Now()
 // plausible.
 func Bubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		time.Sleep(time.Until(Began))
 		test(t)
 	})

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
@@ -140,7 +140,7 @@ func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
 
 // TestNotInABubble: it says what synctest says, and finds nothing.
 func TestNotInABubble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		defer func() {
 			if cause := fmt.Sprint(recover()); !strings.Contains(cause, "bubble") || strings.Contains(cause, "deadlock") {
 				t.Errorf("%v", cause)

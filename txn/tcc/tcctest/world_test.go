@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
@@ -267,7 +267,7 @@ func TestWorldTakesBackWhatFails(t *testing.T) {
 
 // TestWorldSweeps: what is past its time, and of that what will not be confirmed.
 func TestWorldSweeps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
 		w, asked := &World{}, []string{}
 		for _, id := range []string{"dropped", "kept"} {
 			_, err := take(id, w)

@@ -1,0 +1,6 @@
+//go:build !race
+
+package virtual
+
+func enter() {}
+func leave() {}
