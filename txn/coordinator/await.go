@@ -14,18 +14,18 @@ type Waiter struct {
 	coordinator *Coordinator
 	id          string
 	wake        chan struct{} // holds one
-	stop        func()        // stops hearing the notifier
+	stop        func()        // stops listening to the notifier
 
-	// The coordinator's mu guards these.
+	// the transaction was begun here since, so that the first check can wait
 	begun      bool // the transaction was begun here since, so that nobody need look at it at once
-	asked      bool // its owner is another process, and knows that somebody waits
+	asked      bool // its owner is another process, which knows that this one waits
 	conclusion any  // of the last turn that ended here
 }
 
 // Watch returns a waiter for a transaction, which misses nothing from now on. Call its Stop when
 // done.
 func (c *Coordinator) Watch(id string) *Waiter {
-	w := &Waiter{coordinator: c, id: id, wake: make(chan struct{}, 1), stop: c.hear()}
+	w := &Waiter{coordinator: c, id: id, wake: make(chan struct{}, 1), stop: c.listen()}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.waiters[id] = append(c.waiters[id], w)
@@ -50,10 +50,10 @@ func (w *Waiter) Stop() {
 // [Turn.Conclude], or nil. A Definite error or a Bug of done is returned; after others it is
 // called again. When ctx ends the transaction goes on, and the error is Uncertain.
 func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, concluded any) (bool, error)) error {
-	pause := w.coordinator.soon()
-	for look := w.looks(); ; look = true {
+	pause := w.coordinator.firstPause()
+	for look := w.checkFirst(); ; look = true {
 		if look {
-			is, err := done(ctx, w.concluded())
+			is, err := done(ctx, w.takeConclusion())
 			if err == nil && is {
 				return nil
 			}
@@ -62,7 +62,7 @@ func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, conclu
 			}
 		}
 		wait := w.coordinator.options.Poll
-		if w.ask() {
+		if w.notifyOwner() {
 			wait, pause = pause, min(2*pause, wait)
 		}
 		timer := time.NewTimer(wait)
@@ -77,17 +77,17 @@ func (w *Waiter) Wait(ctx context.Context, done func(ctx context.Context, conclu
 	}
 }
 
-// looks reports whether to look at once.
-func (w *Waiter) looks() bool {
+// checkFirst reports whether to call done at once.
+func (w *Waiter) checkFirst() bool {
 	c := w.coordinator
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !w.begun || w.conclusion != nil
 }
 
-// ask has the owner look at the transaction once, if that is another process, and reports
-// whether it is.
-func (w *Waiter) ask() (elsewhere bool) {
+// notifyOwner notifies the owner once that this process waits, and reports whether the owner is
+// another process.
+func (w *Waiter) notifyOwner() (elsewhere bool) {
 	c := w.coordinator
 	c.mu.Lock()
 	asked := w.asked
@@ -105,16 +105,16 @@ func (w *Waiter) ask() (elsewhere bool) {
 // Pauses double up to Options.Poll.
 const shortestPoll = 20 * time.Millisecond
 
-// soon is the first pause.
-func (c *Coordinator) soon() time.Duration {
+// firstPause returns the first pause.
+func (c *Coordinator) firstPause() time.Duration {
 	if c.options.Notifier != nil {
 		return c.options.Poll
 	}
 	return min(shortestPoll, c.options.Poll)
 }
 
-// concluded takes the conclusion.
-func (w *Waiter) concluded() any {
+// takeConclusion returns the conclusion, and clears it.
+func (w *Waiter) takeConclusion() any {
 	c := w.coordinator
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,8 +130,8 @@ func (c *Coordinator) Await(ctx context.Context, id string, done func(ctx contex
 	return w.Wait(ctx, func(ctx context.Context, _ any) (bool, error) { return done(ctx) })
 }
 
-// tell wakes those who wait for a transaction.
-func (c *Coordinator) tell(id string, conclusion any) {
+// wakeWaiters wakes the waiters of a transaction.
+func (c *Coordinator) wakeWaiters(id string, conclusion any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, w := range c.waiters[id] {
@@ -142,7 +142,7 @@ func (c *Coordinator) tell(id string, conclusion any) {
 	}
 }
 
-// signal leaves a sign in a channel that holds one.
+// signal sends to a channel that holds one, without blocking.
 func signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -158,41 +158,41 @@ const (
 	noteRested  = "." // its turn has ended: those that wait look at it
 )
 
-// notify wakes the other processes, if there is a notifier. Nobody calls it with a lock.
+// notify wakes the other processes, if there is a notifier. The caller holds no lock.
 func (c *Coordinator) notify(what, id string) {
 	if c.options.Notifier != nil {
 		c.options.Notifier.Notify(what + id)
 	}
 }
 
-// hear listens to the notifier until stop is called. Who listens has one ear in common.
-func (c *Coordinator) hear() (stop func()) {
+// listen listens to the notifier until stop is called. All callers share one registration.
+func (c *Coordinator) listen() (stop func()) {
 	if c.options.Notifier == nil {
 		return func() {}
 	}
-	c.ear.Lock()
-	defer c.ear.Unlock()
-	if c.hearing++; c.hearing == 1 {
-		c.deafen = c.options.Notifier.Listen(c.heard)
+	c.listenMu.Lock()
+	defer c.listenMu.Unlock()
+	if c.listeners++; c.listeners == 1 {
+		c.stopListening = c.options.Notifier.Listen(c.receive)
 	}
 	return func() {
-		c.ear.Lock()
-		defer c.ear.Unlock()
-		if c.hearing--; c.hearing == 0 {
-			c.deafen()
+		c.listenMu.Lock()
+		defer c.listenMu.Unlock()
+		if c.listeners--; c.listeners == 0 {
+			c.stopListening()
 		}
 	}
 }
 
-// heard takes a notification; an empty name is any.
-func (c *Coordinator) heard(name string) {
+// receive handles a notification. An empty name may stand for any.
+func (c *Coordinator) receive(name string) {
 	if len(name) < 2 {
-		c.missed()
+		c.wakeAll()
 		return
 	}
 	what, id := name[:1], name[1:]
 	if what == noteRested {
-		c.tell(id, nil)
+		c.wakeWaiters(id, nil)
 		return
 	}
 	switch s := c.serverOf(id); {
@@ -200,12 +200,12 @@ func (c *Coordinator) heard(name string) {
 	case !s.ready.Load():
 		signal(s.due) // it asks once it has taken over
 	case c.room() > 0:
-		s.hail(id, what)
+		s.driveFor(id, what)
 	}
 }
 
-// missed has everything looked at that a notification could be for.
-func (c *Coordinator) missed() {
+// wakeAll wakes every waiter, and polls.
+func (c *Coordinator) wakeAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, waiters := range c.waiters {
@@ -213,19 +213,19 @@ func (c *Coordinator) missed() {
 			signal(w.wake)
 		}
 	}
-	c.scoutNow()
+	c.requestPoll()
 }
 
-// scoutNow has a server ask for all. The caller holds the lock.
-func (c *Coordinator) scoutNow() {
+// requestPoll has a server poll at once. The caller holds the lock.
+func (c *Coordinator) requestPoll() {
 	if len(c.servers) > 0 {
-		c.scouted = time.Time{}
-		signal(c.rescout)
+		c.lastPolled = time.Time{}
+		signal(c.pollNow)
 	}
 }
 
-// hail has a transaction driven for another process.
-func (s *server) hail(id, what string) {
+// driveFor drives a transaction for another process.
+func (s *server) driveFor(id, what string) {
 	if t := s.take(id); t != nil {
 		t.due = true
 		t.awaited.Store(what == noteAwaited)
@@ -237,14 +237,14 @@ func (s *server) hail(id, what string) {
 	if t := s.active[id]; t != nil && what == noteAwaited {
 		t.awaited.Store(true)
 	} else if t != nil {
-		t.outrun.Store(true)
+		t.conflicted.Store(true)
 		signal(t.wake)
 	}
 }
 
-// begun notes a transaction that was begun here. Its owner, if that is another process, looks
-// at it.
-func (c *Coordinator) begun(id string) {
+// noteBegun records that a transaction was begun here, and notifies its owner if that is another
+// process.
+func (c *Coordinator) noteBegun(id string) {
 	c.mu.Lock()
 	what, elsewhere := noteChanged, c.servers[c.journal.ShardOf(id)] == nil
 	for _, w := range c.waiters[id] {

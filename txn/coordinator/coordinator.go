@@ -60,22 +60,22 @@ type Coordinator struct {
 	options Options
 	slots   chan struct{} // one for each transaction that is read or written
 
-	mu         sync.Mutex
-	protocols  map[string]Protocol
-	servers    map[int]*server
-	waiters    map[string][]*Waiter
-	targets    map[string]*target
-	held       int
-	foreigners map[string]foreigner // by their ids
-	jobs       []Job                // in the background
-	beside     []func(context.Context) error
-	scouted    time.Time     // when a server last asked for all
-	pause      time.Duration // until a server asks again; 0 is Options.Poll
-	rescout    chan struct{} // holds one: to ask for all now
+	mu          sync.Mutex
+	protocols   map[string]Protocol
+	servers     map[int]*server
+	waiters     map[string][]*Waiter
+	targets     map[string]*target
+	activeTurns int
+	foreign     map[string]foreignTransaction // by id
+	jobs        []Job                         // run in the background
+	alongside   []func(context.Context) error
+	lastPolled  time.Time     // when a server last polled for all shards
+	nextPoll    time.Duration // until the next poll; 0 means Options.Poll
+	pollNow     chan struct{} // holds one: a server polls at once
 
-	ear     sync.Mutex // of what listens to the notifier, which never waits for it
-	hearing int        // how many
-	deafen  func()
+	listenMu      sync.Mutex // guards the next two; the notifier never takes it
+	listeners     int
+	stopListening func()
 }
 
 // New returns a coordinator on a journal, without a request. The journal stays open.
@@ -87,8 +87,8 @@ func New(j *journal.Journal, o *Options) (*Coordinator, error) {
 	return &Coordinator{
 		journal: j, options: options, slots: make(chan struct{}, options.Concurrency),
 		protocols: map[string]Protocol{}, servers: map[int]*server{},
-		waiters: map[string][]*Waiter{}, targets: map[string]*target{}, foreigners: map[string]foreigner{},
-		rescout: make(chan struct{}, 1),
+		waiters: map[string][]*Waiter{}, targets: map[string]*target{}, foreign: map[string]foreignTransaction{},
+		pollNow: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -113,14 +113,14 @@ func (c *Coordinator) Handle(protocol string, p Protocol) error {
 // Alongside registers work of a protocol that runs in every process that serves, whichever shards
 // it has. txn.Runtime runs it, and restarts it if it fails. Call it before [Coordinator.Serve].
 func (c *Coordinator) Alongside(run func(ctx context.Context) error) {
-	c.beside = append(c.beside, run)
+	c.alongside = append(c.alongside, run)
 }
 
 // Beside returns the work registered by [Coordinator.Alongside], for the code that runs the
 // coordinator.
-func (c *Coordinator) Beside() []func(ctx context.Context) error { return c.beside }
+func (c *Coordinator) Beside() []func(ctx context.Context) error { return c.alongside }
 
-// protocol is that of a type.
+// protocol returns the protocol of a type.
 func (c *Coordinator) protocol(kind string) (Protocol, error) {
 	name, _, _ := strings.Cut(kind, ":")
 	c.mu.Lock()
@@ -158,7 +158,7 @@ func (c *Coordinator) BeginPrepared(ctx context.Context, id, kind string, prepar
 	}
 	log, err := c.journal.Begin(ctx, id, kind, due, entries...)
 	if err == nil {
-		c.begun(id)
+		c.noteBegun(id)
 	}
 	if t != nil {
 		t.prepared = prepared
@@ -178,7 +178,7 @@ func (c *Coordinator) Nudge(id string) {
 	c.notify(noteChanged, id)
 }
 
-// serverOf is what serves the shard of a transaction here; nil if nothing does.
+// serverOf returns the server of a transaction's shard, or nil if the shard is not served here.
 func (c *Coordinator) serverOf(id string) *server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,11 +199,11 @@ func (c *Coordinator) Serve(ctx context.Context, claim interlock.Claim, shard in
 	if err != nil {
 		return err
 	}
-	s, err := c.enlist(ctx, claim, owned)
+	s, err := c.addServer(ctx, claim, owned)
 	if err != nil {
 		return err
 	}
-	defer c.dismiss(s)
+	defer c.removeServer(s)
 	return s.serve()
 }
 
@@ -220,7 +220,7 @@ func (c *Coordinator) Run(ctx context.Context, claim interlock.Claim) error {
 	return context.Cause(ctx)
 }
 
-func (c *Coordinator) enlist(ctx context.Context, claim interlock.Claim, owned *journal.Shard) (*server, error) {
+func (c *Coordinator) addServer(ctx context.Context, claim interlock.Claim, owned *journal.Shard) (*server, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.servers[owned.Number()] != nil {
@@ -231,15 +231,15 @@ func (c *Coordinator) enlist(ctx context.Context, claim interlock.Claim, owned *
 	return s, nil
 }
 
-func (c *Coordinator) dismiss(s *server) {
+func (c *Coordinator) removeServer(s *server) {
 	c.mu.Lock()
 	delete(c.servers, s.shard.Number())
 	c.mu.Unlock()
 	s.close()
 }
 
-// reserve keeps the server of a transaction's shard from taking it up, until it is
-// admitted; nil if there is no server here.
+// reserve returns a turn for a transaction that is being begun, so that its server does not start
+// another one. It returns nil if the shard is not served here.
 func (c *Coordinator) reserve(id string) *Turn {
 	if s := c.serverOf(id); s != nil {
 		return s.take(id)
@@ -247,14 +247,14 @@ func (c *Coordinator) reserve(id string) *Turn {
 	return nil
 }
 
-// failed tells of what went wrong beside the calls.
+// failed reports a failure that is not that of a call.
 func (c *Coordinator) failed(transaction string, shard int, err error) {
 	if f := c.options.Hooks.Failed; f != nil {
 		f(observe.CoordinatorFailed{Transaction: transaction, Shard: shard, Err: err})
 	}
 }
 
-// lost reports whether an error means that the shard is not ours any more.
-func lost(err error) bool {
+// ownershipLost reports whether an error means that the shard has another owner.
+func ownershipLost(err error) bool {
 	return errors.Is(err, interlock.ErrStaleToken) || errors.Is(err, interlock.ErrExpired)
 }

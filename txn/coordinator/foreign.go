@@ -25,19 +25,19 @@ type Selective interface {
 	Drives(kind string) bool
 }
 
-// foreigner is a transaction that this process cannot drive.
-type foreigner struct {
+// foreignTransaction is one that this process cannot drive.
+type foreignTransaction struct {
 	kind     string
 	shard    int
 	position int64
 	seen     time.Time
-	given    int // how often its shard was given away for it since it last moved on
+	yields   int // of its shard for it since its last append
 }
 
-// mostForeigners bounds how many are counted.
-const mostForeigners = 10_000
+// maxForeign bounds how many are counted.
+const maxForeign = 10_000
 
-// knows reports whether a type is driven here.
+// knows reports whether this process drives a type.
 func (c *Coordinator) knows(kind string) bool {
 	p, err := c.protocol(kind)
 	if err != nil {
@@ -47,28 +47,28 @@ func (c *Coordinator) knows(kind string) bool {
 	return !selects || s.Drives(kind)
 }
 
-// leave counts a transaction that cannot be driven here, and reports it. For one that is
-// due the shard is given away before long.
-func (s *server) leave(head driver.Head, due bool) {
+// reportForeign counts a transaction that this process cannot drive, and reports it. If it is due, a
+// yield of the shard is scheduled.
+func (s *server) reportForeign(head driver.Head, due bool) {
 	c := s.coordinator
 	c.mu.Lock()
-	f, known := c.foreigners[head.Transaction]
+	f, known := c.foreign[head.Transaction]
 	switch {
-	case !known && len(c.foreigners) >= mostForeigners:
-		f.given = mostGiven
+	case !known && len(c.foreign) >= maxForeign:
+		f.yields = maxYields
 	case head.Position > f.position:
-		f.given = 0
+		f.yields = 0
 	}
-	f = foreigner{head.Type, s.shard.Number(), head.Position, c.options.Now(), f.given}
-	if known || len(c.foreigners) < mostForeigners {
-		c.foreigners[head.Transaction] = f
+	f = foreignTransaction{head.Type, s.shard.Number(), head.Position, c.options.Now(), f.yields}
+	if known || len(c.foreign) < maxForeign {
+		c.foreign[head.Transaction] = f
 	}
 	if due {
-		s.offerAt(c.hold(f.given))
+		s.scheduleYield(c.keepFor(f.yields))
 	}
 	c.mu.Unlock()
 	if h := c.options.Hooks.Foreign; h != nil {
-		h(observe.CoordinatorForeign{Transaction: head.Transaction, Type: head.Type, Shard: f.shard, Given: f.given})
+		h(observe.CoordinatorForeign{Transaction: head.Transaction, Type: head.Type, Shard: f.shard, Given: f.yields})
 	}
 }
 
@@ -81,7 +81,7 @@ func (c *Coordinator) Foreign() map[string]int {
 	defer c.mu.Unlock()
 	counts, before := map[string]int{}, c.options.Now().Add(-3*c.options.Recheck)
 	c.prune()
-	for _, f := range c.foreigners {
+	for _, f := range c.foreign {
 		if !f.seen.Before(before) {
 			counts[f.kind]++
 		}
@@ -89,13 +89,15 @@ func (c *Coordinator) Foreign() map[string]int {
 	return counts
 }
 
-// prune forgets what was not seen for so long that another process has driven it, though
-// many others had their turn; a few where many are counted. It is for who has the lock.
+// prune forgets transactions not seen for so long that another process must have driven them. It waits
+// longer if few are counted. The caller holds the lock.
 func (c *Coordinator) prune() {
 	turns := time.Duration(32)
-	if len(c.foreigners) > mostForeigners/2 {
+	if len(c.foreign) > maxForeign/2 {
 		turns = 4
 	}
 	before := c.options.Now().Add(-3 * c.options.Recheck)
-	maps.DeleteFunc(c.foreigners, func(_ string, f foreigner) bool { return f.seen.Before(before.Add(-turns * c.hold(f.given))) })
+	maps.DeleteFunc(c.foreign, func(_ string, f foreignTransaction) bool {
+		return f.seen.Before(before.Add(-turns * c.keepFor(f.yields)))
+	})
 }

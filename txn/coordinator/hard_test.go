@@ -92,13 +92,13 @@ func TestReserved(t *testing.T) {
 func (c *Coordinator) holding() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.held
+	return c.activeTurns
 }
 
 // waiting is how many wait to repeat a call of a target.
 func (c *Coordinator) waiting(name string) int {
-	g := c.use(name)
-	defer c.disuse(g)
+	g := c.acquireTarget(name)
+	defer c.releaseTarget(g)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.waiting)
@@ -231,7 +231,7 @@ func TestLoneFailures(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
 		ok(t, r.Handle("lone", protocolFunc(func(turn *Turn) error {
-			for range sickAfter {
+			for range failingAfter {
 				turn.Round(Task{Target: "call:x", Do: func(context.Context) error { return errDown }})
 			}
 			if !turn.Pause(time.Hour, "call:x") {

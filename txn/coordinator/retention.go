@@ -138,7 +138,7 @@ func (s *server) background() {
 		s.running++ // close waits for it
 		s.mu.Unlock()
 		go func() {
-			defer s.ended()
+			defer s.turnEnded()
 			s.repeat(j)
 		}()
 	}
@@ -147,7 +147,7 @@ func (s *server) background() {
 // repeat runs a job until the server ends, first after a part of its interval.
 func (s *server) repeat(j Job) {
 	wait := time.Duration(s.coordinator.options.Random() * float64(j.Every) / 4)
-	for s.sleep(wait) && s.holds() == nil {
+	for s.sleep(wait) && s.checkClaim() == nil {
 		if err := s.guarded(j); err != nil {
 			s.failed("", failure.About(j.Name, "", err))
 		}

@@ -139,8 +139,8 @@ func (r Records[M, O]) Reconcile(ctx context.Context, j *journal.Journal, since 
 // reconcileTimeout bounds one run.
 const reconcileTimeout = 6 * time.Hour
 
-// overlap is how much of the time before is looked at again: clocks differ, and what
-// ended in the last moment may not be there yet.
+// overlap is how much of the time before is compared again, because clocks differ and recent ends may
+// not be visible yet.
 const overlap = 10 * time.Minute
 
 // Reconciles registers a protocol for reconciliation: in the background every Options.Reconcile,
@@ -151,7 +151,7 @@ func (c *Coordinator) Reconciles(r Reconciler) error {
 	if every == 0 || r.Every < 0 {
 		every = r.Every
 	}
-	if err := c.Handle(r.Protocol+reconcileSuffix, asked{r, c.Now}); err != nil || every <= 0 {
+	if err := c.Handle(r.Protocol+reconcileSuffix, reconcileRequests{r, c.Now}); err != nil || every <= 0 {
 		return err
 	}
 	since := c.options.Now().Add(-2 * every)
@@ -203,15 +203,15 @@ func ReconciliationOf(ctx context.Context, j *journal.Journal, id string) (*Reco
 	return &r, nil
 }
 
-// asked drives requests.
-type asked struct {
+// reconcileRequests drives the requests of one protocol.
+type reconcileRequests struct {
 	Reconciler
 	now func() time.Time
 }
 
-// Drive runs it outside of the slots, and ends the request with what was found. A run
-// that failed is made again after Options.Recheck.
-func (a asked) Drive(t *Turn) error {
+// Drive runs a reconciliation without a slot, and ends the request with the result. A run that failed
+// is repeated after Options.Recheck.
+func (a reconcileRequests) Drive(t *Turn) error {
 	var req request
 	if err := json.Unmarshal(t.Entries()[0].Data, &req); err != nil {
 		return failure.Bug("reconcile", t.ID(), "its request is no JSON: %w", err)

@@ -112,7 +112,7 @@ func TestClockSetBack(t *testing.T) {
 		at   time.Duration
 		asks bool
 	}{{0, true}, {999 * time.Millisecond, false}, {time.Second, true}, {-time.Hour, true}, {-time.Hour + 999*time.Millisecond, false}} {
-		if asks := c.scouting(began.Add(step.at)) != nil; asks != step.asks {
+		if asks := c.shardsToPoll(began.Add(step.at)) != nil; asks != step.asks {
 			t.Errorf("at %v it asks: %v", step.at, asks)
 		}
 	}

@@ -15,45 +15,45 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// server drives the transactions of a shard.
+// server drives the transactions of one shard.
 type server struct {
-	coordinator *Coordinator
-	shard       *journal.Shard
-	claim       interlock.Claim
-	ctx         context.Context // ends with that of Serve, with the claim, or by fail
-	fail        context.CancelCauseFunc
-	let         func()        // lets go of the claim's context
-	due         chan struct{} // holds one: something is due
-	idle        chan struct{} // holds one: nothing is driven
-	ready       atomic.Bool   // what a former owner left is taken over
-	yielding    atomic.Bool   // nothing is taken up, and what is driven comes to its rest
-	since       time.Time     // it serves, or could not give the shard away; the coordinator's mu guards it
-	offerDue    time.Time     // when to give it away; the coordinator's mu guards it
+	coordinator  *Coordinator
+	shard        *journal.Shard
+	claim        interlock.Claim
+	ctx          context.Context // ends with that of Serve, with the claim, or by fail
+	fail         context.CancelCauseFunc
+	releaseClaim func()        // detaches from the claim's context
+	due          chan struct{} // holds one: a transaction is due
+	idle         chan struct{} // holds one: no turn is active
+	ready        atomic.Bool   // the take-over has ended
+	yielding     atomic.Bool   // no turn is started, and active ones stop soon
+	since        time.Time     // start of serving, or of the last failed yield; guarded by the coordinator's mu
+	yieldDue     time.Time     // when to yield the shard; guarded by the coordinator's mu
 
-	mu      sync.Mutex
-	active  map[string]*Turn // what is driven, or about to be
-	running int              // turns that have a goroutine
-	closed  bool
-	drained chan struct{} // closed once it is, and nothing is running
-	over    bool          // nothing is appended any more
+	mu        sync.Mutex
+	active    map[string]*Turn // by id, reserved ones included
+	running   int              // turns that have a goroutine
+	closed    bool
+	drained   chan struct{} // closed once closed is set and running is 0
+	abandoned bool          // nothing may be appended any more
 }
 
 func newServer(ctx context.Context, c *Coordinator, claim interlock.Claim, shard *journal.Shard) *server {
 	s := &server{coordinator: c, shard: shard, claim: claim, due: make(chan struct{}, 1), idle: make(chan struct{}, 1), since: c.options.Now(), drained: make(chan struct{}), active: map[string]*Turn{}}
-	ctx, s.let = join.Context(ctx, claim.Context())
+	ctx, s.releaseClaim = join.Context(ctx, claim.Context())
 	s.ctx, s.fail = context.WithCancelCause(ctx)
 	return s
 }
 
-// serve takes over what is unfinished, then what becomes due.
+// serve takes over unfinished transactions, then drives those that become due.
 func (s *server) serve() error {
 	s.background()
-	defer s.coordinator.hear()()
+	defer s.coordinator.listen()()
 	err := s.takeOver()
 	s.ready.Store(err == nil)
 	for err == nil && s.ctx.Err() == nil {
 		if err = s.watch(); err == nil {
-			err = s.offer()
+			err = s.yieldShard()
 		}
 	}
 	if cause := context.Cause(s.ctx); cause != nil {
@@ -62,24 +62,24 @@ func (s *server) serve() error {
 	return err
 }
 
-// watch waits until something is due, or it is time to ask whether anything is.
+// watch waits until a transaction is due or a poll is.
 func (s *server) watch() error {
 	timer := time.NewTimer(s.coordinator.options.Poll)
 	defer timer.Stop()
 	select {
 	case <-s.due:
-		return s.patrol()
-	case <-s.coordinator.rescout:
-		return s.scout()
+		return s.claimDue()
+	case <-s.coordinator.pollNow:
+		return s.pollShards()
 	case <-timer.C:
-		return s.scout()
+		return s.pollShards()
 	case <-s.ctx.Done():
 		return nil
 	}
 }
 
-// close waits until nothing is driven any more, or for as long as Options.Drain. What is
-// driven still then appends nothing.
+// close waits until no turn is running, at most for Options.Drain. Turns that run longer append
+// nothing more.
 func (s *server) close() {
 	s.mu.Lock()
 	s.closed = true
@@ -96,13 +96,13 @@ func (s *server) close() {
 	case <-timer.C:
 		s.abandon(drain)
 	}
-	s.let()
+	s.releaseClaim()
 }
 
-// abandon reports what does not return, and lets it append nothing.
+// abandon reports the turns that have not returned, and lets them append nothing.
 func (s *server) abandon(after time.Duration) {
 	s.mu.Lock()
-	s.over = true
+	s.abandoned = true
 	hung := slices.Sorted(maps.Keys(s.active))
 	s.mu.Unlock()
 	if f := s.coordinator.options.Hooks.Hung; f != nil {
@@ -112,8 +112,8 @@ func (s *server) abandon(after time.Duration) {
 	}
 }
 
-// ended counts off what was running.
-func (s *server) ended() {
+// turnEnded counts a running turn as ended.
+func (s *server) turnEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running--; s.running == 0 && s.closed {
@@ -121,40 +121,38 @@ func (s *server) ended() {
 	}
 }
 
-// run runs a turn, which was counted as running.
+// run runs a turn that is counted as running.
 func (s *server) run(t *Turn) {
-	defer s.ended()
+	defer s.turnEnded()
 	t.run()
 }
 
-// released says that nothing may be appended any more, since the shard was released without
-// the turn that wants to.
-func (s *server) released() error {
+// checkOpen returns an error if the shard was released while the turn that appends was running.
+func (s *server) checkOpen() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over {
+	if s.abandoned {
 		return &interlock.Error{Op: "append", Name: driver.ShardName(s.shard.Number()), Kind: interlock.Definite, Err: interlock.ErrClosed}
 	}
 	return nil
 }
 
-// takeOver drives all that has not ended, as far as there is room. A store that cannot answer now is asked
-// again after a while.
+// takeOver drives unfinished transactions, as far as there is room. It retries while the store is
+// not available.
 func (s *server) takeOver() error {
 	for {
 		due, err := s.unfinished()
 		switch {
 		case err == nil && due:
-			return s.patrol()
-		case err == nil || s.lasting(err) != nil || !s.sleep(s.coordinator.options.Poll):
+			return s.claimDue()
+		case err == nil || s.permanent(err) != nil || !s.sleep(s.coordinator.options.Poll):
 			return err
 		}
 	}
 }
 
-// unfinished drives what a former owner may have had in hand. Whatever is due without
-// anybody's claim is left to a claim of this owner, by which the next one can tell that
-// it was in hand.
+// unfinished drives what a former owner may have been driving. Transactions that are due and not
+// claimed are left to claimDue, whose claim shows the next owner that they were driven.
 func (s *server) unfinished() (due bool, err error) {
 	now := s.coordinator.options.Now()
 	for head, err := range s.shard.Unfinished(s.ctx) {
@@ -170,13 +168,13 @@ func (s *server) unfinished() (due bool, err error) {
 	return due, nil
 }
 
-// patrol drives what is due, as far as there is room.
-func (s *server) patrol() error {
+// claimDue claims and drives due transactions, as far as there is room.
+func (s *server) claimDue() error {
 	for room := s.coordinator.room(); room > 0; room = s.coordinator.room() {
 		now, most := s.coordinator.options.Now(), min(room, 100)
 		heads, err := s.shard.Claim(s.ctx, now, now.Add(s.coordinator.options.Recheck), most)
 		if err != nil {
-			return s.lasting(err)
+			return s.permanent(err)
 		}
 		for _, head := range heads {
 			if !s.start(head, true) {
@@ -190,17 +188,17 @@ func (s *server) patrol() error {
 	return nil
 }
 
-// holds says why nothing may be called any more. After a stop of the process this
-// can be known before the contexts have ended.
-func (s *server) holds() error {
+// checkClaim returns why no call may be made any more. If the process was stopped for a time, the
+// claim may have expired before its context ends.
+func (s *server) checkClaim() error {
 	if s.ctx.Err() == nil && !s.claim.Valid() {
 		s.fail(interlock.ErrExpired)
 	}
 	return context.Cause(s.ctx)
 }
 
-// enter waits for a slot; its counterpart is Turn.leave.
-func (s *server) enter() bool {
+// acquireSlot waits for a slot. Turn.releaseSlot gives it back.
+func (s *server) acquireSlot() bool {
 	select {
 	case s.coordinator.slots <- struct{}{}:
 		return true
@@ -221,21 +219,21 @@ func (s *server) sleep(d time.Duration) bool {
 	}
 }
 
-// failed tells of what went wrong, unless it did because the server ends.
+// failed reports a failure, unless the server is ending.
 func (s *server) failed(id string, err error) {
 	if s.ctx.Err() == nil {
 		s.coordinator.failed(id, s.shard.Number(), err)
 	}
 }
 
-// room is how much more may be taken up that is due.
+// room returns how many more due transactions may be started.
 func (c *Coordinator) room() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return max(0, c.options.Held-c.held)
+	return max(0, c.options.Held-c.activeTurns)
 }
 
-// take marks a transaction as driven here; nil if it is already.
+// take reserves a turn for a transaction, or returns nil if it has one.
 func (s *server) take(id string) *Turn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,26 +246,26 @@ func (s *server) take(id string) *Turn {
 	return t
 }
 
-// release ends a turn, unless somebody has appended or has found the transaction while
-// it came to its rest: then it is false, and the turn goes on.
+// release ends a turn. It returns false, and the turn goes on, if another writer has appended or the
+// transaction was found again in the meantime.
 func (s *server) release(t *Turn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.outrun.Load() && !s.closed && !s.yielding.Load() && s.ctx.Err() == nil {
+	if t.conflicted.Load() && !s.closed && !s.yielding.Load() && s.ctx.Err() == nil {
 		return false
 	}
 	s.forget(t)
 	return true
 }
 
-// drop ends a turn whatever there is to do.
+// drop ends a turn unconditionally.
 func (s *server) drop(t *Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forget(t)
 }
 
-// forget is for who has the lock.
+// forget removes a turn. The caller holds the lock.
 func (s *server) forget(t *Turn) {
 	if delete(s.active, t.id); len(s.active) == 0 {
 		signal(s.idle)
@@ -278,36 +276,35 @@ func (s *server) forget(t *Turn) {
 func (c *Coordinator) count(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held += n
+	c.activeTurns += n
 }
 
-// start drives a transaction once there is a slot: so no more of them are read than
-// can be driven. One that is driven already is woken if somebody else has appended
-// to it. It is false when the server ends.
+// start drives a transaction once there is a slot, so that no more are read than can be driven. If it
+// has a turn, that is woken if another writer has appended. It returns false when the server ends.
 func (s *server) start(head driver.Head, due bool) bool {
 	if !s.coordinator.knows(head.Type) {
-		s.leave(head, due)
+		s.reportForeign(head, due)
 		return s.ctx.Err() == nil
 	}
 	t := s.take(head.Transaction)
 	if t == nil {
-		s.moved(head)
+		s.wakeIfBehind(head)
 		return s.ctx.Err() == nil
 	}
-	if !s.enter() {
+	if !s.acquireSlot() {
 		s.release(t)
 		return false
 	}
-	t.due, t.inside = due, true
+	t.due, t.hasSlot = due, true
 	return s.launch(t)
 }
 
-// launch runs a turn that was taken.
+// launch starts the goroutine of a reserved turn.
 func (s *server) launch(t *Turn) bool {
 	s.mu.Lock()
 	if s.closed { // it is left to the next owner
 		s.mu.Unlock()
-		t.leave()
+		t.releaseSlot()
 		s.release(t)
 		return false
 	}
@@ -317,17 +314,17 @@ func (s *server) launch(t *Turn) bool {
 	return true
 }
 
-// moved wakes the turn of a transaction that is beyond where the turn left it.
-func (s *server) moved(head driver.Head) {
+// wakeIfBehind wakes the turn of a transaction that has records the turn does not know.
+func (s *server) wakeIfBehind(head driver.Head) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.active[head.Transaction]; t != nil && t.position.Load() < head.Position {
-		t.outrun.Store(true)
+		t.conflicted.Store(true)
 		signal(t.wake)
 	}
 }
 
-// nudge wakes the turn of a transaction, or begins one.
+// nudge wakes the turn of a transaction, or starts one.
 func (s *server) nudge(id string) {
 	t := s.take(id)
 	if t != nil {
@@ -338,7 +335,7 @@ func (s *server) nudge(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.active[id]; t != nil {
-		t.outrun.Store(true)
+		t.conflicted.Store(true)
 		signal(t.wake)
 	}
 }
@@ -347,17 +344,17 @@ func (s *server) nudge(id string) {
 // have something that is due, and then those only: whichever of their servers looks at
 // its clock first asks, and passes the answer to the others.
 
-// scout asks for all servers, unless one of them has done so within a poll.
-func (s *server) scout() error {
+// pollShards asks for the due shards of all servers, unless one of them did within a poll.
+func (s *server) pollShards() error {
 	c := s.coordinator
 	now := c.options.Now()
-	shards := c.scouting(now)
+	shards := c.shardsToPoll(now)
 	if shards == nil {
 		return nil
 	}
 	due, err := c.journal.DueShards(s.ctx, shards, now)
 	if err != nil {
-		return s.lasting(err)
+		return s.permanent(err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -366,43 +363,42 @@ func (s *server) scout() error {
 			signal(other.due)
 		}
 	}
-	c.scoutSoon(len(due) > 0)
+	c.schedulePoll(len(due) > 0)
 	return nil
 }
 
-// scoutSoon has a server ask again before the next poll, if something was found lately and no
-// notifier wakes this process. The caller holds the lock.
-func (c *Coordinator) scoutSoon(found bool) {
-	if c.pause *= 2; found {
-		c.pause = c.soon()
+// schedulePoll schedules a poll before the regular one, if something was found lately and no notifier
+// wakes this process. The caller holds the lock.
+func (c *Coordinator) schedulePoll(found bool) {
+	if c.nextPoll *= 2; found {
+		c.nextPoll = c.firstPause()
 	}
-	if c.pause == 0 || c.pause >= c.options.Poll {
-		c.pause = 0
+	if c.nextPoll == 0 || c.nextPoll >= c.options.Poll {
+		c.nextPoll = 0
 		return
 	}
-	time.AfterFunc(c.pause, func() {
+	time.AfterFunc(c.nextPoll, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.scoutNow()
+		c.requestPoll()
 	})
 }
 
-// scouting is the shards to ask for now, if it is time.
-func (c *Coordinator) scouting(now time.Time) []int {
+// shardsToPoll returns the shards to ask for, or nil if it is too early.
+func (c *Coordinator) shardsToPoll(now time.Time) []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if since := now.Sub(c.scouted); since >= 0 && since < c.options.Poll { // below zero the clock was set back
+	if since := now.Sub(c.lastPolled); since >= 0 && since < c.options.Poll { // below zero the clock was set back
 		return nil
 	}
-	c.scouted = now
+	c.lastPolled = now
 	return slices.Sorted(maps.Keys(c.servers))
 }
 
-// lasting tells of a failure of the store, and is that failure if asking again is of no
-// use, else nil.
-func (s *server) lasting(err error) error {
+// permanent reports a failure of the store. It returns the error if a retry cannot help, else nil.
+func (s *server) permanent(err error) error {
 	s.failed("", err)
-	if s.ctx.Err() != nil || lost(err) || interlock.Kind(err) == interlock.Bug {
+	if s.ctx.Err() != nil || ownershipLost(err) || interlock.Kind(err) == interlock.Bug {
 		return err
 	}
 	return nil

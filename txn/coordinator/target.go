@@ -9,33 +9,33 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// target is what calls are made of: it has places for so many at once, and is sick
-// once enough of them in a row were not answered.
+// target limits the concurrent calls of one target. It is failing after several calls in a row
+// without an answer.
 type target struct {
 	name   string
 	places chan struct{}
-	users  int // who call it or wait for it; the coordinator's mu guards it
+	users  int // turns that call it or wait for it; guarded by the coordinator's mu
 
 	mu       sync.Mutex
 	failures int // in a row
-	queue    int // those that wait for a place
+	queue    int // calls that wait for a place
 	waiting  map[*Turn]struct{}
-	healing  []*Turn // those that waited when it answered again, and were not woken yet
+	woken    []*Turn // those that waited when it answered again, and are still to be woken
 }
 
-// sickAfter is how many calls in a row a target has to leave without an answer. One
-// transaction that fails by itself, among others that do not, makes none sick.
-const sickAfter = 5
+// failingAfter is the number of calls in a row without an answer after which a target is failing. One
+// failing transaction among others that succeed does not reach it.
+const failingAfter = 5
 
-// wakes is how many an answer of a target that heals wakes: those that call it double
-// with each round of answers, and die out if few calls are answered.
-const wakes = 2
+// wakesPerAnswer is how many turns each answer of a recovering target wakes. Their number doubles
+// with each round of answers, and falls if few calls are answered.
+const wakesPerAnswer = 2
 
-// errCrowded is why a transaction is left alone until it is due again.
+// errCrowded leaves a transaction until it is due again.
 var errCrowded = &interlock.Error{Op: "drive", Kind: interlock.Retryable, Err: errors.New("too many calls wait for its target")}
 
-// use is the target of a name, until it is disused.
-func (c *Coordinator) use(name string) *target {
+// acquireTarget returns the target of a name, until releaseTarget.
+func (c *Coordinator) acquireTarget(name string) *target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	g := c.targets[name]
@@ -47,34 +47,34 @@ func (c *Coordinator) use(name string) *target {
 	return g
 }
 
-// disuse forgets a target that nobody uses, unless there is something to know of it:
-// names can be as many as there are addresses.
-func (c *Coordinator) disuse(g *target) {
+// releaseTarget removes a target without users, unless it is failing: there can be as many names as
+// addresses.
+func (c *Coordinator) releaseTarget(g *target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if g.users--; g.users == 0 && g.well() {
+	if g.users--; g.users == 0 && g.healthy() {
 		delete(c.targets, g.name)
 	}
 }
 
-func (g *target) well() bool {
+func (g *target) healthy() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.failures == 0
 }
 
-// enter waits for a place. It is false when serving ends; or if a quarter of all that
-// may be held waits already, unless the turn is one that stays.
+// enter waits for a place. It returns false when serving ends, or if a quarter of Options.Held waits
+// already and the turn is not one that keeps waiting.
 func (g *target) enter(t *Turn) bool {
 	select {
 	case g.places <- struct{}{}:
 		return true
 	default:
 	}
-	if !g.lineUp(t) {
+	if !g.joinQueue(t) {
 		return false
 	}
-	defer g.lineOff()
+	defer g.leaveQueue()
 	select {
 	case g.places <- struct{}{}:
 		return true
@@ -83,10 +83,10 @@ func (g *target) enter(t *Turn) bool {
 	}
 }
 
-func (g *target) lineUp(t *Turn) bool {
+func (g *target) joinQueue(t *Turn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !t.stays && g.queue >= max(1, t.server.coordinator.options.Held/4) {
+	if !t.keepWaiting && g.queue >= max(1, t.server.coordinator.options.Held/4) {
 		t.crowded.Store(true)
 		return false
 	}
@@ -94,7 +94,7 @@ func (g *target) lineUp(t *Turn) bool {
 	return true
 }
 
-func (g *target) lineOff() {
+func (g *target) leaveQueue() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.queue--
@@ -102,8 +102,8 @@ func (g *target) lineOff() {
 
 func (g *target) leave() { <-g.places }
 
-// answered takes whether a call was. With the first answer of a sick target those who
-// wait for it are woken, a few by each answer, as long as it is well.
+// answered records whether a call was answered. The first answer of a failing target starts to wake
+// the turns that wait, a few for each answer.
 func (g *target) answered(was bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -111,18 +111,18 @@ func (g *target) answered(was bool) {
 		g.failures++
 		return
 	}
-	if g.failures >= sickAfter {
-		g.healing = slices.Collect(maps.Keys(g.waiting))
+	if g.failures >= failingAfter {
+		g.woken = slices.Collect(maps.Keys(g.waiting))
 	}
 	g.failures = 0
-	g.wake(wakes)
+	g.wake(wakesPerAnswer)
 }
 
-// wake wakes so many of those that wait still.
+// wake wakes up to n turns that still wait.
 func (g *target) wake(n int) {
-	for n > 0 && len(g.healing) > 0 {
-		t := g.healing[0]
-		g.healing = g.healing[1:]
+	for n > 0 && len(g.woken) > 0 {
+		t := g.woken[0]
+		g.woken = g.woken[1:]
 		if _, waits := g.waiting[t]; waits {
 			signal(t.wake)
 			n--
@@ -130,21 +130,20 @@ func (g *target) wake(n int) {
 	}
 }
 
-// listenTo has a turn woken when one of the targets heals, until it is stopped. It
-// is nil if half of all that may be held waits for one of them already, unless the turn
-// is one that stays.
-func (c *Coordinator) listenTo(t *Turn, names []string) (stop func()) {
+// waitForTargets has a turn woken when one of the targets recovers, until stop is called. It returns
+// nil if half of Options.Held waits for one of them already and the turn is not one that keeps waiting.
+func (c *Coordinator) waitForTargets(t *Turn, names []string) (stop func()) {
 	var used []*target
 	stop = func() {
 		for _, g := range used {
-			g.forget(t)
-			c.disuse(g)
+			g.removeWaiting(t)
+			c.releaseTarget(g)
 		}
 	}
 	for _, name := range names {
-		g := c.use(name)
+		g := c.acquireTarget(name)
 		used = append(used, g)
-		if !g.remember(t) {
+		if !g.addWaiting(t) {
 			stop()
 			return nil
 		}
@@ -152,10 +151,10 @@ func (c *Coordinator) listenTo(t *Turn, names []string) (stop func()) {
 	return stop
 }
 
-func (g *target) remember(t *Turn) bool {
+func (g *target) addWaiting(t *Turn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !t.stays && len(g.waiting) >= max(1, t.server.coordinator.options.Held/2) {
+	if !t.keepWaiting && len(g.waiting) >= max(1, t.server.coordinator.options.Held/2) {
 		t.crowded.Store(true)
 		return false
 	}
@@ -163,7 +162,7 @@ func (g *target) remember(t *Turn) bool {
 	return true
 }
 
-func (g *target) forget(t *Turn) {
+func (g *target) removeWaiting(t *Turn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.waiting, t)

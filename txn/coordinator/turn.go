@@ -19,26 +19,26 @@ import (
 // A Turn is one execution of a transaction by the coordinator that owns its shard. It must be
 // used by one goroutine.
 type Turn struct {
-	server *server
-	id     string
-	due    bool
-	fresh  bool
-	inside bool // has a slot
-	former bool // an owner before this one may have called something
-	stays  bool // it has waited for a target that failed, and is kept in memory for that
-	begun  time.Time
+	server      *server
+	id          string
+	due         bool
+	fresh       bool
+	hasSlot     bool
+	takenOver   bool // a former owner may have made calls
+	keepWaiting bool // it has waited for a failing target, and stays in memory
+	begun       time.Time
 
 	log     *journal.Log
 	entries []journal.Entry
 
-	prepared   any         // what who has begun it knows
-	conclusion any         // for those that wait for it here
-	awaited    atomic.Bool // somebody waits for it elsewhere
+	prepared   any         // from BeginPrepared
+	conclusion any         // for waiters of this process
+	awaited    atomic.Bool // another process waits for it
 
-	position atomic.Int64  // of the last record that is known here
-	outrun   atomic.Bool   // somebody else has appended
-	crowded  atomic.Bool   // too many wait for one of its targets
-	wake     chan struct{} // holds one
+	position   atomic.Int64  // of the last known record
+	conflicted atomic.Bool   // another writer has appended
+	crowded    atomic.Bool   // too many transactions wait for one of its targets
+	wake       chan struct{} // holds one
 }
 
 // Context ends with that of Serve, and with the claim.
@@ -75,7 +75,7 @@ func (t *Turn) Due() bool { return t.due }
 // transaction, and this owner has not appended yet. Take-overs that follow each other
 // without an answer are to be counted, because whatever is called may crash its process:
 // see [Turn.Exhausted].
-func (t *Turn) TakenOver() bool { return t.former }
+func (t *Turn) TakenOver() bool { return t.takenOver }
 
 // Exhausted reports whether so many take-overs in a row, this one included, are enough to
 // leave the transaction to a person; see Options.TakeOvers.
@@ -99,10 +99,10 @@ func (t *Turn) Random() float64 { return t.server.coordinator.options.Random() }
 // shard is about to be given to another process, see Options.Yield. It looks at the clock
 // of the claim on the spot.
 func (t *Turn) Holds() error {
-	if err := t.server.holds(); err != nil {
+	if err := t.server.checkClaim(); err != nil {
 		return err
 	}
-	if t.outrun.Load() {
+	if t.conflicted.Load() {
 		return fmt.Errorf("drive %q: %w", t.id, journal.ErrConflict)
 	}
 	if t.crowded.Load() {
@@ -137,7 +137,7 @@ func (t *Turn) Log() *journal.Log { return t.log }
 func (t *Turn) Write(do func(ctx context.Context) error) error { return t.write(do) }
 
 func (t *Turn) write(do func(ctx context.Context) error) error {
-	if err := t.server.released(); err != nil {
+	if err := t.server.checkOpen(); err != nil {
 		return err
 	}
 	err := do(context.WithoutCancel(t.server.ctx))
@@ -145,21 +145,20 @@ func (t *Turn) write(do func(ctx context.Context) error) error {
 	return err
 }
 
-// Pause waits outside of the slot, and no longer when one of the targets, being sick,
-// answers again, or somebody else appends. It is false if serving has ended, or
-// [Turn.Holds] has something to say.
+// Pause waits without a slot. It ends early when one of the failing targets answers again, or another
+// writer appends. It returns false if serving has ended or [Turn.Holds] returns an error.
 func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
-	t.leave()
+	t.releaseSlot()
 	select { // a sign from before has been seen in what was called since
 	case <-t.wake:
 	default:
 	}
-	stop := t.server.coordinator.listenTo(t, targets)
+	stop := t.server.coordinator.waitForTargets(t, targets)
 	if stop == nil {
 		return false
 	}
 	defer stop()
-	t.stays = t.stays || len(targets) > 0
+	t.keepWaiting = t.keepWaiting || len(targets) > 0
 	if t.Holds() != nil {
 		return false
 	}
@@ -170,18 +169,17 @@ func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 	case <-t.wake:
 	case <-t.server.ctx.Done():
 	}
-	return t.server.ctx.Err() == nil && t.enter() && t.Holds() == nil
+	return t.server.ctx.Err() == nil && t.acquireSlot() && t.Holds() == nil
 }
 
 // How a turn runs.
 
-// admit drives a transaction that was reserved, if it was begun here: nobody has
-// called anything for it. If it may have been, or somebody has found it meanwhile, it is
-// looked for.
+// admit drives a reserved transaction after its Begin. If the Begin was certain, no call was made for
+// it. If the outcome is unknown, or the transaction was found again meanwhile, it is read.
 func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now time.Time) {
 	if log != nil {
 		t.fresh, t.begun = true, now.Truncate(time.Millisecond)
-		t.take(t.server.shard.Adopt(log), entries)
+		t.setState(t.server.shard.Adopt(log), entries)
 	} else if interlock.Kind(err) != interlock.Uncertain && t.server.release(t) {
 		return
 	}
@@ -191,27 +189,27 @@ func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now t
 	}
 }
 
-// take is where the transaction stands.
-func (t *Turn) take(log *journal.Log, entries []journal.Entry) {
+// setState sets the log and the entries.
+func (t *Turn) setState(log *journal.Log, entries []journal.Entry) {
 	t.log, t.entries = log, entries
 	t.position.Store(log.Head().Position)
 }
 
-// run drives until the transaction rests, and nobody has appended since. Where that
-// fails it is due again later.
+// run drives until there is nothing to do now and no other writer has appended. After a failure the
+// transaction is due again later.
 func (t *Turn) run() {
 	returned := false
 	defer func() {
 		if !returned { // user code ended the goroutine
 			t.server.failed(t.id, &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: errNoReturn})
-			t.leave()
+			t.releaseSlot()
 			t.server.drop(t)
 		}
 	}()
 	for !returned {
-		t.rest()
-		t.leave()
-		t.server.coordinator.tell(t.id, t.conclusion)
+		t.driveOnce()
+		t.releaseSlot()
+		t.server.coordinator.wakeWaiters(t.id, t.conclusion)
 		returned = t.server.release(t)
 		t.log, t.due, t.prepared, t.conclusion = nil, true, nil, nil
 	}
@@ -220,25 +218,25 @@ func (t *Turn) run() {
 	}
 }
 
-// rest drives until there is nothing to do now, by what was there.
-func (t *Turn) rest() {
-	if !t.enter() {
+// driveOnce drives the transaction once, and handles the error.
+func (t *Turn) driveOnce() {
+	if !t.acquireSlot() {
 		return
 	}
 	switch err := t.drive(); {
-	case lost(err):
+	case ownershipLost(err):
 		t.server.failed(t.id, err)
 		t.server.fail(err)
 	case errors.Is(err, ErrForeign):
-		t.server.leave(t.Head(), t.due)
+		t.server.reportForeign(t.Head(), t.due)
 	case errors.Is(err, journal.ErrConflict):
-		t.outrun.Store(true) // read again, and decide again
+		t.conflicted.Store(true) // read again, and decide again
 	case err != nil && !errors.Is(err, errCrowded) && !errors.Is(err, errYielding):
 		t.server.failed(t.id, err)
 	}
 }
 
-// drive has the protocol drive. A panic of it is the failure of this transaction.
+// drive calls the protocol. A panic is a failure of this transaction.
 func (t *Turn) drive() (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -254,31 +252,29 @@ func (t *Turn) drive() (err error) {
 	if err != nil {
 		return &interlock.Error{Op: "drive", Name: t.id, Kind: interlock.Bug, Err: err}
 	}
-	if !t.enter() {
+	if !t.acquireSlot() {
 		return context.Cause(t.server.ctx)
 	}
 	return p.Drive(t)
 }
 
-// open reads the transaction. One that does not exist any more, or yet, stays nil, and
-// one that has ended since it was found to be due.
+// open reads the transaction. log stays nil if it does not exist or has ended.
 func (t *Turn) open() error {
-	t.outrun.Store(false)
+	t.conflicted.Store(false)
 	t.crowded.Store(false)
 	t.fresh = false
 	log, entries, err := t.server.shard.Open(t.Context(), t.id)
 	if err != nil || log == nil || !log.Head().Ended.IsZero() {
 		return err
 	}
-	t.begun, t.former = entries[0].Written.Truncate(time.Millisecond), t.formerly(entries)
-	t.take(log, entries)
+	t.begun, t.takenOver = entries[0].Written.Truncate(time.Millisecond), t.ownedBefore(entries)
+	t.setState(log, entries)
 	return nil
 }
 
-// formerly reports whether another owner than this one was the last that had the
-// transaction in hand. One that has written nothing is known by the claim, or the due
-// time, that it has left: see unfinished.
-func (t *Turn) formerly(entries []journal.Entry) bool {
+// ownedBefore reports whether another owner was the last that drove the transaction. An owner that
+// has written nothing is known by its claim: see unfinished.
+func (t *Turn) ownedBefore(entries []journal.Entry) bool {
 	for _, e := range slices.Backward(entries) {
 		if e.Epoch != 0 {
 			return e.Epoch != t.Epoch()
@@ -287,18 +283,18 @@ func (t *Turn) formerly(entries []journal.Entry) bool {
 	return !t.due
 }
 
-// enter takes a slot, unless there is one.
-func (t *Turn) enter() bool {
-	t.inside = t.inside || t.server.enter()
-	return t.inside
+// acquireSlot waits for a slot, if the turn has none.
+func (t *Turn) acquireSlot() bool {
+	t.hasSlot = t.hasSlot || t.server.acquireSlot()
+	return t.hasSlot
 }
 
-// leave gives the slot back, if there is one.
-func (t *Turn) leave() {
-	if t.inside {
+// releaseSlot gives the slot back, if the turn has one.
+func (t *Turn) releaseSlot() {
+	if t.hasSlot {
 		<-t.server.coordinator.slots
 	}
-	t.inside = false
+	t.hasSlot = false
 }
 
 // A Task is one call of a participant.
@@ -310,11 +306,10 @@ type Task struct {
 	Do func(ctx context.Context) error
 }
 
-// errNotCalled is the outcome of a task that was not called, because nothing may
-// be called any more.
+// errNotCalled is the result of a task that was not called, because no call may be made any more.
 var errNotCalled = errors.New("it was not called")
 
-// errNoReturn is the outcome of a task that ended its goroutine.
+// errNoReturn is the result of a task that ended its goroutine.
 var errNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")
 
 // Round makes calls at once, each in a goroutine and a place of its target, outside of
@@ -322,7 +317,7 @@ var errNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a te
 // so is the end of the goroutine. What was not called, since nothing may be any more, is
 // a [branch.Retry] error; Holds says why.
 func (t *Turn) Round(tasks ...Task) []error {
-	t.leave() // calls need no slot
+	t.releaseSlot() // calls need no slot
 	errs := make([]error, len(tasks))
 	var work sync.WaitGroup
 	for i, task := range tasks {
@@ -330,13 +325,13 @@ func (t *Turn) Round(tasks ...Task) []error {
 		work.Go(func() { errs[i] = t.call(task) })
 	}
 	work.Wait()
-	t.enter() // if not, serving has ended, which Append survives
+	t.acquireSlot() // if not, serving has ended, which Append survives
 	return errs
 }
 
 func (t *Turn) call(task Task) error {
-	at := t.server.coordinator.use(task.Target)
-	defer t.server.coordinator.disuse(at)
+	at := t.server.coordinator.acquireTarget(task.Target)
+	defer t.server.coordinator.releaseTarget(at)
 	if !at.enter(t) {
 		return branch.Retry(errNotCalled)
 	}
@@ -354,7 +349,7 @@ func (t *Turn) call(task Task) error {
 	if limit := now.Add(task.Timeout); c.Deadline.IsZero() || limit.Before(c.Deadline) {
 		c.Deadline = limit
 	}
-	ctx, end := beating(t.server.ctx, c.Deadline.Sub(now), c.Branch)
+	ctx, end := withCallTimeout(t.server.ctx, c.Deadline.Sub(now), c.Branch)
 	defer end()
 	err := CatchPanic(branch.With(ctx, c), task.Do)
 	if class, _ := branch.ClassOf(err); t.server.ctx.Err() == nil {
@@ -373,25 +368,25 @@ func CatchPanic(ctx context.Context, do func(context.Context) error) (err error)
 	return do(ctx)
 }
 
-// heart is the timer of a call.
-type heart struct {
-	timer *time.Timer
-	bound time.Duration
+// callTimeout is the timer of a call.
+type callTimeout struct {
+	timer   *time.Timer
+	timeout time.Duration
 }
 
-type heartKey struct{}
+type callTimeoutKey struct{}
 
-// beating is a context that ends when nothing was heard for a time.
-func beating(ctx context.Context, bound time.Duration, name string) (context.Context, func()) {
+// withCallTimeout returns a context that ends when the call has sent no heartbeat for bound.
+func withCallTimeout(ctx context.Context, bound time.Duration, name string) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	h := &heart{bound: bound}
+	h := &callTimeout{timeout: bound}
 	h.timer = time.AfterFunc(bound, func() { cancel(fmt.Errorf("the timeout of %q has passed: %w", name, context.DeadlineExceeded)) })
-	return context.WithValue(ctx, heartKey{}, h), func() { h.timer.Stop(); cancel(nil) }
+	return context.WithValue(ctx, callTimeoutKey{}, h), func() { h.timer.Stop(); cancel(nil) }
 }
 
 // Heartbeat restarts the timeout of the call that ctx belongs to. It returns false if the time is
 // over or ctx belongs to no call.
 func Heartbeat(ctx context.Context) bool {
-	h, ok := ctx.Value(heartKey{}).(*heart)
-	return ok && ctx.Err() == nil && h.timer.Reset(h.bound)
+	h, ok := ctx.Value(callTimeoutKey{}).(*callTimeout)
+	return ok && ctx.Err() == nil && h.timer.Reset(h.timeout)
 }

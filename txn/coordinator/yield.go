@@ -21,42 +21,42 @@ type Yielder interface {
 	Yield(ctx context.Context) error
 }
 
-// mostGiven bounds how long a shard is kept: Options.Yield doubled so often.
-const mostGiven = 6
+// maxYields bounds how long a shard is kept: Options.Yield is doubled so often.
+const maxYields = 6
 
-// errYielding is why a transaction is left to the next owner of the shard.
+// errYielding leaves a transaction to the next owner of the shard.
 var errYielding = &interlock.Error{Op: "drive", Kind: interlock.Retryable, Err: errors.New("its shard is about to be given to another process")}
 
-// errKept is why a shard stays here.
-var errKept = errors.New("no other process has taken it")
+// errNotTaken means that the shard stays here.
+var errNotTaken = errors.New("no other process has taken it")
 
-// hold is how long a shard is kept for which a transaction was given away so often.
-func (c *Coordinator) hold(given int) time.Duration { return max(0, c.options.Yield) << given }
+// keepFor returns how long a shard is kept after it was yielded so often for a transaction.
+func (c *Coordinator) keepFor(given int) time.Duration { return max(0, c.options.Yield) << given }
 
-// offerAt has the shard given away after it was kept for so long. It is for who has the
-// coordinator's lock.
-func (s *server) offerAt(hold time.Duration) {
+// scheduleYield has the shard yielded after it was kept for so long. The caller holds the coordinator's
+// lock.
+func (s *server) scheduleYield(hold time.Duration) {
 	at := s.since.Add(hold)
-	if s.coordinator.options.Yield > 0 && (s.offerDue.IsZero() || at.Before(s.offerDue)) {
-		s.offerDue = at
+	if s.coordinator.options.Yield > 0 && (s.yieldDue.IsZero() || at.Before(s.yieldDue)) {
+		s.yieldDue = at
 	}
 }
 
-// offer gives the shard to another process if it is time to: something is due here that
-// this process does not know. What is driven comes to its rest first; what is under way for
-// too long keeps the shard here until the next time.
-func (s *server) offer() error {
+// yieldShard yields the shard to another process, if that is due: it has due transactions that this
+// process does not know. Active turns stop first. If one takes too long, the shard stays until the
+// next time.
+func (s *server) yieldShard() error {
 	y, ok := s.claim.(Yielder)
-	if !s.offering() || !ok || !y.Contended() {
+	if !s.yieldIsDue() || !ok || !y.Contended() {
 		return nil
 	}
-	hold := s.given()
+	hold := s.countYield()
 	patience := max(hold, s.coordinator.options.Drain)
-	s.settle()
+	s.stopTurns()
 	var err error
-	if s.rested(patience) {
+	if s.waitIdle(patience) {
 		if err = y.Yield(s.ctx); err == nil && s.sleep(patience) {
-			err = errKept
+			err = errNotTaken
 		}
 	}
 	if s.ctx.Err() != nil {
@@ -65,12 +65,12 @@ func (s *server) offer() error {
 	if err != nil {
 		s.failed("", failure.About("yield", driver.ShardName(s.shard.Number()), err))
 	}
-	s.keep()
+	s.resume()
 	return s.takeOver()
 }
 
-// keep goes on with a shard that was not given away.
-func (s *server) keep() {
+// resume goes on with a shard that was not taken.
+func (s *server) resume() {
 	c := s.coordinator
 	c.mu.Lock()
 	s.since = c.options.Now()
@@ -80,39 +80,39 @@ func (s *server) keep() {
 	s.mu.Unlock()
 }
 
-// offering reports whether it is time.
-func (s *server) offering() bool {
+// yieldIsDue reports whether it is time to yield.
+func (s *server) yieldIsDue() bool {
 	c := s.coordinator
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.offerDue.IsZero() || c.options.Now().Before(s.offerDue) {
+	if s.yieldDue.IsZero() || c.options.Now().Before(s.yieldDue) {
 		return false
 	}
-	s.offerDue = time.Time{} // set again by what is due then
+	s.yieldDue = time.Time{} // set again by what is due then
 	return true
 }
 
-// given counts that the shard is given away for what was found in it since it is kept, and
-// says how long it is kept for the one of them that it was given away for least often.
-func (s *server) given() time.Duration {
+// countYield counts a yield for each foreign transaction found since the shard was kept. It returns how
+// long the shard is kept for the one with the fewest yields.
+func (s *server) countYield() time.Duration {
 	c := s.coordinator
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.prune()
-	least := mostGiven
-	for id, f := range c.foreigners {
+	least := maxYields
+	for id, f := range c.foreign {
 		if f.shard == s.shard.Number() && !f.seen.Before(s.since) {
-			least = min(least, f.given)
-			f.given = min(f.given+1, mostGiven)
-			c.foreigners[id] = f
+			least = min(least, f.yields)
+			f.yields = min(f.yields+1, maxYields)
+			c.foreign[id] = f
 		}
 	}
-	return c.hold(least)
+	return c.keepFor(least)
 }
 
-// settle takes nothing up any more, and has what is driven come to its rest; idle is
-// signalled when nothing is.
-func (s *server) settle() {
+// stopTurns starts no more turns, and wakes the active ones so that they stop. idle is signalled when
+// none is active.
+func (s *server) stopTurns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.yielding.Store(true)
@@ -128,8 +128,8 @@ func (s *server) settle() {
 	}
 }
 
-// rested reports whether nothing is driven any more, and waits for that.
-func (s *server) rested(longest time.Duration) bool {
+// waitIdle waits until no turn is active.
+func (s *server) waitIdle(longest time.Duration) bool {
 	timer := time.NewTimer(longest)
 	defer timer.Stop()
 	select {

@@ -93,22 +93,22 @@ func (o *Options) resolve() (Options, error) {
 
 // A Journal has the transactions of a store. It is safe for concurrent use.
 type Journal struct {
-	store   driver.Journal
-	options Options
-	random  func() float64  // in [0,1), for the pauses between tries
-	life    context.Context // of requests that outlast their callers
-	end     context.CancelFunc
-	work    sync.WaitGroup
-	agreed  atomic.Bool // Options.Shards is the store's number
+	store         driver.Journal
+	options       Options
+	random        func() float64  // in [0,1), for backoff
+	requestCtx    context.Context // of requests, which outlast their callers
+	end           context.CancelFunc
+	work          sync.WaitGroup
+	shardsChecked atomic.Bool // Options.Shards was found to be the store's number
 
-	mu        sync.Mutex
-	waiting   []*waiter
-	busy      map[string]bool // transactions whose append is under way
-	flights   int             // requests under way
-	aboard    int             // appends in them
-	took      time.Duration   // how long the last one took
-	gathering bool            // a timer sends those who wait
-	closed    bool
+	mu          sync.Mutex
+	waiting     []*queuedAppend
+	busy        map[string]bool // transactions whose append is under way
+	requests    int             // under way
+	sentAppends int             // appends in them
+	lastTook    time.Duration   // duration of the last one
+	gathering   bool            // a timer is set that sends the queue
+	closed      bool
 }
 
 // New returns a journal on a store, without a request. Close it.
@@ -118,7 +118,7 @@ func New(store driver.Journal, o *Options) (*Journal, error) {
 		return nil, err
 	}
 	j := &Journal{store: store, options: options, random: rand.Float64, busy: map[string]bool{}}
-	j.life, j.end = context.WithCancel(context.Background())
+	j.requestCtx, j.end = context.WithCancel(context.Background())
 	return j, nil
 }
 
@@ -156,12 +156,12 @@ func (j *Journal) Begin(ctx context.Context, id, kind string, due time.Time, ent
 	if due.IsZero() {
 		return nil, failure.Bug("begin", id, "when it is due is not said")
 	}
-	if !j.agreed.Load() { // both requests together take Options.Patience at most
+	if !j.shardsChecked.Load() { // both requests together take Options.Patience at most
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, j.options.Patience, errPatience)
 		defer cancel()
 	}
-	if err := j.agreeOnce(ctx); err != nil {
+	if err := j.checkShardsOnce(ctx); err != nil {
 		return nil, err
 	}
 	if err := l.append(ctx, due, entries); err != nil {

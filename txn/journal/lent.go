@@ -35,10 +35,10 @@ func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kin
 	if due.IsZero() {
 		return failure.Bug("begin", id, "when it is due is not said")
 	}
-	if err := j.agreeIn(ctx, s, db); err != nil {
+	if err := j.checkShardsIn(ctx, s, db); err != nil {
 		return err
 	}
-	if j.agreed.Load() { // else there may be no number yet
+	if j.shardsChecked.Load() { // else there may be no number yet
 		l.shards = j.options.Shards
 	}
 	_, err := l.AppendIn(ctx, s, db, due, entries...)
@@ -53,7 +53,7 @@ func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kin
 // retries nothing. Call [Log.Accept] once that transaction has committed. If its outcome is
 // unknown, or the store has rejected the append, open the log again.
 func (l *Log) AppendIn(ctx context.Context, s TxStore, db driver.SQL, due time.Time, entries ...Entry) (driver.Append, error) {
-	if err := l.owner.holds(); err != nil {
+	if err := l.owner.valid(); err != nil {
 		return driver.Append{}, err
 	}
 	type payload struct{ sum, data []byte }

@@ -29,9 +29,9 @@ type Entry struct {
 // Log has read or written. It is not safe for concurrent use.
 type Log struct {
 	journal *Journal
-	owner   *Shard // nil for somebody who owns nothing
+	owner   *Shard // nil if this process does not own the shard
 	head    driver.Head
-	shards  int // what the store has to keep for the transaction to begin; 0 is not checked
+	shards  int // the store must have this number of shards before the transaction begins; 0 is not checked
 }
 
 // Head returns the state of the transaction as far as this Log knows it. Began is zero unless the
@@ -86,7 +86,7 @@ func (l *Log) Accept(a driver.Append) {
 	l.head.Due, l.head.Claimed, l.head.Ended = a.Due, false, a.Ended
 }
 
-// request makes the records; keep takes what is large, which stands beside them.
+// request returns the append of the entries. keep stores a payload that is too large for a record.
 func (l *Log) request(due time.Time, entries []Entry, keep func(sum, payload []byte) error) (driver.Append, error) {
 	a := driver.Append{Transaction: l.head.Transaction, Shard: l.head.Shard, Type: l.head.Type, After: l.head.Position, Shards: l.shards, Due: due, Was: l.head.Due}
 	if l.owner != nil {
@@ -98,7 +98,7 @@ func (l *Log) request(due time.Time, entries []Entry, keep func(sum, payload []b
 	sum := l.head.Sum
 	a.Records = make([]driver.Record, 0, len(entries))
 	for _, e := range entries {
-		data, err := l.journal.stow(e.Data, keep)
+		data, err := l.journal.storePayload(e.Data, keep)
 		if err != nil {
 			return a, err
 		}
@@ -108,37 +108,36 @@ func (l *Log) request(due time.Time, entries []Entry, keep func(sum, payload []b
 	return a, driver.CheckAppend([]driver.Append{a}, 0)
 }
 
-// pause is how long to wait before an append is tried again.
+// pause is the backoff between attempts of an append.
 var pause = backoff.Policy{First: 10 * time.Millisecond, Max: time.Second}
 
-// persist appends until there is an outcome.
+// persist appends, and retries until the outcome is known or ctx ends.
 func (j *Journal) persist(ctx context.Context, owner *Shard, a *driver.Append) error {
 	alone := false
 	return j.try(ctx, func() error {
-		if err := owner.holds(); err != nil {
+		if err := owner.valid(); err != nil {
 			return err
 		}
 		err := j.enqueue(ctx, a, alone)
 		alone = errors.Is(err, interlock.ErrHeld)
 		var elsewhere *driver.PositionError
 		if errors.As(err, &elsewhere) {
-			return ours(a, elsewhere)
+			return resolveConflict(a, elsewhere)
 		}
 		return err
 	})
 }
 
-// A doubt is an append that may have been done by a try whose answer was lost, and was
-// not tried again.
-type doubt struct{ lost, last error }
+// unknownOutcome is the error of an append of which an attempt may have succeeded: the answer was
+// lost, and a later attempt failed.
+type unknownOutcome struct{ lost, last error }
 
-func (d *doubt) Error() string                  { return fmt.Sprintf("%v; and then: %v", d.lost, d.last) }
-func (d *doubt) Unwrap() []error                { return []error{d.lost, d.last} }
-func (d *doubt) ErrorKind() interlock.ErrorKind { return interlock.Uncertain }
+func (d *unknownOutcome) Error() string                  { return fmt.Sprintf("%v; and then: %v", d.lost, d.last) }
+func (d *unknownOutcome) Unwrap() []error                { return []error{d.lost, d.last} }
+func (d *unknownOutcome) ErrorKind() interlock.ErrorKind { return interlock.Uncertain }
 
-// try does what may be repeated until there is an outcome, or ctx ends. What ends the
-// tries says nothing of one before whose answer was lost, unless the store has shown
-// since that it had no effect.
+// try calls once until the outcome is known or ctx ends. If the answer of an attempt was lost, the
+// error of a later one is an unknownOutcome, unless the store has shown that nothing was written.
 func (j *Journal) try(ctx context.Context, once func() error) error {
 	var lost error
 	for attempt := 1; ; attempt++ {
@@ -147,12 +146,12 @@ func (j *Journal) try(ctx context.Context, once func() error) error {
 			return nil
 		}
 		kind := interlock.Kind(err)
-		var final *absent
+		var final *notWritten
 		switch {
 		case errors.As(err, &final):
 			return err
 		case kind == interlock.Definite || kind == interlock.Bug || ctx.Err() != nil:
-			return doubted(lost, err)
+			return withLost(lost, err)
 		case kind == interlock.Uncertain:
 			lost = err
 		}
@@ -160,29 +159,28 @@ func (j *Journal) try(ctx context.Context, once func() error) error {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return doubted(lost, err)
+			return withLost(lost, err)
 		case <-timer.C:
 		}
 	}
 }
 
-// doubted is the error that ended the tries, of which an earlier one may have lost its
-// answer.
-func doubted(lost, last error) error {
+// withLost returns the last error, as an unknownOutcome if the answer of an earlier attempt was lost.
+func withLost(lost, last error) error {
 	if lost == nil || interlock.Kind(last) == interlock.Uncertain {
 		return last
 	}
-	return &doubt{lost, last}
+	return &unknownOutcome{lost, last}
 }
 
-// absent is a refusal by which the records are not there, whatever was lost before.
-type absent struct{ error }
+// notWritten is a rejection which shows that the records were not written by an earlier attempt.
+type notWritten struct{ error }
 
-func (a *absent) Unwrap() error { return a.error }
+func (a *notWritten) Unwrap() error { return a.error }
 
-// ours is nil if it is these records that stand where the append is refused: an
-// earlier try was done, whose answer was lost. If more stand there nobody can tell.
-func ours(a *driver.Append, e *driver.PositionError) error {
+// resolveConflict returns nil if the records at the rejected position are those of a: an earlier
+// attempt succeeded. If more records follow them, the outcome is unknown.
+func resolveConflict(a *driver.Append, e *driver.PositionError) error {
 	last := a.After + int64(len(a.Records))
 	if e.Found.Position == last && bytes.Equal(e.Found.Sum, a.Records[len(a.Records)-1].Sum) && e.Found.Ended.IsZero() != a.Due.IsZero() {
 		a.Ended = e.Found.Ended
@@ -195,132 +193,132 @@ func ours(a *driver.Append, e *driver.PositionError) error {
 	if e.Found.Position > last {
 		return refused
 	}
-	return &absent{refused}
+	return &notWritten{refused}
 }
 
-// Group commit: appends that come while others are under way travel together. If no
-// request is under way, an append is sent at once. One more request, up to Options.Requests,
-// is sent when as many appends wait as are under way, so that a large group is not followed
-// by one of a single append. Fewer appends wait until a request returns, or for as long as
-// the last one took, at most maxGather. No member of a group fails for another one's fault: a
-// group that the store refuses as a whole is sent again in parts.
+// Group commit: while a request is under way, appends are queued and sent together. If none is
+// under way, an append is sent at once. Another request, up to Options.Requests, is sent when the
+// queue is as long as the number of appends under way, so that a large group is not followed by
+// a single append. A shorter queue waits until a request returns, or as long as the last request
+// took, at most maxGather. No append fails because of another one in its group: a group that the
+// store rejects is sent again in parts.
 
 // maxGather bounds how long an append waits for others while a request is under way.
 const maxGather = 20 * time.Millisecond
 
-// waiter is an append that waits for its turn and its outcome.
-type waiter struct {
-	request driver.Append
-	alone   bool       // it travels by itself
-	outcome chan error // has room for one
-	behind  bool       // an append of the same transaction had an unknown outcome while this one waited
+// queuedAppend is an append that waits for its request and its outcome.
+type queuedAppend struct {
+	request        driver.Append
+	alone          bool       // sent in a request of its own
+	outcome        chan error // buffered for one
+	followsUnknown bool       // an append of the same transaction had an unknown outcome while this one waited
 }
 
-// enqueue appends in the company of others, unless alone. When ctx ends, the outcome is
-// unknown if the request was sent, or if another append of the same transaction was sent or
-// is to be sent before it: that one may have begun the transaction.
+// enqueue appends in a group, unless alone. When ctx ends, the outcome is unknown if the request
+// was sent, or if an earlier append of the same transaction was sent or waits: that one may have
+// begun the transaction.
 func (j *Journal) enqueue(ctx context.Context, a *driver.Append, alone bool) error {
-	w := &waiter{request: *a, alone: alone, outcome: make(chan error, 1)}
-	if err := j.join(w); err != nil {
+	w := &queuedAppend{request: *a, alone: alone, outcome: make(chan error, 1)}
+	if err := j.queue(w); err != nil {
 		return err
 	}
 	select {
 	case err := <-w.outcome:
 		a.Ended = w.request.Ended
-		return w.judge(err)
+		return w.classify(err)
 	case <-ctx.Done():
-		return j.leave(w, context.Cause(ctx))
+		return j.abandon(w, context.Cause(ctx))
 	}
 }
 
-// join lets w wait, and sends a request if one more may be under way.
-func (j *Journal) join(w *waiter) error {
+// queue adds w to the queue, and sends a request if one more may be under way.
+func (j *Journal) queue(w *queuedAppend) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
 		return &interlock.Error{Op: "append", Name: w.request.Transaction, Kind: interlock.Bug, Err: interlock.ErrClosed}
 	}
 	j.waiting = append(j.waiting, w)
-	j.depart(len(j.waiting) >= j.aboard)
+	j.sendIfReady(len(j.waiting) >= j.sentAppends)
 	return nil
 }
 
-// depart sends those who wait, if one more request may be under way and none is, or the group
-// is large enough. Otherwise they are sent when a request returns, or soon. The caller holds
-// the lock.
-func (j *Journal) depart(enough bool) {
+// sendIfReady sends the queue if one more request may be under way, and none is or the group is
+// large enough. Otherwise the queue is sent when a request returns, or after a short wait. The
+// caller holds the lock.
+func (j *Journal) sendIfReady(enough bool) {
 	switch {
-	case len(j.waiting) == 0 || j.flights == j.options.Requests:
-	case j.flights == 0 || enough:
-		j.flights++
-		j.work.Go(j.fly)
+	case len(j.waiting) == 0 || j.requests == j.options.Requests:
+	case j.requests == 0 || enough:
+		j.requests++
+		j.work.Go(j.sendGroups)
 	case !j.gathering:
 		j.gathering = true
-		time.AfterFunc(min(j.took, maxGather), func() {
+		time.AfterFunc(min(j.lastTook, maxGather), func() {
 			j.mu.Lock()
 			defer j.mu.Unlock()
 			j.gathering = false
-			j.depart(true)
+			j.sendIfReady(true)
 		})
 	}
 }
 
-// leave gives up waiting.
-func (j *Journal) leave(w *waiter, cause error) error {
+// abandon removes w from the queue, and returns its error.
+func (j *Journal) abandon(w *queuedAppend, cause error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	behind := w.behind || j.busy[w.request.Transaction]
+	follows := w.followsUnknown || j.busy[w.request.Transaction]
 	for i, other := range j.waiting {
 		if other == w {
 			j.waiting = append(j.waiting[:i:i], j.waiting[i+1:]...)
-			return w.unsent(cause, behind)
+			return w.unsent(cause, follows)
 		}
-		behind = behind || other.request.Transaction == w.request.Transaction
+		follows = follows || other.request.Transaction == w.request.Transaction
 	}
 	select {
 	case err := <-w.outcome:
-		return w.judge(err)
+		return w.classify(err)
 	default:
 		return &interlock.Error{Op: "append", Name: w.request.Transaction, Kind: interlock.Uncertain,
 			Err: fmt.Errorf("no answer yet: %w", cause)}
 	}
 }
 
-// unsent is the error of an append that was not sent.
-func (w *waiter) unsent(cause error, behind bool) error {
+// unsent returns the error of an append that was not sent.
+func (w *queuedAppend) unsent(cause error, follows bool) error {
 	kind := interlock.Definite
 	switch {
-	case behind:
-		kind, cause = interlock.Uncertain, fmt.Errorf("%w: %w", errBehind, cause)
+	case follows:
+		kind, cause = interlock.Uncertain, fmt.Errorf("%w: %w", errFollowsUnknown, cause)
 	case errors.Is(cause, errPatience):
 		kind = interlock.Retryable
 	}
 	return &interlock.Error{Op: "append", Name: w.request.Transaction, Kind: kind, Err: cause}
 }
 
-// judge is the outcome of a request that was sent. If the store refuses it for now, an
-// append before it may still have been done.
-func (w *waiter) judge(err error) error {
-	if err == nil || interlock.Kind(err) != interlock.Retryable || !w.behind {
+// classify returns the outcome of a request that was sent. If the store rejects it for now, an
+// earlier append of the same transaction may still have been written.
+func (w *queuedAppend) classify(err error) error {
+	if err == nil || interlock.Kind(err) != interlock.Retryable || !w.followsUnknown {
 		return err
 	}
 	return w.unsent(err, true)
 }
 
-var errBehind = errors.New("the outcome of an earlier append of the same transaction is unknown")
+var errFollowsUnknown = errors.New("the outcome of an earlier append of the same transaction is unknown")
 
-// fly sends requests until nobody waits.
-func (j *Journal) fly() {
-	for group := j.board(true); len(group) > 0; group = j.board(false) {
+// sendGroups sends requests until the queue is empty.
+func (j *Journal) sendGroups() {
+	for group := j.takeGroup(true); len(group) > 0; group = j.takeGroup(false) {
 		requests := make([]driver.Append, len(group))
 		for i, w := range group {
 			requests[i] = w.request
 		}
-		ctx, cancel := context.WithTimeout(j.life, j.options.Patience)
+		ctx, cancel := context.WithTimeout(j.requestCtx, j.options.Patience)
 		sent := time.Now()
 		outcomes := j.send(ctx, requests)
 		cancel()
-		j.land(group, outcomes, time.Since(sent))
+		j.finishGroup(group, outcomes, time.Since(sent))
 		for i, w := range group {
 			w.request.Ended = requests[i].Ended
 			w.outcome <- outcomes[i]
@@ -328,13 +326,13 @@ func (j *Journal) fly() {
 	}
 }
 
-// send appends. Members of a group that fail for a reason that may be another member's
-// are sent again in two halves: nothing of them was done.
+// send appends. Members that fail for a reason that may be another member's are sent again in two
+// halves: nothing of them was written.
 func (j *Journal) send(ctx context.Context, requests []driver.Append) []error {
 	outcomes := j.store.Append(ctx, requests)
 	var again []int
 	for i, err := range outcomes {
-		if len(requests) > 1 && ctx.Err() == nil && unspecific(err) {
+		if len(requests) > 1 && ctx.Err() == nil && mayBeAnothers(err) {
 			again = append(again, i)
 		}
 	}
@@ -354,10 +352,9 @@ func (j *Journal) send(ctx context.Context, requests []driver.Append) []error {
 	return outcomes
 }
 
-// unspecific reports whether an append was refused for a reason that may be that of
-// another one in the same request: a value that the store does not take, or a lock that
-// a transaction outside holds.
-func unspecific(err error) bool {
+// mayBeAnothers reports whether an append may have been rejected because of another one in the same
+// request: for a value that the store rejects, or a lock held by another database transaction.
+func mayBeAnothers(err error) bool {
 	if err == nil {
 		return false
 	}
@@ -369,18 +366,18 @@ func unspecific(err error) bool {
 	return interlock.Kind(err) == interlock.Definite || errors.Is(err, interlock.ErrHeld)
 }
 
-// board takes those who wait, as many as travel together, and none whose
-// transaction is under way already; one that travels alone only by itself. If there are
-// none, or not enough of them while another request is under way, the flight has ended.
-func (j *Journal) board(enough bool) []*waiter {
+// takeGroup takes a group from the queue, one append for each transaction, and none of a transaction
+// with an append under way. An append with alone set is a group of its own. If the queue is empty,
+// or too short while another request is under way, it returns nil and the request counts as ended.
+func (j *Journal) takeGroup(enough bool) []*queuedAppend {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !enough && j.flights > 1 && len(j.waiting) < j.aboard {
-		j.flights--
-		j.depart(false)
+	if !enough && j.requests > 1 && len(j.waiting) < j.sentAppends {
+		j.requests--
+		j.sendIfReady(false)
 		return nil
 	}
-	var group, rest []*waiter
+	var group, rest []*queuedAppend
 	for _, w := range j.waiting {
 		full := len(group) == j.options.Group || len(group) > 0 && (w.alone || group[0].alone)
 		if full || j.busy[w.request.Transaction] {
@@ -391,18 +388,19 @@ func (j *Journal) board(enough bool) []*waiter {
 		group = append(group, w)
 	}
 	j.waiting = rest
-	j.aboard += len(group)
+	j.sentAppends += len(group)
 	if len(group) == 0 {
-		j.flights--
+		j.requests--
 	}
 	return group
 }
 
-// land takes the outcomes of a request. Appends that wait behind one of unknown outcome are marked.
-func (j *Journal) land(group []*waiter, outcomes []error, took time.Duration) {
+// finishGroup removes a group from what is under way, and marks the queued appends that follow one
+// with an unknown outcome.
+func (j *Journal) finishGroup(group []*queuedAppend, outcomes []error, took time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.aboard, j.took = j.aboard-len(group), took
+	j.sentAppends, j.lastTook = j.sentAppends-len(group), took
 	lost := map[string]bool{}
 	for i, w := range group {
 		delete(j.busy, w.request.Transaction)
@@ -414,6 +412,6 @@ func (j *Journal) land(group []*waiter, outcomes []error, took time.Duration) {
 		return
 	}
 	for _, w := range j.waiting {
-		w.behind = w.behind || lost[w.request.Transaction]
+		w.followsUnknown = w.followsUnknown || lost[w.request.Transaction]
 	}
 }

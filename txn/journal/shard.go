@@ -26,7 +26,7 @@ func (j *Journal) Own(ctx context.Context, c interlock.Claim, shard int) (*Shard
 	if shard < 0 || shard >= j.options.Shards {
 		return nil, failure.Bug("own shard", driver.ShardName(shard), "there are %d shards", j.options.Shards)
 	}
-	if err := s.holds(); err != nil {
+	if err := s.valid(); err != nil {
 		return nil, err
 	}
 	if err := j.CheckShards(ctx); err != nil {
@@ -38,9 +38,8 @@ func (j *Journal) Own(ctx context.Context, c interlock.Claim, shard int) (*Shard
 	return s, nil
 }
 
-// holds says why nothing may be sent for this shard any more. Of nobody's shard
-// anything may.
-func (s *Shard) holds() error {
+// valid returns why nothing may be sent for this shard any more. It accepts a nil Shard.
+func (s *Shard) valid() error {
 	switch {
 	case s == nil || s.claim.Valid():
 		return nil
@@ -78,7 +77,7 @@ func (s *Shard) Adopt(l *Log) *Log {
 // their due time to until: by then the caller has appended, or they are due again. It is one
 // request.
 func (s *Shard) Claim(ctx context.Context, by, until time.Time, limit int) ([]driver.Head, error) {
-	if err := s.holds(); err != nil {
+	if err := s.valid(); err != nil {
 		return nil, err
 	}
 	return s.journal.store.Claim(ctx, s.number, s.epoch, by, until, limit)

@@ -20,40 +20,40 @@ func (j *Journal) CheckShards(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return j.agree(stored)
+	return j.checkStored(stored)
 }
 
-// agree refuses a stored number that is not that of the options.
-func (j *Journal) agree(stored int) error {
+// checkStored rejects a stored number that is not that of the options.
+func (j *Journal) checkStored(stored int) error {
 	if stored != j.options.Shards {
 		return &ShardsError{Stored: stored, Opened: j.options.Shards}
 	}
-	j.agreed.Store(true)
+	j.shardsChecked.Store(true)
 	return nil
 }
 
-// agreeOnce is CheckShards before the first transaction that begins here.
-func (j *Journal) agreeOnce(ctx context.Context) error {
-	if j.agreed.Load() {
+// checkShardsOnce is CheckShards before the first transaction that this process begins.
+func (j *Journal) checkShardsOnce(ctx context.Context) error {
+	if j.shardsChecked.Load() {
 		return nil
 	}
 	return j.try(ctx, func() error { return j.CheckShards(ctx) })
 }
 
-// agreeIn is agreeOnce within a transaction of the user's. It leaves it to others to store
-// the first number, which would be locked until that transaction ends.
-func (j *Journal) agreeIn(ctx context.Context, s TxStore, db driver.SQL) error {
-	if j.agreed.Load() {
+// checkShardsIn is checkShardsOnce within a transaction of the user. It does not store the first
+// number, which would be locked until that transaction ends.
+func (j *Journal) checkShardsIn(ctx context.Context, s TxStore, db driver.SQL) error {
+	if j.shardsChecked.Load() {
 		return nil
 	}
 	stored, err := s.ShardsIn(ctx, db)
 	if err != nil || stored == 0 {
 		return err
 	}
-	return j.agree(stored)
+	return j.checkStored(stored)
 }
 
-// maxShards is the most that a journal can have.
+// maxShards is the largest number of shards of a journal.
 const maxShards = 4096
 
 // SetShards changes the number of a journal's shards, 1 to 4096, and returns how many unfinished
@@ -125,7 +125,7 @@ func setShards(ctx context.Context, store driver.Journal, shards int, begin func
 	return moved, err
 }
 
-// maxIfUnknown is how many shards a journal can have had that does not say.
+// maxIfUnknown returns the number of shards to search if the stored number is unknown.
 func maxIfUnknown(stored int) int {
 	if stored > 0 {
 		return 0
@@ -133,7 +133,7 @@ func maxIfUnknown(stored int) int {
 	return maxShards
 }
 
-// changing refuses a change beside another one.
+// changing rejects a change while another one is under way.
 func changing(stored, shards int) error {
 	if stored == -shards {
 		return nil
@@ -141,8 +141,8 @@ func changing(stored, shards int) error {
 	return &ShardsError{Stored: stored, Opened: shards}
 }
 
-// fenceOff keeps the owner of a shard from writing. The owner's successor gets a token with a
-// higher counter, and can.
+// fenceOff fences off the owner of a shard. The next owner gets a token with a higher counter, and
+// can write.
 func fenceOff(ctx context.Context, store driver.Journal, shard int) error {
 	first, err := interlock.NewToken(1, 0)
 	if err != nil {
@@ -158,7 +158,7 @@ func fenceOff(ctx context.Context, store driver.Journal, shard int) error {
 	return err
 }
 
-// move puts what is unfinished in a shard where it is to be.
+// move assigns the unfinished transactions of a shard to their new shards.
 func move(ctx context.Context, store driver.Journal, shard, shards int) (moved int, err error) {
 	s := &Shard{journal: &Journal{store: store}, number: shard}
 	for head, err := range s.Unfinished(ctx) {

@@ -42,7 +42,7 @@ const (
 )
 
 // stow makes the data of a record, once keep has taken what does not fit in it.
-func (j *Journal) stow(data []byte, keep func(sum, payload []byte) error) ([]byte, error) {
+func (j *Journal) storePayload(data []byte, keep func(sum, payload []byte) error) ([]byte, error) {
 	if len(data) <= j.options.Inline {
 		return append(append(make([]byte, 0, 1+len(data)), inline), data...), nil
 	}
