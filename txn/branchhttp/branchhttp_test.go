@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -483,4 +484,100 @@ func ExampleHandler() {
 	// Output:
 	// {"receipt":"order%2F42/charge/do"} false
 	//  true
+}
+
+// TestOtherInput: the answer that a participant has had another input arrives as such; a
+// status alone, or another value, does not mean it, nor does the header change what is
+// known otherwise.
+func TestOtherInput(t *testing.T) {
+	url := participant(t, branchhttp.Handler(func(context.Context, []byte) ([]byte, error) { return nil, branch.ErrOtherInput }))
+	_, err := caller(t).Post(t.Context(), url, a(branch.Do), []byte(`1`))
+	var answer *branchhttp.AnswerError
+	if class, _ := branch.ClassOf(err); !errors.Is(err, branch.ErrOtherInput) || class != branch.ClassUnknown || interlock.Kind(err) != interlock.Uncertain ||
+		!errors.As(err, &answer) || answer.Status != http.StatusUnprocessableEntity {
+		t.Errorf("%v", err)
+	}
+	for _, c := range []struct {
+		status int
+		header string
+		class  branch.Class
+	}{{422, "", branch.ClassUnknown}, {422, "42", branch.ClassUnknown}, {409, "other", branch.ClassFail}, {425, "other", branch.ClassInProgress}} {
+		url := participant(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set(branchhttp.HeaderInput, c.header)
+			w.WriteHeader(c.status)
+		}))
+		_, err := caller(t).Post(t.Context(), url, a(branch.Do), []byte(`1`))
+		if class, _ := branch.ClassOf(err); class != c.class || errors.Is(err, branch.ErrOtherInput) {
+			t.Errorf("%d %q: %v", c.status, c.header, err)
+		}
+	}
+}
+
+// TestMarkArrivesAsItWas, with as many exceptions as a coordinator sends, as long as they
+// can be; and its answer comes back.
+func TestMarkArrivesAsItWas(t *testing.T) {
+	var got branchhttp.Mark
+	var fails error
+	url := participant(t, branchhttp.ForgetHandler(func(_ context.Context, m branchhttp.Mark) (int, error) {
+		got = m
+		return 7, fails
+	}))
+	var many []string
+	for range 256 {
+		many = append(many, strings.Repeat("<", 200))
+	}
+	for _, except := range [][]string{nil, {"order/42", "ä\u2028\n"}, many} {
+		m := branchhttp.Mark{Before: time.UnixMilli(1700000000000), Except: except}
+		n, err := caller(t).Forget(t.Context(), url, m)
+		if err != nil || n != 7 || !got.Before.Equal(m.Before) || !slices.Equal(got.Except, except) {
+			t.Errorf("%d, %v; %+v arrived", n, err, got)
+		}
+	}
+	fails = errors.New("no database")
+	_, err := caller(t).Forget(t.Context(), url, branchhttp.Mark{Before: time.UnixMilli(1)})
+	var answer *branchhttp.AnswerError
+	if !errors.As(err, &answer) || answer.Status != 500 || answer.Body != "no database" || interlock.Kind(err) != interlock.Uncertain {
+		t.Errorf("%v", err)
+	}
+	_, err = caller(t).Forget(t.Context(), "http://u:p@localhost/", branchhttp.Mark{Before: time.UnixMilli(1)})
+	if interlock.Kind(err) != interlock.Bug || strings.Contains(err.Error(), "u:p") {
+		t.Errorf("%v", err)
+	}
+	silent := participant(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get(branchhttp.HeaderOperation) != branchhttp.MarkOperation {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	if n, err := caller(t).Forget(t.Context(), silent, branchhttp.Mark{Before: time.UnixMilli(1)}); n != 0 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// TestWhatIsNoMark has nothing forgotten.
+func TestWhatIsNoMark(t *testing.T) {
+	url := participant(t, branchhttp.ForgetHandler(func(context.Context, branchhttp.Mark) (int, error) { t.Error("forgotten"); return 0, nil }))
+	client := caller(t).Client
+	for body, want := range map[string]int{
+		"": 400, "{}": 400, `{"before":1}`: 400, `{"before":0,"except":[]}`: 400, `{"before":-5,"except":[]}`: 400, `{"before":1e300,"except":[]}`: 400,
+		`{"before":1,"except":[]} {}`: 400, `{"before":1,"except":[],"only":["a"]}`: 400, `{"before":1,"except":null}`: 400, `{"before":1,"except":[""]}`: 400,
+		`{"before":1,"except":["\u0000"]}`: 400, `{"before":1,"except":["` + strings.Repeat("x", 201) + `"]}`: 400,
+		`{"before":1,"except":[` + strings.Repeat(" ", branchhttp.MaxMark) + `]}`: 413,
+	} {
+		answer, err := client.Post(url, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		if answer.StatusCode != want {
+			t.Errorf("%.60s: %d, want %d", body, answer.StatusCode, want)
+		}
+	}
+	answer, err := client.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer.Body.Close(); answer.StatusCode != 405 || answer.Header.Get("Allow") != "POST" {
+		t.Errorf("%v", answer)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
@@ -72,4 +73,15 @@ func (r row) lock(ctx context.Context) (value int64, err error) {
 
 func (r row) ambiguous(n int64) error {
 	return r.Bug("%d rows of table %s have that key", n, r.table)
+}
+
+// maxText is the longest text for people, in bytes.
+const maxText = 4 << 10
+
+// readable refuses a text for people that no database takes; it may be empty.
+func readable(op, about, what, text string) error {
+	if err := driver.CheckText(what, text, 0, maxText); err != nil {
+		return failure.Bug(op, about, "%w", err)
+	}
+	return nil
 }

@@ -25,11 +25,16 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -215,4 +220,63 @@ func host(address string) string {
 		return address
 	}
 	return u.Host
+}
+
+// health is the answer to /healthz and /readyz.
+type health struct {
+	Status string `json:"status"`
+}
+
+// readiness is whether the journal answers. It is asked once a second at most, however
+// often somebody wants to know: the request needs no credential.
+type readiness struct {
+	mu    sync.Mutex
+	asked time.Time
+	err   error
+}
+
+func (r *readiness) check(ctx context.Context, j *journal.Journal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.asked) < time.Second {
+		return r.err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	r.err = nil
+	if _, err := j.Heads(ctx, "", 1); err != nil { // which may say where it is
+		r.err = &requestError{503, interlock.Retryable, "the journal does not answer"}
+	}
+	r.asked = time.Now()
+	return r.err
+}
+
+// answering serves the routes of mux. What is at none of them is answered as any other
+// error, and never redirected: a POST that is sent on may arrive as a GET.
+func answering(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if at := r.URL.EscapedPath(); at != path.Clean(at) {
+			refuse(w, r, http.StatusNotFound)
+			return
+		}
+		if _, pattern := mux.Handler(r); pattern == "" {
+			w = unrouted{w, r}
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// unrouted says in JSON what mux says in plain text.
+type unrouted struct {
+	http.ResponseWriter
+	request *http.Request
+}
+
+func (u unrouted) WriteHeader(status int)             { refuse(u.ResponseWriter, u.request, status) }
+func (u unrouted) Write(text []byte) (n int, _ error) { return len(text), nil }
+
+// refuse answers a request that nothing was made of.
+func refuse(w http.ResponseWriter, r *http.Request, status int) {
+	why := strings.ToLower(http.StatusText(status))
+	reply(w, nil, &requestError{status, interlock.Definite, fmt.Sprintf("%.20s %.300s: %s", r.Method, r.URL.EscapedPath(), why)})
 }

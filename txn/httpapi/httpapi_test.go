@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 	"github.com/interlock-dev/interlock/txn/coordinator"
@@ -275,4 +277,90 @@ func TestBadRequests(t *testing.T) {
 	if _, err := httpapi.New(c, &httpapi.Options{Participants: map[string]string{"north": "nowhere"}}); interlock.Kind(err) != interlock.Bug {
 		t.Error(err)
 	}
+}
+
+// TestWithin: what is permitted goes on with whole segments of the canonical path.
+func TestWithin(t *testing.T) {
+	allow, err := httpapi.Within("http://stock.internal/good", "https://10.0.0.7:8443/", "http://[::1]:80/a/")
+	ok(t, err)
+	for address, want := range map[string]bool{
+		"http://stock.internal/good": true, "http://stock.internal/good/": true, "http://stock.internal/good/x?secret=1": true,
+		"http://STOCK.internal:80/good/x": true, "http://stock.internal./good": true, "https://10.0.0.7:8443": true, "https://10.0.0.7:8443/x": true,
+		"http://[::1]/a/b": true, "http://stock.internal/good/a..b": true, "http://stock.internal/good/a%20b": true,
+
+		"http://stock.internal/goods": false, "http://stock.internal/goo": false, "http://stock.internal/": false, "http://stock.internal": false,
+		"https://stock.internal/good": false, "http://stock.internal:8080/good": false, "http://stock.internal.evil.example/good": false,
+		"http://[::1]/a": false, "http://[::1]/ab": false, "https://10.0.0.7/x": false,
+		"http://stock.internal/good/../bad": false, "http://stock.internal/good/%2e%2e/bad": false, "http://stock.internal/good/..%2fbad": false,
+		"http://stock.internal/good;x/../bad": false, "http://stock.internal/good/;/x": false, "http://stock.internal/good/%3b": false,
+		`http://stock.internal/good/..\\bad`: false, "http://stock.internal/good/..%5cbad": false, "http://stock.internal/good/%252e%252e/bad": false,
+		"http://stock.internal//good": false, "http://stock.internal/good//x": false, "http://stock.internal/good/./x": false, "http://stock.internal/good/%00": false,
+	} {
+		u, err := url.Parse(address)
+		ok(t, err)
+		if err := allow(u); (err == nil) != want {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	for _, bad := range []string{"", "stock", "http://stock", "http://u@stock/", "http://stock/?a=b", "http://stock/a/../b", "http://stock/%2f", ":", "http://u:s3cret@stock/", "http://stock/?s3cret"} {
+		if _, err := httpapi.Within(bad); interlock.Kind(err) != interlock.Bug || err == nil || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// failures are four or more.
+var failures = regexp.MustCompile(`"attempts":([4-9]|\d\d)`)
+
+// TestFailuresAreShown: a transaction whose participant fails shows which call, how often
+// it failed and the last error, whatever the protocol.
+func TestFailuresAreShown(t *testing.T) {
+	t.Parallel()
+	shop := newShop(t)
+	s := serve(t, memory.NewJournal(), &httpapi.Options{Participants: map[string]string{"north": shop.url, "south": shop.url},
+		TCC: &tcc.Options{Retry: tcc.Policy{First: time.Millisecond, Max: 10 * time.Millisecond}}})
+	shop.set(func() { shop.failing = true })
+	s.do("POST", "/v1/tcc/tcc", fmt.Sprintf(`{"type":"x","branches":[{"name":"hotel","url":%q}]}`, shop.url), 200)
+	s.do("POST", "/v1/2pc/2pc", `{"branches":{"north":1,"south":2}}`, 200)
+	s.do("POST", "/v1/sagas/sagas", fmt.Sprintf(`{"type":"x","steps":[{"name":"pay","do":"%[1]s","pivot":true},
+		{"name":"mail","do":"%[1]s/confirm","retry":{"first":"1ms","max":"10ms"}}]}`, shop.url), 200)
+	for path, part := range map[string]string{"tcc": `"step":"hotel"`, "2pc": `"participant":"north"`, "sagas": `"step":"mail"`} {
+		testbed.Eventually(t, "it fails: "+path, time.Minute, func() bool {
+			text := s.text("/v1/" + path + "/" + path)
+			return strings.Contains(text, part) && failures.MatchString(text) && strings.Contains(text, "500")
+		})
+	}
+	shop.set(func() { shop.failing = false })
+	for _, path := range []string{"tcc", "2pc", "sagas"} {
+		testbed.Eventually(t, "nothing fails: "+path, time.Minute, func() bool {
+			return !strings.Contains(s.text("/v1/"+path+"/"+path+"?wait=10s"), `"error"`)
+		})
+	}
+}
+
+// TestRetryOfATwoPhaseCommit: one that is halted is shown with its reason, and an operator
+// resumes it.
+func TestRetryOfATwoPhaseCommit(t *testing.T) {
+	t.Parallel()
+	shop, store := newShop(t), memory.NewJournal()
+	j, err := journal.New(store, &journal.Options{Shards: 2})
+	ok(t, err)
+	defer j.Close()
+	_, err = j.Begin(t.Context(), "1", "2pc:transaction", time.Now().Add(time.Hour),
+		journal.Entry{Kind: "decide", Step: "commit", Data: []byte(`{"id":"1","run":"100000000000","branches":["north"]}`)},
+		journal.Entry{Kind: "halted", Data: []byte(`{"text":"its process seems to crash"}`)})
+	ok(t, err)
+	s := serve(t, store, &httpapi.Options{Participants: map[string]string{"north": shop.url}})
+	same(t, "halted", s.do("GET", "/v1/2pc/1", "", 200)["halted"], "its process seems to crash")
+	page := s.do("GET", "/v1/2pc?state=COMMITTING&limit=1&after=0", "", 200)
+	same(t, "after", page["after"], "1")
+	contains(t, "listed", page["items"].([]any)[0], map[string]any{"id": "1", "type": "transaction", "state": "COMMITTING", "halted": "its process seems to crash"})
+	same(t, "list of others", s.text("/v1/2pc?state=HEURISTIC"), `{"items":[]}`)
+	same(t, "list after it", s.text("/v1/2pc?after=1"), `{"items":[]}`)
+	s.do("POST", "/v1/2pc/1/retry", `{"actor":"me"}`, 422)
+	s.do("POST", "/v1/2pc/1/retry", `{"actor":"me","reason":"it has a fix"}`, 200)
+	testbed.Eventually(t, "it is committed", time.Minute, func() bool {
+		return s.do("GET", "/v1/2pc/1?wait=10s", "", 200)["state"] == "COMMITTED"
+	})
+	s.do("POST", "/v1/2pc/1/retry", `{"actor":"me","reason":"once more"}`, 409)
 }

@@ -3,6 +3,7 @@ package saga
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/observe"
+	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/journal"
@@ -294,4 +296,46 @@ func TestClockSetBack(t *testing.T) {
 		}
 		unscheduled(t, r.store.Journal)
 	})
+}
+
+// TestLongDefinitionsAreChecked in time that grows as they do: a check that compares each
+// step with all others takes minutes for these.
+func TestLongDefinitionsAreChecked(t *testing.T) {
+	var steps []Stage[int]
+	for i := range 200_000 {
+		steps = append(steps, Step(fmt.Sprint("step", i), func(context.Context, int) (int, error) { return 0, nil }).Uncompensable())
+	}
+	began := time.Now()
+	d := Define("long", steps...)
+	if err := d.defined().check(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+// TestChoices: what is chosen for a step is its own, and what was not chosen is reported; the
+// step that it was made of, and the definition that it is in, stay as they are.
+func TestChoices(t *testing.T) {
+	plain := Step("a", func(context.Context, string) (string, error) { return "", nil })
+	if s := plain.s.resolved(); s.timeout != 30*time.Second || s.longest != 0 || s.target != "a" || s.policy != (Policy{}).resolve() || len(s.by) != 0 {
+		t.Errorf("by default: %+v", s)
+	}
+	one, two := Policy{Attempts: 1, First: time.Hour}, Policy{Attempts: 2}
+	chosen := plain.Timeout(time.Minute).MaxTime(time.Second).Target("bank").Retry(one).RetryOn(branch.ClassRetry, two)
+	s := chosen.s.resolved()
+	if s.timeout != time.Second || s.longest != time.Second || s.target != "bank" || s.policy != one.resolve() || s.by[branch.ClassRetry] != two.resolve() {
+		t.Errorf("as chosen: %+v", s)
+	}
+	if s := plain.MaxTime(time.Hour).s.resolved(); s.timeout != 30*time.Second {
+		t.Errorf("a bound of all beats prolongs one: %v", s.timeout)
+	}
+	other := chosen.RetryOn(branch.ClassRetry, one).RetryOn(branch.ClassUnknown, one)
+	if by := chosen.s.by; len(by) != 1 || by[branch.ClassRetry] != two {
+		t.Errorf("changed by a choice for another, or by its use: %+v", by)
+	}
+	if by := other.s.by; len(by) != 2 || by[branch.ClassRetry] != one || plain.s.by != nil {
+		t.Errorf("%+v", by)
+	}
 }

@@ -2,11 +2,16 @@ package tcc
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
@@ -91,4 +96,164 @@ func TestStoppedByARefusal(t *testing.T) {
 			t.Errorf("the hotel is %s", hotel.state("1"))
 		}
 	})
+}
+
+// TestDefaults: what is not set, or makes no sense, is as the documentation says; what
+// is set stays.
+func TestDefaults(t *testing.T) {
+	policy := Policy{First: 50 * time.Millisecond, Max: time.Minute, Attempts: 5, Refusals: 5}
+	for _, p := range []Policy{{}, {First: -1, Max: -1, Attempts: -1, Refusals: -1}} {
+		if got := p.resolve(); got != policy {
+			t.Errorf("%+v", got)
+		}
+	}
+	got, err := (*Options)(nil).resolve()
+	if want := (Options{time.Minute, 10 * time.Second, 10 * time.Second, policy, 24 * time.Hour, got.Hooks}); got != want || got.Hooks == nil || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	set := Options{2 * time.Hour, time.Hour, time.Second, Policy{1, 2, 3, 4}, time.Minute, &observe.TCC{}}
+	got, err = set.resolve()
+	if got.Hooks = set.Hooks; got != set || err != nil { // those that are nil log
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// ear is what hooks received, a line each.
+type ear struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (e *ear) hear(format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lines = append(e.lines, fmt.Sprintf(format, args...))
+}
+
+// heard is what was received since the last call, sorted: decisions and calls
+// do not wait for each other.
+func (e *ear) heard() []string {
+	synctest.Wait()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	lines := e.lines
+	e.lines = nil
+	slices.Sort(lines)
+	return lines
+}
+
+func (e *ear) hooks() *observe.TCC {
+	return &observe.TCC{
+		Decided: func(d observe.TCCDecided) {
+			e.hear("%s %s: %s: %s", d.Transaction, d.Type, d.Decision, d.Reason)
+		},
+		Tried: func(d observe.TCCTried) {
+			e.hear("%s %s: %s %s %d full=%v again in %v", d.Transaction, d.Type, d.Operation, d.Branch, d.Attempt, errors.Is(d.Err, errFull), d.Again)
+		},
+		Ended: func(d observe.TCCEnded) { e.hear("%s %s: %s", d.Transaction, d.Type, d.State) },
+	}
+}
+
+// TestHooksAreTold: of a decision, once, by who has made it; of every call that did not
+// succeed, and when it is repeated, which it is then and no earlier; and of the end.
+func TestHooksAreTold(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		hotel, flight, e := newVenue("hotel", 1), newVenue("flight", 0), &ear{}
+		calls := map[branch.Operation]time.Time{}
+		hotel.bad = func(c branch.Call) (before, after error) {
+			calls[c.Operation] = time.Now()
+			if c.Attempt == 1 {
+				return branch.Retry(errFull), nil
+			}
+			return nil, nil
+		}
+		r := serve(t, nil, 1, &Options{Hooks: e.hooks()}, hotel, flight)
+		_, err := r.run(t.Context(), "1", hotel)
+		ok(t, err)
+		tried := time.Since(began)
+		_, err = r.Wait(t.Context(), "1")
+		ok(t, err)
+		same(t, "confirmed", e.heard(), "1 booking: CONFIRMED", "1 booking: confirm hotel 1 full=true again in 25ms",
+			"1 booking: confirm: ", "1 booking: try hotel 1 full=true again in 25ms")
+		if apart := calls[branch.Confirm].Sub(calls[branch.Try]); tried < 25*time.Millisecond || apart < 25*time.Millisecond {
+			t.Errorf("tried for %v, confirmed %v later", tried, apart)
+		}
+		_, err = r.run(t.Context(), "1", hotel)
+		ok(t, err)
+		_, _ = r.run(t.Context(), "2", flight)
+		_, _ = r.Wait(t.Context(), "2")
+		same(t, "refused", e.heard(), "2 booking: CANCELLED", `2 booking: cancel: branch "flight": full`, "2 booking: try flight 1 full=true again in 0s")
+		for range 2 {
+			_, err = r.Decide(t.Context(), "3", "hotel")
+			ok(t, err)
+		}
+		_, _ = r.Wait(t.Context(), "3")
+		same(t, "asked", e.heard(), "3 unknown: CANCELLED", `3 unknown: cancel: branch "hotel" asked, and nothing was decided`)
+	})
+}
+
+// TestTriesEndWithTheirTime: nobody waits for a try beyond its timeout, nor beyond the
+// time to confirm, and the call says so.
+func TestTriesEndWithTheirTime(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{time.Hour: 50 * time.Second, time.Second: time.Second} {
+		bubble(t, func(t *testing.T) {
+			hotel := newVenue("hotel", 1)
+			var deadline time.Time
+			hotel.bad = func(c branch.Call) (before, after error) {
+				if c.Operation == branch.Try {
+					deadline = c.Deadline
+				}
+				return nil, nil
+			}
+			r := serve(t, nil, 1, &Options{Hold: time.Minute, Margin: 10 * time.Second, Timeout: timeout}, hotel)
+			begun := time.Now()
+			_, err := r.run(t.Context(), "1", hotel)
+			if got := deadline.Sub(begun); got != want || err != nil {
+				t.Errorf("%v, want %v; %v", got, want, err)
+			}
+		})
+	}
+}
+
+// TestNoTryBehindARefusal: once another branch has refused, one that waits for its next
+// try is not tried any more. It is cancelled if it may hold something, and only then.
+func TestNoTryBehindARefusal(t *testing.T) {
+	for fails, want := range map[error]string{branch.Retry(errFull): "", errNetwork: "blocked"} {
+		bubble(t, func(t *testing.T) {
+			hotel, flight := newVenue("hotel", 1), newVenue("flight", 0)
+			flight.bad = slowTry(10 * time.Millisecond)
+			tries := 0
+			hotel.bad = func(c branch.Call) (before, after error) {
+				if c.Operation == branch.Try {
+					tries++
+					return fails, nil
+				}
+				return nil, nil
+			}
+			r := serve(t, nil, 1, nil, hotel, flight)
+			begun := time.Now()
+			_, err := r.run(t.Context(), "1", hotel, flight)
+			if took := time.Since(begun); took != 10*time.Millisecond { // nor is the wait for it waited for
+				t.Errorf("it took %v", took)
+			}
+			if !errors.Is(err, errFull) || !strings.Contains(err.Error(), "flight") {
+				t.Errorf("%v", err)
+			}
+			_, _ = r.Wait(t.Context(), "1")
+			if is := hotel.state("1"); tries != 1 || is != want {
+				t.Errorf("%v: %d tries, then it is %q", fails, tries, is)
+			}
+		})
+	}
+}
+
+// TestLongErrors: what participants say is kept as text, and not more of it than is
+// useful.
+func TestLongErrors(t *testing.T) {
+	for text, want := range map[string]string{"no": "no", "\xff": "\uFFFD", strings.Repeat("x", 1001): strings.Repeat("x", 1000) + "…",
+		strings.Repeat("x", 999) + "ä": strings.Repeat("x", 999) + "\uFFFD…"} {
+		if got := said(errors.New(text)); got != want {
+			t.Errorf("%q", got)
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,7 +13,12 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
+	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // TestHeuristic: a branch that a person rolled back though it was to be committed
@@ -297,5 +303,160 @@ func TestSecondDecision(t *testing.T) {
 		wantKind(t, second.Settle(t.Context(), name, Abort, By{Actor: "ann", Reason: "x"}), interlock.Definite, ErrDecided)
 		got, _ := w.records(t, "1")
 		same(t, "records", got, "decide:commit")
+	})
+}
+
+// TestHalfIsSeen shows what two-phase commit does not give: a process is stopped before
+// and after each of its messages, and at each a reader looks at both databases and at the
+// journal. Nobody sees anything of the transfer before the decision is in the journal;
+// between the first commit and the last everybody sees a half of it, but for those who
+// lock what they read.
+func TestHalfIsSeen(t *testing.T) {
+	t.Parallel()
+	b := build(t, testbed.Postgres(t), testbed.MariaDB(t))
+	w := crash.Lead(t, "teller in turn", b.north.URL, b.south.URL, b.namespace())
+	var seen []string
+	for w.Next() {
+		w.Pause()
+		seen = append(seen, b.seen(t))
+		w.Resume()
+	}
+	b.judge(t, []string{"1"})
+	same(t, "seen", seen,
+		"undecided, nothing moved", "undecided, nothing moved", // around the first prepare
+		"undecided, nothing moved", "undecided, nothing moved", // around the second
+		"undecided, nothing moved", "decided, nothing moved", // around the append of the decision
+		"decided, nothing moved", "decided, half moved", // around the first commit
+		"decided, half moved", "decided, all moved", // around the second
+		"decided, all moved", "decided, all moved") // around the append of the end
+}
+
+// seen is what a reader of both databases and the journal finds.
+func (b branches) seen(tb testing.TB) string {
+	tb.Helper()
+	_, records, err := journal.NewTable(b.north, "").Read(tb.Context(), Key("1"), 0)
+	ok(tb, err)
+	decision := "undecided"
+	if slices.ContainsFunc(records, func(r driver.Record) bool { return r.Kind == recordDecide && Decision(r.Step) == Commit }) {
+		decision = "decided"
+	}
+	moved := []string{"nothing", "half", "all"}[b.moved(tb, b.north, 990, "for share nowait")+b.moved(tb, b.south, 1010, "lock in share mode nowait")]
+	return fmt.Sprintf("%s, %s moved", decision, moved)
+}
+
+// moved is 1 if a reader sees in one database what the transfer leaves there, and 0 if
+// what was before. Who locks what he reads sees the same, or has to wait: never what was
+// before.
+func (b branches) moved(tb testing.TB, db *databases.DB, want int64, lock string) int {
+	tb.Helper()
+	const balance = `select balance from account where id = 1`
+	is, locked := databases.One[int64](tb, db, balance), int64(0)
+	err := db.Try(tb.Context(), func(ctx context.Context, tx driver.SQL) (err error) {
+		locked, err = databases.Value[int64](ctx, tx, balance+" "+lock)
+		return err
+	})
+	if is != 1000 && is != want || (err == nil) != (is == want) || err == nil && locked != want {
+		tb.Errorf("seen %d; locked %d, %v", is, locked, err)
+	}
+	if is == want {
+		return 1
+	}
+	return 0
+}
+
+// refusing is a participant that lets no branch come through.
+type refusing struct {
+	driver.Preparer[*memory.Branch]
+	err error
+}
+
+func (r refusing) Begin(ctx context.Context, x driver.XID) (*memory.Branch, driver.Preparing, error) {
+	tx, b, err := r.Preparer.Begin(ctx, x)
+	return tx, refused{b, r.err}, err
+}
+
+type refused struct {
+	driver.Preparing
+	err error
+}
+
+func (r refused) Prepare(ctx context.Context) (driver.Vote, error) {
+	return driver.VoteNo, errors.Join(r.err, r.Abandon(ctx))
+}
+
+func (r refused) CommitOne(ctx context.Context) error { return errors.Join(r.err, r.Abandon(ctx)) }
+
+// TestRefusedCommit: what a participant says when it does not let a branch come through
+// is what may be concluded from the abort: a deadlock that another run may come
+// through, anything else that is known that it will not. Only what is not known is
+// Uncertain.
+func TestRefusedCommit(t *testing.T) {
+	said := func(kind interlock.ErrorKind) error {
+		return &interlock.Error{Op: "commit", Kind: kind, Err: errWork}
+	}
+	for _, c := range []struct {
+		said, want interlock.ErrorKind
+		alone      bool
+	}{
+		{interlock.Retryable, interlock.Retryable, true},
+		{interlock.Retryable, interlock.Retryable, false},
+		{interlock.Definite, interlock.Definite, true},
+		{interlock.Definite, interlock.Definite, false},
+		{interlock.Bug, interlock.Definite, true},
+		{interlock.Bug, interlock.Definite, false},
+		{interlock.Uncertain, interlock.Uncertain, true},
+		{interlock.Uncertain, interlock.Definite, false}, // it was never told to commit
+	} {
+		t.Run(fmt.Sprintf("%v, alone %v", c.said, c.alone), func(t *testing.T) {
+			served(t, nil, func(t *testing.T, p *process) {
+				err := p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
+					if !c.alone {
+						ok(t, p.add(map[string]int64{"south": 10})(ctx, x))
+					}
+					tx, err := Define("north", refusing{p.at["north"].preparer, said(c.said)}).Join(ctx, x)
+					ok(t, err)
+					_, err = tx.Add("sum", -10)
+					return err
+				})
+				wantKind(t, err, c.want, errWork)
+				if c.want != interlock.Uncertain {
+					wantKind(t, err, c.want, ErrAborted)
+					wantSums(t, p.world, 0, 0)
+					ok(t, p.Run(t.Context(), "1", p.add(transfer)))
+				}
+			})
+		})
+	}
+}
+
+// TestRetryableWork: that others were in the way of the work is a reason to run it
+// again; an abort that stands in the journal is none.
+func TestRetryableWork(t *testing.T) {
+	served(t, nil, func(t *testing.T, p *process) {
+		held := &interlock.HeldError{Name: "sum"}
+		wantKind(t, p.Run(t.Context(), "1", func(context.Context, *T) error { return held }), interlock.Retryable, ErrAborted)
+		wantKind(t, &AbortedError{ID: "1", Reason: held, Recorded: true}, interlock.Definite, interlock.ErrHeld)
+	})
+}
+
+// TestBranchThatAPersonMissed: a branch that was not in doubt yet when a person decided
+// to commit its run is committed too.
+func TestBranchThatAPersonMissed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld()
+		p := w.start(t, nil, nil)
+		r := begin("1", time.Now(), 1)
+		w.prepare(t, "north", r.xid("north"))
+		ok(t, p.Settle(t.Context(), r.String(), Commit, By{Actor: "ann", Reason: "the log says so"}))
+		stop := p.serve(t, 1)
+		w.rest(t)
+		w.prepare(t, "south", r.xid("south"))
+		w.rest(t)
+		stop()
+		for _, bank := range []string{"north", "south"} {
+			if w.banks[bank].Get(r.String()+bank) != 1 {
+				t.Errorf("%s was not committed", bank)
+			}
+		}
 	})
 }

@@ -3,9 +3,14 @@ package twopc
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -194,4 +199,160 @@ func (m *machine) of(r run) Decision {
 		return m.decision
 	}
 	return Abort
+}
+
+// ballot is what a participant said to prepare.
+type ballot struct {
+	name string
+	vote driver.Vote
+	err  error
+}
+
+// tally is what follows from the ballots of a transaction.
+type tally struct {
+	against error    // why it is aborted; nil if it is not
+	yes     []string // voted so
+	perhaps []string // gave no clear answer, and may be prepared
+}
+
+// count is the pure heart of the first phase: one that is not for it is against it.
+func count(ballots []ballot) tally {
+	var t tally
+	var against []error
+	for _, b := range ballots {
+		switch {
+		case b.err != nil:
+			against = append(against, fmt.Errorf("%s voted no: %w", b.name, b.err))
+			if interlock.Kind(b.err) == interlock.Uncertain {
+				t.perhaps = append(t.perhaps, b.name)
+			}
+		case b.vote == driver.VoteYes:
+			t.yes = append(t.yes, b.name)
+		case b.vote != driver.VoteReadOnly:
+			against = append(against, fmt.Errorf("%s voted no", b.name))
+		}
+	}
+	t.against = errors.Join(against...)
+	return t
+}
+
+// verdict is what is to be done with a branch in doubt.
+type verdict string
+
+const (
+	leave    verdict = "leave" // somebody may be at work on it
+	commit   verdict = "commit"
+	rollBack verdict = "roll back"
+	presume  verdict = "decide to abort" // and follow the journal
+	blocked  verdict = "blocked"         // the journal does not answer
+	tooOld   verdict = "too old"         // its decision may have been forgotten: for a person
+	foreign  verdict = "foreign"         // not to be touched: for a person
+)
+
+// doubt is a branch in doubt, and what is known of it here.
+type doubt struct {
+	run     run
+	branch  string
+	age     time.Duration // since it was prepared, or seen here first
+	life    time.Duration // since its run began
+	running bool          // in this process
+}
+
+// limits are the options that a judgement needs.
+type limits struct{ patience, retention time.Duration }
+
+// judge says what is to be done with a branch in doubt by what the journal says;
+// m is nil if the journal has no such transaction. It presumes an abort only of what
+// is too young to have been forgotten. It is pure.
+func (d doubt) judge(m *machine, l limits) verdict {
+	switch {
+	case d.running:
+		return leave
+	case m == nil && d.life >= l.retention:
+		return tooOld
+	case m == nil && d.age < l.patience:
+		return leave
+	case m == nil:
+		return presume
+	case m.of(d.run) == Abort:
+		return rollBack
+	case m.what.Actor == "" && !slices.Contains(m.what.Branches, d.branch): // a person may have missed it
+		return foreign
+	case m.halted != "": // a person has it go on
+		return leave
+	case d.age < l.patience: // who owns the shard is about to
+		return leave
+	}
+	return commit
+}
+
+// answered is what the participants have said to a round of commits.
+type answered struct {
+	otherwise []journal.Entry // a heuristic record for each
+	again     []string        // those that have to be called again
+	errs      []error         // why, of each of them
+}
+
+// answers sorts what was said to the commits of these branches.
+func answers(names []string, errs []error) answered {
+	var a answered
+	for i, name := range names {
+		switch err := errs[i]; {
+		case errors.Is(err, driver.ErrHeuristic):
+			a.otherwise = append(a.otherwise, heuristic(name, err))
+		case err != nil:
+			a.again, a.errs = append(a.again, name), append(a.errs, err)
+		}
+	}
+	return a
+}
+
+// heuristic is the record of a branch that was finished against the decision.
+func heuristic(name string, err error) journal.Entry {
+	return record(recordHeuristic, name, why{Text: said(err.Error())})
+}
+
+// follow is what is to be recorded after a round: the end if all is done, and nothing
+// while some have to be called again. Who has done it is recorded only once a branch is
+// heuristic, for the person who has to look. Each round tells the branches that the
+// last one has left, so those that are neither recorded nor called again are done.
+func (m *machine) follow(a answered) []journal.Entry {
+	if len(a.otherwise) == 0 && m.state == Committing {
+		if len(a.again) == 0 {
+			return []journal.Entry{end()}
+		}
+		return nil
+	}
+	entries := a.otherwise
+	for _, name := range m.left() {
+		if !contains(a.again, entries, name) {
+			entries = append(entries, journal.Entry{Kind: recordDone, Step: name})
+		}
+	}
+	return entries
+}
+
+func contains(names []string, entries []journal.Entry, name string) bool {
+	for _, n := range names {
+		if n == name {
+			return true
+		}
+	}
+	for _, e := range entries {
+		if e.Step == name {
+			return true
+		}
+	}
+	return false
+}
+
+// complaint is what participants have said about heuristic branches.
+func (m *machine) complaint() string {
+	var all []string
+	for _, p := range m.branches {
+		if p.fate == otherwise {
+			all = append(all, p.name+": "+p.err)
+		}
+	}
+	return strings.Join(all, "; ")
 }

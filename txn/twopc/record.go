@@ -1,6 +1,14 @@
 package twopc
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/journal"
 )
@@ -58,3 +66,70 @@ func decide(d Decision, what decided) journal.Entry { return record(recordDecide
 func end() journal.Entry { return journal.Entry{Kind: recordEnd} }
 
 func said(text string) string { return coordinator.Truncate(text, coordinator.MaxReason) }
+
+// A transaction has three names. Its id is the user's, up to driver.MaxTransaction
+// bytes. Its key is what the journal and the participants can hold: the id, or a hash
+// of it. Each run of it adds its own sign to the key, and that is what participants
+// know, so that a late rollback of one run does not hit the next one's branches.
+const (
+	runLength  = 12 // 60 bits: when the run began, and 28 bits of chance
+	longestKey = driver.MaxXIDTransaction - 1 - runLength
+	runBits    = 28
+	runBase    = 32
+)
+
+// Key returns the name of an id in the journal: the id itself if it is short and plain, else a
+// tilde and a hash of 156 bits. Functions that take an id take its key as well.
+func Key(id string) string {
+	if plain(id) && (len(id) == longestKey || len(id) < longestKey && !strings.HasPrefix(id, "~")) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return "~" + base64.RawURLEncoding.EncodeToString(sum[:])[:longestKey-1]
+}
+
+// plain reports whether participants can hold the text.
+func plain(text string) bool {
+	return driver.XID{Transaction: text, Branch: "x"}.Check() == nil
+}
+
+// checkID is a Bug if there can be no such transaction.
+func checkID(op, id string) error {
+	return driver.CheckTransaction(op, id)
+}
+
+// run is one attempt at a transaction.
+type run struct {
+	key   string
+	sign  string    // tells it from others of the key
+	began time.Time // in whole seconds, by the clock of the process that runs it
+}
+
+// begin is a run that begins now.
+func begin(id string, now time.Time, chance uint32) run {
+	n := uint64(now.Unix())<<runBits | uint64(chance)&(1<<runBits-1)
+	sign := strconv.FormatUint(n, runBase)
+	return run{Key(id), strings.Repeat("0", max(0, runLength-len(sign))) + sign, now.Truncate(time.Second)}
+}
+
+// String is what participants know.
+func (r run) String() string { return r.key + "." + r.sign }
+
+// xid names a branch of the run.
+func (r run) xid(participant string) driver.XID {
+	return driver.XID{Transaction: r.String(), Branch: participant}
+}
+
+// parse is the run of a name that participants know. What no engine of this package
+// can have named is an error.
+func parse(name string) (run, error) {
+	dot := len(name) - runLength - 1
+	if dot < 1 || dot > longestKey || name[dot] != '.' || !plain(name) {
+		return run{}, fmt.Errorf("%q is not a branch name of this package", name)
+	}
+	n, err := strconv.ParseUint(name[dot+1:], runBase, 64)
+	if err != nil || strings.ToLower(name[dot+1:]) != name[dot+1:] {
+		return run{}, fmt.Errorf("%q is not a branch name of this package", name)
+	}
+	return run{name[:dot], name[dot+1:], time.Unix(int64(n>>runBits), 0)}, nil
+}

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
@@ -160,4 +164,99 @@ func (r *Trial[K]) Live(n int64, limit, patience time.Duration, j Journal,
 		r.Hangs = true
 	}
 	return cause, nil
+}
+
+// began is when virtual time begins, so that tokens are plausible.
+var began = time.Now()
+
+// claim is that of a coordinator on its journal; it lasts as long as that.
+type claim struct {
+	token interlock.Token
+	ctx   context.Context
+}
+
+// Grant is the claim of the n-th coordinator, which lasts until ctx ends.
+func Grant(ctx context.Context, n int64) (interlock.Claim, error) {
+	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
+	return claim{token, ctx}, err
+}
+
+func (c claim) Name() string             { return "explored" }
+func (c claim) Owner() string            { return "rehearsal" }
+func (c claim) Token() interlock.Token   { return c.token }
+func (c claim) Context() context.Context { return c.ctx }
+func (c claim) Valid() bool              { return c.ctx.Err() == nil }
+func (c claim) Remaining() time.Duration {
+	if c.Valid() {
+		return time.Minute
+	}
+	return 0
+}
+
+// CatchPanic makes a panic the failure of this call alone, which is not known to have had no effect.
+func CatchPanic[O any](ctx context.Context, call func(ctx context.Context) (O, error)) (output O, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("panic: %v", cause)
+		}
+	}()
+	return call(ctx)
+}
+
+// Late makes a call that arrives when nobody waits for it any more.
+func Late[O any](ctx context.Context, call func(ctx context.Context) (O, error)) (O, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	return CatchPanic(ctx, call)
+}
+
+// Deliver makes a call as often as it arrives. answered receives each answer.
+func Deliver[O any](ctx context.Context, m Mishap, call func(ctx context.Context) (O, error), answered func(error)) (output O, err error) {
+	if m.Absent {
+		return output, nil
+	}
+	output, err = CatchPanic(ctx, call)
+	answered(err)
+	if m.Twice {
+		_, again := CatchPanic(ctx, call)
+		answered(again)
+	}
+	return output, err
+}
+
+// Between makes a call between two points; p.Words are what is called.
+func Between[O any](l *Life, p Point, call func() (O, error)) (output O, err error) {
+	before, after := p, p
+	before.Words, after.Words = "before it called "+p.Words, "before it heard the answer of "+p.Words
+	if err := l.Pass(before); err != nil {
+		return output, err
+	}
+	output, err = call()
+	if crashed := l.Pass(after); crashed != nil {
+		var none O
+		return none, crashed
+	}
+	return output, err
+}
+
+// Bubble plays in the virtual time of [testing/synctest], which begins at the present.
+// It hangs if something that was begun in it waits for ever.
+func Bubble(t *testing.T, play func()) (hangs bool) {
+	t.Helper()
+	defer func() { hangs = deadlocked(recover()) }()
+	virtual.Test(t, func(*testing.T) {
+		time.Sleep(time.Until(began))
+		play()
+	})
+	return false
+}
+
+// deadlocked reports whether a panic of synctest says that something in the bubble waits
+// for ever.
+func deadlocked(cause any) bool {
+	err, is := cause.(error)
+	if cause != nil && !(is && strings.HasPrefix(err.Error(), "deadlock")) {
+		panic(cause)
+	}
+	return cause != nil
 }

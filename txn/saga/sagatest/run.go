@@ -1,8 +1,19 @@
 package sagatest
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/coordinator"
 	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
+	"github.com/interlock-dev/interlock/txn/journal"
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
@@ -30,4 +41,140 @@ func (r *run) Play() {
 	r.Show, r.Skip = r.snapshot, r.ignore
 	store := memory.NewJournal()
 	r.Lives(func(n int64) error { return r.live(store, n) })
+}
+
+// live is one engine from its start to its crash, to the end of the saga, or until the
+// time of the run is up. What comes of it is read from the journal; an error is one of who
+// asks.
+func (r *run) live(store *memory.Journal, n int64) (failed error) {
+	a := &alarm{limit: r.limit}
+	defer a.stop()
+	var engine *saga.Engine
+	open := func(ctx context.Context, j rehearsal.Journal) (*coordinator.Coordinator, func(), error) {
+		never := 2 * r.limit // an alarm tells what is due, and the end wakes who waits for it
+		c, closed, err := rehearsal.Open(j, coordinator.Options{Poll: never, Recheck: never}, r.realTime)
+		if err != nil {
+			return nil, nil, err
+		}
+		if engine, err = saga.New(c, nil, r.defined(r.around(j.Life))); err != nil {
+			closed()
+			return nil, nil, err
+		}
+		a.ring = func() { c.Nudge(id) }
+		if left, err := store.Due(ctx, 0, driver.Head{}, 1); err == nil && len(left) > 0 {
+			a.set(left[0].Due)
+		}
+		return c, closed, nil
+	}
+	cause, err := r.Live(n, r.limit, r.limit, rehearsal.Journal{Journal: store, Left: a.set}, open, func(ctx context.Context) {
+		if err := r.do(ctx, engine); ctx.Err() == nil && !isEnded(err) {
+			failed = err
+		}
+	})
+	if cause != nil && interlock.Kind(cause) == interlock.Bug {
+		failed = errors.Join(failed, cause)
+	}
+	if failed = errors.Join(err, failed); failed != nil || r.Hangs {
+		return failed
+	}
+	return r.read(store)
+}
+
+func isEnded(err error) bool {
+	var ended *saga.EndedError
+	return errors.As(err, &ended)
+}
+
+// read is how the saga stands by its journal.
+func (r *run) read(store *memory.Journal) error {
+	j, err := journal.New(store, &journal.Options{Shards: 1})
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	_, entries, err := j.Open(context.Background(), id)
+	if err != nil {
+		return err
+	}
+	moments, err := saga.Replay(entries)
+	if err != nil || len(moments) == 0 {
+		return err // an engine that crashed before it began the saga left nothing
+	}
+	last := moments[len(moments)-1]
+	r.state, r.reason, r.steps = last.State, last.Reason, last.Steps
+	return nil
+}
+
+// made is a call as an engine makes it.
+type made = func(ctx context.Context) (json.RawMessage, error)
+
+// around lets the mishaps of the plot befall the calls of an engine.
+func (r *run) around(l *rehearsal.Life) saga.Interceptor {
+	return func(ctx context.Context, call made) (json.RawMessage, error) {
+		c := saga.From(ctx)
+		at := rehearsal.Point{Words: keyOf(c), Name: keyOf(c), Operation: c.Operation}
+		if c.Operation == branch.Undo {
+			at.Words = "the undo of " + at.Name
+		}
+		return rehearsal.Between(l, at, func() (json.RawMessage, error) { return r.call(ctx, at.Name, c.Operation, call) })
+	}
+}
+
+// keyOf is the key of the step in its saga.
+func keyOf(c saga.Call) string {
+	if c.Step != "" {
+		return c.Branch + "#" + c.Step
+	}
+	return c.Branch
+}
+
+// call makes a call as often as it arrives.
+func (r *run) call(ctx context.Context, step string, o branch.Operation, call made) (output json.RawMessage, err error) {
+	d, m := r.Begin(step, o)
+	watched := r.Alone && step == r.Name
+	if watched && d == (deed{Name: step, Operation: branch.Do, N: 1}) {
+		r.Before = r.See()
+		r.action = func() { _, _ = rehearsal.Late(ctx, call) }
+	}
+	output, err = rehearsal.Deliver(ctx, m, call, func(err error) { r.Answered(rehearsal.Answer{Name: step, Operation: o, Err: err}) })
+	if watched {
+		r.After = r.See()
+		if m.Late && err == nil {
+			r.action()
+			r.Late = r.See()
+		}
+	}
+	if m.Answer != nil {
+		return nil, m.Answer
+	}
+	return output, err
+}
+
+// alarm has a saga looked at when it is due, in place of a poll: days of virtual time
+// would be many polls. What is due behind the limit was put off for the case that its
+// engine dies, and not left alone.
+type alarm struct {
+	limit time.Duration
+	ring  func()
+
+	mu     sync.Mutex
+	timers []*time.Timer
+	over   bool
+}
+
+func (a *alarm) set(due time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if wait := time.Until(due); !a.over && !due.IsZero() && wait <= a.limit {
+		a.timers = append(a.timers, time.AfterFunc(wait, a.ring))
+	}
+}
+
+func (a *alarm) stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.over = true
+	for _, t := range a.timers {
+		t.Stop()
+	}
 }
