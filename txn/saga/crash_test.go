@@ -55,10 +55,7 @@ func engine(ctx context.Context, at *crash.Points, args []string) error {
 	if err != nil {
 		return err
 	}
-	c := txntest.Owner(ctx, txntest.Present())
-	served := make(chan error, 1)
-	go func() { served <- e.coordinator.Run(ctx, c) }()
-	defer func() { c.End(interlock.ErrReleased); <-served }()
+	defer txntest.Run(ctx, e.coordinator.Run)()
 	if _, err := d.Do(ctx, e, "1", "in"); interlock.Kind(err) != interlock.Definite {
 		return fmt.Errorf("the saga ended with %w", err)
 	}

@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
@@ -56,10 +54,7 @@ func localEngine(ctx context.Context, at *crash.Points, args []string) error {
 	if err := book(ctx, steps, func(tx driver.SQL) error { return d.StartTx(ctx, e, table, tx, "1", "in") }); err != nil {
 		return err
 	}
-	c := txntest.Owner(ctx, txntest.Present())
-	served := make(chan error, 1)
-	go func() { served <- e.coordinator.Run(ctx, c) }()
-	defer func() { c.End(interlock.ErrReleased); <-served }()
+	defer txntest.Run(ctx, e.coordinator.Run)()
 	_, err = e.Wait(ctx, "1")
 	return err
 }
@@ -114,117 +109,12 @@ func TestKilledInTransaction(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// unanswered is a database that does not answer one of its commits, which it has made
-// or not.
-type unanswered struct {
-	driver.Beginner[driver.SQL]
-	commits *atomic.Int64
-	at      int64
-	made    bool
-}
-
-func (u unanswered) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := u.Beginner.Begin(ctx)
-	return unansweredTx{tx, u}, err
-}
-
-type unansweredTx struct {
-	driver.Tx[driver.SQL]
-	u unanswered
-}
-
-func (t unansweredTx) Commit(ctx context.Context) error {
-	lost := t.u.commits.Add(1) == t.u.at
-	if lost && !t.u.made {
-		_ = t.Rollback(ctx)
-	} else if err := t.Tx.Commit(ctx); err != nil {
-		return err
-	}
-	if lost {
-		return &interlock.Error{Op: "commit", Driver: "x", Kind: interlock.Uncertain, Err: errors.New("no answer")}
-	}
-	return nil
-}
-
-// TestLostCommit: a step whose commit was not answered is done once, whether it was
-// committed or not; one that fails has added nothing, and one that is refused aborts.
-func TestLostCommit(t *testing.T) {
-	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
-		db := open(t)
-		accounts(t, db)
-		table := journal.NewTable(db, "")
-		calls := 0
-		var commits [2]atomic.Int64
-		lossy := func(i int, made bool) driver.Beginner[driver.SQL] { return unanswered{db, &commits[i], 1, made} }
-		flaky := StepTx("f", db, table, func(ctx context.Context, tx driver.Tx[driver.SQL], _ string) (int, error) {
-			if _, err := tx.Exec(ctx, `update account set n = n + 100`); err != nil {
-				return 0, err
-			}
-			if calls++; calls < 3 {
-				return 0, errNetwork
-			}
-			return 1, nil
-		}).Uncompensable().Retry(Policy{First: time.Millisecond})
-		refused := StepTx("r", db, table, func(ctx context.Context, tx driver.Tx[driver.SQL], _ string) (int, error) {
-			_, err := tx.Exec(ctx, `update account set n = n + 1000`)
-			return 0, errors.Join(err, Fail(errSeat))
-		}).Undo("unr", forbidden)
-		good := Define("good", flaky, addition("a", lossy(0, true), table, 1).Undo("una", forbidden), addition("b", lossy(1, false), table, 10).Pivot())
-		bad := Define("bad", refused, addition("c", db, table, 10000).Pivot())
-		j, err := journal.New(table, &journal.Options{Shards: 1})
-		ok(t, err)
-		defer j.Close()
-		e, err := build(j, &settings{Options: coordinator.Options{Poll: 10 * time.Millisecond}}, good, bad)
-		ok(t, err)
-		c := txntest.Owner(t.Context(), txntest.Present())
-		served := make(chan error, 1)
-		go func() { served <- e.coordinator.Run(context.Background(), c) }()
-		defer func() { c.End(interlock.ErrReleased); <-served }()
-		_, err = good.Do(t.Context(), e, "1", "in")
-		ok(t, err)
-		_, err = bad.Do(t.Context(), e, "2", "in")
-		wantKind(t, err, interlock.Definite, ErrCompensated)
-		if n := databases.One[int64](t, db, `select n from account`); n != 111 || commits[0].Load() != 1 || commits[1].Load() != 2 || calls != 3 {
-			t.Errorf("%d added, %d and %d commits, %d calls", n, commits[0].Load(), commits[1].Load(), calls)
-		}
-		startTwice(t, db, table, e, good)
-	})
-}
-
-// startTwice: a start that is rolled back has not happened; one behind it has, and a
-// third attaches to it or is refused.
-func startTwice(t *testing.T, db *databases.DB, table Appender, e *Engine, d Definition[string]) {
-	t.Helper()
-	stop := errors.New("stop")
-	begin := func(input string, fails error) (err error) {
-		for range 10 { // a deadlock with the owner's appends can be repeated
-			err = db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error {
-				return errors.Join(d.StartTx(ctx, e, table, tx, "3", input), fails)
-			})
-			if interlock.Kind(err) != interlock.Retryable {
-				return err
-			}
-		}
-		return err
-	}
-	if err := begin("in", stop); !errors.Is(err, stop) {
-		t.Error(err)
-	}
-	_, err := e.Look(t.Context(), "3")
-	wantKind(t, err, interlock.Definite, ErrNone)
-	ok(t, begin("in", nil))
-	ok(t, begin("in", nil))
-	wantKind(t, begin("else", nil), interlock.Bug, ErrMismatch)
-	_, err = e.Wait(t.Context(), "3")
-	ok(t, err)
-}
-
 // TestHeirOfTransaction: who takes over too late to call anything undoes the steps of
 // which nothing is known, and no step that would have left its record if it had happened.
 func TestHeirOfTransaction(t *testing.T) {
-	var db unanswered // nobody begins anything
+	db := &ram{} // nobody begins anything
 	g := &target{}
-	d := Define("order", g.undoable("a"), addition("b", db, journal.NewTable[driver.SQL](nil, ""), 1).Undo("unb", forbidden), g.undoable("c")).Timeout(time.Minute)
+	d := Define("order", g.undoable("a"), addition("b", db, db, 1).Undo("unb", forbidden), g.undoable("c")).Timeout(time.Minute)
 	p := d.defined()
 	opening, err := p.opening("1", []byte(`"in"`), began, time.Time{})
 	ok(t, err)
@@ -316,10 +206,7 @@ func smallPool[T any](t *testing.T, db driver.BeginnerAt[T]) {
 			return
 		}
 	}
-	c := txntest.Owner(ctx, txntest.Present())
-	served := make(chan error, 1)
-	go func() { served <- e.coordinator.Run(context.Background(), c) }()
-	defer func() { c.End(interlock.ErrReleased); <-served }()
+	defer txntest.Run(ctx, e.coordinator.Run)()
 	for i := range all {
 		o, err := e.Wait(ctx, fmt.Sprint(i))
 		if err != nil || len(o.Outputs.All()["large"]) != 20_002 {

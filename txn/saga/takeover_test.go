@@ -214,10 +214,7 @@ func play(ctx context.Context, j *journal.Journal, d Definition[string]) error {
 	if err != nil {
 		return err
 	}
-	c := txntest.Owner(ctx, txntest.Present())
-	served := make(chan error, 1)
-	go func() { served <- e.coordinator.Run(ctx, c) }()
-	defer func() { c.End(interlock.ErrReleased); <-served }()
+	defer txntest.Run(ctx, e.coordinator.Run)()
 	_, err = d.Do(ctx, e, "1", "in")
 	var ended *EndedError
 	if err != nil && !errors.As(err, &ended) {

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -94,10 +93,7 @@ func engineRole(ctx context.Context, at *crash.Points, args []string) error {
 	if err != nil {
 		return err
 	}
-	cl := txntest.Owner(ctx, txntest.Present())
-	served := make(chan error, 1)
-	go func() { served <- c.Run(ctx, cl) }()
-	defer func() { cl.End(interlock.ErrReleased); <-served }()
+	defer txntest.Run(ctx, c.Run)()
 	first, err := x.first(ctx)
 	if err != nil {
 		return err

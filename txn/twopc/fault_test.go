@@ -186,26 +186,6 @@ func TestJournalGone(t *testing.T) {
 	})
 }
 
-// TestCanceled: a caller that goes away before the decision has its transaction
-// aborted, and its branches freed all the same.
-func TestCanceled(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
-		ctx, cancel := context.WithCancel(t.Context())
-		p := w.start(t, func(at string) error {
-			if at == "south prepare 1 "+returning {
-				cancel()
-			}
-			return nil
-		}, nil)
-		wantKind(t, p.Run(ctx, "1", p.add(transfer)), interlock.Definite, context.Canceled)
-		if n := w.inDoubt(t); n != 0 {
-			t.Errorf("%d in doubt", n)
-		}
-		wantSums(t, w, 0, 0)
-	})
-}
-
 // TestLostDecision: a decision that stands in the journal is found there, though no
 // answer to it ever came back, and reported once.
 func TestLostDecision(t *testing.T) {
@@ -225,25 +205,6 @@ func TestLostDecision(t *testing.T) {
 		defer w.start(t, nil, nil).serve(t, 1)()
 		w.rest(t)
 		wantSums(t, w, -10, 10)
-	})
-}
-
-// TestDecisionOutlastsTheCaller: a decision that is on its way, and has to be sent again,
-// is not taken back because the caller leaves meanwhile.
-func TestDecisionOutlastsTheCaller(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld()
-		ctx, leave := context.WithCancel(t.Context())
-		p := w.start(t, func(at string) error {
-			if at == "journal append 1 "+leaving {
-				leave()
-				return errNetwork
-			}
-			return nil
-		}, nil)
-		ok(t, p.Run(ctx, "1", p.add(transfer)))
-		got, _ := w.records(t, "1")
-		same(t, "records", got, "decide:commit")
 	})
 }
 

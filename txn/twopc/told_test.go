@@ -170,8 +170,8 @@ func TestAloneWhenTheCallerLeaves(t *testing.T) {
 	})
 }
 
-// TestCallerLeaves: once all have voted the caller may still leave, and it is aborted;
-// when the decision is on its way that changes nothing.
+// TestCallerLeaves: once all have voted the caller may still leave, and it is aborted, and its
+// branches freed. A decision that was sent, and has to be sent again, stands.
 func TestCallerLeaves(t *testing.T) {
 	for decided, want := range map[bool]error{false: context.Canceled, true: nil} {
 		bubble(t, func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestCallerLeaves(t *testing.T) {
 					leave()
 				case at == "journal append 1 "+leaving:
 					leave()
-					time.Sleep(100 * time.Millisecond)
+					return errNetwork
 				}
 				return nil
 			}, nil)

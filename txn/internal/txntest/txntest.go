@@ -116,6 +116,13 @@ func (c *Claim) Remaining() time.Duration {
 	return 0
 }
 
+// Run serves all shards under a claim of a process that starts now, until stop.
+func Run(ctx context.Context, run func(ctx context.Context, c interlock.Claim) error) (stop func()) {
+	c, served := Owner(ctx, Present()), make(chan error, 1)
+	go func() { served <- run(ctx, c) }()
+	return func() { c.End(interlock.ErrReleased); <-served }
+}
+
 // Serve serves shard 0 under the n-th claim, in a [Bubble], until the test or stop ends it.
 func Serve(t testing.TB, serve func(ctx context.Context, c interlock.Claim, shard int) error, n int64) (c *Claim, stop context.CancelFunc, served chan error) {
 	t.Helper()

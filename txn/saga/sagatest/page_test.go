@@ -2,46 +2,23 @@ package sagatest_test
 
 import (
 	"context"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/saga"
 	"github.com/interlock-dev/interlock/txn/saga/sagatest"
 )
 
-var block = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```\n")
-
 // TestPage: the code of docs/how-to/testing-sagas.md is that of example_test.go, what it says
-// Explore prints is what it prints, and it tells of each kind of finding.
+// Explore prints is what it prints, and it describes each kind of finding.
 func TestPage(t *testing.T) {
-	page, source := read(t, "../../../docs/how-to/testing-sagas.md"), read(t, "example_test.go")
-	page, _, both := strings.Cut(page, "\n## A TCC\n") // what is below is looked at by tcctest
-	shown := map[string]int{}
-	for _, b := range block.FindAllStringSubmatch(page, -1) {
-		shown[b[1]]++
-		switch b[1] {
-		case "go":
-			if !strings.Contains(source, "\n"+b[2]) {
-				t.Errorf("this is not in example_test.go:\n%s", b[2])
-			}
-		case "text":
-			if want := forgetful(t); b[2] != want {
-				t.Errorf("it says\n%swant\n%s", b[2], want)
-			}
-		}
+	page, _, both := strings.Cut(txntest.ReadFile(t, "../../../docs/how-to/testing-sagas.md"), "\n## A TCC\n") // tcctest checks the rest
+	if !both {
+		t.Error("the part on TCC is missing")
 	}
-	if shown["go"] < 2 || shown["text"] != 1 || !both {
-		t.Errorf("blocks: %v, a part on TCC %v", shown, both)
-	}
-	for _, k := range []sagatest.Kind{sagatest.MissingUndo, sagatest.UndoNotIdempotent, sagatest.UndoNeedsOutput,
-		sagatest.ActionNotIdempotent, sagatest.PivotNotRepeatable, sagatest.LateActionAccepted,
-		sagatest.StepBehindPivotRefuses, sagatest.NeverEnds} {
-		if !strings.Contains(page, "| "+string(k)+" |") {
-			t.Errorf("it does not tell of %q", k)
-		}
-	}
+	txntest.Page(t, page, forgetful(t), sagatest.MissingUndo, sagatest.UndoNotIdempotent, sagatest.UndoNeedsOutput,
+		sagatest.ActionNotIdempotent, sagatest.PivotNotRepeatable, sagatest.LateActionAccepted, sagatest.StepBehindPivotRefuses, sagatest.NeverEnds)
 }
 
 // forgetful is what is said of a release that does what it can with the output alone.
@@ -63,13 +40,4 @@ func forgetful(t *testing.T) string {
 		t.Fatal(found, err)
 	}
 	return found[0].String() + "\n"
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }

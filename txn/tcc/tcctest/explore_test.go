@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/txntest"
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
@@ -44,34 +43,13 @@ var failing = map[string]struct {
 	"error": {func() Scene { return Scene{} }, []string{"explore a transaction: the scene has no Run"}},
 }
 
-const chosen = "TCCTEST_SCENE"
-
-// TestExploreFails its test: what it says is looked at from outside.
+// TestExploreFails its test, and prints the findings or the error.
 func TestExploreFails(t *testing.T) {
-	if name := os.Getenv(chosen); name != "" {
-		Explore(t, failing[name].scene)
-		return
-	}
+	texts := map[string][]string{}
 	for name, c := range failing {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestExploreFails$")
-			cmd.Env = append(os.Environ(), chosen+"="+name)
-			out, err := cmd.CombinedOutput()
-			var exit *exec.ExitError
-			if !errors.As(err, &exit) || !strings.Contains(string(out), "--- FAIL: TestExploreFails") {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			text := strings.Join(strings.Fields(string(out)), " ")
-			for _, want := range c.says {
-				if !strings.Contains(text, want) {
-					t.Errorf("it does not say %q:\n%s", want, out)
-				}
-			}
-		})
+		texts[name] = c.says
 	}
+	txntest.FailsOutside(t, func(name string) { Explore(t, failing[name].scene) }, texts)
 }
 
 // TestNothingToExplore: an error says why, and nothing is found.
