@@ -1,6 +1,5 @@
-// Package rehearsal plays users' transactions in their tests, for the kits sagatest and
-// tcctest: by plots in which calls are lost, repeated or late, with a coordinator that can
-// crash at each point that it passes, in virtual time, and with a world that is compared
-// as lines of text. It does not judge what a trial shows, and does not know sagas or TCC:
-// a kit says which plots there are, and what is wrong with what they lead to.
+// Package rehearsal runs users' transactions in their tests, for the kits sagatest and tcctest. It
+// injects faults into calls, crashes coordinators at each point, runs in virtual time, and compares the
+// world as lines of text. It does not judge results, and does not know sagas or TCC: a kit defines the
+// scenarios and the findings.
 package rehearsal

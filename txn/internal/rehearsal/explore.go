@@ -12,32 +12,31 @@ import (
 
 // Played is a [Trial] of a kit, with findings F.
 type Played[K ~string, F any] interface {
-	// Base is the trial that all kits have.
+	// Base returns the trial that all kits have.
 	Base() *Trial[K]
-	// Play plays the transaction, in a world of its own.
+	// Play runs the transaction in a new world.
 	Play()
-	// Judge says what it shows to be wrong; nil is nothing. Reference is the world after
-	// an undisturbed transaction; nil is not known yet.
+	// Judge returns what is wrong, or nil. Reference is the world after an undisturbed transaction; nil if it is not known yet.
 	Judge(reference []string) *F
-	// Plain is why the trial, which was undisturbed, is none to go by.
+	// Plain returns why an undisturbed trial is no reference.
 	Plain() error
 }
 
-// An Explorer plays plots, and keeps the first finding of each kind and name.
+// An Explorer runs scenarios, and keeps the first finding of each kind and name.
 type Explorer[K ~string, F any, R Played[K, F]] struct {
 	T        *testing.T
-	RealTime bool // the trials run by the clock of the machine
-	New      func(Plot[K]) R
+	RealTime bool // trials use the clock of the machine
+	New      func(Scenario[K]) R
 	Key      func(F) (kind K, name string) // a finding without a kind is not kept
 
 	Initial   []string // the world before a transaction
-	Reference []string // and after one that was undisturbed
+	Reference []string // and after an undisturbed one
 	Found     []F
 	Runs      int
 }
 
-// Play plays a plot.
-func (e *Explorer[K, F, R]) Play(p Plot[K]) R {
+// Play runs a scenario.
+func (e *Explorer[K, F, R]) Play(p Scenario[K]) R {
 	e.Runs++
 	r := e.New(p)
 	if e.RealTime {
@@ -50,9 +49,9 @@ func (e *Explorer[K, F, R]) Play(p Plot[K]) R {
 	return r
 }
 
-// Undisturbed plays the transaction twice, and notes what is to be expected of it. It is
-// over if something was found.
-func (e *Explorer[K, F, R]) Undisturbed(p Plot[K]) (first R, over bool, err error) {
+// Undisturbed runs the transaction twice, and keeps the expected world. over is true if something was
+// found.
+func (e *Explorer[K, F, R]) Undisturbed(p Scenario[K]) (first R, over bool, err error) {
 	first = e.Play(p)
 	if err := first.Base().Err; err != nil {
 		return first, true, err
@@ -74,10 +73,10 @@ func (e *Explorer[K, F, R]) Undisturbed(p Plot[K]) (first R, over bool, err erro
 	return first, false, nil
 }
 
-// First plays plots until one of them shows something.
-func (e *Explorer[K, F, R]) First(plots ...Plot[K]) error {
+// First runs scenarios until one has a finding.
+func (e *Explorer[K, F, R]) First(scenarios ...Scenario[K]) error {
 	before := len(e.Found)
-	for _, p := range plots {
+	for _, p := range scenarios {
 		if _, err := e.try(p); err != nil || len(e.Found) > before {
 			return err
 		}
@@ -85,8 +84,8 @@ func (e *Explorer[K, F, R]) First(plots ...Plot[K]) error {
 	return nil
 }
 
-// Crashes plays a plot with a coordinator that crashes at each point.
-func (e *Explorer[K, F, R]) Crashes(p Plot[K]) error {
+// Crashes runs a scenario with a crash of the coordinator at each point.
+func (e *Explorer[K, F, R]) Crashes(p Scenario[K]) error {
 	for p.Crash = 1; len(e.Found) == 0; p.Crash++ {
 		r, err := e.try(p)
 		if err != nil || r.CrashedAt == nil && !r.Hangs {
@@ -96,9 +95,8 @@ func (e *Explorer[K, F, R]) Crashes(p Plot[K]) error {
 	return nil
 }
 
-// try plays a plot, and keeps what it shows; one in which nothing crashed that should have
-// shows nothing.
-func (e *Explorer[K, F, R]) try(p Plot[K]) (*Trial[K], error) {
+// try runs a scenario, and keeps its finding. A scenario whose crash did not happen has none.
+func (e *Explorer[K, F, R]) try(p Scenario[K]) (*Trial[K], error) {
 	r := e.Play(p)
 	t := r.Base()
 	if t.Err != nil {
@@ -125,55 +123,55 @@ func (e *Explorer[K, F, R]) Keep(f *F) {
 	}
 }
 
-// A Plot is one way in which things go wrong. K is a kit's kind of finding.
-type Plot[K ~string] struct {
-	Words   string
-	Kind    K                   // of what is found then
-	Name    string              // of the step or branch of which it is found
-	Alone   bool                // it alone is called: the world is looked at around it
-	Fate    func(d Deed) Mishap // of each call; nil is none
-	Tardy   bool                // the time of what is held is over, and swept, before it is confirmed
-	Crash   int                 // at which point the first coordinator does; 0 is at none
-	Abandon bool                // nobody runs it again then, but what is past its time is swept
+// A Scenario is one way in which a transaction can fail. K is a kit's kind of finding.
+type Scenario[K ~string] struct {
+	Words       string
+	Kind        K                    // of the finding
+	Name        string               // step or branch of the finding
+	Alone       bool                 // only it is called: the world is compared around it
+	FaultOf     func(d CallID) Fault // of each call; nil means none
+	LateConfirm bool                 // holds expire and are swept before they are confirmed
+	Crash       int                  // the point where the first coordinator crashes; 0 means none
+	Abandon     bool                 // after it nobody runs the transaction again, but expired holds are swept
 }
 
-// A Deed is a call, by its number among those of its step or branch and operation.
-type Deed struct {
+// A CallID is a call, numbered among those of its step or branch and operation.
+type CallID struct {
 	Name      string
 	Operation branch.Operation
 	N         int // from 1
 }
 
-// A Mishap is what goes wrong with a call; the zero value is nothing.
-type Mishap struct {
-	After  []string // it arrives only once these branches were tried
+// A Fault is injected into a call; the zero value is none.
+type Fault struct {
+	After  []string // the call arrives only after the tries of these branches
 	Rival  bool     // before it, another process runs the same
-	Absent bool     // it does not arrive
-	Twice  bool     // it arrives once more
-	Late   bool     // after it the first call of the step or branch arrives
+	Absent bool     // the call does not arrive
+	Twice  bool     // the call arrives twice
+	Late   bool     // after it, the first call of the step or branch arrives
 	Quits  bool     // after it, the caller of the transaction gives up
-	Answer error    // what the engine receives in place of the answer
+	Answer error    // what the engine receives instead of the answer
 }
 
-// What befalls calls.
+// Faults of calls.
 var (
-	Refused = Mishap{Absent: true, Answer: branch.Fail(errors.New("the kit refuses it"))}
-	Lost    = Mishap{Answer: branch.Unknown(errors.New("the kit loses the answer"))}
-	Gone    = Mishap{Absent: true, Answer: branch.Unknown(errors.New("the kit loses the call"))}
+	Refused = Fault{Absent: true, Answer: branch.Fail(errors.New("the kit refuses it"))}
+	Lost    = Fault{Answer: branch.Unknown(errors.New("the kit loses the answer"))}
+	Gone    = Fault{Absent: true, Answer: branch.Unknown(errors.New("the kit loses the call"))}
 )
 
-// Only is a fate that befalls one call.
-func Only(which Deed, m Mishap) func(Deed) Mishap {
-	return func(d Deed) Mishap {
+// Only injects a fault into one call.
+func Only(which CallID, m Fault) func(CallID) Fault {
+	return func(d CallID) Fault {
 		if d == which {
 			return m
 		}
-		return Mishap{}
+		return Fault{}
 	}
 }
 
-// Report tells a finding on several lines: what is wrong, with what (empty if that is not
-// known), in which run, its outcome, and how snapshots differ.
+// Report formats a finding: what is wrong, with what (empty if unknown), in which scenario, the outcome,
+// and how snapshots differ.
 func Report(kind, with, scenario, problem, diff string) string {
 	var b strings.Builder
 	b.WriteString(kind)

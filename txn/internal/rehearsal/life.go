@@ -13,25 +13,25 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// ErrCrashed is what everything ends with in a coordinator that has crashed. It is not
-// Definite: nothing may be concluded from it.
+// ErrCrashed is the result of everything in a coordinator that has crashed. It is not Definite, so
+// nothing may be concluded from it.
 var ErrCrashed = errors.New("the coordinator has crashed")
 
-// Patience is that of the journal of a coordinator that may crash: in real time each
-// crash before a transaction has begun takes as long.
+// Patience is that of the journal of a coordinator that may crash. In real time each crash before a
+// transaction has begun takes that long.
 const Patience = time.Second / 2
 
-// A Point is where a coordinator can crash.
+// A Point is a place where a coordinator can crash.
 type Point struct {
 	Words     string
-	Name      string           // of the step or branch of which a call is made or answered; empty at an append
+	Name      string           // of the called step or branch; empty for an append
 	Operation branch.Operation // of that call
 }
 
-// A Life is that of a coordinator that crashes at one of the points that it passes:
-// from there on nothing that it does has an effect. It is safe for concurrent use.
+// A Life is the run of one coordinator, which crashes at a chosen point. After that nothing that it does
+// has an effect. It is safe for concurrent use.
 type Life struct {
-	Chosen int                     // the point, from 1; 0 is none
+	Chosen int                     // the point, from 1; 0 means none
 	End    context.CancelCauseFunc // ends the coordinator when it crashes
 
 	mu      sync.Mutex
@@ -40,7 +40,7 @@ type Life struct {
 	at      *Point
 }
 
-// Pass passes a point; the error is that of a coordinator that has crashed.
+// Pass passes a point. It returns an error if the coordinator has crashed.
 func (l *Life) Pass(p Point) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,7 +55,7 @@ func (l *Life) Pass(p Point) error {
 	return ErrCrashed
 }
 
-// Crashed is the point where it has crashed; nil is nowhere.
+// Crashed returns the point where it has crashed, or nil.
 func (l *Life) Crashed() *Point {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,18 +69,17 @@ func (l *Life) nextAppend() int {
 	return l.appends
 }
 
-// Journal is a journal as a coordinator sees it that can crash.
+// Journal is a journal as seen by a coordinator that can crash.
 type Journal struct {
 	driver.Journal
 	Life *Life
-	// Left receives when a transaction is due that was appended to; nil disables it.
+	// Left receives the due time after each append; nil disables it.
 	Left func(due time.Time)
-	// Serving is called when the coordinator looks for what is unfinished: what begins
-	// before is taken for something that somebody else has driven.
+	// Serving is called when the coordinator reads what is unfinished. A transaction that begins before is taken for one that another coordinator has driven.
 	Serving func()
 }
 
-// Due is what a coordinator asks once it serves.
+// Due calls Serving afterwards.
 func (j Journal) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
 	defer j.Serving()
 	return j.Journal.Due(ctx, shard, behind, limit)
@@ -108,7 +107,7 @@ func (j Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	return errs
 }
 
-// Open makes a coordinator on a journal. closed ends it.
+// Open returns a coordinator on a journal. closed closes it.
 func Open(j driver.Journal, o coordinator.Options, realTime bool) (c *coordinator.Coordinator, closed func(), err error) {
 	opened, err := journal.New(j, &journal.Options{Shards: 1, Patience: Patience})
 	if err != nil {

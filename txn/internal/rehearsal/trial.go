@@ -15,44 +15,44 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
-// A Trial is a transaction that is played by a plot.
+// A Trial is a transaction that runs in a scenario.
 type Trial[K ~string] struct {
-	Plot[K]
+	Scenario[K]
 	Show func() any             // the world
-	Skip func(line string) bool // which lines of it do not count; nil is none
+	Skip func(line string) bool // lines of it that do not count; nil means none
 	Life *Life                  // of the present coordinator
 
-	Mu      sync.Mutex // guards what follows while calls are made
-	calls   map[Deed]int
+	Mu      sync.Mutex // guards the following fields during calls
+	calls   map[CallID]int
 	Answers []Answer
-	Last    string // the step or branch of the last call
-	Err     error  // why there is nothing to judge
+	Last    string // step or branch of the last call
+	Err     error  // why there is no result
 
 	Initial, Before, After, Late, Final []string // the world, and that around what is alone
-	Hangs                               bool     // what was called does not return
+	Hangs                               bool     // a call does not return
 	CrashedAt                           *Point
 }
 
-// An Answer is what a function of the user's has returned.
+// An Answer is the result of a function of the user.
 type Answer struct {
 	Transaction, Name string
 	Operation         branch.Operation
 	Err               error
 }
 
-// Refuses reports whether it says that it never will.
+// Refuses reports whether the answer is a branch.Fail.
 func (a Answer) Refuses() bool {
 	class, _ := branch.ClassOf(a.Err)
 	return a.Err != nil && class == branch.ClassFail
 }
 
-// Base is the trial itself.
+// Base returns the trial.
 func (r *Trial[K]) Base() *Trial[K] { return r }
 
-// See is the world as it is.
+// See returns the world.
 func (r *Trial[K]) See() []string { return r.Lines(r.Show) }
 
-// Lines is what show shows.
+// Lines returns what show shows.
 func (r *Trial[K]) Lines(show func() any) (lines []string) {
 	err := errors.New("the scene has no Snapshot; give it a function that shows its world")
 	if show != nil {
@@ -66,31 +66,31 @@ func (r *Trial[K]) Lines(show func() any) (lines []string) {
 	return lines
 }
 
-// Begin counts a call, and returns its mishap.
-func (r *Trial[K]) Begin(name string, o branch.Operation) (d Deed, m Mishap) {
+// Begin counts a call, and returns its fault.
+func (r *Trial[K]) Begin(name string, o branch.Operation) (d CallID, m Fault) {
 	r.Mu.Lock()
 	if r.calls == nil {
-		r.calls = map[Deed]int{}
+		r.calls = map[CallID]int{}
 	}
-	d = Deed{Name: name, Operation: o}
+	d = CallID{Name: name, Operation: o}
 	r.calls[d]++
 	d.N = r.calls[d]
 	r.Last = name
 	r.Mu.Unlock()
-	if r.Fate != nil {
-		m = r.Fate(d)
+	if r.FaultOf != nil {
+		m = r.FaultOf(d)
 	}
 	return d, m
 }
 
-// Answered notes an answer.
+// Answered records an answer.
 func (r *Trial[K]) Answered(a Answer) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	r.Answers = append(r.Answers, a)
 }
 
-// Delivered is how often an operation of the step or branch of the plot arrived.
+// Delivered returns how often an operation of the scenario's step or branch arrived.
 func (r *Trial[K]) Delivered(o branch.Operation) (n int) {
 	for _, a := range r.Answers {
 		if a.Name == r.Name && a.Operation == o {
@@ -100,8 +100,7 @@ func (r *Trial[K]) Delivered(o branch.Operation) (n int) {
 	return n
 }
 
-// Unended says why a transaction that is as state says has not ended; name is that of
-// the call that failed last, if the last one did.
+// Unended returns why a transaction in a state has not ended; name is that of the last call if it failed.
 func (r *Trial[K]) Unended(state string) (name, problem string) {
 	if r.Hangs {
 		return "", "a call does not return when its context ends, or leaves a goroutine that waits for ever"
@@ -112,7 +111,7 @@ func (r *Trial[K]) Unended(state string) (name, problem string) {
 	return "", state
 }
 
-// Lives has coordinators drive the transaction until one does not crash.
+// Lives runs coordinators until one does not crash.
 func (r *Trial[K]) Lives(live func(n int64) error) {
 	if r.Initial = r.See(); r.Err != nil {
 		return
@@ -130,9 +129,9 @@ func (r *Trial[K]) Lives(live func(n int64) error) {
 	r.Final = r.See()
 }
 
-// Live is the n-th coordinator, which open makes, from its start until drive has returned.
-// drive has a context that ends with the coordinator, and after the limit. What then does
-// not end within patience hangs. cause is why the coordinator has ended.
+// Live runs the n-th coordinator, made by open, until drive has returned. The context of drive ends with
+// the coordinator, and after limit. A coordinator that does not end within patience hangs. cause is why
+// it has ended.
 func (r *Trial[K]) Live(n int64, limit, patience time.Duration, j Journal,
 	open func(ctx context.Context, j Journal) (*coordinator.Coordinator, func(), error), drive func(ctx context.Context)) (cause, err error) {
 	ctx, stop := context.WithTimeoutCause(context.Background(), limit, errors.New("the run took too long"))
@@ -169,13 +168,13 @@ func (r *Trial[K]) Live(n int64, limit, patience time.Duration, j Journal,
 // began is when virtual time begins, so that tokens are plausible.
 var began = time.Now()
 
-// claim is that of a coordinator on its journal; it lasts as long as that.
+// claim is a coordinator's claim on its journal. It ends with the coordinator.
 type claim struct {
 	token interlock.Token
 	ctx   context.Context
 }
 
-// Grant is the claim of the n-th coordinator, which lasts until ctx ends.
+// Grant returns the claim of the n-th coordinator, which ends with ctx.
 func Grant(ctx context.Context, n int64) (interlock.Claim, error) {
 	token, err := interlock.NewToken(interlock.CounterAt(began)+n, 0)
 	return claim{token, ctx}, err
@@ -193,7 +192,7 @@ func (c claim) Remaining() time.Duration {
 	return 0
 }
 
-// CatchPanic makes a panic the failure of this call alone, which is not known to have had no effect.
+// CatchPanic returns a panic as an error of unknown outcome.
 func CatchPanic[O any](ctx context.Context, call func(ctx context.Context) (O, error)) (output O, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -203,7 +202,7 @@ func CatchPanic[O any](ctx context.Context, call func(ctx context.Context) (O, e
 	return call(ctx)
 }
 
-// Late makes a call that arrives when nobody waits for it any more.
+// Late makes a call that arrives after its caller has given up.
 func Late[O any](ctx context.Context, call func(ctx context.Context) (O, error)) (O, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
@@ -211,7 +210,7 @@ func Late[O any](ctx context.Context, call func(ctx context.Context) (O, error))
 }
 
 // Deliver makes a call as often as it arrives. answered receives each answer.
-func Deliver[O any](ctx context.Context, m Mishap, call func(ctx context.Context) (O, error), answered func(error)) (output O, err error) {
+func Deliver[O any](ctx context.Context, m Fault, call func(ctx context.Context) (O, error), answered func(error)) (output O, err error) {
 	if m.Absent {
 		return output, nil
 	}
@@ -224,7 +223,7 @@ func Deliver[O any](ctx context.Context, m Mishap, call func(ctx context.Context
 	return output, err
 }
 
-// Between makes a call between two points; p.Words are what is called.
+// Between makes a call between two crash points; p.Words names the call.
 func Between[O any](l *Life, p Point, call func() (O, error)) (output O, err error) {
 	before, after := p, p
 	before.Words, after.Words = "before it called "+p.Words, "before it heard the answer of "+p.Words
@@ -239,8 +238,8 @@ func Between[O any](l *Life, p Point, call func() (O, error)) (output O, err err
 	return output, err
 }
 
-// Bubble plays in the virtual time of [testing/synctest], which begins at the present.
-// It hangs if something that was begun in it waits for ever.
+// Bubble runs play in the virtual time of [testing/synctest], which begins at the present. It reports
+// whether something in it waits for ever.
 func Bubble(t *testing.T, play func()) (hangs bool) {
 	t.Helper()
 	defer func() { hangs = deadlocked(recover()) }()
@@ -251,8 +250,7 @@ func Bubble(t *testing.T, play func()) (hangs bool) {
 	return false
 }
 
-// deadlocked reports whether a panic of synctest says that something in the bubble waits
-// for ever.
+// deadlocked reports whether a panic of synctest says that something in the bubble waits for ever.
 func deadlocked(cause any) bool {
 	err, is := cause.(error)
 	if cause != nil && !(is && strings.HasPrefix(err.Error(), "deadlock")) {

@@ -9,11 +9,10 @@ import (
 	"strings"
 )
 
-// Values is what fakes keep, by keys; one that is not there is empty.
+// Values are what fakes store, by key; a missing value is empty.
 type Values map[string]string
 
-// Add adds to the number of a key, from 0, and gives the sum. It panics if the value is
-// no number.
+// Add adds to the number of a key, from 0, and returns the sum. It panics if the value is not a number.
 func (v Values) Add(key string, n int) int {
 	sum := n
 	if text := v[key]; text != "" {
@@ -27,15 +26,15 @@ func (v Values) Add(key string, n int) int {
 	return sum
 }
 
-// Draft is a copy to be changed; of nil too.
+// Draft returns a copy that can be changed; also of nil.
 func (v Values) Draft() Values {
 	draft := Values{}
 	maps.Copy(draft, v)
 	return draft
 }
 
-// Text is the values, one a line, in the order of their keys, without those that are
-// empty or 0: to Add they are the same as none.
+// Text returns the values, one a line, in the order of their keys, without those that are empty or 0,
+// which Add does not distinguish from missing ones.
 func (v Values) Text() string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(v)) {
@@ -46,8 +45,8 @@ func (v Values) Text() string {
 	return b.String()
 }
 
-// Lines is what a snapshot shows, a string or what is then written as JSON, without the
-// lines that are to be ignored; nil ignores none.
+// Lines returns the lines of a snapshot, a string or a value written as JSON, without ignored lines; a
+// nil ignore keeps all.
 func Lines(shown any, ignore func(line string) bool) ([]string, error) {
 	text, is := shown.(string)
 	if !is {
@@ -64,12 +63,11 @@ func Lines(shown any, ignore func(line string) bool) ([]string, error) {
 	return lines, nil
 }
 
-// mostLines is how many lines a difference shows, of each snapshot how many it looks
-// at.
+// mostLines is how many lines a difference shows.
 const mostLines = 30
 
-// Diff is what differs between two texts: lines that are missing, with a -, and lines
-// that should not be there, with a +, in their order. It is empty if they are the same.
+// Diff returns the lines that differ between two texts, in their order: missing ones with a -, additional
+// ones with a +. It is empty if they are the same.
 func Diff(want, got []string) string {
 	for len(want) > 0 && len(got) > 0 && want[0] == got[0] {
 		want, got = want[1:], got[1:]
@@ -84,7 +82,7 @@ func Diff(want, got []string) string {
 	return strings.Join(lines, "\n")
 }
 
-// changes keeps a longest common subsequence, and gives the rest.
+// changes returns the lines outside a longest common subsequence.
 func changes(want, got []string) (lines []string) {
 	common := make([][]int, len(want)+1) // of want[i:] and got[j:]
 	for i := range common {

@@ -18,14 +18,14 @@ type explorer struct {
 func newExplorer(t *testing.T, build func() set) *explorer {
 	e := &explorer{}
 	e.T, e.RealTime = t, build().realTime
-	e.New = func(p plot) *run { return &run{Trial: rehearsal.Trial[Kind]{Plot: p}, build: build} }
+	e.New = func(p scenario) *run { return &run{Trial: rehearsal.Trial[Kind]{Scenario: p}, build: build} }
 	e.Key = func(f Finding) (Kind, string) { return f.Kind, f.Step }
 	return e
 }
 
-// explore plays all plots.
+// explore plays all scenarios.
 func (e *explorer) explore() ([]Finding, error) {
-	first, over, err := e.Undisturbed(plot{Words: "nothing goes wrong"})
+	first, over, err := e.Undisturbed(scenario{Words: "nothing goes wrong"})
 	if over || err != nil {
 		return e.Found, err
 	}
@@ -45,13 +45,13 @@ func (e *explorer) explore() ([]Finding, error) {
 	if len(e.Found) > 0 { // the rest would show the same once more
 		return e.Found, nil
 	}
-	plots := append([]plot{{Words: "all goes well", Kind: UndoNeedsOutput}}, e.refusals()...)
-	for _, p := range plots[1:] {
+	scenarios := append([]scenario{{Words: "all goes well", Kind: UndoNeedsOutput}}, e.refusals()...)
+	for _, p := range scenarios[1:] {
 		if err := e.First(p); err != nil {
 			return e.Found, err
 		}
 	}
-	for _, p := range plots {
+	for _, p := range scenarios {
 		if err := e.Crashes(p); err != nil {
 			return e.Found, err
 		}

@@ -21,7 +21,7 @@ func (r *run) Judge(reference []string) *Finding {
 	if r.Hangs || !r.state.Final() {
 		return r.unended(f)
 	}
-	if r.Kind == LateActionAccepted { // other plots show what else is wrong
+	if r.Kind == LateActionAccepted { // other scenarios show what else is wrong
 		return r.lateness(f)
 	}
 	if step, err := r.repeatRefused(); err != nil {

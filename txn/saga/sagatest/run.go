@@ -18,12 +18,12 @@ import (
 )
 
 type (
-	plot   = rehearsal.Plot[Kind]
-	deed   = rehearsal.Deed
-	mishap = rehearsal.Mishap
+	scenario = rehearsal.Scenario[Kind]
+	callID   = rehearsal.CallID
+	fault    = rehearsal.Fault
 )
 
-// A run is a saga played by a plot.
+// A run is a saga in a scenario.
 type run struct {
 	set
 	rehearsal.Trial[Kind]
@@ -35,7 +35,7 @@ type run struct {
 	reason string
 }
 
-// Play has engines go on with the saga until one does not crash.
+// Play runs engines until one does not crash.
 func (r *run) Play() {
 	r.set = r.build()
 	r.Show, r.Skip = r.snapshot, r.ignore
@@ -43,9 +43,8 @@ func (r *run) Play() {
 	r.Lives(func(n int64) error { return r.live(store, n) })
 }
 
-// live is one engine from its start to its crash, to the end of the saga, or until the
-// time of the run is up. What comes of it is read from the journal; an error is one of who
-// asks.
+// live runs one engine until its crash, the end of the saga, or the limit. The result is read from the
+// journal; an error is that of the caller.
 func (r *run) live(store *memory.Journal, n int64) (failed error) {
 	a := &alarm{limit: r.limit}
 	defer a.stop()
@@ -85,7 +84,7 @@ func isEnded(err error) bool {
 	return errors.As(err, &ended)
 }
 
-// read is how the saga stands by its journal.
+// read reads the state of the saga from its journal.
 func (r *run) read(store *memory.Journal) error {
 	j, err := journal.New(store, &journal.Options{Shards: 1})
 	if err != nil {
@@ -108,7 +107,7 @@ func (r *run) read(store *memory.Journal) error {
 // made is a call as an engine makes it.
 type made = func(ctx context.Context) (json.RawMessage, error)
 
-// around lets the mishaps of the plot befall the calls of an engine.
+// around injects the scenario's faults into the calls of an engine.
 func (r *run) around(l *rehearsal.Life) saga.Interceptor {
 	return func(ctx context.Context, call made) (json.RawMessage, error) {
 		c := saga.From(ctx)
@@ -120,7 +119,7 @@ func (r *run) around(l *rehearsal.Life) saga.Interceptor {
 	}
 }
 
-// keyOf is the key of the step in its saga.
+// keyOf returns the key of the step in its saga.
 func keyOf(c saga.Call) string {
 	if c.Step != "" {
 		return c.Branch + "#" + c.Step
@@ -132,7 +131,7 @@ func keyOf(c saga.Call) string {
 func (r *run) call(ctx context.Context, step string, o branch.Operation, call made) (output json.RawMessage, err error) {
 	d, m := r.Begin(step, o)
 	watched := r.Alone && step == r.Name
-	if watched && d == (deed{Name: step, Operation: branch.Do, N: 1}) {
+	if watched && d == (callID{Name: step, Operation: branch.Do, N: 1}) {
 		r.Before = r.See()
 		r.action = func() { _, _ = rehearsal.Late(ctx, call) }
 	}
@@ -150,9 +149,8 @@ func (r *run) call(ctx context.Context, step string, o branch.Operation, call ma
 	return output, err
 }
 
-// alarm has a saga looked at when it is due, in place of a poll: days of virtual time
-// would be many polls. What is due behind the limit was put off for the case that its
-// engine dies, and not left alone.
+// alarm drives a saga when it is due, instead of polling, which would take many polls for days of virtual
+// time. A due time after the limit was set for the case that the engine dies, and is ignored.
 type alarm struct {
 	limit time.Duration
 	ring  func()

@@ -13,7 +13,7 @@ import (
 // does is a call as an engine makes it.
 type does = func(ctx context.Context) (any, error)
 
-// call lets the mishaps of a run befall a call.
+// call injects the faults of a run into a call.
 func (s *stage) call(ctx context.Context, resource string, do does) (any, error) {
 	if s.run == nil {
 		return do(ctx)
@@ -50,13 +50,13 @@ func (r *run) turn(ctx context.Context, branch string) (end func()) {
 	}
 }
 
-// begin counts a call, and returns its mishap.
-func (r *run) begin(ctx context.Context, c branch.Call, do does) mishap {
+// begin counts a call, and returns its fault.
+func (r *run) begin(ctx context.Context, c branch.Call, do does) fault {
 	d, m := r.Begin(c.Branch, c.Operation)
-	if r.Tardy && c.Operation == branch.Confirm && !r.isSwept() {
+	if r.LateConfirm && c.Operation == branch.Confirm && !r.isSwept() {
 		m = rehearsal.Gone
 	}
-	if d == (deed{Name: r.Name, Operation: branch.Try, N: 1}) {
+	if d == (callID{Name: r.Name, Operation: branch.Try, N: 1}) {
 		r.try = func() { _, _ = rehearsal.Late(ctx, do) }
 		if r.Alone {
 			r.Before, r.seenBefore = r.See(), r.visible()
@@ -66,7 +66,7 @@ func (r *run) begin(ctx context.Context, c branch.Call, do does) mishap {
 }
 
 // deliver makes a call as often as it arrives.
-func (r *run) deliver(ctx context.Context, c branch.Call, do does, m mishap) (hold any, err error) {
+func (r *run) deliver(ctx context.Context, c branch.Call, do does, m fault) (hold any, err error) {
 	if m.Rival {
 		r.compete(ctx)
 	}

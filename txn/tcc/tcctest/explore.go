@@ -20,14 +20,14 @@ type explorer struct {
 func newExplorer(t *testing.T, scene func() Scene) *explorer {
 	s, e := scene(), &explorer{}
 	e.T, e.RealTime, e.sweeps, e.shows = t, s.RealTime, s.Sweep != nil, s.Visible != nil
-	e.New = func(p plot) *run {
-		return &run{Trial: rehearsal.Trial[Kind]{Plot: p}, scene: scene, branches: e.branches}
+	e.New = func(p scenario) *run {
+		return &run{Trial: rehearsal.Trial[Kind]{Scenario: p}, scene: scene, branches: e.branches}
 	}
 	e.Key = func(f Finding) (Kind, string) { return f.Kind, f.Branch }
 	return e
 }
 
-// explore plays all plots.
+// explore plays all scenarios.
 func (e *explorer) explore() ([]Finding, error) {
 	if over, err := e.undisturbed(); over || err != nil {
 		return e.Found, err
@@ -43,7 +43,7 @@ func (e *explorer) explore() ([]Finding, error) {
 // undisturbed learns what is to be expected of the transaction. It is over if that does
 // not end by itself, or not with all of its resources.
 func (e *explorer) undisturbed() (over bool, err error) {
-	p := plot{Words: "nothing goes wrong"}
+	p := scenario{Words: "nothing goes wrong"}
 	first, over, err := e.Undisturbed(p)
 	if over || err != nil {
 		return over, err
@@ -55,10 +55,10 @@ func (e *explorer) undisturbed() (over bool, err error) {
 	return false, nil
 }
 
-// branch plays what can befall one branch.
+// branch runs the scenarios of one branch.
 func (e *explorer) branch(b string) error {
-	for _, plots := range e.forward(b) {
-		if err := e.First(plots...); err != nil {
+	for _, scenarios := range e.forward(b) {
+		if err := e.First(scenarios...); err != nil {
 			return err
 		}
 	}
@@ -67,24 +67,24 @@ func (e *explorer) branch(b string) error {
 	if err := e.First(plain); err != nil || len(e.Found) > before {
 		return err
 	}
-	for _, plots := range others {
-		if plots[0].Kind == TryVisible && !e.shows {
+	for _, scenarios := range others {
+		if scenarios[0].Kind == TryVisible && !e.shows {
 			continue
 		}
-		if err := e.First(plots...); err != nil {
+		if err := e.First(scenarios...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// together plays what befalls all branches at once. It is over with the first finding:
-// the rest would show the same once more.
+// together runs the scenarios of all branches. It ends with the first finding: the rest would
+// repeat it.
 func (e *explorer) together() error {
-	plots := append([]plot{{Words: "all goes well", Kind: OutcomeDiffers}}, e.refusals()...)
-	whole := append(slices.Clone(plots[1:]), rivalry())
+	scenarios := append([]scenario{{Words: "all goes well", Kind: OutcomeDiffers}}, e.refusals()...)
+	whole := append(slices.Clone(scenarios[1:]), concurrentRun())
 	if e.sweeps {
-		whole = append(whole, tardiness())
+		whole = append(whole, lateConfirm())
 	}
 	for _, p := range whole {
 		if len(e.Found) > 0 {
@@ -94,7 +94,7 @@ func (e *explorer) together() error {
 			return err
 		}
 	}
-	for _, p := range plots {
+	for _, p := range scenarios {
 		for _, p.Abandon = range []bool{false, true} {
 			if p.Abandon && !e.sweeps {
 				continue

@@ -20,7 +20,7 @@ func (r *run) Judge(reference []string) *Finding {
 	if r.wrong != nil {
 		return &Finding{Kind: InvariantBroken, Branch: r.wronged.Branch, Scenario: f.Scenario, Problem: r.afterwards()}
 	}
-	if r.Kind == LateTryAccepted && !r.Hangs { // other plots show what else is wrong
+	if r.Kind == LateTryAccepted && !r.Hangs { // other scenarios show what else is wrong
 		return differing(f, "the late try took effect, and nothing takes it back", r.After, r.Late)
 	}
 	if r.Kind == TryVisible && !r.Hangs {

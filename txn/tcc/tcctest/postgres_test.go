@@ -198,8 +198,8 @@ func expiry(t *testing.T, server *testbed.Server) {
 			})
 			over, err := e.undisturbed()
 			ok(t, err)
-			abandoned := plot{Words: "all goes well", Kind: OutcomeDiffers, Crash: 3, Abandon: true} // before it decides
-			if ok(t, e.First(tardiness())); len(e.Found) == 0 {
+			abandoned := scenario{Words: "all goes well", Kind: OutcomeDiffers, Crash: 3, Abandon: true} // before it decides
+			if ok(t, e.First(lateConfirm())); len(e.Found) == 0 {
 				ok(t, e.First(abandoned))
 			}
 			if kinds := slices.Collect(func(yield func(Kind) bool) {

@@ -15,12 +15,12 @@ import (
 )
 
 type (
-	plot   = rehearsal.Plot[Kind]
-	deed   = rehearsal.Deed
-	mishap = rehearsal.Mishap
+	scenario = rehearsal.Scenario[Kind]
+	callID   = rehearsal.CallID
+	fault    = rehearsal.Fault
 )
 
-// A run is a transaction played by a plot.
+// A run is a transaction played by a scenario.
 type run struct {
 	Scene
 	rehearsal.Trial[Kind]
@@ -103,7 +103,7 @@ func (r *run) drive(ctx context.Context, m *tcc.Engine, n int64) {
 	} else {
 		r.begins(ctx, m)
 	}
-	if r.Tardy && !r.Hangs {
+	if r.LateConfirm && !r.Hangs {
 		r.sweeps(ctx, m)
 	}
 	r.Mu.Lock()
@@ -112,7 +112,7 @@ func (r *run) drive(ctx context.Context, m *tcc.Engine, n int64) {
 	if !r.Hangs {
 		_, _ = m.Wait(ctx, id)
 	}
-	if r.Tardy && !r.Hangs {
+	if r.LateConfirm && !r.Hangs {
 		r.sweeps(ctx, m)
 	}
 }

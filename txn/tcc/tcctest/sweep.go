@@ -31,7 +31,7 @@ func (r *run) sweeps(ctx context.Context, m *tcc.Engine) {
 			}
 			return d, err
 		})
-		if r.Tardy || decision == tcc.Confirm {
+		if r.LateConfirm || decision == tcc.Confirm {
 			r.unchanged(before)
 		}
 		if !pause(ctx, hold/20) {

@@ -1,0 +1,143 @@
+package sagatest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
+	"github.com/interlock-dev/interlock/txn/saga"
+)
+
+// forward repeats the action of a step.
+func (e *explorer) forward(s saga.Progress) error {
+	kind := ActionNotIdempotent
+	if s.Pivot {
+		kind = PivotNotRepeatable
+	}
+	action := callID{Name: s.Step, Operation: branch.Do, N: 1}
+	return e.First(
+		scenario{Words: fmt.Sprintf("the answer of %s was lost, and it was called again", s.Step),
+			Kind: kind, Name: s.Step, FaultOf: rehearsal.Only(action, rehearsal.Lost)},
+		scenario{Words: fmt.Sprintf("%s arrived twice", s.Step),
+			Kind: kind, Name: s.Step, FaultOf: rehearsal.Only(action, fault{Twice: true})})
+}
+
+// An undoCase is a reason why a saga undoes a step.
+type undoCase struct {
+	words   string
+	faultOf func(n int) fault // of the n-th call of the action
+}
+
+var (
+	laterRefused = undoCase{"%s was done, what comes after or beside it was refused", func(int) fault { return fault{} }}
+	answerLost   = undoCase{"%s was done and its answer lost for good", uncertain(rehearsal.Lost)}
+	neverArrived = undoCase{"%s did not arrive, and its outcome was not known", uncertain(rehearsal.Gone)}
+)
+
+// uncertain leaves the outcome of the first call unknown, and refuses the others.
+func uncertain(first fault) func(int) fault {
+	return func(n int) fault {
+		if n == 1 {
+			return first
+		}
+		return rehearsal.Refused
+	}
+}
+
+// backward has a step undone, and injects faults into its undo. If the plainest scenario has a finding, the
+// others would repeat it.
+func (e *explorer) backward(s saga.Progress) error {
+	if s.Stage >= e.pivotAt() {
+		return nil
+	}
+	usual, kind := laterRefused, MissingUndo
+	if e.last(s) { // nothing can be refused behind it
+		usual, kind = answerLost, UndoNeedsOutput
+	}
+	if s.Undo == "" {
+		if e.last(s) {
+			return nil
+		}
+		return e.First(e.undone(s, kind, usual, ", and it is declared to need no undo", callID{}, fault{}))
+	}
+	before := len(e.Found)
+	if err := e.First(e.undone(s, kind, usual, ", and it was undone", callID{}, fault{})); err != nil || len(e.Found) > before {
+		return err
+	}
+	for _, scenarios := range e.undoFaults(s, usual) {
+		if err := e.First(scenarios...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// undoFaults returns the scenarios around the undo of a step. Those of one group show the same.
+func (e *explorer) undoFaults(s saga.Progress, usual undoCase) [][]scenario {
+	undo := callID{Name: s.Step, Operation: branch.Undo, N: 1}
+	return [][]scenario{{
+		e.undone(s, UndoNeedsOutput, answerLost, ", and it was undone without its output", callID{}, fault{}),
+		e.undone(s, UndoNeedsOutput, neverArrived, ", and it was undone without its output", callID{}, fault{}),
+	}, {
+		e.undone(s, UndoNotIdempotent, usual, ", the answer of its undo was lost, and that was called again", undo, rehearsal.Lost),
+		e.undone(s, UndoNotIdempotent, usual, ", and its undo arrived twice", undo, fault{Twice: true}),
+	}, {
+		e.undone(s, MissingUndo, usual, ", and its undo arrived only when it was called again", undo, rehearsal.Gone),
+	}, {
+		e.undone(s, LateActionAccepted, usual, ", it was undone, and then it arrived once more", undo, fault{Late: true}),
+		e.undone(s, LateActionAccepted, neverArrived, ", it was undone, and only then it arrived", undo, fault{Late: true}),
+	}}
+}
+
+// last reports whether no other step is called after this one or beside it.
+func (e *explorer) last(s saga.Progress) bool {
+	return !slices.ContainsFunc(e.steps, func(other saga.Progress) bool { return other.Stage >= s.Stage && other.Step != s.Step })
+}
+
+// undone is a scenario in which a step is undone first: later and concurrent steps are refused, so that only
+// the effect of the step itself is compared.
+func (e *explorer) undone(s saga.Progress, kind Kind, how undoCase, words string, which callID, m fault) scenario {
+	stages := e.stages()
+	return scenario{Words: fmt.Sprintf(how.words, s.Step) + words, Kind: kind, Name: s.Step, Alone: true,
+		FaultOf: func(d callID) fault {
+			stage, known := stages[d.Name]
+			switch {
+			case d == which:
+				return m
+			case d.Name == s.Step && d.Operation == branch.Do:
+				return how.faultOf(d.N)
+			case d.Operation == branch.Do && (!known || stage >= s.Stage):
+				return rehearsal.Refused
+			}
+			return fault{}
+		}}
+}
+
+// stages returns the stage of each step.
+func (e *explorer) stages() map[string]int {
+	stages := map[string]int{}
+	for _, s := range e.steps {
+		stages[s.Step] = s.Stage
+	}
+	return stages
+}
+
+// refusals returns the scenarios in which a stage up to the pivot is refused, and everything before it is
+// undone together.
+func (e *explorer) refusals() (scenarios []scenario) {
+	stages := e.stages()
+	for i, s := range e.steps {
+		if s.Stage > e.pivotAt() || i > 0 && e.steps[i-1].Stage == s.Stage {
+			continue
+		}
+		scenarios = append(scenarios, scenario{Words: s.Step + " was refused", Kind: MissingUndo,
+			FaultOf: func(d callID) fault {
+				if stage, known := stages[d.Name]; d.Operation == branch.Do && (!known || stage >= s.Stage) {
+					return rehearsal.Refused
+				}
+				return fault{}
+			}})
+	}
+	return scenarios
+}

@@ -1,0 +1,122 @@
+package tcctest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/interlock-dev/interlock/txn/branch"
+	"github.com/interlock-dev/interlock/txn/internal/rehearsal"
+)
+
+var errQuit = errors.New("tcctest: its caller has given up")
+
+// forward repeats the try and the confirmation of a branch: scenarios that show the same
+// together.
+func (e *explorer) forward(b string) [][]scenario {
+	try, confirm := callID{Name: b, Operation: branch.Try, N: 1}, callID{Name: b, Operation: branch.Confirm, N: 1}
+	once := func(kind Kind, which callID, m fault, words string) scenario {
+		return scenario{Words: fmt.Sprintf(words, b), Kind: kind, Name: b, FaultOf: rehearsal.Only(which, m)}
+	}
+	return [][]scenario{{
+		once(TryNotIdempotent, try, rehearsal.Lost, "the answer of the try of %s was lost, and it was tried again"),
+		once(TryNotIdempotent, try, fault{Twice: true}, "the try of %s arrived twice"),
+		once(TryNotIdempotent, confirm, fault{Late: true}, "%s was confirmed, and then its try arrived once more"),
+	}, {
+		once(ConfirmNotIdempotent, confirm, rehearsal.Lost, "the answer of the confirmation of %s was lost, and it was called again"),
+		once(ConfirmNotIdempotent, confirm, fault{Twice: true}, "the confirmation of %s arrived twice"),
+	}, {
+		once(OutcomeDiffers, try, rehearsal.Gone, "the try of %s arrived only when it was called again"),
+		once(OutcomeDiffers, confirm, rehearsal.Gone, "the confirmation of %s arrived only when it was called again"),
+	}}
+}
+
+// A undoCase is how a branch is cancelled.
+type undoCase struct {
+	words string
+	try   fault // what goes wrong with its first try
+}
+
+var (
+	laterRefused = undoCase{"%s was tried, and then %s", fault{}}
+	answerLost   = undoCase{"%s was tried and the answer lost for good, and then %s", rehearsal.Lost}
+	neverArrived = undoCase{"the try of %s did not arrive, which nobody knew, and then %s", rehearsal.Gone}
+)
+
+// backward has a branch cancelled, and injects faults into its cancellation: the first
+// scenario is the plainest, and where it shows something the others would show it again.
+func (e *explorer) backward(b string) (plain scenario, others [][]scenario) {
+	none := fault{}
+	plain = e.cancelled(b, CancelIncomplete, laterRefused, "it was cancelled", none)
+	return plain, [][]scenario{{
+		e.cancelled(b, TryVisible, laterRefused, "it was cancelled", none),
+	}, {
+		e.cancelled(b, CancelNeedsHold, answerLost, "it was cancelled without its hold", none),
+	}, {
+		e.cancelled(b, EmptyCancel, neverArrived, "it was cancelled without its hold", none),
+	}, {
+		e.cancelled(b, CancelNotIdempotent, laterRefused, "the answer of its cancellation was lost, and that was called again", rehearsal.Lost),
+		e.cancelled(b, CancelNotIdempotent, laterRefused, "its cancellation arrived twice", fault{Twice: true}),
+	}, {
+		e.cancelled(b, CancelIncomplete, laterRefused, "its cancellation arrived only when it was called again", rehearsal.Gone),
+	}, {
+		e.cancelled(b, LateTryAccepted, laterRefused, "it was cancelled, and then its try arrived once more", fault{Late: true}),
+		e.cancelled(b, LateTryAccepted, neverArrived, "it was cancelled, and only then its try arrived", fault{Late: true}),
+	}}
+}
+
+// cancelled is a scenario in which a branch is cancelled, the only one that is tried: the
+// others are refused then, or if there are none its Run is given up.
+func (e *explorer) cancelled(b string, kind Kind, how undoCase, words string, m fault) scenario {
+	reason := "another branch was refused"
+	if len(e.branches) == 1 {
+		reason = "its caller gave up"
+	}
+	return scenario{Words: fmt.Sprintf(how.words, b, reason) + ", and " + words, Kind: kind, Name: b, Alone: true,
+		FaultOf: func(d callID) fault {
+			switch d {
+			case callID{Name: b, Operation: branch.Try, N: 1}:
+				first := how.try
+				first.Quits = len(e.branches) == 1
+				return first
+			case callID{Name: b, Operation: branch.Cancel, N: 1}:
+				return m
+			}
+			switch {
+			case d.Operation == branch.Try && d.Name == b: // it may not come to be known
+				return rehearsal.Gone
+			case d.Operation == branch.Try:
+				no := rehearsal.Refused
+				no.After = []string{b}
+				return no
+			}
+			return fault{}
+		}}
+}
+
+// refusals are the scenarios in which a branch refuses once all others are tried, which are
+// cancelled together.
+func (e *explorer) refusals() (scenarios []scenario) {
+	for _, b := range e.branches {
+		no := rehearsal.Refused
+		no.After = slices.DeleteFunc(slices.Clone(e.branches), func(other string) bool { return other == b })
+		scenarios = append(scenarios, scenario{Words: "the try of " + b + " was refused", Kind: CancelIncomplete, FaultOf: func(d callID) fault {
+			if d.Name == b && d.Operation == branch.Try {
+				return no
+			}
+			return fault{}
+		}})
+	}
+	return scenarios
+}
+
+// concurrentRun is somebody else who wants the same when all is held.
+func concurrentRun() scenario {
+	return scenario{Words: "all was tried, and before it was confirmed somebody else ran the same", Kind: OutcomeDiffers,
+		FaultOf: func(d callID) fault { return fault{Rival: d.Operation == branch.Confirm && d.N == 1} }}
+}
+
+// lateConfirm is confirmations that do not arrive before the time of the holds is over.
+func lateConfirm() scenario {
+	return scenario{Words: "it was decided to confirm, and the time of the holds was over before the confirmations arrived", Kind: OutcomeDiffers, LateConfirm: true}
+}
