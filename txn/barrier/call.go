@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// claim is a call that asks for its row.
+// claim is a call that enters its row.
 type claim struct {
 	branch.Call
 	event   event
@@ -24,7 +24,7 @@ type claim struct {
 
 func (c claim) begun() int64 { return c.Begun.UnixMilli() }
 
-// maxPart is the longest name of a branch or step in bytes.
+// maxPart is the longest name of a branch or step, in bytes.
 const maxPart = 255
 
 var operations = map[branch.Operation]event{
@@ -33,8 +33,8 @@ var operations = map[branch.Operation]event{
 	branch.Undo: back, branch.Cancel: back, branch.Rollback: back,
 }
 
-// asked is the call that ctx was made for, if it can be one that asks for e.
-func asked(ctx context.Context, e event) (claim, error) {
+// callOf returns the call of ctx, if its operation fits e.
+func callOf(ctx context.Context, e event) (claim, error) {
 	c := claim{Call: branch.From(ctx), event: e}
 	of, ok := operations[c.Operation]
 	bug := func(format string, args ...any) (claim, error) {
@@ -57,7 +57,7 @@ func asked(ctx context.Context, e event) (claim, error) {
 	return c, nil
 }
 
-// hash of an input: of the bytes it consists of, or of its JSON.
+// hash returns the hash of an input: of its bytes, or of its JSON.
 func hash(c claim, input any) ([]byte, error) {
 	text, ok := input.([]byte)
 	if !ok {
@@ -70,8 +70,8 @@ func hash(c claim, input any) ([]byte, error) {
 	return sum[:], nil
 }
 
-// encode is an output as it is stored: empty if it is that of the zero value, so that
-// a branch without output costs no statement.
+// encode returns an output as it is stored: empty for the zero value, so that a branch without output
+// costs no statement.
 func encode[O any](c claim, output O) ([]byte, error) {
 	var zero O
 	text, err := json.Marshal(output)
@@ -87,7 +87,7 @@ func encode[O any](c claim, output O) ([]byte, error) {
 	return text, nil
 }
 
-// decode is encode's inverse.
+// decode is the inverse of encode.
 func decode[O any](c claim, result []byte) (output O, err error) {
 	if len(result) == 0 {
 		return output, nil
@@ -98,10 +98,10 @@ func decode[O any](c claim, result []byte) (output O, err error) {
 	return output, nil
 }
 
-// maxReason is how much of a refusal is stored, in bytes.
+// maxReason bounds the stored text of a refusal, in bytes.
 const maxReason = 4 << 10
 
-// reason is what is stored of a refusal.
+// reason returns the stored text of a refusal.
 func reason(err error) string {
 	text := strings.ToValidUTF8(err.Error(), "�")
 	if len(text) <= maxReason {

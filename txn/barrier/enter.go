@@ -46,17 +46,17 @@ const (
 		and ({old hash} = {new hash} or {old hash} = {empty} or {new hash} = {empty}))`
 )
 
-// isRow finds the row of a branch.
+// isRow selects the row of a branch.
 const isRow = `transaction_id = ? and branch = ? and step = {?}`
 
-// enter sends the statement of c: it inserts or changes the row, locks it until the
-// transaction ends, and returns what was there.
+// enter executes the statement of c: it inserts or changes the row, locks it until the transaction ends,
+// and returns what was there.
 func (l ledger) enter(ctx context.Context, c claim, lease time.Duration) (f found, err error) {
 	args := []any{c.Transaction, c.Branch, c.Step, filled(c.hash), filled(c.result)}
 	if c.outside {
 		args = append(args, lease.Microseconds())
 	}
-	args = append(args, c.begun(), c.begun(), needle(c.Transaction))
+	args = append(args, c.begun(), c.begun(), exceptionKey(c.Transaction))
 	if c.event == finish {
 		args = append(args, c.Transaction, c.Branch, c.Step)
 	}
@@ -69,7 +69,7 @@ func (l ledger) enter(ctx context.Context, c claim, lease time.Duration) (f foun
 	return f, err
 }
 
-// statements are enterRow for each event, inside and outside.
+// statements has enterRow for each event, inside and outside.
 var statements = func() (all [events]map[bool]string) {
 	for e := range events {
 		all[e] = map[bool]string{false: statement(e, false), true: statement(e, true)}
@@ -99,7 +99,7 @@ func statement(e event, outside bool) string {
 		"{moved}", cases(previousState, to), "{lease}", lease, "{there}", there).Replace(strings.ReplaceAll(enterRow, "{ready}", rowReady))
 }
 
-// cases is the part of a statement that moves a state, as the table of moves says.
+// cases returns the part of a statement that changes a state, from the table of moves.
 func cases(column string, to map[state]state) string {
 	var b strings.Builder
 	b.WriteString("case " + column)

@@ -77,19 +77,18 @@ func (e *MismatchError) Unwrap() error { return branch.ErrOtherInput }
 // ErrorKind is [interlock.Bug].
 func (e *MismatchError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
 
-// definite is a refusal by the barrier.
+// definite returns a rejection by the barrier.
 func definite(c branch.Call, err error) error {
 	return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Definite, Err: err}
 }
 
-// retryable: nothing was done, and the call may be made again.
+// retryable returns an error after which the call can be repeated: nothing was done.
 func retryable(c branch.Call, why string) error {
 	return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable, Err: errors.New(why)}
 }
 
-// marked gives an error of which is known that nothing was done the class that tells
-// the coordinator so, unless it bears one.
-func marked(err error) error {
+// withClass gives an error after which nothing was done the class Retry, unless it has a class.
+func withClass(err error) error {
 	if err == nil || interlock.Kind(err) != interlock.Retryable {
 		return err
 	}

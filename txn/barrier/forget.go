@@ -12,10 +12,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// spread is driver.BarrierSpread in milliseconds.
-var spread = driver.BarrierSpread.Milliseconds()
+// rowSpread is driver.BarrierSpread in milliseconds.
+var rowSpread = driver.BarrierSpread.Milliseconds()
 
-// removeBatch is how many rows one transaction deletes.
+// removeBatch is the number of rows that one transaction deletes.
 const removeBatch = 500
 
 // Forget raises the low-water mark to a time, in whole milliseconds, and then deletes
@@ -66,13 +66,13 @@ func ForgetExcept[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 	case limit == 0:
 		limit = 10000
 	}
-	if err := raise(ctx, db, t, mark.UnixMilli(), listed(except)); err != nil {
+	if err := raise(ctx, db, t, mark.UnixMilli(), joinExceptions(except)); err != nil {
 		return 0, err
 	}
 	for forgotten < limit {
 		batch := min(removeBatch, limit-forgotten)
 		var n int64
-		err := alone(ctx, db, t, op, func(l ledger) (err error) {
+		err := inOwnTransaction(ctx, db, t, op, func(l ledger) (err error) {
 			n, err = l.remove(ctx, batch)
 			return err
 		})
@@ -86,11 +86,13 @@ func ForgetExcept[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 	return forgotten, nil
 }
 
-// needle is how a list of exceptions names a transaction: no id contains another.
-func needle(transaction string) string { return "," + hex.EncodeToString([]byte(transaction)) + "," }
+// exceptionKey returns a transaction as lists of exceptions contain it: none is part of another.
+func exceptionKey(transaction string) string {
+	return "," + hex.EncodeToString([]byte(transaction)) + ","
+}
 
-// listed is a list of exceptions as the database keeps it.
-func listed(transactions []string) string {
+// joinExceptions returns a list of exceptions as the database stores it.
+func joinExceptions(transactions []string) string {
 	var list strings.Builder
 	list.WriteByte(',')
 	for _, id := range transactions {
@@ -99,17 +101,17 @@ func listed(transactions []string) string {
 	return list.String()
 }
 
-// raise puts the mark in force, and its exceptions with it.
+// raise sets the mark and its exceptions.
 func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark int64, excepted string) error {
 	const op = "raise low-water mark"
-	err := alone(ctx, db, t, op, func(l ledger) error {
+	err := inOwnTransaction(ctx, db, t, op, func(l ledger) error {
 		_, err := l.Exec(ctx, raiseMark, mark, excepted, mark, mark)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return alone(ctx, db, t, op, func(l ledger) error {
+	return inOwnTransaction(ctx, db, t, op, func(l ledger) error {
 		if !l.Maria() { // this waits for the calls that share an older mark
 			if _, err := l.Exec(ctx, `delete from {marks} where generation < (select max(generation) from {marks})`); err != nil {
 				return err
@@ -123,26 +125,24 @@ func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark in
 	})
 }
 
-// raiseMark changes nothing unless the mark is above the one in force and does not lie
-// ahead of the database's clock.
+// raiseMark changes nothing unless the mark is above the present one and not ahead of the database's clock.
 const raiseMark = `{pg insert into {marks} (generation, mark, excepted) select max(generation) + 1, ?::bigint, ?::text from {marks}
 having max(mark) < ?::bigint and ?::bigint <= {micros start} / 1000 on conflict do nothing}` +
 	`{maria set statement innodb_lock_wait_timeout = 1 for
 update {marks} set mark = ?, excepted = ? where only_row = 1 and mark < ? and ? <= {micros start} div 1000}`
 
-// remove deletes rows that are the spread below the oldest mark, limit at most, and none
-// of a transaction that any mark excepts.
+// remove deletes up to limit rows that are the spread below the oldest mark, and none of a transaction
+// that any mark excepts.
 func (l ledger) remove(ctx context.Context, limit int) (int64, error) {
 	return l.Delete(ctx, sqltable.Deletion{Table: "rows", Key: "transaction_id, branch, step", Order: "begun", Limit: limit,
 		Where: `begun < (select min(mark) from {marks}) - ?
 and not exists (select 1 from {marks} as m where
 	position(concat(',', {pg encode(convert_to(transaction_id, 'UTF8'), 'hex')}{maria lower(hex(transaction_id))}, ',') in m.excepted) > 0)`,
-		Args: []any{spread}})
+		Args: []any{rowSpread}})
 }
 
-// alone runs one step of keeping the table in a transaction of its own, which sees
-// what was committed last and locks no gaps.
-func alone[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, op string, step func(l ledger) error) error {
+// inOwnTransaction runs one step in a transaction that reads committed data and locks no gaps.
+func inOwnTransaction[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, op string, step func(l ledger) error) error {
 	return transact.Do(ctx, transact.At(db, driver.ReadCommitted), t.Name, func(tx driver.Tx[T]) error {
 		l, err := t.open(op, "", tx)
 		if err == nil {

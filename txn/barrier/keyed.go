@@ -25,7 +25,7 @@ type Keyed[B any] struct {
 	Business func(ctx context.Context, input []byte) (B, error)
 }
 
-// phases are the events as a store has them.
+// phases has the events as a store names them.
 var phases = map[event]driver.BarrierPhase{
 	forward: driver.BarrierFirst, finish: driver.BarrierConfirm, back: driver.BarrierUndo,
 }
@@ -35,7 +35,7 @@ var phases = map[event]driver.BarrierPhase{
 // branchhttp.Handler, which is made with this function. A business that failed half way is
 // an Uncertain error: what it did before stays, see driver.Barrier.
 func (k Keyed[B]) Call(ctx context.Context, input []byte) (output []byte, err error) {
-	c, err := asked(ctx, operations[branch.From(ctx).Operation])
+	c, err := callOf(ctx, operations[branch.From(ctx).Operation])
 	switch {
 	case err != nil:
 		return nil, err
@@ -53,13 +53,13 @@ func (k Keyed[B]) Call(ctx context.Context, input []byte) (output []byte, err er
 	answer, err := k.Barrier.Call(ctx, driver.BarrierCall{Transaction: c.Transaction, Branch: c.Branch, Step: c.Step,
 		Phase: phases[c.event], Hash: sum, Begun: c.Begun}, business)
 	if err != nil {
-		return nil, marked(err)
+		return nil, withClass(err)
 	}
-	return told(c.Call, answer)
+	return answerOf(c.Call, answer)
 }
 
-// told is a store's answer.
-func told(c branch.Call, answer driver.BarrierAnswer) ([]byte, error) {
+// answerOf converts a store's answer.
+func answerOf(c branch.Call, answer driver.BarrierAnswer) ([]byte, error) {
 	switch answer.Outcome {
 	case driver.BarrierIsDone:
 		return answer.Result, nil

@@ -33,7 +33,7 @@ type Answer[O any] struct {
 // or by idle_in_transaction_session_timeout on PostgreSQL and idle_transaction_timeout on
 // MariaDB.
 func DoIn[O any](ctx context.Context, db driver.SQL, t Table, input any, fn func(ctx context.Context) (O, error)) (a Answer[O], err error) {
-	l, c, err := t.lent(ctx, db, forward, fn != nil)
+	l, c, err := t.checkLent(ctx, db, forward, fn != nil)
 	if err == nil {
 		c.hash, err = hash(c, input)
 	}
@@ -54,15 +54,15 @@ func DoIn[O any](ctx context.Context, db driver.SQL, t Table, input any, fn func
 	if err != nil || m.verdict != run {
 		return a, err
 	}
-	err = l.whole(ctx, func() (err error) {
-		a, err = refusable(ctx, l, c, f, fn)
+	err = l.runEffect(ctx, func() (err error) {
+		a, err = withSavepoint(ctx, l, c, f, fn)
 		return err
 	})
 	return a, err
 }
 
-// refusable runs fn so that what it did can be taken back.
-func refusable[O any](ctx context.Context, l ledger, c claim, f found, fn func(context.Context) (O, error)) (a Answer[O], err error) {
+// withSavepoint runs fn behind a savepoint, so that its work can be rolled back.
+func withSavepoint[O any](ctx context.Context, l ledger, c claim, f found, fn func(context.Context) (O, error)) (a Answer[O], err error) {
 	point := savepoint(c)
 	if _, err := l.Exec(ctx, `savepoint `+point); err != nil {
 		return a, err
@@ -81,7 +81,7 @@ func refusable[O any](ctx context.Context, l ledger, c claim, f found, fn func(c
 	return a, l.record(ctx, c, moves[f.previous][refusal].to, []byte(reason(err)))
 }
 
-// savepoint is a name that no other branch in the transaction has.
+// savepoint returns a name that is unique to the branch in the transaction.
 func savepoint(c claim) string {
 	sum := sha256.Sum256([]byte(c.Key()))
 	return "interlock_barrier_" + hex.EncodeToString(sum[:8])
@@ -112,7 +112,7 @@ func UndoIn[O any](ctx context.Context, db driver.SQL, t Table, fn func(ctx cont
 }
 
 func (t Table) endIn(ctx context.Context, db driver.SQL, e event, effect bool, work func(c claim, f found) error) error {
-	l, c, err := t.lent(ctx, db, e, effect)
+	l, c, err := t.checkLent(ctx, db, e, effect)
 	if err != nil {
 		return err
 	}
@@ -124,12 +124,12 @@ func (t Table) endIn(ctx context.Context, db driver.SQL, e event, effect bool, w
 	if err != nil || m.verdict != run {
 		return t.told(err)
 	}
-	return l.whole(ctx, func() error { return work(c, f) })
+	return l.runEffect(ctx, func() error { return work(c, f) })
 }
 
-// lent checks what is known before the database is asked.
-func (t Table) lent(ctx context.Context, db driver.SQL, e event, effect bool) (l ledger, c claim, err error) {
-	if c, err = asked(ctx, e); err != nil {
+// checkLent checks the arguments before the database is used.
+func (t Table) checkLent(ctx context.Context, db driver.SQL, e event, effect bool) (l ledger, c claim, err error) {
+	if c, err = callOf(ctx, e); err != nil {
 		return l, c, err
 	}
 	if db == nil || !effect {
@@ -139,9 +139,9 @@ func (t Table) lent(ctx context.Context, db driver.SQL, e event, effect bool) (l
 	return l, c, err
 }
 
-// whole runs the function of a branch, in a transaction whose row would say what is not
-// so if that does not come to a good end.
-func (l ledger) whole(ctx context.Context, do func() error) error {
+// runEffect runs the function of a branch. If it fails, the transaction must not commit, because the row
+// would be wrong.
+func (l ledger) runEffect(ctx context.Context, do func() error) error {
 	return transact.Whole(ctx, l.SQL(), "the function of a branch failed: its row must not be committed", func(begin func()) error {
 		begin()
 		return do()

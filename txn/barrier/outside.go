@@ -60,8 +60,7 @@ func DoOutside[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 	return output, nil
 }
 
-// store writes the outcome of a call to the outside, which is still started unless
-// somebody was faster.
+// store stores the outcome of an outside call, unless another call has done so.
 func store[T, O any](ctx context.Context, o trip[T], output O, because error) (f found, stood bool, err error) {
 	if because != nil {
 		return o.settle(ctx, `state = case when attempts = 1 then 'refused' else 'doubted' end, result = {?}, busy = 0`,
@@ -74,7 +73,7 @@ func store[T, O any](ctx context.Context, o trip[T], output O, because error) (f
 	return o.settle(ctx, `state = 'tried', known = 1, result = {?}, busy = 0`, started, filled(result))
 }
 
-// stored is the answer that a row gives.
+// stored returns the answer of a row.
 func stored[O any](c claim, f found) (output O, err error) {
 	m, err := c.judge(f)
 	switch {

@@ -18,7 +18,7 @@ import (
 
 // usable checks what is known before the database is asked.
 func usable[T any](ctx context.Context, db driver.BeginnerAt[T], e event, effect bool) (claim, error) {
-	c, err := asked(ctx, e)
+	c, err := callOf(ctx, e)
 	switch {
 	case err != nil:
 		return c, err
@@ -59,7 +59,7 @@ func (t Table) repeat(ctx context.Context, do func() error) error {
 		class, _ := branch.ClassOf(err)
 		if err == nil || interlock.Kind(err) != interlock.Retryable || class != branch.ClassUnknown ||
 			n >= t.attempts() || !t.wait(ctx, waits.Delay(n, t.chance())) {
-			return marked(err)
+			return withClass(err)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func (l ledger) missed(ctx context.Context, c claim) (found, error) {
 		return found{}, err
 	case !there:
 		return found{}, definite(c.Call, fmt.Errorf("the table of the low-water mark is empty: create it again with Table.Create"))
-	case c.begun() < mark && !strings.Contains(excepted, needle(c.Transaction)):
+	case c.begun() < mark && !strings.Contains(excepted, exceptionKey(c.Transaction)):
 		return found{}, definite(c.Call, ErrForgotten)
 	case c.event == finish:
 		return found{previous: absent}, nil

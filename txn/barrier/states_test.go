@@ -112,7 +112,7 @@ func TestForgetInForce(t *testing.T) {
 		}
 		removed := func() (n int64) {
 			t.Helper()
-			if err := alone(ctx, db, Table{}, "remove", func(l ledger) (err error) {
+			if err := inOwnTransaction(ctx, db, Table{}, "remove", func(l ledger) (err error) {
 				n, err = l.remove(ctx, 10)
 				return err
 			}); err != nil {
@@ -120,7 +120,7 @@ func TestForgetInForce(t *testing.T) {
 			}
 			return n
 		}
-		db.Exec(t, fmt.Sprintf(`insert into interlock_barrier_mark (generation, mark) values (2, %d)`, spread+10))
+		db.Exec(t, fmt.Sprintf(`insert into interlock_barrier_mark (generation, mark) values (2, %d)`, rowSpread+10))
 		if n := removed(); n != 0 {
 			t.Errorf("%d rows are gone", n)
 		}

@@ -7,9 +7,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// flags is the table of a [SemanticLock], for one resource. Rows stay when they are
-// released, since a row that is there can be locked; column changes tells MariaDB's
-// snapshots apart.
+// flags is the table of a [SemanticLock], for one resource. Released rows stay, because an existing row can
+// be locked. Column changes shows whether a MariaDB snapshot is old.
 type flags struct {
 	sqltable.Tables
 	resource string
@@ -47,14 +46,14 @@ func (f flags) read(ctx context.Context, query string, args ...any) (flag Flag, 
 	return flag, changes, found, err
 }
 
-// look reads the flag, and locks it if locking says so.
+// look reads the flag, and locks it as locking says.
 func (f flags) look(ctx context.Context, locking string) (flag Flag, found bool, err error) {
 	flag, _, found, err = f.read(ctx, `select `+columns+` from {flags} where resource = ? `+locking, f.resource)
 	return flag, found, err
 }
 
-// take flags the resource for w if it is nobody's, its own, ended's, or may be risked.
-// Otherwise held is whose it is.
+// take flags the resource for w if it is free, w's own, that of the owner ended, or may be risked. Otherwise
+// it returns the flag that is held.
 func (f flags) take(ctx context.Context, w Intent, ended string) (held *Flag, err error) {
 	if f.Maria() {
 		return f.takeMaria(ctx, w, ended)
@@ -62,8 +61,7 @@ func (f flags) take(ctx context.Context, w Intent, ended string) (held *Flag, er
 	return f.takePostgres(ctx, w, ended)
 }
 
-// takePostgres locks the row whether it may be taken or not, so that what is read
-// afterwards is what was refused.
+// takePostgres locks the row in any case, so that the flag it reads afterwards is the one that was in the way.
 func (f flags) takePostgres(ctx context.Context, w Intent, ended string) (*Flag, error) {
 	var changes int64
 	taken, err := f.Row(ctx, `
@@ -88,8 +86,8 @@ func (f flags) takePostgres(ctx context.Context, w Intent, ended string) (*Flag,
 	return &held, err
 }
 
-// takeMaria locks the row, which makes one if there is none, looks whether the
-// transaction reads from before its last change, and only then writes.
+// takeMaria locks the row, creating it if necessary, checks that the transaction's snapshot is not older
+// than the last change, and only then writes.
 func (f flags) takeMaria(ctx context.Context, w Intent, ended string) (*Flag, error) {
 	was, changes, err := f.touch(ctx)
 	if err != nil {
@@ -117,10 +115,9 @@ func (f flags) takeMaria(ctx context.Context, w Intent, ended string) (*Flag, er
 	return nil, err
 }
 
-// touch locks the row on MariaDB and shows it, as it was committed last. A look FOR
-// UPDATE at a row that is not there would lock a gap, and two who look would keep each
-// other from filling it. An empty text is written in hexadecimal digits, since there
-// is a sql_mode that makes it NULL.
+// touch locks the row on MariaDB and returns it as last committed. FOR UPDATE on a missing row would lock a
+// gap, and two transactions would block each other from filling it. An empty text is written in hexadecimal,
+// because one sql_mode turns it into NULL.
 func (f flags) touch(ctx context.Context) (flag Flag, changes int64, err error) {
 	flag, changes, _, err = f.read(ctx, `
 		insert into {flags} (resource, owner, purpose, former, risk, changes, since_at, until_at)
@@ -129,7 +126,7 @@ func (f flags) touch(ctx context.Context) (flag Flag, changes int64, err error) 
 	return flag, changes, err
 }
 
-// upToDate refuses a transaction whose snapshot is from before the last change.
+// upToDate rejects a transaction whose snapshot is older than the last change.
 func (f flags) upToDate(ctx context.Context, changes int64) error {
 	if changes == 0 {
 		return nil // there was none
@@ -142,7 +139,7 @@ func (f flags) upToDate(ctx context.Context, changes int64) error {
 	return err
 }
 
-// hold shows the flag, and keeps it as it is until the transaction ends.
+// hold returns the flag, and keeps it unchanged until the transaction ends.
 func (f flags) hold(ctx context.Context) (Flag, error) {
 	if f.Maria() {
 		flag, changes, err := f.touch(ctx)

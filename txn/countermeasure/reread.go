@@ -53,7 +53,7 @@ func (r Reread) Unchanged(ctx context.Context, db driver.SQL, key string, seen i
 	if raised, err := row.raise(ctx, seen); raised || err != nil {
 		return err
 	}
-	there, err := row.there(ctx)
+	there, err := row.exists(ctx)
 	switch {
 	case err != nil:
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// row is one row of a table of the user's, with a column of numbers.
+// row is one row of a user's table, with a column of numbers.
 type row struct {
 	sqltable.Tables
 	table, key string
@@ -28,17 +28,17 @@ func findRow(op string, db driver.SQL, table, keyColumn, column, key string) (ro
 	return row{Tables: s, table: table, key: key, this: this, args: args}, nil
 }
 
-// add changes the number if it lies between low and high.
+// add changes the number if it is between low and high.
 func (r row) add(ctx context.Context, delta, low, high int64) (done bool, err error) {
 	return r.change(ctx, `{column} = {column} + ? where {column} between ? and ?`, delta, low, high)
 }
 
-// raise adds one to the number if it is what was seen, NULL being 0.
+// raise adds one to the number if it equals seen; NULL is 0.
 func (r row) raise(ctx context.Context, seen int64) (done bool, err error) {
 	return r.change(ctx, `{column} = ? where coalesce({column}, 0) = ?`, seen+1, seen)
 }
 
-// change makes an assignment, if its condition is met. It assigns what is not there yet.
+// change executes an assignment if its condition is met. It always assigns a new value.
 func (r row) change(ctx context.Context, assignment string, args ...any) (done bool, err error) {
 	n, err := r.Exec(ctx, `update {table} set `+assignment+` and `+r.this, append(args, r.args...)...)
 	if err == nil && n > 1 {
@@ -47,13 +47,13 @@ func (r row) change(ctx context.Context, assignment string, args ...any) (done b
 	return n == 1, err
 }
 
-// there reports whether there is such a row, as it was committed last.
-func (r row) there(ctx context.Context) (is bool, err error) {
+// exists reports whether the row exists, as last committed.
+func (r row) exists(ctx context.Context) (is bool, err error) {
 	var one int
 	return r.Row(ctx, `select 1 from {table} where `+r.this+` for update`, r.args, &one)
 }
 
-// lock reads the number as it was committed last, and locks it.
+// lock locks the number, and returns it as last committed.
 func (r row) lock(ctx context.Context) (value int64, err error) {
 	rows := int64(0)
 	err = r.Each(ctx, `select {column} from {table} where `+r.this+` for update`, r.args, func(scan func(...any) error) error {
@@ -78,8 +78,8 @@ func (r row) ambiguous(n int64) error {
 // maxText is the longest text for people, in bytes.
 const maxText = 4 << 10
 
-// readable refuses a text for people that no database takes; it may be empty.
-func readable(op, about, what, text string) error {
+// checkText rejects a text for people that a database cannot store; it may be empty.
+func checkText(op, about, what, text string) error {
 	if err := driver.CheckText(what, text, 0, maxText); err != nil {
 		return failure.Bug(op, about, "%w", err)
 	}

@@ -65,10 +65,10 @@ func (w Intent) check(op string) error {
 	if w.TTL < 0 || w.TTL > maxTTL {
 		return failure.Bug(op, w.Resource, "a TTL of %v is not between 0 and %v", w.TTL, maxTTL)
 	}
-	if err := readable(op, w.Resource, "a purpose", w.Purpose); err != nil {
+	if err := checkText(op, w.Resource, "a purpose", w.Purpose); err != nil {
 		return err
 	}
-	return readable(op, w.Resource, "a risk", w.Risk)
+	return checkText(op, w.Resource, "a risk", w.Risk)
 }
 
 // Create makes the table, unless it exists. Several processes may do it at once. It

@@ -33,9 +33,8 @@ type Staging struct {
 	Staged string
 }
 
-// staging is a Staging in a transaction. Its statements have words for the lists of
-// columns: {key}, {columns}, which is all of them, and {others}, the assignments that
-// take what is not of the key from the row that could not be inserted.
+// staging is a Staging in one transaction. Its statements have placeholders for lists of columns: {key},
+// {columns} for all of them, and {others} for assignments of the columns outside the key.
 type staging struct {
 	sqltable.Tables
 	width int // how many columns there are
@@ -66,13 +65,13 @@ func (s Staging) open(op, transaction string, db driver.SQL) (staging, error) {
 	t.Define("key", strings.Join(key, ", "))
 	t.Define("columns", strings.Join(columns, ", "))
 	t.Define("first", key[0])
-	t.Define("others", ofEach(columns[len(s.Key):], replaced))
-	t.Define("same", ofEach(key, " and staged.%[1]s = published.%[1]s"))
+	t.Define("others", formatEach(columns[len(s.Key):], replaced))
+	t.Define("same", formatEach(key, " and staged.%[1]s = published.%[1]s"))
 	return t, nil
 }
 
-// ofEach says something of each column.
-func ofEach(columns []string, format string) string {
+// formatEach formats each column, and joins the results.
+func formatEach(columns []string, format string) string {
 	var all strings.Builder
 	for _, c := range columns {
 		fmt.Fprintf(&all, format, c)
@@ -80,7 +79,7 @@ func ofEach(columns []string, format string) string {
 	return all.String()
 }
 
-// of is open for an operation of a transaction.
+// of opens the tables for an operation of a transaction.
 func (s Staging) of(op, transaction string, db driver.SQL) (staging, error) {
 	if err := driver.CheckName(op, "a transaction", transaction, driver.MaxTransaction); err != nil {
 		return staging{}, err
@@ -147,10 +146,9 @@ func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string)
 	return rows, err
 }
 
-// publishMaria locks the staged rows before it reads them: of two who publish one
-// waits, and then finds nothing. MariaDB has no way to name the key a row may collide by,
-// and writes over a row that is the same by any: so keys are left as they are, and only
-// what stands there under its key afterwards is taken for published.
+// publishMaria locks the staged rows before it reads them, so that a concurrent publisher waits and finds
+// none. MariaDB cannot name the key of a collision, and updates a row that collides by any key. So keys are
+// not assigned, and only rows that have their key afterwards count as published.
 func (t staging) publishMaria(ctx context.Context, transaction string) (rows int64, err error) {
 	err = t.Each(ctx, `select 1 from {staged} where transaction_id = ? for update`, []any{transaction},
 		func(func(...any) error) error { rows++; return nil })

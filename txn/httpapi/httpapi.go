@@ -102,7 +102,7 @@ func New(c *coordinator.Coordinator, o *Options) (*Service, error) {
 		s.options.Pause = 100 * time.Millisecond
 	}
 	s.caller = branchhttp.Caller{Client: s.options.Client}
-	registered := []twopc.Defined{theWitness}
+	registered := []twopc.Defined{witnessDefinition}
 	for name, address := range s.options.Participants {
 		if err := s.permitted(address); err != nil {
 			return nil, failure.Bug("make service", name, "%v", err)
@@ -136,8 +136,8 @@ func (s *Service) Close(ctx context.Context) { s.tcc.Close(ctx) }
 // ServeHTTP answers a request; docs/reference/http.md has all of them.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// checkID refuses what is not the id of a transaction; requests for lists have none. One that
-// is too long is left to the protocol, which answers 422.
+// checkID rejects an invalid id; requests for lists have none. An id that is too long is left to the
+// protocol, which answers 422.
 func checkID(id string) error {
 	if len(id) > driver.MaxTransaction {
 		return nil
@@ -176,7 +176,7 @@ func (s *Service) routes() http.Handler {
 			if err == nil {
 				data, err = answer(r)
 			}
-			reply(w, data, unbegun(r.Context(), err))
+			reply(w, data, notBegun(r.Context(), err))
 		})
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { reply(w, health{"ok"}, nil) })
@@ -185,10 +185,10 @@ func (s *Service) routes() http.Handler {
 	})
 	guard := http.NewCrossOriginProtection()
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, http.StatusForbidden) }))
-	return guard.Handler(answering(mux))
+	return guard.Handler(withJSONErrors(mux))
 }
 
-// permitted reports why branches at an address are not called.
+// permitted returns why branches at an address are not called.
 func (s *Service) permitted(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" || !slices.Contains([]string{"http", "https"}, u.Scheme) {
@@ -213,7 +213,7 @@ func (s *Service) post(ctx context.Context, address string, c branch.Call, input
 	return s.caller.Post(ctx, address, c, input)
 }
 
-// host is what is busy or broken together.
+// host returns the target of an address.
 func host(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -222,13 +222,12 @@ func host(address string) string {
 	return u.Host
 }
 
-// health is the answer to /healthz and /readyz.
+// health is the answer of /healthz and /readyz.
 type health struct {
 	Status string `json:"status"`
 }
 
-// readiness is whether the journal answers. It is asked once a second at most, however
-// often somebody wants to know: the request needs no credential.
+// readiness checks the journal at most once a second, because the request needs no credential.
 type readiness struct {
 	mu    sync.Mutex
 	asked time.Time
@@ -251,31 +250,31 @@ func (r *readiness) check(ctx context.Context, j *journal.Journal) error {
 	return r.err
 }
 
-// answering serves the routes of mux. What is at none of them is answered as any other
-// error, and never redirected: a POST that is sent on may arrive as a GET.
-func answering(mux *http.ServeMux) http.Handler {
+// withJSONErrors serves the routes of mux. Other requests are answered with a JSON error and never
+// redirected, because a redirected POST may become a GET.
+func withJSONErrors(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if at := r.URL.EscapedPath(); at != path.Clean(at) {
 			refuse(w, r, http.StatusNotFound)
 			return
 		}
 		if _, pattern := mux.Handler(r); pattern == "" {
-			w = unrouted{w, r}
+			w = jsonErrorWriter{w, r}
 		}
 		mux.ServeHTTP(w, r)
 	})
 }
 
-// unrouted says in JSON what mux says in plain text.
-type unrouted struct {
+// jsonErrorWriter replaces mux's plain text errors.
+type jsonErrorWriter struct {
 	http.ResponseWriter
 	request *http.Request
 }
 
-func (u unrouted) WriteHeader(status int)             { refuse(u.ResponseWriter, u.request, status) }
-func (u unrouted) Write(text []byte) (n int, _ error) { return len(text), nil }
+func (u jsonErrorWriter) WriteHeader(status int)             { refuse(u.ResponseWriter, u.request, status) }
+func (u jsonErrorWriter) Write(text []byte) (n int, _ error) { return len(text), nil }
 
-// refuse answers a request that nothing was made of.
+// refuse answers a request that was not executed.
 func refuse(w http.ResponseWriter, r *http.Request, status int) {
 	why := strings.ToLower(http.StatusText(status))
 	reply(w, nil, &requestError{status, interlock.Definite, fmt.Sprintf("%.20s %.300s: %s", r.Method, r.URL.EscapedPath(), why)})

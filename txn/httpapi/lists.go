@@ -27,19 +27,19 @@ type listed struct {
 	Error string `json:"error,omitempty"` // it cannot be read
 }
 
-// summary is what every answer shows: the same for the same request, so without times.
+// summary removes what differs between identical requests: times.
 func summary(s coordinator.Summary) coordinator.Summary {
 	s.Due, s.Ended = time.Time{}, time.Time{}
 	return s
 }
 
-// page is a part of a list. The next part begins after the given id, if there is one.
+// page is a part of a list. After is the id that the next part begins after; empty at the end.
 type page struct {
 	Items []listed `json:"items"`
 	After string   `json:"after,omitempty"`
 }
 
-// filterOf is what a list is asked for, and how many transactions of it.
+// filterOf parses the filter and the limit of a list.
 func filterOf(r *http.Request, known []coordinator.State) (f coordinator.Filter, limit int, err error) {
 	query, err := parameters(r, "state", "type", "after", "limit")
 	if err != nil {
@@ -61,9 +61,8 @@ func filterOf(r *http.Request, known []coordinator.State) (f coordinator.Filter,
 	return f, limit, nil
 }
 
-// lists answers with a part of the transactions of a protocol, in the order of their ids:
-// all, or those that have not ended. What looks at many and finds few comes back early, with
-// the id to go on after.
+// lists answers with a part of a protocol's transactions in the order of their ids, all or unfinished
+// ones. A list that finds few among many returns early, with the id to continue after.
 func lists[O any](unfinished bool, known []coordinator.State, list func(context.Context, coordinator.Filter) iter.Seq2[O, error],
 	view func(O) (s coordinator.Summary, key string)) func(*http.Request) (any, error) {
 	if unfinished {
@@ -106,14 +105,14 @@ func (s *Service) listSagas(r *http.Request) (any, error) {
 	})(r)
 }
 
-// listTCC lists what has not ended.
+// listTCC lists unfinished transactions.
 func (s *Service) listTCC(r *http.Request) (any, error) {
 	return lists(true, tcc.States, tcc.NewOperator(s.journal).List, func(o tcc.Outcome) (coordinator.Summary, string) {
 		return o.Summary, o.ID
 	})(r)
 }
 
-// listTwoPC lists what is decided and has not ended.
+// listTwoPC lists decided transactions that have not ended.
 func (s *Service) listTwoPC(r *http.Request) (any, error) {
 	return lists(true, twopc.States, twopc.NewOperator(s.journal).List, func(o twopc.Outcome) (coordinator.Summary, string) {
 		return o.Summary, o.Key

@@ -13,15 +13,15 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// message is what a step is sent that has no input of its own: whenever it is done the
-// same, also if other steps of its group have been done in between.
+// message is the body for a step without an input of its own. It is the same for each call, also if other
+// steps of its group have completed.
 type message struct {
 	Input   json.RawMessage            `json:"input"`
 	Outputs map[string]json.RawMessage `json:"outputs"`          // of the stages before
 	Output  json.RawMessage            `json:"output,omitempty"` // of the step that is undone, if it is known
 }
 
-// find is the step of a name.
+// find returns the step of a name.
 func find(steps []orderStep, name string) *orderStep {
 	for i := range steps {
 		if steps[i].Name == name && len(steps[i].Parallel) == 0 {
@@ -34,8 +34,7 @@ func find(steps []orderStep, name string) *orderStep {
 	return nil
 }
 
-// send calls the branch of the step that ctx is about. Its input is the order, or what
-// an operator gave the step instead of its own input.
+// send calls the branch of a step. Its input is the order, or an operator's edit of the step's input.
 func (s *Service) send(ctx context.Context, input json.RawMessage, out *json.RawMessage) (json.RawMessage, error) {
 	c := saga.From(ctx)
 	var o order
@@ -69,8 +68,8 @@ func (s *Service) send(ctx context.Context, input json.RawMessage, out *json.Raw
 	return output(s.post(ctx, address, c.Call, body))
 }
 
-// body is what a step is sent, without what json.Marshal does for pages of HTML, which
-// could make it several times as long.
+// body returns the body for a step, without json.Marshal's escapes for HTML, which could make it several
+// times as long.
 func (of orderStep) body(m message) (json.RawMessage, error) {
 	if of.Input != nil {
 		return of.Input, nil
@@ -85,7 +84,7 @@ func (of orderStep) body(m message) (json.RawMessage, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// earlier are the outputs of the stages before that of a step.
+// earlier returns the outputs of the stages before a step's.
 func earlier(steps []orderStep, name string, outputs map[string]json.RawMessage) map[string]json.RawMessage {
 	before := map[string]json.RawMessage{}
 	for i := range steps {

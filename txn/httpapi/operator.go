@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// change is what an operator asks for: who, the reason, and what of it the operation takes.
+// change is an operator's request: actor, reason, and the arguments of the operation.
 type change struct {
 	Actor  string          `json:"actor"`
 	Reason string          `json:"reason"`
@@ -31,8 +31,8 @@ type operation struct {
 	takes string
 }
 
-// operates answers a request for one of the operations of a protocol with the transaction
-// as it is then. key is the journal's name of an id.
+// operates answers a request for an operation with the transaction afterwards. key returns the journal's
+// name of an id.
 func (s *Service) operates(operations map[string]operation, key func(id string) string, show func(*http.Request) (any, error)) func(*http.Request) (any, error) {
 	var names []string
 	for name := range operations {
@@ -61,12 +61,12 @@ func (s *Service) operates(operations map[string]operation, key func(id string) 
 			return nil, err
 		}
 		s.nudge(key(id))
-		return done(show(r))
+		return showDone(show(r))
 	}
 }
 
-// itself is the key of an id that is its own.
-func itself(id string) string { return id }
+// sameKey is for ids that are their own keys.
+func sameKey(id string) string { return id }
 
 func stepwise(do func(ctx context.Context, id, step string, by coordinator.By) error) operation {
 	return operation{func(ctx context.Context, id string, c change) error { return do(ctx, id, c.Step, c.by()) }, "step"}
@@ -95,12 +95,12 @@ func (s *Service) operateSaga() func(*http.Request) (any, error) {
 			}
 			return o.NotDone(ctx, id, c.Step, c.by())
 		}, "step done output"},
-	}, itself, s.showSaga)
+	}, sameKey, s.showSaga)
 }
 
 func (s *Service) operateTCC() func(*http.Request) (any, error) {
 	o := tcc.NewOperator(s.journal)
-	return s.operates(map[string]operation{"retry": stepwise(o.Retry), "skip": stepwise(o.Skip), "resolve": whole(o.Resolve)}, itself, s.showTCC)
+	return s.operates(map[string]operation{"retry": stepwise(o.Retry), "skip": stepwise(o.Skip), "resolve": whole(o.Resolve)}, sameKey, s.showTCC)
 }
 
 func (s *Service) operateTwoPC() func(*http.Request) (any, error) {

@@ -10,8 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// order is a saga as it is asked for; the journal keeps it as the saga's input, so that
-// any process can go on with it.
+// order is a requested saga. It is the saga's input, so that any process can continue it.
 type order struct {
 	Type    string          `json:"type"`
 	Input   json.RawMessage `json:"input,omitempty"`
@@ -21,7 +20,7 @@ type order struct {
 	Steps   []orderStep     `json:"steps"`
 }
 
-// orderStep is a step, a group of them, or a wait.
+// orderStep is a step, a group or a wait.
 type orderStep struct {
 	Name          string          `json:"name,omitempty"`
 	Do            string          `json:"do,omitempty"`
@@ -49,15 +48,16 @@ type retry struct {
 // kind is the definition's name in the journal: what each order calls itself stands in
 // its input. One whose end is reported has another, because that costs one more record.
 const (
+	// kind is the definition's name in the journal; the order's own name is in its input. Orders whose end is
+	// reported have another one, because the report costs a record.
 	kind         = "http"
 	kindReported = "http_reported"
 )
 
-// ours reports whether a definition is that of sagas over HTTP.
-func ours(definition string) bool { return definition == kind || definition == kindReported }
+// isOrder reports whether a definition is that of sagas over HTTP.
+func isOrder(definition string) bool { return definition == kind || definition == kindReported }
 
-// defineOrder is the definition of all sagas that come over HTTP: a list that their
-// input says.
+// defineOrder returns the definition of all sagas over HTTP: the list in their input.
 func (s *Service) defineOrder(name string) saga.Definition[json.RawMessage] {
 	step := saga.Step(kind, func(ctx context.Context, input json.RawMessage) (json.RawMessage, error) {
 		return s.send(ctx, input, nil)
@@ -79,12 +79,12 @@ func (s *Service) defineOrder(name string) saga.Definition[json.RawMessage] {
 	})
 }
 
-// action is the type of all steps; their input is the order, or an operator's.
+// action is the type of all steps. Their input is the order, or an operator's edit.
 type action = saga.Action[json.RawMessage, json.RawMessage]
 
 type stage = saga.Stage[json.RawMessage]
 
-// stages are those of a list of steps.
+// stages returns the stages of a list of steps.
 func stages(plain, undone action, steps []orderStep, grouped bool) (all []stage, err error) {
 	for _, of := range steps {
 		switch {
@@ -139,7 +139,7 @@ func (s *Service) permittedSteps(steps []orderStep) error {
 				return err
 			}
 		}
-		if err := errors.Join(of.check(), s.paced(of)); err != nil {
+		if err := errors.Join(of.check(), s.checkPace(of)); err != nil {
 			return err
 		}
 		if err := s.permittedSteps(of.Parallel); err != nil {
@@ -149,7 +149,7 @@ func (s *Service) permittedSteps(steps []orderStep) error {
 	return nil
 }
 
-// count is how many steps there are, with those of groups.
+// count returns the number of steps, including those in groups.
 func count(steps []orderStep) int {
 	n := len(steps)
 	for _, of := range steps {
@@ -158,8 +158,8 @@ func count(steps []orderStep) int {
 	return n
 }
 
-// paced refuses a step that asks to be repeated too fast.
-func (s *Service) paced(of orderStep) error {
+// checkPace rejects a step with too short a pause between retries.
+func (s *Service) checkPace(of orderStep) error {
 	if of.Retry == nil {
 		return nil
 	}
@@ -171,7 +171,7 @@ func (s *Service) paced(of orderStep) error {
 	return nil
 }
 
-// check refuses a step of which a part would be left out.
+// check rejects a step with fields that would be ignored.
 func (of orderStep) check() error {
 	ways := 0
 	for _, is := range []bool{of.Do != "", len(of.Parallel) > 0, of.Sleep > 0, of.Signal} {

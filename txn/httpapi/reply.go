@@ -30,9 +30,8 @@ func tooLong(what string) error {
 	return &requestError{http.StatusRequestEntityTooLarge, interlock.Definite, fmt.Sprintf("%s is longer than %d bytes", what, maxRequest)}
 }
 
-// status is the HTTP status of an error. 4xx says that nothing happened by this
-// request, and nothing will by repeating it; 503 that it may be repeated, and 504 that
-// it should be, because its outcome is not known.
+// status returns the HTTP status of an error. After 4xx nothing happened, and a repetition changes nothing.
+// After 503 the request can be repeated. After 504 it should be, because its outcome is unknown.
 func status(err error) int {
 	var request *requestError
 	switch kind := interlock.Kind(err); {
@@ -52,18 +51,17 @@ func status(err error) int {
 	return http.StatusConflict
 }
 
-// done is what is shown of a transaction once a request has done its part. If it cannot
-// be shown, that says nothing about the part, which an error of another kind would deny.
-func done(view any, err error) (any, error) {
+// showDone returns a transaction after a request. If it cannot be shown, the error says nothing about the
+// request, which has succeeded.
+func showDone(view any, err error) (any, error) {
 	if err != nil {
 		err = &interlock.Error{Op: "look at what was done", Kind: interlock.Uncertain, Err: err}
 	}
 	return view, err
 }
 
-// unbegun makes a request that ended before anything was begun Retryable: that is no
-// refusal of what it asked for.
-func unbegun(ctx context.Context, err error) error {
+// notBegun makes the error of a request that ended before it began anything Retryable.
+func notBegun(ctx context.Context, err error) error {
 	if ctx.Err() == nil || interlock.Kind(err) != interlock.Definite || !errors.Is(err, context.Cause(ctx)) {
 		return err
 	}

@@ -18,8 +18,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// receive reads a request whole, for no longer than the service has patience: what it
-// waits for afterwards is another matter.
+// receive reads a whole request within the service's patience.
 func (s *Service) receive(w http.ResponseWriter, r *http.Request) error {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(s.patience)) // who serves it otherwise sees to that
@@ -41,8 +40,7 @@ func (s *Service) receive(w http.ResponseWriter, r *http.Request) error {
 // maxRequest is the longest request, in bytes.
 const maxRequest = 1 << 20
 
-// read takes a request's JSON, strictly: a field that is misspelled is an error, and so
-// is one that comes twice.
+// read parses a request's JSON strictly: unknown and repeated fields are errors.
 func read[T any](r *http.Request) (v T, err error) {
 	text, err := io.ReadAll(r.Body) // received before
 	if err != nil {
@@ -59,7 +57,7 @@ func read[T any](r *http.Request) (v T, err error) {
 	return v, exact(json.NewDecoder(bytes.NewReader(text)), reflect.TypeFor[T]())
 }
 
-// waiting is how long the request wants to wait for the end; 0 is not at all.
+// waiting returns how long the request waits for the end; 0 means not at all.
 func waiting(r *http.Request) (time.Duration, error) {
 	query, err := parameters(r, "wait")
 	if err != nil || query.Get("wait") == "" {
@@ -73,8 +71,7 @@ func waiting(r *http.Request) (time.Duration, error) {
 	return d, nil
 }
 
-// parameters are the values of a request's query, which may have those of these names,
-// each once.
+// parameters returns the query's values. Only these names are allowed, each once.
 func parameters(r *http.Request, names ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -88,7 +85,7 @@ func parameters(r *http.Request, names ...string) (url.Values, error) {
 	return query, nil
 }
 
-// duration is one of JSON: "30s".
+// duration is a JSON duration, such as "30s".
 type duration time.Duration
 
 // UnmarshalText reads what time.ParseDuration does, from zero on.
@@ -104,8 +101,7 @@ func (d *duration) UnmarshalText(text []byte) error {
 // MarshalText is its inverse.
 func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// ended reports whether ctx came to its end while something was waited for, which is no
-// failure of it.
+// ended reports whether ctx ended during a wait, which is not a failure.
 func ended(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && interlock.Kind(err) == interlock.Uncertain && errors.Is(err, context.Cause(ctx))
 }

@@ -36,7 +36,7 @@ func (s *Service) startSaga(r *http.Request) (any, error) {
 	if err := s.permittedSteps(o.Steps); err != nil {
 		return nil, err
 	}
-	at, err := s.outset(o)
+	at, err := s.checkStart(o)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (s *Service) startSaga(r *http.Request) (any, error) {
 	if err := s.sagas.StartAt(r.Context(), definition, id, text, at); err != nil {
 		return nil, err
 	}
-	return done(s.sagaAfter(r.Context(), id, wait))
+	return showDone(s.sagaAfter(r.Context(), id, wait))
 }
 
 func (s *Service) showSaga(r *http.Request) (any, error) {
@@ -92,7 +92,7 @@ func viewSaga(o saga.Outcome) sagaView {
 // HTTP the type of its order.
 func TypeOf(o saga.Outcome) string {
 	var as order
-	if !ours(o.Type) || json.Unmarshal(o.Input, &as) != nil || as.Type == "" {
+	if !isOrder(o.Type) || json.Unmarshal(o.Input, &as) != nil || as.Type == "" {
 		return o.Type
 	}
 	return as.Type

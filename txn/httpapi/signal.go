@@ -14,9 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// outset checks what is asked for around the steps of a saga, and says when it starts;
-// zero is now.
-func (s *Service) outset(o order) (at time.Time, err error) {
+// checkStart checks the options of a saga, and returns when it starts; zero means now.
+func (s *Service) checkStart(o order) (at time.Time, err error) {
 	if o.OnEnd != "" {
 		if err := s.permitted(o.OnEnd); err != nil {
 			return at, err
@@ -31,7 +30,7 @@ func (s *Service) outset(o order) (at time.Time, err error) {
 	return at, nil
 }
 
-// signalSaga sends a signal to a saga that waits for it, or will.
+// signalSaga sends a signal to a saga.
 func (s *Service) signalSaga(r *http.Request) (any, error) {
 	if _, err := waiting(r); err != nil {
 		return nil, err
@@ -48,10 +47,10 @@ func (s *Service) signalSaga(r *http.Request) (any, error) {
 	if err := s.sagas.Signal(r.Context(), r.PathValue("id"), r.PathValue("name"), sent.Value); err != nil {
 		return nil, err
 	}
-	return done(s.showSaga(r))
+	return showDone(s.showSaga(r))
 }
 
-// reportEnd posts how a saga has ended to the address that it was started with.
+// reportEnd posts the outcome of a saga to the address in its order.
 func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	var o order
 	if err := json.Unmarshal(outcome.Input, &o); err != nil {
@@ -87,7 +86,7 @@ func (s *Service) reportEnd(ctx context.Context, outcome saga.Outcome) error {
 	return nil
 }
 
-// cause is a client's error without the address, whose query may be secret.
+// cause returns a client's error without the address, whose query may be secret.
 func cause(err error) error {
 	if of, ok := err.(*url.Error); ok {
 		return of.Err

@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// booking is a TCC transaction as it is asked for.
-type booking struct {
+// tccRequest is a requested TCC transaction.
+type tccRequest struct {
 	Type     string          `json:"type"`
 	Branches []bookingBranch `json:"branches"`
 }
@@ -23,13 +23,13 @@ type bookingBranch struct {
 	Input json.RawMessage `json:"input,omitempty"`
 }
 
-// bookingView is one as it is shown.
-type bookingView struct {
+// tccView is a TCC transaction as it is shown.
+type tccView struct {
 	coordinator.Summary
 	Holds map[string]json.RawMessage `json:"holds,omitempty"`
 }
 
-// ask is what a branch at an address is asked: the journal keeps it.
+// ask is the request of a branch at an address; the journal stores it.
 type ask struct {
 	URL   string          `json:"url"`
 	Input json.RawMessage `json:"input,omitempty"`
@@ -59,7 +59,7 @@ func (r remote) Cancel(ctx context.Context, q ask, _ *json.RawMessage) error {
 	return err
 }
 
-// output is JSON, if nothing was answered too.
+// output returns JSON, also for an empty answer.
 func output(text []byte, err error) (json.RawMessage, error) {
 	if len(text) == 0 {
 		text = []byte("null")
@@ -72,7 +72,7 @@ func (s *Service) runTCC(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := read[booking](r)
+	b, err := read[tccRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (s *Service) runTCC(r *http.Request) (any, error) {
 	if settled, err := s.settledTCC(r.Context(), o, wait); err == nil { // what is decided stands otherwise too
 		o = settled
 	}
-	v := bookingView{summary(o.Summary), map[string]json.RawMessage{}}
+	v := tccView{summary(o.Summary), map[string]json.RawMessage{}}
 	for name, try := range tries {
 		if hold, err := try.OutputOf(o); err == nil {
 			v.Holds[name] = hold
@@ -102,7 +102,7 @@ func (s *Service) runTCC(r *http.Request) (any, error) {
 	return v, nil
 }
 
-// settledTCC waits for the end of what is decided.
+// settledTCC waits for the end of a decided transaction.
 func (s *Service) settledTCC(ctx context.Context, o tcc.Outcome, wait time.Duration) (tcc.Outcome, error) {
 	if wait == 0 {
 		return o, nil
@@ -129,10 +129,10 @@ func (s *Service) showTCC(r *http.Request) (any, error) {
 		return nil, err
 	}
 	o, err = s.settledTCC(r.Context(), o, wait)
-	return bookingView{Summary: summary(o.Summary)}, err
+	return tccView{Summary: summary(o.Summary)}, err
 }
 
-// decideTCC answers a participant whose hold is past its time.
+// decideTCC answers a participant whose hold has expired.
 func (s *Service) decideTCC(r *http.Request) (any, error) {
 	q, err := read[struct {
 		Branch string `json:"branch"`

@@ -11,13 +11,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// commit is a two-phase commit as it is asked for: what each participant is sent.
-type commit struct {
+// commitRequest is a requested two-phase commit: the body for each participant.
+type commitRequest struct {
 	Branches map[string]json.RawMessage `json:"branches"`
 }
 
-// commitView is one as it is shown. The state is empty if nothing is in the journal, or it
-// does not answer.
+// commitView is a two-phase commit as it is shown. The state is empty if the journal has none, or does not
+// answer.
 type commitView struct {
 	coordinator.Summary
 	Outputs  map[string]json.RawMessage `json:"outputs,omitempty"`
@@ -29,7 +29,7 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked, err := read[commit](r)
+	asked, err := read[commitRequest](r)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 	id, run, branches := r.PathValue("id"), "", map[string]*twopc.Remote{}
 	err = s.twopc.Run(r.Context(), id, func(ctx context.Context, t *twopc.T) error {
 		run = t.XID("").Transaction
-		if _, err := theWitness.Join(ctx, t); err != nil {
+		if _, err := witnessDefinition.Join(ctx, t); err != nil {
 			return err
 		}
 		for name, input := range asked.Branches {
@@ -74,22 +74,21 @@ func (s *Service) runTwoPC(r *http.Request) (any, error) {
 	return v, nil
 }
 
-// longestReason leaves room for the mark of a cut.
+// longestReason leaves room for the ellipsis of a truncated text.
 const longestReason = coordinator.MaxReason - 3
 
-// abortedTwoPC answers a request whose run has had no effect. Another one of the same id
-// may yet be about to commit, so the abort is in the journal before it is returned: then
-// that one cannot any more, or it has come first and its decision is returned.
+// abortedTwoPC answers a request whose run had no effect. A concurrent run of the same id may still commit,
+// so an abort is recorded first; if the other run was first, its decision is returned.
 func (s *Service) abortedTwoPC(r *http.Request, run string, why *twopc.AbortedError) (any, error) {
 	if !why.Recorded {
 		if err := s.twopc.Settle(r.Context(), run, twopc.Abort, twopc.By{Actor: "its own request", Reason: coordinator.Truncate(why.Reason.Error(), longestReason)}); err != nil {
 			return nil, err
 		}
 	}
-	return done(s.showTwoPC(r))
+	return showDone(s.showTwoPC(r))
 }
 
-// settledTwoPC waits until nothing is left to do, and says where it stands.
+// settledTwoPC waits until the transaction has ended, and fills in its state.
 func (s *Service) settledTwoPC(ctx context.Context, v *commitView, wait time.Duration) error {
 	if wait > 0 {
 		waited, cancel := context.WithTimeout(ctx, wait)
@@ -121,8 +120,8 @@ func (s *Service) showTwoPC(r *http.Request) (any, error) {
 	return v, s.settledTwoPC(r.Context(), &v, wait)
 }
 
-// decideTwoPC answers a participant that has voted yes and hears nothing. The id is the
-// transaction that the participant received.
+// decideTwoPC answers a participant that voted yes and received no decision. The id is the transaction that
+// the participant received.
 func (s *Service) decideTwoPC(r *http.Request) (any, error) {
 	d, err := s.twopc.Decide(r.Context(), r.PathValue("id"))
 	return decisionView{string(d)}, err

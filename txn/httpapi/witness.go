@@ -12,7 +12,7 @@ import (
 type witness struct{}
 
 // theWitness has a name that is no other participant's.
-var theWitness = twopc.Define("_http", driver.Preparer[witness](witness{}))
+var witnessDefinition = twopc.Define("_http", driver.Preparer[witness](witness{}))
 
 func (w witness) Begin(context.Context, driver.XID) (witness, driver.Preparing, error) {
 	return w, w, nil
