@@ -153,9 +153,9 @@ func signal(ch chan struct{}) {
 // Coordinators of different processes wake each other by Options.Notifier. A name that they send
 // is one of these and the id of a transaction. A process that misses a notification polls.
 const (
-	noteChanged = "!" // it was begun, or somebody has appended: the owner looks at it
-	noteAwaited = "?" // somebody waits for it: the owner looks at it, and notifies noteRested
-	noteRested  = "." // its turn has ended: those that wait look at it
+	noteChanged = "!" // it was begun or appended to: the owner drives it
+	noteAwaited = "?" // a process waits for it: the owner drives it, and sends noteRested
+	noteRested  = "." // its turn has ended: waiters look at it
 )
 
 // notify wakes the other processes, if there is a notifier. The caller holds no lock.
@@ -198,7 +198,7 @@ func (c *Coordinator) receive(name string) {
 	switch s := c.serverOf(id); {
 	case s == nil:
 	case !s.ready.Load():
-		signal(s.due) // it asks once it has taken over
+		signal(s.due) // it claims due transactions after the take-over
 	case c.room() > 0:
 		s.driveFor(id, what)
 	}

@@ -46,10 +46,10 @@ import (
 
 // A Protocol drives the transactions of its types.
 type Protocol interface {
-	// Drive takes a transaction as far as it comes. It returns nil once the
-	// transaction rests: it has ended, or is due later; otherwise it is due again
-	// after Options.Recheck. After a [journal.ErrConflict] it is called again with what
-	// is there then. It may keep nothing of t, and calls it from one goroutine.
+	// Drive drives a transaction as far as possible. It returns nil once the transaction has ended or
+	// is due later; after an error it is due again after Options.Recheck. After a [journal.ErrConflict]
+	// it is called again with the new records. It must not keep parts of t, and must call t from one
+	// goroutine.
 	Drive(t *Turn) error
 }
 

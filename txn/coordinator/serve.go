@@ -340,9 +340,8 @@ func (s *server) nudge(id string) {
 	}
 }
 
-// A process with many shards asks its store once in Options.Poll for all of them which
-// have something that is due, and then those only: whichever of their servers looks at
-// its clock first asks, and passes the answer to the others.
+// One request for each Options.Poll asks the store which shards have due transactions. The first
+// server whose timer fires sends it, and signals the servers of the shards in the answer.
 
 // pollShards asks for the due shards of all servers, unless one of them did within a poll.
 func (s *server) pollShards() error {

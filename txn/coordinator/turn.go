@@ -44,60 +44,57 @@ type Turn struct {
 // Context ends with that of Serve, and with the claim.
 func (t *Turn) Context() context.Context { return t.server.ctx }
 
-// ID is the transaction's.
+// ID returns the id of the transaction.
 func (t *Turn) ID() string { return t.id }
 
-// Head is where the transaction stands, as far as is known here.
+// Head returns the state of the transaction as far as this process knows it.
 func (t *Turn) Head() driver.Head { return t.log.Head() }
 
-// Entries are those that were there when the turn began.
+// Entries returns the records at the start of the turn.
 func (t *Turn) Entries() []journal.Entry { return t.entries }
 
-// Prepared is what [Coordinator.BeginPrepared] was called with, if the turn is Fresh; else nil.
+// Prepared returns the value of [Coordinator.BeginPrepared] if the turn is Fresh, else nil.
 func (t *Turn) Prepared() any { return t.prepared }
 
-// Conclude leaves how the transaction has ended for those that wait for it in this process:
-// see [Waiter.Wait]. Each of them gets the same, so that it does not change.
+// Conclude passes the outcome to the waiters of this process: see [Waiter.Wait]. All get the same
+// value, so it must not change.
 func (t *Turn) Conclude(conclusion any) { t.conclusion = conclusion }
 
-// Begun is when the transaction began, in whole milliseconds: by the clock of the
-// process that began it as long as that drives it, then by the store's.
+// Begun returns when the transaction began, in whole milliseconds: by the clock of the process that
+// began it while that drives it, then by the store's.
 func (t *Turn) Begun() time.Time { return t.begun }
 
-// Fresh reports whether the transaction was begun in this process a moment ago, and
-// nobody has called anything for it.
+// Fresh reports whether this process began the transaction just now, and no call was made for it.
 func (t *Turn) Fresh() bool { return t.fresh }
 
-// Due reports whether the transaction was found by its due time, or by a nudge.
+// Due reports whether the transaction was found by its due time or by a nudge.
 func (t *Turn) Due() bool { return t.due }
 
-// TakenOver reports whether a former owner of the shard may have called something of the
-// transaction, and this owner has not appended yet. Take-overs that follow each other
-// without an answer are to be counted, because whatever is called may crash its process:
-// see [Turn.Exhausted].
+// TakenOver reports whether a former owner of the shard may have made calls of the transaction, and
+// this owner has not appended yet. Count take-overs in a row without an answer, because a call may
+// crash its process: see [Turn.Exhausted].
 func (t *Turn) TakenOver() bool { return t.takenOver }
 
-// Exhausted reports whether so many take-overs in a row, this one included, are enough to
-// leave the transaction to a person; see Options.TakeOvers.
+// Exhausted reports whether so many take-overs in a row, this one included, are enough to leave the
+// transaction to a person; see Options.TakeOvers.
 func (t *Turn) Exhausted(takeOvers int) bool {
 	most := t.server.coordinator.options.TakeOvers
 	return most > 0 && takeOvers >= most
 }
 
-// Epoch is that of the shard's owner.
+// Epoch returns the epoch of the shard's owner.
 func (t *Turn) Epoch() interlock.Token { return t.server.shard.Epoch() }
 
-// Now is the time by the coordinator's clock.
+// Now returns the time by the coordinator's clock.
 func (t *Turn) Now() time.Time { return t.server.coordinator.options.Now() }
 
-// Random is a number in [0,1), for jitter.
+// Random returns a number in [0,1), for jitter.
 func (t *Turn) Random() float64 { return t.server.coordinator.options.Random() }
 
-// Holds says why nothing may be called any more: the shard is not ours, serving has
-// ended, somebody else has appended, a [journal.ErrConflict], or the transaction is left until
-// it is due again: because so many wait for one of its targets, see Options.Held, or the
-// shard is about to be given to another process, see Options.Yield. It looks at the clock
-// of the claim on the spot.
+// Holds returns why no call may be made any more. Either the shard has another owner, or serving has
+// ended, or another writer has appended, a [journal.ErrConflict]. Or the transaction is left until it
+// is due again: too many wait for one of its targets, see Options.Held, or the shard is about to be
+// given to another process, see Options.Yield. It checks the claim's clock at each call.
 func (t *Turn) Holds() error {
 	if err := t.server.checkClaim(); err != nil {
 		return err
@@ -114,9 +111,9 @@ func (t *Turn) Holds() error {
 	return nil
 }
 
-// Append makes entries durable, and says when the transaction is to be looked at
-// next; the zero time is after Options.Recheck. It outlasts the context of Serve, but
-// not the claim. Its errors are those of [journal.Log.Append]; Drive returns them.
+// Append makes entries durable, and sets when the transaction is due next; the zero time means after
+// Options.Recheck. It outlasts the context of Serve, but not the claim. Its errors are those of
+// [journal.Log.Append]; Drive returns them.
 func (t *Turn) Append(due time.Time, entries ...journal.Entry) error {
 	if due.IsZero() {
 		due = t.Now().Add(t.server.coordinator.options.Recheck)
@@ -129,8 +126,7 @@ func (t *Turn) End(entries ...journal.Entry) error {
 	return t.write(func(ctx context.Context) error { return t.log.End(ctx, entries...) })
 }
 
-// Log is the transaction's, for who appends to it in a way of its own, with
-// [Turn.Write].
+// Log returns the transaction's log, for appends of other kinds by [Turn.Write].
 func (t *Turn) Log() *journal.Log { return t.log }
 
 // Write runs an append to Log under the conditions of [Turn.Append].
@@ -149,7 +145,7 @@ func (t *Turn) write(do func(ctx context.Context) error) error {
 // writer appends. It returns false if serving has ended or [Turn.Holds] returns an error.
 func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 	t.releaseSlot()
-	select { // a sign from before has been seen in what was called since
+	select { // an earlier signal was seen by the calls since
 	case <-t.wake:
 	default:
 	}
@@ -172,8 +168,6 @@ func (t *Turn) Pause(wait time.Duration, targets ...string) bool {
 	return t.server.ctx.Err() == nil && t.acquireSlot() && t.Holds() == nil
 }
 
-// How a turn runs.
-
 // admit drives a reserved transaction after its Begin. If the Begin was certain, no call was made for
 // it. If the outcome is unknown, or the transaction was found again meanwhile, it is read.
 func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now time.Time) {
@@ -184,7 +178,7 @@ func (t *Turn) admit(log *journal.Log, err error, entries []journal.Entry, now t
 		return
 	}
 	t.due = log == nil
-	if !t.server.launch(t) { // the next owner may have looked for what is left already
+	if !t.server.launch(t) { // the next owner may have taken over already
 		t.server.coordinator.notify(noteChanged, t.id)
 	}
 }
@@ -299,8 +293,8 @@ func (t *Turn) releaseSlot() {
 
 // A Task is one call of a participant.
 type Task struct {
-	Target  string        // what is busy or broken together; empty has places of its own too
-	Timeout time.Duration // of the call, from when it is made, or from its last [Heartbeat]; 0 means 30 seconds
+	Target  string        // system that is busy or broken as a whole; empty is a target too
+	Timeout time.Duration // of the call since its start or its last [Heartbeat]; 0 means 30 seconds
 	Call    branch.Call   // its Epoch, Begun unless it is set, and Deadline unless it is earlier are filled in
 	// Do makes the call. It returns when ctx ends.
 	Do func(ctx context.Context) error
@@ -312,10 +306,10 @@ var errNotCalled = errors.New("it was not called")
 // errNoReturn is the result of a task that ended its goroutine.
 var errNoReturn = errors.New("it ended its goroutine, as runtime.Goexit and a test's FailNow do")
 
-// Round makes calls at once, each in a goroutine and a place of its target, outside of
-// the slot, and returns the outcome of each. A panic is a [branch.Unknown] error, and
-// so is the end of the goroutine. What was not called, since nothing may be any more, is
-// a [branch.Retry] error; Holds says why.
+// Round makes calls concurrently, each in a goroutine and a place of its target, without the slot,
+// and returns their results. A panic is a [branch.Unknown] error, and so is the end of the goroutine.
+// If no call may be made any more, the result of a task that was not called is a [branch.Retry]
+// error; Holds returns the reason.
 func (t *Turn) Round(tasks ...Task) []error {
 	t.releaseSlot() // calls need no slot
 	errs := make([]error, len(tasks))

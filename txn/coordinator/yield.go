@@ -143,8 +143,8 @@ func (s *server) waitIdle(longest time.Duration) bool {
 	return false
 }
 
-// Transactions of types that this process does not know: they are left, unread and
-// unchanged but for their due time, to an owner of the shard that does; see offer.
+// A transaction of a type that this process does not know is left to an owner of the shard that
+// knows it. It is not read, and only its due time changes; see yieldShard.
 
 // ErrForeign is returned by a [Protocol] for a transaction of a type that it does not know. It
 // does not count as a failure.

@@ -13,27 +13,27 @@ import (
 
 // A call is one of a step or of an undo that is to be made.
 type call struct {
-	step  *step // whose function it is
+	step  *step // has the function
 	p     progress
 	phase phase
-	trial *trial
+	trial *attempts
 
-	former int // with which of its former inputs the target has done it, from 1; 0 with that of now
+	former int // number of the former input that the target has applied, from 1; 0 means the present one
 }
 
-// call is the one of a step that is next.
+// call returns the call of a step.
 func (c *execution) call(s *step, p *progress) *call {
 	t := c.trials[p.key]
 	if t == nil {
 		// What is done together with its record was not done if there is none.
-		maybe := !c.uncalled[p.key] && (s.local == nil || c.m.state == Undoing)
-		t = &trial{phase: c.m.phase(p), attempts: p.attempts, by: maps.Clone(p.by), calls: p.calls, maybe: maybe, next: p.next, target: s.target}
+		maybe := !c.notCalled[p.key] && (s.local == nil || c.m.state == Undoing)
+		t = &attempts{phase: c.m.phase(p), attempts: p.attempts, by: maps.Clone(p.by), calls: p.calls, mayBeDone: maybe, next: p.next, target: s.target}
 		c.trials[p.key] = t
 	}
 	return &call{step: s, p: *p, phase: t.phase, trial: t}
 }
 
-// back goes on with the undos that are next, or ends what has none.
+// backward returns the calls of the undos that are next, or ends the saga.
 func (c *execution) backward(now time.Time) (action, error) {
 	undoing := c.m.undoing()
 	if len(undoing) == 0 {
@@ -57,7 +57,7 @@ func (c *execution) backward(now time.Time) (action, error) {
 	return c.proceed(now, all)
 }
 
-// proceed makes the calls that are due, or waits for the first that will be.
+// proceed returns the calls that are due, or waits for the first one.
 func (c *execution) proceed(now time.Time, all []*call) (action, error) {
 	var ready []*call
 	var waiting []*progress
@@ -78,7 +78,7 @@ func (c *execution) proceed(now time.Time, all []*call) (action, error) {
 	return action{calls: ready}, nil
 }
 
-// pause waits until a time, or no longer than the saga may take.
+// pause waits until a time, at most until the saga's deadline.
 func (c *execution) pause(now, until time.Time, waiting []*progress) (action, error) {
 	if c.m.abortable() && !c.m.deadline.IsZero() && c.m.deadline.Before(until) {
 		until = c.m.deadline
@@ -93,17 +93,17 @@ func (c *execution) pause(now, until time.Time, waiting []*progress) (action, er
 	return action{wait: until}, nil
 }
 
-// park leaves the saga to its due time. What has to be known then is written.
+// park leaves the saga until its due time, and records what the next turn must know.
 func (c *execution) park(now, until time.Time, waiting []*progress) (action, error) {
 	var entries []journal.Entry
 	for _, p := range waiting {
 		if t := c.trials[p.key]; t != nil && t.err != nil {
-			entries = append(entries, t.tried(p.key, true))
+			entries = append(entries, t.record(p.key, true))
 		}
 	}
 	if c.m.state == Running {
 		for _, p := range c.m.steps {
-			if p.fate == inFlight && !p.wait && c.uncalled[p.key] {
+			if p.fate == inFlight && !p.wait && c.notCalled[p.key] {
 				entries = append(entries, journal.Entry{Kind: recordNever, Step: p.key})
 			}
 		}
@@ -119,16 +119,16 @@ func (c *execution) park(now, until time.Time, waiting []*progress) (action, err
 	return action{write: len(c.pending) > 0, due: until, rest: true}, nil
 }
 
-// called takes that calls are being made.
-func (c *execution) called(calls []*call) {
+// countCalls counts calls that are being made.
+func (c *execution) countCalls(calls []*call) {
 	for _, each := range calls {
-		c.uncalled[each.p.key] = false
+		c.notCalled[each.p.key] = false
 		each.trial.calls++
 	}
 }
 
-// took takes the outcome of a call, and says what follows.
-func (c *execution) took(now time.Time, each *call, output []byte, err error, random float64) (verdict, error) {
+// applyResult applies the result of a call, and returns what to do next.
+func (c *execution) applyResult(now time.Time, each *call, output []byte, err error, random float64) (verdict, error) {
 	t, key := each.trial, each.p.key
 	if err == nil {
 		if each.local() {
@@ -145,47 +145,46 @@ func (c *execution) took(now time.Time, each *call, output []byte, err error, ra
 	}
 	policy, attempts := t.failed(each.step, class)
 	v := t.judge(policy, attempts, class)
-	t.maybe = t.maybe && !each.local()
+	t.mayBeDone = t.mayBeDone && !each.local()
 	t.err, t.next = err, now.Add(policy.delay(class, after, attempts, random))
 	switch v {
-	case bury:
-		return v, c.note(now, false, record(recordDead, key, why{Error: said(err), Attempts: t.attempts}))
+	case markDead:
+		return v, c.note(now, false, record(recordDead, key, why{Error: truncated(err), Attempts: t.attempts}))
 	case notDone, perhapsNot:
-		return v, c.note(now, false, record(recordFailed, key, why{Unknown: v == perhapsNot, Error: said(err), Attempts: t.attempts}))
+		return v, c.note(now, false, record(recordFailed, key, why{Unknown: v == perhapsNot, Error: truncated(err), Attempts: t.attempts}))
 	}
-	if !t.notable(now, c.m.takeOvers > 0) {
+	if !t.shouldRecord(now, c.m.takeOvers > 0) {
 		return v, nil
 	}
 	t.noted = now
-	return v, c.note(now, false, t.tried(key, false))
+	return v, c.note(now, false, t.record(key, false))
 }
 
-// notable reports whether a failed call is to be seen in the journal: of a number that
-// grows the first, second, fourth and so on, and one an hour; or if an answer ends the
-// count of take-overs. What is left alone for long is written with that.
-func (t *trial) notable(now time.Time, takenOver bool) bool {
+// shouldRecord reports whether to record a failed call: the first, second, fourth and so on, one an hour,
+// and one that ends the count of take-overs. A long wait records it anyway.
+func (t *attempts) shouldRecord(now time.Time, takenOver bool) bool {
 	if takenOver {
 		return true
 	}
-	if t.ongoing || t.next.Sub(now) > parked {
+	if t.inProgress || t.next.Sub(now) > parked {
 		return false
 	}
 	return t.attempts&(t.attempts-1) == 0 || now.Sub(t.noted) >= time.Hour
 }
 
-// tried is the record of how often a step was tried, and of its last error.
-func (t *trial) tried(key string, leave bool) journal.Entry {
+// record returns the record of the failed attempts and the last error.
+func (t *attempts) record(key string, leave bool) journal.Entry {
 	w := why{Attempts: t.attempts, By: t.by, Calls: t.calls, Next: t.next.UnixMilli(), Parked: leave}
 	if t.err != nil {
-		w.Error = cut(t.err.Error(), longestTried)
+		w.Error = truncate(t.err.Error(), longestTried)
 	}
 	return record(recordTried, key, w)
 }
 
-// healed has what waits repeated at once, unless its target has said when.
-func (c *execution) healed() {
+// retryNow makes waiting calls due, unless their target named a time.
+func (c *execution) retryNow() {
 	for _, t := range c.trials {
-		if !t.ongoing {
+		if !t.inProgress {
 			t.next = time.Time{}
 		}
 	}
@@ -228,34 +227,33 @@ func (p Policy) resolve() Policy {
 	return p
 }
 
-// verdict is what follows from a call that did not succeed.
+// verdict is what to do after a failed call.
 type verdict int
 
 const (
 	again      verdict = iota
-	notDone            // given up, and it has not happened
-	perhapsNot         // given up, and it may have happened
-	bury               // the undo is given up
+	notDone            // given up; it is not done
+	perhapsNot         // given up; it may be done
+	markDead           // the undo is given up
 )
 
-// trial is the calls of one step, or of its undo.
-type trial struct {
-	phase    phase
-	attempts int            // that failed
-	by       map[string]int // of them, by the class of what they failed with, where that has a policy
-	maybe    bool           // an earlier call may have happened
-	err      error          // of the last call
-	ongoing  bool           // it is the target that has said when to ask again
-	next     time.Time      // not before
-	noted    time.Time      // when the journal got to know of a failed call
-	calls    int
-	target   string
+// attempts are the calls of one step or its undo.
+type attempts struct {
+	phase      phase
+	attempts   int            // failed ones
+	by         map[string]int // failed ones by class, for classes with a policy
+	mayBeDone  bool           // an earlier call may have been applied
+	err        error          // of the last call
+	inProgress bool           // the target said when to ask again
+	next       time.Time      // not before
+	noted      time.Time      // when a failed call was last recorded
+	calls      int
+	target     string
 }
 
-// failed counts a call, and gives the policy by which it is repeated and how many
-// such there were.
-func (t *trial) failed(s *step, c branch.Class) (Policy, int) {
-	if t.ongoing = c == branch.ClassInProgress; t.ongoing {
+// failed counts a call, and returns its policy and the number of failures under that policy.
+func (t *attempts) failed(s *step, c branch.Class) (Policy, int) {
+	if t.inProgress = c == branch.ClassInProgress; t.inProgress {
 		return s.policy, t.attempts
 	}
 	t.attempts++
@@ -269,25 +267,24 @@ func (t *trial) failed(s *step, c branch.Class) (Policy, int) {
 	return s.policy, t.attempts
 }
 
-// judge takes the outcome of a call. A refusal that follows a call which may have
-// happened is no proof that nothing did: what can be undone is. The pivot cannot be,
-// and there the target's word is final.
-func (t *trial) judge(p Policy, attempts int, c branch.Class) verdict {
-	was := t.maybe
-	t.maybe = t.maybe || c == branch.ClassUnknown || c == branch.ClassInProgress
+// judge returns the verdict of a failed call. A refusal after a call that may have been applied does not
+// show that nothing was done, so the step is undone. For the pivot the target's answer is final.
+func (t *attempts) judge(p Policy, attempts int, c branch.Class) verdict {
+	was := t.mayBeDone
+	t.mayBeDone = t.mayBeDone || c == branch.ClassUnknown || c == branch.ClassInProgress
 	spent := c != branch.ClassInProgress && attempts >= p.Attempts
 	switch t.phase {
 	case inUndo:
 		if c == branch.ClassFail || c != branch.ClassInProgress && attempts >= p.Undos {
-			return bury
+			return markDead
 		}
 	case atPivot:
-		if c == branch.ClassFail || spent && !t.maybe {
+		if c == branch.ClassFail || spent && !t.mayBeDone {
 			return notDone
 		}
 	case beforePivot:
 		switch {
-		case c == branch.ClassFail && !was, spent && !t.maybe:
+		case c == branch.ClassFail && !was, spent && !t.mayBeDone:
 			return notDone
 		case c == branch.ClassFail, spent:
 			return perhapsNot
@@ -296,10 +293,10 @@ func (t *trial) judge(p Policy, attempts int, c branch.Class) verdict {
 	return again
 }
 
-// shortest is the least wait: what fails at once for ever does not keep a processor busy.
+// shortest is the least pause, so that calls that fail at once do not occupy a processor.
 const shortest = time.Millisecond
 
-// delay is the wait after a number of failed attempts.
+// delay returns the pause after a number of failed attempts.
 func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
 	if c == branch.ClassInProgress {
 		return max(ongoing, p.First/8, shortest)

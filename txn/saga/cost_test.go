@@ -134,7 +134,7 @@ func TestOldRecordsAreWritten(t *testing.T) {
 // TestLongList: to find the next of thousands of stages those before it are not looked
 // through again, which would take longer than their calls.
 func TestLongList(t *testing.T) {
-	l, m := &list{}, machine{state: Running}
+	l, m := &listPlanner{}, machine{state: Running}
 	for i := range 5000 {
 		l.stages = append(l.stages, stage{i + 1, []step{{key: fmt.Sprint(i)}}})
 	}

@@ -22,23 +22,23 @@ import (
 //     the call with the new input by branch.ErrOtherInput. The call is then made with the
 //     inputs before, until the target answers as it answered the first one.
 
-// lateCall is a call that succeeded, and of which the journal does not know yet.
+// lateCall is a successful call that the journal does not have yet.
 type lateCall struct {
 	input []byte
 	undo  bool
 }
 
-// crossings looks for edits that calls have crossed whose answer the journal refused, and
-// reports them. It has a bound of its own, because serving may have ended.
-func (d *drive) crossings() {
+// reportCrossings finds edits that crossed calls whose answers the journal rejected, and reports them. It
+// has a bound of its own, because serving may have ended.
+func (d *drive) reportCrossings() {
 	for key, late := range d.late {
 		ctx, end := context.WithTimeout(context.WithoutCancel(d.Context()), 10*time.Second)
-		d.crossed(ctx, key, late)
+		d.reportCrossing(ctx, key, late)
 		end()
 	}
 }
 
-func (d *drive) crossed(ctx context.Context, key string, late lateCall) {
+func (d *drive) reportCrossing(ctx context.Context, key string, late lateCall) {
 	j := d.engine.coordinator.Journal()
 	t, err := records.Read(ctx, j, "report", d.ID())
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *drive) crossed(ctx context.Context, key string, late lateCall) {
 	if p == nil || !p.edited || bytes.Equal(p.input, late.input) {
 		return
 	}
-	w := why{Error: fmt.Sprintf("a call with the input before its edit, %s, was done: the target may have that one's effect", cut(string(late.input), 200))}
+	w := why{Error: fmt.Sprintf("a call with the input before its edit, %s, was done: the target may have that one's effect", truncate(string(late.input), 200))}
 	err = NewOperator(j).append(ctx, "report", d.ID(), key, func(m *machine) ([]journal.Entry, error) {
 		if m.over {
 			return nil, nil // nothing can stand behind an end
@@ -56,14 +56,14 @@ func (d *drive) crossed(ctx context.Context, key string, late lateCall) {
 		return []journal.Entry{record(recordCrossed, key, w)}, nil
 	})
 	if f := d.engine.options.Hooks.Crossed; f != nil {
-		f(observe.SagaCrossed{Saga: d.ID(), Type: d.plan.key(), Step: key, Undo: late.undo, Before: cut(string(late.input), longestTried),
-			After: cut(string(p.input), longestTried), Err: err})
+		f(observe.SagaCrossed{Saga: d.ID(), Type: d.plan.key(), Step: key, Undo: late.undo, Before: truncate(string(late.input), longestTried),
+			After: truncate(string(p.input), longestTried), Err: err})
 	}
 }
 
-// formerly makes a call whose target has had it with another input, with each input before
-// the edits, the last one first. If the target knows none of them err is the answer.
-func (c *call) formerly(ctx context.Context, m *machine, err error) ([]byte, error) {
+// callWithFormerInput repeats a call with each input before the edits, the last one first, after the target
+// said that it has applied another input. It returns err if the target knows none of them.
+func (c *call) callWithFormerInput(ctx context.Context, m *machine, err error) ([]byte, error) {
 	about := From(ctx)
 	for i, g := range slices.Backward(c.p.former) {
 		about.Edited = g.edited
@@ -80,19 +80,19 @@ func (c *call) formerly(ctx context.Context, m *machine, err error) ([]byte, err
 	return nil, err
 }
 
-// revert notes that a step was done with an input before its edit: that is its input.
+// revert records that a step was done with an input before its edit.
 func (d *drive) revert(c *call) error {
 	before, after := d.m.inputOf(&progress{input: c.p.former[c.former-1].input}), d.m.inputOf(&c.p)
 	w := why{Former: c.former, Error: fmt.Sprintf("the edit of its input came too late: it was done with the input before, %s, and not with %s",
-		cut(string(before), 200), cut(string(after), 200))}
+		truncate(string(before), 200), truncate(string(after), 200))}
 	d.reverted = append(d.reverted, observe.SagaCrossed{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Final: true,
-		Before: cut(string(before), longestTried), After: cut(string(after), longestTried)})
+		Before: truncate(string(before), longestTried), After: truncate(string(after), longestTried)})
 	return d.note(d.Now(), false, record(recordCrossed, c.p.key, w))
 }
 
-// cross takes that a call with the input before an edit was done. If its target knows no
-// other input, that is the step's from then on.
-func (m *machine) cross(e journal.Entry) error {
+// applyCrossed applies that a call with the input before an edit was done. If the target knows no other
+// input, that becomes the step's input.
+func (m *machine) applyCrossed(e journal.Entry) error {
 	var w why
 	if err := json.Unmarshal(e.Data, &w); err != nil {
 		return err

@@ -15,21 +15,21 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// drive runs an execution under a coordinator: it performs the actions.
+// drive performs the actions of an execution under a turn.
 type drive struct {
 	*coordinator.Turn
 	*execution
-	engine *Engine
-	told   State // by the hooks
-	late   map[string]lateCall
+	engine   *Engine
+	reported State // last state reported to the hooks
+	late     map[string]lateCall
 
-	reverted []observe.SagaCrossed // that are not durable yet
+	reverted []observe.SagaCrossed // not durable yet
 }
 
 // Drive executes a saga as far as possible; see [coordinator.Protocol].
 func (e *Engine) Drive(t *coordinator.Turn) error {
 	err := e.drive(t)
-	e.fitted(t.ID(), err)
+	e.rememberFit(t.ID(), err)
 	return err
 }
 
@@ -44,30 +44,30 @@ func (e *Engine) drive(t *coordinator.Turn) error {
 		return err
 	}
 	defer c.close()
-	d := &drive{Turn: t, execution: c, engine: e, told: c.m.state, late: map[string]lateCall{}}
+	d := &drive{Turn: t, execution: c, engine: e, reported: c.m.state, late: map[string]lateCall{}}
 	if d.m.state == DeadLetter && t.Due() {
 		err = d.note(t.Now(), true, journal.Entry{Kind: recordRemind})
 	}
 	if err == nil && t.TakenOver() {
-		err = d.inherit()
+		err = d.countTakeOver()
 	}
 	if err == nil {
 		err = d.run()
 	}
 	err = d.leave(err)
 	if head := t.Head(); err == nil && d.m.over && !head.Ended.IsZero() {
-		t.Conclude(concluded{head, d.m})
+		t.Conclude(endedHere{head, d.m})
 	}
 	return err
 }
 
-// concluded is a saga that has ended in a turn, with the state that its records lead to.
-type concluded struct {
+// endedHere is a saga that ended in a turn of this process.
+type endedHere struct {
 	head  driver.Head
 	state machine
 }
 
-// execution is that of a turn: the one that has begun the saga, or one by its records.
+// execution returns the execution that began the saga in this process, or a new one from its records.
 func (p plan) execution(t *coordinator.Turn) (*execution, error) {
 	if c, ok := t.Prepared().(*execution); ok && t.Fresh() {
 		c.scheduled = t.Head().Due
@@ -76,8 +76,8 @@ func (p plan) execution(t *coordinator.Turn) (*execution, error) {
 	return newExecution(p, t.Head(), t.Entries(), t.Fresh())
 }
 
-// inherit counts a take-over before anything is called.
-func (d *drive) inherit() error {
+// countTakeOver counts a take-over before any call.
+func (d *drive) countTakeOver() error {
 	err := d.takeOver(d.Now(), d.Exhausted)
 	d.careful = d.m.takeOvers >= careful
 	if err == nil && len(d.pending) > 0 {
@@ -86,10 +86,10 @@ func (d *drive) inherit() error {
 	return err
 }
 
-// nameOf is the definition's name in the type of a transaction.
+// nameOf returns the definition's name in the type of a transaction.
 func nameOf(kind string) string { return strings.TrimPrefix(kind, protocol+":") }
 
-// run moves until the saga rests.
+// run performs actions until the saga rests.
 func (d *drive) run() error {
 	for {
 		m, err := d.next(d.Now())
@@ -111,7 +111,7 @@ func (d *drive) run() error {
 	}
 }
 
-// leave writes what was achieved when the saga cannot go on.
+// leave records results when the saga cannot continue here.
 func (d *drive) leave(err error) error {
 	if err != nil && d.Context().Err() != nil && d.m.takeOvers > 0 {
 		err = errors.Join(err, d.handOver())
@@ -123,13 +123,13 @@ func (d *drive) leave(err error) error {
 		err = errors.Join(err, d.write(time.Time{}))
 	}
 	if len(d.late) > 0 {
-		d.crossings()
+		d.reportCrossings()
 	}
 	return err
 }
 
-// write makes what is pending durable. What is more than one append takes is right
-// in parts: its order is such that each part can be gone on from.
+// write makes pending records durable, by several appends if they are too many. Each prefix is a valid
+// state to continue from.
 func (d *drive) write(due time.Time) error {
 	if d.m.state == DeadLetter {
 		due = d.Now().Add(d.engine.options.Remind)
@@ -165,26 +165,25 @@ func (d *drive) pause(until time.Time) error {
 		}
 	}
 	if !d.Pause(until.Sub(d.Now()), targets...) {
-		return d.gone()
+		return d.stopReason()
 	}
 	if d.Now().Before(until) {
-		d.healed()
+		d.retryNow()
 	}
 	return nil
 }
 
-// gone is why the drive ends before its saga rests.
-func (d *drive) gone() error {
+// stopReason returns why the drive ends before its saga rests.
+func (d *drive) stopReason() error {
 	if err := d.Holds(); err != nil {
 		return err
 	}
 	return context.Cause(d.Context())
 }
 
-// round makes calls. Once nothing may be called any more a failure is no answer of
-// its target, unless that says so.
+// round makes calls. Once no call may be made any more, only a Fail counts as an answer of the target.
 func (d *drive) round(calls []*call) error {
-	d.called(calls)
+	d.countCalls(calls)
 	tasks, outputs := make([]coordinator.Task, len(calls)), make([][]byte, len(calls))
 	about := Call{Type: d.plan.name, Outputs: d.m.outputs(), Input: d.m.input}
 	for i, each := range calls {
@@ -206,7 +205,7 @@ func (d *drive) round(calls []*call) error {
 			}
 			each.p = *d.m.find(each.p.key)
 		}
-		v, err := d.took(d.Now(), each, outputs[i], errs[i], d.Random())
+		v, err := d.applyResult(d.Now(), each, outputs[i], errs[i], d.Random())
 		switch {
 		case errs[i] != nil:
 			d.tried(each, v)
@@ -220,7 +219,7 @@ func (d *drive) round(calls []*call) error {
 	return gone
 }
 
-// task is a call as the coordinator makes it.
+// task returns a call for the coordinator.
 func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
 	s, input := c.step, d.m.inputOf(&c.p)
 	task := coordinator.Task{Target: s.target, Timeout: s.timeout, Call: branch.Call{
@@ -231,7 +230,7 @@ func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
 	about.Edited = c.p.edited
 	act := func(ctx context.Context) (err error) {
 		if *output, err = s.act(ctx, input); c.p.edited && errors.Is(err, branch.ErrOtherInput) {
-			*output, err = c.formerly(ctx, &d.m, err)
+			*output, err = c.callWithFormerInput(ctx, &d.m, err)
 		}
 		return err
 	}
@@ -253,9 +252,7 @@ func (d *drive) task(c *call, about Call, output *[]byte) coordinator.Task {
 	return task
 }
 
-// The calls of hooks.
-
-// announce tells of edits that came too late, of an end, and again of a dead letter.
+// announce calls the hooks for late edits, an end, and repeatedly for a dead letter.
 func (d *drive) announce() {
 	hooks := d.engine.options.Hooks
 	for _, e := range d.reverted {
@@ -265,16 +262,16 @@ func (d *drive) announce() {
 	}
 	d.reverted = nil
 	if d.m.state == DeadLetter && hooks.Dead != nil {
-		e := observe.SagaDead{Saga: d.ID(), Type: d.plan.name, Reason: d.m.why()}
+		e := observe.SagaDead{Saga: d.ID(), Type: d.plan.name, Reason: d.m.cause()}
 		for _, p := range d.m.dead() {
 			e.Steps = append(e.Steps, p.Step)
 		}
 		hooks.Dead(e)
 	}
-	if d.m.state != d.told && d.m.state.Final() && hooks.Ended != nil {
-		hooks.Ended(observe.SagaEnded{Saga: d.ID(), Type: d.plan.name, State: string(d.m.state), Reason: d.m.why()})
+	if d.m.state != d.reported && d.m.state.Final() && hooks.Ended != nil {
+		hooks.Ended(observe.SagaEnded{Saga: d.ID(), Type: d.plan.name, State: string(d.m.state), Reason: d.m.cause()})
 	}
-	d.told = d.m.state
+	d.reported = d.m.state
 }
 
 // failedReport reports a call of OnEnd that failed.
@@ -284,7 +281,7 @@ func (d *drive) failedReport(err error, wait time.Duration) {
 	}
 }
 
-// tried tells of a call that did not succeed, and of a step that seems never to.
+// tried reports a failed call, and a step that has failed often.
 func (d *drive) tried(c *call, v verdict) {
 	hooks := d.engine.options.Hooks
 	if hooks.Tried != nil {
@@ -295,7 +292,7 @@ func (d *drive) tried(c *call, v verdict) {
 		hooks.Tried(e)
 	}
 	forever := c.phase == atPivot || c.phase == afterPivot
-	if n := c.trial.attempts; forever && v == again && !c.trial.ongoing && n%d.engine.options.Stuck == 0 && hooks.Stuck != nil {
+	if n := c.trial.attempts; forever && v == again && !c.trial.inProgress && n%d.engine.options.Stuck == 0 && hooks.Stuck != nil {
 		hooks.Stuck(observe.SagaStuck{Saga: d.ID(), Type: d.plan.name, Step: c.p.key, Attempts: n, Err: c.trial.err})
 	}
 }

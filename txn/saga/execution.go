@@ -22,56 +22,55 @@ import (
 type execution struct {
 	id      string
 	plan    plan
-	planner planner // nil once it is undone
+	planner planner // nil while undoing
 	m       machine
-	all     []step // the steps of its definition's list; see undoer
+	all     []step // of the list, by its definition; see undoer
 	listed  bool   // all is set
 
 	careful   bool      // each answer is durable before the next call
-	scheduled time.Time // when it is due by what the journal says; zero if it is claimed
+	scheduled time.Time // due time in the journal; zero if the saga is claimed
 
 	pending []journal.Entry // not durable yet
-	since   time.Time       // of the first of them
-	forced  bool            // they have to be before anything else
+	since   time.Time       // of the first pending record
+	forced  bool            // pending records must be durable before anything else
 
-	reports int       // calls that reported the end, and failed
-	again   time.Time // when the next one is made
+	reports int       // failed calls of OnEnd
+	again   time.Time // when the next one is due
 
-	trials   map[string]*trial // of what was called here
-	uncalled map[string]bool   // what was sent here, and not called
+	trials    map[string]*attempts // by key
+	notCalled map[string]bool      // by key: sent here, and not called yet
 }
 
-// An action is what to do next: one of its fields, or to rest.
+// action is the next thing to do: one of the fields, or rest.
 type action struct {
-	write  bool      // make what is pending durable
+	write  bool      // make pending records durable
 	due    time.Time // and be due then
 	calls  []*call   // make them
-	report bool      // call who wants to know of the end
-	wait   time.Time // for that time, or until a target heals
-	rest   bool      // there is nothing to do, but to write
+	report bool      // call OnEnd
+	wait   time.Time // until then, or until a target recovers
+	rest   bool      // nothing to do, except write
 }
 
-// stale is how old what is pending may become before the next call or wait; longer
-// waits than parked are spent outside of memory.
+// stale bounds the age of pending records before the next call or wait. During waits longer than
+// parked a saga is not kept in memory.
 const (
 	stale  = 250 * time.Millisecond
 	parked = time.Minute
 )
 
-// newExecution is that of a saga as it stands in the journal. If it is fresh, nobody has
-// called anything of it.
+// newExecution returns the execution of a saga in the journal. fresh means that no call was made for it.
 func newExecution(p plan, head driver.Head, entries []journal.Entry, fresh bool) (*execution, error) {
 	id := head.Transaction
 	m, err := replay(entries)
 	if err != nil {
 		return nil, bug("drive saga", id, err)
 	}
-	c := &execution{id: id, plan: p, m: m, trials: map[string]*trial{}, uncalled: map[string]bool{}}
+	c := &execution{id: id, plan: p, m: m, trials: map[string]*attempts{}, notCalled: map[string]bool{}}
 	if !head.Claimed {
 		c.scheduled = head.Due
 	}
 	for _, sent := range m.steps {
-		c.uncalled[sent.key] = fresh
+		c.notCalled[sent.key] = fresh
 	}
 	if m.state == Running || m.state == Completing {
 		c.planner, err = p.planner(id, &c.m)
@@ -85,7 +84,7 @@ func (c *execution) close() {
 	}
 }
 
-// note takes records that follow; forced ones have to be durable at once.
+// note applies records, and adds them to pending. forced ones must be durable at once.
 func (c *execution) note(now time.Time, forced bool, entries ...journal.Entry) error {
 	m, err := c.m.with(entries...)
 	if err != nil {
@@ -94,21 +93,20 @@ func (c *execution) note(now time.Time, forced bool, entries ...journal.Entry) e
 	if len(c.pending) == 0 {
 		c.since = now
 	}
-	c.m, c.pending, c.forced = m, c.behind(entries...), c.forced || forced
+	c.m, c.pending, c.forced = m, c.appendPending(entries...), c.forced || forced
 	for _, e := range entries {
 		switch e.Kind {
 		case recordSent:
-			c.uncalled[e.Step] = true
+			c.notCalled[e.Step] = true
 		case recordDecide:
-			c.trials = map[string]*trial{}
+			c.trials = map[string]*attempts{}
 		}
 	}
 	return nil
 }
 
-// behind is what is pending with more entries behind it, and without how often a step was
-// tried of which more is known by now.
-func (c *execution) behind(entries ...journal.Entry) []journal.Entry {
+// appendPending returns pending with more entries, without tried records that they make obsolete.
+func (c *execution) appendPending(entries ...journal.Entry) []journal.Entry {
 	known := []string{recordTried, recordDone, recordFailed, recordUndone, recordDead}
 	outdated := func(old journal.Entry) bool {
 		return old.Kind == recordTried && slices.ContainsFunc(entries, func(e journal.Entry) bool {
@@ -122,10 +120,10 @@ func (c *execution) behind(entries ...journal.Entry) []journal.Entry {
 	return append(slices.Clip(left), entries...)
 }
 
-// flushed notes that what was pending is durable.
+// flushed marks pending records as durable.
 func (c *execution) flushed() { c.pending, c.forced = nil, false }
 
-// next is what to do.
+// next returns the next action.
 func (c *execution) next(now time.Time) (action, error) {
 	for {
 		switch {
@@ -142,23 +140,22 @@ func (c *execution) next(now time.Time) (action, error) {
 	}
 }
 
-// forward is next of a saga that is not undone; follows reports that it is another one
-// now, of which what is next can be asked.
+// forward returns the next action of a saga that is not undone. follows means: call next again.
 func (c *execution) forward(now time.Time) (m action, follows bool, err error) {
 	switch {
 	case now.Before(c.m.start):
-		m, err := c.putOff(now)
+		m, err := c.waitForStart(now)
 		return m, false, err
 	case c.m.late(now):
 		return m, true, c.abort(now, errLate.Error())
 	case c.m.broken():
-		return m, true, c.abort(now, c.m.breach())
+		return m, true, c.abort(now, c.m.failureReason())
 	}
 	stages, err := c.planner.rest(&c.m)
 	aborted := errAborted{}
 	switch {
 	case errors.As(err, &aborted):
-		return m, true, c.abort(now, said(aborted))
+		return m, true, c.abort(now, truncated(aborted))
 	case err != nil:
 		return m, false, err
 	case len(stages) > 0 && !c.decided():
@@ -167,13 +164,13 @@ func (c *execution) forward(now time.Time) (m action, follows bool, err error) {
 	return m, true, c.commit(now, len(stages) == 0)
 }
 
-// decided reports whether nothing is left to decide, and no record says so.
+// decided reports whether the decision follows from the records, and is not recorded.
 func (c *execution) decided() bool {
 	p := c.m.pivot()
 	return c.m.state == Running && p != nil && p.fate == done
 }
 
-// commit notes the decision, and the end behind the last stage.
+// commit records the decision, and the end after the last stage.
 func (c *execution) commit(now time.Time, last bool) error {
 	var entries []journal.Entry
 	if c.m.state == Running {
@@ -185,16 +182,15 @@ func (c *execution) commit(now time.Time, last bool) error {
 	return c.note(now, last, entries...)
 }
 
-// abort notes the decision, and with it what is known of each step that was sent:
-// whether it was called, and whether it may have happened.
+// abort records the decision, and for each sent step whether it was called and may be done.
 func (c *execution) abort(now time.Time, reason string) error {
 	var known, never []journal.Entry
 	for _, p := range c.m.steps {
 		switch t := c.trials[p.key]; {
 		case p.fate != inFlight || p.wait:
 		case t != nil && t.err != nil:
-			known = append(known, record(recordFailed, p.key, why{Unknown: t.maybe, Error: said(t.err)}))
-		case c.uncalled[p.key], c.plan.local(&p):
+			known = append(known, record(recordFailed, p.key, why{Unknown: t.mayBeDone, Error: truncated(t.err)}))
+		case c.notCalled[p.key], c.plan.local(&p):
 			never = append(never, journal.Entry{Kind: recordNever, Step: p.key})
 		}
 	}
@@ -202,8 +198,8 @@ func (c *execution) abort(now time.Time, reason string) error {
 	return c.note(now, true, entries...)
 }
 
-// breach is why a saga with a step that was given up is aborted.
-func (m *machine) breach() string {
+// failureReason returns why a saga with a step that was given up is aborted.
+func (m *machine) failureReason() string {
 	for _, p := range m.steps {
 		if p.fate == refused || p.fate == unknown {
 			return p.key + ": " + p.err
@@ -212,14 +208,13 @@ func (m *machine) breach() string {
 	return ""
 }
 
-// nextStage goes on with the first stage; follows reports that the next one can be
-// looked at.
+// nextStage continues with the first stage. follows means: look at the next stage.
 func (c *execution) nextStage(now time.Time, stages []stage) (m action, follows bool, err error) {
 	first := stages[0]
 	if first.steps[0].sleep {
 		return c.sleep(now, first)
 	}
-	if sents := c.sents(stages); len(sents) > 0 {
+	if sents := c.sentRecords(stages); len(sents) > 0 {
 		if err := c.note(now, (c.m.state == Running || c.plan.body != nil) && first.steps[0].local == nil, sents...); err != nil {
 			return action{}, false, err
 		}
@@ -234,11 +229,10 @@ func (c *execution) nextStage(now time.Time, stages []stage) (m action, follows 
 	return m, false, err
 }
 
-// sents is the records without which the first stage may not be called. Before the
-// pivot they are those of all steps before it, as many as fit, so that no later step
-// needs an append of its own; a wait parts them.
-func (c *execution) sents(stages []stage) (sents []journal.Entry) {
-	if c.m.all(stages[0]) {
+// sentRecords returns the records that must precede the calls of the first stage. Before the pivot they
+// include all steps up to it or to a wait, as many as fit, so that later steps need no append.
+func (c *execution) sentRecords(stages []stage) (sents []journal.Entry) {
+	if c.m.allSent(stages[0]) {
 		return nil
 	}
 	for i, st := range stages {
@@ -258,8 +252,8 @@ func (c *execution) sents(stages []stage) (sents []journal.Entry) {
 	return sents
 }
 
-// all reports whether all steps of a stage were sent.
-func (m *machine) all(st stage) bool {
+// allSent reports whether all steps of a stage were sent.
+func (m *machine) allSent(st stage) bool {
 	return !slices.ContainsFunc(st.steps, func(s step) bool { return m.find(s.key) == nil })
 }
 
@@ -271,7 +265,7 @@ func (s step) sent(stage int) journal.Entry {
 	return record(recordSent, s.key, data)
 }
 
-// sleep waits for the end of a wait, which is durable before it begins.
+// sleep waits for the end of a wait, which is recorded before it begins.
 func (c *execution) sleep(now time.Time, st stage) (m action, follows bool, err error) {
 	s := &st.steps[0]
 	p := c.m.find(s.key)

@@ -33,7 +33,7 @@ func TestNoteOfWhatCannotFollow(t *testing.T) {
 	if wantKind(t, err, interlock.Bug, errOrder); !strings.Contains(err.Error(), `drive saga "1": record end`) {
 		t.Error(err)
 	}
-	if len(c.pending) != 0 || c.forced || c.m.find("a") != nil || c.uncalled["a"] {
+	if len(c.pending) != 0 || c.forced || c.m.find("a") != nil || c.notCalled["a"] {
 		t.Errorf("%+v", c)
 	}
 }
@@ -85,7 +85,7 @@ func TestCourseOfWhatCannotFollow(t *testing.T) {
 	} {
 		c := executionOf(t, d)
 		c.m.state = Succeeded
-		c.trials["a"] = &trial{err: errNetwork}
+		c.trials["a"] = &attempts{err: errNetwork}
 		if name == "a wait has ended" {
 			c.m.steps = []progress{{key: "w", wait: true, until: began}}
 		}
@@ -108,7 +108,7 @@ func TestAddedToAnAnsweredStage(t *testing.T) {
 		entries []journal.Entry
 		says    string
 	}{
-		"in a stage that is over":   {Define("order", Parallel[string](a, added), b, g.act("p").Pivot()), answered, `transaction "1": step "new": the definition of "order" has it before "b", which was answered without it` + mendPlan},
+		"in a stage that is over":   {Define("order", Parallel[string](a, added), b, g.act("p").Pivot()), answered, `transaction "1": step "new": the definition of "order" has it before "b", which was answered without it` + useOldDefinition},
 		"in the last stage":         {Define("order", a, Parallel[string](b, added), g.act("p").Pivot()), answered, ""},
 		"before what is called yet": {Define("order", Parallel[string](a, added), b), entries, ""},
 		"in a saga that is aborted": {Define("order", Parallel[string](a, added), b), append(entries[:4:4], record(recordFailed, "b", why{})), ""},

@@ -56,7 +56,7 @@ func DefineFunc[I any](name string, body func(s *Run, input I) error, steps ...A
 type Run struct {
 	m     *machine
 	yield func([]step) bool
-	group []step // called by Go, and not joined
+	group []step // requested by Go, not joined yet
 }
 
 // Do calls the step and returns when it is done, once in the saga under its key; see [Action.At]
@@ -138,39 +138,38 @@ func (s *Run) Sleep(name string, d time.Duration) error {
 	return nil
 }
 
-// stage hands a stage over, and does not return if the function is not gone on with.
+// stage yields a stage. It does not return if the function is to stop.
 func (s *Run) stage(steps []step) {
 	if !s.yield(steps) {
-		panic(stopped{})
+		panic(functionStopped{})
 	}
 }
 
-// stopped unwinds a function that is not gone on with. Where another goroutine has
-// called a step it ends the process, with these words.
-type stopped struct{}
+// functionStopped unwinds a function that is to stop. In another goroutine it ends the process.
+type functionStopped struct{}
 
-func (stopped) Error() string {
+func (functionStopped) Error() string {
 	return "the function of a saga is not gone on with; if this is seen, a step of it was called by another goroutine than the function's own"
 }
 
-// code is the planner of a function.
-type code struct {
+// functionPlanner is the planner of a function.
+type functionPlanner struct {
 	id   string
 	plan plan
 	s    *Run
 	pull func() ([]step, bool)
 	stop func()
-	at   stage // the one that was asked for last
+	at   stage // the last requested stage
 	err  error
 }
 
-func (p plan) code(id string, m *machine) *code {
-	c := &code{id: id, plan: p, s: &Run{m: m}}
+func (p plan) functionPlanner(id string, m *machine) *functionPlanner {
+	c := &functionPlanner{id: id, plan: p, s: &Run{m: m}}
 	input := m.input
 	c.pull, c.stop = iter.Pull(func(yield func([]step) bool) {
 		defer func() {
 			switch r := recover(); r.(type) {
-			case nil, stopped:
+			case nil, functionStopped:
 			default:
 				c.err = bug("run the function of saga", id, fmt.Errorf("panic: %v\n%s", r, debug.Stack()))
 			}
@@ -183,10 +182,10 @@ func (p plan) code(id string, m *machine) *code {
 	return c
 }
 
-func (c *code) close() { c.stop() }
+func (c *functionPlanner) close() { c.stop() }
 
-// rest goes on with the function until it asks for something that is not there.
-func (c *code) rest(m *machine) ([]stage, error) {
+// rest runs the function until it requests a step that is not done.
+func (c *functionPlanner) rest(m *machine) ([]stage, error) {
 	for {
 		if c.at.n > 0 && !m.finished(c.at) {
 			return []stage{c.at}, nil
@@ -205,7 +204,7 @@ func (c *code) rest(m *machine) ([]stage, error) {
 	}
 	for _, p := range m.steps {
 		if p.stage > c.at.n {
-			return nil, &MismatchError{ID: c.id, Step: p.key, Problem: fmt.Sprintf("it was sent, and the function of %q returns without it", c.plan.name) + mendPlan}
+			return nil, &MismatchError{ID: c.id, Step: p.key, Problem: fmt.Sprintf("it was sent, and the function of %q returns without it", c.plan.name) + useOldDefinition}
 		}
 	}
 	return nil, nil
@@ -224,8 +223,8 @@ func (m *machine) finished(st stage) bool {
 // errAborted is the error of a function, which aborts its saga.
 type errAborted struct{ error }
 
-// failed says what the function's error means.
-func (c *code) failed(m *machine) error {
+// failed interprets the function's error.
+func (c *functionPlanner) failed(m *machine) error {
 	var mistake *DefinitionError
 	switch known := errors.As(c.err, &mistake); {
 	case known || isBug(c.err):
@@ -236,8 +235,8 @@ func (c *code) failed(m *machine) error {
 	return errAborted{c.err}
 }
 
-// fits compares what the function asks for with what is in the journal.
-func (c *code) fits(m *machine) error {
+// fits compares the requested stage with the journal.
+func (c *functionPlanner) fits(m *machine) error {
 	if err := c.check(m); err != nil {
 		return err
 	}
@@ -258,11 +257,11 @@ func (c *code) fits(m *machine) error {
 	return nil
 }
 
-func (c *code) differs(step, problem string) error {
-	return &MismatchError{ID: c.id, Step: step, Problem: problem + mendPlan}
+func (c *functionPlanner) differs(step, problem string) error {
+	return &MismatchError{ID: c.id, Step: step, Problem: problem + useOldDefinition}
 }
 
-// ahead is a step that was sent in this place or behind it; nil if there is none.
+// ahead returns a step that was sent in this stage or a later one, or nil.
 func (m *machine) ahead(n int) *progress {
 	for i := range m.steps {
 		if m.steps[i].stage >= n {
@@ -272,8 +271,8 @@ func (m *machine) ahead(n int) *progress {
 	return nil
 }
 
-// check finds what is wrong with the stage that the function asks for.
-func (c *code) check(m *machine) error {
+// check returns what is wrong with the requested stage.
+func (c *functionPlanner) check(m *machine) error {
 	pivot := ""
 	if p := m.pivot(); p != nil && p.stage < c.at.n {
 		pivot = p.key

@@ -19,15 +19,15 @@ import (
 // [*journal.Table].
 type Appender = journal.TxStore
 
-// localAction runs a step in a transaction of its own. Within it, behind the step, it
-// has its output written by record; with that it commits.
+// localAction runs a step in a transaction of its own, records its output there by record, and commits
+// both.
 type localAction func(ctx context.Context, input json.RawMessage, record recordIn) (driver.Append, error)
 
-// recordIn appends to the saga's log, in a transaction, that a step was done.
+// recordIn appends within a transaction that a step was done.
 type recordIn func(ctx context.Context, table Appender, db driver.SQL, output json.RawMessage) (driver.Append, error)
 
-// local reports whether a step that was sent is done together with its record: it has
-// not happened if there is none, because who aborts has seen the last record.
+// local reports whether a sent step commits together with its record. Without the record it was not done,
+// because an abort has read the last record.
 func (p plan) local(sent *progress) bool {
 	s := p.undoOf(sent.undo)
 	return sent.undo != "" && s != nil && s.local != nil
@@ -64,14 +64,13 @@ func StepTx[I, O, T any](name string, db driver.Beginner[T], table Appender, act
 			written = err == nil
 			return err
 		})
-		return a, movedBy(err, written)
+		return a, asConflict(err, written)
 	}
 	return Action[I, O]{s}
 }
 
-// movedBy makes an error after which the journal has to be read again a
-// [journal.ErrConflict]: it is elsewhere, or the commit was not answered.
-func movedBy(err error, written bool) error {
+// asConflict turns an error after which the journal must be read again into a [journal.ErrConflict].
+func asConflict(err error, written bool) error {
 	var elsewhere *driver.PositionError
 	if errors.As(err, &elsewhere) || written && interlock.Kind(err) == interlock.Uncertain {
 		return fmt.Errorf("%w: %w", journal.ErrConflict, err)
@@ -79,8 +78,7 @@ func movedBy(err error, written bool) error {
 	return err
 }
 
-// runLocal makes the call of a step that is done together with its record. What is
-// pending travels with it.
+// runLocal runs a step that commits together with its record. Pending records are written with it.
 func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
 	var after machine
 	a, err := c.step.local(ctx, input, func(ctx context.Context, table Appender, db driver.SQL, output json.RawMessage) (a driver.Append, err error) {
@@ -89,7 +87,7 @@ func (d *drive) runLocal(ctx context.Context, c *call, input []byte) error {
 			return a, bug("drive saga", d.ID(), err)
 		}
 		due := d.Now().Add(parked)
-		return d.Log().AppendIn(ctx, table, db, due, d.behind(done)...)
+		return d.Log().AppendIn(ctx, table, db, due, d.appendPending(done)...)
 	})
 	if err != nil {
 		return err
@@ -124,7 +122,7 @@ func (d Definition[I]) StartTx(ctx context.Context, e *Engine, table Appender, t
 	return err
 }
 
-// attachIn is attach within a transaction of the user's.
+// attachIn is attach within a transaction of the user.
 func attachIn(ctx context.Context, j *journal.Journal, table Appender, tx driver.SQL, definition, id string, input []byte) error {
 	head, first, err := j.FirstIn(ctx, table, tx, id)
 	if err != nil {

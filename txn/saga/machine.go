@@ -10,32 +10,31 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// machine is a saga as its records tell it. It is pure: with says what is so after
-// more records, or that they cannot follow; an execution says which records follow from
-// what happened.
+// machine is the state that a saga's records lead to. It is pure: with returns the state after more
+// records, or an error if they are invalid. An execution decides which records follow from results.
 type machine struct {
 	state    State // empty before begin
-	over     bool  // it has an end
+	over     bool  // it has an end record
 	input    json.RawMessage
 	deadline time.Time
-	start    time.Time  // nothing is called before
-	notify   bool       // its end is to be reported before it has ended
-	atEnd    bool       // all is settled but that
-	steps    []progress // in the order in which they were sent
+	start    time.Time  // no call is made before
+	notify   bool       // its end is to be reported before the end record
+	atEnd    bool       // only that report is left
+	steps    []progress // in the order of their sent records
 	reason   string     // of the decision to abort
 	resolved *note
-	signals  map[string]json.RawMessage // that have come, by their names
+	signals  map[string]json.RawMessage // received ones, by name
 
 	takeOvers int    // in a row, without an answer in between
-	halted    string // why nothing is called any more; empty while it goes on
-	before    State  // of a halted saga: where it goes on
-	released  bool   // by the last record
+	halted    string // why no call is made; empty while it is not halted
+	before    State  // of a halted saga: the state to resume
+	released  bool   // the last record has resumed it
 }
 
-// replay is the machine after all records of a saga.
+// replay returns the state after all records of a saga.
 func replay(entries []journal.Entry) (machine, error) { return machine{}.with(entries...) }
 
-// with is the machine after records that follow what it has seen; m stays as it is.
+// with returns the state after more records. m does not change.
 func (m machine) with(entries ...journal.Entry) (machine, error) {
 	m.steps = slices.Clone(m.steps)
 	for _, e := range entries {
@@ -46,15 +45,15 @@ func (m machine) with(entries ...journal.Entry) (machine, error) {
 	return m, nil
 }
 
-// rules say for each kind of record whether it can follow, and what is so then.
+// rules has for each kind of record the function that checks and applies it.
 var rules = map[string]func(*machine, journal.Entry) error{
 	recordBegin: (*machine).begin, recordSent: (*machine).send, recordNever: (*machine).withdraw,
 	recordDone: (*machine).answer, recordFailed: (*machine).answer, recordTried: (*machine).try,
-	recordTaken: (*machine).taken, recordHalted: (*machine).halt,
-	recordSignal: (*machine).signal, recordCrossed: (*machine).cross, recordLater: (*machine).later, recordFinished: (*machine).finish,
-	recordDecide: (*machine).decide, recordUndone: (*machine).back, recordDead: (*machine).back,
+	recordTaken: (*machine).countTakeOver, recordHalted: (*machine).halt,
+	recordSignal: (*machine).applySignal, recordCrossed: (*machine).applyCrossed, recordLater: (*machine).applyDelayed, recordFinished: (*machine).finish,
+	recordDecide: (*machine).decide, recordUndone: (*machine).answerUndo, recordDead: (*machine).answerUndo,
 	recordRemind: (*machine).remind, recordEnd: (*machine).end,
-	recordRetry: (*machine).retry, recordSkip: (*machine).skip, recordSettle: (*machine).learn, recordNow: (*machine).hurry, recordResolved: (*machine).resolve,
+	recordRetry: (*machine).retry, recordSkip: (*machine).skip, recordSettle: (*machine).applyOutcome, recordNow: (*machine).endWait, recordResolved: (*machine).resolve,
 }
 
 func (m *machine) apply(e journal.Entry) error {
@@ -88,8 +87,8 @@ func (m *machine) begin(e journal.Entry) error {
 	return nil
 }
 
-// send takes that a step may be called from now on. Several can be sent at once,
-// ahead of those before them; the pivot not.
+// send applies that a step may be called from now on. Several steps can be sent at once, before the
+// earlier ones are done; the pivot cannot.
 func (m *machine) send(e journal.Entry) error {
 	var s sending
 	if err := json.Unmarshal(e.Data, &s); err != nil {
@@ -116,23 +115,22 @@ func (m *machine) send(e journal.Entry) error {
 	return nil
 }
 
-// withdraw takes that a step was sent and not called: before a decision it can be
-// sent again, after it it has not happened.
+// withdraw applies that a sent step was not called. Before a decision it can be sent again, after a
+// decision it is known not to be done.
 func (m *machine) withdraw(e journal.Entry) error {
 	p := m.find(e.Step)
 	switch {
 	case p != nil && m.state == Running && p.fate == inFlight && !p.wait:
 		m.steps = slices.DeleteFunc(m.steps, func(p progress) bool { return p.key == e.Step })
-	case p != nil && m.state == Undoing && p.fate == unknown && p.adrift:
-		p.fate, p.adrift = refused, false
+	case p != nil && m.state == Undoing && p.fate == unknown && p.abortedInFlight:
+		p.fate, p.abortedInFlight = refused, false
 	default:
 		return errOrder
 	}
 	return nil
 }
 
-// answer takes the outcome of a step in flight, if none that comes before it is in
-// flight still.
+// answer applies the result of a step in flight, if no earlier stage is in flight.
 func (m *machine) answer(e journal.Entry) error {
 	p := m.find(e.Step)
 	if p == nil || p.fate != inFlight || m.state != Running && m.state != Completing ||
@@ -162,7 +160,7 @@ func (m *machine) answer(e journal.Entry) error {
 	return nil
 }
 
-// try takes how often something was tried by now, and when it is tried again.
+// try applies the number of failed attempts, and when the next one is due.
 func (m *machine) try(e journal.Entry) error {
 	var w why
 	if err := json.Unmarshal(e.Data, &w); err != nil {
@@ -176,9 +174,7 @@ func (m *machine) try(e journal.Entry) error {
 	return nil
 }
 
-// What a machine can be asked.
-
-// find is the step of a key that was sent; nil if it was not.
+// find returns the sent step of a key, or nil.
 func (m *machine) find(key string) *progress {
 	i := slices.IndexFunc(m.steps, func(p progress) bool { return p.key == key })
 	if i < 0 {
@@ -197,7 +193,7 @@ func (m *machine) quiet() bool { return !m.has(inFlight) }
 // broken reports whether a step was given up.
 func (m *machine) broken() bool { return m.has(refused) || m.has(unknown) }
 
-// pivot is the pivot if it was sent.
+// pivot returns the pivot, if it was sent.
 func (m *machine) pivot() *progress {
 	i := slices.IndexFunc(m.steps, func(p progress) bool { return p.pivot })
 	if i < 0 {
@@ -206,7 +202,7 @@ func (m *machine) pivot() *progress {
 	return &m.steps[i]
 }
 
-// undoing is the steps whose undos are next: those of the last stage that has any.
+// undoing returns the steps whose undos are next: those of the last stage that has any.
 func (m *machine) undoing() (next []*progress) {
 	if m.state != Undoing {
 		return nil
@@ -224,7 +220,7 @@ func (m *machine) undoing() (next []*progress) {
 	return next
 }
 
-// phase is what the failure of a call means.
+// phase determines what the failure of a call means.
 type phase int
 
 const (
@@ -234,7 +230,7 @@ const (
 	inUndo
 )
 
-// phase is that of a call of p now.
+// phase returns the phase of a call of p now.
 func (m *machine) phase(p *progress) phase {
 	switch {
 	case m.state == Undoing:
@@ -247,15 +243,15 @@ func (m *machine) phase(p *progress) phase {
 	return beforePivot
 }
 
-// abortable reports whether the saga can still be aborted though all goes well.
+// abortable reports whether the saga could still be aborted without a failure.
 func (m *machine) abortable() bool { return m.state == Running && m.pivot() == nil }
 
-// late reports whether the time of the saga is up while it can be aborted.
+// late reports whether the deadline has passed while the saga can be aborted.
 func (m *machine) late(now time.Time) bool {
 	return m.abortable() && !m.deadline.IsZero() && !now.Before(m.deadline)
 }
 
-// inputOf is what a step and its undo are called with.
+// inputOf returns the input of a step and its undo.
 func (m *machine) inputOf(p *progress) []byte {
 	if p.input != nil {
 		return p.input
@@ -263,7 +259,7 @@ func (m *machine) inputOf(p *progress) []byte {
 	return m.input
 }
 
-// outputs of all steps that were done.
+// outputs returns the outputs of all steps that were done.
 func (m *machine) outputs() Outputs {
 	o := Outputs{map[string]json.RawMessage{}}
 	for _, p := range m.steps {
@@ -274,10 +270,8 @@ func (m *machine) outputs() Outputs {
 	return o
 }
 
-// The decision of a machine, and what follows it.
-
-// decide takes the decision, which is the only one. To commit all must be done. To
-// abort, the pivot must not have been; what is in flight then may have happened.
+// decide applies the only decision. A commit requires that all steps are done. An abort requires that the
+// pivot was not done; steps in flight may have been.
 func (m *machine) decide(e journal.Entry) error {
 	var w why
 	if err := json.Unmarshal(e.Data, &w); err != nil {
@@ -308,13 +302,13 @@ func (m *machine) abandon() {
 		case p.fate == inFlight && p.wait:
 			p.fate = refused
 		case p.fate == inFlight:
-			p.fate, p.adrift = unknown, true
+			p.fate, p.abortedInFlight = unknown, true
 		}
 	}
 }
 
-// back takes the outcome of an undo that is next.
-func (m *machine) back(e journal.Entry) error {
+// answerUndo applies the result of an undo that is next.
+func (m *machine) answerUndo(e journal.Entry) error {
 	var w why
 	for _, p := range m.undoing() {
 		switch {
@@ -326,7 +320,7 @@ func (m *machine) back(e journal.Entry) error {
 			if err := json.Unmarshal(e.Data, &w); err != nil {
 				return err
 			}
-			p.was, p.fate, p.adrift, p.err, p.attempts = p.fate, dead, false, w.Error, max(p.attempts, w.Attempts)
+			p.was, p.fate, p.abortedInFlight, p.err, p.attempts = p.fate, dead, false, w.Error, max(p.attempts, w.Attempts)
 		}
 		m.settle()
 		return nil
@@ -334,7 +328,7 @@ func (m *machine) back(e journal.Entry) error {
 	return errOrder
 }
 
-// settle makes a saga a dead letter once nothing more can be undone, and only then.
+// settle makes the saga a dead letter once nothing more can be undone.
 func (m *machine) settle() {
 	if m.state != Undoing && m.state != DeadLetter {
 		return
@@ -361,7 +355,7 @@ func (m *machine) end(journal.Entry) error {
 	return nil
 }
 
-// finish takes that nothing is left to do.
+// finish applies that no call is left.
 func (m *machine) finish(journal.Entry) error {
 	switch {
 	case m.atEnd:

@@ -118,7 +118,7 @@ func TestAbortedInAWait(t *testing.T) {
 	wait := record(recordSent, "w", sending{Stage: 2, Until: 5})
 	m, err := replay([]journal.Entry{letters["begin"], letters["sent a"], wait, letters["abort"]})
 	ok(t, err)
-	if w, a := m.find("w"), m.find("a"); w.fate != refused || w.adrift || a.fate != unknown || !a.adrift {
+	if w, a := m.find("w"), m.find("a"); w.fate != refused || w.abortedInFlight || a.fate != unknown || !a.abortedInFlight {
 		t.Errorf("%+v, %+v", w, a)
 	}
 }
@@ -150,11 +150,11 @@ func TestJudge(t *testing.T) {
 		{afterPivot, false, []branch.Class{branch.ClassFail}, again},
 		{afterPivot, false, []branch.Class{branch.ClassRetry, branch.ClassRetry, branch.ClassRetry, branch.ClassUnknown}, again},
 		{inUndo, false, []branch.Class{branch.ClassUnknown}, again},
-		{inUndo, false, []branch.Class{branch.ClassUnknown, branch.ClassRetry}, bury},
+		{inUndo, false, []branch.Class{branch.ClassUnknown, branch.ClassRetry}, markDead},
 		{inUndo, false, []branch.Class{branch.ClassInProgress, branch.ClassInProgress, branch.ClassRetry}, again},
-		{inUndo, false, []branch.Class{branch.ClassFail}, bury},
+		{inUndo, false, []branch.Class{branch.ClassFail}, markDead},
 	} {
-		trial := trial{phase: c.phase, maybe: c.maybe}
+		trial := attempts{phase: c.phase, mayBeDone: c.maybe}
 		for i, class := range c.classes {
 			policy, attempts := trial.failed(&step{policy: p}, class)
 			got := trial.judge(policy, attempts, class)

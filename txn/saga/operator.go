@@ -125,7 +125,7 @@ func (o *Operator) Abort(ctx context.Context, id string, by By) error {
 		if p := m.pivot(); (m.state == Running || m.before == Running) && p != nil && p.fate != refused {
 			return nil, fmt.Errorf("its pivot %q may have happened: the saga continues until its outcome is known", p.key)
 		}
-		return []journal.Entry{record(recordDecide, decideAbort, why{Error: said(fmt.Errorf("%s: %s", by.Actor, by.Reason))})}, nil
+		return []journal.Entry{record(recordDecide, decideAbort, why{Error: truncated(fmt.Errorf("%s: %s", by.Actor, by.Reason))})}, nil
 	})
 }
 
@@ -146,7 +146,7 @@ func (o *Operator) Done(ctx context.Context, id, step string, output json.RawMes
 // of it can still arrive. The saga is then undone. It applies up to the pivot; the steps before
 // it must have been done.
 func (o *Operator) NotDone(ctx context.Context, id, step string, by By) error {
-	return o.settle(ctx, id, step, by, record(recordFailed, step, why{Error: said(fmt.Errorf("%s: %s", by.Actor, by.Reason))}))
+	return o.settle(ctx, id, step, by, record(recordFailed, step, why{Error: truncated(fmt.Errorf("%s: %s", by.Actor, by.Reason))}))
 }
 
 func (o *Operator) settle(ctx context.Context, id, step string, by By, became journal.Entry) error {
@@ -155,7 +155,7 @@ func (o *Operator) settle(ctx context.Context, id, step string, by By, became jo
 	})
 }
 
-// act appends what follows from a saga as it is, in the name of by.
+// act appends the records of an operator that follow from the saga's state.
 func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows func(*machine) ([]journal.Entry, error)) error {
 	if err := by.Check(op, id); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (o *Operator) act(ctx context.Context, op, id, step string, by By, follows 
 	return o.append(ctx, op, id, step, follows)
 }
 
-// append appends what follows from a saga as it is, and its end if that follows.
+// append appends the records that follow from the saga's state, and its end if nothing is left to do.
 func (o *Operator) append(ctx context.Context, op, id, step string, follows func(*machine) ([]journal.Entry, error)) error {
 	return records.Change(ctx, o.journal, o.now, op, id, step, func(t coordinator.Transaction[machine]) ([]journal.Entry, error) {
 		entries, err := follows(&t.State)
@@ -187,9 +187,8 @@ func noted(e journal.Entry) (n note, err error) {
 	return n, err
 }
 
-// retry has tried again at once what waits, or was given up: a step or its undo, or with
-// no step all of them. Its attempts count from zero again. The input can be another one from now on, but not that of a step which could have been called and
-// may yet be undone by what it was called with.
+// retry makes waiting or failed steps and undos due at once, one or all. Their attempts start at zero. The
+// input can change, except that of a step that may have been called and may still be undone.
 func (m *machine) retry(e journal.Entry) error {
 	n, err := noted(e)
 	if err != nil {
@@ -205,7 +204,7 @@ func (m *machine) retry(e journal.Entry) error {
 			if m.state == Running {
 				return errors.New("the input of a step can change only after the pivot, or for its undo")
 			}
-			p.former = append(slices.Clip(p.former), given{p.input, p.edited})
+			p.former = append(slices.Clip(p.former), formerInput{p.input, p.edited})
 			p.input, p.edited = n.Input, true
 		}
 		found, p.attempts, p.lost, p.by, p.next, p.parked = true, 0, 0, nil, time.Time{}, false
@@ -220,7 +219,7 @@ func (m *machine) retry(e journal.Entry) error {
 	return nil
 }
 
-// pending reports whether a step, or its undo, is what the saga is at.
+// pending reports whether a step or its undo is next.
 func (m *machine) pending(p *progress) bool {
 	if m.state == Undoing {
 		return p.undoable()
@@ -228,7 +227,7 @@ func (m *machine) pending(p *progress) bool {
 	return p.fate == inFlight && !p.wait
 }
 
-// skip goes on without an undo, or without a step behind the decision to commit.
+// skip gives up an undo, or a step after the decision to commit.
 func (m *machine) skip(e journal.Entry) error {
 	n, err := noted(e)
 	if err != nil {
@@ -243,8 +242,8 @@ func (m *machine) skip(e journal.Entry) error {
 	return nil
 }
 
-// learn takes the outcome that a person has recorded of a step in flight.
-func (m *machine) learn(e journal.Entry) error {
+// applyOutcome applies the outcome that an operator recorded for a step in flight.
+func (m *machine) applyOutcome(e journal.Entry) error {
 	if _, err := noted(e); err != nil {
 		return err
 	}
@@ -254,8 +253,8 @@ func (m *machine) learn(e journal.Entry) error {
 	return nil
 }
 
-// hurry ends a wait.
-func (m *machine) hurry(e journal.Entry) error {
+// endWait ends a wait.
+func (m *machine) endWait(e journal.Entry) error {
 	if _, err := noted(e); err != nil {
 		return err
 	}

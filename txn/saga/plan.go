@@ -20,14 +20,14 @@ type plan struct {
 	timeout time.Duration
 	// timeoutOf is the timeout of an input, if it is not zero; nil is never
 	timeoutOf func(input json.RawMessage) (time.Duration, error)
-	known     []step  // whatever a saga of it can consist of
-	fixed     []stage // of every saga
+	known     []step  // all steps that its sagas may have
+	fixed     []stage // of every saga; nil for a list or a function
 	list      func(input json.RawMessage) ([]stage, error)
 	body      func(s *Run, input json.RawMessage) error  // in place of the two before
 	ended     func(ctx context.Context, o Outcome) error // called with the end; nil disables it
 }
 
-// stage is steps that do not wait for each other.
+// stage is a group of concurrent steps.
 type stage struct {
 	n     int // from 1
 	steps []step
@@ -45,8 +45,7 @@ func stagesOf(groups [][]step) (all []stage) {
 	return all
 }
 
-// planner says what a saga consists of. It is asked again whenever the machine has
-// changed.
+// planner determines the stages of a saga. It is asked again after each change of the machine.
 type planner interface {
 	// rest is the stages from the first that is not over, as far as is known by now;
 	// none is the end.
@@ -55,16 +54,16 @@ type planner interface {
 	close()
 }
 
-// planner is that of a saga of this input.
+// planner returns the planner of a saga with the machine's input.
 func (p plan) planner(id string, m *machine) (planner, error) {
 	if p.body != nil {
-		return p.code(id, m), nil
+		return p.functionPlanner(id, m), nil
 	}
 	stages, err := p.stages(m.input)
 	if err != nil {
 		return nil, fmt.Errorf("saga %q: %w", id, err)
 	}
-	l := &list{id: id, name: p.name, stages: stages}
+	l := &listPlanner{id: id, name: p.name, stages: stages}
 	return l, l.fits(m)
 }
 
@@ -79,7 +78,7 @@ func (p plan) stages(input json.RawMessage) ([]stage, error) {
 	return stages, p.checkStages(stages)
 }
 
-// undoOf is the step that has the undo of a name; nil if there is none.
+// undoOf returns the step with the undo of a name, or nil.
 func (p plan) undoOf(name string) *step {
 	for i := range p.known {
 		if p.known[i].undo == name {
@@ -89,16 +88,16 @@ func (p plan) undoOf(name string) *step {
 	return nil
 }
 
-// list is a planner of stages that are known from the start.
-type list struct {
+// listPlanner is the planner of stages that are known from the start.
+type listPlanner struct {
 	id, name string
 	stages   []stage
-	over     int // how many of them are
+	over     int // finished stages
 }
 
-func (l *list) close() {}
+func (l *listPlanner) close() {}
 
-func (l *list) rest(m *machine) ([]stage, error) {
+func (l *listPlanner) rest(m *machine) ([]stage, error) {
 	for ; l.over < len(l.stages); l.over++ {
 		if !m.finished(l.stages[l.over]) {
 			return l.stages[l.over:], nil
@@ -107,19 +106,18 @@ func (l *list) rest(m *machine) ([]stage, error) {
 	return nil, nil
 }
 
-// settled reports whether a saga can go on behind a step.
+// settled reports whether the saga can continue after a step.
 func (m *machine) settled(key string) bool {
 	p := m.find(key)
 	return p != nil && (p.fate == done || p.fate == skipped)
 }
 
-// fits reports what in a journal does not fit the list. Undos need no more than
-// their functions, and are found by name.
-func (l *list) fits(m *machine) error {
+// fits returns how the journal differs from the list. Undos are found by name and need no list.
+func (l *listPlanner) fits(m *machine) error {
 	last := progress{}
 	for _, sent := range m.steps {
 		if problem := l.differs(sent); problem != "" {
-			return &MismatchError{ID: l.id, Step: sent.key, Problem: problem + mendPlan}
+			return &MismatchError{ID: l.id, Step: sent.key, Problem: problem + useOldDefinition}
 		}
 		if sent.fate != inFlight && sent.stage > last.stage {
 			last = sent
@@ -129,17 +127,17 @@ func (l *list) fits(m *machine) error {
 		for _, each := range s.steps {
 			if s.n < last.stage && !m.settled(each.key) && !m.broken() {
 				return &MismatchError{ID: l.id, Step: each.key, Problem: fmt.Sprintf(
-					"the definition of %q has it before %q, which was answered without it", l.name, last.key) + mendPlan}
+					"the definition of %q has it before %q, which was answered without it", l.name, last.key) + useOldDefinition}
 			}
 		}
 	}
 	return nil
 }
 
-const mendPlan = ": serve it by the definition it began with, and give the changed one another name"
+const useOldDefinition = ": serve it by the definition it began with, and give the changed one another name"
 
-// differs says how a step that was sent differs from what the list has in its place.
-func (l *list) differs(sent progress) string {
+// differs returns how a sent step differs from the list's stage.
+func (l *listPlanner) differs(sent progress) string {
 	for _, s := range l.stages {
 		for _, each := range s.steps {
 			if each.key == sent.key && s.n == sent.stage && each.undo == sent.undo && each.pivot == sent.pivot && each.sleep == sent.wait && each.signal == sent.signal {
@@ -164,10 +162,8 @@ func orNothing(text string) string {
 	return text
 }
 
-// undoer is the step whose undo takes p back; nil if there is none. In a saga whose
-// steps are a list that is p's own, which has chosen how its calls are made. Undoing
-// does not depend on that: what the list does not have any more is undone as the known
-// step of the undo's name.
+// undoer returns the step that undoes p, or nil: in a list the list's own step, whose options its calls
+// use, otherwise the known step with the undo of that name.
 func (c *execution) undoer(p *progress) *step {
 	if !c.listed {
 		c.all, c.listed = c.plan.listed(c.m.input), true
@@ -180,7 +176,7 @@ func (c *execution) undoer(p *progress) *step {
 	return c.plan.undoOf(p.undo)
 }
 
-// listed is the steps of a saga as its list has them; none if that fails by now.
+// listed returns the steps of a saga's list, or nil if the list fails now.
 func (p plan) listed(input json.RawMessage) (all []step) {
 	defer func() { _ = recover() }() // then there are none
 	stages, err := p.stages(input)
@@ -211,7 +207,7 @@ func (d Definition[I]) OnEnd(f func(ctx context.Context, o Outcome) error) Defin
 
 const versionMark = "@v"
 
-// key is what the type of its sagas says: its name and version.
+// key returns the name and version, as in the type of its sagas.
 func (p plan) key() string {
 	if p.version == 0 {
 		return p.name
@@ -219,7 +215,7 @@ func (p plan) key() string {
 	return p.name + versionMark + strconv.Itoa(p.version)
 }
 
-// base is the name of a definition, without a version.
+// base returns the name of a definition without the version.
 func base(key string) string {
 	if name, number, is := strings.Cut(key, versionMark); is {
 		if n, err := strconv.Atoi(number); err == nil && n > 0 && strconv.Itoa(n) == number {
@@ -229,7 +225,7 @@ func base(key string) string {
 	return key
 }
 
-// plan is the definition of a name or key; of several versions the highest.
+// plan returns the definition of a name or key, the highest version of a name.
 func (e *Engine) plan(name string) (plan, bool) {
 	best, found := e.plans[name]
 	for _, p := range e.plans {
@@ -240,8 +236,7 @@ func (e *Engine) plan(name string) (plan, bool) {
 	return best, found
 }
 
-// ending is the record behind the last one: the end, unless somebody is to be called
-// first.
+// ending returns the last record, or the one before it if OnEnd is to be called first.
 func (m *machine) ending() journal.Entry {
 	if m.notify && !m.atEnd {
 		return journal.Entry{Kind: recordFinished}
@@ -249,7 +244,7 @@ func (m *machine) ending() journal.Entry {
 	return journal.Entry{Kind: recordEnd}
 }
 
-// report has the end reported, once it is durable.
+// report returns the action that calls OnEnd once the end is durable.
 func (c *execution) report(now time.Time) (action, error) {
 	switch {
 	case c.plan.ended == nil:
@@ -262,7 +257,7 @@ func (c *execution) report(now time.Time) (action, error) {
 	return action{report: true}, nil
 }
 
-// report calls who wants to know.
+// report calls OnEnd.
 func (d *drive) report() error {
 	o := outcome(d.Head(), &d.m)
 	task := coordinator.Task{Target: d.plan.name + " ended", Timeout: 30 * time.Second, Call: branch.Call{

@@ -85,7 +85,7 @@ func begin(input json.RawMessage, deadline, start time.Time, notify bool) journa
 	return record(recordBegin, "", begun{Input: input, Deadline: millis(deadline), Start: millis(start), Notify: notify})
 }
 
-// millis is a time as records have it; 0 is none.
+// millis returns a time for records; 0 is none.
 func millis(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -93,7 +93,7 @@ func millis(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// timeOf is the time of millis.
+// timeOf converts back from millis.
 func timeOf(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -109,9 +109,9 @@ var records = coordinator.Records[machine, Outcome]{Protocol: protocol, With: ma
 // longestTried is the most bytes of the error of a call that is repeated.
 const longestTried = coordinator.MaxFailing
 
-func said(err error) string { return coordinator.Truncate(err.Error(), coordinator.MaxReason) }
+func truncated(err error) string { return coordinator.Truncate(err.Error(), coordinator.MaxReason) }
 
-func cut(text string, most int) string { return coordinator.Truncate(text, most) }
+func truncate(text string, most int) string { return coordinator.Truncate(text, most) }
 
 // State is where a saga stands; see [coordinator.State].
 type State = coordinator.State
@@ -132,14 +132,14 @@ const (
 // States are all states of a saga.
 var States = []State{Running, Completing, Undoing, Succeeded, Compensated, DeadLetter, Resolved}
 
-// fate is what is known of a step that was sent.
+// fate is the state of a step that was sent.
 type fate int
 
 const (
 	inFlight fate = iota // it may be called
 	done
-	refused // definitely not done, and to be done never
-	unknown // given up, and perhaps done
+	refused // not done, and never will be
+	unknown // given up; it may be done
 	undone
 	dead
 	skipped // by an operator
@@ -152,7 +152,7 @@ func (f fate) String() string { return fates[f] }
 // progress is a step that was sent.
 type progress struct {
 	key     string // its own in the saga
-	of, at  string // the step and its index, as calls name them
+	of, at  string // index, as calls name it
 	stage   int
 	undo    string // empty if there is nothing to undo
 	pivot   bool
@@ -162,27 +162,27 @@ type progress struct {
 	over    bool            // an operator has ended the wait
 	input   json.RawMessage // nil if it is the saga's
 	edited  bool            // by an operator
-	former  []given         // what it was called with before its edits, the oldest first
-	crossed string          // by which call the edit was; empty if by none
+	former  []formerInput   // inputs before its edits, oldest first
+	crossed string          // how a call crossed an edit; empty if none did
 
-	fate     fate
-	was      fate // of a dead undo: what was to be undone
-	adrift   bool // in flight when it was decided to abort
-	output   json.RawMessage
-	err      string
-	attempts int            // that failed before it was left alone for a while
-	by       map[string]int // of them, by class
-	calls    int            // that were made
-	lost     int            // of them, that were not answered before their owner was gone
-	next     time.Time      // when it is tried again
-	parked   bool           // and nothing was called since that was written
+	fate            fate
+	was             fate // of a dead undo: the fate before
+	abortedInFlight bool // in flight at the decision to abort
+	output          json.RawMessage
+	err             string
+	attempts        int            // failed ones since the last long wait
+	by              map[string]int // failed ones by class
+	calls           int            // that were made
+	lost            int            // made, and not answered before their owner was gone
+	next            time.Time      // when the next call is due
+	parked          bool           // no call was made since that was recorded
 }
 
-// given is what a step was called with.
-type given struct {
+// formerInput is an input of a step before an edit.
+type formerInput struct {
 	input  json.RawMessage // nil if it is the saga's
 	edited bool
 }
 
-// undoable reports whether the step is to be undone and not yet has been.
+// undoable reports whether the step is still to be undone.
 func (p *progress) undoable() bool { return p.undo != "" && (p.fate == done || p.fate == unknown) }

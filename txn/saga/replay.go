@@ -54,7 +54,7 @@ func Replay(entries []journal.Entry) ([]Snapshot, error) {
 			return all, bug("replay saga", "", fmt.Errorf("record %d: %w", i+1, err))
 		}
 		m = next
-		moment := Snapshot{Position: e.Position, Written: e.Written, Epoch: e.Epoch, Kind: e.Kind, Step: e.Step, State: m.state, Reason: m.why(), Steps: m.progress()}
+		moment := Snapshot{Position: e.Position, Written: e.Written, Epoch: e.Epoch, Kind: e.Kind, Step: e.Step, State: m.state, Reason: m.cause(), Steps: m.progress()}
 		if n, err := noted(e); err == nil {
 			moment.By = n.By
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// forever is after how long a saga that waits without an end is looked at again.
+// forever is the pause before a saga with an unbounded wait is looked at again.
 const forever = 24 * time.Hour
 
 // Signal returns a stage that waits for a signal, such as an approval, and outputs its value. The
@@ -98,7 +98,7 @@ func (e *Engine) Signal(ctx context.Context, id, name string, value any) error {
 	return nil
 }
 
-func (m *machine) signal(e journal.Entry) error {
+func (m *machine) applySignal(e journal.Entry) error {
 	if _, twice := m.signals[e.Step]; twice || m.state != Running && m.state != Completing {
 		return errOrder
 	}
@@ -110,15 +110,15 @@ func (m *machine) signal(e journal.Entry) error {
 	return nil
 }
 
-func (m *machine) later(journal.Entry) error {
+func (m *machine) applyDelayed(journal.Entry) error {
 	if m.state != Running || m.start.IsZero() || len(m.steps) > 0 {
 		return errOrder
 	}
 	return nil
 }
 
-// putOff leaves the saga to the time of its start.
-func (c *execution) putOff(now time.Time) (action, error) {
+// waitForStart leaves the saga until its start time.
+func (c *execution) waitForStart(now time.Time) (action, error) {
 	switch wait := c.m.start.Sub(now); {
 	case c.scheduled.Equal(c.m.start):
 		return action{rest: true}, nil

@@ -68,7 +68,7 @@ func Begin(ctx context.Context, j *journal.Journal, definition, id string, input
 	return err
 }
 
-// known is a definition, and an input for it.
+// known returns a definition, and an input as JSON.
 func (e *Engine) known(definition, id string, input any) (plan, []byte, error) {
 	p, ok := e.plan(definition)
 	if !ok {
@@ -89,7 +89,7 @@ func compact(input any) ([]byte, error) {
 	return text, nil
 }
 
-// start begins a saga, or attaches to the one that there is.
+// start begins a saga, or attaches to the existing one.
 func (e *Engine) start(ctx context.Context, definition, id string, input any, at time.Time) error {
 	p, text, err := e.known(definition, id, input)
 	if err != nil {
@@ -103,7 +103,7 @@ func (e *Engine) start(ctx context.Context, definition, id string, input any, at
 	if at.After(e.coordinator.Now()) {
 		_, err = e.coordinator.Journal().Begin(ctx, id, protocol+":"+p.key(), at.Truncate(time.Millisecond), entries...)
 	} else {
-		err = e.coordinator.BeginPrepared(ctx, id, protocol+":"+p.key(), c.kept(), entries...)
+		err = e.coordinator.BeginPrepared(ctx, id, protocol+":"+p.key(), c.reusable(), entries...)
 	}
 	if errors.Is(err, journal.ErrExists) {
 		return attach(ctx, e.coordinator.Journal(), p.key(), id, text)
@@ -114,8 +114,8 @@ func (e *Engine) start(ctx context.Context, definition, id string, input any, at
 	return err
 }
 
-// opening is a saga before its first append, which is what is pending: what makes it go and
-// the records of the steps that may be called first, as many as fit.
+// opening returns the execution of a saga before its first append. Pending are the begin record and the
+// records of the steps that may be called first, as many as fit.
 func (p plan) opening(id string, input []byte, now, at time.Time) (*execution, error) {
 	delayed := at.After(now)
 	begins := at
@@ -137,33 +137,33 @@ func (p plan) opening(id string, input []byte, now, at time.Time) (*execution, e
 	if err != nil || len(stages) == 0 || delayed || stages[0].steps[0].sleep {
 		return c, err
 	}
-	sents := c.sents(stages)
+	sents := c.sentRecords(stages)
 	return c, c.note(now, false, sents[:min(len(sents), driver.MaxRecords-1)]...)
 }
 
-// opened is what is pending, which is to be appended.
+// opened returns the pending records, which are to be appended.
 func (c *execution) opened() []journal.Entry {
 	entries := c.pending
 	c.flushed()
 	return entries
 }
 
-// release ends a planner that runs code. Others hold nothing, and are used again.
+// release closes a planner that runs code. Others hold nothing, and are reused.
 func (c *execution) release() {
 	if c.plan.body != nil {
 		c.close()
 	}
 }
 
-// kept is the execution for the turn that begins with it; nil if the turn makes its own.
-func (c *execution) kept() any {
+// reusable returns the execution for the turn that begins with it, or nil if the turn makes its own.
+func (c *execution) reusable() any {
 	if c.plan.body != nil {
 		return nil
 	}
 	return c
 }
 
-// deadline is when a saga that is started now is to be aborted; zero is never.
+// deadline returns when a saga that starts now is aborted; zero means never.
 func (p plan) deadline(input []byte, now time.Time) (time.Time, error) {
 	timeout := p.timeout
 	if p.timeoutOf != nil {
@@ -181,7 +181,7 @@ func (p plan) deadline(input []byte, now time.Time) (time.Time, error) {
 	return now.Add(timeout), nil
 }
 
-// attach checks that the saga of an id is the one that was to be started.
+// attach checks that the existing saga is the one to be started.
 func attach(ctx context.Context, j *journal.Journal, definition, id string, input []byte) error {
 	t, err := records.Read(ctx, j, "start saga", id)
 	if err != nil {
@@ -190,7 +190,7 @@ func attach(ctx context.Context, j *journal.Journal, definition, id string, inpu
 	return mismatch(t.Head, &t.State, definition, input)
 }
 
-// mismatch reports whether a saga is another one than the one that was to be started.
+// mismatch returns an error if the saga is not the one to be started.
 func mismatch(head driver.Head, m *machine, definition string, input []byte) error {
 	id := head.Transaction
 	switch name := nameOf(head.Type); {
@@ -220,7 +220,7 @@ func (o Outcome) Err() error {
 
 func outcome(head driver.Head, m *machine) Outcome {
 	o := Outcome{Summary: coordinator.SummaryOf(head), Input: m.input, Outputs: m.outputs()}
-	o.State, o.Reason, o.Halted, o.Dead = m.state, m.why(), m.halted, m.dead()
+	o.State, o.Reason, o.Halted, o.Dead = m.state, m.cause(), m.halted, m.dead()
 	undoing := m.undoing()
 	for i, p := range m.steps {
 		if p.crossed != "" {
@@ -259,7 +259,7 @@ func (e *Engine) Wait(ctx context.Context, id string) (Outcome, error) {
 func (e *Engine) wait(ctx context.Context, w *coordinator.Waiter, id string) (Outcome, error) {
 	var o Outcome
 	err := w.Wait(ctx, func(ctx context.Context, left any) (ended bool, err error) {
-		if end, ok := left.(concluded); ok {
+		if end, ok := left.(endedHere); ok {
 			o = outcome(end.head, &end.state)
 			return true, nil
 		}
@@ -286,7 +286,7 @@ func (e *Engine) wait(ctx context.Context, w *coordinator.Waiter, id string) (Ou
 	return o, err
 }
 
-// misfit is why a saga cannot be driven here; nil if it can, as far as is known.
+// misfit returns why a saga cannot be driven here, or nil.
 func (e *Engine) misfit(id string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -296,11 +296,11 @@ func (e *Engine) misfit(id string) error {
 	return nil
 }
 
-// mostMisfits bounds how many are remembered.
-const mostMisfits = 10_000
+// maxMisfits bounds how many are remembered.
+const maxMisfits = 10_000
 
-// fitted remembers whether the saga's definition fits, by what driving it came to.
-func (e *Engine) fitted(id string, err error) {
+// rememberFit remembers from a drive's error whether the saga's definition fits.
+func (e *Engine) rememberFit(id string, err error) {
 	var m *MismatchError
 	is := errors.As(err, &m) && !errors.Is(err, coordinator.ErrForeign)
 	e.mu.Lock()
@@ -308,7 +308,7 @@ func (e *Engine) fitted(id string, err error) {
 	switch {
 	case !is:
 		delete(e.misfits, id)
-	case len(e.misfits) < mostMisfits:
+	case len(e.misfits) < maxMisfits:
 		e.misfits[id] = m
 	}
 }

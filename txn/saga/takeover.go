@@ -8,19 +8,18 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A step that crashes its process crashes the next owner's process too. Each owner that
-// takes a saga over while a call may be under way counts that in the journal before it
-// calls anything; any answer ends the count. After too many the saga is halted: a dead
-// letter, whatever its decision, that goes on when an operator says so.
+// A call that crashes its process will crash the next owner's process too. So an owner that takes
+// a saga over while a call may be in progress counts that in the journal before any call, and any
+// answer ends the count. After too many take-overs the saga is halted: a dead letter, whatever its
+// decision, until an operator resumes it.
 
-// careful is after how many take-overs in a row each answer is made durable before the
-// next call, so that the step which crashes is known.
+// careful is the number of take-overs in a row after which each answer is durable before the next call, so
+// that the step that crashes is known.
 const careful = 2
 
-// takeOver notes that a former owner may have called something, and did not come back
-// with an answer.
+// takeOver records that a former owner may have made calls and has recorded no answer.
 func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) error {
-	if !c.m.exposed(now) {
+	if !c.m.mayHaveCalled(now) {
 		return nil
 	}
 	taken := journal.Entry{Kind: recordTaken}
@@ -42,8 +41,8 @@ func (c *execution) takeOver(now time.Time, exhausted func(takeOvers int) bool) 
 	return c.note(now, true, record(recordHalted, "", why{Error: reason}))
 }
 
-// calling is the steps that an owner may have called last: those of the first stage that
-// is in flight, or the undos that are next.
+// calling returns the steps that an owner may have called last: those of the first stage in flight, or the
+// undos that are next.
 func (m *machine) calling() (all []*progress) {
 	if m.state == Undoing {
 		return m.undoing()
@@ -57,9 +56,8 @@ func (m *machine) calling() (all []*progress) {
 	return all
 }
 
-// exposed reports whether an owner may have called something by now: not if the saga has
-// ended, or waits.
-func (m *machine) exposed(now time.Time) bool {
+// mayHaveCalled reports whether an owner may have made a call by now.
+func (m *machine) mayHaveCalled(now time.Time) bool {
 	if m.atEnd {
 		return !m.over
 	}
@@ -75,7 +73,7 @@ func (m *machine) exposed(now time.Time) bool {
 	return len(calling) == 0 && m.state != Undoing
 }
 
-func (m *machine) taken(journal.Entry) error {
+func (m *machine) countTakeOver(journal.Entry) error {
 	if m.state.Final() && !m.atEnd {
 		return errOrder
 	}
@@ -104,16 +102,15 @@ func (m *machine) halt(e journal.Entry) error {
 	return nil
 }
 
-// why is why the saga is undone, or halted.
-func (m *machine) why() string {
+// cause returns why the saga is undone or halted.
+func (m *machine) cause() string {
 	if m.halted != "" {
 		return m.halted
 	}
 	return m.reason
 }
 
-// dead is what a dead letter is about: the undos that were given up, and if it is halted
-// what seems to crash.
+// dead returns the undos that were given up, and for a halted saga the steps that seem to crash.
 func (m *machine) dead() (all []StepError) {
 	for _, p := range m.steps {
 		if p.fate == dead {
@@ -131,7 +128,7 @@ func (m *machine) dead() (all []StepError) {
 	return all
 }
 
-// release has a halted saga go on by what an operator does to it.
+// release resumes a halted saga after an operator's record.
 func (m *machine) release(e journal.Entry) error {
 	m.released = false
 	if m.halted == "" || e.Kind == recordRemind || e.Kind == recordCrossed || e.Kind == recordResolved || e.Kind == recordEnd {
@@ -146,8 +143,7 @@ func (m *machine) release(e journal.Entry) error {
 	return errOrder
 }
 
-// handOver notes that the owner has not crashed: it lets go of the saga, which ends the
-// count of take-overs.
+// handOver records that the owner has not crashed, which ends the count of take-overs.
 func (c *execution) handOver() error {
 	for _, p := range c.m.calling() {
 		if !p.wait {

@@ -13,13 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// attach is the decision that there is, if it is one on the same transaction. It waits
-// for that of a transaction that was submitted.
+// attach returns the existing decision, if it is on the same transaction. It waits for the decision of a
+// submitted transaction.
 func (r *run) attach(ctx context.Context) (Outcome, error) {
 	const op = "run transaction"
 	m := r.engine
 	head, is, err := m.read(ctx, op, r.id)
-	if err == nil && is.state() == Trying && r.differs(head, is) == "" {
+	if err == nil && is.state() == Trying && r.difference(head, is) == "" {
 		err = m.coordinator.Await(ctx, r.id, func(ctx context.Context) (bool, error) {
 			head, is, err = m.read(ctx, op, r.id)
 			return is.state() != Trying, err
@@ -32,7 +32,7 @@ func (r *run) attach(ctx context.Context) (Outcome, error) {
 }
 
 func (r *run) join(head driver.Head, is machine) (Outcome, error) {
-	if problem := r.differs(head, is); problem != "" {
+	if problem := r.difference(head, is); problem != "" {
 		return Outcome{}, &MismatchError{ID: r.id, Problem: problem}
 	}
 	o := is.outcome(head)
@@ -42,9 +42,9 @@ func (r *run) join(head driver.Head, is machine) (Outcome, error) {
 	return o, nil
 }
 
-// differs says what is not as it was when the transaction was decided. What was
-// cancelled because a participant asked has no branches, and could have been any.
-func (r *run) differs(head driver.Head, is machine) string {
+// difference returns what differs from the transaction that was decided. A cancellation because a
+// participant asked has no branches, and fits any.
+func (r *run) difference(head driver.Head, is machine) string {
 	if len(is.members) == 0 {
 		return ""
 	}
@@ -63,10 +63,10 @@ func (r *run) differs(head driver.Head, is machine) string {
 	return ""
 }
 
-// follow takes the decision that somebody else has made while this Run tried, and
-// cancels what it holds for nothing.
+// follow adopts a decision that another process made during this Run, and cancels what this Run holds
+// beyond it.
 func (r *run) follow(ctx context.Context) (Outcome, error) {
-	head, is, err := r.found(ctx)
+	head, is, err := r.readDecision(ctx)
 	var other *MismatchError
 	switch {
 	case errors.As(err, &other): // of another protocol
@@ -79,9 +79,8 @@ func (r *run) follow(ctx context.Context) (Outcome, error) {
 	return r.join(head, is)
 }
 
-// found reads what was decided, and asks again for a while if the journal does not
-// answer.
-func (r *run) found(ctx context.Context) (head driver.Head, is machine, err error) {
+// readDecision reads the decision, and retries for a time if the journal does not answer.
+func (r *run) readDecision(ctx context.Context) (head driver.Head, is machine, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.engine.options.Timeout)
 	defer cancel()
 	for attempt := 1; ; attempt++ {
@@ -93,9 +92,8 @@ func (r *run) found(ctx context.Context) (head driver.Head, is machine, err erro
 	}
 }
 
-// release cancels what may be held here and is not of the transaction that was decided:
-// nobody else would. It tries for a while; what it leaves is there until somebody asks
-// for the decision on it.
+// release cancels what this Run may hold and the decision does not cover; no other process would. It
+// tries for a limited time. The rest is released when a participant asks for the decision.
 func (r *run) release(ctx context.Context, is *machine) {
 	ctx, cancel := context.WithTimeout(ctx, r.engine.options.Timeout)
 	defer cancel()
@@ -124,13 +122,13 @@ func (r *run) cancel(ctx context.Context, t try, attempt int) error {
 	return err
 }
 
-// wait is the pause after a call that failed.
+// wait returns the pause after a failed call.
 func (r *run) wait(err error, attempts int) time.Duration {
 	class, ongoing := branch.ClassOf(err)
 	return r.engine.options.Retry.delay(class, ongoing, attempts, r.engine.coordinator.Random())
 }
 
-// sleep is false if ctx ends before.
+// sleep returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):

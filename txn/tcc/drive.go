@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// drive is one decided transaction on its way through this coordinator.
+// drive executes one decided transaction under a turn.
 type drive struct {
 	*coordinator.Turn
 	engine *Engine
@@ -23,7 +23,7 @@ type drive struct {
 // calls are those of one branch.
 type calls struct {
 	made int
-	settling
+	settleAttempts
 	at    time.Time // not before
 	noted time.Time // when the journal got to know of a failure
 }
@@ -47,7 +47,7 @@ func (m *Engine) Drive(t *coordinator.Turn) error {
 		return d.append([]journal.Entry{{Kind: recordRemind}})
 	}
 	if d.m.has(pending) && d.TakenOver() {
-		if err := d.inherit(); err != nil {
+		if err := d.countTakeOver(); err != nil {
 			return err
 		}
 	}
@@ -62,9 +62,8 @@ func (m *Engine) Drive(t *coordinator.Turn) error {
 	return d.append([]journal.Entry{{Kind: recordEnd}})
 }
 
-// round waits for the time of the next call, makes all whose time it is, and writes
-// their outcomes. The wait is in memory, however long it takes: a new owner would not
-// know that it has to wait.
+// round waits until the next call is due, makes all due calls, and records their results. The wait is in
+// memory, because a new owner would not know of it.
 func (d *drive) round() error {
 	var members []member
 	for _, b := range d.m.members {
@@ -73,28 +72,27 @@ func (d *drive) round() error {
 		}
 	}
 	if len(members) == 0 {
-		return d.unknown()
+		return d.unknownResources()
 	}
-	next := slices.MinFunc(members, func(a, b member) int { return d.of(a).at.Compare(d.of(b).at) })
-	if wait := d.of(next).at.Sub(d.Now()); wait > 0 {
+	next := slices.MinFunc(members, func(a, b member) int { return d.callsOf(a).at.Compare(d.callsOf(b).at) })
+	if wait := d.callsOf(next).at.Sub(d.Now()); wait > 0 {
 		d.wait(wait, members)
 	}
 	now := d.Now()
-	members = slices.DeleteFunc(members, func(b member) bool { return d.of(b).at.After(now) })
+	members = slices.DeleteFunc(members, func(b member) bool { return d.callsOf(b).at.After(now) })
 	return d.settle(members)
 }
 
-// of is the calls of a branch.
-func (d *drive) of(b member) *calls {
+// callsOf returns the calls of a branch.
+func (d *drive) callsOf(b member) *calls {
 	if d.calls[b.name] == nil {
-		d.calls[b.name] = &calls{settling: settling{attempts: b.attempts}}
+		d.calls[b.name] = &calls{settleAttempts: settleAttempts{attempts: b.attempts}}
 	}
 	return d.calls[b.name]
 }
 
-// wait is until the next call, or until a target that was sick answers: then all that
-// wait for it are called. Where nothing may be called any more, the next round calls
-// nothing, and says so.
+// wait waits until the next call is due, or until a failing target answers again: then all that wait for
+// it are called.
 func (d *drive) wait(wait time.Duration, members []member) {
 	var targets []string
 	for _, b := range members {
@@ -104,12 +102,12 @@ func (d *drive) wait(wait time.Duration, members []member) {
 	d.Pause(wait, targets...)
 	if d.Now().Before(due) {
 		for _, b := range members {
-			d.of(b).at = time.Time{}
+			d.callsOf(b).at = time.Time{}
 		}
 	}
 }
 
-// serves is the target of a request.
+// serves returns the target of a request.
 func (h handle) serves(request []byte) string {
 	if h.target == nil {
 		return h.name
@@ -117,8 +115,8 @@ func (h handle) serves(request []byte) string {
 	return h.target(request)
 }
 
-// unknown: what is left is of resources that this engine was made without.
-func (d *drive) unknown() error {
+// unknownResources returns an error if all that is left is of resources that this engine does not have.
+func (d *drive) unknownResources() error {
 	for _, b := range d.m.members {
 		if b.fate == pending {
 			return &MismatchError{ID: d.ID(), Problem: fmt.Sprintf("branch %q is of the resource %q, and the engine was made without it: add it", b.name, b.resource)}
@@ -127,16 +125,16 @@ func (d *drive) unknown() error {
 	return nil
 }
 
-// settle calls branches, and writes their outcomes.
+// settle calls branches, and records the results.
 func (d *drive) settle(members []member) error {
 	var tasks []coordinator.Task
 	for _, b := range members {
-		d.of(b).made++
+		d.callsOf(b).made++
 		tasks = append(tasks, d.task(b))
 	}
 	var entries []journal.Entry
 	for i, err := range d.Round(tasks...) {
-		entries = append(entries, d.became(members[i], err)...)
+		entries = append(entries, d.recordsFor(members[i], err)...)
 	}
 	m, err := d.m.with(entries...)
 	if err != nil {
@@ -153,7 +151,7 @@ func (d *drive) settle(members []member) error {
 	return d.Holds()
 }
 
-// task is what was decided, for one branch.
+// task returns the call that the decision requires for one branch.
 func (d *drive) task(b member) coordinator.Task {
 	h, op := d.engine.handles[b.resource], branch.Confirm
 	do := h.confirm
@@ -161,12 +159,12 @@ func (d *drive) task(b member) coordinator.Task {
 		op, do = branch.Cancel, h.cancel
 	}
 	return coordinator.Task{Target: h.serves(b.request), Timeout: d.engine.options.Timeout,
-		Call: branch.Call{Transaction: d.ID(), Branch: b.name, Operation: op, Attempt: d.of(b).made},
+		Call: branch.Call{Transaction: d.ID(), Branch: b.name, Operation: op, Attempt: d.callsOf(b).made},
 		Do:   func(ctx context.Context) error { return do(ctx, b.request, b.hold) }}
 }
 
-// became is what follows from the outcome of a call. What failed is called again.
-func (d *drive) became(b member, err error) []journal.Entry {
+// recordsFor returns the records for the result of a call. A failed call is repeated.
+func (d *drive) recordsFor(b member, err error) []journal.Entry {
 	if err == nil {
 		kind := recordDone
 		if d.m.decision == Cancel {
@@ -177,23 +175,23 @@ func (d *drive) became(b member, err error) []journal.Entry {
 	if d.Holds() != nil { // it was not called, or got the call that it must end
 		return nil
 	}
-	policy, c := d.engine.options.Retry, d.of(b)
+	policy, c := d.engine.options.Retry, d.callsOf(b)
 	class, ongoing := branch.ClassOf(err)
 	v := c.judge(policy, class)
 	wait := policy.delay(class, ongoing, c.attempts, d.Random())
 	c.at = d.Now().Add(wait)
 	e := observe.TCCTried{Branch: b.name, Operation: string(d.m.decision), Attempt: c.made, Err: err, Again: wait}
-	if v == bury {
+	if v == markDead {
 		e.Again = 0
 	}
 	d.engine.tried(d.ID(), d.Head().Type, e)
-	if v == bury {
-		return []journal.Entry{record(recordDead, b.name, why{Error: said(err), Attempts: c.attempts})}
+	if v == markDead {
+		return []journal.Entry{record(recordDead, b.name, why{Error: truncated(err), Attempts: c.attempts})}
 	}
 	return d.failing(b, err)
 }
 
-// append makes records durable, and only then acts on them.
+// append makes records durable, and acts on them afterwards.
 func (d *drive) append(entries []journal.Entry) error {
 	m, err := d.m.with(entries...)
 	switch {
@@ -214,7 +212,7 @@ func (d *drive) append(entries []journal.Entry) error {
 	return nil
 }
 
-// announce tells the hooks of an end, and again of a dead letter.
+// announce calls the hooks for an end, and repeatedly for a dead letter.
 func (d *drive) announce() {
 	hooks, o := d.engine.options.Hooks, d.m.outcome(d.Head())
 	if o.State == DeadLetter && hooks.Dead != nil {

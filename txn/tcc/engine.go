@@ -168,7 +168,7 @@ func (m *Engine) Decide(ctx context.Context, id, branch string) (Decision, error
 			}
 		}
 		if err == nil {
-			return is.of(branch), nil
+			return is.decisionFor(branch), nil
 		}
 		if !errors.Is(err, ErrNone) {
 			return "", err

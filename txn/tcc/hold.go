@@ -36,16 +36,15 @@ var refusals = map[string]string{
 	stateFar:     "the hold would last longer than the table allows",
 }
 
-// way is what a hold does to its item.
-type way struct {
+// holdKind is what a hold does to its item.
+type holdKind struct {
 	name string
-	// try holds n units if that can be; then confirm or cancel follows. All have the
-	// parameters n, item, n.
+	// try holds n units if possible; confirm or cancel follows. All have the parameters n, item, n.
 	try, confirm, cancel string
 }
 
-// Both are one statement each, so that what is compared is what is changed.
-var ways = map[string]way{
+// holdKinds are single statements, so that the compared row is the changed one.
+var holdKinds = map[string]holdKind{
 	"take": {
 		name:    "take",
 		try:     `update {items} set held = held + ? where item = ? and held + sold + ? <= capacity`,
@@ -66,16 +65,16 @@ var ways = map[string]way{
 // its time prolonged, if that is later. Another request under the branch's name is a
 // Bug, and nothing is done.
 func (t Table) Take(ctx context.Context, db driver.SQL, w Want, until time.Time) error {
-	return t.try(ctx, db, ways["take"], w, until)
+	return t.try(ctx, db, holdKinds["take"], w, until)
 }
 
 // Give announces units that the branch of [branch.From] adds to the item once it is
 // confirmed; errors are those of [Table.Take].
 func (t Table) Give(ctx context.Context, db driver.SQL, w Want, until time.Time) error {
-	return t.try(ctx, db, ways["give"], w, until)
+	return t.try(ctx, db, holdKinds["give"], w, until)
 }
 
-// row is what there is of a hold.
+// row is the stored state of a hold.
 type row struct {
 	calls      int64 // after the first
 	state, way string
@@ -84,9 +83,9 @@ type row struct {
 	until, now int64 // ms since 1970
 }
 
-func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until time.Time) error {
+func (t Table) try(ctx context.Context, db driver.SQL, as holdKind, w Want, until time.Time) error {
 	const op = "try"
-	c, err := called(ctx, op)
+	c, err := callOf(ctx, op)
 	if err != nil {
 		return err
 	}
@@ -104,7 +103,7 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 	switch {
 	case err == nil && is.calls == 0:
 		is.state, err = l.hold(ctx, c, as, w, t.judge(is))
-	case err == nil && is.state == stateHeld && is.of(as, w):
+	case err == nil && is.state == stateHeld && is.matches(as, w):
 		err = l.prolong(ctx, c, is, until.UnixMilli(), t.longest().Milliseconds())
 	}
 	if err != nil {
@@ -113,8 +112,8 @@ func (t Table) try(ctx context.Context, db driver.SQL, as way, w Want, until tim
 	return is.answer(c, as, w)
 }
 
-// record makes the row of a hold, or finds the one that there is, and locks it.
-func (l ledger) record(ctx context.Context, c branch.Call, as way, w Want, until int64) (is row, err error) {
+// record inserts the row of a hold, or finds the existing one, and locks it.
+func (l ledger) record(ctx context.Context, c branch.Call, as holdKind, w Want, until int64) (is row, err error) {
 	_, err = l.Row(ctx, `insert into {holds} {as present} (transaction_id, branch, way, item, n, state, was, calls, until_ms, ask_ms, changed_ms)
 		values (?, ?, ?, ?, ?, 'held', 'none', 0, ?, ?, {millis now})
 		{or transaction_id, branch} calls = {old calls} + 1
@@ -124,7 +123,7 @@ func (l ledger) record(ctx context.Context, c branch.Call, as way, w Want, until
 	return is, err
 }
 
-// prolong gives what is held already a later time, but not beyond the longest.
+// prolong gives an existing hold a later expiry, at most the longest.
 func (l ledger) prolong(ctx context.Context, c branch.Call, is row, until, longest int64) error {
 	if until <= is.until || until > is.now+longest {
 		return nil
@@ -134,10 +133,12 @@ func (l ledger) prolong(ctx context.Context, c branch.Call, is row, until, longe
 	return err
 }
 
-// of reports whether the hold is what a try wants.
-func (is row) of(as way, w Want) bool { return is.way == as.name && is.item == w.Item && is.n == w.N }
+// matches reports whether the hold is the requested one.
+func (is row) matches(as holdKind, w Want) bool {
+	return is.way == as.name && is.item == w.Item && is.n == w.N
+}
 
-// judge says what a new hold is refused for, by the database's clock; held is nothing.
+// judge returns why a new hold is refused, by the database's clock, or held.
 func (t Table) judge(is row) string {
 	switch {
 	case is.until <= is.now:
@@ -148,8 +149,8 @@ func (t Table) judge(is row) string {
 	return stateHeld
 }
 
-// hold takes the units of a new hold, or remembers why not.
-func (l ledger) hold(ctx context.Context, c branch.Call, as way, w Want, judged string) (state string, err error) {
+// hold takes the units of a new hold, or records the refusal.
+func (l ledger) hold(ctx context.Context, c branch.Call, as holdKind, w Want, judged string) (state string, err error) {
 	if judged == stateHeld {
 		done, err := l.Exec(ctx, as.try, w.N, w.Item, w.N)
 		if err != nil || done == 1 {
@@ -169,12 +170,12 @@ func (l ledger) hold(ctx context.Context, c branch.Call, as way, w Want, judged 
 	return judged, err
 }
 
-// answer is that of a try, whether it was the first or not.
-func (is row) answer(c branch.Call, as way, w Want) error {
+// answer returns the result of a try, the first one or a repeated one.
+func (is row) answer(c branch.Call, as holdKind, w Want) error {
 	if is.state == stateBlocked {
 		return branch.Fail(cancelled(c))
 	}
-	if !is.of(as, w) {
+	if !is.matches(as, w) {
 		return branch.Fail(failure.Bug("try", c.Transaction, "branch %q was tried before, to %s %d units of %q", c.Branch, is.way, is.n, is.item))
 	}
 	switch is.state {
@@ -190,4 +191,4 @@ func cancelled(c branch.Call) error {
 	return &CancelledError{ID: c.Transaction, Reason: fmt.Sprintf("branch %q came after its cancellation", c.Branch)}
 }
 
-var errGone = errors.New("the item of the hold is gone: its row was deleted")
+var errItemDeleted = errors.New("the item of the hold is gone: its row was deleted")

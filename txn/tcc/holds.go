@@ -40,13 +40,13 @@ func (h Holds[T]) Take() Resource[Want, Want] { return resource[T]{h, h.Table.Ta
 // them: money that arrives at an account.
 func (h Holds[T]) Give() Resource[Want, Want] { return resource[T]{h, h.Table.Give} }
 
-// resource is one of the two.
+// resource implements Take or Give.
 type resource[T any] struct {
 	holds Holds[T]
 	try   func(ctx context.Context, db driver.SQL, w Want, until time.Time) error
 }
 
-// Try commits a refusal too: so it is remembered.
+// Try commits a refusal too, so that it is remembered.
 func (r resource[T]) Try(ctx context.Context, w Want, until time.Time) (Want, error) {
 	var refusal error
 	err := r.holds.within(ctx, func(tx driver.Tx[T]) error {
@@ -84,11 +84,11 @@ func (h Holds[T]) cancel(ctx context.Context) error {
 	})
 }
 
-// defaultIdle is barrier.DefaultIdle.
+// defaultIdle equals barrier.DefaultIdle.
 const defaultIdle = 15 * time.Second
 
-// within runs work in a transaction, and gives the database's errors their class: but
-// for a lost answer to COMMIT it is known that nothing was done.
+// within runs work in a transaction, and classifies the database's errors. Unless the answer to COMMIT was
+// lost, nothing was done.
 func (h Holds[T]) within(ctx context.Context, work func(tx driver.Tx[T]) error) error {
 	if h.DB == nil {
 		return branch.Retry(failure.Bug("begin", branch.From(ctx).Transaction, "there is no database"))
@@ -133,14 +133,14 @@ func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s SweepResult,
 	for _, o := range all {
 		failed := h.sweep(ctx, ask, o, &s)
 		err = errors.Join(err, failed)
-		if failed != nil && (ctx.Err() != nil || passes(failed)) {
+		if failed != nil && (ctx.Err() != nil || temporary(failed)) {
 			return s, err
 		}
 	}
 	return s, err
 }
 
-// watchEvery is the pause between the sweeps of [Holds.Watch].
+// watchEvery is the pause between two sweeps of [Holds.Watch].
 const watchEvery = 2 * time.Second
 
 // Watch sweeps until ctx ends, and returns its cause, or the error of a sweep. A txn.Runtime runs
@@ -158,8 +158,7 @@ func (h Holds[T]) Watch(ctx context.Context, ask Ask) error {
 
 func (r resource[T]) watch(ctx context.Context, ask Ask) error { return r.holds.Watch(ctx, ask) }
 
-// sweep asks about one hold. One that cannot be asked about does not stand in the way
-// of others.
+// sweep asks for the decision on one hold. A failure does not stop the sweep of others.
 func (h Holds[T]) sweep(ctx context.Context, ask Ask, o ref, s *SweepResult) error {
 	decision, err := ask(ctx, o.transaction, o.branch)
 	if err == nil && decision == Cancel {
@@ -176,14 +175,14 @@ func (h Holds[T]) sweep(ctx context.Context, ask Ask, o ref, s *SweepResult) err
 	switch {
 	case err == nil:
 		s.Kept++
-	case passes(err):
+	case temporary(err):
 		again = 0 // it stays due, behind those that are
 	}
 	return errors.Join(err, h.within(ctx, func(tx driver.Tx[T]) error { return h.Table.postpone(ctx, tx, o, again) }))
 }
 
-// passes reports whether an error may pass by itself.
-func passes(err error) bool {
+// temporary reports whether a retry may succeed.
+func temporary(err error) bool {
 	kind := interlock.Kind(err)
 	return kind == interlock.Uncertain || kind == interlock.Retryable
 }

@@ -13,9 +13,9 @@ import (
 var layout = sqltable.Layout{Part: "tcc", Default: "interlock_tcc",
 	Tables: map[string]string{"items": "", "holds": "_hold"}, Indexes: map[string]string{"ask": "_hold_ask"}}
 
-// ledger is the tables in one transaction. MariaDB does assignments one after the other,
-// so that what depends on a column stands before it. Texts are never empty, because
-// there is a sql_mode that makes those NULL.
+// ledger is the tables within one transaction. MariaDB evaluates assignments in order, so an assignment
+// that depends on a column stands before that column's. Texts are never empty, because one sql_mode
+// turns empty texts into NULL.
 type ledger struct{ sqltable.Tables }
 
 // open opens the tables in a transaction.
@@ -24,8 +24,8 @@ func (t Table) open(op, about string, db driver.SQL) (ledger, error) {
 	return ledger{tables}, err
 }
 
-// called is the call that ctx is made for, as one of a hold.
-func called(ctx context.Context, op string) (branch.Call, error) {
+// callOf returns the call of ctx, for a hold.
+func callOf(ctx context.Context, op string) (branch.Call, error) {
 	c := branch.From(ctx)
 	switch {
 	case c.Transaction == "" && c.Branch == "":
@@ -39,5 +39,5 @@ func called(ctx context.Context, op string) (branch.Call, error) {
 	return c, driver.CheckName(op, "a branch", c.Branch, maxBranch)
 }
 
-// maxBranch is the most bytes of a branch's or a resource's name.
+// maxBranch is the longest name of a branch or resource, in bytes.
 const maxBranch = 255

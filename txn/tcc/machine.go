@@ -30,7 +30,7 @@ type State = coordinator.State
 // CANCELLING. CONFIRMING goes on to CONFIRMED and CANCELLING to CANCELLED, both
 // perhaps by way of DEAD_LETTER; a person can end that as RESOLVED.
 const (
-	Trying     State = "TRYING"               // branches are tried, and nothing is decided
+	Trying     State = "TRYING"               // undecided
 	Confirming State = "CONFIRMING"           // branches are yet to be confirmed
 	Confirmed  State = "CONFIRMED"            // each branch is, but those that a person has skipped
 	Cancelling State = "CANCELLING"           // branches are yet to be cancelled
@@ -42,45 +42,45 @@ const (
 // States are all states of a transaction.
 var States = []State{Trying, Confirming, Cancelling, DeadLetter, Confirmed, Cancelled, Resolved}
 
-// fate is the outcome of a branch.
+// fate is the state of a branch.
 type fate int
 
 const (
-	pending fate = iota // it is yet to be confirmed or cancelled
+	pending fate = iota // to be confirmed or cancelled
 	refused             // its try had no effect
 	settled             // confirmed or cancelled, as decided
-	dead                // it has refused to be
-	skipped             // a person has settled it
+	dead                // it refused to be confirmed or cancelled
+	skipped             // settled by a person
 )
 
-// member is a branch as the journal knows it.
+// member is a branch in the journal.
 type member struct {
 	name, resource string
 	request, hold  json.RawMessage // no hold: it is not known what is held
 	fate           fate
-	err            string // of the last call that the journal knows to have failed
-	attempts       int    // that failed, as far as the journal knows
+	err            string // of the last failed call in the journal
+	attempts       int    // failed ones, as far as the journal has them
 }
 
-// machine is a transaction as its records tell it. It is pure: with says what is so
-// after more records, or that they cannot follow.
+// machine is the state that a transaction's records lead to. It is pure: with returns the state after
+// more records, or an error if they are invalid.
 type machine struct {
 	opened   bool      // by Submit
-	until    time.Time // of what was opened: when the owner of the shard may cancel it
+	until    time.Time // of Submit: when the owner of the shard may cancel it
 	decision Decision  // empty before it
-	members  []member  // in the order of the user
+	members  []member  // in the user's order
 	reason   string    // of the decision to cancel
-	by       *By       // the person who has resolved it; nil if it is not resolved
+	by       *By       // the person who resolved it; nil if it is not resolved
 	ended    bool
 
 	takeOvers int    // in a row, without an answer in between
-	halted    string // why nothing is called; empty while it goes on
+	halted    string // why no branch is called; empty while it is not halted
 }
 
-// replay is the machine after all records of a transaction.
+// replay returns the state after all records of a transaction.
 func replay(entries []journal.Entry) (machine, error) { return machine{}.with(entries...) }
 
-// with is the machine after records that follow what it has seen; m stays as it is.
+// with returns the state after more records. m does not change.
 func (m machine) with(entries ...journal.Entry) (machine, error) {
 	m.members = slices.Clone(m.members)
 	for _, e := range entries {
@@ -91,7 +91,7 @@ func (m machine) with(entries ...journal.Entry) (machine, error) {
 	return m, nil
 }
 
-// state is empty before the decision.
+// state returns the state; it is empty before the decision of a Run.
 func (m *machine) state() State {
 	switch {
 	case m.decision == "" && m.opened:
@@ -125,7 +125,7 @@ func (m *machine) apply(e journal.Entry) error {
 	}
 	switch e.Kind {
 	case recordTaken, recordHalted, recordFailing:
-		return m.suffer(e)
+		return m.recordFailure(e)
 	case recordOpen:
 		return m.open(e)
 	case recordTried:
@@ -142,7 +142,7 @@ func (m *machine) apply(e journal.Entry) error {
 		}
 		return nil
 	case recordRetry, recordSkip, recordResolved:
-		return m.obey(e)
+		return m.applyOperator(e)
 	case recordEnd:
 		if m.by == nil && (m.has(pending) || m.has(dead)) {
 			return errOrder
@@ -182,7 +182,7 @@ func (m *machine) decide(e journal.Entry) error {
 	return nil
 }
 
-// answer takes the outcome of a branch.
+// answer applies the result of a branch.
 func (m *machine) answer(e journal.Entry) error {
 	b := m.find(e.Step)
 	if b == nil || b.fate != pending || e.Kind == recordDone && m.decision != Confirm || e.Kind == recordUndone && m.decision != Cancel {
@@ -200,8 +200,8 @@ func (m *machine) answer(e journal.Entry) error {
 	return nil
 }
 
-// obey takes what a person has written.
-func (m *machine) obey(e journal.Entry) error {
+// applyOperator applies the record of an operator.
+func (m *machine) applyOperator(e journal.Entry) error {
 	b := m.find(e.Step)
 	switch {
 	case m.by != nil:
@@ -225,7 +225,7 @@ func (m *machine) obey(e journal.Entry) error {
 	return nil
 }
 
-// revive makes a dead branch one that is to be called.
+// revive has a dead branch called again.
 func (b *member) revive() {
 	if b.fate == dead {
 		b.fate, b.err, b.attempts = pending, "", 0
@@ -243,9 +243,9 @@ func (m *machine) has(f fate) bool {
 	return slices.ContainsFunc(m.members, func(b member) bool { return b.fate == f })
 }
 
-// of is the decision on a branch. What a confirmation does not name is never
-// confirmed, and so is cancelled.
-func (m *machine) of(branch string) Decision {
+// decisionFor returns the decision for a branch. A branch that a confirmation does not name is
+// cancelled.
+func (m *machine) decisionFor(branch string) Decision {
 	if m.decision == Confirm && m.find(branch) != nil {
 		return Confirm
 	}
@@ -285,7 +285,7 @@ func (p Policy) resolve() Policy {
 	return p
 }
 
-// delay is the wait after a number of failed attempts.
+// delay returns the pause after a number of failed attempts.
 func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, random float64) time.Duration {
 	if c == branch.ClassInProgress {
 		return max(ongoing, p.First/8)
@@ -293,27 +293,27 @@ func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, rando
 	return backoff.Policy{First: p.First, Max: p.Max}.Delay(max(attempts, 1), random)
 }
 
-// verdict is what follows from a call that did not succeed.
+// verdict says what to do after a failed call.
 type verdict int
 
 const (
 	again      verdict = iota
-	notHeld            // the try is given up, and has had no effect
-	perhapsNot         // the try is given up, and may have had one
-	bury               // the branch is dead
+	notHeld            // no more tries; none had an effect
+	perhapsNot         // no more tries; one may have had an effect
+	markDead           // the branch is dead
 )
 
-// trial is the tries of one branch by one Run. It is pure.
-type trial struct {
-	attempts int  // that failed
-	maybe    bool // one of them may have had an effect
+// tryAttempts counts the tries of one branch by one Run. It is pure.
+type tryAttempts struct {
+	attempts int  // failed ones
+	mayHold  bool // one of them may have had an effect
 }
 
-// judge takes the outcome of a try. A refusal that follows a try which may have had an
-// effect is no proof that none did.
-func (t *trial) judge(p Policy, c branch.Class) verdict {
-	was := t.maybe
-	t.maybe = t.maybe || c == branch.ClassUnknown || c == branch.ClassInProgress
+// judge counts a failed try. A refusal after a try that may have had an effect does not show that none
+// had.
+func (t *tryAttempts) judge(p Policy, c branch.Class) verdict {
+	was := t.mayHold
+	t.mayHold = t.mayHold || c == branch.ClassUnknown || c == branch.ClassInProgress
 	if c == branch.ClassInProgress {
 		return again
 	}
@@ -324,28 +324,27 @@ func (t *trial) judge(p Policy, c branch.Class) verdict {
 	case c == branch.ClassFail:
 		return notHeld
 	case t.attempts >= p.Attempts:
-		return t.over()
+		return t.giveUp()
 	}
 	return again
 }
 
-// over is what is known if no more tries are made.
-func (t *trial) over() verdict {
-	if t.maybe {
+// giveUp returns the verdict if no more tries are made.
+func (t *tryAttempts) giveUp() verdict {
+	if t.mayHold {
 		return perhapsNot
 	}
 	return notHeld
 }
 
-// settling is the calls that confirm or cancel one branch, by one owner. It is pure.
-type settling struct {
-	attempts int // that failed
+// settleAttempts counts the confirmations or cancellations of one branch by one owner. It is pure.
+type settleAttempts struct {
+	attempts int // failed ones
 	refusals int
 }
 
-// judge takes the outcome of a call: what was decided is called until it is done, or
-// was refused too often.
-func (s *settling) judge(p Policy, c branch.Class) verdict {
+// judge counts a failed call. The call is repeated until it succeeds or was refused too often.
+func (s *settleAttempts) judge(p Policy, c branch.Class) verdict {
 	if c != branch.ClassInProgress {
 		s.attempts++
 	}
@@ -353,7 +352,7 @@ func (s *settling) judge(p Policy, c branch.Class) verdict {
 		s.refusals++
 	}
 	if s.refusals >= p.Refusals {
-		return bury
+		return markDead
 	}
 	return again
 }

@@ -155,11 +155,11 @@ func TestDamage(t *testing.T) {
 func TestDecisionOfBranch(t *testing.T) {
 	m, err := replay([]journal.Entry{letters["tried a"], letters["confirm"]})
 	ok(t, err)
-	if m.of("a") != Confirm || m.of("b") != Cancel {
-		t.Errorf("a: %s, b: %s", m.of("a"), m.of("b"))
+	if m.decisionFor("a") != Confirm || m.decisionFor("b") != Cancel {
+		t.Errorf("a: %s, b: %s", m.decisionFor("a"), m.decisionFor("b"))
 	}
-	if m, err = replay([]journal.Entry{letters["tried a"], letters["cancel"]}); err != nil || m.of("a") != Cancel {
-		t.Errorf("%s, %v", m.of("a"), err)
+	if m, err = replay([]journal.Entry{letters["tried a"], letters["cancel"]}); err != nil || m.decisionFor("a") != Cancel {
+		t.Errorf("%s, %v", m.decisionFor("a"), err)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestJudgeTries(t *testing.T) {
 		{[]branch.Class{r, r}, again}, {[]branch.Class{r, r, r}, notHeld}, {[]branch.Class{r, u, r}, perhapsNot}, {[]branch.Class{u, u, u}, perhapsNot},
 		{[]branch.Class{o, o, o, o}, again}, {[]branch.Class{r, r, o}, again}, {[]branch.Class{r, o, r, r}, perhapsNot},
 	} {
-		var so trial
+		var so tryAttempts
 		for i, class := range c.classes {
 			got := so.judge(p, class)
 			if last := i == len(c.classes)-1; last && got != c.want || !last && got != again {
@@ -188,7 +188,7 @@ func TestJudgeTries(t *testing.T) {
 // TestJudgeSettling: what was decided is repeated for ever, but for refusals.
 func TestJudgeSettling(t *testing.T) {
 	p := Policy{Refusals: 2}.resolve()
-	var so settling
+	var so settleAttempts
 	for range 100 {
 		for _, class := range []branch.Class{branch.ClassUnknown, branch.ClassRetry, branch.ClassInProgress} {
 			if so.judge(p, class) != again {
@@ -199,7 +199,7 @@ func TestJudgeSettling(t *testing.T) {
 	if so.attempts != 200 { // what is at work has not failed
 		t.Errorf("%d attempts: they decide how long the next one waits", so.attempts)
 	}
-	if first, second := so.judge(p, branch.ClassFail), so.judge(p, branch.ClassFail); first != again || second != bury {
+	if first, second := so.judge(p, branch.ClassFail), so.judge(p, branch.ClassFail); first != again || second != markDead {
 		t.Errorf("%v, %v", first, second)
 	}
 }

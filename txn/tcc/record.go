@@ -65,4 +65,4 @@ var records = coordinator.Records[machine, Outcome]{Protocol: "tcc", With: machi
 	State:   func(m machine) State { return m.state() },
 	Outcome: func(t coordinator.Transaction[machine]) Outcome { return t.State.outcome(t.Head) }}
 
-func said(err error) string { return coordinator.Truncate(err.Error(), coordinator.MaxReason) }
+func truncated(err error) string { return coordinator.Truncate(err.Error(), coordinator.MaxReason) }

@@ -42,7 +42,7 @@ const MaxBranches = driver.MaxRecords - 1
 // decision, and that of one that was submitted once it is decided. Several Runs of one id at once come to one decision.
 func (m *Engine) Run(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
 	r := &run{engine: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
-	if err := r.plan(kind, branches); err != nil {
+	if err := r.prepare(kind, branches); err != nil {
 		return Outcome{}, err
 	}
 	o, err := r.attach(ctx)
@@ -60,7 +60,7 @@ func (r *run) conclude(ctx context.Context) (Outcome, error) {
 	return r.decide(ctx, Confirm, nil)
 }
 
-// run is one Run, up to the decision.
+// run is one Run until its decision.
 type run struct {
 	engine   *Engine
 	id, kind string
@@ -70,8 +70,8 @@ type run struct {
 	opening  []journal.Entry // the records in it
 }
 
-// plan checks what is to be tried.
-func (r *run) plan(kind string, branches []Branch) error {
+// prepare checks the branches, and prepares their tries.
+func (r *run) prepare(kind string, branches []Branch) error {
 	const op = "run transaction"
 	if err := errors.Join(driver.CheckName(op, "a transaction", r.id, driver.MaxTransaction), driver.CheckName(op, "a type", kind, 250)); err != nil {
 		return err
@@ -103,14 +103,14 @@ func (r *run) plan(kind string, branches []Branch) error {
 	return nil
 }
 
-// until is when holds are to be asked about.
+// until returns when holds are to ask for the decision.
 func (r *run) until() time.Time { return r.began.Add(r.engine.options.Hold).Round(0) }
 
-// limit is how long branches may be tried, from the beginning.
+// limit returns how long branches may be tried, from the start of the Run.
 func (r *run) limit() time.Duration { return r.engine.options.Hold - r.engine.options.Margin }
 
-// tryAll tries all branches, until each holds or one does not. It returns why one does
-// not, or why it may not be confirmed any more.
+// tryAll tries all branches until each holds or one does not. It returns why the transaction may not be
+// confirmed.
 func (r *run) tryAll(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -128,12 +128,12 @@ func (r *run) tryAll(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return r.late()
+	return r.checkTime()
 }
 
-// late says whether the time to confirm is over, by whatever clock says so first: the
-// one that only goes on, and the one that participants compare with theirs.
-func (r *run) late() error {
+// checkTime returns an error if the time to confirm is over, by the monotonic clock or by the one that
+// participants compare with theirs.
+func (r *run) checkTime() error {
 	now := r.engine.coordinator.Now()
 	if now.Sub(r.began) >= r.limit() || !now.Round(0).Before(r.until().Add(-r.engine.options.Margin)) {
 		return errLate
@@ -141,13 +141,12 @@ func (r *run) late() error {
 	return nil
 }
 
-// decide makes the decision durable, unless there is one. A confirmation whose append
-// has failed may stand there all the same, or may yet come: what is so is settled by
-// deciding otherwise, for one decision only can be the first.
+// decide records the decision, unless there is one. If the outcome of recording a confirmation is
+// unknown, it tries to record a cancellation: only the first decision counts.
 func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, error) {
 	m, reason := r.engine, ""
 	if cause != nil {
-		reason = said(cause)
+		reason = truncated(cause)
 	}
 	ctx, bound := context.WithoutCancel(ctx), m.options.Timeout
 	if d == Confirm {
@@ -168,7 +167,7 @@ func (r *run) decide(ctx context.Context, d Decision, cause error) (Outcome, err
 	return Outcome{}, &interlock.Error{Op: "run transaction", Name: r.id, Kind: interlock.Uncertain, Err: errors.Join(err, cause)}
 }
 
-// append writes a decision, and returns all records of the transaction.
+// append records a decision, and returns all records of the transaction.
 func (r *run) append(ctx context.Context, d Decision, reason string) ([]journal.Entry, error) {
 	c := r.engine.coordinator
 	if r.log == nil {
@@ -183,7 +182,7 @@ func (r *run) append(ctx context.Context, d Decision, reason string) ([]journal.
 	return slices.Concat(r.opening, entries), err
 }
 
-// outcome of what was decided here.
+// outcome returns the outcome of a decision of this Run.
 func (r *run) outcome(entries []journal.Entry, cause error) (Outcome, error) {
 	is, err := replay(entries)
 	if err != nil {
@@ -196,13 +195,13 @@ func (r *run) outcome(entries []journal.Entry, cause error) (Outcome, error) {
 	return o, nil
 }
 
-// try tries a branch until it holds, or is given up. The outcome is in t.
+// try tries a branch until it holds or is given up. t receives the result.
 func (r *run) try(ctx context.Context, t *try) {
 	h, policy := r.engine.handles[t.resource], r.engine.options.Retry
-	var so trial
+	var so tryAttempts
 	for attempt := 1; ; attempt++ {
 		if ctx.Err() != nil {
-			t.refused, t.cause = so.over() == notHeld, context.Cause(ctx)
+			t.refused, t.cause = so.giveUp() == notHeld, context.Cause(ctx)
 			return
 		}
 		hold, err := r.call(ctx, *t, branch.Try, attempt, func(ctx context.Context) ([]byte, error) {
@@ -231,7 +230,7 @@ func (r *run) try(ctx context.Context, t *try) {
 	}
 }
 
-// call makes one call of this Run, bounded in time. A panic is an Unknown error.
+// call makes one call of this Run, within a bound. A panic is an Unknown error.
 func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int, do func(ctx context.Context) ([]byte, error)) (hold []byte, err error) {
 	timeout := r.engine.options.Timeout
 	now := r.engine.coordinator.Now()
@@ -252,7 +251,7 @@ func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int,
 	return hold, err
 }
 
-// tried tells of a call that did not succeed.
+// tried reports a failed call.
 func (m *Engine) tried(id, kind string, e observe.TCCTried) {
 	if f := m.options.Hooks.Tried; f != nil {
 		e.Transaction, e.Type = id, name(kind)

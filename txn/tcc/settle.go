@@ -13,7 +13,7 @@ import (
 // is a [*ViolationError] in a branch.Fail.
 func (t Table) Confirm(ctx context.Context, db driver.SQL) (w Want, fresh bool, err error) {
 	const op = "confirm"
-	c, err := called(ctx, op)
+	c, err := callOf(ctx, op)
 	if err != nil {
 		return w, false, err
 	}
@@ -37,10 +37,10 @@ func (t Table) Confirm(ctx context.Context, db driver.SQL) (w Want, fresh bool, 
 	if changed == 0 {
 		return w, false, nil
 	}
-	return w, true, l.settle(ctx, op, ways[is.way].confirm, w, w.N, w.N, w.Item)
+	return w, true, l.settle(ctx, op, holdKinds[is.way].confirm, w, w.N, w.N, w.Item)
 }
 
-// read is the hold of a call, locked; its state is empty if there is none.
+// read returns the hold of a call, and locks it. Its state is empty if there is none.
 func (l ledger) read(ctx context.Context, c branch.Call) (is row, err error) {
 	_, err = l.Row(ctx, `select state, way, item, n from {holds} where transaction_id = ? and branch = ? for update`,
 		[]any{c.Transaction, c.Branch}, &is.state, &is.way, &is.item, &is.n)
@@ -51,7 +51,7 @@ func (l ledger) read(ctx context.Context, c branch.Call) (is row, err error) {
 func (l ledger) settle(ctx context.Context, op, query string, w Want, args ...any) error {
 	done, err := l.Exec(ctx, query, args...)
 	if err == nil && done != 1 {
-		err = &interlock.Error{Op: op, Name: w.Item, Kind: interlock.Definite, Err: errGone}
+		err = &interlock.Error{Op: op, Name: w.Item, Kind: interlock.Definite, Err: errItemDeleted}
 	}
 	return err
 }
@@ -62,7 +62,7 @@ func (l ledger) settle(ctx context.Context, op, query string, w Want, args ...an
 // transaction is to be rolled back.
 func (t Table) Cancel(ctx context.Context, db driver.SQL) (w Want, fresh bool, err error) {
 	const op = "cancel"
-	c, err := called(ctx, op)
+	c, err := callOf(ctx, op)
 	if err != nil {
 		return w, false, err
 	}
@@ -86,7 +86,7 @@ func (t Table) Cancel(ctx context.Context, db driver.SQL) (w Want, fresh bool, e
 		return w, false, nil
 	}
 	w = Want{Item: is.item, N: is.n}
-	return w, true, l.settle(ctx, op, ways[is.way].cancel, w, w.N, w.Item)
+	return w, true, l.settle(ctx, op, holdKinds[is.way].cancel, w, w.N, w.Item)
 }
 
 func violation(c branch.Call, op, state string) error {

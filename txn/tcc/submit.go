@@ -21,7 +21,7 @@ import (
 // the journal is closed.
 func (m *Engine) Submit(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
 	r := &run{engine: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
-	if err := r.plan(kind, branches); err != nil {
+	if err := r.prepare(kind, branches); err != nil {
 		return Outcome{}, err
 	}
 	for {
@@ -45,14 +45,14 @@ func (m *Engine) Submit(ctx context.Context, kind, id string, branches ...Branch
 	}
 }
 
-// conclusion is what a run came to.
+// conclusion is the result of a run.
 type conclusion struct {
 	outcome Outcome
 	err     error
 }
 
-// launch opens the transaction and runs it under the engine's context. The conclusion
-// arrives on the channel.
+// launch opens the transaction and runs it under the engine's context. The channel receives the
+// conclusion.
 func (r *run) launch(ctx context.Context) (<-chan conclusion, error) {
 	m := r.engine
 	m.mu.Lock()
@@ -79,7 +79,7 @@ func (r *run) launch(ctx context.Context) (<-chan conclusion, error) {
 	return done, nil
 }
 
-// detached has the values of ctx, and ends when the engine is closed.
+// detached returns a context with the values of ctx that ends when the engine is closed.
 func (m *Engine) detached(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(m.life, func() { cancel(context.Cause(m.life)) })
@@ -99,8 +99,7 @@ func (m *Engine) Close(ctx context.Context) {
 	m.end(interlock.ErrClosed)
 }
 
-// expire decides to cancel a transaction that was opened and is not decided. Nil means
-// that it is decided now.
+// expire cancels an open transaction. A nil error means that it is decided.
 func (m *Engine) expire(ctx context.Context, op, id, reason string) error {
 	t, err := records.Read(ctx, m.coordinator.Journal(), op, id)
 	if err != nil || t.State.state() != Trying {
@@ -117,8 +116,8 @@ func (m *Engine) expire(ctx context.Context, op, id, reason string) error {
 	return err
 }
 
-// expire decides to cancel a transaction whose run has not decided in time. Before that
-// time decided is false: the transaction is due then.
+// expire cancels a transaction whose run has not decided in time. Before that time decided is false, and
+// the transaction is due then.
 func (d *drive) expire() (decided bool, err error) {
 	if d.Now().Before(d.m.until) {
 		return false, nil

@@ -16,7 +16,7 @@ type Ask func(ctx context.Context, transaction, branch string) (Decision, error)
 // ref is the key of a hold.
 type ref struct{ transaction, branch string }
 
-// due lists holds that are to be asked about, the oldest first. It locks nothing.
+// due lists holds whose decision is to be asked for, the oldest first. It locks nothing.
 func (t Table) due(ctx context.Context, db driver.SQL, limit int) ([]ref, error) {
 	l, err := t.open("sweep", "", db)
 	if err != nil {
@@ -26,7 +26,7 @@ func (t Table) due(ctx context.Context, db driver.SQL, limit int) ([]ref, error)
 		[]any{limit}, func(r *ref) []any { return []any{&r.transaction, &r.branch} })
 }
 
-// postpone makes a hold one that is to be asked about after a while.
+// postpone sets when the decision on a hold is asked for next.
 func (t Table) postpone(ctx context.Context, db driver.SQL, o ref, wait time.Duration) error {
 	l, err := t.open("sweep", o.transaction, db)
 	if err != nil {

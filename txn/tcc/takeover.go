@@ -9,11 +9,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A branch that crashes the process which calls it crashes the next owner's too: take-overs
-// are counted in the journal before anything is called, and any answer ends the count.
+// A call that crashes its process will crash the next owner's process too. So take-overs are
+// counted in the journal before any call, and any answer ends the count.
 
-// suffer takes how it goes with what is called.
-func (m *machine) suffer(e journal.Entry) error {
+// recordFailure applies a failed call, a take-over or a halt.
+func (m *machine) recordFailure(e journal.Entry) error {
 	var w why
 	if e.Kind != recordTaken {
 		if err := json.Unmarshal(e.Data, &w); err != nil {
@@ -34,9 +34,8 @@ func (m *machine) suffer(e journal.Entry) error {
 	return nil
 }
 
-// inherit counts a take-over, and halts the transaction after too many. What was decided
-// stays decided.
-func (d *drive) inherit() error {
+// countTakeOver counts a take-over, and halts the transaction after too many. The decision stands.
+func (d *drive) countTakeOver() error {
 	n := d.m.takeOvers + 1
 	if !d.Exhausted(n) {
 		return d.append([]journal.Entry{{Kind: recordTaken}})
@@ -45,10 +44,10 @@ func (d *drive) inherit() error {
 	return d.append([]journal.Entry{record(recordHalted, "", why{Error: reason})})
 }
 
-// failing is the record of a call that failed, if one is due: of the fourth failure, the
-// eighth, the sixteenth and so on, one an hour, and one that ends the count of take-overs.
+// failing returns the record of a failed call, if one is due: of the fourth, eighth, sixteenth failure
+// and so on in a row, one an hour, and one that ends the count of take-overs.
 func (d *drive) failing(b member, err error) []journal.Entry {
-	c, now := d.of(b), d.Now()
+	c, now := d.callsOf(b), d.Now()
 	double := c.attempts >= 4 && c.attempts&(c.attempts-1) == 0
 	if d.m.takeOvers == 0 && !double && (c.noted.IsZero() || now.Sub(c.noted) < time.Hour) {
 		return nil

@@ -12,8 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// read is the transaction of an id or a key as the journal knows it; nil if it does
-// not.
+// read returns the transaction of an id or a key, or nil if the journal has none.
 func (m *Engine) read(ctx context.Context, id string) (*machine, error) {
 	t, err := stored(ctx, m.coordinator.Journal(), "read transaction", id)
 	if errors.Is(err, ErrNone) {
@@ -22,39 +21,39 @@ func (m *Engine) read(ctx context.Context, id string) (*machine, error) {
 	return &t.State, err
 }
 
-// stored is the transaction of an id or a key.
+// stored returns the transaction of an id or a key.
 func stored(ctx context.Context, j *journal.Journal, op, id string) (coordinator.Transaction[machine], error) {
 	t, err := records.Read(ctx, j, op, Key(id))
 	if err == nil {
-		err = t.State.is(id)
+		err = t.State.checkID(id)
 	}
 	return t, err
 }
 
-// is reports that the transaction has another id with the same key.
-func (m *machine) is(id string) error {
+// checkID returns an error if the transaction has another id with the same key.
+func (m *machine) checkID(id string) error {
 	if m.what.ID != "" && m.what.ID != id && Key(id) != id {
 		return &MismatchError{ID: id, Problem: fmt.Sprintf("%q has the same key", m.what.ID)}
 	}
 	return nil
 }
 
-// presume is the transaction as the journal knows it; if it does not, the decision to
-// abort is put there first, so that nobody commits any more.
-func (m *Engine) presume(ctx context.Context, r run, abort decided) (*machine, error) {
+// readOrAbort returns the transaction of a run. If the journal has none, an abort is recorded first, so
+// that nobody can commit.
+func (m *Engine) readOrAbort(ctx context.Context, r run, abort decided) (*machine, error) {
 	there, err := m.read(ctx, r.key)
 	if err != nil || there != nil {
 		return there, err
 	}
-	return m.put(ctx, r, decide(Abort, abort))
+	return m.recordDecision(ctx, r, decide(Abort, abort))
 }
 
-// put is the transaction with this decision, or with one that came before it.
-func (m *Engine) put(ctx context.Context, r run, decision journal.Entry) (*machine, error) {
+// recordDecision records a decision, and returns the transaction with it or with an earlier one.
+func (m *Engine) recordDecision(ctx context.Context, r run, decision journal.Entry) (*machine, error) {
 	err := m.coordinator.Begin(ctx, r.key, m.kind(), decision)
 	switch {
 	case errors.Is(err, journal.ErrExists):
-		return m.first(ctx, r)
+		return m.readEarlier(ctx, r)
 	case err != nil:
 		return nil, err
 	}
@@ -65,8 +64,8 @@ func (m *Engine) put(ctx context.Context, r run, decision journal.Entry) (*machi
 	return &there, err
 }
 
-// first is the transaction whose decision came before ours.
-func (m *Engine) first(ctx context.Context, r run) (*machine, error) {
+// readEarlier returns the transaction that was decided before.
+func (m *Engine) readEarlier(ctx context.Context, r run) (*machine, error) {
 	there, err := m.read(ctx, r.key)
 	if err == nil && there == nil {
 		err = &interlock.Error{Op: "decide transaction", Name: r.key, Kind: interlock.Retryable,
@@ -87,7 +86,7 @@ func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, erro
 	if err != nil {
 		return "", bug(op, transaction, err)
 	}
-	if m.runs(r) {
+	if m.isRunning(r) {
 		return "", &interlock.Error{Op: op, Name: transaction, Kind: interlock.Retryable, Err: errors.New("it is in progress")}
 	}
 	there, err := m.read(ctx, r.key)
@@ -95,16 +94,16 @@ func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, erro
 		if m.coordinator.Now().Sub(r.began) >= m.options.Retention {
 			return "", definite(op, transaction, ErrNone)
 		}
-		there, err = m.presume(ctx, r, decided{Run: r.sign, Reason: "a participant has asked, and nobody had decided"})
+		there, err = m.readOrAbort(ctx, r, decided{Run: r.sign, Reason: "a participant has asked, and nobody had decided"})
 	}
 	if err != nil {
 		return "", err
 	}
-	return there.of(r), nil
+	return there.decisionFor(r), nil
 }
 
-// runs reports whether a run is under way in this process.
-func (m *Engine) runs(r run) bool {
+// isRunning reports whether a run is in progress in this process.
+func (m *Engine) isRunning(r run) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.running[r.String()] > 0
@@ -122,10 +121,9 @@ func (m *Engine) tried(e observe.TwoPCTried) {
 	}
 }
 
-// found makes a heuristic outcome of an abort durable, as far as that is possible: if
-// the abort has ended in the journal, nothing stands behind it, and only the hook is
-// told. Who drives it has nothing to do but to remind, so it is due no earlier.
-func (m *Engine) found(ctx context.Context, r run, name string, why error) {
+// recordHeuristicAbort records a branch that an abort could not roll back. If the abort has ended,
+// nothing can follow it, and only the hook is called. It is due when it is to be reported again.
+func (m *Engine) recordHeuristicAbort(ctx context.Context, r run, name string, why error) {
 	_, err := m.coordinator.Journal().Begin(ctx, r.key, m.kind(), m.coordinator.Now().Add(m.options.Remind),
 		decide(Abort, decided{Run: r.sign, Reason: "it was to be rolled back, and could not be"}), heuristic(name, why))
 	if errors.Is(err, journal.ErrExists) {
@@ -155,7 +153,7 @@ func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by 
 		return bug(op, transaction, err)
 	case d != Commit && d != Abort:
 		return failure.Bug(op, transaction, "the decision %q is neither commit nor abort", d)
-	case m.runs(r):
+	case m.isRunning(r):
 		return failure.Bug(op, transaction, "it is under way in this process")
 	}
 	if err := by.Check(op, transaction); err != nil {
@@ -163,26 +161,26 @@ func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by 
 	}
 	there, err := m.read(ctx, r.key)
 	if err == nil && there == nil {
-		there, err = m.impose(ctx, r, d, decided{Run: r.sign, Actor: by.Actor, Reason: by.Reason})
+		there, err = m.settleAs(ctx, r, d, decided{Run: r.sign, Actor: by.Actor, Reason: by.Reason})
 	}
-	if err == nil && there.of(r) != d {
+	if err == nil && there.decisionFor(r) != d {
 		err = definite(op, transaction, ErrDecided)
 	}
 	return err
 }
 
-// impose is the transaction with a person's decision, or with one that came before it.
-func (m *Engine) impose(ctx context.Context, r run, d Decision, what decided) (there *machine, err error) {
+// settleAs returns the transaction with a person's decision, or with an earlier one.
+func (m *Engine) settleAs(ctx context.Context, r run, d Decision, what decided) (there *machine, err error) {
 	if d == Commit {
-		if what.Branches, err = m.waiting(ctx, r); err != nil {
+		if what.Branches, err = m.inDoubtOf(ctx, r); err != nil {
 			return nil, err
 		}
 	}
-	return m.put(ctx, r, decide(d, what))
+	return m.recordDecision(ctx, r, decide(d, what))
 }
 
-// waiting are the participants that have a branch of the run in doubt.
-func (m *Engine) waiting(ctx context.Context, r run) ([]string, error) {
+// inDoubtOf returns the participants that have a branch of the run in doubt.
+func (m *Engine) inDoubtOf(ctx context.Context, r run) ([]string, error) {
 	found, err := m.InDoubt(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("some participants did not answer: %w", err)

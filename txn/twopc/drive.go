@@ -13,15 +13,14 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// pause is how long to wait before a participant is called again.
+// pause is the backoff between calls of a participant.
 var pause = backoff.Policy{First: 100 * time.Millisecond, Max: 30 * time.Second}
 
-// driving is the second phase, as coordinators drive it.
-type driving struct{ engine *Engine }
+// secondPhase drives the second phase for the coordinator.
+type secondPhase struct{ engine *Engine }
 
-// Drive commits what is decided to be, and ends what is done. A commit is never given
-// up.
-func (d driving) Drive(t *coordinator.Turn) error {
+// Drive commits the branches of a commit, and ends the transaction. It never gives a commit up.
+func (d secondPhase) Drive(t *coordinator.Turn) error {
 	m, err := replay(t.Entries())
 	if err != nil {
 		return bug("drive transaction", t.ID(), err)
@@ -37,14 +36,14 @@ func (d driving) Drive(t *coordinator.Turn) error {
 	return nil
 }
 
-// finish commits until all branches have said so, or a person has to look.
-func (d driving) finish(t *coordinator.Turn, m machine) error {
-	r, err := m.run(t.ID())
+// finish commits until all branches have, or only a person can act.
+func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
+	r, err := m.decidedRun(t.ID())
 	if err != nil {
 		return bug("drive transaction", t.ID(), err)
 	}
 	if t.TakenOver() {
-		if m, err = d.inherit(t, m); err != nil || m.halted != "" {
+		if m, err = d.countTakeOver(t, m); err != nil || m.halted != "" {
 			return err
 		}
 	}
@@ -53,9 +52,9 @@ func (d driving) finish(t *coordinator.Turn, m machine) error {
 		failed.before[p.name] = p.attempts
 	}
 	for attempt := 1; ; attempt++ {
-		a := answers(left, t.Round(d.tasks(r, left, attempt)...))
-		left = a.again
-		if entries := m.follow(a); len(entries) > 0 {
+		a := sortResults(left, t.Round(d.tasks(r, left, attempt)...))
+		left = a.failed
+		if entries := m.recordsAfter(a); len(entries) > 0 {
 			if m, err = d.append(t, m, entries); err != nil || len(m.left()) == 0 {
 				return err
 			}
@@ -76,14 +75,14 @@ func (d driving) finish(t *coordinator.Turn, m machine) error {
 	}
 }
 
-// run is the one that is decided.
-func (m *machine) run(key string) (run, error) { return parse(key + "." + m.what.Run) }
+// decidedRun returns the run that is decided.
+func (m *machine) decidedRun(key string) (run, error) { return parse(key + "." + m.what.Run) }
 
-// name is what participants know it by.
+// name returns the transaction's name at participants.
 func (m *machine) name(key string) string { return run{key: key, sign: m.what.Run}.String() }
 
-// tasks are the calls that commit these branches.
-func (d driving) tasks(r run, names []string, attempt int) []coordinator.Task {
+// tasks returns the calls that commit these branches.
+func (d secondPhase) tasks(r run, names []string, attempt int) []coordinator.Task {
 	tasks := make([]coordinator.Task, len(names))
 	for i, name := range names {
 		x := r.xid(name)
@@ -95,7 +94,7 @@ func (d driving) tasks(r run, names []string, attempt int) []coordinator.Task {
 				if err != nil {
 					return err
 				}
-				err = p.Commit(calling(ctx, branch.From(ctx), r, name, branch.Commit), x)
+				err = p.Commit(withCall(ctx, branch.From(ctx), r, name, branch.Commit), x)
 				if errors.Is(err, driver.ErrHeuristic) {
 					return branch.Fail(err) // the participant is well
 				}
@@ -106,8 +105,8 @@ func (d driving) tasks(r run, names []string, attempt int) []coordinator.Task {
 	return tasks
 }
 
-// append makes records durable, and tells of what they are.
-func (d driving) append(t *coordinator.Turn, m machine, entries []journal.Entry) (machine, error) {
+// append makes records durable, and calls the hooks.
+func (d secondPhase) append(t *coordinator.Turn, m machine, entries []journal.Entry) (machine, error) {
 	next, err := m.with(entries...)
 	switch {
 	case err != nil:
@@ -126,20 +125,20 @@ func (d driving) append(t *coordinator.Turn, m machine, entries []journal.Entry)
 	return next, nil
 }
 
-func (d driving) announce(key string, m machine) {
+func (d secondPhase) announce(key string, m machine) {
 	switch {
 	case m.halted != "":
 		d.engine.halt(observe.TwoPCHalted{Transaction: m.name(key), Participants: m.left(), Reason: m.halted})
 	case m.state == Heuristic:
-		d.engine.heuristic(observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.named(otherwise),
-			Commit: m.decision == Commit, Err: errors.New(m.complaint())})
+		d.engine.heuristic(observe.TwoPCHeuristic{Transaction: m.name(key), Participants: m.withFate(finishedOtherwise),
+			Commit: m.decision == Commit, Err: errors.New(m.heuristicErrors())})
 	case m.ended && d.engine.options.Hooks.Ended != nil:
 		d.engine.options.Hooks.Ended(observe.TwoPCEnded{Transaction: m.name(key), State: string(m.state)})
 	}
 }
 
-// remind tells again of what waits for a person, when that is due.
-func (d driving) remind(t *coordinator.Turn, m machine) error {
+// remind reports again, when it is due, what waits for a person.
+func (d secondPhase) remind(t *coordinator.Turn, m machine) error {
 	if !t.Due() {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
-// protocol is what the types of these transactions begin with in the journal.
+// protocol is the prefix of these transactions' types.
 const protocol = "2pc"
 
 // A Defined is a [Definition] of any kind.
@@ -29,10 +29,10 @@ type Engine struct {
 	coordinator  *coordinator.Coordinator
 	options      Options
 	participants map[string]driver.Participant
-	chance       func() uint32 // tells runs apart that begin in one second
+	random       func() uint32 // distinguishes runs that begin in the same second
 
 	mu      sync.Mutex
-	running map[string]int // runs under way here, by what participants know
+	running map[string]int // runs in progress here, by name at participants
 	scan    scan
 }
 
@@ -45,7 +45,7 @@ func New(c *coordinator.Coordinator, o *Options, participants ...Defined) (*Engi
 		return nil, err
 	}
 	m := &Engine{coordinator: c, options: options, participants: map[string]driver.Participant{},
-		chance: rand.Uint32, running: map[string]int{}, scan: newScan()}
+		random: rand.Uint32, running: map[string]int{}, scan: newScan()}
 	var problems []error
 	for _, r := range participants {
 		problems = append(problems, m.register(r))
@@ -53,7 +53,7 @@ func New(c *coordinator.Coordinator, o *Options, participants ...Defined) (*Engi
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
-	if err := c.Handle(protocol, driving{m}); err != nil {
+	if err := c.Handle(protocol, secondPhase{m}); err != nil {
 		return nil, err
 	}
 	c.Alongside(m.Watch)
@@ -78,7 +78,7 @@ func (m *Engine) register(r Defined) error {
 	return nil
 }
 
-// participant is that of a name.
+// participant returns the participant of a name.
 func (m *Engine) participant(name string) (driver.Participant, error) {
 	if p := m.participants[name]; p != nil {
 		return p, nil
@@ -86,11 +86,11 @@ func (m *Engine) participant(name string) (driver.Participant, error) {
 	return nil, bug("call participant", name, fmt.Errorf("the engine was built without it: register it under this name"))
 }
 
-// kind is the type of its transactions in the journal.
+// kind returns the type of its transactions.
 func (m *Engine) kind() string { return protocol + ":" + m.options.Name }
 
-// enlist marks a run as under way here until ended is called.
-func (m *Engine) enlist(r run) (ended func()) {
+// markRunning marks a run as in progress until ended is called.
+func (m *Engine) markRunning(r run) (ended func()) {
 	name := r.String()
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -32,13 +32,13 @@ const (
 // States are all states of a decided transaction.
 var States = []State{Committing, Heuristic, Committed, Aborted, Resolved}
 
-// fate is what is known of a branch that is to be committed.
+// fate is the state of a branch that is to be committed.
 type fate int
 
 const (
 	open fate = iota
 	done
-	otherwise // finished against the decision
+	finishedOtherwise // against the decision
 )
 
 // progress is a branch that is to be committed.
@@ -46,11 +46,11 @@ type progress struct {
 	name     string
 	fate     fate
 	err      string
-	attempts int // that failed, as far as the journal knows
+	attempts int // failed ones, as far as the journal has them
 }
 
-// machine is a transaction as its records tell it. It is pure: with says what is so
-// after more records, or that they cannot follow.
+// machine is the state that a transaction's records lead to. It is pure: with returns the state after
+// more records, or an error if they are invalid.
 type machine struct {
 	state    State // empty before the decision
 	decision Decision
@@ -60,13 +60,13 @@ type machine struct {
 	ended    bool
 
 	takeOvers int    // in a row, without an answer in between
-	halted    string // why no participant is called to commit; empty while it goes on
+	halted    string // why no participant is called; empty while it is not halted
 }
 
-// replay is the machine after all records of a transaction.
+// replay returns the state after all records of a transaction.
 func replay(entries []journal.Entry) (machine, error) { return machine{}.with(entries...) }
 
-// with is the machine after records that follow what it has seen; m stays as it is.
+// with returns the state after more records. m does not change.
 func (m machine) with(entries ...journal.Entry) (machine, error) {
 	m.branches = slices.Clone(m.branches)
 	for _, e := range entries {
@@ -89,7 +89,7 @@ func (m *machine) apply(e journal.Entry) error {
 	}
 	switch e.Kind {
 	case recordTaken, recordHalted, recordFailing, recordRetry:
-		return m.suffer(e)
+		return m.recordFailure(e)
 	case recordDecide:
 		return m.decide(e)
 	case recordDone, recordHeuristic:
@@ -134,8 +134,8 @@ func (m *machine) decide(e journal.Entry) error {
 	return nil
 }
 
-// answer takes what a participant said to the commit of its branch, or that it could
-// not roll it back. Which branches an abort has is not known before.
+// answer applies the result of a commit, or a rollback that was impossible. The branches of an abort
+// are not known before.
 func (m *machine) answer(e journal.Entry) error {
 	i := slices.IndexFunc(m.branches, func(p progress) bool { return p.name == e.Step })
 	if i < 0 && m.decision == Abort && e.Kind == recordHeuristic {
@@ -153,13 +153,12 @@ func (m *machine) answer(e journal.Entry) error {
 	if err := json.Unmarshal(e.Data, &w); err != nil {
 		return err
 	}
-	m.branches[i].fate, m.branches[i].err = otherwise, w.Text
+	m.branches[i].fate, m.branches[i].err = finishedOtherwise, w.Text
 	m.state = Heuristic
 	return nil
 }
 
-// end stands behind what has nothing left to do. That of a commit says itself that
-// all branches were committed.
+// end applies the end. The end of a commit says that all branches were committed.
 func (m *machine) end() error {
 	switch m.state {
 	case Committing:
@@ -175,14 +174,14 @@ func (m *machine) end() error {
 	return nil
 }
 
-// left are the branches that are still to be committed.
-func (m *machine) left() []string { return m.named(open) }
+// left returns the branches that are still to be committed.
+func (m *machine) left() []string { return m.withFate(open) }
 
-// settled reports whether nothing is left to do but for a person.
+// settled reports whether only a person can act.
 func (m *machine) settled() bool { return m.state == Heuristic && len(m.left()) == 0 }
 
-// named are the branches of a fate.
-func (m *machine) named(f fate) []string {
+// withFate returns the branches of a fate.
+func (m *machine) withFate(f fate) []string {
 	var names []string
 	for _, p := range m.branches {
 		if p.fate == f {
@@ -192,39 +191,38 @@ func (m *machine) named(f fate) []string {
 	return names
 }
 
-// of is what is decided of a run: to commit the one that the record names, and to
-// abort every other.
-func (m *machine) of(r run) Decision {
+// decisionFor returns the decision for a run: every run but the recorded one is aborted.
+func (m *machine) decisionFor(r run) Decision {
 	if m.what.Run == r.sign {
 		return m.decision
 	}
 	return Abort
 }
 
-// ballot is what a participant said to prepare.
+// ballot is a participant's answer to prepare.
 type ballot struct {
 	name string
 	vote driver.Vote
 	err  error
 }
 
-// tally is what follows from the ballots of a transaction.
-type tally struct {
-	against error    // why it is aborted; nil if it is not
-	yes     []string // voted so
-	perhaps []string // gave no clear answer, and may be prepared
+// voteResult is the result of the first phase.
+type voteResult struct {
+	abortReason error    // nil to commit
+	yes         []string // voted so
+	unclear     []string // gave no clear answer, and may be prepared
 }
 
-// count is the pure heart of the first phase: one that is not for it is against it.
-func count(ballots []ballot) tally {
-	var t tally
+// countVotes decides the first phase. Any answer but a clear yes or read-only is a no.
+func countVotes(ballots []ballot) voteResult {
+	var t voteResult
 	var against []error
 	for _, b := range ballots {
 		switch {
 		case b.err != nil:
 			against = append(against, fmt.Errorf("%s voted no: %w", b.name, b.err))
 			if interlock.Kind(b.err) == interlock.Uncertain {
-				t.perhaps = append(t.perhaps, b.name)
+				t.unclear = append(t.unclear, b.name)
 			}
 		case b.vote == driver.VoteYes:
 			t.yes = append(t.yes, b.name)
@@ -232,49 +230,48 @@ func count(ballots []ballot) tally {
 			against = append(against, fmt.Errorf("%s voted no", b.name))
 		}
 	}
-	t.against = errors.Join(against...)
+	t.abortReason = errors.Join(against...)
 	return t
 }
 
-// verdict is what is to be done with a branch in doubt.
+// verdict says what to do with a branch in doubt.
 type verdict string
 
 const (
-	leave    verdict = "leave" // somebody may be at work on it
+	leave    verdict = "leave" // a run may be using it
 	commit   verdict = "commit"
 	rollBack verdict = "roll back"
 	presume  verdict = "decide to abort" // and follow the journal
 	blocked  verdict = "blocked"         // the journal does not answer
-	tooOld   verdict = "too old"         // its decision may have been forgotten: for a person
-	foreign  verdict = "foreign"         // not to be touched: for a person
+	tooOld   verdict = "too old"         // its decision may have been deleted: for a person
+	foreign  verdict = "foreign"         // not ours: for a person
 )
 
-// doubt is a branch in doubt, and what is known of it here.
-type doubt struct {
+// inDoubtBranch is a branch in doubt and what this process knows of it.
+type inDoubtBranch struct {
 	run     run
 	branch  string
 	age     time.Duration // since it was prepared, or seen here first
-	life    time.Duration // since its run began
+	runAge  time.Duration // since its run began
 	running bool          // in this process
 }
 
-// limits are the options that a judgement needs.
+// limits are the options that judge needs.
 type limits struct{ patience, retention time.Duration }
 
-// judge says what is to be done with a branch in doubt by what the journal says;
-// m is nil if the journal has no such transaction. It presumes an abort only of what
-// is too young to have been forgotten. It is pure.
-func (d doubt) judge(m *machine, l limits) verdict {
+// judge returns what to do with a branch in doubt. m is nil if the journal has no such transaction. An
+// abort is presumed only if the decision cannot have been deleted. It is pure.
+func (d inDoubtBranch) judge(m *machine, l limits) verdict {
 	switch {
 	case d.running:
 		return leave
-	case m == nil && d.life >= l.retention:
+	case m == nil && d.runAge >= l.retention:
 		return tooOld
 	case m == nil && d.age < l.patience:
 		return leave
 	case m == nil:
 		return presume
-	case m.of(d.run) == Abort:
+	case m.decisionFor(d.run) == Abort:
 		return rollBack
 	case m.what.Actor == "" && !slices.Contains(m.what.Branches, d.branch): // a person may have missed it
 		return foreign
@@ -286,46 +283,46 @@ func (d doubt) judge(m *machine, l limits) verdict {
 	return commit
 }
 
-// answered is what the participants have said to a round of commits.
-type answered struct {
-	otherwise []journal.Entry // a heuristic record for each
-	again     []string        // those that have to be called again
-	errs      []error         // why, of each of them
+// commitResults are the results of one round of commits.
+type commitResults struct {
+	heuristics []journal.Entry // one record for each
+	failed     []string        // to be called again
+	errs       []error         // of failed
 }
 
-// answers sorts what was said to the commits of these branches.
-func answers(names []string, errs []error) answered {
-	var a answered
+// sortResults sorts the results of the commits of these branches.
+func sortResults(names []string, errs []error) commitResults {
+	var a commitResults
 	for i, name := range names {
 		switch err := errs[i]; {
 		case errors.Is(err, driver.ErrHeuristic):
-			a.otherwise = append(a.otherwise, heuristic(name, err))
+			a.heuristics = append(a.heuristics, heuristic(name, err))
 		case err != nil:
-			a.again, a.errs = append(a.again, name), append(a.errs, err)
+			a.failed, a.errs = append(a.failed, name), append(a.errs, err)
 		}
 	}
 	return a
 }
 
-// heuristic is the record of a branch that was finished against the decision.
+// heuristic returns the record of a branch that was finished against the decision.
 func heuristic(name string, err error) journal.Entry {
-	return record(recordHeuristic, name, why{Text: said(err.Error())})
+	return record(recordHeuristic, name, why{Text: truncated(err.Error())})
 }
 
-// follow is what is to be recorded after a round: the end if all is done, and nothing
-// while some have to be called again. Who has done it is recorded only once a branch is
-// heuristic, for the person who has to look. Each round tells the branches that the
-// last one has left, so those that are neither recorded nor called again are done.
-func (m *machine) follow(a answered) []journal.Entry {
-	if len(a.otherwise) == 0 && m.state == Committing {
-		if len(a.again) == 0 {
+// recordsAfter returns the records that follow a round: the end if all branches are committed, none
+// while some are to be called again. Committed branches are recorded only once one is heuristic, for
+// the person who has to look. Each round calls all branches that are left, so those in neither list
+// are done.
+func (m *machine) recordsAfter(a commitResults) []journal.Entry {
+	if len(a.heuristics) == 0 && m.state == Committing {
+		if len(a.failed) == 0 {
 			return []journal.Entry{end()}
 		}
 		return nil
 	}
-	entries := a.otherwise
+	entries := a.heuristics
 	for _, name := range m.left() {
-		if !contains(a.again, entries, name) {
+		if !contains(a.failed, entries, name) {
 			entries = append(entries, journal.Entry{Kind: recordDone, Step: name})
 		}
 	}
@@ -346,11 +343,11 @@ func contains(names []string, entries []journal.Entry, name string) bool {
 	return false
 }
 
-// complaint is what participants have said about heuristic branches.
-func (m *machine) complaint() string {
+// heuristicErrors returns the errors of heuristic branches.
+func (m *machine) heuristicErrors() string {
 	var all []string
 	for _, p := range m.branches {
-		if p.fate == otherwise {
+		if p.fate == finishedOtherwise {
 			all = append(all, p.name+": "+p.err)
 		}
 	}

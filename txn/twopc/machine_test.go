@@ -148,8 +148,8 @@ func TestCount(t *testing.T) {
 		"strange":     {[]ballot{{"a", driver.Vote(7), nil}}, true, nil, nil},
 		"none at all": {nil, false, nil, nil},
 	} {
-		got := count(c.ballots)
-		if (got.against != nil) != c.against || !slices.Equal(got.yes, c.yes) || !slices.Equal(got.perhaps, c.perhaps) {
+		got := countVotes(c.ballots)
+		if (got.abortReason != nil) != c.against || !slices.Equal(got.yes, c.yes) || !slices.Equal(got.unclear, c.perhaps) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -168,25 +168,25 @@ func TestJudge(t *testing.T) {
 	byHand.what.Actor = "ann"
 	ours, theirs := run{key: "1", sign: "r"}, run{key: "1", sign: "q"}
 	for name, c := range map[string]struct {
-		doubt doubt
+		doubt inDoubtBranch
 		m     *machine
 		want  verdict
 	}{
-		"young, undecided":      {doubt{ours, "north", l.patience - 1, l.patience, false}, nil, leave},
-		"old, undecided":        {doubt{ours, "north", l.patience, l.patience, false}, nil, presume},
-		"old, running here":     {doubt{ours, "north", time.Hour, time.Hour, true}, nil, leave},
-		"too old":               {doubt{ours, "north", l.patience, l.retention, false}, nil, tooOld},
-		"too old by its run":    {doubt{ours, "north", 0, l.retention, false}, nil, tooOld},
-		"aborted":               {doubt{ours, "north", 0, 0, false}, &aborted, rollBack},
-		"aborted and very old":  {doubt{ours, "north", time.Hour, 9 * time.Hour, false}, &aborted, rollBack},
-		"aborted, another run":  {doubt{theirs, "north", 0, 0, false}, &aborted, rollBack},
-		"committed, young":      {doubt{ours, "north", l.patience - 1, 0, false}, &committing, leave},
-		"committed, old":        {doubt{ours, "north", l.patience, 0, false}, &committing, commit},
-		"committed, very old":   {doubt{ours, "south", time.Hour, 9 * time.Hour, false}, &committing, commit},
-		"another run committed": {doubt{theirs, "north", 0, 0, false}, &committing, rollBack},
-		"a branch too many":     {doubt{ours, "east", time.Hour, time.Hour, false}, &committing, foreign},
-		"missed by a person":    {doubt{ours, "east", time.Hour, time.Hour, false}, &byHand, commit},
-		"another run, by hand":  {doubt{theirs, "east", time.Hour, time.Hour, false}, &byHand, rollBack},
+		"young, undecided":      {inDoubtBranch{ours, "north", l.patience - 1, l.patience, false}, nil, leave},
+		"old, undecided":        {inDoubtBranch{ours, "north", l.patience, l.patience, false}, nil, presume},
+		"old, running here":     {inDoubtBranch{ours, "north", time.Hour, time.Hour, true}, nil, leave},
+		"too old":               {inDoubtBranch{ours, "north", l.patience, l.retention, false}, nil, tooOld},
+		"too old by its run":    {inDoubtBranch{ours, "north", 0, l.retention, false}, nil, tooOld},
+		"aborted":               {inDoubtBranch{ours, "north", 0, 0, false}, &aborted, rollBack},
+		"aborted and very old":  {inDoubtBranch{ours, "north", time.Hour, 9 * time.Hour, false}, &aborted, rollBack},
+		"aborted, another run":  {inDoubtBranch{theirs, "north", 0, 0, false}, &aborted, rollBack},
+		"committed, young":      {inDoubtBranch{ours, "north", l.patience - 1, 0, false}, &committing, leave},
+		"committed, old":        {inDoubtBranch{ours, "north", l.patience, 0, false}, &committing, commit},
+		"committed, very old":   {inDoubtBranch{ours, "south", time.Hour, 9 * time.Hour, false}, &committing, commit},
+		"another run committed": {inDoubtBranch{theirs, "north", 0, 0, false}, &committing, rollBack},
+		"a branch too many":     {inDoubtBranch{ours, "east", time.Hour, time.Hour, false}, &committing, foreign},
+		"missed by a person":    {inDoubtBranch{ours, "east", time.Hour, time.Hour, false}, &byHand, commit},
+		"another run, by hand":  {inDoubtBranch{theirs, "east", time.Hour, time.Hour, false}, &byHand, rollBack},
 	} {
 		if got := c.doubt.judge(c.m, l); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
@@ -224,7 +224,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%q was taken for %+v", name, r)
 		}
 	}
-	if !errors.Is(uncertain("x", "y", errWork), interlock.ErrUncertain) || len(said(strings.Repeat("ä", 1000))) > coordinator.MaxReason+5 {
+	if !errors.Is(uncertain("x", "y", errWork), interlock.ErrUncertain) || len(truncated(strings.Repeat("ä", 1000))) > coordinator.MaxReason+5 {
 		t.Error("errors")
 	}
 }

@@ -60,7 +60,7 @@ func (o *Operator) act(ctx context.Context, op, id string, by By, refuses func(*
 		return err
 	}
 	return records.Change(ctx, o.journal, o.now, op, Key(id), "", func(t coordinator.Transaction[machine]) ([]journal.Entry, error) {
-		if err := t.State.is(id); err != nil {
+		if err := t.State.checkID(id); err != nil {
 			return nil, err
 		}
 		return entries, refuses(&t.State)

@@ -57,7 +57,7 @@ func (m *machine) outcome(head driver.Head, entries []journal.Entry) Outcome {
 	for _, p := range m.branches {
 		b, e := Branch{Participant: p.name, Done: p.fate == done, Attempts: p.attempts}, StepError{Step: p.name, Err: p.err, Attempts: p.attempts}
 		switch {
-		case p.fate == otherwise:
+		case p.fate == finishedOtherwise:
 			b.Heuristic = p.err
 			o.Dead = append(o.Dead, e)
 		case p.fate == open && m.halted != "":
@@ -89,11 +89,11 @@ func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 		o = records.Outcome(t)
 		switch {
 		case there.state == Heuristic && there.settled():
-			return false, definite(op, id, fmt.Errorf("%w: %s", ErrHeuristic, there.complaint()))
+			return false, definite(op, id, fmt.Errorf("%w: %s", ErrHeuristic, there.heuristicErrors()))
 		case there.decision == Abort:
-			return false, m.earlier(id, there, nil)
+			return false, m.outcomeOfOther(id, there, nil)
 		case there.halted != "":
-			halted = there.waits(op, id)
+			halted = there.haltedError(op, id)
 			return true, nil
 		}
 		return there.ended, nil

@@ -18,12 +18,12 @@ const (
 	recordDecide    = "decide"    // Step is commit or abort; the first record, and the only one of its kind
 	recordDone      = "done"      // a branch was committed; written only where another one is heuristic
 	recordHeuristic = "heuristic" // a branch was finished against the decision
-	recordFailing   = "failing"   // a branch could not be committed so often, and is called again
-	recordTaken     = "taken"     // it was taken over while branches were called
-	recordHalted    = "halted"    // it was taken over so often that a person has to look
-	recordRetry     = "retry"     // a person has it go on
+	recordFailing   = "failing"   // commits of a branch failed so often, and are repeated
+	recordTaken     = "taken"     // it was taken over during calls
+	recordHalted    = "halted"    // it was taken over too often: a person has to look
+	recordRetry     = "retry"     // a person resumes it
 	recordRemind    = "remind"    // a heuristic outcome was reported again
-	recordResolved  = "resolved"  // a person has seen to it
+	recordResolved  = "resolved"  // a person has resolved it
 	recordEnd       = coordinator.RecordEnd
 )
 
@@ -38,15 +38,15 @@ const (
 
 // decided is the data of a decide record.
 type decided struct {
-	ID       string   `json:"id,omitempty"` // the user's; empty if who decided does not know it
-	Run      string   `json:"run"`          // the run that is decided; every other one is to be rolled back
+	ID       string   `json:"id,omitempty"` // the user's; empty if unknown to the process that decided
+	Run      string   `json:"run"`          // the run that is decided; all others are rolled back
 	Branches []string `json:"branches,omitempty"`
 	Reason   string   `json:"reason,omitempty"`
-	Actor    string   `json:"actor,omitempty"` // the person who decided; empty if it was an engine
+	Actor    string   `json:"actor,omitempty"` // the person who decided; empty if an engine did
 }
 
-// why is the data of heuristic, failing, halted, retry and resolved records. An operator's
-// have the reason as the text if they are of versions before [By].
+// why is the data of heuristic, failing, halted, retry and resolved records. Records of operators from
+// versions before [By] have the reason in Text.
 type why struct {
 	Actor    string `json:"actor,omitempty"`
 	Reason   string `json:"reason,omitempty"`
@@ -65,7 +65,7 @@ func decide(d Decision, what decided) journal.Entry { return record(recordDecide
 
 func end() journal.Entry { return journal.Entry{Kind: recordEnd} }
 
-func said(text string) string { return coordinator.Truncate(text, coordinator.MaxReason) }
+func truncated(text string) string { return coordinator.Truncate(text, coordinator.MaxReason) }
 
 // A transaction has three names. Its id is the user's, up to driver.MaxTransaction
 // bytes. Its key is what the journal and the participants can hold: the id, or a hash

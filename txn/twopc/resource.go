@@ -60,11 +60,11 @@ type T struct {
 
 	mu       sync.Mutex
 	closed   bool
-	branches []*working // in the order in which they were joined
+	branches []*openBranch // in the order of Join
 }
 
-// working is a branch while it is worked in, and prepared.
-type working struct {
+// openBranch is a branch of a running transaction.
+type openBranch struct {
 	name      string
 	preparing driver.Preparing // nil while it is being opened
 }
@@ -72,7 +72,7 @@ type working struct {
 // XID is what the branch of a resource is called there, whether it was joined or not.
 func (t *T) XID(resource string) driver.XID { return t.run.xid(resource) }
 
-// reserve keeps the place of a branch.
+// reserve adds a branch before it is opened.
 func (t *T) reserve(name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,16 +84,16 @@ func (t *T) reserve(name string) error {
 			return failure.Bug("join", name, "the transaction has joined it: keep what the first call returned")
 		}
 	}
-	t.branches = append(t.branches, &working{name: name})
+	t.branches = append(t.branches, &openBranch{name: name})
 	return nil
 }
 
-// open fills the place of a branch, or gives it up. A branch that comes when the
-// function has returned is abandoned.
+// open completes a reserved branch, or removes it after an error. A branch that was opened after the
+// function had returned is abandoned.
 func (t *T) open(ctx context.Context, name string, p driver.Preparing, err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := slices.IndexFunc(t.branches, func(b *working) bool { return b.name == name })
+	i := slices.IndexFunc(t.branches, func(b *openBranch) bool { return b.name == name })
 	if err == nil && !t.closed {
 		t.branches[i].preparing = p
 		return nil
@@ -104,22 +104,22 @@ func (t *T) open(ctx context.Context, name string, p driver.Preparing, err error
 	}
 	clean, cancel := t.engine.clean(ctx)
 	defer cancel()
-	return failure.Bug("join", name, "the transaction's function has returned meanwhile%s", trailing(p.Abandon(clean)))
+	return failure.Bug("join", name, "the transaction's function has returned meanwhile%s", abandonSuffix(p.Abandon(clean)))
 }
 
-func trailing(err error) string {
+func abandonSuffix(err error) string {
 	if err == nil {
 		return ""
 	}
 	return fmt.Sprintf(", and the branch could not be abandoned: %v", err)
 }
 
-// close ends the work, and gives the branches that there are.
-func (t *T) close() []*working {
+// close rejects further branches, and returns the open ones.
+func (t *T) close() []*openBranch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	var there []*working
+	var there []*openBranch
 	for _, b := range t.branches {
 		if b.preparing != nil {
 			there = append(there, b)

@@ -39,11 +39,11 @@ func (m *Engine) Run(ctx context.Context, id string, work func(ctx context.Conte
 		return failure.Bug(op, id, "there is no function to run")
 	}
 	if there, err := m.read(ctx, id); err != nil || there != nil {
-		return m.earlier(id, there, unread(op, id, err))
+		return m.outcomeOfOther(id, there, readFailed(op, id, err))
 	}
-	t := &T{engine: m, run: begin(id, m.coordinator.Now(), m.chance())}
-	defer m.enlist(t.run)()
-	if err := m.worked(ctx, t, work); err != nil {
+	t := &T{engine: m, run: begin(id, m.coordinator.Now(), m.random())}
+	defer m.markRunning(t.run)()
+	if err := m.runWork(ctx, t, work); err != nil {
 		return m.aborted(id, t.run, err)
 	}
 	branches := t.close()
@@ -53,31 +53,30 @@ func (m *Engine) Run(ctx context.Context, id string, work func(ctx context.Conte
 	return m.commitAll(ctx, id, t.run, branches)
 }
 
-// aborted is the outcome of a run that has decided so by itself, without a record.
+// aborted returns the error of a run that aborts without a record.
 func (m *Engine) aborted(id string, r run, why error) error {
 	m.decided(r, Abort, why.Error())
 	return &AbortedError{ID: id, Reason: why}
 }
 
-// earlier is the outcome of another run.
-func (m *Engine) earlier(id string, there *machine, err error) error {
+// outcomeOfOther returns the outcome of another run.
+func (m *Engine) outcomeOfOther(id string, there *machine, err error) error {
 	if err != nil || there.decision == Commit {
 		return err
 	}
 	return &AbortedError{ID: id, Reason: errors.New(there.what.Reason), Recorded: true}
 }
 
-// unread is the error of a run that could not read the outcome of another one, and has done
-// nothing.
-func unread(op, id string, err error) error {
+// readFailed returns the error of a run that could not read the outcome of another run and did nothing.
+func readFailed(op, id string, err error) error {
 	if err == nil || interlock.Kind(err) != interlock.Uncertain {
 		return err
 	}
 	return &interlock.Error{Op: op, Name: id, Kind: interlock.Retryable, Err: fmt.Errorf("nothing was done: %w", err)}
 }
 
-// worked runs the function. If it fails or panics, nothing is left of its branches.
-func (m *Engine) worked(ctx context.Context, t *T, work func(context.Context, *T) error) (err error) {
+// runWork runs the function. If it fails or panics, its branches are abandoned.
+func (m *Engine) runWork(ctx context.Context, t *T, work func(context.Context, *T) error) (err error) {
 	kept := false
 	defer func() {
 		if !kept {
@@ -91,9 +90,9 @@ func (m *Engine) worked(ctx context.Context, t *T, work func(context.Context, *T
 	return err
 }
 
-// abandon frees what branches that are not prepared have here. What a participant
-// says to it changes nothing: the session's end does the same.
-func (m *Engine) abandon(ctx context.Context, branches []*working) {
+// abandon releases branches that are not prepared. An error is ignored: the end of the session does
+// the same.
+func (m *Engine) abandon(ctx context.Context, branches []*openBranch) {
 	ctx, cancel := m.clean(ctx)
 	defer cancel()
 	var all sync.WaitGroup
@@ -103,30 +102,30 @@ func (m *Engine) abandon(ctx context.Context, branches []*working) {
 	all.Wait()
 }
 
-// commitOne is the whole of a transaction with one participant.
-func (m *Engine) commitOne(ctx context.Context, id string, r run, b *working) error {
+// commitOne commits a transaction with one participant.
+func (m *Engine) commitOne(ctx context.Context, id string, r run, b *openBranch) error {
 	ctx, cancel := m.clean(ctx)
 	defer cancel()
 	err := b.preparing.CommitOne(ctx)
 	if err == nil {
 		return nil
 	}
-	m.abandon(ctx, []*working{b})
+	m.abandon(ctx, []*openBranch{b})
 	if interlock.Kind(err) == interlock.Uncertain {
 		return uncertain("commit transaction", id, err)
 	}
 	return m.aborted(id, r, err)
 }
 
-// commitAll is the first phase, and the decision.
-func (m *Engine) commitAll(ctx context.Context, id string, r run, branches []*working) error {
-	t := count(m.prepare(ctx, r, branches))
-	if t.against == nil {
-		t.against = context.Cause(ctx)
+// commitAll runs the first phase, and decides.
+func (m *Engine) commitAll(ctx context.Context, id string, r run, branches []*openBranch) error {
+	t := countVotes(m.prepare(ctx, r, branches))
+	if t.abortReason == nil {
+		t.abortReason = context.Cause(ctx)
 	}
-	if t.against != nil {
-		m.rollBack(ctx, r, slices.Concat(t.yes, t.perhaps))
-		return m.aborted(id, r, t.against)
+	if t.abortReason != nil {
+		m.rollBack(ctx, r, slices.Concat(t.yes, t.unclear))
+		return m.aborted(id, r, t.abortReason)
 	}
 	if len(t.yes) == 0 {
 		return nil
@@ -134,19 +133,18 @@ func (m *Engine) commitAll(ctx context.Context, id string, r run, branches []*wo
 	return m.commit(ctx, id, r, t.yes)
 }
 
-// prepare asks all participants for their votes, at once. A branch that gave none is
-// abandoned.
-func (m *Engine) prepare(ctx context.Context, r run, branches []*working) []ballot {
+// prepare asks all participants for their votes concurrently. A branch without a vote is abandoned.
+func (m *Engine) prepare(ctx context.Context, r run, branches []*openBranch) []ballot {
 	ctx, cancel := context.WithTimeout(ctx, m.options.Prepare)
 	defer cancel()
 	ballots := make([]ballot, len(branches))
 	var all sync.WaitGroup
 	for i, b := range branches {
 		all.Go(func() {
-			vote, err := b.preparing.Prepare(calling(ctx, branch.Call{Attempt: 1}, r, b.name, branch.Prepare))
+			vote, err := b.preparing.Prepare(withCall(ctx, branch.Call{Attempt: 1}, r, b.name, branch.Prepare))
 			ballots[i] = ballot{b.name, vote, err}
 			if err != nil {
-				m.abandon(ctx, []*working{b})
+				m.abandon(ctx, []*openBranch{b})
 			}
 		})
 	}
@@ -154,10 +152,9 @@ func (m *Engine) prepare(ctx context.Context, r run, branches []*working) []ball
 	return ballots
 }
 
-// calling is a context that says which call this is: for participants in other
-// processes. c is what is known of it; whatever call ctx is part of itself, of another
-// transaction, is not.
-func calling(ctx context.Context, c branch.Call, r run, name string, op branch.Operation) context.Context {
+// withCall returns a context that identifies the call, for participants in other processes. It hides a
+// call of another transaction that ctx belongs to.
+func withCall(ctx context.Context, c branch.Call, r run, name string, op branch.Operation) context.Context {
 	c.Transaction, c.Branch, c.Operation, c.Begun = r.String(), name, op, r.began
 	if deadline, bound := ctx.Deadline(); bound { // a coordinator's call has its bound in c alone
 		c.Deadline = deadline
@@ -165,8 +162,8 @@ func calling(ctx context.Context, c branch.Call, r run, name string, op branch.O
 	return branch.With(ctx, c)
 }
 
-// commit takes the decision. Only what stands in the journal counts: if it is not
-// known what does, an abort is put there first.
+// commit records the decision. If the outcome of the append is unknown, it tries to record an abort, and
+// follows what the journal has.
 func (m *Engine) commit(ctx context.Context, id string, r run, yes []string) error {
 	ctx = context.WithoutCancel(ctx) // the journal has its own bound
 	err := m.coordinator.Begin(ctx, r.key, m.kind(), decide(Commit, decided{ID: id, Run: r.sign, Branches: yes}))
@@ -176,20 +173,19 @@ func (m *Engine) commit(ctx context.Context, id string, r run, yes []string) err
 	}
 	clean, cancel := m.clean(ctx)
 	defer cancel()
-	there, late := m.presume(clean, r, decided{ID: id, Run: r.sign, Reason: said("the decision to commit was not answered: " + err.Error())})
+	there, late := m.readOrAbort(clean, r, decided{ID: id, Run: r.sign, Reason: truncated("the decision to commit was not answered: " + err.Error())})
 	switch {
 	case late != nil:
 		return uncertain("decide transaction", id, errors.Join(err, late))
-	case there.of(r) == Commit:
+	case there.decisionFor(r) == Commit:
 		m.decided(r, Commit, "")
 		return nil
 	}
 	m.rollBack(ctx, r, yes)
-	return m.earlier(id, there, nil)
+	return m.outcomeOfOther(id, there, nil)
 }
 
-// rollBack tells branches that they are aborted, for a time: those that do not hear
-// are found in doubt later.
+// rollBack rolls branches back, within a bound. Branches that it does not reach are found in doubt later.
 func (m *Engine) rollBack(ctx context.Context, r run, names []string) {
 	ctx, cancel := m.clean(ctx)
 	defer cancel()
@@ -204,12 +200,12 @@ func (m *Engine) rollBackOne(ctx context.Context, r run, name string) {
 	var c branch.Call
 	for attempt := 1; ; attempt++ {
 		c.Attempt = attempt
-		err := m.participants[name].Rollback(calling(ctx, c, r, name, branch.Rollback), r.xid(name))
+		err := m.participants[name].Rollback(withCall(ctx, c, r, name, branch.Rollback), r.xid(name))
 		if err == nil {
 			return
 		}
 		if errors.Is(err, driver.ErrHeuristic) {
-			m.found(ctx, r, name, err)
+			m.recordHeuristicAbort(ctx, r, name, err)
 			return
 		}
 		wait := pause.Delay(attempt, m.coordinator.Random())
@@ -223,7 +219,7 @@ func (m *Engine) rollBackOne(ctx context.Context, r run, name string) {
 	}
 }
 
-// sleep waits, unless ctx ends before.
+// sleep waits, unless ctx ends first.
 func sleep(ctx context.Context, wait time.Duration) bool {
 	select {
 	case <-time.After(wait):

@@ -46,12 +46,12 @@ func (m *Engine) Scan(ctx context.Context) {
 	all.Wait()
 }
 
-// finish does what the verdict says.
+// finish acts on a verdict.
 func (m *Engine) finish(ctx context.Context, name string, found InDoubt) {
 	v := verdict(found.Verdict)
 	err := found.Err
 	if v == presume {
-		v, err = m.presumed(ctx, found)
+		v, err = m.presumeAbort(ctx, found)
 	}
 	if v == leave {
 		return
@@ -64,10 +64,9 @@ func (m *Engine) finish(ctx context.Context, name string, found InDoubt) {
 	}
 }
 
-// presumed is what is to be done once an abort stands in the journal, or what came
-// before it.
-func (m *Engine) presumed(ctx context.Context, found InDoubt) (verdict, error) {
-	there, err := m.presume(ctx, found.run, decided{Run: found.run.sign,
+// presumeAbort records an abort, and returns what to do then; an earlier decision is followed.
+func (m *Engine) presumeAbort(ctx context.Context, found InDoubt) (verdict, error) {
+	there, err := m.readOrAbort(ctx, found.run, decided{Run: found.run.sign,
 		Reason: "branch " + found.XID.Branch + " was in doubt for " + found.Age.Round(time.Millisecond).String() + ", and nobody had decided"})
 	if err != nil {
 		return blocked, err
@@ -75,7 +74,7 @@ func (m *Engine) presumed(ctx context.Context, found InDoubt) (verdict, error) {
 	return m.judge(found, there), nil
 }
 
-// carryOut finishes a branch.
+// carryOut commits or rolls back a branch.
 func (m *Engine) carryOut(ctx context.Context, name string, found InDoubt, v verdict) error {
 	if v != commit && v != rollBack {
 		return nil
@@ -84,16 +83,16 @@ func (m *Engine) carryOut(ctx context.Context, name string, found InDoubt, v ver
 	defer cancel()
 	r, x, c := found.run, found.XID, branch.Call{Attempt: 1}
 	if v == commit {
-		return m.participants[name].Commit(calling(ctx, c, r, name, branch.Commit), x)
+		return m.participants[name].Commit(withCall(ctx, c, r, name, branch.Commit), x)
 	}
-	err := m.participants[name].Rollback(calling(ctx, c, r, name, branch.Rollback), x)
+	err := m.participants[name].Rollback(withCall(ctx, c, r, name, branch.Rollback), x)
 	if errors.Is(err, driver.ErrHeuristic) {
-		m.found(ctx, r, name, err)
+		m.recordHeuristicAbort(ctx, r, name, err)
 	}
 	return err
 }
 
-// gauge tells how a participant stands.
+// gauge reports the state of a participant.
 func (m *Engine) gauge(name string, found []InDoubt, err error) {
 	f := m.options.Hooks.Scanned
 	if f == nil {
@@ -124,22 +123,22 @@ type InDoubt struct {
 	BlockedFor time.Duration // since the journal was first found not to answer for it; 0 if it does
 	Err        error         // of the journal, if it is blocked or foreign
 
-	run run // empty if it is foreign
+	run run // empty if foreign
 }
 
-// scan is what is remembered from one scan to the next.
+// scan is the state between scans.
 type scan struct {
-	seen    map[place]time.Time // first
-	blocked map[place]time.Time // since when
+	seen    map[branchAt]time.Time // when first seen
+	blocked map[branchAt]time.Time // since when
 }
 
-// place is a branch at the participant that lists it.
-type place struct {
+// branchAt is a branch at the participant that lists it.
+type branchAt struct {
 	participant string
 	xid         driver.XID
 }
 
-func newScan() scan { return scan{seen: map[place]time.Time{}, blocked: map[place]time.Time{}} }
+func newScan() scan { return scan{seen: map[branchAt]time.Time{}, blocked: map[branchAt]time.Time{}} }
 
 // InDoubt lists the branches in doubt at all participants, in the order of their names, with what
 // an [Engine.Scan] would do. It changes nothing. The error joins those of participants that could
@@ -154,7 +153,7 @@ func (m *Engine) InDoubt(ctx context.Context) ([]InDoubt, error) {
 	return all, errors.Join(errs...)
 }
 
-// inspect asks one participant, and judges what it has in doubt.
+// inspect lists what one participant has in doubt, with verdicts.
 func (m *Engine) inspect(ctx context.Context, name string) ([]InDoubt, error) {
 	listing, cancel := context.WithTimeout(ctx, m.options.Timeout)
 	defer cancel()
@@ -174,8 +173,8 @@ func (m *Engine) inspect(ctx context.Context, name string) ([]InDoubt, error) {
 	return found, nil
 }
 
-// reader reads transactions, each in a bounded time, until the journal has once not
-// answered: nobody waits for that again and again.
+// reader returns a function that reads transactions, each within a bound. After one failure it does not
+// try again, so that a scan waits once for a journal that does not answer.
 func (m *Engine) reader(ctx context.Context) func(key string) (*machine, error) {
 	var gone error
 	return func(key string) (*machine, error) {
@@ -192,10 +191,10 @@ func (m *Engine) reader(ctx context.Context) func(key string) (*machine, error) 
 	}
 }
 
-// look judges one branch by what the journal says.
+// look determines the verdict of one branch.
 func (m *Engine) look(read func(key string) (*machine, error), name string, d driver.InDoubt) InDoubt {
-	now, at := m.coordinator.Now(), place{name, d.XID}
-	found := InDoubt{XID: d.XID, Age: now.Sub(m.noted(m.scan.seen, at, now))}
+	now, at := m.coordinator.Now(), branchAt{name, d.XID}
+	found := InDoubt{XID: d.XID, Age: now.Sub(m.firstNoted(m.scan.seen, at, now))}
 	if !d.Since.IsZero() {
 		found.Age = max(found.Age, now.Sub(d.Since))
 	}
@@ -212,7 +211,7 @@ func (m *Engine) look(read func(key string) (*machine, error), name string, d dr
 	}
 	if err != nil {
 		found.Verdict, found.Err = string(blocked), err
-		found.BlockedFor = now.Sub(m.noted(m.scan.blocked, at, now))
+		found.BlockedFor = now.Sub(m.firstNoted(m.scan.blocked, at, now))
 		return found
 	}
 	m.unblock(at)
@@ -220,15 +219,15 @@ func (m *Engine) look(read func(key string) (*machine, error), name string, d dr
 	return found
 }
 
-// judge is what is to be done with a branch that was found.
+// judge returns the verdict of a branch that was found.
 func (m *Engine) judge(found InDoubt, there *machine) verdict {
 	r := found.run
-	d := doubt{run: r, branch: found.XID.Branch, age: found.Age, life: m.coordinator.Now().Sub(r.began), running: m.runs(r)}
+	d := inDoubtBranch{run: r, branch: found.XID.Branch, age: found.Age, runAge: m.coordinator.Now().Sub(r.began), running: m.isRunning(r)}
 	return d.judge(there, limits{m.options.Patience, m.options.Retention})
 }
 
-// noted is when a branch was first noted.
-func (m *Engine) noted(notes map[place]time.Time, p place, now time.Time) time.Time {
+// firstNoted returns when a branch was first noted.
+func (m *Engine) firstNoted(notes map[branchAt]time.Time, p branchAt, now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at, before := notes[p]
@@ -239,22 +238,21 @@ func (m *Engine) noted(notes map[place]time.Time, p place, now time.Time) time.T
 	return at
 }
 
-func (m *Engine) unblock(p place) {
+func (m *Engine) unblock(p branchAt) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.scan.blocked, p)
 }
 
-// forget drops what was noted of a participant's branches that are not in doubt any
-// more.
+// forget removes notes of a participant's branches that are no longer in doubt.
 func (m *Engine) forget(name string, found []InDoubt) {
-	there := map[place]bool{}
+	there := map[branchAt]bool{}
 	for _, d := range found {
-		there[place{name, d.XID}] = true
+		there[branchAt{name, d.XID}] = true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, notes := range []map[place]time.Time{m.scan.seen, m.scan.blocked} {
-		maps.DeleteFunc(notes, func(p place, _ time.Time) bool { return p.participant == name && !there[p] })
+	for _, notes := range []map[branchAt]time.Time{m.scan.seen, m.scan.blocked} {
+		maps.DeleteFunc(notes, func(p branchAt, _ time.Time) bool { return p.participant == name && !there[p] })
 	}
 }

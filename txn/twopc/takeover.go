@@ -12,13 +12,12 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A participant that crashes the process which tells it to commit crashes the next owner's
-// too: take-overs are counted in the journal before any call, and any answer ends
-// the count. After too many the transaction is halted: it stays decided, its branches stay
-// prepared, and a person has it go on.
+// A call that crashes its process will crash the next owner's process too. So take-overs are
+// counted in the journal before any call, and any answer ends the count. After too many the
+// transaction is halted: it stays decided and its branches prepared until a person resumes it.
 
-// suffer takes how it goes with the commit.
-func (m *machine) suffer(e journal.Entry) error {
+// recordFailure applies a failure of the second phase, a take-over, a halt or a retry.
+func (m *machine) recordFailure(e journal.Entry) error {
 	var w why
 	if e.Kind != recordTaken {
 		if err := json.Unmarshal(e.Data, &w); err != nil {
@@ -41,8 +40,8 @@ func (m *machine) suffer(e journal.Entry) error {
 	return nil
 }
 
-// inherit counts a take-over, and halts the transaction after too many.
-func (d driving) inherit(t *coordinator.Turn, m machine) (machine, error) {
+// countTakeOver counts a take-over, and halts the transaction after too many.
+func (d secondPhase) countTakeOver(t *coordinator.Turn, m machine) (machine, error) {
 	n := m.takeOvers + 1
 	if !t.Exhausted(n) {
 		return d.append(t, m, []journal.Entry{{Kind: recordTaken}})
@@ -51,34 +50,33 @@ func (d driving) inherit(t *coordinator.Turn, m machine) (machine, error) {
 	return d.append(t, m, []journal.Entry{record(recordHalted, "", why{Text: text})})
 }
 
-// failures says which calls that failed become known in the journal: of a number that
-// grows the fourth, the eighth, the sixteenth and so on, one an hour, and those that end
-// the count of take-overs.
+// failures selects the failed calls to record: the fourth, eighth, sixteenth and so on in a row, one an
+// hour, and those that end the count of take-overs.
 type failures struct {
-	before map[string]int // that the journal knew of when the drive began
-	noted  time.Time
+	before map[string]int // as recorded when the drive began
+	noted  time.Time      // when one was last recorded
 }
 
-func (f *failures) of(m machine, a answered, attempt int, now time.Time) (entries []journal.Entry) {
+func (f *failures) of(m machine, a commitResults, attempt int, now time.Time) (entries []journal.Entry) {
 	double := attempt >= 4 && attempt&(attempt-1) == 0
-	if len(a.again) == 0 || m.takeOvers == 0 && !double && (f.noted.IsZero() || now.Sub(f.noted) < time.Hour) {
+	if len(a.failed) == 0 || m.takeOvers == 0 && !double && (f.noted.IsZero() || now.Sub(f.noted) < time.Hour) {
 		return nil
 	}
 	f.noted = now
-	for i, name := range a.again {
+	for i, name := range a.failed {
 		entries = append(entries, record(recordFailing, name, why{Text: coordinator.Truncate(a.errs[i].Error(), coordinator.MaxFailing), Attempts: f.before[name] + attempt}))
 	}
 	return entries
 }
 
-// halt reports a transaction that waits for a person.
+// halt reports a halted transaction.
 func (m *Engine) halt(e observe.TwoPCHalted) {
 	if f := m.options.Hooks.Halted; f != nil {
 		f(e)
 	}
 }
 
-// waits is the error of a caller that waits for a halted transaction.
-func (m *machine) waits(op, id string) error {
+// haltedError returns the error for a caller that waits for a halted transaction.
+func (m *machine) haltedError(op, id string) error {
 	return &interlock.Error{Op: op, Name: id, Kind: interlock.Uncertain, Err: fmt.Errorf("%w: %s", ErrHalted, m.halted)}
 }

@@ -50,7 +50,7 @@ func TestFollow(t *testing.T) {
 		"none is called": {[]error{errWork, errWork, errWork}, nil},
 	} {
 		var got []string
-		for _, e := range three.follow(answers([]string{"a", "b", "c"}, c.errs)) {
+		for _, e := range three.recordsAfter(sortResults([]string{"a", "b", "c"}, c.errs)) {
 			got = append(got, e.Kind+":"+e.Step)
 		}
 		same(t, name, got, c.want...)
@@ -277,7 +277,7 @@ func TestHeuristicOfAnEndedAbort(t *testing.T) {
 		r := begin("1", time.Now(), 1)
 		_, err := p.Decide(t.Context(), r.String())
 		ok(t, err)
-		p.found(t.Context(), r, "south", errWork)
+		p.recordHeuristicAbort(t.Context(), r, "south", errWork)
 		if len(told) != 1 || !errors.Is(told[0].Err, errWork) || errors.Is(told[0].Err, journal.ErrExists) || told[0].Transaction != r.String() {
 			t.Errorf("%+v", told)
 		}
@@ -560,7 +560,7 @@ func TestHeuristicAbortIsToldOnce(t *testing.T) {
 				owner = w.start(t, nil, o)
 			}
 			stop := owner.serve(t, 1)
-			p.found(t.Context(), begin("1", time.Now(), 1), "south", errWork)
+			p.recordHeuristicAbort(t.Context(), begin("1", time.Now(), 1), "south", errWork)
 			time.Sleep(time.Minute)
 			stop()
 			defer owner.serve(t, 2)()

@@ -291,7 +291,7 @@ func (w *world) start(t *testing.T, meet func(at string) error, o *Options) *pro
 	}
 	p.Engine, err = New(c, o, all...)
 	ok(t, err)
-	p.chance = func() uint32 { return w.runs.Add(1) }
+	p.random = func() uint32 { return w.runs.Add(1) }
 	return p
 }
 
