@@ -14,7 +14,7 @@ const (
 // A KeyValue is the value of one key at one revision.
 type KeyValue struct {
 	Key   string
-	Value []byte
+	Value []byte // the caller's own
 	// Revision identifies this state of the key: no earlier or later state has the same. It is
 	// above zero; 0 means that the key has no value.
 	Revision int64

@@ -43,7 +43,7 @@ func (p place) load(ctx context.Context, cells []*cell) error {
 func (c *cell) set(kv driver.KeyValue) (err error) {
 	c.record, c.text = record{}, nil
 	if kv.Revision > 0 {
-		c.text = append([]byte{}, kv.Value...) // not nil, which is no record
+		c.text = kv.Value
 		c.record, err = decode(c.text)
 	} else {
 		c.text = c.record.encode()

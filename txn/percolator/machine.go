@@ -62,8 +62,8 @@ func commit(r record, key string, start, at Timestamp) (record, answer) {
 	}
 	l := r.Lock
 	r.Lock = nil
-	r.Writes = slices.Insert(slices.Clone(r.Writes), 0, write{
-		Commit: at, Start: start, Kind: l.Kind, Value: l.Value, Primary: l.Primary == key && !l.Alone})
+	r.Writes = slices.Concat([]write{{
+		Commit: at, Start: start, Kind: l.Kind, Value: l.Value, Primary: l.Primary == key && !l.Alone}}, r.Writes)
 	return trim(r), answer{outcome: committed, at: at}
 }
 
@@ -199,7 +199,7 @@ func trim(r record) record {
 // drop makes safe the safe point, and drops what no snapshot from it on can see. It keeps
 // the commits of primaries if decisions is set.
 func drop(r record, safe Timestamp, decisions bool) record {
-	var kept []write
+	kept := make([]write, 0, len(r.Writes))
 	for i, seen := 0, false; i < len(r.Writes); i++ {
 		w := r.Writes[i]
 		data := w.Kind == put || w.Kind == remove

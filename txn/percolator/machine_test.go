@@ -5,6 +5,9 @@ import (
 	"errors"
 	"reflect"
 	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // locked1 is a record with the primary lock of a transaction that began at 5.
@@ -182,35 +185,57 @@ func TestCollectionWaitsForLocks(t *testing.T) {
 	}
 }
 
-func TestRecordsAreReadAsTheyWereWritten(t *testing.T) {
+func TestEncodedRecord(t *testing.T) {
 	r, _ := commit(locked1(t), "a", 5, 6)
 	r, _ = rollback(r, 9)
-	r, _ = prewrite(r, lock{Start: 12, Primary: "b", Kind: remove, Expires: 20, MinCommit: 15, Alone: true})
-	got, err := decode(r.encode())
-	r.Format = recordFormat
-	if err != nil || !reflect.DeepEqual(got, r) {
+	r, _ = prewrite(r, lock{Start: 12, Primary: "b", Store: "s", Kind: remove, Expires: 20, MinCommit: 15, Alone: true})
+	r, _ = rollback(r, 1)
+	text := r.encode()
+	if got, err := decode(text); err != nil || !reflect.DeepEqual(got, r) {
 		t.Errorf("%+v became %+v, %v", r, got, err)
 	}
-	if got, err := decode(nil); err != nil || !got.empty() {
-		t.Errorf("nothing became %+v, %v", got, err)
+	for n := range text {
+		if _, err := decode(text[:n]); !errors.Is(err, errFormat) {
+			t.Errorf("%d of %d bytes are read: %v", n, len(text), err)
+		}
 	}
-	for _, bad := range []string{"", "x", "{}", `{"format":2}`, `{"format":1,"lock":7}`} {
+	for _, bad := range []string{"x", `{"format":1}`, string(text) + "x", "\x02\x00\x10", "\x02\x00\x00\xff\xff\xff\x0f"} {
 		if _, err := decode([]byte(bad)); !errors.Is(err, errFormat) {
 			t.Errorf("%q is read: %v", bad, err)
 		}
 	}
 }
 
+// TestCostOfHotRecord: what one step on a key with 64 versions of 8 bytes costs.
+func TestCostOfHotRecord(t *testing.T) {
+	r := hotRecord(t, 8)
+	text := r.encode()
+	if len(text) > 1100 || len(r.Writes) != maxVersions {
+		t.Errorf("a record of %d versions has %d bytes", len(r.Writes), len(text))
+	}
+	if testbed.Race {
+		return // the race detector changes the count
+	}
+	start := r.newest().Add(time.Millisecond)
+	if n := testing.AllocsPerRun(100, func() {
+		r, _ := decode(text)
+		written(t, r, start, text[:8]).encode()
+	}); n > 5 {
+		t.Errorf("a step allocates %v times", n)
+	}
+}
+
 func FuzzDecode(f *testing.F) {
-	f.Add([]byte(`{"format":1,"writes":[{"commit":2,"start":1,"kind":"put"}],"aborted":[3]}`))
+	f.Add(record{}.encode())
+	f.Add(hotRecord(f, 1).encode())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := decode(data)
-		if err != nil || data == nil {
+		if err != nil {
 			return
 		}
 		again, err := decode(r.encode())
-		if err != nil || !bytes.Equal(r.encode(), again.encode()) {
-			t.Errorf("%s became %s: %v", r.encode(), again.encode(), err)
+		if err != nil || !reflect.DeepEqual(r, again) {
+			t.Errorf("%+v became %+v: %v", r, again, err)
 		}
 	})
 }

@@ -140,7 +140,7 @@ func (s *state) id() [16]byte {
 			num(int(l.Start), index(l.Primary), int(l.MinCommit))
 		}
 		for _, w := range r.Writes {
-			num(int(w.Commit), int(w.Start), len(w.Kind))
+			num(int(w.Commit), int(w.Start), int(w.Kind))
 		}
 		for _, a := range r.Aborted {
 			num(int(a))

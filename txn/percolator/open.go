@@ -119,7 +119,7 @@ func Open(ctx context.Context, oracle *timestamp.Oracle, stores Stores, o *Optio
 // A mapping is what a store knows of all stores, so that processes which map a prefix to
 // different stores are noticed.
 type mapping struct {
-	Format int               `json:"format"` // recordFormat
+	Format int               `json:"format"` // documentFormat
 	ID     string            `json:"id"`     // identity of this store
 	Stores map[string]string `json:"stores"` // prefixes, and identities of their stores
 
@@ -130,13 +130,13 @@ type mapping struct {
 // identify reads the mapping of a store, and gives the store an identity if it has none.
 func identify(ctx context.Context, store driver.KeyValues) (m *mapping, err error) {
 	err = persist(ctx, func() error {
-		m = &mapping{Format: recordFormat, store: store}
+		m = &mapping{Format: documentFormat, store: store}
 		kvs, err := store.Get(ctx, identityKey)
 		if err != nil {
 			return err
 		}
 		if m.revision = kvs[0].Revision; m.revision > 0 {
-			if json.Unmarshal(kvs[0].Value, m) != nil || m.Format != recordFormat {
+			if json.Unmarshal(kvs[0].Value, m) != nil || m.Format != documentFormat {
 				return failed("open percolator", identityKey, interlock.Definite, errFormat)
 			}
 			return nil

@@ -128,7 +128,10 @@ func TestReadersDoNotWaitForWriters(t *testing.T) {
 		pr := &process{}
 		db := w.open(pr, nil)
 		pr.onSwap = func(p *path) {
-			if pr.swaps != 2 { // both locks are there, and the commit is next
+			pr.mu.Lock()
+			swaps := pr.swaps
+			pr.mu.Unlock()
+			if swaps != 2 { // both locks are there, and the commit is next
 				return
 			}
 			met++

@@ -1,9 +1,6 @@
 package percolator
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/interlock-dev/interlock/txn/timestamp"
@@ -13,49 +10,48 @@ import (
 type Timestamp = timestamp.Timestamp
 
 // kind is what a transaction does to a key.
-type kind string
+type kind uint8
 
+// The numbers are part of the record's encoding.
 const (
-	put      kind = "put"
-	remove   kind = "delete"
-	lockOnly kind = "lock"   // ForUpdate: it conflicts as a write does, and changes nothing
-	status   kind = "status" // a version whose value was dropped; see trim
+	put      kind = 0
+	remove   kind = 1
+	lockOnly kind = 2 // ForUpdate: it conflicts as a write does, and changes nothing
+	status   kind = 3 // a version whose value was dropped; see trim
 )
 
 // A record is all that the store has of one key. Each step makes a new record: what
 // slices and pointers refer to is never changed.
 type record struct {
-	Format  int     `json:"format"` // recordFormat
-	Lock    *lock   `json:"lock,omitempty"`
-	Writes  []write `json:"writes,omitempty"` // newest commit first
-	Aborted aborts  `json:"aborted,omitempty"`
+	Lock    *lock
+	Writes  []write // newest commit first
+	Aborted aborts
 	// Safe is the oldest snapshot that can be read here. Transactions that began below it
 	// cannot lock the key any more.
-	Safe Timestamp `json:"safe,omitempty"`
+	Safe Timestamp
 }
 
 // A lock is the uncommitted write of a transaction.
 type lock struct {
-	Start   Timestamp `json:"start"` // identifies the transaction
-	Primary string    `json:"primary"`
-	Store   string    `json:"store"` // identity of the primary's store
-	Kind    kind      `json:"kind"`
-	Value   []byte    `json:"value,omitempty"`
-	Expires Timestamp `json:"expires"` // by the oracle's time; heartbeats raise that of the primary alone
+	Start   Timestamp // identifies the transaction
+	Primary string
+	Store   string // identity of the primary's store
+	Kind    kind
+	Alone   bool // no other lock depends on the fate of this one
+	Value   []byte
+	Expires Timestamp // by the oracle's time; heartbeats raise that of the primary alone
 	// MinCommit is the lowest commit timestamp that is allowed, which readers raise so as
 	// not to wait. It counts in the primary alone.
-	MinCommit Timestamp `json:"min_commit,omitempty"`
-	// Alone says that no other lock depends on the fate of this one.
-	Alone bool `json:"alone,omitempty"`
+	MinCommit Timestamp
 }
 
 // A write is a committed version.
 type write struct {
-	Commit  Timestamp `json:"commit"`
-	Start   Timestamp `json:"start"`
-	Kind    kind      `json:"kind"`
-	Value   []byte    `json:"value,omitempty"`
-	Primary bool      `json:"primary,omitempty"` // other locks may depend on this record
+	Commit  Timestamp
+	Start   Timestamp
+	Kind    kind
+	Primary bool // other locks may depend on this record
+	Value   []byte
 }
 
 // aborts are the start timestamps of transactions that were rolled back here, in
@@ -105,30 +101,3 @@ func (r record) newest() Timestamp {
 
 // empty reports whether the record says no more than that old transactions came too late.
 func (r record) empty() bool { return r.Lock == nil && len(r.Writes) == 0 && len(r.Aborted) == 0 }
-
-const recordFormat = 1
-
-var errFormat = errors.New("the record is of another format or damaged")
-
-func (r record) encode() []byte {
-	r.Format = recordFormat
-	text, err := json.Marshal(r)
-	if err != nil {
-		panic(err) // no field can fail
-	}
-	return text
-}
-
-// decode reads a record; none is the zero record.
-func decode(data []byte) (r record, err error) {
-	if data == nil {
-		return r, nil
-	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("%w: %w", errFormat, err)
-	}
-	if r.Format != recordFormat {
-		return r, fmt.Errorf("%w: format %d, known is %d", errFormat, r.Format, recordFormat)
-	}
-	return r, nil
-}

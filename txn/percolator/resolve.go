@@ -1,6 +1,7 @@
 package percolator
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -77,6 +78,7 @@ func (s *snapshot) read(ctx context.Context, p place, c *cell) (answer, error) {
 		a := read(c.record, s.at, s.passed)
 		switch a.outcome {
 		case done:
+			a.value = bytes.Clone(a.value) // the record has all versions
 			return a, nil
 		case locked:
 			if err := s.settle(ctx, c, a.lock); err != nil {

@@ -22,7 +22,7 @@ const (
 // A safePoint is what all collections agree on. It is kept by the store of the shortest
 // prefix.
 type safePoint struct {
-	Format int `json:"format"` // recordFormat
+	Format int `json:"format"` // documentFormat
 	// Safe is the highest safe point below which records were collected.
 	Safe Timestamp `json:"safe"`
 	// Held are snapshots that a safe point must not pass, by a random name.
@@ -65,7 +65,7 @@ func (db *DB) safePoint(ctx context.Context) (s safePoint, revision int64, err e
 		return s, 0, err
 	}
 	if revision = kvs[0].Revision; revision > 0 {
-		if json.Unmarshal(kvs[0].Value, &s) != nil || s.Format != recordFormat {
+		if json.Unmarshal(kvs[0].Value, &s) != nil || s.Format != documentFormat {
 			return s, 0, failed("read safe point", safePointKey, interlock.Definite, errFormat)
 		}
 	}
@@ -89,7 +89,7 @@ func (db *DB) change(ctx context.Context, change func(s *safePoint, now Timestam
 		if err != nil {
 			return err
 		}
-		s.Format = recordFormat
+		s.Format = documentFormat
 		text, err := json.Marshal(s)
 		if err != nil {
 			return err

@@ -406,6 +406,7 @@ var asserted = []string{
 	"driver/mysql TestAllocations",
 	"driver/mysql TestCostOfKeyValues",
 	"txn/percolator TestCosts",
+	"txn/percolator TestCostOfHotRecord",
 	"driver/kube testUncontendedCostsTwoRequests",
 	"driver/kube testWaitersCostNoRequests",
 	"flow/queue TestAllocations",
