@@ -188,3 +188,39 @@ func TestCollectKeepsWhatIsDecided(t *testing.T) {
 		}
 	})
 }
+
+// TestRefusedAtThePrimary: a transaction that locked a secondary and was refused at its
+// primary leaves nothing there. Readers of the secondary do not wait until its lock expires.
+func TestRefusedAtThePrimary(t *testing.T) {
+	inWorld(t, func(w *world) {
+		pr := &process{}
+		refused, db := w.open(pr, nil), w.open(nil, nil)
+		w.set(db, map[string]int{"x/a": 100, "y/b": 1})
+		var began time.Time
+		read := make(chan []int)
+		pr.onSwap = func(p *path) {
+			if p.KeyValues == driver.KeyValues(w.y) || !began.IsZero() {
+				return
+			}
+			time.Sleep(time.Second / 2) // the secondary is locked
+			w.set(db, map[string]int{"x/a": 100})
+			began = time.Now()
+			go func() { read <- w.values(db, "y/b") }()
+			time.Sleep(time.Millisecond) // it has asked the primary
+		}
+		tx, err := refused.Begin(w.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := move("x/a", "y/b", 30)(tx); err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(w.Context()); !errors.Is(err, ErrConflict) {
+			t.Errorf("commit: %v", err)
+		}
+		if got := <-read; got[0] != 1 || time.Since(began) > time.Second {
+			t.Errorf("it read %v after %v", got, time.Since(began))
+		}
+		w.clean(db)
+	})
+}

@@ -10,7 +10,7 @@ import (
 
 // resolve finds the fate of the transaction whose lock l is at key, and applies it there.
 // If it is alive, it commits above push from now on; 0 lets it be. The outcome is
-// committed, aborted or alive.
+// committed, aborted, alive, or done if the lock is gone meanwhile.
 func (db *DB) resolve(ctx context.Context, key string, l *lock, push Timestamp) (answer, error) {
 	primary, err := db.place("resolve lock", l.Primary)
 	if err != nil {
@@ -20,13 +20,17 @@ func (db *DB) resolve(ctx context.Context, key string, l *lock, push Timestamp) 
 		return answer{}, failed("resolve lock", key, interlock.Definite,
 			fmt.Errorf("%w: the primary %q is in another store than %q leads to", ErrStores, l.Primary, db.places[primary].prefix))
 	}
-	fate, err := db.ask(ctx, primary, l, push)
-	if err != nil || fate.outcome == alive {
-		return fate, err
-	}
 	here, err := db.place("resolve lock", key)
 	if err != nil {
 		return answer{}, err
+	}
+	fate, err := db.ask(ctx, primary, l, push, func() (bool, error) {
+		c := &cell{key: key}
+		err := persist(ctx, func() error { return db.places[here].load(ctx, []*cell{c}) })
+		return c.record.heldBy(l.Start), err
+	})
+	if err != nil || fate.outcome == alive || fate.outcome == done {
+		return fate, err
 	}
 	_, err = db.places[here].one(ctx, key, func(r record, key string) (record, answer) {
 		if fate.outcome == committed {
@@ -37,8 +41,9 @@ func (db *DB) resolve(ctx context.Context, key string, l *lock, push Timestamp) 
 	return fate, err
 }
 
-// ask checks a transaction at its primary, and waits if that may still arrive.
-func (db *DB) ask(ctx context.Context, primary int, l *lock, push Timestamp) (answer, error) {
+// ask checks a transaction at its primary. If that may still arrive, it waits while held
+// returns true: a transaction that is refused at its primary leaves no trace there.
+func (db *DB) ask(ctx context.Context, primary int, l *lock, push Timestamp, held func() (bool, error)) (answer, error) {
 	for n := 1; ; n++ {
 		now, err := db.now(ctx)
 		if err != nil {
@@ -56,6 +61,9 @@ func (db *DB) ask(ctx context.Context, primary int, l *lock, push Timestamp) (an
 			return a, because("resolve lock", l.Primary, a)
 		case a.outcome != missing:
 			return a, nil
+		}
+		if still, err := held(); err != nil || !still {
+			return answer{}, err
 		}
 	}
 }
