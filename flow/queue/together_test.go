@@ -155,23 +155,6 @@ func TestInTxBatch(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// unanswered loses the answer to each COMMIT.
-type unanswered struct{ driver.Beginner[driver.SQL] }
-
-type unansweredTx struct{ driver.Tx[driver.SQL] }
-
-func (u unanswered) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := u.Beginner.Begin(ctx)
-	return unansweredTx{tx}, err
-}
-
-func (u unansweredTx) Commit(ctx context.Context) error {
-	if err := u.Tx.Commit(ctx); err != nil {
-		return err
-	}
-	return &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("no answer")}
-}
-
 // TestBatchOfUnknownOutcome: a batch whose commit was not answered is not handled again: it may
 // be done. Its messages are to be tried again, and none is a failure.
 func TestBatchOfUnknownOutcome(t *testing.T) {
@@ -185,7 +168,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 		}
 		var s sizes
 		began := make(chan struct{})
-		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", queue.InTxBatch(unanswered{db}, func(_ context.Context, _ driver.SQL, all []queue.Received) error {
+		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", queue.InTxBatch(databases.Unanswered(db, func() bool { return true }), func(_ context.Context, _ driver.SQL, all []queue.Received) error {
 			s.add(len(all))
 			if len(all) == 1 {
 				<-began // while the others gather

@@ -193,35 +193,11 @@ func testMismatch(t *testing.T, w world) {
 	}
 }
 
-// lossy is a database of which the answer of each commit is lost, until none are to be lost any more.
-type lossy struct {
-	driver.BeginnerAt[driver.SQL]
-	left atomic.Int32
-}
-
-func (l *lossy) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := l.BeginnerAt.Begin(ctx)
-	return &lossyTx{tx, l}, err
-}
-
-type lossyTx struct {
-	driver.Tx[driver.SQL]
-	of *lossy
-}
-
-func (tx *lossyTx) Commit(ctx context.Context) error {
-	err := tx.Tx.Commit(ctx)
-	if err == nil && tx.of.left.Add(-1) >= 0 {
-		err = &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("no answer")}
-	}
-	return err
-}
-
 // testLostCommit: a handler whose commit has no answer is run again, and finds the result. It never
 // becomes a dead letter by that.
 func testLostCommit(t *testing.T, w world) {
-	db := &lossy{BeginnerAt: w.DB}
-	db.left.Store(3)
+	var commits atomic.Int32
+	db := databases.Unanswered(w.DB, func() bool { return commits.Add(1) <= 3 })
 	w.consume(t, reply.Handler(db, reply.Table{}, nil, effect))
 	caller := reply.NewCaller(w.DB, reply.Table{}, nil, w.send)
 	for _, id := range []string{"1", "2", "3", "4"} {

@@ -249,9 +249,9 @@ func testBegin(t *testing.T, db *databases.DB) {
 // testCosts counts statements, the handler's own left out: one for each delivery,
 // and none for a duplicate.
 func testCosts(t *testing.T, db *databases.DB) {
-	var c counted
+	c := &databases.Counted{BeginnerAt: db}
 	var j journal
-	s := over(t, sequence.InTx[driver.SQL](countedBeginner{db, &c}, sequence.Table{}),
+	s := over(t, sequence.InTx[driver.SQL](c, sequence.Table{}),
 		func(context.Context, driver.SQL, sequence.Delivery) error { return nil }, &j, sequence.Options{})
 	first := "3 statements, 1 commits" // a look and, on MariaDB, a row to lock
 	if db.Dialect == driver.Postgres {
@@ -265,75 +265,18 @@ func testCosts(t *testing.T, db *databases.DB) {
 		{"5=repeated", "0 statements, 0 commits"},
 		{"3=delivered", "2 statements, 2 commits"}, // itself, and the three together
 	} {
-		c.statements.Store(0)
-		c.commits.Store(0)
+		c.Reset()
 		offers(t, s, "a", step.offers)
-		if got := fmt.Sprintf("%d statements, %d commits", c.statements.Load(), c.commits.Load()); got != step.want {
+		if got := fmt.Sprintf("%d statements, %d commits", c.Statements.Load(), c.Commits.Load()); got != step.want {
 			t.Errorf("%s: %s, want %s", step.offers, got, step.want)
 		}
 	}
 }
 
-// counted counts what is asked of a database.
-type counted struct{ statements, commits atomic.Int64 }
-
-type countedBeginner struct {
-	driver.Beginner[driver.SQL]
-	c *counted
-}
-
-type countedTx struct {
-	driver.Tx[driver.SQL]
-	c *counted
-}
-
-func (b countedBeginner) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := b.Beginner.Begin(ctx)
-	return countedTx{tx, b.c}, err
-}
-
-func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	t.c.statements.Add(1)
-	return t.Tx.Exec(ctx, query, args...)
-}
-
-func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	t.c.statements.Add(1)
-	return t.Tx.Query(ctx, query, args, each)
-}
-
-func (t countedTx) Commit(ctx context.Context) error {
-	t.c.commits.Add(1)
-	return t.Tx.Commit(ctx)
-}
-
-// lossy loses the answer to every second commit.
-type lossy struct {
-	driver.Beginner[driver.SQL]
-	n *atomic.Int64
-}
-
-type lossyTx struct {
-	driver.Tx[driver.SQL]
-	n *atomic.Int64
-}
-
-func (b lossy) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := b.Beginner.Begin(ctx)
-	return lossyTx{tx, b.n}, err
-}
-
-func (t lossyTx) Commit(ctx context.Context) error {
-	err := t.Tx.Commit(ctx)
-	if err == nil && t.n.Add(1)%2 == 0 {
-		err = &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("the reply was lost")}
-	}
-	return err
-}
-
 func testLostCommit(t *testing.T, db *databases.DB) {
 	var j journal
-	s := inDatabase(t, lossy{db, &atomic.Int64{}}, &j, 20*time.Millisecond)
+	var commits atomic.Int64 // of which every second one is not answered
+	s := inDatabase(t, databases.Unanswered(db, func() bool { return commits.Add(1)%2 == 0 }), &j, 20*time.Millisecond)
 	for _, seq := range []int64{1, 2, 5, 4, 6, 3} {
 		testbed.Eventually(t, "the event is taken", bound, func() bool {
 			o, err := s.Offer(t.Context(), event("a", seq))

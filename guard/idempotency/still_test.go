@@ -8,52 +8,25 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
-
-// still is the database of a process that stands still before a COMMIT: that of the
-// number at. Nothing is sent meanwhile, and the connection stays.
-type still struct {
-	driver.BeginnerAt[tx]
-	at     int
-	stands chan struct{} // closed as it stands still
-	goOn   chan struct{} // closed by the test
-	n      int
-}
-
-func (s *still) Begin(ctx context.Context) (driver.Tx[tx], error) {
-	t, err := s.BeginnerAt.Begin(ctx)
-	return stillTx{t, s}, err
-}
-
-func (s *still) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[tx], error) {
-	t, err := s.BeginnerAt.BeginAt(ctx, level)
-	return stillTx{t, s}, err
-}
-
-type stillTx struct {
-	driver.Tx[tx]
-	s *still
-}
-
-func (t stillTx) Native() tx { return t.Tx.Native() }
-
-func (t stillTx) Commit(ctx context.Context) error {
-	if t.s.n++; t.s.n == t.s.at {
-		close(t.s.stands)
-		<-t.s.goOn
-	}
-	return t.Tx.Commit(ctx)
-}
 
 // stopped starts a request by a process that stands still before its COMMIT of the
 // number at; goOn lets it go on, and returns its outcome.
 func (w world) stopped(t *testing.T, at int, key string, fn idempotency.Func) (goOn func() (idempotency.Response, error)) {
-	s := &still{BeginnerAt: w.DB, at: at, stands: make(chan struct{}), goOn: make(chan struct{})}
-	store := open(t, idempotency.NewSQL[tx](s, idempotency.Table{}), nil)
+	stands, proceed, commits := make(chan struct{}), make(chan struct{}), 0
+	db := databases.Committing{BeginnerAt: w.DB, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+		if commits++; commits == at {
+			close(stands)
+			<-proceed
+		}
+		return tx.Commit(ctx)
+	}}
+	store := open(t, idempotency.NewSQL[tx](db, idempotency.Table{}), nil)
 	became := later(func() (idempotency.Response, error) { return store.Do(t.Context(), order(key), fn) })
-	<-s.stands
+	<-stands
 	return func() (idempotency.Response, error) {
-		close(s.goOn)
+		close(proceed)
 		return became()
 	}
 }

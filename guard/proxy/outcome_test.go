@@ -79,32 +79,6 @@ func testACallThatIsOverSendsNothing(t *testing.T, db *databases.DB) {
 	}
 }
 
-// overtaken fails the first COMMIT, after another has made its attempt.
-type overtaken struct {
-	driver.Beginner[driver.SQL]
-	other func()
-}
-
-func (o *overtaken) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := o.Beginner.Begin(ctx)
-	return overtakenTx{tx, o}, err
-}
-
-type overtakenTx struct {
-	driver.Tx[driver.SQL]
-	by *overtaken
-}
-
-func (t overtakenTx) Commit(ctx context.Context) error {
-	if t.by.other == nil {
-		return t.Tx.Commit(ctx)
-	}
-	err := t.Tx.Rollback(ctx)
-	t.by.other()
-	t.by.other = nil
-	return &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.Join(errors.New("connection reset"), err)}
-}
-
 // testAnAttemptForgetsOnlyItself: a caller tries again under the same claim by
 // another proxy, whose call stays in doubt, while the first attempt is taken back.
 func testAnAttemptForgetsOnlyItself(t *testing.T, db *databases.DB) {
@@ -115,8 +89,15 @@ func testAnAttemptForgetsOnlyItself(t *testing.T, db *databases.DB) {
 		})
 		return err
 	}
-	first := caller(t, &overtaken{db, func() {
+	overtaken := false
+	first := caller(t, databases.Committing{BeginnerAt: db, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+		if overtaken {
+			return tx.Commit(ctx)
+		}
+		overtaken = true
+		ok(t, tx.Rollback(ctx))
 		wantKind(t, do(caller(t, db.Again(t), nil)), interlock.Uncertain, nil)
+		return databases.ErrNoReply
 	}}, nil)
 	wantKind(t, do(first), interlock.Retryable, nil)
 	if r := record(t, db, "a"); r.Attempts != 1 || r.Settled {

@@ -65,30 +65,10 @@ func (w world) lossy() driver.Beginner[driver.SQL] {
 	db, closed, err := databases.Connect(w.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))
 	ok(w.T, err)
 	w.Cleanup(func() { proxy.Heal(); closed() })
-	return forgetful{db, proxy}
-}
-
-type forgetful struct {
-	driver.Beginner[driver.SQL]
-	proxy *testbed.Proxy
-}
-
-func (f forgetful) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	tx, err := f.Beginner.Begin(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return forgetfulTx{tx, f.proxy}, nil
-}
-
-type forgetfulTx struct {
-	driver.Tx[driver.SQL]
-	proxy *testbed.Proxy
-}
-
-func (f forgetfulTx) Commit(ctx context.Context) error {
-	f.proxy.DropReplies()
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	return f.Tx.Commit(ctx)
+	return databases.Committing{BeginnerAt: db, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+		proxy.DropReplies()
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return tx.Commit(ctx)
+	}}
 }

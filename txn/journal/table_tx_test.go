@@ -119,49 +119,25 @@ func TestCostOfAppend(t *testing.T) {
 func TestLostCommit(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
-		lossy := &losing{BeginnerAt: db}
-		table := journal.NewTable[driver.SQL](lossy, "")
+		lost := 0 // so many replies are
+		table := journal.NewTable[driver.SQL](databases.Unanswered(db, func() bool { lost--; return lost >= 0 }), "")
 		db.Do(t, table.Create)
-		lossy.left = 1
+		lost = 1
 		a := driver.Append{Transaction: "t", Records: []driver.Record{{Kind: "begin", Sum: []byte("mine")}}, Due: due}
 		wantKind(t, table.Append(t.Context(), []driver.Append{a})[0], interlock.Uncertain, nil)
 		j, err := journal.New(table, nil)
 		ok(t, err)
 		defer j.Close()
-		lossy.left = 2
+		lost = 2
 		log, err := j.Begin(t.Context(), "u", "", due, says("begin")...)
 		ok(t, err)
-		lossy.left = 1
+		lost = 1
 		ok(t, log.End(t.Context(), says("end")...))
 		_, entries, err := j.Open(t.Context(), "u")
 		if got := kinds(entries); err != nil || !slices.Equal(got, []string{"begin", "end"}) {
 			t.Errorf("%v, %v", got, err)
 		}
 	}, databases.Pgx, databases.Maria)
-}
-
-// losing loses the answers to commits that were done.
-type losing struct {
-	driver.BeginnerAt[driver.SQL]
-	left int
-}
-
-func (l *losing) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
-	tx, err := l.BeginnerAt.BeginAt(ctx, level)
-	return losingTx{tx, l}, err
-}
-
-type losingTx struct {
-	driver.Tx[driver.SQL]
-	l *losing
-}
-
-func (t losingTx) Commit(ctx context.Context) error {
-	err := t.Tx.Commit(ctx)
-	if t.l.left--; err == nil && t.l.left >= 0 {
-		return &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("no answer")}
-	}
-	return err
 }
 
 // drive completes a transaction, from wherever it finds it: the role of the
