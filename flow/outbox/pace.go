@@ -30,7 +30,7 @@ func (s *service) persist(ctx context.Context, op string, do func() error) error
 		if f := s.options.Hooks.Trouble; f != nil {
 			f(observe.OutboxTrouble{Slice: s.slice, Op: op, Err: err})
 		}
-		if !sleep(ctx, pause.Delay(failed, s.options.random())) {
+		if !backoff.Sleep(ctx, pause.Delay(failed, s.options.random())) {
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 	}
@@ -44,7 +44,7 @@ func (s *service) blip(life context.Context, first error) error {
 	if f := s.options.Hooks.Paused; f != nil {
 		f(observe.OutboxPaused{Slice: s.slice, For: d, Err: first})
 	}
-	sleep(life, d)
+	backoff.Sleep(life, d)
 	return nil
 }
 
@@ -74,17 +74,6 @@ func (s *service) pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-timer.C:
 	case <-s.awake:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
-}
-
-// sleep reports whether ctx still lasts.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil

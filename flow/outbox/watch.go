@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/hints"
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
@@ -22,7 +23,7 @@ func (r *Relay) watch(ctx context.Context) {
 				return
 			}
 		}
-		if !sleep(ctx, r.options.poll(r.options.now().Sub(found))) {
+		if !backoff.Sleep(ctx, r.options.poll(r.options.now().Sub(found))) {
 			return
 		}
 		waiting := r.waiting()

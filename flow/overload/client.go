@@ -132,7 +132,7 @@ func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 		wait := after + backoff.Policy{First: first, Max: 20 * first}.Delay(n, rand.Float64())
 		deadline, bounded := ctx.Deadline()
 		if interlock.Kind(err) != interlock.Retryable || n >= p.o.Attempts ||
-			bounded && time.Until(deadline) < wait || !p.retries.withdraw() || !sleep(ctx, wait) {
+			bounded && time.Until(deadline) < wait || !p.retries.withdraw() || !backoff.Sleep(ctx, wait) {
 			return v, final(err)
 		}
 	}
@@ -145,18 +145,6 @@ func final(err error) error {
 		return &RejectedError{Reason: rejected.Reason, RetryAfter: rejected.RetryAfter, NoRetry: true}
 	}
 	return err
-}
-
-// sleep reports false if ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // attempt makes one attempt, unless the throttle or the breaker rejects it.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -214,9 +215,7 @@ func TestRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := &scripted{dialect: c.dialect}
-			if err := Serializable(t.Context(), db, &c.options, func(context.Context, *scripted) error { return next(&c.works) }); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, Serializable(t.Context(), db, &c.options, func(context.Context, *scripted) error { return next(&c.works) }))
 			db.mustHave(t, c.want...)
 		})
 	}
@@ -240,18 +239,5 @@ func TestImpossibleOptions(t *testing.T) {
 		if interlock.Kind(err) != interlock.Bug || len(db.log) > 0 {
 			t.Errorf("%+v: %v, %q", o, err, db.log)
 		}
-	}
-}
-
-// TestSleepEnds with the context, and otherwise when it is over.
-func TestSleepEnds(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	if !sleep(ctx, time.Millisecond) {
-		t.Error("it did not sleep")
-	}
-	cancel()
-	if sleep(ctx, time.Hour) {
-		t.Error("it slept on")
 	}
 }

@@ -46,18 +46,7 @@ type clock struct {
 	sleep func(ctx context.Context, d time.Duration) bool
 }
 
-var realClock = clock{now: time.Now, random: rand.Float64, sleep: sleep}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
-}
+var realClock = clock{now: time.Now, random: rand.Float64, sleep: backoff.Sleep}
 
 // filled returns o with defaults, or an error if it is invalid.
 func (o *Options) filled() (Options, error) {

@@ -30,13 +30,18 @@ func (p Policy) Delay(n int, random float64) time.Duration {
 	return max(bound/8, time.Duration(random*float64(bound)))
 }
 
-// Wait blocks for a random Delay after n failures. It reports false if ctx ended before.
+// Wait blocks for a random Delay after n failures. It reports false if ctx ended.
 func (p Policy) Wait(ctx context.Context, n int) bool {
-	timer := time.NewTimer(p.Delay(n, rand.Float64()))
+	return Sleep(ctx, p.Delay(n, rand.Float64()))
+}
+
+// Sleep blocks for d. It reports false if ctx ended.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return true
+		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false
 	}

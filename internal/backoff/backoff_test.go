@@ -1,6 +1,7 @@
 package backoff
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -21,5 +22,16 @@ func TestDelay(t *testing.T) {
 		if got := p.Delay(c.failed, c.random); got != c.want {
 			t.Errorf("Delay(%d, %v) = %v, want %v", c.failed, c.random, got, c.want)
 		}
+	}
+}
+
+func TestSleep(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	if !Sleep(ctx, time.Millisecond) {
+		t.Error("it did not last")
+	}
+	cancel()
+	if Sleep(ctx, time.Hour) {
+		t.Error("it outlasted its context")
 	}
 }

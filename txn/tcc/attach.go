@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -86,7 +87,7 @@ func (r *run) readDecision(ctx context.Context) (head driver.Head, is machine, e
 	for attempt := 1; ; attempt++ {
 		head, is, err = r.engine.read(ctx, "run transaction", r.id)
 		kind := interlock.Kind(err)
-		if err == nil || kind == interlock.Definite || kind == interlock.Bug || !sleep(ctx, r.wait(err, attempt)) {
+		if err == nil || kind == interlock.Definite || kind == interlock.Bug || !backoff.Sleep(ctx, r.wait(err, attempt)) {
 			return head, is, err
 		}
 	}
@@ -105,7 +106,7 @@ func (r *run) release(ctx context.Context, is *machine) {
 		work.Go(func() {
 			for attempt := 1; attempt <= r.engine.options.Retry.Attempts; attempt++ {
 				err := r.cancel(ctx, t, attempt)
-				if err == nil || !sleep(ctx, r.wait(err, attempt)) {
+				if err == nil || !backoff.Sleep(ctx, r.wait(err, attempt)) {
 					return
 				}
 			}
@@ -126,14 +127,4 @@ func (r *run) cancel(ctx context.Context, t try, attempt int) error {
 func (r *run) wait(err error, attempts int) time.Duration {
 	class, ongoing := branch.ClassOf(err)
 	return r.engine.options.Retry.delay(class, ongoing, attempts, r.engine.coordinator.Random())
-}
-
-// sleep returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }

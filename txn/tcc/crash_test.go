@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -150,7 +151,7 @@ func (x transfer) clear(ctx context.Context, m *Engine, mode string) error {
 		if err != nil {
 			return err
 		}
-		sleep(ctx, 10*time.Millisecond)
+		backoff.Sleep(ctx, 10*time.Millisecond)
 	}
 	if err == nil {
 		_, err = m.Wait(ctx, "1")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/internal/transact"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -150,7 +151,7 @@ func (h Holds[T]) Watch(ctx context.Context, ask Ask) error {
 		if _, err := h.Sweep(ctx, ask, 100); err != nil {
 			return err
 		}
-		if !sleep(ctx, watchEvery) {
+		if !backoff.Sleep(ctx, watchEvery) {
 			return context.Cause(ctx)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -115,7 +116,7 @@ func (s *scene) run(ctx context.Context, r *rig, at *points) {
 // sweep waits until all holds are past their time, and frees what is not decided.
 func (s *scene) sweep(ctx context.Context, r *rig, at *points) {
 	for range 3 {
-		if !sleep(ctx, time.Minute) {
+		if !backoff.Sleep(ctx, time.Minute) {
 			return
 		}
 		for _, v := range s.venues {

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
@@ -85,7 +86,7 @@ func compete(t *testing.T, seed uint64) {
 		})
 		for _, v := range []*venue{hotel, flight} {
 			sweepers.Go(func() {
-				for sleep(ctx, time.Second) {
+				for backoff.Sleep(ctx, time.Second) {
 					_ = v.sweep(ctx, r.Decide)
 				}
 			})

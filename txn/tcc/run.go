@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -226,7 +227,7 @@ func (r *run) try(ctx context.Context, t *try) {
 		if v != again {
 			return
 		}
-		sleep(ctx, wait)
+		backoff.Sleep(ctx, wait)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
@@ -90,7 +91,7 @@ func (r *Remote) asked(ctx context.Context) ([]byte, error) {
 	c := branch.From(ctx)
 	for c.Attempt = max(c.Attempt, 1); ; c.Attempt++ {
 		output, err := r.at.call(branch.With(ctx, c), r.xid, branch.Prepare, r.sent())
-		if class, after := branch.ClassOf(err); class != branch.ClassInProgress || !sleep(ctx, max(after, time.Second)) {
+		if class, after := branch.ClassOf(err); class != branch.ClassInProgress || !backoff.Sleep(ctx, max(after, time.Second)) {
 			return output, err
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -157,7 +158,7 @@ func (t *teller) finished(ctx context.Context) error {
 		if unread = errors.Join(unread, err); unread == nil && left == 0 && len(doubts) == 0 {
 			return nil
 		}
-		sleep(ctx, 10*time.Millisecond)
+		backoff.Sleep(ctx, 10*time.Millisecond)
 	}
 	return errors.Join(context.Cause(ctx), unread)
 }
@@ -231,7 +232,7 @@ func TestHastyScanner(t *testing.T) {
 	scans.Go(func() {
 		for scanning.Err() == nil {
 			hasty.Scan(scanning)
-			sleep(scanning, time.Duration(rand.IntN(3))*time.Millisecond)
+			backoff.Sleep(scanning, time.Duration(rand.IntN(3))*time.Millisecond)
 		}
 	})
 	const workers, each, most = 4, 12, 500

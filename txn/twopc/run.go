@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/internal/failure"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
@@ -213,18 +214,8 @@ func (m *Engine) rollBackOne(ctx context.Context, r run, name string) {
 			wait = 0
 		}
 		m.tried(observe.TwoPCTried{Transaction: r.String(), Participant: name, Attempt: attempt, Err: err, Again: wait})
-		if wait == 0 || !sleep(ctx, wait) {
+		if wait == 0 || !backoff.Sleep(ctx, wait) {
 			return
 		}
-	}
-}
-
-// sleep waits, unless ctx ends first.
-func sleep(ctx context.Context, wait time.Duration) bool {
-	select {
-	case <-time.After(wait):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/backoff"
 	"github.com/interlock-dev/interlock/observe"
 	"github.com/interlock-dev/interlock/txn/branch"
 )
@@ -21,7 +22,7 @@ func (m *Engine) Watch(ctx context.Context) error {
 	for {
 		m.Scan(ctx)
 		jitter := 0.9 + 0.2*m.coordinator.Random()
-		if !sleep(ctx, time.Duration(float64(m.options.Scan)*jitter)) {
+		if !backoff.Sleep(ctx, time.Duration(float64(m.options.Scan)*jitter)) {
 			return context.Cause(ctx)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/driver/boottime"
+	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
 // key is the key under which the state is saved.
@@ -67,7 +68,7 @@ func (l *leader) step(ctx context.Context) error {
 	case do == forever:
 		return errOver
 	case do == wait:
-		sleep(ctx, min(-tick.Late, lookAgain))
+		backoff.Sleep(ctx, min(-tick.Late, lookAgain))
 		return nil
 	case do == give:
 		return l.giveUp(ctx, tick)

@@ -223,7 +223,7 @@ func (s *Schedule) Run(ctx context.Context, name string, job func(ctx context.Co
 		case !worthAnother(err):
 			return err
 		}
-		if !sleep(ctx, between.Delay(n, 0.5)) { // candidates queue, so that none disturbs another
+		if !backoff.Sleep(ctx, between.Delay(n, 0.5)) { // candidates queue, so that none disturbs another
 			return fail("schedule", name, interlock.Definite, context.Cause(ctx))
 		}
 	}
@@ -242,15 +242,4 @@ func worthAnother(err error) bool {
 
 func fail(op, name string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Name: name, Kind: kind, Err: err}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
 }
