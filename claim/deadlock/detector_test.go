@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/semaphore"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
@@ -31,9 +32,7 @@ type system struct {
 
 func newSystem(t *testing.T) *system {
 	locks, err := lock.NewFenced(memory.NewSpace().Open(nil), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() { _ = locks.Close(context.Background()) })
 	return &system{memory.NewKeyValues(), locks}
 }
@@ -44,9 +43,7 @@ func (s *system) acquire(ctx context.Context, name string) (*lock.Claim, error) 
 
 func (s *system) notes(t *testing.T) []driver.KeyValue {
 	seen := &sight{}
-	if err := seen.read(t.Context(), s.board); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, seen.read(t.Context(), s.board))
 	return seen.notes
 }
 
@@ -150,9 +147,7 @@ func TestCosts(t *testing.T) {
 		s.board = board
 		d := newDetector(t, nil)
 		holder, err := s.acquire(d.Task(t.Context(), "holder", 0), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		wait := func(ctx context.Context, long time.Duration) {
 			ctx, cancel := context.WithTimeout(ctx, long)
 			defer cancel()
@@ -183,9 +178,7 @@ func TestCosts(t *testing.T) {
 func TestPermits(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		permits, err := semaphore.New(memory.NewSpace().Open(nil), 3, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer permits.Close(t.Context())
 		acquire := Wrap(Resource{Board: memory.NewKeyValues(), Permits: 3}, permits.Acquire)
 		d := newDetector(t, nil)
@@ -195,9 +188,7 @@ func TestPermits(t *testing.T) {
 		for i := range 3 {
 			ctx := d.Task(t.Context(), strconv.Itoa(i), i)
 			own, err := acquire(ctx, "pool")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			all.Go(func() {
 				<-taken
 				defer own.Release(ctx)
@@ -236,13 +227,9 @@ func TestModes(t *testing.T) {
 			older := newDetector(t, &Options{Mode: mode}).Task(t.Context(), "older", 1)
 			younger := newDetector(t, &Options{Mode: mode}).Task(t.Context(), "younger", 0)
 			x, err := s.acquire(older, "x")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			y, err := s.acquire(younger, "y")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			all.Go(func() {
 				y, err := s.acquire(older, "y")
 				if err != nil {
@@ -326,9 +313,7 @@ func TestNotesOfCrashedProcesses(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		holder, err := s.locks.Acquire(t.Context(), "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		for _, name := range []string{"b", "c"} {
 			ctx := newDetector(t, nil).Task(ctx, name, 0)
 			if _, err := s.acquire(ctx, name); err != nil {
@@ -364,13 +349,9 @@ func TestClose(t *testing.T) {
 		d := New(nil)
 		ctx := d.Task(t.Context(), "t", 0)
 		one, err := s.acquire(ctx, "a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		other, err := s.locks.Acquire(t.Context(), "b")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		var all sync.WaitGroup
 		all.Go(func() {
 			got, err := s.acquire(ctx, "b")
@@ -402,9 +383,7 @@ func TestBrokenBoard(t *testing.T) {
 		s := newSystem(t)
 		ctx := d.Task(t.Context(), "t", 0)
 		drop, err := Wait(ctx, Resource{Board: broken, Name: "far"}, func(context.Context) error { return nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer drop()
 		if _, err := s.acquire(ctx, "a"); err != nil {
 			t.Fatal(err)

@@ -115,11 +115,11 @@ func (d *Detector) step(tasks map[*member]*member) map[Board]map[string][]byte {
 	for board := range d.sights {
 		wanted[board] = map[string][]byte{}
 	}
-	heard := d.heard()
+	read := d.read()
 	for m, c := range tasks {
 		t := d.task(c)
 		t.last = m.last
-		links, v := t.step(heard)
+		links, v := t.step(read)
 		m.last = t.last
 		if v != nil && m.abort(v) {
 			if hook := d.hooks.Found; hook != nil {
@@ -193,9 +193,9 @@ func (d *Detector) each(ctx context.Context, visit func(context.Context, Board, 
 	all.Wait()
 }
 
-// heard returns the notes of all boards. An invalid note is reported and left out.
-func (d *Detector) heard() heard {
-	h := heard{waiters: map[string][]link{}, holders: map[string][]link{}}
+// read returns the notes of all boards. An invalid note is reported and left out.
+func (d *Detector) read() notes {
+	h := notes{waiters: map[string][]link{}, holders: map[string][]link{}}
 	for _, s := range d.sights {
 		for _, kv := range s.notes {
 			n, err := parse(kv.Value)

@@ -70,9 +70,9 @@ type task struct {
 	last     link // last published
 }
 
-// heard is what was read, by resource: the links that waiters publish, and in mode WaitDie
+// notes are what was read, by resource: the links that waiters publish, and in mode WaitDie
 // those of holders.
-type heard struct{ waiters, holders map[string][]link }
+type notes struct{ waiters, holders map[string][]link }
 
 // A verdict is the reason why a wait must end.
 type verdict struct {
@@ -84,7 +84,7 @@ type verdict struct {
 // step computes what a task publishes for each resource that it awaits, its own link first, and
 // whether one of its waits must end. It is pure, and stores only the version of its own link.
 // The holds and waits of the task are not older than the notes in h.
-func (t *task) step(h heard) (published []link, v *verdict) {
+func (t *task) step(h notes) (published []link, v *verdict) {
 	own := link{Task: t.id, Name: t.name, Rank: t.rank, Version: t.last.Version}
 	for _, number := range slices.Sorted(maps.Keys(t.waits)) {
 		own.Waits = append(own.Waits, t.waits[number])
@@ -153,7 +153,7 @@ func (l link) judge(suspected []link) *verdict {
 }
 
 // prevent applies the rule of a preventing mode to the waits of this task.
-func (l link) prevent(mode Mode, h heard) *verdict {
+func (l link) prevent(mode Mode, h notes) *verdict {
 	switch mode {
 	case WoundWait:
 		for _, held := range l.Holds {

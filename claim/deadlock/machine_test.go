@@ -24,9 +24,9 @@ func newTask(id string, began int64, holds, awaits string) *task {
 
 // rounds steps all tasks together until one gives up, and returns who, and after how many rounds.
 func rounds(all []*task, most int) (gaveUp []*task, n int) {
-	h := heard{}
+	h := notes{}
 	for n = 1; n <= most && len(gaveUp) == 0; n++ {
-		next := heard{map[string][]link{}, map[string][]link{}}
+		next := notes{map[string][]link{}, map[string][]link{}}
 		for _, t := range all {
 			links, v := t.step(h)
 			if v != nil {
@@ -89,7 +89,7 @@ func TestOtherSystems(t *testing.T) {
 		"YugabyteDB 18309: holders without a queue of waits": {tasks: []*task{newTask("a", 1, "x", "y"), idle(newTask("b", 2, "y", ""))}},
 		"TiKV 5028 and 6126: the detector moves": {tasks: func() []*task {
 			all := ring(3)
-			rounds(all, 4) // what was heard until then is lost
+			rounds(all, 4) // what was read until then is lost
 			return all
 		}(), want: "t00"},
 		"a task waits for a cycle that it is not in": {tasks: append(ring(3), newTask("tail", 999, "x", "1")), want: "t00"},
@@ -178,7 +178,7 @@ func TestConfirmationNeedsTheSameWait(t *testing.T) {
 // changed steps all tasks, changes one of them before a round, and reports whether nobody gives
 // up for what it held and awaited until then, or without another lap.
 func changed(t *testing.T, all []*task, who, at int, change func(*task)) bool {
-	h := heard{}
+	h := notes{}
 	for n := 1; n < 30; n++ {
 		if n == at {
 			change(all[who])
@@ -210,7 +210,7 @@ func TestBounds(t *testing.T) {
 		many = append(many, link{Task: fmt.Sprint(i), Rank: rank{Began: int64(i)}, Hops: i % 40, Suspects: uint64(i), Holds: []hold{{1, "c", 1}}})
 	}
 	many = append(many, link{Task: "not awaited", Rank: rank{Priority: -1}})
-	published, _ := x.step(heard{waiters: map[string][]link{"a": many}})
+	published, _ := x.step(notes{waiters: map[string][]link{"a": many}})
 	if len(published) != maxLinks+1 || len(published[0].Confirms) != maxConfirms || published[maxLinks].Hops > 3 {
 		t.Errorf("%d links with %d confirmations", len(published), len(published[0].Confirms))
 	}
@@ -218,7 +218,7 @@ func TestBounds(t *testing.T) {
 		t.Error("a task that blocks nobody is passed on")
 	}
 	slices.Reverse(many)
-	if again, _ := x.step(heard{waiters: map[string][]link{"a": many}}); !reflect.DeepEqual(again, published) {
+	if again, _ := x.step(notes{waiters: map[string][]link{"a": many}}); !reflect.DeepEqual(again, published) {
 		t.Error("what is published depends on the order in which notes are read")
 	}
 }

@@ -163,7 +163,7 @@ func (w *world) look(a *actor, faults bool) {
 	if len(a.holds) == 0 {
 		clear(a.saw)
 	}
-	h := heard{map[string][]link{}, map[string][]link{}}
+	h := notes{map[string][]link{}, map[string][]link{}}
 	for _, key := range slices.SortedFunc(maps.Keys(w.notes), func(x, y noteKey) int { return int(x.number - y.number) }) {
 		states := w.notes[key]
 		i := len(states) - 1

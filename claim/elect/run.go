@@ -94,7 +94,7 @@ func (e *Election) serve(ctx context.Context, c *lock.Claim, began boottime.Inst
 	lead func(context.Context, *Term) error) (called bool, err error) {
 	t, elected := e.newTerm(c), boottime.Now()
 	defer func() {
-		_ = c.Release(ctx) // Hooks.Lock.ReleaseFailed tells
+		_ = c.Release(ctx) // Hooks.Lock.ReleaseFailed reports errors
 		cause := context.Cause(c.Context())
 		if !errors.Is(cause, interlock.ErrReleased) {
 			err = errors.Join(err, e.fail("lead until the work was done", c.Name(), interlock.Uncertain, cause))

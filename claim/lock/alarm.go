@@ -31,7 +31,7 @@ func (a *alarms) remove(h *hold) {
 	}
 }
 
-// fired calls wake for each hold whose time has come by now, and sets the timer for the next.
+// fired calls wake for each hold that is due, and sets the timer for the next one.
 func (a *alarms) fired(now boottime.Instant, wake func(*hold)) {
 	for len(a.next) > 0 && a.next[0].due <= now {
 		wake(heap.Pop(&a.next).(*hold))

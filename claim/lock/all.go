@@ -79,7 +79,7 @@ func (f *Fenced) TryAcquireAll(ctx context.Context, names []string) (Claims, err
 // do runs fn and releases.
 func (c Claims) do(ctx context.Context, fn func(context.Context, Claims) error) (err error) {
 	defer func() {
-		_ = c.Release(ctx) // Hooks.ReleaseFailed tells
+		_ = c.Release(ctx) // Hooks.ReleaseFailed reports errors
 		for _, claim := range c {
 			err = claim.h.orEndedEarly(err)
 		}
@@ -128,7 +128,7 @@ func (l *locker) giveBack(ctx context.Context, claims Claims) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = claims.Release(ctx) // Hooks.ReleaseFailed tells
+		_ = claims.Release(ctx) // Hooks.ReleaseFailed reports errors
 		l.handle(l.finish)
 	}()
 	select {

@@ -96,7 +96,7 @@ func (b *batch) collect() (claims Claims, err error) {
 	return claims, nil
 }
 
-// leave leaves all gates, and says why it had no effect. It returns nil if the
+// leave leaves all gates, and returns why it had no effect. It returns nil if the
 // waiters have their answers.
 func (b *batch) leave(wait context.Context) error {
 	b.mu.Lock()

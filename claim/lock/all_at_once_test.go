@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -19,17 +20,13 @@ var abc = []string{"a", "b", "c"}
 func (b *bench) mustAcquireAll(l *lock.Fenced, names ...string) lock.Claims {
 	b.Helper()
 	claims, err := l.AcquireAll(b.Context(), names)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	return claims
 }
 
 func (b *bench) releaseAll(claims lock.Claims) {
 	b.Helper()
-	if err := claims.Release(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, claims.Release(b.Context()))
 }
 
 // mustHaveLeft requires that the backend keeps these names and no others.
@@ -55,10 +52,7 @@ func (f *faulty) mustHaveAsked(b *bench, batches, acquires int) {
 func TestAtOnceOrOneByOne(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		other, _ := b.process(nil)
-		c, err := other.Acquire(b.Context(), "b")
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := b.acquireNamed(other, "b")
 		l, d := b.process(nil)
 		var held *interlock.HeldError
 		if _, err := l.TryAcquireAll(b.Context(), abc); !errors.As(err, &held) || held.Name != "b" || held.Owner != c.Owner() {
@@ -83,10 +77,7 @@ func TestAtOnceOrOneByOne(t *testing.T) {
 func TestABusyNameIsQueuedForInTheProcess(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, d := b.process(&lock.Options{Turn: -1})
-		c, err := l.Acquire(b.Context(), "b")
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := b.acquireNamed(l, "b")
 		time.AfterFunc(time.Second, func() { b.release(c) })
 		claims := b.mustAcquireAll(l, abc...)
 		if got := claims.On("b").Token(); got.Counter() != c.Token().Counter() || got.Sub() != 1 {
@@ -262,9 +253,7 @@ func TestABatchThatIsRefusedAsSuch(t *testing.T) {
 		}
 		d.set(func() { d.during = nil })
 		claims, err := l.TryAcquireAll(b.Context(), abc)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		b.releaseAll(claims)
 		b.mustHaveLeft()
 	})

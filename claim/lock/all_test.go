@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // held is every name that the backend has.
@@ -89,10 +90,7 @@ func TestAllEndWithAnyOfThem(t *testing.T) {
 func TestAllOrNothing(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		other, _ := b.process(nil)
-		c, err := other.Acquire(b.Context(), "b")
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := b.acquireNamed(other, "b")
 		nothing := func(what string, is error, err error, claims lock.Claims) {
 			b.Helper()
 			if !errors.Is(err, is) || claims != nil {
@@ -136,9 +134,7 @@ func TestWaitIsForAllTogether(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		other, _ := b.process(nil)
 		held, err := other.AcquireAll(b.Context(), []string{"a", "b"})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		time.AfterFunc(time.Second, func() { b.release(held.On("a")) })
 		l, _ := b.process(&lock.Options{Wait: 3 * time.Second})
 		began := time.Now()
@@ -155,10 +151,7 @@ func TestWaitIsForAllTogether(t *testing.T) {
 func TestAClaimThatEndsWhileOthersAreAwaited(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		other, _ := b.process(nil)
-		c, err := other.Acquire(b.Context(), "b")
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := b.acquireNamed(other, "b")
 		l, _ := b.process(nil)
 		told := make(chan error)
 		go func() { _, err := l.AcquireAll(b.Context(), []string{"a", "b"}); told <- err }()
@@ -179,16 +172,13 @@ func TestAClaimThatEndsWhileOthersAreAwaited(t *testing.T) {
 func TestACancelledCallDoesNotWaitForAnOutage(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		other, _ := b.process(nil)
-		c, err := other.Acquire(b.Context(), "b")
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := b.acquireNamed(other, "b")
 		l, d := b.process(nil)
 		ctx, cancel := context.WithTimeout(b.Context(), time.Second)
 		defer cancel()
 		d.set(func() { d.loseReleases = 3 })
 		began := time.Now()
-		_, err = l.AcquireAll(ctx, []string{"a", "b"})
+		_, err := l.AcquireAll(ctx, []string{"a", "b"})
 		if took := time.Since(began); took != time.Second || !errors.Is(err, context.DeadlineExceeded) {
 			b.Errorf("after %v: %v", took, err)
 		}

@@ -36,7 +36,7 @@ type member struct {
 
 var errNobodyWaits = errors.New("no caller waits for the lock any more")
 
-// ask starts an attempt for one place, in the goroutine of the caller who joins if there
+// ask starts an attempt for one place, in the goroutine of the caller that joins if there
 // is one. l.mu is held.
 func (l *locker) ask(g *gate, p *place) {
 	a := &p.own
@@ -106,7 +106,7 @@ func (a *attempt) finish(err error) {
 	a.locker.finish()
 }
 
-// run asks until the backend grants, says no, has failed too often in a row, or nobody
+// run asks until the backend grants, refuses, has failed too often in a row, or nobody
 // waits any more. Repeating with the same owner converges, for any outcome of the
 // requests whose answers were lost.
 func (a *attempt) run(ctx context.Context) error {

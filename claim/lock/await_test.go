@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // hinting is a view whose hints the test gives.
@@ -74,9 +75,7 @@ func TestAwaitPassesHintsOn(t *testing.T) {
 		v.hints <- "n/b"
 		time.Sleep(1500 * time.Millisecond) // the fourth
 		v.hints <- ""
-		if err := <-told; err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, <-told)
 		if want := []string{"any", "any", "n/a", "n/b+n/c", "any"}; !slices.Equal(seen.changed, want) || v.watches != 1 {
 			b.Errorf("looked for %v with %d watches, want %v", seen.changed, v.watches, want)
 		}
@@ -118,9 +117,7 @@ func TestAwaitLooksByTheClockAsWell(t *testing.T) {
 			n := len(seen.at)
 			return n == len(expires), expires[n-1], nil
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		want := []time.Duration{0, 0, 3 * time.Second, 4 * time.Second, 4050 * time.Millisecond, 7050 * time.Millisecond}
 		if !slices.Equal(seen.at, want) {
 			b.Errorf("looked at %v, want %v", seen.at, want)

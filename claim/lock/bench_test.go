@@ -5,6 +5,7 @@ import (
 
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // BenchmarkUncontended is one Acquire and one Release of a name that nobody else wants,
@@ -13,18 +14,12 @@ func BenchmarkUncontended(b *testing.B) {
 	d := memory.NewSpace().Open(nil)
 	defer d.Close(b.Context())
 	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
 		c, err := locks.Acquire(b.Context(), name)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := c.Release(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
+		testbed.OK(b, c.Release(b.Context()))
 	}
 }
 
@@ -33,9 +28,7 @@ func TestAllocations(t *testing.T) {
 	d := memory.NewSpace().Open(nil)
 	defer d.Close(t.Context())
 	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	ctx := t.Context()
 	pair := func() {
 		if c, err := locks.Acquire(ctx, name); err != nil || c.Release(ctx) != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestAHolderDescribesItself: others see that for as long as the claim lasts, and a
@@ -33,9 +34,7 @@ func TestAHolderDescribesItself(t *testing.T) {
 		first := b.acquire(here)
 		shows("")
 		for _, text := range []string{"backup of db7", strings.Repeat("x", lock.MaxMetadata)} {
-			if err := first.Describe(b.Context(), []byte(text)); err != nil {
-				b.Fatal(err)
-			}
+			testbed.OK(b, first.Describe(b.Context(), []byte(text)))
 			shows(text)
 		}
 		if err := first.Describe(b.Context(), make([]byte, lock.MaxMetadata+1)); interlock.Kind(err) != interlock.Bug {
@@ -44,9 +43,7 @@ func TestAHolderDescribesItself(t *testing.T) {
 		b.release(first)
 		second := b.acquire(there)
 		shows("") // not what the former holder said
-		if err := second.Describe(b.Context(), []byte("report")); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, second.Describe(b.Context(), []byte("report")))
 		if err := first.Describe(b.Context(), []byte("late")); interlock.Kind(err) != interlock.Definite {
 			b.Errorf("a released claim: %v", err)
 		}
@@ -78,9 +75,7 @@ func TestAHolderIsAskedToRelease(t *testing.T) {
 			asked <- a
 		}()
 		time.Sleep(3 * ttl)
-		if err := there.RequestRelease(b.Context(), name, "a deploy"); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, there.RequestRelease(b.Context(), name, "a deploy"))
 		want := lock.ReleaseRequest{By: "operator", Reason: "a deploy"}
 		if got := <-asked; got != want {
 			b.Errorf("asked %+v", got)

@@ -87,7 +87,7 @@ type handle struct {
 	claim    Claim
 	parent   context.Context // what ctx descends from
 	detached bool            // parent gives values only
-	ctx      context.Context // nil until somebody needs it
+	ctx      context.Context // nil until it is needed
 	cancel   context.CancelCauseFunc
 	due      boottime.Instant // when to call woken; 0 if not
 	index    int              // in alarms, while due is not 0
@@ -142,7 +142,7 @@ func (l *locker) find(ctx context.Context, name string) *hold {
 	}
 }
 
-// ring wakes the holds whose time has come.
+// ring wakes the holds that are due.
 func (l *locker) ring() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,7 +15,7 @@ type lazyContext struct {
 	deadline time.Time // zero is none
 
 	mu     sync.Mutex
-	made   context.Context // nil until somebody needs it
+	made   context.Context // nil until it is needed
 	cancel context.CancelCauseFunc
 	ended  bool
 	cause  error // of end

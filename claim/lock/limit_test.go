@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -70,9 +71,7 @@ func TestAClaimThatEndedEarlyStaysEnded(t *testing.T) {
 			b.Errorf("cause %v", context.Cause(c.Context()))
 		}
 		synctest.Wait()
-		if b.residue() != 0 {
-			b.Error("something is left")
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -141,14 +140,10 @@ func TestMaxHold(t *testing.T) {
 			b.Errorf("ended %+v", ended)
 		}
 		synctest.Wait()
-		if b.residue() != 0 {
-			b.Error("it was not given up")
-		}
+		b.mustBeEmpty()
 	})
 }
 
-// A function that does not look at its context keeps others out no longer than
-// its lease would without renewals.
 // TestExtend: only the holder prolongs a hold for a fixed time.
 func TestExtend(t *testing.T) {
 	inBubble(t, func(b *bench) {
@@ -189,6 +184,8 @@ func TestExtend(t *testing.T) {
 	})
 }
 
+// A function that does not look at its context keeps others out no longer than
+// its lease would without renewals.
 func TestMaxHoldFreesTheNameOfStuckWork(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, _ := b.process(&lock.Options{MaxHold: ttl})
@@ -211,43 +208,16 @@ func TestMaxHoldFreesTheNameOfStuckWork(t *testing.T) {
 	})
 }
 
-func TestMaxHoldStartsAnewWithEachHolder(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		l, d := b.process(&lock.Options{MaxHold: ttl, Turn: -1})
-		for range 5 {
-			c := b.acquire(l)
-			told := make(chan *lock.Claim)
-			go func() { told <- b.acquire(l) }()
-			synctest.Wait()
-			time.Sleep(ttl * 3 / 4)
-			b.release(c)
-			c = <-told
-			time.Sleep(ttl * 3 / 4)
-			if !c.Valid() {
-				b.Error("it ended by the time of the holder before")
-			}
-			b.release(c)
-		}
-		if d.acquires != 5 {
-			b.Errorf("%d requests: nothing was handed over", d.acquires)
-		}
-	})
-}
-
 // Close does not leave anything to come back later.
 func TestCloseForgetsWhatLapses(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		d := &faulty{Driver: b.space.Open(&memory.Options{TTL: ttl})}
 		defer d.Close(b.Context())
 		l, err := lock.NewFenced(d, &lock.Options{MaxHold: time.Second})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		c := b.acquire(l)
 		<-c.Context().Done()
-		if err := l.Close(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, l.Close(b.Context()))
 		before := d.releases
 		time.Sleep(2 * ttl)
 		if d.releases != before {

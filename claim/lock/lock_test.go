@@ -15,6 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -31,13 +32,9 @@ func TestDoHoldsWithRisingTokens(t *testing.T) {
 				last = c.Token()
 				return nil
 			})
-			if err != nil {
-				b.Fatal(err)
-			}
+			testbed.OK(b, err)
 		}
-		if b.residue() != 0 {
-			b.Fatal("something is left")
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -57,9 +54,7 @@ func TestDoReturnsTheWorksErrorAndReleasesOnPanic(t *testing.T) {
 			}()
 			_ = l.Do(b.Context(), name, func(context.Context, interlock.Claim) error { panic("panic in the work") })
 		}()
-		if b.residue() != 0 {
-			b.Fatal("a panic leaves the lock taken")
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -87,9 +82,7 @@ func TestAcquiredClaimOutlivesItsContext(t *testing.T) {
 		l, _ := b.process(nil)
 		ctx, cancel := context.WithCancel(context.WithValue(b.Context(), contextKey{}, "kept"))
 		c, err := l.Acquire(ctx, name)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		cancel()
 		time.Sleep(2 * ttl)
 		if c.Context().Err() != nil || !c.Valid() || c.Context().Value(contextKey{}) != "kept" {
@@ -221,9 +214,7 @@ func TestNothingStaleIsHandedOver(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, d := b.process(&lock.Options{MinValidity: ttl})
 		first := b.acquire(l)
-		done := make(chan *lock.Claim)
-		go func() { done <- b.acquire(l) }()
-		synctest.Wait()
+		done := b.queue(l)
 		b.release(first)
 		second := <-done
 		if second.Token().Sub() != 0 || second.Token() <= first.Token() || d.acquires != 2 {
@@ -269,17 +260,14 @@ func TestOneCancelledWaiterDoesNotCostTheOthersTheirPlace(t *testing.T) {
 		later, _ := b.process(nil)
 		c := b.acquire(holder)
 		ctx, cancel := context.WithCancel(b.Context())
-		first, second := make(chan error), make(chan *lock.Claim)
+		first := make(chan error)
 		go func() {
 			_, err := l.Acquire(ctx, name)
 			first <- err
 		}()
 		synctest.Wait()
-		go func() { second <- b.acquire(l) }()
-		synctest.Wait()
-		third := make(chan *lock.Claim, 1)
-		go func() { third <- b.acquire(later) }()
-		synctest.Wait()
+		second := b.queue(l)
+		third := b.queue(later)
 		cancel()
 		if err := <-first; !errors.Is(err, context.Canceled) {
 			b.Fatal(err)
@@ -372,26 +360,6 @@ func TestLossBeforeDelivery(t *testing.T) {
 			b.Fatalf("%d requests, valid %v: a grant that was lost already was delivered", d.acquires, c.Valid())
 		}
 		b.release(c)
-	})
-}
-
-func TestLocalWaitersGoOnAfterALoss(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		l, _ := b.process(nil)
-		first := b.acquire(l)
-		done := make(chan *lock.Claim)
-		go func() { done <- b.acquire(l) }()
-		synctest.Wait()
-		b.space.Revoke(name)
-		second := <-done
-		if second.Token() <= first.Token() || second.Token().Sub() != 0 || first.Valid() {
-			b.Fatalf("tokens %d, %d", first.Token(), second.Token())
-		}
-		b.release(first)
-		if !second.Valid() {
-			b.Fatal("releasing a lost claim touched the next")
-		}
-		b.release(second)
 	})
 }
 
@@ -493,9 +461,7 @@ func TestReentryIsExplicit(t *testing.T) {
 				return nil
 			})
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		c := b.acquire(l)
 		ctx := c.Context()
 		b.release(c)
@@ -510,9 +476,7 @@ func TestTryAcquire(t *testing.T) {
 		l, _ := b.process(&lock.Options{Identity: "worker-1"})
 		other, _ := b.process(nil)
 		c, err := l.TryAcquire(b.Context(), name)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		for who, l := range map[string]*lock.Fenced{"the same process": l, "another": other} {
 			var held *interlock.HeldError
 			if _, err := l.TryAcquire(b.Context(), name); !errors.As(err, &held) || !strings.HasPrefix(held.Owner, "worker-1/") {
@@ -524,31 +488,8 @@ func TestTryAcquire(t *testing.T) {
 		}
 		b.release(c)
 		c, err = other.TryAcquire(b.Context(), name)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		b.release(c)
-	})
-}
-
-// One who waits joins while one who only tries is asking.
-func TestTryDoesNotSpoilAWaiter(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		other, _ := b.process(nil)
-		c := b.acquire(other)
-		l, d := b.process(nil)
-		d.loseAcquires = 1 // makes the try last
-		tried, waited := make(chan error), make(chan *lock.Claim)
-		go func() {
-			_, err := l.TryAcquire(b.Context(), name)
-			tried <- err
-		}()
-		go func() { waited <- b.acquire(l) }()
-		if err := <-tried; !errors.Is(err, interlock.ErrHeld) {
-			b.Fatal(err)
-		}
-		b.release(c)
-		b.release(<-waited)
 	})
 }
 
@@ -560,9 +501,7 @@ func TestTryBehindAReleaseDoesNotWait(t *testing.T) {
 		first := b.acquire(l)
 		d.loseReleases = 1 // makes the release last
 		released, tried, waited := make(chan error), make(chan error), make(chan *lock.Claim)
-		theirs := make(chan *lock.Claim)
-		go func() { theirs <- b.acquire(other) }()
-		synctest.Wait()
+		theirs := b.queue(other)
 		go func() { released <- first.Release(b.Context()) }()
 		synctest.Wait()
 		began := time.Now()
@@ -580,9 +519,7 @@ func TestTryBehindAReleaseDoesNotWait(t *testing.T) {
 		if err := <-tried; !errors.Is(err, interlock.ErrHeld) || time.Since(began) > ttl {
 			b.Fatalf("after %v: %v", time.Since(began), err)
 		}
-		if err := <-released; err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, <-released)
 		b.release(holder)
 		b.release(<-waited)
 	})
@@ -624,17 +561,6 @@ func TestUncertainTryIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestWaitDuringAnOutageTellsOfTheOutage(t *testing.T) {
-	inBubble(t, func(b *bench) {
-		l, d := b.process(&lock.Options{Wait: 200 * time.Millisecond})
-		d.refuse = errReplyLost
-		_, err := l.Acquire(b.Context(), name)
-		if errors.Is(err, interlock.ErrHeld) || !errors.Is(err, errReplyLost) || interlock.Kind(err) != interlock.Retryable {
-			b.Fatalf("%v (%v)", err, interlock.Kind(err))
-		}
-	})
-}
-
 func TestWaitIsBounded(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		holder, _ := b.process(&lock.Options{Identity: "the-holder"})
@@ -648,9 +574,7 @@ func TestWaitIsBounded(t *testing.T) {
 		}
 		b.release(c)
 		synctest.Wait()
-		if b.residue() != 0 {
-			b.Fatal("a place is left")
-		}
+		b.mustBeEmpty()
 		// It bounds the wait, not the hold.
 		c = b.acquire(l)
 		time.Sleep(2 * time.Minute)
@@ -672,9 +596,7 @@ func TestClose(t *testing.T) {
 			done <- err
 		}()
 		synctest.Wait()
-		if err := l.Close(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, l.Close(b.Context()))
 		if err := <-done; !errors.Is(err, interlock.ErrClosed) {
 			b.Fatalf("a waiter got %v", err)
 		}
@@ -764,9 +686,7 @@ func TestAdvisory(t *testing.T) {
 		d := b.space.OpenPlain(nil)
 		defer d.Close(b.Context())
 		l, err := lock.NewAdvisory(d, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		fenced, _ := b.process(nil)
 		err = l.Do(b.Context(), name, func(_ context.Context, c *lock.AdvisoryClaim) error {
 			if _, err := fenced.TryAcquire(b.Context(), name); !errors.Is(err, interlock.ErrHeld) {
@@ -781,23 +701,17 @@ func TestAdvisory(t *testing.T) {
 			b.Fatal(err)
 		}
 		first, err := l.TryAcquire(b.Context(), name)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		done := make(chan *lock.AdvisoryClaim)
 		go func() {
 			c, _ := l.Acquire(b.Context(), name)
 			done <- c
 		}()
 		synctest.Wait()
-		if err := first.Release(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, first.Release(b.Context()))
 		if c := <-done; c.Owner() != first.Owner() || c.Release(b.Context()) != nil {
 			b.Error("not passed on inside the process")
 		}
-		if err := l.Close(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, l.Close(b.Context()))
 	})
 }

@@ -103,7 +103,7 @@ const (
 	ask    action = iota // start to ask the backend for place
 	stop                 // end the attempt for place
 	giveUp               // release place in the backend, in the background
-	answer               // tell waiter: it has hold, to be woken after; or err
+	answer               // answer waiter: it has hold, to be woken after; or err
 	end                  // end hold with the cause err
 	wake                 // call woken for hold after so long
 	warn                 // hold is held for long
@@ -163,7 +163,7 @@ func (g *gate) leave(w *waiter) (answered bool) {
 // waits reports that w has no answer yet and has not left.
 func (g *gate) waits(w *waiter) bool { return slices.Contains(g.waiters, w) }
 
-// heldError is the answer to a waiter who does not wait, or not any longer.
+// heldError is the answer to a waiter that does not wait, or no longer.
 func (g *gate) heldError() error {
 	e := &interlock.HeldError{Name: g.name, Owner: g.last}
 	if g.holder != nil {
@@ -215,10 +215,9 @@ func (g *gate) granted(p *place, token interlock.Token, r reading) {
 	g.deliver(p, token, r)
 }
 
-// refused tells those who asked for p why there is no grant, and asks again for
-// those whom the answer does not concern: the ones who came after p was
-// abandoned, and the ones who wait while p only tried, if waiting may help. What p
-// may have left behind is given up.
+// refused answers the waiters that p was for with err, and asks again for the others:
+// waiters that joined after p was abandoned, and those that wait while p only tried, if
+// waiting may help. It releases what p may have left in the backend.
 func (g *gate) refused(p *place, err error) {
 	g.place = nil
 	patient := errors.Is(err, interlock.ErrHeld) || p.noWait && worthRepeating(err)
@@ -291,7 +290,7 @@ func (g *gate) gone() {
 	g.contend()
 }
 
-// close answers everybody who waits, and makes the machine start nothing more.
+// close answers all waiters, and makes the machine start nothing more.
 func (m *machine) close(err func(name string) error) {
 	m.closed = true
 	for _, g := range m.gates {
@@ -327,7 +326,7 @@ func (g *gate) look(h *hold, r reading) (left time.Duration) {
 		cause = errMaxHold{h.most}
 	}
 	g.over(h, cause)
-	if r.lease > 0 { // the driver goes on renewing it
+	if r.lease > 0 { // the driver still renews it
 		h.lapses = r.now.Add(r.lease)
 		g.emit(effect{do: wake, hold: h, after: r.lease})
 	}

@@ -295,8 +295,8 @@ func (w *world) run(e effect, before *hold) {
 		}
 		w.attempt, w.stopped = e.place, false
 	case stop:
-		if w.attempt != e.place {
-			w.fail("an attempt that is not under way was stopped")
+		if w.attempt != e.place || e.place.only == nil && len(e.gate.waiters) > 0 {
+			w.fail("an attempt was stopped that is not under way, or that others wait for")
 		}
 		w.stopped = true
 	case giveUp:
@@ -350,6 +350,9 @@ func (w *world) answered(e effect, before *hold) {
 		w.fail("two claims at a time")
 	}
 	p.h = e.hold
+	if e.hold.since != w.now {
+		w.fail("the time of a claim begins at %v, now is %v", e.hold.since, w.now)
+	}
 	if e.hold.token <= w.last {
 		w.fail("token %d after %d", e.hold.token, w.last)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -38,9 +39,7 @@ func TestAnOutageIsWaitedOut(t *testing.T) {
 			d.set(func() { d.refuse, d.refuseAll = failure, failure })
 			time.AfterFunc(time.Minute, func() { d.set(func() { d.refuse, d.refuseAll = nil, nil }) })
 			all, err := l.AcquireAll(b.Context(), []string{"x"})
-			if err != nil {
-				b.Fatal(err)
-			}
+			testbed.OK(b, err)
 			b.releaseAll(all)
 		})
 	}

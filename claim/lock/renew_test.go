@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -24,9 +25,7 @@ func TestTTLOfALock(t *testing.T) {
 			var renewals atomic.Int64
 			o.Hooks = &observe.Lock{Renewed: func(observe.LockRenewed) { renewals.Add(1) }}
 			l, err := lock.NewFenced(d, &o)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testbed.OK(b, err)
 			own, every := o.TTL, o.RenewEvery
 			if own == 0 {
 				own = ttl
@@ -79,9 +78,7 @@ func TestNoRenewal(t *testing.T) {
 		b.release(next)
 		b.release(c)
 		synctest.Wait()
-		if b.residue() != 0 {
-			b.Error("something is left")
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -91,9 +88,7 @@ func TestNoRenewalIsNotPassedOn(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		l, _ := b.process(&lock.Options{TTL: ttl, NoRenewal: true, Handovers: 5})
 		c := b.acquire(l)
-		next := make(chan *lock.Claim, 1)
-		go func() { next <- b.acquire(l) }()
-		synctest.Wait()
+		next := b.queue(l)
 		time.Sleep(ttl / 2)
 		b.release(c)
 		n := <-next
@@ -126,9 +121,7 @@ func TestRenewFindsALoss(t *testing.T) {
 				}
 				b.release(next)
 			}
-			if b.residue() != 0 {
-				b.Error("the renewal left a grant behind")
-			}
+			b.mustBeEmpty()
 			b.release(c)
 		}
 	})
@@ -150,9 +143,7 @@ func TestReleaseDuringARenewal(t *testing.T) {
 			b.Errorf("got %v", err)
 		}
 		synctest.Wait()
-		if b.residue() != 0 {
-			b.Error("the renewal left a grant behind")
-		}
+		b.mustBeEmpty()
 	})
 }
 

@@ -68,7 +68,7 @@ type (
 		detached bool            // parent gives values only
 		began    boottime.Instant
 		answer   bool          // it has hold or err
-		answered chan struct{} // closed then; nil until somebody waits for it
+		answered chan struct{} // closed then; nil until it is awaited
 		hold     *hold
 		err      error
 	}
@@ -166,7 +166,7 @@ func (l *locker) do(ctx context.Context, name string, fn func(context.Context, c
 		return err
 	}
 	defer func() {
-		_ = h.release(ctx) // Hooks.ReleaseFailed tells
+		_ = h.release(ctx) // Hooks.ReleaseFailed reports errors
 		err = h.orEndedEarly(err)
 	}()
 	return fn(h.context(), claim{h: h})
@@ -281,7 +281,7 @@ func (l *locker) awaitAnswer(ctx context.Context, w *waiter) bool {
 	}
 }
 
-// waitedTooLong says why a wait ended without an answer. A caller that bounds its
+// waitedTooLong returns why a wait ended without an answer. A caller that bounds its
 // wait by a context with the cause ErrHeld gets the error of a passed Options.Wait.
 func (l *locker) waitedTooLong(wait context.Context, g *gate, began boottime.Instant) error {
 	cause := context.Cause(wait)
@@ -304,7 +304,7 @@ func (l *locker) waitedTooLong(wait context.Context, g *gate, began boottime.Ins
 	return g.heldError()
 }
 
-// refuse says why a call is not even let into the queue.
+// refuse returns why a call cannot join the queue.
 func (l *locker) refuse(ctx context.Context, name string) error {
 	switch {
 	case ctx.Err() != nil:
@@ -359,7 +359,7 @@ func (l *locker) giveUp(ctx *lazyContext, name, owner string) error {
 
 func (l *locker) giveUpInBackground(name, owner string) {
 	ctx := lazyContext{parent: context.Background(), deadline: time.Now().Add(l.options.ReleaseTimeout)}
-	_ = l.giveUp(&ctx, name, owner) // Hooks.ReleaseFailed tells
+	_ = l.giveUp(&ctx, name, owner) // Hooks.ReleaseFailed reports errors
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.finish()

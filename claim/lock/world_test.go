@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -43,9 +44,7 @@ func (b *bench) process(o *lock.Options) (*lock.Fenced, *faulty) {
 	b.Helper()
 	d := &faulty{Driver: b.space.Open(&memory.Options{TTL: ttl})}
 	locks, err := lock.NewFenced(d, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		if err := locks.Close(context.Background()); err != nil {
 			b.Error(err)
@@ -57,18 +56,27 @@ func (b *bench) process(o *lock.Options) (*lock.Fenced, *faulty) {
 
 func (b *bench) acquire(l *lock.Fenced) *lock.Claim {
 	b.Helper()
+	return b.acquireNamed(l, name)
+}
+
+func (b *bench) acquireNamed(l *lock.Fenced, name string) *lock.Claim {
+	b.Helper()
 	c, err := l.Acquire(b.Context(), name)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	return c
+}
+
+// queue starts to acquire the lock, and returns when it waits.
+func (b *bench) queue(l *lock.Fenced) <-chan *lock.Claim {
+	done := make(chan *lock.Claim, 1)
+	go func() { done <- b.acquire(l) }()
+	synctest.Wait()
+	return done
 }
 
 func (b *bench) release(c *lock.Claim) {
 	b.Helper()
-	if err := c.Release(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, c.Release(b.Context()))
 }
 
 // residue is who holds and waits.
@@ -79,6 +87,14 @@ func (b *bench) residue() int {
 		n++
 	}
 	return n
+}
+
+// mustBeEmpty requires that nothing is left in the backend.
+func (b *bench) mustBeEmpty() {
+	b.Helper()
+	if left := b.residue(); left != 0 {
+		b.Errorf("left: %+v", left)
+	}
 }
 
 // faulty is a driver whose answers can be lost, and whose leases can be stopped.

@@ -37,7 +37,7 @@ type picture struct {
 	stored  bool // the group has a layout
 	members []Member
 	owners  map[int]Location // of the record's generation; empty while it changes
-	yields  map[int]Location // who yielded a partition last, of the record's generation
+	yields  map[int]Location // the last member that yielded a partition, of the record's generation
 	due     boottime.Instant // when to look at everything again, with any events
 }
 
@@ -254,7 +254,7 @@ func (m *Map) fail(err error) {
 func (m *Map) keep(watch func() error) {
 	for failures := 1; m.ctx.Err() == nil; failures++ {
 		if err := watch(); err != nil && m.ctx.Err() == nil {
-			m.tell.failed(err) // looking by the clock goes on meanwhile
+			m.tell.failed(err) // polls continue meanwhile
 		}
 		m.wait(retries.Delay(failures, rand.Float64()), nil)
 	}

@@ -139,7 +139,7 @@ type service interface {
 func needs(d driver.Fenced) (service, error) {
 	var unmet []string
 	if _, ok := d.(driver.Inspector); !ok {
-		unmet = append(unmet, "a group has to see who owns what, and this driver does not show locks")
+		unmet = append(unmet, "a group lists the owners of partitions, and this driver does not list locks (driver.Inspector)")
 	}
 	if _, ok := d.(driver.Watcher); !ok {
 		unmet = append(unmet, "a group needs a driver that watches locks, and this one does not")

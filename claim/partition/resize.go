@@ -67,7 +67,7 @@ func (g *Group) Resize(ctx context.Context, to Layout) error {
 		return err
 	}
 	return g.turn(ctx, func(ctx context.Context, c changer) error {
-		r, err := c.change(ctx) // one that somebody did not finish comes first
+		r, err := c.change(ctx) // an unfinished one comes first
 		if err == nil && !r.Layout.Equal(to) {
 			_, err = c.to(ctx, r, to)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/rwlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/fence"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // world is a guarded store and the processes that read and write it, some of
@@ -43,9 +44,7 @@ func (w *world) process() (l *rwlock.Lock, dies func(), end func()) {
 		}
 	}
 	l, err := rwlock.New(d, o)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	dies = func() { _ = d.Close(context.Background()) }
 	return l, dies, func() { _ = l.Close(context.Background()); dies() }
 }
@@ -148,9 +147,7 @@ func TestReadersNeverOverlapAGuardedWrite(t *testing.T) {
 				b.Errorf("only %d reads and %d writes", w.reads, w.written)
 			}
 			time.Sleep(2 * ttl) // what stopped processes left
-			if left := b.residue(); len(left) != 0 {
-				b.Errorf("left: %+v", left)
-			}
+			b.mustBeEmpty()
 		})
 	}
 }
@@ -179,9 +176,7 @@ func stoppedWriter(w *world) (first, second string, late error) {
 	l, dies, end := w.process()
 	defer end()
 	c, err := l.AcquireWrite(w.Context(), name)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	_ = w.write(w.Context(), c)
 	dies()
 	reader, _, endReader := w.process()
@@ -192,9 +187,7 @@ func stoppedWriter(w *world) (first, second string, late error) {
 		second = w.value()
 		return nil
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	return first, second, late
 }
 

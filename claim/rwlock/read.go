@@ -100,7 +100,7 @@ func (l *Lock) share(ctx context.Context, name string, n names, take take) (*loc
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = door.Release(ctx) }() // Hooks.ReleaseFailed tells
+	defer func() { _ = door.Release(ctx) }() // Hooks.ReleaseFailed reports errors
 	own, err := l.locks.Acquire(ctx, n.reader())
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (l *Lock) sealed(ctx context.Context, name string, door *lock.Claim) error 
 
 // finish releases a claim after the work, and adds to err if the claim ended early.
 func (l *Lock) finish(ctx context.Context, name string, c *lock.Claim, err error) error {
-	_ = c.Release(ctx) // Hooks.ReleaseFailed tells
+	_ = c.Release(ctx) // Hooks.ReleaseFailed reports errors
 	cause := context.Cause(c.Context())
 	if cause == interlock.ErrReleased {
 		return err

@@ -46,9 +46,7 @@ func (b *bench) process(o *rwlock.Options) (*rwlock.Lock, *memory.Driver) {
 	b.Helper()
 	d := b.open()
 	l, err := rwlock.New(d, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		if err := l.Close(context.Background()); err != nil {
 			b.Error(err)
@@ -61,18 +59,14 @@ func (b *bench) process(o *rwlock.Options) (*rwlock.Lock, *memory.Driver) {
 func (b *bench) read(l *rwlock.Lock) *rwlock.ReadClaim {
 	b.Helper()
 	r, err := l.AcquireRead(b.Context(), name)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	return r
 }
 
 func (b *bench) write(l *rwlock.Lock) *rwlock.WriteClaim {
 	b.Helper()
 	w, err := l.AcquireWrite(b.Context(), name)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	return w
 }
 
@@ -80,9 +74,7 @@ type releaser interface{ Release(context.Context) error }
 
 func (b *bench) release(c releaser) {
 	b.Helper()
-	if err := c.Release(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, c.Release(b.Context()))
 }
 
 // residue is what the backend has.
@@ -91,6 +83,14 @@ func (b *bench) residue() []driver.LockState {
 	defer d.Close(context.Background())
 	states, _, _ := d.Locks(b.Context(), "", 100)
 	return states
+}
+
+// mustBeEmpty requires that nothing is left in the backend.
+func (b *bench) mustBeEmpty() {
+	b.Helper()
+	if left := b.residue(); len(left) != 0 {
+		b.Errorf("left: %+v", left)
+	}
 }
 
 func TestReadersShareAndAWriterIsAlone(t *testing.T) {
@@ -125,9 +125,7 @@ func TestReadersShareAndAWriterIsAlone(t *testing.T) {
 			b.Errorf("token %d after %d, name %q", again.Token(), w.Token(), again.Name())
 		}
 		b.release(again)
-		if left := b.residue(); len(left) != 0 {
-			b.Fatalf("left: %+v", left)
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -245,9 +243,7 @@ func TestAReaderWhoseTurnRanOutIsNone(t *testing.T) {
 		d := &slow{Driver: b.open(), door: b.open()}
 		defer d.Driver.Close(b.Context())
 		late, err := rwlock.New(d, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		defer late.Close(b.Context())
 		writer, _ := b.process(nil)
 		written := make(chan *rwlock.WriteClaim, 1)
@@ -293,9 +289,7 @@ func TestAWriterLooksWhenAReaderExpires(t *testing.T) {
 		own := deaf{b.open()}
 		defer own.Close(b.Context())
 		writer, err := rwlock.New(own, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		defer writer.Close(b.Context())
 		b.read(dying)
 		_ = d.Close(b.Context())
@@ -315,9 +309,7 @@ func TestAWriterWhoseTurnRanOutComesBack(t *testing.T) {
 		d := &slow{Driver: b.open(), door: b.open()}
 		defer d.Driver.Close(b.Context())
 		late, err := rwlock.New(d, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		defer late.Close(b.Context())
 		looks := 0
 		d.looked = func() {
@@ -360,9 +352,7 @@ func TestAWriterBecomesAReader(t *testing.T) {
 
 		w = b.write(here)
 		r, err = w.Downgrade(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		b.release(b.read(there)) // others may read
 		b.release(r)
 
@@ -373,9 +363,7 @@ func TestAWriterBecomesAReader(t *testing.T) {
 			b.Error("a claim that has ended was downgraded")
 		}
 		synctest.Wait()
-		if left := b.residue(); len(left) != 0 {
-			b.Errorf("left: %+v", left)
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -405,9 +393,7 @@ func TestCancelledWaitersLeaveNothing(t *testing.T) {
 		gone(func(ctx context.Context) error { _, err := there.AcquireRead(ctx, name); return err })
 		gone(func(ctx context.Context) error { _, err := there.AcquireWrite(ctx, name); return err })
 		b.release(w)
-		if left := b.residue(); len(left) != 0 {
-			b.Fatalf("left: %+v", left)
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -416,9 +402,7 @@ func TestTry(t *testing.T) {
 		here, _ := b.process(nil)
 		there, _ := b.process(nil)
 		r, err := here.TryRead(b.Context(), name)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		_, err = there.TryWrite(b.Context(), name)
 		held := (*interlock.HeldError)(nil)
 		if !errors.As(err, &held) || held.Name != name || held.Owner != r.Owner() {
@@ -426,16 +410,12 @@ func TestTry(t *testing.T) {
 		}
 		b.release(r)
 		w, err := there.TryWrite(b.Context(), name)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		if _, err := here.TryWrite(b.Context(), name); !errors.As(err, &held) || held.Owner != w.Owner() {
 			b.Fatalf("write beside a writer: %v", err)
 		}
 		b.release(w)
-		if left := b.residue(); len(left) != 0 {
-			b.Fatalf("left: %+v", left)
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -474,9 +454,7 @@ func TestWaitDuringAnOutageTellsOfTheOutage(t *testing.T) {
 		d := outage{b.open()}
 		defer d.Close(b.Context())
 		l, err := rwlock.New(d, &rwlock.Options{Lock: &lock.Options{Wait: time.Second}})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		defer l.Close(b.Context())
 		if _, err := l.AcquireRead(b.Context(), name); !errors.Is(err, errReplyLost) || errors.Is(err, interlock.ErrHeld) {
 			b.Errorf("got %v", err)
@@ -500,17 +478,13 @@ func TestReentryIsRefused(t *testing.T) {
 			refused(r.Context())
 			return l.Read(ctx, "other", func(context.Context, *rwlock.ReadClaim) error { return nil })
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		err = l.Write(b.Context(), name, func(ctx context.Context, c interlock.Claim) error {
 			refused(ctx)
 			refused(c.Context())
 			return nil
 		})
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		r := b.read(l)
 		ended := context.WithoutCancel(r.Context())
 		b.release(r)
@@ -574,9 +548,7 @@ func TestNamesDoNotMix(t *testing.T) {
 		l, _ := b.process(nil)
 		for _, other := range []string{"a/b", "a#r#", "a#rw", "a%23r%23", "A", "a#r#x", "aa"} {
 			r, err := l.AcquireRead(b.Context(), other)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testbed.OK(b, err)
 			w, err := l.TryWrite(b.Context(), "a")
 			if err != nil {
 				b.Fatalf("a reader of %q keeps a writer of %q out: %v", other, "a", err)
@@ -591,9 +563,7 @@ func TestNamesDoNotMix(t *testing.T) {
 		}
 		longest := strings.Repeat("x", driver.MaxName-len("#r#")-26)
 		r, err := l.TryRead(b.Context(), longest)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		b.release(r)
 	})
 }

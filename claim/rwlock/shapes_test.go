@@ -18,6 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/semaphore"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // patience bounds what should happen soon on a slow machine.
@@ -112,9 +113,7 @@ func (p *process) value() string {
 
 func check(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 }
 
 // must is a result that has to be there.

@@ -32,10 +32,10 @@ func (w *WriteClaim) Downgrade(ctx context.Context) (*ReadClaim, error) {
 	// A later writer lists the readers once the door is free, and finds this one.
 	own, err := w.lock.locks.Acquire(bounded, w.names.reader())
 	if err == nil && !w.Valid() {
-		_ = own.Release(ctx) // Hooks.ReleaseFailed tells
+		_ = own.Release(ctx) // Hooks.ReleaseFailed reports errors
 		err = errTurnOver
 	}
-	_ = w.Claim.Release(ctx) // Hooks.ReleaseFailed tells
+	_ = w.Claim.Release(ctx) // Hooks.ReleaseFailed reports errors
 	if err != nil {
 		return nil, w.lock.fail(ctx, w.name, err)
 	}
@@ -104,7 +104,7 @@ func alone(ctx context.Context, n names, take take, clear clear) (*lock.Claim, e
 		err = errTurnOver
 	}
 	if err != nil {
-		_ = door.Release(ctx) // Hooks.ReleaseFailed tells
+		_ = door.Release(ctx) // Hooks.ReleaseFailed reports errors
 		return nil, err
 	}
 	return door, nil

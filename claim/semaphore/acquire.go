@@ -25,7 +25,7 @@ func (s *Semaphore) Do(ctx context.Context, name string, fn func(ctx context.Con
 	working, stop := join.Context(ctx, p.Context())
 	defer func() {
 		stop()
-		_ = p.Release(ctx) // Hooks.ReleaseFailed tells
+		_ = p.Release(ctx) // Hooks.ReleaseFailed reports errors
 		if cause := context.Cause(p.Context()); cause != interlock.ErrReleased {
 			err = errors.Join(err, &interlock.Error{Op: "hold a permit until the work was done of", Driver: s.driver,
 				Name: name, Kind: interlock.Uncertain, Err: cause})
@@ -87,7 +87,7 @@ func (s *Semaphore) acquire(ctx context.Context, name string, wanted int, door t
 		bounded, cancel = context.WithTimeoutCause(ctx, s.wait, &interlock.HeldError{Name: name})
 	}
 	defer cancel()
-	for { // whose turn in the door has run out comes back
+	for { // if its claim on the door ended, it queues again
 		p, err = inDoor(bounded, n, wanted, door, choose)
 		switch {
 		case err == nil:
@@ -109,7 +109,7 @@ func inDoor(ctx context.Context, n names, wanted int, take take, choose choose) 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = door.Release(ctx) }() // Hooks.ReleaseFailed tells
+	defer func() { _ = door.Release(ctx) }() // Hooks.ReleaseFailed reports errors
 	waiting, stop := join.Context(ctx, door.Context())
 	defer stop()
 	p, err := choose(waiting, n, wanted)
@@ -129,7 +129,7 @@ func (s *Semaphore) once(ctx context.Context, n names, wanted int) (p Permits, e
 		err = &interlock.HeldError{Name: n.name}
 	}
 	if err != nil {
-		_ = p.Release(ctx) // Hooks.ReleaseFailed tells
+		_ = p.Release(ctx) // Hooks.ReleaseFailed reports errors
 		return nil, err
 	}
 	return p, nil

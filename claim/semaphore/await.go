@@ -29,7 +29,7 @@ func (s *Semaphore) await(ctx context.Context, n names, wanted int) (Permits, er
 	if err == nil {
 		return q.permits, nil
 	}
-	_ = q.permits.Release(ctx) // Hooks.ReleaseFailed tells
+	_ = q.permits.Release(ctx) // Hooks.ReleaseFailed reports errors
 	return nil, err
 }
 

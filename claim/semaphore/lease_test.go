@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/claim/semaphore"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestPermitsWithoutRenewal end after their TTL, unless they are renewed by hand. One who
@@ -23,9 +24,7 @@ func TestPermitsWithoutRenewal(t *testing.T) {
 		told := b.waits(there)
 		for range 6 {
 			time.Sleep(own * 2 / 3)
-			if err := p.Renew(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			testbed.OK(b, p.Renew(b.Context()))
 		}
 		select {
 		case <-told:

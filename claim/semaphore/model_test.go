@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/semaphore"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // world is the permits that are out and a guarded store, with a mark for each
@@ -77,9 +78,7 @@ func (w *world) work(p *semaphore.Permit, took time.Duration) {
 func (w *world) turn(random *rand.Rand) {
 	d := w.space.Open(&memory.Options{TTL: ttl})
 	s, err := semaphore.New(d, size, nil)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	defer func() {
 		_ = s.Close(context.Background())
 		_ = d.Close(context.Background())
@@ -125,9 +124,7 @@ func TestNeverMoreThanThePermits(t *testing.T) {
 				b.Errorf("all permits were out %d times only", w.full)
 			}
 			time.Sleep(2 * ttl) // what stopped holders left
-			if left := b.residue(); len(left) != 0 {
-				b.Errorf("left: %v", left)
-			}
+			b.mustBeEmpty()
 		})
 	}
 }

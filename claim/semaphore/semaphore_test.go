@@ -95,9 +95,7 @@ func (b *bench) process(permits int, o *semaphore.Options) (*semaphore.Semaphore
 	b.Helper()
 	d := &counting{Driver: b.space.Open(&memory.Options{TTL: ttl})}
 	s, err := semaphore.New(d, permits, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {
 			b.Error(err)
@@ -110,18 +108,14 @@ func (b *bench) process(permits int, o *semaphore.Options) (*semaphore.Semaphore
 func (b *bench) acquire(s *semaphore.Semaphore) *semaphore.Permit {
 	b.Helper()
 	p, err := s.Acquire(b.Context(), name)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	return p
 }
 
 func (b *bench) release(permits ...*semaphore.Permit) {
 	b.Helper()
 	for _, p := range permits {
-		if err := p.Release(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, p.Release(b.Context()))
 	}
 }
 
@@ -134,6 +128,14 @@ func (b *bench) residue() (names []string) {
 		names = append(names, s.Name)
 	}
 	return names
+}
+
+// mustBeEmpty requires that nothing is left in the backend.
+func (b *bench) mustBeEmpty() {
+	b.Helper()
+	if left := b.residue(); len(left) != 0 {
+		b.Errorf("left: %+v", left)
+	}
 }
 
 // waits starts waiting for a permit, and returns when it does.
@@ -177,9 +179,7 @@ func TestNoMoreThanThePermits(t *testing.T) {
 			b.Errorf("token %d of %q after %d of %q", next.Claim().Token(), next.Resource(), freed.Claim().Token(), freed.Resource())
 		}
 		b.release(held[0], next, held[2])
-		if left := b.residue(); len(left) != 0 {
-			b.Fatalf("left: %v", left)
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -307,13 +307,9 @@ func TestTryAndWait(t *testing.T) {
 		}
 		b.release(first)
 		third, err := s.TryAcquire(b.Context(), name)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		b.release(second, third)
-		if left := b.residue(); len(left) != 0 {
-			b.Fatalf("left: %v", left)
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -340,9 +336,7 @@ func TestOthersWithMorePermitsAreNoticed(t *testing.T) {
 		}
 		b.release(held...)
 		b.release(b.acquire(few))
-		if left := b.residue(); len(left) != 0 {
-			b.Fatalf("left: %v", left)
-		}
+		b.mustBeEmpty()
 	})
 }
 
@@ -354,18 +348,12 @@ func TestHintsBeyondTheSlots(t *testing.T) {
 		waiter, _ := b.process(2, nil)
 		told := b.waits(waiter)
 		others, err := lock.NewFenced(d, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		defer others.Close(b.Context())
 		c, err := others.Acquire(b.Context(), name+"#s#2")
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		synctest.Wait()
-		if err := c.Release(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, c.Release(b.Context()))
 		synctest.Wait()
 		select {
 		case p := <-told:
@@ -422,9 +410,7 @@ func TestAnOutageIsTold(t *testing.T) {
 				b.Errorf("got %v", err)
 			}
 		}
-		if left := b.residue(); len(left) != 0 {
-			b.Fatalf("left: %v", left)
-		}
+		b.mustBeEmpty()
 	})
 }
 

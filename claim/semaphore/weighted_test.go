@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/semaphore"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestSeveralPermitsAtOnce are all or none, in one turn at the door: two that want
@@ -55,9 +56,7 @@ func TestSeveralPermitsAtOnce(t *testing.T) {
 		ctx, cancel := context.WithTimeout(b.Context(), time.Second)
 		defer cancel()
 		held, err := here.AcquireN(b.Context(), name, 2)
-		if err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, err)
 		if _, err := there.AcquireN(ctx, name, 4); !errors.Is(err, context.DeadlineExceeded) {
 			b.Errorf("four of three: %v", err)
 		}
@@ -87,9 +86,7 @@ func TestTheNumberOfPermitsIsKeptInTheBackend(t *testing.T) {
 		held := b.acquire(here)
 		told := b.waits(here)
 		began := time.Now()
-		if err := there.Resize(b.Context(), name, 2); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, there.Resize(b.Context(), name, 2))
 		second := <-told
 		if took := time.Since(began); took > 100*time.Millisecond {
 			b.Errorf("one who waits saw it after %v", took)
@@ -107,9 +104,7 @@ func TestTheNumberOfPermitsIsKeptInTheBackend(t *testing.T) {
 		}
 
 		// Fewer: those that are held stay, and those that are left are not given out.
-		if err := here.Resize(b.Context(), name, 1); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, here.Resize(b.Context(), name, 1))
 		low, high := held, second
 		if low.Slot() > high.Slot() {
 			low, high = high, low
@@ -134,9 +129,7 @@ func TestTheNumberOfPermitsIsKeptInTheBackend(t *testing.T) {
 				b.Errorf("resized to %d: %v", n, err)
 			}
 		}
-		if err := b.space.Values().Put(b.Context(), "bad#s#size", driver.Value{Token: held.Claim().Token(), Data: []byte("many")}); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, b.space.Values().Put(b.Context(), "bad#s#size", driver.Value{Token: held.Claim().Token(), Data: []byte("many")}))
 		if _, err := here.Acquire(b.Context(), "bad"); interlock.Kind(err) != interlock.Definite {
 			b.Errorf("a size that is none: %v", err)
 		}

@@ -110,7 +110,7 @@ type Driver struct {
 	done    chan struct{} // closed by Close
 
 	mu     sync.Mutex
-	calls  map[string]*call // by owner: everyone who waits or holds
+	calls  map[string]*call // by owner: all that wait or hold
 	closed bool
 }
 
@@ -260,7 +260,7 @@ func (d *Driver) isClosed() bool {
 	return d.closed
 }
 
-// renew keeps everything of this driver alive, and tells who lost.
+// renew renews all of this driver, and reports what was lost.
 func (d *Driver) renew() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -84,7 +84,7 @@ var _ driver.Notifier = (*Notifier)(nil)
 
 type ear struct{ each func(name string) }
 
-// Notify calls all who listen; see driver.Notifier.
+// Notify calls all listeners; see driver.Notifier.
 func (b *Notifier) Notify(names ...string) {
 	if len(names) == 0 {
 		names = []string{""}

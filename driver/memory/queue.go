@@ -152,7 +152,7 @@ func (q *Queue) Replay(name string, ids ...string) error {
 	return nil
 }
 
-// Resume lets a parked key go on.
+// Resume continues a parked key.
 func (q *Queue) Resume(name, key string) error {
 	q.mu.Lock()
 	g := q.get(name).keys[key]

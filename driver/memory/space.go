@@ -106,7 +106,7 @@ func (s *Space) state(now boottime.Instant, name string) driver.LockState {
 	return state
 }
 
-// notify wakes those who were granted.
+// notify wakes those that were granted.
 func (s *Space) notify(effects []granted) {
 	for _, g := range effects {
 		if wake := s.wakes[g.owner]; wake != nil {

@@ -51,7 +51,7 @@ func (t *table) arrive(now boottime.Instant, name, owner string, expires boottim
 	return c, append(effects, t.promote(now, name)...)
 }
 
-// claimant is who wants what.
+// claimant is a contender for a name.
 type claimant struct{ name, owner string }
 
 // arriveAll makes each of wanted the holder of its name, and keeps it alive until
@@ -114,7 +114,7 @@ func (t *table) breakHold(now boottime.Instant, name, owner string) (counter int
 	return counter, append(effects, t.leave(now, name, owner)...)
 }
 
-// expire takes out everyone whose time has come.
+// expire removes all that have expired.
 func (t *table) expire(now boottime.Instant) []granted {
 	var effects []granted
 	for name := range t.names {

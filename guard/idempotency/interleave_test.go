@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestEveryInterleaving plays all orders of the steps of two attempts, each of which
@@ -81,9 +82,7 @@ func play(t *testing.T, schedule []int) {
 func (m *model) claim(t *testing.T, owner string) (driver.IdempotencyRecord, outcome) {
 	c := driver.IdempotencyClaim{ID: driver.IdempotencyID{Operation: "o", Key: "k"}, Fingerprint: "f", Owner: owner, Lease: time.Hour}
 	r, err := m.records.Claim(context.Background(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return r, classify(c, r)
 }
 
@@ -96,9 +95,7 @@ func (m *model) lapse(t *testing.T) {
 	} else if err == nil {
 		err = m.records.Update(context.Background(), driver.IdempotencyUpdate{ID: c.ID, Owner: r.Owner})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 }
 
 // step does what an attempt does next: claim, phase a, phase b, answer.

@@ -6,6 +6,7 @@ import (
 
 	_ "github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/guard/idempotency"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
@@ -21,9 +22,7 @@ func TestOpen(t *testing.T) {
 
 func testOpen(t *testing.T, url string) {
 	s, err := idempotency.Open(t.Context(), url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	ran := 0
 	for _, replayed := range []bool{false, true} {
 		r, err := s.Do(t.Context(), idempotency.Call{Scope: "shop", Operation: "pay", Key: "1", Fingerprint: "f"}, func(ctx context.Context) (r idempotency.Response, err error) {

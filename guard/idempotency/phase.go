@@ -112,7 +112,7 @@ func enter(ctx context.Context, on driver.Idempotency, name string) (r *Request,
 	case r == nil:
 		return nil, nil, failure.Bug(op, name, "the context is not that of a request")
 	case ctx.Value(phaseKey{}) == r:
-		return nil, nil, failure.Bug(op, name, "it stands in another phase")
+		return nil, nil, failure.Bug(op, name, "it is called inside another phase")
 	case on != nil && on != r.store.records:
 		return nil, nil, failure.Bug(op, name, "the request is recorded elsewhere")
 	}

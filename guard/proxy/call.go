@@ -65,11 +65,11 @@ func (c *Call) outcome(ctx context.Context, err error) error {
 // context has no kind. The cause with which ctx ended may have a kind that concerns something
 // else, because clients return the cause unchanged, whatever they have sent.
 func denies(ctx context.Context, err error) bool {
-	var says interface {
+	var kind interface {
 		error
 		ErrorKind() interlock.ErrorKind
 	}
-	return errors.As(err, &says) && says.ErrorKind() != interlock.Uncertain && !errors.Is(context.Cause(ctx), says)
+	return errors.As(err, &kind) && kind.ErrorKind() != interlock.Uncertain && !errors.Is(context.Cause(ctx), kind)
 }
 
 // Send makes a call and returns the HTTP status of the answer, or an error. If the error has a

@@ -56,7 +56,7 @@ func UnaryClient(o *ClientOptions) grpc.UnaryClientInterceptor {
 	}
 }
 
-// blame says what a call's error is to the caller.
+// blame returns the error of a call as its caller gets it.
 func blame(out wire.Outbound, err error) error {
 	refusal := Refusal(err)
 	var r *wire.Refusal

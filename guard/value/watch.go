@@ -64,9 +64,9 @@ func pull(latest slot, over <-chan error, yield func(driver.Value, error) bool) 
 func (s *Store) follow(ctx context.Context, name string, latest slot) error {
 	var last *driver.Value
 	for failures := 0; ; {
-		heard := false
+		watched := false
 		err := s.values.Watch(ctx, name, func(v driver.Value) {
-			heard = true
+			watched = true
 			if isNews(last, v) {
 				last = &v
 				latest.put(v)
@@ -75,7 +75,7 @@ func (s *Store) follow(ctx context.Context, name string, latest slot) error {
 		if ctx.Err() != nil || !repeatable(err) {
 			return err
 		}
-		if heard {
+		if watched {
 			failures = 0
 		}
 		failures++

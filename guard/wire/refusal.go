@@ -120,7 +120,7 @@ func (r *Refusal) Unwrap() error {
 func RefusalOf(err error) (refusal *Refusal, ok bool) {
 	var r *Refusal
 	var stale *interlock.StaleTokenError
-	kind, said := statedKind(err)
+	kind, stated := statedKind(err)
 	switch {
 	case err == nil:
 		return nil, false
@@ -132,9 +132,9 @@ func RefusalOf(err error) (refusal *Refusal, ok bool) {
 		return &Refusal{Reason: Stale, Resource: stale.Resource, Seen: stale.Seen, Got: stale.Got}, true
 	case errors.Is(err, interlock.ErrImplausibleToken):
 		return &Refusal{Reason: Implausible, Resource: nameOf(err)}, true
-	case said && kind == interlock.Retryable:
+	case stated && kind == interlock.Retryable:
 		return &Refusal{Reason: Busy, Resource: nameOf(err)}, true
-	case ended(err) && said:
+	case ended(err) && stated:
 		return &Refusal{Reason: Over, Resource: nameOf(err)}, true
 	case ended(err):
 		return &Refusal{Reason: Unknown}, true
@@ -143,12 +143,12 @@ func RefusalOf(err error) (refusal *Refusal, ok bool) {
 }
 
 // statedKind returns the kind that err itself states.
-func statedKind(err error) (kind interlock.ErrorKind, said bool) {
+func statedKind(err error) (kind interlock.ErrorKind, stated bool) {
 	var k interface{ ErrorKind() interlock.ErrorKind }
-	if said = errors.As(err, &k); said {
+	if stated = errors.As(err, &k); stated {
 		kind = k.ErrorKind()
 	}
-	return kind, said
+	return kind, stated
 }
 
 // ended reports whether err means that the claim has ended.

@@ -12,14 +12,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
-// madeAnew is records of which a listed request is given up, and then sent again, by
+// repeated is records of which a listed request is given up, and then sent again, by
 // its client, before the one that listed it comes back for it.
-type madeAnew struct {
+type repeated struct {
 	driver.Idempotency
 	meanwhile func()
 }
 
-func (m *madeAnew) Unfinished(ctx context.Context, q driver.IdempotencyQuery) ([]driver.IdempotencyRecord, error) {
+func (m *repeated) Unfinished(ctx context.Context, q driver.IdempotencyQuery) ([]driver.IdempotencyRecord, error) {
 	found, err := m.Idempotency.Unfinished(ctx, q)
 	if m.meanwhile != nil && len(found) > 0 {
 		m.meanwhile()
@@ -28,10 +28,10 @@ func (m *madeAnew) Unfinished(ctx context.Context, q driver.IdempotencyQuery) ([
 	return found, err
 }
 
-// TestPhaseOfARequestMadeAnew: a completer, or a reaper that discards, has an old
+// TestPhaseOfARepeatedRequest: a completer, or a reaper that discards, has an old
 // record on its list, which had attempts that did nothing. Its client gave the
-// request up, and made it again: this time a phase was done. That is not forgotten.
-func TestPhaseOfARequestMadeAnew(t *testing.T) {
+// request up, and sent it again: this time a phase was done. That is not forgotten.
+func TestPhaseOfARepeatedRequest(t *testing.T) {
 	passes := map[string]func(*testing.T, *idempotency.Store, idempotency.Func) error{
 		"completer": func(t *testing.T, s *idempotency.Store, fn idempotency.Func) error {
 			_, err := idempotency.NewCompleter(s, map[string]idempotency.Func{"POST /orders": fn}, nil).Pass(t.Context())
@@ -48,7 +48,7 @@ func TestPhaseOfARequestMadeAnew(t *testing.T) {
 	for who, pass := range passes {
 		t.Run(who, func(t *testing.T) {
 			virtual.Test(t, func(t *testing.T) {
-				records := &madeAnew{Idempotency: memory.NewIdempotency()}
+				records := &repeated{Idempotency: memory.NewIdempotency()}
 				s := open(t, records, nil)
 				crashed, paid := errors.New("crashed"), 0
 				crash := func(context.Context) (idempotency.Response, error) { return idempotency.Response{}, crashed }
