@@ -3,6 +3,7 @@ package interlock_test
 import (
 	"encoding/json"
 	"fmt"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"io"
 	"io/fs"
 	"os"
@@ -340,9 +341,7 @@ func within(pkg, parent string) bool {
 func moduleDirs(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("go.work")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var dirs []string
 	for _, match := range regexp.MustCompile(`(?m)^\s+(\.\S*)$`).FindAllStringSubmatch(string(text), -1) {
 		dirs = append(dirs, match[1])
@@ -365,9 +364,7 @@ func listPackages(t *testing.T, dirs []string) []imports {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var found []imports
 	for decoder := json.NewDecoder(out); ; {
 		var p imports
@@ -417,9 +414,7 @@ var ownTextRule = regexp.MustCompile(`ValidString\(.*(ContainsRune|IndexByte|Con
 func TestOneRuleForNames(t *testing.T) {
 	eachGoFile(t, func(file string) {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if found := ownTextRule.Find(text); found != nil && file != "driver/journal_check.go" {
 			t.Errorf("%s: use driver.CheckText in place of %s", file, found)
 		}
@@ -440,7 +435,5 @@ func eachGoFile(t *testing.T, visit func(file string)) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 }

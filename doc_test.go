@@ -2,6 +2,7 @@ package interlock_test
 
 import (
 	"fmt"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -74,9 +75,7 @@ func TestDocumentationIsChecked(t *testing.T) {
 	} {
 		d := documentation{fset: token.NewFileSet()}
 		tree, err := parser.ParseFile(d.fset, "x.go", "package p\n\n"+source, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		d.file(tree)
 		got := strings.Join(d.missing, " ")
 		if want == "" && got != "" || want != "" && !strings.Contains(got, ": "+want+" ") {

@@ -3,6 +3,7 @@ package interlock_test
 import (
 	"encoding/json"
 	"fmt"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -50,9 +51,7 @@ func TestDocsCode(t *testing.T) {
 func build(t *testing.T, programs map[string]string) {
 	t.Helper()
 	here, err := filepath.Abs("examples")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	dir, replace := t.TempDir(), map[string]string{}
 	args := []string{"list", "-export", "-f", "{{.Name}}", "-overlay", filepath.Join(dir, "overlay.json")} // build links, too
 	for name, code := range programs {
@@ -62,9 +61,7 @@ func build(t *testing.T, programs map[string]string) {
 		args = append(args, "./examples/"+name)
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	writeFile(t, filepath.Join(dir, "overlay.json"), string(overlay))
 	command(t, ".", "go", args...)
 }
@@ -158,9 +155,7 @@ func eachPage(t *testing.T, visit func(page, text string)) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 }
 
 // flat is code without its indentation.
@@ -175,15 +170,11 @@ func flat(code string) string {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return string(text)
 }
 
 func writeFile(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.WriteFile(file, []byte(text), 0o600))
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,9 +131,7 @@ func modules(t *testing.T) string {
 		return filepath.Join(t.TempDir(), "modules")
 	}
 	dir := filepath.Join(cache, "interlock", "modules")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.MkdirAll(dir, 0o755))
 	lock, err := os.Create(filepath.Join(dir, "lock"))
 	if err == nil {
 		t.Cleanup(func() { lock.Close() })
@@ -142,9 +141,7 @@ func modules(t *testing.T) string {
 	for _, old := range []string{ours, filepath.Join("cache/download", ours), "cache/vcs"} {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, old)))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return dir
 }
 
@@ -176,9 +173,7 @@ func release(t *testing.T, released string) {
 func newModule(t *testing.T, program, released, nested string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600))
 	command(t, dir, "go", "mod", "init", "example.org/consumer")
 	if nested != "" {
 		command(t, dir, "go", "get", nested+"@"+released)

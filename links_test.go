@@ -1,6 +1,7 @@
 package interlock_test
 
 import (
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"os"
 	"os/exec"
 	"path"
@@ -56,9 +57,7 @@ func TestLinks(t *testing.T) {
 // prose is a file without its blocks of code.
 func prose(t *testing.T, file string) string {
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return codeBlock.ReplaceAllString(string(text), "")
 }
 

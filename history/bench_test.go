@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // workload yields calls·4 events of calls acquires, each followed by one write,
@@ -55,9 +56,7 @@ func BenchmarkCheckTokens(b *testing.B) {
 
 func BenchmarkRecord(b *testing.B) {
 	w, err := NewWriter(io.Discard, Header{}, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.ReportAllocs()
 	for range b.N {
 		w.Invoke(Event{Lane: "A", Op: OpWrite, Key: "account/42", Token: 1}).OK("70")

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"slices"
 	"testing"
 )
@@ -64,9 +65,7 @@ func TestFloors(t *testing.T) {
 			var s script
 			tt.play(&s)
 			report, err := CheckTokens(s.source())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			var got []Rule
 			for _, v := range report.Violations {
 				got = append(got, v.Rule)

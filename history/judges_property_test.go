@@ -2,6 +2,7 @@ package history
 
 import (
 	"fmt"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -35,9 +36,7 @@ func TestJudgesAgainstBruteForce(t *testing.T) {
 			for seed := range uint64(5_000) {
 				s := script{events: randomCalls(rand.New(rand.NewPCG(seed, 2)), d)}
 				v, err := d.check(s.source())
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				var got, want []string
 				for _, found := range v.Violations {
 					got = append(got, fmt.Sprint(found.Rule, " at ", found.Second.Seq))

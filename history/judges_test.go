@@ -3,6 +3,7 @@ package history
 import (
 	"bytes"
 	"fmt"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"iter"
 	"path/filepath"
 	"slices"
@@ -261,9 +262,7 @@ func TestJudges(t *testing.T) {
 			var s script
 			tt.play(&s)
 			v, err := tt.check(s.source())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			if got := rulesOf(v); !slices.Equal(got, tt.want) || v.OK() != (len(tt.want) == 0) || v.Events != len(s.events) {
 				t.Errorf("%v\nwant %q", v, tt.want)
 			}
@@ -319,14 +318,10 @@ func TestInFiles(t *testing.T) {
 	for lane, total := range []int64{5, 10} {
 		path := filepath.Join(t.TempDir(), "history.jsonl")
 		w, err := Create(path, Header{}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		w.Invoke(Event{Lane: fmt.Sprint(lane), Op: OpAdd, Key: "k", Amount: 5}).OK("")
 		w.Invoke(Event{Lane: fmt.Sprint(lane), Op: OpRead, Key: "k"}).EndWith(Event{Kind: OK, Amount: total})
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, w.Close())
 		paths = append(paths, path)
 	}
 	if v, err := InFiles(CheckUpdates, paths...); err != nil || !v.OK() || v.Done != 4 {
@@ -347,20 +342,14 @@ var errTorn = fmt.Errorf("torn")
 func TestFieldsAreKept(t *testing.T) {
 	var file bytes.Buffer
 	w, err := NewWriter(&file, Header{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	w.Invoke(Event{Lane: "A", Op: OpTake, Key: "k", ID: "a", Amount: 2, Stamp: 3}).OK("")
 	w.Invoke(Event{Lane: "A", Op: OpRead, Key: "k"}).EndWith(Event{Kind: OK, ID: "b", Amount: 4, Stamp: 5})
 	r, err := NewReader(&file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var got []string
 	for e, err := range r.Events() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		got = append(got, fmt.Sprint(e.Kind, e.Op, e.Key, e.ID, e.Amount, e.Stamp))
 	}
 	want := []string{"invoketakeka2 3", "oktakeka2 3", "invokereadk0 0", "okreadkb4 5"}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // recorded is a history of count writes by lane, read back.
@@ -17,16 +18,12 @@ func recorded(t *testing.T, lane string, start, step time.Duration, count int) *
 	t.Helper()
 	var buf bytes.Buffer
 	w, err := NewWriter(&buf, Header{}, &Options{Clock: ticking(start, step)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	for i := range count {
 		w.Invoke(Event{Lane: lane, Op: OpWrite, Key: "r", Token: interlock.Token(i + 1)}).OK("")
 	}
 	r, err := NewReader(&buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return r
 }
 
@@ -34,9 +31,7 @@ func TestMergeOrdersByTimeAndKeepsWriters(t *testing.T) {
 	var got []string
 	last := int64(0)
 	for e, err := range Merge(recorded(t, "A", 0, 10, 2), recorded(t, "B", 5, 10, 2), recorded(t, "C", 100, 1, 1)) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if e.Mono < last {
 			t.Errorf("%d after %d", e.Mono, last)
 		}
@@ -60,13 +55,9 @@ func TestMergeTakesEqualTimesAsOverlapping(t *testing.T) {
 `
 	for _, later := range []string{b, strings.Replace(b, `"t_mono_ns":2`, `"t_mono_ns":3`, 1)} {
 		ra, err := NewReader(strings.NewReader(a))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		rb, err := NewReader(strings.NewReader(later))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		report, err := CheckTokens(Merge(ra, rb))
 		if err != nil || report.OK() != (later == b) {
 			t.Errorf("%v, %v", report, err)
@@ -84,9 +75,7 @@ func TestMergeRefusesDifferentClocks(t *testing.T) {
 
 func TestMergeStopsAtABrokenHistory(t *testing.T) {
 	bad, err := NewReader(strings.NewReader(`{"interlock_history":1}` + "\nhello\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if _, err := CheckTokens(Merge(recorded(t, "A", 0, 1, 3), bad)); err == nil {
 		t.Error("a broken history was judged")
 	}
@@ -96,18 +85,12 @@ func TestCheckFiles(t *testing.T) {
 	dir := t.TempDir()
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	wa, err := Create(a, Header{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	wb, err := Create(b, Header{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	wa.Invoke(Event{Lane: "A", Op: OpWrite, Key: "r", Token: 9}).OK("")
 	wb.Invoke(Event{Lane: "B", Op: OpWrite, Key: "r", Token: 8}).OK("")
-	if err := wa.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, wa.Close())
 	if err := wb.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -115,9 +98,7 @@ func TestCheckFiles(t *testing.T) {
 	if err != nil || report.Total != 1 || report.Violations[0].Second != (Ref{Writer: 1, Seq: 2, Lane: "B"}) {
 		t.Errorf("%v, %v", report, err)
 	}
-	if err := os.Remove(b); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, os.Remove(b))
 	if _, err := CheckFiles(a, b); err == nil {
 		t.Error("a missing file is no error")
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // script builds histories by hand: each call appends one event.
@@ -173,9 +174,7 @@ func TestRules(t *testing.T) {
 			var s script
 			tt.play(&s)
 			report, err := CheckTokens(s.source())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			var got []want
 			for _, v := range report.Violations {
 				got = append(got, want{v.Rule, v.First.Seq, v.Second.Seq})
@@ -200,9 +199,7 @@ func TestReportCounts(t *testing.T) {
 	s.end(Info, s.invoke(OpWrite, "r", 11))
 	s.invoke(OpWrite, "r", 12)
 	got, err := CheckTokens(s.source())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	want := Report{Events: 13, Names: 1, Resources: 1, Grants: 1, Accepted: 2, Rejected: 1, Unknown: 2, Unclaimed: 1}
 	if got.String() != want.String() || !got.OK() {
 		t.Errorf("got  %v\nwant %v", got, want)

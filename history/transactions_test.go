@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock/history"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // A step begins a transaction, or ends it if it is not the first of its name.
@@ -27,9 +28,7 @@ func judgeSteps(t *testing.T, steps []step) (snapshot, serializable history.Verd
 	t.Helper()
 	var text bytes.Buffer
 	w, err := history.NewWriter(&text, history.Header{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	open := map[string]history.Call{}
 	for _, s := range steps {
 		if call, ok := open[s.name]; ok {
@@ -42,18 +41,12 @@ func judgeSteps(t *testing.T, steps []step) (snapshot, serializable history.Verd
 		}
 		open[s.name] = w.Invoke(history.Event{Lane: s.name, Op: history.OpTransaction, Value: history.FormatListOps(s.ops)})
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, w.Close())
 	check := func(judge func(*history.Reader) (history.Verdict, error)) history.Verdict {
 		r, err := history.NewReader(strings.NewReader(text.String()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		v, err := judge(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		return v
 	}
 	return check(func(r *history.Reader) (history.Verdict, error) { return history.CheckSnapshotIsolation(r.Events()) }),

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // ticking is a clock that advances by step at every reading.
@@ -30,9 +31,7 @@ func readAll(t *testing.T, r *Reader) []Event {
 	t.Helper()
 	var all []Event
 	for e, err := range r.Events() {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		all = append(all, e)
 	}
 	return all
@@ -42,27 +41,19 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.jsonl")
 	h := Header{Run: "r", Seed: 7, Mode: "broken", Backends: map[string]string{"redis": "7.0.15"}, Revision: "abc"}
 	w, err := Create(path, h, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	write := Event{Lane: "A", Op: OpWrite, Key: "a\nb", Token: 10, Owner: "me", Strict: true, Value: "70"}
 	w.Invoke(write).OK("60")
 	w.Invoke(Event{Lane: "A", Op: OpAcquire, Key: "n"}).Granted(12, "me-1")
 	w.Invoke(write).Reject(11)
 	w.Record(Event{Lane: "net", Kind: FaultBegin, Op: "cut"})
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, w.Close())
 
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer f.Close()
 	r, err := NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	h.Version, h.Boot = Version, hostBoot()
 	if got := fmt.Sprint(r.Header); got != fmt.Sprint(h) {
 		t.Errorf("header %v, want %v", got, h)
@@ -95,9 +86,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 func TestEndByKindOfError(t *testing.T) {
 	var buf bytes.Buffer
 	w, err := NewWriter(&buf, Header{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	refused := &interlock.Error{Op: "write", Kind: interlock.Definite,
 		Err: &interlock.StaleTokenError{Resource: "r", Seen: 11, Got: 10}}
 	for _, err := range []error{nil, refused, interlock.ErrUncertain, io.ErrUnexpectedEOF, interlock.ErrExpired,
@@ -105,9 +94,7 @@ func TestEndByKindOfError(t *testing.T) {
 		w.Invoke(Event{Lane: "A", Op: OpWrite, Key: "r", Token: 10}).End(err)
 	}
 	r, err := NewReader(&buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var got []Kind
 	for _, e := range readAll(t, r) {
 		if e.Kind == Invoke {
@@ -126,9 +113,7 @@ func TestEndByKindOfError(t *testing.T) {
 func TestConcurrentWriters(t *testing.T) {
 	var buf bytes.Buffer
 	w, err := NewWriter(&buf, Header{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var wg sync.WaitGroup
 	for g := range 8 {
 		wg.Go(func() {
@@ -139,9 +124,7 @@ func TestConcurrentWriters(t *testing.T) {
 	}
 	wg.Wait()
 	r, err := NewReader(&buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	report, err := CheckTokens(r.Events())
 	if err != nil || report.Accepted != 1600 {
 		t.Errorf("%v, %v", report, err)
@@ -159,9 +142,7 @@ func (f *failing) Write(p []byte) (int, error) {
 
 func TestAHoleInTheHistoryIsTold(t *testing.T) {
 	w, err := NewWriter(&failing{after: 2}, Header{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if w.Record(Event{Kind: State}) != 1 || w.Record(Event{Kind: State}) != 0 {
 		t.Error("Record does not tell what was written")
 	}
@@ -199,9 +180,7 @@ func TestReaderRefuses(t *testing.T) {
 
 func TestACutLastLineIsLeftOut(t *testing.T) {
 	r, err := NewReader(strings.NewReader(`{"interlock_history":1}` + "\n" + `{"seq":1,"kind":"state"}` + "\n" + `{"seq":2,"ki`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if got := readAll(t, r); len(got) != 1 || !r.Torn() {
 		t.Errorf("read %d events, torn %v", len(got), r.Torn())
 	}

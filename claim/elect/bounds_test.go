@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // silent are values that do not answer while they are hushed.
@@ -78,9 +79,7 @@ func TestAWriteThatIsNotAnsweredIsInDoubt(t *testing.T) {
 		o := b.run(b.Context(), a)
 		values.hushed.Store(true)
 		time.AfterFunc(40*time.Second, func() { values.hushed.Store(false) })
-		if err := o.term.Proclaim(b.Context(), []byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, o.term.Proclaim(b.Context(), []byte("x")))
 		if err := o.term.Proclaim(b.Context(), []byte("y")); err != nil {
 			t.Fatal(err)
 		}
@@ -134,9 +133,7 @@ func TestAnEndIsSeenThoughItsTimeWasNotShown(t *testing.T) {
 		synctest.Wait()
 		v.deaf.Store(true)
 		v.vague.Store(false)
-		if err := d.Close(b.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, d.Close(b.Context()))
 		began := time.Now()
 		if l := <-seen; l.Token != 0 || time.Since(began) > 3*ttl {
 			t.Errorf("after %v it is %+v", time.Since(began), l)

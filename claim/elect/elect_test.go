@@ -54,9 +54,7 @@ func (b *bench) on(d driver.Fenced, identity string, change ...func(*elect.Optio
 		f(o)
 	}
 	e, err := elect.New(d, o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	b.Cleanup(func() {
 		if err := e.Close(context.Background()); err != nil {
 			b.Error(err)
@@ -262,9 +260,7 @@ func TestObserversSeeBeginningDataAndEnd(t *testing.T) {
 		if w.last.Token != o.term.Token() || w.last.Owner != o.term.Owner() || !w.last.Since.Equal(o.elected) {
 			t.Errorf("observed %+v, want token %d of %s since %v", w.last, o.term.Token(), o.term.Owner(), o.elected)
 		}
-		if err := o.term.Proclaim(b.Context(), []byte("10.0.0.1:80")); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, o.term.Proclaim(b.Context(), []byte("10.0.0.1:80")))
 		b.saw(w, "a:10.0.0.1:80>")
 		time.Sleep(10 * ttl) // renewals are nothing new
 		b.saw(w)
@@ -295,14 +291,10 @@ func TestALockIsNoLeadership(t *testing.T) {
 		o.resign(nil)
 		b.saw(w, ":>", "a:>", ":>")
 		locks, err := lock.NewFenced(d, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer locks.Close(context.Background())
 		c, err := locks.Acquire(b.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		b.saw(w)
 		if err := c.Release(b.Context()); err != nil {
 			t.Error(err)

@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestAHandOverGoesToTheSuccessor(t *testing.T) {
@@ -31,9 +32,7 @@ func TestAHandOverGoesToTheSuccessor(t *testing.T) {
 		impatient, successor := b.run(b.Context(), second), b.run(b.Context(), third)
 		b.saw(w, ":>", "a:>")
 
-		if err := leader.term.HandOver(b.Context(), "c"); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, leader.term.HandOver(b.Context(), "c"))
 		b.saw(w, "a:>c")
 		if err := leader.term.Proclaim(b.Context(), []byte("leaving")); err != nil { // it keeps the nomination
 			t.Fatal(err)
@@ -72,9 +71,7 @@ func TestADeadSuccessorCostsAtMostALease(t *testing.T) {
 		dying, d := b.candidate("c")
 		leader := b.run(b.Context(), a)
 		heir, dead := b.run(b.Context(), other), b.run(b.Context(), dying)
-		if err := leader.term.HandOver(b.Context(), "c"); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, leader.term.HandOver(b.Context(), "c"))
 		_ = d.Close(b.Context()) // its place lapses, nobody says so
 		<-dead.done
 		leader.resign(nil)

@@ -65,9 +65,7 @@ var systems = map[string]func(t *testing.T) system{
 		server := testbed.Postgres(t, "-c", "fsync=on") // else it promises nothing after a crash
 		p := paths.New[driver.Fenced](server)
 		pool, err := pgxpool.New(t.Context(), server.URL())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		t.Cleanup(pool.Close)
 		return system{crash: p.Crash, cut: p.Cut, heal: p.Heal, faults: p, open: func(t *testing.T) (driver.Fenced, driver.Values) {
 			d := lead(t, p, func(path *testbed.Proxy) (driver.Fenced, error) {
@@ -96,9 +94,7 @@ var systems = map[string]func(t *testing.T) system{
 		server := testbed.ZooKeeper(t)
 		p := paths.New[driver.Fenced](server)
 		conn, events, err := zk.Connect([]string{server.Addr()}, patience, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(leaseOfServers, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		t.Cleanup(func() {
 			conn.Close()
 			for range events {
@@ -119,9 +115,7 @@ var systems = map[string]func(t *testing.T) system{
 				return consul.Open(t.Context(), &consul.Options{Address: path.Addr(), TTL: leaseOfServers})
 			})
 			v, err := consul.NewValues(&consul.Options{Address: server.Addr()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			t.Cleanup(func() { _ = v.Close(context.Background()) })
 			return d, v
 		}}
@@ -156,9 +150,7 @@ var systems = map[string]func(t *testing.T) system{
 func lead(t *testing.T, p *paths.Server[driver.Fenced], open func(*testbed.Proxy) (driver.Fenced, error)) driver.Fenced {
 	t.Helper()
 	d, err := p.Lead(t, open)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return d
 }
 
@@ -259,9 +251,7 @@ func (s system) candidate(t *testing.T, identity string) *contender {
 	t.Helper()
 	d, v := s.open(t)
 	e, err := elect.New(d, &elect.Options{Identity: identity, Values: v, Accept: s.accept})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/elect"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // flaky are values with faults that a test plants.
@@ -125,9 +126,7 @@ func TestALateRequestDoesNotUndoLaterOnes(t *testing.T) {
 			return nil
 		}
 		for _, data := range []string{"first", "second"} {
-			if err := o.term.Proclaim(b.Context(), []byte(data)); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, o.term.Proclaim(b.Context(), []byte(data)))
 		}
 		b.saw(w, "a:first>", "a:second>")
 		err := values.Values.Put(b.Context(), "term/"+name, late[0])
@@ -228,9 +227,7 @@ func TestWhatCannotBeDoneIsRefused(t *testing.T) {
 func TestARecordOfSomebodyElseIsNotOverwritten(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		foreign := driver.Value{Data: []byte("not ours"), Token: 1 << 12, Source: "x"}
-		if err := b.space.Values().Put(b.Context(), "term/"+name, foreign); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, b.space.Values().Put(b.Context(), "term/"+name, foreign))
 		e, _ := b.candidate("a")
 		err := e.Run(b.Context(), name, func(context.Context, *elect.Term) error { return nil })
 		if interlock.Kind(err) != interlock.Definite || !strings.Contains(fmt.Sprint(err), "not that of an election") {
@@ -307,9 +304,7 @@ func TestObservingNeedsADriverThatShows(t *testing.T) {
 	d := memory.NewSpace().Open(nil)
 	defer d.Close(context.Background())
 	e, err := elect.New(blind{d}, &elect.Options{InProcess: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer e.Close(context.Background())
 	var unmet *interlock.UnmetError
 	if err := e.Observe(t.Context(), name, nil); !errors.As(err, &unmet) || len(unmet.Unmet) != 2 {

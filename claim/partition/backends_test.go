@@ -46,9 +46,7 @@ func TestRedis(t *testing.T) {
 					client = dialRedis(t, path.Addr())
 					return redis.Open(t.Context(), client, &redis.Options{TTL: ttl})
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				return d, redis.NewValues(client, "")
 			},
 			Crash: p.Crash,
@@ -70,9 +68,7 @@ func TestZooKeeper(t *testing.T) {
 		p := paths.New[driver.Fenced](server)
 		guard := memory.NewSpace().Fence()
 		conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(ttl, nil)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		t.Cleanup(func() {
 			conn.Close()
 			for range events {
@@ -83,9 +79,7 @@ func TestZooKeeper(t *testing.T) {
 				d, err := p.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
 					return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{path.Addr()}, Root: root, TTL: ttl})
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				return d, zookeeper.NewValues(conn, root)
 			},
 			Crash: p.Crash,
@@ -113,13 +107,9 @@ func TestConsul(t *testing.T) {
 					o = &consul.Options{Address: path.Addr(), Prefix: prefix, TTL: ttl}
 					return consul.Open(t.Context(), o)
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				v, err := consul.NewValues(o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				t.Cleanup(func() { _ = v.Close(context.Background()) })
 				return d, v
 			},
@@ -139,22 +129,16 @@ func TestIdleMembersOnRedis(t *testing.T) {
 	server := testbed.Redis(t)
 	operator := dialRedis(t, server.Addr())
 	fill := "for i = 1, 100000 do redis.call('SET', 'foreign/' .. i, 'x') end return 1"
-	if err := operator.Do(t.Context(), operator.B().Eval().Script(fill).Numkeys(0).Build()).Error(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, operator.Do(t.Context(), operator.B().Eval().Script(fill).Numkeys(0).Build()).Error())
 	const members, partitions = 3, 12
 	owned := func() (n int) { return 0 }
 	for i := range members {
 		client := dialRedis(t, server.Addr())
 		d, err := redis.Open(t.Context(), client, &redis.Options{TTL: ttl})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		g, err := partition.Join(t.Context(), d, redis.NewValues(client, ""), "idle", partition.Layout{Partitions: partitions},
 			&partition.Options{Identity: fmt.Sprint("member-", i)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		t.Cleanup(func() {
 			if err := errors.Join(g.Leave(context.Background()), d.Close(context.Background())); err != nil {
 				t.Error(err)
@@ -179,9 +163,7 @@ func TestIdleMembersOnRedis(t *testing.T) {
 func redisCount(t *testing.T, client rueidis.Client, command string) (n int) {
 	t.Helper()
 	text, err := client.Do(t.Context(), client.B().Info().Section("commandstats").Build()).ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if _, rest, ok := strings.Cut(text, "cmdstat_"+command+":calls="); ok {
 		if _, err := fmt.Sscanf(rest, "%d", &n); err != nil {
 			t.Fatal(err)
@@ -210,9 +192,7 @@ func testPostgres(t *testing.T, open func(context.Context, *pgxpool.Pool) (drive
 		server := testbed.Postgres(t)
 		p := paths.New[driver.Fenced](server)
 		marks, guard := fence.Table{}, dialPostgres(t, server.Addr())
-		if err := pgx.BeginFunc(t.Context(), guard, func(tx pgx.Tx) error { return marks.Create(t.Context(), postgres.Tx(tx)) }); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, pgx.BeginFunc(t.Context(), guard, func(tx pgx.Tx) error { return marks.Create(t.Context(), postgres.Tx(tx)) }))
 		return partitiontest.World{
 			Open: func(t *testing.T) (driver.Fenced, driver.Values) {
 				var pool *pgxpool.Pool
@@ -220,9 +200,7 @@ func testPostgres(t *testing.T, open func(context.Context, *pgxpool.Pool) (drive
 					pool = dialPostgres(t, path.Addr())
 					return open(t.Context(), pool)
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				return d, postgres.NewValues(pool, "layouts")
 			},
 			Crash: p.Crash,
@@ -241,9 +219,7 @@ func testPostgres(t *testing.T, open func(context.Context, *pgxpool.Pool) (drive
 func dialPostgres(t *testing.T, addr string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig("postgres://postgres@" + addr + "/postgres?sslmode=disable&pool_max_conns=8")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var conns sync.Map
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
@@ -253,9 +229,7 @@ func dialPostgres(t *testing.T, addr string) *pgxpool.Pool {
 		return conn, err
 	}
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		conns.Range(func(conn, _ any) bool {
 			_ = conn.(net.Conn).Close() // it may be closed already
@@ -269,9 +243,7 @@ func dialPostgres(t *testing.T, addr string) *pgxpool.Pool {
 func dialRedis(t *testing.T, addr string) rueidis.Client {
 	t.Helper()
 	client, err := redis.Dial("redis://" + addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(client.Close)
 	return client
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/observe"
 )
 
@@ -41,9 +42,7 @@ func (t *town) driver() *memory.Driver {
 func (t *town) join(name string, d driver.Fenced, values driver.Values, hooks *observe.Partition) *partition.Group {
 	t.Helper()
 	g, err := partition.Join(t.Context(), d, values, "g", partition.Layout{Partitions: 4}, &partition.Options{Identity: name, Hooks: hooks})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(func() {
 		if err := g.Leave(context.Background()); err != nil {
 			t.Error(err)
@@ -81,9 +80,7 @@ func TestAWatchThatFailsTakesNoHints(t *testing.T) {
 			if n := len(a.Map().Members()); n != 2 {
 				t.Fatalf("%d members are seen after one joined for the %dth time", n, i)
 			}
-			if err := d.Release(t.Context(), name, owner); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, d.Release(t.Context(), name, owner))
 			time.Sleep(50 * time.Millisecond)
 			if n := len(a.Map().Members()); n != 1 {
 				t.Fatalf("%d members are seen after one left for the %dth time", n, i)
@@ -99,9 +96,7 @@ func TestAMapThatWasClosedIsNotWaitedFor(t *testing.T) {
 	inTown(t, func(t *town) {
 		t.join("a", t.driver(), t.space.Values(), nil)
 		m, err := partition.Follow(t.Context(), t.driver(), t.space.Values(), "g")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		done := make(chan error, 1)
 		go func() {
 			_, err := m.Await(t.Context(), "key", 1<<62)
@@ -210,9 +205,7 @@ func TestHintsAreTakenTogether(t *testing.T) {
 		const n = 256
 		join := func(name string, d driver.Fenced) *partition.Group {
 			g, err := partition.Join(t.Context(), d, t.space.Values(), "big", partition.Layout{Partitions: n}, &partition.Options{Identity: name})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			t.Cleanup(func() { _ = g.Leave(context.Background()) })
 			return g
 		}
@@ -316,9 +309,7 @@ func TestAFormerChangerChangesNothing(t *testing.T) {
 		go func() { done <- a.Resize(t.Context(), partition.Layout{Partitions: 2}) }()
 		late := <-former.gate // a has read the layout, and is about to announce
 		l, err := d.Lock(t.Context(), "{g}/layout")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if _, _, err := d.Break(t.Context(), driver.Break{Name: "{g}/layout", Owner: l.Holder.Owner, Reason: "test", By: "test"}); err != nil {
 			t.Fatal(err)
 		}
@@ -363,9 +354,7 @@ func TestAFormerFounderSettlesNothing(t *testing.T) {
 		go found("a", deaf{d}, former, 4, a)
 		late := <-former.gate
 		l, err := d.Lock(t.Context(), "{g}/layout")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if _, _, err := d.Break(t.Context(), driver.Break{Name: "{g}/layout", Owner: l.Holder.Owner, Reason: "test", By: "test"}); err != nil {
 			t.Fatal(err)
 		}
@@ -395,9 +384,7 @@ func judge(t *town, story []string) {
 	layouts, last := map[int64]partition.Layout{}, int64(0)
 	for _, text := range story {
 		var r record
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, json.Unmarshal([]byte(text), &r))
 		if was, ok := layouts[r.Generation]; ok && !reflect.DeepEqual(was, r.Layout) {
 			t.Errorf("generation %d was %v and is %v", r.Generation, was, r.Layout)
 		}
@@ -457,9 +444,7 @@ func TestDrainingIsMeasured(t *testing.T) {
 				return nil
 			},
 			Hooks: &observe.Partition{Released: func(e observe.PartitionReleased) { released <- e }}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		time.Sleep(time.Second)
 		if err := g.Leave(t.Context()); err != nil {
 			t.Error(err)
@@ -538,16 +523,10 @@ func TestAnOwnerIsKnownWithItsAddress(t *testing.T) {
 	inTown(t, func(t *town) {
 		d := t.driver()
 		a, err := partition.Join(t.Context(), d, t.space.Values(), "g", partition.Layout{Partitions: 4}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.Leave(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
+		testbed.OK(t, a.Leave(t.Context()))
 		m, err := partition.Follow(t.Context(), deafToMembers{t.driver()}, t.space.Values(), "g")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		defer m.Close()
 		time.Sleep(100 * time.Millisecond) // it has looked, and has nothing to look at
 		for _, name := range []string{"{g}/member/b/b%3A80", fmt.Sprint("{g}/partition/1/", m.Layout().Of("key"))} {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestHashedKeysStay: these are where keys are in running groups. If this fails,
@@ -84,9 +85,7 @@ func TestLayoutsAreChecked(t *testing.T) {
 
 func TestNamesAreRead(t *testing.T) {
 	n, err := newNames("orders/eu")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	m := Member{Identity: "host/1 {a}", Address: "10.0.0.1:80/%"}
 	if got, ok := n.isMember(n.member(m)); !ok || got != m {
 		t.Errorf("read %+v", got)

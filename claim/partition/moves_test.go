@@ -28,9 +28,7 @@ func TestMoveTimes(t *testing.T) {
 			return func(t *testing.T) (driver.Fenced, driver.Values, func()) {
 				client := dialRedis(t, server.Addr())
 				d, err := redis.Open(t.Context(), client, &redis.Options{TTL: ttl})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				return d, redis.NewValues(client, ""), client.Close
 			}
 		},
@@ -39,9 +37,7 @@ func TestMoveTimes(t *testing.T) {
 			return func(t *testing.T) (driver.Fenced, driver.Values, func()) {
 				pool := dialPostgres(t, server.Addr())
 				d, err := postgres.Open(t.Context(), pool.Config().ConnConfig, &postgres.Options{TTL: ttl})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				return d, postgres.NewValues(pool, "layouts"), pool.Close
 			}
 		},
@@ -50,9 +46,7 @@ func TestMoveTimes(t *testing.T) {
 			return func(t *testing.T) (driver.Fenced, driver.Values, func()) {
 				pool := dialPostgres(t, server.Addr())
 				d, err := postgres.OpenTable(t.Context(), pool, &postgres.TableOptions{TTL: ttl})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				return d, postgres.NewValues(pool, "layouts"), pool.Close
 			}
 		},
@@ -60,13 +54,9 @@ func TestMoveTimes(t *testing.T) {
 			server := testbed.ZooKeeper(t)
 			return func(t *testing.T) (driver.Fenced, driver.Values, func()) {
 				d, err := zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{server.Addr()}, TTL: ttl})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				conn, events, err := zk.Connect([]string{server.Addr()}, 20*time.Second, zk.WithLogInfo(false), zk.WithDialer(zookeeper.Dialer(ttl, nil)))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				for e := range events {
 					if e.State == zk.StateHasSession {
 						break

@@ -70,9 +70,7 @@ func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
 		space, old := memory.NewSpace(), partition.Layout{Partitions: 4}
 		join := func(d driver.Fenced, name string) *partition.Group {
 			g, err := partition.Join(t.Context(), d, space.Values(), "g", old, &partition.Options{Identity: name})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			synctest.Wait()
 			return g
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock/claim/partition"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // yielder is what the claim of a partition is beside a claim.
@@ -50,9 +51,7 @@ func TestYield(t *testing.T) {
 					<-ctx.Done()
 					return nil
 				}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			defer g.Leave(context.Background())
 			groups = append(groups, g)
 		}

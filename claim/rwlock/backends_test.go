@@ -51,9 +51,7 @@ func led(server *testbed.Server, open func(t *testing.T, addr string) (driver.Fe
 			path = to
 			return open(t, to.Addr())
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		led[d] = path
 		return d
 	}}
@@ -143,9 +141,7 @@ func TestMariaDB(t *testing.T) {
 func dialRedis(t *testing.T, addr string) rueidis.Client {
 	t.Helper()
 	client, err := redis.Dial("redis://" + addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -155,9 +151,7 @@ func TestCostOnRedis(t *testing.T) {
 	server := testbed.Redis(t)
 	operator := dialRedis(t, server.Addr())
 	d, err := redis.Open(t.Context(), dialRedis(t, server.Addr()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer d.Close(context.Background())
 	p := newProcess(t, d)
 	for _, c := range []struct {
@@ -186,8 +180,6 @@ func TestCostOnRedis(t *testing.T) {
 func redisCalls(t *testing.T, client rueidis.Client) (scripts, scans int) {
 	t.Helper()
 	text, err := client.Do(t.Context(), client.B().Info().Section("commandstats").Build()).ToString()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return countOf(text, "cmdstat_evalsha"), countOf(text, "cmdstat_scan")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/claim/rwlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestClaimsWithoutRenewal end after their TTL, unless they are renewed by hand.
@@ -20,9 +21,7 @@ func TestClaimsWithoutRenewal(t *testing.T) {
 		r := b.read(here)
 		for range 4 {
 			time.Sleep(own * 2 / 3)
-			if err := r.Renew(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			testbed.OK(b, r.Renew(b.Context()))
 		}
 		if _, err := there.TryWrite(b.Context(), name); !errors.Is(err, interlock.ErrHeld) {
 			b.Errorf("a writer beside a reader: %v", err)
@@ -35,9 +34,7 @@ func TestClaimsWithoutRenewal(t *testing.T) {
 
 		w := b.write(here)
 		time.Sleep(own * 2 / 3)
-		if err := w.Renew(b.Context()); err != nil {
-			b.Fatal(err)
-		}
+		testbed.OK(b, w.Renew(b.Context()))
 		time.Sleep(own * 2 / 3)
 		if !w.Valid() {
 			b.Error("a renewed writer is not valid")

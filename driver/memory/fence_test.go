@@ -8,6 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestFence(t *testing.T) {
@@ -39,17 +40,13 @@ func TestFenceKeepsTime(t *testing.T) {
 		f := memory.NewSpace().Fence()
 		limit := interlock.CounterAt(time.Now().Add(interlock.MaxAhead))
 		early, err := interlock.NewToken(limit+1, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		raise := driver.Raise{Resource: "r", Token: early}
 		if err := f.Enter(t.Context(), raise); interlock.Kind(err) != interlock.Definite || err == nil {
 			t.Fatalf("one microsecond too early: %v", err)
 		}
 		time.Sleep(time.Microsecond)
-		if err := f.Enter(t.Context(), raise); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, f.Enter(t.Context(), raise))
 		if m, err := f.Mark(t.Context(), "r"); err != nil || !m.Raised.Equal(time.Now()) {
 			t.Fatalf("%+v, %v", m, err)
 		}
@@ -67,12 +64,8 @@ func TestFenceKeepsTime(t *testing.T) {
 func TestFenceIsOneForTheSpace(t *testing.T) {
 	space := memory.NewSpace()
 	token, err := interlock.NewToken(1, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := space.Fence().Enter(t.Context(), driver.Raise{Resource: "r", Token: token}, driver.Write{Key: "k", Value: []byte("v")}); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
+	testbed.OK(t, space.Fence().Enter(t.Context(), driver.Raise{Resource: "r", Token: token}, driver.Write{Key: "k", Value: []byte("v")}))
 	value, _ := space.Fence().Get("k")
 	value[0] = 'x'
 	if value, ok := space.Fence().Get("k"); !ok || string(value) != "v" {

@@ -75,16 +75,12 @@ func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 
 // Crash: a closed driver renews nothing and says goodbye to nobody.
 func (b *backend) Crash(t *testing.T, d driver.Fenced) {
-	if err := d.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, d.Close(t.Context()))
 }
 
 func (b *backend) Residue(t *testing.T, name string) []string {
 	state, err := b.space.Open(nil).Lock(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	var owners []string
 	if state.Holder != nil {
 		owners = append(owners, state.Holder.Owner)

@@ -9,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func xid(transaction string) driver.XID { return driver.XID{Transaction: transaction, Branch: "bank"} }
@@ -17,9 +18,7 @@ func xid(transaction string) driver.XID { return driver.XID{Transaction: transac
 func kept(t *testing.T, p *memory.Participant, x driver.XID) driver.Preparing {
 	t.Helper()
 	tx, branch, err := p.Begin(t.Context(), x)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	if n, err := tx.Add(x.Transaction, 5); n != 5 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
@@ -56,9 +55,7 @@ func TestPreparedOutlastsRestart(t *testing.T) {
 		t.Errorf("voted %v; a is %d before its commit", vote, p.Get("a"))
 	}
 	tx, other, err := p.Begin(t.Context(), xid("c"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	_, err = tx.Get("a")
 	kind(t, err, interlock.Retryable, interlock.ErrHeld)
 	prepare(t, other, driver.VoteReadOnly)

@@ -7,6 +7,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestQueue(t *testing.T) {
@@ -29,15 +30,11 @@ func (q queues) DeadLetters(_ *testing.T, name string) (ids []string) {
 }
 
 func (q queues) Replay(t *testing.T, name string, ids ...string) {
-	if err := q.Queue.Replay(name, ids...); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, q.Queue.Replay(name, ids...))
 }
 
 func (q queues) Resume(t *testing.T, name, key string) {
-	if err := q.Queue.Resume(name, key); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, q.Queue.Resume(name, key))
 }
 
 // Age lets the virtual time pass.

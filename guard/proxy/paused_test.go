@@ -42,9 +42,7 @@ func goOn(t *testing.T, former *testbed.Process, place string) {
 	t.Helper()
 	if file, ok := strings.CutPrefix(place, socket); ok {
 		f, err := os.Create(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		f.Close()
 	}
 	fmt.Fprintln(former.Stdin())

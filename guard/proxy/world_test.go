@@ -149,9 +149,7 @@ func prepared(tb testing.TB, db *databases.DB) *databases.DB {
 func caller(tb testing.TB, db driver.Beginner[driver.SQL], o *proxy.Options) *proxy.Caller {
 	tb.Helper()
 	c, err := proxy.NewRecorded(db, fence.Table{}, proxy.Calls{}, o)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	testbed.OK(tb, err)
 	return c
 }
 

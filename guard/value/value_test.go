@@ -10,6 +10,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/value"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 func TestOnlyTheLastHolderWrites(t *testing.T) {
@@ -38,9 +39,7 @@ func TestOnlyTheLastHolderWrites(t *testing.T) {
 func TestEndedClaimIsRefusedUnsent(t *testing.T) {
 	run(t, func(w *world) {
 		released := w.hold()
-		if err := released.Release(w.Context()); err != nil {
-			w.Fatal(err)
-		}
+		testbed.OK(w, released.Release(w.Context()))
 		lost := w.hold()
 		w.space.Revoke(name)
 		<-lost.Context().Done()
@@ -98,9 +97,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 		}
 		w.flaky.before = []error{errBusy, errBusy, errBusy}
 		few, err := value.New(w.flaky, &value.Options{Attempts: 2})
-		if err != nil {
-			w.Fatal(err)
-		}
+		testbed.OK(w, err)
 		if _, err := few.Get(w.Context(), name); !errors.Is(err, errBusy) || len(w.flaky.before) != 1 {
 			w.Fatalf("%v, and %d failures are left", err, len(w.flaky.before))
 		}
@@ -142,9 +139,7 @@ func TestNothingDefiniteIsRepeated(t *testing.T) {
 func TestRetriesEndWithTheClaimAndTheContext(t *testing.T) {
 	run(t, func(w *world) {
 		patient, err := value.New(w.flaky, &value.Options{Attempts: 1000})
-		if err != nil {
-			w.Fatal(err)
-		}
+		testbed.OK(w, err)
 		for range 1000 {
 			w.flaky.before = append(w.flaky.before, errBusy)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/guard/value"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // seen is what a watch yielded.
@@ -219,9 +220,7 @@ func TestJSON(t *testing.T) {
 			w.Fatalf("before anything was written: %+v, %v", of, err)
 		}
 		c := w.hold()
-		if err := view.Put(w.Context(), c, limits{100}); err != nil {
-			w.Fatal(err)
-		}
+		testbed.OK(w, view.Put(w.Context(), c, limits{100}))
 		of, err := view.Get(w.Context(), name)
 		if err != nil || of.Data != (limits{100}) || of.Token != c.Token() || of.Source != c.Owner() || !of.Written.Equal(time.Now()) {
 			w.Fatalf("%+v, %v", of, err)
@@ -237,9 +236,7 @@ func TestJSON(t *testing.T) {
 			turns++
 			if turns == 1 {
 				w.mustFail(err, interlock.Definite, nil)
-				if err := view.Put(w.Context(), c, limits{8}); err != nil {
-					w.Fatal(err)
-				}
+				testbed.OK(w, view.Put(w.Context(), c, limits{8}))
 				continue
 			}
 			if err != nil || of.Data != (limits{8}) {

@@ -42,9 +42,7 @@ func run(t *testing.T, test func(*world)) {
 		w.values, err = value.New(w.flaky, &value.Options{
 			Interrupted: func(name string, _ error) { w.told = append(w.told, name) },
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		test(w)
 	})
 }
@@ -54,13 +52,9 @@ func (w *world) hold() *lock.Claim {
 	w.Helper()
 	d := w.space.Open(&memory.Options{TTL: ttl})
 	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	c, err := locks.Acquire(w.Context(), name)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	w.Cleanup(func() {
 		ctx := context.Background()
 		if err := errors.Join(c.Release(ctx), locks.Close(ctx), d.Close(ctx)); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/guard/wire"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // key is always the same for a number.
@@ -243,17 +244,11 @@ func TestKeysThatAreNone(t *testing.T) {
 // makes more of it than a refusal.
 func FuzzVerify(f *testing.F) {
 	s, err := wire.NewSigner("a", key('a'), nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	testbed.OK(f, err)
 	good, err := s.Sign(grant("r", token(1), time.Hour), "", "bank")
-	if err != nil {
-		f.Fatal(err)
-	}
+	testbed.OK(f, err)
 	v, err := wire.NewVerifier("bank", keys("a"), nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	testbed.OK(f, err)
 	for _, seed := range []string{good, "v4.public.", "v4.local." + good, "v4.public.e30.e30", "4096;resource=r", strings.ToUpper(good),
 		wire.Seal(key('b'), `{"token":"4096"}`, `{"kid":"a"}`, wire.Implicit), wire.Seal(key('a'), `{"token":"1"}`, `{"kid":"a"}`, wire.Implicit)} {
 		f.Add(seed)

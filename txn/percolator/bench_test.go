@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
 
@@ -41,9 +42,7 @@ func BenchmarkStep(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				r, err := decode(text)
-				if err != nil {
-					b.Fatal(err)
-				}
+				testbed.OK(b, err)
 				r, _ = prewrite(r, lock{Start: start, Primary: "account", Kind: put, Value: []byte("12345678")})
 				_ = r.encode()
 			}

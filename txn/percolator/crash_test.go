@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
@@ -146,9 +147,7 @@ func TestSlowWritersKeepTheirLocks(t *testing.T) {
 				}
 			}
 		}
-		if err := db.Update(w.Context(), move("x/a", "y/b", 30)); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, db.Update(w.Context(), move("x/a", "y/b", 30)))
 		w.close(db)
 		if got := w.values(other, "x/a", "y/b"); !held || fmt.Sprint(got) != "[70 30]" {
 			t.Errorf("afterwards: %v", got)
@@ -173,9 +172,7 @@ func TestCollectKeepsWhatIsDecided(t *testing.T) {
 				pr.mu.Unlock()
 			}
 		}
-		if err := db.Update(w.Context(), move("x/a", "y/b", 30)); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, db.Update(w.Context(), move("x/a", "y/b", 30)))
 		w.close(db)
 		time.Sleep(time.Minute)
 		w.set(other, map[string]int{"x/a": 1})
@@ -209,12 +206,8 @@ func TestRefusedAtThePrimary(t *testing.T) {
 			time.Sleep(time.Millisecond) // it has asked the primary
 		}
 		tx, err := refused.Begin(w.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := move("x/a", "y/b", 30)(tx); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
+		testbed.OK(t, move("x/a", "y/b", 30)(tx))
 		if err := tx.Commit(w.Context()); !errors.Is(err, ErrConflict) {
 			t.Errorf("commit: %v", err)
 		}

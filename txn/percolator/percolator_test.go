@@ -13,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
@@ -28,13 +29,9 @@ func TestATransactionReadsItsSnapshotAndItsOwnWrites(t *testing.T) {
 		ctx, db := w.Context(), w.open(nil, nil)
 		w.set(db, map[string]int{"a": 1, "x/b": 2, "y/c": 3})
 		tx, err := db.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		w.set(db, map[string]int{"a": 10, "x/b": 10, "x/new": 10})
-		if err := errors.Join(tx.Put("z", []byte("own")), tx.Delete("y/c")); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, errors.Join(tx.Put("z", []byte("own")), tx.Delete("y/c")))
 		pairs, err := tx.Scan(ctx, "", "", 10)
 		var keys []string
 		for _, p := range pairs {
@@ -52,9 +49,7 @@ func TestATransactionReadsItsSnapshotAndItsOwnWrites(t *testing.T) {
 		if _, found, err := tx.Get(ctx, "y/c"); found || err != nil {
 			t.Errorf("a deleted key is found: %v", err)
 		}
-		if err := tx.Commit(ctx); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, tx.Commit(ctx))
 		if err := tx.Commit(ctx); !errors.Is(err, ErrDone) || interlock.Kind(err) != interlock.Bug {
 			t.Errorf("second commit: %v", err)
 		}
@@ -74,12 +69,8 @@ func TestWritersOfOneKeyConflict(t *testing.T) {
 		ctx, db := w.Context(), w.open(nil, nil)
 		w.set(db, map[string]int{"a": 1})
 		tx, err := db.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := add(tx, "a", 1); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
+		testbed.OK(t, add(tx, "a", 1))
 		w.set(db, map[string]int{"a": 1})
 		if err := tx.Commit(ctx); !errors.Is(err, ErrConflict) || interlock.Kind(err) != interlock.Retryable {
 			t.Errorf("commit: %v", err)
@@ -104,12 +95,8 @@ func TestARefusedTransactionWritesNothing(t *testing.T) {
 		pr := &process{}
 		db, other := w.open(pr, nil), w.open(nil, nil)
 		tx, err := db.Begin(w.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := errors.Join(add(tx, "a", 1), add(tx, "b", 1)); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
+		testbed.OK(t, errors.Join(add(tx, "a", 1), add(tx, "b", 1)))
 		w.set(other, map[string]int{"a": 1})
 		pr.swaps = 0 // one attempt with what it had read
 		if err := tx.Commit(w.Context()); !errors.Is(err, ErrConflict) || pr.swaps > 1 {
@@ -143,9 +130,7 @@ func TestReadersDoNotWaitForWriters(t *testing.T) {
 				t.Errorf("the reader waited %v", waited)
 			}
 		}
-		if err := db.Update(w.Context(), move("x/a", "y/b", 30)); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, db.Update(w.Context(), move("x/a", "y/b", 30)))
 		if got := w.values(reader, "x/a", "y/b"); got[0] != 70 || got[1] != 30 || met != 1 {
 			t.Errorf("afterwards it read %v, met %d", got, met)
 		}
@@ -183,14 +168,10 @@ func TestCosts(t *testing.T) {
 						_, err = oracle.Next(w.Context())
 					}
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, err)
 				db.oracle = oracle
 				pr.gets, pr.swaps, clock.gets, clock.swaps = 0, 0, 0, 0
-				if err := db.Update(w.Context(), test.run); err != nil {
-					t.Fatal(err)
-				}
+				testbed.OK(t, db.Update(w.Context(), test.run))
 				w.close(db)
 				if pr.gets != test.gets || pr.swaps != test.swaps {
 					t.Errorf("it cost %d gets and %d swaps, want %d and %d", pr.gets, pr.swaps, test.gets, test.swaps)
@@ -216,9 +197,7 @@ func many(tx *Tx, n int) error {
 func TestLargeTransactions(t *testing.T) {
 	inWorld(t, func(w *world) {
 		ctx, db := w.Context(), w.open(nil, nil)
-		if err := db.Update(ctx, func(tx *Tx) error { return many(tx, 300) }); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, db.Update(ctx, func(tx *Tx) error { return many(tx, 300) }))
 		w.close(db)
 		w.clean(db)
 		err := db.View(ctx, func(tx *Tx) error {
@@ -228,9 +207,7 @@ func TestLargeTransactions(t *testing.T) {
 			}
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		for name, write := range map[string]func(tx *Tx) error{
 			"too many keys": func(tx *Tx) error { return many(tx, MaxKeys+1) },
 			"a long value":  func(tx *Tx) error { return tx.Put("a", make([]byte, MaxValue+1)) },
@@ -254,21 +231,15 @@ func TestCollect(t *testing.T) {
 	inWorld(t, func(w *world) {
 		ctx, db := w.Context(), w.open(nil, nil)
 		old, err := db.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		for range 10 {
 			w.set(db, map[string]int{"x/a": 1, "y/b": 1})
 		}
-		if err := db.Update(ctx, func(tx *Tx) error { return tx.Delete("y/b") }); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, db.Update(ctx, func(tx *Tx) error { return tx.Delete("y/b") }))
 		w.close(db)
 		time.Sleep(time.Minute)
 		recent, err := db.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		time.Sleep(time.Second)
 		w.set(db, map[string]int{"x/a": 1})
 		safe, err := db.Collect(ctx, 10*time.Second)
@@ -301,9 +272,7 @@ func TestCollect(t *testing.T) {
 		if !slices.Equal(keys, []string{"x/a"}) {
 			t.Errorf("these keys are left: %q", keys)
 		}
-		if err := recent.Put("x/a", nil); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, recent.Put("x/a", nil))
 		if err := recent.Commit(ctx); !errors.Is(err, ErrTooOld) && !errors.Is(err, ErrConflict) {
 			t.Errorf("a transaction of an hour ago: %v", err)
 		}
@@ -356,9 +325,7 @@ func TestOpenRefusesAnotherMapping(t *testing.T) {
 			}
 		}
 		fewer, err := Open(ctx, db.oracle, Stores{"y/": w.y, "y/more": w.y}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if got := w.values(fewer, "y/b"); got[0] != 1 {
 			t.Errorf("a process with fewer stores reads %v", got)
 		}
@@ -377,17 +344,11 @@ func TestOracleIsUnreachable(t *testing.T) {
 		ctx, db, other, pr := w.Context(), w.open(nil, nil), w.open(nil, nil), &process{}
 		w.set(db, map[string]int{"x/a": 100})
 		oracle, err := timestamp.NewOracle(&path{w.oracle, pr}, "oracle", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		db.oracle = oracle
 		tx, err := db.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := move("x/a", "y/b", 30)(tx); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
+		testbed.OK(t, move("x/a", "y/b", 30)(tx))
 		pr.dead = true
 		_, beginErr := db.Begin(ctx)
 		for name, err := range map[string]error{"begin": beginErr, "commit": tx.Commit(ctx), "update": db.Update(ctx, move("x/a", "y/b", 1))} {
@@ -421,9 +382,7 @@ func TestOpenRefuses(t *testing.T) {
 			}
 		}
 		part, err := Open(w.Context(), db.oracle, Stores{"x/": w.x}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if err := part.Update(w.Context(), func(tx *Tx) error { return tx.Put("a", nil) }); !errors.Is(err, ErrStores) || interlock.Kind(err) != interlock.Bug {
 			t.Errorf("a key without a store: %v", err)
 		}
@@ -468,17 +427,13 @@ func TestPhantoms(t *testing.T) {
 			db := w.open(nil, &Options{Serializable: serializable})
 			w.set(db, map[string]int{"x/1": 1, "x/3": 1})
 			tx, err := db.Begin(w.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			pairs, err := tx.Scan(w.Context(), "x/", "x0", 10)
 			if err != nil || len(pairs) != 2 {
 				t.Fatalf("scan: %v, %v", pairs, err)
 			}
 			w.set(db, map[string]int{"x/2": 1})
-			if err := tx.Put("count", []byte{2}); err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, tx.Put("count", []byte{2}))
 			if err := tx.Commit(w.Context()); errors.Is(err, ErrConflict) != serializable || err != nil && !serializable {
 				t.Errorf("serializable %v: %v", serializable, err)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestSnapshotHoldsTheSafePointBack for as long as it runs, and no longer.
@@ -19,9 +20,7 @@ func TestSnapshotHoldsTheSafePointBack(t *testing.T) {
 		collect := func() Timestamp {
 			t.Helper()
 			safe, err := other.Collect(ctx, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			return safe
 		}
 		err := db.Snapshot(ctx, func(tx *Tx) error {
@@ -99,12 +98,8 @@ func TestSnapshotBelowTheSafePoint(t *testing.T) {
 		}
 
 		old, err := db.Begin(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := db.Update(ctx, func(tx *Tx) error { return tx.Delete("x/a") }); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
+		testbed.OK(t, db.Update(ctx, func(tx *Tx) error { return tx.Delete("x/a") }))
 		for range 2 {
 			time.Sleep(MaxAge + time.Minute)
 			if _, err := db.Collect(ctx, 0); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/txn/percolator"
 	"github.com/interlock-dev/interlock/txn/percolator/percolatortest"
@@ -95,13 +96,9 @@ func TestWriteSkew(t *testing.T) {
 		virtual.Test(t, func(t *testing.T) {
 			store := memory.NewKeyValues()
 			oracle, err := timestamp.NewOracle(store, "oracle", nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			db, err := percolator.Open(t.Context(), oracle, percolator.Stores{"x/": store, "y/": memory.NewKeyValues()}, c.o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testbed.OK(t, err)
 			left, err := percolatortest.WriteSkew(t.Context(), db, [2]string{"x/a", "y/b"}, c.read)
 			if err != nil || left != c.want {
 				t.Errorf("%s: %d on call, want %d: %v", c.name, left, c.want, err)

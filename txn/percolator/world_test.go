@@ -11,6 +11,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
 
@@ -116,9 +117,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) open(pr *process, o *Options) *DB {
 	w.Helper()
 	oracle, err := timestamp.NewOracle(w.oracle, "oracle", nil)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	way := func(s *memory.KeyValues) driver.KeyValues {
 		if pr == nil {
 			return s
@@ -126,9 +125,7 @@ func (w *world) open(pr *process, o *Options) *DB {
 		return &path{s, pr}
 	}
 	db, err := Open(context.Background(), oracle, Stores{"x/": way(w.x), "y/": way(w.y), "": way(w.rest)}, o)
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	return db
 }
 
@@ -143,17 +140,13 @@ func (w *world) set(db *DB, pairs map[string]int) {
 		}
 		return nil
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	w.close(db)
 }
 
 func (w *world) close(db *DB) {
 	w.Helper()
-	if err := db.Close(context.Background()); err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, db.Close(context.Background()))
 }
 
 // values reads numbers in one snapshot.
@@ -170,9 +163,7 @@ func (w *world) values(db *DB, keys ...string) (values []int) {
 		}
 		return nil
 	})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	return values
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
@@ -50,18 +51,14 @@ func (c *counting) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error
 func open(t *testing.T, store driver.KeyValues) *Oracle {
 	t.Helper()
 	o, err := NewOracle(store, "oracle", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return o
 }
 
 func next(t *testing.T, o *Oracle) Timestamp {
 	t.Helper()
 	at, err := o.Next(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return at
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/history"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // flaky is a store that delays, refuses and loses requests, and replies to some that
@@ -79,16 +80,12 @@ func run(t *testing.T, seed uint64, jumps bool) history.Report {
 	var late, running sync.WaitGroup
 	var text bytes.Buffer
 	w, err := history.NewWriter(&text, history.Header{Run: t.Name(), Seed: int64(seed)}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	store := memory.NewKeyValues()
 	issued := 0
 	for process := range 3 {
 		o, err := NewOracle(&flaky{KeyValues: store, random: random, mu: &mu, late: &late}, "oracle", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if jumps {
 			o.wall = func() time.Time {
 				mu.Lock()
@@ -122,19 +119,13 @@ func run(t *testing.T, seed uint64, jumps bool) history.Report {
 	}
 	running.Wait()
 	late.Wait()
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, w.Close())
 	if issued < 30 {
 		t.Errorf("only %d timestamps were issued", issued)
 	}
 	reader, err := history.NewReader(&text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	report, err := history.CheckTokens(reader.Events())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	return report
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/elect/schedule"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestNoTickTwiceWhileLeadersDieAndPause lets processes die and pause at any
@@ -124,13 +125,9 @@ func (w *world) member() *member {
 		Elected: func(elect.Elected) { m.leads.Store(true) },
 		Ended:   func(elect.Ended) { m.leads.Store(false) },
 	}})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	s, err := schedule.New(m.election, &schedule.Options{Times: schedule.Every(time.Second), Missed: w.missed, Report: m.report})
-	if err != nil {
-		w.Fatal(err)
-	}
+	testbed.OK(w, err)
 	ctx, cancel := context.WithCancel(w.Context())
 	m.cancel = cancel
 	go func() {

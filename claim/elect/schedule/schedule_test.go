@@ -81,13 +81,9 @@ func (b *bench) process(o schedule.Options, job func(context.Context, schedule.T
 	b.Helper()
 	p := &process{driver: b.space.Open(&memory.Options{TTL: ttl}), done: make(chan struct{})}
 	e, err := elect.New(p.driver, &elect.Options{Values: b.space.Values(), InProcess: true})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	s, err := schedule.New(e, &o)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testbed.OK(b, err)
 	ctx, cancel := context.WithCancelCause(b.Context())
 	p.stop = cancel
 	go func() {
@@ -339,13 +335,9 @@ func TestRunGivesUpOnWhatCannotGetBetter(t *testing.T) {
 		d := b.space.Open(nil)
 		defer d.Close(context.Background())
 		e, err := elect.New(d, &elect.Options{InProcess: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		s, err := schedule.New(e, &schedule.Options{Times: schedule.Every(time.Second)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		if err := s.Run(b.Context(), name, nil); interlock.Kind(err) != interlock.Bug || !strings.Contains(err.Error(), "no Values") {
 			t.Errorf("without Values: %v", err)
 		}

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"testing"
 	"time"
 	_ "time/tzdata"
@@ -49,13 +50,9 @@ func TestZone(t *testing.T) {
 		{"half an hour", "Australia/Lord_Howe", daily{2*hour + 15*minute}, "2026-10-03T00:00:00Z", []string{"2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"}},
 	} {
 		zone, err := time.LoadLocation(c.zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		at, err := time.Parse(time.RFC3339, c.from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		for _, want := range c.want {
 			at = zoned{c.times, zone}.Next(at)
 			if got := at.UTC().Format(time.RFC3339); got != want {
@@ -69,9 +66,7 @@ func TestZone(t *testing.T) {
 func TestZoneHasEveryTickOnce(t *testing.T) {
 	for _, name := range []string{"Europe/Berlin", "America/New_York", "Africa/Casablanca", "Australia/Lord_Howe", "UTC"} {
 		zone, err := time.LoadLocation(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, err)
 		at := time.Date(2020, 1, 1, 12, 0, 0, 0, time.UTC)
 		seen := map[string]bool{}
 		for days := 0; days < 3650; days++ {

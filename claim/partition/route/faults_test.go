@@ -40,16 +40,12 @@ func (d distant) Get(ctx context.Context, name string) (driver.Value, error) {
 func (s *shop) single(values driver.Values, hooks *observe.Partition, next http.HandlerFunc) (*member, *memory.Driver) {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testbed.OK(s.t, err)
 	d := s.space.Open(&memory.Options{TTL: 2 * time.Second})
 	s.t.Cleanup(func() { _ = d.Close(context.Background()) })
 	g, err := partition.Join(s.t.Context(), d, values, "shop", partition.Layout{Partitions: 8},
 		&partition.Options{Identity: "single", Address: l.Addr().String(), Hooks: hooks})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testbed.OK(s.t, err)
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: route.Handler(g, keyOf, next, nil)}}
 	server.Start()
 	s.t.Cleanup(server.Close)
@@ -67,9 +63,7 @@ func TestAnOwnerThatIsAboutToLetCallersIn(t *testing.T) {
 		s.single(distant{s.space.Values(), 300 * time.Millisecond}, nil, s.order)
 		return partition.Follow(t.Context(), d, s.space.Values(), "shop")
 	}()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer m.Close()
 	router := httptest.NewServer(route.Router(m, keyOf, &route.Options{Transport: s.http.Transport, Wait: 10 * time.Second}))
 	defer router.Close()
@@ -178,9 +172,7 @@ func TestConnectionsAreUpgraded(t *testing.T) {
 	router := httptest.NewServer(route.Router(m.Map(), keyOf, &route.Options{Transport: s.http.Transport}))
 	defer router.Close()
 	conn, err := net.Dial("tcp", router.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer conn.Close()
 	fmt.Fprint(conn, "GET /orders/7 HTTP/1.1\r\nHost: shop\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 	in := bufio.NewReader(conn)

@@ -18,6 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/partition/route"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // inbox is what the members of a group have handled.
@@ -46,16 +47,12 @@ func (i *inbox) receives(s *shop, identity string) func(context.Context, interlo
 func (s *shop) listen(i *inbox, identity string) *member {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testbed.OK(s.t, err)
 	d := s.space.Open(&memory.Options{TTL: 2 * time.Second})
 	s.t.Cleanup(func() { _ = d.Close(context.Background()) })
 	g, err := partition.Join(s.t.Context(), d, s.space.Values(), "shop", partition.Layout{Partitions: 8},
 		&partition.Options{Identity: identity, Address: l.Addr().String()})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testbed.OK(s.t, err)
 	mux := http.NewServeMux()
 	mux.Handle("/messages", route.Receive(g, i.receives(s, identity), &route.Options{Failed: func(*http.Request, error) {}}))
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: mux}}
@@ -139,9 +136,7 @@ func TestAHandlersErrorDecides(t *testing.T) {
 	if got := sink.Publish(t.Context(), []driver.Message{{ID: "no key", Topic: "t"}, {ID: "bad", Topic: "t", Key: "k"}}); got[0] != nil || got[1] != nil {
 		t.Errorf("got %v", got)
 	}
-	if err := a.Leave(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, a.Leave(t.Context()))
 	if got := sink.Publish(t.Context(), batch[2:]); interlock.Kind(got[0]) != interlock.Retryable || got[0] == nil {
 		t.Errorf("nobody owns it: %v", got)
 	}

@@ -77,16 +77,12 @@ func (s *shop) order(w http.ResponseWriter, r *http.Request) {
 func (s *shop) join(name string) *member {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testbed.OK(s.t, err)
 	d := s.space.Open(&memory.Options{TTL: 2 * time.Second})
 	s.t.Cleanup(func() { _ = d.Close(context.Background()) })
 	g, err := partition.Join(s.t.Context(), d, s.space.Values(), "shop", partition.Layout{Partitions: 8},
 		&partition.Options{Identity: name, Address: l.Addr().String()})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testbed.OK(s.t, err)
 	server := &httptest.Server{Listener: l, Config: &http.Server{Handler: route.Handler(g, keyOf, s.order, &route.Options{Transport: s.http.Transport})}}
 	server.Start()
 	s.t.Cleanup(server.Close)
@@ -116,21 +112,15 @@ func (s *shop) settled(members ...*member) {
 func (s *shop) post(url, key, epoch string) (code int, answer string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, url+"/orders/"+key, strings.NewReader("one please"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testbed.OK(s.t, err)
 	if epoch != "" {
 		r.Header.Set(route.EpochHeader, epoch)
 	}
 	resp, err := s.http.Do(r)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testbed.OK(s.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testbed.OK(s.t, err)
 	return resp.StatusCode, string(text)
 }
 
@@ -227,9 +217,7 @@ func TestAnOwnerThatCannotBeReached(t *testing.T) {
 	defer d.Close(context.Background())
 	gone, err := partition.Join(t.Context(), d, s.space.Values(), "shop", partition.Layout{Partitions: 8},
 		&partition.Options{Identity: "gone", Address: "127.0.0.1:1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testbed.OK(t, err)
 	defer gone.Leave(context.Background())
 	testbed.Eventually(t, "it owns everything", 20*time.Second, func() bool { return len(gone.Owned()) == 8 })
 	short := httptest.NewServer(route.Router(gone.Map(), keyOf, &route.Options{Transport: s.http.Transport, Wait: 50 * time.Millisecond}))
