@@ -38,20 +38,17 @@ type BarrierBackend[B any] = StoreBackend[driver.Barrier[B]]
 
 // RunBarrier runs the suite of driver.Barrier.
 func RunBarrier[B any](t *testing.T, h BarrierHarness[B]) {
-	var tests []storeTest[driver.Barrier[B]]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*barrierScene[B])
-	}{
+	runStore(t, h.StoreHarness, func(s *storeScene[driver.Barrier[B]]) *barrierScene[B] {
+		return &barrierScene[B]{storeScene: s, h: h, barrier: s.store, began: time.Now().Add(-100 * stride).Truncate(time.Millisecond)}
+	}, []suiteTest[*barrierScene[B]]{
 		// What is answered.
 		{"BarrierFirstRunsOnce", 0, testBarrierFirstRunsOnce[B]},
-		{"BarrierUndoTakesBackOnce", 0, testBarrierUndoTakesBackOnce[B]},
-		{"BarrierUndoOfNothingKeepsTheFirstOut", 0, testBarrierEmptyUndo[B]},
+		{"BarrierUndoRunsOnce", 0, testBarrierUndoRunsOnce[B]},
+		{"BarrierEmptyUndoBlocksTheFirst", 0, testBarrierEmptyUndo[B]},
 		{"BarrierConfirmsOnce", 0, testBarrierConfirmsOnce[B]},
-		{"BarrierTellsViolations", 0, testBarrierTellsViolations[B]},
-		{"BarrierRemembersARefusal", 0, testBarrierRemembersARefusal[B]},
-		{"BarrierTellsAnotherInput", 0, testBarrierTellsAnotherInput[B]},
+		{"BarrierReportsViolations", 0, testBarrierReportsViolations[B]},
+		{"BarrierStoresARefusal", 0, testBarrierStoresARefusal[B]},
+		{"BarrierRejectsAnotherInput", 0, testBarrierRejectsAnotherInput[B]},
 		{"BarrierEveryState", 0, testBarrierEveryState[B]},
 		{"BarrierResultIsData", 0, testBarrierResultIsData[B]},
 		{"BarrierNamesAreData", 0, testBarrierNamesAreData[B]},
@@ -69,17 +66,12 @@ func RunBarrier[B any](t *testing.T, h BarrierHarness[B]) {
 		{"BarrierForgetsAllButExceptions", 0, testBarrierForgetsExcept[B]},
 		{"BarrierMarkNeverFalls", 0, testBarrierMarkNeverFalls[B]},
 		{"BarrierBegunMayDiffer", 0, testBarrierBegunMayDiffer[B]},
-		{"BarrierLateCallOfALaterBegin", 0, testBarrierLaterBegin[B]},
-		{"BarrierLateCallDoesNotSlipPastTheMark", 0, testBarrierLateCall[B]},
+		{"BarrierLaterBegin", 0, testBarrierLaterBegin[B]},
+		{"BarrierLateCallDuringForget", 0, testBarrierLateCall[B]},
 		// Faults.
 		{"LostReplyToBarrier", Servers | LostReplies | onPaths, testLostReplyToBarrier[B]},
 		{"BarrierOverARestart", Servers | Durable, testBarrierOverARestart[B]},
-	} {
-		tests = append(tests, storeTest[driver.Barrier[B]]{c.name, c.needs, func(s *storeScene[driver.Barrier[B]]) {
-			c.test(&barrierScene[B]{storeScene: s, h: h, barrier: s.store, began: time.Now().Add(-100 * stride).Truncate(time.Millisecond)})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // barrierScene is one test with its store and a first opening of it.

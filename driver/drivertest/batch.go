@@ -14,17 +14,17 @@ import (
 
 // RunBatch runs the suite on a driver that is a driver.Batch as well.
 func RunBatch(t *testing.T, h Harness) {
-	h.runAll(t, []lockTest{
+	h.runAll(t, []suiteTest[*scene]{
 		{"TakesAll", 0, testBatchTakesAll},
 		{"AllOrNothing", 0, testBatchAllOrNothing},
 		{"WaiterGoesFirst", FIFO, testBatchWaiterGoesFirst},
-		{"ManyAtOnce", 0, testBatchManyAtOnce},
+		{"ConcurrentBatches", 0, testBatchConcurrentBatches},
 		{"TooMany", 0, testBatchTooMany},
 		{"Renewal", 0, testBatchRenewal},
 		{"LossOfOne", 0, testBatchLossOfOne},
 		{"RepeatConverges", 0, testBatchRepeatConverges},
-		{"RepeatTakesWhatIsGone", 0, testBatchRepeatTakesWhatIsGone},
-		{"RepeatGivesBack", 0, testBatchRepeatGivesBack},
+		{"RepeatAcquiresMissing", 0, testBatchRepeatAcquiresMissing},
+		{"RepeatReleasesOnConflict", 0, testBatchRepeatReleasesOnConflict},
 		{"LostReply", Servers | LostReplies | onPaths, testBatchLostReply},
 		{"CrashedHolder", 0, testBatchCrashedHolder},
 		{"Contract", 0, testBatchContract},
@@ -179,9 +179,9 @@ func testBatchWaiterGoesFirst(s *scene) {
 	s.mustAllBeEmpty("a", "b")
 }
 
-// testBatchManyAtOnce: parties that name the same names in different orders, and
+// testBatchConcurrentBatches: parties that name the same names in different orders, and
 // single ones between. Nobody waits, so one always continues.
-func testBatchManyAtOnce(s *scene) {
+func testBatchConcurrentBatches(s *scene) {
 	const rounds = 10
 	names := []string{"a", "b", "c"}
 	orders := [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "c"}, {"a"}}
@@ -296,8 +296,8 @@ func testBatchRepeatConverges(s *scene) {
 	s.mustAllBeEmpty("a", "b")
 }
 
-// testBatchRepeatTakesWhatIsGone: an operator deleted one of them meanwhile.
-func testBatchRepeatTakesWhatIsGone(s *scene) {
+// testBatchRepeatAcquiresMissing: an operator deleted one of them meanwhile.
+func testBatchRepeatAcquiresMissing(s *scene) {
 	p := s.party(s.open(), "a", "b").acquire()
 	lost := p.members[1].grant.Token
 	s.backend.Delete(s.T, "b")
@@ -310,8 +310,8 @@ func testBatchRepeatTakesWhatIsGone(s *scene) {
 	s.mustAllBeEmpty("a", "b")
 }
 
-// testBatchRepeatGivesBack: one of them has gone to somebody else meanwhile.
-func testBatchRepeatGivesBack(s *scene) {
+// testBatchRepeatReleasesOnConflict: one of them has gone to somebody else meanwhile.
+func testBatchRepeatReleasesOnConflict(s *scene) {
 	p := s.party(s.open(), "a", "b", "c").acquire()
 	s.backend.Delete(s.T, "b")
 	thief := s.contender(s.open(), "b").acquire()

@@ -15,12 +15,12 @@ import (
 // RunBreaker runs what the suite asks of a driver.Breaker, with the harness of
 // the driver's locks. It needs Inspection.
 func RunBreaker(t *testing.T, h Harness) {
-	h.runAll(t, []lockTest{
+	h.runAll(t, []suiteTest[*scene]{
 		{"BreakTakesTheLock", 0, testBreakTakesTheLock},
-		{"BreakServesTheNext", 0, testBreakServesTheNext},
+		{"BreakGrantsTheNextWaiter", 0, testBreakGrantsTheNextWaiter},
 		{"BreakOfACrashedHolder", 0, testBreakOfACrashedHolder},
 		{"BreakOnlyTheHolder", 0, testBreakOnlyTheHolder},
-		{"BreakComesTooLate", 0, testBreakComesTooLate},
+		{"BreakAfterRelease", 0, testBreakAfterRelease},
 		{"BreakCompetition", 0, testBreakCompetition},
 		{"BreaksNewestFirst", 0, testBreaksNewestFirst},
 		{"BreaksAreData", 0, testBreaksAreData},
@@ -129,9 +129,9 @@ func testBreakTakesTheLock(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testBreakServesTheNext who waits, also if it stands in the breaker's own
+// testBreakGrantsTheNextWaiter who waits, also if it stands in the breaker's own
 // process, and another lock of the former holder stays.
-func testBreakServesTheNext(s *scene) {
+func testBreakGrantsTheNextWaiter(s *scene) {
 	d, holding := s.open(), s.open()
 	holder := s.contender(holding, lockName).acquire()
 	var other *contender
@@ -204,8 +204,8 @@ func testBreakOnlyTheHolder(s *scene) {
 	waiter.release()
 }
 
-// testBreakComesTooLate: the one who was looked at has gone, and another holds.
-func testBreakComesTooLate(s *scene) {
+// testBreakAfterRelease: the one who was looked at has gone, and another holds.
+func testBreakAfterRelease(s *scene) {
 	d := s.open()
 	former := s.contender(s.open(), lockName).acquire()
 	former.release()
@@ -282,9 +282,7 @@ func (s *scene) persistBreak(d driver.Fenced, b driver.Break) (ok bool, err erro
 func testBreakContextAlreadyEnded(s *scene) {
 	d := s.open()
 	holder := s.contender(d, lockName).acquire()
-	cause := errors.New("the operator changed her mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	if _, ok, err := s.breaker(d).Break(ctx, holder.order()); ok || !errors.Is(err, cause) || interlock.Kind(err) != interlock.Definite {
 		s.Fatalf("a break under an ended context: %v, %v, want the cause", ok, err)
 	}

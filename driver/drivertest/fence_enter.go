@@ -50,7 +50,7 @@ func testTokensAreOrdered(s *fenceScene) {
 	} {
 		token, value := newToken(s.T, step.counter, step.sub), fmt.Sprint("step ", i)
 		s.Logf("step %d: token %d after %d, strict %v", i, token, seen, step.strict)
-		before, _ := s.backend.Get(s.T, "data")
+		before, _ := s.data.Get(s.T, "data")
 		err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: token, Strict: step.strict}, put("data", value))
 		switch {
 		case !step.enters:
@@ -204,7 +204,7 @@ func (s *fenceScene) watchUntil(outcomes <-chan entered, last *interlock.Token) 
 // mustNotGoBack reads the last writer, which never is lower than before.
 func (s *fenceScene) mustNotGoBack(before interlock.Token) interlock.Token {
 	s.Helper()
-	value, ok := s.backend.Get(s.T, "last")
+	value, ok := s.data.Get(s.T, "last")
 	if !ok && before == 0 {
 		return 0
 	}

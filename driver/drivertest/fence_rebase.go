@@ -38,7 +38,7 @@ func testRebaseDown(s *fenceScene) {
 
 func (s *fenceScene) mustRecord(resource string, want ...Rebased) {
 	s.Helper()
-	if got := s.backend.Rebases(s.T, resource); !slices.Equal(got, want) {
+	if got := s.data.Rebases(s.T, resource); !slices.Equal(got, want) {
 		s.Fatalf("recorded for %q: %+v, want %+v", resource, got, want)
 	}
 }
@@ -99,29 +99,19 @@ func testRebaseRefuses(s *fenceScene) {
 // it had set, and is answered and recorded so.
 func testRebaseCompetition(s *fenceScene) {
 	const operators = 6
-	fences := []driver.Fence{s.fence, s.open()}
 	first := s.token(-1, 0)
 	s.mustEnter(first)
 	var mu sync.Mutex
 	told := map[interlock.Token]interlock.Token{}
-	errs := make([]error, operators)
-	var running sync.WaitGroup
-	for i := range operators {
-		running.Go(func() {
-			to := s.token(int64(i*5%operators), 1)
-			was, err := persistRebase(s.Context(), fences[i%len(fences)], to)
-			mu.Lock()
-			defer mu.Unlock()
-			told[to], errs[i] = was.Token, err
-		})
-	}
-	running.Wait()
-	for _, err := range errs {
-		if err != nil {
-			s.Fatal(err)
-		}
-	}
-	from, records := first, s.backend.Rebases(s.T, resource)
+	s.atOnce(operators, func(i int, f driver.Fence) error {
+		to := s.token(int64(i*5%operators), 1)
+		was, err := persistRebase(s.Context(), f, to)
+		mu.Lock()
+		defer mu.Unlock()
+		told[to] = was.Token
+		return err
+	})
+	from, records := first, s.data.Rebases(s.T, resource)
 	for _, r := range records {
 		if r.From != from || told[r.To] != r.From {
 			s.Fatalf("a rebase from %d to %d is recorded, after one to %d; the operator got the answer that it was from %d",

@@ -40,9 +40,9 @@ func testRefusalWritesNothing(s *fenceScene) {
 	s.mustNotExist("c")
 }
 
-// testDoubtfulWritesAreNotHalfDone: a store may refuse a key that comes twice,
+// testInvalidWritesChangeNothing: a store may refuse a key that comes twice,
 // and has to refuse one that is empty. Then nothing of the step is done.
-func testDoubtfulWritesAreNotHalfDone(s *fenceScene) {
+func testInvalidWritesChangeNothing(s *fenceScene) {
 	before, after := s.token(0, 0), s.token(1, 0)
 	s.mustEnter(before, put("data", "before"))
 	for _, w := range []driver.Write{put("", "x"), {Key: "", Delete: true}} {
@@ -100,7 +100,7 @@ func testResourcesAreData(s *fenceScene) {
 	for i, name := range taken {
 		s.mustHaveMark(name, tokens[name])
 		s.mustRead("data/"+name, name)
-		if n := len(s.backend.Rebases(s.T, name)); n != (i+1)%2 {
+		if n := len(s.data.Rebases(s.T, name)); n != (i+1)%2 {
 			s.Fatalf("resource %q has %d records of a rebase", name, n)
 		}
 	}
@@ -136,9 +136,9 @@ func testResourcesAreNotKeys(s *fenceScene) {
 	s.mustHaveMark("one", s.token(9, 0))
 }
 
-// testMarkTells who raised it and when, to every process; a refusal changes
+// testMarkHasSourceAndTime who raised it and when, to every process; a refusal changes
 // neither.
-func testMarkTells(s *fenceScene) {
+func testMarkHasSourceAndTime(s *fenceScene) {
 	if m := s.mark(resource); m != (driver.Mark{}) {
 		s.Fatalf("the mark of a resource that nothing entered: %+v", m)
 	}

@@ -10,7 +10,7 @@ import (
 // RunFenced runs the whole suite on a driver of fenced locks, but for the tests
 // that need what Harness.Without says is not there.
 func RunFenced(t *testing.T, h Harness) {
-	h.runAll(t, []lockTest{
+	h.runAll(t, []suiteTest[*scene]{
 		// Who holds.
 		{"Exclusion", 0, testExclusion},
 		{"NoWait", 0, testNoWait},
@@ -34,13 +34,13 @@ func RunFenced(t *testing.T, h Harness) {
 		{"ReleaseAfterLossSparesTheNext", 0, testReleaseAfterLossSparesTheNext},
 		// Staying alive, and its end.
 		{"RenewalKeepsIt", 0, testRenewalKeepsIt},
-		{"LeaseOfItsOwn", 0, testLeaseOfItsOwn},
+		{"LeasePerRequest", 0, testLeasePerRequest},
 		{"DeadlineStartsWithTheRequest", Servers | Delays | onPaths, testDeadlineStartsWithTheRequest},
 		{"CrashedHolder", 0, testCrashedHolder},
 		{"LossByDeletion", 0, testLossByDeletion},
 		{"ServerKilled", Servers, testServerKilled},
 		{"ServerPaused", Servers, testServerPaused},
-		{"CutOff", Servers | onPaths, testCutOff},
+		{"NetworkCut", Servers | onPaths, testNetworkCut},
 		// Lost replies.
 		{"RepeatedAcquireConverges", 0, testRepeatedAcquireConverges},
 		{"LostReplyToAcquire", Servers | LostReplies | onPaths, testLostReplyToAcquire},
@@ -57,27 +57,14 @@ func RunFenced(t *testing.T, h Harness) {
 	}
 }
 
-// lockTest is one test of a lock driver and what it needs.
-type lockTest struct {
-	name  string
-	needs Ability
-	test  func(*scene)
-}
-
-// runAll runs what nothing is missing for.
-func (h Harness) runAll(t *testing.T, tests []lockTest) {
-	for _, c := range tests {
-		if c.needs&h.Without != 0 {
-			continue
-		}
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			h.run(t, c.needs&(Servers|onPaths) == Servers, func(s *scene) {
-				s.mustHave(c.needs)
-				c.test(s)
-			})
+// runAll runs the tests for which nothing is missing.
+func (h Harness) runAll(t *testing.T, tests []suiteTest[*scene]) {
+	runTests(t, h.Without, tests, func(t *testing.T, c suiteTest[*scene]) {
+		h.run(t, c.needs.exclusive(), func(s *scene) {
+			s.mustHave(c.needs)
+			c.test(s)
 		})
-	}
+	})
 }
 
 // scene is one test with its backend.
@@ -89,11 +76,7 @@ type scene struct {
 }
 
 func (h Harness) run(t *testing.T, exclusive bool, test func(*scene)) {
-	bubble := h.Bubble
-	if bubble == nil {
-		bubble = func(t *testing.T, test func(*testing.T)) { test(t) }
-	}
-	bubble(t, func(t *testing.T) {
+	inBubble(t, h.Bubble, func(t *testing.T) {
 		b := h.Start(t, exclusive)
 		test(&scene{T: t, Harness: h, backend: b, faults: b.Faults()})
 	})

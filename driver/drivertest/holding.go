@@ -322,9 +322,7 @@ func testGuarantees(s *scene) {
 // testContextAlreadyEnded: the cause comes back, soon, and nothing stays.
 func testContextAlreadyEnded(s *scene) {
 	d := s.open()
-	cause := errors.New("the caller changed its mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	c := s.contender(d, lockName)
 	done := make(chan error, 1)
 	go func() { done <- c.try(ctx) }()

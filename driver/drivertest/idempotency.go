@@ -16,12 +16,9 @@ type IdempotencyBackend = StoreBackend[driver.Idempotency]
 
 // RunIdempotency runs the suite of driver.Idempotency.
 func RunIdempotency(t *testing.T, h IdempotencyHarness) {
-	var tests []storeTest[driver.Idempotency]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*requestScene)
-	}{
+	runStore(t, h, func(s *storeScene[driver.Idempotency]) *requestScene {
+		return &requestScene{storeScene: s, records: s.store}
+	}, []suiteTest[*requestScene]{
 		{"ClaimMakesARecord", 0, testClaimMakes},
 		{"ClaimByAnotherChangesNothing", 0, testClaimByAnother},
 		{"ClaimAgainConverges", 0, testClaimAgain},
@@ -44,12 +41,7 @@ func RunIdempotency(t *testing.T, h IdempotencyHarness) {
 		{"LostReplyToClaim", Servers | LostReplies | onPaths, testLostReplyToClaim},
 		{"LostReplyToFinish", Servers | LostReplies | onPaths, testLostReplyToFinish},
 		{"RequestsOverARestart", Servers, testRequestsOverARestart},
-	} {
-		tests = append(tests, storeTest[driver.Idempotency]{c.name, c.needs, func(s *storeScene[driver.Idempotency]) {
-			c.test(&requestScene{storeScene: s, records: s.store})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // requestScene is one test with its store and a first opening of it.

@@ -2,8 +2,6 @@ package drivertest
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -236,26 +234,21 @@ func testTakeOverCompetition(s *requestScene) {
 
 func (s *requestScene) compete(attempt int) {
 	const claims = 24
-	stores := []driver.Idempotency{s.records, s.open(), s.open()}
 	var mu sync.Mutex
 	owners := map[string]int{}
-	var running sync.WaitGroup
-	for i := range claims {
-		running.Go(func() {
-			var r driver.IdempotencyRecord
-			err := error(&interlock.HeldError{})
-			for n := 0; n < 100 && err != nil && interlock.Kind(err) == interlock.Retryable; n++ {
-				r, err = stores[i%len(stores)].Claim(s.Context(), claimBy(fmt.Sprint("c", i), longLease))
-			}
-			if err != nil || r.Attempt != attempt {
-				s.Errorf("%+v, %v", r, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			owners[r.Owner]++
-		})
-	}
-	running.Wait()
+	s.atOnce(claims, func(i int, store driver.Idempotency) error {
+		var r driver.IdempotencyRecord
+		err := error(&interlock.HeldError{})
+		for n := 0; n < 100 && err != nil && interlock.Kind(err) == interlock.Retryable; n++ {
+			r, err = store.Claim(s.Context(), claimBy(fmt.Sprint("c", i), longLease))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if owners[r.Owner]++; err == nil && r.Attempt != attempt {
+			return fmt.Errorf("%+v", r)
+		}
+		return err
+	})
 	if len(owners) != 1 {
 		s.Fatalf("they saw these owners: %v", owners)
 	}
@@ -367,9 +360,7 @@ func testBadClaim(s *requestScene) {
 }
 
 func testRequestContext(s *requestScene) {
-	cause := errors.New("the caller changed its mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	_, err := s.records.Claim(ctx, claimBy("a", longLease))
 	s.mustFail(err, interlock.Definite, cause)
 	s.mustOwn(claimBy("b", longLease), 1)

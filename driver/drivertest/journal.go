@@ -19,16 +19,13 @@ type JournalBackend = StoreBackend[driver.Journal]
 
 // RunJournal runs the suite of driver.Journal.
 func RunJournal(t *testing.T, h JournalHarness) {
-	var tests []storeTest[driver.Journal]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*journalScene)
-	}{
+	runStore(t, h, func(s *storeScene[driver.Journal]) *journalScene {
+		return &journalScene{storeScene: s, journal: s.store, now: time.Now().Truncate(time.Millisecond)}
+	}, []suiteTest[*journalScene]{
 		// What is written is there.
-		{"JournalOfNothing", 0, testJournalOfNothing},
+		{"MissingTransaction", 0, testMissingTransaction},
 		{"RecordsAreRead", 0, testRecordsAreRead},
-		{"HeadTellsBegin", 0, testHeadTellsBegin},
+		{"HeadHasBeginTime", 0, testHeadHasBeginTime},
 		{"TransactionsAreData", 0, testTransactionsAreData},
 		{"JournalLimits", 0, testJournalLimits},
 		{"Payloads", 0, testPayloads},
@@ -52,19 +49,14 @@ func RunJournal(t *testing.T, h JournalHarness) {
 		{"ClaimsCompete", 0, testClaimsCompete},
 		{"DueShards", 0, testDueShards},
 		{"DueShardsOfMany", 0, testDueShardsOfMany},
-		{"DueShardsLeavesNoneOut", 0, testDueShardsLeavesNoneOut},
-		{"ForgetTakesWhatEnded", 0, testForgetTakesWhatEnded},
-		{"KeepRefreshes", 0, testKeepRefreshes},
-		{"NumberOfShards", 0, testNumberOfShards},
-		{"StartersOfAnotherNumber", 0, testStartersOfAnotherNumber},
+		{"DueShardsUnderChanges", 0, testDueShardsUnderChanges},
+		{"ForgetDeletesEnded", 0, testForgetDeletesEnded},
+		{"PutPayloadRefreshes", 0, testPutPayloadRefreshes},
+		{"ShardCount", 0, testShardCount},
+		{"BeginUnderAnotherShardCount", 0, testBeginUnderAnotherShardCount},
 		{"Reassign", 0, testReassign},
-		{"NothingIsUnscheduled", 0, testNothingIsUnscheduled},
-	} {
-		tests = append(tests, storeTest[driver.Journal]{c.name, c.needs, func(s *storeScene[driver.Journal]) {
-			c.test(&journalScene{storeScene: s, journal: s.store, now: time.Now().Truncate(time.Millisecond)})
-		}})
-	}
-	h.run(t, tests)
+		{"UnfinishedIsScheduled", 0, testUnfinishedIsScheduled},
+	})
 }
 
 // journalScene is one test with its journal and a first opening of it.

@@ -81,28 +81,19 @@ func testClaimsCompete(s *journalScene) {
 	}
 	var mu sync.Mutex
 	got := map[string]int{}
-	var wg sync.WaitGroup
-	for range 4 {
-		j := s.open()
-		wg.Go(func() {
-			for {
-				heads, err := j.Claim(s.Context(), 0, epoch, s.at(0), s.at(time.Hour), 3)
-				if err != nil && interlock.Kind(err) != interlock.Retryable {
-					s.Errorf("claim: %v", err)
-					return
-				}
-				if len(heads) == 0 && err == nil {
-					return
-				}
-				mu.Lock()
-				for _, h := range heads {
-					got[h.Transaction]++
-				}
-				mu.Unlock()
+	s.atOnce(4, func(_ int, j driver.Journal) error {
+		for {
+			heads, err := j.Claim(s.Context(), 0, epoch, s.at(0), s.at(time.Hour), 3)
+			if err != nil && interlock.Kind(err) != interlock.Retryable || err == nil && len(heads) == 0 {
+				return err
 			}
-		})
-	}
-	wg.Wait()
+			mu.Lock()
+			for _, h := range heads {
+				got[h.Transaction]++
+			}
+			mu.Unlock()
+		}
+	})
 	for name, n := range got {
 		if n != 1 {
 			s.Errorf("%s was claimed %d times", name, n)
@@ -113,9 +104,9 @@ func testClaimsCompete(s *journalScene) {
 	}
 }
 
-// testForgetTakesWhatEnded: what ended long enough ago goes with all it has; what
+// testForgetDeletesEnded: what ended long enough ago goes with all it has; what
 // is unfinished never goes, however old.
-func testForgetTakesWhatEnded(s *journalScene) {
+func testForgetDeletesEnded(s *journalScene) {
 	for _, name := range []string{"open", "ended 1", "ended 2", "ended 3"} {
 		s.mustAppend(s.begin(name, s.at(-time.Hour)))
 		if err := s.journal.PutPayload(s.Context(), name, []byte("sum"), []byte("payload")); err != nil {
@@ -151,9 +142,9 @@ func testForgetTakesWhatEnded(s *journalScene) {
 	s.mustStand("ended 1", s.at(0), "begin")
 }
 
-// testKeepRefreshes: a payload that is kept again, for a transaction that is yet to begin,
+// testPutPayloadRefreshes: a payload that is kept again, for a transaction that is yet to begin,
 // is as young as the last Keep.
-func testKeepRefreshes(s *journalScene) {
+func testPutPayloadRefreshes(s *journalScene) {
 	keep := func() {
 		s.Helper()
 		if err := s.journal.PutPayload(s.Context(), "t", []byte("sum"), []byte("payload")); err != nil {
@@ -186,30 +177,26 @@ func testKeepRefreshes(s *journalScene) {
 	}
 }
 
-// testNothingIsUnscheduled: whatever is done at once, what is unfinished is due.
-func testNothingIsUnscheduled(s *journalScene) {
+// testUnfinishedIsScheduled: whatever is done at once, what is unfinished is due.
+func testUnfinishedIsScheduled(s *journalScene) {
 	epoch := s.enter(0, 1)
-	var wg sync.WaitGroup
-	for w := range 4 {
-		j := s.open()
-		wg.Go(func() {
-			for i := range 12 {
-				name := fmt.Sprintf("t%d.%d", w, i)
-				a := driver.Append{Transaction: name, Epoch: epoch, Records: records("begin"), Due: s.at(time.Duration(i) * time.Second)}
-				err := s.append(j, a)
-				if err == nil && i%3 == 0 {
-					_, err = j.Claim(s.Context(), 0, epoch, s.at(time.Hour), s.at(2*time.Hour), 2)
-				}
-				if a.After, a.Due = 1, (time.Time{}); err == nil && i%2 == 0 {
-					err = s.append(j, a)
-				}
-				if err != nil && interlock.Kind(err) != interlock.Retryable {
-					s.Errorf("%s: %v", name, err)
-				}
+	s.atOnce(4, func(w int, j driver.Journal) error {
+		for i := range 12 {
+			name := fmt.Sprintf("t%d.%d", w, i)
+			a := driver.Append{Transaction: name, Epoch: epoch, Records: records("begin"), Due: s.at(time.Duration(i) * time.Second)}
+			err := s.append(j, a)
+			if err == nil && i%3 == 0 {
+				_, err = j.Claim(s.Context(), 0, epoch, s.at(time.Hour), s.at(2*time.Hour), 2)
 			}
-		})
-	}
-	wg.Wait()
+			if a.After, a.Due = 1, (time.Time{}); err == nil && i%2 == 0 {
+				err = s.append(j, a)
+			}
+			if err != nil && interlock.Kind(err) != interlock.Retryable {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return nil
+	})
 	unfinished := 0
 	heads, err := s.journal.Heads(s.Context(), "", 1000)
 	for _, h := range heads {

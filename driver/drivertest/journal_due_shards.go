@@ -97,9 +97,9 @@ func testDueShardsOfMany(s *journalScene) {
 	s.mustHaveDue(s.at(-time.Millisecond), all)
 }
 
-// testDueShardsLeavesNoneOut: what is due all the time is seen all the time, however often it
+// testDueShardsUnderChanges: what is due all the time is seen all the time, however often it
 // is appended to and claimed meanwhile.
-func testDueShardsLeavesNoneOut(s *journalScene) {
+func testDueShardsUnderChanges(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.mustAppend(s.begin("t", s.at(0)))
 	var ended atomic.Bool

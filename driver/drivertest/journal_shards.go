@@ -2,15 +2,14 @@ package drivertest
 
 import (
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testNumberOfShards: the first number stays until it is changed by who knows it.
-func testNumberOfShards(s *journalScene) {
+// testShardCount: the first number stays until it is changed by who knows it.
+func testShardCount(s *journalScene) {
 	set := func(from, to, want int) {
 		s.Helper()
 		if got, err := s.open().Shards(s.Context(), from, to); got != want || err != nil {
@@ -19,16 +18,10 @@ func testNumberOfShards(s *journalScene) {
 	}
 	set(0, 0, 0)
 	set(5, 6, 0)
-	var together sync.WaitGroup
-	for i := range 4 {
-		j := s.open()
-		together.Go(func() {
-			if _, err := j.Shards(s.Context(), 0, i+1); err != nil {
-				s.Errorf("%d first: %v", i+1, err)
-			}
-		})
-	}
-	together.Wait()
+	s.atOnce(4, func(i int, j driver.Journal) error {
+		_, err := j.Shards(s.Context(), 0, i+1)
+		return err
+	})
 	first, err := s.journal.Shards(s.Context(), 0, 0)
 	if err != nil || first < 1 || first > 4 {
 		s.Fatalf("stored %d, %v", first, err)
@@ -40,9 +33,9 @@ func testNumberOfShards(s *journalScene) {
 	set(0, 0, 7)
 }
 
-// testStartersOfAnotherNumber: an append that begins a transaction under another number of
+// testBeginUnderAnotherShardCount: an append that begins a transaction under another number of
 // shards than the stored one is refused, and others are not.
-func testStartersOfAnotherNumber(s *journalScene) {
+func testBeginUnderAnotherShardCount(s *journalScene) {
 	begin := func(transaction string, shards int) error {
 		a := s.begin(transaction, s.at(time.Second))
 		a.Shards = shards

@@ -3,13 +3,10 @@ package drivertest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -23,12 +20,7 @@ type KeyValuesBackend = StoreBackend[driver.KeyValues]
 
 // RunKeyValues runs the suite of driver.KeyValues.
 func RunKeyValues(t *testing.T, h KeyValuesHarness) {
-	var tests []storeTest[driver.KeyValues]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*keyValuesScene)
-	}{
+	runStore(t, h, func(s *storeScene[driver.KeyValues]) *keyValuesScene { return &keyValuesScene{storeScene: s} }, []suiteTest[*keyValuesScene]{
 		{"SwapComparesAndSets", 0, testSwapComparesAndSets},
 		{"SwapsAreAtomic", 0, testSwapsAreAtomic},
 		{"SwapLosesNoUpdate", 0, testSwapLosesNoUpdate},
@@ -39,12 +31,7 @@ func RunKeyValues(t *testing.T, h KeyValuesHarness) {
 		{"KeyValuesContextAlreadyEnded", 0, testKeyValuesContextAlreadyEnded},
 		{"LostReplyToSwap", Servers | LostReplies | onPaths, testLostReplyToSwap},
 		{"KeyValuesOverARestart", Servers | Durable, testKeyValuesOverARestart},
-	} {
-		tests = append(tests, storeTest[driver.KeyValues]{c.name, c.needs, func(s *storeScene[driver.KeyValues]) {
-			c.test(&keyValuesScene{storeScene: s})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // keyValuesScene is one test with its store and a first opening of it.
@@ -145,40 +132,29 @@ func testSwapsAreAtomic(s *keyValuesScene) {
 // testSwapLosesNoUpdate: processes add to two counters that are always equal.
 func testSwapLosesNoUpdate(s *keyValuesScene) {
 	const writers, each = 4, 10
-	stores := []driver.KeyValues{s.store, s.open()}
-	errs := make(chan error, writers)
-	var running sync.WaitGroup
-	for i := range writers {
-		running.Go(func() {
-			store := stores[i%len(stores)]
-			keys := []string{"x", "y"}
-			if i%3 == 0 {
-				slices.Reverse(keys) // in no common order: a store must not deadlock for good
-			}
-			for n := 0; n < each; {
-				kvs, err := store.Get(s.Context(), keys...)
-				if err == nil {
-					var swaps []driver.Swap
-					for _, kv := range kvs {
-						swaps = append(swaps, driver.Swap{Key: kv.Key, Revision: kv.Revision, Value: append(kv.Value, '.')})
-					}
-					var revision int64
-					if revision, err = store.Swap(s.Context(), swaps...); revision > 0 {
-						n++
-					}
+	s.atOnce(writers, func(i int, store driver.KeyValues) error {
+		keys := []string{"x", "y"}
+		if i%3 == 0 {
+			slices.Reverse(keys) // in no common order: a store must not deadlock for good
+		}
+		for n := 0; n < each; {
+			kvs, err := store.Get(s.Context(), keys...)
+			if err == nil {
+				var swaps []driver.Swap
+				for _, kv := range kvs {
+					swaps = append(swaps, driver.Swap{Key: kv.Key, Revision: kv.Revision, Value: append(kv.Value, '.')})
 				}
-				if err != nil && interlock.Kind(err) != interlock.Retryable {
-					errs <- err
-					return
+				var revision int64
+				if revision, err = store.Swap(s.Context(), swaps...); revision > 0 {
+					n++
 				}
 			}
-		})
-	}
-	running.Wait()
-	close(errs)
-	for err := range errs {
-		s.Fatal(err)
-	}
+			if err != nil && interlock.Kind(err) != interlock.Retryable {
+				return err
+			}
+		}
+		return nil
+	})
 	s.mustHold("x", strings.Repeat(".", writers*each))
 	s.mustHold("y", strings.Repeat(".", writers*each))
 }
@@ -266,9 +242,7 @@ func testSwapThatCannotBeIsABug(s *keyValuesScene) {
 }
 
 func testKeyValuesContextAlreadyEnded(s *keyValuesScene) {
-	cause := errors.New("the caller changed its mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	_, err := s.store.Swap(ctx, driver.Swap{Key: "a"})
 	s.mustFail(err, interlock.Definite, cause)
 	_, err = s.store.Get(ctx, "a")
@@ -281,20 +255,14 @@ func testKeyValuesContextAlreadyEnded(s *keyValuesScene) {
 // testLostReplyToSwap: the outcome is unknown, and reading tells it.
 func testLostReplyToSwap(s *keyValuesScene) {
 	first := s.put("a", "one") // the connection stands
-	errTimeUp := errors.New("the caller has no more time")
-	s.faults.(ReplyDropper).DropReplies()
-	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
-	defer cancel()
-	_, err := s.store.Swap(ctx, driver.Swap{Key: "a", Revision: first.Revision, Value: []byte("two")})
-	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
-	s.faults.Heal()
-	beside := s.beside()
-	s.persist("the swap without a reply", func(ctx context.Context) error {
-		kvs, err := beside.Get(ctx, "a")
-		if err == nil && string(kvs[0].Value) != "two" {
-			return interlock.ErrUncertain
-		}
+	s.loseReply(func(ctx context.Context) error {
+		_, err := s.store.Swap(ctx, driver.Swap{Key: "a", Revision: first.Revision, Value: []byte("two")})
 		return err
+	})
+	beside := s.beside()
+	s.persistUntil("the swap without a reply", func(ctx context.Context) (bool, error) {
+		kvs, err := beside.Get(ctx, "a")
+		return err == nil && string(kvs[0].Value) == "two", err
 	})
 }
 
@@ -302,14 +270,10 @@ func testKeyValuesOverARestart(s *keyValuesScene) {
 	gone := s.put("a", "one")
 	s.mustSwap(true, driver.Swap{Key: "a", Revision: gone.Revision, Delete: true})
 	kept := s.put("b", "one")
-	s.faults.Kill()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-	_, err := s.store.Swap(ctx, driver.Swap{Key: "b", Revision: kept.Revision, Value: []byte("two")})
-	cancel()
-	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
-		s.Fatalf("swap without a server: %v (%v)", err, kind)
-	}
-	s.faults.Restart()
+	s.restartAround(func(ctx context.Context) error {
+		_, err := s.store.Swap(ctx, driver.Swap{Key: "b", Revision: kept.Revision, Value: []byte("two")})
+		return err
+	})
 	s.persist("get after the restart", func(ctx context.Context) error {
 		kvs, err := s.store.Get(ctx, "b")
 		if err == nil && string(kvs[0].Value) != "one" && string(kvs[0].Value) != "two" {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
@@ -24,12 +23,7 @@ type LatticesBackend = StoreBackend[driver.Lattices]
 // RunLattices runs the suite of driver.Lattices: a store joins as driver.Lattice.Join does, and
 // refuses stale tokens.
 func RunLattices(t *testing.T, h LatticesHarness) {
-	var tests []storeTest[driver.Lattices]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*latticeScene)
-	}{
+	runStore(t, h, func(s *storeScene[driver.Lattices]) *latticeScene { return &latticeScene{s} }, []suiteTest[*latticeScene]{
 		{"Joins", 0, testLatticeJoins},
 		{"Removals", 0, testLatticeRemovals},
 		{"Guard", 0, testLatticeGuard},
@@ -37,10 +31,7 @@ func RunLattices(t *testing.T, h LatticesHarness) {
 		{"Competition", 0, testLatticeCompetition},
 		{"LostReplies", Servers | LostReplies | onPaths, testLatticeLostReplies},
 		{"Killed", Servers | Durable, testLatticeKilled},
-	} {
-		tests = append(tests, storeTest[driver.Lattices]{c.name, c.needs, func(s *storeScene[driver.Lattices]) { c.test(&latticeScene{s}) }})
-	}
-	h.run(t, tests)
+	})
 }
 
 type latticeScene struct{ *storeScene[driver.Lattices] }
@@ -153,34 +144,28 @@ func testLatticeBadInput(s *latticeScene) {
 		_, err := s.store.Load(s.Context(), name)
 		s.mustFail(err, interlock.Bug, interlock.ErrName)
 	}
-	gone := errors.New("gone")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(gone)
+	ctx, gone := endedContext(s.T)
 	s.mustFail(s.store.Merge(ctx, "k", driver.Lattice{Max: map[string]string{"f": "1"}}, nil), interlock.Definite, gone)
 	s.expect("k", driver.Lattice{})
 }
 
 // testLatticeCompetition: of several processes that merge at the same time, no delta is lost.
 func testLatticeCompetition(s *latticeScene) {
-	var all sync.WaitGroup
 	var mu sync.Mutex
 	want := driver.Lattice{}
-	for process := range 4 {
-		store, random := s.open(), rand.New(rand.NewPCG(7, uint64(process)))
-		all.Go(func() {
-			for range 25 {
-				delta := lattice(random)
-				if err := store.Merge(s.Context(), "k", delta, nil); err != nil {
-					s.Errorf("merge: %v", err)
-					return
-				}
-				mu.Lock()
-				want.Join(delta)
-				mu.Unlock()
+	s.atOnce(4, func(process int, store driver.Lattices) error {
+		random := rand.New(rand.NewPCG(7, uint64(process)))
+		for range 25 {
+			delta := lattice(random)
+			if err := store.Merge(s.Context(), "k", delta, nil); err != nil {
+				return err
 			}
-		})
-	}
-	all.Wait()
+			mu.Lock()
+			want.Join(delta)
+			mu.Unlock()
+		}
+		return nil
+	})
 	s.expect("k", want)
 }
 
@@ -188,11 +173,7 @@ func testLatticeCompetition(s *latticeScene) {
 func testLatticeLostReplies(s *latticeScene) {
 	delta := driver.Lattice{Dots: map[driver.Dot]string{{Replica: "eu", N: 1}: "a"}, Seen: map[string]driver.Ranges{"eu": {{First: 1, Last: 1}}}}
 	s.merge("k", driver.Lattice{}, nil)
-	s.faults.(ReplyDropper).DropReplies()
-	ctx, cancel := context.WithTimeout(s.Context(), 300*time.Millisecond)
-	defer cancel()
-	s.mustFail(s.store.Merge(ctx, "k", delta, nil), interlock.Uncertain, nil)
-	s.faults.Heal()
+	s.loseReply(func(ctx context.Context) error { return s.store.Merge(ctx, "k", delta, nil) })
 	s.store = s.beside()
 	s.merge("k", delta, nil)
 	s.expect("k", delta)

@@ -7,9 +7,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testLeaseOfItsOwn: where Guarantees.MaxTTL says so, each claim has the TTL and the
+// testLeasePerRequest: where Guarantees.MaxTTL says so, each claim has the TTL and the
 // renewals that its request asks for.
-func testLeaseOfItsOwn(s *scene) {
+func testLeasePerRequest(s *scene) {
 	d := s.open()
 	g := d.Guarantees()
 	if g.MaxTTL == 0 {

@@ -2,7 +2,6 @@ package drivertest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -29,12 +28,7 @@ type LimitDamager interface {
 // RunLimiter runs the suite of driver.Limiter. That the arithmetic is right is tested beside
 // driver.Decide; the suite holds the store to it.
 func RunLimiter(t *testing.T, h LimiterHarness) {
-	var tests []storeTest[driver.Limiter]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*limiterScene)
-	}{
+	runStore(t, h, func(s *storeScene[driver.Limiter]) *limiterScene { return &limiterScene{s} }, []suiteTest[*limiterScene]{
 		{"Algorithms", 0, testLimiterAlgorithms},
 		{"AllOrNothing", 0, testLimiterAllOrNothing},
 		{"Batch", 0, testLimiterBatch},
@@ -46,10 +40,7 @@ func RunLimiter(t *testing.T, h LimiterHarness) {
 		{"LostReplies", Servers | LostReplies | onPaths, testLimiterLostReplies},
 		{"Killed", Servers, testLimiterKilled},
 		{"Faults", Servers | LostReplies | Durable, testLimiterFaults},
-	} {
-		tests = append(tests, storeTest[driver.Limiter]{c.name, c.needs, func(s *storeScene[driver.Limiter]) { c.test(&limiterScene{s}) }})
-	}
-	h.run(t, tests)
+	})
 }
 
 type limiterScene struct{ *storeScene[driver.Limiter] }
@@ -142,9 +133,7 @@ func testLimiterBadInput(s *limiterScene) {
 		{{Key: "k", Cost: 1}}, {{Key: "k", Rate: hourly(-1, 0), Cost: 1}}, {{Key: "k", Rate: hourly(1, 9), Cost: 1}}, {{Key: "k", Rate: hourly(1, 0), Cost: 2}}} {
 		s.mustFail(s.store.Take(s.Context(), []driver.LimitCall{call})[0].Err, interlock.Bug, nil)
 	}
-	ctx, cancel := context.WithCancelCause(s.Context())
-	gone := errors.New("gone")
-	cancel(gone)
+	ctx, gone := endedContext(s.T)
 	s.mustFail(s.store.Take(ctx, []driver.LimitCall{{{Key: "k", Rate: hourly(1, 0), Cost: 1}}})[0].Err, interlock.Definite, gone)
 	if d := s.one("k", hourly(1, 0), 1, 0); !d.Allowed {
 		s.Errorf("calls that failed have consumed: %+v", d)
@@ -266,28 +255,23 @@ func testLimiterCompetition(s *limiterScene) {
 		key, begun := fmt.Sprint("hot", a), time.Now()
 		var mu sync.Mutex
 		var history []granted
-		var all sync.WaitGroup
-		for range 4 {
-			store := s.open()
-			all.Go(func() {
-				for range 60 {
-					sent := time.Since(begun)
-					x := store.Take(s.Context(), []driver.LimitCall{{{Key: key, Rate: r, Cost: 1}}})[0]
-					if x.Err != nil {
-						s.Errorf("take: %v", x.Err)
-						return
-					}
-					if x.Allowed() {
-						mu.Lock()
-						history = append(history, granted{sent, time.Since(begun)})
-						mu.Unlock()
-					} else {
-						time.Sleep(x.Decisions[0].RetryAfter / 4)
-					}
+		s.atOnce(4, func(_ int, store driver.Limiter) error {
+			for range 60 {
+				sent := time.Since(begun)
+				x := store.Take(s.Context(), []driver.LimitCall{{{Key: key, Rate: r, Cost: 1}}})[0]
+				if x.Err != nil {
+					return x.Err
 				}
-			})
-		}
-		all.Wait()
+				if x.Allowed() {
+					mu.Lock()
+					history = append(history, granted{sent, time.Since(begun)})
+					mu.Unlock()
+				} else {
+					time.Sleep(x.Decisions[0].RetryAfter / 4)
+				}
+			}
+			return nil
+		})
 		if len(history) < 20 {
 			s.Errorf("%v: only %d calls were admitted", a, len(history))
 		}
@@ -330,14 +314,9 @@ func checkRate(t *testing.T, r driver.Rate, history []granted) {
 func testLimiterLostReplies(s *limiterScene) {
 	r := hourly(10, 0)
 	s.one("k", r, 1, 0)
-	s.faults.(ReplyDropper).DropReplies()
-	ctx, cancel := context.WithTimeout(s.Context(), 300*time.Millisecond)
-	defer cancel()
-	a := s.store.Take(ctx, []driver.LimitCall{{{Key: "k", Rate: r, Cost: 3}}})[0]
-	s.faults.Heal()
-	if a.Err == nil || interlock.Kind(a.Err) != interlock.Uncertain {
-		s.Fatalf("without a reply: %+v", a)
-	}
+	s.loseReply(func(ctx context.Context) error {
+		return s.store.Take(ctx, []driver.LimitCall{{{Key: "k", Rate: r, Cost: 3}}})[0].Err
+	})
 	s.store = s.beside()
 	if d := s.one("k", r, 0, 0); d.Remaining != 6 && d.Remaining != 9 {
 		s.Errorf("%+v", d)

@@ -19,26 +19,18 @@ type NotifierBackend = StoreBackend[driver.Notifier]
 
 // RunNotifier runs the suite of driver.Notifier.
 func RunNotifier(t *testing.T, h NotifierHarness) {
-	var tests []storeTest[driver.Notifier]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*notifierScene)
-	}{
+	runStore(t, h, func(s *storeScene[driver.Notifier]) *notifierScene {
+		return &notifierScene{storeScene: s, notifier: s.store}
+	}, []suiteTest[*notifierScene]{
 		{"NotifierIsHeard", 0, testNotifierIsHeard},
 		{"NotifierStops", 0, testNotifierStops},
 		{"NotifierCallsOneAtATime", 0, testNotifierCallsOneAtATime},
 		{"NotifierNames", Servers, testNotifierNames},
-		{"NotifierIsHeardElsewhere", Servers, testNotifierIsHeardElsewhere},
+		{"NotifierIsHeardByOthers", Servers, testNotifierIsHeardByOthers},
 		{"NotifierDoesNotBlock", Servers | onPaths, testNotifierDoesNotBlock},
 		{"NotifierOverACut", Servers | onPaths, testNotifierOverACut},
 		{"NotifierOverAKilledServer", Servers, testNotifierOverAKilledServer},
-	} {
-		tests = append(tests, storeTest[driver.Notifier]{c.name, c.needs, func(s *storeScene[driver.Notifier]) {
-			c.test(&notifierScene{storeScene: s, notifier: s.store})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // notifierScene is one test with a first notifier.
@@ -153,8 +145,8 @@ func testNotifierNames(s *notifierScene) {
 	}
 }
 
-// testNotifierIsHeardElsewhere: each process hears the other.
-func testNotifierIsHeardElsewhere(s *notifierScene) {
+// testNotifierIsHeardByOthers: each process hears the other.
+func testNotifierIsHeardByOthers(s *notifierScene) {
 	other := s.open()
 	here, there := s.listen(s.notifier), s.listen(other)
 	s.mustHear(s.notifier, there)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,12 +21,7 @@ type OnceBackend = StoreBackend[driver.Once]
 
 // RunOnce runs the suite of driver.Once.
 func RunOnce(t *testing.T, h OnceHarness) {
-	var tests []storeTest[driver.Once]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*onceScene)
-	}{
+	runStore(t, h, func(s *storeScene[driver.Once]) *onceScene { return &onceScene{storeScene: s, once: s.store} }, []suiteTest[*onceScene]{
 		{"OnceIsDone", 0, testOnceIsDone},
 		{"OnceClaimIsHeld", 0, testOnceClaimIsHeld},
 		{"OnceForget", 0, testOnceForget},
@@ -42,12 +36,7 @@ func RunOnce(t *testing.T, h OnceHarness) {
 		{"LostReplyToOnceClaim", Servers | LostReplies | onPaths, testLostReplyToOnceClaim},
 		{"LostReplyToOnceDone", Servers | LostReplies | onPaths, testLostReplyToOnceDone},
 		{"OnceOverARestart", Servers | Durable, testOnceOverARestart},
-	} {
-		tests = append(tests, storeTest[driver.Once]{c.name, c.needs, func(s *storeScene[driver.Once]) {
-			c.test(&onceScene{storeScene: s, once: s.store})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // onceScene is one test with its store and a first opening of it.
@@ -248,23 +237,19 @@ func (s *onceScene) mustRefuse(d driver.Delivery, keep time.Duration, is error) 
 // testOnceCompetition: of many who claim at once one has it, whatever happened to
 // those before; and of all only one is done.
 func testOnceCompetition(s *onceScene) {
-	stores := []driver.Once{s.once, s.open(), s.open()}
 	for round := range 20 {
-		var running sync.WaitGroup
 		won := make(chan driver.Delivery, 16)
-		for n := range cap(won) {
+		s.atOnce(cap(won), func(n int, store driver.Once) error {
 			d := delivery(fmt.Sprint("owner ", n))
 			d.ID = fmt.Sprint("m", round)
-			running.Go(func() {
-				got, err := stores[n%len(stores)].Claim(s.Context(), d, onceLong)
-				if got == driver.ClaimedNow {
-					won <- d
-				} else if !errors.Is(err, interlock.ErrHeld) {
-					s.Errorf("%v, %v", got, err)
-				}
-			})
-		}
-		running.Wait()
+			got, err := store.Claim(s.Context(), d, onceLong)
+			if got == driver.ClaimedNow {
+				won <- d
+			} else if !errors.Is(err, interlock.ErrHeld) {
+				return fmt.Errorf("%v, %v", got, err)
+			}
+			return nil
+		})
 		if len(won) != 1 {
 			s.Fatalf("%d have claimed one message", len(won))
 		}
@@ -273,9 +258,7 @@ func testOnceCompetition(s *onceScene) {
 }
 
 func testOnceContextAlreadyEnded(s *onceScene) {
-	cause := errors.New("the caller changed its mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	_, err := s.once.Claim(ctx, delivery("a"), onceLong)
 	s.mustFail(err, interlock.Definite, cause)
 	s.mustFail(s.once.Done(ctx, delivery("a"), onceLong), interlock.Definite, cause)
@@ -293,20 +276,6 @@ func (s *onceScene) warm() {
 	s.done(d, onceLong)
 }
 
-// loseReply runs ask, whose answer is lost, and heals the path.
-func (s *onceScene) loseReply(ask func(context.Context) error) {
-	s.Helper()
-	errTimeUp := errors.New("the caller has no more time")
-	s.faults.(ReplyDropper).DropReplies()
-	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
-	defer cancel()
-	err := ask(ctx)
-	s.mustFail(err, interlock.Uncertain, errTimeUp)
-	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
-	s.faults.Heal()
-	s.once = s.open()
-}
-
 // testLostReplyToOnceClaim: the outcome is unknown; the owner may ask again, and no
 // other has it.
 func testLostReplyToOnceClaim(s *onceScene) {
@@ -315,6 +284,7 @@ func testLostReplyToOnceClaim(s *onceScene) {
 		_, err := s.once.Claim(ctx, delivery("a"), onceLong)
 		return err
 	})
+	s.once = s.open()
 	s.mustBeHeld(delivery("b"), "a")
 	s.claim(delivery("a"), onceLong, driver.ClaimedNow)
 }
@@ -323,6 +293,7 @@ func testLostReplyToOnceDone(s *onceScene) {
 	s.warm()
 	s.claim(delivery("a"), onceLong, driver.ClaimedNow)
 	s.loseReply(func(ctx context.Context) error { return s.once.Done(ctx, delivery("a"), onceLong) })
+	s.once = s.open()
 	s.claim(delivery("b"), onceLong, driver.ClaimedDone)
 	s.done(delivery("a"), onceLong)
 }
@@ -335,14 +306,10 @@ func testOnceOverARestart(s *onceScene) {
 	s.claim(delivery("a"), onceLong, driver.ClaimedNow)
 	s.done(delivery("a"), onceLong)
 	s.claim(held, onceLong, driver.ClaimedNow)
-	s.faults.Kill()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-	_, err := s.once.Claim(ctx, delivery("b"), onceLong)
-	cancel()
-	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
-		s.Fatalf("claim without a server: %v (%v)", err, kind)
-	}
-	s.faults.Restart()
+	s.restartAround(func(ctx context.Context) error {
+		_, err := s.once.Claim(ctx, delivery("b"), onceLong)
+		return err
+	})
 	s.comes(delivery("b"), driver.ClaimedDone)
 	held.Owner = "b"
 	s.mustBeHeld(held, "a")

@@ -52,12 +52,7 @@ type ParticipantBackend = StoreBackend[Branches]
 // RunParticipant runs the suite of driver.Preparer, which includes that of
 // driver.Participant.
 func RunParticipant(t *testing.T, h ParticipantHarness) {
-	var tests []storeTest[Branches]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*branchScene)
-	}{
+	runStore(t, h, func(s *storeScene[Branches]) *branchScene { return &branchScene{storeScene: s} }, []suiteTest[*branchScene]{
 		// A branch is all or nothing, as decided.
 		{"PreparedIsCommitted", 0, testPreparedIsCommitted},
 		{"PreparedIsRolledBack", 0, testPreparedIsRolledBack},
@@ -81,12 +76,7 @@ func RunParticipant(t *testing.T, h ParticipantHarness) {
 		{"LostReplyToRollback", Servers | LostReplies | onPaths, testLostReplyToRollback},
 		{"LostReplyToOnePhase", Servers | LostReplies | onPaths, testLostReplyToOnePhase},
 		{"CutBeforePrepare", Servers | onPaths, testCutBeforePrepare},
-	} {
-		tests = append(tests, storeTest[Branches]{c.name, c.needs, func(s *storeScene[Branches]) {
-			c.test(&branchScene{storeScene: s})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // branchScene is one test with its participant.

@@ -64,11 +64,7 @@ func RunQueue(t *testing.T, h QueueHarness) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			bubble := h.Bubble
-			if bubble == nil {
-				bubble = func(t *testing.T, test func(*testing.T)) { test(t) }
-			}
-			bubble(t, func(t *testing.T) { test(&queueScene{T: t, QueueBackend: h.Start(t), partitioned: h.Partitioned}) })
+			inBubble(t, h.Bubble, func(t *testing.T) { test(&queueScene{T: t, QueueBackend: h.Start(t), partitioned: h.Partitioned}) })
 		})
 	}
 }

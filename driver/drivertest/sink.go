@@ -31,28 +31,18 @@ type SinkBackend = StoreBackend[KeptSink]
 
 // RunSink runs the suite of driver.Sink.
 func RunSink(t *testing.T, h SinkHarness) {
-	var tests []storeTest[KeptSink]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*sinkScene)
-	}{
-		{"SinkKeepsWhatItTook", 0, testSinkKeepsWhatItTook},
+	runStore(t, h, func(s *storeScene[KeptSink]) *sinkScene { return &sinkScene{storeScene: s, sink: s.store} }, []suiteTest[*sinkScene]{
+		{"SinkStoresMessages", 0, testSinkStoresMessages},
 		{"SinkAnswersInOrder", 0, testSinkAnswersInOrder},
-		{"SinkSendsLanesInOrder", 0, testSinkSendsLanesInOrder},
-		{"SinkHoldsBackWhatFollows", 0, testSinkHoldsBackWhatFollows},
+		{"SinkKeepsOrderByKey", 0, testSinkKeepsOrderByKey},
+		{"SinkHoldsBackAfterAFailure", 0, testSinkHoldsBackAfterAFailure},
 		{"SinkNamesAreData", 0, testSinkNamesAreData},
 		{"SinkIsSafeForConcurrentUse", 0, testSinkIsSafeForConcurrentUse},
 		{"SinkContextAlreadyEnded", 0, testSinkContextAlreadyEnded},
 		{"SinkReturnsWhenTheContextEnds", Servers | onPaths, testSinkReturnsWhenTheContextEnds},
 		{"SinkRetriesNothing", Servers | LostReplies | onPaths, testSinkRetriesNothing},
 		{"SinkOverARestart", Servers, testSinkOverARestart},
-	} {
-		tests = append(tests, storeTest[KeptSink]{c.name, c.needs, func(s *storeScene[KeptSink]) {
-			c.test(&sinkScene{storeScene: s, sink: s.store})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // sinkScene is one test with its system and a first opening of it.
@@ -118,8 +108,8 @@ func sameMessage(a, b driver.Message) bool {
 	return a.ID == b.ID && a.Topic == b.Topic && a.Key == b.Key && maps.Equal(a.Headers, b.Headers) && bytes.Equal(a.Payload, b.Payload)
 }
 
-// testSinkKeepsWhatItTook: a nil answer says that the system has the message, as it was.
-func testSinkKeepsWhatItTook(s *sinkScene) {
+// testSinkStoresMessages: a nil answer says that the system has the message, as it was.
+func testSinkStoresMessages(s *sinkScene) {
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
@@ -176,8 +166,8 @@ func testSinkAnswersInOrder(s *sinkScene) {
 	}
 }
 
-// testSinkSendsLanesInOrder hands more over than fits into one request of any sink.
-func testSinkSendsLanesInOrder(s *sinkScene) {
+// testSinkKeepsOrderByKey hands more over than fits into one request of any sink.
+func testSinkKeepsOrderByKey(s *sinkScene) {
 	var messages []driver.Message
 	want := map[[2]string][]string{}
 	for i := range 1000 {
@@ -192,7 +182,7 @@ func testSinkSendsLanesInOrder(s *sinkScene) {
 	}
 }
 
-func testSinkHoldsBackWhatFollows(s *sinkScene) {
+func testSinkHoldsBackAfterAFailure(s *sinkScene) {
 	answers := s.publish(s.Context(), event("t", "k", "0"), impossible("t", "k"), event("t", "k", "2"),
 		event("t", "other", "3"), event("other", "k", "4"), impossible("t", ""), event("t", "", "6"), event("t", "k", "7"))
 	for i, err := range answers {

@@ -16,19 +16,14 @@ type StockBackend = StoreBackend[driver.Stock]
 // RunStock runs the suite of driver.Stock. The store remembers ids for longer
 // than a test takes.
 func RunStock(t *testing.T, h StockHarness) {
-	var tests []storeTest[driver.Stock]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*stockScene)
-	}{
-		{"StockOfNothing", 0, testStockOfNothing},
+	runStore(t, h, func(s *storeScene[driver.Stock]) *stockScene { return &stockScene{s} }, []suiteTest[*stockScene]{
+		{"MissingItem", 0, testMissingItem},
 		{"StockIsSoldOnce", 0, testStockIsSoldOnce},
 		{"StockRepeatingConverges", 0, testStockRepeatingConverges},
 		{"StockReservationIsReused", 0, testStockReservationIsReused},
 		{"StockSettledStaysSo", 0, testStockSettledStaysSo},
 		{"StockExpires", 0, testStockExpires},
-		{"StockGivesAwayAsNeeded", 0, testStockGivesAwayAsNeeded},
+		{"StockReclaimsOnlyAsNeeded", 0, testStockReclaimsOnlyAsNeeded},
 		{"StockLateConfirm", 0, testStockLateConfirm},
 		{"StockAdjustsOnce", 0, testStockAdjustsOnce},
 		{"StockSupply", 0, testStockSupply},
@@ -41,12 +36,7 @@ func RunStock(t *testing.T, h StockHarness) {
 		{"StockDeltasRace", 0, testStockDeltasRace},
 		{"LostReplyToHold", Servers | LostReplies | onPaths, testLostReplyToHold},
 		{"StockOverARestart", Servers, testStockOverARestart},
-	} {
-		tests = append(tests, storeTest[driver.Stock]{c.name, c.needs, func(s *storeScene[driver.Stock]) {
-			c.test(&stockScene{s})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // seat is the item that most tests use.

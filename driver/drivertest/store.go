@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,42 +39,60 @@ type StoreBackend[S any] interface {
 	Faults() Faults
 }
 
-// storeTest is one test of a suite, and what it needs.
-type storeTest[S any] struct {
+// suiteTest is one test of a suite, and what it needs. C is the scene of the suite.
+type suiteTest[C any] struct {
 	name  string
 	needs Ability
-	test  func(*storeScene[S])
+	test  func(C)
 }
 
-// run runs those tests for which all is there.
-func (h StoreHarness[S]) run(t *testing.T, tests []storeTest[S]) {
+// runTests calls run in a subtest of its own for each test that needs nothing of without.
+func runTests[C any](t *testing.T, without Ability, tests []suiteTest[C], run func(*testing.T, suiteTest[C])) {
 	for _, c := range tests {
-		if c.needs&h.Without != 0 {
-			continue
+		if c.needs&without == 0 {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				run(t, c)
+			})
 		}
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			h.one(t, c.needs, c.test)
-		})
 	}
 }
 
-func (h StoreHarness[S]) one(t *testing.T, needs Ability, test func(*storeScene[S])) {
-	bubble := h.Bubble
+// exclusive reports whether a test breaks the server itself.
+func (a Ability) exclusive() bool { return a&(Servers|onPaths) == Servers }
+
+// inBubble runs a test by bubble, or directly if that is nil.
+func inBubble(t *testing.T, bubble func(*testing.T, func(*testing.T)), test func(*testing.T)) {
 	if bubble == nil {
-		bubble = func(t *testing.T, test func(*testing.T)) { test(t) }
+		test(t)
+	} else {
+		bubble(t, test)
 	}
-	bubble(t, func(t *testing.T) {
-		b := h.Start(t, needs&(Servers|onPaths) == Servers)
-		s := &storeScene[S]{T: t, backend: b, faults: b.Faults(), start: interlock.CounterAt(time.Now()),
-			durable: h.Without&Durable == 0}
-		_, drops := s.faults.(ReplyDropper)
-		if needs&Servers != 0 && s.faults == nil || needs&LostReplies != 0 && !drops {
-			t.Fatal("the harness lacks what this test needs, and Without does not say so")
-		}
-		s.store = s.open()
-		test(s)
+}
+
+// runStore runs the tests of a store's suite. scene makes the scene of one test.
+func runStore[S, C any](t *testing.T, h StoreHarness[S], scene func(*storeScene[S]) C, tests []suiteTest[C]) {
+	runTests(t, h.Without, tests, func(t *testing.T, c suiteTest[C]) {
+		inBubble(t, h.Bubble, func(t *testing.T) {
+			b := h.Start(t, c.needs.exclusive())
+			s := &storeScene[S]{T: t, backend: b, faults: b.Faults(), start: interlock.CounterAt(time.Now()),
+				durable: h.Without&Durable == 0}
+			_, drops := s.faults.(ReplyDropper)
+			if c.needs&Servers != 0 && s.faults == nil || c.needs&LostReplies != 0 && !drops {
+				t.Fatal("the harness lacks what this test needs, and Without does not say so")
+			}
+			s.store = s.open()
+			c.test(scene(s))
+		})
 	})
+}
+
+// endedContext returns a context that has ended, and its cause.
+func endedContext(t *testing.T) (context.Context, error) {
+	cause := errors.New("the caller changed its mind")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	return ctx, cause
 }
 
 // storeScene is one test with its store and a first opening of it.
@@ -84,6 +103,8 @@ type storeScene[S any] struct {
 	store   S
 	start   int64 // the counter of the present time
 	durable bool
+
+	openings []S // see atOnce
 }
 
 func (s *storeScene[S]) open() S {
@@ -135,4 +156,68 @@ func (s *storeScene[S]) persist(what string, try func(context.Context) error) {
 			s.Fatalf("%s: still no outcome after %v: %v", what, restarted, err)
 		}
 	}
+}
+
+// loseReply makes a request whose reply is lost, over a connection that stands. It must return
+// soon after its deadline, with the cause and an unknown outcome.
+func (s *storeScene[S]) loseReply(request func(context.Context) error) {
+	s.Helper()
+	errTimeUp := errors.New("the caller has no more time")
+	s.faults.(ReplyDropper).DropReplies()
+	ctx, cancel := context.WithTimeoutCause(s.Context(), unanswered, errTimeUp)
+	defer cancel()
+	began := time.Now()
+	err := request(ctx)
+	if took := time.Since(began); took > 3*time.Second {
+		s.Fatalf("it returned after %v, with a deadline of %v", took, unanswered)
+	}
+	s.mustFail(err, interlock.Uncertain, errTimeUp)
+	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
+	s.faults.Heal()
+}
+
+// unanswered is the deadline of a request whose reply is lost.
+const unanswered = 500 * time.Millisecond
+
+// persistUntil repeats a request as persist does, until it also reports true.
+func (s *storeScene[S]) persistUntil(what string, try func(context.Context) (bool, error)) {
+	s.Helper()
+	s.persist(what, func(ctx context.Context) error {
+		done, err := try(ctx)
+		if err == nil && !done {
+			return interlock.ErrUncertain
+		}
+		return err
+	})
+}
+
+// restartAround kills the server, requires that a request then fails in a way that allows it to be
+// repeated, and starts the server again.
+func (s *storeScene[S]) restartAround(request func(context.Context) error) {
+	s.Helper()
+	s.faults.Kill()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+	defer cancel()
+	err := request(ctx)
+	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
+		s.Fatalf("without a server: %v (%v)", err, kind)
+	}
+	s.faults.Restart()
+}
+
+// atOnce runs do n times at once, on three openings of the store in turn. Errors fail the test.
+func (s *storeScene[S]) atOnce(n int, do func(i int, store S) error) {
+	s.Helper()
+	if s.openings == nil {
+		s.openings = []S{s.store, s.open(), s.open()}
+	}
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() {
+			if err := do(i, s.openings[i%len(s.openings)]); err != nil {
+				s.Error(err)
+			}
+		})
+	}
+	running.Wait()
 }

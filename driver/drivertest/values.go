@@ -18,16 +18,11 @@ type ValuesBackend = StoreBackend[driver.Values]
 
 // RunValues runs the suite of driver.Values.
 func RunValues(t *testing.T, h ValuesHarness) {
-	var tests []storeTest[driver.Values]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*valuesScene)
-	}{
+	runStore(t, h, func(s *storeScene[driver.Values]) *valuesScene { return &valuesScene{storeScene: s, values: s.store} }, []suiteTest[*valuesScene]{
 		// What is stored.
-		{"ValueOfNothing", 0, testValueOfNothing},
+		{"MissingValue", 0, testMissingValue},
 		{"ValuesAreOrderedByToken", 0, testValuesAreOrderedByToken},
-		{"ValueTells", 0, testValueTells},
+		{"ValueHasSourceAndTime", 0, testValueHasSourceAndTime},
 		{"ValueDataIsData", 0, testValueDataIsData},
 		{"ValueNamesAreData", 0, testValueNamesAreData},
 		{"ValueRefusesImplausibleToken", 0, testValueRefusesImplausibleToken},
@@ -37,8 +32,8 @@ func RunValues(t *testing.T, h ValuesHarness) {
 		{"LostReplyToPut", Servers | LostReplies | onPaths, testLostReplyToPut},
 		{"ValuesOverARestart", Servers, testValuesOverARestart},
 		// What portable types keep.
-		{"ValuesBesideALock", 0, testValuesBesideALock},
-		{"ValuesKeepASize", 0, testValuesKeepASize},
+		{"LockMetadata", 0, testLockMetadata},
+		{"SemaphoreSize", 0, testSemaphoreSize},
 		// What is seen.
 		{"WatchValueBegins", 0, testWatchValueBegins},
 		{"WatchValueSeesEqualTokens", 0, testWatchValueSeesEqualTokens},
@@ -49,12 +44,7 @@ func RunValues(t *testing.T, h ValuesHarness) {
 		{"WatchValueOverACut", Servers | onPaths, testWatchValueOverACut},
 		{"WatchValueOverAKilledServer", Servers, testWatchValueOverAKilledServer},
 		{"WatchValueOverAPausedServer", Servers, testWatchValueOverAPausedServer},
-	} {
-		tests = append(tests, storeTest[driver.Values]{c.name, c.needs, func(s *storeScene[driver.Values]) {
-			c.test(&valuesScene{storeScene: s, values: s.store})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // valueName is the name that most tests use.

@@ -15,8 +15,8 @@ import (
 // The claims of these tests are those of a lock in memory: it is the store of what
 // stands beside them that is under test, through two openings of it.
 
-// testValuesBesideALock: a holder describes itself, and is asked to release.
-func testValuesBesideALock(s *valuesScene) {
+// testLockMetadata: a holder describes itself, and is asked to release.
+func testLockMetadata(s *valuesScene) {
 	space := memory.NewSpace()
 	here, there := s.locks(space, s.values), s.locks(space, s.open())
 	first := s.claim(here)
@@ -55,8 +55,8 @@ func testValuesBesideALock(s *valuesScene) {
 	s.must(second.Release(s.Context()))
 }
 
-// testValuesKeepASize: all processes see the number of permits that one of them sets.
-func testValuesKeepASize(s *valuesScene) {
+// testSemaphoreSize: all processes see the number of permits that one of them sets.
+func testSemaphoreSize(s *valuesScene) {
 	space := memory.NewSpace()
 	here, there := s.permits(space, s.values), s.permits(space, s.open())
 	s.must(there.Resize(s.Context(), lockName, 2))

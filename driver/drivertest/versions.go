@@ -16,14 +16,9 @@ type VersionsBackend = StoreBackend[driver.Versions]
 
 // RunVersions runs the suite of driver.Versions.
 func RunVersions(t *testing.T, h VersionsHarness) {
-	var tests []storeTest[driver.Versions]
-	for _, c := range []struct {
-		name  string
-		needs Ability
-		test  func(*versionsScene)
-	}{
+	runStore(t, h, func(s *storeScene[driver.Versions]) *versionsScene { return &versionsScene{storeScene: s} }, []suiteTest[*versionsScene]{
 		// What is applied.
-		{"StateOfNothing", 0, testStateOfNothing},
+		{"MissingState", 0, testMissingState},
 		{"StatesAreOrderedByStamp", 0, testStatesAreOrderedByStamp},
 		{"StatesAreJudgedAsSpecified", 0, testStatesAreJudgedAsSpecified},
 		{"StatesConvergeInEveryOrder", 0, testStatesConvergeInEveryOrder},
@@ -41,12 +36,7 @@ func RunVersions(t *testing.T, h VersionsHarness) {
 		{"LostReplyToApply", Servers | LostReplies | onPaths, testLostReplyToApply},
 		{"LostReplyToReplace", Servers | LostReplies | onPaths, testLostReplyToReplace},
 		{"VersionsOverARestart", Servers | Durable, testVersionsOverARestart},
-	} {
-		tests = append(tests, storeTest[driver.Versions]{c.name, c.needs, func(s *storeScene[driver.Versions]) {
-			c.test(&versionsScene{storeScene: s})
-		}})
-	}
-	h.run(t, tests)
+	})
 }
 
 // entity is the name that most tests use.

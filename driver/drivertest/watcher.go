@@ -2,27 +2,26 @@ package drivertest
 
 import (
 	"context"
-	"sync"
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
 // RunWatcher runs what the suite asks of a driver.Watcher, with the harness of
 // the driver's locks. It needs Inspection.
 func RunWatcher(t *testing.T, h Harness) {
-	h.runAll(t, []lockTest{
+	h.runAll(t, []suiteTest[*scene]{
 		// Hints.
 		{"WatchBeginsWithAHint", 0, testWatchBeginsWithAHint},
-		{"WatchTellsGrantAndRelease", 0, testWatchTellsGrantAndRelease},
-		{"WatchTellsWaiters", Queue, testWatchTellsWaiters},
-		{"WatchTellsDeletion", 0, testWatchTellsDeletion},
-		{"WatchSeesACrashedHolderGo", 0, testWatchSeesACrashedHolderGo},
+		{"WatchReportsGrantAndRelease", 0, testWatchReportsGrantAndRelease},
+		{"WatchReportsWaiters", Queue, testWatchReportsWaiters},
+		{"WatchReportsDeletion", 0, testWatchReportsDeletion},
+		{"WatchReportsACrashedHolder", 0, testWatchReportsACrashedHolder},
 		{"WatchKeepsToItsPrefix", 0, testWatchKeepsToItsPrefix},
 		{"WatchedNamesAreData", 0, testWatchedNamesAreData},
-		{"WatchesAreManyAtOnce", 0, testWatchesAreManyAtOnce},
+		{"ConcurrentWatches", 0, testConcurrentWatches},
 		// Interruptions.
 		{"WatchOverACut", Servers | onPaths, testWatchOverACut},
 		{"WatchOverAKilledServer", Servers, testWatchOverAKilledServer},
@@ -30,129 +29,66 @@ func RunWatcher(t *testing.T, h Harness) {
 		// Its end.
 		{"WatchEndsWithItsContext", 0, testWatchEndsWithItsContext},
 		{"WatchEndsWithClose", 0, testWatchEndsWithClose},
-		{"WatchAfterAnEnd", 0, testWatchAfterAnEnd},
+		{"WatchAfterClose", 0, testWatchAfterClose},
 	})
 }
 
-// watch is one call of Watch under test. It repeats what may be repeated, as
-// the portable types do, and keeps all hints.
+// watch is one call of Watch under test.
 type watch struct {
-	s      *scene
-	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when it is over
-	heard  chan struct{} // there are new hints; capacity 1
-
-	calls int // of changed; not guarded, so that the race detector sees calls that overlap
-
-	mu     sync.Mutex
-	hints  []string
-	looked int   // hints that have been looked at
-	ended  bool  // the present call of Watch has returned
-	late   int   // hints after that
-	err    error // the last one
+	*recorder[string]
+	s    *scene
+	used int // hints that next has returned
 }
 
 // watchNames watches and returns when changes are not missed any more.
 func (s *scene) watchNames(d driver.Fenced, prefix string) *watch {
 	s.Helper()
-	w := s.startWatch(d, prefix)
+	watcher, ok := d.(driver.Watcher)
+	if !ok {
+		s.Fatal("the driver is no Watcher")
+	}
+	w := &watch{s: s, recorder: record(s.T, func(ctx context.Context, report func(string)) error {
+		return watcher.Watch(ctx, prefix, report)
+	})}
 	w.await("the hint with which a watch begins", func(name string) bool { return name == "" })
-	if first := w.all()[0]; first != "" {
+	if first := w.hints()[0]; first != "" {
 		s.Fatalf("the first hint is %q", first)
 	}
 	return w
 }
 
-func (s *scene) startWatch(d driver.Fenced, prefix string) *watch {
-	s.Helper()
-	watcher, ok := d.(driver.Watcher)
-	if !ok {
-		s.Fatal("the driver is no Watcher")
-	}
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(s.Context()))
-	w := &watch{s: s, cancel: cancel, done: make(chan struct{}), heard: make(chan struct{}, 1)}
-	go func() {
-		defer close(w.done)
-		for w.once(ctx, watcher, prefix) {
-			select {
-			case <-time.After(20 * time.Millisecond):
-			case <-ctx.Done():
-			}
-		}
-	}()
-	s.Cleanup(func() { w.end(nil) })
-	return w
+// hints returns all hints so far.
+func (w *watch) hints() []string {
+	all, _ := w.all()
+	return all
 }
 
-// once calls Watch and reports whether it may be called again.
-func (w *watch) once(ctx context.Context, watcher driver.Watcher, prefix string) bool {
-	w.mu.Lock()
-	w.ended = false
-	w.mu.Unlock()
-	err := watcher.Watch(ctx, prefix, w.changed)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ended, w.err = true, err
-	return interlock.Kind(err) == interlock.Retryable
-}
-
-func (w *watch) changed(name string) {
-	w.calls++
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ended {
-		w.late++
-	}
-	w.hints = append(w.hints, name)
-	select {
-	case w.heard <- struct{}{}:
-	default:
-	}
-}
-
-// all is every hint so far.
-func (w *watch) all() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return append([]string(nil), w.hints...)
-}
-
-// next takes the hints that no await has looked at.
+// next returns the hints since the last call.
 func (w *watch) next() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	news := w.hints[w.looked:]
-	w.looked = len(w.hints)
-	return append([]string(nil), news...)
+	all := w.hints()
+	news := all[w.used:]
+	w.used = len(all)
+	return news
 }
 
-// await waits for a hint that fits, among those that no await has looked at.
+// await waits for a hint that fits, among those that next has not returned.
 func (w *watch) await(what string, fits func(name string) bool) {
 	w.s.Helper()
 	if !w.hear(patience, fits) {
-		w.s.Fatalf("%s: nothing within %v; told were %q", what, patience, w.all())
+		w.s.Fatalf("%s: nothing within %v; the hints were %q", what, patience, w.hints())
 	}
 }
 
 // hear reports whether a hint that fits comes in time. The hints before it are
 // used up; those that came with it are, too.
 func (w *watch) hear(bound time.Duration, fits func(name string) bool) bool {
-	timeout := time.NewTimer(bound)
-	defer timeout.Stop()
-	for {
-		for _, name := range w.next() {
-			if fits(name) {
-				return true
-			}
+	w.s.Helper()
+	for timeout := time.After(bound); ; {
+		if slices.ContainsFunc(w.next(), fits) {
+			return true
 		}
-		select {
-		case <-w.heard:
-		case <-timeout.C:
+		if !w.wait(timeout) {
 			return false
-		case <-w.done:
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.s.Fatalf("the watch is over: %v", w.err)
 		}
 	}
 }
@@ -176,7 +112,7 @@ func (w *watch) awaitState(d driver.Fenced, name, what string, fits func(driver.
 		}
 		w.hear(again, about)
 	}
-	w.s.Fatalf("a watcher who looks when told to did not see that %s; told were %q", what, w.all())
+	w.s.Fatalf("a watcher who looks when told to did not see that %s; the hints were %q", what, w.hints())
 }
 
 func (s *scene) inspect(d driver.Fenced, name string) (driver.LockState, error) {
@@ -187,23 +123,6 @@ func (s *scene) inspect(d driver.Fenced, name string) (driver.LockState, error) 
 		s.Fatal("the driver is no Inspector")
 	}
 	return inspector.Lock(ctx, name)
-}
-
-// end ends the watch with a cause, waits for that and returns Watch's error.
-func (w *watch) end(cause error) error {
-	w.s.Helper()
-	w.cancel(cause)
-	select {
-	case <-w.done:
-	case <-time.After(patience):
-		w.s.Fatalf("a watch is not over %v after its context", patience)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.late > 0 {
-		w.s.Fatalf("%d hints came after Watch had returned", w.late)
-	}
-	return w.err
 }
 
 // exactly is for hints about one name; any of them is about it too.

@@ -23,7 +23,7 @@ import (
 
 func TestFence(t *testing.T) {
 	t.Parallel()
-	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
+	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T, _ bool) drivertest.FenceBackend {
 		server := serverFor(t)
 		return &store{Server: paths.New[driver.Fence](server), operator: dial(t, server.Addr())}
 	}})
@@ -53,6 +53,10 @@ func (s *store) beforeChanges(path *testbed.Proxy) func(*clientv3.Config) {
 		}
 	})
 }
+
+func (s *store) Beside(*testing.T) (driver.Fence, error) { return NewFence(s.operator, fencePrefix), nil }
+
+func (s *store) Faults() drivertest.Faults { return s }
 
 func (s *store) Get(t *testing.T, key string) ([]byte, bool) {
 	t.Helper()

@@ -14,8 +14,8 @@ import (
 func TestFence(t *testing.T) {
 	drivertest.RunFence(t, drivertest.FenceHarness{
 		Bubble:  inBubble,
-		Start:   func(*testing.T) drivertest.FenceBackend { return store{memory.NewSpace()} },
-		Without: drivertest.LostReplies,
+		Start:   func(*testing.T, bool) drivertest.FenceBackend { return store{memory.NewSpace()} },
+		Without: drivertest.Servers | drivertest.LostReplies,
 	})
 }
 
@@ -23,6 +23,10 @@ func TestFence(t *testing.T) {
 type store struct{ space *memory.Space }
 
 func (s store) Open(*testing.T) (driver.Fence, error) { return s.space.Fence(), nil }
+
+func (s store) Beside(t *testing.T) (driver.Fence, error) { return s.Open(t) }
+
+func (s store) Faults() drivertest.Faults { return nil }
 
 func (s store) Get(_ *testing.T, key string) ([]byte, bool) { return s.space.Fence().Get(key) }
 

@@ -20,7 +20,7 @@ func markKey(resource string) string { return fenceKey("mark", resource) }
 
 func TestFence(t *testing.T) {
 	t.Parallel()
-	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T) drivertest.FenceBackend {
+	drivertest.RunFence(t, drivertest.FenceHarness{Start: func(t *testing.T, _ bool) drivertest.FenceBackend {
 		server := testbed.Redis(t)
 		return &store{paths.New[driver.Fence](server), dial(t, server.Addr())}
 	}})
@@ -37,6 +37,10 @@ func (s *store) Open(t *testing.T) (driver.Fence, error) {
 		return NewFence(dial(t, path.Addr())), nil
 	})
 }
+
+func (s *store) Beside(*testing.T) (driver.Fence, error) { return NewFence(s.operator), nil }
+
+func (s *store) Faults() drivertest.Faults { return s.Server }
 
 func (s *store) Get(t *testing.T, key string) ([]byte, bool) {
 	t.Helper()

@@ -2,29 +2,9 @@ package drivertest
 
 import (
 	"context"
-	"errors"
-	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
-
-// lose does a step whose reply is lost, and requires that it says so in time.
-func (s *requestScene) lose(step func(context.Context) error) {
-	s.Helper()
-	errTimeUp := errors.New("the caller has no more time")
-	s.faults.(ReplyDropper).DropReplies()
-	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
-	defer cancel()
-	began := time.Now()
-	err := step(ctx)
-	if took := time.Since(began); took > 3*time.Second {
-		s.Fatalf("it came back after %v, and had 500 ms", took)
-	}
-	s.mustFail(err, interlock.Uncertain, errTimeUp)
-	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
-	s.faults.Heal()
-}
 
 // testLostReplyToClaim: it was made, and claiming again as the same owner converges.
 func testLostReplyToClaim(s *requestScene) {
@@ -36,7 +16,7 @@ func testLostReplyToClaim(s *requestScene) {
 		}
 		return err
 	}
-	s.lose(claim)
+	s.loseReply(claim)
 	s.persist("claim again", claim)
 	s.mustBe("a", 1, "")
 }
@@ -44,7 +24,7 @@ func testLostReplyToClaim(s *requestScene) {
 func testLostReplyToFinish(s *requestScene) {
 	s.mustOwn(claimBy("a", longLease), 1)
 	finish := func(ctx context.Context) error { return s.records.Update(ctx, finishing("a", "answer")) }
-	s.lose(finish)
+	s.loseReply(finish)
 	s.persist("finish again", finish)
 	if r := s.mustBe("a", 1, ""); !r.Finished || string(r.Answer.Body) != "answer" {
 		s.Fatalf("%+v", r)
@@ -59,18 +39,12 @@ func testRequestsOverARestart(s *requestScene) {
 	open := claimBy("b", longLease)
 	open.ID.Key = "open"
 	s.mustOwn(open, 1)
-	s.faults.Kill()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-	_, err := s.records.Claim(ctx, claimBy("c", longLease))
-	cancel()
-	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
-		s.Fatalf("claim without a server: %v (%v)", err, kind)
-	}
-	s.faults.Restart()
-	s.persist("claim after the restart", func(ctx context.Context) error {
+	claim := func(ctx context.Context) error {
 		_, err := s.records.Claim(ctx, claimBy("c", longLease))
 		return err
-	})
+	}
+	s.restartAround(claim)
+	s.persist("claim after the restart", claim)
 	if !s.durable {
 		return
 	}

@@ -57,10 +57,10 @@ func testWatchEndsWithItsContext(s *scene) {
 	if err := ending.end(cause); !errors.Is(err, cause) {
 		s.Fatalf("a watch whose context ended returned %v, want the cause", err)
 	}
-	told := len(ending.all())
+	told := len(ending.hints())
 	s.contender(d, lockName).acquire().release()
 	witness.await("a change", exactly(lockName))
-	if after := ending.all()[told:]; len(after) > 0 {
+	if after := ending.hints()[told:]; len(after) > 0 {
 		s.Fatalf("hints after Watch had returned: %q", after)
 	}
 }
@@ -84,12 +84,10 @@ func testWatchEndsWithClose(s *scene) {
 	}
 }
 
-// testWatchAfterAnEnd: neither of a closed driver nor under an ended context.
-func testWatchAfterAnEnd(s *scene) {
+// testWatchAfterClose: neither of a closed driver nor under an ended context.
+func testWatchAfterClose(s *scene) {
 	d := s.open()
-	cause := errors.New("the caller changed its mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	if err := d.(driver.Watcher).Watch(ctx, "", func(string) {}); !errors.Is(err, cause) {
 		s.Fatalf("a watch under an ended context returned %v, want the cause", err)
 	}

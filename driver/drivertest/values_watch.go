@@ -4,86 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// valueWatch is one watch under test. It repeats what may be repeated, as the
-// portable types do, and complains when a value goes back.
-type valueWatch struct {
-	s      *valuesScene
-	cancel context.CancelCauseFunc
-	done   chan struct{}
-	heard  chan struct{} // capacity 1
+// valueWatch is one watch under test. What it reports must not go back: by token, and with equal
+// tokens by the number in which data ends after a dot.
+type valueWatch struct{ *recorder[driver.Value] }
 
-	calls int // of each; not guarded, so that the race detector sees calls that overlap
-
-	mu    sync.Mutex
-	seen  []driver.Value
-	ended bool // the present call of Watch has returned
-	late  int
-	wrong string
-	err   error
-}
-
-// watch watches valueName. The data of the tests is "GENERATION.NUMBER" or
-// anything else that no order is expected of.
-func (s *valuesScene) watch(v driver.Values, slow time.Duration) *valueWatch {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(s.Context()))
-	w := &valueWatch{s: s, cancel: cancel, done: make(chan struct{}), heard: make(chan struct{}, 1)}
-	go func() {
-		defer close(w.done)
-		for w.once(ctx, v, slow) {
-			select {
-			case <-time.After(20 * time.Millisecond):
-			case <-ctx.Done():
+// watch watches valueName. After each report it sleeps.
+func (s *valuesScene) watch(v driver.Values, sleep time.Duration) *valueWatch {
+	return &valueWatch{record(s.T, func(ctx context.Context, report func(driver.Value)) error {
+		return v.Watch(ctx, valueName, func(value driver.Value) {
+			report(value)
+			if sleep > 0 {
+				time.Sleep(sleep)
 			}
-		}
-	}()
-	s.Cleanup(func() { w.end(nil) })
-	return w
-}
-
-// once calls Watch and reports whether it may be called again.
-func (w *valueWatch) once(ctx context.Context, v driver.Values, slow time.Duration) bool {
-	w.mu.Lock()
-	w.ended = false
-	w.mu.Unlock()
-	err := v.Watch(ctx, valueName, func(value driver.Value) {
-		w.take(value)
-		if slow > 0 {
-			time.Sleep(slow)
-		}
-	})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ended, w.err = true, err
-	return interlock.Kind(err) == interlock.Retryable
-}
-
-func (w *valueWatch) take(value driver.Value) {
-	w.calls++
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ended {
-		w.late++
-	}
-	if n := len(w.seen); n > 0 && w.wrong == "" {
-		before := w.seen[n-1]
-		if value.Token < before.Token || value.Token == before.Token && number(value) < number(before) {
-			w.wrong = fmt.Sprintf("%.100q with %d came after %.100q with %d", value.Data, value.Token, before.Data, before.Token)
-		}
-	}
-	w.seen = append(w.seen, value)
-	select {
-	case w.heard <- struct{}{}:
-	default:
-	}
+		})
+	})}
 }
 
 // number is what data ends in after a dot; 0 if there is none.
@@ -93,69 +34,35 @@ func number(v driver.Value) (n int) {
 	return n
 }
 
-// all is every value so far.
-func (w *valueWatch) all() []driver.Value {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Clone(w.seen)
-}
-
-// last is the zero Value if there was none.
-func (w *valueWatch) last() (last driver.Value) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if n := len(w.seen); n > 0 {
-		last = w.seen[n-1]
+// values returns the reported values, which must be in order.
+func (w *valueWatch) values() ([]driver.Value, error) {
+	w.t.Helper()
+	all, err := w.all()
+	for i := 1; i < len(all); i++ {
+		before, v := all[i-1], all[i]
+		if v.Token < before.Token || v.Token == before.Token && number(v) < number(before) {
+			w.t.Fatalf("%.100q with %d came after %.100q with %d", v.Data, v.Token, before.Data, before.Token)
+		}
 	}
-	return last
+	return all, err
 }
 
-// await waits until what was seen last is this.
+// await waits until the last value is this.
 func (w *valueWatch) await(token interlock.Token, data string) {
-	w.s.Helper()
+	w.t.Helper()
 	timeout := time.After(2 * patience)
 	for {
-		w.mu.Lock()
+		all, err := w.values()
 		var last driver.Value
-		n, wrong, err := len(w.seen), w.wrong, w.err
-		if n > 0 {
-			last = w.seen[n-1]
+		if n := len(all); n > 0 {
+			if last = all[n-1]; last.Token == token && string(last.Data) == data {
+				return
+			}
 		}
-		w.mu.Unlock()
-		switch {
-		case wrong != "":
-			w.s.Fatal(wrong)
-		case n > 0 && last.Token == token && string(last.Data) == data:
-			return
-		}
-		select {
-		case <-w.heard:
-		case <-w.done:
-			w.s.Fatalf("the watch is over: %v", err)
-		case <-timeout:
-			w.s.Fatalf("%.100q with %d is not seen; the last of %d is %.100q with %d (%v)", data, token, n, last.Data, last.Token, err)
+		if !w.wait(timeout) {
+			w.t.Fatalf("%.100q with %d is not seen; the last of %d is %.100q with %d (%v)", data, token, len(all), last.Data, last.Token, err)
 		}
 	}
-}
-
-// end ends the watch with a cause, waits for that and returns Watch's error.
-func (w *valueWatch) end(cause error) error {
-	w.s.Helper()
-	w.cancel(cause)
-	select {
-	case <-w.done:
-	case <-time.After(patience):
-		w.s.Fatalf("a watch is not over %v after its context", patience)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case w.late > 0:
-		w.s.Fatalf("%d values came after Watch had returned", w.late)
-	case w.wrong != "":
-		w.s.Fatal(w.wrong)
-	}
-	return w.err
 }
 
 // testWatchValueBegins with what is there, be it nothing.
@@ -169,8 +76,8 @@ func testWatchValueBegins(s *valuesScene) {
 	s.mustPut(s.token(1, 0), "second")
 	early.await(s.token(1, 0), "second")
 	late.await(s.token(1, 0), "second")
-	if first := late.all()[0]; first.Token != s.token(0, 0) {
-		s.Fatalf("the first value of a watch is %+v", first)
+	if seen, _ := late.values(); seen[0].Token != s.token(0, 0) {
+		s.Fatalf("the first value of a watch is %+v", seen[0])
 	}
 }
 
@@ -203,7 +110,8 @@ func testWatchValueKeepsToItsName(s *valuesScene) {
 	s.mustPut(s.token(2, 0), "second")
 	w.await(s.token(2, 0), "second")
 	w.end(nil)
-	for _, v := range w.all() {
+	seen, _ := w.values()
+	for _, v := range seen {
 		if data := string(v.Data); v.Token != 0 && data != "first" && data != "second" {
 			s.Fatalf("%q was seen, and is not of this name or was refused", data)
 		}
@@ -214,23 +122,14 @@ func testWatchValueKeepsToItsName(s *valuesScene) {
 func testWatchValueOfManyWriters(s *valuesScene) {
 	const writers, each = 4, 15
 	watches := []*valueWatch{s.watch(s.values, 0), s.watch(s.open(), 0)}
-	var running sync.WaitGroup
-	errs := make(chan error, writers*each)
-	for i := range writers {
-		v := s.open()
-		running.Go(func() {
-			for j := range each {
-				errs <- s.writeAsOneOfMany(v, s.token(int64(j), i), 3)
+	s.atOnce(writers, func(i int, v driver.Values) error {
+		for j := range each {
+			if err := s.writeAsOneOfMany(v, s.token(int64(j), i), 3); err != nil {
+				return err
 			}
-		})
-	}
-	running.Wait()
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			s.Fatal(err)
 		}
-	}
+		return nil
+	})
 	last := s.token(each-1, writers-1)
 	for _, w := range watches {
 		w.await(last, last.String()+".2")
@@ -278,8 +177,8 @@ func testWatchValueEnds(s *valuesScene) {
 	}
 	s.mustPut(s.token(1, 0), "second")
 	witness.await(s.token(1, 0), "second")
-	if last := ending.last(); last.Token != s.token(0, 0) {
-		s.Fatalf("a watch that had returned saw %+v", last)
+	if seen, _ := ending.values(); seen[len(seen)-1].Token != s.token(0, 0) {
+		s.Fatalf("a watch that had returned saw %+v", seen)
 	}
 }
 

@@ -2,9 +2,8 @@ package drivertest
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -152,28 +151,25 @@ func testBarrierLaterBegin[B any](s *barrierScene[B]) {
 func testBarrierLateCall[B any](s *barrierScene[B]) {
 	const branches, callers = 40, 4
 	begun := func(i int) time.Time { return s.began.Add(time.Duration(i) * stride) }
-	barriers := []driver.Barrier[B]{s.barrier, s.open(), s.open(), s.open()}
-	var running sync.WaitGroup
-	for caller := range callers {
-		running.Go(func() {
-			for i := range branches * 3 {
-				n := (i + caller*7) % branches
-				c := s.at(driver.BarrierFirst, strconv.Itoa(n), begun(n))
-				got, err := barriers[caller].Call(s.Context(), c, s.h.Business(s.backend, BarrierWork{Key: c.Branch, Add: 1}))
-				if err != nil || got.Outcome != driver.BarrierIsDone && got.Outcome != driver.BarrierForgotten {
-					s.Errorf("%+v, %v", got, err)
+	s.atOnce(callers+1, func(caller int, barrier driver.Barrier[B]) error {
+		if caller == callers {
+			for i := range branches {
+				if _, err := barrier.Forget(s.Context(), begun(i+1), nil, 3); err != nil {
+					return err
 				}
 			}
-		})
-	}
-	running.Go(func() {
-		for i := range branches {
-			if _, err := s.barrier.Forget(s.Context(), begun(i+1), nil, 3); err != nil {
-				s.Error(err)
+			return nil
+		}
+		for i := range branches * 3 {
+			n := (i + caller*7) % branches
+			c := s.at(driver.BarrierFirst, strconv.Itoa(n), begun(n))
+			got, err := barrier.Call(s.Context(), c, s.h.Business(s.backend, BarrierWork{Key: c.Branch, Add: 1}))
+			if err != nil || got.Outcome != driver.BarrierIsDone && got.Outcome != driver.BarrierForgotten {
+				return fmt.Errorf("%+v, %v", got, err)
 			}
 		}
+		return nil
 	})
-	running.Wait()
 	for n := range branches {
 		if got := s.h.Count(s.T, s.backend, strconv.Itoa(n)); got > 1 {
 			s.Errorf("branch %d ran %d times", n, got)
@@ -187,14 +183,10 @@ func testLostReplyToBarrier[B any](s *barrierScene[B]) {
 	another.Transaction = "another" // the connection stands, and the store has seen such a request
 	first := barrierWork[driver.BarrierFirst]
 	s.must(another, first, driver.BarrierIsDone, true, 3)
-	errTimeUp := errors.New("the caller has no more time")
-	s.faults.(ReplyDropper).DropReplies()
-	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
-	defer cancel()
-	_, err := s.try(ctx, s.call(driver.BarrierFirst), first)
-	s.mustFail(err, interlock.Uncertain, errTimeUp)
-	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
-	s.faults.Heal()
+	s.loseReply(func(ctx context.Context) error {
+		_, err := s.try(ctx, s.call(driver.BarrierFirst), first)
+		return err
+	})
 	s.barrier = s.open()
 	if got := s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 6); string(got.Result) != "-3" {
 		s.Fatalf("%+v", got)
@@ -210,18 +202,12 @@ func testBarrierOverARestart[B any](s *barrierScene[B]) {
 	blocked.Branch = "blocked"
 	s.must(blocked, adds, driver.BarrierIsDone, false, 3)
 	s.forgets(s.began, 1, 0)
-	s.faults.Kill()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-	_, err := s.try(ctx, s.call(driver.BarrierFirst), adds)
-	cancel()
-	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
-		s.Fatalf("a call without a server: %v (%v)", err, kind)
-	}
-	s.faults.Restart()
-	s.persist("a call after the restart", func(ctx context.Context) error {
+	call := func(ctx context.Context) error {
 		_, err := s.try(ctx, s.call(driver.BarrierFirst), adds)
 		return err
-	})
+	}
+	s.restartAround(call)
+	s.persist("a call after the restart", call)
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, false, 3)
 	blocked.Phase = driver.BarrierFirst
 	s.must(blocked, adds, driver.BarrierLate, false, 3)

@@ -120,8 +120,8 @@ func testServerPaused(s *scene) {
 	s.outage(s.faults.Pause, s.faults.Resume)
 }
 
-// testCutOff: the same for a network that swallows everything.
-func testCutOff(s *scene) {
+// testNetworkCut: the same for a network that swallows everything.
+func testNetworkCut(s *scene) {
 	s.outage(s.faults.Cut, s.faults.Heal)
 }
 

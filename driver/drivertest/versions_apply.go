@@ -6,14 +6,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testStateOfNothing is the zero Versioned, to readers and to those who replace.
-func testStateOfNothing(s *versionsScene) {
+// testMissingState is the zero Versioned, to readers and to those who replace.
+func testMissingState(s *versionsScene) {
 	s.mustHave(entity, driver.Versioned{})
 	s.mustReplace(driver.Stamp{Version: 1}, state(2, ""), driver.VersionStale, driver.Versioned{})
 	s.mustReplace(driver.Stamp{}, state(1, ""), driver.VersionApplied, state(1, ""))
@@ -184,31 +183,23 @@ func testTerminalStateStays(s *versionsScene) {
 // twice; the newest stays, each is applied at most once, and no reader goes back.
 func testStateCompetition(s *versionsScene) {
 	const states = 60
-	stores := []driver.Versions{s.store, s.open(), s.open()}
 	applied := make([][]driver.Stamp, 6)
-	errs := make(chan error, len(applied))
-	var running sync.WaitGroup
-	for lane := range applied {
-		r := rand.New(rand.NewPCG(7, uint64(lane/2))) // two lanes bring the same
-		running.Go(func() {
+	s.readUntil(func() {
+		s.atOnce(len(applied), func(lane int, store driver.Versions) error {
+			r := rand.New(rand.NewPCG(7, uint64(lane/2))) // two lanes bring the same
 			for range states {
 				v := state(1+r.Int64N(40), fmt.Sprint(r.IntN(3)))
-				outcome, _, err := stores[lane%len(stores)].Apply(s.Context(), entity, v)
+				outcome, _, err := store.Apply(s.Context(), entity, v)
 				if err != nil {
-					errs <- err
-					return
+					return err
 				}
 				if outcome == driver.VersionApplied {
 					applied[lane] = append(applied[lane], v.Stamp)
 				}
 			}
+			return nil
 		})
-	}
-	s.readUntil(running.Wait)
-	close(errs)
-	for err := range errs {
-		s.Fatal(err)
-	}
+	})
 	all := slices.Concat(applied...)
 	slices.SortFunc(all, driver.Stamp.Compare)
 	if once := slices.Compact(slices.Clone(all)); len(once) != len(all) || len(all) == 0 {

@@ -2,12 +2,10 @@ package drivertest
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
-	"errors"
+	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -28,8 +26,8 @@ func testBarrierFirstRunsOnce[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierUndoTakesBackOnce what the first has said that it did.
-func testBarrierUndoTakesBackOnce[B any](s *barrierScene[B]) {
+// testBarrierUndoRunsOnce what the first has said that it did.
+func testBarrierUndoRunsOnce[B any](s *barrierScene[B]) {
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 	for i := range 3 {
 		got := s.is(driver.BarrierUndo, driver.BarrierIsDone, i == 0, 0)
@@ -62,8 +60,8 @@ func testBarrierConfirmsOnce[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierTellsViolations, and what the branch is, which stays so.
-func testBarrierTellsViolations[B any](s *barrierScene[B]) {
+// testBarrierReportsViolations, and what the branch is, which stays so.
+func testBarrierReportsViolations[B any](s *barrierScene[B]) {
 	violated := func(p driver.BarrierPhase, state driver.BarrierState, count int64) {
 		s.Helper()
 		if got := s.is(p, driver.BarrierViolation, false, count); got.State != state {
@@ -85,8 +83,8 @@ func testBarrierTellsViolations[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierRemembersARefusal, also once the business would not refuse any more.
-func testBarrierRemembersARefusal[B any](s *barrierScene[B]) {
+// testBarrierStoresARefusal, also once the business would not refuse any more.
+func testBarrierStoresARefusal[B any](s *barrierScene[B]) {
 	full, room := BarrierWork{Key: "n", Limit: 3, Add: 3}, BarrierWork{Key: "n", Limit: 100, Add: 3}
 	other := s.call(driver.BarrierFirst)
 	other.Branch = "other"
@@ -106,7 +104,7 @@ func testBarrierRemembersARefusal[B any](s *barrierScene[B]) {
 	s.must(s.call(driver.BarrierFirst), room, driver.BarrierSaysNo, false, 3)
 }
 
-func testBarrierTellsAnotherInput[B any](s *barrierScene[B]) {
+func testBarrierRejectsAnotherInput[B any](s *barrierScene[B]) {
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 	other := s.call(driver.BarrierFirst)
 	other.Hash = bytes.Repeat([]byte("x"), sha256.Size)
@@ -222,9 +220,7 @@ func testBarrierBadInput[B any](s *barrierScene[B]) {
 }
 
 func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
-	cause := errors.New("the caller changed its mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	_, err := s.try(ctx, s.call(driver.BarrierFirst), barrierWork[driver.BarrierFirst])
 	s.mustFail(err, interlock.Definite, cause)
 	_, err = s.barrier.Forget(ctx, time.Now(), nil, 1)
@@ -236,28 +232,22 @@ func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
 // One of each takes effect, or none; and all callers with an answer have the
 // same.
 func testBarrierCompetition[B any](s *barrierScene[B]) {
-	barriers := []driver.Barrier[B]{s.barrier, s.open(), s.open()}
 	for round := range 30 {
 		key := "n" + strconv.Itoa(round)
-		var running sync.WaitGroup
 		ran := make(chan driver.BarrierPhase, 6)
-		for i, p := range []driver.BarrierPhase{driver.BarrierFirst, driver.BarrierUndo, driver.BarrierFirst, driver.BarrierUndo,
-			driver.BarrierFirst, driver.BarrierUndo} {
-			c := s.call(p)
-			c.Transaction = key
-			w := barrierWork[p]
-			w.Key = key
-			running.Go(func() {
-				got, err := barriers[(i+round)%len(barriers)].Call(s.Context(), c, s.h.Business(s.backend, w))
-				if err != nil || got.Outcome != driver.BarrierIsDone && (p == driver.BarrierUndo || got.Outcome != driver.BarrierLate) {
-					s.Errorf("%s: %+v, %v", p, got, err)
-				}
-				if got.Ran {
-					ran <- p
-				}
-			})
-		}
-		running.Wait()
+		s.atOnce(cap(ran), func(i int, barrier driver.Barrier[B]) error {
+			p := []driver.BarrierPhase{driver.BarrierFirst, driver.BarrierUndo}[(i+round)%2]
+			c, w := s.call(p), barrierWork[p]
+			c.Transaction, w.Key = key, key
+			got, err := barrier.Call(s.Context(), c, s.h.Business(s.backend, w))
+			if got.Ran {
+				ran <- p
+			}
+			if err != nil || got.Outcome != driver.BarrierIsDone && (p == driver.BarrierUndo || got.Outcome != driver.BarrierLate) {
+				return fmt.Errorf("%s: %+v, %v", p, got, err)
+			}
+			return nil
+		})
 		close(ran)
 		count := map[driver.BarrierPhase]int{}
 		for p := range ran {

@@ -21,8 +21,8 @@ func testWatchBeginsWithAHint(s *scene) {
 	w.await("the release", exactly(lockName))
 }
 
-// testWatchTellsGrantAndRelease of every process, and its own.
-func testWatchTellsGrantAndRelease(s *scene) {
+// testWatchReportsGrantAndRelease of every process, and its own.
+func testWatchReportsGrantAndRelease(s *scene) {
 	d, other := s.open(), s.open()
 	w := s.watchNames(d, "accounts/")
 	for _, from := range []driver.Fenced{other, d, other} {
@@ -37,8 +37,8 @@ func testWatchTellsGrantAndRelease(s *scene) {
 	}
 }
 
-// testWatchTellsWaiters: those who come, those who give up, and who is next.
-func testWatchTellsWaiters(s *scene) {
+// testWatchReportsWaiters: those who come, those who give up, and who is next.
+func testWatchReportsWaiters(s *scene) {
 	d := s.open()
 	holder := s.contender(d, lockName).acquire()
 	w := s.watchNames(d, "")
@@ -70,8 +70,8 @@ func testWatchTellsWaiters(s *scene) {
 	staying.release()
 }
 
-// testWatchTellsDeletion by an operator.
-func testWatchTellsDeletion(s *scene) {
+// testWatchReportsDeletion by an operator.
+func testWatchReportsDeletion(s *scene) {
 	d := s.open()
 	s.contender(s.open(), lockName).acquire()
 	w := s.watchNames(d, lockName)
@@ -79,9 +79,9 @@ func testWatchTellsDeletion(s *scene) {
 	w.awaitState(d, lockName, "nobody holds it", nobodyHolds)
 }
 
-// testWatchSeesACrashedHolderGo, by a hint or because it looks again when the
+// testWatchReportsACrashedHolder, by a hint or because it looks again when the
 // holder has expired.
-func testWatchSeesACrashedHolderGo(s *scene) {
+func testWatchReportsACrashedHolder(s *scene) {
 	dying, d := s.open(), s.open()
 	holder := s.contender(dying, lockName).acquire()
 	w := s.watchNames(d, "")
@@ -104,9 +104,9 @@ func testWatchKeepsToItsPrefix(s *scene) {
 	w.await("a change of a name with the prefix", exactly(lockName))
 	held.release()
 	inside.release()
-	for _, hint := range w.all() {
+	for _, hint := range w.hints() {
 		if hint != "" && hint != "accounts/4" && hint != lockName {
-			s.Fatalf("a hint about %q; told were %q", hint, w.all())
+			s.Fatalf("a hint about %q; the hints were %q", hint, w.hints())
 		}
 	}
 }
@@ -128,7 +128,7 @@ func testWatchedNamesAreData(s *scene) {
 		held[name] = c
 	}
 	for name := range held {
-		s.eventually("a grant of an odd name", patience, func() bool { return slices.ContainsFunc(all.all()[1:], exactly(name)) })
+		s.eventually("a grant of an odd name", patience, func() bool { return slices.ContainsFunc(all.hints()[1:], exactly(name)) })
 		watches[name] = s.watchNames(d, name)
 	}
 	for _, c := range held {
@@ -142,16 +142,16 @@ func testWatchedNamesAreData(s *scene) {
 	for _, name := range oddNames {
 		known[name] = true
 	}
-	for _, hint := range all.all() {
+	for _, hint := range all.hints() {
 		if !known[hint] {
 			s.Fatalf("a hint about %q, which nobody wrote", hint)
 		}
 	}
 }
 
-// testWatchesAreManyAtOnce: each learns of everything, and the end of one is not
+// testConcurrentWatches: each learns of everything, and the end of one is not
 // that of another.
-func testWatchesAreManyAtOnce(s *scene) {
+func testConcurrentWatches(s *scene) {
 	d := s.open()
 	first, second, third := s.watchNames(d, ""), s.watchNames(d, "accounts/"), s.watchNames(s.open(), lockName)
 	c := s.contender(d, lockName).acquire()

@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testJournalOfNothing: what does not exist is empty, and no error.
-func testJournalOfNothing(s *journalScene) {
+// testMissingTransaction: what does not exist is empty, and no error.
+func testMissingTransaction(s *journalScene) {
 	if head, all := s.read("nothing"); head.Transaction != "" || !head.Due.IsZero() || len(all) > 0 {
 		s.Fatalf("what does not exist is %+v", head)
 	}
@@ -57,9 +57,9 @@ func testRecordsAreRead(s *journalScene) {
 	}
 }
 
-// testHeadTellsBegin: wherever a head is shown, it says when the first record was written,
+// testHeadHasBeginTime: wherever a head is shown, it says when the first record was written,
 // whatever has come after that, and in the company of others.
-func testHeadTellsBegin(s *journalScene) {
+func testHeadHasBeginTime(s *journalScene) {
 	epoch := s.enter(0, 1)
 	first := func(name string) time.Time {
 		s.Helper()
@@ -233,9 +233,7 @@ func testHeadsInPages(s *journalScene) {
 func testJournalContextAlreadyEnded(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.mustAppend(s.begin("t", s.at(0)))
-	cause := errors.New("the caller went away")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	a := s.begin("t", s.at(time.Hour))
 	a.After = 1
 	s.mustFail(s.journal.Append(ctx, []driver.Append{a})[0], interlock.Definite, cause)
@@ -260,24 +258,11 @@ func testLostReplyToAppend(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.mustAppend(s.begin("t", s.at(0)))
 	again := driver.Append{Transaction: "t", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(time.Second)}
-	s.faults.(ReplyDropper).DropReplies()
-	cause := errors.New("the caller has no more time")
-	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, cause)
-	defer cancel()
-	began := time.Now()
-	err := s.journal.Append(ctx, []driver.Append{again})[0]
-	if took := time.Since(began); took > 3*time.Second {
-		s.Fatalf("it came back after %v, and had 500 ms", took)
-	}
-	s.mustFail(err, interlock.Uncertain, cause)
-	s.faults.Heal()
+	s.loseReply(func(ctx context.Context) error { return s.journal.Append(ctx, []driver.Append{again})[0] })
 	fresh := s.open()
-	s.persist("the record that was written without a reply", func(ctx context.Context) error {
+	s.persistUntil("the record that was written without a reply", func(ctx context.Context) (bool, error) {
 		head, _, err := fresh.Read(ctx, "t", 0)
-		if err == nil && head.Position < 2 {
-			return interlock.ErrUncertain
-		}
-		return err
+		return head.Position >= 2, err
 	})
 	var found *driver.PositionError
 	s.persist("append again", func(ctx context.Context) error {

@@ -13,7 +13,7 @@ import (
 // brief is a hold that a test waits for.
 const brief = 30 * time.Millisecond
 
-func testStockOfNothing(s *stockScene) {
+func testMissingItem(s *stockScene) {
 	s.has(seat, 0, 0, 0)
 	s.hold(seat, "alice", 1, time.Hour)(stockUnknown)
 	s.adjust(driver.StockAdjustment{Item: seat, Operation: "o", Delta: 1})(stockUnknown)
@@ -99,7 +99,7 @@ func testStockExpires(s *stockScene) {
 	s.has(seat, 1, 0, 1)
 }
 
-func testStockGivesAwayAsNeeded(s *stockScene) {
+func testStockReclaimsOnlyAsNeeded(s *stockScene) {
 	s.supply(seat, 10)(stockDone)
 	for i, id := range []string{"first", "second", "third"} {
 		s.hold(seat, id, 3, brief+time.Duration(i)*brief/4)(stockDone)

@@ -1,14 +1,9 @@
 package drivertest
 
 import (
-	"time"
-
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
-
-// unanswered is how long an answer that was dropped is waited for.
-const unanswered = 500 * time.Millisecond
 
 // testPreparedOverAKill: a server that is killed knows afterwards what was prepared and
 // what was finished.

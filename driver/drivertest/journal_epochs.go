@@ -159,27 +159,19 @@ func testEnterEndsWhatIsUnderWay(s *journalScene) {
 func testAppendersCompete(s *journalScene) {
 	const appenders, rounds = 6, 10
 	s.mustAppend(s.begin("t", s.at(0)))
-	journals := make([]driver.Journal, appenders)
-	for i := range journals {
-		journals[i] = s.open()
-	}
 	for round := range int64(rounds) {
 		var done atomic.Int64
-		var wg sync.WaitGroup
-		for i, j := range journals {
-			wg.Go(func() {
-				a := driver.Append{Transaction: "t", After: round + 1, Records: records(fmt.Sprint("by ", i)), Due: s.at(0)}
-				err := s.append(j, a)
-				var elsewhere *driver.PositionError
-				switch {
-				case err == nil:
-					done.Add(1)
-				case interlock.Kind(err) != interlock.Retryable && !errors.As(err, &elsewhere):
-					s.Errorf("append: %v", err)
-				}
-			})
-		}
-		wg.Wait()
+		s.atOnce(appenders, func(i int, j driver.Journal) error {
+			err := s.append(j, driver.Append{Transaction: "t", After: round + 1, Records: records(fmt.Sprint("by ", i)), Due: s.at(0)})
+			var elsewhere *driver.PositionError
+			switch {
+			case err == nil:
+				done.Add(1)
+			case interlock.Kind(err) != interlock.Retryable && !errors.As(err, &elsewhere):
+				return err
+			}
+			return nil
+		})
 		if head, _ := s.read("t"); done.Load() != 1 || head.Position != round+2 {
 			s.Fatalf("round %d: %d did it, it is at %d", round, done.Load(), head.Position)
 		}

@@ -2,10 +2,8 @@ package drivertest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,9 +14,7 @@ import (
 // testStockContextAlreadyEnded: the cause comes back, and nothing was done.
 func testStockContextAlreadyEnded(s *stockScene) {
 	s.supply(seat, 5)(stockDone)
-	cause := errors.New("the caller changed its mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	_, held := s.store.Hold(ctx, driver.StockHold{Item: seat, Reservation: "r", N: 1, TTL: time.Hour})
 	_, settled := s.store.Settle(ctx, seat, "r", driver.StockCancelled)
 	_, adjusted := s.store.Adjust(ctx, driver.StockAdjustment{Item: seat, Operation: "o", Delta: 1})
@@ -35,37 +31,29 @@ func testStockContextAlreadyEnded(s *stockScene) {
 func testStockCompetition(s *stockScene) {
 	const units, buyers = 20, 200
 	s.supply(seat, units)(stockDone)
-	stores := []driver.Stock{s.store, s.open(), s.open()}
 	var sold atomic.Int64
-	var running sync.WaitGroup
-	for i := range buyers {
-		running.Go(func() {
-			r := rand.New(rand.NewPCG(7, uint64(i)))
-			store, id := stores[i%len(stores)], fmt.Sprint("buyer/", i)
-			for range 1 + r.IntN(2) {
-				a, err := store.Hold(s.Context(), driver.StockHold{Item: seat, Reservation: id, N: 1, TTL: time.Hour})
-				if err != nil {
-					s.Error(err)
-				}
-				if a.Outcome != driver.StockDone {
-					return
-				}
+	s.atOnce(buyers, func(i int, store driver.Stock) error {
+		r, id := rand.New(rand.NewPCG(7, uint64(i))), fmt.Sprint("buyer/", i)
+		for range 1 + r.IntN(2) {
+			a, err := store.Hold(s.Context(), driver.StockHold{Item: seat, Reservation: id, N: 1, TTL: time.Hour})
+			if err != nil || a.Outcome != driver.StockDone {
+				return err
 			}
-			to := driver.StockConfirmed
-			if r.IntN(4) == 0 {
-				to = driver.StockCancelled
+		}
+		to := driver.StockConfirmed
+		if r.IntN(4) == 0 {
+			to = driver.StockCancelled
+		}
+		for range 1 + r.IntN(2) {
+			if a, err := store.Settle(s.Context(), seat, id, to); err != nil || a.Outcome != driver.StockDone {
+				return fmt.Errorf("%s is not %s: %+v, %v", id, to, a, err)
 			}
-			for range 1 + r.IntN(2) {
-				if a, err := store.Settle(s.Context(), seat, id, to); err != nil || a.Outcome != driver.StockDone {
-					s.Errorf("%s is not %s: %+v, %v", id, to, a, err)
-				}
-			}
-			if to == driver.StockConfirmed {
-				sold.Add(1)
-			}
-		})
-	}
-	running.Wait()
+		}
+		if to == driver.StockConfirmed {
+			sold.Add(1)
+		}
+		return nil
+	})
 	if sold.Load() > units {
 		s.Errorf("%d of %d units were sold", sold.Load(), units)
 	}
@@ -77,25 +65,17 @@ func testStockCompetition(s *stockScene) {
 func testStockConfirmAndCancelRace(s *stockScene) {
 	const rounds = 50
 	s.supply(seat, rounds)(stockDone)
-	other := s.open()
 	sold := int64(0)
 	for i := range rounds {
 		id := fmt.Sprint("r", i)
 		s.hold(seat, id, 1, time.Hour)(stockDone)
-		var confirmed, cancelled driver.StockAnswer
-		var running sync.WaitGroup
-		settle := func(store driver.Stock, to driver.StockState, answer *driver.StockAnswer) {
-			running.Go(func() {
-				a, err := store.Settle(s.Context(), seat, id, to)
-				if err != nil {
-					s.Error(err)
-				}
-				*answer = a
-			})
-		}
-		settle(s.store, driver.StockConfirmed, &confirmed)
-		settle(other, driver.StockCancelled, &cancelled)
-		running.Wait()
+		var answers [2]driver.StockAnswer
+		s.atOnce(2, func(i int, store driver.Stock) (err error) {
+			to := []driver.StockState{driver.StockConfirmed, driver.StockCancelled}[i]
+			answers[i], err = store.Settle(s.Context(), seat, id, to)
+			return err
+		})
+		confirmed, cancelled := answers[0], answers[1]
 		switch {
 		case confirmed.Outcome == driver.StockDone && cancelled == stockSettled(driver.StockConfirmed):
 			sold++
@@ -111,20 +91,16 @@ func testStockConfirmAndCancelRace(s *stockScene) {
 func testStockDeltasRace(s *stockScene) {
 	const operations, callers = 50, 4
 	s.supply(seat, operations)(stockDone)
-	var running sync.WaitGroup
-	for caller := range callers {
-		store := s.open()
-		running.Go(func() {
-			r := rand.New(rand.NewPCG(3, uint64(caller)))
-			for _, i := range r.Perm(operations) {
-				a, err := store.Adjust(s.Context(), driver.StockAdjustment{Item: seat, Operation: fmt.Sprint(i), Delta: int64(1 - i%2*2)})
-				if err != nil || a.Outcome != driver.StockDone {
-					s.Errorf("operation %d: %+v, %v", i, a, err)
-				}
+	s.atOnce(callers, func(caller int, store driver.Stock) error {
+		r := rand.New(rand.NewPCG(3, uint64(caller)))
+		for _, i := range r.Perm(operations) {
+			a, err := store.Adjust(s.Context(), driver.StockAdjustment{Item: seat, Operation: fmt.Sprint(i), Delta: int64(1 - i%2*2)})
+			if err != nil || a.Outcome != driver.StockDone {
+				return fmt.Errorf("operation %d: %+v, %v", i, a, err)
 			}
-		})
-	}
-	running.Wait()
+		}
+		return nil
+	})
 	s.has(seat, operations, 0, 0)
 }
 
@@ -132,7 +108,6 @@ func testStockDeltasRace(s *stockScene) {
 func testLostReplyToHold(s *stockScene) {
 	s.supply(seat, 5)(stockDone)
 	s.hold(seat, "before", 1, time.Hour)(stockDone) // the connection stands
-	errTimeUp := errors.New("the caller has no more time")
 	hold := func(ctx context.Context) error {
 		a, err := s.store.Hold(ctx, driver.StockHold{Item: seat, Reservation: "r", N: 2, TTL: time.Hour})
 		if err == nil && a.Outcome != driver.StockDone {
@@ -140,20 +115,11 @@ func testLostReplyToHold(s *stockScene) {
 		}
 		return err
 	}
-	s.faults.(ReplyDropper).DropReplies()
-	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
-	defer cancel()
-	err := hold(ctx)
-	s.mustFail(err, interlock.Uncertain, errTimeUp)
-	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
-	s.faults.Heal()
+	s.loseReply(hold)
 	fresh := s.beside()
-	s.persist("the hold that was made without a reply", func(ctx context.Context) error {
+	s.persistUntil("the hold that was made without a reply", func(ctx context.Context) (bool, error) {
 		level, err := fresh.Level(ctx, seat)
-		if err == nil && level.Held != 3 {
-			return interlock.ErrUncertain
-		}
-		return err
+		return level.Held == 3, err
 	})
 	s.persist("hold again", hold)
 	if level, err := fresh.Level(s.Context(), seat); err != nil || level.Held != 3 {
@@ -167,14 +133,10 @@ func testStockOverARestart(s *stockScene) {
 	s.hold(seat, "sold", 1, time.Hour)(stockDone)
 	s.confirm("sold")(stockDone)
 	s.hold(seat, "held", 1, time.Hour)(stockDone)
-	s.faults.Kill()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-	_, err := s.store.Settle(ctx, seat, "held", driver.StockConfirmed)
-	cancel()
-	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
-		s.Fatalf("settle without a server: %v (%v)", err, kind)
-	}
-	s.faults.Restart()
+	s.restartAround(func(ctx context.Context) error {
+		_, err := s.store.Settle(ctx, seat, "held", driver.StockConfirmed)
+		return err
+	})
 	s.persist("look after the restart", func(ctx context.Context) error {
 		level, err := s.store.Level(ctx, seat)
 		if want := (driver.StockLevel{Supply: 3, Held: 1, Sold: 1}); err == nil && s.durable && level != want {

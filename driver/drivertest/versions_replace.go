@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -35,24 +34,14 @@ func testReplaceComparesAndSets(s *versionsScene) {
 // testReplaceLosesNoUpdate: writers of several processes each add to a counter.
 func testReplaceLosesNoUpdate(s *versionsScene) {
 	const writers, each = 8, 10
-	stores := []driver.Versions{s.store, s.open()}
-	errs := make(chan error, writers)
-	var running sync.WaitGroup
-	for i := range writers {
-		running.Go(func() {
-			for range each {
-				if err := s.count(stores[i%len(stores)], fmt.Sprint("writer ", i)); err != nil {
-					errs <- err
-					return
-				}
+	s.atOnce(writers, func(i int, store driver.Versions) error {
+		for range each {
+			if err := s.count(store, fmt.Sprint("writer ", i)); err != nil {
+				return err
 			}
-		})
-	}
-	running.Wait()
-	close(errs)
-	for err := range errs {
-		s.Fatal(err)
-	}
+		}
+		return nil
+	})
 	v, err := s.store.Get(s.Context(), entity)
 	if err != nil || len(v.Data) != writers*each || v.Stamp.Version != writers*each {
 		s.Fatalf("%d of %d updates are left, at %v, %v", len(v.Data), writers*each, v.Stamp, err)
@@ -153,9 +142,7 @@ func testStateThatCannotBeIsABug(s *versionsScene) {
 
 // testVersionsContextAlreadyEnded: the cause comes back, and nothing was done.
 func testVersionsContextAlreadyEnded(s *versionsScene) {
-	cause := errors.New("the caller changed its mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	_, _, err := s.store.Apply(ctx, entity, state(1, ""))
 	s.mustFail(err, interlock.Definite, cause)
 	_, _, err = s.store.Replace(ctx, entity, driver.Stamp{}, state(1, ""))
@@ -187,21 +174,14 @@ func (s *versionsScene) loseReplyTo(want driver.Versioned, do write) {
 	s.Helper()
 	s.mustApply(state(1, ""), driver.VersionApplied, state(1, "")) // the connection stands
 	s.mustReplace(driver.Stamp{}, state(2, ""), driver.VersionStale, state(1, ""))
-	errTimeUp := errors.New("the caller has no more time")
-	s.faults.(ReplyDropper).DropReplies()
-	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
-	defer cancel()
-	_, _, err := do(ctx)
-	s.mustFail(err, interlock.Uncertain, errTimeUp)
-	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
-	s.faults.Heal()
-	beside := s.beside()
-	s.persist("the state that was written without a reply", func(ctx context.Context) error {
-		v, err := beside.Get(ctx, entity)
-		if err == nil && !sameState(v, want) {
-			return interlock.ErrUncertain
-		}
+	s.loseReply(func(ctx context.Context) error {
+		_, _, err := do(ctx)
 		return err
+	})
+	beside := s.beside()
+	s.persistUntil("the state that was written without a reply", func(ctx context.Context) (bool, error) {
+		v, err := beside.Get(ctx, entity)
+		return sameState(v, want), err
 	})
 	s.persist("repeat it", func(ctx context.Context) error {
 		outcome, stored, err := do(ctx)
@@ -216,14 +196,10 @@ func (s *versionsScene) loseReplyTo(want driver.Versioned, do write) {
 // keeps data, tombstones included.
 func testVersionsOverARestart(s *versionsScene) {
 	s.mustApply(tombstone(5), driver.VersionApplied, tombstone(5))
-	s.faults.Kill()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-	_, _, err := s.store.Apply(ctx, entity, state(6, ""))
-	cancel()
-	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
-		s.Fatalf("apply without a server: %v (%v)", err, kind)
-	}
-	s.faults.Restart()
+	s.restartAround(func(ctx context.Context) error {
+		_, _, err := s.store.Apply(ctx, entity, state(6, ""))
+		return err
+	})
 	s.persist("apply after the restart", func(ctx context.Context) error {
 		outcome, _, err := s.store.Apply(ctx, entity, state(4, ""))
 		if err == nil && outcome != driver.VersionStale {

@@ -7,15 +7,14 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testValueOfNothing is the zero Value.
-func testValueOfNothing(s *valuesScene) {
+// testMissingValue is the zero Value.
+func testMissingValue(s *valuesScene) {
 	value := s.get(s.values, valueName)
 	if len(value.Data) > 0 || value.Token != 0 || value.Source != "" || !value.Written.IsZero() {
 		s.Fatalf("the value of a name that nothing was written under: %+v", value)
@@ -69,8 +68,8 @@ func testValuesAreOrderedByToken(s *valuesScene) {
 	}
 }
 
-// testValueTells who wrote it and when; a refusal changes neither.
-func testValueTells(s *valuesScene) {
+// testValueHasSourceAndTime who wrote it and when; a refusal changes neither.
+func testValueHasSourceAndTime(s *valuesScene) {
 	const source = "worker \"7\"\n на mail \\ {}"
 	value := driver.Value{Data: []byte("x"), Token: s.token(1, 3), Source: source}
 	if err := s.values.Put(s.Context(), valueName, value); err != nil {
@@ -170,17 +169,11 @@ func testValueWithoutTokenIsABug(s *valuesScene) {
 // stays, and what a reader gets never goes back.
 func testValueCompetition(s *valuesScene) {
 	const claims = 40
-	stores := []driver.Values{s.values, s.open(), s.open()}
-	errs := make(chan error, claims)
-	var running sync.WaitGroup
-	for i := range int64(claims) {
-		token := s.token(1+i*37%claims, 1)
-		running.Go(func() {
-			errs <- s.competePut(stores[i%int64(len(stores))], token)
-		})
-	}
 	over := make(chan struct{})
-	go func() { running.Wait(); close(over) }()
+	go func() {
+		defer close(over)
+		s.atOnce(claims, func(i int, v driver.Values) error { return s.competePut(v, s.token(int64(1+i*37%claims), 1)) })
+	}()
 	var last interlock.Token
 	for done := false; !done; {
 		select {
@@ -193,12 +186,6 @@ func testValueCompetition(s *valuesScene) {
 			s.Fatalf("%q with %d was read after %d", value.Data, value.Token, last)
 		}
 		last = value.Token
-	}
-	close(errs)
-	for err := range errs {
-		if err != nil {
-			s.Fatal(err)
-		}
 	}
 	highest := s.token(claims, 1)
 	s.mustHave(s.values, valueName, highest, highest.String())
@@ -238,9 +225,7 @@ func (s *valuesScene) competePut(v driver.Values, token interlock.Token) error {
 // testValuesContextAlreadyEnded: the cause comes back, and nothing was done.
 func testValuesContextAlreadyEnded(s *valuesScene) {
 	s.mustPut(s.token(0, 0), "before")
-	cause := errors.New("the caller changed its mind")
-	ctx, cancel := context.WithCancelCause(s.Context())
-	cancel(cause)
+	ctx, cause := endedContext(s.T)
 	s.mustFail(s.values.Put(ctx, valueName, driver.Value{Data: []byte("x"), Token: s.token(1, 0)}), interlock.Definite, cause)
 	_, err := s.values.Get(ctx, valueName)
 	s.mustFail(err, interlock.Definite, cause)
@@ -254,28 +239,14 @@ func testValuesContextAlreadyEnded(s *valuesScene) {
 // after a watcher has seen it.
 func testLostReplyToPut(s *valuesScene) {
 	s.mustPut(s.token(0, 0), "before") // the connection stands
-	errTimeUp := errors.New("the caller has no more time")
 	put := func(ctx context.Context) error {
 		return s.values.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(1, 0)})
 	}
-	s.faults.(ReplyDropper).DropReplies()
-	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
-	defer cancel()
-	began := time.Now()
-	err := put(ctx)
-	if took := time.Since(began); took > 3*time.Second {
-		s.Fatalf("it came back after %v, and had 500 ms", took)
-	}
-	s.mustFail(err, interlock.Uncertain, errTimeUp)
-	s.mustFail(err, interlock.Uncertain, interlock.ErrUncertain)
-	s.faults.Heal()
+	s.loseReply(put)
 	fresh := s.open()
-	s.persist("the value that was written without a reply", func(ctx context.Context) error {
+	s.persistUntil("the value that was written without a reply", func(ctx context.Context) (bool, error) {
 		value, err := fresh.Get(ctx, valueName)
-		if err == nil && string(value.Data) != "after" {
-			return interlock.ErrUncertain
-		}
-		return err
+		return string(value.Data) == "after", err
 	})
 	s.persist("put again", put)
 	s.mustHave(fresh, valueName, s.token(1, 0), "after")
@@ -285,14 +256,9 @@ func testLostReplyToPut(s *valuesScene) {
 // that keeps data, and none goes back.
 func testValuesOverARestart(s *valuesScene) {
 	s.mustPut(s.token(1, 0), "kept")
-	s.faults.Kill()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
-	err := s.values.Put(ctx, valueName, driver.Value{Data: []byte("nowhere"), Token: s.token(1, 1)})
-	cancel()
-	if kind := interlock.Kind(err); err == nil || kind != interlock.Uncertain && kind != interlock.Retryable {
-		s.Fatalf("put without a server: %v (%v)", err, kind)
-	}
-	s.faults.Restart()
+	s.restartAround(func(ctx context.Context) error {
+		return s.values.Put(ctx, valueName, driver.Value{Data: []byte("nowhere"), Token: s.token(1, 1)})
+	})
 	s.persist("get after the restart", func(ctx context.Context) error {
 		value, err := s.values.Get(ctx, valueName)
 		if err == nil && s.durable && string(value.Data) != "kept" {
