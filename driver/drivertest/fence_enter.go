@@ -15,45 +15,15 @@ import (
 // that is asked for, also where tokens differ in their last bits, and are more
 // than a float holds exactly.
 func testTokensAreOrdered(s *fenceScene) {
-	now := s.start
-	if now < 1<<40 {
-		s.Fatalf("the present counter is %d: no test of large ones", now)
-	}
 	var seen interlock.Token
 	s.mustEnter(newToken(s.T, 1, 0), put("data", "first"))
-	for i, step := range []struct {
-		counter int64
-		sub     int
-		strict  bool
-		enters  bool
-	}{
-		{5, 1, false, true},
-		{5, 0, false, false},
-		{5, 1, false, true},
-		{5, 1, true, false},
-		{5, 2, true, true},
-		{6, 0, false, true},
-		{5, interlock.MaxSub, false, false},
-		{1000, 0, false, true}, // more digits
-		{999, 0, false, false},
-		{1<<40 + 1, 0, false, true},
-		{1 << 40, interlock.MaxSub, false, false},
-		{now, 7, false, true},
-		{now, 7, false, true},
-		{now, 7, true, false},
-		{now, 6, false, false},
-		{now, 8, true, true},
-		{now, interlock.MaxSub, false, true},
-		{now - 1, interlock.MaxSub, false, false},
-		{now + 1, 0, true, true},
-		{now, interlock.MaxSub, true, false},
-	} {
-		token, value := newToken(s.T, step.counter, step.sub), fmt.Sprint("step ", i)
+	for i, step := range tokenSteps(s.T, s.start) {
+		token, value := step.token, fmt.Sprint("step ", i)
 		s.Logf("step %d: token %d after %d, strict %v", i, token, seen, step.strict)
 		before, _ := s.data.Get(s.T, "data")
 		err := s.fence.Enter(s.Context(), driver.Raise{Resource: resource, Token: token, Strict: step.strict}, put("data", value))
 		switch {
-		case !step.enters:
+		case !step.accepted:
 			s.mustBeStale(err, seen, token)
 			s.mustRead("data", string(before))
 		case err != nil:

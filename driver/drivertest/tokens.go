@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"cmp"
+	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock"
@@ -73,4 +74,49 @@ func testTokensStartAtTheClock(s *scene) {
 	if ceiling := interlock.CounterAt(time.Now().Add(time.Hour)); got < floor || got > ceiling {
 		s.Fatalf("counter %d is not between %d (now) and %d (in an hour)", got, floor, ceiling)
 	}
+}
+
+// tokenStep is a token that comes after those before it.
+type tokenStep struct {
+	token            interlock.Token
+	strict, accepted bool
+}
+
+// tokenSteps are orders that a store could get wrong: tokens differ in their last bits, in their
+// number of digits, and are more than a float holds exactly. now is the counter of the present time.
+func tokenSteps(t *testing.T, now int64) (steps []tokenStep) {
+	t.Helper()
+	if now < 1<<40 {
+		t.Fatalf("the present counter is %d: no test of large ones", now)
+	}
+	for _, s := range []struct {
+		counter          int64
+		sub              int
+		strict, accepted bool
+	}{
+		{5, 1, false, true},
+		{5, 0, false, false},
+		{5, 1, false, true},
+		{5, 1, true, false},
+		{5, 2, true, true},
+		{6, 0, false, true},
+		{5, interlock.MaxSub, false, false},
+		{1000, 0, false, true}, // more digits
+		{999, 0, false, false},
+		{1<<40 + 1, 0, false, true},
+		{1 << 40, interlock.MaxSub, false, false},
+		{now, 7, false, true},
+		{now, 7, false, true},
+		{now, 7, true, false},
+		{now, 6, false, false},
+		{now, 8, true, true},
+		{now, interlock.MaxSub, false, true},
+		{now - 1, interlock.MaxSub, false, false},
+		{now + 1, 0, true, true},
+		{now, interlock.MaxSub, false, false},
+		{now, interlock.MaxSub, true, false},
+	} {
+		steps = append(steps, tokenStep{newToken(t, s.counter, s.sub), s.strict, s.accepted})
+	}
+	return steps
 }
