@@ -32,7 +32,7 @@ func (t *turn) receive(m message, votesYes bool) {
 	}
 }
 
-// vote: who votes yes gives up the right to abort by itself.
+// vote: a site that votes yes gives up the right to abort by itself.
 func (t *turn) vote(asker Site, votesYes bool) {
 	switch {
 	case t.phase == working && votesYes:
@@ -53,8 +53,8 @@ func (t *turn) learnReady(from Site) {
 	}
 }
 
-// learn takes a decision over. It never changes one. Who asked for it, as others may
-// have done who had no answer, passes it on.
+// learn adopts a decision, and never changes one. A site that asked for it passes it on, because
+// others may wait for it too.
 func (t *turn) learn(p phase, from Site) {
 	asked := t.round != noRound || t.protocol == TwoPhase && t.suspects != 0
 	switch {
@@ -69,19 +69,18 @@ func (t *turn) learn(p phase, from Site) {
 	}
 }
 
-// tell answers who asks what a site knows. A participant that has not voted aborts,
-// and so keeps the transaction from being committed.
+// tell answers ask. A participant that has not voted aborts, which prevents a commit.
 func (t *turn) tell(asker Site) {
 	switch {
 	case t.phase.decided():
 		t.send(decisionOf(t.phase), only(asker))
 	case t.me == Coordinator:
-		// it has not decided yet, and will
+		// it has not decided yet
 	case t.phase == working:
 		t.phase = aborted
 		t.send(abort, only(asker))
 	case t.protocol != ThreePhase:
-		// it knows as little
+		// it does not know more
 	case t.phase == prepared:
 		t.send(uncertain, only(asker))
 	case t.phase == preCommitted:
@@ -89,7 +88,7 @@ func (t *turn) tell(asker Site) {
 	}
 }
 
-// choose is the register: the first offer is the decision.
+// choose is the register's step: the first offer is the decision.
 func (t *turn) choose(p phase, from Site) {
 	if !t.phase.decided() {
 		t.phase = p
@@ -115,8 +114,7 @@ func (t *turn) suspect(of Site) {
 	}
 }
 
-// terminate is what a site does that has voted yes and hears nothing from who
-// coordinates.
+// terminate is the termination protocol of a site that has voted yes and suspects the coordinator.
 func (t *turn) terminate() {
 	switch t.protocol {
 	case TwoPhase:
@@ -129,12 +127,12 @@ func (t *turn) terminate() {
 			t.open(states, ask)
 			return
 		}
-		t.send(ask, only(leader)) // it may have decided, and then does not lead
+		t.send(ask, only(leader)) // it may have decided without leading
 	}
 }
 
-// restart keeps what was written, and presumes abort where nothing was promised. The
-// coordinator of a register asks that: it may have offered to commit.
+// restart keeps the durable state, and presumes abort before a vote. With a register, the
+// coordinator asks the register, because it may have offered to commit.
 func (t *turn) restart() {
 	t.site = site{phase: t.phase}
 	switch {
@@ -142,7 +140,7 @@ func (t *turn) restart() {
 	case t.protocol == Register && t.me == Coordinator:
 		t.offer(false)
 	case t.protocol == Register && t.me == t.register():
-		// it is kept by a majority, and forgets nothing
+		// a majority keeps its state
 	default:
 		t.phase = aborted
 	}

@@ -1,10 +1,10 @@
 package threepc
 
-// phase of a site. All but working survive a crash.
+// phase of a site. Every phase but working survives a crash.
 type phase uint8
 
 const (
-	working phase = iota // nothing was promised; a coordinator has not decided
+	working phase = iota // has not voted; a coordinator has not decided
 	prepared
 	preCommitted
 	committed
@@ -17,22 +17,22 @@ func (p phase) String() string { return phaseNames[p] }
 
 func (p phase) decided() bool { return p == committed || p == aborted }
 
-// round is what a site collects answers for, as a coordinator or in its place.
+// round is the question whose answers a site collects, as the coordinator or in its place.
 type round uint8
 
 const (
 	noRound round = iota
 	votes
 	acks
-	states  // of those who are left
-	offered // the register is to answer
+	states  // of the sites that are left
+	offered // the answer of the register
 )
 
-// site is what one of them knows. It can be compared.
+// site is the state of a site. It is comparable.
 type site struct {
 	phase    phase
 	round    round
-	suspects set  // taken for crashed
+	suspects set  // of a crash
 	answered set  // in this round
 	ready    bool // a site is pre-committed; or what was offered is to commit
 }
@@ -41,7 +41,7 @@ type site struct {
 type event struct {
 	kind    eventKind
 	message message
-	yes     bool // how it votes, if it is asked to
+	yes     bool // its vote, if it is asked to vote
 	of      Site // that does not answer
 }
 
@@ -51,11 +51,11 @@ const (
 	started eventKind = iota
 	received
 	suspected
-	restarted // after a crash: what is not durable is lost
+	restarted // after a crash, which loses what is not durable
 )
 
-// step is the protocols: what a site is after an event, and what it sends. What it
-// has written stands before anything is sent.
+// step is the state machine of the protocols: the state of a site after an event, and the messages
+// that it sends. Its state is durable before anything is sent.
 func (sh shape) step(me Site, s site, e event) (site, []message) {
 	t := &turn{shape: sh, me: me, site: s}
 	switch e.kind {
@@ -71,7 +71,7 @@ func (sh shape) step(me Site, s site, e event) (site, []message) {
 	return t.site, t.sent
 }
 
-// awaits is whose answer a site that has not decided waits for.
+// awaits is the sites whose answers a site waits for, none once it has decided.
 func (sh shape) awaits(me Site, s site) set {
 	switch {
 	case s.phase.decided() || sh.protocol == Register && me == sh.register():
@@ -90,11 +90,10 @@ func (sh shape) awaits(me Site, s site) set {
 	return only(Coordinator)
 }
 
-// audience is whom a site asks when it coordinates.
+// audience is the sites that a site asks when it coordinates.
 func (sh shape) audience(me Site, s site) set { return sh.everybody() &^ only(me) &^ s.suspects }
 
-// leader is the first site that is not suspected: the coordinator, or who is in its
-// place.
+// leader is the first site that is not suspected: the coordinator, or the one in its place.
 func (sh shape) leader(s site) Site {
 	for l := Coordinator; ; l++ {
 		if !s.suspects.has(l) {
@@ -122,7 +121,7 @@ func (t *turn) open(r round, question kind) {
 	t.conclude()
 }
 
-// answer is one of a round.
+// answer records an answer of a round.
 func (t *turn) answer(r round, from Site) {
 	if t.round != r || t.phase.decided() {
 		return
@@ -131,7 +130,7 @@ func (t *turn) answer(r round, from Site) {
 	t.conclude()
 }
 
-// conclude ends a round in which everybody has answered, or is taken for crashed.
+// conclude ends a round if each site has answered or is suspected.
 func (t *turn) conclude() {
 	if t.audience(t.me, t.site)&^t.answered != 0 {
 		return
@@ -149,7 +148,7 @@ func (t *turn) conclude() {
 	}
 }
 
-// decide writes the decision and tells it.
+// decide writes the decision and sends it.
 func (t *turn) decide(p phase) {
 	t.phase, t.round, t.answered, t.ready = p, noRound, 0, false
 	t.send(decisionOf(p), t.everybody()&^only(t.me))

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 )
 
-// Protocol is one of those that are compared.
+// Protocol is a commit protocol.
 type Protocol int
 
 const (
@@ -15,16 +15,15 @@ const (
 	// ThreePhase is three-phase commit with the termination protocol: the first
 	// participant that is left asks the others, and decides.
 	ThreePhase
-	// Register is two-phase commit whose decision is the first one that is offered to
-	// a register, by whomever. The register is kept by a majority of something, and
-	// here it is one site that does not crash.
+	// Register is two-phase commit whose decision is the first one offered to a register, by any
+	// site. A majority of servers would keep the register; here it is one site that does not crash.
 	Register
 )
 
-// Protocols are all of them, in the order in which they are shown.
+// Protocols are all protocols, in the order of reports.
 var Protocols = []Protocol{TwoPhase, ThreePhase, Register}
 
-// String is the protocol's name, as reports have it.
+// String is the protocol's name in reports.
 func (p Protocol) String() string {
 	switch p {
 	case TwoPhase:
@@ -37,17 +36,17 @@ func (p Protocol) String() string {
 	return fmt.Sprintf("protocol %d", int(p))
 }
 
-// MarshalText is the name as well: JSON has it instead of a number.
+// MarshalText is the name, for JSON.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// Site is one of those that take part: 0 is the coordinator, 1 to n are participants,
-// n+1 is the register if there is one.
+// Site is a process of a run: 0 is the coordinator, 1 to n are participants, n+1 is the register if
+// there is one.
 type Site uint8
 
 // Coordinator is the site that begins.
 const Coordinator Site = 0
 
-// shape is what all sites of a run have in common.
+// shape is the protocol and the size of a run.
 type shape struct {
 	protocol     Protocol
 	participants int
@@ -65,7 +64,7 @@ func (sh shape) sites() int {
 
 func (sh shape) register() Site { return Site(sh.participants + 1) }
 
-// name is how a site is shown: C, P1, P2, … and R.
+// name is the name of a site in reports: C, P1, P2, … and R.
 func (sh shape) name(s Site) string {
 	switch {
 	case s == Coordinator:
@@ -90,7 +89,7 @@ func (sh shape) names(s set) string {
 // everybody is the participants.
 func (sh shape) everybody() set { return set(1<<(sh.participants+1)-1) &^ only(Coordinator) }
 
-// set is some of the sites.
+// set is a set of sites.
 type set uint8
 
 func only(s Site) set { return 1 << s }
@@ -115,9 +114,9 @@ const (
 	commit
 	abort
 	done
-	ask       // what do you know?
-	uncertain // that I voted yes
-	ready     // that everybody did
+	ask       // for the state of the receiver
+	uncertain // answer to ask: voted yes
+	ready     // answer to ask: all voted yes
 	offerCommit
 	offerAbort
 	kinds

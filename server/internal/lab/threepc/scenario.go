@@ -6,66 +6,63 @@ import (
 	"time"
 )
 
-// A Scenario is one run of a protocol in virtual time. The same scenario always runs
-// the same way.
+// A Scenario is one run of a protocol in virtual time. A scenario always gives the same run.
 type Scenario struct {
 	Protocol     Protocol
 	Participants int    // 1 to 6
 	Seed         uint64 // of delays and losses
-	// Delay is the longest that a message takes, and a whole number of them what sites
-	// wait before they take another one for crashed; 0 is 10 ms. Messages take any time
-	// up to it, or just as long if Steady.
+	// Delay is the longest delay of a message; 0 is 10 ms. Timeouts are multiples of it. A message
+	// takes any time up to Delay, or exactly Delay if Steady.
 	Delay  time.Duration
 	Steady bool
-	Loss   float64 // the part of messages that is lost, from 0 to 1
-	No     []Site  // who votes no
-	// Crashes are at most one for each site; Cut is the only partition, nil for none.
+	Loss   float64 // fraction of messages that are lost, 0 to 1
+	No     []Site  // sites that vote no
+	// Crashes are at most one per site; Cut is the only partition, nil for none.
 	Crashes []Crash
 	Cut     *Cut
 	Log     bool // whether the run has one
 }
 
-// A Crash ends a site in front of one of its actions: every message that it receives,
-// and every one that it sends, is one. What it has written stays, and that is done
-// before anything is sent.
+// A Crash ends a site before one of its actions. Each message that it receives or sends is an
+// action. What it has written stays, and it writes before it sends.
 type Crash struct {
 	Site   Site
 	Action int           // from 1
-	Back   time.Duration // after so long it restarts; 0 is never
+	Back   time.Duration // time until it restarts; 0 is never
 }
 
-// A Cut is a partition: what is sent between the two sides is lost.
+// A Cut is a partition: messages between the two sides are lost.
 type Cut struct {
 	From time.Duration // since the start
-	For  time.Duration // 0 is for good
-	Side []Site        // one of the two; the others are the other one
+	For  time.Duration // 0 is forever
+	Side []Site        // one side; all other sites are the other
 }
 
-// A Run is what came of a scenario.
+// A Run is the result of a scenario.
 type Run struct {
 	Messages int      // sent, repetitions and answers included
-	Writes   int      // of a site's phase, that its next message had to wait for
+	Writes   int      // of a site's phase, before its next message
 	Fates    []Fate   // of the coordinator and the participants
-	Log      []string // of what happened and when, if it was asked for
-	// early is how many actions each site came to in the first thirty delays, after
-	// which there are only repetitions.
+	Log      []string // events with their times, if Scenario.Log is set
+	// early is the number of actions of each site in the first thirty delays; later ones are
+	// repetitions.
 	early [maxSites]int
 }
 
 // A Fate is the outcome of a site.
 type Fate struct {
 	Name    string
-	Phase   string        // committed, aborted, or where it stands
+	Phase   string        // committed, aborted, or an earlier one
 	Decided bool          // it is one of the first two
-	Crashed bool          // and did not come back
+	Crashed bool          // and did not restart
 	At      time.Duration // when it decided, since the start
 	Waited  time.Duration // from its vote of yes to then, or to the end of the run
 }
 
-// Split says whether two sites have decided otherwise, crashed ones included.
+// Split reports whether two sites have decided differently, crashed ones included.
 func (r *Run) Split() bool { return r.has("committed") && r.has("aborted") }
 
-// Committed says whether a site has committed.
+// Committed reports whether a site has committed.
 func (r *Run) Committed() bool { return r.has("committed") }
 
 func (r *Run) has(phase string) bool {

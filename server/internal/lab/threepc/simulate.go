@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Simulate runs a scenario. It is an error if there is no such one.
+// Simulate runs a scenario. It returns an error if the scenario is invalid.
 func Simulate(s Scenario) (*Run, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -19,7 +19,7 @@ func Simulate(s Scenario) (*Run, error) {
 	r := &simulation{Scenario: s, shape: s.shape(), random: rand.New(rand.NewPCG(s.Seed, 3))}
 	r.step(Coordinator, event{kind: started})
 	for i := 1; i <= s.Participants; i++ {
-		r.arm(Site(i)) // who hears nothing at all aborts
+		r.arm(Site(i)) // without any message it aborts
 	}
 	for len(r.queue) > 0 && r.queue[0].at <= r.end() {
 		e := heap.Pop(&r.queue).(happening)
@@ -29,7 +29,7 @@ func Simulate(s Scenario) (*Run, error) {
 	return r.result(), nil
 }
 
-// simulation is a run under way.
+// simulation is the state of a run.
 type simulation struct {
 	Scenario
 	shape   shape
@@ -46,8 +46,7 @@ type simulation struct {
 	count   int
 }
 
-// happening is something at an instant; those of one instant come in the order in
-// which they were planned.
+// happening is an event at an instant; events of one instant come in the order of their planning.
 type happening struct {
 	at    time.Duration
 	order int
@@ -86,7 +85,7 @@ func (r *simulation) end() time.Duration {
 	return end
 }
 
-// acts counts an action of a site, and says whether the site lives to do it.
+// acts counts an action of a site, and reports whether the site is alive to do it.
 func (r *simulation) acts(s Site) bool {
 	r.actions[s]++
 	if r.now <= 30*r.Delay {
@@ -108,13 +107,13 @@ func (r *simulation) acts(s Site) bool {
 	return !r.crashed.has(s)
 }
 
-// step lets something happen to a site, and sends what it says.
+// step applies an event to a site, and sends its messages.
 func (r *simulation) step(me Site, e event) {
 	before := r.sites[me]
 	after, sent := r.shape.step(me, before, e)
 	r.sites[me] = after
 	if before.phase != after.phase {
-		if r.Protocol != Register || me != Coordinator { // it is the register that remembers
+		if r.Protocol != Register || me != Coordinator { // only the register is durable
 			r.run.Writes++
 		}
 		r.say("%s is %s", r.shape.name(me), after.phase)
@@ -155,7 +154,7 @@ func (r *simulation) send(a message) {
 	})
 }
 
-// apart says whether a message is sent from one side of the partition to the other.
+// apart reports whether a message crosses the partition.
 func (r *simulation) apart(a message) bool {
 	if r.Cut == nil || r.now < r.Cut.From || r.Cut.For > 0 && r.now >= r.Cut.From+r.Cut.For {
 		return false
@@ -176,7 +175,7 @@ func (r *simulation) votesNo(s Site) bool {
 	return false
 }
 
-// arm begins to wait, if a site waits for anybody.
+// arm starts the timer of a site, if it waits for another.
 func (r *simulation) arm(me Site) {
 	r.timer[me]++
 	set := r.timer[me]
@@ -189,7 +188,7 @@ func (r *simulation) arm(me Site) {
 		}
 		r.shape.awaits(me, r.sites[me]).each(func(of Site) {
 			if r.crashed.has(me) || !r.shape.awaits(me, r.sites[me]).has(of) {
-				return // the one before has decided it
+				return // the event before has ended the wait
 			}
 			r.say("%s hears nothing from %s", r.shape.name(me), r.shape.name(of))
 			r.step(me, event{kind: suspected, of: of})
@@ -197,11 +196,10 @@ func (r *simulation) arm(me Site) {
 	})
 }
 
-// patience is how long a site waits before it takes another one for crashed, so long
-// that it is right if messages take no longer than Delay and none is lost. An answer
-// takes two delays, and what follows from all answers one more. Two sites find out that
-// a third one has crashed at most five delays apart, and three more for each one that
-// has taken its place and crashed in turn.
+// patience is the time after which a site suspects another one: long enough to be right if messages
+// take at most Delay and none is lost. An answer takes two delays, and what follows from all answers
+// one more. Two sites suspect a third one at most five delays apart, and three more for each site
+// that has taken its place and crashed.
 func (r *simulation) patience(me Site) time.Duration {
 	s := r.sites[me]
 	if s.round != noRound {

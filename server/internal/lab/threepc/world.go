@@ -1,7 +1,7 @@
 package threepc
 
-// world is all sites and all messages that are on their way, at one instant. It can be
-// compared, and each schedule of a model is a way through worlds.
+// world is the state of all sites and the messages in flight at one instant. It is comparable. A
+// schedule of a model is a path through worlds.
 type world struct {
 	sites   [modelSites]site
 	net     [kinds][modelSites]set // to whom, by kind and sender
@@ -14,7 +14,7 @@ type world struct {
 // and a register.
 const modelSites = 5
 
-// choice is one thing that may happen next.
+// choice is a possible next event.
 type choice struct {
 	kind    choiceKind
 	message message
@@ -51,7 +51,7 @@ func (m Model) begin() world {
 	return w
 }
 
-// after is what a choice makes of a world.
+// after is the world after a choice, and the messages sent.
 func (m Model) after(w world, c choice) (world, []message) {
 	sh := m.shape()
 	me, e := c.actor(), event{kind: started}
@@ -87,8 +87,7 @@ func (m Model) after(w world, c choice) (world, []message) {
 	return w, sent
 }
 
-// matters says whether anybody does anything with a message: nothing depends on
-// whether the others have heard of a decision.
+// matters reports whether a site reacts to a message: none reacts to done.
 func (m Model) matters(a message) bool { return a.kind != done }
 
 func (w *world) crash(s Site) {
@@ -97,12 +96,12 @@ func (w *world) crash(s Site) {
 	w.drop(func(a message) bool { return a.to == s })
 }
 
-// apart says whether a partition lies between two sites.
+// apart reports whether a partition separates two sites.
 func (w *world) apart(a, b Site) bool { return w.cut.has(a) != w.cut.has(b) }
 
 func (w *world) lost(a message) bool { return w.crashed.has(a.to) || w.apart(a.from, a.to) }
 
-// drop removes messages that are on their way.
+// drop removes messages in flight.
 func (w *world) drop(which func(message) bool) {
 	w.each(func(a message) {
 		if which(a) {
@@ -119,7 +118,7 @@ func (w *world) each(do func(message)) {
 	}
 }
 
-// silent says whether nothing that a site has sent is on its way any more.
+// silent reports whether no message of a site is in flight.
 func (w *world) silent(s Site) bool {
 	for k := range w.net {
 		if w.net[k][s] != 0 {
@@ -129,8 +128,8 @@ func (w *world) silent(s Site) bool {
 	return true
 }
 
-// split says whether two sites have decided otherwise. What a site decided before it
-// crashed counts: somebody may have acted on it.
+// split reports whether two sites have decided differently. The decision of a crashed site counts:
+// its user may have acted on it.
 func (w *world) split(sites int) bool {
 	var both [2]bool
 	for _, s := range w.sites[:sites] {
@@ -140,7 +139,7 @@ func (w *world) split(sites int) bool {
 	return both[0] && both[1]
 }
 
-// undecided is those who live and have not decided.
+// undecided is the live sites that have not decided.
 func (w *world) undecided(sh shape) (waiting set) {
 	for s := range Site(sh.participants + 1) {
 		if !w.crashed.has(s) && !w.sites[s].phase.decided() {
