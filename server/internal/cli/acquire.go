@@ -17,14 +17,14 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// patience is how long a wait stays silent.
+// patience is how long a wait is not reported.
 const patience = 500 * time.Millisecond
 
-// disconnect bounds the orderly end of a connection, farewell that of one over
+// closeTimeout bounds the orderly end of a connection, farewell that of one over
 // which the lock was lost.
 const (
-	disconnect = 2 * time.Second
-	farewell   = 200 * time.Millisecond
+	disconnect       = 2 * time.Second
+	lostCloseTimeout = 200 * time.Millisecond
 )
 
 // waitFlags are those of every command that takes a lock.
@@ -100,8 +100,8 @@ type grant struct {
 	unreleased bool // the backend did not confirm the release
 }
 
-// acquire opens the backend and takes the lock. ctx ends the wait. When it
-// fails, nothing is left behind.
+// acquire opens the backend and takes the lock. ctx ends the wait. If it fails, it
+// has closed what it opened.
 func (a *app) acquire(ctx context.Context, name string, w waitFlags) (*grant, error) {
 	target, err := a.target()
 	if err != nil {
@@ -129,7 +129,7 @@ func (a *app) reconnects(w waitFlags) time.Duration {
 		return 0
 	case !w.forever:
 		return w.wait
-	case a.named():
+	case a.backendGiven():
 		return a.timeout
 	}
 	if _, running := findDev(); running {
@@ -168,23 +168,23 @@ func (a *app) openOnce(ctx context.Context, target backend.Target, ttl time.Dura
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	d, err := target.Locks(opening, backend.Options{TTL: ttl, Prefix: a.prefix})
-	if s := bySignal(ctx); err != nil && s != nil {
+	if s := signalError(ctx); err != nil && s != nil {
 		return nil, s
 	}
 	if err != nil {
-		return nil, a.unreached(target, ttlError(ttl, err))
+		return nil, a.backendError(target, ttlError(ttl, err))
 	}
 	return d, nil
 }
 
 func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) {
-	notice := &notice{app: g.app, inspector: g.driver, name: name}
+	waitNotice := &waitNotice{app: g.app, inspector: g.driver, name: name}
 	g.locks, err = lock.NewFenced(g.driver, &lock.Options{
 		Wait:           w.wait,
 		NoRenewal:      w.noRenew,
 		Require:        interlock.Requirements{CrossProcess: true},
 		ReleaseTimeout: min(g.app.timeout, w.ttl), // after the TTL nothing is left to be released
-		Hooks:          &observe.Lock{Log: observe.Silent, Waiting: notice.place, RequestFailed: g.app.retried},
+		Hooks:          &observe.Lock{Log: observe.Silent, Waiting: waitNotice.place, RequestFailed: g.app.reportRetry},
 	})
 	if err != nil {
 		return w.refused(err)
@@ -195,12 +195,12 @@ func (g *grant) take(ctx context.Context, name string, w waitFlags) (err error) 
 		defer cancel()
 		g.Claim, err = g.locks.TryAcquire(ctx, name)
 	} else {
-		stop := notice.start(ctx)
+		stop := waitNotice.start(ctx)
 		g.Claim, err = g.locks.Acquire(ctx, name)
 		stop()
 	}
 	g.waited = time.Since(begun)
-	if s := bySignal(ctx); err == nil && s != nil { // it came while the grant was under way
+	if s := signalError(ctx); err == nil && s != nil { // it came while the grant was under way
 		g.release()
 		return s
 	}
@@ -218,7 +218,7 @@ func (w waitFlags) refused(err error) error {
 
 // explain turns the end of a wait into what the user asked about.
 func (a *app) explain(ctx context.Context, target backend.Target, name string, err error) error {
-	if s := bySignal(ctx); s != nil {
+	if s := signalError(ctx); s != nil {
 		return s
 	}
 	var held *interlock.HeldError
@@ -228,11 +228,10 @@ func (a *app) explain(ctx context.Context, target backend.Target, name string, e
 	case errors.Is(err, interlock.ErrHeld):
 		return fail(exitNotAcquired, "not acquired: %q is held by another process", name)
 	}
-	return a.unreached(target, err)
+	return a.backendError(target, err)
 }
 
-// release gives the lock up. A failure is reported: the lock then stays taken
-// until it expires, and nobody else is harmed.
+// release releases the lock. A failure is reported: the lock then stays held until it expires.
 func (g *grant) release() {
 	left, begun := g.Remaining(), boottime.Now()
 	if err := g.Claim.Release(context.Background()); err != nil {
@@ -241,7 +240,7 @@ func (g *grant) release() {
 	}
 }
 
-// staysTaken rounds up: our count of a lease ends a little before the backend's.
+// staysTaken rounds up: by our clock a lease ends a little before the backend's.
 func staysTaken(left time.Duration) string {
 	if left <= 0 {
 		return "expires now"
@@ -249,17 +248,17 @@ func staysTaken(left time.Duration) string {
 	return fmt.Sprintf("may stay taken for up to %v more", left.Truncate(time.Second)+time.Second)
 }
 
-// instant is the most that is left of a claim when its command is killed, and a
+// killMargin is the most that is left of a claim when its command is killed, and a
 // little more.
-const instant = 300 * time.Millisecond
+const killMargin = 300 * time.Millisecond
 
-// outlast waits for the end of a claim that is about to end: a backend that
+// awaitEnd waits for the end of a claim that is about to end: a backend that
 // could not renew it would not confirm its release either.
-func (g *grant) outlast() {
-	if g.Remaining() > instant {
+func (g *grant) awaitEnd() {
+	if g.Remaining() > killMargin {
 		return
 	}
-	timer := time.NewTimer(2 * instant)
+	timer := time.NewTimer(2 * killMargin)
 	defer timer.Stop()
 	select {
 	case <-g.Context().Done():
@@ -267,14 +266,12 @@ func (g *grant) outlast() {
 	}
 }
 
-// close disconnects. A backend that does not answer is not waited for when
-// there is nothing left to send. What has not ended in time ends with
-// the process, which has nothing else to do: not every driver's goodbye can be
-// cut short.
+// close disconnects. If there is nothing left to send, it does not wait long for an answer. What
+// has not ended in time ends with the process: not every driver's Close can be interrupted.
 func (g *grant) close() {
 	patience := disconnect
 	if g.over() {
-		patience = farewell
+		patience = lostCloseTimeout
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -303,28 +300,28 @@ func (g *grant) disconnect(ctx context.Context) (err error) {
 	return errors.Join(err, g.driver.Close(ctx))
 }
 
-// notice tells, once, who is waited for.
-type notice struct {
+// waitNotice reports once that a wait takes long, and who holds the lock.
+type waitNotice struct {
 	app       *app
 	inspector driver.Inspector
 	name      string
-	ahead     atomic.Int64 // as the backend said last, plus one; 0 if it did not
+	ahead     atomic.Int64 // the backend's last count, plus one; 0 if it has sent none
 }
 
-func (n *notice) place(w observe.LockWaiting) { n.ahead.Store(int64(w.Ahead) + 1) }
+func (n *waitNotice) place(w observe.LockWaiting) { n.ahead.Store(int64(w.Ahead) + 1) }
 
-// outage is how many requests for a lock fail in a row before that is said.
+// outage is how many requests for a lock fail in a row before that is reported.
 const outage = 2
 
-// retried says why a wait goes on, once in each outage.
-func (a *app) retried(e observe.LockRequestFailed) {
+// reportRetry reports a failed request, once in each outage.
+func (a *app) reportRetry(e observe.LockRequestFailed) {
 	if e.Failed == outage {
 		a.say("%q: %v; trying again", e.Name, e.Err)
 	}
 }
 
 // start begins to wait; stop ends that and waits for it.
-func (n *notice) start(ctx context.Context) (stop func()) {
+func (n *waitNotice) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	gone := make(chan struct{})
 	timer := time.NewTimer(patience)
@@ -343,7 +340,7 @@ func (n *notice) start(ctx context.Context) (stop func()) {
 	}
 }
 
-func (n *notice) tell(ctx context.Context) {
+func (n *waitNotice) tell(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, n.app.timeout)
 	defer cancel()
 	state, err := n.inspector.Lock(ctx, n.name)
@@ -368,7 +365,7 @@ func describe(c driver.Contender) text {
 	return t
 }
 
-func (n *notice) position() string {
+func (n *waitNotice) position() string {
 	switch ahead := n.ahead.Load() - 1; {
 	case ahead < 0:
 		return ""

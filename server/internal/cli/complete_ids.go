@@ -20,13 +20,13 @@ func (a *app) completeFirst(find func(ctx context.Context, typed string) []strin
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return a.inTime(c, func(ctx context.Context) []string { return find(ctx, typed) }), cobra.ShellCompDirectiveNoFileComp
+		return a.completeWithin(c, func(ctx context.Context) []string { return find(ctx, typed) }), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
 // completeIDs has the commands of a group that begin with an ID complete it with
 // those of a protocol's transactions; all protocols' if it is empty.
-func (l *ledger) completeIDs(group *cobra.Command, protocol string) {
+func (l *journalCommands) completeIDs(group *cobra.Command, protocol string) {
 	for _, c := range group.Commands() {
 		if _, args, _ := strings.Cut(c.Use, " "); c.Name() != "start" && c.ValidArgsFunction == nil &&
 			(strings.HasPrefix(args, "ID") || strings.HasPrefix(args, "[ID")) {
@@ -36,7 +36,7 @@ func (l *ledger) completeIDs(group *cobra.Command, protocol string) {
 }
 
 // ids are those of transactions that begin with what was typed.
-func (l *ledger) ids(ctx context.Context, protocol, typed string) (ids []string) {
+func (l *journalCommands) ids(ctx context.Context, protocol, typed string) (ids []string) {
 	_ = l.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
 		heads, err := j.Heads(ctx, typed, completionNames)
 		for _, h := range heads {
@@ -53,7 +53,7 @@ func (l *ledger) ids(ctx context.Context, protocol, typed string) (ids []string)
 // at little cost, the resources that have a mark.
 func (a *app) completeResource(table *string) cobra.CompletionFunc {
 	return a.completeFirst(func(ctx context.Context, typed string) (names []string) {
-		names = a.heldOrAwaited(ctx, typed)
+		names = a.lockNames(ctx, typed)
 		_ = a.guard(ctx, *table, func(ctx context.Context, g backend.Guard) error {
 			lister, ok := g.(backend.Lister)
 			if !ok {
@@ -73,7 +73,7 @@ func (a *app) completeResource(table *string) cobra.CompletionFunc {
 }
 
 // completeLetters offers the ids of dead letters.
-func (m *mailbox) completeLetters() cobra.CompletionFunc {
+func (m *outboxCommands) completeLetters() cobra.CompletionFunc {
 	return m.app.completeFirst(func(ctx context.Context, _ string) (ids []string) {
 		_ = m.do(ctx, func(ctx context.Context, t outbox.Table, db driver.SQL) error {
 			letters, err := t.DeadLetters(ctx, db, outbox.DeadLetterQuery{Limit: completionNames})
@@ -87,7 +87,7 @@ func (m *mailbox) completeLetters() cobra.CompletionFunc {
 }
 
 // completeWaiting offers the ids of messages that keys wait for.
-func (m *mailbox) completeWaiting() cobra.CompletionFunc {
+func (m *outboxCommands) completeWaiting() cobra.CompletionFunc {
 	return m.app.completeFirst(func(ctx context.Context, _ string) (ids []string) {
 		_ = m.do(ctx, func(ctx context.Context, t outbox.Table, db driver.SQL) error {
 			s, err := t.Status(ctx, db)

@@ -59,7 +59,7 @@ func completes(c *cobra.Command, flag string, values ...string) {
 // completeName offers the locks that are held or awaited as the first argument,
 // and nothing after it.
 func (a *app) completeName(c *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return a.completeFirst(a.heldOrAwaited)(c, args, typed)
+	return a.completeFirst(a.lockNames)(c, args, typed)
 }
 
 // completeJob offers a name, and then a command.
@@ -72,10 +72,9 @@ func (a *app) completeJob(find func(ctx context.Context, typed string) []string)
 	}
 }
 
-// inTime is silent about whatever fails. A backend that hangs is left behind
-// in a request that not every client lets us interrupt; it ends with the
-// process, which is about to end.
-func (a *app) inTime(c *cobra.Command, find func(context.Context) []string) []string {
+// completeWithin reports no errors. A request to a backend that hangs may not be
+// interruptible; it ends with the process.
+func (a *app) completeWithin(c *cobra.Command, find func(context.Context) []string) []string {
 	if a.checkGlobals(c) != nil {
 		return nil
 	}
@@ -94,8 +93,8 @@ func (a *app) inTime(c *cobra.Command, find func(context.Context) []string) []st
 	}
 }
 
-func (a *app) heldOrAwaited(ctx context.Context, prefix string) (names []string) {
-	_ = a.inspect(ctx, func(ctx context.Context, v *viewed) error {
+func (a *app) lockNames(ctx context.Context, prefix string) (names []string) {
+	_ = a.inspect(ctx, func(ctx context.Context, v *inspection) error {
 		locks, _, err := v.Locks(ctx, prefix, completionNames)
 		for _, l := range locks {
 			names = append(names, l.Name)
@@ -105,14 +104,13 @@ func (a *app) heldOrAwaited(ctx context.Context, prefix string) (names []string)
 	return names
 }
 
-// offers is the writer of what a shell is offered, one word a line, with its
-// description behind a tab. Shells insert a part of a word without quotes, and
+// completionWriter writes the completions of a shell: one word a line, a tab and its description. Shells insert a part of a word without quotes, and
 // run what they have inserted: only words that no shell expands get through,
 // wherever they come from.
-type offers struct{ to io.Writer }
+type completionWriter struct{ to io.Writer }
 
 // Write is [io.Writer]'s. It is called with whole lines.
-func (o *offers) Write(p []byte) (int, error) {
+func (o *completionWriter) Write(p []byte) (int, error) {
 	var safe strings.Builder
 	for line := range strings.Lines(string(p)) {
 		word, about, described := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
@@ -121,7 +119,7 @@ func (o *offers) Write(p []byte) (int, error) {
 		}
 		safe.WriteString(word)
 		if described {
-			safe.WriteString("\t" + strings.Map(describing, about))
+			safe.WriteString("\t" + strings.Map(dropShellCharacters, about))
 		}
 		safe.WriteByte('\n')
 	}
@@ -131,8 +129,8 @@ func (o *offers) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// describing drops what a shell could expand from a description.
-func describing(r rune) rune {
+// dropShellCharacters drops what a shell could expand from a description.
+func dropShellCharacters(r rune) rune {
 	if strings.ContainsRune("`$\\\"'<>&|;(){}[]*?!~#^", r) || unprintable(r) {
 		return -1
 	}

@@ -35,8 +35,8 @@ func TestCompletionRunsNothing(t *testing.T) {
 			testbed.Binary(t, shell)
 			_ = os.Remove(made) // another shell's
 			c := completingShell(t, url, shell, how.script, how.start)
-			c.offers("interlock locks show ", "honest/name-1")
-			c.offers("interlock --ba", "--backend")
+			c.completionWriter("interlock locks show ", "honest/name-1")
+			c.completionWriter("interlock --ba", "--backend")
 			for i := range commands {
 				c.types(clearLine + setPrefix(shell, itoa(i)+"/"))
 				c.types("interlock locks show \t\t\t" + clearLine)
@@ -89,9 +89,9 @@ func completesFirst(shell string) string {
 	return "true"
 }
 
-// offers types a word and Tab until a completion is shown: a busy machine may
+// completionWriter types a word and Tab until a completion is shown: a busy machine may
 // have no names to offer in time.
-func (c *console) offers(typed, completion string) {
+func (c *console) completionWriter(typed, completion string) {
 	c.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
 		shown := len(c.screen())

@@ -63,13 +63,13 @@ type conformFailView struct {
 func (a *app) conform(ctx context.Context, o conformance.Options) error {
 	signals := make(chan os.Signal, 1)
 	subscribe(signals, stopSignals)
-	ctx, stop := ending(ctx, signals)
+	ctx, stop := untilSignal(ctx, signals)
 	defer stop()
 	report, err := a.play(ctx, o)
 	if interlock.Kind(err) == interlock.Bug {
 		return usage("cannot judge the participant: %w", err)
 	}
-	if err != nil && bySignal(ctx) == nil {
+	if err != nil && signalError(ctx) == nil {
 		return fail(exitUnreachable, "cannot judge the participant: %w", err)
 	}
 	v := conformView{Plays: report.Plays, Messages: report.Messages, Failures: []conformFailView{}}
@@ -86,7 +86,7 @@ func (a *app) conform(ctx context.Context, o conformance.Options) error {
 	if err := a.print(v, t); err != nil {
 		return err
 	}
-	if err := bySignal(ctx); err != nil {
+	if err := signalError(ctx); err != nil {
 		return fail(codeOf(err), "not all was played: %w", err)
 	}
 	if len(v.Failures) > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/barrier/conformance"
 )
 
-// progress is how often a long play says how far it has come.
+// progress is the interval at which a long play reports its progress.
 const progress = 10 * time.Second
 
 // play judges a participant, and says every few seconds that it is still at it.

@@ -20,7 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/httpapi"
 )
 
-// journalFlags say which journal of a backend is meant.
+// journalFlags select the journal of a backend.
 type journalFlags struct {
 	name   string
 	shards int
@@ -98,8 +98,8 @@ it, and --client-cert and --client-key show a certificate.`,
 	return c
 }
 
-// exposed reports whether others than this machine can reach the coordinator. Then a
-// token is required, and what it may call has to be said.
+// exposed reports whether other machines can reach the coordinator. It then requires --token-file
+// and --allow.
 func (f coordinateFlags) exposed() (bool, error) {
 	host, _, err := net.SplitHostPort(f.listen)
 	if err != nil {
@@ -109,10 +109,10 @@ func (f coordinateFlags) exposed() (bool, error) {
 		return false, nil
 	}
 	if f.tokenFile == "" {
-		return true, usage("--listen %s can be reached from other machines, where anybody could start transactions: give a --token-file", f.listen)
+		return true, usage("--listen %s can be reached from other machines, and every client could start transactions: give a --token-file", f.listen)
 	}
 	if len(f.allow) == 0 {
-		return true, usage("--listen %s can be reached from other machines, which could have any address called: say by --allow which may be", f.listen)
+		return true, usage("--listen %s can be reached from other machines, and they could make it call any address: give the permitted ones with --allow", f.listen)
 	}
 	return true, nil
 }
@@ -144,7 +144,7 @@ func (f coordinateFlags) calls(exposed bool) (coordinate.Calls, error) {
 	return c, nil
 }
 
-// options are those of package web.
+// options are those of package httpapi.
 func (f coordinateFlags) options() (o httpapi.Options, err error) {
 	o.Participants = map[string]string{}
 	for _, text := range f.participants {
@@ -193,7 +193,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	a.tell(&options, f.verbose)
 	signals := make(chan os.Signal, 1)
 	subscribe(signals, stopSignals)
-	ctx, stop := ending(ctx, signals)
+	ctx, stop := untilSignal(ctx, signals)
 	defer stop()
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
@@ -203,7 +203,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 		return usage("%w", err)
 	}
 	if err != nil {
-		return a.unreached(target, err)
+		return a.backendError(target, err)
 	}
 	defer s.Close()
 	l, err := net.Listen("tcp", f.listen)
@@ -217,5 +217,5 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 	if errors.As(err, &asked) || errors.Is(err, context.Canceled) {
 		return nil
 	}
-	return a.unreached(target, err)
+	return a.backendError(target, err)
 }

@@ -14,19 +14,19 @@ import (
 // tell has a coordinator say what waits for a person, with the command that shows it;
 // and every call that fails, if that is wanted.
 func (a *app) tell(o *httpapi.Options, calls bool) {
-	sagas := &observe.Saga{
+	sagaProtocol := &observe.Saga{
 		Dead: func(e observe.SagaDead) {
 			a.say("saga %s waits for you: the undo of %s was given up; see %s", e.Saga, strings.Join(e.Steps, ", "), command("interlock", "saga", "show", e.Saga))
 		},
 		Stuck: func(e observe.SagaStuck) {
-			a.say("saga %s has to go on, and step %s has failed %d times: %v", e.Saga, e.Step, e.Attempts, e.Err)
+			a.say("saga %s is past its pivot, and step %s has failed %d times: %v", e.Saga, e.Step, e.Attempts, e.Err)
 		},
 	}
-	bookings := &observe.TCC{Dead: func(e observe.TCCDead) {
+	tccProtocol := &observe.TCC{Dead: func(e observe.TCCDead) {
 		a.say("transaction %s waits for you: it is decided to %s it, and that is refused by %s; see %s",
 			e.Transaction, e.Decision, strings.Join(e.Branches, ", "), command("interlock", "tcc", "show", e.Transaction))
 	}}
-	commits := &observe.TwoPC{
+	xaProtocol := &observe.TwoPC{
 		Heuristic: func(e observe.TwoPCHeuristic) {
 			a.say("transaction %s waits for you: it was finished against the decision by %s: %v; see %s",
 				e.Transaction, strings.Join(e.Participants, ", "), e.Err, command("interlock", "xa", "show", e.Transaction))
@@ -36,15 +36,15 @@ func (a *app) tell(o *httpapi.Options, calls bool) {
 		},
 	}
 	if calls {
-		sagas.Tried = func(e observe.SagaTried) { a.tried("saga", e.Saga, e.Step, undo(e.Undo), e.Err, e.Again) }
-		bookings.Tried = func(e observe.TCCTried) {
+		sagaProtocol.Tried = func(e observe.SagaTried) { a.tried("saga", e.Saga, e.Step, undo(e.Undo), e.Err, e.Again) }
+		tccProtocol.Tried = func(e observe.TCCTried) {
 			a.tried("transaction", e.Transaction, e.Branch, e.Operation, e.Err, e.Again)
 		}
-		commits.Tried = func(e observe.TwoPCTried) {
+		xaProtocol.Tried = func(e observe.TwoPCTried) {
 			a.tried("transaction", e.Transaction, e.Participant, map[bool]string{true: "commit", false: "rollback"}[e.Commit], e.Err, e.Again)
 		}
 	}
-	o.Sagas, o.TCC, o.TwoPC = &saga.Options{Hooks: sagas}, &tcc.Options{Hooks: bookings}, &twopc.Options{Hooks: commits}
+	o.Sagas, o.TCC, o.TwoPC = &saga.Options{Hooks: sagaProtocol}, &tcc.Options{Hooks: tccProtocol}, &twopc.Options{Hooks: xaProtocol}
 }
 
 // tried says that a call has failed.

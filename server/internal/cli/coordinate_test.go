@@ -73,8 +73,8 @@ func TestACoordinatorTakesOver(t *testing.T) {
 			url := start(t)
 			first, address := coordinating(t, url)
 			second, other := coordinating(t, url)
-			const sagas = 12
-			for i := range sagas {
+			const sagaProtocol = 12
+			for i := range sagaProtocol {
 				body := fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true}]}`, participant.URL)
 				if status, state := post(t, fmt.Sprintf("%s/v1/sagas/%d", address, i), body); status != 200 || state != "RUNNING" {
 					t.Fatal(status, state)
@@ -82,7 +82,7 @@ func TestACoordinatorTakesOver(t *testing.T) {
 			}
 			first.Kill()
 			well.Store(true)
-			for i := range sagas {
+			for i := range sagaProtocol {
 				var state string
 				testbed.Eventually(t, "the saga has ended", patience, func() bool {
 					answer, err := http.Get(fmt.Sprintf("%s/v1/sagas/%d?wait=1s", other, i))
@@ -99,13 +99,13 @@ func TestACoordinatorTakesOver(t *testing.T) {
 				})
 			}
 			http.DefaultClient.CloseIdleConnections()
-			if out, _ := run(t, 0, "saga", "ls", "--type", "x", "--backend", url, "-o", "json"); strings.Count(out, `"type":"x"`) < sagas {
+			if out, _ := run(t, 0, "saga", "ls", "--type", "x", "--backend", url, "-o", "json"); strings.Count(out, `"type":"x"`) < sagaProtocol {
 				t.Error(out)
 			}
 			if out, message := run(t, 0, "saga", "ls", "--type", "y", "--backend", url); out != "" || !strings.Contains(message, "no such sagas") {
 				t.Errorf("%s%s", out, message)
 			}
-			if done.Load() < sagas {
+			if done.Load() < sagaProtocol {
 				t.Errorf("%d calls", done.Load())
 			}
 			second.Signal(syscall.SIGTERM)

@@ -62,18 +62,18 @@ func (a *app) dev(ctx context.Context, f devFlags) error {
 		return devError(err)
 	}
 	record := devRecord{PID: os.Getpid(), Endpoint: server.Endpoint(), DataDir: dir}
-	found := a.leaveWord(record)
+	found := a.announce(record)
 	defer record.remove()
-	a.greet(record, found, time.Since(begun))
+	a.printReady(record, found, time.Since(begun))
 	return serveUntil(signals, server)
 }
 
-// leaveWord makes other commands find this server, unless they find one that
-// already runs: what somebody set up on that one must not go to another because
-// a second was started. It reports whether this is the one they find.
-func (a *app) leaveWord(r devRecord) (found bool) {
+// announce makes other commands find this server, unless they find one that
+// already runs: a second server must not redirect commands that use the first.
+// It reports whether commands find this server.
+func (a *app) announce(r devRecord) (found bool) {
 	if other, ok := findDev(); ok && other.Endpoint != r.Endpoint {
-		a.say("other commands go on finding the server of process %d at %s; to reach this one give them --backend etcd://%s",
+		a.say("other commands still use the server of process %d at %s; for this one use --backend etcd://%s",
 			other.PID, other.Endpoint, r.Endpoint)
 		return false
 	}
@@ -132,7 +132,7 @@ func devError(err error) error {
 	return fail(exitFailed, "%w", err)
 }
 
-func (a *app) greet(r devRecord, found bool, took time.Duration) {
+func (a *app) printReady(r devRecord, found bool, took time.Duration) {
 	var flag text
 	if !found {
 		flag = " " + command("--backend", "etcd://"+r.Endpoint)
@@ -158,7 +158,7 @@ func serveUntil(signals <-chan os.Signal, server *embedded.Server) error {
 		server.Close()
 		return fail(exitFailed, "etcd stopped by itself: %v", err)
 	case err := <-server.Failed(): // it is not closed: it could not write what it has
-		return fail(exitFailed, "etcd cannot go on: %w; is the disk full?", err)
+		return fail(exitFailed, "etcd has failed: %w; is the disk full?", err)
 	case <-signals:
 	}
 	stopped := make(chan struct{})

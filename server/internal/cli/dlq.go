@@ -15,33 +15,27 @@ import (
 )
 
 func (a *app) dlqCommand() *cobra.Command {
-	m := &mailbox{app: a}
-	c := &cobra.Command{
+	m := &outboxCommands{app: a}
+	c := group(&cobra.Command{
 		Use: "dlq", Short: "Show, replay or discard dead letters",
 		Example: `  interlock dlq ls --backend postgres://localhost/shop
   interlock dlq show 0f8e… --backend postgres://localhost/shop
   interlock dlq replay 0f8e… --reason "the receiver is fixed" --backend postgres://localhost/shop
   interlock dlq discard 0f8e… --reason "a test order" --backend postgres://localhost/shop`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	m.flags(c)
-	c.AddCommand(a.deadSagasCommand(), a.deadQueueCommand(), m.lettersCommand(), m.letterCommand(),
+	}, a.deadSagasCommand(), a.deadQueueCommand(), m.lettersCommand(), m.letterCommand(),
 		m.decideCommand("replay", "Put dead letters back, in insertion order", "replayed", outbox.Table.Replay),
 		m.decideCommand("discard", "Delete dead letters permanently, with a reason", "discarded", outbox.Table.Discard))
+	m.addTable(c)
 	return c
 }
 
-func (m *mailbox) lettersCommand() *cobra.Command {
+func (m *outboxCommands) lettersCommand() *cobra.Command {
 	var q outbox.DeadLetterQuery
-	c := &cobra.Command{
+	c := listed(&cobra.Command{
 		Use: "ls", Short: "List dead letters in insertion order", Args: noArgs,
 		Example: `  interlock dlq ls --backend postgres://localhost/shop
   interlock dlq ls --topic orders --key order/42 --limit 10 -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if q.Limit < 1 {
-				return usage("--limit must be above zero, not %d", q.Limit)
-			}
 			var letters []outbox.DeadLetter
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) (err error) {
 				letters, err = t.DeadLetters(ctx, db, q)
@@ -54,15 +48,14 @@ func (m *mailbox) lettersCommand() *cobra.Command {
 			}
 			return m.printLetters(letters)
 		},
-	}
+	}, &q.Limit, 100)
 	c.Flags().StringVar(&q.Topic, "topic", "", "only those of this topic")
 	c.Flags().StringVar(&q.Key, "key", "", "only those of this key")
-	c.Flags().IntVar(&q.Limit, "limit", 100, "show at most this many")
 	c.Flags().Int64Var(&q.After, "after", 0, "only those after this `place`")
 	return c
 }
 
-func (m *mailbox) printLetters(letters []outbox.DeadLetter) error {
+func (m *outboxCommands) printLetters(letters []outbox.DeadLetter) error {
 	views := []letterView{}
 	rows := [][]string{{"ID", "TOPIC", "KEY", "DIED", "ATTEMPTS", "WHY"}}
 	for _, l := range letters {
@@ -74,7 +67,7 @@ func (m *mailbox) printLetters(letters []outbox.DeadLetter) error {
 	}{views}, rows, "there are no dead letters")
 }
 
-func (m *mailbox) letterCommand() *cobra.Command {
+func (m *outboxCommands) letterCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show a dead letter in full", Args: oneArg("message id"), ValidArgsFunction: m.completeLetters(),
 		Example: `  interlock dlq show 0f8e… --backend postgres://localhost/shop -o json`,
@@ -94,9 +87,9 @@ func (m *mailbox) letterCommand() *cobra.Command {
 }
 
 // decideCommand replays or discards.
-func (m *mailbox) decideCommand(verb, short, done string,
+func (m *outboxCommands) decideCommand(verb, short, done string,
 	do func(t outbox.Table, ctx context.Context, db driver.SQL, ids []string, reason, by string) error) *cobra.Command {
-	c := &cobra.Command{
+	return m.recorded(&cobra.Command{
 		Use: verb + " ID… --reason TEXT", Short: short, ValidArgsFunction: m.completeLetters(),
 		Example: "  interlock dlq " + verb + ` 0f8e… --reason "why it is right" --backend postgres://localhost/shop`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -106,9 +99,6 @@ func (m *mailbox) decideCommand(verb, short, done string,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkReason(m.reason); err != nil {
-				return err
-			}
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
 				return do(t, ctx, db, args, m.reason, m.by)
 			}); err != nil {
@@ -116,9 +106,7 @@ func (m *mailbox) decideCommand(verb, short, done string,
 			}
 			return m.done(done, args)
 		},
-	}
-	m.answerable(c)
-	return c
+	})
 }
 
 // letterView is the JSON form of a dead letter; docs/reference/cli.md promises it.

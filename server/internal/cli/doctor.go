@@ -62,7 +62,7 @@ func (a *app) doctor(ctx context.Context, o doctor.Options, all bool) error {
 	case errors.As(err, &url), errors.As(err, &ttl):
 		return err
 	case err != nil:
-		return fail(exitUnknown, "%w", a.unreached(target, err))
+		return fail(exitUnknown, "%w", a.backendError(target, err))
 	}
 	a.code = int(max(r.Status-1, 0)) // info is fine for monitoring
 	return a.print(r, findings(r, all))

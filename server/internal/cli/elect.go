@@ -45,7 +45,7 @@ Redis may lose the leader's record in a failover or crash, and then two commands
 run for a while. It is refused without --accept-weakness.`,
 		// What cobra would refuse before RunE is refused there, in our words.
 		Args:              cobra.ArbitraryArgs,
-		ValidArgsFunction: a.completeJob(a.heldOrAwaited),
+		ValidArgsFunction: a.completeJob(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			return (&candidate{flags: f, job: job{app: a, flags: &f.lockFlags, outer: os.Getenv(envHeld)}}).run(c, args)
 		},
@@ -110,7 +110,7 @@ func (d *candidate) run(c *cobra.Command, args []string) error {
 	if err := d.prepare(c, args); err != nil {
 		return err
 	}
-	opening, stop := ending(c.Context(), signals)
+	opening, stop := untilSignal(c.Context(), signals)
 	err := d.place.open(opening, d.app, d.flags.ttl, d.options())
 	stop()
 	var unmet *interlock.UnmetError
@@ -132,7 +132,7 @@ func (d *candidate) run(c *cobra.Command, args []string) error {
 func (d *candidate) options() elect.Options {
 	o := elect.Options{Identity: d.flags.identity, Hooks: &elect.Hooks{Lock: &observe.Lock{
 		Log:           observe.Silent, // a term reports its end itself
-		RequestFailed: d.app.retried,
+		RequestFailed: d.app.reportRetry,
 		ReleaseFailed: func(e observe.LockReleaseFailed) {
 			d.app.say("warning: the leadership of %q could not be given up, it may last until it expires: %v", e.Name, e.Err)
 		},
@@ -149,10 +149,10 @@ const again = time.Second
 
 // term campaigns and leads once. more reports that another term is wanted.
 func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool, err error) {
-	waiting, stop := ending(ctx, signals)
+	waiting, stop := untilSignal(ctx, signals)
 	stop = sync.OnceFunc(stop)
 	defer stop()
-	n := &notice{app: d.app, inspector: d.place.link.driver, name: d.name}
+	n := &waitNotice{app: d.app, inspector: d.place.link.driver, name: d.name}
 	quiet := sync.OnceFunc(n.start(waiting))
 	defer quiet()
 	var result supervise.Result
@@ -160,7 +160,7 @@ func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool
 	err = d.place.elections.Run(waiting, d.name, func(_ context.Context, t *elect.Term) error {
 		quiet()
 		stop() // signals are the command's from now on
-		if s := bySignal(waiting); s != nil {
+		if s := signalError(waiting); s != nil {
 			return s
 		}
 		led = true
@@ -176,8 +176,8 @@ func (d *candidate) term(ctx context.Context, signals chan os.Signal) (more bool
 	case led && result.Outcome != "":
 		d.app.code = d.codeFor(result)
 		return false, nil
-	case bySignal(waiting) != nil:
-		return false, bySignal(waiting)
+	case signalError(waiting) != nil:
+		return false, signalError(waiting)
 	case wait && codeOf(err) == exitUnreachable:
 		d.app.say("%q: %v; trying again", d.name, err)
 		return pause(ctx, signals, again)
@@ -205,7 +205,7 @@ func (d *candidate) lead(ctx context.Context, t *elect.Term, signals chan os.Sig
 
 // pause waits; a signal that ends it is the error.
 func pause(ctx context.Context, signals <-chan os.Signal, d time.Duration) (more bool, err error) {
-	ctx, stop := ending(ctx, signals)
+	ctx, stop := untilSignal(ctx, signals)
 	defer stop()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -213,7 +213,7 @@ func pause(ctx context.Context, signals <-chan os.Signal, d time.Duration) (more
 	case <-timer.C:
 		return true, nil
 	case <-ctx.Done():
-		return false, bySignal(ctx)
+		return false, signalError(ctx)
 	}
 }
 
@@ -224,7 +224,7 @@ type place struct {
 	forget    func() // disconnects from the values
 }
 
-// open connects within --timeout. When it fails, nothing is left behind.
+// open connects within --timeout. If it fails, it has closed what it opened.
 func (p *place) open(ctx context.Context, a *app, ttl time.Duration, o elect.Options) error {
 	target, err := a.target()
 	if err != nil {
@@ -261,4 +261,4 @@ func (p *place) close() {
 }
 
 // explain says in the words of the command line what went wrong.
-func (p *place) explain(err error) error { return p.link.app.unreached(p.link.target, err) }
+func (p *place) explain(err error) error { return p.link.app.backendError(p.link.target, err) }

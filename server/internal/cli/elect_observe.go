@@ -36,12 +36,12 @@ func (a *app) observeCommand() *cobra.Command {
 	return c
 }
 
-// observe prints leaders until a signal comes, or nobody reads them.
+// observe prints leaders until a signal arrives or the output is closed.
 func (a *app) observe(ctx context.Context, name string, once bool) error {
 	signals := make(chan os.Signal, 1)
 	subscribe(signals, stopSignals)
 	defer signal.Stop(signals)
-	ctx, stop := ending(ctx, signals)
+	ctx, stop := untilSignal(ctx, signals)
 	defer stop()
 	var p place
 	// An observer needs no guarantee of the backend.
@@ -65,8 +65,8 @@ func (a *app) observe(ctx context.Context, name string, once bool) error {
 	switch {
 	case done:
 		return printing
-	case bySignal(ctx) != nil:
-		return bySignal(ctx)
+	case signalError(ctx) != nil:
+		return signalError(ctx)
 	}
 	return p.explain(err)
 }
@@ -85,9 +85,9 @@ type leaderView struct {
 func (a *app) printLeader(name string, l elect.Leader) error {
 	view := struct {
 		Name   string      `json:"name"`
-		Leader *leaderView `json:"leader"` // null if nobody leads
+		Leader *leaderView `json:"leader"` // null if there is no leader
 	}{Name: name}
-	t := line("nobody leads %s\n", name)
+	t := line("%s has no leader\n", name)
 	if l.Owner != "" {
 		view.Leader = viewLeader(l)
 		t = line("%s leads %s, token %d", l.Identity, name, l.Token)

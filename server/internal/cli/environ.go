@@ -28,9 +28,9 @@ type held struct {
 	outer                        string // INTERLOCK_HELD as we got it
 }
 
-// environ is the environment for a command: ours, without what an outer lock
-// said about itself and without the backend's password, and then what this lock
-// says, last, because the last of two equal names is the one that counts.
+// environ is the environment for a command: ours without the variables of an outer lock and the
+// backend's password, and then those of this lock. They are last because the last of two equal
+// names counts.
 func (h held) environ(ours []string) []string {
 	env := make([]string, 0, len(ours)+7)
 	for _, pair := range ours {

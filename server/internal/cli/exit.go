@@ -82,7 +82,7 @@ func (s *signalled) Error() string {
 	return fmt.Sprintf("ended by signal %d (%v)", int(s.number), s.number)
 }
 
-// codeOf finds the exit code for an error of whatever origin.
+// codeOf returns the exit code for any error.
 func codeOf(err error) int {
 	var own *exitError
 	var signal *signalled

@@ -30,7 +30,7 @@ func FuzzOffers(f *testing.F) {
 	f.Add("`id`\n:4\n")
 	f.Fuzz(func(t *testing.T, s string) {
 		var b strings.Builder
-		if _, err := (&offers{to: &b}).Write([]byte(s)); err != nil {
+		if _, err := (&completionWriter{to: &b}).Write([]byte(s)); err != nil {
 			t.Fatal(err)
 		}
 		if strings.ContainsAny(b.String(), "`$\\\"';&|<>") {

@@ -16,38 +16,23 @@ import (
 
 func (a *app) guardCommand() *cobra.Command {
 	var table string
-	c := &cobra.Command{
+	c := group(&cobra.Command{
 		Use: "guard", Short: "Enter, show or correct the mark that rejects stale tokens",
 		Example: `  interlock guard show account/42 --backend postgres://localhost/bank
   interlock guard rebase account/42 --to 0 --reason "restored from last night's backup"`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	}, a.guardEnterCommand(&table), a.guardShowCommand(&table), a.guardRebaseCommand(&table))
 	c.PersistentFlags().StringVar(&table, "table", "", "the guard table, in a database (default: interlock_fence)")
-	c.AddCommand(a.guardEnterCommand(&table), a.guardShowCommand(&table), a.guardRebaseCommand(&table))
 	return c
 }
 
 // guard opens a guard and uses it, within --timeout.
 func (a *app) guard(ctx context.Context, table string, use func(context.Context, backend.Guard) error) error {
-	target, err := a.target()
-	if err != nil {
-		return err
-	}
-	if kind := target.Kind(); table != "" && kind != "postgres" && kind != "mysql" {
-		return usage("--table is for databases; %s has none", kind)
-	}
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	g, disconnect, err := target.Guard(ctx, backend.GuardOptions{Prefix: a.prefix, Table: table})
-	if err != nil {
-		return a.unreached(target, err)
-	}
-	defer disconnect()
-	if err := use(ctx, g); err != nil {
-		return a.unreached(target, err)
-	}
-	return nil
+	return connect(ctx, a, func(ctx context.Context, t backend.Target) (backend.Guard, func(), error) {
+		if kind := t.Kind(); table != "" && kind != "postgres" && kind != "mysql" {
+			return nil, nil, usage("--table is for databases; %s has none", kind)
+		}
+		return t.Guard(ctx, backend.GuardOptions{Prefix: a.prefix, Table: table})
+	}, use)
 }
 
 func (a *app) guardShowCommand(table *string) *cobra.Command {
@@ -73,7 +58,7 @@ func (a *app) guardShowCommand(table *string) *cobra.Command {
 
 func (a *app) guardRebaseCommand(table *string) *cobra.Command {
 	var to int64
-	var reason, by string
+	var r audit
 	c := &cobra.Command{
 		Use: "rebase RESOURCE --to TOKEN --reason TEXT", Short: "Set a mark by hand, with a reason", Args: oneArg("resource"), ValidArgsFunction: a.completeResource(table),
 		Example: `  interlock guard rebase account/42 --to 0 --reason "restored from last night's backup"
@@ -87,22 +72,21 @@ guard stores author, time, reason and the old mark beside the mark.`,
 			if !c.Flags().Changed("to") {
 				return usage("--to says which token the mark is set to; 0 forgets that anyone has entered")
 			}
-			if err := first(checkRebase(interlock.Token(to), time.Now()), checkReason(reason)); err != nil {
+			if err := first(checkRebase(interlock.Token(to), time.Now()), checkReason(r.reason)); err != nil {
 				return err
 			}
 			return a.guard(c.Context(), *table, func(ctx context.Context, g backend.Guard) error {
-				old, err := g.Rebase(ctx, args[0], interlock.Token(to), reason, by)
+				old, err := g.Rebase(ctx, args[0], interlock.Token(to), r.reason, r.by)
 				if err != nil {
 					return err
 				}
-				return a.print(rebased{args[0], old.Token, interlock.Token(to), reason, by},
-					line("%s: mark set to %d by %s; before: %s\n", args[0], to, by, describeMark(old)))
+				return a.print(rebased{args[0], old.Token, interlock.Token(to), r.reason, r.by},
+					line("%s: mark set to %d by %s; before: %s\n", args[0], to, r.by, describeMark(old)))
 			})
 		},
 	}
 	c.Flags().Int64Var(&to, "to", 0, "the new mark, a `token`; 0 for none")
-	c.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
-	c.Flags().StringVar(&by, "by", whoami(), "author, for the audit log")
+	r.flags(c.Flags())
 	return c
 }
 

@@ -43,7 +43,7 @@ func helpCommand() *cobra.Command {
 			about, rest, err := c.Root().Find(args)
 			if err != nil || len(rest) > 0 {
 				return usage("there is neither a command nor a topic %q%s; %s --help lists them all",
-					strings.Join(args, " "), meant(about, strings.Join(rest, " ")), c.Root().Name())
+					strings.Join(args, " "), suggestion(about, strings.Join(rest, " ")), c.Root().Name())
 			}
 			about.InitDefaultHelpFlag()
 			return about.Help()

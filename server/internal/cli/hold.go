@@ -36,7 +36,7 @@ func (a *app) hold(ctx context.Context, name string, f waitFlags) error {
 	signals := make(chan os.Signal, 1)
 	subscribe(signals, stopSignals)
 	defer signal.Stop(signals)
-	ctx, stop := ending(ctx, signals)
+	ctx, stop := untilSignal(ctx, signals)
 	defer stop()
 	g, err := a.acquire(ctx, name, f)
 	if err != nil {
@@ -45,9 +45,9 @@ func (a *app) hold(ctx context.Context, name string, f waitFlags) error {
 	defer g.close()
 	defer g.release()
 	if err := a.printJSON(granted{Lock: name, Token: g.Token(), Owner: g.Owner(), TTLMS: f.ttl.Milliseconds()}); err != nil {
-		return fail(exitUsage, "nobody reads the grant: %w", err)
+		return fail(exitUsage, "the grant cannot be written: %w", err)
 	}
-	return untilEnd(ctx, g, a.in)
+	return waitForEnd(ctx, g, a.in)
 }
 
 // granted is the line that locks hold prints.
@@ -58,10 +58,9 @@ type granted struct {
 	TTLMS int64           `json:"ttl_ms"`
 }
 
-// untilEnd waits for the end of the input, of the claim, or of our patience.
-// The reader is left behind in a read that cannot be interrupted; it ends with
-// the process.
-func untilEnd(ctx context.Context, g *grant, in io.Reader) error {
+// waitForEnd waits for the end of the input, of the claim, or of ctx. The read cannot be
+// interrupted; it ends with the process.
+func waitForEnd(ctx context.Context, g *grant, in io.Reader) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -71,7 +70,7 @@ func untilEnd(ctx context.Context, g *grant, in io.Reader) error {
 	case <-ended:
 		return nil
 	case <-ctx.Done():
-		return bySignal(ctx)
+		return signalError(ctx)
 	case <-g.Context().Done():
 		return fail(exitLost, "%q is lost: %w", g.Name(), context.Cause(g.Context()))
 	}

@@ -7,14 +7,10 @@ import (
 )
 
 func (a *app) labCommand() *cobra.Command {
-	c := &cobra.Command{
+	return group(&cobra.Command{
 		Use: "lab", Short: "Simulate protocols under faults",
 		Example: `  interlock lab commit       two-phase and three-phase commit beside each other`,
-		Args:    isGroup,
-		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(a.labCommitCommand())
-	return c
+	}, a.labCommitCommand())
 }
 
 func (a *app) labCommitCommand() *cobra.Command {

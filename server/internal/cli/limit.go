@@ -14,6 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/boottime"
 	"github.com/interlock-dev/interlock/flow/limit"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
 // rateFlags are how a limit counts.
@@ -90,7 +91,7 @@ func completesAlgorithm(c *cobra.Command) {
 	completes(c, "algorithm", "gcra", "fixed-window", "sliding-counter", "sliding-log")
 }
 
-// patience is how long to wait.
+// patience is the longest wait.
 func (f *limitFlags) patience() (time.Duration, error) {
 	if f.wait == waitForever {
 		return 1<<63 - 1, nil
@@ -165,7 +166,7 @@ func (a *app) takeUnits(ctx context.Context, table string, charge driver.Charge,
 	signals := make(chan os.Signal, 1)
 	subscribe(signals, stopSignals)
 	defer signal.Stop(signals)
-	ctx, stop := ending(ctx, signals)
+	ctx, stop := untilSignal(ctx, signals)
 	defer stop()
 	err = a.onLimits(ctx, table, func(ctx context.Context, l driver.LimitInspector) error {
 		for begun := boottime.Now(); ; {
@@ -188,7 +189,7 @@ func (a *app) takeUnits(ctx context.Context, table string, charge driver.Charge,
 			}
 		}
 	})
-	if s := bySignal(ctx); s != nil {
+	if s := signalError(ctx); s != nil {
 		return d, s
 	}
 	return d, err
@@ -196,18 +197,9 @@ func (a *app) takeUnits(ctx context.Context, table string, charge driver.Charge,
 
 // onLimits connects to the limits, within --timeout.
 func (a *app) onLimits(ctx context.Context, table string, use func(context.Context, driver.LimitInspector) error) error {
-	target, err := a.target()
-	if err != nil {
-		return err
-	}
-	opening, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	l, disconnect, err := target.Limits(opening, limit.Table{Name: table, Prefix: a.prefix})
-	if err != nil {
-		return a.unreached(target, err)
-	}
-	defer disconnect()
-	return a.unreached(target, use(ctx, l))
+	return connect(ctx, a, func(ctx context.Context, t backend.Target) (driver.LimitInspector, func(), error) {
+		return t.Limits(ctx, limit.Table{Name: table, Prefix: a.prefix})
+	}, func(_ context.Context, l driver.LimitInspector) error { return use(ctx, l) })
 }
 
 // decisionView is the JSON form of a decision; docs/reference/cli.md promises it.

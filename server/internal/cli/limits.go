@@ -10,29 +10,26 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// limiting is the limits of a backend that a command is about.
-type limiting struct {
+// limitsCommands is the limits of a backend that a command is about.
+type limitsCommands struct {
 	app   *app
 	table string
 }
 
 func (a *app) limitsCommand() *cobra.Command {
-	l := &limiting{app: a}
-	c := &cobra.Command{
+	l := &limitsCommands{app: a}
+	c := group(&cobra.Command{
 		Use: "limits", Short: "List, show and reset rate limits",
 		Example: `  interlock limits ls user/ --backend redis://localhost
   interlock limits show user/42 --rate 100/s --backend redis://localhost
   interlock limits reset user/42 --backend redis://localhost`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	}, l.listCommand(), l.showCommand(), l.resetCommand())
 	addLimitTable(c.PersistentFlags(), &l.table)
-	c.AddCommand(l.listCommand(), l.showCommand(), l.resetCommand())
 	return c
 }
 
 // do is onLimits within --timeout.
-func (l *limiting) do(ctx context.Context, use func(context.Context, driver.LimitInspector) error) error {
+func (l *limitsCommands) do(ctx context.Context, use func(context.Context, driver.LimitInspector) error) error {
 	return l.app.onLimits(ctx, l.table, func(ctx context.Context, limits driver.LimitInspector) error {
 		ctx, cancel := context.WithTimeout(ctx, l.app.timeout)
 		defer cancel()
@@ -67,28 +64,20 @@ func (v limitView) row() []string {
 	return []string{v.Key, v.Algorithm, fmt.Sprint(v.Used), v.At.Local().Format(time.DateTime), reset.Round(time.Second).String()}
 }
 
-func (l *limiting) listCommand() *cobra.Command {
-	limit := 1000
-	c := &cobra.Command{
+func (l *limitsCommands) listCommand() *cobra.Command {
+	var limit int
+	return listed(&cobra.Command{
 		Use: "ls [PREFIX]", Short: "List limits of which units are used",
 		Example: `  interlock limits ls --backend redis://localhost
   interlock limits ls user/ -o json --backend postgres://localhost/shop`,
 		Long: `USED is how many units were used when the key was last charged, at AS OF. In Redis this
 scans the keys of the database.`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("%s wants at most one prefix, %d were given", c.CommandPath(), len(args))
-			}
-			return nil
-		},
+		Args:              atMostOne("prefix"),
 		ValidArgsFunction: l.app.completeFirst(l.app.limitKeys),
 		RunE: func(c *cobra.Command, args []string) error {
-			if limit < 1 {
-				return usage("--limit must be above zero, not %d", limit)
-			}
 			views, rows := []limitView{}, [][]string{{"KEY", "ALGORITHM", "USED", "AS OF", "RESET IN"}}
 			if err := l.do(c.Context(), func(ctx context.Context, limits driver.LimitInspector) error {
-				all, more, err := limits.Limits(ctx, append(args, "")[0], limit)
+				all, more, err := limits.Limits(ctx, prefixOf(args), limit)
 				for _, s := range all {
 					v := viewLimit(s)
 					views, rows = append(views, v), append(rows, v.row())
@@ -102,12 +91,10 @@ scans the keys of the database.`,
 			}
 			return l.app.printRows(views, rows, "there are no limits of which units are used")
 		},
-	}
-	c.Flags().IntVar(&limit, "limit", limit, "show at most this many")
-	return c
+	}, &limit, 1000)
 }
 
-func (l *limiting) showCommand() *cobra.Command {
+func (l *limitsCommands) showCommand() *cobra.Command {
 	var f rateFlags
 	c := &cobra.Command{
 		Use: "show KEY", Short: "Show what is used of a limit", Args: oneArg("key"),
@@ -136,7 +123,7 @@ without, what was used when the key was last charged.`,
 	return c
 }
 
-func (l *limiting) show(ctx context.Context, key string) error {
+func (l *limitsCommands) show(ctx context.Context, key string) error {
 	return l.do(ctx, func(ctx context.Context, limits driver.LimitInspector) error {
 		s, err := limits.Limit(ctx, key)
 		if err != nil {
@@ -154,7 +141,7 @@ func (l *limiting) show(ctx context.Context, key string) error {
 	})
 }
 
-func (l *limiting) resetCommand() *cobra.Command {
+func (l *limitsCommands) resetCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "reset KEY", Short: "Forget what is used of a limit", Args: oneArg("key"),
 		Example: `  interlock limits reset user/42 --backend redis://localhost`,

@@ -38,10 +38,10 @@ After --grace they get KILL, before another client can get the lock.
 No lock can stop a machine that pauses as a whole, or a write that is already in
 flight: only a guard can, a store that refuses INTERLOCK_TOKEN when it has seen a
 higher one.`,
-		// What cobra would refuse before RunE is refused there, and reported.
+		// RunE checks what cobra would refuse before it, so that the report has it.
 		Args:              cobra.ArbitraryArgs,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
-		ValidArgsFunction: a.completeJob(a.heldOrAwaited),
+		ValidArgsFunction: a.completeJob(a.lockNames),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := checkReport(f.report); err != nil {
 				return err
@@ -124,8 +124,8 @@ func (j *job) prepare(c *cobra.Command, args []string) error {
 	return err
 }
 
-// check refuses what is wrong whatever the backend. No grace at all would be
-// the default to those who read 0 as that, and a KILL at once to the others.
+// check refuses flags that are wrong for every backend. --grace 0 is refused because it could mean
+// the default or an immediate KILL.
 func (f *lockFlags) check(flags *pflag.FlagSet) error {
 	switch {
 	case flags.Changed("grace") && f.grace <= 0:
@@ -145,9 +145,8 @@ func (f *lockFlags) checkCodes() error {
 	return nil
 }
 
-// run takes the lock, runs the command, gives the lock up, and reports. A run
-// that comes to nothing reports too: what an earlier one left in the file must
-// not pass for this one's.
+// run takes the lock, runs the command, releases the lock, and writes the report. A run that fails
+// early writes one too, so that the file never holds the report of an earlier run.
 func (j *job) run(c *cobra.Command, args []string) error {
 	signals := make(chan os.Signal, 16)
 	subscribe(signals, forwarded)
@@ -170,7 +169,7 @@ func (j *job) run(c *cobra.Command, args []string) error {
 }
 
 func (j *job) underLock(ctx context.Context, signals chan os.Signal) error {
-	waiting, stop := ending(ctx, signals)
+	waiting, stop := untilSignal(ctx, signals)
 	begun := time.Now()
 	g, err := j.app.acquire(waiting, j.name, j.flags.waitFlags)
 	stop()
@@ -196,7 +195,7 @@ func (j *job) supervise(g *grant, signals <-chan os.Signal) error {
 	}
 	j.report.ran(result, time.Since(begun))
 	j.app.code = j.codeFor(result)
-	g.outlast()
+	g.awaitEnd()
 	return nil
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) locksCommand() *cobra.Command {
-	c := &cobra.Command{
+	return group(&cobra.Command{
 		Use: "locks", Short: "Show locks, hold one, or release one by force",
 		Example: `  interlock locks ls                 what is held or awaited
   interlock locks show nightly       who holds it, who waits, in order
@@ -26,22 +26,18 @@ func (a *app) locksCommand() *cobra.Command {
   interlock locks release nightly --reason "host is gone"
   interlock locks history            what was taken away, by whom and why
   interlock locks graph              who waits for what while holding something`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(a.lsCommand(), a.showCommand(), a.watchCommand(), a.holdCommand(), a.releaseCommand(), a.historyCommand(), a.graphCommand())
-	return c
+	}, a.lsCommand(), a.showCommand(), a.watchCommand(), a.holdCommand(), a.releaseCommand(), a.historyCommand(), a.graphCommand())
 }
 
 // A viewed backend is one that is looked at.
-type viewed struct {
+type inspection struct {
 	*backend.View
 	app    *app
 	target backend.Target
 }
 
 // view connects within --timeout.
-func (a *app) view(ctx context.Context) (*viewed, error) {
+func (a *app) view(ctx context.Context) (*inspection, error) {
 	target, err := a.target()
 	if err != nil {
 		return nil, err
@@ -50,12 +46,12 @@ func (a *app) view(ctx context.Context) (*viewed, error) {
 	defer cancel()
 	v, err := target.View(ctx, backend.Options{Prefix: a.prefix})
 	if err != nil {
-		return nil, a.unreached(target, err)
+		return nil, a.backendError(target, err)
 	}
-	return &viewed{v, a, target}, nil
+	return &inspection{v, a, target}, nil
 }
 
-func (v *viewed) close() {
+func (v *inspection) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), disconnect)
 	defer cancel()
 	if err := v.Close(ctx); err != nil {
@@ -64,7 +60,7 @@ func (v *viewed) close() {
 }
 
 // inspect opens a backend to look at it, within --timeout.
-func (a *app) inspect(ctx context.Context, look func(context.Context, *viewed) error) error {
+func (a *app) inspect(ctx context.Context, look func(context.Context, *inspection) error) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	v, err := a.view(ctx)
@@ -74,15 +70,7 @@ func (a *app) inspect(ctx context.Context, look func(context.Context, *viewed) e
 	err = look(ctx, v)
 	v.close()
 	if err != nil {
-		return a.unreached(v.target, err)
-	}
-	return nil
-}
-
-// maxPrefix wants one prefix at most.
-func maxPrefix(c *cobra.Command, args []string) error {
-	if len(args) > 1 {
-		return usage("%s wants at most one prefix, %d were given", c.CommandPath(), len(args))
+		return a.backendError(v.target, err)
 	}
 	return nil
 }
@@ -95,16 +83,9 @@ type listFlags struct {
 	shedlock string
 }
 
-func (f *listFlags) check(c *cobra.Command, args []string) error {
-	if f.limit < 1 {
-		return usage("--limit must be above zero, not %d", f.limit)
-	}
-	return maxPrefix(c, args)
-}
-
 func (a *app) lsCommand() *cobra.Command {
-	f := listFlags{limit: 1000}
-	c := &cobra.Command{
+	var f listFlags
+	c := listed(&cobra.Command{
 		Use: "ls [PREFIX]", Short: "List the locks that are held or awaited",
 		Example: `  interlock locks ls
   interlock locks ls account/                    those whose names begin so
@@ -114,9 +95,9 @@ func (a *app) lsCommand() *cobra.Command {
 lists the locks of ShedLock, if its table has the usual name. Their times are correct
 if ShedLock uses the database's clock.`,
 		ValidArgsFunction: a.completeName,
-		Args:              f.check,
+		Args:              atMostOne("prefix"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.inspect(c.Context(), func(ctx context.Context, v *viewed) error {
+			return a.inspect(c.Context(), func(ctx context.Context, v *inspection) error {
 				locks, more, err := v.list(ctx, prefixOf(args), f)
 				if err != nil {
 					return err
@@ -124,8 +105,7 @@ if ShedLock uses the database's clock.`,
 				return a.printLocks(locks, more)
 			})
 		},
-	}
-	c.Flags().IntVar(&f.limit, "limit", f.limit, "show at most this many")
+	}, &f.limit, 1000)
 	c.Flags().BoolVar(&f.foreign, "foreign", false, "only those whose holder is another kind of client")
 	c.Flags().BoolVar(&f.all, "all", false, "also the internal locks of Interlock")
 	c.Flags().StringVar(&f.shedlock, "shedlock", "", "the `table` of ShedLock in a database (default: shedlock, if there is one)")
@@ -147,7 +127,7 @@ func prefixOf(args []string) string {
 }
 
 // list is what the backend shows, together with what ShedLock keeps there.
-func (v *viewed) list(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, bool, error) {
+func (v *inspection) list(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, bool, error) {
 	if f.shedlock != "" && !v.target.HasShedLock() {
 		return nil, false, usage("--shedlock is for databases; %s has no tables", v.target.Kind())
 	}
@@ -182,7 +162,7 @@ type foreignLister interface {
 	ForeignLocks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error)
 }
 
-func (v *viewed) lister(f listFlags) func(context.Context, string, int) ([]driver.LockState, bool, error) {
+func (v *inspection) lister(f listFlags) func(context.Context, string, int) ([]driver.LockState, bool, error) {
 	if l, ok := v.View.View.(foreignLister); ok && f.foreign {
 		return l.ForeignLocks
 	}
@@ -191,7 +171,7 @@ func (v *viewed) lister(f listFlags) func(context.Context, string, int) ([]drive
 
 // shedLock looks for ShedLock's table. One that was not asked for may be missing,
 // or belong to others.
-func (v *viewed) shedLock(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, error) {
+func (v *inspection) shedLock(ctx context.Context, prefix string, f listFlags) ([]driver.LockState, error) {
 	locks, ok, err := v.target.ShedLock(ctx, cmp.Or(f.shedlock, backend.ShedLockTable), prefix, f.limit+1)
 	switch {
 	case err != nil && f.shedlock == "" && ctx.Err() == nil:
@@ -235,7 +215,7 @@ func (a *app) showCommand() *cobra.Command {
 			if err := checkName(args[0]); err != nil {
 				return err
 			}
-			return a.inspect(c.Context(), func(ctx context.Context, v *viewed) error {
+			return a.inspect(c.Context(), func(ctx context.Context, v *inspection) error {
 				state, err := v.Lock(ctx, args[0])
 				if err != nil {
 					return err

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/interlock-dev/interlock/claim/deadlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
 // waiterView is the JSON form of a waiter; docs/reference/cli.md promises it.
@@ -50,35 +52,29 @@ shows those of one backend. A cycle of them is found, and ended, by the tasks.`,
 		},
 	}
 	c.Flags().StringVar(&format, "format", format, "text, dot or mermaid")
-	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions([]string{"text", "dot", "mermaid"}, cobra.ShellCompDirectiveNoFileComp))
+	completes(c, "format", "text", "dot", "mermaid")
 	return c
 }
 
 // waiters reads the board of the backend, within --timeout.
 func (a *app) waiters(ctx context.Context) ([]waiterView, error) {
-	target, err := a.target()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	board, disconnect, err := target.KeyValues(ctx, a.prefix)
-	if err != nil {
-		return nil, a.unreached(target, err)
-	}
-	defer disconnect()
-	all, err := deadlock.Waiters(ctx, board)
-	if err != nil && all == nil {
-		return nil, a.unreached(target, err)
-	}
-	if err != nil {
-		a.say("warning: some notes cannot be read: %v", err)
-	}
 	views := []waiterView{}
-	for _, w := range all {
-		views = append(views, waiterView{w.Task, w.Awaits, w.Holds, w.Since})
-	}
-	return views, nil
+	err := connect(ctx, a, func(ctx context.Context, t backend.Target) (driver.KeyValues, func(), error) {
+		return t.KeyValues(ctx, a.prefix)
+	}, func(ctx context.Context, board driver.KeyValues) error {
+		all, err := deadlock.Waiters(ctx, board)
+		if err != nil && all == nil {
+			return err
+		}
+		if err != nil {
+			a.say("warning: some notes cannot be read: %v", err)
+		}
+		for _, w := range all {
+			views = append(views, waiterView{w.Task, w.Awaits, w.Holds, w.Since})
+		}
+		return nil
+	})
+	return views, err
 }
 
 // dotOf is a graph in the language of Graphviz: tasks, and what they hold and await.

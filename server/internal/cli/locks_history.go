@@ -11,8 +11,8 @@ import (
 )
 
 func (a *app) historyCommand() *cobra.Command {
-	limit := 100
-	c := &cobra.Command{
+	var limit int
+	return listed(&cobra.Command{
 		Use: "history [NAME]", Short: "Show forced releases, newest first",
 		Example: `  interlock locks history
   interlock locks history nightly
@@ -20,15 +20,7 @@ func (a *app) historyCommand() *cobra.Command {
 		Long: `Backends record forced releases only: not former holders that released or lost a
 lock, and not locks that an operator deleted with other tools.`,
 		ValidArgsFunction: a.completeName,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("%s wants at most one name, %d were given", c.CommandPath(), len(args))
-			}
-			if limit < 1 {
-				return usage("--limit must be above zero, not %d", limit)
-			}
-			return nil
-		},
+		Args:              atMostOne("name"),
 		RunE: func(c *cobra.Command, args []string) error {
 			name := prefixOf(args)
 			if len(args) == 1 {
@@ -36,7 +28,7 @@ lock, and not locks that an operator deleted with other tools.`,
 					return err
 				}
 			}
-			return a.inspect(c.Context(), func(ctx context.Context, v *viewed) error {
+			return a.inspect(c.Context(), func(ctx context.Context, v *inspection) error {
 				records, err := v.Breaks(ctx, name, limit)
 				if err != nil {
 					return err
@@ -44,12 +36,10 @@ lock, and not locks that an operator deleted with other tools.`,
 				return v.printHistory(name, records)
 			})
 		},
-	}
-	c.Flags().IntVar(&limit, "limit", limit, "show at most this many")
-	return c
+	}, &limit, 100)
 }
 
-func (v *viewed) printHistory(name string, records []driver.BreakRecord) error {
+func (v *inspection) printHistory(name string, records []driver.BreakRecord) error {
 	v.app.say("only forced releases are remembered, no grants: %s", v.target.Forgetting())
 	views := make([]brokenView, 0, len(records))
 	rows := [][]string{{"AT", "NAME", "TAKEN FROM", "TOKEN", "BY", "REASON"}}

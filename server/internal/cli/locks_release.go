@@ -13,15 +13,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// forced is one run of locks release.
-type forced struct {
-	app                     *app
-	name, reason, by, owner string
-	yes                     bool
+// forcedRelease is one run of locks release.
+type forcedRelease struct {
+	app *app
+	audit
+	name, owner string
+	yes         bool
 }
 
 func (a *app) releaseCommand() *cobra.Command {
-	f := &forced{app: a}
+	f := &forcedRelease{app: a}
 	c := &cobra.Command{
 		Use: "release NAME --reason TEXT", Short: "Take a lock away from its holder", Args: oneArg("name"),
 		Example: `  interlock locks release nightly --reason "the host is gone, ticket 42"
@@ -44,29 +45,28 @@ the one shown or named.`,
 			return f.run(c.Context())
 		},
 	}
-	c.Flags().StringVar(&f.reason, "reason", "", "reason, for the audit log")
-	c.Flags().StringVar(&f.by, "by", whoami(), "author, for the audit log")
+	f.audit.flags(c.Flags())
 	c.Flags().StringVar(&f.owner, "owner", "", "release only if this owner holds it, as locks show prints it")
 	c.Flags().BoolVar(&f.yes, "yes", false, "do not ask")
 	return c
 }
 
-func (f *forced) check() error {
+func (f *forcedRelease) check() error {
 	switch {
 	case len(f.reason) > driver.MaxName:
 		return usage("--reason has %d bytes, at most %d are kept", len(f.reason), driver.MaxName)
 	case f.by == "" || len(f.by) > driver.MaxName:
 		return usage("--by has 1 to %d bytes, not %d", driver.MaxName, len(f.by))
 	case !f.yes && !f.canAsk():
-		return usage("nobody can be asked here: --yes releases without asking, best with --owner")
+		return usage("there is no terminal to ask on: --yes releases without asking, best with --owner")
 	}
 	return first(checkName(f.name), checkReason(f.reason))
 }
 
 // canAsk reports whether the standard input is a terminal.
-func (f *forced) canAsk() bool { return term.IsTerminal(int(f.app.in.Fd())) }
+func (f *forcedRelease) canAsk() bool { return term.IsTerminal(int(f.app.in.Fd())) }
 
-func (f *forced) run(ctx context.Context) error {
+func (f *forcedRelease) run(ctx context.Context) error {
 	v, err := f.app.view(ctx)
 	if err != nil {
 		return err
@@ -77,13 +77,13 @@ func (f *forced) run(ctx context.Context) error {
 		holder, err = f.confirm(ctx, v, holder)
 	}
 	if err != nil {
-		return f.app.unreached(v.target, err)
+		return f.app.backendError(v.target, err)
 	}
 	return f.take(ctx, v, holder)
 }
 
 // holder is who holds the lock now, if that is who was named.
-func (f *forced) holder(ctx context.Context, v *viewed) (driver.Contender, error) {
+func (f *forcedRelease) holder(ctx context.Context, v *inspection) (driver.Contender, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.app.timeout)
 	defer cancel()
 	state, err := v.Lock(ctx, f.name)
@@ -91,16 +91,16 @@ func (f *forced) holder(ctx context.Context, v *viewed) (driver.Contender, error
 	case err != nil:
 		return driver.Contender{}, err
 	case state.Holder == nil:
-		return driver.Contender{}, fail(exitFailed, "nobody holds %s", f.name)
+		return driver.Contender{}, fail(exitFailed, "%s is not held", f.name)
 	case f.owner != "" && state.Holder.Owner != f.owner:
 		return driver.Contender{}, fail(exitNotAcquired, "not released: %s is held by %s", f.name, describe(*state.Holder))
 	}
 	return *state.Holder, nil
 }
 
-// confirm asks the person at the terminal, and makes sure that what was shown is
-// still so: the name of a foreign holder may be one that it always has.
-func (f *forced) confirm(ctx context.Context, v *viewed, shown driver.Contender) (driver.Contender, error) {
+// confirm asks on the terminal, and then checks that the holder is still the one that was shown:
+// a foreign holder may use the same name again.
+func (f *forcedRelease) confirm(ctx context.Context, v *inspection, shown driver.Contender) (driver.Contender, error) {
 	f.app.say("%s is held by %s%s", f.name, describe(shown), kindOf(shown))
 	f.warn(v, shown)
 	if !f.ask() {
@@ -120,9 +120,9 @@ func kindOf(c driver.Contender) string {
 	return ""
 }
 
-// warn tells what a forced release does not do, and what it costs.
-func (f *forced) warn(v *viewed, holder driver.Contender) {
-	f.app.say("its work is not stopped by this; only a guard refuses what it still writes")
+// warn prints what a forced release does not do, and what it costs.
+func (f *forcedRelease) warn(v *inspection, holder driver.Contender) {
+	f.app.say("this does not stop the holder's work; only a guard rejects its later writes")
 	if holder.Foreign {
 		f.app.say("the holder is another kind of client, which may not notice that its lock is gone")
 	}
@@ -131,24 +131,24 @@ func (f *forced) warn(v *viewed, holder driver.Contender) {
 	}
 }
 
-func (f *forced) ask() bool {
+func (f *forcedRelease) ask() bool {
 	f.app.ask("%s: release it? [y/N] ", f.app.program)
 	answer, _ := bufio.NewReader(f.app.in).ReadString('\n') // no answer is no
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	return answer == "y" || answer == "yes"
 }
 
-func (f *forced) take(ctx context.Context, v *viewed, holder driver.Contender) error {
+func (f *forcedRelease) take(ctx context.Context, v *inspection, holder driver.Contender) error {
 	ctx, cancel := context.WithTimeout(ctx, f.app.timeout)
 	defer cancel()
 	record, ok, err := v.Break(ctx, driver.Break{Name: f.name, Owner: holder.Owner, Reason: f.reason, By: f.by})
 	var own *interlock.Error
 	switch {
 	case err != nil && errors.As(err, &own) && own.Kind == interlock.Uncertain:
-		return f.app.unreached(v.target, fail(exitUnreachable,
+		return f.app.backendError(v.target, fail(exitUnreachable,
 			"it is not known whether %s was released: look with locks show, and repeat it if need be: %w", f.name, err))
 	case err != nil:
-		return f.app.unreached(v.target, err)
+		return f.app.backendError(v.target, err)
 	case !ok:
 		return fail(exitNotAcquired, "not released: %s is no longer held by %s", f.name, holder.Owner)
 	}

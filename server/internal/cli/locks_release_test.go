@@ -19,7 +19,7 @@ func TestReleaseAsks(t *testing.T) {
 		c := open(t, program(t), "locks", "release", "nightly", "--reason", "host is gone", "--backend", url)
 		c.sees("nightly is held by ")
 		c.sees(" with token ")
-		c.sees("only a guard refuses what it still writes")
+		c.sees("only a guard rejects its later writes")
 		c.sees("release it? [y/N] ")
 		return c
 	}
@@ -103,7 +103,7 @@ func TestReadingIsForbidden(t *testing.T) {
 func mustForbid(t *testing.T, url string) {
 	t.Helper()
 	_, said := run(t, 77, "locks", "ls", "--backend", url)
-	if !strings.Contains(said, "does not permit it") || strings.Count(said, "\n") != 1 || strings.Contains(said, "s3cret") {
+	if !strings.Contains(said, "does not permit this") || strings.Count(said, "\n") != 1 || strings.Contains(said, "s3cret") {
 		t.Errorf("it said %q", said)
 	}
 }

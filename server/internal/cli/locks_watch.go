@@ -17,18 +17,18 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// watchLimit is the most locks that are watched at once. glance is how often all
-// are looked at without a hint, to find out that the backend is gone and what it
-// does not tell, and lookAgain how long one that does not answer is left alone.
+// watchLimit is the most locks that are watched at once. pollInterval is how often all are read
+// without a hint, to detect an outage and changes without hints. retryInterval is the pause after
+// a failed read.
 const (
-	watchLimit = 10000
-	glance     = 5 * time.Second
-	lookAgain  = time.Second
+	watchLimit    = 10000
+	pollInterval  = 5 * time.Second
+	retryInterval = time.Second
 )
 
 func (a *app) watchCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "watch [PREFIX]", Short: "Print every change of holders and waiters", Args: maxPrefix,
+		Use: "watch [PREFIX]", Short: "Print every change of holders and waiters", Args: atMostOne("prefix"),
 		Example: `  interlock locks watch
   interlock locks watch account/
   interlock locks watch -o json                  one line of JSON each`,
@@ -46,31 +46,31 @@ func (a *app) watch(ctx context.Context, prefix string) error {
 	signals := make(chan os.Signal, 1)
 	subscribe(signals, stopSignals)
 	defer signal.Stop(signals)
-	ctx, stop := ending(ctx, signals)
+	ctx, stop := untilSignal(ctx, signals)
 	defer stop()
 	v, err := a.view(ctx)
-	if bySignal(ctx) != nil {
+	if signalError(ctx) != nil {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer v.close()
-	w := &watch{viewed: v, prefix: prefix, hint: make(chan struct{}, 1), known: map[string]seen{}}
-	if err := w.run(ctx); err != nil && bySignal(ctx) == nil {
-		return a.unreached(v.target, err)
+	w := &watch{inspection: v, prefix: prefix, hint: make(chan struct{}, 1), known: map[string]printedLock{}}
+	if err := w.run(ctx); err != nil && signalError(ctx) == nil {
+		return a.backendError(v.target, err)
 	}
 	return nil
 }
 
 // watch is one run of locks watch.
 type watch struct {
-	*viewed
-	prefix  string
-	known   map[string]seen
-	crowded bool // that there are too many was reported
-	down    bool // that the backend does not answer was reported
-	glanced boottime.Instant
+	*inspection
+	prefix    string
+	known     map[string]printedLock
+	truncated bool // that there are too many was reported
+	down      bool // that the backend does not answer was reported
+	polled    boottime.Instant
 
 	hint chan struct{} // there are names to look at
 	mu   sync.Mutex
@@ -78,8 +78,8 @@ type watch struct {
 	some map[string]bool
 }
 
-// seen is a lock as it was printed last.
-type seen struct {
+// printedLock is a lock as it was printed last.
+type printedLock struct {
 	driver.LockState
 	ends boottime.Instant // when to look whether the holder has expired; 0 for never
 }
@@ -115,7 +115,7 @@ func (w *watch) take(now boottime.Instant) (all bool, names []string) {
 			w.want(name)
 		}
 	}
-	all, names = w.all || now >= w.glanced.Add(glance), slices.Sorted(maps.Keys(w.some))
+	all, names = w.all || now >= w.polled.Add(pollInterval), slices.Sorted(maps.Keys(w.some))
 	w.all, w.some = false, nil
 	return all, names
 }
@@ -157,7 +157,7 @@ func (w *watch) follow(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(lookAgain):
+		case <-time.After(retryInterval):
 		}
 	}
 }
@@ -169,7 +169,7 @@ func (w *watch) look(ctx context.Context) (pause time.Duration, err error) {
 	lctx, cancel := context.WithTimeout(ctx, w.app.timeout)
 	defer cancel()
 	if all {
-		w.glanced = boottime.Now()
+		w.polled = boottime.Now()
 		err = w.lookAtAll(lctx)
 	}
 	for _, name := range names {
@@ -180,29 +180,29 @@ func (w *watch) look(ctx context.Context) (pause time.Duration, err error) {
 	var broken *exitError
 	switch {
 	case err == nil:
-		w.answers(all)
+		w.reportRecovery(all)
 		return w.untilNext(), nil
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)
 	case errors.As(err, &broken) || codeOf(err) != exitUnreachable:
 		return 0, err
 	}
-	w.silent(err)
+	w.reportOutage(err)
 	w.mu.Lock()
 	w.all = true
 	w.mu.Unlock()
-	return lookAgain, nil
+	return retryInterval, nil
 }
 
-// silent and answers tell once that the backend does not, and does again, answer.
-func (w *watch) silent(err error) {
+// reportOutage reports once that the backend does not answer, and reportRecovery that it does again.
+func (w *watch) reportOutage(err error) {
 	if !w.down {
 		w.app.say("interrupted: %v; trying again", err)
 	}
 	w.down = true
 }
 
-func (w *watch) answers(all bool) {
+func (w *watch) reportRecovery(all bool) {
 	if w.down && all {
 		w.app.say("%v answers again", w.target)
 		w.down = false
@@ -210,7 +210,7 @@ func (w *watch) answers(all bool) {
 }
 
 func (w *watch) untilNext() time.Duration {
-	next := w.glanced.Add(glance)
+	next := w.polled.Add(pollInterval)
 	for _, s := range w.known {
 		if s.ends != 0 {
 			next = min(next, s.ends)
@@ -224,14 +224,14 @@ func (w *watch) lookAtAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if more && !w.crowded {
-		w.crowded = true
+	if more && !w.truncated {
+		w.truncated = true
 		w.app.say("there are more than %d locks; give a prefix, or some changes are not seen", watchLimit)
 	}
 	listed := map[string]bool{}
 	for _, l := range locks {
 		listed[l.Name] = true
-		if err := w.saw(l); err != nil {
+		if err := w.update(l); err != nil {
 			return err
 		}
 	}
@@ -251,16 +251,16 @@ func (w *watch) lookAt(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return w.saw(state)
+	return w.update(state)
 }
 
-// saw prints a state unless it is the one that was printed last.
-func (w *watch) saw(l driver.LockState) error {
+// update prints a state unless it was printed last.
+func (w *watch) update(l driver.LockState) error {
 	old := w.known[l.Name]
 	if l.Holder == nil && len(l.Waiters) == 0 {
 		delete(w.known, l.Name)
 	} else {
-		s := seen{LockState: l}
+		s := printedLock{LockState: l}
 		if l.Holder != nil && l.Holder.Expires > 0 {
 			s.ends = boottime.Now().Add(l.Holder.Expires + 50*time.Millisecond)
 		}

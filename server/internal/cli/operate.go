@@ -12,16 +12,16 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// An operation changes a transaction by hand, or a step or branch of it.
+// An operation is an operator's change of a transaction, or of a step or branch.
 type operation struct {
 	use, short, done, long string
 	example                string // the arguments, and the reason in quotes
 	do                     func(ctx context.Context, j *journal.Journal, id, step string, by coordinator.By) error
 }
 
-// operate is the command of an operation. Its arguments are those of use; brackets mark one
+// operationCommand is the command of an operation. Its arguments are those of use; brackets mark one
 // that may be missing.
-func (l *ledger) operate(p protocol, o operation) *cobra.Command {
+func (l *journalCommands) operationCommand(p protocol, o operation) *cobra.Command {
 	most := strings.Count(o.use, " ")
 	least := most - strings.Count(o.use, "[")
 	c := &cobra.Command{
@@ -34,65 +34,65 @@ func (l *ledger) operate(p protocol, o operation) *cobra.Command {
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			return l.operated(c.Context(), o.done, args[0], func(ctx context.Context, j *journal.Journal, by coordinator.By) error {
+			return l.runOperation(c.Context(), o.done, args[0], func(ctx context.Context, j *journal.Journal, by coordinator.By) error {
 				return o.do(ctx, j, args[0], strings.Join(args[1:], ""), by)
 			})
 		},
 	}
-	l.answerable(c)
+	l.audit.flags(c.Flags())
 	return c
 }
 
-// operated changes a transaction, with a reason, and says so.
-func (l *ledger) operated(ctx context.Context, done, id string, do func(context.Context, *journal.Journal, coordinator.By) error) error {
+// runOperation changes a transaction, with a reason, and says so.
+func (l *journalCommands) runOperation(ctx context.Context, done, id string, do func(context.Context, *journal.Journal, coordinator.By) error) error {
 	if err := checkReason(l.reason); err != nil {
 		return err
 	}
 	if err := l.do(ctx, true, func(ctx context.Context, j *journal.Journal) error {
-		return possible(do(ctx, j, coordinator.By{Actor: l.by, Reason: l.reason}))
+		return explainRefusal(do(ctx, j, coordinator.By{Actor: l.by, Reason: l.reason}))
 	}); err != nil {
 		return err
 	}
 	return l.done(done, id)
 }
 
-// possible adds to a refusal what would not be refused.
-func possible(err error) error {
+// explainRefusal adds to a refusal what the operation accepts.
+func explainRefusal(err error) error {
 	var state *coordinator.StateError
 	if !errors.As(err, &state) {
 		return err
 	}
 	can := map[string]string{
-		"retry":   "what was given up, or is being tried, is tried again",
-		"edit":    "the input is that of an undo, or of a step behind the pivot",
-		"skip":    "an undo, or a step behind the pivot, is skipped while it is to be done; and so is a branch",
-		"resolve": "a DEAD_LETTER is resolved, and a HEURISTIC transaction without open branches",
-		"settle":  "a step is settled that was called, up to the pivot, once those before it are done; behind the pivot it can only be done",
-		"abort":   "a RUNNING saga is aborted that has not called its pivot",
+		"retry":   "it retries an undo that was given up, or a step that waits",
+		"edit":    "it replaces the input of an undo, or of a step after the pivot",
+		"skip":    "it skips an undo, a step after the pivot, or a branch, that is not done",
+		"resolve": "it resolves a DEAD_LETTER, and a HEURISTIC transaction without open branches",
+		"settle":  "it settles a step that was called, once those before it are done; after the pivot only as done",
+		"abort":   "it aborts a RUNNING saga that has not called its pivot",
 	}[state.Op]
 	if can == "" {
 		return err
 	}
-	return fail(codeOf(err), "%w (%s; show shows its state)", err, can)
+	return fail(codeOf(err), "%w (%s; see its state with show)", err, can)
 }
 
-// done tells what was done with a transaction.
-func (l *ledger) done(what, id string) error {
+// done prints what was done with a transaction.
+func (l *journalCommands) done(what, id string) error {
 	return l.app.print(struct {
 		Done string `json:"done"`
 		ID   string `json:"id"`
 	}{what, id}, line("%s: %s\n", what, id))
 }
 
-// whole is an operation on a whole transaction.
-func whole[O any](operator func(*journal.Journal) O, do func(O, context.Context, string, coordinator.By) error) func(context.Context, *journal.Journal, string, string, coordinator.By) error {
+// onTransaction is an operation on a whole transaction.
+func onTransaction[O any](operator func(*journal.Journal) O, do func(O, context.Context, string, coordinator.By) error) func(context.Context, *journal.Journal, string, string, coordinator.By) error {
 	return func(ctx context.Context, j *journal.Journal, id, _ string, by coordinator.By) error {
 		return do(operator(j), ctx, id, by)
 	}
 }
 
-// stepwise is an operation on a step or branch.
-func stepwise[O any](operator func(*journal.Journal) O, do func(O, context.Context, string, string, coordinator.By) error) func(context.Context, *journal.Journal, string, string, coordinator.By) error {
+// onStep is an operation on a step or branch.
+func onStep[O any](operator func(*journal.Journal) O, do func(O, context.Context, string, string, coordinator.By) error) func(context.Context, *journal.Journal, string, string, coordinator.By) error {
 	return func(ctx context.Context, j *journal.Journal, id, step string, by coordinator.By) error {
 		return do(operator(j), ctx, id, step, by)
 	}

@@ -13,44 +13,26 @@ import (
 	"github.com/interlock-dev/interlock/flow/outbox"
 )
 
-// mailbox is an outbox of a database that a command is about.
-type mailbox struct {
+// outboxCommands is the outbox that a command works on.
+type outboxCommands struct {
 	app   *app
 	table string
-	// Of commands that leave a record.
-	reason, by string
+	audit
 }
 
-func (m *mailbox) flags(c *cobra.Command) {
+func (m *outboxCommands) addTable(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&m.table, "table", "", "the outbox table (default: interlock_outbox)")
 }
 
-// answerable adds the flags that say who does it and why.
-func (m *mailbox) answerable(c *cobra.Command) {
-	c.Flags().StringVar(&m.reason, "reason", "", "reason, for the audit log")
-	c.Flags().StringVar(&m.by, "by", whoami(), "author, for the audit log")
-}
-
 // do runs something in one transaction on the outbox, within --timeout.
-func (m *mailbox) do(ctx context.Context, use func(context.Context, outbox.Table, driver.SQL) error) error {
-	target, err := m.app.target()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, m.app.timeout)
-	defer cancel()
-	db, err := target.Database(ctx)
-	if err != nil {
-		return m.app.unreached(target, err)
-	}
-	defer db.Close()
-	err = db.In(ctx, func(tx driver.SQL) error { return use(ctx, outbox.Table{Name: m.table}, tx) })
-	return m.app.unreached(target, refusedLetter(err))
+func (m *outboxCommands) do(ctx context.Context, use func(context.Context, outbox.Table, driver.SQL) error) error {
+	return m.app.inTx(ctx, func(ctx context.Context, tx driver.SQL) error {
+		return outboxError(use(ctx, outbox.Table{Name: m.table}, tx))
+	})
 }
 
-// refusedLetter gives the refusals of an outbox the exit code of a failure: the
-// backend is as it should be.
-func refusedLetter(err error) error {
+// outboxError gives refusals of an outbox exit code 1: the backend itself works.
+func outboxError(err error) error {
 	var missing *outbox.NotFoundError
 	var order *outbox.OrderError
 	var twice *outbox.DuplicateError
@@ -61,21 +43,18 @@ func refusedLetter(err error) error {
 }
 
 func (a *app) outboxCommand() *cobra.Command {
-	m := &mailbox{app: a}
-	c := &cobra.Command{
+	m := &outboxCommands{app: a}
+	c := group(&cobra.Command{
 		Use: "outbox", Short: "Show and repair what an outbox has not delivered",
 		Example: `  interlock outbox status --backend postgres://localhost/shop
   interlock outbox retry 0f8e… --backend postgres://localhost/shop
   interlock outbox replay --topic orders --reason "the receiver is fixed" --backend postgres://localhost/shop`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	m.flags(c)
-	c.AddCommand(m.statusCommand(), m.replayAllCommand(), m.retryCommand(), m.buryCommand(), m.slicesCommand())
+	}, m.statusCommand(), m.replayAllCommand(), m.retryCommand(), m.deadLetterCommand(), m.slicesCommand())
+	m.addTable(c)
 	return c
 }
 
-func (m *mailbox) statusCommand() *cobra.Command {
+func (m *outboxCommands) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show what waits, for how long and why", Args: noArgs,
 		Example: `  interlock outbox status --backend postgres://localhost/shop
@@ -93,9 +72,9 @@ func (m *mailbox) statusCommand() *cobra.Command {
 	}
 }
 
-func (m *mailbox) replayAllCommand() *cobra.Command {
+func (m *outboxCommands) replayAllCommand() *cobra.Command {
 	var q outbox.DeadLetterQuery
-	c := &cobra.Command{
+	c := m.recorded(&cobra.Command{
 		Use: "replay --reason TEXT", Short: "Replay all dead letters, or those of a topic or key", Args: noArgs,
 		Example: `  interlock outbox replay --topic orders --reason "the receiver is fixed" --backend postgres://localhost/shop
   interlock outbox replay --topic orders --key order/42 --reason "order 42 exists now"`,
@@ -103,9 +82,6 @@ func (m *mailbox) replayAllCommand() *cobra.Command {
 messages that follow them. Messages delivered in the meantime came before them. One
 call puts back at most a thousand, and prints whether there are more.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkReason(m.reason); err != nil {
-				return err
-			}
 			var ids []string
 			q.Limit = 1001
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
@@ -125,14 +101,13 @@ call puts back at most a thousand, and prints whether there are more.`,
 			}
 			return m.done("replayed", ids)
 		},
-	}
+	})
 	c.Flags().StringVar(&q.Topic, "topic", "", "only those of this topic")
 	c.Flags().StringVar(&q.Key, "key", "", "only those of this key")
-	m.answerable(c)
 	return c
 }
 
-func (m *mailbox) retryCommand() *cobra.Command {
+func (m *outboxCommands) retryCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "retry ID", Short: "Retry at once the message that blocks its key", Args: oneArg("message id"), ValidArgsFunction: m.completeWaiting(),
 		Example: `  interlock outbox retry 0f8e… --backend postgres://localhost/shop`,
@@ -147,28 +122,23 @@ func (m *mailbox) retryCommand() *cobra.Command {
 	}
 }
 
-func (m *mailbox) buryCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use: "bury ID --reason TEXT", Short: "Make a dead letter of a message that blocks its key", Args: oneArg("message id"), ValidArgsFunction: m.completeWaiting(),
-		Example: `  interlock outbox bury 0f8e… --reason "the receiver will never take it" --backend postgres://localhost/shop`,
+func (m *outboxCommands) deadLetterCommand() *cobra.Command {
+	return m.recorded(&cobra.Command{
+		Use: "dead-letter ID --reason TEXT", Short: "Make a dead letter of a message that blocks its key", Args: oneArg("message id"), ValidArgsFunction: m.completeWaiting(),
+		Example: `  interlock outbox dead-letter 0f8e… --reason "the receiver will never take it" --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkReason(m.reason); err != nil {
-				return err
-			}
 			if err := m.do(c.Context(), func(ctx context.Context, t outbox.Table, db driver.SQL) error {
 				return t.MakeDeadLetter(ctx, db, args[0], m.reason, m.by)
 			}); err != nil {
 				return err
 			}
-			return m.done("buried", args)
+			return m.done("dead letter", args)
 		},
-	}
-	m.answerable(c)
-	return c
+	})
 }
 
-// done tells what was done with messages.
-func (m *mailbox) done(what string, ids []string) error {
+// done prints what was done with messages.
+func (m *outboxCommands) done(what string, ids []string) error {
 	t := line("%s: none\n", what)
 	if len(ids) > 0 {
 		t = ""
@@ -216,16 +186,16 @@ type waitingView struct {
 func viewStatus(s outbox.Status) statusView {
 	v := statusView{Oldest: s.Oldest.Seconds(), Dead: s.Dead, Keys: s.Keys, Slices: []sliceView{}, Waiting: []waitingView{}}
 	for _, l := range s.Slices {
-		v.Slices = append(v.Slices, sliceView{l.Slice, l.Ready, l.Parked, l.Oldest.Seconds(), l.Owner, l.Token, moment(l.Since)})
+		v.Slices = append(v.Slices, sliceView{l.Slice, l.Ready, l.Parked, l.Oldest.Seconds(), l.Owner, l.Token, timeOrNil(l.Since)})
 	}
 	for _, w := range s.Waiting {
-		v.Waiting = append(v.Waiting, waitingView{w.Topic, w.Key, w.ID, w.Why, w.Attempts, w.LastError, moment(w.Since), moment(w.Until), w.Messages})
+		v.Waiting = append(v.Waiting, waitingView{w.Topic, w.Key, w.ID, w.Why, w.Attempts, w.LastError, timeOrNil(w.Since), timeOrNil(w.Until), w.Messages})
 	}
 	return v
 }
 
-// moment is nil for the zero time, which JSON would show as a year.
-func moment(t time.Time) *time.Time {
+// timeOrNil is nil for the zero time, which JSON would show as a year.
+func timeOrNil(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

@@ -8,9 +8,10 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-func (m *mailbox) slicesCommand() *cobra.Command {
+func (m *outboxCommands) slicesCommand() *cobra.Command {
 	var set int
 	c := &cobra.Command{
 		Use: "slices", Short: "Show or change the number of slices", Args: noArgs,
@@ -43,7 +44,7 @@ of the tables' owner.`,
 		},
 	}
 	c.Flags().IntVar(&set, "set", 0, "change it to `N`, 1 to 4096")
-	m.answerable(c)
+	m.audit.flags(c.Flags())
 	return c
 }
 
@@ -54,7 +55,7 @@ type slicesView struct {
 	Moved    int64 `json:"moved"`
 }
 
-func (m *mailbox) showSlices(ctx context.Context, moved int64, show func(outbox.Layout) text) error {
+func (m *outboxCommands) showSlices(ctx context.Context, moved int64, show func(outbox.Layout) text) error {
 	var l outbox.Layout
 	if err := m.do(ctx, func(ctx context.Context, t outbox.Table, db driver.SQL) (err error) {
 		l, err = t.Layout(ctx, db)
@@ -63,32 +64,24 @@ func (m *mailbox) showSlices(ctx context.Context, moved int64, show func(outbox.
 		return err
 	}
 	if l.Changing {
-		m.app.say("a change to %d slices has begun and relays wait: if nobody is at it, repeat it by --set %d", l.Slices, l.Slices)
+		m.app.say("a change to %d slices has begun and relays wait: if no other command runs it, repeat it with --set %d", l.Slices, l.Slices)
 	}
 	return m.app.print(slicesView{l.Slices, l.Changing, moved}, show(l))
 }
 
 // setSlices changes the number and says now and then how many rows it has moved. Only
 // the connection is bound by --timeout.
-func (m *mailbox) setSlices(ctx context.Context, n int) (moved int64, err error) {
-	target, err := m.app.target()
-	if err != nil {
-		return 0, err
-	}
-	opening, cancel := context.WithTimeout(ctx, m.app.timeout)
-	defer cancel()
-	db, err := target.Database(opening)
-	if err != nil {
-		return 0, m.app.unreached(target, err)
-	}
-	defer db.Close()
+func (m *outboxCommands) setSlices(ctx context.Context, n int) (moved int64, err error) {
 	said := time.Now()
-	moved, err = db.SetSlices(ctx, outbox.Table{Name: m.table}, outbox.SliceChange{Slices: n, Reason: m.reason, By: m.by,
-		Progress: func(moved int64) {
-			if time.Since(said) > progress {
-				said = time.Now()
-				m.app.say("%d rows moved so far", moved)
-			}
-		}})
-	return moved, m.app.unreached(target, err)
+	change := outbox.SliceChange{Slices: n, Reason: m.reason, By: m.by, Progress: func(moved int64) {
+		if time.Since(said) > progress {
+			said = time.Now()
+			m.app.say("%d rows moved so far", moved)
+		}
+	}}
+	err = m.app.onDatabase(ctx, func(_ context.Context, db *backend.Database) (err error) {
+		moved, err = db.SetSlices(ctx, outbox.Table{Name: m.table}, change)
+		return err
+	})
+	return moved, err
 }

@@ -138,15 +138,15 @@ func TestOutbox(t *testing.T) {
 
 		run(t, 64, "dlq", "replay", "m1", "--backend", url)
 		run(t, 64, "dlq", "discard", "--reason", "x", "--backend", url)
-		run(t, 64, "outbox", "bury", "m4", "--reason", " ", "--backend", url)
+		run(t, 64, "outbox", "dead-letter", "m4", "--reason", " ", "--backend", url)
 		for _, args := range [][]string{{"dlq", "show", "nothing"}, {"dlq", "replay", "m2", "--reason", "too early"}, {"dlq", "discard", "m1", "nothing", "--reason", "x"},
-			{"outbox", "retry", "m1"}, {"outbox", "bury", "nothing", "--reason", "x"}} {
+			{"outbox", "retry", "m1"}, {"outbox", "dead-letter", "nothing", "--reason", "x"}} {
 			if _, said := run(t, 1, append(args, "--backend", url)...); strings.Count(said, "\n") != 1 {
 				t.Errorf("%v: %s", args, said)
 			}
 		}
 		run(t, 0, "outbox", "retry", "m4", "--backend", url)
-		run(t, 0, "outbox", "bury", "m4", "--reason", "nobody reads mail", "--backend", url)
+		run(t, 0, "outbox", "dead-letter", "m4", "--reason", "nobody reads mail", "--backend", url)
 		text, _ = run(t, 0, "dlq", "discard", "m4", "--reason", "nobody reads mail", "--by", "alice", "--backend", url, "-o", "json")
 		if text != `{"done":"discarded","messages":["m4"]}`+"\n" {
 			t.Errorf("discarded: %s", text)

@@ -44,11 +44,10 @@ type serving struct {
 	Data     string `json:"data"`
 }
 
-// serves prints that a server is ready. It serves whether that is read or not.
+// serves prints that a server is ready. The server runs even if that fails.
 func (a *app) serves(s serving, t text) { _ = a.print(s, t) }
 
-// say writes a line for the person at the terminal. Nothing can be done if it
-// cannot.
+// say writes a line to the standard error. A failure to write is ignored.
 func (a *app) say(format string, args ...any) { a.ask("interlock: "+format+"\n", args...) }
 
 // sayError reports why a command has failed, in JSON as one line.
@@ -88,7 +87,7 @@ func (a *app) printRows(data any, rows [][]string, none string) error {
 	return a.print(data, table(rows))
 }
 
-// ask writes a question: the cursor stays behind it.
+// ask writes a question without ending the line.
 func (a *app) ask(format string, args ...any) {
 	_, _ = io.WriteString(a.err, string(line(format, args...)))
 }
@@ -151,13 +150,13 @@ func noArgs(c *cobra.Command, args []string) error {
 // isGroup is for commands that do nothing themselves.
 func isGroup(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("there is no command %q%s; %s --help lists them all", args[0], meant(c, args[0]), c.CommandPath())
+		return usage("there is no command %q%s; %s --help lists them all", args[0], suggestion(c, args[0]), c.CommandPath())
 	}
 	return nil
 }
 
-// meant is a guess which command somebody wanted to type.
-func meant(c *cobra.Command, typed string) text {
+// suggestion names the commands that are spelled like the typed one.
+func suggestion(c *cobra.Command, typed string) text {
 	c.SuggestionsMinimumDistance = 2
 	if near := c.SuggestionsFor(typed); len(near) > 0 {
 		return line(", did you mean %s?", strings.Join(near, " or "))
@@ -165,9 +164,9 @@ func meant(c *cobra.Command, typed string) text {
 	return ""
 }
 
-// meantFlag is a guess which flag somebody wanted to type: by [meant], among commands
-// that are called as the flags are. Go programs take -name for --name.
-func meantFlag(c *cobra.Command, err error) text {
+// flagSuggestion names the flags that are spelled like the typed one: [suggestion] among commands
+// that have the names of the flags. Go programs take -name for --name.
+func flagSuggestion(c *cobra.Command, err error) text {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return ""
@@ -182,20 +181,10 @@ func meantFlag(c *cobra.Command, err error) text {
 			flags.AddCommand(&cobra.Command{Use: "--" + f.Name, Run: func(*cobra.Command, []string) {}})
 		}
 	})
-	return meant(flags, "--"+typed)
+	return suggestion(flags, "--"+typed)
 }
 
-// oneArg wants exactly one argument, called what.
-func oneArg(what string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) != 1 {
-			return usage("%s wants one %s, %d were given", c.CommandPath(), what, len(args))
-		}
-		return nil
-	}
-}
-
-// first is the first error there is: one clear sentence, not a list.
+// first returns the first error: one clear sentence, not a list.
 func first(errs ...error) error {
 	for _, err := range errs {
 		if err != nil {

@@ -15,16 +15,16 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// queueing is the queues that a command is about.
-type queueing struct {
+// queueCommands is the queues that a command is about.
+type queueCommands struct {
 	app   *app
 	table string
-	by    queue.By // of commands that leave a record
+	audit
 }
 
 func (a *app) queueCommand() *cobra.Command {
-	q := &queueing{app: a}
-	c := &cobra.Command{
+	q := &queueCommands{app: a}
+	c := group(&cobra.Command{
 		Use: "queue", Short: "Show queues; repair dead letters, resume keys",
 		Example: `  interlock queue ls --backend postgres://localhost/shop
   interlock queue stuck orders --backend redis://localhost
@@ -32,62 +32,37 @@ func (a *app) queueCommand() *cobra.Command {
   interlock queue edit orders 1042 --payload - --reason "the customer was misspelled" < fixed.json
   interlock queue replay orders 1042 --reason "the customer exists" --backend postgres://localhost/shop
   interlock queue resume orders order/42 --reason "the warehouse is open" --backend postgres://localhost/shop`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	q.flags(c)
-	c.AddCommand(q.listCommand(), q.stuckCommand(), q.lettersCommand("letters"), q.letterCommand(), q.editCommand(),
+	}, q.listCommand(), q.stuckCommand(), q.lettersCommand("letters"), q.letterCommand(), q.editCommand(),
 		q.placesCommand("replay", "Deliver dead letters again, in their places", "replayed", backend.Queues.Replay),
 		q.placesCommand("discard", "Delete dead letters permanently", "discarded", backend.Queues.Discard), q.resumeCommand())
-	return c
-}
-
-func (q *queueing) flags(c *cobra.Command) {
 	c.PersistentFlags().StringVar(&q.table, "table", "", "the table of messages in a database (default: interlock_queue)")
+	return c
 }
 
 // deadQueueCommand is under dlq, which lists everything that is dead.
 func (a *app) deadQueueCommand() *cobra.Command {
-	q := &queueing{app: a}
+	q := &queueCommands{app: a}
 	c := q.lettersCommand("queue")
 	c.Example = `  interlock dlq queue orders --key order/42
   interlock queue replay orders 1042 --reason "the customer exists"    or show, edit, discard`
 	return c
 }
 
-// recorded adds the flags that say who does it and why, and makes it refuse a blank reason.
-func (q *queueing) recorded(c *cobra.Command) *cobra.Command {
-	c.Flags().StringVar(&q.by.Reason, "reason", "", "reason, for the audit log")
-	c.Flags().StringVar(&q.by.Actor, "by", whoami(), "author, for the audit log")
-	run := c.RunE
-	c.RunE = func(c *cobra.Command, args []string) error {
-		if err := checkReason(q.by.Reason); err != nil {
-			return err
+// do is on the queues of the backend, within --timeout.
+func (q *queueCommands) do(ctx context.Context, use func(context.Context, backend.Queues) error) error {
+	return connect(ctx, q.app, func(ctx context.Context, t backend.Target) (backend.Queues, func(), error) {
+		return t.Queues(ctx, queue.Table{Name: q.table})
+	}, func(ctx context.Context, queues backend.Queues) error {
+		err := use(ctx, queues)
+		if errors.Is(err, queue.ErrNotFound) || errors.Is(err, redis.ErrNotFound) {
+			return fail(exitFailed, "%w", err)
 		}
-		return run(c, args)
-	}
-	return c
+		return err
+	})
 }
 
-// do is on the queues of the backend, within --timeout.
-func (q *queueing) do(ctx context.Context, use func(context.Context, backend.Queues) error) error {
-	target, err := q.app.target()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, q.app.timeout)
-	defer cancel()
-	queues, disconnect, err := target.Queues(ctx, queue.Table{Name: q.table})
-	if err != nil {
-		return q.app.unreached(target, err)
-	}
-	defer disconnect()
-	err = use(ctx, queues)
-	if errors.Is(err, queue.ErrNotFound) || errors.Is(err, redis.ErrNotFound) {
-		return fail(exitFailed, "%w", err)
-	}
-	return q.app.unreached(target, err)
-}
+// author is who makes a change, and why.
+func (q *queueCommands) author() queue.By { return queue.By{Actor: q.by, Reason: q.reason} }
 
 // queueView is the JSON form of a queue; docs/reference/cli.md promises it.
 type queueView struct {
@@ -99,7 +74,7 @@ type queueView struct {
 	Oldest   int64  `json:"oldest_micros"`
 }
 
-func (q *queueing) listCommand() *cobra.Command {
+func (q *queueCommands) listCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List queues, with their messages and dead letters", Args: noArgs,
 		Example: `  interlock queue ls --backend postgres://localhost/shop -o json`,
@@ -138,15 +113,12 @@ func viewQueueLetter(m queue.DeadLetter) queueLetterView {
 	return queueLetterView{m.Place, m.ID, m.Key, m.Attempts, m.LastError, m.Added, m.Died, m.Headers, m.Payload}
 }
 
-func (q *queueing) lettersCommand(verb string) *cobra.Command {
+func (q *queueCommands) lettersCommand(verb string) *cobra.Command {
 	var l queue.DeadLetterQuery
-	c := &cobra.Command{
+	c := listed(&cobra.Command{
 		Use: verb + " QUEUE", Short: "List dead letters of a queue in insertion order", Args: oneArg("queue"),
 		Example: `  interlock queue letters orders --key order/42 --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if l.Limit < 1 {
-				return usage("--limit must be above zero, not %d", l.Limit)
-			}
 			views, rows := []queueLetterView{}, [][]string{{"PLACE", "ID", "KEY", "DIED", "ATTEMPTS", "WHY"}}
 			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
 				all, err := t.DeadLetters(ctx, args[0], l)
@@ -160,9 +132,8 @@ func (q *queueing) lettersCommand(verb string) *cobra.Command {
 			}
 			return q.app.printRows(views, rows, "there are no dead letters in "+args[0])
 		},
-	}
+	}, &l.Limit, 100)
 	c.Flags().StringVar(&l.Key, "key", "", "only those of this key")
-	c.Flags().IntVar(&l.Limit, "limit", 100, "show at most this many")
 	c.Flags().Int64Var(&l.After, "after", 0, "only those after this `place`")
 	return c
 }
@@ -178,15 +149,12 @@ type stuckView struct {
 	Wait      int64  `json:"wait_micros,omitempty"`
 }
 
-func (q *queueing) stuckCommand() *cobra.Command {
+func (q *queueCommands) stuckCommand() *cobra.Command {
 	var limit int
-	c := &cobra.Command{
+	return listed(&cobra.Command{
 		Use: "stuck QUEUE", Short: "List keys that are parked or whose message fails", Args: oneArg("queue"),
 		Example: `  interlock queue stuck orders --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if limit < 1 {
-				return usage("--limit must be above zero, not %d", limit)
-			}
 			views, rows := []stuckView{}, [][]string{{"KEY", "ID", "ATTEMPTS", "RETRY", "WHY"}}
 			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
 				all, err := t.Stuck(ctx, args[0], limit)
@@ -204,9 +172,7 @@ func (q *queueing) stuckCommand() *cobra.Command {
 			}
 			return q.app.printRows(views, rows, "no key of "+args[0]+" is stuck")
 		},
-	}
-	c.Flags().IntVar(&limit, "limit", 100, "show at most this many")
-	return c
+	}, &limit, 100)
 }
 
 func parsePlace(text string) (int64, error) {
@@ -217,7 +183,7 @@ func parsePlace(text string) (int64, error) {
 	return place, nil
 }
 
-func (q *queueing) letterCommand() *cobra.Command {
+func (q *queueCommands) letterCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show QUEUE PLACE", Short: "Show a dead letter in full", Args: exactly(2, "a queue and a place"),
 		Example: `  interlock queue show orders 1042 --backend postgres://localhost/shop -o json`,
@@ -239,7 +205,7 @@ func (q *queueing) letterCommand() *cobra.Command {
 	}
 }
 
-func (q *queueing) editCommand() *cobra.Command {
+func (q *queueCommands) editCommand() *cobra.Command {
 	var payload string
 	c := q.recorded(&cobra.Command{
 		Use: "edit QUEUE PLACE --payload TEXT|- --reason TEXT", Short: "Replace the payload of a dead letter", Args: exactly(2, "a queue and a place"),
@@ -260,7 +226,7 @@ func (q *queueing) editCommand() *cobra.Command {
 				}
 			}
 			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
-				return t.Edit(ctx, args[0], q.by, place, text)
+				return t.Edit(ctx, args[0], q.author(), place, text)
 			}); err != nil {
 				return err
 			}
@@ -272,7 +238,7 @@ func (q *queueing) editCommand() *cobra.Command {
 }
 
 // done says what was done with dead letters.
-func (q *queueing) done(what, name string, places ...int64) error {
+func (q *queueCommands) done(what, name string, places ...int64) error {
 	return q.app.print(struct {
 		Queue  string  `json:"queue"`
 		Places []int64 `json:"places"`
@@ -280,7 +246,7 @@ func (q *queueing) done(what, name string, places ...int64) error {
 }
 
 // placesCommand replays or discards.
-func (q *queueing) placesCommand(verb, short, done string, do func(backend.Queues, context.Context, string, queue.By, ...int64) error) *cobra.Command {
+func (q *queueCommands) placesCommand(verb, short, done string, do func(backend.Queues, context.Context, string, queue.By, ...int64) error) *cobra.Command {
 	return q.recorded(&cobra.Command{
 		Use: verb + " QUEUE PLACE… --reason TEXT", Short: short,
 		Example: "  interlock queue " + verb + ` orders 1042 --reason "why it is right" --backend postgres://localhost/shop`,
@@ -300,7 +266,7 @@ func (q *queueing) placesCommand(verb, short, done string, do func(backend.Queue
 				places = append(places, place)
 			}
 			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
-				return do(t, ctx, args[0], q.by, places...)
+				return do(t, ctx, args[0], q.author(), places...)
 			}); err != nil {
 				return err
 			}
@@ -309,14 +275,14 @@ func (q *queueing) placesCommand(verb, short, done string, do func(backend.Queue
 	})
 }
 
-func (q *queueing) resumeCommand() *cobra.Command {
+func (q *queueCommands) resumeCommand() *cobra.Command {
 	return q.recorded(&cobra.Command{
 		Use: "resume QUEUE KEY --reason TEXT", Short: "Deliver the messages of a parked key again",
 		Example: `  interlock queue resume orders order/42 --reason "the warehouse is open" --backend postgres://localhost/shop`,
 		Args:    exactly(2, "a queue and a key"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := q.do(c.Context(), func(ctx context.Context, t backend.Queues) error {
-				return t.Resume(ctx, args[0], q.by, args[1])
+				return t.Resume(ctx, args[0], q.author(), args[1])
 			}); err != nil {
 				return err
 			}

@@ -13,7 +13,7 @@ import (
 
 // reconcileCommand has the services of a journal ask the participants whether
 // transactions of a protocol are as the journal says.
-func (l *ledger) reconcileCommand(protocol, what, how string) *cobra.Command {
+func (l *journalCommands) reconcileCommand(protocol, what, how string) *cobra.Command {
 	var since, wait time.Duration
 	c := &cobra.Command{
 		Use: "reconcile", Short: "Compare the journal with its participants", Args: noArgs,
@@ -29,7 +29,7 @@ Services also do it in the background. Exit code 1 means that something is wrong
 			}
 			var found *coordinator.Reconciliation
 			if err := l.do(c.Context(), false, func(ctx context.Context, j *journal.Journal) (err error) {
-				found, err = l.reconciled(ctx, j, protocol, since, wait)
+				found, err = l.reconcile(ctx, j, protocol, since, wait)
 				return err
 			}); err != nil {
 				return err
@@ -48,8 +48,8 @@ Services also do it in the background. Exit code 1 means that something is wrong
 	return c
 }
 
-// reconciled asks, and waits for the answer.
-func (l *ledger) reconciled(ctx context.Context, j *journal.Journal, protocol string, since, wait time.Duration) (*coordinator.Reconciliation, error) {
+// reconcile asks, and waits for the answer.
+func (l *journalCommands) reconcile(ctx context.Context, j *journal.Journal, protocol string, since, wait time.Duration) (*coordinator.Reconciliation, error) {
 	now := time.Now()
 	id, err := coordinator.RequestReconciliation(ctx, j, protocol, now.Add(-since), now)
 	if err != nil {
@@ -67,7 +67,7 @@ func (l *ledger) reconciled(ctx context.Context, j *journal.Journal, protocol st
 		case <-ticker.C:
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return nil, fail(exitFailed, "no service has finished it within %v; it goes on: is one running on this journal?", wait)
+				return nil, fail(exitFailed, "no service has finished within %v, and the request stays: does a service run on this journal?", wait)
 			}
 			return nil, context.Cause(ctx)
 		}

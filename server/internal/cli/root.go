@@ -21,7 +21,7 @@ import (
 
 // app is what all commands share: the global flags and the streams.
 type app struct {
-	program string // as it was called, for commands to type next
+	program string // as it was called, for suggested commands
 	backend string
 	prefix  string
 	output  string
@@ -29,7 +29,7 @@ type app struct {
 	in      *os.File
 	out     io.Writer
 	err     io.Writer
-	code    int // what a command that has run to its end exits with
+	code    int // exit code of a command without an error
 }
 
 // Run runs one command line, the program's name in front, and returns the exit
@@ -51,7 +51,7 @@ func (a *app) run(args []string) (code int) {
 		}
 	}()
 	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
-		a.out = &offers{to: a.out}
+		a.out = &completionWriter{to: a.out}
 	}
 	root := a.root()
 	root.SetArgs(args)
@@ -80,7 +80,7 @@ func (a *app) root() *cobra.Command {
 	root.SetErr(a.err)
 	root.SetHelpTemplate(helpTemplate)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage("%w%s; %s --help explains the flags", err, meantFlag(c, err), c.CommandPath())
+		return usage("%w%s; %s --help explains the flags", err, flagSuggestion(c, err), c.CommandPath())
 	})
 	root.SetHelpCommand(helpCommand())
 	root.CompletionOptions.DisableDefaultCmd = true // ours says what is wrong
@@ -113,8 +113,7 @@ func (a *app) checkGlobals(c *cobra.Command) error {
 	return nil
 }
 
-// target is the backend that is meant: by flag, by environment, or the
-// development server.
+// target is the backend of the flag, else of the environment, else the development server.
 func (a *app) target() (backend.Target, error) {
 	for _, url := range []string{a.backend, os.Getenv("INTERLOCK_BACKEND")} {
 		if url != "" {
@@ -124,33 +123,32 @@ func (a *app) target() (backend.Target, error) {
 	return backend.Parse("etcd://" + devEndpoint())
 }
 
-// named reports whether somebody said which backend is meant.
-func (a *app) named() bool { return a.backend != "" || os.Getenv("INTERLOCK_BACKEND") != "" }
+// backendGiven reports whether a flag or the environment names the backend.
+func (a *app) backendGiven() bool { return a.backend != "" || os.Getenv("INTERLOCK_BACKEND") != "" }
 
-// unreached says which backend does not answer, and what to do, or which one
-// turns us away.
-func (a *app) unreached(t backend.Target, err error) error {
-	var told *exitError
+// backendError adds the backend to an error of one that does not answer or permit, and what to do.
+func (a *app) backendError(t backend.Target, err error) error {
+	var own *exitError
 	switch codeOf(err) {
 	case exitUnreachable:
-		if errors.As(err, &told) {
-			return err // it says itself who cannot be reached
+		if errors.As(err, &own) {
+			return err // it already names what cannot be reached
 		}
 	case exitForbidden:
-		return fail(exitForbidden, "%v does not permit it: %w", t, err)
+		return fail(exitForbidden, "%v does not permit this: %w", t, err)
 	default:
 		if backend.NoDatabase(err) {
-			return fail(exitConfig, "%v answers, but there is no such database: %w", t, err)
+			return fail(exitConfig, "%v answers, but has no such database: %w", t, err)
 		}
 		return err
 	}
 	if backend.Answered(err) {
-		return fail(exitUnreachable, "%v answers, and refuses for now: %w", t, err)
+		return fail(exitUnreachable, "%v answers, but refuses for now: %w", t, err)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no answer within %v", a.timeout)
 	}
-	if a.named() {
+	if a.backendGiven() {
 		return fail(exitUnreachable, "cannot reach %v: %w", t, err)
 	}
 	if _, running := findDev(); running {

@@ -14,27 +14,20 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// ledger is a journal of transactions that a command is about.
-type ledger struct {
+// journalCommands is a journal of transactions that a command is about.
+type journalCommands struct {
 	app *app
 	journalFlags
-	// Of commands that leave a record.
-	reason, by string
+	audit
 }
 
-// answerable adds the flags that say who does it and why.
-func (l *ledger) answerable(c *cobra.Command) {
-	c.Flags().StringVar(&l.reason, "reason", "", "reason, for the audit log")
-	c.Flags().StringVar(&l.by, "by", whoami(), "author, for the audit log")
-}
-
-// do runs something on the journal that is there, within --timeout if bounded.
-func (l *ledger) do(ctx context.Context, bounded bool, use func(context.Context, *journal.Journal) error) error {
+// do uses the existing journal, within --timeout if bounded.
+func (l *journalCommands) do(ctx context.Context, bounded bool, use func(context.Context, *journal.Journal) error) error {
 	return l.on(ctx, backend.Target.JournalThere, bounded, use)
 }
 
-// on runs something on the journal that open connects to.
-func (l *ledger) on(ctx context.Context, open func(backend.Target, context.Context, string) (driver.Journal, func(), error),
+// on uses the journal that open connects to.
+func (l *journalCommands) on(ctx context.Context, open func(backend.Target, context.Context, string) (driver.Journal, func(), error),
 	bounded bool, use func(context.Context, *journal.Journal) error) error {
 	target, err := l.app.target()
 	if err != nil {
@@ -47,7 +40,7 @@ func (l *ledger) on(ctx context.Context, open func(backend.Target, context.Conte
 	}
 	store, disconnect, err := open(target, opening, l.name)
 	if err != nil {
-		return l.app.unreached(target, l.refused(target, err))
+		return l.app.backendError(target, l.refused(target, err))
 	}
 	defer disconnect()
 	j, err := journal.New(store, &journal.Options{Shards: l.shards})
@@ -57,21 +50,21 @@ func (l *ledger) on(ctx context.Context, open func(backend.Target, context.Conte
 	defer j.Close()
 	err = use(ctx, j)
 	if err != nil && bounded && errors.Is(ctx.Err(), context.DeadlineExceeded) { // it was reached
-		return fail(exitUnreachable, "%v did not answer all of it within %v; --timeout gives it longer", target, l.app.timeout)
+		return fail(exitUnreachable, "%v did not answer completely within %v; raise --timeout", target, l.app.timeout)
 	}
-	return l.app.unreached(target, l.refused(target, err))
+	return l.app.backendError(target, l.refused(target, err))
 }
 
-// refused gives what a journal refuses the exit code of a failure: the backend is as it
-// should be. If nothing is found, it may be the wrong journal.
-func (l *ledger) refused(t backend.Target, err error) error {
+// refused gives refusals of a journal exit code 1: the backend itself works. If nothing is found,
+// it may be the wrong journal.
+func (l *journalCommands) refused(t backend.Target, err error) error {
 	switch {
 	case errors.Is(err, journal.ErrNoTables):
 		name := l.name
 		if name == "" {
 			name = "interlock_journal"
 		}
-		return fail(exitConfig, "there is no journal %s on %v: --journal and --backend name another; a service makes it, as %s coordinate and saga start do",
+		return fail(exitConfig, "there is no journal %s on %v: --journal and --backend name another; services create it, as %s coordinate and saga start do",
 			name, t, l.app.program)
 	case errors.Is(err, coordinator.ErrNone):
 		where := t.String()
@@ -88,32 +81,28 @@ func (l *ledger) refused(t backend.Target, err error) error {
 }
 
 func (a *app) sagaCommand() *cobra.Command {
-	l := &ledger{app: a}
-	c := &cobra.Command{
+	l := &journalCommands{app: a}
+	c := group(&cobra.Command{
 		Use: "saga", Short: "Show, start and repair sagas",
 		Example: `  interlock saga ls --state DEAD_LETTER
   interlock saga show order/42
   interlock saga retry order/42 --reason "the bank is back"`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	}, append(l.sagaOperations(), l.lsCommand(sagaProtocol), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
+		l.sagaShardsCommand(), l.sagaForgetCommand(), l.reconcileCommand("saga", "the sagas", "the Check of each step tells whether its effect is there, and what may be repaired is."))...)
 	l.add(c)
-	c.AddCommand(l.sagaOperations()...)
-	c.AddCommand(l.lsCommand(sagas), l.sagaShowCommand(), l.sagaWatchCommand(), l.sagaStartCommand(), l.sagaExportCommand(), l.sagaVerifyCommand(),
-		l.sagaShardsCommand(), l.sagaForgetCommand(), l.reconcileCommand("saga", "the sagas", "the Check of each step tells whether its effect is there, and what may be repaired is."))
 	l.completeIDs(c, "saga")
 	return c
 }
 
-// deadSagasCommand is under dlq, which lists everything that is dead.
+// deadSagasCommand is in the group dlq, which lists all dead letters.
 func (a *app) deadSagasCommand() *cobra.Command {
-	l := &ledger{app: a}
+	l := &journalCommands{app: a}
 	c := &cobra.Command{
 		Use: "sagas", Short: "List sagas whose undo was given up", Args: noArgs,
 		Example: `  interlock dlq sagas
   interlock saga retry order/42 --reason "the bank is back"    or skip, or resolve`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return l.list(c.Context(), sagas, listing{Filter: coordinator.Filter{States: []coordinator.State{saga.DeadLetter}}, limit: 1000})
+			return l.list(c.Context(), sagaProtocol, listing{Filter: coordinator.Filter{States: []coordinator.State{saga.DeadLetter}}, limit: 1000})
 		},
 	}
 	l.add(c)

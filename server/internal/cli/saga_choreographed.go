@@ -51,21 +51,10 @@ func (v choreographedView) why() string {
 }
 
 // listChoreographed lists sagas of a tracker.
-func (l *ledger) listChoreographed(c *cobra.Command, f listing, o choreographed) error {
-	if f.limit < 1 || len(f.states) > 1 || c.Flags().Changed("unfinished") {
-		return usage("with --choreographed --limit is above zero, --state is one state, and there is no --unfinished")
+func (l *journalCommands) listChoreographed(c *cobra.Command, f listing, o choreographed) error {
+	if len(f.states) > 1 || c.Flags().Changed("unfinished") {
+		return usage("with --choreographed --state is one state, and there is no --unfinished")
 	}
-	target, err := l.app.target()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(c.Context(), l.app.timeout)
-	defer cancel()
-	db, err := target.Database(ctx)
-	if err != nil {
-		return l.app.unreached(target, err)
-	}
-	defer db.Close()
 	tracker, filter := choreography.Tracker{Name: o.table}, choreography.Filter{Stalled: o.stalled, After: f.After, Limit: f.limit}
 	if f.Type != "" {
 		tracker.Definition = &choreography.Definition{Name: f.Type}
@@ -74,16 +63,15 @@ func (l *ledger) listChoreographed(c *cobra.Command, f listing, o choreographed)
 		filter.State = choreography.State(strings.ToLower(f.states[0]))
 	}
 	views, rows := []choreographedView{}, [][]string{{"ID", "TYPE", "STATE", "PROGRESSED", "WHY"}}
-	err = db.In(ctx, func(tx driver.SQL) error {
+	if err := l.app.inTx(c.Context(), func(ctx context.Context, tx driver.SQL) error {
 		all, err := tracker.List(ctx, tx, filter)
 		for _, s := range all {
 			v := choreographedView{s.ID, s.Definition, s.State, s.Reason, s.Events, s.Progressed.UTC(), s.Stalled, s.Attempts, s.Reported}
-			views, rows = append(views, v), append(rows, []string{v.ID, v.Type, string(v.State), local(v.Progressed), v.why()})
+			views, rows = append(views, v), append(rows, []string{v.ID, v.Type, string(v.State), localTime(v.Progressed), v.why()})
 		}
 		return err
-	})
-	if err != nil {
-		return l.app.unreached(target, err)
+	}); err != nil {
+		return err
 	}
 	return l.app.printRows(struct {
 		Sagas []choreographedView `json:"sagas"`

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-func (l *ledger) sagaExportCommand() *cobra.Command {
+func (l *journalCommands) sagaExportCommand() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use: "export [ID…]", Short: "Export transactions as JSON lines with checksums",
@@ -41,12 +41,12 @@ detect a truncated file, keep its last line elsewhere.`,
 }
 
 // export writes transactions, all if none is named.
-func (l *ledger) export(ctx context.Context, out io.Writer, ids []string) error {
+func (l *journalCommands) export(ctx context.Context, out io.Writer, ids []string) error {
 	return l.do(ctx, false, func(ctx context.Context, j *journal.Journal) (err error) {
 		if len(ids) == 0 {
-			ids, err = everyID(ctx, j)
+			ids, err = allIDs(ctx, j)
 		} else {
-			err = known(ctx, j, ids)
+			err = checkIDs(ctx, j, ids)
 		}
 		if err != nil {
 			return err
@@ -55,8 +55,8 @@ func (l *ledger) export(ctx context.Context, out io.Writer, ids []string) error 
 	})
 }
 
-// known refuses ids of transactions that there are not.
-func known(ctx context.Context, j *journal.Journal, ids []string) error {
+// checkIDs refuses ids of transactions that there are not.
+func checkIDs(ctx context.Context, j *journal.Journal, ids []string) error {
 	for _, id := range ids {
 		log, _, err := j.Open(ctx, id)
 		if err != nil {
@@ -69,8 +69,8 @@ func known(ctx context.Context, j *journal.Journal, ids []string) error {
 	return nil
 }
 
-// everyID lists all transactions of a journal.
-func everyID(ctx context.Context, j *journal.Journal) (ids []string, err error) {
+// allIDs lists all transactions of a journal.
+func allIDs(ctx context.Context, j *journal.Journal) (ids []string, err error) {
 	const page = 1000
 	for behind := ""; ; behind = ids[len(ids)-1] {
 		heads, err := j.Heads(ctx, behind, page)
@@ -86,7 +86,7 @@ func everyID(ctx context.Context, j *journal.Journal) (ids []string, err error) 
 	}
 }
 
-func (l *ledger) sagaVerifyCommand() *cobra.Command {
+func (l *journalCommands) sagaVerifyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "verify FILE", Short: "Verify that an export is unchanged", Args: oneArg("file"),
 		Example: `  interlock saga verify journal.jsonl

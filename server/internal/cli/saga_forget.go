@@ -9,12 +9,12 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// sagaForgetCommand removes what has ended, for journals whose coordinators keep it
-// for longer than there is room.
-func (l *ledger) sagaForgetCommand() *cobra.Command {
+// sagaForgetCommand deletes ended transactions, for journals that have no room for those that
+// their coordinators keep.
+func (l *journalCommands) sagaForgetCommand() *cobra.Command {
 	var before time.Duration
 	var batch int
-	c := &cobra.Command{
+	c := l.recorded(&cobra.Command{
 		Use: "forget --before DURATION --reason TEXT", Short: "Delete transactions that ended long ago",
 		Example: `  interlock saga forget --before 720h --reason "the disk is full"`,
 		Long: `Deletes the transactions of every protocol that ended longer than --before ago, never
@@ -26,9 +26,6 @@ its requests, and for longer than twopc.Options.Retention (7 days).`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if before <= 0 || batch < 1 {
 				return usage("--before and --batch must be above zero, not %v and %d", before, batch)
-			}
-			if err := checkReason(l.reason); err != nil {
-				return err
 			}
 			return l.do(c.Context(), false, func(ctx context.Context, j *journal.Journal) error {
 				removed, record, err := j.ForgetBy(ctx, time.Now().Add(-before), batch, l.by, l.reason)
@@ -42,9 +39,8 @@ its requests, and for longer than twopc.Options.Retention (7 days).`,
 				}{removed, record}, line("forgotten: %d; interlock saga export %s shows who and why\n", removed, record))
 			})
 		},
-	}
+	})
 	c.Flags().DurationVar(&before, "before", 0, "minimum age since their end")
 	c.Flags().IntVar(&batch, "batch", 500, "transactions that one request deletes")
-	l.answerable(c)
 	return c
 }

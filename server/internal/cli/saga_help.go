@@ -13,30 +13,30 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// sagaOperations are the commands that change a saga by hand.
-func (l *ledger) sagaOperations() []*cobra.Command {
+// sagaOperations are the commands by which an operator changes a saga.
+func (l *journalCommands) sagaOperations() []*cobra.Command {
 	o := saga.NewOperator
 	return []*cobra.Command{l.sagaRetryCommand(), l.sagaSettleCommand(),
-		l.operate(sagas, operation{use: "skip ID STEP", short: "Continue without a step or its undo", done: "skipped",
-			example: `skip order/42 mail --reason "the customer was called"`, do: stepwise(o, (*saga.Operator).Skip),
+		l.operationCommand(sagaProtocol, operation{use: "skip ID STEP", short: "Continue without a step or its undo", done: "skipped",
+			example: `skip order/42 mail --reason "the customer was called"`, do: onStep(o, (*saga.Operator).Skip),
 			long: `Continues without an undo, whether it was given up or is still retried: you have undone
 the step by hand. After the pivot it continues without the step.`}),
-		l.operate(sagas, operation{use: "resolve ID", short: "Close a dead letter that was repaired by hand", done: "resolved",
-			example: `resolve order/42 --reason "refunded by hand, ticket 7"`, do: whole(o, (*saga.Operator).Resolve)}),
-		l.operate(sagas, operation{use: "abort ID", short: "Undo a saga that has not called its pivot", done: "aborted",
-			example: `abort order/42 --reason "the customer has cancelled"`, do: whole(o, (*saga.Operator).Abort),
+		l.operationCommand(sagaProtocol, operation{use: "resolve ID", short: "Close a dead letter that was repaired by hand", done: "resolved",
+			example: `resolve order/42 --reason "refunded by hand, ticket 7"`, do: onTransaction(o, (*saga.Operator).Resolve)}),
+		l.operationCommand(sagaProtocol, operation{use: "abort ID", short: "Undo a saga that has not called its pivot", done: "aborted",
+			example: `abort order/42 --reason "the customer has cancelled"`, do: onTransaction(o, (*saga.Operator).Abort),
 			long: `Decides to undo the saga: all steps that were done, and those that may have been done.
 The service that serves the shard undoes them. If no service knows the saga's type any
 more, skip the steps.`}),
-		l.operate(sagas, operation{use: "now ID", short: "Skip the current wait of a saga", done: "hurried",
-			example: `now order/42 --reason "the customer does not want to wait"`, do: whole(o, (*saga.Operator).Now)}),
+		l.operationCommand(sagaProtocol, operation{use: "now ID", short: "Skip the current wait of a saga", done: "hurried",
+			example: `now order/42 --reason "the customer does not want to wait"`, do: onTransaction(o, (*saga.Operator).Now)}),
 	}
 }
 
-func (l *ledger) sagaRetryCommand() *cobra.Command {
+func (l *journalCommands) sagaRetryCommand() *cobra.Command {
 	var input string
 	var edited json.RawMessage
-	c := l.operate(sagas, operation{use: "retry ID [STEP]", short: "Retry failed undos, or steps that wait", done: "retried",
+	c := l.operationCommand(sagaProtocol, operation{use: "retry ID [STEP]", short: "Retry failed undos, or steps that wait", done: "retried",
 		example: `retry order/42 --reason "the bank is back"
   interlock saga retry order/42 charge --input '{"account":"7"}' --reason "the account was misspelled"`,
 		long: `Calls again the undos that were given up: that of STEP, or all. Without STEP, and if no
@@ -62,7 +62,7 @@ key that it has seen.`,
 	return c
 }
 
-func (l *ledger) sagaStartCommand() *cobra.Command {
+func (l *journalCommands) sagaStartCommand() *cobra.Command {
 	var input string
 	c := &cobra.Command{
 		Use: "start ID TYPE --input JSON", Short: "Start a saga that a service defines",
@@ -71,19 +71,14 @@ func (l *ledger) sagaStartCommand() *cobra.Command {
 		Long: `Writes the begin record into the journal. The service that serves the shard runs the
 saga. If no service defines TYPE, the saga waits until one does. Starting it again
 with the same input changes nothing. The definition's own timeout does not apply.`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usage("%s wants an id and a type, %d were given", c.CommandPath(), len(args))
-			}
-			return nil
-		},
+		Args: exactly(2, "an id and a type"),
 		RunE: func(c *cobra.Command, args []string) error {
 			text, err := l.app.sagaInput(input)
 			if err != nil {
 				return err
 			}
 			if err := l.on(c.Context(), backend.Target.Journal, true, func(ctx context.Context, j *journal.Journal) error {
-				if err := spread(ctx, j); err != nil {
+				if err := checkShards(ctx, j); err != nil {
 					return err
 				}
 				return saga.Begin(ctx, j, args[1], args[0], text)
@@ -97,9 +92,9 @@ with the same input changes nothing. The definition's own timeout does not apply
 	return c
 }
 
-// spread refuses a number of shards that is not the journal's, as far as its first
-// transactions show: nobody would go on with what is begun in a shard of no service.
-func spread(ctx context.Context, j *journal.Journal) error {
+// checkShards refuses a number of shards that is not the journal's, as far as its first
+// transactions show: no service would run a saga in a shard that none serves.
+func checkShards(ctx context.Context, j *journal.Journal) error {
 	const some = 20
 	heads, err := j.Heads(ctx, "", some)
 	for _, h := range heads {

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-func (l *ledger) sagaSettleCommand() *cobra.Command {
+func (l *journalCommands) sagaSettleCommand() *cobra.Command {
 	var isDone, notDone bool
 	var output string
 	c := &cobra.Command{
@@ -21,7 +21,7 @@ func (l *ledger) sagaSettleCommand() *cobra.Command {
 		Long: `If the target of a step is gone, above all of a pivot, only a person can find out the
 outcome. --done continues after the step, with --output as its answer. --not-done
 undoes the saga, and asserts that the call will never arrive.`,
-		Args: stepArgs,
+		Args: exactly(2, "a saga and a step"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if isDone == notDone {
 				return usage("say either --done or --not-done")
@@ -32,7 +32,7 @@ undoes the saga, and asserts that the call will never arrive.`,
 					return usage("--output is not JSON, or the step was not done")
 				}
 			}
-			return l.operated(c.Context(), "settled", args[0], func(ctx context.Context, j *journal.Journal, by coordinator.By) error {
+			return l.runOperation(c.Context(), "settled", args[0], func(ctx context.Context, j *journal.Journal, by coordinator.By) error {
 				if isDone {
 					return saga.NewOperator(j).Done(ctx, args[0], args[1], answer, by)
 				}
@@ -43,14 +43,6 @@ undoes the saga, and asserts that the call will never arrive.`,
 	c.Flags().BoolVar(&isDone, "done", false, "the step took effect")
 	c.Flags().BoolVar(&notDone, "not-done", false, "the step did not take effect, and never will")
 	c.Flags().StringVar(&output, "output", "", "answer of the step, `JSON`")
-	l.answerable(c)
+	l.audit.flags(c.Flags())
 	return c
-}
-
-// stepArgs wants a saga and a step.
-func stepArgs(c *cobra.Command, args []string) error {
-	if len(args) != 2 {
-		return usage("%s wants a saga and a step, %d were given", c.CommandPath(), len(args))
-	}
-	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-func (l *ledger) sagaShardsCommand() *cobra.Command {
+func (l *journalCommands) sagaShardsCommand() *cobra.Command {
 	var set int
 	c := &cobra.Command{
 		Use: "shards", Short: "Show or change the number of shards",
@@ -51,7 +51,7 @@ can use the journal.`,
 			})
 		},
 	}
-	l.answerable(c)
+	l.audit.flags(c.Flags())
 	c.Flags().IntVar(&set, "set", 0, "change it to `N`, 1 to 4096")
 	return c
 }
@@ -63,18 +63,14 @@ type shardsView struct {
 	Record string `json:"record,omitempty"` // of --set
 }
 
-// store runs something on the store of the journal that is there.
-func (l *ledger) store(ctx context.Context, use func(context.Context, driver.Journal) error) error {
+// store uses the store of the existing journal.
+func (l *journalCommands) store(ctx context.Context, use func(context.Context, driver.Journal) error) error {
 	target, err := l.app.target()
 	if err != nil {
 		return err
 	}
-	opening, cancel := context.WithTimeout(ctx, l.app.timeout)
-	defer cancel()
-	store, disconnect, err := backend.Target.JournalThere(target, opening, l.name)
-	if err != nil {
-		return l.app.unreached(target, l.refused(target, err))
-	}
-	defer disconnect()
-	return l.app.unreached(target, l.refused(target, use(ctx, store)))
+	return connect(ctx, l.app, func(ctx context.Context, t backend.Target) (driver.Journal, func(), error) {
+		store, disconnect, err := t.JournalThere(ctx, l.name)
+		return store, disconnect, l.refused(t, err)
+	}, func(_ context.Context, store driver.Journal) error { return l.refused(target, use(ctx, store)) })
 }

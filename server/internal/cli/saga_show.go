@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// momentView is the JSON form of a saga right after one of its records.
-type momentView struct {
+// snapshotView is the JSON form of a saga right after one of its records.
+type snapshotView struct {
 	Position int64      `json:"position"`
 	Written  string     `json:"written"`
 	Epoch    string     `json:"epoch,omitempty"`
@@ -38,8 +38,8 @@ type stepView struct {
 	Error    string          `json:"error,omitempty"`
 }
 
-func viewMoment(m saga.Snapshot) momentView {
-	v := momentView{Position: m.Position, Written: stamp(m.Written), Kind: m.Kind, Step: m.Step, Actor: m.By.Actor, Why: m.By.Reason, State: string(m.State)}
+func viewSnapshot(m saga.Snapshot) snapshotView {
+	v := snapshotView{Position: m.Position, Written: formatTime(m.Written), Kind: m.Kind, Step: m.Step, Actor: m.By.Actor, Why: m.By.Reason, State: string(m.State)}
 	if m.Epoch != 0 {
 		v.Epoch = fmt.Sprint(int64(m.Epoch))
 	}
@@ -52,15 +52,15 @@ func viewMoment(m saga.Snapshot) momentView {
 	return v
 }
 
-// chronicle is a saga with all that happened to it.
-type chronicle struct {
-	head    driver.Head
-	input   json.RawMessage
-	moments []saga.Snapshot
+// sagaHistory is a saga with a snapshot after each record.
+type sagaHistory struct {
+	head      driver.Head
+	input     json.RawMessage
+	snapshots []saga.Snapshot
 }
 
 // history reads a saga.
-func history(ctx context.Context, j *journal.Journal, id string) (c chronicle, err error) {
+func history(ctx context.Context, j *journal.Journal, id string) (c sagaHistory, err error) {
 	log, entries, err := j.Open(ctx, id)
 	if err != nil {
 		return c, err
@@ -69,7 +69,7 @@ func history(ctx context.Context, j *journal.Journal, id string) (c chronicle, e
 		return c, &interlock.Error{Op: "show saga", Name: id, Kind: interlock.Definite, Err: saga.ErrNone}
 	}
 	c.head = log.Head()
-	definition, err := isOf(c.head, "saga")
+	definition, err := requireProtocol(c.head, "saga")
 	if err != nil {
 		return c, err
 	}
@@ -81,13 +81,13 @@ func history(ctx context.Context, j *journal.Journal, id string) (c chronicle, e
 	if c.head.Type != definition { // it came over HTTP
 		c.input = httpapi.RedactOrder(begun.Input)
 	}
-	c.moments, err = saga.Replay(entries)
+	c.snapshots, err = saga.Replay(entries)
 	return c, err
 }
 
-// isOf is the type of a transaction of a protocol; one of another protocol is refused,
+// requireProtocol is the type of a transaction of a protocol; one of another protocol is refused,
 // with the command that shows it.
-func isOf(h driver.Head, protocol string) (kind string, err error) {
+func requireProtocol(h driver.Head, protocol string) (kind string, err error) {
 	of, kind, _ := strings.Cut(h.Type, ":")
 	if of == protocol {
 		return kind, nil
@@ -99,7 +99,7 @@ func isOf(h driver.Head, protocol string) (kind string, err error) {
 	return "", fail(exitFailed, "%q is of %s, not of %s: %s", h.Transaction, of, protocol, command("interlock", group, "show", h.Transaction))
 }
 
-func (l *ledger) sagaShowCommand() *cobra.Command {
+func (l *journalCommands) sagaShowCommand() *cobra.Command {
 	var at int64
 	c := &cobra.Command{
 		Use: "show ID", Short: "Show a saga's steps and its records", Args: oneArg("saga"),
@@ -107,18 +107,18 @@ func (l *ledger) sagaShowCommand() *cobra.Command {
   interlock saga show order/42 --at 3          as it stood after its third record
   interlock saga show order/42 -o json`,
 		RunE: func(c *cobra.Command, args []string) error {
-			var told chronicle
+			var told sagaHistory
 			if err := l.do(c.Context(), true, func(ctx context.Context, j *journal.Journal) (err error) {
 				told, err = history(ctx, j, args[0])
 				return err
 			}); err != nil {
 				return err
 			}
-			if at < 0 || at > int64(len(told.moments)) {
-				return usage("--at %d: the saga has %d records", at, len(told.moments))
+			if at < 0 || at > int64(len(told.snapshots)) {
+				return usage("--at %d: the saga has %d records", at, len(told.snapshots))
 			}
 			if at > 0 {
-				told.moments = told.moments[:at]
+				told.snapshots = told.snapshots[:at]
 				told.head.Due, told.head.Ended = time.Time{}, time.Time{} // those of now
 			}
 			return l.printSaga(told)
@@ -138,16 +138,16 @@ type sagaShown struct {
 	Due     string          `json:"due,omitempty"`
 	Ended   string          `json:"ended,omitempty"`
 	Steps   []stepView      `json:"steps"`
-	History []momentView    `json:"history"`
+	History []snapshotView  `json:"history"`
 }
 
-func (l *ledger) printSaga(c chronicle) error {
-	last := c.moments[len(c.moments)-1]
+func (l *journalCommands) printSaga(c sagaHistory) error {
+	last := c.snapshots[len(c.snapshots)-1]
 	v := sagaShown{ID: c.head.Transaction, Type: c.head.Type, State: string(last.State), Reason: last.Reason, Input: c.input,
-		Due: stamp(c.head.Due), Ended: stamp(c.head.Ended), Steps: append([]stepView{}, viewMoment(last).Steps...)}
+		Due: formatTime(c.head.Due), Ended: formatTime(c.head.Ended), Steps: append([]stepView{}, viewSnapshot(last).Steps...)}
 	list := [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", v.State}, {"why", v.Reason}, {"input", string(v.Input)}}
 	if !c.head.Due.IsZero() {
-		list = append(list, [2]string{"due", local(c.head.Due)})
+		list = append(list, [2]string{"due", localTime(c.head.Due)})
 	}
 	rows := [][]string{{"STEP", "STATUS", "FAILURES", "OUTPUT OR ERROR"}}
 	for _, p := range last.Steps {
@@ -158,13 +158,13 @@ func (l *ledger) printSaga(c chronicle) error {
 		rows = append(rows, []string{p.Step, p.Status, fmt.Sprint(p.Attempts), what})
 	}
 	records := [][]string{{"#", "WHEN", "RECORD", "STEP", "STATE", "WHO AND WHY"}}
-	for _, m := range c.moments {
-		view := viewMoment(m)
+	for _, m := range c.snapshots {
+		view := viewSnapshot(m)
 		v.History = append(v.History, view)
-		records = append(records, []string{fmt.Sprint(m.Position), local(m.Written), m.Kind, m.Step, string(m.State), view.who()})
+		records = append(records, []string{fmt.Sprint(m.Position), localTime(m.Written), m.Kind, m.Step, string(m.State), view.who()})
 	}
 	return l.app.print(v, fields(list...)+"\n"+table(rows)+"\n"+table(records))
 }
 
-// who says in a line who did it, and why.
-func (v momentView) who() string { return plain(strings.TrimSpace(v.Actor + " " + v.Why)) }
+// who is the author and the reason, in a line.
+func (v snapshotView) who() string { return plain(strings.TrimSpace(v.Actor + " " + v.Why)) }

@@ -34,8 +34,8 @@ type orders struct {
 	well   atomic.Bool
 	said   string // at the end of what participants say
 
-	bookings *tcc.Engine
-	flight   tcc.Definition[string, string]
+	tccProtocol *tcc.Engine
+	flight      tcc.Definition[string, string]
 }
 
 // plane is a resource that holds seats, and refuses to confirm them.
@@ -85,7 +85,7 @@ func serveOrders(t *testing.T, url string) *orders {
 	s.engine, err = saga.New(c, nil, s.order)
 	ok(err)
 	s.flight = tcc.Define("flight", tcc.Resource[string, string](plane{}))
-	s.bookings, err = tcc.New(c, &tcc.Options{Retry: tcc.Policy{First: time.Millisecond, Refusals: 1}}, s.flight)
+	s.tccProtocol, err = tcc.New(c, &tcc.Options{Retry: tcc.Policy{First: time.Millisecond, Refusals: 1}}, s.flight)
 	ok(err)
 	d := memory.NewSpace().Open(nil)
 	locks, err := lock.NewFenced(d, nil)
@@ -117,10 +117,10 @@ func (s *orders) run(t *testing.T, id, item string) {
 // book has a trip become a dead letter.
 func (s *orders) book(t *testing.T, id string) {
 	t.Helper()
-	if _, err := s.bookings.Run(t.Context(), "booking", id, s.flight.Try("12A")); err != nil {
+	if _, err := s.tccProtocol.Run(t.Context(), "booking", id, s.flight.Try("12A")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.bookings.Wait(t.Context(), id); !errors.Is(err, tcc.ErrDeadLetter) {
+	if _, err := s.tccProtocol.Wait(t.Context(), id); !errors.Is(err, tcc.ErrDeadLetter) {
 		t.Fatal(err)
 	}
 }
@@ -166,7 +166,7 @@ func TestSagasByHand(t *testing.T) {
 			}
 			interlock(64, "saga", "show", "order/2", "--at", "99")
 			wants(interlock(64, "saga", "shoe", "order/2"), `no command "shoe"`)
-			wants(interlock(1, "saga", "resolve", "order/1", "--reason", "x"), "SUCCEEDED", "a DEAD_LETTER is resolved")
+			wants(interlock(1, "saga", "resolve", "order/1", "--reason", "x"), "SUCCEEDED", "it resolves a DEAD_LETTER")
 			wants(interlock(0, "saga", "show", "order/2", "-o", "json"), `"type":"order"`, `"input":"bad"`, `"due":"20`, `"history":[{"position":1,`)
 			wants(interlock(0, "saga", "ls", "--state", "dead_letter", "--type", "order", "-o", "json"), `"id":"order/4"`, `"dead":[{"step":"reserve"`)
 			wants(interlock(0, "saga", "ls", "--type", "other"), "no such sagas")
@@ -214,7 +214,7 @@ func TestSagasByHand(t *testing.T) {
 				interlock(64, silent...)
 				interlock(64, append(settle, "--done", "--not-done")...)
 				interlock(64, append(settle, "--output", "{")...)
-				wants(interlock(1, "saga", "settle", id, "reserve", "--done", "--reason", "x"), "up to the pivot")
+				wants(interlock(1, "saga", "settle", id, "reserve", "--done", "--reason", "x"), "it settles a step that was called")
 				wants(interlock(0, settle...), "settled: "+id)
 				ends := map[bool]int{found[0] == "--not-done": 1} // undone, which is no success
 				interlock(ends[true], "saga", "watch", id)

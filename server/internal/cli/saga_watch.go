@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-func (l *ledger) sagaWatchCommand() *cobra.Command {
+func (l *journalCommands) sagaWatchCommand() *cobra.Command {
 	var poll time.Duration
 	c := &cobra.Command{
 		Use: "watch ID", Short: "Print the records of a saga until it ends", Args: oneArg("saga"),
@@ -29,16 +29,16 @@ becomes a dead letter. The exit code is 0 if the saga succeeded, else 1.`,
 	return c
 }
 
-// next is what one does about a saga that has not succeeded.
+// next suggests a command for a saga that has not succeeded.
 func next(s saga.State, id string) text {
 	if s == saga.DeadLetter {
-		return "help it by interlock saga retry, skip or resolve"
+		return "repair it with interlock saga retry, skip or resolve"
 	}
 	return line("see %s", command("interlock", "saga", "show", id))
 }
 
-func (l *ledger) watchSaga(ctx context.Context, id string, poll time.Duration) error {
-	w := sagaWatch{ledger: l, id: id}
+func (l *journalCommands) watchSaga(ctx context.Context, id string, poll time.Duration) error {
+	w := sagaWatch{journalCommands: l, id: id}
 	err := l.do(ctx, false, func(ctx context.Context, j *journal.Journal) error {
 		for {
 			if err := w.look(ctx, j); err != nil || w.state.Final() {
@@ -61,15 +61,15 @@ func (l *ledger) watchSaga(ctx context.Context, id string, poll time.Duration) e
 
 // sagaWatch is how far a saga has been shown.
 type sagaWatch struct {
-	*ledger
+	*journalCommands
 	id    string
 	shown int64 // the last record
 	state saga.State
-	down  bool // that the journal does not answer was reported
+	down  bool // the outage of the journal was reported
 }
 
-// look prints what has happened meanwhile. A journal that does not answer, once it has,
-// is asked again.
+// look prints the new records. If the journal has answered before and does not now, the next look
+// retries.
 func (w *sagaWatch) look(ctx context.Context, j *journal.Journal) error {
 	reading, cancel := context.WithTimeout(ctx, w.app.timeout)
 	defer cancel()
@@ -87,12 +87,12 @@ func (w *sagaWatch) look(ctx context.Context, j *journal.Journal) error {
 		w.down = false
 		w.app.say("the journal answers again")
 	}
-	for _, m := range told.moments {
+	for _, m := range told.snapshots {
 		if m.Position <= w.shown {
 			continue
 		}
-		v := viewMoment(m)
-		t := line("%4d  %s  %-8s %-20s %s  %s", m.Position, local(m.Written), m.Kind, m.Step, m.State, v.who())
+		v := viewSnapshot(m)
+		t := line("%4d  %s  %-8s %-20s %s  %s", m.Position, localTime(m.Written), m.Kind, m.Step, m.State, v.who())
 		if err := w.app.print(v, trimmed(t)+"\n"); err != nil {
 			return err
 		}

@@ -68,8 +68,8 @@ func TestEveryTableIsChecked(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// named are the parts whose tables can have other names.
-func named(name string) map[string]driver.Creator {
+// backendGiven are the parts whose tables can have other names.
+func backendGiven(name string) map[string]driver.Creator {
 	return map[string]driver.Creator{
 		"fence": fence.Table{Name: name}, "version": versions.Table{Name: name}, "stock": stock.Table{Name: name}, "once": once.Inbox{Name: name, Consumer: "c"},
 		"idempotency": idempotency.Table{Name: name}, "sequence": sequence.Table{Name: name}, "outbox": outbox.Table{Name: name},
@@ -91,9 +91,9 @@ func TestTablesMayHaveAnyName(t *testing.T) {
 		} else {
 			db.Exec(t, `create schema "Odd schema"`)
 		}
-		for part := range named("") {
+		for part := range backendGiven("") {
 			for _, name := range []string{part + "? {now} it's", strings.ToUpper(part), schema + ".In\"`" + part} {
-				c := named(name)[part]
+				c := backendGiven(name)[part]
 				for range 2 {
 					if err := db.Try(t.Context(), c.Create); err != nil {
 						t.Errorf("%s as %s: %v", part, name, err)
@@ -103,7 +103,7 @@ func TestTablesMayHaveAnyName(t *testing.T) {
 					t.Errorf("%s as %s: %v", part, name, err)
 				}
 			}
-			n, long := 65, func(n int) driver.Creator { return named(strings.Repeat(part, n)[:n])[part] }
+			n, long := 65, func(n int) driver.Creator { return backendGiven(strings.Repeat(part, n)[:n])[part] }
 			for ; n > 40; n-- {
 				if _, err := driver.Statements(db.Dialect, long(n)); err == nil {
 					break
@@ -115,7 +115,7 @@ func TestTablesMayHaveAnyName(t *testing.T) {
 				t.Errorf("%s with %d bytes: %v", part, n, err)
 			}
 			for _, bad := range []string{"a.b.c", ".", "a.", ".a", "a\x00"} {
-				if _, err := driver.Statements(db.Dialect, named(bad)[part]); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
+				if _, err := driver.Statements(db.Dialect, backendGiven(bad)[part]); !errors.Is(err, interlock.ErrName) || interlock.Kind(err) != interlock.Bug {
 					t.Errorf("%s as %q: %v", part, bad, err)
 				}
 			}

@@ -14,46 +14,34 @@ import (
 	"github.com/interlock-dev/interlock/flow/sequence"
 )
 
-// ordering is a table of sequences that a command is about.
-type ordering struct {
+// sequenceCommands is a table of sequences that a command is about.
+type sequenceCommands struct {
 	app   *app
 	table string
 }
 
 func (a *app) sequenceCommand() *cobra.Command {
-	o := &ordering{app: a}
-	c := &cobra.Command{
+	o := &sequenceCommands{app: a}
+	c := group(&cobra.Command{
 		Use: "sequence", Short: "Show holes and dead letters of ordered streams",
 		Example: `  interlock sequence holes orders --backend postgres://localhost/shop
   interlock sequence write-off orders order/42 0:7-9 --backend postgres://localhost/shop
   interlock sequence letters orders --backend postgres://localhost/shop
   interlock sequence discard orders order/42 0:7 --backend postgres://localhost/shop`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	}, o.holesCommand(), o.writeOffCommand(), o.lettersCommand(), o.discardCommand())
 	c.PersistentFlags().StringVar(&o.table, "table", "", "the table of positions (default: interlock_sequence)")
-	c.AddCommand(o.holesCommand(), o.writeOffCommand(), o.lettersCommand(), o.discardCommand())
 	return c
 }
 
 // do runs something in one transaction, within --timeout.
-func (o *ordering) do(ctx context.Context, use func(context.Context, sequence.Table, driver.SQL) error) error {
-	target, err := o.app.target()
-	if err != nil {
+func (o *sequenceCommands) do(ctx context.Context, use func(context.Context, sequence.Table, driver.SQL) error) error {
+	return o.app.inTx(ctx, func(ctx context.Context, tx driver.SQL) error {
+		err := use(ctx, sequence.Table{Name: o.table}, tx)
+		if errors.Is(err, sequence.ErrNoHole) {
+			return fail(exitFailed, "%w", err)
+		}
 		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, o.app.timeout)
-	defer cancel()
-	db, err := target.Database(ctx)
-	if err != nil {
-		return o.app.unreached(target, err)
-	}
-	defer db.Close()
-	err = db.In(ctx, func(tx driver.SQL) error { return use(ctx, sequence.Table{Name: o.table}, tx) })
-	if errors.Is(err, sequence.ErrNoHole) {
-		return fail(exitFailed, "%w", err)
-	}
-	return o.app.unreached(target, err)
+	})
 }
 
 type holeView struct {
@@ -64,15 +52,12 @@ type holeView struct {
 	Opened time.Time `json:"opened"`
 }
 
-func (o *ordering) holesCommand() *cobra.Command {
+func (o *sequenceCommands) holesCommand() *cobra.Command {
 	var limit int
-	c := &cobra.Command{
+	return listed(&cobra.Command{
 		Use: "holes STREAM", Short: "List skipped events", Args: oneArg("stream"),
 		Example: `  interlock sequence holes orders --backend postgres://localhost/shop`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if limit < 1 {
-				return usage("--limit must be above zero, not %d", limit)
-			}
 			views, rows := []holeView{}, [][]string{{"KEY", "HOLE", "OPENED"}}
 			if err := o.do(c.Context(), func(ctx context.Context, t sequence.Table, db driver.SQL) error {
 				holes, err := t.Open(ctx, db, args[0], limit)
@@ -86,16 +71,14 @@ func (o *ordering) holesCommand() *cobra.Command {
 			}
 			return o.app.printRows(views, rows, "there are no open holes in "+args[0])
 		},
-	}
-	c.Flags().IntVar(&limit, "limit", 100, "show at most this many")
-	return c
+	}, &limit, 100)
 }
 
-func (o *ordering) writeOffCommand() *cobra.Command {
+func (o *sequenceCommands) writeOffCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "write-off STREAM KEY EPOCH:FROM-TO", Short: "Close a hole whose events will never arrive",
 		Example: `  interlock sequence write-off orders order/42 0:7-9 --backend postgres://localhost/shop`,
-		Args:    threeArgs("a stream, a key and a hole"),
+		Args:    exactly(3, "a stream, a key and a hole"),
 		RunE: func(c *cobra.Command, args []string) error {
 			h, err := parseHole(args[2])
 			if err != nil {
@@ -122,17 +105,14 @@ type eventView struct {
 	Payload  []byte    `json:"payload"`
 }
 
-func (o *ordering) lettersCommand() *cobra.Command {
+func (o *sequenceCommands) lettersCommand() *cobra.Command {
 	var limit int
-	c := &cobra.Command{
+	return listed(&cobra.Command{
 		Use: "letters STREAM", Short: "List events that the handler refused", Args: oneArg("stream"),
 		Example: `  interlock sequence letters orders --backend postgres://localhost/shop -o json`,
 		Long: `Lists the dead letters of a stream, the oldest first; with -o json also the payloads.
 To replay one, call sequence.Replay in the program that has the handler.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if limit < 1 {
-				return usage("--limit must be above zero, not %d", limit)
-			}
 			views, rows := []eventView{}, [][]string{{"KEY", "EVENT", "ATTEMPTS", "DIED", "ERROR"}}
 			if err := o.do(c.Context(), func(ctx context.Context, t sequence.Table, db driver.SQL) error {
 				letters, err := t.DeadLetters(ctx, db, args[0], limit)
@@ -146,16 +126,14 @@ To replay one, call sequence.Replay in the program that has the handler.`,
 			}
 			return o.app.printRows(views, rows, "there are no dead letters in "+args[0])
 		},
-	}
-	c.Flags().IntVar(&limit, "limit", 100, "show at most this many")
-	return c
+	}, &limit, 100)
 }
 
-func (o *ordering) discardCommand() *cobra.Command {
+func (o *sequenceCommands) discardCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "discard STREAM KEY EPOCH:SEQ", Short: "Delete a dead letter and close its hole",
 		Example: `  interlock sequence discard orders order/42 0:7 --backend postgres://localhost/shop`,
-		Args:    threeArgs("a stream, a key and an event"),
+		Args:    exactly(3, "a stream, a key and an event"),
 		RunE: func(c *cobra.Command, args []string) error {
 			h, err := parseHole(args[2])
 			if err != nil || h.From != h.To {
@@ -171,7 +149,7 @@ func (o *ordering) discardCommand() *cobra.Command {
 	}
 }
 
-func (o *ordering) done(what string, args []string) error {
+func (o *sequenceCommands) done(what string, args []string) error {
 	return o.app.print(struct {
 		Done string `json:"done"`
 		Key  string `json:"key"`
@@ -195,16 +173,4 @@ func parseHole(s string) (h sequence.Hole, err error) {
 		}
 	}
 	return h, nil
-}
-
-func threeArgs(what string) cobra.PositionalArgs { return exactly(3, what) }
-
-// exactly wants n arguments, which what lists.
-func exactly(n int, what string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) != n {
-			return usage("%s wants %s, %d were given", c.CommandPath(), what, len(args))
-		}
-		return nil
-	}
 }

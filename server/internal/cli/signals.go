@@ -8,13 +8,13 @@ import (
 	"syscall"
 )
 
-// forwarded are the signals that a command under a lock hears through us.
+// forwarded are the signals that are passed on to a command under a lock.
 var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
 	syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH}
 
-// watched are those that only matter to us once we hold a lock. A wait may be
-// suspended, it merely loses its place. And a terminal or a pipe that is gone
-// must not end us with a PIPE while a command runs: what we say is then lost.
+// watched are the signals that matter only while a lock is held. A wait may be suspended: it loses
+// its place. A closed terminal or pipe must not end this process by PIPE while a command runs: its
+// messages are then lost.
 var watched = []os.Signal{syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGPIPE}
 
 // subscribe listens for signals, except those that the process was started
@@ -27,10 +27,9 @@ func subscribe(signals chan<- os.Signal, list []os.Signal) {
 	}
 }
 
-// ending is a context that ends with the first signal that asks us to end; its
-// cause is then a [*signalled]. stop ends the watching and waits for it, so
-// that later signals stay in the channel.
-func ending(parent context.Context, signals <-chan os.Signal) (ctx context.Context, stop func()) {
+// untilSignal returns a context that ends with the first signal that ends a wait; its cause is then
+// a [*signalled]. stop ends the watching and waits for it, so that later signals stay in the channel.
+func untilSignal(parent context.Context, signals <-chan os.Signal) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	over, gone := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -60,8 +59,8 @@ func ends(s syscall.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
 }
 
-// bySignal is the signal that ended ctx, if one did.
-func bySignal(ctx context.Context) error {
+// signalError is the signal that ended ctx, if one did.
+func signalError(ctx context.Context) error {
 	var s *signalled
 	if errors.As(context.Cause(ctx), &s) {
 		return s

@@ -11,29 +11,26 @@ import (
 )
 
 func (a *app) tccCommand() *cobra.Command {
-	l := &ledger{app: a}
-	c := &cobra.Command{
+	l := &journalCommands{app: a}
+	o := tcc.NewOperator
+	c := group(&cobra.Command{
 		Use: "tcc", Short: "Show and repair TCC transactions",
 		Example: `  interlock tcc ls --state DEAD_LETTER
   interlock tcc retry trip/1 --reason "the airline is back"`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	l.add(c)
-	o := tcc.NewOperator
-	c.AddCommand(l.lsCommand(bookings), l.bookingShowCommand(),
-		l.operate(bookings, operation{use: "retry ID [BRANCH]", short: "Retry a branch, or all that failed or wait", done: "retried",
-			example: `retry trip/1 flight --reason "the airline is back"`, do: stepwise(o, (*tcc.Operator).Retry)}),
-		l.operate(bookings, operation{use: "skip ID BRANCH", short: "Continue without a branch that was settled by hand", done: "skipped",
-			example: `skip trip/1 flight --reason "booked by telephone"`, do: stepwise(o, (*tcc.Operator).Skip)}),
-		l.operate(bookings, operation{use: "resolve ID", short: "Close a dead letter that was repaired by hand", done: "resolved",
-			example: `resolve trip/1 --reason "refunded, ticket 8"`, do: whole(o, (*tcc.Operator).Resolve)}),
+	}, l.lsCommand(tccProtocol), l.tccShowCommand(),
+		l.operationCommand(tccProtocol, operation{use: "retry ID [BRANCH]", short: "Retry a branch, or all that failed or wait", done: "retried",
+			example: `retry trip/1 flight --reason "the airline is back"`, do: onStep(o, (*tcc.Operator).Retry)}),
+		l.operationCommand(tccProtocol, operation{use: "skip ID BRANCH", short: "Continue without a branch that was settled by hand", done: "skipped",
+			example: `skip trip/1 flight --reason "booked by telephone"`, do: onStep(o, (*tcc.Operator).Skip)}),
+		l.operationCommand(tccProtocol, operation{use: "resolve ID", short: "Close a dead letter that was repaired by hand", done: "resolved",
+			example: `resolve trip/1 --reason "refunded, ticket 8"`, do: onTransaction(o, (*tcc.Operator).Resolve)}),
 		l.reconcileCommand("tcc", "the transactions", "the last call of each branch is made again under its key, which changes nothing where it was made."))
+	l.add(c)
 	l.completeIDs(c, "tcc")
 	return c
 }
 
-func (l *ledger) bookingShowCommand() *cobra.Command {
+func (l *journalCommands) tccShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show the decision and the answer of each branch", Args: oneArg("transaction"),
 		Example: `  interlock tcc show trip/1
@@ -41,7 +38,7 @@ func (l *ledger) bookingShowCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			var v transactionView
 			if err := l.do(c.Context(), true, func(ctx context.Context, j *journal.Journal) (err error) {
-				v, err = showBooking(ctx, j, args[0])
+				v, err = readTCC(ctx, j, args[0])
 				return err
 			}); err != nil {
 				return err
@@ -51,13 +48,13 @@ func (l *ledger) bookingShowCommand() *cobra.Command {
 	}
 }
 
-func showBooking(ctx context.Context, j *journal.Journal, id string) (v transactionView, err error) {
+func readTCC(ctx context.Context, j *journal.Journal, id string) (v transactionView, err error) {
 	log, entries, err := j.Open(ctx, id)
 	if err != nil {
 		return v, err
 	}
 	if log != nil {
-		if _, err := isOf(log.Head(), "tcc"); err != nil {
+		if _, err := requireProtocol(log.Head(), "tcc"); err != nil {
 			return v, err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 const together = 16
 
 // Commands that start together on one server all get their locks, whether the server is
-// named or found. A server that stands still is not reported as one that is not there.
+// backendGiven or found. A server that stands still is not reported as one that is not there.
 func TestCommandsThatStartTogether(t *testing.T) {
 	t.Parallel()
 	path, state := program(t), t.TempDir()

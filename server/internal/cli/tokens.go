@@ -12,20 +12,16 @@ import (
 )
 
 func (a *app) tokensCommand() *cobra.Command {
-	c := &cobra.Command{
+	return group(&cobra.Command{
 		Use: "tokens", Short: "Repair the base of tokens, or move it here",
 		Example: `  interlock tokens repair --reason "a host was dated 2031"
   interlock tokens move --from redis://old:6379 --backend etcd://new:2379`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(a.repairCommand(), a.moveCommand())
-	return c
+	}, a.repairCommand(), a.moveCommand())
 }
 
 func (a *app) repairCommand() *cobra.Command {
-	var reason, by string
-	c := &cobra.Command{
+	var author audit
+	return author.recorded(&cobra.Command{
 		Use: "repair --reason TEXT", Short: "Lower an implausible base of tokens", Args: noArgs,
 		Example: `  interlock tokens repair --reason "a host was dated 2031"`,
 		Long: `If the tokens of a namespace are more than a day ahead of the clock, guards refuse them
@@ -35,11 +31,8 @@ and records who did it and why. Stop the process with the wrong clock first.
 New tokens are lower. For each guard that accepted one of the high tokens, run
 "interlock guard rebase".`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkReason(reason); err != nil {
-				return err
-			}
-			r := &driver.Repair{Reason: reason, By: by}
-			done := repaired{Reason: reason, By: by}
+			r := &driver.Repair{Reason: author.reason, By: author.by}
+			done := repaired{Reason: r.Reason, By: r.By}
 			r.Lowered = func(before, after int64) { done.Repaired, done.Before, done.After = true, before, after }
 			if err := a.reseed(c.Context(), driver.Seed{Repair: r}); err != nil {
 				return err
@@ -47,12 +40,9 @@ New tokens are lower. For each guard that accepted one of the high tokens, run
 			if !done.Repaired {
 				return a.print(done, line("the tokens are plausible, nothing was changed\n"))
 			}
-			return a.print(done, line("repaired by %s: tokens started at %s, and start at %s now\n", by, timeOf(done.Before), timeOf(done.After)))
+			return a.print(done, line("repaired by %s: tokens started at %s, and start at %s now\n", r.By, timeOf(done.Before), timeOf(done.After)))
 		},
-	}
-	c.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
-	c.Flags().StringVar(&by, "by", whoami(), "author, for the audit log")
-	return c
+	})
 }
 
 // repaired is the JSON form; docs/reference/cli.md promises it.
@@ -78,7 +68,7 @@ func (a *app) reseed(ctx context.Context, seed driver.Seed) error {
 	defer cancel()
 	l, err := target.Locks(ctx, backend.Options{Prefix: a.prefix, Seed: seed})
 	if err != nil {
-		return a.unreached(target, err)
+		return a.backendError(target, err)
 	}
 	if err := l.Close(ctx); err != nil {
 		a.say("warning: disconnecting from %v: %v", target, err)
@@ -102,7 +92,7 @@ Guards then accept every token of the new backend. The old backend is not change
 but for one grant of a lock of its own.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if from == "" {
-				return usage("--from names the backend that is left")
+				return usage("--from is missing: the URL of the old backend")
 			}
 			last, err := a.highest(c.Context(), from)
 			if err != nil {
@@ -120,8 +110,8 @@ but for one grant of a lock of its own.`,
 	return c
 }
 
-// moveMargin is what tokens of the old backend may be above the highest that it
-// shows: those of names that nobody holds now.
+// moveMargin is how far tokens of the old backend may be above the highest that it shows: tokens
+// of locks that are free now are not shown.
 const moveMargin = time.Minute
 
 // highest is a token above all that a backend has issued: of a grant of this moment
@@ -135,21 +125,21 @@ func (a *app) highest(ctx context.Context, from string) (interlock.Token, error)
 	defer cancel()
 	l, err := target.Locks(ctx, backend.Options{Prefix: a.prefix})
 	if err != nil {
-		return 0, a.unreached(target, err)
+		return 0, a.backendError(target, err)
 	}
 	defer l.Close(context.WithoutCancel(ctx))
 	owner := "move/" + whoami()
 	g, err := l.Acquire(ctx, driver.Request{Name: "interlock/move", Owner: owner})
 	if err != nil {
-		return 0, a.unreached(target, err)
+		return 0, a.backendError(target, err)
 	}
 	if err := l.Release(ctx, "interlock/move", owner); err != nil {
-		return 0, a.unreached(target, err)
+		return 0, a.backendError(target, err)
 	}
 	top := g.Token
 	held, _, err := l.Locks(ctx, "", moveLimit)
 	if err != nil {
-		return 0, a.unreached(target, err)
+		return 0, a.backendError(target, err)
 	}
 	for _, state := range held {
 		if state.Holder != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// A protocol is what the commands of sagas, TCC and two-phase commit differ in.
+// A protocol is the differences between the commands of sagas, TCC and two-phase commit.
 type protocol struct {
 	group      string // of commands
 	noun       string
@@ -31,14 +31,14 @@ type protocol struct {
 }
 
 var (
-	sagas = protocol{"saga", "saga", "STEP", saga.States, false, func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
+	sagaProtocol = protocol{"saga", "saga", "STEP", saga.States, false, func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
 		return views(saga.NewOperator(j).List(ctx, f), viewSaga)
 	}}
-	bookings = protocol{"tcc", "transaction", "BRANCH", tcc.States, true,
+	tccProtocol = protocol{"tcc", "transaction", "BRANCH", tcc.States, true,
 		func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
 			return views(tcc.NewOperator(j).List(ctx, f), viewTCC)
 		}}
-	commits = protocol{"xa", "transaction", "BRANCH", twopc.States, true,
+	xaProtocol = protocol{"xa", "transaction", "BRANCH", twopc.States, true,
 		func(ctx context.Context, j *journal.Journal, f coordinator.Filter) iter.Seq2[transactionView, error] {
 			return views(twopc.NewOperator(j).List(ctx, f), viewXA)
 		}}
@@ -81,7 +81,7 @@ func viewXA(o twopc.Outcome) transactionView {
 	return transactionView{Summary: o.Summary, Transaction: o.Transaction, Decided: o.Decided.UTC(), DecidedBy: o.DecidedBy, Branches: o.Branches}
 }
 
-// why says in a line what keeps a transaction from its end.
+// why is a line with what keeps a transaction from ending.
 func (v transactionView) why() string {
 	all := []string{v.Reason, v.Error}
 	if v.Halted != v.Reason {
@@ -112,15 +112,12 @@ func (f *listing) flags(c *cobra.Command, p protocol) {
 	c.Flags().StringVar(&f.Type, "type", "", "only those of this type")
 	c.Flags().BoolVar(&f.Unfinished, "unfinished", p.unfinished, "only unfinished ones; dead letters are unfinished")
 	c.Flags().StringVar(&f.After, "after", "", "only those with ids after this `id`")
-	c.Flags().IntVar(&f.limit, "limit", 100, "show at most this many")
+	listed(c, &f.limit, 100)
 	completes(c, "state", all...)
 }
 
 // check reads the states.
 func (f *listing) check(c *cobra.Command, p protocol) error {
-	if f.limit < 1 {
-		return usage("--limit must be above zero, not %d", f.limit)
-	}
 	for _, s := range f.states {
 		state := coordinator.State(strings.ToUpper(s))
 		if !slices.Contains(p.states, state) {
@@ -135,7 +132,7 @@ func (f *listing) check(c *cobra.Command, p protocol) error {
 }
 
 // lsCommand lists the transactions of a protocol.
-func (l *ledger) lsCommand(p protocol) *cobra.Command {
+func (l *journalCommands) lsCommand(p protocol) *cobra.Command {
 	var f listing
 	var o choreographed
 	c := &cobra.Command{
@@ -158,7 +155,7 @@ func (l *ledger) lsCommand(p protocol) *cobra.Command {
 	return c
 }
 
-func (l *ledger) list(ctx context.Context, p protocol, f listing) error {
+func (l *journalCommands) list(ctx context.Context, p protocol, f listing) error {
 	var all []transactionView
 	if err := l.do(ctx, true, func(ctx context.Context, j *journal.Journal) (err error) {
 		all, err = l.find(ctx, j, p, f)
@@ -175,17 +172,17 @@ func (l *ledger) list(ctx context.Context, p protocol, f listing) error {
 func rowsOf(all []transactionView) [][]string {
 	rows := [][]string{{"ID", "TYPE", "STATE", "DUE", "WHY"}}
 	for _, v := range all {
-		rows = append(rows, []string{v.ID, v.Type, string(v.State), local(v.Due), v.why()})
+		rows = append(rows, []string{v.ID, v.Type, string(v.State), localTime(v.Due), v.why()})
 	}
 	return rows
 }
 
-// find reads the first transactions that pass, and says if there are more.
-func (l *ledger) find(ctx context.Context, j *journal.Journal, p protocol, f listing) ([]transactionView, error) {
+// find reads the first transactions that pass, and reports if there are more.
+func (l *journalCommands) find(ctx context.Context, j *journal.Journal, p protocol, f listing) ([]transactionView, error) {
 	all, err := listOf(ctx, j, p, f, f.limit+1, func(transactionView) bool { return true })
-	if err == nil && p.group == "saga" && f.Type != "" && f.Type != overHTTP { // those are all of one type in the journal
+	if err == nil && p.group == "saga" && f.Type != "" && f.Type != httpType { // those are all of one type in the journal
 		wanted := f.Type
-		f.Type = overHTTP
+		f.Type = httpType
 		var more []transactionView
 		more, err = listOf(ctx, j, p, f, f.limit+1, func(v transactionView) bool { return v.Type == wanted })
 		all = append(all, more...)
@@ -198,8 +195,8 @@ func (l *ledger) find(ctx context.Context, j *journal.Journal, p protocol, f lis
 	return all, err
 }
 
-// overHTTP is the definition of sagas that came over HTTP; their own type is in their input.
-const overHTTP = "http"
+// httpType is the definition of sagas that came over HTTP; their own type is in their input.
+const httpType = "http"
 
 func listOf(ctx context.Context, j *journal.Journal, p protocol, f listing, most int, passes func(transactionView) bool) ([]transactionView, error) {
 	all := []transactionView{}
@@ -240,7 +237,7 @@ func historyOf(entries []journal.Entry) (all []recordView) {
 	return all
 }
 
-// shown is a transaction for people; more are the fields of its protocol.
+// shown is a transaction as text; more are the fields of its protocol.
 func (v transactionView) shown(more ...[2]string) text {
 	list := [][2]string{{"id", v.ID}, {"type", v.Type}, {"state", string(v.State)}, {"decision", string(v.Decision)},
 		{"why", v.Reason}, {"halted", v.Halted}, {"skipped", strings.Join(v.Skipped, ", ")}}
@@ -256,21 +253,21 @@ func (v transactionView) shown(more ...[2]string) text {
 	}
 	rows = [][]string{{"#", "WHEN", "RECORD", "BRANCH", "WHO AND WHY"}}
 	for _, r := range v.History {
-		rows = append(rows, []string{fmt.Sprint(r.Position), local(r.Written), r.Kind, r.Step, strings.TrimSpace(r.Actor + " " + r.Why)})
+		rows = append(rows, []string{fmt.Sprint(r.Position), localTime(r.Written), r.Kind, r.Step, strings.TrimSpace(r.Actor + " " + r.Why)})
 	}
 	return t + "\n" + table(rows)
 }
 
-// local is a time for people.
-func local(t time.Time) string {
+// localTime is a time as text; "-" for the zero time.
+func localTime(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
 	return t.Local().Format(time.DateTime)
 }
 
-// stamp is a time for programs; empty if there is none.
-func stamp(t time.Time) string {
+// formatTime is a time in JSON; empty for the zero time.
+func formatTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}

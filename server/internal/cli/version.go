@@ -12,7 +12,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// quietLibraries keeps other people's log lines away from the terminal: what
+// quietLibraries keeps the log lines of libraries off the terminal: what
 // they know reaches the user as an error.
 func quietLibraries() {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))

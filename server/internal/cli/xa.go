@@ -15,14 +15,14 @@ import (
 
 // xa is the two-phase commits of a journal, and their participants.
 type xa struct {
-	ledger
+	journalCommands
 	namespace    string
 	participants []string
 }
 
 func (a *app) xaCommand() *cobra.Command {
-	x := &xa{ledger: ledger{app: a}}
-	c := &cobra.Command{
+	x := &xa{journalCommands: journalCommands{app: a}}
+	c := group(&cobra.Command{
 		Use: "xa", Short: "Show and repair two-phase commits",
 		Example: `  interlock xa ls --participant north=postgres://n/bank --participant south=mysql://s/bank
   interlock xa show transfer/42
@@ -32,15 +32,12 @@ func (a *app) xaCommand() *cobra.Command {
 --participant NAME=URL, with the URL of a database, of etcd for a shard, or http:// of
 a service. --namespace is the coordinators' namespace in the databases. Without
 participants, only the journal is read.`,
-		Args: isGroup,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
+	}, x.lsCommand(), x.showCommand(), x.resolveCommand(),
+		x.operationCommand(xaProtocol, operation{use: "retry ID", short: "Resume a transaction that is halted after crashes", done: "retried",
+			example: `retry transfer/42 --reason "the client library has a fix"`, do: onTransaction(twopc.NewOperator, (*twopc.Operator).Retry)}))
 	x.add(c)
 	c.PersistentFlags().StringArrayVar(&x.participants, "participant", nil, "`NAME=URL` of a participant")
 	c.PersistentFlags().StringVar(&x.namespace, "namespace", "interlock", "namespace of the branches in databases, or a shard's prefix")
-	c.AddCommand(x.lsCommand(), x.showCommand(), x.resolveCommand(),
-		x.operate(commits, operation{use: "retry ID", short: "Resume a transaction that is halted after crashes", done: "retried",
-			example: `retry transfer/42 --reason "the client library has a fix"`, do: whole(twopc.NewOperator, (*twopc.Operator).Retry)}))
 	x.completeIDs(c, "2pc")
 	return c
 }
@@ -75,7 +72,7 @@ func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(
 		return nil, nil, usage("--participant is not NAME=URL")
 	}
 	if strings.HasPrefix(url, "http://") || strings.HasPrefix(url, "https://") {
-		return twopc.Define(name, twopc.HTTP{URL: url}), nothing, nil
+		return twopc.Define(name, twopc.HTTP{URL: url}), noop, nil
 	}
 	target, err := backend.Parse(url)
 	if err != nil {
@@ -91,4 +88,4 @@ func (x *xa) participant(ctx context.Context, text string) (twopc.Defined, func(
 	return p, disconnect, nil
 }
 
-func nothing() {}
+func noop() {}

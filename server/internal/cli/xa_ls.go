@@ -30,15 +30,15 @@ func (x *xa) lsCommand() *cobra.Command {
   interlock xa ls -o json`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if len(x.participants) == 0 {
-				x.app.say("no --participant NAME=URL was given: only the journal is looked at")
+				x.app.say("no --participant NAME=URL was given: only the journal is read")
 			}
-			if err := f.check(c, commits); err != nil {
+			if err := f.check(c, xaProtocol); err != nil {
 				return err
 			}
 			v := xaList{InDoubt: []doubtView{}}
 			if err := x.manage(c.Context(), func(ctx context.Context, j *journal.Journal, m *twopc.Engine) (err error) {
 				v.find(ctx, m)
-				v.Transactions, err = x.ledger.find(ctx, j, commits, f)
+				v.Transactions, err = x.journalCommands.find(ctx, j, xaProtocol, f)
 				return err
 			}); err != nil {
 				return err
@@ -46,10 +46,10 @@ func (x *xa) lsCommand() *cobra.Command {
 			if v.unasked == nil {
 				return x.app.print(v, v.text())
 			}
-			return errors.Join(x.app.print(v, v.text()), fail(exitUnreachable, "not every participant could be asked: %w", v.unasked))
+			return errors.Join(x.app.print(v, v.text()), fail(exitUnreachable, "some participants could not be reached: %w", v.unasked))
 		},
 	}
-	f.flags(c, commits)
+	f.flags(c, xaProtocol)
 	return c
 }
 
@@ -97,7 +97,7 @@ func (v *xaList) text() text {
 	return text + "\n" + table(rowsOf(v.Transactions))
 }
 
-// seconds is a time in whole seconds, for people.
+// seconds is a time as text, in whole seconds.
 func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
 }

@@ -12,7 +12,7 @@ import (
 
 func (x *xa) resolveCommand() *cobra.Command {
 	var decision string
-	c := &cobra.Command{
+	c := x.recorded(&cobra.Command{
 		Use: "resolve ID --reason TEXT", Short: "Resolve a heuristic outcome, or decide by hand", Args: oneArg("transaction"),
 		Example: `  interlock xa resolve transfer/42 --reason "south was put right by hand, ticket 7"
   interlock xa resolve 1x7k… --decide abort --reason "its coordinator is gone for good" --participant north=postgres://n/bank`,
@@ -24,9 +24,6 @@ know, and that is too old for presumed abort. ID is then the one that "xa ls" sh
 doubt. It never overrules a decision. A decision to commit covers the branches that are
 in doubt now: name all participants, and make sure that none is missing.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := checkReason(x.reason); err != nil {
-				return err
-			}
 			if decision != "" && decision != string(twopc.Commit) && decision != string(twopc.Abort) {
 				return usage("--decide %s is not known; it is commit or abort", decision)
 			}
@@ -34,7 +31,7 @@ in doubt now: name all participants, and make sure that none is missing.`,
 				return usage("--decide is about a branch in doubt: name it as interlock xa ls does, which is ID.RUN and not %s", args[0])
 			}
 			if decision == "" {
-				return x.operated(c.Context(), "resolved", args[0], func(ctx context.Context, j *journal.Journal, by coordinator.By) error {
+				return x.runOperation(c.Context(), "resolved", args[0], func(ctx context.Context, j *journal.Journal, by coordinator.By) error {
 					return twopc.NewOperator(j).Resolve(ctx, args[0], by)
 				})
 			}
@@ -45,9 +42,8 @@ in doubt now: name all participants, and make sure that none is missing.`,
 			}
 			return x.done("resolved", args[0])
 		},
-	}
+	})
 	c.Flags().StringVar(&decision, "decide", "", "commit or abort")
 	completes(c, "decide", "commit", "abort")
-	x.answerable(c)
 	return c
 }

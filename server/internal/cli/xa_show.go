@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// branchState says in a line what is known of a branch.
+// branchState describes a branch in a line.
 func branchState(b twopc.Branch) string {
 	switch {
 	case b.Heuristic != "":
@@ -45,7 +45,7 @@ func (x *xa) showCommand() *cobra.Command {
 			}); err != nil {
 				return err
 			}
-			list := [][2]string{{"known there as", v.Transaction}, {"decided", local(v.Decided)}, {"by", cmp.Or(v.Resolved.Actor, v.DecidedBy)}, {"note", v.Resolved.Reason}}
+			list := [][2]string{{"known there as", v.Transaction}, {"decided", localTime(v.Decided)}, {"by", cmp.Or(v.Resolved.Actor, v.DecidedBy)}, {"note", v.Resolved.Reason}}
 			for _, branch := range v.Branches {
 				list = append(list, [2]string{branch.Participant, branchState(branch)})
 			}
@@ -66,5 +66,5 @@ func look(ctx context.Context, m *twopc.Engine, name string) (twopc.Outcome, err
 	return o, err
 }
 
-// runName is an id with what tells one run of it from others, as participants know it.
+// runName is an id and the suffix of one run, as participants know a transaction.
 var runName = regexp.MustCompile(`^(.+)\.[0-9a-v]{12}$`)

@@ -150,8 +150,8 @@ func TestXAByHand(t *testing.T) {
 		t.Error(said)
 	}
 	out, said = run(t, 69, "xa", "ls", "--backend", url, "--participant", "north=http://127.0.0.1:1/", "-o", "json")
-	if !strings.Contains(out, `"in_doubt":[]`) || !strings.Contains(out, `"error":"`) || !strings.Contains(said, "not every participant") {
-		t.Errorf("who cannot be asked passes for one without doubts: %s%s", out, said)
+	if !strings.Contains(out, `"in_doubt":[]`) || !strings.Contains(out, `"error":"`) || !strings.Contains(said, "some participants could not be reached") {
+		t.Errorf("a participant that cannot be reached passes for one without branches in doubt: %s%s", out, said)
 	}
 	if out, _ := run(t, 69, "xa", "ls", "--backend", url, "--participant", "north=http://127.0.0.1:1/"); strings.Contains(out, "no branch") || !strings.Contains(out, "transfer/42") {
 		t.Error(out)

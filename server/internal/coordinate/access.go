@@ -17,14 +17,14 @@ func refuse(w http.ResponseWriter, status int, why string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	text, _ := json.Marshal(map[string]string{"error": why, "kind": "definite"})
-	_, _ = io.WriteString(w, string(text)+"\n") // who has left needs no answer
+	_, _ = io.WriteString(w, string(text)+"\n") // an error means that the client has left
 }
 
 // open are the paths that need no token. They say nothing but whether the service is
 // well.
 var open = []string{"/healthz", "/readyz"}
 
-// trusted is a handler for those who show one of the tokens, if there is a file of them.
+// trusted requires one of the tokens in a request, if there is a file of tokens.
 func trusted(tokens *secretFile, h http.Handler) http.Handler {
 	if tokens == nil {
 		return h

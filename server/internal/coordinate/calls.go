@@ -28,7 +28,7 @@ type Calls struct {
 	// Local permits loopback and private addresses. Link-local ones, which clouds answer
 	// with credentials, need a network all the same.
 	Local bool
-	// Networks are those whose addresses are called though they are not public.
+	// Networks are private networks whose addresses may be called.
 	Networks []netip.Prefix
 	// SecretFile has secrets that calls are signed with, as the Standard Webhooks
 	// specification has it; empty is none.

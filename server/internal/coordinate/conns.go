@@ -56,7 +56,8 @@ func (c *capped) leave(from netip.Addr) {
 	}
 }
 
-// address is whose connection it is; a network of IPv6, which one machine has all of.
+// address identifies the client of a connection; for IPv6 by its network, since one machine may
+// use all addresses of it.
 func address(conn net.Conn) netip.Addr {
 	at, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err != nil {

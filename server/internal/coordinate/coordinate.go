@@ -34,13 +34,13 @@ type Config struct {
 	Web     httpapi.Options
 	Calls   Calls         // how branches are called
 	Sweeps  []string      // addresses of participants that are sent what they may forget
-	Access  Access        // who may call
+	Access  Access        // of clients
 	Timeout time.Duration // for a request to come before it is authenticated; 0 means 15 seconds
 	// Tell receives errors outside the transactions' own calls.
 	Tell func(error)
 }
 
-// Access is who may call the service.
+// Access limits the clients of the service.
 type Access struct {
 	TokenFile string   // a request has to show one of the tokens in it, as a bearer; empty is none
 	Hosts     []string // names of the service in the Host of requests, beside localhost and addresses

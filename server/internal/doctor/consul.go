@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/consul"
 )
 
-// consulPatient is asked over the HTTP API of its agent.
-type consulPatient struct {
+// consulProbe is asked over the HTTP API of its agent.
+type consulProbe struct {
 	base   string // "http://host:port"
 	token  string
 	key    string // of the base of tokens
@@ -26,12 +26,12 @@ type consulPatient struct {
 	client *http.Client
 }
 
-func dialConsul(ctx context.Context, u *backend.URL, o Options) (patient, error) {
+func dialConsul(ctx context.Context, u *backend.URL, o Options) (probe, error) {
 	secure, err := u.TLS()
 	if err != nil {
 		return nil, err
 	}
-	p := &consulPatient{base: "http://" + u.Hosts()[0], ttl: o.TTL, key: consul.BaseKey(cmp.Or(o.Prefix, u.Setting("prefix"))),
+	p := &consulProbe{base: "http://" + u.Hosts()[0], ttl: o.TTL, key: consul.BaseKey(cmp.Or(o.Prefix, u.Setting("prefix"))),
 		token:  cmp.Or(u.Query().Get("token"), os.Getenv("CONSUL_HTTP_TOKEN")),
 		client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure}}}
 	if secure != nil {
@@ -40,15 +40,15 @@ func dialConsul(ctx context.Context, u *backend.URL, o Options) (patient, error)
 	return p, p.ping(ctx)
 }
 
-func (p *consulPatient) close() { p.client.CloseIdleConnections() }
+func (p *consulProbe) close() { p.client.CloseIdleConnections() }
 
-func (p *consulPatient) ping(ctx context.Context) error { return p.get(ctx, "/v1/status/leader", nil) }
+func (p *consulProbe) ping(ctx context.Context) error { return p.get(ctx, "/v1/status/leader", nil) }
 
 // errNoEntry is a key that does not exist.
 var errNoEntry = errors.New("there is no such key")
 
 // get reads a JSON answer, or a text. A refusal is a [*consul.StatusError].
-func (p *consulPatient) get(ctx context.Context, path string, into any) error {
+func (p *consulProbe) get(ctx context.Context, path string, into any) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (p *consulPatient) get(ctx context.Context, path string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
-// consulFacts are what the agent says of its cluster. An error is why it does not.
+// consulFacts are what the agent reports of its cluster, or the errors that prevent it.
 type consulFacts struct {
 	leader   string
 	servers  int
@@ -96,7 +96,7 @@ type consulFacts struct {
 	ttl      time.Duration
 }
 
-func (p *consulPatient) look(ctx context.Context, r *Report) error {
+func (p *consulProbe) inspect(ctx context.Context, r *Report) error {
 	f := consulFacts{ttl: p.ttl}
 	var peers []string
 	if err := p.get(ctx, "/v1/status/leader", &f.leader); err != nil {
@@ -112,7 +112,7 @@ func (p *consulPatient) look(ctx context.Context, r *Report) error {
 	}
 	f.health = p.get(ctx, "/v1/operator/autopilot/health", &health)
 	var status *consul.StatusError
-	if errors.As(f.health, &status) && status.Code == http.StatusTooManyRequests { // by which it says that it is not healthy
+	if errors.As(f.health, &status) && status.Code == http.StatusTooManyRequests { // which reports that it is not healthy
 		f.health = nil
 	}
 	f.healthy, f.may = health.Healthy, health.FailureTolerance
@@ -131,7 +131,7 @@ func (p *consulPatient) look(ctx context.Context, r *Report) error {
 }
 
 // counter reads the base of tokens, with which every later one is larger.
-func (p *consulPatient) counter(ctx context.Context) (int64, error) {
+func (p *consulProbe) counter(ctx context.Context) (int64, error) {
 	var text string
 	if err := p.get(ctx, "/v1/kv/"+url.PathEscape(p.key)+"?raw&consistent", &text); err != nil {
 		return 0, err

@@ -1,7 +1,7 @@
-// Package doctor looks for what weakens the promises of a lock service. It finds
-// what the server tells about itself, and no more: "ok" is not a proof. It only
-// reads: no lock is taken, no table made and no setting changed. In ZooKeeper it has
-// a session for a moment; in Redis it opens the driver, which loads scripts and subscribes.
+// Package doctor finds what weakens the promises of a lock service. It finds only what the server
+// reports: "ok" is not a proof. It only reads: it takes no lock, creates no table and changes no
+// setting. In ZooKeeper it opens a session; in Redis it opens the driver, which loads scripts and
+// subscribes.
 //
 //	report, err := doctor.Examine(ctx, "redis://127.0.0.1:6379", doctor.Options{})
 //	if report.Status >= doctor.Warning { … }
@@ -19,36 +19,36 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-// Severity says how bad a finding is. The numbers rise with it.
+// Severity of a finding, in rising order.
 type Severity int
 
 const (
-	// OK is as it should be.
+	// OK needs no action.
 	OK Severity = iota
-	// Info is worth knowing, or could not be seen.
+	// Info is worth knowing, or could not be read.
 	Info
 	// Warning weakens a promise under some fault.
 	Warning
-	// Critical breaks a promise without a fault, or locks cannot be had.
+	// Critical breaks a promise without a fault, or prevents locks.
 	Critical
 )
 
 // String is the severity in lower case.
 func (s Severity) String() string { return [...]string{"ok", "info", "warning", "critical"}[s] }
 
-// MarshalText makes it a word in JSON.
+// MarshalText is the string, for JSON.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// A Finding is one thing that was looked at.
+// A Finding is the result of one check.
 type Finding struct {
 	ID       string   `json:"id"` // stable, such as redis.durability
 	Severity Severity `json:"severity"`
-	Seen     string   `json:"seen"` // what the server said or what was measured
+	Seen     string   `json:"seen"` // what the server reports, or a measurement
 	Why      string   `json:"why"`  // it matters for locks
 	Do       string   `json:"do"`   // about it; empty if it is ok
 }
 
-// Report is everything that was looked at, in the order of looking.
+// Report has the findings in the order of the checks.
 type Report struct {
 	Backend  string    `json:"backend"` // without secrets
 	Kind     string    `json:"kind"`
@@ -67,17 +67,17 @@ type Options struct {
 	Prefix string
 }
 
-// patient is what examines one kind of backend.
-type patient interface {
-	// look adds findings. An error means that nothing can be said.
-	look(ctx context.Context, r *Report) error
+// probe examines one kind of backend.
+type probe interface {
+	// inspect adds findings. An error means that nothing can be said.
+	inspect(ctx context.Context, r *Report) error
 	// ping sends the smallest request.
 	ping(ctx context.Context) error
 	close()
 }
 
-// kinds connect to a backend.
-var kinds = map[string]func(context.Context, *opener.URL, Options) (patient, error){
+// kinds are the functions that connect, by kind of backend.
+var kinds = map[string]func(context.Context, *opener.URL, Options) (probe, error){
 	"redis": dialRedis, "etcd": dialEtcd, "postgres": dialPostgres, "mysql": dialMySQL, "zookeeper": dialZooKeeper, "kube": dialKube, "consul": dialConsul,
 }
 
@@ -93,7 +93,7 @@ func account(u *opener.URL) (user, password string) {
 // namespace begins the names of tables.
 func namespace(u *opener.URL) string { return cmp.Or(u.Setting("namespace"), "interlock") }
 
-// Examine connects to the backend of a URL and looks at it. It blocks for a few
+// Examine connects to the backend of a URL and examines it. It blocks for a few
 // requests, and for o.Watch. An error means that it could not be examined, such
 // as a [*backend.URLError] or that of a server that does not answer.
 func Examine(ctx context.Context, url string, o Options) (Report, error) {
@@ -117,7 +117,7 @@ func Examine(ctx context.Context, url string, o Options) (Report, error) {
 		return r, err
 	}
 	defer p.close()
-	if err := p.look(ctx, &r); err != nil {
+	if err := p.inspect(ctx, &r); err != nil {
 		return r, err
 	}
 	m, err := measure(ctx, p.ping, o.Watch)
@@ -138,7 +138,7 @@ func (r *Report) add(id string, s Severity, format string, args ...any) {
 	r.Status = max(r.Status, s)
 }
 
-// addIf adds a finding that is bad only if something is so.
+// addIf adds a finding, of severity OK unless bad.
 func (r *Report) addIf(bad bool, id string, s Severity, format string, args ...any) {
 	if !bad {
 		s = OK

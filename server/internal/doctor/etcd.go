@@ -17,12 +17,12 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-type etcdPatient struct {
+type etcdProbe struct {
 	client *clientv3.Client
 	prefix string
 }
 
-func dialEtcd(ctx context.Context, u *backend.URL, o Options) (patient, error) {
+func dialEtcd(ctx context.Context, u *backend.URL, o Options) (probe, error) {
 	secure, err := u.TLS()
 	if err != nil {
 		return nil, err
@@ -39,13 +39,13 @@ func dialEtcd(ctx context.Context, u *backend.URL, o Options) (patient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &etcdPatient{c, o.Prefix}, nil
+	return &etcdProbe{c, o.Prefix}, nil
 }
 
-func (p *etcdPatient) close() { _ = p.client.Close() }
+func (p *etcdProbe) close() { _ = p.client.Close() }
 
-// ping reads a key that is not there by way of the leader, as a grant would.
-func (p *etcdPatient) ping(ctx context.Context) error {
+// ping reads a missing key through the leader, as a grant would.
+func (p *etcdProbe) ping(ctx context.Context) error {
 	_, err := p.client.Get(ctx, "\x00", clientv3.WithCountOnly())
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return nil // the leader has answered
@@ -53,7 +53,7 @@ func (p *etcdPatient) ping(ctx context.Context) error {
 	return err
 }
 
-// etcdFacts are what the members say of themselves.
+// etcdFacts are the reports of the members.
 type etcdFacts struct {
 	voters, learners int
 	silent           []string // members that did not answer
@@ -62,7 +62,7 @@ type etcdFacts struct {
 	auth, denied     bool
 }
 
-func (p *etcdPatient) look(ctx context.Context, r *Report) error {
+func (p *etcdProbe) inspect(ctx context.Context, r *Report) error {
 	members, err := p.client.MemberList(ctx)
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (p *etcdPatient) look(ctx context.Context, r *Report) error {
 		} else {
 			f.voters++
 		}
-		p.ask(ctx, &f, m)
+		p.askMember(ctx, &f, m)
 	}
 	if err := p.admin(ctx, &f); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (p *etcdPatient) look(ctx context.Context, r *Report) error {
 }
 
 // tokens judges where tokens start, as a driver does that opens.
-func (p *etcdPatient) tokens(ctx context.Context, r *Report) error {
+func (p *etcdProbe) tokens(ctx context.Context, r *Report) error {
 	reply, err := p.client.Get(ctx, p.prefix+driver.BaseName)
 	if err != nil || len(reply.Kvs) == 0 {
 		return err
@@ -101,8 +101,8 @@ func (p *etcdPatient) tokens(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// ask wants to know how a member is, by the first of its addresses that answers.
-func (p *etcdPatient) ask(ctx context.Context, f *etcdFacts, m *pb.Member) {
+// askMember reads the status of a member, from the first of its addresses that answers.
+func (p *etcdProbe) askMember(ctx context.Context, f *etcdFacts, m *pb.Member) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for _, url := range m.ClientURLs {
@@ -115,7 +115,7 @@ func (p *etcdPatient) ask(ctx context.Context, f *etcdFacts, m *pb.Member) {
 }
 
 // admin asks what may need a right that lock clients do not have.
-func (p *etcdPatient) admin(ctx context.Context, f *etcdFacts) error {
+func (p *etcdProbe) admin(ctx context.Context, f *etcdFacts) error {
 	alarms, err := p.client.AlarmList(ctx)
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		f.auth, f.denied = true, true
@@ -143,23 +143,23 @@ func etcdFindings(r *Report, f etcdFacts) {
 		size = Info
 	}
 	r.add("etcd.members", size, "%d voting members, %d learners", f.voters, f.learners)
-	r.addIf(len(f.silent) > 0, "etcd.health", Warning, "%d members answer; silent: %s", len(f.states), listed(f.silent))
+	r.addIf(len(f.silent) > 0, "etcd.health", Warning, "%d members answer; silent: %s", len(f.states), joinOrNone(f.silent))
 	etcdStates(r, f.states)
 	if f.denied {
 		r.add("etcd.alarms", Info, "alarms may not be read")
 	} else {
-		r.addIf(len(f.alarms) > 0, "etcd.alarms", Critical, "alarms: %s", listed(f.alarms))
+		r.addIf(len(f.alarms) > 0, "etcd.alarms", Critical, "alarms: %s", joinOrNone(f.alarms))
 	}
 	r.addIf(!f.auth, "etcd.auth", Info, "authentication is on: %v", f.auth)
 }
 
-// etcdStates judges what the members say that answer.
+// etcdStates judges the reports of the members that answer.
 func etcdStates(r *Report, states []*clientv3.StatusResponse) {
 	leader, old, behind, full := len(states) > 0, false, uint64(0), 0.0
 	var versions []string
 	for _, s := range states {
 		leader = leader && s.Leader != 0
-		old = old || tooOld(s.Version, 3, 4)
+		old = old || olderThan(s.Version, 3, 4)
 		versions = append(versions, s.Version)
 		behind = max(behind, s.RaftIndex-min(s.RaftIndex, s.RaftAppliedIndex))
 		if s.DbSizeQuota > 0 {
@@ -168,17 +168,17 @@ func etcdStates(r *Report, states []*clientv3.StatusResponse) {
 	}
 	slices.Sort(versions)
 	versions = slices.Compact(versions)
-	r.addIf(!leader, "etcd.leader", Critical, "every member that answers knows a leader: %v", leader)
+	r.addIf(!leader, "etcd.leader", Critical, "all members that answer have a leader: %v", leader)
 	severity := Info // of different ones
 	if old {
 		severity = Critical
 	}
-	r.addIf(old || len(versions) > 1, "etcd.version", severity, "version %s", listed(versions))
-	r.addIf(behind > 1000, "etcd.apply", Warning, "%d entries are agreed on and not applied", behind)
+	r.addIf(old || len(versions) > 1, "etcd.version", severity, "version %s", joinOrNone(versions))
+	r.addIf(behind > 1000, "etcd.apply", Warning, "%d committed entries are not applied", behind)
 	r.addIf(full > 0.8, "etcd.quota", Warning, "%.0f %% of the quota are in use", 100*full)
 }
 
-func listed(all []string) string {
+func joinOrNone(all []string) string {
 	if len(all) == 0 {
 		return "none"
 	}

@@ -13,7 +13,7 @@ import (
 // rights reports whether the user may read and write all keys that begin with the prefix.
 // etcd checks the rights of both branches of a transaction. The branch with the writes is
 // never taken: no key has a revision below 0.
-func (p *etcdPatient) rights(ctx context.Context, r *Report) (readable bool, err error) {
+func (p *etcdProbe) rights(ctx context.Context, r *Report) (readable bool, err error) {
 	base := p.prefix + driver.BaseName
 	_, reading := p.client.Get(ctx, p.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	_, writing := p.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(base), "<", 0)).
@@ -31,6 +31,6 @@ func (p *etcdPatient) rights(ctx context.Context, r *Report) (readable bool, err
 			return false, right.err
 		}
 	}
-	r.addIf(len(lacks) > 0, "etcd.rights", Critical, "rights on keys with the prefix %q that are missing: %s", p.prefix, listed(lacks))
+	r.addIf(len(lacks) > 0, "etcd.rights", Critical, "rights on keys with the prefix %q that are missing: %s", p.prefix, joinOrNone(lacks))
 	return reading == nil, nil
 }

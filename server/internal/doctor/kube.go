@@ -22,14 +22,14 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-type kubePatient struct {
+type kubeProbe struct {
 	http      *http.Client
 	host      string
 	namespace string
-	advisory  bool // locks without tokens are meant
+	advisory  bool // mode=advisory: locks without tokens
 }
 
-func dialKube(_ context.Context, u *backend.URL, _ Options) (patient, error) {
+func dialKube(_ context.Context, u *backend.URL, _ Options) (probe, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath, rules.WarnIfAllMissing = u.Setting("kubeconfig"), false
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: u.Setting("context")})
@@ -52,7 +52,7 @@ func dialKube(_ context.Context, u *backend.URL, _ Options) (patient, error) {
 	return p, nil
 }
 
-func kubeFor(config *rest.Config, namespace string) (*kubePatient, error) {
+func kubeFor(config *rest.Config, namespace string) (*kubeProbe, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -61,18 +61,18 @@ func kubeFor(config *rest.Config, namespace string) (*kubePatient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &kubePatient{http: client, host: server.String(), namespace: namespace}, nil
+	return &kubeProbe{http: client, host: server.String(), namespace: namespace}, nil
 }
 
-func (p *kubePatient) close() { p.http.CloseIdleConnections() }
+func (p *kubeProbe) close() { p.http.CloseIdleConnections() }
 
-func (p *kubePatient) ping(ctx context.Context) error {
+func (p *kubeProbe) ping(ctx context.Context) error {
 	_, _, err := p.version(ctx)
 	return err
 }
 
-// version also has the time of the answer, to a second; zero if there is none.
-func (p *kubePatient) version(ctx context.Context) (v version.Info, at time.Time, err error) {
+// version also returns the time of the answer, to a second; zero if there is none.
+func (p *kubeProbe) version(ctx context.Context) (v version.Info, at time.Time, err error) {
 	header, err := p.call(ctx, http.MethodGet, "/version", nil, &v)
 	at, _ = http.ParseTime(header.Get("Date"))
 	return v, at, err
@@ -81,7 +81,7 @@ func (p *kubePatient) version(ctx context.Context) (v version.Info, at time.Time
 // call sends a request, with a body unless it is nil, and decodes the response into answer.
 // It speaks JSON: typed clients would compile every type of Kubernetes into the program.
 // Lists of objects that need no more than metadata have only that.
-func (p *kubePatient) call(ctx context.Context, method, path string, body, answer any) (http.Header, error) {
+func (p *kubeProbe) call(ctx context.Context, method, path string, body, answer any) (http.Header, error) {
 	var text []byte
 	if body != nil {
 		var err error
@@ -109,27 +109,27 @@ func (p *kubePatient) call(ctx context.Context, method, path string, body, answe
 }
 
 // leases is the path of the Leases of the namespace.
-func (p *kubePatient) leases() string {
+func (p *kubeProbe) leases() string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + p.namespace + "/leases"
 }
 
 // configMaps is the path of its ConfigMaps.
-func (p *kubePatient) configMaps() string { return "/api/v1/namespaces/" + p.namespace + "/configmaps" }
+func (p *kubeProbe) configMaps() string { return "/api/v1/namespaces/" + p.namespace + "/configmaps" }
 
 // verbs are what locks need on Leases.
 var verbs = []string{"get", "list", "watch", "create", "update"}
 
-func (p *kubePatient) look(ctx context.Context, r *Report) error {
+func (p *kubeProbe) inspect(ctx context.Context, r *Report) error {
 	sent := time.Now()
 	v, at, err := p.version(ctx)
 	received := time.Now()
 	if err != nil {
 		return err
 	}
-	r.addIf(!p.advisory && tooOld(v.Major+"."+v.Minor, 1, 35), "kube.version", Critical, "Kubernetes %s.%s", v.Major, v.Minor)
+	r.addIf(!p.advisory && olderThan(v.Major+"."+v.Minor, 1, 35), "kube.version", Critical, "Kubernetes %s.%s", v.Major, v.Minor)
 	var denied []string
 	for _, verb := range verbs {
-		ok, err := p.may(ctx, verb)
+		ok, err := p.allowed(ctx, verb)
 		if err != nil {
 			return err
 		}
@@ -137,12 +137,12 @@ func (p *kubePatient) look(ctx context.Context, r *Report) error {
 			denied = append(denied, verb)
 		}
 	}
-	r.addIf(len(denied) > 0, "kube.rights", Critical, "rights on Leases in %s that are missing: %s", p.namespace, listed(denied))
-	sweeps, err := p.may(ctx, "delete")
+	r.addIf(len(denied) > 0, "kube.rights", Critical, "rights on Leases in %s that are missing: %s", p.namespace, joinOrNone(denied))
+	sweeps, err := p.allowed(ctx, "delete")
 	if err != nil {
 		return err
 	}
-	r.addIf(!sweeps, "kube.sweep", Info, "Leases that nobody uses may be removed: %v", sweeps)
+	r.addIf(!sweeps, "kube.sweep", Info, "unused Leases may be deleted: %v", sweeps)
 	if err := p.legacy(ctx, r); err != nil {
 		return err
 	}
@@ -154,8 +154,8 @@ func (p *kubePatient) look(ctx context.Context, r *Report) error {
 	return p.tokens(ctx, r, at)
 }
 
-// tokens judges the base of each Lease; without any there is nothing to say.
-func (p *kubePatient) tokens(ctx context.Context, r *Report, now time.Time) error {
+// tokens judges the highest base of the Leases, if there are any.
+func (p *kubeProbe) tokens(ctx context.Context, r *Report, now time.Time) error {
 	var top int64
 	for next := ""; ; {
 		var all coordination.LeaseList
@@ -183,8 +183,8 @@ func (p *kubePatient) tokens(ctx context.Context, r *Report, now time.Time) erro
 	return nil
 }
 
-// may asks what we may do; the server keeps nothing of it.
-func (p *kubePatient) may(ctx context.Context, verb string) (bool, error) {
+// allowed asks whether this client may use a verb; the server stores nothing.
+func (p *kubeProbe) allowed(ctx context.Context, verb string) (bool, error) {
 	review := authorization.SelfSubjectAccessReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
 		Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorization.ResourceAttributes{
@@ -196,8 +196,8 @@ func (p *kubePatient) may(ctx context.Context, verb string) (bool, error) {
 // legacyKey is where client-go kept locks before there were Leases.
 const legacyKey = "control-plane.alpha.kubernetes.io/leader"
 
-// legacy looks for locks that nobody sees who takes Leases.
-func (p *kubePatient) legacy(ctx context.Context, r *Report) error {
+// legacy looks for locks of the former kind, which clients of Leases do not see.
+func (p *kubeProbe) legacy(ctx context.Context, r *Report) error {
 	const id = "kube.legacy"
 	var maps metav1.PartialObjectMetadataList
 	_, err := p.call(ctx, http.MethodGet, p.configMaps(), nil, &maps)
@@ -214,6 +214,6 @@ func (p *kubePatient) legacy(ctx context.Context, r *Report) error {
 			found = append(found, "configmaps/"+m.Name)
 		}
 	}
-	r.addIf(len(found) > 0, id, Warning, "locks of the kind before Leases: %s", listed(found))
+	r.addIf(len(found) > 0, id, Warning, "locks of the kind before Leases: %s", joinOrNone(found))
 	return nil
 }

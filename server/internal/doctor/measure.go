@@ -9,18 +9,18 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// measured is what was seen of time while a backend was watched.
+// measured is the latency of requests and the pauses of this process during a measurement.
 type measured struct {
 	watched  time.Duration
 	requests int
 	latency  time.Duration // 99.9 % of the requests took no longer
 	slowest  time.Duration
-	pause    time.Duration // the longest for which this process did not run when it should have
+	pause    time.Duration // the longest time for which this process did not run
 }
 
 const (
-	beat  = 5 * time.Millisecond // of the sampling of pauses
-	pings = 10                   // without watching
+	sampleInterval = 5 * time.Millisecond // between two samples of pauses
+	pings          = 10                   // without watching
 )
 
 // measure sends requests one after the other, for a time or a few of them.
@@ -37,7 +37,7 @@ func measure(ctx context.Context, ping func(context.Context) error, watch time.D
 			break
 		}
 		took = append(took, boottime.Now().Sub(sent))
-		if err = wait(ctx, beat); err != nil {
+		if err = wait(ctx, sampleInterval); err != nil {
 			break
 		}
 	}
@@ -52,7 +52,7 @@ func measure(ctx context.Context, ping func(context.Context) error, watch time.D
 
 // samplePauses is by how much the longest of many short sleeps was too long.
 func samplePauses(stop <-chan struct{}) (longest time.Duration) {
-	tick := time.NewTicker(beat)
+	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	for last := boottime.Now(); ; {
 		select {
@@ -60,7 +60,7 @@ func samplePauses(stop <-chan struct{}) (longest time.Duration) {
 			return longest
 		case <-tick.C:
 			now := boottime.Now()
-			longest, last = max(longest, now.Sub(last)-beat), now
+			longest, last = max(longest, now.Sub(last)-sampleInterval), now
 		}
 	}
 }
@@ -114,13 +114,13 @@ func round(d time.Duration) time.Duration {
 	return d.Round(time.Microsecond)
 }
 
-// skew is how far a server's clock is from ours, known to half of the time that
-// asking took, and to what the server rounds to.
+// skew adds the offset of the server's clock. Its uncertainty is half of the round trip and the
+// resolution of the server's answer.
 func (r *Report) skew(server, sent, received time.Time, resolution time.Duration) {
-	doubt := received.Sub(sent)/2 + resolution
+	uncertainty := received.Sub(sent)/2 + resolution
 	off := server.Sub(sent.Add(received.Sub(sent) / 2))
-	far := max(off.Abs()-doubt, 0)
-	r.add("clock", grade(far, 2*time.Second, time.Minute), "the server's clock is %v from ours, give or take %v", round2(off), round2(doubt))
+	far := max(off.Abs()-uncertainty, 0)
+	r.add("clock", grade(far, 2*time.Second, time.Minute), "the server's clock is %v from ours, give or take %v", round2(off), round2(uncertainty))
 }
 
 func round2(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -13,13 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-type mysqlPatient struct {
+type mysqlProbe struct {
 	db        *sql.DB
 	table     bool // locks are rows
 	namespace string
 }
 
-func dialMySQL(_ context.Context, u *backend.URL, _ Options) (patient, error) {
+func dialMySQL(_ context.Context, u *backend.URL, _ Options) (probe, error) {
 	cfg, err := client.ParseDSN("tcp(" + u.Hosts()[0] + ")/?" + u.Query().Encode())
 	if err != nil {
 		return nil, errors.New("the MariaDB URL is invalid: check its options")
@@ -32,12 +32,12 @@ func dialMySQL(_ context.Context, u *backend.URL, _ Options) (patient, error) {
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(1)
-	return &mysqlPatient{db, u.Setting("mode") == "table", namespace(u)}, nil
+	return &mysqlProbe{db, u.Setting("mode") == "table", namespace(u)}, nil
 }
 
-func (p *mysqlPatient) close() { _ = p.db.Close() }
+func (p *mysqlProbe) close() { _ = p.db.Close() }
 
-func (p *mysqlPatient) ping(ctx context.Context) error { return p.db.PingContext(ctx) }
+func (p *mysqlProbe) ping(ctx context.Context) error { return p.db.PingContext(ctx) }
 
 // mysqlFacts are what the server says of itself.
 type mysqlFacts struct {
@@ -47,7 +47,7 @@ type mysqlFacts struct {
 	connections                                          int
 }
 
-func (p *mysqlPatient) look(ctx context.Context, r *Report) error {
+func (p *mysqlProbe) inspect(ctx context.Context, r *Report) error {
 	var f mysqlFacts
 	var micros int64
 	sent := time.Now()
@@ -77,7 +77,7 @@ func (p *mysqlPatient) look(ctx context.Context, r *Report) error {
 const noTable = 1146
 
 // tokens looks at the rows of locks, and at the counter of those that were removed.
-func (p *mysqlPatient) tokens(ctx context.Context, r *Report, now time.Time) error {
+func (p *mysqlProbe) tokens(ctx context.Context, r *Report, now time.Time) error {
 	rows := p.namespace + "_holder"
 	if p.table {
 		rows = p.namespace + "_lease"

@@ -20,7 +20,7 @@ var createsTable = regexp.MustCompile(`^create table if not exists (\S+) \(\s*(\
 // rights reports what the user lacks to use the tables of locks, or to create them if one
 // is missing, as the driver does when it opens. The server checks the rights of a statement
 // when it prepares it; nothing is executed.
-func (p *mysqlPatient) rights(ctx context.Context, r *Report) error {
+func (p *mysqlProbe) rights(ctx context.Context, r *Report) error {
 	var lacks, create []string
 	absent := false
 	for _, s := range mysql.Schema(p.namespace) {
@@ -53,12 +53,12 @@ func (p *mysqlPatient) rights(ctx context.Context, r *Report) error {
 	if absent {
 		lacks = append(lacks, create...)
 	}
-	r.addIf(len(lacks) > 0, "mysql.rights", Critical, "rights on the tables of locks that are missing: %s", listed(lacks))
+	r.addIf(len(lacks) > 0, "mysql.rights", Critical, "rights on the tables of locks that are missing: %s", joinOrNone(lacks))
 	return nil
 }
 
 // uses reports whether locks of the URL's mode use a table.
-func (p *mysqlPatient) uses(table string) bool {
+func (p *mysqlProbe) uses(table string) bool {
 	kind, own := strings.CutPrefix(table, p.namespace+"_")
 	lease := strings.HasPrefix(kind, "lease")
 	return own && (p.table && lease || !p.table && (strings.HasPrefix(kind, "holder") || kind == "break"))
@@ -66,7 +66,7 @@ func (p *mysqlPatient) uses(table string) bool {
 
 // lacking prepares statements, each after the name of its right, and returns the names of
 // those that the server denies.
-func (p *mysqlPatient) lacking(ctx context.Context, statements ...string) (string, error) {
+func (p *mysqlProbe) lacking(ctx context.Context, statements ...string) (string, error) {
 	var lacks []string
 	for i := 0; i < len(statements); i += 2 {
 		prepared, err := p.db.PrepareContext(ctx, statements[i+1])

@@ -9,27 +9,27 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-type postgresPatient struct {
+type postgresProbe struct {
 	conn      *pgx.Conn
 	table     bool // locks are rows, which any pooler may serve
 	namespace string
 }
 
-func dialPostgres(ctx context.Context, u *backend.URL, _ Options) (patient, error) {
+func dialPostgres(ctx context.Context, u *backend.URL, _ Options) (probe, error) {
 	c, err := pgx.Connect(ctx, u.Client())
 	if err != nil {
 		return nil, err
 	}
-	return &postgresPatient{c, u.Setting("mode") == "table", namespace(u)}, nil
+	return &postgresProbe{c, u.Setting("mode") == "table", namespace(u)}, nil
 }
 
-func (p *postgresPatient) close() {
+func (p *postgresProbe) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = p.conn.Close(ctx) // nothing is lost with it
 }
 
-func (p *postgresPatient) ping(ctx context.Context) error {
+func (p *postgresProbe) ping(ctx context.Context) error {
 	_, err := p.conn.Exec(ctx, "select 1", pgx.QueryExecModeSimpleProtocol)
 	return err
 }
@@ -43,7 +43,7 @@ type postgresFacts struct {
 	now                                      time.Time
 }
 
-func (p *postgresPatient) look(ctx context.Context, r *Report) error {
+func (p *postgresProbe) inspect(ctx context.Context, r *Report) error {
 	var f postgresFacts
 	var process uint32
 	sent := time.Now()
@@ -72,7 +72,7 @@ func (p *postgresPatient) look(ctx context.Context, r *Report) error {
 }
 
 // tokens looks at the sequence of session locks, or at the rows.
-func (p *postgresPatient) tokens(ctx context.Context, r *Report, now time.Time) error {
+func (p *postgresProbe) tokens(ctx context.Context, r *Report, now time.Time) error {
 	name, query := p.namespace+"_token", `select last_value from `
 	if p.table {
 		name, query = p.namespace+"_lease", `select coalesce(max(counter), 0) from `

@@ -29,7 +29,7 @@ var (
 )
 
 // relations are the tables and sequences that locks use, and those of them with indexes.
-func (p *postgresPatient) relations() (names, withIndex []string) {
+func (p *postgresProbe) relations() (names, withIndex []string) {
 	kept := []string{"holder", "waiter", "session", "watcher", "break", "token", "reserved"}
 	if p.table {
 		kept = []string{"lease", "lease_break"}
@@ -46,7 +46,7 @@ func (p *postgresPatient) relations() (names, withIndex []string) {
 
 // rights reports what the role lacks to use the tables of locks, or to create those that
 // do not exist, as the driver does when it opens.
-func (p *postgresPatient) rights(ctx context.Context, r *Report) error {
+func (p *postgresProbe) rights(ctx context.Context, r *Report) error {
 	names, withIndex := p.relations()
 	rows, err := p.conn.Query(ctx, relationRights, pgx.QueryExecModeSimpleProtocol, names)
 	if err != nil {
@@ -73,13 +73,13 @@ func (p *postgresPatient) rights(ctx context.Context, r *Report) error {
 		lacks = append(lacks, create)
 	}
 	lacks = slices.DeleteFunc(lacks, func(s string) bool { return s == "" })
-	r.addIf(len(lacks) > 0, "postgres.rights", Critical, "rights on the tables of locks that are missing: %s", listed(lacks))
+	r.addIf(len(lacks) > 0, "postgres.rights", Critical, "rights on the tables of locks that are missing: %s", joinOrNone(lacks))
 	return err
 }
 
 // creation is what the role lacks to create tables; an index of a table that exists is
 // created by the owner of the table only, also if the index exists.
-func (p *postgresPatient) creation(ctx context.Context, absent, foreign []string) (lacks string, err error) {
+func (p *postgresProbe) creation(ctx context.Context, absent, foreign []string) (lacks string, err error) {
 	var schema string
 	var may bool
 	err = p.conn.QueryRow(ctx, mayCreate, pgx.QueryExecModeSimpleProtocol).Scan(&schema, &may)
@@ -89,9 +89,9 @@ func (p *postgresPatient) creation(ctx context.Context, absent, foreign []string
 	case schema == "":
 		return "a schema of the search_path to create tables in", nil
 	case !may:
-		return "create on schema " + schema + " for " + listed(absent), nil
+		return "create on schema " + schema + " for " + joinOrNone(absent), nil
 	case len(foreign) > 0:
-		return "ownership of " + listed(foreign) + " to create " + listed(absent), nil
+		return "ownership of " + joinOrNone(foreign) + " to create " + joinOrNone(absent), nil
 	}
 	return "", nil
 }

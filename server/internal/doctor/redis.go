@@ -16,29 +16,29 @@ import (
 	"github.com/interlock-dev/interlock/server/internal/backend"
 )
 
-type redisPatient struct {
+type redisProbe struct {
 	client  rueidis.Client
 	options redis.Options
 	plain   bool
 	fsync   bool // the driver asks for WAITAOF
 }
 
-func dialRedis(_ context.Context, u *opener.URL, o Options) (patient, error) {
+func dialRedis(_ context.Context, u *opener.URL, o Options) (probe, error) {
 	c, err := redis.Dial(u.Client())
 	if err != nil {
 		return nil, err
 	}
-	return &redisPatient{client: c, options: redis.Options{TTL: o.TTL, Prefix: o.Prefix},
+	return &redisProbe{client: c, options: redis.Options{TTL: o.TTL, Prefix: o.Prefix},
 		plain: u.Setting("mode") == "plain", fsync: u.Query().Get("fsync") == "true"}, nil
 }
 
-func (p *redisPatient) close() { p.client.Close() }
+func (p *redisProbe) close() { p.client.Close() }
 
-func (p *redisPatient) ping(ctx context.Context) error {
+func (p *redisProbe) ping(ctx context.Context) error {
 	return p.client.Do(ctx, p.client.B().Ping().Build()).Error()
 }
 
-func (p *redisPatient) look(ctx context.Context, r *Report) error {
+func (p *redisProbe) inspect(ctx context.Context, r *Report) error {
 	if err := p.nodes(ctx, r); err != nil {
 		return err
 	}
@@ -48,9 +48,8 @@ func (p *redisPatient) look(ctx context.Context, r *Report) error {
 	return p.clock(ctx, r)
 }
 
-// nodes reports what one server says of itself, or the worst of what the nodes of a
-// cluster say.
-func (p *redisPatient) nodes(ctx context.Context, r *Report) error {
+// nodes adds the findings of one server, or the worst ones of the nodes of a cluster.
+func (p *redisProbe) nodes(ctx context.Context, r *Report) error {
 	if p.client.Mode() != rueidis.ClientModeCluster {
 		return p.node(ctx, r, p.client, false)
 	}
@@ -77,8 +76,8 @@ func (p *redisPatient) nodes(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// node reports what one server says of itself.
-func (p *redisPatient) node(ctx context.Context, r *Report, client rueidis.Client, clustered bool) error {
+// node adds the findings of one server.
+func (p *redisProbe) node(ctx context.Context, r *Report, client rueidis.Client, clustered bool) error {
 	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
 	if backend.Forbidden(err) {
 		r.add("redis.info", Warning, "INFO: %v", err)
@@ -99,7 +98,7 @@ func (p *redisPatient) node(ctx context.Context, r *Report, client rueidis.Clien
 	return nil
 }
 
-func (p *redisPatient) clock(ctx context.Context, r *Report) error {
+func (p *redisProbe) clock(ctx context.Context, r *Report) error {
 	sent := time.Now()
 	parts, err := p.client.Do(ctx, p.client.B().Time().Build()).AsIntSlice()
 	received := time.Now()
@@ -139,7 +138,7 @@ func redisFindings(r *Report, info map[string]string, fsync string, clustered bo
 	redisDurability(r, info, fsync)
 	r.addIf(info["aof_last_write_status"] == "err" || info["rdb_last_bgsave_status"] == "err", "redis.disk", Critical,
 		"last write of the log %s, last snapshot %s", info["aof_last_write_status"], info["rdb_last_bgsave_status"])
-	r.addIf(info["connected_slaves"] != "0", "redis.replicas", Warning, "%s replicas, which follow asynchronously", info["connected_slaves"])
+	r.addIf(info["connected_slaves"] != "0", "redis.replicas", Warning, "%s replicas, which replicate asynchronously", info["connected_slaves"])
 	redisMemory(r, info)
 }
 

@@ -11,7 +11,7 @@ import (
 
 // open opens the driver, which takes no lock and writes no key, and reports what
 // "interlock lock" would fail on.
-func (p *redisPatient) open(ctx context.Context, r *Report) error {
+func (p *redisProbe) open(ctx context.Context, r *Report) error {
 	const id = "redis.open"
 	if p.plain {
 		r.add("redis.plain", Info, "mode=plain")

@@ -1,6 +1,6 @@
 package doctor
 
-// text is what is always the same about a finding.
+// text is the fixed part of a finding.
 type text struct {
 	why string // it matters for locks
 	do  string
@@ -19,9 +19,9 @@ var texts = map[string]text{
 	"redis.version":    {"older servers lack commands that the locks need", "upgrade to 6.0 or later"},
 	"redis.mode":       {"a client that does not know of the cluster follows no redirection, and is refused", "add cluster=true to the URL of a Redis Cluster, and to no other"},
 	"redis.role":       {"a replica takes no writes", "name the primary"},
-	"redis.durability": {"after a crash two holders may believe to hold one lock; tokens still rise", "set appendonly yes and appendfsync always, or guard every write"},
+	"redis.durability": {"after a crash a lock may have two holders; tokens still rise", "set appendonly yes and appendfsync always, or guard every write"},
 	"redis.disk":       {"a server that cannot write refuses commands, or forgets them in a crash", "look at its log and its disk"},
-	"redis.replicas":   {"a replica that takes over may not have heard of the last grants: two holders", "guard every write, or use etcd or ZooKeeper where two holders must not be"},
+	"redis.replicas":   {"a replica that takes over may lack the last grants: two holders", "guard every write, or use etcd or ZooKeeper where two holders must not be"},
 	"redis.eviction":   {"a lock that is evicted is granted to another while the first holds it", "set maxmemory-policy noeviction, or use a server of its own"},
 	"redis.info":       {"without INFO neither version, role nor eviction policy is known, and durability is not promised", "permit it: ACL SETUSER NAME +info"},
 	"redis.open":       {"interlock lock fails with the same error", "correct what the error names; the package comment of driver/redis lists the rights that a user needs"},
@@ -33,8 +33,8 @@ var texts = map[string]text{
 	"etcd.health":  {"each member that is down is one less that may fail", "bring it back, or remove it"},
 	"etcd.leader":  {"without a leader nothing is granted or renewed", "bring back a majority of the members"},
 	"etcd.version": {"versions before 3.4 are not tested, and different ones are for upgrades only", "upgrade all members"},
-	"etcd.apply":   {"a member that lags grants late and tells losses late", "look at its disk and its load"},
-	"etcd.quota":   {"at the quota every write is refused, also renewals of who waits", "compact and defragment, or raise --quota-backend-bytes"},
+	"etcd.apply":   {"a member that lags grants late and reports losses late", "look at its disk and its load"},
+	"etcd.quota":   {"at the quota every write is refused, also renewals of waiters", "compact and defragment, or raise --quota-backend-bytes"},
 	"etcd.alarms":  {"with an alarm writes are refused", "see etcdctl alarm list, fix the cause, then disarm it"},
 	"etcd.tokens":  tokensText,
 	"etcd.rights":  {"without them locks cannot be acquired, renewed or released", "etcdctl role grant-permission ROLE readwrite PREFIX --prefix, with the same PREFIX as --prefix of interlock"},
@@ -43,17 +43,17 @@ var texts = map[string]text{
 	"postgres.version":     {"older servers do not end idle sessions, by which dead holders are noticed", "upgrade to 14 or later"},
 	"postgres.role":        {"a standby takes no locks that others see", "name the primary"},
 	"postgres.encoding":    {"some names could not be kept", "use a database with UTF8"},
-	"postgres.durability":  {"after a crash tokens may fall, or a lease be forgotten while its holder believes in it", "turn fsync, full_page_writes and synchronous_commit on"},
+	"postgres.durability":  {"after a crash tokens may fall, or the server may lose a lease that its holder still uses", "turn fsync, full_page_writes and synchronous_commit on"},
 	"postgres.standbys":    {"an asynchronous standby that takes over knows neither locks nor the last tokens", "list it in synchronous_standby_names, and guard every write"},
-	"postgres.pooler":      {"behind a pooler that lends server processes to transactions, session locks stay with strangers", "connect past it, let it pool sessions, or use ?mode=table"},
-	"postgres.idle":        {"sessions are ended before they can say that they live", "raise idle_session_timeout, or leave it at 0"},
+	"postgres.pooler":      {"behind a pooler that lends server processes to transactions, session locks stay with other clients", "connect past it, let it pool sessions, or use ?mode=table"},
+	"postgres.idle":        {"sessions end before they send a sign of life", "raise idle_session_timeout, or leave it at 0"},
 	"postgres.connections": {"every process with locks needs a connection, and one more to listen", "raise max_connections, or use ?mode=table behind a pooler"},
 	"postgres.rights":      {"without them interlock lock fails when it opens, acquires or releases", "apply what interlock schema postgres --only locks --grant-to ROLE prints, as the owner of the database"},
 	"postgres.tokens":      tokensText,
 
 	"mysql.version":     {"the statements that draw tokens need MariaDB 10.5", "use MariaDB 10.5 or later"},
 	"mysql.role":        {"a replica takes no locks that others see", "name the primary"},
-	"mysql.durability":  {"after a crash tokens may fall, or a lease be forgotten while its holder believes in it", "set innodb_flush_log_at_trx_commit = 1 and sync_binlog = 1"},
+	"mysql.durability":  {"after a crash tokens may fall, or the server may lose a lease that its holder still uses", "set innodb_flush_log_at_trx_commit = 1 and sync_binlog = 1"},
 	"mysql.galera":      {"GET_LOCK is known to one node only; rows have not been tried on a cluster", "use one server, ?mode=table at most, or another backend"},
 	"mysql.replicas":    {"a replica that takes over knows neither locks nor the last tokens", "guard every write"},
 	"mysql.wait":        {"other sessions of this server end soon; those of locks set their own", "nothing for locks; look at your pool's idle time"},

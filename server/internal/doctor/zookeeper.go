@@ -18,9 +18,9 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// zookeeperPatient is asked by four-letter words, which need no session, but for
+// zookeeperProbe is asked by four-letter words, which need no session, but for
 // the base of tokens.
-type zookeeperPatient struct {
+type zookeeperProbe struct {
 	hosts []string
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
 	ttl   time.Duration
@@ -28,33 +28,33 @@ type zookeeperPatient struct {
 	auth  string // "user:password", empty if there is none
 }
 
-func dialZooKeeper(ctx context.Context, u *backend.URL, o Options) (patient, error) {
+func dialZooKeeper(ctx context.Context, u *backend.URL, o Options) (probe, error) {
 	secure, err := u.TLS()
 	if err != nil {
 		return nil, err
 	}
-	p := &zookeeperPatient{hosts: u.Hosts(), dial: backend.Dialer(secure), ttl: o.TTL, root: cmp.Or(u.Path(), "/interlock")}
+	p := &zookeeperProbe{hosts: u.Hosts(), dial: backend.Dialer(secure), ttl: o.TTL, root: cmp.Or(u.Path(), "/interlock")}
 	if user, password := account(u); user != "" {
 		p.auth = user + ":" + password
 	}
 	return p, backend.Probe(ctx, p.hosts, secure)
 }
 
-func (p *zookeeperPatient) close() {}
+func (p *zookeeperProbe) close() {}
 
-func (p *zookeeperPatient) ping(ctx context.Context) error {
+func (p *zookeeperProbe) ping(ctx context.Context) error {
 	for _, host := range p.hosts {
-		if _, err := p.word(ctx, host, "srvr"); err == nil {
+		if _, err := p.report(ctx, host, "srvr"); err == nil {
 			return nil
 		} else if ctx.Err() != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("none of %s answers", listed(p.hosts))
+	return fmt.Errorf("none of %s answers", joinOrNone(p.hosts))
 }
 
-// word asks a server for one of its reports.
-func (p *zookeeperPatient) word(ctx context.Context, host, word string) (string, error) {
+// report requests the answer to a four-letter word.
+func (p *zookeeperProbe) report(ctx context.Context, host, word string) (string, error) {
 	conn, err := p.dial(ctx, "tcp", host)
 	if err != nil {
 		return "", err
@@ -70,7 +70,7 @@ func (p *zookeeperPatient) word(ctx context.Context, host, word string) (string,
 	return string(text), err
 }
 
-// zookeeperFacts are what the servers say of themselves.
+// zookeeperFacts are the reports of the servers.
 type zookeeperFacts struct {
 	silent      []string
 	modes       []string
@@ -83,15 +83,15 @@ type zookeeperFacts struct {
 	unreadables []string // words that are not allowed
 }
 
-func (p *zookeeperPatient) look(ctx context.Context, r *Report) error {
+func (p *zookeeperProbe) inspect(ctx context.Context, r *Report) error {
 	f := zookeeperFacts{ttl: p.ttl, synced: -1}
 	for _, host := range p.hosts {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-		p.ask(ctx, host, &f)
+		p.askMember(ctx, host, &f)
 		cancel()
 	}
 	if len(f.silent) == len(p.hosts) {
-		return fmt.Errorf("none of %s answers", listed(p.hosts))
+		return fmt.Errorf("none of %s answers", joinOrNone(p.hosts))
 	}
 	zookeeperFindings(r, f)
 	counter, err := p.counter(ctx)
@@ -101,8 +101,8 @@ func (p *zookeeperPatient) look(ctx context.Context, r *Report) error {
 	return ctx.Err()
 }
 
-func (p *zookeeperPatient) ask(ctx context.Context, host string, f *zookeeperFacts) {
-	srvr, err := p.word(ctx, host, "srvr")
+func (p *zookeeperProbe) askMember(ctx context.Context, host string, f *zookeeperFacts) {
+	srvr, err := p.report(ctx, host, "srvr")
 	if err != nil {
 		f.silent = append(f.silent, host)
 		return
@@ -112,12 +112,12 @@ func (p *zookeeperPatient) ask(ctx context.Context, host string, f *zookeeperFac
 	f.version, _, _ = strings.Cut(report["Zookeeper version"], "-")
 	waiting, _ := strconv.Atoi(report["Outstanding"])
 	f.waiting = max(f.waiting, waiting)
-	if conf, err := p.word(ctx, host, "conf"); err == nil && strings.Contains(conf, "tickTime") {
+	if conf, err := p.report(ctx, host, "conf"); err == nil && strings.Contains(conf, "tickTime") {
 		f.read(conf)
 	} else {
 		f.unreadables = append(f.unreadables, "conf")
 	}
-	if mntr, err := p.word(ctx, host, "mntr"); err == nil {
+	if mntr, err := p.report(ctx, host, "mntr"); err == nil {
 		if n, err := strconv.Atoi(pairs(mntr, "\t")["zk_synced_followers"]); err == nil {
 			f.synced = n
 		}
@@ -148,11 +148,11 @@ func pairs(text, sign string) map[string]string {
 
 func zookeeperFindings(r *Report, f zookeeperFacts) {
 	alone := slices.Contains(f.modes, "standalone")
-	r.addIf(alone || f.members == 2, "zookeeper.ensemble", Warning, "mode %s, %d servers are configured", listed(f.modes), max(f.members, 1))
+	r.addIf(alone || f.members == 2, "zookeeper.ensemble", Warning, "mode %s, %d servers are configured", joinOrNone(f.modes), max(f.members, 1))
 	lagging := f.synced >= 0 && f.members > 0 && f.synced < f.members-1
 	r.addIf(len(f.silent) > 0 || lagging && !alone, "zookeeper.health", Warning, "silent: %s; followers in step: %d (-1 is not known)",
-		listed(f.silent), f.synced)
-	r.addIf(tooOld(f.version, 3, 5), "zookeeper.version", Critical, "version %s", f.version)
+		joinOrNone(f.silent), f.synced)
+	r.addIf(olderThan(f.version, 3, 5), "zookeeper.version", Critical, "version %s", f.version)
 	r.addIf(f.waiting > 100, "zookeeper.load", Warning, "%d requests wait in the server", f.waiting)
 	zookeeperSession(r, f)
 	r.add("zookeeper.disk", Info, "the server does not show forceSync and autopurge")
@@ -161,14 +161,14 @@ func zookeeperFindings(r *Report, f zookeeperFacts) {
 func zookeeperSession(r *Report, f zookeeperFacts) {
 	const id = "zookeeper.session"
 	if f.conf == nil {
-		r.add(id, Info, "%s may not be asked", listed(f.unreadables))
+		r.add(id, Info, "%s may not be asked", joinOrNone(f.unreadables))
 		return
 	}
 	least, most := time.Duration(f.conf["minSessionTimeout"])*time.Millisecond, time.Duration(f.conf["maxSessionTimeout"])*time.Millisecond
 	r.addIf(f.ttl < least || f.ttl > most, id, Warning, "sessions last %v to %v, the TTL is %v", least, most, f.ttl)
 }
 
-func tooOld(version string, wantMajor, wantMinor int) bool {
+func olderThan(version string, wantMajor, wantMinor int) bool {
 	var major, minor int
 	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
 	return err != nil || major < wantMajor || major == wantMajor && minor < wantMinor

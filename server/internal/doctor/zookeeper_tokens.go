@@ -18,7 +18,7 @@ func (silence) Printf(string, ...any) {}
 
 // counter reads the base of tokens, in a session that ends with the call. It takes
 // three seconds at most. Without a base the error is zk.ErrNoNode.
-func (p *zookeeperPatient) counter(ctx context.Context) (int64, error) {
+func (p *zookeeperProbe) counter(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	conn, events, err := zk.Connect(p.hosts, 10*time.Second, zk.WithLogger(silence{}), zk.WithLogInfo(false),

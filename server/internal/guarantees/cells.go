@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// What a cell says of a promise that can be kept or not.
+// The values of a cell whose promise can be kept or not.
 const (
 	yes       = "yes"
 	no        = "no"

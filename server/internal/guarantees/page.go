@@ -111,7 +111,7 @@ func (t *Table) evidence(b *strings.Builder, p Promise) {
 	}
 }
 
-// shown is a list of proofs as people read it.
+// shown is a list of proofs as Markdown.
 func shown(proofs []string) string {
 	var all []string
 	for _, proof := range proofs {
@@ -125,7 +125,7 @@ func shown(proofs []string) string {
 	return strings.Join(slices.Compact(all), ", ")
 }
 
-// suites says which tests run the conformance suites.
+// suites are the tests that run the conformance suites.
 func (t *Table) suites(b *strings.Builder) {
 	for _, backend := range t.Backends {
 		var all []string

@@ -35,14 +35,14 @@ type Table struct {
 	Sections []Section `yaml:"-"`
 }
 
-// Cells are what one backend says, by the id of the promise.
+// Cells are the values of one backend, by the id of the promise.
 type Cells map[string]string
 
 // A Backend is a column.
 type Backend struct {
 	ID    string
 	Title string
-	// If says on which setting the cells "if" depend.
+	// If is the setting on which the cells "if" depend.
 	If string
 	// Suites are the tests that run the conformance suites on it, by suite.
 	Suites map[string]string
@@ -81,7 +81,7 @@ const untested = "untested:"
 // notYet is the cell of a backend that no driver spoke for.
 const notYet = "not yet"
 
-// Cell is what a backend says of a promise.
+// Cell is the value of a backend for a promise.
 func (t *Table) Cell(b Backend, p Promise) string {
 	if cell := t.Said[b.ID][p.ID]; cell != "" {
 		return cell
@@ -107,7 +107,7 @@ func (t *Table) Proof(b Backend, p Promise) []string {
 	return p.Proofs["*"]
 }
 
-// Untested reports that no test stands behind a cell.
+// Untested reports that no test proves a cell.
 func (t *Table) Untested(b Backend, p Promise) bool {
 	for _, proof := range t.Proof(b, p) {
 		if !strings.HasPrefix(proof, untested) {

@@ -16,11 +16,11 @@ type Limits struct {
 	Grace time.Duration
 	// MaxHold bounds the hold; 0 means no bound.
 	MaxHold time.Duration
-	// OnSuspend says what Ctrl-Z does; zero means [ContinueOnSuspend].
+	// OnSuspend is the effect of Ctrl-Z; zero means [ContinueOnSuspend].
 	OnSuspend Policy
 }
 
-// Policy says what happens when someone suspends the command.
+// Policy is the reaction to a suspended command.
 type Policy int
 
 const (
@@ -35,7 +35,7 @@ const (
 // DefaultGrace is 5 s, or a sixth of the TTL if that is shorter.
 func DefaultGrace(ttl time.Duration) time.Duration { return min(5*time.Second, ttl/6) }
 
-// Check fills in what is zero and says in one sentence what is wrong.
+// Check sets defaults, and returns an error for an impossible limit.
 func (l Limits) Check() (Limits, error) {
 	if l.Grace == 0 {
 		l.Grace = DefaultGrace(l.TTL)
@@ -70,7 +70,7 @@ func (l Limits) tick() time.Duration {
 // late is how late a step must be to mean that the supervisor was stopped.
 func (l Limits) late() time.Duration { return l.TTL / 10 }
 
-// Outcome says how a hold ended.
+// Outcome is how a hold ended.
 type Outcome string
 
 const (

@@ -42,7 +42,7 @@ type (
 	Send struct{ Number syscall.Signal }
 	// KillAll delivers SIGKILL to everything the command started.
 	KillAll struct{}
-	// Say tells the person at the terminal.
+	// Say prints a line on the terminal.
 	Say struct{ Text string }
 )
 
@@ -52,7 +52,7 @@ type phase int
 const (
 	running  phase = iota // the command runs
 	frozen                // stopped until the claim is known to be good
-	stopping              // told to end, with a time limit
+	stopping              // TERM is sent, with a time limit
 	killed                // being killed
 	done                  // nothing left to do
 )
@@ -121,7 +121,7 @@ func (m *Machine) settle(woke bool) {
 	left := m.until - m.limits.margin() - m.now
 	switch {
 	case m.phase == done:
-	case m.phase == killed && m.exited: // what it left behind, and what that may start meanwhile
+	case m.phase == killed && m.exited: // its descendants, and those that they start meanwhile
 		m.out = append(m.out, KillAll{})
 	case m.phase == killed:
 	case left <= 0 && m.outcome == Completed:
@@ -163,8 +163,7 @@ func (m *Machine) decideFrozen(left time.Duration) {
 	}
 }
 
-// stop tells the command to end within patience. A stopped process can only
-// hear TERM when it goes on.
+// stop sends TERM, and KILL after patience. A stopped process gets TERM when it is continued.
 func (m *Machine) stop(o Outcome, why error, patience time.Duration) {
 	m.phase, m.outcome, m.why = stopping, o, why
 	m.killAt = m.now + patience
@@ -198,9 +197,8 @@ func (m *Machine) lose(cause error) {
 	m.kill(Lost, cause)
 }
 
-// exit notes that the direct child is gone. If it ended by itself under a good
-// claim, the hold is over, whatever it left behind; if it was made to end, what
-// it left behind has to end too.
+// exit records that the direct child has ended. If it ended by itself under a valid claim, the hold
+// is over, even if descendants run. If it was stopped, its descendants must end too.
 func (m *Machine) exit(s Status) {
 	m.exited, m.status = true, s
 	switch {

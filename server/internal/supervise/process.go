@@ -59,7 +59,7 @@ func (p *process) wait(cmd Command, attr *syscall.ProcAttr, started chan<- error
 		case errors.Is(err, unix.EINTR) || err == nil && got != pid:
 			continue // an orphan of the command's, now reaped
 		case err != nil:
-			p.events <- Exited{Status{Code: 255}} // somebody else has waited for it
+			p.events <- Exited{Status{Code: 255}} // another wait has its status
 			return
 		case status.Stopped():
 			p.events <- Stopped{status.StopSignal()}

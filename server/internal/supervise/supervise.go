@@ -30,7 +30,7 @@ type Claim interface {
 	Context() context.Context
 }
 
-// Command says what to run.
+// Command is the program to run.
 type Command struct {
 	Path    string   // the executable, already looked up
 	Args    []string // with the name it is called by in front
@@ -44,11 +44,11 @@ type Options struct {
 	// Signals is where the caller's signals arrive; nil if it takes none. The
 	// caller subscribes, so that none is lost between its own work and Run.
 	Signals <-chan os.Signal
-	// Say tells the person at the terminal, one line at a time; nil is silent.
+	// Say prints one line on the terminal; nil prints nothing.
 	Say func(text string)
 }
 
-// A StartError says that the command could not be started at all.
+// A StartError means that the command could not be started.
 type StartError struct {
 	Path string
 	Err  error

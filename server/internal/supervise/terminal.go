@@ -11,7 +11,7 @@ import (
 // that reads from elsewhere does not need to be in the foreground.
 const stdin = 0
 
-// terminal is who is in the foreground of the terminal at our standard input.
+// terminal is the foreground process group of the terminal at the standard input.
 type terminal struct {
 	present    bool // standard input is a terminal, and the command may read it
 	foreground bool // we had the foreground, so the command gets it

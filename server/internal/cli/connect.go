@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/server/internal/backend"
+)
+
+// connect opens something of the backend and uses it, both within --timeout.
+func connect[T any](ctx context.Context, a *app, open func(context.Context, backend.Target) (T, func(), error), use func(context.Context, T) error) error {
+	target, err := a.target()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	opened, disconnect, err := open(ctx, target)
+	if err != nil {
+		return a.backendError(target, err)
+	}
+	defer disconnect()
+	return a.backendError(target, use(ctx, opened))
+}
+
+// onDatabase connects to the database of the backend.
+func (a *app) onDatabase(ctx context.Context, use func(context.Context, *backend.Database) error) error {
+	return connect(ctx, a, func(ctx context.Context, t backend.Target) (*backend.Database, func(), error) {
+		db, err := t.Database(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return db, func() { db.Close() }, nil
+	}, use)
+}
+
+// inTx runs one transaction on the database of the backend.
+func (a *app) inTx(ctx context.Context, use func(context.Context, driver.SQL) error) error {
+	return a.onDatabase(ctx, func(ctx context.Context, db *backend.Database) error {
+		return db.In(ctx, func(tx driver.SQL) error { return use(ctx, tx) })
+	})
+}
+
+// group makes a command that only has commands.
+func group(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	c.Args, c.RunE = isGroup, func(c *cobra.Command, _ []string) error { return c.Help() }
+	c.AddCommand(commands...)
+	return c
+}
+
+// listed adds --limit to a command that lists, which then refuses a limit below one.
+func listed(c *cobra.Command, limit *int, most int) *cobra.Command {
+	c.Flags().IntVar(limit, "limit", most, "show at most this many")
+	c.PreRunE = func(*cobra.Command, []string) error {
+		if *limit < 1 {
+			return usage("--limit must be above zero, not %d", *limit)
+		}
+		return nil
+	}
+	return c
+}
+
+// audit is the record of a change: who makes it, and why.
+type audit struct{ reason, by string }
+
+func (r *audit) flags(f *pflag.FlagSet) {
+	f.StringVar(&r.reason, "reason", "", "reason, for the audit log")
+	f.StringVar(&r.by, "by", whoami(), "author, for the audit log")
+}
+
+// recorded adds the flags to a command, which then refuses a blank reason.
+func (r *audit) recorded(c *cobra.Command) *cobra.Command {
+	r.flags(c.Flags())
+	c.PreRunE = func(*cobra.Command, []string) error { return checkReason(r.reason) }
+	return c
+}
+
+// exactly wants n arguments, which what lists.
+func exactly(n int, what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usage("%s wants %s, %d were given", c.CommandPath(), what, len(args))
+		}
+		return nil
+	}
+}
+
+// oneArg wants exactly one argument, called what.
+func oneArg(what string) cobra.PositionalArgs { return exactly(1, "one "+what) }
+
+// atMostOne wants one argument or none, called what.
+func atMostOne(what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usage("%s wants at most one %s, %d were given", c.CommandPath(), what, len(args))
+		}
+		return nil
+	}
+}
