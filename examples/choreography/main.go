@@ -182,52 +182,49 @@ func (s settings) play(ctx context.Context, args []string, n int, out io.Writer)
 		return err
 	}
 	defer relay.Close(context.WithoutCancel(ctx))
-	names := []string{"shop", "stock", "card", "tracker"}
-	processes := map[string]*process{}
-	defer func() {
-		for _, p := range processes {
-			p.kill()
-		}
-	}()
-	launch := func(name string) (*process, error) {
-		return start(append(slices.Clone(args), "-name="+s.name, "-serve="+name))
-	}
-	for _, name := range names {
-		if processes[name], err = launch(name); err != nil {
+	f := fleet{args: append(slices.Clone(args), "-name="+s.name), running: map[string]*process{}}
+	defer f.kill()
+	for _, name := range processNames {
+		if err := f.start(name); err != nil {
 			return err
 		}
 	}
 	defer s.reconciling(ctx, pool)()
-	every := max(1, n/(len(names)+1))
+	if err := s.orders(ctx, pool, f, n, out); err != nil {
+		return err
+	}
+	if err := f.close(); err != nil {
+		return err
+	}
+	report, err := audit(ctx, pool, s.tracker(), n, pieces)
+	fmt.Fprintln(out, report)
+	return err
+}
+
+// processNames are the services and the tracker.
+var processNames = []string{"shop", "stock", "card", "tracker"}
+
+// orders begins n orders, kills each process once meanwhile, and waits until all orders have ended.
+func (s settings) orders(ctx context.Context, pool *pgxpool.Pool, f fleet, n int, out io.Writer) error {
+	every := max(1, n/(len(processNames)+1))
 	for i := range n {
 		if err := s.order(ctx, pool, i); err != nil {
 			return err
 		}
-		if i%every != every-1 || i/every >= len(names) {
+		if i%every != every-1 || i/every >= len(processNames) {
 			continue
 		}
-		name := names[i/every] // each is killed once, in its work
-		if err := until(ctx, func() (bool, error) { return s.ended(ctx, pool, i/4) }); err != nil {
-			return fmt.Errorf("orders do not end: %w", err)
+		if err := s.awaitEnds(ctx, pool, i/4); err != nil {
+			return err
 		}
-		processes[name].kill()
+		name := processNames[i/every]
+		f.running[name].kill()
 		fmt.Fprintf(out, "%-7s was killed after %d orders\n", name, i+1)
-		if processes[name], err = launch(name); err != nil {
+		if err := f.start(name); err != nil {
 			return err
 		}
 	}
-	if err := until(ctx, func() (bool, error) { return s.ended(ctx, pool, n) }); err != nil {
-		return fmt.Errorf("orders do not end: %w", err)
-	}
-	for _, p := range processes {
-		if err := p.close(); err != nil {
-			return err
-		}
-	}
-	clear(processes)
-	report, err := audit(ctx, pool, s.tracker(), n, pieces)
-	fmt.Fprintln(out, report)
-	return err
+	return s.awaitEnds(ctx, pool, n)
 }
 
 // reconciling reconciles in the background until end is called.
@@ -246,11 +243,49 @@ func (s settings) order(ctx context.Context, pool *pgxpool.Pool, number int) err
 	})
 }
 
-// ended reports whether the tracker knows the end of so many orders.
-func (s settings) ended(ctx context.Context, pool *pgxpool.Pool, n int) (bool, error) {
-	var ended int
-	err := pool.QueryRow(ctx, `select count(*) from choreography_tracker where state in ('completed', 'compensated')`).Scan(&ended)
-	return ended >= n, err
+// awaitEnds waits until the tracker knows the end of n orders.
+func (s settings) awaitEnds(ctx context.Context, pool *pgxpool.Pool, n int) error {
+	for {
+		var ended int
+		err := pool.QueryRow(ctx, `select count(*) from choreography_tracker where state in ('completed', 'compensated')`).Scan(&ended)
+		if err != nil || ended >= n {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("orders do not end: %w", context.Cause(ctx))
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// fleet is the processes of a run.
+type fleet struct {
+	args    []string
+	running map[string]*process
+}
+
+func (f fleet) start(name string) (err error) {
+	f.running[name], err = start(append(slices.Clone(f.args), "-serve="+name))
+	return err
+}
+
+// kill kills the processes that close has not ended.
+func (f fleet) kill() {
+	for _, p := range f.running {
+		if p != nil {
+			p.kill()
+		}
+	}
+}
+
+// close ends the processes in order.
+func (f fleet) close() (err error) {
+	for name, p := range f.running {
+		err = errors.Join(err, p.close())
+		delete(f.running, name)
+	}
+	return err
 }
 
 // process is one that a run has started.
@@ -279,18 +314,4 @@ func (p *process) kill() {
 
 func (p *process) close() error {
 	return errors.Join(p.stdin.Close(), p.cmd.Wait())
-}
-
-// until asks until the answer is yes, or ctx ends.
-func until(ctx context.Context, ask func() (bool, error)) error {
-	for {
-		if ok, err := ask(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }
