@@ -28,7 +28,7 @@ import (
 // The lines bind what users compile. Tests may import what they like of ours and
 // theirs. Two rules stand beside the lines and bind every package:
 //
-//  1. What serves tests (testOnly) is imported by tests, and by nothing else.
+//  1. What serves tests (testOnly) is imported by tests, and by each other.
 //  2. A nested module's code does not import what is internal to the root
 //     module.
 //
@@ -48,13 +48,15 @@ internal/failure        -> . driver
 internal/sqltable       -> . driver internal/failure
 internal/hints          ->
 internal/leasetable     -> . driver driver/boottime internal/failure internal/hints internal/join
+internal/leasetable/leasetabletest -> . driver
 internal/leasequeue     -> . driver driver/boottime internal/hints internal/join
 internal/prepared       -> . driver internal/failure internal/sqltable
+internal/prepared/preparedtest -> . driver internal/testbed internal/testbed/crash
 internal/transact       -> . driver internal/failure
 internal/picture        ->
 internal/virtual        ->
 internal/testbed        -> . | go.uber.org/goleak
-internal/testbed/paths  -> internal/testbed
+internal/testbed/paths  -> internal/testbed driver/drivertest
 internal/testbed/databases -> . driver driver/backend driver/postgres driver/mysql internal/testbed | github.com/jackc/pgx/v5 github.com/go-sql-driver/mysql
 internal/testbed/crash  -> . driver internal/testbed
 
@@ -152,7 +154,7 @@ tools/...               ->
 
 // testOnly serves tests.
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
-	"internal/testbed/crash", "internal/picture", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/partition/partitiontest",
+	"internal/testbed/crash", "internal/prepared/preparedtest", "internal/leasetable/leasetabletest", "internal/picture", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/partition/partitiontest",
 	"claim/elect/electtest", "txn/percolator/percolatortest",
 	"txn/saga/sagatest", "txn/tcc/tcctest", "txn/internal/txntest"}
 
@@ -306,7 +308,7 @@ func (l line) refuses(p imports, to string) string {
 			return ""
 		}
 		return "not one of the libraries that it may use"
-	case slices.Contains(testOnly, target) && !within(l.pkg, target):
+	case slices.Contains(testOnly, target) && !within(l.pkg, target) && !slices.Contains(testOnly, l.pkg):
 		return "it serves tests only"
 	case within(target, "internal") && p.Module.Path != modulePath:
 		return "it is internal to the root module"

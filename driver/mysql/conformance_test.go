@@ -2,7 +2,6 @@ package mysql_test
 
 import (
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,46 +33,39 @@ func serverFor(t *testing.T, shared *testbed.Server, exclusive bool) (*testbed.S
 }
 
 func tableHarness(t *testing.T) drivertest.Harness {
+	return harness(t, drivertest.Queue, func(t *testing.T, dsn, namespace string) (driver.Fenced, error) {
+		db := open(t, dsn+"?interpolateParams=true&clientFoundRows="+fmt.Sprint(namespaces.Load()%2 == 0))
+		return mysql.OpenTable(t.Context(), db.DB, &mysql.Options{TTL: suiteTTL, Namespace: namespace})
+	}, func(b backend) drivertest.Backend { return &tableBackend{b} })
+}
+
+// harness is that of one kind of lock.
+func harness(t *testing.T, without drivertest.Ability, opener func(t *testing.T, dsn, namespace string) (driver.Fenced, error),
+	kind func(backend) drivertest.Backend) drivertest.Harness {
 	shared := testbed.MariaDB(t)
 	return drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
 			server, namespace := serverFor(t, shared, exclusive)
-			return &tableBackend{backend{paths.New[driver.Fenced](server), open(t, server.URL()), server, namespace}}
+			return kind(backend{paths.At(server, func(t *testing.T, addr string) (driver.Fenced, error) {
+				return opener(t, dsnAt(server, addr), namespace)
+			}), open(t, server.URL()), namespace})
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  mysql.DefaultPoll,
 		DeadWaiter: suiteTTL + 2*mysql.DefaultPoll, // it may die with a try under way
 		HandOvers:  100,
-		Without:    drivertest.FIFO | drivertest.LostPushes | drivertest.Queue,
+		Without:    drivertest.FIFO | drivertest.LostPushes | without,
 	}
 }
 
 // backend is a server with a path of its own for each driver.
 type backend struct {
-	*paths.Server[driver.Fenced]
+	paths.Backend[driver.Fenced]
 	operator  database // past every fault of the paths
-	server    *testbed.Server
 	namespace string
 }
 
-func (b *backend) Faults() drivertest.Faults { return b.Server }
-
-func (b *backend) url(path *testbed.Proxy, options string) string {
-	return strings.Replace(b.server.URL(), b.server.Addr(), path.Addr(), 1) + options
-}
-
 type tableBackend struct{ backend }
-
-func (b *tableBackend) Open(t *testing.T) (driver.Fenced, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-		db := open(t, b.url(path, "?interpolateParams=true&clientFoundRows="+fmt.Sprint(namespaces.Load()%2 == 0)))
-		d, err := mysql.OpenTable(t.Context(), db.DB, &mysql.Options{TTL: suiteTTL, Namespace: b.namespace})
-		if err != nil {
-			return nil, err // not a typed nil
-		}
-		return d, nil
-	})
-}
 
 func (b *tableBackend) Residue(t *testing.T, name string) (left []string) {
 	t.Helper()
@@ -96,26 +88,12 @@ func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, sessionHarness(t)) }
 func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, sessionHarness(t)) }
 
 func sessionHarness(t *testing.T) drivertest.Harness {
-	h := tableHarness(t)
-	start := h.Start
-	h.Start = func(t *testing.T, exclusive bool) drivertest.Backend {
-		return &sessionBackend{start(t, exclusive).(*tableBackend).backend}
-	}
-	h.Without |= drivertest.Expiry | drivertest.LoneBreaks
-	return h
+	return harness(t, drivertest.Queue|drivertest.Expiry|drivertest.LoneBreaks, func(t *testing.T, dsn, namespace string) (driver.Fenced, error) {
+		return mysql.Open(t.Context(), config(t, dsn), &mysql.Options{TTL: suiteTTL, Namespace: namespace})
+	}, func(b backend) drivertest.Backend { return &sessionBackend{b} })
 }
 
 type sessionBackend struct{ backend }
-
-func (b *sessionBackend) Open(t *testing.T) (driver.Fenced, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-		d, err := mysql.Open(t.Context(), config(t, b.url(path, "")), &mysql.Options{TTL: suiteTTL, Namespace: b.namespace})
-		if err != nil {
-			return nil, err // not a typed nil
-		}
-		return d, nil
-	})
-}
 
 func config(t testing.TB, dsn string) *client.Config {
 	t.Helper()

@@ -343,40 +343,6 @@ func TestReleaseComesAfterAnAbandonedAcquire(t *testing.T) {
 	acquire(t, d, r)
 }
 
-// TestSweep removes rows, and no token falls, whatever the clock says.
-func TestSweep(t *testing.T) {
-	server := testbed.MariaDB(t)
-	admin := open(t, server.URL())
-	d, err := mysql.OpenTable(t.Context(), admin.DB, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close(context.Background())
-	held := request("held")
-	acquire(t, d, held)
-	r := request("swept")
-	acquire(t, d, r)
-	admin.do(t, "update interlock_lease set counter = counter + 3600000000 where name = 'swept'") // the clock was an hour ahead
-	release(t, d, r)
-	ahead := admin.text(t, "select concat(counter) from interlock_lease where name = 'swept'")
-	if _, err := d.Sweep(t.Context(), time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if n := admin.text(t, "select count(*) from interlock_lease"); n != "2" {
-		t.Errorf("%s rows, and nothing is an hour old", n)
-	}
-	if _, err := d.Sweep(t.Context(), 0); err != nil {
-		t.Fatal(err)
-	}
-	if n := admin.text(t, "select count(*) from interlock_lease"); n != "1" {
-		t.Errorf("%s rows, one is held", n)
-	}
-	next := acquire(t, d, request("swept"))
-	if fmt.Sprint(next.Token.Counter()) <= ahead {
-		t.Errorf("counter %d after %s", next.Token.Counter(), ahead)
-	}
-}
-
 // TestSweepEndsSoon if somebody has locked an old row: a sweep keeps others from
 // making rows.
 func TestSweepEndsSoon(t *testing.T) {

@@ -3,7 +3,6 @@ package mysql_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,31 +28,12 @@ func TestKeyValues(t *testing.T) {
 				mode += map[bool]string{true: "?", false: "&"}[mode == ""] + "interpolateParams=true&clientFoundRows=true"
 			}
 			t.Log("sessions:", mode)
-			return &cabinet{paths.New[driver.KeyValues](server), server, "test." + namespace + "_kv", mode}
+			return paths.At(server, func(t *testing.T, addr string) (driver.KeyValues, error) {
+				return mysql.NewKeyValues(open(t, dsnAt(server, addr)+mode).DB, "test."+namespace+"_kv"), nil
+			})
 		},
 	})
 }
-
-// cabinet is a server with a path of its own for each opening of its keys.
-type cabinet struct {
-	*paths.Server[driver.KeyValues]
-	server *testbed.Server
-	table  string
-	mode   string
-}
-
-func (b *cabinet) Open(t *testing.T) (driver.KeyValues, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.KeyValues, error) {
-		db := open(t, strings.Replace(b.server.URL(), b.server.Addr(), path.Addr(), 1)+b.mode)
-		return mysql.NewKeyValues(db.DB, b.table), nil
-	})
-}
-
-func (b *cabinet) Beside(t *testing.T) (driver.KeyValues, error) {
-	return mysql.NewKeyValues(open(t, b.server.URL()+b.mode).DB, b.table), nil
-}
-
-func (b *cabinet) Faults() drivertest.Faults { return b.Server }
 
 // TestSwapLocksWhatItCompares: otherwise a row could be removed between the comparison and the
 // write, which would insert it.

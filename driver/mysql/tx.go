@@ -78,8 +78,11 @@ func (s *lent) Query(ctx context.Context, query string, args []any, each func(sc
 func (s *lent) usable(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed == nil {
+	switch s.failed {
+	case nil:
 		return nil
+	case sql.ErrTxDone:
+		return failed(ctx, inStatement, s.failed)
 	}
 	return failed(ctx, inStatement, fmt.Errorf("%w: %w", errFailedBefore, s.failed))
 }
@@ -188,6 +191,16 @@ func fraction(d time.Duration) string {
 	return fmt.Sprintf("%d.%06d", d/time.Second, d%time.Second/time.Microsecond)
 }
 
+// finish refuses further statements, which database/sql would still send until it notices the
+// end of its context.
+func (t *begun) finish() {
+	t.over = true
+	t.mu.Lock()
+	t.failed = sql.ErrTxDone
+	t.mu.Unlock()
+	t.end()
+}
+
 func (t *begun) Commit(ctx context.Context) error {
 	if t.over {
 		return failed(ctx, inStatement, sql.ErrTxDone)
@@ -212,8 +225,7 @@ func (t *begun) Commit(ctx context.Context) error {
 			err = errReplaced
 		}
 	}
-	t.over = true
-	t.end()
+	t.finish()
 	return failed(ctx, inCommit, err)
 }
 
@@ -221,8 +233,7 @@ func (t *begun) Rollback(ctx context.Context) error {
 	if t.over {
 		return nil
 	}
-	t.over = true
-	defer t.end()
+	defer t.finish()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
 	query := "rollback"

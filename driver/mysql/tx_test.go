@@ -39,8 +39,10 @@ func open(t testing.TB, dsn string) database {
 }
 
 // behind is the server's DSN by way of a proxy.
-func behind(server *testbed.Server, proxy *testbed.Proxy) string {
-	return strings.Replace(server.URL(), server.Addr(), proxy.Addr(), 1)
+func behind(server *testbed.Server, proxy *testbed.Proxy) string { return dsnAt(server, proxy.Addr()) }
+
+func dsnAt(server *testbed.Server, addr string) string {
+	return strings.Replace(server.URL(), server.Addr(), addr, 1)
 }
 
 func (d database) mustBegin(t *testing.T) tx {
@@ -116,15 +118,10 @@ func TestTransactions(t *testing.T) {
 		name string
 		test func(*testing.T, world)
 	}{
-		{"statements", testStatements},
 		{"lent by the user", testLent},
 		{"kinds by what the server says", testKinds},
 		{"a failed transaction is not committed", testFailedBefore},
 		{"the end of the session", testEndOfSession},
-		{"a lost commit", testLostCommit},
-		{"a commit that is cut off", testCutCommit},
-		{"begin", testBegin},
-		{"rollback ignores cancellation and is bounded", testRollback},
 		{"errors of user code", testClassify},
 		{"settings are given back", testSettings},
 		{"an idle transaction is ended", testIdle},
@@ -146,55 +143,6 @@ type world struct {
 	database
 	server *testbed.Server
 	url    string
-}
-
-func testStatements(t *testing.T, w world) {
-	w.do(t, "create table s (k varchar(9) primary key, v bigint)")
-	x := w.mustBegin(t)
-	if x.Dialect() != driver.MariaDB {
-		t.Errorf("dialect %q", x.Dialect())
-	}
-	n, err := x.Exec(t.Context(), "insert into s select concat('k', seq), seq from seq_1_to_5 where seq < ?", 9)
-	if err != nil || n != 5 {
-		t.Fatalf("inserted %d, %v", n, err)
-	}
-	var got []string
-	stop := errors.New("stop")
-	err = x.Query(t.Context(), "select k, v from s where v >= ? order by v", []any{2}, func(scan func(...any) error) error {
-		var k string
-		var v int64
-		if err := scan(&k, &v); err != nil {
-			return err
-		}
-		if got = append(got, fmt.Sprint(k, v)); len(got) == 3 {
-			return stop
-		}
-		return nil
-	})
-	if err != stop || fmt.Sprint(got) != "[k22 k33 k44]" {
-		t.Errorf("read %v, %v", got, err)
-	}
-	for range 2 { // and again, which does nothing
-		if err := x.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-	x = w.mustBegin(t)
-	if n := one[int](t, x, "select count(*) from s"); n != 0 {
-		t.Errorf("%d rows after a rollback", n)
-	}
-	mustExec(t, x, "insert into s values ('a', 1)")
-	if err := x.Commit(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := x.Rollback(t.Context()); err != nil {
-		t.Errorf("a rollback after a commit: %v", err)
-	}
-	wantKind(t, x.Commit(t.Context()), interlock.Definite, 0)
-	if n := w.text(t, "select count(*) from s"); n != "1" {
-		t.Errorf("%s rows after a commit", n)
-	}
-	testbed.Eventually(t, "the connections are free", bound, func() bool { return w.Stats().InUse == 0 })
 }
 
 func testLent(t *testing.T, w world) {
@@ -250,7 +198,6 @@ func testKinds(t *testing.T, w world) {
 	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("deadlock", func(t *testing.T) { wantKind(t, deadlock(t, w), interlock.Retryable, 1213) })
 	t.Run("changed since the snapshot", func(t *testing.T) {
 		x := w.mustBegin(t)
 		mustExec(t, x, "set session innodb_snapshot_isolation = 1")
@@ -259,24 +206,6 @@ func testKinds(t *testing.T, w world) {
 		_, err := x.Exec(t.Context(), "update k set v = 21 where k = 2")
 		wantKind(t, err, interlock.Retryable, 1020)
 	})
-}
-
-// deadlock makes two transactions wait for each other, and gives the error of
-// the one that the server chose.
-func deadlock(t *testing.T, w world) error {
-	t.Helper()
-	x, y := w.mustBegin(t), w.mustBegin(t)
-	mustExec(t, x, "update k set v = 31 where k = 1")
-	mustExec(t, y, "update k set v = 32 where k = 2")
-	errs := make(chan error)
-	cross := func(z tx, query string) {
-		_, err := z.Exec(t.Context(), query)
-		_ = z.Rollback(t.Context())
-		errs <- err
-	}
-	go cross(x, "update k set v = 33 where k = 2")
-	go cross(y, "update k set v = 34 where k = 1")
-	return errors.Join(<-errs, <-errs)
 }
 
 // testFailedBefore goes on after an error that left a part of the transaction.
@@ -326,82 +255,6 @@ func testEndOfSession(t *testing.T, w world) {
 	if n := w.text(t, "select count(*) from e"); n != "0" {
 		t.Errorf("%s rows", n)
 	}
-}
-
-func testLostCommit(t *testing.T, w world) {
-	w.do(t, "create table l (k int)")
-	for i, bind := range []bool{false, true} {
-		proxy := testbed.NewProxy(t, w.server.Addr())
-		x := open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1)).mustBegin(t)
-		if bind {
-			mustBound(t, x, bound)
-		}
-		mustExec(t, x, "insert into l values (1)")
-		proxy.DropReplies()
-		ctx, cancel := context.WithCancelCause(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- x.Commit(ctx) }()
-		testbed.Eventually(t, "the commit arrives", bound, func() bool {
-			return w.text(t, "select count(*) from l") == fmt.Sprint(i+1)
-		})
-		gaveUp := errors.New("gave up")
-		cancel(gaveUp)
-		err := <-done
-		wantKind(t, err, interlock.Uncertain, 0)
-		if !errors.Is(err, interlock.ErrUncertain) || !errors.Is(err, gaveUp) {
-			t.Errorf("%v does not tell the cause", err)
-		}
-	}
-}
-
-func testCutCommit(t *testing.T, w world) {
-	w.do(t, "create table c (k int)")
-	proxy := testbed.NewProxy(t, w.server.Addr())
-	x := open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1)).mustBegin(t)
-	mustExec(t, x, "insert into c values (1)")
-	proxy.CutAfter(0)
-	wantKind(t, x.Commit(t.Context()), interlock.Uncertain, 0)
-	testbed.Eventually(t, "the commit is done", bound, func() bool { return w.text(t, "select count(*) from c") == "1" })
-}
-
-func testBegin(t *testing.T, w world) {
-	proxy := testbed.NewProxy(t, w.server.Addr())
-	d := open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1))
-	ended := errors.New("ended before")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(ended)
-	if _, err := mysql.DB(d.DB).Begin(ctx); !errors.Is(err, ended) || interlock.Kind(err) != interlock.Definite {
-		t.Errorf("with an ended context: %v", err)
-	}
-	proxy.Cut()
-	_, err := mysql.DB(d.DB).Begin(t.Context())
-	wantKind(t, err, interlock.Retryable, 0)
-	_, err = mysql.DB(open(t, "root@tcp("+w.server.Addr()+")/nowhere").DB).Begin(t.Context())
-	wantKind(t, err, interlock.Definite, 1049)
-}
-
-func testRollback(t *testing.T, w world) {
-	w.do(t, "create table r (k int primary key)", "insert into r values (1)")
-	ctx, cancel := context.WithCancel(t.Context())
-	x, err := mysql.DB(w.DB).Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustExec(t, x, "select * from r for update")
-	cancel()
-	if err := x.Rollback(ctx); err != nil {
-		t.Errorf("rollback: %v", err)
-	}
-	mustExec(t, w.mustBegin(t), "select * from r for update nowait")
-
-	proxy := testbed.NewProxy(t, w.server.Addr())
-	d := open(t, strings.Replace(w.url, w.server.Addr(), proxy.Addr(), 1))
-	x = d.mustBegin(t)
-	proxy.Cut()
-	if err := x.Rollback(t.Context()); err == nil {
-		t.Error("rolled back over a path that is cut")
-	}
-	testbed.Eventually(t, "the connection is given up", bound, func() bool { return d.Stats().OpenConnections == 0 })
 }
 
 func testClassify(t *testing.T, w world) {

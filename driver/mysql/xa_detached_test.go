@@ -20,22 +20,13 @@ func TestNotDetached(t *testing.T) {
 	t.Parallel()
 	b := openBank(t, testbed.MariaDB(t).URL(), "shop")
 	const gone = 4_000_000_000
-	conn, err := b.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	xid := literal("shop", "t")
-	for _, q := range []string{`xa start ` + xid, insert, fmt.Sprintf(`insert into interlock_committed (branch, outcome, marked, session)
-		values ('shop/b/t', 'committed', utc_timestamp(6), %d)`, gone), `xa end ` + xid, `xa prepare ` + xid} {
-		if _, err := conn.ExecContext(t.Context(), q); err != nil {
-			t.Fatalf("%s: %v", q, err)
-		}
-	}
+	conn := b.preparedByHand(t, literal("shop", "t"), insert, fmt.Sprintf(`insert into interlock_committed (branch, outcome, marked, session)
+		values ('shop/b/t', 'committed', utc_timestamp(6), %d)`, gone))
 	_ = conn.Raw(func(any) error { return errGone })
 
 	shown, end := context.WithCancel(t.Context())
 	defer end()
-	tx := b.mustBegin(t)
+	tx := database{b.DB}.mustBegin(t)
 	mustExec(t, tx, insert)
 	done := testbed.Later(t, bound, func() error {
 		_, err := tx.Exec(shown, fmt.Sprintf(`do sleep(600) /* MariaDB thread id %d, */`, gone))
@@ -43,9 +34,7 @@ func TestNotDetached(t *testing.T) {
 	})
 	testbed.Eventually(t, "the engine shows the number", bound, func() bool {
 		var engine, name, status string
-		if err := b.QueryRowContext(t.Context(), `show engine innodb status`).Scan(&engine, &name, &status); err != nil {
-			t.Fatal(err)
-		}
+		testbed.OK(t, b.DB.QueryRowContext(t.Context(), `show engine innodb status`).Scan(&engine, &name, &status))
 		return strings.Contains(status, fmt.Sprint("thread id ", gone, ","))
 	})
 	for _, err := range []error{b.Commit(t.Context(), branchOf("t")), b.Rollback(t.Context(), branchOf("t"))} {
@@ -58,10 +47,8 @@ func TestNotDetached(t *testing.T) {
 	if err := done(); err == nil {
 		t.Error("the statement has ended by itself")
 	}
-	persist(t, func() error { return b.Commit(t.Context(), branchOf("t")) })
-	if n := b.text(t, `select count(*) from account`); n != "1" {
-		t.Errorf("%s rows", n)
-	}
+	b.Decide(t, true, branchOf("t"))
+	b.WantRows(t, "1")
 }
 
 // TestDetached: whether a branch is detached is seen by those who may see it, and not waited
@@ -69,14 +56,9 @@ func TestNotDetached(t *testing.T) {
 func TestDetached(t *testing.T) {
 	t.Parallel()
 	server := testbed.MariaDB(t)
-	b := openBank(t, server.URL(), "shop")
-	patient, err := mysql.OpenParticipant(t.Context(), b.DB, "shop", &mysql.ParticipantOptions{Keep: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Participant = patient
-	b.prepared(t, branchOf("t"), insert)
-	b.do(t, `create user stranger identified by 'x'`, `grant all on test.* to stranger`)
+	b, p := keeping(t, server.URL(), time.Hour)
+	b.Prepared(t, branchOf("t"), insert)
+	b.Do(t, `create user stranger identified by 'x'`, `grant all on test.* to stranger`)
 	far := config(t, server.URL())
 	far.User, far.Passwd = "stranger", "x"
 	stranger, err := mysql.OpenParticipant(t.Context(), open(t, far.FormatDSN()).DB, "shop", nil)
@@ -87,14 +69,14 @@ func TestDetached(t *testing.T) {
 		got[0], got[1] = p.Detached(t.Context(), branchOf("t"))
 		return got
 	}
-	if got := look(b.Participant); got != [2]bool{false, true} {
+	if got := look(p); got != [2]bool{false, true} {
 		t.Errorf("with a session: detached, known: %v", got)
 	}
 	if got := look(stranger); got[1] {
 		t.Errorf("without the privilege: detached, known: %v", got)
 	}
-	b.Close()
-	testbed.Eventually(t, "it is detached", bound, func() bool { return look(b.Participant) == [2]bool{true, true} })
+	p.Close()
+	testbed.Eventually(t, "it is detached", bound, func() bool { return look(p) == [2]bool{true, true} })
 	pauses := 0
 	stranger.InPauses(func() { pauses++ })
 	if err := stranger.Commit(t.Context(), branchOf("t")); err != nil || pauses != 1 {

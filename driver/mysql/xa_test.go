@@ -4,20 +4,122 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
-	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
+	client "github.com/go-sql-driver/mysql"
+
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/mysql"
+	"github.com/interlock-dev/interlock/internal/prepared/preparedtest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
+
+// insert is a statement that every branch may run.
+const insert = `insert into account values (uuid(), 1)`
+
+var branches = preparedtest.Database[*sql.Conn]{Start: testbed.MariaDB, Insert: insert, Schema: "test", Quote: "`", Missing: "42S02",
+	Open: func(ctx context.Context, t testing.TB, dsn, namespace, marks string) (preparedtest.Preparer[*sql.Conn], *sql.DB, error) {
+		var db *sql.DB
+		if dsn != "" {
+			db = open(t, dsn).DB
+		}
+		p, err := mysql.OpenParticipant(ctx, db, namespace, &mysql.ParticipantOptions{Marks: marks})
+		if err != nil {
+			return nil, nil, err
+		}
+		t.Cleanup(p.Close)
+		return p, db, nil
+	},
+	Exec: func(ctx context.Context, conn *sql.Conn, query string) error {
+		_, err := conn.ExecContext(ctx, query)
+		return err
+	},
+	ByHand: func(verb, transaction string) string { return `xa ` + verb + ` ` + literal("shop", transaction) },
+}
+
+type bank struct{ preparedtest.Bank[*sql.Conn] }
+
+func openBank(t testing.TB, dsn, namespace string) bank {
+	t.Helper()
+	return bank{branches.OpenBank(t, dsn, namespace)}
+}
+
+// keeping opens a bank whose participant keeps sessions for so long.
+func keeping(t testing.TB, dsn string, keep time.Duration) (bank, *mysql.Participant) {
+	t.Helper()
+	db := open(t, dsn).DB
+	p, err := mysql.OpenParticipant(t.Context(), db, "shop", &mysql.ParticipantOptions{Keep: keep})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return bank{branches.BankOf(t, p, db)}, p
+}
+
+// preparedByHand prepares a branch in which statements ran, without the participant.
+func (b bank) preparedByHand(t testing.TB, xid string, queries ...string) *sql.Conn {
+	t.Helper()
+	conn, err := b.DB.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	for _, q := range slices.Concat([]string{`xa start ` + xid}, queries, []string{`xa end ` + xid, `xa prepare ` + xid}) {
+		if _, err := conn.ExecContext(t.Context(), q); err != nil {
+			t.Fatalf("%s: %v", q, err)
+		}
+	}
+	return conn
+}
+
+// recovered is what the server itself lists.
+func (b bank) recovered(t testing.TB) (all []string) {
+	t.Helper()
+	rows, err := b.DB.QueryContext(t.Context(), `xa recover`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var format, gtrid, bqual int
+		var data string
+		if err := rows.Scan(&format, &gtrid, &bqual, &data); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, data)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var branchOf = preparedtest.One
+
+func TestBranches(t *testing.T) { t.Parallel(); preparedtest.Run(t, branches) }
+
+// roles are what processes of this package's own do that crash.
+var roles = map[string]crash.Role{"branch": preparedtest.Drive(branches, func(ctx context.Context, dsn string, wire *crash.Wire) (driver.Preparer[*sql.Conn], error) {
+	config, err := client.ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	config.DialFunc = wire.Dial
+	connector, err := client.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	return mysql.OpenParticipant(ctx, sql.OpenDB(connector), "crash", nil)
+})}
+
+func TestKilledAtEveryRequest(t *testing.T) { preparedtest.Crashes(t, branches, "branch") }
 
 // TestParticipant keeps sessions for a moment, which the others wait for.
 func TestParticipant(t *testing.T) { runParticipant(t, 200*time.Millisecond, "") }
@@ -38,75 +140,27 @@ func runParticipant(t *testing.T, keep time.Duration, options string, settings .
 			if exclusive {
 				server = testbed.MariaDB(t, settings...)
 			}
-			b := &participantBackend{paths.New[drivertest.Branches](server), server, keep, options, fmt.Sprint("n-", participants.Add(1))}
-			open(t, server.URL()).do(t, `create table `+b.table()+` (k varchar(20) primary key, v int)`)
-			return b
+			n := participants.Add(1)
+			table := fmt.Sprint("kept_", n)
+			open(t, server.URL()).do(t, `create table `+table+` (k varchar(20) primary key, v int)`)
+			return paths.At(server, func(t *testing.T, addr string) (drivertest.Branches, error) {
+				db := open(t, dsnAt(server, addr)+options)
+				p, err := mysql.OpenParticipant(t.Context(), db.DB, fmt.Sprint("n-", n), &mysql.ParticipantOptions{Keep: keep})
+				if err != nil {
+					return nil, err
+				}
+				t.Cleanup(p.Close)
+				return drivertest.PreparerOf(p, func(ctx context.Context, conn *sql.Conn, key string, value int) error {
+					_, err := mysql.Session(conn).Exec(ctx, `insert into `+table+` values (?, ?) on duplicate key update v = values(v)`, key, value)
+					return err
+				}, func(ctx context.Context, key string) (value int, err error) {
+					err = db.QueryRowContext(ctx, `select coalesce((select v from `+table+` where k = ?), 0)`, key).Scan(&value)
+					return value, err
+				}), nil
+			})
 		},
 	})
 }
 
-type participantBackend struct {
-	*paths.Server[drivertest.Branches]
-	server    *testbed.Server
-	keep      time.Duration
-	options   string
-	namespace string
-}
-
-func (b *participantBackend) table() string {
-	return "kept_" + strings.ReplaceAll(b.namespace, "-", "_")
-}
-
-func (b *participantBackend) Open(t *testing.T) (drivertest.Branches, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (drivertest.Branches, error) {
-		p, err := b.at(t, behind(b.server, path))
-		t.Cleanup(path.Close) // before the pool, which waits for what does not answer
-		return p, err
-	})
-}
-
-func (b *participantBackend) Beside(t *testing.T) (drivertest.Branches, error) {
-	return b.at(t, b.server.URL())
-}
-
-func (b *participantBackend) at(t *testing.T, dsn string) (drivertest.Branches, error) {
-	db := open(t, dsn+b.options)
-	p, err := mysql.OpenParticipant(t.Context(), db.DB, b.namespace, &mysql.ParticipantOptions{Keep: b.keep})
-	if err != nil {
-		return nil, err
-	}
-	t.Cleanup(p.Close)
-	return drivertest.PreparerOf(p, func(ctx context.Context, conn *sql.Conn, key string, value int) error {
-		_, err := mysql.Session(conn).Exec(ctx, `insert into `+b.table()+` values (?, ?) on duplicate key update v = values(v)`, key, value)
-		return err
-	}, func(ctx context.Context, key string) (value int, err error) {
-		err = db.QueryRowContext(ctx, `select coalesce((select v from `+b.table()+` where k = ?), 0)`, key).Scan(&value)
-		return value, err
-	}), nil
-}
-
-func (b *participantBackend) Faults() drivertest.Faults { return b.Server }
-
-// wantHeuristic requires that a branch was finished otherwise.
-func wantHeuristic(t testing.TB, err error) {
-	t.Helper()
-	if !errors.Is(err, driver.ErrHeuristic) {
-		t.Errorf("got %v, want that it was finished otherwise", err)
-	}
-}
-
 // errGone makes database/sql close a connection.
 var errGone = sqldriver.ErrBadConn
-
-// persist repeats what may be repeated.
-func persist(t testing.TB, try func() error) {
-	t.Helper()
-	var err error
-	testbed.Eventually(t, "an outcome", bound, func() bool {
-		err = try()
-		return err == nil || interlock.Kind(err) == interlock.Definite || interlock.Kind(err) == interlock.Bug
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -34,16 +34,26 @@ func serverFor(t *testing.T, shared *testbed.Server, exclusive bool) (*testbed.S
 var namespaces atomic.Int64
 
 func sessionHarness(t *testing.T) drivertest.Harness {
+	return harness(t, 0, func(t *testing.T, url, namespace string) (driver.Fenced, error) {
+		return Open(t.Context(), configOf(t, url), &Options{TTL: suiteTTL, Namespace: namespace})
+	}, func(b lockBackend) drivertest.Backend { return &sessionBackend{b} })
+}
+
+// harness is that of one kind of lock.
+func harness(t *testing.T, without drivertest.Ability, open func(t *testing.T, url, namespace string) (driver.Fenced, error),
+	kind func(lockBackend) drivertest.Backend) drivertest.Harness {
 	shared := testbed.Postgres(t)
 	return drivertest.Harness{
 		Start: func(t *testing.T, exclusive bool) drivertest.Backend {
 			server, namespace := serverFor(t, shared, exclusive)
-			return &sessionBackend{paths.New[driver.Fenced](server), operator(t, server.URL()), namespace}
+			return kind(lockBackend{paths.At(server, func(t *testing.T, addr string) (driver.Fenced, error) {
+				return open(t, urlAt(addr), namespace)
+			}), operator(t, server.URL()), namespace})
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  heartbeat,
 		DeadWaiter: suiteTTL + 2*heartbeat, // it may die with a try under way
-		Without:    drivertest.FIFO | drivertest.LostPushes,
+		Without:    drivertest.FIFO | drivertest.LostPushes | without,
 	}
 }
 
@@ -72,55 +82,43 @@ func urlAt(addr string) string {
 	return fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", addr)
 }
 
-// sessionBackend is a server with a path of its own for each driver.
-type sessionBackend struct {
-	*paths.Server[driver.Fenced]
+// lockBackend is a server with a path of its own for each driver.
+type lockBackend struct {
+	paths.Backend[driver.Fenced]
 	operator  *pgxpool.Pool
 	namespace string
 }
 
-func (b *sessionBackend) Open(t *testing.T) (driver.Fenced, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
-		d, err := Open(t.Context(), configOf(t, urlAt(path.Addr())), &Options{TTL: suiteTTL, Namespace: b.namespace})
-		if err != nil {
-			return nil, err // not a typed nil
-		}
-		return d, nil
-	})
+// column returns the rows of a query.
+func (b lockBackend) column(t *testing.T, query string, args ...any) []string {
+	t.Helper()
+	rows, err := b.operator.Query(context.Background(), query, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
 }
 
-func (b *sessionBackend) Faults() drivertest.Faults { return b.Server }
+type sessionBackend struct{ lockBackend }
 
 // Residue is the lock itself, and who waits with a session that lives.
 func (b *sessionBackend) Residue(t *testing.T, name string) []string {
 	t.Helper()
-	var left []string
-	for _, text := range []string{
-		`select 'held by process ' || pid from pg_locks where locktype = 'advisory' and objsubid = 1
-			and (classid::bigint << 32 | objid::bigint) = $1`,
-		`select owner || ' waits' from ` + b.namespace + `_waiter c where key = $1 and exists (
+	return b.column(t, `select 'held by process ' || pid from pg_locks where locktype = 'advisory' and objsubid = 1
+			and (classid::bigint << 32 | objid::bigint) = $1
+		union all
+		select owner || ' waits' from `+b.namespace+`_waiter c where key = $1 and exists (
 			select from pg_locks where locktype = 'advisory' and objsubid = 2
-			and classid::bigint::bit(32)::int = ` + fmt.Sprint(sessionClass(b.namespace)) + ` and objid::bigint = c.session)`,
-	} {
-		rows, err := b.operator.Query(context.Background(), text, Key(b.namespace, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		left = append(left, found...)
-	}
-	return left
+			and classid::bigint::bit(32)::int = `+fmt.Sprint(sessionClass(b.namespace))+` and objid::bigint = c.session)`, Key(b.namespace, name))
 }
 
 // Delete ends the session that holds name.
 func (b *sessionBackend) Delete(t *testing.T, name string) {
 	t.Helper()
-	_, err := b.operator.Exec(context.Background(), `select pg_terminate_backend(pid, 5000) from pg_locks
+	b.column(t, `select pg_terminate_backend(pid, 5000)::text from pg_locks
 		where locktype = 'advisory' and objsubid = 1 and (classid::bigint << 32 | objid::bigint) = $1`, Key(b.namespace, name))
-	if err != nil {
-		t.Fatal(err)
-	}
 }

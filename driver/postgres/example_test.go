@@ -17,11 +17,16 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
-var locks *lock.Fenced // made by lock.NewFenced, on any backend
+// Shared by the shorter examples.
+var (
+	ctx   = context.Background()
+	pool  *pgxpool.Pool
+	db    *sql.DB
+	locks *lock.Fenced
+)
 
 // Locks on one connection of their own, beside the user's pool.
 func ExampleOpen() {
-	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
 	if err != nil {
 		log.Fatal(err)
@@ -51,13 +56,7 @@ func ExampleOpen() {
 
 // Interlock begins and ends the transaction; the work has it as a pgx.Tx.
 func ExamplePool() {
-	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer pool.Close()
-	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+	err := locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
 		return fence.Tx(ctx, postgres.Pool(pool), fence.Table{}, c, "account/42",
 			func(ctx context.Context, tx pgx.Tx) error {
 				var balance int
@@ -75,13 +74,7 @@ func ExamplePool() {
 
 // The same with database/sql.
 func ExampleDB() {
-	ctx := context.Background()
-	db, err := sql.Open("pgx", "postgres://localhost/bank")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer db.Close()
-	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+	err := locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
 		return fence.Tx(ctx, postgres.DB(db), fence.Table{}, c, "account/42",
 			func(ctx context.Context, tx *sql.Tx) error {
 				var balance int
@@ -101,13 +94,7 @@ func ExampleDB() {
 // long it may stand still, and nothing asks the claim before it commits:
 // fence.Tx does both.
 func ExampleTx() {
-	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer pool.Close()
-	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+	err := locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			err := fence.Table{}.Enter(ctx, postgres.Tx(tx), "account/42", c.Token(), c.Owner())
 			if err != nil {
@@ -124,13 +111,7 @@ func ExampleTx() {
 
 // The same with database/sql.
 func ExampleStdTx() {
-	ctx := context.Background()
-	db, err := sql.Open("pgx", "postgres://localhost/bank")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer db.Close()
-	err = locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
+	err := locks.Do(ctx, "account/42", func(ctx context.Context, c interlock.Claim) error {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
 			return err
@@ -150,7 +131,6 @@ func ExampleStdTx() {
 
 // Locks behind a pooler, on the user's own pool.
 func ExampleOpenTable() {
-	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost:6432/bank")
 	if err != nil {
 		log.Fatal(err)
@@ -177,13 +157,7 @@ func ExampleOpenTable() {
 
 // A lock that ends with the transaction, which is its guard.
 func ExampleTxLock() {
-	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer pool.Close()
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if err := postgres.TxLock(ctx, postgres.Tx(tx), "account/42", time.Second); err != nil {
 			return err
 		}
@@ -197,13 +171,7 @@ func ExampleTxLock() {
 
 // Where somebody else does the work, nothing is to be done.
 func ExampleTryTxLock() {
-	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer pool.Close()
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		mine, err := postgres.TryTxLock(ctx, postgres.Tx(tx), "nightly report")
 		if err != nil || !mine {
 			return err
@@ -218,14 +186,8 @@ func ExampleTryTxLock() {
 
 // A value that only the holder of its claim can write; the token says so.
 func ExampleNewValues() {
-	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer pool.Close()
 	values := postgres.NewValues(pool, "interlock_value")
-	err = locks.Do(ctx, "limits", func(ctx context.Context, c interlock.Claim) error {
+	err := locks.Do(ctx, "limits", func(ctx context.Context, c interlock.Claim) error {
 		return values.Put(ctx, "limits", driver.Value{Data: []byte(`{"daily": 500}`), Token: c.Token(), Source: c.Owner()})
 	})
 	if err != nil {

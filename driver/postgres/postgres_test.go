@@ -136,70 +136,12 @@ func TestPostgres(t *testing.T) {
 		name string
 		test func(*testing.T, *testbed.Server)
 	}{
-		{"statements", testStatements},
 		{"kinds by what the server says", testKindsByTheServer},
 		{"the end of the session", testTheEndOfTheSession},
-		{"a lost commit", testLostCommit},
-		{"begin", testBegin},
-		{"rollback ignores cancellation", testRollbackIgnoresCancellation},
-		{"rollback is bounded", testRollbackIsBounded},
 		{"errors of user code", testClassify},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, server) })
 	}
-}
-
-func testStatements(t *testing.T, server *testbed.Server) {
-	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
-		c := open(t, server.URL())
-		c.do(t, `drop table if exists s`, `create table s (k text primary key, v bigint)`)
-		x := c.mustBegin(t)
-		if x.Dialect() != driver.Postgres {
-			t.Errorf("dialect %q", x.Dialect())
-		}
-		n, err := x.Exec(t.Context(), `insert into s select 'k' || i, i from generate_series(1::bigint, $1::bigint) i`, int64(5))
-		if err != nil || n != 5 {
-			t.Fatalf("inserted %d, %v", n, err)
-		}
-		var got []string
-		stop := errors.New("stop")
-		err = x.Query(t.Context(), `select k, v from s where v >= $1 order by v`, []any{int64(2)}, func(scan func(...any) error) error {
-			var k string
-			var v int64
-			if err := scan(&k, &v); err != nil {
-				return err
-			}
-			if got = append(got, fmt.Sprint(k, v)); len(got) == 3 {
-				return stop
-			}
-			return nil
-		})
-		if err != stop || fmt.Sprint(got) != "[k22 k33 k44]" {
-			t.Errorf("read %v, %v", got, err)
-		}
-		if err := x.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if err := x.Rollback(t.Context()); err != nil {
-			t.Errorf("a second rollback: %v", err)
-		}
-		x = c.mustBegin(t)
-		if n := number(t, x, `select count(*) from s`); n != 0 {
-			t.Errorf("%d rows after a rollback", n)
-		}
-		mustExec(t, x, `insert into s values ('a', 1)`)
-		if err := x.Commit(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if err := x.Rollback(t.Context()); err != nil {
-			t.Errorf("a rollback after a commit: %v", err)
-		}
-		_, err = x.Exec(t.Context(), `select 1`)
-		wantKind(t, err, interlock.Definite, "")
-		if n := number(t, c.mustBegin(t), `select count(*) from s`); n != 1 {
-			t.Errorf("%d rows after a commit", n)
-		}
-	})
 }
 
 func testKindsByTheServer(t *testing.T, server *testbed.Server) {
@@ -247,27 +189,7 @@ func testKindsByTheServer(t *testing.T, server *testbed.Server) {
 			}
 			wantKind(t, y.Commit(t.Context()), interlock.Retryable, "40001")
 		})
-		t.Run("deadlock", func(t *testing.T) { deadlock(t, c) })
 	})
-}
-
-func deadlock(t *testing.T, c client) {
-	x, y := c.mustBegin(t), c.mustBegin(t)
-	for _, z := range []tx{x, y} {
-		mustExec(t, z, `set local deadlock_timeout = '10ms'`)
-	}
-	mustExec(t, x, `update k set v = v where k = 1`)
-	mustExec(t, y, `update k set v = v where k = 2`)
-	errs := make(chan error)
-	cross := func(z tx, query string) {
-		_, err := z.Exec(t.Context(), query)
-		_ = z.Rollback(t.Context())
-		errs <- err
-	}
-	go cross(x, `update k set v = v where k = 2`)
-	go cross(y, `update k set v = v where k = 1`)
-	err := errors.Join(<-errs, <-errs)
-	wantKind(t, err, interlock.Retryable, "40P01")
 }
 
 func testTheEndOfTheSession(t *testing.T, server *testbed.Server) {
@@ -329,88 +251,6 @@ func afterTheEnd(t *testing.T, x tx, next, after string) {
 	case known && kind != want, !known && kind == interlock.Definite:
 		t.Errorf("%v: kind %v, want %v", err, kind, want)
 	}
-}
-
-func testLostCommit(t *testing.T, server *testbed.Server) {
-	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
-		admin := openPgx(t, server.URL())
-		admin.do(t, `drop table if exists l`, `create table l (k int)`)
-		proxy := testbed.NewProxy(t, server.Addr())
-		x := open(t, "postgres://postgres@"+proxy.Addr()+"/postgres?sslmode=disable").mustBegin(t)
-		mustExec(t, x, `insert into l values (1)`)
-		proxy.DropReplies()
-		ctx, cancel := context.WithCancelCause(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- x.Commit(ctx) }()
-		testbed.Eventually(t, "the commit arrives", bound, func() bool {
-			y := admin.mustBegin(t)
-			defer y.Rollback(t.Context())
-			return number(t, y, `select count(*) from l`) == 1
-		})
-		gaveUp := errors.New("gave up")
-		cancel(gaveUp)
-		err := <-done
-		wantKind(t, err, interlock.Uncertain, "")
-		if !errors.Is(err, interlock.ErrUncertain) || !errors.Is(err, gaveUp) {
-			t.Errorf("%v does not tell the cause", err)
-		}
-		proxy.Heal() // so that the client need not wait for the end of its connection
-	})
-}
-
-func testBegin(t *testing.T, server *testbed.Server) {
-	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
-		proxy := testbed.NewProxy(t, server.Addr())
-		c := open(t, "postgres://postgres@"+proxy.Addr()+"/postgres?sslmode=disable")
-		ended := errors.New("ended before")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(ended)
-		if _, err := c.begin(ctx); !errors.Is(err, ended) || interlock.Kind(err) != interlock.Definite {
-			t.Errorf("with an ended context: %v", err)
-		}
-		proxy.Cut()
-		_, err := c.begin(t.Context())
-		wantKind(t, err, interlock.Retryable, "")
-		_, err = open(t, "postgres://postgres@"+server.Addr()+"/nowhere?sslmode=disable").begin(t.Context())
-		wantKind(t, err, interlock.Definite, "3D000")
-	})
-}
-
-func testRollbackIgnoresCancellation(t *testing.T, server *testbed.Server) {
-	c := openPgx(t, server.URL())
-	c.do(t, `create table r (k int)`)
-	ctx, cancel := context.WithCancel(t.Context())
-	x, err := c.begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustExec(t, x, `lock table r`)
-	pid := number(t, x, `select pg_backend_pid()`)
-	cancel()
-	if err := x.Rollback(ctx); err != nil {
-		t.Errorf("rollback: %v", err)
-	}
-	y := c.mustBegin(t)
-	mustExec(t, y, `lock table r nowait`)
-	if got := number(t, y, `select pg_backend_pid()`); got != pid {
-		t.Errorf("connection %d was given up for %d", pid, got)
-	}
-}
-
-func testRollbackIsBounded(t *testing.T, server *testbed.Server) {
-	t.Parallel()
-	withBoth(t, func(t *testing.T, open func(*testing.T, string) client) {
-		t.Parallel()
-		proxy := testbed.NewProxy(t, server.Addr())
-		c := open(t, "postgres://postgres@"+proxy.Addr()+"/postgres?sslmode=disable")
-		x := c.mustBegin(t)
-		proxy.Cut()
-		if err := x.Rollback(t.Context()); err == nil {
-			t.Error("rolled back over a path that is cut")
-		}
-		proxy.Heal()
-		testbed.Eventually(t, "the connection is given up", bound, func() bool { return c.open() == 0 })
-	})
 }
 
 func testClassify(t *testing.T, server *testbed.Server) {

@@ -3,9 +3,7 @@ package postgres_test
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -15,57 +13,80 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/internal/prepared/preparedtest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/crash"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
+// The participants of both clients.
+var (
+	byPool = database(func(ctx context.Context, t testing.TB, url, namespace string, o *postgres.ParticipantOptions) (preparedtest.Preparer[pgx.Tx], error) {
+		return postgres.OpenParticipant(ctx, poolAt(t, url), namespace, o)
+	}, func(ctx context.Context, tx pgx.Tx, query string) error { _, err := tx.Exec(ctx, query); return err })
+	byStd = database(func(ctx context.Context, t testing.TB, url, namespace string, o *postgres.ParticipantOptions) (preparedtest.Preparer[*sql.Tx], error) {
+		return postgres.OpenStdParticipant(ctx, dbAt(t, url), namespace, o)
+	}, func(ctx context.Context, tx *sql.Tx, query string) error {
+		_, err := tx.ExecContext(ctx, query)
+		return err
+	})
+)
+
+// insert is a statement that every branch may run.
+const insert = `insert into account values (gen_random_uuid()::text, 1)`
+
+var one = preparedtest.One
+
+func database[T any](open func(ctx context.Context, t testing.TB, url, namespace string, o *postgres.ParticipantOptions) (preparedtest.Preparer[T], error),
+	exec func(ctx context.Context, tx T, query string) error) preparedtest.Database[T] {
+	return preparedtest.Database[T]{Start: testbed.Postgres, Exec: exec, Insert: insert, Schema: "public", Quote: `"`, Missing: "42P01",
+		Open: func(ctx context.Context, t testing.TB, url, namespace, marks string) (preparedtest.Preparer[T], *sql.DB, error) {
+			p, err := open(ctx, t, url, namespace, &postgres.ParticipantOptions{Marks: marks})
+			return p, dbAt(t, url), err
+		},
+		ByHand: func(verb, transaction string) string {
+			return verb + ` prepared 'interlock/shop/b/` + transaction + `'`
+		},
+	}
+}
+
+func TestBranches(t *testing.T) { t.Parallel(); preparedtest.Run(t, byPool) }
+
+func TestStdBranches(t *testing.T) { t.Parallel(); preparedtest.Run(t, byStd) }
+
+// roles are what processes of this package's own do that crash.
+var roles = map[string]crash.Role{"branch": preparedtest.Drive(byPool, func(ctx context.Context, url string, wire *crash.Wire) (driver.Preparer[pgx.Tx], error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.ConnConfig.DialFunc = wire.Dial
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	return postgres.OpenParticipant(ctx, pool, "crash", nil)
+})}
+
+func TestKilledAtEveryRequest(t *testing.T) { t.Parallel(); preparedtest.Crashes(t, byPool, "branch") }
+
 func TestParticipant(t *testing.T) {
 	t.Parallel()
-	runParticipant(t, func(t testing.TB, url, namespace, table string) (drivertest.Branches, error) {
-		pool := poolAt(t, url)
-		p, err := postgres.OpenParticipant(t.Context(), pool, namespace, nil)
-		if err != nil {
-			return nil, err
-		}
-		return drivertest.PreparerOf(p, func(ctx context.Context, tx pgx.Tx, key string, value int) error {
-			_, err := tx.Exec(ctx, setIn(table), key, value)
-			return err
-		}, func(ctx context.Context, key string) (value int, err error) {
-			err = pool.QueryRow(ctx, getFrom(table), key).Scan(&value)
-			return value, err
-		}), nil
-	})
+	runParticipant(t, byPool)
 }
 
 func TestStdParticipant(t *testing.T) {
 	t.Parallel()
-	runParticipant(t, func(t testing.TB, url, namespace, table string) (drivertest.Branches, error) {
-		db := dbAt(t, url)
-		p, err := postgres.OpenStdParticipant(t.Context(), db, namespace, nil)
-		if err != nil {
-			return nil, err
-		}
-		return drivertest.PreparerOf(p, func(ctx context.Context, tx *sql.Tx, key string, value int) error {
-			_, err := tx.ExecContext(ctx, setIn(table), key, value)
-			return err
-		}, func(ctx context.Context, key string) (value int, err error) {
-			err = db.QueryRowContext(ctx, getFrom(table), key).Scan(&value)
-			return value, err
-		}), nil
-	})
+	runParticipant(t, byStd)
 }
 
-func setIn(table string) string {
-	return `insert into ` + table + ` values ($1, $2) on conflict (k) do update set v = excluded.v`
-}
-
-func getFrom(table string) string {
-	return `select coalesce((select v from ` + table + ` where k = $1), 0)`
-}
-
+// poolAt is a pool of a URL, or nil without one.
 func poolAt(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), url)
+	if url == "" {
+		return nil
+	}
+	pool, err := pgxpool.New(context.Background(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +96,9 @@ func poolAt(t testing.TB, url string) *pgxpool.Pool {
 
 func dbAt(t testing.TB, url string) *sql.DB {
 	t.Helper()
+	if url == "" {
+		return nil
+	}
 	db, err := sql.Open("pgx", url)
 	if err != nil {
 		t.Fatal(err)
@@ -83,11 +107,9 @@ func dbAt(t testing.TB, url string) *sql.DB {
 	return db
 }
 
-type openBranches func(t testing.TB, url, namespace, table string) (drivertest.Branches, error)
-
 var participants atomic.Int64
 
-func runParticipant(t *testing.T, open openBranches) {
+func runParticipant[T any](t *testing.T, d preparedtest.Database[T]) {
 	shared := testbed.Postgres(t)
 	drivertest.RunParticipant(t, drivertest.ParticipantHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ParticipantBackend {
@@ -95,44 +117,24 @@ func runParticipant(t *testing.T, open openBranches) {
 			if exclusive {
 				server = testbed.Postgres(t)
 			}
-			b := &participantBackend{paths.New[drivertest.Branches](server), server, fmt.Sprint("n-", participants.Add(1)), open}
-			if _, err := poolAt(t, server.URL()).Exec(t.Context(), `create table `+b.table()+` (k text primary key, v int)`); err != nil {
+			n := participants.Add(1)
+			table := fmt.Sprint("kept_", n)
+			if _, err := dbAt(t, server.URL()).Exec(`create table ` + table + ` (k text primary key, v int)`); err != nil {
 				t.Fatal(err)
 			}
-			return b
+			return paths.At(server, func(t *testing.T, addr string) (drivertest.Branches, error) {
+				url := "postgres://postgres@" + addr + "/postgres?sslmode=disable"
+				p, db, err := d.Open(t.Context(), t, url, fmt.Sprint("n-", n), "")
+				if err != nil {
+					return nil, err
+				}
+				return drivertest.PreparerOf(p, func(ctx context.Context, tx T, key string, value int) error {
+					return d.Exec(ctx, tx, fmt.Sprintf(`insert into %s values ('%s', %d) on conflict (k) do update set v = excluded.v`, table, key, value))
+				}, func(ctx context.Context, key string) (value int, err error) {
+					err = db.QueryRowContext(ctx, `select coalesce((select v from `+table+` where k = $1), 0)`, key).Scan(&value)
+					return value, err
+				}), nil
+			})
 		},
 	})
-}
-
-type participantBackend struct {
-	*paths.Server[drivertest.Branches]
-	server    *testbed.Server
-	namespace string
-	open      openBranches
-}
-
-func (b *participantBackend) table() string {
-	return "kept_" + strings.ReplaceAll(b.namespace, "-", "_")
-}
-
-func (b *participantBackend) Open(t *testing.T) (drivertest.Branches, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (drivertest.Branches, error) {
-		p, err := b.open(t, strings.Replace(b.server.URL(), b.server.Addr(), path.Addr(), 1), b.namespace, b.table())
-		t.Cleanup(path.Close) // before the pool, which waits for what does not answer
-		return p, err
-	})
-}
-
-func (b *participantBackend) Beside(t *testing.T) (drivertest.Branches, error) {
-	return b.open(t, b.server.URL(), b.namespace, b.table())
-}
-
-func (b *participantBackend) Faults() drivertest.Faults { return b.Server }
-
-// wantHeuristic requires that a branch was finished otherwise.
-func wantHeuristic(t testing.TB, err error) {
-	t.Helper()
-	if !errors.Is(err, driver.ErrHeuristic) {
-		t.Errorf("got %v, want that it was finished otherwise", err)
-	}
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver"
@@ -15,27 +16,37 @@ func TestValues(t *testing.T) {
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
 			server, namespace := serverFor(t, shared, exclusive)
-			return &valuesBackend{paths.New[driver.Values](server), server.Addr(), "public." + namespace + "_limits"}
+			return paths.At(server, func(t *testing.T, addr string) (driver.Values, error) {
+				return NewValues(operator(t, urlAt(addr)), "public."+namespace+"_limits"), nil
+			})
 		},
 	})
 }
 
-type valuesBackend struct {
-	*paths.Server[driver.Values]
-	addr  string
-	table string
-}
-
-func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Values, error) {
-		pool := operator(t, urlAt(path.Addr()))
-		t.Cleanup(path.Close) // before the pool, which waits for what does not answer
-		return NewValues(pool, b.table), nil
+func TestKeyValues(t *testing.T) {
+	t.Parallel()
+	shared := testbed.Postgres(t)
+	drivertest.RunKeyValues(t, drivertest.KeyValuesHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.KeyValuesBackend {
+			server, namespace := serverFor(t, shared, exclusive)
+			return paths.At(server, func(t *testing.T, addr string) (driver.KeyValues, error) {
+				return NewKeyValues(operator(t, urlAt(addr)), "public."+namespace+"_kv"), nil
+			})
+		},
 	})
 }
 
-func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
-	return NewValues(operator(t, urlAt(b.addr)), b.table), nil
+func TestNotifierSuite(t *testing.T) {
+	t.Parallel()
+	shared := testbed.Postgres(t)
+	drivertest.RunNotifier(t, drivertest.NotifierHarness{
+		Start: func(t *testing.T, exclusive bool) drivertest.NotifierBackend {
+			server, _ := serverFor(t, shared, exclusive)
+			name := t.Name()
+			channel := name[strings.LastIndexByte(name, '/')+1:]
+			return paths.At(server, func(t *testing.T, addr string) (driver.Notifier, error) {
+				return NewNotifier(configOf(t, urlAt(addr)), channel, nil)
+			})
+		},
+	})
 }
-
-func (b *valuesBackend) Faults() drivertest.Faults { return b.Server }

@@ -1,0 +1,109 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Seeded is a driver that opens with a driver.Seed.
+type Seeded interface {
+	driver.Fenced
+	driver.Breaker
+}
+
+// SeedHarness tells [RunSeed] how to reach a backend.
+type SeedHarness struct {
+	// Open opens a driver, which t.Cleanup closes.
+	Open func(t *testing.T, seed driver.Seed) (Seeded, error)
+	// Set sets the stored counters, without a driver.
+	Set func(t *testing.T, counter int64)
+}
+
+// RunSeed runs the tests of driver.Seed on one backend, in this order: a repair lowers tokens
+// that are ahead of the clock.
+func RunSeed(t *testing.T, h SeedHarness) {
+	t.Run("ImplausibleCounter", h.testImplausible)
+	t.Run("TokensAfterAMove", h.testMove)
+}
+
+func (h SeedHarness) mustOpen(t *testing.T, seed driver.Seed) Seeded {
+	t.Helper()
+	d, err := h.Open(t, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// tokenOf returns the token of a grant, and releases it.
+func tokenOf(t *testing.T, d driver.Fenced, name string) interlock.Token {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	defer cancel()
+	g, err := d.Acquire(ctx, driver.Request{Name: name, Owner: t.Name()})
+	if err == nil {
+		err = d.Release(ctx, name, t.Name())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g.Token
+}
+
+// testMove: tokens are above those of the former system, for known names too, and rise from
+// there, although the server's clock is an hour behind them.
+func (h SeedHarness) testMove(t *testing.T) {
+	tokenOf(t, h.mustOpen(t, driver.Seed{}), "old")
+	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := h.mustOpen(t, driver.Seed{After: last})
+	for _, name := range []string{"old", "new"} {
+		before := last
+		for range 2 {
+			token := tokenOf(t, d, name)
+			if token <= before {
+				t.Errorf("token %d of %q after %d", token, name, before)
+			}
+			before = token
+		}
+	}
+}
+
+// testImplausible: a driver with an implausible counter does not open and does not grant,
+// until the counter is repaired, on record.
+func (h SeedHarness) testImplausible(t *testing.T) {
+	d := h.mustOpen(t, driver.Seed{})
+	before := tokenOf(t, d, "x")
+	h.Set(t, interlock.CounterAt(time.Now().Add(5*365*24*time.Hour)))
+	_, openErr := h.Open(t, driver.Seed{})
+	r := driver.Request{Name: "x", Owner: "refused"}
+	_, acquireErr := d.Acquire(t.Context(), r)
+	for _, err := range []error{openErr, acquireErr} {
+		var implausible *driver.ImplausibleError
+		if !errors.As(err, &implausible) || interlock.Kind(err) != interlock.Definite {
+			t.Errorf("an implausible counter: %v", err)
+		}
+	}
+	if err := d.Release(t.Context(), r.Name, r.Owner); err != nil {
+		t.Error(err)
+	}
+	repair := driver.Repair{Reason: "a wrong clock", By: "me"}
+	for _, d := range []driver.Fenced{h.mustOpen(t, driver.Seed{Repair: &repair}), d} {
+		after := tokenOf(t, d, "x")
+		if after <= before || driver.Plausible(after.Counter(), time.Now()) != nil {
+			t.Errorf("token %d after %d", after, before)
+		}
+		before = after
+	}
+	records, err := d.Breaks(t.Context(), driver.BaseName, 10)
+	if err != nil || len(records) != 1 || records[0].Reason != repair.Reason || records[0].By != repair.By {
+		t.Errorf("the record is %+v, %v", records, err)
+	}
+}

@@ -1,0 +1,78 @@
+// Package leasetabletest tests how tables of leases in a SQL database share statements.
+package leasetabletest
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// CostOfManyAtOnce requires that calls which wait while statements are under way share the next
+// one: they cost at most half a statement each. count returns the number of statements.
+func CostOfManyAtOnce(t *testing.T, d driver.Fenced, many int, count func() int64) {
+	t.Helper()
+	for way, do := range eachWay(d) {
+		before := count()
+		for answers, left := atOnce(many, do), many; left > 0; left-- {
+			receive(t, answers, way)
+		}
+		if n := count() - before; n > int64(many)/2 {
+			t.Errorf("%s: %d statements for %d callers", way, n, many)
+		}
+	}
+}
+
+// LockedRowHoldsUpNobody requires that calls which share a statement do not wait for the row of
+// another name. lock locks the row of a name in a transaction, which unlock ends.
+func LockedRowHoldsUpNobody(t *testing.T, d driver.Fenced, lock func(name string) (unlock func())) {
+	t.Helper()
+	const many = 32
+	for range 2 { // the rows exist the second time
+		for way, do := range eachWay(d) {
+			unlock := lock("n/007")
+			answers := atOnce(many, do)
+			for range many - 1 {
+				receive(t, answers, way+": a call whose row is not locked")
+			}
+			unlock()
+			receive(t, answers, way+": the call whose row was locked")
+		}
+	}
+}
+
+// atOnce calls do with many names at once, and returns the answers.
+func atOnce(many int, do func(name string) error) <-chan error {
+	answers := make(chan error, many)
+	for i := range many {
+		go func() { answers <- do(fmt.Sprintf("n/%03d", i)) }()
+	}
+	return answers
+}
+
+// receive requires an answer without an error, in less than the time for which a statement may
+// wait for a locked row.
+func receive(t *testing.T, answers <-chan error, what string) {
+	t.Helper()
+	select {
+	case err := <-answers:
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	case <-time.After(8 * time.Second):
+		t.Fatalf("%s: no answer", what)
+	}
+}
+
+// eachWay yields how to acquire a name, and then how to release it.
+func eachWay(d driver.Fenced) iter.Seq2[string, func(name string) error] {
+	return func(yield func(string, func(string) error) bool) {
+		_ = yield("acquire", func(name string) error {
+			_, err := d.Acquire(context.Background(), driver.Request{Name: name, Owner: "o" + name})
+			return err
+		}) && yield("release", func(name string) error { return d.Release(context.Background(), name, "o"+name) })
+	}
+}
