@@ -77,10 +77,10 @@ func (p protected) look(ctx context.Context, e entry, locking string) (f found, 
 // store source. If the row does not exist, it returns a [NoRowError]; other errors are those of
 // [Table.Enter].
 func (c Column) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
-	if err := issued(resource, token); err != nil {
+	if err := validateToken(resource, token); err != nil {
 		return err
 	}
-	if err := named("enter", resource); err != nil {
+	if err := validateResource("enter", resource); err != nil {
 		return err
 	}
 	tables, err := sqltable.OpenUsers("enter", resource, db, "rows", c.Table, "key", c.Key, "mark", c.Column)

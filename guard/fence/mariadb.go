@@ -38,16 +38,16 @@ returning previous`, []any{e.resource, int64(e.token), e.source, int64(e.token)}
 	return seen, plausible, err
 }
 
-// touched is a locked mark.
-type touched struct {
+// lockedMark is a locked mark.
+type lockedMark struct {
 	entries int64 // 0 if nothing has entered
 	mark    driver.Mark
 }
 
-// touchMaria locks a mark, and creates it if it does not exist. SELECT FOR UPDATE of a missing
+// lockMaria locks a mark, and creates it if it does not exist. SELECT FOR UPDATE of a missing
 // mark would lock a gap, and two transactions that did so would prevent each other from
 // inserting.
-func (m marks) touchMaria(ctx context.Context, resource string, token interlock.Token) (was touched, plausible bool, err error) {
+func (m marks) lockMaria(ctx context.Context, resource string, token interlock.Token) (was lockedMark, plausible bool, err error) {
 	var raised int64
 	plausible, err = m.Row(ctx, `
 insert into {marks} (resource, token, previous, entries, source, raised_at)
@@ -56,7 +56,7 @@ on duplicate key update resource = values(resource)
 returning entries, token, source, {micros raised_at}`, []any{resource, int64(token)},
 		&was.entries, (*int64)(&was.mark.Token), &was.mark.Source, &raised)
 	if was.entries == 0 {
-		return touched{}, plausible, err
+		return lockedMark{}, plausible, err
 	}
 	was.mark.Raised = time.UnixMicro(raised).UTC()
 	return was, plausible, err
@@ -64,7 +64,7 @@ returning entries, token, source, {micros raised_at}`, []any{resource, int64(tok
 
 // upToDate returns an error if the transaction reads a snapshot from before the last entry.
 func (m marks) upToDate(ctx context.Context, e entry) error {
-	was, _, err := m.touchMaria(ctx, e.resource, e.token)
+	was, _, err := m.lockMaria(ctx, e.resource, e.token)
 	if err != nil || was.entries == 0 {
 		return err
 	}
@@ -111,7 +111,7 @@ func (m marks) showMaria(ctx context.Context, resource string) (mark driver.Mark
 }
 
 func (m marks) rebaseMaria(ctx context.Context, r rebase) (old driver.Mark, plausible bool, err error) {
-	was, plausible, err := m.touchMaria(ctx, r.resource, r.to)
+	was, plausible, err := m.lockMaria(ctx, r.resource, r.to)
 	if err != nil || !plausible {
 		return driver.Mark{}, plausible, err
 	}

@@ -19,15 +19,15 @@ type Marks interface {
 	Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error
 }
 
-// issued returns an error for a token that no lock issues.
-func issued(resource string, token interlock.Token) error {
+// validateToken returns an error for a token that no lock issues.
+func validateToken(resource string, token interlock.Token) error {
 	if !token.Valid() {
-		return failure.Bug("enter", resource, "token %d was never issued", token)
+		return failure.Bug("enter", resource, "%d is not a token that a lock issues", token)
 	}
 	return nil
 }
 
-func named(op, resource string) error {
+func validateResource(op, resource string) error {
 	return driver.CheckName(op, "a resource", resource, driver.MaxName)
 }
 

@@ -16,7 +16,7 @@ import (
 // An operator uses it to correct a wrong mark. The operator must know that no holder with a
 // token between the two marks is still at work: the guard no longer rejects such a holder.
 func (t Table) Rebase(ctx context.Context, db driver.SQL, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
-	if err := answerable(resource, to, reason, by); err != nil {
+	if err := validateRebase(resource, to, reason, by); err != nil {
 		return driver.Mark{}, err
 	}
 	m, err := t.open("rebase", resource, db)
@@ -44,15 +44,15 @@ type rebase struct {
 	reason, by string
 }
 
-// answerable checks that a rebase has a reason and an author.
-func answerable(resource string, to interlock.Token, reason, by string) error {
+// validateRebase checks that a rebase has a reason and an author.
+func validateRebase(resource string, to interlock.Token, reason, by string) error {
 	switch {
 	case strings.TrimSpace(reason) == "":
 		return failure.Bug("rebase", resource, "a reason is required")
 	case strings.TrimSpace(by) == "":
-		return failure.Bug("rebase", resource, "it must be said who rebases")
+		return failure.Bug("rebase", resource, "by is required: who rebases")
 	case to < 0 || to > 0 && !to.Valid():
-		return failure.Bug("rebase", resource, "%d is no token", to)
+		return failure.Bug("rebase", resource, "%d is not a token", to)
 	}
 	return nil
 }

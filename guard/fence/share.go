@@ -35,7 +35,7 @@ func (t Table) share(ctx context.Context, db driver.SQL, skip string, resources 
 	}
 	args := make([]any, len(resources))
 	for i, r := range resources {
-		if err := named(op, r); err != nil {
+		if err := validateResource(op, r); err != nil {
 			return nil, err
 		}
 		args[i] = r

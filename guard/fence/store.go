@@ -53,14 +53,14 @@ func (s *Store) EnterOnce(ctx context.Context, c interlock.Claim, resource strin
 }
 
 func (s *Store) enter(ctx context.Context, c interlock.Claim, resource string, strict bool, writes []driver.Write) error {
-	if err := named("enter", resource); err != nil {
+	if err := validateResource("enter", resource); err != nil {
 		return err
 	}
-	if err := issued(resource, c.Token()); err != nil {
+	if err := validateToken(resource, c.Token()); err != nil {
 		return err
 	}
 	if !c.Valid() {
-		return over(c, resource, nil)
+		return claimEnded(c, resource, nil)
 	}
 	raise := driver.Raise{Resource: resource, Token: c.Token(), Source: c.Owner(), Strict: strict, Bypassed: func(key string) {
 		s.hooks.Bypassed(observe.FenceBypassed{Resource: resource, Key: key, Owner: c.Owner(), Token: c.Token()})
@@ -70,7 +70,7 @@ func (s *Store) enter(ctx context.Context, c interlock.Claim, resource string, s
 
 // Show returns the mark of resource; without a mark its Token is 0.
 func (s *Store) Show(ctx context.Context, resource string) (driver.Mark, error) {
-	if err := named("show mark", resource); err != nil {
+	if err := validateResource("show mark", resource); err != nil {
 		return driver.Mark{}, err
 	}
 	return s.fence.Mark(ctx, resource)
@@ -79,10 +79,10 @@ func (s *Store) Show(ctx context.Context, resource string) (driver.Mark, error) 
 // Rebase sets the mark of resource to exactly `to`, with the obligations of [Table.Rebase]:
 // reason and by must not be blank, and are stored with the mark.
 func (s *Store) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
-	if err := named("rebase", resource); err != nil {
+	if err := validateResource("rebase", resource); err != nil {
 		return driver.Mark{}, err
 	}
-	if err := answerable(resource, to, reason, by); err != nil {
+	if err := validateRebase(resource, to, reason, by); err != nil {
 		return driver.Mark{}, err
 	}
 	return s.fence.Rebase(ctx, resource, to, reason, by)

@@ -33,7 +33,7 @@ type marks struct{ sqltable.Tables }
 
 // open validates db and resource.
 func (t Table) open(op, resource string, db driver.SQL) (marks, error) {
-	if err := named(op, resource); err != nil {
+	if err := validateResource(op, resource); err != nil {
 		return marks{}, err
 	}
 	m, err := layout.Open(op, resource, db, t.Name)
@@ -93,7 +93,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 // [interlock.ErrImplausibleToken] and changes nothing. Any other error is that of the database,
 // with its kind.
 func (t Table) Enter(ctx context.Context, db driver.SQL, resource string, token interlock.Token, source string) error {
-	if err := issued(resource, token); err != nil {
+	if err := validateToken(resource, token); err != nil {
 		return err
 	}
 	m, err := t.open("enter", resource, db)

@@ -36,13 +36,13 @@ import (
 func Tx[T any](ctx context.Context, db driver.Beginner[T], marks Marks, c interlock.Claim, resource string,
 	fn func(ctx context.Context, tx T) error) error {
 	if !c.Valid() {
-		return over(c, resource, nil)
+		return claimEnded(c, resource, nil)
 	}
 	inside, leave := join.Context(ctx, c.Context())
 	defer leave()
 	tx, err := db.Begin(inside)
 	if err != nil {
-		return blame(c, resource, failure.About("begin", resource, err))
+		return withClaimEnd(c, resource, failure.About("begin", resource, err))
 	}
 	sent := false
 	defer func() {
@@ -64,7 +64,7 @@ func commit[T any](ctx context.Context, tx driver.Tx[T], c interlock.Claim, reso
 	ctx, cancel := context.WithTimeout(ctx, c.Remaining())
 	defer cancel()
 	if err := tx.Commit(ctx); err != nil {
-		return blame(c, resource, failure.About("commit", resource, err))
+		return withClaimEnd(c, resource, failure.About("commit", resource, err))
 	}
 	return nil
 }
@@ -73,17 +73,17 @@ func commit[T any](ctx context.Context, tx driver.Tx[T], c interlock.Claim, reso
 func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string,
 	fn func(ctx context.Context, tx T) error) error {
 	if err := enter(ctx, tx, marks, c, resource); err != nil {
-		return blame(c, resource, failure.Uncommitted(err))
+		return withClaimEnd(c, resource, failure.Uncommitted(err))
 	}
 	if !c.Valid() { // the wait was too long
-		return over(c, resource, nil)
+		return claimEnded(c, resource, nil)
 	}
 	if err := fn(ctx, tx.Native()); err != nil {
-		return blame(c, resource, failure.Uncommitted(tx.Classify(err)))
+		return withClaimEnd(c, resource, failure.Uncommitted(tx.Classify(err)))
 	}
 	switch {
 	case !c.Valid():
-		return over(c, resource, nil)
+		return claimEnded(c, resource, nil)
 	case ctx.Err() != nil:
 		return &interlock.Error{Op: "commit", Name: resource, Kind: interlock.Definite, Err: context.Cause(ctx)}
 	}
@@ -92,7 +92,7 @@ func work[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.
 
 // enter bounds the transaction and raises the mark.
 func enter[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock.Claim, resource string) error {
-	if err := named("bound transaction", resource); err != nil {
+	if err := validateResource("bound transaction", resource); err != nil {
 		return err
 	}
 	idle, err := bound(ctx, tx, c.Remaining())
@@ -100,7 +100,7 @@ func enter[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock
 		return failure.About("bound transaction", resource, err)
 	}
 	if err := marks.Enter(ctx, unread{tx}, resource, c.Token(), c.Owner()); err != nil {
-		return outwaited(ctx, err)
+		return retryableTimeout(ctx, err)
 	}
 	if c.Remaining() >= idle {
 		return nil
@@ -113,9 +113,9 @@ func enter[T any](ctx context.Context, tx driver.Tx[T], marks Marks, c interlock
 	return nil
 }
 
-// outwaited makes the error of a statement that the server cancelled Retryable: entering only
+// retryableTimeout makes the error of a statement that the server cancelled Retryable: entering only
 // took too long.
-func outwaited(ctx context.Context, err error) error {
+func retryableTimeout(ctx context.Context, err error) error {
 	var state interface{ SQLState() string }
 	var e *interlock.Error
 	if ctx.Err() != nil || !errors.As(err, &state) || !cancelled(state.SQLState()) || !errors.As(err, &e) {
@@ -135,8 +135,8 @@ func bound[T any](ctx context.Context, tx driver.Tx[T], remaining time.Duration)
 	return idle, tx.Bound(ctx, idle, remaining)
 }
 
-// over returns the error for a claim that has ended; because is nil or its result.
-func over(c interlock.Claim, resource string, because error) error {
+// claimEnded returns the error for a claim that has ended; because is nil or its result.
+func claimEnded(c interlock.Claim, resource string, because error) error {
 	err := interlock.ErrExpired
 	if c.Context().Err() != nil {
 		err = context.Cause(c.Context())
@@ -154,11 +154,11 @@ func over(c interlock.Claim, resource string, because error) error {
 	return &interlock.Error{Op: "run transaction", Name: resource, Kind: kind, Err: err}
 }
 
-// blame adds to err that the claim has ended, if it has: then a retry with it is useless,
+// withClaimEnd adds to err that the claim has ended, if it has: then a retry with it is useless,
 // whatever err says. It leaves a guard's rejection unchanged.
-func blame(c interlock.Claim, resource string, err error) error {
+func withClaimEnd(c interlock.Claim, resource string, err error) error {
 	if c.Valid() || errors.Is(err, interlock.ErrStaleToken) || errors.Is(err, interlock.ErrImplausibleToken) {
 		return err
 	}
-	return over(c, resource, err)
+	return claimEnded(c, resource, err)
 }

@@ -60,7 +60,7 @@ func (in Inbox) batch(ctx context.Context, db driver.SQL, messages []Message, be
 func (in Inbox) admitAll(db driver.SQL, messages []Message, effect bool) (tables, error) {
 	const op = "receive batch"
 	if !effect {
-		return tables{}, failure.Bug(op, in.Consumer, "there is no function that makes the effect")
+		return tables{}, failure.Bug(op, in.Consumer, "a function for the effect is required")
 	}
 	for _, m := range messages {
 		if m.Seq > 0 {
@@ -102,7 +102,7 @@ func (in Inbox) sort(messages []Message, found map[string]finding) (outcomes []O
 			outcomes[i] = Done
 			continue
 		}
-		outcome, err := in.recognise(m, found)
+		outcome, err := in.classify(m, found)
 		if outcome == Undone {
 			return nil, nil, err
 		}

@@ -28,7 +28,7 @@ func (in Inbox) Clean(ctx context.Context, db driver.SQL, limit int) (int64, err
 		limit = 1000
 	}
 	n, err := t.clean(ctx, limit)
-	tellCleaned(in.Hooks, observe.OnceCleaned{Consumer: in.Consumer, Rows: n, Err: err})
+	reportCleaned(in.Hooks, observe.OnceCleaned{Consumer: in.Consumer, Rows: n, Err: err})
 	return n, err
 }
 

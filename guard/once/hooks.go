@@ -24,7 +24,7 @@ func report(h *observe.Once, consumer string, m Message, outcome Outcome, err er
 	}
 }
 
-func tellCleaned(h *observe.Once, e observe.OnceCleaned) {
+func reportCleaned(h *observe.Once, e observe.OnceCleaned) {
 	if h = h.WithDefaults(); h.Cleaned != nil {
 		h.Cleaned(e)
 	}

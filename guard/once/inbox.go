@@ -69,7 +69,7 @@ func (in Inbox) open(op, about string, db driver.SQL) (tables, error) {
 	case in.Retention < 0:
 		return t, failure.Bug(op, in.Consumer, "a retention of %v", in.Retention)
 	}
-	return t, named("consumer", in.Consumer)
+	return t, validateName("consumer", in.Consumer)
 }
 
 // Create creates the tables unless they exist: the records, the suffix "_sequence", and for a

@@ -19,14 +19,14 @@ func TestZeroValueLogsFailures(t *testing.T) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
 
 	report(nil, "c", Message{ID: "m"}, Mismatched, &MismatchError{})
-	tellCleaned(nil, observe.OnceCleaned{Consumer: "c", Err: errors.New("boom")})
+	reportCleaned(nil, observe.OnceCleaned{Consumer: "c", Err: errors.New("boom")})
 	if got := out.String(); !strings.Contains(got, "another payload") || !strings.Contains(got, "boom") {
 		t.Errorf("logged %q", got)
 	}
 	out.Reset()
 	silent := &observe.Once{Log: observe.Silent}
 	report(silent, "c", Message{ID: "m"}, Mismatched, &MismatchError{})
-	tellCleaned(silent, observe.OnceCleaned{Consumer: "c", Err: errors.New("boom")})
+	reportCleaned(silent, observe.OnceCleaned{Consumer: "c", Err: errors.New("boom")})
 	report(nil, "c", Message{ID: "m"}, Duplicate, nil)
 	if out.Len() > 0 {
 		t.Errorf("logged %q", out.String())

@@ -42,9 +42,9 @@ func (m Message) check() error {
 	case m.Hash != nil && len(m.Hash) != sha256.Size:
 		return failure.Bug("receive", m.name(), "the hash has %d bytes, not %d", len(m.Hash), sha256.Size)
 	case m.Seq > 0:
-		return named("key", m.Key)
+		return validateName("key", m.Key)
 	}
-	return named("message id", m.ID)
+	return validateName("message id", m.ID)
 }
 
 // name returns the message's name in errors.
@@ -66,6 +66,6 @@ func (m Message) hash() []byte {
 func (m Message) same(hash []byte) bool { return bytes.Equal(m.hash(), hash) }
 
 // named validates a name that the database stores.
-func named(what, name string) error {
+func validateName(what, name string) error {
 	return driver.CheckName("use "+what, "a "+what, name, maxID)
 }

@@ -30,14 +30,14 @@ var errOvertaken = errors.New("another transaction has applied the same message:
 func (in Inbox) Once(ctx context.Context, db driver.SQL, m Message, fn func(ctx context.Context) error) (Outcome, error) {
 	var outcome Outcome
 	err := transact.Whole(ctx, db, halfDone, func(begin func()) (err error) {
-		outcome, err = in.once(ctx, db, m, begun(begin, fn))
+		outcome, err = in.once(ctx, db, m, withBegin(begin, fn))
 		return err
 	})
 	return outcome, err
 }
 
-// begun returns fn that calls begin first.
-func begun(begin func(), fn func(context.Context) error) func(context.Context) error {
+// withBegin returns fn that calls begin first.
+func withBegin(begin func(), fn func(context.Context) error) func(context.Context) error {
 	if fn == nil {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (in Inbox) once(ctx context.Context, db driver.SQL, m Message, fn func(cont
 // admit validates what is known before the first statement.
 func (in Inbox) admit(db driver.SQL, m Message, effect bool) (tables, error) {
 	if !effect {
-		return tables{}, failure.Bug("receive", m.name(), "there is no function that makes its effect")
+		return tables{}, failure.Bug("receive", m.name(), "a function for the effect is required")
 	}
 	if err := m.check(); err != nil {
 		return tables{}, err
@@ -88,7 +88,7 @@ func (t tables) early(ctx context.Context, m Message, fn func(context.Context) e
 	if found[m.ID].fresh {
 		return finished(fn(ctx))
 	}
-	return t.recognise(m, found)
+	return t.classify(m, found)
 }
 
 // late records after the effect, unless a read shows that it is a duplicate.
@@ -98,7 +98,7 @@ func (t tables) late(ctx context.Context, m Message, fn func(context.Context) er
 		return Undone, err
 	}
 	if _, ok := found[m.ID]; ok {
-		return t.recognise(m, found)
+		return t.classify(m, found)
 	}
 	if err := fn(ctx); err != nil {
 		return Undone, err
@@ -110,8 +110,8 @@ func (t tables) late(ctx context.Context, m Message, fn func(context.Context) er
 	return finished(err)
 }
 
-// recognise distinguishes a duplicate from another message of the same ID.
-func (in Inbox) recognise(m Message, found map[string]finding) (Outcome, error) {
+// classify distinguishes a duplicate from another message of the same ID.
+func (in Inbox) classify(m Message, found map[string]finding) (Outcome, error) {
 	f, ok := found[m.ID]
 	switch {
 	case !ok: // it conflicted with what Clean has deleted since

@@ -115,7 +115,7 @@ func (in Inbox) Rotate(ctx context.Context, db driver.SQL) (bool, error) {
 	}
 	next, err := t.rotate(ctx)
 	if err != nil || next > 0 {
-		tellCleaned(in.Hooks, observe.OnceCleaned{Consumer: in.Consumer, Generation: next, Err: err})
+		reportCleaned(in.Hooks, observe.OnceCleaned{Consumer: in.Consumer, Generation: next, Err: err})
 	}
 	return next > 0 && err == nil, err
 }

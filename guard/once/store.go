@@ -58,9 +58,9 @@ type BestEffort struct {
 // is a Bug.
 func NewBestEffort(once driver.Once, consumer string, o *BestEffortOptions) (*BestEffort, error) {
 	if once == nil {
-		return nil, failure.Bug("open store", consumer, "there is no driver")
+		return nil, failure.Bug("open store", consumer, "a driver is required")
 	}
-	if err := named("consumer", consumer); err != nil {
+	if err := validateName("consumer", consumer); err != nil {
 		return nil, err
 	}
 	s := &BestEffort{once: once, consumer: consumer, random: randomness(), now: time.Now}
@@ -111,7 +111,7 @@ func (s *BestEffort) admit(m Message, effect bool) (driver.Delivery, error) {
 	d := driver.Delivery{Consumer: s.consumer, ID: m.ID, Hash: m.hash(), Owner: crand.Text()}
 	switch {
 	case !effect:
-		return d, failure.Bug("receive", m.name(), "there is no function that makes its effect")
+		return d, failure.Bug("receive", m.name(), "a function for the effect is required")
 	case m.Seq != 0:
 		return d, failure.Bug("receive", m.name(), "it has a sequence number, and a store has no sequences")
 	}

@@ -30,7 +30,7 @@ import (
 // panics.
 func Tx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, m Message, fn func(ctx context.Context, tx T) error) (Outcome, error) {
 	if fn == nil {
-		return Undone, failure.Bug("receive", m.name(), "there is no function that makes its effect")
+		return Undone, failure.Bug("receive", m.name(), "a function for the effect is required")
 	}
 	var outcome Outcome
 	err := inTx(ctx, db, m.name(), func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error) {
@@ -49,7 +49,7 @@ func Tx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, m Message, 
 func BatchTx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, messages []Message,
 	fn func(ctx context.Context, tx T, fresh []Message) error) ([]Outcome, error) {
 	if fn == nil {
-		return nil, failure.Bug("receive batch", in.Consumer, "there is no function that makes the effect")
+		return nil, failure.Bug("receive batch", in.Consumer, "a function for the effect is required")
 	}
 	var outcomes []Outcome
 	err := inTx(ctx, db, in.Consumer, func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error) {
@@ -69,7 +69,7 @@ func BatchTx[T any](ctx context.Context, db driver.Beginner[T], in Inbox, messag
 func inTx[T any](ctx context.Context, db driver.Beginner[T], name string,
 	work func(ctx context.Context, tx driver.Tx[T]) (worth bool, err error)) error {
 	if db == nil {
-		return failure.Bug("begin", name, "there is no database")
+		return failure.Bug("begin", name, "a database is required")
 	}
 	return transact.Do(ctx, db.Begin, name, func(tx driver.Tx[T]) error {
 		worth, err := work(ctx, tx)

@@ -14,7 +14,7 @@ import (
 // is an [UnknownError]. A refused operation was not done and may be repeated.
 func (t Table) Adjust(ctx context.Context, db driver.SQL, a Adjustment) error {
 	const op = "adjust stock"
-	if err := adjustable(op, a); err != nil {
+	if err := validateAdjustment(op, a); err != nil {
 		return err
 	}
 	l, err := t.open(op, a.Item, db)
@@ -24,15 +24,15 @@ func (t Table) Adjust(ctx context.Context, db driver.SQL, a Adjustment) error {
 	fresh, done, err := l.adjust(ctx, a)
 	switch {
 	case err == nil && !fresh:
-		err = l.readjusted(ctx, a)
+		err = l.repeatedAdjustment(ctx, a)
 	case err == nil && !done:
 		err = l.adjustWithRoom(ctx, op, a)
 	}
 	return err
 }
 
-// readjusted returns the result of an operation that was recorded before.
-func (l ledger) readjusted(ctx context.Context, a Adjustment) error {
+// repeatedAdjustment returns the result of an operation that was recorded before.
+func (l ledger) repeatedAdjustment(ctx context.Context, a Adjustment) error {
 	var delta int64
 	found, err := l.Row(ctx, `select delta from {operations} where item = ? and operation = ? for update`,
 		[]any{a.Item, a.Operation}, &delta)
@@ -51,7 +51,7 @@ func (l ledger) readjusted(ctx context.Context, a Adjustment) error {
 // expired reservations. If that is impossible, it removes the record.
 func (l ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) error {
 	item, refusal, err := l.lock(ctx, a.Item)
-	var gifts []gift
+	var expired []heldLine
 	switch {
 	case err != nil:
 		return err
@@ -59,7 +59,7 @@ func (l ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) err
 	case item.Supply+a.Delta > driver.MaxQuantity:
 		refusal = full(op, a.Item)
 	default:
-		gifts, refusal, err = l.room(ctx, item, a.Take(), "")
+		expired, refusal, err = l.room(ctx, item, a.Take(), "")
 	}
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (l ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) err
 		_, err := l.Exec(ctx, `delete from {operations} where item = ? and operation = ?`, a.Item, a.Operation)
 		return cmp.Or(err, refusal)
 	}
-	if err := l.giveAway(ctx, gifts); err != nil {
+	if err := l.releaseExpired(ctx, expired); err != nil {
 		return err
 	}
 	return l.move(ctx, a.Item, a.Delta, 0, 0)
@@ -77,16 +77,16 @@ func (l ledger) adjustWithRoom(ctx context.Context, op string, a Adjustment) err
 // lower sets a supply below the number of held and sold units, by taking units of expired
 // reservations.
 func (l ledger) lower(ctx context.Context, item string, n int64) error {
-	is, _, err := l.lock(ctx, item) // the item exists: its supply was just read
+	locked, _, err := l.lock(ctx, item) // the item exists: its supply was just read
 	if err != nil {
 		return err
 	}
-	gifts, refusal, err := l.room(ctx, is, is.Supply-n, "")
+	expired, refusal, err := l.room(ctx, locked, locked.Supply-n, "")
 	if err = cmp.Or(err, refusal); err != nil {
 		return err
 	}
-	if err := l.giveAway(ctx, gifts); err != nil {
+	if err := l.releaseExpired(ctx, expired); err != nil {
 		return err
 	}
-	return l.move(ctx, item, n-is.Supply, 0, 0)
+	return l.move(ctx, item, n-locked.Supply, 0, 0)
 }

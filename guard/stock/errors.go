@@ -84,9 +84,9 @@ var errForgotten = &interlock.Error{Op: "look for what was recorded", Kind: inte
 var errOutcome = errors.New("the driver's answer has no outcome")
 
 // short returns a ShortError, and reports it.
-func short(tell observe.Stock, item string, want, available int64) error {
-	if tell.Short != nil {
-		tell.Short(observe.StockShort{Item: item, Want: want, Available: available})
+func short(hooks observe.Stock, item string, want, available int64) error {
+	if hooks.Short != nil {
+		hooks.Short(observe.StockShort{Item: item, Want: want, Available: available})
 	}
 	return &ShortError{Item: item, Want: want, Available: available}
 }
@@ -97,6 +97,6 @@ func full(op, item string) error {
 }
 
 // named validates the name of an item, a reservation or an operation.
-func named(op, what, name string) error {
+func validateName(op, what, name string) error {
 	return driver.CheckName(op, what, name, driver.MaxName)
 }

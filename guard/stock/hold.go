@@ -26,7 +26,7 @@ import (
 // Hold blocks until other transactions that have changed one of the items end.
 func (t Table) Hold(ctx context.Context, db driver.SQL, id string, ttl time.Duration, lines ...Line) error {
 	const op = "hold"
-	r, err := reserve(op, id, ttl, lines)
+	r, err := newReservation(op, id, ttl, lines)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (t Table) Hold(ctx context.Context, db driver.SQL, id string, ttl time.Dura
 	fresh, taken, err := l.hold(ctx, r)
 	switch {
 	case err == nil && !fresh:
-		err = l.repeated(ctx, r)
+		err = l.repeatedHold(ctx, r)
 	case err == nil && !taken:
 		err = l.holdWithRoom(ctx, r)
 	}
@@ -45,7 +45,7 @@ func (t Table) Hold(ctx context.Context, db driver.SQL, id string, ttl time.Dura
 }
 
 // repeated returns the result for a reservation that existed before.
-func (l ledger) repeated(ctx context.Context, r reservation) error {
+func (l ledger) repeatedHold(ctx context.Context, r reservation) error {
 	found, err := l.find(ctx, r.id)
 	if err != nil {
 		return err
@@ -77,14 +77,14 @@ func (l ledger) repeated(ctx context.Context, r reservation) error {
 // holdWithRoom takes the units of a recorded reservation that had too few, by taking units of
 // expired reservations. If that is impossible, it removes the record.
 func (l ledger) holdWithRoom(ctx context.Context, r reservation) error {
-	gifts, refusal, err := l.roomForAll(ctx, r)
+	expired, refusal, err := l.roomForAll(ctx, r)
 	switch {
 	case err != nil:
 		return err
 	case refusal != nil:
 		return cmp.Or(l.erase(ctx, r), refusal)
 	}
-	if err := l.giveAway(ctx, gifts); err != nil {
+	if err := l.releaseExpired(ctx, expired); err != nil {
 		return err
 	}
 	for _, line := range r.lines {
@@ -96,8 +96,8 @@ func (l ledger) holdWithRoom(ctx context.Context, r reservation) error {
 }
 
 // roomForAll locks the items, and then finds the expired lines whose units are needed.
-func (l ledger) roomForAll(ctx context.Context, r reservation) (gifts []gift, refusal, err error) {
-	items := make([]standing, len(r.lines))
+func (l ledger) roomForAll(ctx context.Context, r reservation) (expired []heldLine, refusal, err error) {
+	items := make([]lockedItem, len(r.lines))
 	for i, line := range r.lines {
 		if items[i], refusal, err = l.lock(ctx, line.Item); refusal != nil || err != nil {
 			return nil, refusal, err
@@ -108,9 +108,9 @@ func (l ledger) roomForAll(ctx context.Context, r reservation) (gifts []gift, re
 		if refusal != nil || err != nil {
 			return nil, refusal, err
 		}
-		gifts = append(gifts, some...)
+		expired = append(expired, some...)
 	}
-	return gifts, nil, nil
+	return expired, nil, nil
 }
 
 // erase removes the record of a reservation, line by line: see [mariadb].

@@ -34,12 +34,12 @@ func (l ledger) hold(ctx context.Context, r reservation) (fresh, taken bool, err
 }
 
 // expired finds and locks the earliest expired reservations of an item, except the reservation
-// but, until they have n units. The caller has locked the item and read it as item.
-func (l ledger) expired(ctx context.Context, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
+// named except, until they have n units. The caller has locked the item and read it as item.
+func (l ledger) expired(ctx context.Context, item lockedItem, n int64, except string) (expired []heldLine, sum int64, err error) {
 	if l.Maria() {
-		return l.expiredMaria(ctx, item, n, but)
+		return l.expiredMaria(ctx, item, n, except)
 	}
-	return l.expiredPostgres(ctx, item, n, but)
+	return l.expiredPostgres(ctx, item, n, except)
 }
 
 // adjust records an operation, and applies it if there are enough units.

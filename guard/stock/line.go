@@ -27,9 +27,9 @@ type reservation struct {
 }
 
 // reserve validates a request to hold lines.
-func reserve(op, id string, ttl time.Duration, lines []Line) (reservation, error) {
+func newReservation(op, id string, ttl time.Duration, lines []Line) (reservation, error) {
 	r := reservation{id: id, ttl: ttl, lines: slices.Clone(lines)}
-	if err := named(op, "a reservation", id); err != nil {
+	if err := validateName(op, "a reservation", id); err != nil {
 		return r, err
 	}
 	if len(lines) == 0 || len(lines) > MaxLines {
@@ -37,7 +37,7 @@ func reserve(op, id string, ttl time.Duration, lines []Line) (reservation, error
 	}
 	slices.SortFunc(r.lines, func(a, b Line) int { return cmp.Compare(a.Item, b.Item) })
 	for i, line := range r.lines {
-		if err := named(op, "an item", line.Item); err != nil {
+		if err := validateName(op, "an item", line.Item); err != nil {
 			return r, err
 		}
 		if i > 0 && line.Item == r.lines[i-1].Item {
@@ -55,11 +55,11 @@ func reserve(op, id string, ttl time.Duration, lines []Line) (reservation, error
 // [driver.StockAdjustment].
 type Adjustment = driver.StockAdjustment
 
-func adjustable(op string, a Adjustment) error {
-	if err := named(op, "an item", a.Item); err != nil {
+func validateAdjustment(op string, a Adjustment) error {
+	if err := validateName(op, "an item", a.Item); err != nil {
 		return err
 	}
-	if err := named(op, "an operation", a.Operation); err != nil {
+	if err := validateName(op, "an operation", a.Operation); err != nil {
 		return err
 	}
 	if err := a.Check(); err != nil {

@@ -30,7 +30,7 @@ func (l ledger) holdMaria(ctx context.Context, r reservation) (fresh, taken bool
 			return true, false, err
 		}
 		if n == 0 {
-			return true, false, l.giveBack(ctx, r.lines[:i])
+			return true, false, l.returnUnits(ctx, r.lines[:i])
 		}
 	}
 	return true, true, nil
@@ -41,7 +41,7 @@ func (l ledger) holdMaria(ctx context.Context, r reservation) (fresh, taken bool
 // are being inserted, even with SKIP LOCKED, and their transactions may wait for the item.
 // Column changes shows whether the read is current, or a snapshot from before the item's last
 // change.
-func (l ledger) expiredMaria(ctx context.Context, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
+func (l ledger) expiredMaria(ctx context.Context, item lockedItem, n int64, except string) (expired []heldLine, sum int64, err error) {
 	var seen int64
 	if _, err := l.Row(ctx, `select changes from {items} where item = ?`, []any{item.name}, &seen); err != nil {
 		return nil, 0, err
@@ -49,12 +49,12 @@ func (l ledger) expiredMaria(ctx context.Context, item standing, n int64, but st
 	if seen != item.changes {
 		return nil, 0, l.Outdated()
 	}
-	var due []gift
+	var due []heldLine
 	err = l.Each(ctx, `select reservation, position, n from {lines} {maria force index (due)}
 		where item = ? and state = 'held' and expires_at <= {start} and reservation <> {?}
-		order by expires_at limit ?`, []any{item.name, but, n},
+		order by expires_at limit ?`, []any{item.name, except, n},
 		func(scan func(...any) error) error {
-			g := gift{item: item.name}
+			g := heldLine{item: item.name}
 			err := scan(&g.reservation, &g.position, &g.n)
 			due = append(due, g)
 			return err
@@ -65,10 +65,10 @@ func (l ledger) expiredMaria(ctx context.Context, item standing, n int64, but st
 			[]any{due[i].reservation, due[i].position}, &due[i].n)
 		if found {
 			sum += due[i].n
-			gifts = append(gifts, due[i])
+			expired = append(expired, due[i])
 		}
 	}
-	return gifts, sum, err
+	return expired, sum, err
 }
 
 // adjustMaria changes the item first, and records the operation while the item is locked. If

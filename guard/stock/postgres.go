@@ -54,25 +54,25 @@ func (l ledger) holdPostgres(ctx context.Context, r reservation) (fresh, taken b
 	if err != nil || len(got) == len(r.lines) {
 		return fresh, true, err
 	}
-	return fresh, false, l.giveBack(ctx, got)
+	return fresh, false, l.returnUnits(ctx, got)
 }
 
 // expiredPostgres skips reservations that another transaction is confirming or cancelling,
 // because that transaction may wait for the item.
-func (l ledger) expiredPostgres(ctx context.Context, item standing, n int64, but string) (gifts []gift, sum int64, err error) {
+func (l ledger) expiredPostgres(ctx context.Context, item lockedItem, n int64, except string) (expired []heldLine, sum int64, err error) {
 	err = l.Each(ctx, `select reservation, position, n from {lines}
 		where item = ? and state = 'held' and expires_at <= {start} and reservation <> ?
-		order by expires_at limit ? for update skip locked`, []any{item.name, but, n},
+		order by expires_at limit ? for update skip locked`, []any{item.name, except, n},
 		func(scan func(...any) error) error {
-			g := gift{item: item.name}
+			g := heldLine{item: item.name}
 			if err := scan(&g.reservation, &g.position, &g.n); err != nil || sum >= n {
 				return err
 			}
 			sum += g.n
-			gifts = append(gifts, g)
+			expired = append(expired, g)
 			return nil
 		})
-	return gifts, sum, err
+	return expired, sum, err
 }
 
 // adjustStatement records the operation, and changes the supply if the operation is new.

@@ -24,7 +24,7 @@ func (t Table) Cancel(ctx context.Context, db driver.SQL, id string) error {
 }
 
 func (t Table) settle(ctx context.Context, db driver.SQL, op, id string, to driver.StockState) error {
-	if err := named(op, "a reservation", id); err != nil {
+	if err := validateName(op, "a reservation", id); err != nil {
 		return err
 	}
 	l, err := t.open(op, id, db)

@@ -38,7 +38,7 @@ func NewStore(s driver.Stock, o *Options) *Store {
 // Set sets the total supply of an item to n units, as [Table.Set] does.
 func (s *Store) Set(ctx context.Context, item string, n int64) error {
 	const op = "set supply"
-	if err := suppliable(op, item, n); err != nil {
+	if err := validateSupply(op, item, n); err != nil {
 		return err
 	}
 	a, err := s.stock.Supply(ctx, item, n)
@@ -48,7 +48,7 @@ func (s *Store) Set(ctx context.Context, item string, n int64) error {
 // Adjust applies a difference once, as [Table.Adjust] does.
 func (s *Store) Adjust(ctx context.Context, a Adjustment) error {
 	const op = "adjust stock"
-	if err := adjustable(op, a); err != nil {
+	if err := validateAdjustment(op, a); err != nil {
 		return err
 	}
 	answer, err := s.stock.Adjust(ctx, a)
@@ -59,7 +59,7 @@ func (s *Store) Adjust(ctx context.Context, a Adjustment) error {
 // same number of units does nothing, and does not extend the hold.
 func (s *Store) Hold(ctx context.Context, id string, ttl time.Duration, line Line) error {
 	const op = "hold"
-	if _, err := reserve(op, id, ttl, []Line{line}); err != nil {
+	if _, err := newReservation(op, id, ttl, []Line{line}); err != nil {
 		return err
 	}
 	a, err := s.stock.Hold(ctx, driver.StockHold{Item: line.Item, Reservation: id, N: line.N, TTL: ttl})
@@ -77,10 +77,10 @@ func (s *Store) Cancel(ctx context.Context, item, id string) error {
 }
 
 func (s *Store) settle(ctx context.Context, op, item, id string, to driver.StockState) error {
-	if err := named(op, "an item", item); err != nil {
+	if err := validateName(op, "an item", item); err != nil {
 		return err
 	}
-	if err := named(op, "a reservation", id); err != nil {
+	if err := validateName(op, "a reservation", id); err != nil {
 		return err
 	}
 	a, err := s.stock.Settle(ctx, item, id, to)
@@ -93,7 +93,7 @@ func (s *Store) settle(ctx context.Context, op, item, id string, to driver.Stock
 
 // Show returns the numbers of units of an item. An unknown item has none.
 func (s *Store) Show(ctx context.Context, item string) (driver.StockLevel, error) {
-	if err := named("show stock", "an item", item); err != nil {
+	if err := validateName("show stock", "an item", item); err != nil {
 		return driver.StockLevel{}, err
 	}
 	return s.stock.Level(ctx, item)

@@ -45,10 +45,10 @@ func (l ledger) sweepReservations(ctx context.Context, keep time.Duration, limit
 		return 0, err
 	}
 	which := `reservation in (?` + strings.Repeat(`, ?`, len(ids)-1) + `)`
-	var held []gift
+	var held []heldLine
 	err = l.Each(ctx, `select item, n, state from {lines} {maria force index (primary)} where `+which+` for update`, ids,
 		func(scan func(...any) error) error {
-			var g gift
+			var g heldLine
 			var state string
 			err := scan(&g.item, &g.n, &state)
 			if state == string(driver.StockHeld) {
@@ -62,7 +62,7 @@ func (l ledger) sweepReservations(ctx context.Context, keep time.Duration, limit
 	if _, err := l.Exec(ctx, `delete from {lines} where `+which, ids...); err != nil {
 		return 0, err
 	}
-	slices.SortFunc(held, func(a, b gift) int { return cmp.Compare(a.item, b.item) })
+	slices.SortFunc(held, func(a, b heldLine) int { return cmp.Compare(a.item, b.item) })
 	return len(ids), l.unhold(ctx, held)
 }
 

@@ -87,7 +87,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 // Repeating it converges only if no other process sets or adjusts the item.
 func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) error {
 	const op = "set supply"
-	if err := suppliable(op, item, n); err != nil {
+	if err := validateSupply(op, item, n); err != nil {
 		return err
 	}
 	l, err := t.open(op, item, db)
@@ -101,18 +101,18 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 	return err
 }
 
-func suppliable(op, item string, n int64) error {
+func validateSupply(op, item string, n int64) error {
 	if n < 0 || n > driver.MaxQuantity {
 		return failure.Bug(op, item, "a supply of %d: it can be 0 to %d", n, int64(driver.MaxQuantity))
 	}
-	return named(op, "an item", item)
+	return validateName(op, "an item", item)
 }
 
 // Show returns the numbers of units of an item, as the transaction sees them, without locks. An
 // unknown item has none.
 func (t Table) Show(ctx context.Context, db driver.SQL, item string) (driver.StockLevel, error) {
 	const op = "show stock"
-	if err := named(op, "an item", item); err != nil {
+	if err := validateName(op, "an item", item); err != nil {
 		return driver.StockLevel{}, err
 	}
 	l, err := t.open(op, item, db)

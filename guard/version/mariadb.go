@@ -20,28 +20,28 @@ import (
 // changed rows. No empty text is written into this package's tables, because one sql_mode turns it
 // into NULL. A user's column may contain that NULL, which counts as no tie.
 
-// letsMaria is Versioned.Judge in SQL, and winsMaria is the same for a change with
+// replacesMaria is Versioned.Judge in SQL, and winsMaria is the same for a change with
 // TerminalWins: the text of a terminal change is above all that are not terminal.
 const (
-	letsMaria = `stamp < '1' and substr(stamp, 2) < substr(values(stamp), 2)`
-	winsMaria = `stamp < '1' and stamp < values(stamp) and substr(stamp, 2) <> substr(values(stamp), 2)`
+	replacesMaria = `stamp < '1' and substr(stamp, 2) < substr(values(stamp), 2)`
+	winsMaria     = `stamp < '1' and stamp < values(stamp) and substr(stamp, 2) <> substr(values(stamp), 2)`
 )
 
 func (s stamps) applyMaria(ctx context.Context, c Change) (Outcome, error) {
 	var text string
 	var repeated int64
-	lets := letsMaria
+	replaces := replacesMaria
 	if c.TerminalWins {
-		lets = winsMaria
+		replaces = winsMaria
 	}
 	_, err := s.Row(ctx, `
 insert into {stamps} (entity, stamp, deleted, repeated, changed_at)
 values (?, ?, ?, 0, {now})
 on duplicate key update
-	deleted = if(`+lets+`, values(deleted), deleted),
-	changed_at = if(`+lets+`, values(changed_at), changed_at),
-	repeated = if(`+lets+`, 0, repeated + if(substr(stamp, 2) = substr(values(stamp), 2), 1, 0)),
-	stamp = if(`+lets+`, values(stamp), stamp)
+	deleted = if(`+replaces+`, values(deleted), deleted),
+	changed_at = if(`+replaces+`, values(changed_at), changed_at),
+	repeated = if(`+replaces+`, 0, repeated + if(substr(stamp, 2) = substr(values(stamp), 2), 1, 0)),
+	stamp = if(`+replaces+`, values(stamp), stamp)
 returning stamp, repeated`, []any{c.Entity, stampText(c), asInt(c.Deleted)}, &text, &repeated)
 	if err != nil {
 		return Stale, err

@@ -12,10 +12,10 @@ import (
 // changes writes nothing. If the read found no reason to refuse and the raise did, another
 // transaction was faster. Only then a second statement reads its stamp.
 
-// lets returns Versioned.Judge in SQL: whether a stored state may be replaced by the one of $2,
+// replaces returns Versioned.Judge in SQL: whether a stored state may be replaced by the one of $2,
 // $3 and $4. The arguments are the columns of the stored version, tie and terminal; wins is
 // TerminalWins.
-func lets(version, tie, terminal string, wins bool) string {
+func replaces(version, tie, terminal string, wins bool) string {
 	return fmt.Sprintf(`(not %[3]s and (%[1]s, %[2]s collate "C") <> ($2::bigint, $3::text)
 		and ($4::boolean and %[4]t or (%[1]s, %[2]s collate "C") < ($2::bigint, $3::text)))`, version, tie, terminal, wins)
 }
@@ -29,11 +29,11 @@ with stored as (
 raised as (
 	insert into {stamps} as kept (entity, version, tie, terminal, deleted, changed_at)
 	select $1::text, $2::bigint, $3::text, $4::boolean, $5::boolean, {now}
-	where not exists (select from stored where not `+lets("version", "tie", "terminal", c.TerminalWins)+`)
+	where not exists (select from stored where not `+replaces("version", "tie", "terminal", c.TerminalWins)+`)
 	on conflict (entity) do update set
 		version = excluded.version, tie = excluded.tie, terminal = excluded.terminal,
 		deleted = excluded.deleted, changed_at = excluded.changed_at
-	where `+lets("kept.version", "kept.tie", "kept.terminal", c.TerminalWins)+`
+	where `+replaces("kept.version", "kept.tie", "kept.terminal", c.TerminalWins)+`
 	returning 1)
 select coalesce(version, 0), coalesce(tie, ''), coalesce(terminal, false), exists (select from raised)
 from (values (1)) as always left join stored on true`, []any{c.Entity, c.Stamp.Version, c.Stamp.Tie, c.Terminal, c.Deleted},
@@ -87,7 +87,7 @@ func (r protected) applyPostgres(ctx context.Context, c Change) (rows int, o Out
 with stored as (
 	`+look+`),
 raised as (
-	update {rows} set `+set+` where {key} = $1 and `+lets(version, tie, terminal, c.TerminalWins)+`
+	update {rows} set `+set+` where {key} = $1 and `+replaces(version, tie, terminal, c.TerminalWins)+`
 	returning 1)
 select version, tie, terminal, (select count(*) from raised) > 0 from stored`,
 		[]any{c.Entity, c.Stamp.Version, c.Stamp.Tie, c.Terminal}, func(scan func(...any) error) error {

@@ -38,7 +38,7 @@ type Rows[R any] struct {
 func Update[T, R any](ctx context.Context, u *Updater, db driver.Beginner[T], rows Rows[R], key string,
 	change func(ctx context.Context, row *R) error) error {
 	const op = "update row"
-	if err := named(op, key); err != nil {
+	if err := validateEntity(op, key); err != nil {
 		return err
 	}
 	if change == nil {

@@ -61,7 +61,7 @@ type Guard interface {
 
 // check returns a Bug if c is invalid.
 func (c Change) check(op string) error {
-	if err := named(op, c.Entity); err != nil {
+	if err := validateEntity(op, c.Entity); err != nil {
 		return err
 	}
 	if err := c.Stamp.Check(); err != nil {
@@ -75,7 +75,7 @@ func (c Change) state() driver.Versioned {
 	return driver.Versioned{Stamp: c.Stamp, Deleted: c.Deleted, Terminal: c.Terminal, TerminalWins: c.TerminalWins}
 }
 
-func named(op, entity string) error {
+func validateEntity(op, entity string) error {
 	return driver.CheckName(op, "an entity", entity, driver.MaxName)
 }
 

@@ -52,7 +52,7 @@ func (s *Store) Apply(ctx context.Context, entity string, v driver.Versioned) (o
 // Get returns the state of entity at some instant during the call; the zero Versioned means
 // none. It retries as Apply does.
 func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err error) {
-	if err := named("get state", entity); err != nil {
+	if err := validateEntity("get state", entity); err != nil {
 		return v, err
 	}
 	_, err = s.updater.persist(ctx, func() error {
@@ -80,7 +80,7 @@ func (s *Store) Get(ctx context.Context, entity string) (v driver.Versioned, err
 func (s *Store) Update(ctx context.Context, entity string,
 	change func(ctx context.Context, was driver.Versioned) (driver.Versioned, error)) error {
 	const op = "update state"
-	if err := named(op, entity); err != nil {
+	if err := validateEntity(op, entity); err != nil {
 		return err
 	}
 	if change == nil {
@@ -129,7 +129,7 @@ func (s *Store) replace(ctx context.Context, entity string, old Stamp, next driv
 
 // storable returns an error for an argument that no store accepts.
 func storable(op, entity string, v driver.Versioned) error {
-	if err := named(op, entity); err != nil {
+	if err := validateEntity(op, entity); err != nil {
 		return err
 	}
 	if err := v.Check(); err != nil {

@@ -91,7 +91,7 @@ func (t Table) Apply(ctx context.Context, db driver.SQL, c Change) (Outcome, err
 // Show returns the state of an entity as the transaction sees it, without locking it.
 func (t Table) Show(ctx context.Context, db driver.SQL, entity string) (State, error) {
 	const op = "show version"
-	if err := named(op, entity); err != nil {
+	if err := validateEntity(op, entity); err != nil {
 		return State{}, err
 	}
 	s, err := t.open(op, entity, db)

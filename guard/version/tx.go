@@ -43,9 +43,9 @@ func Tx[T any](ctx context.Context, u *Updater, db driver.Beginner[T], name stri
 // attempt commits what work did in a transaction.
 func attempt[T any](ctx context.Context, db driver.Beginner[T], name string, work func(tx driver.Tx[T]) error) error {
 	if db == nil {
-		return bug("begin", name, errors.New("there is no database"))
+		return bug("begin", name, errors.New("a database is required"))
 	}
 	return transact.Do(ctx, db.Begin, name, work)
 }
 
-var errNoFunction = errors.New("there is no function that makes the change")
+var errNoFunction = errors.New("a function for the change is required")

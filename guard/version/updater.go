@@ -74,18 +74,18 @@ func NewUpdater(o *Options) (*Updater, error) {
 
 // update attempts until an attempt succeeds, its error is not worth a retry, or there are no
 // attempts left.
-func (u *Updater) update(ctx context.Context, name string, worth func(error) bool, attempt func() error) error {
+func (u *Updater) update(ctx context.Context, name string, isRetryable func(error) bool, attempt func() error) error {
 	if u == nil {
-		return bug("update", name, errors.New("there is no Updater: make one with NewUpdater"))
+		return bug("update", name, errors.New("an Updater is required: see NewUpdater"))
 	}
 	for n := 1; ; n++ {
 		err := attempt()
 		conflict := conflicted(err)
-		if tell := u.options.Hooks.Attempted; tell != nil {
-			tell(observe.VersionAttempted{Name: name, Attempt: n, Conflict: conflict, Err: err})
+		if hook := u.options.Hooks.Attempted; hook != nil {
+			hook(observe.VersionAttempted{Name: name, Attempt: n, Conflict: conflict, Err: err})
 		}
 		switch {
-		case err == nil || !worth(err):
+		case err == nil || !isRetryable(err):
 			return err
 		case n >= u.options.Attempts && conflict:
 			return u.exhausted(ctx, &ConflictError{Name: name, Attempts: n, Err: err})
@@ -93,8 +93,8 @@ func (u *Updater) update(ctx context.Context, name string, worth func(error) boo
 			return err
 		}
 		delay := u.delay(n)
-		if tell := u.options.Hooks.Retrying; tell != nil {
-			tell(observe.VersionRetrying{Name: name, Attempt: n, Delay: delay, Err: err})
+		if hook := u.options.Hooks.Retrying; hook != nil {
+			hook(observe.VersionRetrying{Name: name, Attempt: n, Delay: delay, Err: err})
 		}
 		if !pause(ctx, delay) {
 			return fmt.Errorf("%w; then %w", err, context.Cause(ctx))
@@ -103,8 +103,8 @@ func (u *Updater) update(ctx context.Context, name string, worth func(error) boo
 }
 
 func (u *Updater) exhausted(ctx context.Context, err *ConflictError) error {
-	if tell := u.options.Hooks.Exhausted; tell != nil {
-		tell(observe.VersionExhausted{Name: err.Name, Attempts: err.Attempts, HandedOff: u.options.HandOff != nil})
+	if hook := u.options.Hooks.Exhausted; hook != nil {
+		hook(observe.VersionExhausted{Name: err.Name, Attempts: err.Attempts, HandedOff: u.options.HandOff != nil})
 	}
 	if u.options.HandOff == nil {
 		return err
