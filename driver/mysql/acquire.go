@@ -13,9 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// holding is a lock that the session has, guarded by Driver.mu. A session could
-// take a lock that it has once more, so that the driver itself keeps the owners
-// of its process apart.
+// holding is a lock that the session has, guarded by Driver.mu. Since a session can take its
+// own lock again, the driver excludes the owners of its process from each other.
 type holding struct {
 	driver.Request
 	token interlock.Token
@@ -24,29 +23,29 @@ type holding struct {
 	quiet bool
 }
 
-// former is what an ended session held: the server may not have noticed yet.
+// former is a lock of an ended session. The server may not have noticed the end yet.
 type former struct {
 	lock string
 	id   int64
 }
 
-// lost ends the claim, and says so unless its time had run out anyway.
+// lost ends the claim, and reports that unless it had expired.
 func (h *holding) lost(ranOut bool, cause error) {
 	h.claim.End()
-	if tell := h.Events.Lost; tell != nil && !ranOut && !h.quiet {
-		tell(cause)
+	if hook := h.Events.Lost; hook != nil && !ranOut && !h.quiet {
+		hook(cause)
 	}
 }
 
-// isAnswer reports whether err came from a server whose session goes on. It does
-// not when the server has become read-only, since others take their locks on its
-// successor, nor without its tables, which the next session makes.
+// isAnswer reports whether err came from a server whose session can continue. It cannot if
+// the server is read-only, since others take their locks on its successor, nor without its
+// tables, which the next session creates.
 func isAnswer(err error) bool {
 	var native *client.MySQLError
 	return errors.As(err, &native) && !endsSession(native.Number) && !isReadOnly(native.Number) && native.Number != noTable
 }
 
-// outcome is what came of a try.
+// outcome is the result of a try.
 type outcome struct {
 	grant  driver.Grant
 	held   bool // by another
@@ -59,7 +58,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err := fail.CheckNames("acquire", r.Name, r.Owner); err != nil {
 		return driver.Grant{}, err
 	}
-	d.hush(r.Name, r.Owner)
+	d.silence(r.Name, r.Owner)
 	woken, leave := d.freed.Enter(r.Name)
 	defer leave()
 	for refusals := 1; ; refusals++ {
@@ -92,13 +91,13 @@ func (d *Driver) pause(ctx context.Context, name string, woken <-chan struct{}, 
 	return nil
 }
 
-// try asks once. curious asks also who holds.
-func (d *Driver) try(ctx context.Context, r driver.Request, curious bool) (outcome, error) {
+// try asks once. If wantHolder is set, it also finds out who holds.
+func (d *Driver) try(ctx context.Context, r driver.Request, wantHolder bool) (outcome, error) {
 	h := &holding{Request: r}
 	both := struct {
 		task
 		try
-	}{task{op: "acquire", name: r.Name}, try{holding: h, ctx: ctx, curious: curious}}
+	}{task{op: "acquire", name: r.Name}, try{holding: h, ctx: ctx, wantHolder: wantHolder}}
 	t := &both.task
 	t.try = &both.try
 	switch err := d.submit(ctx, t); {
@@ -113,13 +112,13 @@ func (d *Driver) try(ctx context.Context, r driver.Request, curious bool) (outco
 	return t.outcome, nil
 }
 
-// take takes the locks that this process does not have, in one statement.
+// take acquires the locks that this process does not hold, in one statement.
 func (d *Driver) take(ctx context.Context, tries []*task) {
 	var asked []*task
 	for _, t := range tries {
 		if t.ctx.Err() != nil {
 			t.end(ctx, nil) // nobody waits: nothing is sent
-		} else if o, here := d.here(t.holding); here {
+		} else if o, here := d.heldHere(t.holding); here {
 			t.grant(o)
 		} else {
 			asked = append(asked, t)
@@ -133,7 +132,7 @@ func (d *Driver) take(ctx context.Context, tries []*task) {
 	case err != nil && isAnswer(err): // locks may have been taken before a row was refused
 		d.undo(ctx, asked)
 		if len(asked) > 1 {
-			d.apart(asked)
+			d.oneByOne(asked)
 			return
 		}
 		fallthrough
@@ -157,7 +156,7 @@ func (d *Driver) take(ctx context.Context, tries []*task) {
 	d.refused(ctx, held)
 }
 
-// lock asks for locks, and notes the rows of those that were granted.
+// lock requests locks, and reads the rows of those that were granted.
 func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error) {
 	err = d.statement(ctx, func(used *session) error {
 		s = used
@@ -192,7 +191,7 @@ func (d *Driver) lock(ctx context.Context, asked []*task) (s *session, err error
 // refused answers tries of locks that others have.
 func (d *Driver) refused(ctx context.Context, held []*task) {
 	for _, t := range held {
-		if !t.curious {
+		if !t.wantHolder {
 			t.grant(outcome{held: true})
 			continue
 		}
@@ -205,20 +204,20 @@ func (d *Driver) refused(ctx context.Context, held []*task) {
 	}
 }
 
-// undo gives back locks that nobody was given. If that fails the session ends:
-// it would take them once more, and then give them up only once.
+// undo releases locks that were not granted to an owner. If that fails, the session ends: it
+// would take them twice, and release them once.
 func (d *Driver) undo(ctx context.Context, tries []*task) {
 	var locks []string
 	for _, t := range tries {
 		locks = append(locks, t.holding.lock)
 	}
 	if err := d.drop(ctx, locks); err != nil {
-		d.over(err)
+		d.endSession(err)
 	}
 }
 
-// here is for a name that this process has.
-func (d *Driver) here(h *holding) (o outcome, here bool) {
+// heldHere is the outcome for a name that this process holds.
+func (d *Driver) heldHere(h *holding) (o outcome, here bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.holdings[h.Name]
@@ -258,7 +257,7 @@ func (d *Driver) granted(s *session, t *task) (o outcome, err error) {
 	return outcome{grant: driver.Grant{Lease: h.claim, Token: token}}, nil
 }
 
-// holderOf asks who holds; one who has just given up is not known.
+// holderOf returns who holds. If the holder has just released, it is unknown.
 func (d *Driver) holderOf(ctx context.Context, name string) (outcome, error) {
 	o := outcome{held: true}
 	var owner []byte
@@ -273,8 +272,8 @@ func (d *Driver) holderOf(ctx context.Context, name string) (outcome, error) {
 	return o, err
 }
 
-// hush ends the events of what owner has, until a repeated Acquire adds it again.
-func (d *Driver) hush(name, owner string) {
+// silence ends the events of what owner has, until a repeated Acquire.
+func (d *Driver) silence(name, owner string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if h := d.holdings[name]; h != nil && h.Owner == owner {
@@ -282,20 +281,20 @@ func (d *Driver) hush(name, owner string) {
 	}
 }
 
-// Release gives up whatever owner has on name; see driver.Fenced. What was lost
-// with a session is given up when the server has noticed that.
+// Release releases what owner has on name; see driver.Fenced. A lock that was lost with a
+// session is released once the server has noticed the end of the session.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	if err := fail.CheckNames("release", name, owner); err != nil {
 		return err
 	}
-	d.hush(name, owner)
+	d.silence(name, owner)
 	return d.submit(ctx, &task{op: "release", name: name, owner: owner})
 }
 
-// release gives up what the owners of tasks hold, in one statement, and what was lost with a
-// session.
+// release releases the locks of the owners of tasks, in one statement, and those that were
+// lost with a session.
 func (d *Driver) release(ctx context.Context, tasks []*task) {
-	d.look()
+	d.checkSession()
 	var held []*task
 	var locks []string
 	for _, t := range tasks {
@@ -307,7 +306,7 @@ func (d *Driver) release(ctx context.Context, tasks []*task) {
 		case h != nil && h.Owner == t.owner:
 			held, locks = append(held, t), append(locks, h.lock)
 		case wasLost:
-			t.end(ctx, d.bury(ctx, t.name, t.owner, f))
+			t.end(ctx, d.confirmEnded(ctx, t.name, t.owner, f))
 		default:
 			t.end(ctx, nil)
 		}
@@ -317,12 +316,12 @@ func (d *Driver) release(ctx context.Context, tasks []*task) {
 	}
 }
 
-// free gives up locks of this session. If the session ends over that, they are
-// given up as well, once the server has noticed.
+// free releases locks of this session. If the session ends meanwhile, they are released too,
+// once the server has noticed.
 func (d *Driver) free(ctx context.Context, held []*task, locks []string) {
 	err := d.drop(ctx, locks)
 	if err != nil && len(held) > 1 {
-		d.apart(held)
+		d.oneByOne(held)
 		return
 	}
 	d.mu.Lock()
@@ -335,7 +334,7 @@ func (d *Driver) free(ctx context.Context, held []*task, locks []string) {
 	}
 	d.mu.Unlock()
 	if err != nil && wasLost && ctx.Err() == nil {
-		err = d.bury(ctx, held[0].name, held[0].owner, f)
+		err = d.confirmEnded(ctx, held[0].name, held[0].owner, f)
 	}
 	for _, t := range held {
 		d.freed.Wake(t.name)
@@ -343,7 +342,7 @@ func (d *Driver) free(ctx context.Context, held []*task, locks []string) {
 	}
 }
 
-// drop makes the session give up locks, those that it has.
+// drop releases those of the locks that the session has.
 func (d *Driver) drop(ctx context.Context, locks []string) error {
 	return d.statement(ctx, func(s *session) error {
 		query := s.statement(dropLocks, func(b []byte) []byte {
@@ -359,15 +358,15 @@ func (d *Driver) drop(ctx context.Context, locks []string) error {
 	})
 }
 
-// bury confirms that the server has ended the session that held a lock.
-func (d *Driver) bury(ctx context.Context, name, owner string, f former) error {
+// confirmEnded checks that the server has ended the session that held a lock.
+func (d *Driver) confirmEnded(ctx context.Context, name, owner string, f former) error {
 	var user int64
 	err := d.statement(ctx, func(s *session) error {
 		return one(ctx, s.conn, `select coalesce(is_used_lock(?), 0)`, []any{f.lock}, &user)
 	})
 	switch {
 	case err != nil:
-		return ofLook(ctx, "release", name, err)
+		return ofRead(ctx, "release", name, err)
 	case user == f.id:
 		return problem("release", name, interlock.Retryable,
 			fmt.Errorf("the server has not noticed yet that session %d has ended", f.id))

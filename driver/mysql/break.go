@@ -105,20 +105,20 @@ func (d *Driver) recall(ctx context.Context, request string, used int64, b drive
 }
 
 // kill ends a session of the server, and returns when the lock is not its any
-// more. The own session is given up by closing it.
+// more. It closes its own session.
 func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
-	for told := false; ; told = true {
+	for killed := false; ; killed = true {
 		results := make(chan bool, 1)
 		err := d.ask(ctx, "break", name, func(ctx context.Context) error {
 			if d.session != nil && d.session.id == id {
-				d.over(errBroken)
+				d.endSession(errBroken)
 			}
 			return d.statement(ctx, func(s *session) error {
 				var user int64
 				err := one(ctx, s.conn, `select coalesce(is_used_lock(?), 0)`, []any{s.lockName(d.options, name)}, &user)
-				if err == nil && user == id && !told {
+				if err == nil && user == id && !killed {
 					if _, err = s.conn.ExecContext(ctx, fmt.Sprintf("kill connection %d", id)); isNumber(err, noSuchThread) {
 						err = nil
 					}
@@ -128,7 +128,7 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 			})
 		})
 		if err != nil {
-			return recorded(name, err)
+			return uncertainBreak(name, err)
 		}
 		if <-results {
 			d.freed.Wake(name)
@@ -144,18 +144,18 @@ func (d *Driver) kill(ctx context.Context, name string, id int64) error {
 
 var errBroken = errors.New("a lock of this process was taken away by force")
 
-// recorded is an error after the break was recorded: it may be done.
-func recorded(name string, err error) error {
+// uncertainBreak is an error after the break was recorded: it may have been done.
+func uncertainBreak(name string, err error) error {
 	if interlock.Kind(err) == interlock.Retryable {
 		return problem("break", name, interlock.Uncertain, err)
 	}
 	return err
 }
 
-// Breaks shows what was recorded, which is kept until somebody deletes it.
+// Breaks shows what was recorded, which is kept until an operator deletes it.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	found, err := onSession(ctx, d, "list breaks", name, func(ctx context.Context, s *session) ([]driver.BreakRecord, error) {
 		return breaks(ctx, s.conn, d.options.sql("{ns}_break"), name, limit)
 	})
-	return found, ofLook(ctx, "list breaks", name, err)
+	return found, ofRead(ctx, "list breaks", name, err)
 }

@@ -30,7 +30,7 @@ func (c *calls) do(ctx context.Context, op, name string, send func(context.Conte
 	done := make(chan error, 1)
 	go func() {
 		defer c.running.Done()
-		bounded, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), c.limit, errNoWord)
+		bounded, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), c.limit, errNoAnswer)
 		defer cancel()
 		done <- ofStatement(bounded, op, name, send(bounded))
 	}()

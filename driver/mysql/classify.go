@@ -30,8 +30,8 @@ func (s stage) String() string {
 	return [...]string{"begin transaction", "run statement", "run statement", "commit", "roll back"}[s]
 }
 
-// failed is nil for a nil err, and otherwise says what may be concluded from
-// it. An error after ctx ended wraps the cause.
+// failed returns nil for a nil err, and otherwise classifies it. An error after ctx ended
+// wraps the cause.
 func failed(ctx context.Context, at stage, err error) error {
 	if err == nil {
 		return nil
@@ -40,7 +40,7 @@ func failed(ctx context.Context, at stage, err error) error {
 	return &interlock.Error{Op: at.String(), Driver: string(fail), Kind: kind, Err: explained(ctx, err)}
 }
 
-// explained adds what is known besides the client's own error.
+// explained adds the SQLSTATE, ErrHeld and the cause of ctx to the client's error.
 func explained(ctx context.Context, err error) error {
 	var native *client.MySQLError
 	if errors.As(err, &native) {
@@ -91,7 +91,7 @@ func fromDatabase(err error) bool {
 	return errors.As(err, &native) || errors.As(err, &network) || broken(err)
 }
 
-// broken reports whether the client says that the connection is of no use.
+// broken reports whether the client cannot use the connection any more.
 func broken(err error) bool {
 	for _, e := range []error{sqldriver.ErrBadConn, client.ErrInvalidConn, client.ErrBusyBuffer, client.ErrPktSync,
 		client.ErrPktSyncMul, client.ErrMalformPkt, sql.ErrConnDone, io.ErrUnexpectedEOF, io.EOF} {
@@ -102,7 +102,7 @@ func broken(err error) bool {
 	return false
 }
 
-// kindOf judges err. ended says that the caller's context has ended.
+// kindOf classifies err. ended: the caller's context has ended.
 func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
 	// ErrBadConn says that nothing of this request was sent. The connection is
 	// gone then, and COMMIT can no longer be sent on it.
@@ -149,7 +149,7 @@ const (
 	readOnlyMode        = 1836
 )
 
-// kindOfNumber judges the server's answer.
+// kindOfNumber classifies the server's answer.
 func kindOfNumber(at stage, number uint16) interlock.ErrorKind {
 	sure, ok := undone[number]
 	switch {
@@ -163,10 +163,9 @@ func kindOfNumber(at stage, number uint16) interlock.ErrorKind {
 	return interlock.Definite
 }
 
-// undone are the errors that are sure also as an answer to COMMIT: the server comes
-// upon them by itself before it commits in any engine. All others may follow a commit,
-// whole or half: that somebody killed the statement or the session,
-// that it took too long, that an engine or the binary log failed.
+// undone are the errors after which nothing was done, also as an answer to COMMIT: the server
+// detects them before it commits in any engine. All others may follow a complete or partial
+// commit: a killed statement or session, a timeout, a failed engine or binary log.
 var undone = map[uint16]interlock.ErrorKind{
 	checkRead:       interlock.Retryable,
 	lockWaitTimeout: interlock.Retryable, // of COMMIT: a backup, or FLUSH TABLES WITH READ LOCK, kept it waiting
@@ -184,8 +183,7 @@ var undone = map[uint16]interlock.ErrorKind{
 
 func isReadOnly(number uint16) bool { return undone[number] == interlock.Definite }
 
-// endsSession reports whether number tells that the server ended the session, or
-// did not let it begin.
+// endsSession reports whether the server ended the session, or did not let it begin.
 func endsSession(number uint16) bool {
 	switch number {
 	case shutdown, killed,

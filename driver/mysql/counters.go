@@ -56,7 +56,7 @@ func (c counters) seed(ctx context.Context, q querier, o Options) error {
 // parameters is a list of n parameters.
 func parameters(n int) string { return strings.TrimPrefix(strings.Repeat(",?", n), ",") }
 
-// A row that nobody has used for sweepAfter is removed: a lock may have a name that is used
+// A row that was not used for sweepAfter is removed: a lock may have a name that is used
 // once, as that of a reader has. Rows are looked for every sweepEvery, and again at once
 // after a transaction has removed sweepSize, which is the most it may.
 const (
@@ -75,7 +75,7 @@ type starter interface {
 	BeginTx(ctx context.Context, o *sql.TxOptions) (*sql.Tx, error)
 }
 
-// sweep removes rows that nobody has used for so long, sweepSize at most, and returns how
+// sweep removes rows that were not used for so long, sweepSize at most, and returns how
 // many it has found. It keeps the highest counter of them, so that a name that comes again
 // goes on above it whatever the clock says. A transaction that creates a row has to wait for
 // this one, so that the server ends each of its statements soon. A row that was used after
@@ -115,7 +115,7 @@ func (d *Driver) sweepRows() {
 	if d.session == nil || !d.sweeps.Due(boottime.Now()) {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoWord)
+	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoAnswer)
 	defer cancel()
 	if found, err := d.sweep(ctx, sweepAfter); err == nil && found == sweepSize {
 		d.sweeps.Next = boottime.Now()

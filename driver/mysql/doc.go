@@ -41,12 +41,12 @@
 // In a user's transaction, a deadlock (1213), a lock that was not to be had in
 // time (1205), a row that changed since the snapshot (1020) and a session that the
 // server ended (1927, 1053) are Retryable. MariaDB undoes all of the transaction
-// after the first of these, and after a time-out only the statement: in both cases
+// after the first of these, and after a timeout only the statement: in both cases
 // nothing more is run by way of [Tx] or [DB], and a transaction of DB is not
 // committed any more. After a statement that commits by itself, such as CREATE, a
 // bounded transaction commits nothing more either, and its Commit is Uncertain. A
 // connection that broke is Uncertain, unless it is certain that nothing was sent.
-// Once COMMIT may have been sent, few errors tell that it was not done; all others
+// Once COMMIT may have been sent, few errors mean that it was not done; all others
 // are Uncertain.
 //
 // # Token

@@ -118,7 +118,7 @@ func (d *Driver) run() {
 			d.ping()
 			d.sweepRows()
 		case <-d.ended:
-			d.look()
+			d.checkSession()
 		case <-d.work:
 			for tasks := d.next(); len(tasks) > 0; tasks = d.next() {
 				d.perform(tasks)
@@ -130,8 +130,8 @@ func (d *Driver) run() {
 	}
 }
 
-// patience is how long to wait for the server: as long as claims may live if
-// there are any, and otherwise a third of the TTL, 5 s at most.
+// patience is how long to wait for the server: until the lease ends if there are claims,
+// and otherwise a third of the TTL, 1 s to 5 s.
 func (d *Driver) patience() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -144,7 +144,7 @@ func (d *Driver) patience() time.Duration {
 	return min(max(d.options.TTL/3, time.Second), 5*time.Second)
 }
 
-// bound is a context that ends when the server has been waited for as long as it can be.
+// bound is a context that ends after the patience.
 type bound struct {
 	ctx context.Context
 	end context.CancelFunc
@@ -163,14 +163,14 @@ func (d *Driver) bounded() context.Context {
 	d.bounds[1].end()
 	d.bounds[1] = d.bounds[0]
 	b := &d.bounds[0]
-	b.ctx, b.end = context.WithTimeoutCause(d.life, patience, errNoWord)
+	b.ctx, b.end = context.WithTimeoutCause(d.life, patience, errNoAnswer)
 	b.at = now.Add(patience)
 	return b.ctx
 }
 
-// connected is the session, which is opened if there is none.
+// connected returns the session, and opens one if there is none.
 func (d *Driver) connected(ctx context.Context) (*session, error) {
-	if d.look(); d.session != nil {
+	if d.checkSession(); d.session != nil {
 		return d.session, nil
 	}
 	s, err := dial(ctx, d.config, d.options, &sockets{all: &d.loops, over: func() { hints.Signal(d.ended) }})
@@ -183,21 +183,21 @@ func (d *Driver) connected(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// look ends a session that is known to be over.
-func (d *Driver) look() {
+// checkSession ends a session that has ended or expired.
+func (d *Driver) checkSession() {
 	switch {
 	case d.session == nil:
 	case d.session.socket.ended():
-		d.over(errClosedByServer)
+		d.endSession(errClosedByServer)
 	case d.session.lease.Remaining() <= 0:
-		d.over(interlock.ErrExpired)
+		d.endSession(interlock.ErrExpired)
 	}
 }
 
 var errClosedByServer = errors.New("the server closed the connection")
 
-// statement sends a statement over the session. Every answer is a sign of life
-// of the session, and anything else is its end.
+// statement sends a statement over the session. Every answer renews the session; any other
+// error ends it.
 func (d *Driver) statement(ctx context.Context, send func(*session) error) error {
 	s, err := d.connected(ctx)
 	if err != nil {
@@ -207,9 +207,9 @@ func (d *Driver) statement(ctx context.Context, send func(*session) error) error
 	err = send(s)
 	switch {
 	case err != nil && !isAnswer(err):
-		d.over(err)
+		d.endSession(err)
 	case !s.lease.Renew(sent, d.options.TTL):
-		d.over(interlock.ErrExpired)
+		d.endSession(interlock.ErrExpired)
 		if err == nil {
 			err = problem("run statement", "", interlock.Uncertain, interlock.ErrSessionEnded)
 		}
@@ -217,7 +217,7 @@ func (d *Driver) statement(ctx context.Context, send func(*session) error) error
 	return err
 }
 
-// onSession gives the goroutine a task that asks the session for something.
+// onSession has the goroutine run a task on the session, and returns its result.
 func onSession[T any](ctx context.Context, d *Driver, op, name string, do func(context.Context, *session) (T, error)) (found T, err error) {
 	results := make(chan T, 1) // the task may outlast this call
 	err = d.ask(ctx, op, name, func(ctx context.Context) error {
@@ -233,8 +233,8 @@ func onSession[T any](ctx context.Context, d *Driver, op, name string, do func(c
 	return <-results, nil
 }
 
-// over is the end of the session: every claim on it is lost.
-func (d *Driver) over(cause error) {
+// endSession ends the session: every claim on it is lost.
+func (d *Driver) endSession(cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.session
@@ -253,26 +253,25 @@ func (d *Driver) over(cause error) {
 	s.close()
 }
 
-// ping keeps the session alive, and with it whatever it holds. It is sent each
-// third of the TTL, whatever else is, since it also finds out what the server has
-// become.
+// ping keeps the session and its locks alive. It is sent each third of the TTL even if other
+// statements are, since it also checks that the server is still writable.
 func (d *Driver) ping() {
 	if d.session == nil || d.untilPing() > 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoWord)
+	ctx, cancel := context.WithTimeoutCause(d.life, d.patience(), errNoAnswer)
 	defer cancel()
 	sent := boottime.Now()
 	d.session.checked = sent
 	err := d.statement(ctx, func(s *session) error { return s.check(ctx) })
 	if err != nil {
-		err = ofLook(ctx, "renew", "", err)
+		err = ofRead(ctx, "renew", "", err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, h := range d.holdings {
-		if tell := h.Events.Renewed; tell != nil && !h.quiet && !d.closed {
-			tell(boottime.Now().Sub(sent), err)
+		if hook := h.Events.Renewed; hook != nil && !h.quiet && !d.closed {
+			hook(boottime.Now().Sub(sent), err)
 		}
 	}
 }
@@ -294,8 +293,7 @@ func (d *Driver) untilDue() time.Duration {
 	return max(0, min(ping, d.sweeps.Next.Sub(boottime.Now())))
 }
 
-// Close ends the goroutine. A session that holds something is left to the server,
-// which ends it when it has heard nothing for the TTL.
+// Close ends the goroutine. The server ends a session that holds something after the TTL.
 func (d *Driver) Close(ctx context.Context) error {
 	d.mu.Lock()
 	if !d.closed && d.session != nil && len(d.holdings) > 0 {
@@ -310,7 +308,7 @@ func (d *Driver) Close(ctx context.Context) error {
 	return nil
 }
 
-// leave is the end of the goroutine.
+// leave answers the waiting tasks, and closes the session.
 func (d *Driver) leave() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

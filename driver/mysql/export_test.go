@@ -10,12 +10,12 @@ import (
 // SweepSize is how many rows a sweep removes at most.
 const SweepSize = sweepSize
 
-// Sweep removes rows that nobody has used for so long, and says how many it has found.
+// Sweep removes rows that were not used for so long, and says how many it has found.
 func (t *Table) Sweep(ctx context.Context, after time.Duration) (found int, err error) {
 	return t.rows.sweep(ctx, after)
 }
 
-// Sweep removes rows that nobody has used for so long, and says how many it has found.
+// Sweep removes rows that were not used for so long, and says how many it has found.
 func (d *Driver) Sweep(ctx context.Context, after time.Duration) (found int, err error) {
 	err = d.ask(ctx, "sweep", "", func(ctx context.Context) (err error) {
 		found, err = d.sweep(ctx, after)

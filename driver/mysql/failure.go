@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-var errNoWord = errors.New("the server did not answer in time")
+var errNoAnswer = errors.New("the server did not answer in time")
 
 // fail makes the errors of this package.
 const fail = failure.Driver("mariadb")
@@ -39,8 +39,8 @@ func ofStatement(ctx context.Context, op, name string, err error) error {
 	return problem(op, name, kind, explained(ctx, err))
 }
 
-// ofLook is ofStatement for what changes nothing.
-func ofLook(ctx context.Context, op, name string, err error) error {
+// ofRead is ofStatement for what changes nothing.
+func ofRead(ctx context.Context, op, name string, err error) error {
 	err = ofStatement(ctx, op, name, err)
 	if err != nil && ctx.Err() == nil && interlock.Kind(err) == interlock.Uncertain {
 		return problem(op, name, interlock.Retryable, errors.Unwrap(err))

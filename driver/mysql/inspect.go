@@ -18,7 +18,7 @@ func (d *Driver) show(ctx context.Context, op, name string, prefix bool, limit i
 	locks, err := onSession(ctx, d, op, name, func(ctx context.Context, s *session) ([]driver.LockState, error) {
 		return show(ctx, s.conn, d.options.sql(showHolders), name, prefix, limit)
 	})
-	return locks, ofLook(ctx, op, name, err)
+	return locks, ofRead(ctx, op, name, err)
 }
 
 // Lock shows one name; see driver.Inspector. The server knows of waiters only
@@ -37,7 +37,7 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 	// What is granted just now has the lock before its row is there.
 	select {
 	case <-ctx.Done():
-		return state, ofLook(ctx, "inspect", name, context.Cause(ctx))
+		return state, ofRead(ctx, "inspect", name, context.Cause(ctx))
 	case <-time.After(50 * time.Millisecond):
 	}
 	if again, err := d.foreign(ctx, name); err != nil || again != id {
@@ -59,7 +59,7 @@ func (d *Driver) foreign(ctx context.Context, name string) (int64, error) {
 			[]any{s.lockName(d.options, name), []byte(name)}, &id)
 		return id, err
 	})
-	return id, ofLook(ctx, "inspect", name, err)
+	return id, ofRead(ctx, "inspect", name, err)
 }
 
 // Locks lists names; see driver.Inspector.
@@ -76,7 +76,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 			return states(ctx, s.conn, d.options.sql(`select name, concat(counter, ' ', coalesce(connection = is_used_lock(lock_name), 0))
 				from {ns}_holder where `), prefix)
 		})
-		return found, ofLook(ctx, "watch", prefix, err)
+		return found, ofRead(ctx, "watch", prefix, err)
 	}}
 	return w.Run(ctx, prefix, changed)
 }

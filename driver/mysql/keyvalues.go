@@ -75,7 +75,7 @@ func (k *KeyValues) read(ctx context.Context, op, name, where string) ([]driver.
 	if ctx.Err() != nil {
 		return nil, fail.Unsent(ctx, op, name)
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoWord)
+	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
 	got, err := all(bounded, k.db, k.sql("select name, value, revision from {table} where revision > 0 and "+where), nil,
 		func(rows *sql.Rows) (kv driver.KeyValue, err error) {
@@ -84,7 +84,7 @@ func (k *KeyValues) read(ctx context.Context, op, name, where string) ([]driver.
 	if isNumber(err, noTable) {
 		return nil, nil
 	}
-	return got, ofLook(bounded, op, name, err)
+	return got, ofRead(bounded, op, name, err)
 }
 
 func (k *KeyValues) sql(text string) string { return strings.ReplaceAll(text, "{table}", k.table) }
@@ -116,7 +116,7 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 	if ctx.Err() != nil {
 		return 0, fail.Unsent(ctx, op, name)
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoWord)
+	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
 	revision := 1 + rand.Int64N(1<<63-1)
 	query, deleted := k.swapping(swaps, revision)

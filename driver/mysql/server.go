@@ -170,7 +170,7 @@ func texts(rows *sql.Rows) (text string, err error) {
 	return text, err
 }
 
-// serverTime is a time that the server told in microseconds since 2020.
+// serverTime is a time of the server in microseconds since 2020.
 func serverTime(micros int64) time.Time {
 	return time.UnixMicro(interlock.EpochUnixMicro + micros).UTC()
 }

@@ -21,7 +21,7 @@ import (
 // LockName is the name by which a [Driver] takes GET_LOCK: "interlock." and 52
 // letters and digits, the SHA-256 of "interlock", the database, the namespace
 // and the name, each but the last ended by a zero byte. The server knows no
-// databases there, takes 64 characters at most and does not tell cases apart.
+// databases there, takes 64 characters at most and does not distinguish case.
 // A session that takes GET_LOCK of it by hand excludes a Driver, and is excluded.
 func LockName(database, namespace, name string) string {
 	var room [256]byte
@@ -222,7 +222,7 @@ func appendBytes(b []byte, text string) []byte {
 	return append(b, '\'')
 }
 
-// close ends the session, and gives up what it holds.
+// close ends the session, and releases what it holds.
 func (s *session) close() {
 	if s.conn != nil {
 		s.conn.Close()

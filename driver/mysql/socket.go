@@ -106,7 +106,7 @@ func connectionID(hello []byte) uint32 {
 	return binary.LittleEndian.Uint32(text[end+1:])
 }
 
-// number is the connection's as the server told it first.
+// number is the number that the server gave the connection.
 func (s *socket) number() uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

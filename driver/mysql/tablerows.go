@@ -143,7 +143,7 @@ func (t *tableRows) lock(asks []*leasetable.Ask) (query string, args []any) {
 	return string(append(text, tail...)), nil
 }
 
-// Free gives up rows.
+// Free releases rows.
 func (t *tableRows) Free(ctx context.Context, asks []*leasetable.Ask) error {
 	text := freeRow
 	var names, pairs []any
@@ -163,7 +163,7 @@ func (t *tableRows) Free(ctx context.Context, asks []*leasetable.Ask) error {
 
 // send runs a statement for owners.
 func (t *tableRows) send(ctx context.Context, op string, statement func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, t.calls.limit, errNoWord)
+	ctx, cancel := context.WithTimeoutCause(ctx, t.calls.limit, errNoAnswer)
 	defer cancel()
 	return ofStatement(ctx, op, "", t.sure(ctx, op, "", statement))
 }
@@ -190,7 +190,7 @@ func (t *tableRows) Renew(ctx context.Context, names, owners []string, ttl time.
 	})
 }
 
-// Sweep removes rows that nobody has used for a minute.
+// Sweep removes rows that were not used for a minute.
 func (t *tableRows) Sweep(ctx context.Context) (more bool, err error) {
 	found, err := t.sweep(ctx, sweepAfter)
 	return found == sweepSize, err
@@ -209,7 +209,7 @@ func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limi
 	})
 }
 
-// States is who holds what, by the token, and whether somebody does.
+// States is who holds what, by the token, and whether it is held.
 func (t *tableRows) States(ctx context.Context, prefix string) (map[string]string, error) {
 	return look(ctx, t, "watch", prefix, func(ctx context.Context) (map[string]string, error) {
 		return states(ctx, t.db, t.options.sql(`select name, concat(counter, ' ', owner <> x'' and expires > {now}) from {ns}_lease where `), prefix)
@@ -298,7 +298,7 @@ func look[T any](ctx context.Context, t *tableRows, op, name string, send func(c
 		defer cancel()
 		return send(bounded)
 	})
-	return found, ofLook(ctx, op, name, err)
+	return found, ofRead(ctx, op, name, err)
 }
 
 // ready creates the tables, if they were not there when they were last used.

@@ -22,23 +22,23 @@ type task struct {
 
 // try is an attempt at a lock. The driver's goroutine writes it before the task is done.
 type try struct {
-	holding *holding
-	ctx     context.Context // of the caller, who waits until it ends
-	curious bool            // whether to find out who holds
-	sent    bool            // the outcome is known
-	outcome outcome
+	holding    *holding
+	ctx        context.Context // of the caller, who waits until it ends
+	wantHolder bool            // whether to find out who holds
+	sent       bool            // the outcome is known
+	outcome    outcome
 
 	counter, clock int64 // of the row that was written; 0 while there is none
 }
 
-// ask gives something to the goroutine and waits for it or ctx.
+// ask has the goroutine run do, and waits for it or ctx.
 func (d *Driver) ask(ctx context.Context, op, name string, do func(context.Context) error) error {
 	return d.submit(ctx, &task{op: op, name: name, do: do})
 }
 
-// submit gives a task to the goroutine and waits for it or ctx. The tasks of one name are
-// done in the order of submit, also those that nobody waits for any more; so is what is
-// neither a try nor a release with all others.
+// submit passes a task to the goroutine, and waits for it or ctx. Tasks of one name are done
+// in the order of submit, even if the caller no longer waits. A task that is neither a try nor
+// a release keeps its order with all others.
 func (d *Driver) submit(ctx context.Context, t *task) error {
 	if ctx.Err() != nil {
 		return fail.Unsent(ctx, t.op, t.name)
@@ -61,10 +61,10 @@ func (d *Driver) submit(ctx context.Context, t *task) error {
 	}
 }
 
-// answers are channels without an answer, which nobody uses.
+// answers are unused channels without an answer.
 var answers = sync.Pool{New: func() any { return make(chan error, 1) }}
 
-// mostMembers bounds how many tasks share a statement.
+// mostMembers is the maximum number of tasks that share a statement.
 const mostMembers = 64
 
 // agenda chooses what to do together. It is of the driver's goroutine.
@@ -74,9 +74,9 @@ type agenda struct {
 	gave            bool // releases went before tries that wait
 }
 
-// choose takes what to do next from queue: releases, tries, or one other task. Releases go
-// before tries of other names, every other time: who has released asks for the next lock
-// soon, and that one shares the commit of the tries that wait.
+// choose takes the next tasks from queue: releases, tries, or one other task. Every other time
+// releases precede tries of other names: after a release, its caller soon tries the next lock,
+// and that try shares the commit of the waiting ones.
 func (a *agenda) choose(queue []*task) (chosen, left []*task) {
 	a.releases, a.tries = a.releases[:0], a.tries[:0]
 	defer clear(a.names)
@@ -123,7 +123,7 @@ func (d *Driver) next() (tasks []*task) {
 	return tasks
 }
 
-// perform does tasks together, for as long as the server can be waited for.
+// perform does tasks together, within the patience.
 func (d *Driver) perform(tasks []*task) {
 	ctx := d.bounded()
 	switch t := tasks[0]; {
@@ -136,8 +136,8 @@ func (d *Driver) perform(tasks []*task) {
 	}
 }
 
-// apart does tasks one after the other, since one of them is at fault.
-func (d *Driver) apart(tasks []*task) {
+// oneByOne does tasks one after the other, since one of them failed all.
+func (d *Driver) oneByOne(tasks []*task) {
 	for _, t := range slices.Clone(tasks) {
 		d.perform([]*task{t})
 	}

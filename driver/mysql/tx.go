@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// rollbackTimeout bounds a ROLLBACK that nobody answers.
+// rollbackTimeout bounds a ROLLBACK without an answer.
 const rollbackTimeout = 5 * time.Second
 
 // Tx lends a transaction that the user began and ends. After an error that is
@@ -33,8 +33,8 @@ func Create(ctx context.Context, db *sql.DB, tables ...driver.Creator) error {
 	return driver.Create(ctx, DB(db), tables...)
 }
 
-// lent is driver.SQL. It remembers that the transaction has failed, because the
-// server does not.
+// lent is driver.SQL. It records that the transaction has failed, because the server
+// does not.
 type lent struct {
 	at querier
 
@@ -105,8 +105,8 @@ func (p pool) Begin(ctx context.Context) (driver.Tx[*sql.Tx], error) {
 }
 
 func (p pool) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[*sql.Tx], error) {
-	// database/sql would roll back at the end of ctx by itself, and give the
-	// session back with the settings of Bound.
+	// At the end of ctx, database/sql would roll back by itself, and return the session
+	// to the pool with the settings of Bound.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
 	tx, err := p.db.BeginTx(life, &sql.TxOptions{Isolation: level.Standard()})

@@ -115,7 +115,7 @@ func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *Parti
 		err = p.create(ctx, marks)
 	}
 	if err != nil {
-		return nil, ofLook(ctx, op, namespace, err)
+		return nil, ofRead(ctx, op, namespace, err)
 	}
 	return p, nil
 }

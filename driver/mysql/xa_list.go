@@ -14,7 +14,7 @@ import (
 )
 
 // InDoubt lists what is prepared in this namespace, also by sessions that have not
-// ended yet. The server does not tell since when; the marks do, which a transaction
+// ended yet. The server does not report since when; the marks do, which a transaction
 // that reads what is not committed sees.
 func (p *Participant) InDoubt(ctx context.Context) (all []driver.InDoubt, err error) {
 	const op = "list prepared"
@@ -34,7 +34,7 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.InDoubt, err er
 		err = p.date(ctx, all)
 	}
 	if err != nil {
-		return nil, ofLook(ctx, op, p.space.Namespace, err)
+		return nil, ofRead(ctx, op, p.space.Namespace, err)
 	}
 	return all, nil
 }

@@ -48,8 +48,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	}
 }
 
-// submit gives the request to the machine of the session, which may end at any
-// moment.
+// submit passes the request to the machine of the current session.
 func (d *Driver) submit(ctx context.Context, r driver.Request) (*request, error) {
 	for {
 		s, err := d.connected(ctx, "acquire", r.Name)
@@ -70,13 +69,13 @@ func (d *Driver) submit(ctx context.Context, r driver.Request) (*request, error)
 		d.requests[id] = q
 		now := boottime.Now()
 		d.perform(s, d.table.ask(now, id, d.key(r.Name), r.NoWait))
-		d.settled(now)
+		d.reschedule(now)
 		d.mu.Unlock()
 		return q, nil
 	}
 }
 
-// abandon gives up waiting. A grant that has come at the same moment is taken.
+// abandon stops waiting. It returns a grant that arrived at the same time.
 func (d *Driver) abandon(ctx context.Context, q *request) (driver.Grant, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,11 +111,11 @@ func (q *request) sessionOver(ranOut bool, cause error) {
 	q.lost(ranOut, problem("renew", q.Name, interlock.Definite, err))
 }
 
-// lost ends the claim, and says so unless its time had run out anyway.
+// lost ends the claim, and reports that unless it had expired.
 func (q *request) lost(ranOut bool, cause error) {
 	q.claim.End()
-	if tell := q.Events.Lost; tell != nil && !ranOut && !q.quiet {
-		tell(cause)
+	if hook := q.Events.Lost; hook != nil && !ranOut && !q.quiet {
+		hook(cause)
 	}
 }
 
@@ -149,29 +148,28 @@ func (d *Driver) perform(s *session, effects []effect) {
 		case sendPass:
 			d.run(s, step{stPass, []string{"{" + keyText(e.on.key) + "}", number(s.id)}})
 		default:
-			d.tell(s, e)
+			d.report(s, e)
 		}
 	}
 }
 
 func keyText(key int64) string { return strconv.FormatInt(key, 10) }
 
-// send sends a call for the machine. If the session is over its end tells
-// everyone.
+// send sends a call for the machine. If the session has ended, endSession reports that.
 func (d *Driver) send(s *session, c *call) { _ = s.pipe.send(c) }
 
-// run sends statements for the machine, of whose answer nothing depends.
+// run sends statements on whose answer nothing depends.
 func (d *Driver) run(s *session, steps ...step) {
 	d.send(s, &call{steps: steps, done: func(a answer) {
 		if !a.over {
-			d.heard(s, a)
+			d.checkAnswer(s, a)
 		}
 	}})
 }
 
 // finished takes the answer to calls that shared a transaction.
 func (d *Driver) finished(s *session, calls []*call, a answer) {
-	d.heard(s, a)
+	d.checkAnswer(s, a)
 	if calls[0].kind > callUnlock {
 		d.tried(s, calls, a)
 		return
@@ -190,37 +188,37 @@ func (d *Driver) finished(s *session, calls []*call, a answer) {
 	}
 }
 
-// unlocked takes the answer to an unlock. One that failed may have left the lock
-// with the session, which would take it once more: then the session ends.
+// unlocked takes the answer to an unlock. If it failed, the session may still have the lock,
+// and would take it twice: so the session ends.
 func (s *session) unlocked(a answer) {
 	if a.err != nil {
-		s.pipe.end(fmt.Errorf("a lock could not be given up: %w", a.err))
+		s.pipe.end(fmt.Errorf("a lock could not be released: %w", a.err))
 	}
 }
 
 func number(id int32) string { return strconv.Itoa(int(id)) }
 
-// tell passes on the outcome of a request.
-func (d *Driver) tell(s *session, e effect) {
+// report passes on the outcome of a request.
+func (d *Driver) report(s *session, e effect) {
 	id := e.on.identity
 	q := d.requests[id]
 	if q == nil {
 		return
 	}
 	switch e.kind {
-	case tellGranted:
+	case reportGranted:
 		d.grant(s, q, e.on.counter)
-	case tellHeld:
+	case reportHeld:
 		delete(d.requests, id)
 		q.answer(result{err: &interlock.HeldError{Name: q.Name, Owner: e.holder, Since: e.since}})
-	case tellWaiting:
-		if tell := q.Events.Waiting; tell != nil && !q.quiet {
-			tell(driver.Place{Ahead: -1, Holder: e.holder})
+	case reportWaiting:
+		if hook := q.Events.Waiting; hook != nil && !q.quiet {
+			hook(driver.Place{Ahead: -1, Holder: e.holder})
 		}
 	}
 }
 
-// grant gives the request its lease: the session's.
+// grant answers the request with the lease of the session.
 func (d *Driver) grant(s *session, q *request, counter int64) {
 	token, err := interlock.NewToken(counter, 0)
 	if err == nil && s.lease.Remaining() <= 0 {
@@ -236,7 +234,7 @@ func (d *Driver) grant(s *session, q *request, counter int64) {
 	q.answer(result{grant: driver.Grant{Lease: q.claim, Token: token}})
 }
 
-// tried gives the answers to tries to the machine.
+// tried passes the answers to tries to the machine.
 func (d *Driver) tried(s *session, calls []*call, a answer) {
 	if !s.serves(a) {
 		return
@@ -250,7 +248,7 @@ func (d *Driver) tried(s *session, calls []*call, a answer) {
 	for _, c := range calls {
 		id, key := c.on.identity, c.on.key
 		switch {
-		case a.err != nil && len(calls) > 1 && !isSpoilt(a.err): // one of them is at fault
+		case a.err != nil && len(calls) > 1 && !isSessionInvalid(a.err): // one of them is at fault
 			d.perform(s, d.table.retry(now, id, key))
 		case a.err != nil:
 			d.refused(s, now, c, a)
@@ -262,7 +260,7 @@ func (d *Driver) tried(s *session, calls []*call, a answer) {
 			d.perform(s, d.table.tried(now, id, key, c.outcome))
 		}
 	}
-	d.settled(now)
+	d.reschedule(now)
 }
 
 // refused takes an error about a try.
@@ -275,7 +273,7 @@ func (d *Driver) refused(s *session, now boottime.Instant, c *call, a answer) {
 	d.perform(s, d.table.failed(now, id, c.on.key))
 }
 
-// read takes the row of a member: nothing more for a lock that was given up; the counter, the
+// read takes the row of a member: nothing more for a released lock; the counter, the
 // server's clock and whether the lock was given back for others, and then who holds and since
 // when.
 func (c *call) read(row [][]byte) {
@@ -315,7 +313,7 @@ func micros(f field) (time.Time, error) {
 	return time.UnixMicro(n), err
 }
 
-// Release gives up whatever owner has on name; see driver.Fenced.
+// Release releases what owner has on name; see driver.Fenced.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	if err := fail.CheckNames("release", name, owner); err != nil {
 		return err
@@ -331,7 +329,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	now := boottime.Now()
 	effects := d.table.release(now, id, d.key(name))
 	err = d.releasing(s, effects, done)
-	d.settled(now)
+	d.reschedule(now)
 	d.mu.Unlock()
 	if err != nil {
 		return problem("release", name, interlock.Retryable, err)
@@ -356,8 +354,7 @@ func (d *Driver) forget(id identity) {
 	}
 }
 
-// releasing carries out a release, whose first effect is the one that the caller
-// waits for.
+// releasing performs the effects of a release. The caller waits for the first one.
 func (d *Driver) releasing(s *session, effects []effect, done chan answer) error {
 	if d.session != s {
 		return interlock.ErrSessionEnded
@@ -370,7 +367,7 @@ func (d *Driver) releasing(s *session, effects []effect, done chan answer) error
 		c.kind, c.steps = callAlone, []step{{stLeave, []string{keyText(c.on.key), c.on.owner}}}
 		c.done = func(a answer) {
 			if !a.over {
-				d.heard(s, a)
+				d.checkAnswer(s, a)
 			}
 			done <- a
 		}
@@ -385,5 +382,5 @@ func (d *Driver) releasing(s *session, effects []effect, done chan answer) error
 func (d *Driver) wake(s *session, key int64) {
 	now := boottime.Now()
 	d.perform(s, d.table.wake(now, key))
-	d.settled(now)
+	d.reschedule(now)
 }

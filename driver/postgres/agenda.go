@@ -2,7 +2,7 @@ package postgres
 
 import "container/heap"
 
-// agenda is the slots where somebody has to try, the earliest first.
+// agenda is the slots where a contender has to try, the earliest first.
 type agenda []*slot
 
 // schedule puts s where it belongs. Who asks or holds is not waited for.

@@ -10,10 +10,10 @@ import (
 
 type sqlState interface{ SQLState() string }
 
-// lockNotAvailable: a row or lock was not to be had at once, or not in time.
+// lockNotAvailable: a row or lock was not free at once, or in time.
 const lockNotAvailable = "55P03"
 
-// kindOfAnswer judges what the server says; see the appendix "PostgreSQL Error Codes"
+// kindOfAnswer classifies an error of the server; see the appendix "PostgreSQL Error Codes"
 // of its manual.
 func kindOfAnswer(at stage, answer sqlState) interlock.ErrorKind {
 	code := answer.SQLState()
@@ -22,9 +22,9 @@ func kindOfAnswer(at stage, answer sqlState) interlock.ErrorKind {
 		return atCommit(answer)
 	case beforeCommit[code]:
 		return interlock.Retryable
-	case at == inStatement && inTrouble(code) && !strings.HasPrefix(code, "XX"):
+	case at == inStatement && isBroken(code) && !strings.HasPrefix(code, "XX"):
 		return interlock.Uncertain
-	case endsSession(code), inTrouble(code):
+	case endsSession(code), isBroken(code):
 		return interlock.Retryable
 	}
 	return interlock.Definite
@@ -41,8 +41,8 @@ var beforeCommit = map[string]bool{
 	"53300":          true, // too_many_connections
 }
 
-// endsSession reports whether code tells that the server ended the session, or
-// did not let it begin.
+// endsSession reports whether the server ended the session, or did not let it
+// begin.
 func endsSession(code string) bool {
 	switch code {
 	case "57P01", "57P02", "57P03", "57P05":
@@ -51,22 +51,22 @@ func endsSession(code string) bool {
 	return false
 }
 
-// inTrouble reports whether code tells of a broken connection or server.
-func inTrouble(code string) bool {
+// isBroken reports a broken connection or server.
+func isBroken(code string) bool {
 	return code == "40003" || strings.HasPrefix(code, "08") || strings.HasPrefix(code, "58") ||
 		strings.HasPrefix(code, "XX")
 }
 
-// answersToCommit says what an answer to COMMIT tells of the transaction, by what its
-// SQLSTATE begins with. The first line that fits counts.
+// answersToCommit classifies an error of COMMIT by the beginning of its SQLSTATE. The
+// first line that fits counts.
 //
-// The server answers before its commit record is written or after. Before, it runs
-// deferred triggers and constraints, and whatever they raise undoes the transaction.
-// While it writes the record it listens to no signal, but obeys one that came
-// meanwhile before it has answered that it is done: where it logs how long the COMMIT
-// took, a cancelled query or an ended session is reported instead, after the commit.
-// A time-out works by such a signal; that of a lock can strike as the lock is granted.
-// A server that is short of memory or disk can fail on either side.
+// The server replies before its commit record is written or after. Before, it runs
+// deferred triggers and constraints, and their errors roll the transaction back.
+// While it writes the record it ignores signals. If it logs the duration of the COMMIT,
+// it obeys a pending signal before it replies: then it reports a cancelled query or an
+// ended session after the commit. A timeout works by such a signal; a lock timeout can
+// occur as the lock is granted. A server that is short of memory or disk can fail before
+// or after.
 var answersToCommit = []struct {
 	state string
 	kind  interlock.ErrorKind
@@ -85,9 +85,9 @@ var answersToCommit = []struct {
 	{"", interlock.Definite},    // a constraint, or what a trigger raised
 }
 
-// atCommit judges an answer to COMMIT. Words after which nothing follows are those of
-// a server or a pooler that gives up, and tell nothing of what it had done, but for
-// the idle time-out, and a conflict on a standby, which had nothing to commit.
+// atCommit classifies an error of COMMIT. If the server or a pooler ends the connection
+// with it, the outcome is unknown. Exceptions are the idle timeout, and a conflict on a
+// standby, which had nothing to commit.
 func atCommit(answer sqlState) interlock.ErrorKind {
 	for _, line := range answersToCommit {
 		if !strings.HasPrefix(answer.SQLState(), line.state) {
@@ -101,8 +101,8 @@ func atCommit(answer sqlState) interlock.ErrorKind {
 	return interlock.Uncertain
 }
 
-// isLast reports whether the server ended the session with its answer. A client other
-// than pgx does not tell.
+// isLast reports whether the server ended the session with its answer. Only pgx shows
+// that.
 func isLast(answer sqlState) bool {
 	native, ok := answer.(*pgconn.PgError)
 	return ok && (native.SeverityUnlocalized == "FATAL" || native.SeverityUnlocalized == "PANIC")

@@ -12,8 +12,8 @@ type callKind int
 
 const (
 	callAlone  callKind = iota // statements of its own
-	callGive                   // gives up a lock that is held
-	callUnlock                 // gives up whatever there is
+	callGive                   // releases a held lock
+	callUnlock                 // releases what the owner has, if anything
 	callTake                   // takes a lock that is free
 	callTry                    // takes a lock, or a place in the line
 	callRetry                  // a try that failed together with others, alone
@@ -24,7 +24,7 @@ const mostMembers = 256
 
 // batcher arranges calls in transactions: those that wait together share a statement, so
 // that all of them cost one commit. It keeps the order of the calls of one key, and of those
-// that are alone with all others. What gives up locks comes first, in transactions of its
+// that are alone with all others. Releases come first, in transactions of its
 // own: these neither wait for the disk nor for the row of another session, so that no two
 // sessions wait for each other.
 type batcher struct {

@@ -35,6 +35,6 @@ func boundIn(ctx context.Context, tx driver.SQL, idle, statement time.Duration) 
 	return err
 }
 
-// timeout is d in milliseconds, as a time-out of the server: at least 1, since 0
+// timeout is d in milliseconds, as a timeout of the server: at least 1, since 0
 // is none.
 func timeout(d time.Duration) int64 { return min(max(1, d.Milliseconds()), math.MaxInt32) }

@@ -19,7 +19,7 @@ const breakGrace = time.Second
 // Break takes a lock away; see driver.Breaker. In one statement it is recorded
 // and the holder's process is asked to give this one lock up. If that does not
 // answer within a second, the server ends its session: no session can
-// give up the lock of another. Its other locks stay with that process until its
+// release the lock of another. Its other locks stay with that process until its
 // deadline. Ending it needs the holder's database role, or pg_signal_backend.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	if err := fail.CheckBreak(b); err != nil {
@@ -62,7 +62,7 @@ func (d *Driver) breakForeign(ctx context.Context, s *session, b driver.Break) (
 		state, err := d.Lock(ctx, b.Name)
 		switch {
 		case err != nil:
-			return driver.BreakRecord{}, false, recorded(b.Name, err)
+			return driver.BreakRecord{}, false, uncertainBreak(b.Name, err)
 		case state.Holder == nil || state.Holder.Owner != b.Owner:
 			return record, true, nil
 		}
@@ -97,10 +97,10 @@ func (d *Driver) awaitBreak(ctx context.Context, s *session, b driver.Break, hol
 		a, err := d.askOn(ctx, s, "break", b.Name, held)
 		if err == nil && string(a.rows[0][0]) == "f" {
 			_, err = d.askOn(ctx, s, "break", b.Name, step{stLeave, held.args})
-			return recorded(b.Name, err)
+			return uncertainBreak(b.Name, err)
 		}
 		if err != nil {
-			return recorded(b.Name, err)
+			return uncertainBreak(b.Name, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -108,23 +108,23 @@ func (d *Driver) awaitBreak(ctx context.Context, s *session, b driver.Break, hol
 		case <-look.C:
 		case <-grace.C:
 			if _, err := d.askOn(ctx, s, "break", b.Name, step{stEnd, []string{holder}}); err != nil {
-				return recorded(b.Name, err)
+				return uncertainBreak(b.Name, err)
 			}
 		}
 	}
 }
 
-// recorded is an error after the break was recorded: it may be done.
-func recorded(name string, err error) error {
+// uncertainBreak is an error after the break was recorded: it may be done.
+func uncertainBreak(name string, err error) error {
 	if interlock.Kind(err) == interlock.Retryable {
 		return problem("break", name, interlock.Uncertain, err)
 	}
 	return err
 }
 
-// dropped gives up what somebody has recorded as broken, and tells the holder.
+// handleBreak releases what somebody has recorded as broken, and tells the holder.
 // It runs under Driver.mu.
-func (d *Driver) dropped(s *session, order string) {
+func (d *Driver) handleBreak(s *session, order string) {
 	number, owner, _ := strings.Cut(order, " ")
 	key, err := strconv.ParseInt(number, 10, 64)
 	if err != nil {
@@ -142,10 +142,10 @@ func (d *Driver) dropped(s *session, order string) {
 		delete(d.requests, id)
 	}
 	d.perform(s, effects)
-	d.settled(now)
+	d.reschedule(now)
 }
 
-// Breaks shows what was recorded, which is kept until somebody deletes it.
+// Breaks shows what was recorded, which is kept until an operator deletes it.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	if name != "" {
 		if err := fail.CheckNames("list breaks", name, "-"); err != nil {

@@ -18,10 +18,9 @@ import (
 
 // A stage is where a transaction was when an error came.
 //
-// Before inCommit the client's word that an error is safe to retry is taken:
-// where a connection is gone, COMMIT can no longer be sent on it. From inCommit
-// on it is not, because pgx says the same of a connection that ended after
-// COMMIT had left.
+// Before inCommit, an error that the client calls safe to retry is Retryable: COMMIT
+// cannot be sent on a lost connection. From inCommit on it is not, because pgx says
+// the same of a connection that ended after COMMIT was sent.
 type stage int
 
 const (
@@ -37,8 +36,8 @@ func (s stage) String() string {
 	return [...]string{"begin transaction", "run statement", "run statement", "commit", "commit", "roll back"}[s]
 }
 
-// failed is nil for a nil err, and otherwise says what may be concluded from
-// it. An error after ctx ended wraps the cause.
+// failed returns nil for a nil err, and otherwise classifies it. An error after ctx ended
+// wraps the cause.
 func failed(ctx context.Context, at stage, err error) error {
 	if err == nil {
 		return nil
@@ -77,7 +76,7 @@ func fromDatabase(err error) bool {
 	return false
 }
 
-// kindOf judges err. ended says that the caller's context has ended.
+// kindOf classifies err. ended: the caller's context has ended.
 func kindOf(at stage, err error, ended bool) interlock.ErrorKind {
 	unsent := at == inBegin || at < inCommit && pgconn.SafeToRetry(err)
 	var state sqlState

@@ -42,10 +42,10 @@
 // broke is Uncertain, unless it is certain that nothing was sent. Everything else
 // that the server says is Definite. Once COMMIT may have been sent, only what the
 // server says before it writes the commit record is sure: a serialization failure, a
-// deadlock and an idle time-out are Retryable, what a deferred constraint or trigger
+// deadlock and an idle timeout are Retryable, what a deferred constraint or trigger
 // raised is Definite. Every end of the connection or session is Uncertain, whatever
-// the client says of it, and so are a cancelled query and a time-out (57014, 55P03,
-// 25P04), which the server may tell of what it has just committed.
+// the client says of it, and so are a cancelled query and a timeout (57014, 55P03,
+// 25P04), which the server may report after a commit.
 //
 // # Token
 //
@@ -64,8 +64,8 @@
 // the TTL, so that a half-open connection or a stopped process keeps its locks
 // no longer, or 5 s longer if it vanished during a statement that waits. A
 // statement is sent every third of the TTL, whatever the number of locks. A process
-// that is killed keeps its locks for the rest of its TTL, unless somebody breaks them,
-// because the server cannot tell its end from that of a connection alone. When the connection ends, every claim on it gets ErrSessionEnded at
+// that is killed keeps its locks for the rest of its TTL, unless an operator breaks them,
+// because the server cannot distinguish its end from that of a connection alone. When the connection ends, every claim on it gets ErrSessionEnded at
 // once; a new session never revives what the former one held, and ends it first
 // if the server still has it.
 //
@@ -79,7 +79,7 @@
 //
 // # Waiting
 //
-// Nothing blocks in the server. A session that gives up a lock notifies the first
+// Nothing blocks in the server. A session that releases a lock notifies the first
 // in line whose session lives, and only that one; it tries, and another process
 // may come first (Order is Barging). A waiter that receives nothing tries about once a
 // second. A process that dies while its try is under way may be granted the lock,

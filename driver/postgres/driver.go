@@ -89,7 +89,7 @@ func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, err
 		return nil, err
 	}
 	d.guarantees = sessionGuarantees(s.facts, options.TTL)
-	d.loops.Go(d.tend)
+	d.loops.Go(d.maintain)
 	return d, nil
 }
 
@@ -119,7 +119,7 @@ func sessionGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	return g
 }
 
-// connected is the session, which is opened if there is none.
+// connected returns the session, and opens one if there is none.
 func (d *Driver) connected(ctx context.Context, op, name string) (*session, error) {
 	for {
 		d.mu.Lock()
@@ -182,9 +182,9 @@ func (d *Driver) begin(s *session, conn *pgx.Conn) error {
 	d.session = s
 	d.table = newTable(jittered)
 	s.pipe = newPipe(hijacked, &d.loops, s.id, d.ttl, hooks{
-		notify:   func(channel, payload string) { d.told(s, channel, payload) },
+		notify:   func(channel, payload string) { d.handleNotification(s, channel, payload) },
 		finished: func(calls []*call, a answer) { d.finished(s, calls, a) },
-		failed:   func(err error) { d.over(s, err) },
+		failed:   func(err error) { d.endSession(s, err) },
 	})
 	for w := range d.watchers {
 		w.names.Miss()
@@ -193,9 +193,9 @@ func (d *Driver) begin(s *session, conn *pgx.Conn) error {
 	return nil
 }
 
-// over is the end of a session: its waiters have no answer, and its claims
+// endSession ends of a session: its waiters have no answer, and its claims
 // are lost.
-func (d *Driver) over(s *session, cause error) {
+func (d *Driver) endSession(s *session, cause error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.session != s || d.closed {
@@ -216,11 +216,11 @@ func (d *Driver) over(s *session, cause error) {
 	hints.Signal(d.changed)
 }
 
-// heard ends the session if an answer shows that it is of no use, or came too
-// late.
-func (d *Driver) heard(s *session, a answer) {
+// checkAnswer ends the session if an answer shows that it is invalid, or arrived after
+// its lease.
+func (d *Driver) checkAnswer(s *session, a answer) {
 	switch {
-	case isSpoilt(a.err):
+	case isSessionInvalid(a.err):
 		s.pipe.end(a.err)
 	case s.lease.Remaining() <= 0:
 		s.pipe.end(interlock.ErrExpired)
@@ -241,8 +241,8 @@ func (s *session) serves(a answer) bool {
 	return false
 }
 
-// Close ends every goroutine. A session that holds something is left to the
-// server, which ends it when it has heard nothing for the TTL.
+// Close ends every goroutine. The server ends a session that holds something after the
+// TTL.
 func (d *Driver) Close(ctx context.Context) error {
 	d.mu.Lock()
 	first := !d.closed
@@ -260,7 +260,7 @@ func (d *Driver) Close(ctx context.Context) error {
 	if first {
 		d.stop()
 		if s != nil {
-			d.part(ctx, s, held)
+			d.leaveSession(ctx, s, held)
 		}
 	}
 	if err := join.Wait(ctx, d.loops.Wait); err != nil {
@@ -269,8 +269,8 @@ func (d *Driver) Close(ctx context.Context) error {
 	return nil
 }
 
-// part leaves the session, and what it holds if anything is held.
-func (d *Driver) part(ctx context.Context, s *session, held bool) {
+// leaveSession leaves the session, and what it holds if anything is held.
+func (d *Driver) leaveSession(ctx context.Context, s *session, held bool) {
 	if !held {
 		s.pipe.end(interlock.ErrClosed)
 		return
@@ -289,9 +289,9 @@ func (d *Driver) part(ctx context.Context, s *session, held bool) {
 	time.AfterFunc(d.ttl+time.Second, func() { conn.Close() })
 }
 
-// tend sends the signs of life, tries for waiters who heard nothing, and gives
-// up a session that does not answer.
-func (d *Driver) tend() {
+// maintain sends pings, tries for waiters without a notification, and ends a session that
+// does not answer.
+func (d *Driver) maintain() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -306,7 +306,7 @@ func (d *Driver) tend() {
 	}
 }
 
-// tick does what is due, and says when to look again.
+// tick does what is due, and returns when to call it again.
 func (d *Driver) tick(now boottime.Instant) boottime.Instant {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -315,9 +315,9 @@ func (d *Driver) tick(now boottime.Instant) boottime.Instant {
 	if s == nil || d.closed {
 		return d.looksAt
 	}
-	giveUp := d.patience(s, now)
+	giveUp := d.deadline(s, now)
 	if giveUp <= now {
-		s.pipe.end(errNoWord)
+		s.pipe.end(errNoAnswer)
 		return d.looksAt
 	}
 	if now >= s.pinged.Add(d.ttl/3) {
@@ -328,9 +328,9 @@ func (d *Driver) tick(now boottime.Instant) boottime.Instant {
 	return d.looksAt
 }
 
-// settled has the tending goroutine look again if something will be due before it does:
+// reschedule has the goroutine of maintain look again if something will be due before it does:
 // every event of the machine ends with it.
-func (d *Driver) settled(now boottime.Instant) {
+func (d *Driver) reschedule(now boottime.Instant) {
 	due := d.table.next()
 	if d.table.held == 0 {
 		due = min(due, now.Add(statementTimeout))
@@ -341,9 +341,9 @@ func (d *Driver) settled(now boottime.Instant) {
 	}
 }
 
-// patience is until when to wait for the session's answer: as long as claims
+// deadline is until when to wait for the session's answer: as long as claims
 // may live, and at most 5 s if there are none.
-func (d *Driver) patience(s *session, now boottime.Instant) boottime.Instant {
+func (d *Driver) deadline(s *session, now boottime.Instant) boottime.Instant {
 	until := now.Add(max(0, s.lease.RemainingAt(now)))
 	if d.table.held > 0 {
 		return until
@@ -358,7 +358,7 @@ func (d *Driver) patience(s *session, now boottime.Instant) boottime.Instant {
 // ping keeps the session alive, and with it whatever it holds.
 func (d *Driver) ping(s *session, now boottime.Instant) {
 	if s.pending {
-		d.renewed(now.Sub(s.pinged), problem("renew", "", interlock.Uncertain, errNoWord))
+		d.renewed(now.Sub(s.pinged), problem("renew", "", interlock.Uncertain, errNoAnswer))
 		s.pinged = now
 		return
 	}
@@ -367,7 +367,7 @@ func (d *Driver) ping(s *session, now boottime.Instant) {
 		if a.over {
 			return
 		}
-		d.heard(s, a)
+		d.checkAnswer(s, a)
 		if !s.serves(a) {
 			return
 		}
@@ -381,11 +381,11 @@ func (d *Driver) ping(s *session, now boottime.Instant) {
 	}})
 }
 
-// renewed tells everyone who holds.
+// renewed reports a renewal to all holders.
 func (d *Driver) renewed(took time.Duration, err error) {
 	for _, r := range d.requests {
-		if tell := r.Events.Renewed; r.claim != nil && tell != nil && !d.closed {
-			tell(took, err)
+		if hook := r.Events.Renewed; r.claim != nil && hook != nil && !d.closed {
+			hook(took, err)
 		}
 	}
 }

@@ -45,8 +45,8 @@ func onOneLine(err error) error {
 	return err
 }
 
-// ofAnswer says what may be concluded from an answer that is an error. What the
-// server refused it rolled back.
+// ofAnswer classifies an answer that is an error. What the server refused was rolled
+// back.
 func ofAnswer(op, name string, a answer) error {
 	if a.err == nil {
 		return nil
@@ -61,17 +61,17 @@ func ofAnswer(op, name string, a answer) error {
 		kind = interlock.Retryable
 	case !a.over && errors.As(a.err, &native):
 		kind = kindOfAnswer(inBegin, native)
-		if native.Code == "57014" || isSpoilt(native) { // query_canceled: it took too long
+		if native.Code == "57014" || isSessionInvalid(native) { // query_canceled: it took too long
 			kind = interlock.Retryable
 		}
 	}
 	return problem(op, name, kind, a.err)
 }
 
-// isSpoilt reports whether the server does not know the tables of a session, or
-// its prepared statements: then somebody has removed them, or another process of
-// the server answers. The next session prepares them again.
-func isSpoilt(err error) bool {
+// isSessionInvalid reports that the tables or the prepared statements of a session are
+// missing: they were removed, or another server process answered. The next session creates
+// them again.
+func isSessionInvalid(err error) bool {
 	if err == nil {
 		return false
 	}
@@ -81,8 +81,7 @@ func isSpoilt(err error) bool {
 
 const undefinedTable = "42P01"
 
-// ofOpening gives the reason why there is no session its kind: nothing that was
-// asked for has been sent.
+// ofOpening classifies the error of opening a session: no request was sent.
 func ofOpening(op, name string, err error) error {
 	var known interface{ ErrorKind() interlock.ErrorKind }
 	var native *pgconn.PgError
@@ -96,8 +95,8 @@ func ofOpening(op, name string, err error) error {
 	return problem(op, name, kind, fmt.Errorf("no session: %w", err))
 }
 
-// ofStatement gives an error of a statement, which is a transaction of its own, its kind.
-// What the server refused was not done; what it did not answer may have been.
+// ofStatement classifies the error of a statement that is a transaction of its own. What the
+// server refused was not done; without an answer it may have been.
 func ofStatement(ctx context.Context, op, name string, err error) error {
 	if err == nil {
 		return nil

@@ -26,7 +26,7 @@ func (d *Driver) askOn(ctx context.Context, s *session, op, name string, steps .
 	done := make(chan answer, 1)
 	err := s.pipe.send(&call{steps: steps, done: func(a answer) {
 		if !a.over {
-			d.heard(s, a)
+			d.checkAnswer(s, a)
 		}
 		done <- a
 	}})

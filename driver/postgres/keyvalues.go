@@ -64,7 +64,7 @@ func (k *KeyValues) read(ctx context.Context, op, name, text string, args ...any
 	if ctx.Err() != nil {
 		return nil, fail.Unsent(ctx, op, name)
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoWord)
+	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()
 	rows, err := k.pool.Query(bounded, k.text(text), append([]any{pgx.QueryExecModeExec}, args...)...)
 	if err == nil {
@@ -118,7 +118,7 @@ func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (revision in
 	for i, s := range swaps {
 		keys[i], revisions[i], values[i], deletes[i] = s.Key, s.Revision, append([]byte{}, s.Value...), s.Delete
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoWord)
+	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()
 	swap := func() error {
 		return k.pool.QueryRow(bounded, k.text(swapKeys), pgx.QueryExecModeExec, keys, revisions, values, deletes).Scan(&revision)

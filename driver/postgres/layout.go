@@ -196,7 +196,7 @@ left join {ns}_holder h on h.key = d.key where ` + unflushed,
 	stLeave: `with gone as (delete from {ns}_waiter where key = $1::bigint and owner = $2::text returning name),
 	freed as (delete from {ns}_holder c where key = $1 and owner = $2 and ` + ended + ` returning name)
 select ` + hint("name") + ` from (select name from gone union all select name from freed) left_behind`,
-	// give: keys, owners. One row for each lock that was given up: those that have their row.
+	// give: keys, owners. One row for each released lock that had its row.
 	// The row is removed before the lock is free, so that who takes it next waits for this
 	// transaction's end.
 	stGive: `delete from {ns}_holder c using unnest($1::bigint[], $2::text[]) as g (key, owner)

@@ -143,7 +143,7 @@ func TestNextSessionEndsTheFormer(t *testing.T) {
 	d.mu.Lock()
 	s := d.session
 	d.mu.Unlock()
-	s.pipe.end(errNoWord)
+	s.pipe.end(errNoAnswer)
 	receive(t, g.lost, "word of the loss")
 	if holders(t, o, d.key("x")) != 1 {
 		t.Fatal("the server has noticed, and nothing is tested")

@@ -21,7 +21,7 @@ type table struct {
 	heartbeat  func() time.Duration // until the next try of who hears nothing
 	slots      map[int64]*slot
 	contenders map[identity]*contender
-	waiting    agenda // slots where somebody has to try, the earliest first
+	waiting    agenda // slots where a contender has to try, the earliest first
 	held       int    // slots with a holder
 }
 
@@ -46,7 +46,7 @@ type slot struct {
 	holder, asking *contender
 	woken          bool
 	queue          []*contender
-	due            boottime.Instant // when somebody of the queue has to try; never if nobody
+	due            boottime.Instant // when a contender in the queue has to try; never if none has
 	place          int              // in the agenda; -1 if it is not there
 }
 
@@ -54,7 +54,7 @@ type slot struct {
 type effect struct {
 	kind   effectKind
 	on     contender // as it was then
-	holder string    // who holds it, for told effects; empty if not known
+	holder string    // who holds it, for report effects; empty if not known
 	since  time.Time
 }
 
@@ -65,13 +65,13 @@ const (
 	sendTry
 	sendRetry // a try that failed together with others
 	sendRegister
-	sendLeave  // give up a place
-	sendGive   // give up what is held, and wake the next
-	sendUnlock // give up the lock and the place, if there are any, and wake the next
+	sendLeave  // leave the queue
+	sendGive   // release what is held, and wake the next
+	sendUnlock // release the lock and the place, if there are any, and wake the next
 	sendPass   // wake the next
-	tellGranted
-	tellHeld
-	tellWaiting
+	reportGranted
+	reportHeld
+	reportWaiting
 )
 
 // outcome is the server's answer to a try: counter is 0 if another has it.
@@ -98,13 +98,13 @@ func (t *table) ask(now boottime.Instant, id identity, key int64, noWait bool) [
 	}
 	c.wanted, c.noWait, c.refused = true, noWait, 0
 	if c.counter > 0 {
-		return []effect{{kind: tellGranted, on: *c}}
+		return []effect{{kind: reportGranted, on: *c}}
 	}
 	c.due = now
 	return t.advance(now, key)
 }
 
-// abandon notes that nobody waits for c any more. Its place stays until it is
+// abandon records that the caller of c no longer waits. Its place stays until it is
 // its turn, in case the request is repeated.
 func (t *table) abandon(id identity) {
 	if c := t.contenders[id]; c != nil && c.counter == 0 {
@@ -118,7 +118,7 @@ func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) [
 	c, woken := s.answered()
 	var effects []effect
 	switch {
-	case c == nil || t.contenders[id] != c: // released meanwhile, which gave up everything
+	case c == nil || t.contenders[id] != c: // released meanwhile, which released everything
 	case o.counter > 0 && !c.wanted:
 		t.remove(c)
 		effects = []effect{{kind: sendUnlock, on: *c}}
@@ -126,7 +126,7 @@ func (t *table) tried(now boottime.Instant, id identity, key int64, o outcome) [
 		c.counter, c.registered = o.counter, false
 		s.holder = c
 		t.held++
-		effects = []effect{{kind: tellGranted, on: *c}}
+		effects = []effect{{kind: reportGranted, on: *c}}
 	default:
 		effects = t.refuse(now, c, o)
 	}
@@ -170,7 +170,7 @@ func (s *slot) answered() (c *contender, woken bool) {
 func (t *table) refuse(now boottime.Instant, c *contender, o outcome) []effect {
 	if c.noWait {
 		t.remove(c)
-		return append(t.leave(c), effect{kind: tellHeld, on: *c, holder: o.holder, since: o.since})
+		return append(t.leave(c), effect{kind: reportHeld, on: *c, holder: o.holder, since: o.since})
 	}
 	c.refused++
 	c.registered = true
@@ -181,7 +181,7 @@ func (t *table) refuse(now boottime.Instant, c *contender, o outcome) []effect {
 	if c.refused != 2 {
 		return nil
 	}
-	return []effect{{kind: tellWaiting, on: *c, holder: o.holder}}
+	return []effect{{kind: reportWaiting, on: *c, holder: o.holder}}
 }
 
 // failed takes an error of the server about a try. The lock may have been taken
@@ -201,7 +201,7 @@ func (t *table) retry(now boottime.Instant, id identity, key int64) []effect {
 	return t.again(now, id, key, sendRetry)
 }
 
-// release gives up whatever id has.
+// release releases whatever id has.
 func (t *table) release(now boottime.Instant, id identity, key int64) []effect {
 	c := t.contenders[id]
 	if c == nil {
@@ -224,7 +224,7 @@ func (t *table) release(now boottime.Instant, id identity, key int64) []effect {
 	return append([]effect{{kind: kind, on: *c}}, t.advance(now, key)...)
 }
 
-// drop gives up what owner holds, because it was taken away. There is nothing to
+// drop releases what owner holds, because it was taken away. There is nothing to
 // do if it does not hold it.
 func (t *table) drop(now boottime.Instant, key int64, owner string) []effect {
 	s := t.slots[key]
@@ -317,17 +317,17 @@ func (t *table) lineUp(now boottime.Instant, s *slot) []effect {
 		case c == s.holder || !c.wanted || c.due > now:
 		case c.noWait:
 			t.remove(c)
-			effects = append(append(effects, t.leave(c)...), effect{kind: tellHeld, on: *c, holder: s.holder.owner})
+			effects = append(append(effects, t.leave(c)...), effect{kind: reportHeld, on: *c, holder: s.holder.owner})
 		default:
 			c.due, c.registered = never, true
 			effects = append(effects, effect{kind: sendRegister, on: *c},
-				effect{kind: tellWaiting, on: *c, holder: s.holder.owner})
+				effect{kind: reportWaiting, on: *c, holder: s.holder.owner})
 		}
 	}
 	return effects
 }
 
-// leave gives up the place that c may have.
+// leave removes c from the queue, if it is there.
 func (t *table) leave(c *contender) []effect {
 	if !c.registered {
 		return nil

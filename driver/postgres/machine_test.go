@@ -70,14 +70,14 @@ func (w *world) note(n *node, owner string, held bool) {
 func (w *world) do(n *node, effects []effect) {
 	for _, e := range effects {
 		switch e.kind {
-		case tellGranted:
+		case reportGranted:
 			w.holds[e.on.identity] = true
 			if len(w.holds) > 1 {
 				w.t.Fatalf("%v hold at once", w.holds)
 			}
-		case tellHeld:
+		case reportHeld:
 			delete(n.wants, e.on.identity)
-		case tellWaiting:
+		case reportWaiting:
 		default:
 			n.sent = append(n.sent, e)
 		}
@@ -253,7 +253,7 @@ func TestTurnThatComesDuringATryIsTaken(t *testing.T) {
 	m.tried(now, identity{"x", "o"}, modelKey, outcome{holder: "someone"})
 	m.wake(now, modelKey)
 	effects := m.tried(now, identity{"x", "o"}, modelKey, outcome{holder: "someone"})
-	if len(effects) != 2 || effects[0].kind != tellWaiting || effects[1].kind != sendTry {
+	if len(effects) != 2 || effects[0].kind != reportWaiting || effects[1].kind != sendTry {
 		t.Errorf("effects %+v", effects)
 	}
 	if effects = m.tried(now, identity{"x", "o"}, modelKey, outcome{holder: "someone"}); len(effects) != 0 {

@@ -81,7 +81,7 @@ type answer struct {
 // field is a value in text form; nil is NULL.
 type field []byte
 
-var errNoWord = errors.New("the server did not answer in time")
+var errNoAnswer = errors.New("the server did not answer in time")
 
 // mostFlights are how many transactions may be under way when more are sent: the server
 // executes one while the process handles the answer to the one before.

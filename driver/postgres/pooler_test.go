@@ -123,7 +123,7 @@ func compete(t *testing.T, drivers ...driver.Fenced) {
 	t.Helper()
 	const rounds = 5
 	done := make(chan error, len(drivers))
-	counter := 0 // guarded by the lock alone; the race detector would tell
+	counter := 0 // guarded by the lock alone; the race detector would report
 	for i, d := range drivers {
 		locks, err := lock.NewFenced(d, nil)
 		if err != nil {

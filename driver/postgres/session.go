@@ -65,7 +65,7 @@ func (d *dialer) open(ctx context.Context, former []int32) (_ *session, _ *pgx.C
 	}
 	for _, step := range []func(context.Context, *pgx.Conn) error{
 		d.configure, d.create,
-		func(ctx context.Context, conn *pgx.Conn) error { return d.bury(ctx, conn, former) },
+		func(ctx context.Context, conn *pgx.Conn) error { return d.endFormer(ctx, conn, former) },
 		d.enter,
 		func(ctx context.Context, conn *pgx.Conn) error { s.id, err = d.identify(ctx, conn); return err },
 		d.prepare,
@@ -148,7 +148,7 @@ func alone(ctx context.Context, on interface {
 }
 
 // enter joins the other sessions of the namespace. They must all use the tables
-// of one schema: the key of a lock does not tell schemas apart, and tokens from
+// of one schema: the key of a lock does not distinguish schemas, and tokens from
 // two sequences do not compare. So each session locks its schema's number, by
 // which the others know it, for as long as it lives.
 func (d *dialer) enter(ctx context.Context, conn *pgx.Conn) error {
@@ -245,7 +245,7 @@ func (d *dialer) repair(ctx context.Context, tx pgx.Tx, last, now int64, implaus
 	return d.set(ctx, tx, to)
 }
 
-// clockAt is a time that the server told in microseconds since 2020.
+// clockAt is a time of the server in microseconds since 2020.
 func clockAt(micros int64) time.Time { return time.UnixMicro(interlock.EpochUnixMicro + micros) }
 
 // identify takes an id that no living session has, and none that ended and may
@@ -276,10 +276,10 @@ func (d *dialer) clear(ctx context.Context, conn *pgx.Conn, id int32) error {
 	return nil
 }
 
-// bury ends former sessions of this driver, which the server may still believe
+// endFormer ends former sessions of this driver, which the server may still believe
 // to be there, and waits until they are gone. What they held is free: their claims
 // were reported as lost.
-func (d *dialer) bury(ctx context.Context, conn *pgx.Conn, former []int32) error {
+func (d *dialer) endFormer(ctx context.Context, conn *pgx.Conn, former []int32) error {
 	for _, id := range former {
 		if _, err := conn.Exec(ctx, d.sql(statements[stEnd]), pgx.QueryExecModeExec, id); err != nil {
 			return err

@@ -107,7 +107,7 @@ from mine where l.name = mine.name and l.expires > clock_timestamp() returning l
 // sweepSize is how many rows one sweep removes at most.
 const sweepSize = 10000
 
-// sweepRows removes what nobody has wanted for a day: limit.
+// sweepRows removes rows that were not used for a day: limit.
 const sweepRows = `with old as (
 	select name from {ns}_lease where name <> '' and expires < clock_timestamp() - interval '1 day' limit $1::bigint for update skip locked
 ), gone as (
@@ -155,7 +155,7 @@ func (t *tableRows) Take(ctx context.Context, asks []*leasetable.Ask) error {
 	}, lockRows, ttls, waits)
 }
 
-// Free gives up rows.
+// Free releases rows.
 func (t *tableRows) Free(ctx context.Context, asks []*leasetable.Ask) error {
 	return t.together(ctx, "release", asks, nil, freeRows)
 }
@@ -219,7 +219,7 @@ func (t *tableRows) Show(ctx context.Context, op, name string, prefix bool, limi
 	return locks, err
 }
 
-// States is who holds what, by the token, and whether somebody does.
+// States is who holds what, by the token, and whether it is held.
 func (t *tableRows) States(ctx context.Context, prefix string) (map[string]string, error) {
 	states := map[string]string{}
 	err := t.query(ctx, "watch", prefix, func(rows pgx.Rows) error {
@@ -283,7 +283,7 @@ func (t *tableRows) send(ctx context.Context, op, name string, each func(pgx.Row
 	if err := t.ready(ctx, op, name); err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, min(max(t.ttl/3, time.Second), 10*time.Second), errNoWord)
+	bounded, cancel := context.WithTimeoutCause(ctx, min(max(t.ttl/3, time.Second), 10*time.Second), errNoAnswer)
 	defer cancel()
 	rows, err := t.pool.Query(bounded, t.sql(text), args...)
 	for err == nil && rows.Next() && each != nil {
@@ -308,7 +308,7 @@ func (t *tableRows) ready(ctx context.Context, op, name string) error {
 	if !missing {
 		return nil
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoWord)
+	bounded, cancel := context.WithTimeoutCause(ctx, dialTimeout, errNoAnswer)
 	defer cancel()
 	if err := t.create(bounded); err != nil {
 		return t.failedBefore(bounded, op, name, err)

@@ -11,7 +11,7 @@ import (
 )
 
 // TryTxLock takes name for as long as the user's transaction lasts, or reports
-// false at once. The lock is given up with the transaction, by nothing else, and
+// false at once. The lock is released with the transaction, by nothing else, and
 // may be taken again inside it. It has no token and needs none for what the
 // transaction writes in this database: a transaction that has ended holds
 // nothing and writes nothing. It guards nothing outside of the database.

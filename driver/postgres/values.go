@@ -19,7 +19,7 @@ import (
 
 // Values keeps small values that a stale token cannot write, one row each. The
 // token is compared and the row written in one statement. It has no goroutine
-// but while somebody watches, and then one, with one connection, for all
+// but while there are watches, and then one, with one connection, for all
 // watches; behind a pooler, where nothing can be listened to, watches look once
 // a second. It is safe for concurrent use.
 type Values struct {
@@ -29,7 +29,7 @@ type Values struct {
 	mu      sync.Mutex
 	watches int
 	woken   hints.Waiters
-	end     func() // of the listener, while somebody watches
+	end     func() // of the listener, while there are watches
 }
 
 var _ driver.Values = (*Values)(nil)
@@ -116,7 +116,7 @@ func (v *Values) put(ctx context.Context, args []any) (stored interlock.Token, e
 }
 
 func (v *Values) row(ctx context.Context, text string, args []any, dest ...any) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoWord)
+	ctx, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()
 	return v.pool.QueryRow(ctx, strings.ReplaceAll(text, "{table}", v.table),
 		append([]any{pgx.QueryExecModeExec}, args...)...).Scan(dest...)
@@ -195,7 +195,7 @@ func (v *Values) unwatched(ctx context.Context, name string, err error) error {
 
 // begin starts to listen for the first watch, if no pooler stands between.
 func (v *Values) begin(ctx context.Context) error {
-	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoWord)
+	bounded, cancel := context.WithTimeoutCause(ctx, valueTimeout, errNoAnswer)
 	defer cancel()
 	direct := false
 	err := v.pool.AcquireFunc(bounded, func(c *pgxpool.Conn) (err error) {

@@ -10,9 +10,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// told takes a notification: of our turn, of a forced release, or for
+// handleNotification takes a notification: of our turn, of a forced release, or for
 // watchers.
-func (d *Driver) told(s *session, channel, payload string) {
+func (d *Driver) handleNotification(s *session, channel, payload string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.session != s || d.closed {
@@ -25,7 +25,7 @@ func (d *Driver) told(s *session, channel, payload string) {
 		return
 	}
 	if order, ok := strings.CutPrefix(payload, "!"); ok {
-		d.dropped(s, order)
+		d.handleBreak(s, order)
 		return
 	}
 	if key, err := strconv.ParseInt(payload, 10, 64); err == nil {
@@ -33,19 +33,19 @@ func (d *Driver) told(s *session, channel, payload string) {
 	}
 }
 
-// watcher is one Watch under way. Names are missed when the session is new or gone:
-// then it has to attend again.
+// watcher is one running Watch. If the session ends or is new, names count as missed, and
+// the watch has to attend again.
 type watcher struct {
 	prefix string
 	names  *hints.Mailbox
 }
 
-// settling is when a watch that has begun tells once more that anything may have
-// changed: a statement that was under way when it began does not know of it.
+// settling are the delays after which a new watch reports again that anything may have
+// changed: statements that were under way when it began do not notify it.
 var settling = []time.Duration{100 * time.Millisecond, time.Second, statementTimeout + time.Second}
 
 // Watch tells when holders or waiters change; see driver.Watcher. A session that
-// ends is not told: look again when the holder expires.
+// ends is not reported: look again when the holder expires.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	if ctx.Err() != nil {
 		return fail.Unsent(ctx, "watch", prefix)
@@ -87,7 +87,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	}
 }
 
-// news takes what has changed. begin: the watch has to attend.
+// news returns the changed names. If begin is true, the watch has to attend.
 func (d *Driver) news(w *watcher) (names []string, begin bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,7 +98,7 @@ func (d *Driver) news(w *watcher) (names []string, begin bool, err error) {
 	return names, begin, nil
 }
 
-// attend makes everyone who changes something tell this session.
+// attend makes all sessions that change a lock notify this one.
 func (d *Driver) attend(ctx context.Context, w *watcher) error {
 	s, err := d.connected(ctx, "watch", w.prefix)
 	if err != nil {

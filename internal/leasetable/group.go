@@ -22,14 +22,14 @@ const (
 	slow = 50 * time.Millisecond
 )
 
-// A ReleaseRequest is the request of one owner to take a name or to free it.
+// An Ask is the request of one owner to take a name or to release it.
 type Ask struct {
 	driver.Request     // Rows.Free uses the name and the owner
 	Row            Row // what Rows.Take found
 
 	group     *group
 	sent      bool
-	withdrawn bool // nobody waits for the answer, and it need not be sent
+	withdrawn bool // its caller no longer waits, and it need not be sent
 	next      *Ask // of the same name and owner
 	err       error
 	done      chan struct{}
@@ -45,7 +45,7 @@ func Find(asks []*Ask, name string) *Ask {
 }
 
 // asks are those that have no answer yet. Those of one name and owner are sent in their
-// order, each after the answer to the one before, also if nobody waits for that any more.
+// order, each after the answer to the one before, even if its caller no longer waits.
 type asks struct {
 	mu      sync.Mutex
 	closed  bool
@@ -72,7 +72,7 @@ func newGroups(d failure.Driver, rows Rows) *groups {
 // take gives the row to the owner, unless another has it.
 func (g *groups) take(ctx context.Context, r driver.Request) (Row, error) { return g.takes.do(ctx, r) }
 
-// free gives up what owner has on name.
+// free releases what owner has on name.
 func (g *groups) free(ctx context.Context, name, owner string) error {
 	_, err := g.frees.do(ctx, driver.Request{Name: name, Owner: owner})
 	return err

@@ -89,7 +89,7 @@ func (t *Table) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, 
 	return *record, true, nil
 }
 
-// Breaks shows what was recorded, which is kept until somebody deletes it.
+// Breaks shows what was recorded, which is kept until an operator deletes it.
 func (t *Table) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	if err := t.usable(ctx, "list breaks", name); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ type Rows interface {
 	// Definite or interlock.ErrHeld, nothing was done. If there are several, a row that
 	// another transaction has locked is an interlock.ErrHeld.
 	Take(ctx context.Context, asks []*Ask) error
-	// Free gives up what owners have, as Take.
+	// Free releases what owners have, as Take.
 	Free(ctx context.Context, asks []*Ask) error
 	// Renew extends the leases of owners, each of which has the name at the same index.
 	// It returns the owners that do not have theirs any more.
@@ -163,7 +163,7 @@ func (t *Table) pause(ctx context.Context, name string, woken <-chan struct{}, d
 	return nil
 }
 
-// Release gives up what owner has on name; see driver.Fenced.
+// Release releases what owner has on name; see driver.Fenced.
 func (t *Table) Release(ctx context.Context, name, owner string) error {
 	if err := t.Driver.CheckNames("release", name, owner); err != nil {
 		return err

@@ -1,6 +1,6 @@
-// Package transact runs something in a transaction of its own, or in somebody else's so
-// that it is not committed half done. It retries nothing, and cannot undo what was done
-// elsewhere meanwhile.
+// Package transact runs work in a new transaction, or in one of the caller's so that it is
+// not committed in part. It does not retry, and cannot undo effects outside of the
+// transaction.
 package transact
 
 import (
@@ -20,10 +20,10 @@ var ErrNothing = errors.New("nothing to commit")
 // and if work panics, it rolls back; that ignores the end of ctx and has a bound of its
 // own. name is what errors are about.
 //
-// An error of work comes back as it is, but for a driver's of unknown outcome: it is
-// Retryable, because nothing was committed. If ctx has ended before COMMIT was sent it
-// is not sent, and the error is Definite. An Uncertain error of a driver therefore means
-// that COMMIT was sent and not answered.
+// An error of work is returned unchanged, except a driver's of unknown outcome: it becomes
+// Retryable, because nothing was committed. If ctx has ended before COMMIT was sent, it is
+// not sent, and the error is Definite. So an Uncertain error of a driver means that COMMIT
+// was sent without a reply.
 func Do[T any](ctx context.Context, begin func(context.Context) (driver.Tx[T], error), name string, work func(tx driver.Tx[T]) error) error {
 	tx, err := begin(ctx)
 	if err != nil {
