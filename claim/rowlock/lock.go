@@ -40,11 +40,11 @@ func lock[K Key](ctx context.Context, tx driver.SQL, r Rows, keys []K, bound fun
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	restore, err := r.boundWait(ctx, t)
-	apart := bound != nil && r.Mode == Wait && len(keys) > 1
+	firstAlone := bound != nil && r.Mode == Wait && len(keys) > 1
 	if err == nil {
-		locked, err = run(ctx, t, query, keys, apart)
+		locked, err = run(ctx, t, query, keys, firstAlone)
 	}
-	if err == nil && apart && len(locked) > 0 {
+	if err == nil && firstAlone && len(locked) > 0 {
 		if ctx, err = bound(); err == nil {
 			locked, err = run(ctx, t, query, keys, false)
 		}
@@ -103,7 +103,7 @@ func (r Rows) Clause(d driver.Dialect) (string, error) {
 	case SkipLocked:
 		how = " skip locked"
 	default:
-		return "", failure.Bug("lock rows", r.Table, "mode %d is not known", int(r.Mode))
+		return "", failure.Bug("lock rows", r.Table, "unknown mode %d", int(r.Mode))
 	}
 	return strings.ToUpper("for update" + how), nil
 }

@@ -55,11 +55,11 @@ func Tx[K Key, T any](ctx context.Context, db driver.Beginner[T], r Rows, keys [
 		return err
 	}
 	if err = fn(s.ctx, tx.Native(), locked); err != nil {
-		err = s.blame(tx.Classify(err))
+		err = s.withMaxHold(tx.Classify(err))
 		return err
 	}
 	if s.ctx.Err() != nil {
-		err = s.blame(&interlock.Error{Op: "commit", Name: r.Table, Kind: interlock.Definite, Err: context.Cause(s.ctx)})
+		err = s.withMaxHold(&interlock.Error{Op: "commit", Name: r.Table, Kind: interlock.Definite, Err: context.Cause(s.ctx)})
 		return err
 	}
 	sent = true
@@ -169,8 +169,8 @@ func (s *scope) late(err error) error {
 		Err: fmt.Errorf("%w before all of them were locked: %w", ErrMaxHold, err)}
 }
 
-// blame adds to err that the scope exceeded MaxHold, if it did.
-func (s *scope) blame(err error) error {
+// withMaxHold adds to err that the scope exceeded MaxHold, if it did.
+func (s *scope) withMaxHold(err error) error {
 	if !errors.Is(context.Cause(s.ctx), ErrMaxHold) || errors.Is(err, ErrMaxHold) {
 		return err
 	}

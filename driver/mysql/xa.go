@@ -37,11 +37,10 @@ type ParticipantOptions struct {
 const DefaultKeep = 2 * time.Second
 
 // Participant prepares branches of distributed transactions on one MariaDB server by
-// XA, and finishes and lists those of its namespace. It does not end what it has
-// prepared by itself, ever: a branch in doubt keeps its locks until Commit or Rollback.
-// What others read between the commits of two branches is half of the transaction.
-// Tables of an engine without transactions, such as Aria, keep what was written
-// whatever is decided.
+// XA, and finishes and lists those of its namespace. It never ends a prepared branch by
+// itself: a branch in doubt keeps its locks until Commit or Rollback. Between the commits of
+// two branches, others can read a part of the transaction. Tables of an engine without
+// transactions, such as Aria, keep the changes of a branch that was rolled back.
 //
 //	p, err := mysql.OpenParticipant(ctx, db, "shop", nil)
 //	defer p.Close()
@@ -50,11 +49,10 @@ const DefaultKeep = 2 * time.Second
 //	vote, err := branch.Prepare(ctx)
 //	err = p.Commit(ctx, x)                            // from any process
 //
-// A branch inserts its mark in its own transaction, so that the mark is there if and
-// only if it was committed: it records the outcome of a branch that the server does not
-// know any more. A Rollback of a branch that is not prepared leaves a mark too, which
-// the branch then runs into if it is still on its way. [Participant.Forget] removes
-// marks.
+// A branch inserts its mark in its own transaction, so the mark exists if and only if the
+// branch was committed: it records the outcome after the server has forgotten the branch.
+// A Rollback of a branch that is not prepared inserts a mark too, so that a late Prepare
+// fails. [Participant.Forget] removes marks.
 //
 // MariaDB binds a prepared branch to its session, and lets others finish it once that
 // has ended. A Participant therefore keeps the session for a while, to finish the
@@ -62,9 +60,9 @@ const DefaultKeep = 2 * time.Second
 // gone, or ends it if the process that has it is stopped or cut off. For that it has to
 // be the same user as the others; with the privilege PROCESS it sees their sessions, and
 // with CONNECTION ADMIN it can end them. Then it waits until the storage engine has detached
-// the branch, because the server, just after the end of a session, answers XA COMMIT with
-// success and does nothing. Without PROCESS it cannot see that and waits for 0.5 seconds.
-// It looks at the mark afterwards, to believe no such answer.
+// the branch: just after the end of a session, the server answers XA COMMIT with success and does
+// nothing. Without PROCESS it cannot see that and waits for 0.5 seconds. Afterwards it checks
+// the mark.
 //
 // A branch in which the server counts no written row has changed nothing, and is rolled
 // back, as VoteReadOnly: what it has locked without a change is free then, before the
@@ -85,12 +83,11 @@ type Participant struct {
 
 var _ driver.Preparer[*sql.Conn] = (*Participant)(nil)
 
-// OpenParticipant makes the table of marks if it is missing, and refuses a server on
+// OpenParticipant creates the table of marks if it is missing, and refuses a server on
 // which prepared branches are not safe: MySQL, MariaDB before 10.5, a node of a Galera
 // cluster, a read-only server, one that filters what it replicates.
 //
-// The namespace is what the coordinators of one journal share, and nobody else:
-// a coordinator with another journal would roll back what they decided to commit. It is that
+// Only the coordinators of one journal share a namespace: a coordinator with another journal would roll back what they decided to commit. It is that
 // of the whole server, whatever the database, and stays the same for its life: 1 to
 // driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
 func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *ParticipantOptions) (*Participant, error) {
@@ -120,8 +117,8 @@ func OpenParticipant(ctx context.Context, db *sql.DB, namespace string, o *Parti
 	return p, nil
 }
 
-// create makes the table of marks, unless it is there: the user need not be allowed to
-// make one then.
+// create creates the table of marks, unless it exists: then the user needs no right to
+// create one.
 func (p *Participant) create(ctx context.Context, name string) error {
 	schema, table, qualified := strings.Cut(name, ".")
 	if !qualified {
@@ -146,7 +143,7 @@ func marksSchema(table string) string {
 	seen datetime(6) null) engine = InnoDB`
 }
 
-// formatID tells our XIDs from those of other transaction managers: "ILOK".
+// formatID distinguishes our XIDs from those of other transaction managers: "ILOK".
 const formatID = 0x494c4f4b
 
 // bqual is the namespace and the branch; the slash is in neither.

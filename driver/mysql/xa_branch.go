@@ -16,10 +16,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/prepared"
 )
 
-// Session lends the transaction of a branch, on the session that [Participant] Begin
-// gave. After an error that is Retryable the server has undone a part of the branch or
-// all of it, and what is run by way of the result is refused: return the error, so that
-// the branch is abandoned.
+// Session returns the transaction of a branch on the session that Begin of [Participant]
+// returned. After a Retryable error the server has rolled back a part of the branch or all of
+// it, and the result refuses further statements: return the error, so that the branch is
+// abandoned.
 func Session(conn *sql.Conn) driver.SQL { return &lent{at: conn} }
 
 // branch is the session of a branch. The session goes back to the
@@ -96,7 +96,7 @@ func (b *branch) Mark(ctx context.Context) (changed bool, err error) {
 // EndUnchanged rolls back.
 func (b *branch) EndUnchanged(ctx context.Context) error { return b.Rollback(ctx) }
 
-// refused says why the server did not prepare: it has rolled back, or we have.
+// refused returns why the server did not prepare. The branch was rolled back.
 func (b *branch) refused(ctx context.Context, op string, err error) error {
 	switch {
 	case isNumber(err, duplicateKey):
@@ -144,8 +144,8 @@ func (b *branch) undo(ctx context.Context) error {
 	return err
 }
 
-// discard closes the connection, which nobody must get from the pool. If its user has
-// given it back there, the server ends it.
+// discard closes the connection, so that it does not return to the pool. If its user has
+// returned it, the server ends it.
 func (b *branch) discard() {
 	closed := b.conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	if !errors.Is(closed, sql.ErrConnDone) || b.session == 0 {

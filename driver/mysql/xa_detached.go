@@ -18,8 +18,8 @@ import (
 // ROLLBACK of another session are answered with success and do nothing, and remove the
 // branch's name: nobody can finish the branch then until the server is restarted.
 
-// errUndetached is why a branch is not finished though its session is gone.
-var errUndetached = errors.New("the storage engine has not detached the branch from its session, which has just ended")
+// errStillAttached: a branch cannot be finished yet although its session has ended.
+var errStillAttached = errors.New("the storage engine has not detached the branch from its session, which has just ended")
 
 // A branch is detached within microseconds on an idle server. grace is how long to wait
 // where it cannot be seen, and lookEvery for the next of looks where it can.
@@ -48,7 +48,7 @@ func (p *Participant) awaitDetached(ctx context.Context, op string, x driver.XID
 			return nil
 		}
 	}
-	return problem(op, prepared.Name(x), interlock.Retryable, errUndetached)
+	return problem(op, prepared.Name(x), interlock.Retryable, errStillAttached)
 }
 
 // detached reports whether the storage engine has detached a branch from its session. The

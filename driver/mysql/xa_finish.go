@@ -27,9 +27,9 @@ func isRolledBack(err error) bool {
 	return isNumber(err, xaRolledBack) || isNumber(err, xaTimedOut) || isNumber(err, xaDeadlock)
 }
 
-// Commit makes what the branch did visible; see driver.Participant. It is one statement
-// where the session of the branch is kept, and else six, with a pause. A branch whose
-// session lives elsewhere, or which somebody else finishes at the moment, is Retryable.
+// Commit makes the changes of the branch visible; see driver.Participant. It is one statement
+// if the session of the branch is kept, and otherwise six, with a pause. If another process
+// has the session or finishes the branch, the error is Retryable.
 func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	const op = "commit prepared"
 	return p.finish(ctx, op, x, "xa commit ", func() error {
@@ -40,17 +40,16 @@ func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 		case isNumber(err, lockWaitTimeout):
 			return errUnfinished
 		case err != nil:
-			return p.unseen(ctx, op, x, err)
+			return p.unreadMark(ctx, op, x, err)
 		}
 		return p.space.CommitFound(op, x, outcome)
 	})
 }
 
-// Rollback takes back what the branch did; see driver.Participant. It is one statement
-// where the session of the branch is kept, one that leaves a mark where there is no such
-// branch, by which a Prepare that comes later votes no, and else six, with a pause. A
-// branch whose session lives elsewhere, or which somebody else finishes at the moment,
-// is Retryable.
+// Rollback discards the changes of the branch; see driver.Participant. It is one statement if
+// the session of the branch is kept. If there is no such branch, one statement inserts a mark,
+// so that a later Prepare votes no. Otherwise it is six, with a pause. If another process has
+// the session or finishes the branch, the error is Retryable.
 func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 	const op = "roll back prepared"
 	return p.finish(ctx, op, x, "xa rollback ", func() error {
@@ -61,18 +60,18 @@ func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 		case isNumber(err, lockWaitTimeout):
 			return errUnfinished
 		case err != nil:
-			return p.unseen(ctx, op, x, err)
+			return p.unreadMark(ctx, op, x, err)
 		}
 		return p.space.RollbackFound(op, x, outcome)
 	})
 }
 
-// Why a branch is not finished, though it is there.
+// Reasons why an existing branch is not finished.
 var (
 	errUnfinished = errors.New("the branch has not ended")
 	errAttached   = errors.New("a live session still has it")
 	errBusy       = errors.New("the server does not know it, and it has not ended: another process finishes it, or its session is ending")
-	errBelied     = errors.New("the server reports that it has ended, but its mark is still locked: if this lasts, the server has lost the name of the branch until it is restarted")
+	errMarkLocked = errors.New("the server reports that it has ended, but its mark is still locked: if this lasts, the server has lost the name of the branch until it is restarted")
 )
 
 // finish sends a statement that ends a prepared branch, to its own session or, if there
@@ -106,7 +105,7 @@ func (p *Participant) finish(ctx context.Context, op string, x driver.XID, state
 		return p.failed(ctx, op, x, err)
 	}
 	if err = look(); errors.Is(err, errUnfinished) {
-		return problem(op, prepared.Name(x), interlock.Retryable, errBelied)
+		return problem(op, prepared.Name(x), interlock.Retryable, errMarkLocked)
 	}
 	return err
 }
@@ -164,7 +163,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// failed says what may be concluded when a branch could not be finished.
+// failed classifies the error of a branch that could not be finished.
 func (p *Participant) failed(ctx context.Context, op string, x driver.XID, err error) error {
 	if err == nil {
 		return nil
@@ -172,7 +171,7 @@ func (p *Participant) failed(ctx context.Context, op string, x driver.XID, err e
 	return problem(op, prepared.Name(x), kindOf(inCommit, err, ctx.Err() != nil), explained(ctx, err))
 }
 
-// unseen is why a mark could not be read: nothing is known of the branch then.
-func (p *Participant) unseen(ctx context.Context, op string, x driver.XID, err error) error {
+// unreadMark is the error of a mark that could not be read: the outcome of the branch is unknown.
+func (p *Participant) unreadMark(ctx context.Context, op string, x driver.XID, err error) error {
 	return problem(op, prepared.Name(x), interlock.Uncertain, explained(ctx, err))
 }

@@ -40,7 +40,7 @@ func (p *Participant) taken(b *branch) bool {
 	return true
 }
 
-// take gives the branch whose session is kept to who finishes it; nil if there is none.
+// take removes and returns the branch whose session is kept; nil if there is none.
 func (p *Participant) take(x driver.XID) *branch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,8 +62,8 @@ func (b *branch) finish(ctx context.Context, op, statement string) error {
 	return b.conn.Close()
 }
 
-// Close lets go of the sessions that are kept: their branches stay prepared, and are
-// finished by others. It closes neither the pool nor branches that are worked in.
+// Close closes the kept sessions: their branches stay prepared, and others can finish them. It
+// closes neither the pool nor branches in progress.
 func (p *Participant) Close() {
 	p.mu.Lock()
 	kept := p.kept

@@ -25,13 +25,13 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.InDoubt, err er
 		var format, gtrid, bqual int64
 		var data string
 		err := rows.Scan(&format, &gtrid, &bqual, &data)
-		if x, ok := p.named(data); ok {
+		if x, ok := p.parseXID(data); ok {
 			all = append(all, driver.InDoubt{XID: x})
 		}
 		return err
 	})
 	if err == nil && len(all) > 0 {
-		err = p.date(ctx, all)
+		err = p.readSince(ctx, all)
 	}
 	if err != nil {
 		return nil, ofRead(ctx, op, p.space.Namespace, err)
@@ -39,8 +39,8 @@ func (p *Participant) InDoubt(ctx context.Context) (all []driver.InDoubt, err er
 	return all, nil
 }
 
-// date finds out since when branches are prepared.
-func (p *Participant) date(ctx context.Context, all []driver.InDoubt) error {
+// readSince reads since when branches are prepared.
+func (p *Participant) readSince(ctx context.Context, all []driver.InDoubt) error {
 	return p.dirty(ctx, func(q querier) error { return p.dateFrom(ctx, q, all) })
 }
 
@@ -69,8 +69,8 @@ func (p *Participant) dateFrom(ctx context.Context, q querier, all []driver.InDo
 	return nil
 }
 
-// named is the branch that a text of XA RECOVER names, if it is of this namespace.
-func (p *Participant) named(data string) (x driver.XID, ok bool) {
+// parseXID returns the branch that a text of XA RECOVER names, if it is of this namespace.
+func (p *Participant) parseXID(data string) (x driver.XID, ok bool) {
 	parts := strings.Split(data, ",")
 	if len(parts) != 3 || parts[2] != strconv.Itoa(formatID) {
 		return x, false
@@ -103,8 +103,8 @@ const forgetBatch = 1000
 // that of the call if there is none, less what the clocks may differ by. A branch of
 // which Commit is asked after its mark is gone is an ErrHeuristic.
 //
-// Marks are as old as a Forget has seen them: the time at which a branch was prepared
-// can be long before that of its commit, and nothing tells that one.
+// The age of a mark begins with the first Forget that sees it. The branch may have been
+// prepared long before its commit, whose time is unknown.
 func (p *Participant) Forget(ctx context.Context, before time.Time) (removed int64, err error) {
 	const op = "forget marks"
 	if ctx.Err() != nil {

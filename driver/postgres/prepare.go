@@ -29,10 +29,9 @@ type ParticipantOptions struct {
 
 // Participant prepares branches of distributed transactions in one database by
 // PREPARE TRANSACTION, and finishes and lists those of its namespace. T is what the
-// user works with in a branch. It does not end what it has prepared by itself, ever: a
-// branch in doubt keeps its locks, and the server its dead rows, until Commit or
-// Rollback. What others read between the commits of two branches is half of the
-// transaction.
+// user works with in a branch. It never ends a prepared branch by itself: a branch in
+// doubt keeps its locks, and the server its dead rows, until Commit or Rollback. Between
+// the commits of two branches, others can read a part of the transaction.
 //
 //	p, err := postgres.OpenParticipant(ctx, pool, "shop", nil)
 //	tx, branch, err := p.Begin(ctx, x)
@@ -40,14 +39,13 @@ type ParticipantOptions struct {
 //	vote, err := branch.Prepare(ctx)
 //	err = p.Commit(ctx, x)                           // from any process
 //
-// A branch inserts its mark in its own transaction, so that the mark is there if and
-// only if it was committed: it records the outcome of a branch that the server does not
-// know any more. A Rollback of a branch that is not prepared leaves a mark too, which
-// the branch then runs into if it is still on its way. [Participant.Forget] removes
-// marks.
+// A branch inserts its mark in its own transaction, so the mark exists if and only if the
+// branch was committed: it records the outcome after the server has forgotten the branch.
+// A Rollback of a branch that is not prepared inserts a mark too, so that a late Prepare
+// fails. [Participant.Forget] removes marks.
 //
-// The server refuses to prepare what has used temporary tables, LISTEN, NOTIFY or a
-// cursor WITH HOLD: the vote is no then. A branch without a transaction id has changed
+// The server refuses to prepare a transaction that used temporary tables, LISTEN, NOTIFY or
+// a cursor WITH HOLD: the vote is no. A branch without a transaction id has changed
 // nothing and is committed at once, as VoteReadOnly; a NOTIFY is sent with that.
 // Only the role that prepared a branch, or a superuser, can finish it, in the same
 // database. It is safe for concurrent use.
@@ -69,10 +67,9 @@ type autocommit interface {
 	query(ctx context.Context, query string, args []any, each func(scan func(...any) error) error) error
 }
 
-// OpenParticipant makes the table of marks if it is missing, and refuses a server that
-// prepares nothing. The namespace is what the coordinators of one journal share, and
-// nobody else: a coordinator with another journal would roll back what they decided to
-// commit. It stays the same for the life of the database: 1 to
+// OpenParticipant creates the table of marks if it is missing, and refuses a server whose
+// max_prepared_transactions is 0. Only the coordinators of one journal share a namespace: a
+// coordinator with another journal would roll back what they decided to commit. It stays the same for the life of the database: 1 to
 // driver.MaxXIDNamespace letters, digits, - and _. The pool stays the caller's.
 func OpenParticipant(ctx context.Context, pool *pgxpool.Pool, namespace string, o *ParticipantOptions) (*Participant[pgx.Tx], error) {
 	p := &Participant[pgx.Tx]{at: onPool{pool}, begin: func(ctx context.Context) (pgx.Tx, workplace, error) {
@@ -131,8 +128,8 @@ func (p *Participant[T]) probe(ctx context.Context, op string) error {
 	return nil
 }
 
-// create makes the table of marks, unless it is there: the user need not be allowed to
-// make one then.
+// create creates the table of marks, unless it exists: then the user needs no right to
+// create one.
 func (p *Participant[T]) create(ctx context.Context) error {
 	there := false
 	err := p.row(ctx, `select to_regclass($1::text) is not null`, []any{p.space.Marks}, &there)
@@ -175,14 +172,14 @@ func (p *Participant[T]) gid(x driver.XID) string {
 	return p.prefix() + x.Branch + "/" + x.Transaction
 }
 
-// named is the XID that a gid of this namespace was made of.
-func (p *Participant[T]) named(gid string) (x driver.XID, ok bool) {
+// parseGID returns the XID in a gid of this namespace.
+func (p *Participant[T]) parseGID(gid string) (x driver.XID, ok bool) {
 	rest, ours := strings.CutPrefix(gid, p.prefix())
 	x.Branch, x.Transaction, ok = strings.Cut(rest, "/")
 	return x, ours && ok && x.Check() == nil
 }
 
-// failed says what may be concluded from an error of a client.
+// failed classifies an error of a client.
 func (p *Participant[T]) failed(ctx context.Context, op, name string, at stage, err error) error {
 	if err == nil {
 		return nil

@@ -29,7 +29,7 @@ type branch struct {
 }
 
 // Begin opens a branch, with the pool's own settings; see driver.Preparer. It sends
-// BEGIN. What another branch of that name has done is noticed by Prepare.
+// BEGIN. Prepare finds out whether another branch had that name.
 func (p *Participant[T]) Begin(ctx context.Context, x driver.XID) (T, driver.Preparing, error) {
 	var none T
 	if err := p.space.Check(ctx, "begin branch", x); err != nil {
@@ -43,7 +43,7 @@ func (p *Participant[T]) Begin(ctx context.Context, x driver.XID) (T, driver.Pre
 }
 
 // leaveMark inserts the mark of the branch, if the branch has changed anything, and
-// keeps others from doing so. It tells both conditions as they were before.
+// excludes others from doing so. It returns both conditions as they were before.
 const leaveMark = `with state as materialized (
 	select pg_current_xact_id_if_assigned() is not null as changed, pg_try_advisory_xact_lock($2::bigint) as alone
 ), mark as (
@@ -81,7 +81,7 @@ func (b *branch) Prepare(ctx context.Context) (driver.Vote, error) {
 	return driver.VoteNo, failure.About(op, prepared.Name(b.xid), failed(ctx, inCommit, err))
 }
 
-// refused says why there is no mark: nothing was prepared, and nothing will be.
+// refused returns why there is no mark: nothing is or will be prepared.
 func (b *branch) refused(op string, err error) error {
 	switch {
 	case err == nil:

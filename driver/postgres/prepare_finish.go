@@ -23,7 +23,7 @@ func hasState(err error, code string) bool {
 	return errors.As(err, &state) && state.SQLState() == code
 }
 
-// Commit makes what the branch did visible; see driver.Participant. It is one
+// Commit makes the changes of the branch visible; see driver.Participant. It is one
 // statement, and a second one if nothing is prepared. A branch that another session
 // finishes at the moment is Retryable.
 func (p *Participant[T]) Commit(ctx context.Context, x driver.XID) error {
@@ -40,23 +40,23 @@ func (p *Participant[T]) Commit(ctx context.Context, x driver.XID) error {
 	err = p.at.query(ctx, `select outcome from `+p.space.Marks+` where gid = $1::text`, []any{p.gid(x)},
 		func(scan func(...any) error) error { return scan(&outcome) })
 	if err != nil {
-		return p.unseen(ctx, op, x, err)
+		return p.unreadMark(ctx, op, x, err)
 	}
 	return p.space.CommitFound(op, x, outcome)
 }
 
-// tombstone leaves a mark of a branch that is not prepared, which keeps it from being
-// prepared later; or tells the mark that is there. It gives no row while the branch, or
-// somebody who finishes it, is at work.
+// tombstone inserts a mark of a branch that is not prepared, which prevents a later
+// Prepare, or returns the existing mark. It returns no row while a session works on the
+// branch or finishes it.
 const tombstone = `insert into %s as mark (gid, outcome, marked)
 select $1::text, '` + prepared.RolledBack + `', clock_timestamp() where pg_try_advisory_xact_lock($2::bigint)
 on conflict (gid) do update set outcome = mark.outcome
 returning outcome`
 
-// Rollback takes back what the branch did; see driver.Participant. It is one statement,
-// and a second one if nothing is prepared: that leaves a mark, by which a Prepare that
-// comes later votes no. If that Prepare is under way already, or its session is not
-// known to be gone, the error is Retryable.
+// Rollback discards the changes of the branch; see driver.Participant. It is one statement,
+// and a second one if nothing is prepared: that inserts a mark, so that a later Prepare
+// votes no. If that Prepare is already in progress, or its session may exist, the error is
+// Retryable.
 func (p *Participant[T]) Rollback(ctx context.Context, x driver.XID) error {
 	const op = "roll back prepared"
 	if err := p.space.Check(ctx, op, x); err != nil {
@@ -72,7 +72,7 @@ func (p *Participant[T]) Rollback(ctx context.Context, x driver.XID) error {
 	case errors.Is(err, errNoRow):
 		return problem(op, prepared.Name(x), interlock.Retryable, errors.New("a session still prepares it"))
 	case err != nil:
-		return p.unseen(ctx, op, x, err)
+		return p.unreadMark(ctx, op, x, err)
 	}
 	return p.space.RollbackFound(op, x, outcome)
 }
@@ -84,9 +84,9 @@ func (p *Participant[T]) finished(ctx context.Context, op string, x driver.XID, 
 	return p.failed(ctx, op, prepared.Name(x), inCommit, err)
 }
 
-// unseen is why a mark could not be read. Whatever the server says of that, nothing is
-// known of the branch.
-func (p *Participant[T]) unseen(ctx context.Context, op string, x driver.XID, err error) error {
+// unreadMark is the error of a mark that could not be read: the outcome of the branch is
+// unknown.
+func (p *Participant[T]) unreadMark(ctx context.Context, op string, x driver.XID, err error) error {
 	if err = p.failed(ctx, op, prepared.Name(x), inCommit, err); interlock.Kind(err) == interlock.Definite {
 		return problem(op, prepared.Name(x), interlock.Uncertain, errors.Unwrap(err))
 	}
@@ -111,7 +111,7 @@ func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.InDoubt, err
 			if err := scan(&gid, &since); err != nil {
 				return err
 			}
-			if x, ok := p.named(gid); ok {
+			if x, ok := p.parseGID(gid); ok {
 				all = append(all, driver.InDoubt{XID: x, Since: since.UTC()})
 			}
 			return nil
@@ -125,8 +125,8 @@ func (p *Participant[T]) InDoubt(ctx context.Context) (all []driver.InDoubt, err
 // forgetBatch is how many marks one statement removes or notes.
 const forgetBatch = 10000
 
-// Marks are as old as a Forget has seen them: the time at which a branch was prepared
-// can be long before that of its commit, and nothing tells that one.
+// The age of a mark begins with the first Forget that sees it. The branch may have been
+// prepared long before its commit, whose time is unknown.
 const (
 	forgetMarks = `delete from %[1]s where gid in (select gid from %[1]s where starts_with(gid, $1::text) and seen < $2::timestamptz
 	limit %[2]d for update skip locked)`

@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// errNotYours: the coordinator ends a branch, so that all branches end alike.
-var errNotYours = errors.New("the transaction is a branch of a distributed one, and ends with that")
+// errBranchOwned: only the coordinator ends a branch.
+var errBranchOwned = errors.New("the transaction is a branch of a distributed one: its coordinator ends it")
 
-// lentTx is what the user works with in a branch. It refuses to end it, and everything
-// once it has ended: its connection is somebody else's then.
+// lentTx is the transaction of a branch for its user. It refuses to end the branch, and
+// everything after the end, when others have its connection.
 type lentTx struct {
 	pgx.Tx
 	over atomic.Bool
@@ -26,8 +26,8 @@ func (t *lentTx) closed() error {
 	return nil
 }
 
-func (t *lentTx) Commit(context.Context) error   { return errNotYours }
-func (t *lentTx) Rollback(context.Context) error { return errNotYours }
+func (t *lentTx) Commit(context.Context) error   { return errBranchOwned }
+func (t *lentTx) Rollback(context.Context) error { return errBranchOwned }
 
 func (t *lentTx) Begin(ctx context.Context) (pgx.Tx, error) {
 	if err := t.closed(); err != nil {
@@ -86,7 +86,7 @@ func (closedRows) Err() error        { return pgx.ErrTxClosed }
 func (closedRows) Next() bool        { return false }
 func (closedRows) Scan(...any) error { return pgx.ErrTxClosed }
 
-// closedBatch is what a transaction that has ended makes of a batch.
+// closedBatch is the result of a batch in a transaction that has ended.
 type closedBatch struct{ pgx.BatchResults }
 
 func (closedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, pgx.ErrTxClosed }

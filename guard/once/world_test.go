@@ -103,23 +103,11 @@ type answer struct {
 	err     error
 }
 
-// later runs fn, and gives its answer within bound.
+// later runs fn, and returns its answer within bound.
 func later(tb testing.TB, fn func() (once.Outcome, error)) (wait func() answer) {
-	done := make(chan answer, 1)
-	go func() {
-		outcome, err := fn()
-		done <- answer{outcome, err}
-	}()
-	return func() answer {
-		tb.Helper()
-		select {
-		case a := <-done:
-			return a
-		case <-time.After(bound):
-			tb.Fatalf("still running after %v", bound)
-			return answer{}
-		}
-	}
+	var a answer
+	done := testbed.Later(tb, bound, func() error { a.outcome, a.err = fn(); return nil })
+	return func() answer { _ = done(); return a }
 }
 
 func (w world) wantWaiting(tb testing.TB, n int64) {
