@@ -59,7 +59,7 @@ var (
 func Open(ctx context.Context, config *client.Config, o *Options) (*Driver, error) {
 	options, err := o.withDefaults()
 	if err == nil && config == nil {
-		err = errors.New("a configuration is needed: make one with ParseDSN of github.com/go-sql-driver/mysql")
+		err = errors.New("a configuration is required: see ParseDSN of github.com/go-sql-driver/mysql")
 	}
 	if err != nil {
 		return nil, problem("open", "", interlock.Bug, err)

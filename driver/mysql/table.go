@@ -38,7 +38,7 @@ var (
 func OpenTable(ctx context.Context, db *sql.DB, o *Options) (*Table, error) {
 	options, err := o.withDefaults()
 	if err == nil && db == nil {
-		err = errors.New("a pool is needed")
+		err = errors.New("a pool is required")
 	}
 	if err != nil {
 		return nil, problem("open", "", interlock.Bug, err)

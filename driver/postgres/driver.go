@@ -66,7 +66,7 @@ type dialing struct {
 func Open(ctx context.Context, config *pgx.ConnConfig, o *Options) (*Driver, error) {
 	options, err := o.withDefaults()
 	if err == nil && config == nil {
-		err = errors.New("a configuration is needed: make one with pgx.ParseConfig, or take that of a pool")
+		err = errors.New("a configuration is required: see pgx.ParseConfig, or take that of a pool")
 	}
 	if err != nil {
 		return nil, problem("open", "", interlock.Bug, err)

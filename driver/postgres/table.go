@@ -16,17 +16,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/leasetable"
 )
 
-// TableOptions of a [Table]; nil and the zero value work.
-type TableOptions struct {
-	// TTL is how long a claim lives without renewal, by the server's clock; 0
-	// means [DefaultTTL], otherwise [MinTTL] to [MaxTTL]. Claims are renewed
-	// every third of it.
-	TTL time.Duration
-	// Namespace is as in [Options].
-	Namespace string
-	// Seed says where tokens start, for a move or a repair.
-	Seed driver.Seed
-}
+// TableOptions of a [Table]; nil and the zero value work. A claim lives for the TTL without
+// renewal, by the server's clock, and is renewed every third of it.
+type TableOptions = Options
 
 type leases = leasetable.Table
 
@@ -53,13 +45,9 @@ var (
 // statements are under way shares the next one, and its commit. A Table and a [Driver] do not
 // exclude each other: all who share names use one of the two.
 func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table, error) {
-	var options Options
-	if o != nil {
-		options = Options{TTL: o.TTL, Namespace: o.Namespace, Seed: o.Seed}
-	}
-	options, err := options.withDefaults()
+	options, err := o.withDefaults()
 	if err == nil && pool == nil {
-		err = errors.New("a pool is needed")
+		err = errors.New("a pool is required")
 	}
 	if err != nil {
 		return nil, problem("open", "", interlock.Bug, err)
