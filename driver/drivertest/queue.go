@@ -54,7 +54,7 @@ func RunQueue(t *testing.T, h QueueHarness) {
 		"SlowHandler": testQueueSlow, "Close": testQueueClose, "BadInput": testQueueBadInput, "Waits": testQueueWaits, "Competition": testQueueCompetition,
 	}
 	if h.Partitioned {
-		tests["Partition"] = testQueuePartition
+		tests["Partition"], tests["CompletedBeyondOffset"] = testQueuePartition, testQueueBeyond
 	} else {
 		maps.Copy(tests, map[string]func(*queueScene){
 			"OrderByKey": testQueueOrder, "Delay": testQueueDelay, "Priority": testQueuePriority, "Unique": testQueueUnique,
@@ -75,30 +75,14 @@ type queueScene struct {
 	partitioned bool
 }
 
-func (s *queueScene) join(owner string) driver.QueueConsumer {
+func (s *queueScene) join(owner string) QueueMember {
 	s.Helper()
 	return s.joinFor(owner, calmLease)
 }
 
-func (s *queueScene) joinFor(owner string, lease time.Duration) driver.QueueConsumer {
+func (s *queueScene) joinFor(owner string, lease time.Duration) QueueMember {
 	s.Helper()
-	c, err := s.Join(s.Context(), "q", driver.QueueOptions{Owner: owner, Lease: lease})
-	s.ok(err)
-	s.Cleanup(func() { s.close(c) })
-	return c
-}
-
-func (s *queueScene) close(c driver.QueueConsumer) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), patience)
-	defer cancel()
-	_ = c.Close(ctx)
-}
-
-// crash ends a consumer without a goodbye.
-func (s *queueScene) crash(c driver.QueueConsumer) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = c.Close(ctx)
+	return JoinQueue(s.T, s, "q", driver.QueueOptions{Owner: owner, Lease: lease})
 }
 
 func (s *queueScene) ok(err error) {
@@ -134,7 +118,7 @@ func (s *queueScene) receive(c driver.QueueConsumer, ids ...string) (all []drive
 		s.ok(err)
 		all = append(all, some...)
 	}
-	got := received(all)
+	got := ReceivedIDs(all)
 	want := slices.Clone(ids)
 	slices.Sort(want)
 	if slices.Sort(got); !slices.Equal(got, want) {
@@ -143,44 +127,7 @@ func (s *queueScene) receive(c driver.QueueConsumer, ids ...string) (all []drive
 	return all
 }
 
-func received(all []driver.Received) (ids []string) {
-	for _, m := range all {
-		ids = append(ids, m.ID)
-	}
-	return ids
-}
-
-// nothing requires that there is nothing to receive for a while.
-func (s *queueScene) nothing(c driver.QueueConsumer, while time.Duration) {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), while)
-	defer cancel()
-	if some, err := c.Receive(ctx, driver.QueueLimit{Messages: 10, Bytes: 1 << 20}); len(some) > 0 || !errors.Is(err, context.DeadlineExceeded) {
-		s.Fatalf("received %v, %v; want nothing", received(some), err)
-	}
-}
-
-func settlement(m driver.Received, o driver.Outcome) driver.Settlement {
-	return driver.Settlement{Received: m, Outcome: o, Reason: "reason of " + m.ID}
-}
-
-func (s *queueScene) settle(c driver.QueueConsumer, all ...driver.Settlement) {
-	s.Helper()
-	for i, err := range c.Settle(s.Context(), all) {
-		if err != nil {
-			s.Fatalf("settle %s: %v", all[i].ID, err)
-		}
-	}
-}
-
-func (s *queueScene) ack(c driver.QueueConsumer, all ...driver.Received) {
-	s.Helper()
-	var each []driver.Settlement
-	for _, m := range all {
-		each = append(each, settlement(m, driver.Ack))
-	}
-	s.settle(c, each...)
-}
+func settlement(m driver.Received, o driver.Outcome) driver.Settlement { return Settlements(o, m)[0] }
 
 func testQueueOrder(s *queueScene) {
 	s.add("a/1", "b/1", "a/2", "a/3", "b/2")
@@ -193,7 +140,7 @@ func testQueueOrder(s *queueScene) {
 				of = append(of, m)
 			}
 		}
-		if ids := received(of); !slices.IsSorted(ids) || len(ids) == 0 {
+		if ids := ReceivedIDs(of); !slices.IsSorted(ids) || len(ids) == 0 {
 			s.Fatalf("%v is out of order", ids)
 		}
 		for _, m := range of {
@@ -203,15 +150,15 @@ func testQueueOrder(s *queueScene) {
 		}
 	}
 	s.add("a/4")
-	s.nothing(two, queueLease/4)
-	s.ack(one, first...)
+	two.Nothing(queueLease / 4)
+	one.Record(driver.Ack, first...)
 	for _, m := range first {
 		if context.Cause(m.Claim.Context()) != interlock.ErrReleased {
 			s.Errorf("the claim of %s ended by %v", m.ID, context.Cause(m.Claim.Context()))
 		}
 	}
-	s.ack(two, s.receive(two, "a/4")...)
-	s.nothing(one, queueLease/4)
+	two.Record(driver.Ack, s.receive(two, "a/4")...)
+	one.Nothing(queueLease / 4)
 }
 
 // testQueuePartition: a claim on a partition has its keys in order, goes on when all are settled,
@@ -229,8 +176,8 @@ func testQueuePartition(s *queueScene) {
 		last[m.Key] = m.ID
 	}
 	two := s.join("two")
-	s.nothing(two, queueLease/4)
-	s.ack(one, first...)
+	two.Nothing(queueLease / 4)
+	one.Record(driver.Ack, first...)
 	if !claim.Valid() {
 		s.Errorf("the claim ended by %v", context.Cause(claim.Context()))
 	}
@@ -239,14 +186,35 @@ func testQueuePartition(s *queueScene) {
 	if again[0].Claim != claim {
 		s.Errorf("another claim: %v after %v", again[0].Claim.Token(), claim.Token())
 	}
-	s.ack(one, again...)
+	one.Record(driver.Ack, again...)
 	s.ok(one.Close(s.Context()))
 	s.add("a/5")
 	next := s.receive(two, "a/5")
 	if next[0].Claim.Token() <= claim.Token() || next[0].Attempt != 1 {
 		s.Errorf("token %v after %v, attempt %d", next[0].Claim.Token(), claim.Token(), next[0].Attempt)
 	}
-	s.ack(two, next...)
+	two.Record(driver.Ack, next...)
+}
+
+// testQueueBeyond has a consumer crash when its first message is unsettled and all others are
+// handled. The next consumer gets the first message only, as a second attempt, under a higher token.
+func testQueueBeyond(s *queueScene) {
+	ids := QueueIDs(50, 0, 1)
+	s.add(ids...)
+	one := s.joinFor("one", queueLease)
+	was := s.receive(one, ids...)
+	one.Record(driver.Ack, was[1:]...)
+	one.Crash()
+	if context.Cause(was[0].Claim.Context()) == nil {
+		s.Error("the claim of the crashed consumer goes on")
+	}
+	two := s.join("two")
+	is := s.receive(two, was[0].ID)
+	if is[0].Attempt != 2 || is[0].Claim.Token() <= was[0].Claim.Token() {
+		s.Errorf("attempt %d, token %v after %v", is[0].Attempt, is[0].Claim.Token(), was[0].Claim.Token())
+	}
+	two.Record(driver.Ack, is...)
+	two.Nothing(queueLease / 4)
 }
 
 func testQueueCrash(s *queueScene) {
@@ -254,7 +222,7 @@ func testQueueCrash(s *queueScene) {
 	one := s.joinFor("one", queueLease)
 	was := s.receive(one, "a/1", "a/2")
 	two := s.join("two")
-	s.crash(one)
+	one.Crash()
 	is := s.receive(two, "a/1", "a/2")
 	if is[0].Claim.Token() <= was[0].Claim.Token() {
 		s.Errorf("token %v after %v", is[0].Claim.Token(), was[0].Claim.Token())
@@ -265,13 +233,13 @@ func testQueueCrash(s *queueScene) {
 	if was[0].Claim.Valid() {
 		s.Error("the claim of the crashed consumer is valid")
 	}
-	for _, err := range append(one.Settle(s.Context(), ackAll(was)), one.Settle(s.Context(), []driver.Settlement{settlement(was[0], driver.Ack), settlement(was[1], driver.Dead)})...) {
+	for _, err := range append(one.Settle(s.Context(), Settlements(driver.Ack, was...)), one.Settle(s.Context(), []driver.Settlement{settlement(was[0], driver.Ack), settlement(was[1], driver.Dead)})...) {
 		if !errors.Is(err, interlock.ErrLost) || interlock.Kind(err) != interlock.Definite {
 			s.Errorf("the zombie settled: %v", err)
 		}
 	}
-	s.settle(two, settlement(is[0], driver.Release), settlement(is[1], driver.Release))
-	s.ack(two, s.receive(two, "a/1", "a/2")...)
+	two.Record(driver.Release, is[0], is[1])
+	two.Record(driver.Ack, s.receive(two, "a/1", "a/2")...)
 	if letters := s.DeadLetters(s.T, "q"); len(letters) > 0 {
 		s.Errorf("dead letters %v", letters)
 	}
@@ -285,10 +253,10 @@ func testQueueRetry(s *queueScene) {
 		if m.ID == "a/1" {
 			x.Outcome, x.After = driver.Retry, queueLease/2
 		}
-		s.settle(c, x)
+		c.RecordAll(x)
 	}
 	begun := time.Now()
-	s.ack(c, s.receive(c, "b/1")...)
+	c.Record(driver.Ack, s.receive(c, "b/1")...)
 	again := s.receive(c, "a/1", "a/2")
 	if took := time.Since(begun); took < queueLease/4 {
 		s.Errorf("tried again after %v", took)
@@ -298,33 +266,33 @@ func testQueueRetry(s *queueScene) {
 	}
 	x := settlement(again[0], driver.Retry)
 	x.Uncounted = true
-	s.settle(c, settlement(again[1], driver.Release), x)
+	c.RecordAll(settlement(again[1], driver.Release), x)
 	again = s.receive(c, "a/1", "a/2")
 	if again[0].ID != "a/1" || again[0].Attempt != 2 {
 		s.Errorf("%s has attempt %d after one that does not count", again[0].ID, again[0].Attempt)
 	}
-	s.ack(c, again...)
+	c.Record(driver.Ack, again...)
 }
 
 func testQueueDead(s *queueScene) {
 	s.add("a/1", "a/2", "a/3", "a/4")
 	c := s.join("one")
 	m := s.receive(c, "a/1", "a/2", "a/3", "a/4")
-	s.settle(c, settlement(m[0], driver.Dead), settlement(m[1], driver.Dead), settlement(m[2], driver.Ack), settlement(m[3], driver.Park))
+	c.RecordAll(settlement(m[0], driver.Dead), settlement(m[1], driver.Dead), settlement(m[2], driver.Ack), settlement(m[3], driver.Park))
 	if letters := s.DeadLetters(s.T, "q"); !slices.Equal(letters, []string{"a/1", "a/2"}) {
 		s.Fatalf("dead letters %v", letters)
 	}
 	s.Resume(s.T, "q", "a")
 	if s.partitioned {
-		s.ack(c, s.receive(c, "a/4")...)
+		c.Record(driver.Ack, s.receive(c, "a/4")...)
 		return
 	}
 	s.Replay(s.T, "q", "a/2", "a/1")
 	again := s.receive(c, "a/1", "a/2", "a/4")
-	if ids := received(again); !slices.IsSorted(ids) {
+	if ids := ReceivedIDs(again); !slices.IsSorted(ids) {
 		s.Errorf("replayed as %v", ids)
 	}
-	s.ack(c, again...)
+	c.Record(driver.Ack, again...)
 	if letters := s.DeadLetters(s.T, "q"); len(letters) > 0 {
 		s.Errorf("dead letters %v", letters)
 	}
@@ -334,17 +302,17 @@ func testQueuePark(s *queueScene) {
 	s.add("a/1", "a/2", "b/1")
 	c := s.join("one")
 	for _, m := range s.receive(c, "a/1", "a/2", "b/1") {
-		s.settle(c, settlement(m, map[string]driver.Outcome{"a/1": driver.Park, "a/2": driver.Release, "b/1": driver.Ack}[m.ID]))
+		c.RecordAll(settlement(m, map[string]driver.Outcome{"a/1": driver.Park, "a/2": driver.Release, "b/1": driver.Ack}[m.ID]))
 	}
 	s.add("a/3", "b/2")
-	s.ack(c, s.receive(c, "b/2")...)
-	s.nothing(c, queueLease/4)
+	c.Record(driver.Ack, s.receive(c, "b/2")...)
+	c.Nothing(queueLease / 4)
 	s.Resume(s.T, "q", "a")
 	again := s.receive(c, "a/1", "a/2", "a/3")
-	if ids := received(again); !slices.IsSorted(ids) || again[0].Attempt != 1 {
+	if ids := ReceivedIDs(again); !slices.IsSorted(ids) || again[0].Attempt != 1 {
 		s.Errorf("%v, attempt %d", ids, again[0].Attempt)
 	}
-	s.ack(c, again...)
+	c.Record(driver.Ack, again...)
 }
 
 func testQueueDelay(s *queueScene) {
@@ -352,12 +320,12 @@ func testQueueDelay(s *queueScene) {
 	begun := time.Now()
 	s.ok(s.Add(s.T, "q", driver.QueueMessage{ID: "a/1", Key: "a", Delay: queueLease / 2}, driver.QueueMessage{ID: "x", Delay: queueLease / 2}))
 	s.add("a/2", "b/1")
-	s.ack(c, s.receive(c, "b/1")...)
+	c.Record(driver.Ack, s.receive(c, "b/1")...)
 	got := s.receive(c, "a/1", "a/2", "x")
 	if took := time.Since(begun); took < queueLease/2 {
 		s.Errorf("delivered after %v", took)
 	}
-	s.ack(c, got...)
+	c.Record(driver.Ack, got...)
 }
 
 func testQueuePriority(s *queueScene) {
@@ -366,7 +334,7 @@ func testQueuePriority(s *queueScene) {
 	}
 	c := s.join("one")
 	for _, id := range []string{"2", "1", "0"} {
-		s.ack(c, s.receive(c, id)...)
+		c.Record(driver.Ack, s.receive(c, id)...)
 	}
 }
 
@@ -387,12 +355,12 @@ func testQueueStarvation(s *queueScene) {
 	add("low", driver.LowPriority)
 	aged.Age(s.T, "q", 2*time.Minute+time.Second)
 	add("high", driver.HighPriority)
-	s.ack(c, s.receive(c, "low")...)
+	c.Record(driver.Ack, s.receive(c, "low")...)
 	add("low again", driver.LowPriority)
 	aged.Age(s.T, "q", time.Minute)
 	add("high again", driver.HighPriority)
 	for _, id := range []string{"high", "high again", "low again"} {
-		s.ack(c, s.receive(c, id)...)
+		c.Record(driver.Ack, s.receive(c, id)...)
 	}
 }
 
@@ -402,10 +370,10 @@ func testQueueUnique(s *queueScene) {
 	s.ok(s.Add(s.T, "q", report("3")))
 	s.ok(s.Add(s.T, "other", report("4")))
 	c := s.join("one")
-	s.ack(c, s.receive(c, "1")...)
-	s.nothing(c, queueLease/4)
+	c.Record(driver.Ack, s.receive(c, "1")...)
+	c.Nothing(queueLease / 4)
 	s.ok(s.Add(s.T, "q", report("5")))
-	s.ack(c, s.receive(c, "5")...)
+	c.Record(driver.Ack, s.receive(c, "5")...)
 }
 
 func testQueueLimits(s *queueScene) {
@@ -416,11 +384,11 @@ func testQueueLimits(s *queueScene) {
 		some, err := c.Receive(s.Context(), limit)
 		s.ok(err)
 		if len(some) != 1 {
-			s.Errorf("%v: received %v", limit, received(some))
+			s.Errorf("%v: received %v", limit, ReceivedIDs(some))
 		}
-		s.ack(c, some...)
+		c.Record(driver.Ack, some...)
 	}
-	s.nothing(c, queueLease/4)
+	c.Nothing(queueLease / 4)
 }
 
 func testQueueSlow(s *queueScene) {
@@ -428,11 +396,11 @@ func testQueueSlow(s *queueScene) {
 	one := s.join("one")
 	m := s.receive(one, "a/1")
 	two := s.join("two")
-	s.nothing(two, calmLease*3/2)
+	two.Nothing(calmLease * 3 / 2)
 	if !m[0].Claim.Valid() {
 		s.Error("the lease was not renewed")
 	}
-	s.ack(one, m...)
+	one.Record(driver.Ack, m...)
 }
 
 func testQueueTokens(s *queueScene) {
@@ -445,7 +413,7 @@ func testQueueTokens(s *queueScene) {
 			s.Errorf("token %v after %v", token, last)
 		}
 		last = m[0].Claim.Token()
-		s.ack(c, m...)
+		c.Record(driver.Ack, m...)
 	}
 }
 
@@ -454,7 +422,7 @@ func testQueueClose(s *queueScene) {
 	one := s.join("one")
 	m := s.receive(one, "a/1", "a/2")
 	two := s.join("two")
-	s.ack(one, m[0])
+	one.Record(driver.Ack, m[0])
 	s.ok(one.Close(s.Context()))
 	if cause := context.Cause(m[0].Claim.Context()); cause != interlock.ErrReleased {
 		s.Errorf("the claim ended by %v", cause)
@@ -466,7 +434,7 @@ func testQueueClose(s *queueScene) {
 	if again[0].Attempt != 1 {
 		s.Errorf("attempt %d", again[0].Attempt)
 	}
-	s.ack(two, again...)
+	two.Record(driver.Ack, again...)
 }
 
 func testQueueNoKey(s *queueScene) {
@@ -475,22 +443,21 @@ func testQueueNoKey(s *queueScene) {
 	first, err := one.Receive(s.Context(), driver.QueueLimit{Messages: 1, Bytes: 1 << 20})
 	s.ok(err)
 	rest := slices.DeleteFunc([]string{"-/1", "-/2", "-/3"}, func(id string) bool { return id == first[0].ID })
-	s.ack(two, s.receive(two, rest...)...)
-	s.settle(one, settlement(first[0], driver.Retry))
-	s.ack(two, s.receive(two, first[0].ID)...)
+	two.Record(driver.Ack, s.receive(two, rest...)...)
+	one.Record(driver.Retry, first[0])
+	two.Record(driver.Ack, s.receive(two, first[0].ID)...)
 }
 
 func testQueueNames(s *queueScene) {
 	for _, name := range []string{`it's "1"\, {NULL} ?`, "é%_*", "NULL"} {
 		m := driver.QueueMessage{ID: name, Key: name, Unique: name, Headers: map[string]string{name: name}, Payload: []byte("a\x00\xff'\\")}
 		s.ok(s.Add(s.T, name, m))
-		c, err := s.Join(s.Context(), name, driver.QueueOptions{Owner: name, Lease: calmLease})
-		s.ok(err)
+		c := JoinQueue(s.T, s, name, driver.QueueOptions{Owner: name, Lease: calmLease})
 		got := s.receive(c, name)
 		if got[0].Headers[name] != name || string(got[0].Payload) != string(m.Payload) || got[0].Key != name || got[0].Claim.Owner() != name {
 			s.Errorf("%+v", got[0])
 		}
-		s.settle(c, settlement(got[0], driver.Dead))
+		c.Record(driver.Dead, got[0])
 		s.ok(c.Close(s.Context()))
 	}
 }
@@ -526,7 +493,7 @@ func testQueueWaits(s *queueScene) {
 	s.add("a/1")
 	select {
 	case some := <-got:
-		s.ack(c, some...)
+		c.Record(driver.Ack, some...)
 	case <-time.After(patience):
 		s.Fatal("nothing was received")
 	}
@@ -556,7 +523,7 @@ func testQueueCompetition(s *queueScene) {
 				for _, m := range some {
 					handled <- m
 				}
-				for i, err := range c.Settle(s.Context(), ackAll(some)) {
+				for i, err := range c.Settle(s.Context(), Settlements(driver.Ack, some...)) {
 					if err != nil {
 						s.Errorf("settle %s: %v", some[i].ID, err)
 					}
@@ -576,11 +543,4 @@ func testQueueCompetition(s *queueScene) {
 			s.Fatal("not all messages were handled")
 		}
 	}
-}
-
-func ackAll(some []driver.Received) (all []driver.Settlement) {
-	for _, m := range some {
-		all = append(all, settlement(m, driver.Ack))
-	}
-	return all
 }

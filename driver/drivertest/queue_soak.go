@@ -2,37 +2,55 @@ package drivertest
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 // QueueSoak tells [RunQueueSoak] how to reach the queue under test, and the server behind it.
 type QueueSoak struct {
-	// Add appends messages with such ids, KEY/NUMBER.
+	// Add appends messages with the given ids, KEY/NUMBER.
 	Add func(ids ...string)
-	// Join begins a consumer, with a path of its own to the server, whose handlers write to the audit.
-	Join func() SoakMember
-	// Restart kills the server and starts it again.
+	// Join starts a consumer that has its own path to the server.
+	Join func(handler QueueHandler) SoakMember
+	// Restart kills a server and starts it again.
 	Restart func()
-	Audit   *QueueAudit
+	// Retry and Dead are the functions of flow/queue.
+	Retry func(after time.Duration, err error) error
+	Dead  func(err error) error
 }
 
 // A SoakMember is a consumer of a soak.
-type SoakMember interface {
-	Stop()      // closes it
-	Crash()     // ends it without a goodbye
-	Cut()       // cuts its path to the server
-	Heal()      // undoes Cut
-	Done() bool // all partitions are its own, and nothing is left of them
+type SoakMember struct {
+	// Path is its path to the server. Heal undoes Cut.
+	Path interface {
+		Cut()
+		Heal()
+	}
+	Consumer interface{ Close(context.Context) error }
+	// Done reports whether no message is left, and this consumer has all partitions.
+	Done func() bool
 }
 
-// RunQueueSoak adds messages for a length of time, while consumers join, leave, crash and are cut off
-// and the server restarts, at random. None is lost, and the order of keys holds.
+// stop closes the consumer. If patience is 0, the consumer crashes: it does not leave its group.
+func (m SoakMember) stop(patience time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = m.Consumer.Close(ctx)
+}
+
+// RunQueueSoak adds messages for a length of time. At random, consumers join, leave, crash and lose
+// their connection, handlers fail, and the server restarts. No message is lost, and the order of
+// keys holds.
 func RunQueueSoak(t *testing.T, length time.Duration, s QueueSoak) {
 	const keys, each = 50, 4
+	audit := NewQueueAudit()
+	handle := s.handler(audit)
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
-	members := []SoakMember{s.Join()}
+	members := []SoakMember{s.Join(handle)}
 	any := func() int { return random.IntN(len(members)) }
 	remove := func() SoakMember {
 		i := any()
@@ -47,24 +65,24 @@ func RunQueueSoak(t *testing.T, length time.Duration, s QueueSoak) {
 		all = append(all, some...)
 		switch r := random.IntN(40); {
 		case r < 6 && len(members) < 5:
-			members = append(members, s.Join())
+			members = append(members, s.Join(handle))
 		case r < 9 && len(members) > 1:
-			remove().Stop()
+			remove().stop(patience)
 		case r == 9 && len(members) > 1:
-			remove().Crash()
+			remove().stop(0)
 		case r >= 10 && r < 13:
 			m := members[any()]
-			m.Cut()
-			time.AfterFunc(time.Duration(random.IntN(4000))*time.Millisecond, m.Heal)
+			m.Path.Cut()
+			time.AfterFunc(time.Duration(random.IntN(4000))*time.Millisecond, m.Path.Heal)
 		case r == 13:
 			s.Restart()
 		}
 		pause(t.Context(), 200*time.Millisecond)
 	}
-	last := s.Join()
+	last := s.Join(handle)
 	for _, m := range members {
-		m.Heal()
-		m.Stop()
+		m.Path.Heal()
+		m.stop(patience)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -74,8 +92,24 @@ func RunQueueSoak(t *testing.T, length time.Duration, s QueueSoak) {
 			break
 		}
 	}
-	s.Audit.Check(t, all, 1000)
-	t.Logf("%d messages", len(all))
+	audit.Check(t, all, 1000)
+	t.Logf("%d messages, %d stale writes rejected", len(all), audit.Refused())
+}
+
+// handler takes up to 5 ms, fails 1 call in 40, and writes to the audit otherwise. 1 message in 200
+// becomes a dead letter after its write.
+func (s QueueSoak) handler(audit *QueueAudit) QueueHandler {
+	return func(ctx context.Context, m driver.Received) error {
+		pause(ctx, time.Duration(rand.IntN(5))*time.Millisecond)
+		n := rand.IntN(200)
+		if n < 5 {
+			return s.Retry(time.Duration(rand.IntN(50))*time.Millisecond, errors.New("again"))
+		}
+		if err := audit.Handle(ctx, m); err != nil || n > 5 {
+			return err
+		}
+		return s.Dead(errors.New("dead"))
+	}
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -33,15 +33,15 @@ func TestCommitCost(t *testing.T) {
 	s.add(drivertest.QueueIDs(40, 0, 10)...)
 	count := &requests{}
 	c := s.join(&QueueOptions{Client: []kgo.Opt{kgo.WithHooks(count)}})
-	all := s.receive(c, 400)
+	all := c.Take(400)
 	if n := count.commits.Load(); n != 1 {
 		t.Errorf("%d commits of tokens", n)
 	}
-	s.settle(c, driver.Ack, all...)
+	c.Record(driver.Ack, all...)
 	if n := count.commits.Load(); n != 2 {
 		t.Errorf("%d commits, of tokens and one settlement", n)
 	}
-	closeNow(c)
+	c.Leave()
 	if n := count.commits.Load(); n != 3 {
 		t.Errorf("%d commits, with that of Close", n)
 	}

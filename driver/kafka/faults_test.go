@@ -20,51 +20,38 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// fails receives until there is an error that is wanted.
-func (s *scene) fails(c driver.QueueConsumer, what string, want func(error) bool) {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
-	defer cancel()
-	for ctx.Err() == nil {
-		if _, err := c.Receive(ctx, driver.QueueLimit{Messages: 1, Bytes: 1}); err != nil && want(err) {
-			return
-		}
-	}
-	s.Fatalf("no error: %s", what)
-}
-
 // TestStaticMember: a static member that restarts gets its partition at once, under a higher
 // token; a second one with its InstanceID ends it with a clear error.
 func TestStaticMember(t *testing.T) {
 	s := newScene(t, 1)
 	o := &QueueOptions{InstanceID: "pod-0"}
 	s.add("a/1", "a/2", "a/3")
-	one := s.joinFor(o, time.Minute)
-	first := s.receive(one, 1)
-	s.settle(one, driver.Ack, first...)
-	closeNow(one)
-	two := s.joinFor(o, time.Minute)
-	second := s.receive(two, 1)
+	one := s.joinOn(s.queue(o), time.Minute)
+	first := one.Take(1)
+	one.Record(driver.Ack, first...)
+	one.Leave()
+	two := s.joinOn(s.queue(o), time.Minute)
+	second := two.Take(1)
 	if second[0].ID != "a/2" || second[0].Claim.Token() <= first[0].Claim.Token() {
 		t.Errorf("%s under %v after %v", second[0].ID, second[0].Claim.Token(), first[0].Claim.Token())
 	}
-	three := s.joinFor(o, time.Minute)
-	s.fails(two, "the InstanceID is used twice", func(err error) bool {
+	three := s.joinOn(s.queue(o), time.Minute)
+	two.Fails(func(err error) bool {
 		return interlock.Kind(err) == interlock.Bug && strings.Contains(err.Error(), "same InstanceID")
 	})
-	third := s.receive(three, 2)
-	if errs := two.Settle(t.Context(), []driver.Settlement{{Received: second[0], Outcome: driver.Ack}}); !errors.Is(errs[0], interlock.ErrLost) {
+	third := three.Take(2)
+	if errs := two.Settle(t.Context(), drivertest.Settlements(driver.Ack, second...)); !errors.Is(errs[0], interlock.ErrLost) {
 		t.Errorf("the fenced consumer settles: %v", errs[0])
 	}
-	s.settle(three, driver.Ack, third...)
-	closeNow(three)
+	three.Record(driver.Ack, third...)
+	three.Leave()
 	if got := s.instances(); !slices.Equal(got, []string{"pod-0"}) {
 		t.Errorf("after a restart begins the group has %v", got)
 	}
-	last := s.joinFor(&QueueOptions{InstanceID: "pod-0", Leave: true}, time.Minute)
+	last := s.joinOn(s.queue(&QueueOptions{InstanceID: "pod-0", Leave: true}), time.Minute)
 	s.add("a/4")
-	s.settle(last, driver.Ack, s.receive(last, 1)...)
-	closeNow(last)
+	last.Record(driver.Ack, last.Take(1)...)
+	last.Leave()
 	if got := s.instances(); len(got) > 0 {
 		t.Errorf("after a scale-down the group has %v", got)
 	}
@@ -102,19 +89,19 @@ func TestAnswerLost(t *testing.T) {
 	s.add("a/1", "a/2")
 	path := testbed.NewProxy(t, s.addr)
 	c := s.join(&QueueOptions{Client: []kgo.Opt{through(path.Addr())}})
-	m := s.receive(c, 2)
+	m := c.Take(2)
 	path.DropReplies()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	for _, err := range c.Settle(ctx, []driver.Settlement{{Received: m[0], Outcome: driver.Ack}, {Received: m[1], Outcome: driver.Ack}}) {
+	for _, err := range c.Settle(ctx, drivertest.Settlements(driver.Ack, m...)) {
 		if interlock.Kind(err) != interlock.Uncertain || err == nil {
 			t.Errorf("settled: %v", err)
 		}
 	}
-	crash(c)
+	c.Crash()
 	c = s.join(nil)
 	s.add("a/3")
-	if got := s.receive(c, 1); got[0].ID != "a/3" {
+	if got := c.Take(1); got[0].ID != "a/3" {
 		t.Errorf("received %s again", got[0].ID)
 	}
 }
@@ -126,7 +113,7 @@ func TestCutOff(t *testing.T) {
 	s.add("a/1", "a/2")
 	path := testbed.NewProxy(t, s.addr)
 	c := s.join(&QueueOptions{Client: []kgo.Opt{through(path.Addr())}})
-	was := s.receive(c, 2)
+	was := c.Take(2)
 	path.Cut()
 	select {
 	case <-was[0].Claim.Context().Done():
@@ -136,7 +123,7 @@ func TestCutOff(t *testing.T) {
 	if cause := context.Cause(was[0].Claim.Context()); !errors.Is(cause, interlock.ErrExpired) || was[0].Claim.Valid() {
 		t.Errorf("it ended by %v", cause)
 	}
-	if errs := c.Settle(t.Context(), []driver.Settlement{{Received: was[0], Outcome: driver.Ack}}); !errors.Is(errs[0], interlock.ErrLost) {
+	if errs := c.Settle(t.Context(), drivertest.Settlements(driver.Ack, was[0])); !errors.Is(errs[0], interlock.ErrLost) {
 		t.Errorf("settled under an expired claim: %v", errs[0])
 	}
 	path.Heal()
@@ -151,7 +138,7 @@ func TestCutOff(t *testing.T) {
 	if is[0].ID != "a/1" || is[0].Attempt != 2 || is[0].Claim.Token() <= was[0].Claim.Token() {
 		t.Errorf("%s, attempt %d, token %v after %v", is[0].ID, is[0].Attempt, is[0].Claim.Token(), was[0].Claim.Token())
 	}
-	s.settle(c, driver.Ack, is...)
+	c.Record(driver.Ack, is...)
 }
 
 // TestOutOfRange: the log has lost what the group has not handled. That is an error once, and
@@ -160,8 +147,8 @@ func TestOutOfRange(t *testing.T) {
 	s := newScene(t, 1)
 	s.add("a/1", "a/2", "a/3", "a/4")
 	c := s.join(nil)
-	s.settle(c, driver.Ack, s.receive(c, 1)...)
-	closeNow(c)
+	c.Record(driver.Ack, c.Take(1)...)
+	c.Leave()
 	r := kmsg.NewPtrDeleteRecordsRequest()
 	topic := kmsg.NewDeleteRecordsRequestTopic()
 	topic.Topic = s.topic
@@ -174,13 +161,13 @@ func TestOutOfRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	c = s.join(nil)
-	s.fails(c, "messages were deleted", func(err error) bool {
+	c.Fails(func(err error) bool {
 		return interlock.Kind(err) == interlock.Definite && strings.Contains(err.Error(), "offset 1")
 	})
-	if got := s.receive(c, 1); got[0].ID != "a/4" {
+	if got := c.Take(1); got[0].ID != "a/4" {
 		t.Errorf("received %s", got[0].ID)
 	} else {
-		s.settle(c, driver.Ack, got...)
+		c.Record(driver.Ack, got...)
 	}
 }
 
@@ -194,18 +181,14 @@ func TestFullPartition(t *testing.T) {
 		all = append(all, fmt.Sprintf("a/%04d", i))
 	}
 	s.add(append(all, "b/1")...)
-	c, err := q.Join(t.Context(), s.topic, driver.QueueOptions{Lease: lease})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeNow(c)
-	s.settle(c, driver.Park, s.receive(c, 1)...)
-	s.nothing(c, 300*time.Millisecond)
+	c := s.joinOn(q, lease)
+	c.Record(driver.Park, c.Take(1)...)
+	c.Nothing(300 * time.Millisecond)
 	backlogs, err := q.Backlogs(t.Context(), s.topic)
 	if err != nil || len(backlogs) != 1 || backlogs[0].Lag != 4001 || !slices.Equal(backlogs[0].Parked, []string{"a"}) || backlogs[0].Age <= 0 {
 		t.Errorf("backlog %+v, %v", backlogs, err)
 	}
-	inner := c.(*consumer)
+	inner := c.QueueConsumer.(*consumer)
 	inner.Mu.Lock()
 	if read := inner.Parts[0].Offsets.Unread(); read > 10+maxReady+2*perPoll {
 		t.Errorf("the partition was read to %d", read)
@@ -216,9 +199,9 @@ func TestFullPartition(t *testing.T) {
 	}
 	var got []string
 	for len(got) < len(all)+1 {
-		some := s.receive(c, min(500, len(all)+1-len(got)))
-		s.settle(c, driver.Ack, some...)
-		got = append(got, idsOf(some)...)
+		some := c.Take(min(500, len(all)+1-len(got)))
+		c.Record(driver.Ack, some...)
+		got = append(got, drivertest.ReceivedIDs(some)...)
 	}
 	if !slices.Equal(got, append(all, "b/1")) {
 		t.Errorf("received %v", got)
@@ -271,18 +254,14 @@ func TestTransactions(t *testing.T) {
 		}
 	}
 	q := s.queue(nil)
-	c, err := q.Join(t.Context(), s.topic, driver.QueueOptions{Lease: lease})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer closeNow(c)
-	got := s.receive(c, 4)
+	c := s.joinOn(q, lease)
+	got := c.Take(4)
 	for i, offset := range []int{0, 1, 6, 7} { // each transaction ends with a marker
 		if want := fmt.Sprintf("%s/0/%d", s.topic, offset); got[i].ID != want || got[i].Key != "" || string(got[i].Payload) != fmt.Sprint(kgo.TryCommit) {
 			t.Errorf("%+v, want %s", got[i], want)
 		}
 	}
-	s.settle(c, driver.Ack, got[3], got[0], got[2], got[1])
+	c.Record(driver.Ack, got[3], got[0], got[2], got[1])
 	testbed.Eventually(t, "nothing is left", time.Minute, func() bool {
 		all, err := q.Backlogs(t.Context(), s.topic)
 		return err == nil && len(all) == 1 && all[0].Lag == 0
@@ -294,14 +273,14 @@ func TestDeadLetterTopicIsMissing(t *testing.T) {
 	s := newScene(t, 1)
 	s.add("a/1")
 	c := s.join(&QueueOptions{DeadLetters: "missing.dlq"})
-	m := s.receive(c, 1)
-	errs := c.Settle(t.Context(), []driver.Settlement{{Received: m[0], Outcome: driver.Dead}})
+	m := c.Take(1)
+	errs := c.Settle(t.Context(), drivertest.Settlements(driver.Dead, m...))
 	if kind := interlock.Kind(errs[0]); errs[0] == nil || kind == interlock.Definite || !strings.Contains(errs[0].Error(), "missing.dlq") {
 		t.Errorf("settled: %v", errs[0])
 	}
-	closeNow(c)
+	c.Leave()
 	c = s.join(nil)
-	if got := s.receive(c, 1); got[0].ID != "a/1" {
+	if got := c.Take(1); got[0].ID != "a/1" {
 		t.Errorf("received %v", got)
 	}
 }

@@ -2,9 +2,6 @@ package kafka
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,32 +47,14 @@ func (s *scene) queue(o *QueueOptions) *Queue {
 	return q
 }
 
-func (s *scene) join(o *QueueOptions) driver.QueueConsumer {
+func (s *scene) join(o *QueueOptions) drivertest.QueueMember {
 	s.Helper()
-	return s.joinFor(o, lease)
+	return s.joinOn(s.queue(o), lease)
 }
 
-func (s *scene) joinFor(o *QueueOptions, lease time.Duration) driver.QueueConsumer {
+func (s *scene) joinOn(q *Queue, lease time.Duration) drivertest.QueueMember {
 	s.Helper()
-	c, err := s.queue(o).Join(s.Context(), s.topic, driver.QueueOptions{Owner: "test", Lease: lease})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { closeNow(c) })
-	return c
-}
-
-func closeNow(c driver.QueueConsumer) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	_ = c.Close(ctx)
-}
-
-// crash ends a consumer without a goodbye.
-func crash(c driver.QueueConsumer) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = c.Close(ctx)
+	return drivertest.JoinQueue(s.T, q, s.topic, driver.QueueOptions{Owner: "test", Lease: lease})
 }
 
 // add produces messages whose ids are "KEY/N".
@@ -83,95 +62,12 @@ func (s *scene) add(ids ...string) {
 	s.Helper()
 	var all []*kgo.Record
 	for _, id := range ids {
-		key, _, _ := cut(id)
+		key, _, _ := strings.Cut(id, "/")
 		all = append(all, &kgo.Record{Topic: s.topic, Key: []byte(key), Value: []byte("of " + id), Headers: []kgo.RecordHeader{{Key: HeaderID, Value: []byte(id)}}})
 	}
 	if err := client(s.T, seeds(s.addr), kgo.RequestTimeoutOverhead(time.Second)).ProduceSync(s.Context(), all...).FirstErr(); err != nil {
 		s.Fatal(err)
 	}
-}
-
-func cut(id string) (key, number string, ok bool) {
-	for i := range id {
-		if id[i] == '/' {
-			return id[:i], id[i+1:], true
-		}
-	}
-	return id, "", false
-}
-
-// receive receives messages until there are n.
-func (s *scene) receive(c driver.QueueConsumer, n int) (all []driver.Received) {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
-	defer cancel()
-	for len(all) < n {
-		some, err := c.Receive(ctx, driver.QueueLimit{Messages: n - len(all), Bytes: 1 << 20})
-		if err != nil {
-			s.Fatalf("received %v, then %v", idsOf(all), err)
-		}
-		all = append(all, some...)
-	}
-	return all
-}
-
-func (s *scene) settle(c driver.QueueConsumer, outcome driver.Outcome, all ...driver.Received) {
-	s.Helper()
-	var each []driver.Settlement
-	for _, m := range all {
-		each = append(each, driver.Settlement{Received: m, Outcome: outcome, Reason: "a reason"})
-	}
-	for i, err := range c.Settle(s.Context(), each) {
-		if err != nil {
-			s.Fatalf("settle %s: %v", all[i].ID, err)
-		}
-	}
-}
-
-// nothing requires that there is nothing to receive for a while.
-func (s *scene) nothing(c driver.QueueConsumer, while time.Duration) {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), while)
-	defer cancel()
-	if some, err := c.Receive(ctx, driver.QueueLimit{Messages: 10, Bytes: 1 << 20}); len(some) > 0 || !errors.Is(err, context.DeadlineExceeded) {
-		s.Fatalf("received %v, %v; want nothing", idsOf(some), err)
-	}
-}
-
-func idsOf(all []driver.Received) (ids []string) {
-	for _, m := range all {
-		ids = append(ids, m.ID)
-	}
-	return ids
-}
-
-// TestCompletedBeyondThePrefix: a consumer dies with its first message unsettled and all others
-// handled. The next one gets that message alone, as a second attempt, under a higher token.
-func TestCompletedBeyondThePrefix(t *testing.T) {
-	s := newScene(t, 1)
-	var ids []string
-	for i := range 50 {
-		ids = append(ids, fmt.Sprintf("%d/1", i))
-	}
-	s.add(ids...)
-	c := s.join(nil)
-	was := s.receive(c, 50)
-	s.settle(c, driver.Ack, was[1:]...)
-	crash(c)
-	c = s.join(nil)
-	is := s.receive(c, 1)
-	if is[0].ID != was[0].ID || is[0].Attempt != 2 || is[0].Claim.Token() <= was[0].Claim.Token() {
-		t.Errorf("%s, attempt %d, token %v after %v", is[0].ID, is[0].Attempt, is[0].Claim.Token(), was[0].Claim.Token())
-	}
-	if cause := context.Cause(was[0].Claim.Context()); cause == nil {
-		t.Error("the claim of the dead consumer goes on")
-	}
-	s.settle(c, driver.Ack, is...)
-	s.add("new/1")
-	if got := idsOf(s.receive(c, 1)); !slices.Equal(got, []string{"new/1"}) {
-		t.Errorf("received %v", got)
-	}
-	s.nothing(c, 100*time.Millisecond)
 }
 
 func TestQueueBadInput(t *testing.T) {
@@ -194,12 +90,7 @@ func TestQueueSuite(t *testing.T) {
 		addr := testbed.Shared(t, testbed.Kafka).Addr()
 		b := &queueBackend{addr: addr, topic: newTopic(t, addr, 1), client: client(t, kgo.SeedBrokers(addr))}
 		b.letters = newTopicOf(t, addr, b.topic+".dlq", 1)
-		q, err := OpenQueue("kafka://"+addr, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(q.Close)
-		b.Queue = q
+		b.Queue = (&scene{T: t, addr: addr}).queue(nil)
 		return b
 	}})
 }

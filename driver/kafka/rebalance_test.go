@@ -20,7 +20,12 @@ import (
 // start consumes the topic of a scene.
 func (s *scene) start(o *QueueOptions, handler queue.Handler) *queue.Consumer {
 	s.Helper()
-	c, err := queue.New(s.Context(), s.queue(o), s.topic, handler, &queue.Options{Lease: lease, MinPause: time.Millisecond, Hooks: quiet(s.T)})
+	return s.startOn(s.queue(o), handler)
+}
+
+func (s *scene) startOn(q *Queue, handler queue.Handler) *queue.Consumer {
+	s.Helper()
+	c, err := queue.New(s.Context(), q, s.topic, handler, &queue.Options{Lease: lease, MinPause: time.Millisecond, Hooks: quiet(s.T)})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -78,26 +83,22 @@ func TestLeaderLost(t *testing.T) {
 	s := sceneOn(t, strings.Join(cluster.Addrs(), ","), 1)
 	// A broker that stops is noticed when it does not answer.
 	o := &QueueOptions{Client: []kgo.Opt{kgo.RequestTimeoutOverhead(time.Second)}}
-	leader := func(topic string) *testbed.Server {
-		addr := s.leader(topic)
-		return cluster.Peers[slices.Index(cluster.Addrs(), addr)]
-	}
 	s.group(o).Survives(t, func() func() {
-		b := leader("__consumer_offsets")
+		b := s.leader(cluster, "__consumer_offsets")
 		b.Kill()
 		return func() {
 			b.Restart()
 			cluster.Wait()
 		}
 	}, func() func() {
-		b := leader(s.topic)
+		b := s.leader(cluster, s.topic)
 		b.Pause()
 		return b.Resume
 	})
 }
 
-// leader is the address of the broker that leads the first partition of a topic.
-func (s *scene) leader(topic string) (addr string) {
+// leader is the broker that leads the first partition of a topic.
+func (s *scene) leader(cluster *testbed.Ensemble, topic string) (leader *testbed.Server) {
 	s.Helper()
 	c := client(s.T, seeds(s.addr), kgo.RequestTimeoutOverhead(time.Second))
 	testbed.Eventually(s, topic+" has a leader", time.Minute, func() bool {
@@ -111,12 +112,12 @@ func (s *scene) leader(topic string) (addr string) {
 		}
 		for _, b := range answer.Brokers {
 			if b.NodeID == answer.Topics[0].Partitions[0].Leader {
-				addr = fmt.Sprintf("%s:%d", b.Host, b.Port)
+				leader = cluster.Peers[slices.Index(cluster.Addrs(), fmt.Sprintf("%s:%d", b.Host, b.Port))]
 			}
 		}
-		return addr != ""
+		return leader != nil
 	})
-	return addr
+	return leader
 }
 
 // child is a consumer's process.

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,26 +20,14 @@ func TestSequence(t *testing.T) {
 	s := newScene(t, 4)
 	const keys, each = 10, 60
 	var store sequence.Memory // as a table that both processes have
-	var mu sync.Mutex
-	taken := map[string][]string{}
+	audit := drivertest.NewQueueAudit()
 	handle := func(_ context.Context, _ struct{}, d sequence.Delivery) error {
-		mu.Lock()
-		defer mu.Unlock()
-		taken[d.Key] = append(taken[d.Key], string(d.Payload))
-		return nil
-	}
-	count := func() (n int) {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, ids := range taken {
-			n += len(ids)
-		}
-		return n
+		return audit.Write(d.Key, 1, d.Key, string(d.Payload))
 	}
 	event := func(m driver.Received) (sequence.Event, error) {
 		_, number, _ := strings.Cut(m.ID, "/")
 		seq, err := strconv.ParseInt(number, 10, 64)
-		return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: seq + 1}, Payload: m.Payload}, err
+		return sequence.Event{Key: m.Key, Position: sequence.Position{Seq: seq + 1}, Payload: []byte(m.ID)}, err
 	}
 	start := func(q *Queue) func(context.Context) {
 		order, err := sequence.New("q", &store, handle, &sequence.Options{Halt: true})
@@ -59,7 +46,7 @@ func TestSequence(t *testing.T) {
 	all := drivertest.ReorderedIDs(keys, each)
 	s.add(all[:len(all)/2]...)
 	one := start(s.queue(nil))
-	testbed.Eventually(t, "some events are taken", time.Minute, func() bool { return count() > 50 })
+	audit.Wait(t, 50)
 	q := s.queue(nil)
 	two := start(q)
 	defer two(context.Background())
@@ -67,14 +54,10 @@ func TestSequence(t *testing.T) {
 	dead, cancel := context.WithCancel(t.Context())
 	cancel()
 	one(dead)
-	testbed.Eventually(t, "all events are taken", time.Minute, func() bool { return count() >= keys*each })
+	audit.Wait(t, keys*each)
 	testbed.Eventually(t, "nothing is left", time.Minute, func() bool {
 		backlogs, err := q.Backlogs(t.Context(), s.topic)
 		return err == nil && len(backlogs) == 4 && !slices.ContainsFunc(backlogs, func(b Backlog) bool { return b.Lag > 0 })
 	})
-	for key, ids := range taken {
-		if len(ids) != each || !slices.IsSorted(ids) {
-			t.Errorf("key %s: %v", key, ids)
-		}
-	}
+	audit.Check(t, drivertest.QueueIDs(keys, 0, each), 1)
 }

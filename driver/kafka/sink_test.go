@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log"
 	"net"
@@ -44,10 +45,10 @@ func TestSinkSuite(t *testing.T) {
 	})
 }
 
-// newTopic creates a topic for a test.
+// newTopic creates a topic for one run of a test.
 func newTopic(t *testing.T, addr string, partitions int32) string {
 	t.Helper()
-	return newTopicOf(t, addr, strings.ReplaceAll(t.Name(), "/", "."), partitions)
+	return newTopicOf(t, addr, strings.ReplaceAll(t.Name(), "/", ".")+"."+rand.Text()[:8], partitions)
 }
 
 func newTopicOf(t *testing.T, addr, name string, partitions int32) string {

@@ -2,10 +2,9 @@ package kafka
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,9 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestSoak runs for INTERLOCK_SOAK_KAFKA, a duration: consumers join, leave, crash and are cut
-// off, the broker is killed, handlers fail, while messages arrive. None is lost, and the order
-// of keys holds.
+// TestSoak runs drivertest.RunQueueSoak for INTERLOCK_SOAK_KAFKA, a duration: on one broker with both
+// protocols of groups, and on three, of which the leader of a partition is killed.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("INTERLOCK_SOAK_KAFKA"))
 	if err != nil {
@@ -28,71 +26,66 @@ func TestSoak(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := testbed.Kafka(t)
-			s := sceneOn(t, server.Addr(), 6)
-			newTopicOf(t, server.Addr(), s.topic+".dlq", 1)
-			k := &soak{scene: s, audit: drivertest.NewQueueAudit(), o: o}
-			drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Add: s.add, Join: k.join, Audit: k.audit, Restart: func() {
+			sceneOn(t, server.Addr(), 6).soak(o, length, func() {
 				server.Kill()
 				server.Restart()
-			}})
+			})
 		})
 	}
+	t.Run("three brokers", func(t *testing.T) {
+		t.Parallel()
+		cluster := testbed.KafkaCluster(t, 3)
+		s := sceneOn(t, strings.Join(cluster.Addrs(), ","), 6)
+		s.soak(QueueOptions{Client: []kgo.Opt{kgo.RequestTimeoutOverhead(time.Second)}}, length, func() {
+			leader := s.leader(cluster, s.topic)
+			leader.Kill()
+			leader.Restart()
+		})
+	})
 }
 
-type soak struct {
-	*scene
-	audit *drivertest.QueueAudit
-	o     QueueOptions
+func (s *scene) soak(o QueueOptions, length time.Duration, restart func()) {
+	newTopicOf(s.T, s.addr, s.topic+".dlq", 1)
+	drivertest.RunQueueSoak(s.T, length, drivertest.QueueSoak{Add: s.add, Restart: restart, Retry: queue.Retry, Dead: queue.Dead,
+		Join: func(handler drivertest.QueueHandler) drivertest.SoakMember {
+			path := newPath(s)
+			o := o
+			o.Client = append([]kgo.Opt{kgo.Dialer(path.dial)}, o.Client...)
+			q := s.queue(&o)
+			return drivertest.SoakMember{Path: path, Consumer: s.startOn(q, handler), Done: func() bool {
+				backlogs, err := q.Backlogs(s.Context(), s.topic)
+				lag := int64(0)
+				for _, b := range backlogs {
+					lag += b.Lag
+				}
+				return err == nil && len(backlogs) == 6 && lag == 0
+			}}
+		}})
 }
 
-// member is a consumer with a path of its own.
-type member struct {
-	*testbed.Proxy
-	scene    *scene
-	queue    *Queue
-	consumer *queue.Consumer
-}
+// path leads through a proxy to each broker.
+type path map[string]*testbed.Proxy
 
-func (m *member) Stop() { m.scene.stop(m.consumer) }
-
-func (m *member) Crash() {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = m.consumer.Close(ctx)
-}
-
-func (m *member) Done() bool {
-	backlogs, err := m.queue.Backlogs(m.scene.Context(), m.scene.topic)
-	lag := int64(0)
-	for _, b := range backlogs {
-		lag += b.Lag
+func newPath(s *scene) path {
+	p := path{}
+	for addr := range strings.SplitSeq(s.addr, ",") {
+		p[addr] = testbed.NewProxy(s.T, addr)
 	}
-	return err == nil && len(backlogs) == 6 && lag == 0
+	return p
 }
 
-func (k *soak) handle(ctx context.Context, m queue.Received) error {
-	pause(ctx, time.Duration(rand.IntN(5))*time.Millisecond)
-	n := rand.IntN(200)
-	if n < 5 {
-		return queue.Retry(time.Duration(rand.IntN(50))*time.Millisecond, errors.New("again"))
-	}
-	if err := k.audit.Handle(ctx, m); err != nil || n > 5 {
-		return err
-	}
-	return queue.Dead(errors.New("dead"))
+func (p path) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, network, p[addr].Addr())
 }
 
-func (k *soak) join() drivertest.SoakMember {
-	m := &member{Proxy: testbed.NewProxy(k, k.addr), scene: k.scene}
-	o := k.o
-	o.Client = []kgo.Opt{kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, m.Addr())
-	})}
-	m.queue = k.queue(&o)
-	var err error
-	if m.consumer, err = queue.New(k.Context(), m.queue, k.topic, k.handle, &queue.Options{Lease: lease, MinPause: time.Millisecond, Hooks: quiet(k.T)}); err != nil {
-		k.Fatal(err)
+func (p path) Cut() {
+	for _, proxy := range p {
+		proxy.Cut()
 	}
-	k.Cleanup(m.Stop)
-	return m
+}
+
+func (p path) Heal() {
+	for _, proxy := range p {
+		proxy.Heal()
+	}
 }

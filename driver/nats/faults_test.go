@@ -2,7 +2,6 @@ package nats
 
 import (
 	"context"
-
 	"fmt"
 	"slices"
 	"strings"
@@ -14,108 +13,13 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-func (s *scene) join(q *Queue) driver.QueueConsumer {
+func (s *scene) join(q *Queue) drivertest.QueueMember {
 	s.Helper()
-	c, err := q.Join(s.Context(), "q", driver.QueueOptions{Owner: "test", Lease: lease})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(func() { closeNow(c) })
-	return c
-}
-
-func closeNow(c driver.QueueConsumer) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	_ = c.Close(ctx)
-}
-
-// receive receives messages until there are n.
-func (s *scene) receive(c driver.QueueConsumer, n int) (all []driver.Received) {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
-	defer cancel()
-	for len(all) < n {
-		some, err := c.Receive(ctx, driver.QueueLimit{Messages: n - len(all), Bytes: 1 << 20})
-		if err != nil {
-			s.Fatalf("received %v, then %v", idsOf(all), err)
-		}
-		all = append(all, some...)
-	}
-	return all
-}
-
-func idsOf(all []driver.Received) (ids []string) {
-	for _, m := range all {
-		ids = append(ids, m.ID)
-	}
-	return ids
-}
-
-func settlements(o driver.Outcome, all ...driver.Received) (each []driver.Settlement) {
-	for _, m := range all {
-		each = append(each, driver.Settlement{Received: m, Outcome: o, Reason: "a reason\nof two lines"})
-	}
-	return each
-}
-
-func (s *scene) settle(c driver.QueueConsumer, o driver.Outcome, all ...driver.Received) {
-	s.Helper()
-	for i, err := range c.Settle(s.Context(), settlements(o, all...)) {
-		if err != nil {
-			s.Fatalf("settle %s: %v", all[i].ID, err)
-		}
-	}
-}
-
-// fails waits for an error of Receive.
-func (s *scene) fails(c driver.QueueConsumer, is func(error) bool) {
-	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
-	defer cancel()
-	for {
-		some, err := c.Receive(ctx, driver.QueueLimit{Messages: 1, Bytes: 1})
-		switch {
-		case err != nil && is(err):
-			return
-		case ctx.Err() != nil || len(some) > 0:
-			s.Fatalf("received %v, %v", idsOf(some), err)
-		}
-	}
-}
-
-// TestCompletedBeyondThePrefix: a consumer dies with its first message unsettled and others of its
-// partition handled. The next one gets that message alone, as a second attempt, under a higher token.
-func TestCompletedBeyondThePrefix(t *testing.T) {
-	s := newScene(t)
-	var ids []string
-	for i := range 50 {
-		ids = append(ids, fmt.Sprintf("%d/1", i))
-	}
-	s.add(ids...)
-	q := s.queue(nil)
-	c := s.join(q)
-	was := s.receive(c, 50)
-	s.settle(c, driver.Ack, was[1:]...)
-	dead, cancel := context.WithCancel(t.Context())
-	cancel()
-	_ = c.Close(dead)
-	c = s.join(q)
-	is := s.receive(c, 1)
-	if is[0].ID != was[0].ID || is[0].Attempt != 2 || is[0].Claim.Token() <= was[0].Claim.Token() {
-		t.Errorf("%s, attempt %d, token %v after %v", is[0].ID, is[0].Attempt, is[0].Claim.Token(), was[0].Claim.Token())
-	}
-	if context.Cause(was[0].Claim.Context()) == nil {
-		t.Error("the claim of the dead consumer goes on")
-	}
-	s.settle(c, driver.Ack, is...)
-	s.add("new/1")
-	if got := idsOf(s.receive(c, 1)); !slices.Equal(got, []string{"new/1"}) {
-		t.Errorf("received %v", got)
-	}
+	return drivertest.JoinQueue(s.T, q, "q", driver.QueueOptions{Owner: "test", Lease: lease})
 }
 
 // TestLostAnswers: outcomes whose answers are lost are Uncertain, and recorded: their repetition
@@ -125,20 +29,20 @@ func TestLostAnswers(t *testing.T) {
 	path := testbed.NewProxy(t, s.addr)
 	c := s.join(s.queue(&QueueOptions{Client: []nats.Option{nats.SetCustomDialer(by(path.Addr()))}}))
 	s.add("a/1", "a/2", "a/3")
-	all := s.receive(c, 3)
+	all := c.Take(3)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	path.DropReplies()
-	for _, err := range c.Settle(ctx, settlements(driver.Ack, all[:2]...)) {
+	for _, err := range c.Settle(ctx, drivertest.Settlements(driver.Ack, all[:2]...)) {
 		if interlock.Kind(err) != interlock.Uncertain {
 			t.Errorf("settled without an answer: %v", err)
 		}
 	}
 	path.Heal()
-	s.settle(c, driver.Ack, all[:2]...)
-	closeNow(c)
+	c.Record(driver.Ack, all[:2]...)
+	c.Leave()
 	c = s.join(s.queue(nil))
-	if got := s.receive(c, 1); got[0].ID != "a/3" || got[0].Attempt != 1 {
+	if got := c.Take(1); got[0].ID != "a/3" || got[0].Attempt != 1 {
 		t.Errorf("received %s, attempt %d", got[0].ID, got[0].Attempt)
 	}
 }
@@ -150,24 +54,24 @@ func TestDeletedMessages(t *testing.T) {
 	s.add("a/1", "a/2", "a/3", "a/4")
 	q := s.queue(nil)
 	c := s.join(q)
-	s.settle(c, driver.Ack, s.receive(c, 1)...)
+	c.Record(driver.Ack, c.Take(1)...)
 	testbed.Eventually(t, "the empty partitions are read to the end", time.Minute, func() bool {
 		backlogs, err := q.Backlogs(t.Context(), "q")
 		return err == nil && len(backlogs) == partitions && !slices.ContainsFunc(backlogs, func(b Backlog) bool { return b.Prefix != 2 && b.Prefix != 5 })
 	})
-	closeNow(c)
+	c.Leave()
 	if err := s.stream.Purge(t.Context(), jetstream.WithPurgeSequence(4)); err != nil {
 		t.Fatal(err)
 	}
 	c = s.join(q)
-	s.fails(c, func(err error) bool {
+	c.Fails(func(err error) bool {
 		return interlock.Kind(err) == interlock.Definite && strings.Contains(err.Error(), "messages 2 to 3 were deleted")
 	})
-	got := s.receive(c, 1)
+	got := c.Take(1)
 	if got[0].ID != "a/4" {
 		t.Errorf("received %s", got[0].ID)
 	}
-	s.settle(c, driver.Ack, got...)
+	c.Record(driver.Ack, got...)
 }
 
 // TestFullPartition: a parked key stops its partition when it fills the window, and nothing is lost
@@ -181,17 +85,13 @@ func TestFullPartition(t *testing.T) {
 	}
 	s.add(all...)
 	c := s.join(q)
-	s.settle(c, driver.Park, s.receive(c, 1)...)
+	c.Record(driver.Park, c.Take(1)...)
 	testbed.Eventually(t, "the backlog shows the parked key", time.Minute, func() bool {
 		backlogs, err := q.Backlogs(t.Context(), "q")
 		return err == nil && slices.ContainsFunc(backlogs, func(b Backlog) bool { return b.Lag == 3000 && slices.Equal(b.Parked, []string{"a"}) && b.Age > 0 })
 	})
-	waiting, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if some, err := c.Receive(waiting, driver.QueueLimit{Messages: 1, Bytes: 100}); len(some) > 0 {
-		t.Fatalf("received %v, %v", idsOf(some), err)
-	}
-	inner := c.(*consumer)
+	c.Nothing(300 * time.Millisecond)
+	inner := c.QueueConsumer.(*consumer)
 	inner.Mu.Lock()
 	for _, a := range inner.Assignments() {
 		if len(a.Offsets.Parked()) > 0 && a.Offsets.Unread() > 10+maxReady+2*perPull {
@@ -207,9 +107,9 @@ func TestFullPartition(t *testing.T) {
 	}
 	var got []string
 	for len(got) < len(all) {
-		some := s.receive(c, min(500, len(all)-len(got)))
-		s.settle(c, driver.Ack, some...)
-		got = append(got, idsOf(some)...)
+		some := c.Take(min(500, len(all)-len(got)))
+		c.Record(driver.Ack, some...)
+		got = append(got, drivertest.ReceivedIDs(some)...)
 	}
 	if !slices.Equal(got, all) {
 		t.Errorf("received %v", got)
@@ -224,14 +124,14 @@ func TestDeadLetterStreamIsMissing(t *testing.T) {
 	s := newScene(t)
 	s.add("a/1")
 	c := s.join(s.queue(&QueueOptions{DeadLetters: "missing." + s.prefix}))
-	m := s.receive(c, 1)
-	if err := c.Settle(t.Context(), settlements(driver.Dead, m...))[0]; err == nil || interlock.Kind(err) == interlock.Definite || !strings.Contains(err.Error(), "missing.") {
+	m := c.Take(1)
+	if err := c.Settle(t.Context(), drivertest.Settlements(driver.Dead, m...))[0]; err == nil || interlock.Kind(err) == interlock.Definite || !strings.Contains(err.Error(), "missing.") {
 		t.Errorf("settled: %v", err)
 	}
-	closeNow(c)
+	c.Leave()
 	c = s.join(s.queue(nil))
-	if got := s.receive(c, 1); got[0].ID != "a/1" {
-		t.Errorf("received %v", idsOf(got))
+	if got := c.Take(1); got[0].ID != "a/1" {
+		t.Errorf("received %v", drivertest.ReceivedIDs(got))
 	}
 }
 
@@ -246,14 +146,14 @@ func TestMessagesOfOthers(t *testing.T) {
 		}
 	}
 	c := s.join(s.queue(nil))
-	got := s.receive(c, 2)
+	got := c.Take(2)
 	if got[0].ID != s.prefix+"/1" || got[0].Key != "" || string(got[0].Payload) != "plain" || got[0].Headers != nil {
 		t.Errorf("%+v", got[0])
 	}
 	if got[1].ID != "50%" || got[1].Key != "100%" || got[1].Headers["Two"] != "1" || len(got[1].Headers) != 1 {
 		t.Errorf("%+v", got[1])
 	}
-	s.settle(c, driver.Ack, got...)
+	c.Record(driver.Ack, got...)
 }
 
 func TestQueueBadInput(t *testing.T) {

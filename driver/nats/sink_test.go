@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -39,7 +40,7 @@ func TestSinkSuite(t *testing.T) {
 			if exclusive {
 				server = testbed.NATS(t)
 			}
-			b := &sinkBackend{Server: paths.New[drivertest.KeptSink](server), addr: server.Addr(), prefix: hex.EncodeToString([]byte(t.Name()))}
+			b := &sinkBackend{Server: paths.New[drivertest.KeptSink](server), addr: server.Addr(), prefix: rand.Text()}
 			b.stream = dial(t, b.addr)
 			return b
 		},

@@ -1,9 +1,6 @@
 package nats
 
 import (
-	"context"
-	"errors"
-	"math/rand/v2"
 	"os"
 	"testing"
 	"time"
@@ -15,9 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestSoak runs for INTERLOCK_SOAK_NATS, a duration: consumers join, leave, crash and are cut
-// off, the server is killed, handlers fail, while messages arrive. None is lost, and the order
-// of keys holds.
+// TestSoak runs drivertest.RunQueueSoak for INTERLOCK_SOAK_NATS, a duration.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("INTERLOCK_SOAK_NATS"))
 	if err != nil {
@@ -25,50 +20,19 @@ func TestSoak(t *testing.T) {
 	}
 	server := testbed.NATS(t)
 	s := sceneOn(t, server.Addr(), 1)
-	audit := drivertest.NewQueueAudit()
-	handle := func(ctx context.Context, m queue.Received) error {
-		pause(ctx, time.Duration(rand.IntN(5))*time.Millisecond)
-		n := rand.IntN(200)
-		if n < 5 {
-			return queue.Retry(time.Duration(rand.IntN(50))*time.Millisecond, errors.New("again"))
-		}
-		if err := audit.Handle(ctx, m); err != nil || n > 5 {
-			return err
-		}
-		return queue.Dead(errors.New("dead"))
-	}
-	drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Audit: audit, Add: s.add, Join: func() drivertest.SoakMember {
-		m := &soaked{Proxy: testbed.NewProxy(t, s.addr), scene: s}
-		m.queue = s.queue(&QueueOptions{Client: []nats.Option{nats.SetCustomDialer(by(m.Addr()))}})
-		m.consumer = s.startOn(m.queue, handle)
-		return m
-	}, Restart: func() {
+	drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Add: s.add, Retry: queue.Retry, Dead: queue.Dead, Restart: func() {
 		server.Kill()
 		server.Restart()
+	}, Join: func(handler drivertest.QueueHandler) drivertest.SoakMember {
+		path := testbed.NewProxy(t, s.addr)
+		q := s.queue(&QueueOptions{Client: []nats.Option{nats.SetCustomDialer(by(path.Addr()))}})
+		return drivertest.SoakMember{Path: path, Consumer: s.startOn(q, handler), Done: func() bool {
+			backlogs, err := q.Backlogs(t.Context(), "q")
+			lag := int64(0)
+			for _, b := range backlogs {
+				lag += b.Lag
+			}
+			return err == nil && len(backlogs) == partitions && lag == 0
+		}}
 	}})
-}
-
-// soaked is a consumer with a path of its own.
-type soaked struct {
-	*testbed.Proxy
-	scene    *scene
-	queue    *Queue
-	consumer *queue.Consumer
-}
-
-func (m *soaked) Stop() { m.scene.stop(m.consumer) }
-
-func (m *soaked) Crash() {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = m.consumer.Close(ctx)
-}
-
-func (m *soaked) Done() bool {
-	backlogs, err := m.queue.Backlogs(m.scene.Context(), "q")
-	lag := int64(0)
-	for _, b := range backlogs {
-		lag += b.Lag
-	}
-	return err == nil && len(backlogs) == partitions && lag == 0
 }

@@ -2,8 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"syscall"
@@ -34,9 +32,7 @@ func (s *streamScene) stop(c *queue.Consumer) {
 	_ = c.Close(ctx)
 }
 
-// TestQueueSoak runs for INTERLOCK_SOAK_STREAMS, a duration: consumers join, leave, crash and are
-// cut off, the server is killed, handlers fail, while messages arrive. None is lost, and the order
-// of keys holds.
+// TestQueueSoak runs drivertest.RunQueueSoak for INTERLOCK_SOAK_STREAMS, a duration.
 func TestQueueSoak(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("INTERLOCK_SOAK_STREAMS"))
 	if err != nil {
@@ -44,25 +40,16 @@ func TestQueueSoak(t *testing.T) {
 	}
 	server := durable(t, true).server
 	s := newStreamScene(t, dial(t, server.Addr()), QueueOptions{})
-	audit := drivertest.NewQueueAudit()
-	handle := func(ctx context.Context, m queue.Received) error {
-		pause(ctx, time.Duration(rand.IntN(5))*time.Millisecond)
-		n := rand.IntN(200)
-		if n < 5 {
-			return queue.Retry(time.Duration(rand.IntN(50))*time.Millisecond, errors.New("again"))
-		}
-		if err := audit.Handle(ctx, m); err != nil || n > 5 {
-			return err
-		}
-		return queue.Dead(errors.New("dead"))
-	}
-	drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Audit: audit, Add: s.add, Join: func() drivertest.SoakMember {
-		path := testbed.NewProxy(t, server.Addr())
-		return &soakMember{path, s, s.start(NewQueue(dial(t, path.Addr()), &s.options), handle)}
-	}, Restart: func() {
+	drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Add: s.add, Retry: queue.Retry, Dead: queue.Dead, Restart: func() {
 		server.Kill()
 		server.Restart()
 		testbed.Eventually(t, "the server answers the operator", bound, func() bool { return raw(t, s.client, "PING").Error() == nil })
+	}, Join: func(handler drivertest.QueueHandler) drivertest.SoakMember {
+		path := testbed.NewProxy(t, server.Addr())
+		return drivertest.SoakMember{Path: path, Consumer: s.start(NewQueue(dial(t, path.Addr()), &s.options), handler), Done: func() bool {
+			all, err := s.Status(t.Context())
+			return err == nil && (len(all) == 0 || all[0].Messages == 0)
+		}}
 	}})
 	letters, err := s.DeadLetters(t.Context(), "q", 0, 1000)
 	if err != nil {
@@ -74,28 +61,7 @@ func TestQueueSoak(t *testing.T) {
 		}
 	}
 	s.empty(0)
-	t.Logf("%d dead letters, %d writes refused", len(letters), audit.Refused())
-}
-
-// soakMember is a consumer with a path of its own.
-type soakMember struct {
-	*testbed.Proxy
-	scene    *streamScene
-	consumer *queue.Consumer
-}
-
-func (m *soakMember) Stop() { m.scene.stop(m.consumer) }
-
-func (m *soakMember) Crash() {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = m.consumer.Close(ctx)
-}
-
-// Done reports whether no message is left.
-func (m *soakMember) Done() bool {
-	all, err := m.scene.Status(m.scene.Context())
-	return err == nil && (len(all) == 0 || all[0].Messages == 0)
+	t.Logf("%d dead letters", len(letters))
 }
 
 // TestQueueStopped stops a consumer's process in a handler until its lease has expired, and lets it

@@ -2,9 +2,7 @@ package queue_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
@@ -19,9 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestSoak runs for INTERLOCK_SOAK_QUEUE, a duration: consumers join, leave, crash and are cut off,
-// the database is killed, handlers fail, while messages arrive. None is lost, and the order of keys
-// holds.
+// TestSoak runs drivertest.RunQueueSoak for INTERLOCK_SOAK_QUEUE, a duration.
 func TestSoak(t *testing.T) {
 	length, err := time.ParseDuration(os.Getenv("INTERLOCK_SOAK_QUEUE"))
 	if err != nil {
@@ -31,9 +27,9 @@ func TestSoak(t *testing.T) {
 		t.Run(client, func(t *testing.T) {
 			t.Parallel()
 			server := start(t)
-			s := &soak{T: t, db: databases.Open(t, server, client), audit: drivertest.NewQueueAudit()}
+			s := &soak{T: t, db: databases.Open(t, server, client)}
 			s.db.Do(t, table.Create)
-			drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Add: s.add, Join: s.join, Audit: s.audit, Restart: func() {
+			drivertest.RunQueueSoak(t, length, drivertest.QueueSoak{Add: s.add, Join: s.join, Retry: queue.Retry, Dead: queue.Dead, Restart: func() {
 				server.Kill()
 				server.Restart()
 			}})
@@ -43,8 +39,7 @@ func TestSoak(t *testing.T) {
 
 type soak struct {
 	*testing.T
-	db    *databases.DB
-	audit *drivertest.QueueAudit
+	db *databases.DB
 }
 
 // try runs work in a transaction on a connection of its own, which no restart has broken.
@@ -68,65 +63,31 @@ func (s *soak) add(ids ...string) {
 	}
 }
 
-func (s *soak) handle(ctx context.Context, m queue.Received) error {
-	select {
-	case <-time.After(time.Duration(rand.IntN(5)) * time.Millisecond):
-	case <-ctx.Done():
-	}
-	n := rand.IntN(200)
-	if n < 5 {
-		return queue.Retry(time.Duration(rand.IntN(50))*time.Millisecond, errors.New("again"))
-	}
-	if err := s.audit.Handle(ctx, m); err != nil || n > 5 {
-		return err
-	}
-	return queue.Dead(errors.New("dead"))
-}
-
-func (s *soak) join() drivertest.SoakMember {
+func (s *soak) join(handler drivertest.QueueHandler) drivertest.SoakMember {
 	path := testbed.NewProxy(s.T, s.db.Server.Addr())
 	db, closed, err := databases.Connect(context.WithoutCancel(s.Context()), s.db.Client, strings.Replace(s.db.URL, s.db.Server.Addr(), path.Addr(), 1))
 	if err != nil {
 		s.Fatal(err)
 	}
 	s.Cleanup(closed)
-	c, err := queue.New(s.Context(), queue.FromTable(db, table, nil), "q", s.handle,
+	c, err := queue.New(s.Context(), queue.FromTable(db, table, nil), "q", handler,
 		&queue.Options{Lease: 2 * time.Second, MinPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
 	if err != nil {
 		s.Fatal(err)
 	}
-	m := &soakMember{path, s, c}
-	s.Cleanup(m.Stop)
-	return m
-}
-
-// soakMember is a consumer with a path of its own.
-type soakMember struct {
-	*testbed.Proxy
-	soak     *soak
-	consumer *queue.Consumer
-}
-
-func (m *soakMember) Stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
-	defer cancel()
-	_ = m.consumer.Close(ctx)
-}
-
-func (m *soakMember) Crash() {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = m.consumer.Close(ctx)
-}
-
-// Done reports whether no message is left.
-func (m *soakMember) Done() bool {
-	left := int64(1)
-	err := m.soak.try(func(ctx context.Context, tx driver.SQL) (err error) {
-		left, err = databases.Value[int64](ctx, tx, `select count(*) from interlock_queue`)
-		return err
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		_ = c.Close(ctx)
 	})
-	return err == nil && left == 0
+	return drivertest.SoakMember{Path: path, Consumer: c, Done: func() bool {
+		left := int64(1)
+		err := s.try(func(ctx context.Context, tx driver.SQL) (err error) {
+			left, err = databases.Value[int64](ctx, tx, `select count(*) from interlock_queue`)
+			return err
+		})
+		return err == nil && left == 0
+	}}
 }
 
 // TestClockSetBack: when the clock of the database is set back by an hour, messages that are handled
@@ -140,31 +101,15 @@ func TestClockSetBack(t *testing.T) {
 			s := &soak{T: t, db: databases.Open(t, server, client)}
 			s.db.Do(t, table.Create)
 			s.add(drivertest.QueueIDs(3, 0, 2)...)
-			c, err := queue.FromTable(s.db.Again(t), table, nil).Join(t.Context(), "q", driver.QueueOptions{Lease: time.Minute})
-			ok(t, err)
+			c := drivertest.JoinQueue(t, queue.FromTable(s.db.Again(t), table, nil), "q", driver.QueueOptions{Lease: time.Minute})
 			tokens := map[string]interlock.Token{}
-			ctx, cancel := context.WithTimeout(t.Context(), bound)
-			defer cancel()
 			for round := range 3 {
-				var got []driver.Received
-				for len(got) < 6 {
-					some, err := c.Receive(ctx, driver.QueueLimit{Messages: 100, Bytes: 1 << 20})
-					ok(t, err)
-					got = append(got, some...)
-				}
+				got := c.Take(6)
 				if round == 0 {
 					server.StepClock(-time.Hour)
 				}
 				s.add(drivertest.QueueIDs(3, 2*round+2, 2)...)
-				var all []driver.Settlement
-				for _, m := range got {
-					all = append(all, driver.Settlement{Received: m, Outcome: driver.Ack})
-				}
-				for i, err := range c.Settle(t.Context(), all) {
-					if err != nil {
-						t.Errorf("settle %s: %v", got[i].ID, err)
-					}
-				}
+				c.Record(driver.Ack, got...)
 				for _, m := range got {
 					if _, number, _ := strings.Cut(m.ID, "/"); m.Attempt != 1 || number == fmt.Sprintf("%04d", 2*round) && m.Claim.Token() <= tokens[m.Key] {
 						t.Errorf("%s: attempt %d, token %v after %v", m.ID, m.Attempt, m.Claim.Token(), tokens[m.Key])
