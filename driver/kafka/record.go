@@ -25,7 +25,7 @@ func received(m *driver.Received, a *assignment, r *kgo.Record, key string, atte
 	m.Key, m.Payload = key, r.Value
 	for _, h := range r.Headers {
 		if h.Key == HeaderID {
-			m.ID = a.text(h.Value)
+			m.ID = a.text("", h.Value)
 			continue
 		}
 		if m.Headers == nil {
@@ -34,26 +34,22 @@ func received(m *driver.Received, a *assignment, r *kgo.Record, key string, atte
 		m.Headers[h.Key] = string(h.Value)
 	}
 	if m.ID == "" {
-		var buffer [300]byte // for the longest topic
-		m.ID = a.text(place(buffer[:0], r.Topic, r.Partition, r.Offset))
+		var number [24]byte
+		m.ID = a.text(a.Name(), strconv.AppendInt(append(number[:0], '/'), r.Offset, 10))
 	}
 }
 
-// text copies a string. Many share an allocation: one that is kept keeps the others.
-func (a *assignment) text(b []byte) string {
-	if a.texts.Cap()-a.texts.Len() < len(b) {
+// text joins two texts. Many share an allocation, which lives as long as any of them.
+func (a *assignment) text(prefix string, b []byte) string {
+	n := len(prefix) + len(b)
+	if a.texts.Cap()-a.texts.Len() < n {
 		a.texts = strings.Builder{}
-		a.texts.Grow(max(1024, len(b)))
+		a.texts.Grow(max(1024, n))
 	}
 	from := a.texts.Len()
+	a.texts.WriteString(prefix)
 	a.texts.Write(b)
 	return a.texts.String()[from:]
-}
-
-func place(buffer []byte, topic string, partition int32, offset int64) []byte {
-	text := append(append(buffer, topic...), '/')
-	text = append(strconv.AppendInt(text, int64(partition), 10), '/')
-	return strconv.AppendInt(text, offset, 10)
 }
 
 // letter is the record of a dead letter.
@@ -70,7 +66,7 @@ func (c *consumer) letter(s driver.Settlement) *kgo.Record {
 		headers = map[string]string{}
 	}
 	headers[HeaderID], headers[HeaderReason], headers[HeaderAttempts] = s.ID, s.Reason, strconv.Itoa(s.Attempt)
-	headers[HeaderFrom] = string(place(nil, c.Queue, s.Claim.(*assignment).Partition, s.Place))
+	headers[HeaderFrom] = s.Claim.Name() + "/" + strconv.FormatInt(s.Place, 10)
 	for _, key := range slices.Sorted(maps.Keys(headers)) {
 		r.Headers = append(r.Headers, kgo.RecordHeader{Key: key, Value: []byte(headers[key])})
 	}

@@ -148,16 +148,19 @@ func (s *session) arrive(all kgo.Fetches) {
 		}
 	})
 	s.Note(func() {
-		all.EachRecord(func(r *kgo.Record) {
-			a := s.Parts[r.Partition]
-			switch {
-			case a == nil || !a.Ready:
-			case r.Attrs.IsControl(): // the end of a transaction
-				a.Offsets.Begin(r.Offset + 1)
-			default:
-				a.Offsets.Arrive(r.Offset, r.Key, len(r.Value), r)
-				s.Trouble = nil
+		all.EachPartition(func(p kgo.FetchTopicPartition) {
+			a := s.Parts[p.Partition]
+			if a == nil || !a.Ready || len(p.Records) == 0 {
+				return
 			}
+			for _, r := range p.Records {
+				if r.Attrs.IsControl() { // the end of a transaction
+					a.Offsets.Begin(r.Offset + 1)
+				} else {
+					a.Offsets.Arrive(r.Offset, r.Key, len(r.Value), r)
+				}
+			}
+			s.Trouble = nil
 		})
 	})
 	s.regulate()

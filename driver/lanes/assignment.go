@@ -17,12 +17,12 @@ type Assignment[R any] struct {
 	Partition int32
 	Revoke    func() // closes revoked, once
 
-	queue, owner string
-	lease        *boottime.Lease
-	ctx          context.Context
-	cancel       context.CancelCauseFunc
-	revoked      chan struct{}
-	token        interlock.Token
+	name, owner string // of the queue and the partition; of the consumer
+	lease       *boottime.Lease
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
+	revoked     chan struct{}
+	token       interlock.Token
 
 	Offsets *Partition[R] // nil until Begin
 	Ready   bool          // the token is stored: messages may be delivered
@@ -41,7 +41,7 @@ func (a *Assignment[R]) base() *Assignment[R] { return a }
 // NewAssignment is a partition of a queue, under a part of the lease of a session.
 func NewAssignment[R any](queue string, partition int32, owner string, session *boottime.Lease) Assignment[R] {
 	revoked := make(chan struct{})
-	a := Assignment[R]{Partition: partition, queue: queue, owner: owner, lease: session.Part(), revoked: revoked, Held: true}
+	a := Assignment[R]{Partition: partition, name: fmt.Sprintf("%s/%d", queue, partition), owner: owner, lease: session.Part(), revoked: revoked, Held: true}
 	a.ctx, a.cancel = context.WithCancelCause(context.Background())
 	a.Revoke = sync.OnceFunc(func() { close(revoked) })
 	return a
@@ -55,7 +55,7 @@ func (a *Assignment[R]) Begin(o *Partition[R]) (err error) {
 }
 
 // Name is that of the queue and the partition.
-func (a *Assignment[R]) Name() string { return fmt.Sprintf("%s/%d", a.queue, a.Partition) }
+func (a *Assignment[R]) Name() string { return a.name }
 
 // Owner is that of the consumer.
 func (a *Assignment[R]) Owner() string { return a.owner }

@@ -3,31 +3,28 @@ package lanes
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"math"
+	"slices"
 	"strings"
 )
 
 // Committed is what a commit stores of a partition: the offset, and the metadata beside it.
 type Committed struct {
-	Prefix   int64   // the offset: everything below is completed
-	Next     int64   // below it everything is completed that is not pending
-	pending  []int64 // in order; the first is prefix, unless there are none
+	Prefix   int64 // the offset: everything below is completed
+	Next     int64 // below it everything is completed that is not pending
+	runs     []run // from Prefix to Next, unless nothing is pending
 	attempts []attempt
 	Token    int64 // counter of the token of the assignment that committed
 	Held     bool  // that assignment goes on; it has died if another one finds this
 	crashes  int   // assignments that died before it, with the same prefix
 }
 
-// attempt is the number of the next attempt of pending[index], if it is not the first.
-type attempt struct{ index, number int }
+// run is a number of pending offsets, and of completed ones that follow them.
+type run struct{ pending, completed int64 }
 
-func (c Committed) attempt(index int) int {
-	for _, a := range c.attempts {
-		if a.index == index {
-			return a.number
-		}
-	}
-	return 1
-}
+// attempt is the number of the next attempt of a pending offset, if it is not the first. index is
+// the number of pending offsets before it.
+type attempt struct{ index, number int }
 
 // mark begins metadata, so that those of other clients are not taken for ours.
 const mark = "interlock/1:"
@@ -46,39 +43,32 @@ func (c Committed) Encode(limit int) (text string, whole bool) {
 	if c.Held {
 		flags |= isHeld
 	}
-	var head, runs []byte
+	var head, runs, attempts []byte
 	for _, n := range []uint64{flags, uint64(c.Token), uint64(c.crashes), uint64(c.Prefix)} {
 		head = binary.AppendUvarint(head, n)
 	}
 	room -= len(head)
-	count, whole := 0, true
-	add := func(pending, completed int64) {
-		pair := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(pending)), uint64(completed))
-		if whole = whole && len(pair) <= room; whole {
-			room -= len(pair)
-			runs = append(runs, pair...)
-			count += 2
+	whole = true
+	add := func(to []byte, a, b uint64) []byte {
+		longer := binary.AppendUvarint(binary.AppendUvarint(to, a), b)
+		if size := len(longer) - len(to); whole && size <= room {
+			room -= size
+			return longer
 		}
+		whole = false
+		return to
 	}
-	for i := 0; i < len(c.pending) && whole; {
-		from := i
-		for i++; i < len(c.pending) && c.pending[i] == c.pending[i-1]+1; i++ {
-		}
-		end := c.Next
-		if i < len(c.pending) {
-			end = c.pending[i]
-		}
-		add(int64(i-from), end-c.pending[i-1]-1)
-	}
-	all := append(binary.AppendUvarint(head, uint64(count)), runs...)
-	for _, a := range c.attempts {
-		pair := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(a.index)), uint64(a.number))
-		if whole = whole && len(pair) <= room; !whole {
+	count := uint64(0)
+	for _, r := range c.runs {
+		if runs = add(runs, uint64(r.pending), uint64(r.completed)); !whole {
 			break
 		}
-		room -= len(pair)
-		all = append(all, pair...)
+		count += 2
 	}
+	for _, a := range c.attempts {
+		attempts = add(attempts, uint64(a.index), uint64(a.number))
+	}
+	all := slices.Concat(binary.AppendUvarint(head, count), runs, attempts)
 	return mark + base64.RawStdEncoding.EncodeToString(all), whole
 }
 
@@ -101,16 +91,15 @@ func Decode(offset int64, text string) (c Committed) {
 		return c
 	}
 	c.Held, c.crashes = flags&isHeld != 0, int(crashes)
+	pending := int64(0)
 	for left := numbers.read(); left > 0 && !numbers.bad; left -= 2 {
-		pending, completed := numbers.read(), numbers.read()
-		if pending > maxPending-int64(len(c.pending)) {
+		r := run{numbers.read(), numbers.read()}
+		if r.pending > maxPending-pending || r.completed > math.MaxInt64-c.Next-r.pending {
 			break
 		}
-		for range pending {
-			c.pending = append(c.pending, c.Next)
-			c.Next++
-		}
-		c.Next += completed
+		c.runs = append(c.runs, r)
+		pending += r.pending
+		c.Next += r.pending + r.completed
 	}
 	for !numbers.bad && len(numbers.data) > 0 {
 		if a := (attempt{int(numbers.read()), int(numbers.read())}); !numbers.bad {

@@ -162,7 +162,7 @@ func (c *Consumer[R, A]) take(limit driver.QueueLimit) (all []driver.Received, w
 			continue
 		}
 		left := b.Offsets.Take(&limit, len(all) == 0, now, func(r R, key string, attempt int) {
-			all = append(all, driver.Received{})
+			all = slices.Grow(all, 1)[:len(all)+1] // zeroed already
 			c.Message(&all[len(all)-1], a, r, key, attempt)
 		})
 		if left > 0 {

@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"iter"
+	"maps"
 	"slices"
 	"sort"
 	"time"
@@ -20,10 +21,11 @@ import (
 // Park nothing of its lane is delivered until all that was delivered is settled; then the lane
 // begins again with its first pending record.
 type Partition[R any] struct {
-	next    int64       // the offset behind the last one that was read
+	next    int64       // the offset after the last one that was read
 	pending []*entry[R] // by offset; also some that are completed, but not the first
 	done    int         // how many of these are completed
 	lanes   map[string]*lane
+	idle    int         // how many of these have no pending record
 	ready   []*entry[R] // waiting, and to be delivered next
 	paused  []*lane     // nothing of them is delivered, and they wait for their time
 
@@ -44,14 +46,30 @@ type Partition[R any] struct {
 // entryChunk is how many entries are allocated together. One that is kept keeps the others.
 const entryChunk = 32
 
-func (o *Partition[R]) newEntry(offset int64, attempt int) *entry[R] {
+func (o *Partition[R]) newEntry(offset int64) *entry[R] {
 	if len(o.spare) == 0 {
 		o.spare = make([]entry[R], entryChunk)
 	}
 	e := &o.spare[0]
 	o.spare = o.spare[1:]
-	e.offset, e.attempt = offset, attempt
+	e.offset, e.attempt = offset, 1
 	return e
+}
+
+// Idle lanes are kept for their next record: up to keptLanes, or half of all lanes. Those with
+// longer keys than keptKey, in bytes, are not kept.
+const (
+	keptLanes = 1024
+	keptKey   = 256
+)
+
+// drop removes the first n entries. It moves at most as many as it removes.
+func drop[R any](all []*entry[R], n int) []*entry[R] {
+	if n > len(all)/2 {
+		return slices.Delete(all, 0, n)
+	}
+	clear(all[:n])
+	return all[n:]
 }
 
 // load is a number of records, and the bytes of their payload.
@@ -87,11 +105,22 @@ type lane struct {
 
 // Restore begins an assignment at what was committed. Without a commit it begins at offset.
 func Restore[R any](offset int64, c Committed, counter int64, window int) *Partition[R] {
-	o := &Partition[R]{unread: len(c.pending), lanes: map[string]*lane{}, from: offset, seen: map[string]bool{}}
+	o := &Partition[R]{lanes: map[string]*lane{}, from: offset, seen: map[string]bool{}}
 	o.next = max(offset, c.Next)
 	o.token = max(c.Token+1, counter)
-	for i, p := range c.pending {
-		o.pending = append(o.pending, o.newEntry(p, c.attempt(i)))
+	at := c.Prefix
+	for _, r := range c.runs {
+		for range r.pending {
+			o.pending = append(o.pending, o.newEntry(at))
+			at++
+		}
+		at += r.completed
+	}
+	o.unread = len(o.pending)
+	for _, a := range c.attempts {
+		if a.index < o.unread {
+			o.pending[a.index].attempt = a.number
+		}
 	}
 	if c.Held {
 		o.crashes, o.suspect = c.crashes+1, o.next+int64(window)
@@ -133,7 +162,7 @@ func (o *Partition[R]) Arrive(offset int64, key []byte, bytes int, record R) boo
 	}
 	var e *entry[R]
 	if offset >= o.next {
-		e = o.newEntry(offset, 1)
+		e = o.newEntry(offset)
 		o.pending = append(o.pending, e)
 		o.next = offset + 1
 	} else if i, found := o.find(offset); found && o.pending[i].unread() {
@@ -172,7 +201,7 @@ func (o *Partition[R]) Sweep() {
 	for first < len(o.pending) && o.pending[first].completed {
 		first++
 	}
-	o.pending = slices.Delete(o.pending, 0, first)
+	o.pending = drop(o.pending, first)
 	if o.done -= first; o.done > len(o.pending)/2 {
 		o.pending = slices.DeleteFunc(o.pending, func(e *entry[R]) bool { return e.completed })
 		o.done = 0
@@ -182,11 +211,14 @@ func (o *Partition[R]) Sweep() {
 // queue puts a record behind those of its key.
 func (o *Partition[R]) queue(e *entry[R], key []byte) {
 	l := o.lanes[string(key)]
-	if l == nil {
+	switch {
+	case l == nil:
 		l = &lane{key: string(key)}
 		if l.key != "" {
 			o.lanes[l.key] = l
 		}
+	case l.pending == 0:
+		o.idle--
 	}
 	if e.offset < o.suspect && !o.seen[l.key] {
 		e.crashes = o.crashes
@@ -223,7 +255,7 @@ func (o *Partition[R]) Take(limit *driver.QueueLimit, first bool, now time.Time,
 		n++
 		deliver(e.record, e.lane.key, e.attempt+e.crashes)
 	}
-	o.ready = slices.Delete(o.ready, 0, n)
+	o.ready = drop(o.ready, n)
 	for _, l := range o.paused {
 		if left := l.until.Sub(now); wait == 0 || left < wait {
 			wait = left
@@ -319,10 +351,19 @@ func (o *Partition[R]) back(e *entry[R]) {
 	if l.delivered > 0 {
 		return
 	}
-	if l.pending == 0 {
+	switch {
+	case l.pending > 0:
+		if l.blocked && !l.parked {
+			o.paused = append(o.paused, l)
+		}
+	case l.key == "":
+	case len(l.key) > keptKey:
 		delete(o.lanes, l.key)
-	} else if l.blocked && !l.parked {
-		o.paused = append(o.paused, l)
+	default:
+		if o.idle++; o.idle > max(keptLanes, len(o.lanes)/2) {
+			maps.DeleteFunc(o.lanes, func(_ string, l *lane) bool { return l.pending == 0 })
+			o.idle = 0
+		}
 	}
 }
 
@@ -396,19 +437,31 @@ func (o *Partition[R]) Snapshot(held bool) Committed {
 	if kept {
 		c.crashes = o.crashes
 	}
-	c.pending = make([]int64, 0, len(o.pending)-o.done)
+	var r run
+	at, index := c.Prefix, 0 // where r ends; how many are pending before
 	for _, e := range o.pending {
 		if e.completed {
 			continue
+		}
+		if e.offset > at {
+			r.completed = e.offset - at
+			c.runs = append(c.runs, r)
+			r.pending = 0
 		}
 		n := e.attempt
 		if !kept {
 			n += e.crashes
 		}
 		if n > 1 {
-			c.attempts = append(c.attempts, attempt{len(c.pending), n})
+			c.attempts = append(c.attempts, attempt{index, n})
 		}
-		c.pending = append(c.pending, e.offset)
+		r.pending++
+		at = e.offset + 1
+		index++
+	}
+	if index > 0 {
+		r.completed = o.next - at
+		c.runs = append(c.runs, r)
 	}
 	return c
 }

@@ -197,14 +197,15 @@ func TestMetadata(t *testing.T) {
 	for range 2000 {
 		c := Committed{Prefix: int64(random.IntN(1 << 30)), Token: int64(random.IntN(1 << 40)), Held: random.IntN(2) == 0, crashes: random.IntN(3)}
 		c.Next = c.Prefix
-		for range random.IntN(300) {
-			c.pending = append(c.pending, c.Next)
-			if random.IntN(9) == 0 {
-				c.attempts = append(c.attempts, attempt{len(c.pending) - 1, 2 + random.IntN(200)})
+		pending := 0
+		for range random.IntN(150) {
+			r := run{int64(1 + random.IntN(4)), int64(random.IntN(500))}
+			if random.IntN(5) == 0 {
+				c.attempts = append(c.attempts, attempt{pending, 2 + random.IntN(200)})
 			}
-			if c.Next++; random.IntN(2) == 0 {
-				c.Next += int64(random.IntN(500))
-			}
+			c.runs = append(c.runs, r)
+			c.Next += r.pending + r.completed
+			pending += int(r.pending)
 		}
 		limit := 128 + random.IntN(1500)
 		text, whole := c.Encode(limit)
@@ -212,16 +213,20 @@ func TestMetadata(t *testing.T) {
 		if len(text) > limit || d.Token != c.Token || d.Held != c.Held || d.crashes != c.crashes || d.Prefix != c.Prefix {
 			t.Fatalf("%d bytes of %d: %+v became %+v", len(text), limit, c, d)
 		}
-		if !slices.Equal(d.pending, c.pending[:len(d.pending)]) || d.Next > c.Next || len(d.pending) < len(c.pending) && d.Next > c.pending[len(d.pending)] {
+		end := c.Prefix
+		for _, r := range d.runs {
+			end += r.pending + r.completed
+		}
+		if !slices.Equal(d.runs, c.runs[:len(d.runs)]) || d.Next != end || !slices.Equal(d.attempts, c.attempts[:len(d.attempts)]) {
 			t.Fatalf("%+v became %+v", c, d)
 		}
-		if whole && (d.Next != c.Next || len(d.pending) != len(c.pending) || !slices.Equal(d.attempts, c.attempts)) {
+		if whole && (d.Next != c.Next || len(d.attempts) != len(c.attempts)) {
 			t.Fatalf("%+v became %+v", c, d)
 		}
 	}
-	c := Committed{Prefix: 7, Next: 9, pending: []int64{7}, Token: 5, Held: true}
+	c := Committed{Prefix: 7, Next: 9, runs: []run{{1, 1}}, Token: 5, Held: true}
 	text, _ := c.Encode(4096)
-	if d := Decode(8, text); d.Next != 8 || len(d.pending) > 0 || d.Token != 5 {
+	if d := Decode(8, text); d.Next != 8 || len(d.runs) > 0 || d.Token != 5 {
 		t.Errorf("another offset: %+v", d)
 	}
 	for _, text := range []string{"", "consumer-1", mark, mark + "!", mark + "AA", mark + strings.Repeat("/", 30), text[:len(text)-3]} {
@@ -233,7 +238,7 @@ func TestMetadata(t *testing.T) {
 
 // FuzzMetadata: no text breaks what reads it.
 func FuzzMetadata(f *testing.F) {
-	text, _ := Committed{Prefix: 3, Next: 90, pending: []int64{3, 4, 9}, attempts: []attempt{{1, 2}}}.Encode(4096)
+	text, _ := Committed{Prefix: 3, Next: 90, runs: []run{{2, 4}, {1, 80}}, attempts: []attempt{{1, 2}}}.Encode(4096)
 	f.Add(text)
 	f.Fuzz(func(t *testing.T, text string) {
 		c := Decode(3, text)

@@ -65,26 +65,30 @@ func (c *Consumer[R, A]) bury(ctx context.Context, settlements []driver.Settleme
 // is more to note then.
 func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []error) (parts []A, back bool) {
 	c.Note(func() {
+		var last A // settlements of an assignment come together
 		for i := range settlements {
 			s := &settlements[i]
 			if answers[i] != nil {
 				continue
 			}
 			a, ok := s.Claim.(A)
-			switch {
-			case !ok:
+			if !ok {
 				answers[i] = c.Problem("settle", s.ID, interlock.Bug, errors.New("the message was not received here"))
 				continue
-			case !c.Live(a):
-				answers[i] = c.Problem("settle", s.ID, interlock.Definite, interlock.ErrLost)
-				continue
-			case s.Outcome == driver.Ack || s.Outcome == driver.Dead:
-				a.base().Offsets.Complete(s.Place)
-			default:
-				back = true
 			}
-			if !slices.Contains(parts, a) {
-				parts = append(parts, a)
+			if a != last {
+				if !c.Live(a) {
+					answers[i] = c.Problem("settle", s.ID, interlock.Definite, interlock.ErrLost)
+					continue
+				}
+				if last = a; !slices.Contains(parts, a) {
+					parts = append(parts, a)
+				}
+			}
+			if s.Outcome == driver.Ack || s.Outcome == driver.Dead {
+				a.base().Offsets.Complete(s.Place)
+			} else {
+				back = true
 			}
 		}
 		for _, a := range parts {

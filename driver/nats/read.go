@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/interlock-dev/interlock/driver"
 )
 
 const (
@@ -91,6 +93,7 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 	if err != nil {
 		return 0, err
 	}
+	var arrived []driver.Received
 	for m := range some.Messages() {
 		meta, err := m.Metadata()
 		if err != nil {
@@ -99,13 +102,18 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 		if n++; meta.Sequence.Consumer != read+n {
 			return n, errGap
 		}
+		if arrived = append(arrived, a.received(m, meta)); len(some.Messages()) > 0 {
+			continue // those that are here are noted together
+		}
 		s.Note(func() {
 			if s.Live(a) {
-				r := a.received(m, meta)
-				a.Offsets.Arrive(r.Place, []byte(r.Key), len(r.Payload), r)
+				for _, r := range arrived {
+					a.Offsets.Arrive(r.Place, []byte(r.Key), len(r.Payload), r)
+				}
 				s.Trouble = nil
 			}
 		})
+		arrived = arrived[:0]
 	}
 	if err := some.Error(); !errors.Is(err, context.DeadlineExceeded) {
 		return n, err

@@ -1,0 +1,83 @@
+package lanes
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/boottime"
+)
+
+// bare is a driver that stores nothing.
+type bare struct{ Assignment[*driver.Received] }
+
+// newBare is a consumer with one partition.
+func newBare() (*Consumer[*driver.Received, *bare], *bare) {
+	c := NewConsumer(Hooks[*driver.Received, *bare]{Queue: "q", Owner: "o",
+		Problem: func(_, _ string, _ interlock.ErrorKind, err error) error { return err },
+		Message: func(m *driver.Received, a *bare, r *driver.Received, key string, attempt int) {
+			m.Key, m.Claim, m.Place, m.Attempt, m.Payload = key, a, r.Place, attempt, r.Payload
+		},
+		Commit: func(context.Context, []*bare) map[*bare]error { return nil }})
+	a := &bare{NewAssignment[*driver.Received]("q", 0, "o", boottime.NewLease(boottime.Sent(), time.Hour))}
+	if err := a.Begin(Restore[*driver.Received](0, Committed{}, 1, 1000)); err != nil {
+		panic(err)
+	}
+	a.Ready = true
+	c.Parts[0] = a
+	return c, a
+}
+
+// pass has n messages pass a consumer: they arrive, are received, and settled.
+func pass(c *Consumer[*driver.Received, *bare], a *bare, records []driver.Received, keys [][]byte) {
+	c.Note(func() {
+		for i := range records {
+			r := &records[i]
+			r.Place = a.Offsets.next
+			a.Offsets.Arrive(r.Place, keys[int(r.Place)%len(keys)], len(r.Payload), r)
+		}
+	})
+	all, err := c.Receive(context.Background(), driver.QueueLimit{Messages: len(records), Bytes: 1 << 30})
+	if err != nil || len(all) != len(records) {
+		panic(fmt.Sprint(len(all), err))
+	}
+	settlements := make([]driver.Settlement, len(all))
+	for i := range all {
+		settlements[i].Received, settlements[i].Outcome = all[i], driver.Ack
+	}
+	c.Settle(context.Background(), settlements)
+}
+
+// TestAllocations: a message costs no allocation of its own, also if its key had none for a while.
+func TestAllocations(t *testing.T) {
+	c, a := newBare()
+	records, keys := make([]driver.Received, 500), manyKeys(1000)
+	pass(c, a, records, keys) // half of the keys; AllocsPerRun begins with the others
+	if n := testing.AllocsPerRun(20, func() { pass(c, a, records, keys) }); n > 50 {
+		t.Errorf("%d messages took %.0f allocations", len(records), n)
+	}
+}
+
+func manyKeys(n int) (keys [][]byte) {
+	for i := range n {
+		keys = append(keys, fmt.Append(nil, "key/", i))
+	}
+	return keys
+}
+
+// BenchmarkConsumer is the cost of a message, without that of a driver.
+func BenchmarkConsumer(b *testing.B) {
+	for _, n := range []int{1, 100, 10_000} {
+		b.Run(fmt.Sprint("keys=", n), func(b *testing.B) {
+			b.ReportAllocs()
+			c, a := newBare()
+			records, keys := make([]driver.Received, 500), manyKeys(n)
+			for i := 0; i < b.N; i += len(records) {
+				pass(c, a, records, keys)
+			}
+		})
+	}
+}
