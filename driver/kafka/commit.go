@@ -54,7 +54,7 @@ func (s *session) fill(r *kmsg.OffsetCommitRequest, of map[int32]*assignment) er
 	defer s.Mu.Unlock()
 	for i := range r.Topics {
 		t := &r.Topics[i]
-		t.Partitions = slices.DeleteFunc(t.Partitions, func(p kmsg.OffsetCommitRequestTopicPartition) bool { return !s.Live(of[p.Partition]) })
+		t.Partitions = slices.DeleteFunc(t.Partitions, func(p kmsg.OffsetCommitRequestTopicPartition) bool { return !s.IsAssigned(of[p.Partition]) })
 		if len(t.Partitions) == 0 {
 			return interlock.ErrLost
 		}
@@ -101,7 +101,7 @@ func (s *session) expelled(answers map[*assignment]error) {
 	s.Mu.Lock()
 	for a := range answers {
 		answers[a] = lost(a)
-		live = live || s.Live(a)
+		live = live || s.IsAssigned(a)
 	}
 	s.Mu.Unlock()
 	if live {

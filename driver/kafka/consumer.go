@@ -40,7 +40,7 @@ type assignment struct {
 func (q *Queue) start(name string, o driver.QueueOptions) (*consumer, error) {
 	c := &consumer{queue: q, lease: o.Lease, group: cmp.Or(q.options.Group, "interlock."+name), reset: map[int32]bool{}}
 	c.Consumer = lanes.NewConsumer(lanes.Hooks[*kgo.Record, *assignment]{Queue: name, Owner: o.Owner, Problem: problem,
-		Message: received, DeadLetters: c.bury,
+		Message: received, DeadLetters: c.writeDeadLetters,
 		Commit: func(ctx context.Context, parts []*assignment) map[*assignment]error {
 			return parts[0].session.commits.Commit(ctx, parts)
 		}})
@@ -56,7 +56,7 @@ func (q *Queue) start(name string, o driver.QueueOptions) (*consumer, error) {
 func (c *consumer) run(s *session) {
 	for {
 		s.run()
-		if c.Over() {
+		if c.Ended() {
 			return
 		}
 		var err error
@@ -77,12 +77,12 @@ func (c *consumer) Settle(ctx context.Context, settlements []driver.Settlement) 
 	return answers
 }
 
-// bury writes dead letters; see [lanes.Hooks].
-func (c *consumer) bury(ctx context.Context, dead []driver.Settlement) []error {
+// writeDeadLetters writes dead letters; see [lanes.Hooks].
+func (c *consumer) writeDeadLetters(ctx context.Context, dead []driver.Settlement) []error {
 	answers := make([]error, len(dead))
 	var records []*kgo.Record
 	for _, s := range dead {
-		records = append(records, c.letter(s))
+		records = append(records, c.deadLetter(s))
 	}
 	for n, r := range c.queue.client.ProduceSync(ctx, records...) {
 		if r.Err == nil {

@@ -52,8 +52,8 @@ func (a *assignment) text(prefix string, b []byte) string {
 	return a.texts.String()[from:]
 }
 
-// letter is the record of a dead letter.
-func (c *consumer) letter(s driver.Settlement) *kgo.Record {
+// deadLetter is the record of a dead letter.
+func (c *consumer) deadLetter(s driver.Settlement) *kgo.Record {
 	r := &kgo.Record{Topic: c.queue.options.DeadLetters, Value: s.Payload}
 	if r.Topic == "" {
 		r.Topic = c.Queue + ".dlq"

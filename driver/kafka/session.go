@@ -73,7 +73,7 @@ func (c *consumer) open() (*session, error) {
 	if o.ServerSide {
 		options = append(options, kgo.ServerSideBalancer(), kgo.Balancers(kgo.StickyBalancer()))
 	}
-	c.Note(func() { c.session = s })
+	c.Update(func() { c.session = s })
 	var err error
 	if s.client, err = kgo.NewClient(c.queue.clientOptions(options...)...); err != nil {
 		sever()
@@ -141,13 +141,13 @@ func (s *session) arrive(all kgo.Fetches) {
 		switch {
 		case errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
 		case errors.Is(err, kerr.OffsetOutOfRange):
-			s.Note(func() { s.reset[partition] = true })
+			s.Update(func() { s.reset[partition] = true })
 			s.stop(err)
 		default:
 			s.OnGroupManageError(err)
 		}
 	})
-	s.Note(func() {
+	s.Update(func() {
 		all.EachPartition(func(p kgo.FetchTopicPartition) {
 			a := s.Parts[p.Partition]
 			if a == nil || !a.Ready || len(p.Records) == 0 {
@@ -160,7 +160,7 @@ func (s *session) arrive(all kgo.Fetches) {
 					a.Offsets.Arrive(r.Offset, r.Key, len(r.Value), r)
 				}
 			}
-			s.Trouble = nil
+			s.Transient = nil
 		})
 	})
 	s.regulate()
@@ -261,7 +261,7 @@ func (s *session) OnGroupManageError(err error) {
 		return
 	}
 	if !errors.Is(err, context.Canceled) && !errors.Is(err, kerr.RebalanceInProgress) {
-		s.Hinder(err)
+		s.ReportTransient(err)
 	}
 }
 
@@ -277,7 +277,7 @@ func (s *session) fetched(_ context.Context, _ *kgo.Client, r *kmsg.OffsetFetchR
 			}
 		}
 	}
-	s.Note(func() { s.stored = stored })
+	s.Update(func() { s.stored = stored })
 	return nil
 }
 
@@ -292,14 +292,14 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 		if ctx.Err() != nil {
 			return offsets, ctx.Err()
 		}
-		s.Hinder(fmt.Errorf("list offsets: %w", err))
+		s.ReportTransient(fmt.Errorf("list offsets: %w", err))
 		pause(ctx, retryPause)
 		logs, err = s.queue.logs(ctx, s.Queue, slices.Collect(maps.Keys(of)))
 	}
 	s.interrupt()
 	var parts []*assignment
 	var partitions []int32
-	s.Note(func() {
+	s.Update(func() {
 		for p, offset := range of {
 			var a *assignment
 			if a, err = s.begin(p, offset.EpochOffset().Offset, logs[p]); err != nil {
@@ -323,14 +323,14 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 			}
 		}
 		if err != nil {
-			s.Hinder(fmt.Errorf("commit the token of an assignment: %w", err))
+			s.ReportTransient(fmt.Errorf("commit the token of an assignment: %w", err))
 			pause(ctx, retryPause)
 		}
 	}
 	s.client.ResumeFetchPartitions(map[string][]int32{s.Queue: partitions}) // a pause outlasts its assignment
-	s.Note(func() {
+	s.Update(func() {
 		for _, a := range parts {
-			a.Ready = s.Live(a)
+			a.Ready = s.IsAssigned(a)
 		}
 	})
 	return offsets, nil
@@ -364,7 +364,7 @@ func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) 
 	beyond := s.reset[p] && offset > has.end
 	delete(s.reset, p)
 	if offset < has.first || beyond {
-		s.Tell(fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end))
+		s.ReportOnce(fmt.Errorf("partition %d: the group has offset %d, and the log has %d to %d; it goes on with the first", p, offset, has.first, has.end))
 	}
 	if beyond {
 		offset, c = has.first, lanes.Committed{Token: c.Token}
@@ -413,12 +413,12 @@ func (s *session) revoke(partitions []int32) {
 		return
 	}
 	if err := s.GiveUp(s.ctx, s.queue.options.Drain, commitLimit, parts...); err != nil {
-		s.Hinder(fmt.Errorf("commit revoked partitions: %w", err))
+		s.ReportTransient(fmt.Errorf("commit revoked partitions: %w", err))
 	}
 	s.interrupt()
-	s.Note(func() {
+	s.Update(func() {
 		for _, a := range parts {
-			if s.Live(a) {
+			if s.IsAssigned(a) {
 				delete(s.Parts, a.Partition)
 			}
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// An Assignment is a partition in the hands of a [Consumer]. A driver embeds it in its own, which
-// is a [driver.Assignment] by that. The consumer's mutex guards Offsets, Ready and Held.
+// An Assignment is the claim of a [Consumer] on a partition. A driver embeds it in its own type. The
+// consumer's mutex guards Offsets, Ready and Held.
 type Assignment[R any] struct {
 	Partition int32
 	Revoke    func() // closes revoked, once
@@ -26,10 +26,10 @@ type Assignment[R any] struct {
 
 	Offsets *Partition[R] // nil until Begin
 	Ready   bool          // the token is stored: messages may be delivered
-	Held    bool          // what is stored says that the assignment goes on
+	Held    bool          // commits say that the assignment goes on
 }
 
-// A part is the assignment of a driver: it embeds an [Assignment].
+// A part is a driver's type of assignment, which embeds an [Assignment].
 type part[R any] interface {
 	comparable
 	driver.Assignment

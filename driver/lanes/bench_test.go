@@ -33,7 +33,7 @@ func newBare() (*Consumer[*driver.Received, *bare], *bare) {
 
 // pass has n messages pass a consumer: they arrive, are received, and settled.
 func pass(c *Consumer[*driver.Received, *bare], a *bare, records []driver.Received, keys [][]byte) {
-	c.Note(func() {
+	c.Update(func() {
 		for i := range records {
 			r := &records[i]
 			r.Place = a.Offsets.next

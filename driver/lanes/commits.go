@@ -7,13 +7,13 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Commits stores the state of assignments. One commit is on its way at a time; the next one takes
-// all that were asked for since.
+// Commits stores the state of assignments. One commit runs at a time. Requests that arrive
+// meanwhile share the next one.
 type Commits[A comparable] struct {
-	// Send stores the present state of assignments, the keys of answers, and notes an error for
-	// each, nil if it is stored. It has its own bound.
+	// Send stores the present state of the assignments that are the keys of answers, and sets the
+	// error of each. It limits its own time.
 	Send func(answers map[A]error)
-	// Problem is the error of an assignment whose state is not stored, or of which that is unknown.
+	// Problem is the error of an assignment whose state is not stored, or may not be.
 	Problem func(a A, kind interlock.ErrorKind, err error) error
 
 	mu      sync.Mutex
@@ -23,7 +23,7 @@ type Commits[A comparable] struct {
 	sender  sync.WaitGroup
 }
 
-// batch is one commit: of all for which somebody asked while the former one was on its way.
+// batch is one commit, shared by all who asked for it while the former one ran.
 type batch[A comparable] struct {
 	answers map[A]error
 	done    chan struct{}
@@ -67,7 +67,7 @@ func (c *Commits[A]) join(parts []A) *batch[A] {
 	return c.next
 }
 
-// send sends batches until nobody asks for one.
+// send sends batches until there is none.
 func (c *Commits[A]) send() {
 	for {
 		c.mu.Lock()
@@ -83,7 +83,7 @@ func (c *Commits[A]) send() {
 	}
 }
 
-// Close waits for the commit that is on its way. Nothing is stored after it.
+// Close waits for the commit that runs. Nothing is stored afterwards.
 func (c *Commits[A]) Close() {
 	c.mu.Lock()
 	c.closed = true

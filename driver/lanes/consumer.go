@@ -11,22 +11,21 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Hooks are what a driver does for its consumer of a queue.
+// Hooks are the functions of a driver that a Consumer calls.
 type Hooks[R any, A comparable] struct {
 	Queue, Owner string
 	Problem      func(op, name string, kind interlock.ErrorKind, err error) error
 	// Message fills m, which is zero, with a record as it is delivered. The mutex is held.
 	Message func(m *driver.Received, a A, record R, key string, attempt int)
-	// DeadLetters writes dead letters, those of a key in order, and returns an error for each, nil if it
-	// is durable.
+	// DeadLetters writes dead letters, those of a key in order. It returns an error for each; nil means
+	// that it is durable.
 	DeadLetters func(ctx context.Context, dead []driver.Settlement) []error
 	// Commit stores the present state of assignments, and returns an error for each, nil if it is
 	// stored. The error is an ErrLost if the partition is not assigned any more.
 	Commit func(ctx context.Context, parts []A) map[A]error
 }
 
-// A Consumer is a member of a group, as a [driver.QueueConsumer], without what it says to its
-// server. A driver embeds it.
+// A Consumer is the part of a [driver.QueueConsumer] that needs no server. A driver embeds it.
 type Consumer[R any, A part[R]] struct {
 	Hooks[R, A]
 	Life context.Context // ends with Close
@@ -35,14 +34,14 @@ type Consumer[R any, A part[R]] struct {
 	end     context.CancelCauseFunc
 	members *Consumers[R, A]
 
-	Mu       sync.Mutex
-	Parts    map[int32]A // those that are assigned
-	Trouble  error       // the last that may pass; Receive returns it if there are no messages
-	problems []error     // Receive returns each once
-	fatal    error       // Receive returns it from now on
-	turn     int         // of the partitions
-	changed  chan struct{}
-	closing  context.Context // of Close
+	Mu        sync.Mutex
+	Parts     map[int32]A // those that are assigned
+	Transient error       // the last that may pass; Receive returns it if there are no messages
+	problems  []error     // Receive returns each once
+	fatal     error       // Receive returns it from now on
+	turn      int         // of the partitions
+	changed   chan struct{}
+	closing   context.Context // of Close
 }
 
 // NewConsumer has no assignments yet.
@@ -52,8 +51,8 @@ func NewConsumer[R any, A part[R]](h Hooks[R, A]) *Consumer[R, A] {
 	return c
 }
 
-// Note changes what the mutex guards, and wakes those who wait for that.
-func (c *Consumer[R, A]) Note(change func()) {
+// Update changes what the mutex guards, and wakes the goroutines that wait for a change.
+func (c *Consumer[R, A]) Update(change func()) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	change()
@@ -68,30 +67,30 @@ func (c *Consumer[R, A]) wake() {
 // Changed is closed at the next change. The mutex is held.
 func (c *Consumer[R, A]) Changed() <-chan struct{} { return c.changed }
 
-// Hinder notes an error that may pass.
-func (c *Consumer[R, A]) Hinder(err error) {
-	c.Note(func() { c.Trouble = c.Problem("receive", c.Queue, interlock.Retryable, err) })
+// ReportTransient keeps an error that may pass, for Receive.
+func (c *Consumer[R, A]) ReportTransient(err error) {
+	c.Update(func() { c.Transient = c.Problem("receive", c.Queue, interlock.Retryable, err) })
 }
 
-// Tell notes an error that is to be seen. The mutex is held.
-func (c *Consumer[R, A]) Tell(err error) {
+// ReportOnce keeps an error that Receive returns in any case. The mutex is held.
+func (c *Consumer[R, A]) ReportOnce(err error) {
 	c.problems = append(c.problems, c.Problem("receive", c.Queue, interlock.Definite, err))
 }
 
-// Fail notes an error that does not pass.
+// Fail keeps an error that does not pass. Receive returns it from now on.
 func (c *Consumer[R, A]) Fail(err error) {
-	c.Note(func() { c.fatal = c.Problem("receive", c.Queue, interlock.Bug, err) })
+	c.Update(func() { c.fatal = c.Problem("receive", c.Queue, interlock.Bug, err) })
 }
 
-// Over reports whether the consumer is closed, or has failed.
-func (c *Consumer[R, A]) Over() bool {
+// Ended reports whether the consumer is closed, or has failed.
+func (c *Consumer[R, A]) Ended() bool {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
 	return c.fatal != nil || c.Life.Err() != nil
 }
 
-// Live reports whether the partition is still assigned. The mutex is held.
-func (c *Consumer[R, A]) Live(a A) bool { return c.Parts[a.base().Partition] == a }
+// IsAssigned reports whether the partition is still assigned. The mutex is held.
+func (c *Consumer[R, A]) IsAssigned(a A) bool { return c.Parts[a.base().Partition] == a }
 
 // Assignments are those that have begun, in order. The mutex is held.
 func (c *Consumer[R, A]) Assignments() (all []A) {
@@ -138,7 +137,8 @@ func (c *Consumer[R, A]) Receive(ctx context.Context, limit driver.QueueLimit) (
 	}
 }
 
-// take delivers what is ready.
+// take delivers messages that are ready. wait is the time until others may be, and changed is closed
+// when the state changes.
 func (c *Consumer[R, A]) take(limit driver.QueueLimit) (all []driver.Received, wait time.Duration, changed <-chan struct{}, err error) {
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
@@ -172,7 +172,7 @@ func (c *Consumer[R, A]) take(limit driver.QueueLimit) (all []driver.Received, w
 	if len(all) > 0 {
 		c.wake() // there is room to read more
 	} else {
-		err, c.Trouble = c.Trouble, nil
+		err, c.Transient = c.Transient, nil
 	}
 	return all, wait, c.changed, err
 }

@@ -1,11 +1,10 @@
-// Package lanes is what drivers of partitioned queues share; others do not need it. It does not read,
-// store or join a group: a driver does that.
+// Package lanes is the code that drivers of partitioned queues share. It does no I/O: a driver joins
+// the group, reads the log and stores positions.
 //
-// A [Partition] knows which messages of a partition are completed, which may be delivered, and what
-// to store of that. It does no I/O and keeps no order by itself: its caller brings messages in the
-// order of the log, and stores what Snapshot returns before it answers for it. A [Consumer]
-// delivers and settles the messages of its partitions, each under an [Assignment], and [Commits]
-// stores what is asked for together.
+// A [Partition] tracks which messages are completed and which may be delivered. Its caller adds
+// messages in the order of the log, and stores the result of Snapshot before it acknowledges an
+// outcome. A [Consumer] delivers and settles the messages of its partitions, each under an
+// [Assignment]. [Commits] combines requests to store their state.
 //
 //	p := lanes.Restore[*record](offset, lanes.Decode(offset, stored), interlock.CounterAt(time.Now()), 1000)
 //	p.Arrive(r.offset, r.key, len(r.payload), r)

@@ -8,10 +8,10 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// GiveUp gives up partitions: nothing more of them is delivered, what is being handled is waited
-// for, at most for drain and until the session ends, and the outcomes are committed within bound.
+// GiveUp gives up partitions. It delivers no more of their messages, waits for handlers until drain
+// has passed or the session ends, and then commits the outcomes within bound.
 func (c *Consumer[R, A]) GiveUp(session context.Context, drain, bound time.Duration, parts ...A) error {
-	c.Note(func() {
+	c.Update(func() {
 		for _, a := range parts {
 			a.base().Ready = false
 			a.base().Revoke()
@@ -21,7 +21,7 @@ func (c *Consumer[R, A]) GiveUp(session context.Context, drain, bound time.Durat
 	if !c.drained(session, drain, parts) && c.Life.Err() == nil {
 		cause = interlock.ErrLost
 	}
-	c.Note(func() {
+	c.Update(func() {
 		for _, a := range parts {
 			a.base().Held = false
 			a.base().End(cause)
@@ -38,7 +38,7 @@ func (c *Consumer[R, A]) GiveUp(session context.Context, drain, bound time.Durat
 	return failed
 }
 
-// drained waits until nothing of the partitions is being handled.
+// drained waits until no message of the partitions is being handled.
 func (c *Consumer[R, A]) drained(session context.Context, limit time.Duration, parts []A) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -46,7 +46,7 @@ func (c *Consumer[R, A]) drained(session context.Context, limit time.Duration, p
 		delivered := 0
 		c.Mu.Lock()
 		for _, a := range parts {
-			if c.Live(a) {
+			if c.IsAssigned(a) {
 				delivered += a.base().Offsets.Delivered()
 			}
 		}
@@ -65,10 +65,10 @@ func (c *Consumer[R, A]) drained(session context.Context, limit time.Duration, p
 	}
 }
 
-// Lose ends the assignments of a session, and stores nothing. A session that has ended may call it
-// late, when another one has assignments.
+// Lose ends the assignments of a session, and stores nothing. A session may call it after the next
+// one has begun.
 func (c *Consumer[R, A]) Lose(cause error, of func(A) bool) {
-	c.Note(func() {
+	c.Update(func() {
 		for p, a := range c.Parts {
 			if of(a) {
 				a.base().End(cause)

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Partition is what a consumer knows of one partition under one assignment. It is pure: it does
-// no I/O, starts nothing, and receives the time. R is a record as its driver has it.
+// Partition is the state of one partition under one assignment. It is pure: it does no I/O, starts
+// no goroutine, and receives the time. R is the driver's type of a record.
 //
 // A record is pending from its arrival until it is completed, by an Ack or a Dead. The
 // committed offset is that of the first pending record. Everything from there to next that is
@@ -130,7 +130,7 @@ func Restore[R any](offset int64, c Committed, counter int64, window int) *Parti
 
 // Begin notes the first offset that the log has.
 func (o *Partition[R]) Begin(first int64) {
-	o.skip(first)
+	o.skipUnread(first)
 	o.next = max(o.next, first)
 }
 
@@ -158,7 +158,7 @@ func (o *Partition[R]) find(offset int64) (i int, found bool) {
 // is the size of the payload, below 2 GiB.
 func (o *Partition[R]) Arrive(offset int64, key []byte, bytes int, record R) bool {
 	if o.unread > 0 {
-		o.skip(offset)
+		o.skipUnread(offset)
 	}
 	var e *entry[R]
 	if offset >= o.next {
@@ -173,23 +173,23 @@ func (o *Partition[R]) Arrive(offset int64, key []byte, bytes int, record R) boo
 	}
 	e.bytes, e.record = int32(bytes), record
 	o.held.add(e.bytes)
-	o.queue(e, key)
+	o.enqueue(e, key)
 	return true
 }
 
-// skip completes what is below offset and was not read again: it is not in the log any more.
-func (o *Partition[R]) skip(offset int64) {
+// skipUnread completes the records below offset that were not read again: the log has lost them.
+func (o *Partition[R]) skipUnread(offset int64) {
 	for _, e := range o.pending {
 		if e.unread() && e.offset < offset {
 			o.unread--
-			o.close(e)
+			o.markCompleted(e)
 		}
 	}
 	o.Sweep()
 }
 
-// close completes a record. Sweep is to be called afterwards.
-func (o *Partition[R]) close(e *entry[R]) {
+// markCompleted completes a record. Call Sweep afterwards.
+func (o *Partition[R]) markCompleted(e *entry[R]) {
 	var none R
 	e.completed, e.record = true, none
 	o.done++
@@ -208,8 +208,8 @@ func (o *Partition[R]) Sweep() {
 	}
 }
 
-// queue puts a record behind those of its key.
-func (o *Partition[R]) queue(e *entry[R], key []byte) {
+// enqueue puts a record behind those of its key.
+func (o *Partition[R]) enqueue(e *entry[R], key []byte) {
 	l := o.lanes[string(key)]
 	switch {
 	case l == nil:
@@ -238,7 +238,7 @@ func (o *Partition[R]) queue(e *entry[R], key []byte) {
 // Take delivers records, and reduces the limit by them. first says that nothing else is
 // delivered with them. wait is the time until a paused lane begins again; 0 if there is none.
 func (o *Partition[R]) Take(limit *driver.QueueLimit, first bool, now time.Time, deliver func(record R, key string, attempt int)) (wait time.Duration) {
-	for _, l := range o.due(now) {
+	for _, l := range o.takeDue(now) {
 		o.unblock(l)
 	}
 	n := 0
@@ -264,8 +264,8 @@ func (o *Partition[R]) Take(limit *driver.QueueLimit, first bool, now time.Time,
 	return wait
 }
 
-// due removes the paused lanes whose time has come, and returns them.
-func (o *Partition[R]) due(now time.Time) (due []*lane) {
+// takeDue removes the paused lanes whose pause has ended, and returns them.
+func (o *Partition[R]) takeDue(now time.Time) (due []*lane) {
 	o.paused = slices.DeleteFunc(o.paused, func(l *lane) bool {
 		if l.until.After(now) {
 			return false
@@ -307,15 +307,14 @@ func (o *Partition[R]) waiting(l *lane) iter.Seq[*entry[R]] {
 	}
 }
 
-// Complete notes that a record was handled, or is a dead letter. Sweep is to be called after the
-// last of several.
+// Complete notes that a record was handled, or is a dead letter. Call Sweep after the last of several.
 func (o *Partition[R]) Complete(offset int64) {
 	if i, found := o.find(offset); found && o.pending[i].delivered {
 		e := o.pending[i]
 		e.lane.pending--
 		o.held.remove(e.bytes)
-		o.back(e)
-		o.close(e)
+		o.endDelivery(e)
+		o.markCompleted(e)
 	}
 }
 
@@ -339,11 +338,11 @@ func (o *Partition[R]) GiveBack(s driver.Settlement, now time.Time) {
 		e.lane.parked = true
 	}
 	o.blocked.add(e.bytes)
-	o.back(e)
+	o.endDelivery(e)
 }
 
-// back notes that a record is not delivered any more.
-func (o *Partition[R]) back(e *entry[R]) {
+// endDelivery notes that a record is not delivered any more.
+func (o *Partition[R]) endDelivery(e *entry[R]) {
 	l := e.lane
 	e.delivered = false
 	l.delivered--

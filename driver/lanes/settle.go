@@ -14,7 +14,7 @@ import (
 // its partition has succeeded.
 func (c *Consumer[R, A]) Settle(ctx context.Context, settlements []driver.Settlement) []error {
 	answers := make([]error, len(settlements))
-	c.bury(ctx, settlements, answers)
+	c.writeDeadLetters(ctx, settlements, answers)
 	parts, back := c.complete(settlements, answers)
 	if len(parts) == 0 {
 		return answers
@@ -26,7 +26,7 @@ func (c *Consumer[R, A]) Settle(ctx context.Context, settlements []driver.Settle
 	if !back {
 		return answers
 	}
-	c.Note(func() {
+	c.Update(func() {
 		for i := range settlements {
 			s := &settlements[i]
 			if answers[i] != nil {
@@ -43,8 +43,8 @@ func (c *Consumer[R, A]) Settle(ctx context.Context, settlements []driver.Settle
 	return answers
 }
 
-// bury writes dead letters. They are durable before their messages count as completed.
-func (c *Consumer[R, A]) bury(ctx context.Context, settlements []driver.Settlement, answers []error) {
+// writeDeadLetters writes dead letters. They are durable before their messages count as completed.
+func (c *Consumer[R, A]) writeDeadLetters(ctx context.Context, settlements []driver.Settlement, answers []error) {
 	var dead []driver.Settlement
 	var of []int
 	for i := range settlements {
@@ -64,7 +64,7 @@ func (c *Consumer[R, A]) bury(ctx context.Context, settlements []driver.Settleme
 // complete notes what was handled, and returns the assignments to commit. back reports whether there
 // is more to note then.
 func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []error) (parts []A, back bool) {
-	c.Note(func() {
+	c.Update(func() {
 		var last A // settlements of an assignment come together
 		for i := range settlements {
 			s := &settlements[i]
@@ -77,7 +77,7 @@ func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []err
 				continue
 			}
 			if a != last {
-				if !c.Live(a) {
+				if !c.IsAssigned(a) {
 					answers[i] = c.Problem("settle", s.ID, interlock.Definite, interlock.ErrLost)
 					continue
 				}

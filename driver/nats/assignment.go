@@ -32,21 +32,21 @@ func (a *assignment) run(revision uint64) {
 	if ok && a.begin() {
 		a.read()
 		if err := s.GiveUp(s.ctx, s.queue.options.Drain, requestLimit, a); err != nil {
-			s.Hinder(fmt.Errorf("record a position: %w", err))
+			s.ReportTransient(fmt.Errorf("record a position: %w", err))
 		}
 	} else {
 		pause(s.ctx, retryPause) // the view may be behind
 	}
 	lives := false
-	s.Note(func() { lives = s.Live(a) })
+	s.Update(func() { lives = s.IsAssigned(a) })
 	if ok && lives {
 		ctx, cancel := context.WithTimeout(context.Background(), requestLimit)
 		_, _ = s.swap(ctx, s.ownerKey(a.Partition), nil, revision, func(value []byte) bool { return len(value) == 0 })
 		cancel()
 	}
-	s.Note(func() {
+	s.Update(func() {
 		a.End(interlock.ErrReleased)
-		if s.Live(a) {
+		if s.IsAssigned(a) {
 			delete(s.Parts, a.Partition)
 		}
 	})

@@ -21,7 +21,7 @@ type consumer struct {
 func newConsumer(q *Queue, name string, o driver.QueueOptions) *consumer {
 	c := &consumer{queue: q, base: q.prefix + name, term: o.Lease}
 	c.key = q.options.Group + "." + c.base
-	c.Consumer = lanes.NewConsumer(lanes.Hooks[driver.Received, *assignment]{Queue: name, Owner: o.Owner, Problem: problem, DeadLetters: c.bury,
+	c.Consumer = lanes.NewConsumer(lanes.Hooks[driver.Received, *assignment]{Queue: name, Owner: o.Owner, Problem: problem, DeadLetters: c.writeDeadLetters,
 		Message: func(m *driver.Received, _ *assignment, r driver.Received, _ string, attempt int) {
 			*m = r
 			m.Attempt = attempt
@@ -34,13 +34,13 @@ func newConsumer(q *Queue, name string, o driver.QueueOptions) *consumer {
 
 // run begins a session when the former one has ended, until Close.
 func (c *consumer) run() {
-	for !c.Over() {
+	for !c.Ended() {
 		s, revision, err := c.open()
 		switch {
 		case err == nil:
 			s.run(revision)
-		case !c.Over():
-			c.Hinder(err)
+		case !c.Ended():
+			c.ReportTransient(err)
 			pause(c.Life, retryPause)
 		}
 	}
@@ -55,4 +55,4 @@ func (c *consumer) closingContext() context.Context {
 }
 
 // problem notes an error that is to be seen.
-func (c *consumer) problem(err error) { c.Note(func() { c.Tell(err) }) }
+func (c *consumer) problem(err error) { c.Update(func() { c.ReportOnce(err) }) }

@@ -35,18 +35,18 @@ type position struct {
 func (a *assignment) begin() bool {
 	s := a.session
 	for {
-		err := a.take()
+		err := a.takeOver()
 		if err == nil || s.ctx.Err() != nil {
 			return err == nil
 		}
-		s.Hinder(fmt.Errorf("read a position: %w", err))
+		s.ReportTransient(fmt.Errorf("read a position: %w", err))
 		if pause(s.ctx, retryPause); a.IsRevoked() {
 			return false
 		}
 	}
 }
 
-func (a *assignment) take() error {
+func (a *assignment) takeOver() error {
 	s := a.session
 	ctx, cancel := context.WithTimeout(s.ctx, readLimit)
 	defer cancel()
@@ -89,10 +89,10 @@ func (a *assignment) take() error {
 	if revision, err = s.bucket.Update(ctx, s.positionKey(a.Partition), value, revision); err != nil {
 		return err
 	}
-	s.Note(func() {
+	s.Update(func() {
 		a.revision, a.created, a.end = revision, info.Created.UnixNano(), end
 		err = a.Begin(o)
-		a.Ready = err == nil && s.Live(a)
+		a.Ready = err == nil && s.IsAssigned(a)
 	})
 	return err
 }
@@ -122,7 +122,7 @@ func (a *assignment) write(ctx context.Context) error {
 		live := false
 		s.Mu.Lock()
 		revision := a.revision
-		if live = s.Live(a); live {
+		if live = s.IsAssigned(a); live {
 			text, _ := a.Offsets.Snapshot(a.Held).Encode(maxMetadata)
 			value, _ = json.Marshal(position{s.id, s.Owner, a.created, a.Offsets.Prefix(), text}) // strings and numbers
 		}
@@ -132,15 +132,15 @@ func (a *assignment) write(ctx context.Context) error {
 		}
 		revision, err := s.bucket.Update(ctx, key, value, revision)
 		if isStale(err) {
-			revision, err = a.mine(ctx, key)
+			revision, err = a.ownRevision(ctx, key)
 			if err == nil {
-				s.Note(func() { a.revision = revision })
+				s.Update(func() { a.revision = revision })
 				continue // an answer was lost
 			}
 		}
 		switch {
 		case err == nil:
-			s.Note(func() { a.revision = revision })
+			s.Update(func() { a.revision = revision })
 			return nil
 		case errors.Is(err, interlock.ErrLost):
 			s.Lose(interlock.ErrLost, s.owns)
@@ -150,8 +150,8 @@ func (a *assignment) write(ctx context.Context) error {
 	}
 }
 
-// mine returns the revision of the position if this assignment wrote it, else an ErrLost.
-func (a *assignment) mine(ctx context.Context, key string) (uint64, error) {
+// ownRevision returns the revision of the position if this assignment wrote it, else an ErrLost.
+func (a *assignment) ownRevision(ctx context.Context, key string) (uint64, error) {
 	entry, err := a.session.bucket.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return 0, interlock.ErrLost

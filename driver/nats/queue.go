@@ -134,7 +134,7 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 		return nil, problem(op, name, interlock.Bug, err)
 	}
 	c := newConsumer(q, name, o)
-	if _, _, err := c.look(ctx); err != nil {
+	if _, _, err := c.find(ctx); err != nil {
 		return nil, problem(op, name, interlock.Kind(err), explain(q.client, err))
 	}
 	q.consumers.Add(c.Consumer)
@@ -148,8 +148,8 @@ type refused struct{ error }
 // ErrorKind is [interlock.Definite].
 func (refused) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// look finds the stream and the bucket of a queue, and compares the number of its partitions.
-func (c *consumer) look(ctx context.Context) (jetstream.Stream, jetstream.KeyValue, error) {
+// find looks up the stream and the bucket of a queue, and compares the number of its partitions.
+func (c *consumer) find(ctx context.Context) (jetstream.Stream, jetstream.KeyValue, error) {
 	q := c.queue
 	stream, err := q.stream(ctx, c.base)
 	if err != nil {

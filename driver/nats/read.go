@@ -34,9 +34,9 @@ func (a *assignment) read() {
 		if !a.room(ctx, time.Hour) {
 			continue
 		}
-		err := a.follow(ctx)
+		err := a.consume(ctx)
 		if again := errors.Is(err, errGap) || errors.Is(err, jetstream.ErrNoHeartbeat); err != nil && !again && ctx.Err() == nil {
-			s.Hinder(fmt.Errorf("read %s: %w", a.subject, err))
+			s.ReportTransient(fmt.Errorf("read %s: %w", a.subject, err))
 			pause(ctx, retryPause)
 		}
 	}
@@ -45,10 +45,10 @@ func (a *assignment) read() {
 // errGap says that messages were sent and did not arrive.
 var errGap = errors.New("messages were lost on their way, and are read again")
 
-// follow reads messages by a consumer of the server that keeps no state, from the first that was
-// not read. Acknowledgements would not do: they are not refused when the partition has moved, and
+// consume reads messages from the first that was not read, by a consumer of the server that keeps no
+// state. Acknowledgements would not do: they are not refused when the partition has moved, and
 // what is not acknowledged comes again behind later messages.
-func (a *assignment) follow(ctx context.Context) error {
+func (a *assignment) consume(ctx context.Context) error {
 	s := a.session
 	s.Mu.Lock()
 	from := a.Offsets.Unread()
@@ -72,7 +72,7 @@ func (a *assignment) follow(ctx context.Context) error {
 	for read := uint64(0); a.room(ctx, stall); {
 		n, err := a.pull(ctx, c, read)
 		if n == 0 && err == nil {
-			err = a.rest(ctx, c, read)
+			err = a.skipToEnd(ctx, c, read)
 		}
 		if err != nil {
 			return err
@@ -105,12 +105,12 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 		if arrived = append(arrived, a.received(m, meta)); len(some.Messages()) > 0 {
 			continue // those that are here are noted together
 		}
-		s.Note(func() {
-			if s.Live(a) {
+		s.Update(func() {
+			if s.IsAssigned(a) {
 				for _, r := range arrived {
 					a.Offsets.Arrive(r.Place, []byte(r.Key), len(r.Payload), r)
 				}
-				s.Trouble = nil
+				s.Transient = nil
 			}
 		})
 		arrived = arrived[:0]
@@ -121,10 +121,10 @@ func (a *assignment) pull(ctx context.Context, c jetstream.Consumer, read uint64
 	return n, nil
 }
 
-// rest moves the position to the end of the stream if nothing is left to read. Otherwise it would
+// skipToEnd moves the position to the end of the stream if nothing is left to read. Otherwise it would
 // stay below messages of other partitions, and when those are deleted nobody could tell that none
 // of this one was among them.
-func (a *assignment) rest(ctx context.Context, c jetstream.Consumer, read uint64) error {
+func (a *assignment) skipToEnd(ctx context.Context, c jetstream.Consumer, read uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
 	stream, err := a.session.queue.js.Stream(ctx, a.session.stream)
@@ -142,7 +142,7 @@ func (a *assignment) rest(ctx context.Context, c jetstream.Consumer, read uint64
 func (a *assignment) advance(to int64) {
 	s := a.session
 	moved := false
-	s.Note(func() {
+	s.Update(func() {
 		before := a.Offsets.Prefix()
 		a.Offsets.Begin(to)
 		moved = a.Offsets.Prefix() != before

@@ -60,8 +60,8 @@ func (a *assignment) place(sequence int64) string {
 	return fmt.Sprintf("%s/%d", a.session.stream, sequence)
 }
 
-// bury writes dead letters; see [lanes.Hooks].
-func (c *consumer) bury(ctx context.Context, dead []driver.Settlement) []error {
+// writeDeadLetters writes dead letters; see [lanes.Hooks].
+func (c *consumer) writeDeadLetters(ctx context.Context, dead []driver.Settlement) []error {
 	keys := map[string][]int{}
 	for i, s := range dead {
 		keys[s.Key] = append(keys[s.Key], i)
@@ -71,7 +71,7 @@ func (c *consumer) bury(ctx context.Context, dead []driver.Settlement) []error {
 	for _, of := range keys {
 		writes.Go(func() {
 			for _, i := range of {
-				answers[i] = c.letter(ctx, dead[i])
+				answers[i] = c.deadLetter(ctx, dead[i])
 			}
 		})
 	}
@@ -79,8 +79,8 @@ func (c *consumer) bury(ctx context.Context, dead []driver.Settlement) []error {
 	return answers
 }
 
-// letter writes one dead letter.
-func (c *consumer) letter(ctx context.Context, s driver.Settlement) error {
+// deadLetter writes one dead letter.
+func (c *consumer) deadLetter(ctx context.Context, s driver.Settlement) error {
 	m := &nats.Msg{Subject: c.queue.options.DeadLetters, Header: nats.Header{}, Data: s.Payload}
 	if m.Subject == "" {
 		m.Subject = "dlq." + c.base

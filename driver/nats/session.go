@@ -49,7 +49,7 @@ func (c *consumer) open() (s *session, revision uint64, err error) {
 	defer cancel()
 	s = &session{consumer: c, id: rand.Text(), wake: make(chan struct{}, 1)}
 	s.commits.Send, s.commits.Problem = s.send, failed
-	stream, bucket, err := c.look(ctx)
+	stream, bucket, err := c.find(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -60,26 +60,26 @@ func (c *consumer) open() (s *session, revision uint64, err error) {
 	}
 	s.lease = boottime.NewLease(sent, s.term)
 	s.ctx, s.stop = context.WithCancelCause(c.Life)
-	c.Note(func() { c.session = s })
+	c.Update(func() { c.session = s })
 	return s, revision, nil
 }
 
 // run takes part in the group until the session ends.
 func (s *session) run(revision uint64) {
-	var beating sync.WaitGroup
-	beats, cancel := context.WithCancel(context.Background())
-	beating.Go(func() { revision = s.beat(beats, revision) })
+	var renewing sync.WaitGroup
+	renewals, cancel := context.WithCancel(context.Background())
+	renewing.Go(func() { revision = s.renew(renewals, revision) })
 	for s.ctx.Err() == nil {
-		if err := s.follow(); err != nil && s.ctx.Err() == nil {
+		if err := s.watchGroup(); err != nil && s.ctx.Err() == nil {
 			if !isStale(err) { // a member that expired has renewed its record, or somebody else has expelled it
-				s.Hinder(err)
+				s.ReportTransient(err)
 			}
 			pause(s.ctx, retryPause)
 		}
 	}
 	s.leave()
 	cancel()
-	beating.Wait()
+	renewing.Wait()
 	if s.lease.Remaining() > 0 {
 		ctx, cancel := context.WithTimeout(s.closingContext(), requestLimit)
 		defer cancel()
@@ -92,7 +92,7 @@ func (s *session) run(revision uint64) {
 func (s *session) leave() {
 	unwatch := context.AfterFunc(s.closingContext(), func() { s.Lose(interlock.ErrReleased, s.owns) })
 	defer unwatch()
-	s.Note(func() {
+	s.Update(func() {
 		for _, a := range s.Parts {
 			a.Revoke()
 		}
@@ -102,9 +102,9 @@ func (s *session) leave() {
 	s.commits.Close()
 }
 
-// beat renews the member's record, and ends the session when its lease has expired. It returns the
+// renew renews the member's record, and ends the session when its lease has expired. It returns the
 // last revision.
-func (s *session) beat(ctx context.Context, revision uint64) uint64 {
+func (s *session) renew(ctx context.Context, revision uint64) uint64 {
 	key, value := s.memberKey(s.id), []byte(s.term.String())
 	for next := s.term / 3; ; {
 		pause(ctx, min(next, max(0, s.lease.Remaining())))
@@ -139,7 +139,7 @@ func (s *session) beat(ctx context.Context, revision uint64) uint64 {
 		default:
 			next = min(retryPause, s.term/10)
 			if !errors.Is(err, errRepeat) && ctx.Err() == nil {
-				s.Hinder(fmt.Errorf("renew the membership: %w", err))
+				s.ReportTransient(fmt.Errorf("renew the membership: %w", err))
 			}
 		}
 	}
@@ -147,8 +147,8 @@ func (s *session) beat(ctx context.Context, revision uint64) uint64 {
 
 var errRepeat = errors.New("again, at another revision")
 
-// follow watches the group, and takes its share, until the watch is interrupted.
-func (s *session) follow() error {
+// watchGroup watches the group, and claims its share of partitions, until the watch is interrupted.
+func (s *session) watchGroup() error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	w, err := s.bucket.WatchFiltered(ctx, []string{s.key + ".member.*", s.key + ".owner.*"})
@@ -166,7 +166,7 @@ func (s *session) follow() error {
 	for {
 		wait := time.Hour
 		if whole && len(w.Updates()) == 0 {
-			if wait, err = s.act(v); err != nil {
+			if wait, err = s.rebalance(v); err != nil {
 				return err
 			}
 		}
@@ -180,7 +180,7 @@ func (s *session) follow() error {
 			case e == nil:
 				whole = true
 			default:
-				s.see(v, e)
+				s.apply(v, e)
 			}
 		case <-timer.C:
 		case <-s.wake:
@@ -193,8 +193,8 @@ func (s *session) follow() error {
 	}
 }
 
-// see notes a record.
-func (s *session) see(v *view, e jetstream.KeyValueEntry) {
+// apply adds a record to the view.
+func (s *session) apply(v *view, e jetstream.KeyValueEntry) {
 	if id, ok := strings.CutPrefix(e.Key(), s.memberKey("")); ok {
 		lease, err := time.ParseDuration(string(e.Value()))
 		if delete(v.members, id); e.Operation() == jetstream.KeyValuePut && err == nil {
@@ -207,9 +207,9 @@ func (s *session) see(v *view, e jetstream.KeyValueEntry) {
 	}
 }
 
-// act expels members that have expired, claims partitions and gives some up. It returns when to
-// look again. An error means that the view is behind.
-func (s *session) act(v *view) (wait time.Duration, err error) {
+// rebalance expels members that have expired, claims partitions and gives some up. It returns when to
+// repeat it. An error means that the view is stale.
+func (s *session) rebalance(v *view) (wait time.Duration, err error) {
 	if _, ok := v.members[s.id]; !ok || s.lease.Remaining() <= 0 {
 		return time.Hour, nil
 	}
@@ -227,7 +227,7 @@ func (s *session) act(v *view) (wait time.Duration, err error) {
 		delete(v.members, id)
 	}
 	claim, yield := v.plan(s.id, s.queue.options.Partitions)
-	s.Note(func() {
+	s.Update(func() {
 		for p, o := range v.owners {
 			if o.id == s.id && s.Parts[int32(p)] == nil && s.ctx.Err() == nil {
 				claim = append(claim, p) // its release has failed
