@@ -27,8 +27,8 @@ type consumer struct {
 	reset   map[int32]bool // partitions whose offset the log does not have; the mutex guards it
 }
 
-// assignment is a partition in the hands of a consumer, as a [driver.Assignment]. The consumer's
-// mutex guards what follows session.
+// assignment is a consumer's claim on a partition. The consumer's mutex guards the fields after
+// session.
 type assignment struct {
 	lanes.Assignment[*kgo.Record]
 	session *session
@@ -52,7 +52,7 @@ func (q *Queue) start(name string, o driver.QueueOptions) (*consumer, error) {
 	return c, nil
 }
 
-// run begins a session when the former one has ended, until Close.
+// run starts a session whenever the last one has ended, until Close.
 func (c *consumer) run(s *session) {
 	for {
 		s.run()
@@ -97,8 +97,8 @@ func (c *consumer) writeDeadLetters(ctx context.Context, dead []driver.Settlemen
 	return answers
 }
 
-// InstanceID is the instance of a pod of a StatefulSet: the name of the group, and the number
-// at the end of the pod's name, which is its host name.
+// InstanceID returns the instance id of a pod of a StatefulSet: the group, and the number at the end
+// of the pod's name, which is its host name.
 func InstanceID(group, pod string) (string, error) {
 	i := len(pod)
 	for i > 0 && pod[i-1] >= '0' && pod[i-1] <= '9' {
@@ -110,7 +110,7 @@ func InstanceID(group, pod string) (string, error) {
 	return group + pod[i-1:], nil
 }
 
-// isFatal reports whether no later attempt of this consumer can succeed.
+// isFatal returns err with advice if no later attempt of this consumer can succeed, else nil.
 func isFatal(err error) error {
 	switch {
 	case errors.Is(err, kerr.FencedInstanceID), errors.Is(err, kerr.UnreleasedInstanceID):

@@ -71,13 +71,13 @@ type Queue struct {
 
 var _ driver.Queue = (*Queue)(nil)
 
-// OpenQueue makes a queue of kafka://host:port[,host:port…]; it sends nothing yet. Topics are
-// not created.
+// OpenQueue returns a Queue for kafka://host:port[,host:port…]. It sends nothing yet, and creates no
+// topics.
 func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	const op = "open queue"
 	a, err := parse(url)
 	if err == nil && a.topic != "" {
-		err = errors.New("the URL has a topic; the name of the queue is that of the topic")
+		err = errors.New("the URL has a topic; pass the topic as the name of the queue")
 	}
 	if err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
@@ -91,9 +91,9 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	p.Window, p.Bytes, p.Metadata = cmp.Or(p.Window, DefaultWindow), cmp.Or(p.Bytes, DefaultBytes), cmp.Or(p.Metadata, DefaultMetadata)
 	switch {
 	case p.Drain < 0 || p.Window < 1 || p.Bytes < 1:
-		err = fmt.Errorf("a drain of %v, a window of %d messages and %d bytes: they are above zero", p.Drain, p.Window, p.Bytes)
+		err = fmt.Errorf("options Drain %v, Window %d and Bytes %d must be above zero", p.Drain, p.Window, p.Bytes)
 	case p.Metadata < 128:
-		err = fmt.Errorf("metadata of %d bytes: 128 at least", p.Metadata)
+		err = fmt.Errorf("option Metadata of %d bytes: 128 is the minimum", p.Metadata)
 	}
 	if err == nil {
 		q.client, err = kgo.NewClient(q.clientOptions(kgo.ProducerLinger(0), kgo.AllowIdempotentProduceCancellation())...)
@@ -111,7 +111,7 @@ func (q *Queue) clientOptions(more ...kgo.Opt) []kgo.Opt {
 	return slices.Concat(standard, q.options.Client, more)
 }
 
-// Close disconnects. Consumers are closed by themselves, before.
+// Close disconnects. Close the consumers first.
 func (q *Queue) Close() { q.client.Close() }
 
 // Join begins to consume a topic; see [driver.Queue]. A topic that does not exist, and
@@ -125,7 +125,7 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 	case !legal(name):
 		err = fmt.Errorf("%w: %.300q cannot be the name of a topic", interlock.ErrName, name)
 	case o.Lease < 100*time.Millisecond || o.Lease > time.Hour:
-		err = fmt.Errorf("a lease of %v: it is 100 ms to an hour", o.Lease)
+		err = fmt.Errorf("lease %v: 100 ms to 1 h are possible", o.Lease)
 	}
 	if err != nil {
 		return nil, problem(op, name, interlock.Bug, err)
@@ -141,17 +141,17 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 	return c, nil
 }
 
-// Resume lets a parked key of a queue go on, if a consumer of this Queue has it; otherwise it
-// returns a Definite error. A parked key is known to the consumer of its partition only:
-// another consumer that gets the partition tries the message again.
+// Resume ends the parking of a key, if a consumer of this Queue has it; otherwise it returns a
+// Definite error. Only the consumer of the partition knows its parked keys: the next consumer tries
+// the message again.
 func (q *Queue) Resume(name, key string) error {
 	if q.consumers.Resume(name, key) {
 		return nil
 	}
-	return problem("resume key", key, interlock.Definite, errors.New("it is not parked here"))
+	return problem("resume key", key, interlock.Definite, errors.New("the key is not parked in this process"))
 }
 
-// check asks for a topic, so that what will never work is an error at once.
+// check requests the metadata of a topic, so that Join reports errors that do not pass.
 func (q *Queue) check(ctx context.Context, name string) error {
 	r := kmsg.NewPtrMetadataRequest()
 	topic := kmsg.NewMetadataRequestTopic()

@@ -33,7 +33,7 @@ const (
 type session struct {
 	*consumer
 	client *kgo.Client
-	sever  context.CancelFunc // ends the client without a goodbye
+	sever  context.CancelFunc // ends the client, which does not leave the group
 	ctx    context.Context    // ends with the session
 	stop   context.CancelCauseFunc
 
@@ -53,7 +53,7 @@ type session struct {
 	stopPoll   context.CancelFunc
 }
 
-// open makes a session. It sends nothing before it has returned.
+// open returns a session that has sent nothing yet.
 func (c *consumer) open() (*session, error) {
 	s := &session{consumer: c, stopPoll: func() {}}
 	s.commits.Send, s.commits.Problem = s.send, failed
@@ -90,7 +90,7 @@ func (s *session) run() {
 	s.close()
 }
 
-// room waits until records may be read; false means that the session has ended.
+// room waits until there is room for records. It reports false if the session has ended.
 func (s *session) room() bool {
 	for s.ctx.Err() == nil {
 		s.Mu.Lock()
@@ -135,7 +135,7 @@ func (s *session) interrupt() {
 	s.Mu.Unlock()
 }
 
-// arrive notes what was read.
+// arrive adds what was read to the partitions.
 func (s *session) arrive(all kgo.Fetches) {
 	all.EachError(func(_ string, partition int32, err error) {
 		switch {
@@ -196,7 +196,7 @@ func (s *session) regulate() {
 	}
 }
 
-// OnBrokerWrite notes when a request was sent that keeps the session.
+// OnBrokerWrite keeps the time at which a request was sent that renews the session.
 func (s *session) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, took time.Duration, _ error) {
 	if keepsSession(key) {
 		s.sent.Store(int64(boottime.Sent().Add(-took)))
@@ -293,7 +293,7 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 			return offsets, ctx.Err()
 		}
 		s.ReportTransient(fmt.Errorf("list offsets: %w", err))
-		pause(ctx, retryPause)
+		lanes.Pause(ctx, retryPause)
 		logs, err = s.queue.logs(ctx, s.Queue, slices.Collect(maps.Keys(of)))
 	}
 	s.interrupt()
@@ -324,7 +324,7 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 		}
 		if err != nil {
 			s.ReportTransient(fmt.Errorf("commit the token of an assignment: %w", err))
-			pause(ctx, retryPause)
+			lanes.Pause(ctx, retryPause)
 		}
 	}
 	s.client.ResumeFetchPartitions(map[string][]int32{s.Queue: partitions}) // a pause outlasts its assignment
@@ -336,17 +336,8 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 	return offsets, nil
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// begin makes an assignment. offset is the committed one, below 0 if there is none. The mutex
-// is held.
+// begin creates an assignment. offset is the committed one, below 0 if there is none. The mutex is
+// held.
 func (s *session) begin(p int32, offset int64, has extent) (*assignment, error) {
 	if s.lease == nil {
 		return nil, interlock.ErrExpired
@@ -398,8 +389,7 @@ func (s *session) lose(cause error) {
 	s.interrupt()
 }
 
-// revoke gives up partitions: nothing more of them is delivered, what is being handled is
-// waited for, the outcomes are committed.
+// revoke gives up partitions; see GiveUp.
 func (s *session) revoke(partitions []int32) {
 	var parts []*assignment
 	s.Mu.Lock()

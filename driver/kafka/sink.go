@@ -39,7 +39,7 @@ type Sink struct {
 
 var _ driver.Sink = (*Sink)(nil)
 
-// OpenSink makes a sink; it sends nothing yet. In kafka://host:port[,host:port…] each message goes
+// OpenSink returns a Sink that has sent nothing yet. In kafka://host:port[,host:port…] each message goes
 // to the topic of its name; kafka://host:port/topic sends all to that topic. Topics are not
 // created.
 func OpenSink(url string, o *SinkOptions) (*Sink, error) {
@@ -57,7 +57,7 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 		}
 	}
 	if s.limit < 1<<10 || s.limit > 1<<30 {
-		return nil, problem(op, a.topic, interlock.Bug, fmt.Errorf("records of %d bytes: 1 KiB to 1 GiB are possible", s.limit))
+		return nil, problem(op, a.topic, interlock.Bug, fmt.Errorf("option MaxBytes %d: 1 KiB to 1 GiB are possible", s.limit))
 	}
 	options = append(options,
 		kgo.RequiredAcks(kgo.AllISRAcks()),
@@ -70,7 +70,7 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 	return s, nil
 }
 
-// Close disconnects. What is being published has an unknown outcome.
+// Close disconnects. The outcome of messages that are being published is unknown.
 func (s *Sink) Close() { s.client.Close() }
 
 // Publish sends messages; see driver.Sink.

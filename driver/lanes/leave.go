@@ -100,3 +100,13 @@ func (c *Consumer[R, A]) Closing() context.Context {
 	defer c.Mu.Unlock()
 	return c.closing
 }
+
+// Pause waits until d has passed or ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

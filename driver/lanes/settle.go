@@ -73,7 +73,7 @@ func (c *Consumer[R, A]) complete(settlements []driver.Settlement, answers []err
 			}
 			a, ok := s.Claim.(A)
 			if !ok {
-				answers[i] = c.Problem("settle", s.ID, interlock.Bug, errors.New("the message was not received here"))
+				answers[i] = c.Problem("settle", s.ID, interlock.Bug, errors.New("this consumer did not receive the message"))
 				continue
 			}
 			if a != last {

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
-// assignment is a partition in the hands of a consumer, as a [driver.Assignment]. The consumer's
-// mutex guards what follows subject.
+// assignment is a consumer's claim on a partition. The consumer's mutex guards the fields after
+// subject.
 type assignment struct {
 	lanes.Assignment[driver.Received]
 	session  *session
@@ -35,7 +35,7 @@ func (a *assignment) run(revision uint64) {
 			s.ReportTransient(fmt.Errorf("record a position: %w", err))
 		}
 	} else {
-		pause(s.ctx, retryPause) // the view may be behind
+		lanes.Pause(s.ctx, retryPause) // the view may be behind
 	}
 	lives := false
 	s.Update(func() { lives = s.IsAssigned(a) })

@@ -32,7 +32,7 @@ func newConsumer(q *Queue, name string, o driver.QueueOptions) *consumer {
 	return c
 }
 
-// run begins a session when the former one has ended, until Close.
+// run starts a session whenever the last one has ended, until Close.
 func (c *consumer) run() {
 	for !c.Ended() {
 		s, revision, err := c.open()
@@ -41,12 +41,12 @@ func (c *consumer) run() {
 			s.run(revision)
 		case !c.Ended():
 			c.ReportTransient(err)
-			pause(c.Life, retryPause)
+			lanes.Pause(c.Life, retryPause)
 		}
 	}
 }
 
-// closingContext is that of Close, or one that does not end.
+// closingContext is the context of Close; before Close, one that does not end.
 func (c *consumer) closingContext() context.Context {
 	if closing := c.Closing(); closing != nil {
 		return closing
@@ -54,5 +54,5 @@ func (c *consumer) closingContext() context.Context {
 	return context.Background()
 }
 
-// problem notes an error that is to be seen.
+// problem keeps an error that Receive returns in any case.
 func (c *consumer) problem(err error) { c.Update(func() { c.ReportOnce(err) }) }

@@ -40,7 +40,7 @@ func (a *assignment) begin() bool {
 			return err == nil
 		}
 		s.ReportTransient(fmt.Errorf("read a position: %w", err))
-		if pause(s.ctx, retryPause); a.IsRevoked() {
+		if lanes.Pause(s.ctx, retryPause); a.IsRevoked() {
 			return false
 		}
 	}

@@ -86,9 +86,9 @@ func OpenQueue(url string, o *QueueOptions) (*Queue, error) {
 	p.Drain, p.Window, p.Bytes = cmp.Or(p.Drain, DefaultDrain), cmp.Or(p.Window, DefaultWindow), cmp.Or(p.Bytes, DefaultBytes)
 	switch {
 	case p.Drain < 0 || p.Window < 1 || p.Bytes < 1:
-		err = fmt.Errorf("a drain of %v, a window of %d messages and %d bytes: they are above zero", p.Drain, p.Window, p.Bytes)
+		err = fmt.Errorf("options Drain %v, Window %d and Bytes %d must be above zero", p.Drain, p.Window, p.Bytes)
 	case p.Partitions < 1 || p.Partitions > maxPartitions:
-		err = fmt.Errorf("%d partitions: there are 1 to %d", p.Partitions, maxPartitions)
+		err = fmt.Errorf("%d partitions: 1 to %d are possible", p.Partitions, maxPartitions)
 	case !isKey(p.Group) || strings.Contains(p.Group, ".") || !isKey(p.Bucket) || strings.Contains(p.Bucket, "."):
 		err = fmt.Errorf("the group %.300q or the bucket %.300q: they have letters, digits, - and _", p.Group, p.Bucket)
 	case p.DeadLetters != "" && !legal(p.DeadLetters):
@@ -113,7 +113,7 @@ func isKey(name string) bool {
 	return name != ""
 }
 
-// Close disconnects. Consumers are closed by themselves, before.
+// Close disconnects. Close the consumers first.
 func (q *Queue) Close() { q.client.Close() }
 
 // Join begins to consume a subject; see [driver.Queue]. A subject that no stream has, a stream
@@ -128,7 +128,7 @@ func (q *Queue) Join(ctx context.Context, name string, o driver.QueueOptions) (d
 	case !isKey(name) || len(name) > 255 || !legal(q.prefix+name):
 		err = fmt.Errorf("%w: %.300q cannot be the name of a queue: it is a subject of letters, digits, ., - and _", interlock.ErrName, name)
 	case o.Lease < 100*time.Millisecond || o.Lease > time.Hour:
-		err = fmt.Errorf("a lease of %v: it is 100 ms to an hour", o.Lease)
+		err = fmt.Errorf("lease %v: 100 ms to 1 h are possible", o.Lease)
 	}
 	if err != nil {
 		return nil, problem(op, name, interlock.Bug, err)
@@ -200,7 +200,7 @@ func (q *Queue) stream(ctx context.Context, base string) (jetstream.Stream, erro
 	return stream, retryable(err)
 }
 
-// retryable is an error that may pass: nothing was changed that matters.
+// retryable marks an error that may pass: the request can be repeated.
 func retryable(err error) error {
 	if err == nil {
 		return nil
@@ -208,12 +208,12 @@ func retryable(err error) error {
 	return problem("ask", "", interlock.Retryable, err)
 }
 
-// Resume lets a parked key of a queue go on, if a consumer of this Queue has it; otherwise it
-// returns a Definite error. A parked key is known to the consumer of its partition only:
-// another consumer that gets the partition tries the message again.
+// Resume ends the parking of a key, if a consumer of this Queue has it; otherwise it returns a
+// Definite error. Only the consumer of the partition knows its parked keys: the next consumer tries
+// the message again.
 func (q *Queue) Resume(name, key string) error {
 	if q.consumers.Resume(name, key) {
 		return nil
 	}
-	return problem("resume key", key, interlock.Definite, errors.New("it is not parked here"))
+	return problem("resume key", key, interlock.Definite, errors.New("the key is not parked in this process"))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/lanes"
 )
 
 const (
@@ -37,7 +38,7 @@ func (a *assignment) read() {
 		err := a.consume(ctx)
 		if again := errors.Is(err, errGap) || errors.Is(err, jetstream.ErrNoHeartbeat); err != nil && !again && ctx.Err() == nil {
 			s.ReportTransient(fmt.Errorf("read %s: %w", a.subject, err))
-			pause(ctx, retryPause)
+			lanes.Pause(ctx, retryPause)
 		}
 	}
 }

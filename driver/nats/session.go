@@ -74,7 +74,7 @@ func (s *session) run(revision uint64) {
 			if !isStale(err) { // a member that expired has renewed its record, or somebody else has expelled it
 				s.ReportTransient(err)
 			}
-			pause(s.ctx, retryPause)
+			lanes.Pause(s.ctx, retryPause)
 		}
 	}
 	s.leave()
@@ -107,7 +107,7 @@ func (s *session) leave() {
 func (s *session) renew(ctx context.Context, revision uint64) uint64 {
 	key, value := s.memberKey(s.id), []byte(s.term.String())
 	for next := s.term / 3; ; {
-		pause(ctx, min(next, max(0, s.lease.Remaining())))
+		lanes.Pause(ctx, min(next, max(0, s.lease.Remaining())))
 		if ctx.Err() != nil {
 			return revision
 		}
@@ -267,20 +267,10 @@ func (s *session) swap(ctx context.Context, key string, value []byte, revision u
 			}
 			return entry.Revision(), mine(entry.Value())
 		}
-		pause(ctx, retryPause)
+		lanes.Pause(ctx, retryPause)
 	}
 	return 0, false
 }
 
 // owns reports whether an assignment is of this session.
 func (s *session) owns(a *assignment) bool { return a.session == s }
-
-// pause waits.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}

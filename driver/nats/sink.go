@@ -56,7 +56,7 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 		client, s.partitions = o.Client, cmp.Or(o.Partitions, 1)
 	}
 	if s.partitions < 1 || s.partitions > maxPartitions {
-		return nil, problem(op, "", interlock.Bug, fmt.Errorf("%d partitions: there are 1 to %d", s.partitions, maxPartitions))
+		return nil, problem(op, "", interlock.Bug, fmt.Errorf("%d partitions: 1 to %d are possible", s.partitions, maxPartitions))
 	}
 	if s.client, s.stream, err = connect(a.servers, client); err != nil {
 		return nil, problem(op, "", interlock.Bug, err)
@@ -64,7 +64,7 @@ func OpenSink(url string, o *SinkOptions) (*Sink, error) {
 	return s, nil
 }
 
-// Close disconnects. What is being published has an unknown outcome.
+// Close disconnects. The outcome of messages that are being published is unknown.
 func (s *Sink) Close() { s.client.Close() }
 
 // Publish sends messages; see driver.Sink. Those of one topic and key go one after the other, each
@@ -104,7 +104,7 @@ func (s *Sink) publish(ctx context.Context, m driver.Message) error {
 	return nil
 }
 
-// message is m as it travels, or why it cannot.
+// message encodes m. The error says why m cannot be sent.
 func (s *Sink) message(m driver.Message) (*nats.Msg, error) {
 	subject := subjectOf(s.prefix+m.Topic, partition(cmp.Or(m.Key, m.ID), s.partitions), s.partitions)
 	switch {
@@ -126,7 +126,7 @@ func (s *Sink) message(m driver.Message) (*nats.Msg, error) {
 	return &nats.Msg{Subject: subject, Header: header, Data: m.Payload}, nil
 }
 
-// reserved reports whether a header is one of ours, or tells the server what to do.
+// reserved reports whether a header is one of ours, or an instruction to the server.
 func reserved(name string) bool {
 	return name == "" || strings.EqualFold(name, HeaderKey) || len(name) >= 5 && strings.EqualFold(name[:5], "Nats-")
 }

@@ -31,8 +31,7 @@ type SinkOptions struct {
 
 // Sink sends messages to queues. It implements driver.Sink. A message counts as delivered when SQS
 // has answered that it has it. In a FIFO queue the group of a message is its key, so that consumers
-// receive the messages of a key in order, and its
-// deduplication id is its topic and id.
+// receive the messages of a key in order. Its deduplication id is its topic and id.
 type Sink struct {
 	client *sqs.Client
 	queues string // the name of queues, with "*" for the topic
@@ -43,7 +42,7 @@ type Sink struct {
 
 var _ driver.Sink = (*Sink)(nil)
 
-// OpenSink makes a sink; it sends nothing yet. queues names the queue of a message, with its topic
+// OpenSink returns a Sink that has sent nothing yet. queues names the queue of a message, with its topic
 // in the place of "*": "*" is the queue of that name, "shop-*.fifo" has a prefix, and "orders.fifo"
 // sends all to one queue, with their topics in [AttributeTopic]. A name that ends in ".fifo" is
 // that of a FIFO queue. Queues are not created. settings are those of the AWS SDK: region,
@@ -136,7 +135,7 @@ func (s *Sink) send(ctx context.Context, queue string, messages []driver.Message
 	}
 }
 
-// entry is a message as it travels and its size, or why it cannot.
+// entry encodes a message, and returns its size. The error says why it cannot be sent.
 func (s *Sink) entry(queue string, m driver.Message, i int) (entry types.SendMessageBatchRequestEntry, size int, err error) {
 	switch {
 	case m.ID == "" || m.Topic == "":
@@ -208,7 +207,7 @@ func (s *Sink) request(ctx context.Context, queue string, messages []driver.Mess
 	}
 }
 
-// url returns the URL of a queue. It asks once for each.
+// url returns the URL of a queue, with one request for each queue.
 func (s *Sink) url(ctx context.Context, queue string) (*string, error) {
 	if known, ok := s.urls.Load(queue); ok {
 		return known.(*string), nil
