@@ -201,8 +201,8 @@ func TestHandOverCostsTwoRequests(t *testing.T) {
 		}
 	}
 	confirmed := scripts - 2*rounds // by three commands
-	if commands -= 3 * confirmed; commands > 18*rounds+20*heartbeats {
-		t.Errorf("%d commands inside scripts for %d hand-overs, at most 18 each are allowed: %v", commands, rounds, spent)
+	if commands -= 3 * confirmed; commands > 17*rounds+20*heartbeats {
+		t.Errorf("%d commands inside scripts for %d hand-overs, at most 17 each are allowed: %v", commands, rounds, spent)
 	}
 	// One push, and for watchers one word of who came and one of who has it now.
 	if spent["publish"] != 3*rounds {

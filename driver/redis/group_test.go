@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -202,6 +203,12 @@ func TestRunOfSeveralNames(t *testing.T) {
 	}
 	if mixed := acquire(theirs[1], ours[2], ours[3]); mixed[0].status != statusWaiting || mixed[1].status != statusGranted {
 		t.Errorf("a held name and a free one: %q and %q", mixed[0].status, mixed[1].status)
+	}
+	others := contendersOf(d, 6, "others")
+	acquire(ours[4], ours[5])
+	alone, together := acquire(theirs[4]), acquire(theirs[5], others[5])
+	if ahead := []int{alone[0].ahead, acquire(others[4])[0].ahead, together[0].ahead, together[1].ahead}; !slices.Equal(ahead, []int{0, 1, 0, 1}) {
+		t.Errorf("waiters of two names have %v waiters before them", ahead)
 	}
 	release(ours[0], ours[1])
 	holder(0, "theirs0")

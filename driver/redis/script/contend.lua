@@ -70,7 +70,7 @@ end
 -- others.
 local function waiting(k, waiter, holder, place)
   if mode == 'refresh' then awaited(k) end
-  local ahead, left = redis.call('ZRANK', k.queue, waiter), -1
+  local ahead, left = k.alone and 0 or redis.call('ZRANK', k.queue, waiter), -1
   if ahead == 0 or mode == 'refresh' then left = redis.call('PTTL', k.lock) end
   return { 'waiting', holder, place, left, ahead }
 end
@@ -89,6 +89,7 @@ local function contend(k, owner)
   local waiter = channel .. ' ' .. owner
   local holder = redis.call('GET', k.lock)
   if holder == owner then return confirm(k, owner) end
+  k.alone = names == 1 and holder and k.taken == 1 -- there was a lock, so there was no queue
   local place
   if mode == 'refresh' then
     place = redis.call('ZSCORE', k.queue, waiter)
@@ -121,47 +122,47 @@ local function one(i)
   return reply
 end
 
--- barred is whether somebody else holds the lock, or anybody awaits it. Keys that are not
--- what they should be bar it, too.
-local function barred(i)
-  local k = keys_of(i)
-  local holder = redis.call('GET', k.lock)
-  if holder then return holder ~= owner_of(i) end
-  local bar = awaited(k)
-  tell_watchers(k)
-  return bar
-end
-
--- give_back is the way out of a step that could not be finished.
-local function give_back(i)
-  local k, owner = keys_of(i), owner_of(i)
-  if redis.pcall('GET', k.lock) ~= owner then return end
-  redis.call('DEL', k.lock, k.hold)
-  touched[k.lock] = true
-  local head, place = pop(k)
-  if head then push(k, head, place) else unlist(k) end
-  tell_watchers(k)
-end
-
--- together looks before it takes, so that a refusal writes nothing.
-local function together(n)
-  local obstacle, answer = 0, { 0 }
-  for i = n, 1, -1 do
-    local ok, bar = pcall(barred, i)
-    if bar or not ok then obstacle = i end
-  end
-  for i = 1, n do
-    if obstacle > 0 then break end
-    answer[i + 1] = one(i)
-    if answer[i + 1][1] ~= 'granted' then obstacle = i end
-  end
-  if obstacle == 0 then return answer end
-  local reply = answer[obstacle + 1] or one(obstacle)
-  for i = 1, n do pcall(give_back, i) end
-  return { obstacle, reply }
-end
-
 if mode == 'together' then
+  -- barred is whether somebody else holds the lock, or anybody awaits it. Keys that are not
+  -- what they should be bar it, too.
+  local function barred(i)
+    local k = keys_of(i)
+    local holder = redis.call('GET', k.lock)
+    if holder then return holder ~= owner_of(i) end
+    local bar = awaited(k)
+    tell_watchers(k)
+    return bar
+  end
+
+  -- give_back is the way out of a step that could not be finished.
+  local function give_back(i)
+    local k, owner = keys_of(i), owner_of(i)
+    if redis.pcall('GET', k.lock) ~= owner then return end
+    redis.call('DEL', k.lock, k.hold)
+    touched[k.lock] = true
+    local head, place = pop(k)
+    if head then push(k, head, place) else unlist(k) end
+    tell_watchers(k)
+  end
+
+  -- together looks before it takes, so that a refusal writes nothing.
+  local function together(n)
+    local obstacle, answer = 0, { 0 }
+    for i = n, 1, -1 do
+      local ok, bar = pcall(barred, i)
+      if bar or not ok then obstacle = i end
+    end
+    for i = 1, n do
+      if obstacle > 0 then break end
+      answer[i + 1] = one(i)
+      if answer[i + 1][1] ~= 'granted' then obstacle = i end
+    end
+    if obstacle == 0 then return answer end
+    local reply = answer[obstacle + 1] or one(obstacle)
+    for i = 1, n do pcall(give_back, i) end
+    return { obstacle, reply }
+  end
+
   mode = 'nowait'
   return together(names)
 end
