@@ -16,9 +16,7 @@ func grantRights(t *testing.T, operator rueidis.Client, more ...string) {
 	t.Helper()
 	rights := "ACL SETUSER app on >pw ~jobs/* ~interlock:{* ~redisson_lock_* resetchannels &interlock:push:* &interlock:changes:* " +
 		"-@all +@read +@write +@scripting +@connection +@pubsub +info +time"
-	if err := raw(t, operator, append(strings.Fields(rights), more...)...).Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, operator, append(strings.Fields(rights), more...)...)
 }
 
 // The rights of the package comment are enough for locks, lists, watches, breaks and
@@ -94,9 +92,7 @@ func TestMissingRights(t *testing.T) {
 		t.Run(user, func(t *testing.T) {
 			name := strings.ReplaceAll(user, " ", "")
 			rule := append([]string{"ACL", "SETUSER", name, "on", ">pw"}, strings.Fields(c.rights)...)
-			if err := raw(t, operator, rule...).Error(); err != nil {
-				t.Fatal(err)
-			}
+			mustDo(t, operator, rule...)
 			d := openOn(t, name+":pw@"+server.Addr(), nil)
 			if user == "read only" {
 				missing, _, err := d.MissingRights(t.Context(), "n")

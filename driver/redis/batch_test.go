@@ -60,9 +60,7 @@ func TestSeveralNamesDoNotBarge(t *testing.T) {
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	owner, _ := take(t, d, "b")
 	waiting := await(t, openOn(t, server.Addr(), nil), "b")
-	if err := raw(t, operator, "DEL", "b").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, operator, "DEL", "b")
 	before := calls(t, operator)
 	if _, err := d.AcquireAll(t.Context(), askFor("a", "b", "c")); !errors.Is(err, interlock.ErrHeld) {
 		t.Fatal(err)
@@ -86,17 +84,13 @@ func TestSeveralNamesOfWhichOneIsBad(t *testing.T) {
 		for _, command := range [][]string{
 			{"HSET", bad, "field", "value"}, {"SET", keysOf(bad).queue, "x"},
 		} {
-			if err := raw(t, operator, command...).Error(); err != nil {
-				t.Fatal(err)
-			}
+			mustDo(t, operator, command...)
 			var failed *interlock.Error
 			_, err := d.AcquireAll(t.Context(), askFor(names...))
 			if !errors.As(err, &failed) || failed.Name != bad || failed.Kind != interlock.Definite {
 				t.Errorf("%q: %v", command, err)
 			}
-			if err := raw(t, operator, "DEL", command[1]).Error(); err != nil {
-				t.Fatal(err)
-			}
+			mustDo(t, operator, "DEL", command[1])
 			mustHaveNoKeys(t, d, names...)
 		}
 	}
@@ -106,9 +100,7 @@ func TestSeveralNamesOfWhichOneIsBad(t *testing.T) {
 	}
 	// the next step fails after it has confirmed what these owners hold
 	for _, command := range [][]string{{"DEL", keysOf("b").hold}, {"HSET", keysOf("b").hold, "field", "value"}} {
-		if err := raw(t, operator, command...).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, command...)
 	}
 	waiting := await(t, openOn(t, server.Addr(), nil), "a")
 	if _, err := d.AcquireAll(t.Context(), all); err == nil || errors.Is(err, interlock.ErrHeld) {
@@ -171,9 +163,7 @@ func TestRefusedNamesAreNotKept(t *testing.T) {
 	if _, err := d.AcquireAll(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	if err := raw(t, operator, "SET", "b", "foreigner").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, operator, "SET", "b", "foreigner")
 	if _, err := d.AcquireAll(t.Context(), all); !errors.Is(err, interlock.ErrHeld) {
 		t.Fatal(err)
 	}

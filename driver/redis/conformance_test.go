@@ -48,30 +48,9 @@ func TestBreaker(t *testing.T) {
 func TestValues(t *testing.T) {
 	t.Parallel()
 	drivertest.RunValues(t, drivertest.ValuesHarness{
-		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
-			at := durable(t, exclusive)
-			return &valuesBackend{led[driver.Values](at), at}
-		},
+		Start: suiteBackends(durable, func(client rueidis.Client, prefix string) driver.Values { return NewValues(client, "config/") }),
 	})
 }
-
-// valuesBackend is a server with a path of its own for each reader and writer.
-type valuesBackend struct {
-	*paths.Server[driver.Values]
-	at site
-}
-
-func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Values, error) {
-		return NewValues(b.at.dialed(t, path), "config/"), nil
-	})
-}
-
-func (b *valuesBackend) Beside(t *testing.T) (driver.Values, error) {
-	return NewValues(b.at.beside(t), "config/"), nil
-}
-
-func (b *valuesBackend) Faults() drivertest.Faults { return b.Server }
 
 func TestAdvisory(t *testing.T) {
 	t.Parallel()

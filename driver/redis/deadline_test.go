@@ -14,11 +14,7 @@ import (
 // lives is how long the server keeps key.
 func lives(t *testing.T, client rueidis.Client, key string) time.Duration {
 	t.Helper()
-	ms, err := raw(t, client, "PTTL", key).AsInt64()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(ms) * time.Millisecond
+	return time.Duration(number(t, client, "PTTL", key)) * time.Millisecond
 }
 
 // Answers that come late must not make a lease longer. Each way of getting one
@@ -81,9 +77,7 @@ func TestConfirmationAndRenewalKeepAllKeys(t *testing.T) {
 
 	owner, _ = take(t, a, "z")
 	for _, key := range keysOf("z").all()[:2] {
-		if err := raw(t, operator, "PEXPIRE", key, "1000").Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, "PEXPIRE", key, "1000")
 	}
 	if _, err := a.contend(t.Context(), newWaiter(driver.Request{Name: "z", Owner: owner}, keysOf("z")), refresh); err != nil {
 		t.Fatal(err)

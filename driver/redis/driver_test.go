@@ -109,6 +109,24 @@ func raw(t testing.TB, client rueidis.Client, command ...string) rueidis.RedisRe
 	return client.Do(context.Background(), client.B().Arbitrary(command...).Build())
 }
 
+// mustDo runs one command on the server, or fails the test.
+func mustDo(t testing.TB, client rueidis.Client, words ...string) {
+	t.Helper()
+	if err := raw(t, client, words...).Error(); err != nil {
+		t.Fatalf("%q: %v", words, err)
+	}
+}
+
+// number is the answer to one command.
+func number(t testing.TB, client rueidis.Client, words ...string) int64 {
+	t.Helper()
+	n, err := raw(t, client, words...).AsInt64()
+	if err != nil {
+		t.Fatalf("%q: %v", words, err)
+	}
+	return n
+}
+
 // calls reads how often each command was called, also from scripts.
 func calls(t testing.TB, client rueidis.Client) map[string]int {
 	t.Helper()
@@ -253,9 +271,7 @@ func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), &Options{TTL: time.Second})
 	fence := NewFence(dial(t, server.Addr()))
 	flush := func() {
-		if err := raw(t, operator, "SCRIPT", "FLUSH").Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, "SCRIPT", "FLUSH")
 	}
 	flush()
 	owner, grant := take(t, d, "a")
@@ -282,9 +298,7 @@ func TestCounterIsExactAndEndsLoudly(t *testing.T) {
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	counter := keysOf("a").counter
 	for _, last := range []int64{1<<50 + 1, interlock.MaxCounter - 3} {
-		if err := raw(t, operator, "SET", counter, strconv.FormatInt(last, 10)).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, "SET", counter, strconv.FormatInt(last, 10))
 		for i := range int64(3) {
 			owner, grant := take(t, d, "a")
 			if got := grant.Token.Counter(); got != last+1+i {
@@ -294,9 +308,7 @@ func TestCounterIsExactAndEndsLoudly(t *testing.T) {
 		}
 	}
 	for _, damaged := range []string{strconv.FormatInt(interlock.MaxCounter, 10), "many"} {
-		if err := raw(t, operator, "SET", counter, damaged).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, "SET", counter, damaged)
 		_, err := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: newOwner()})
 		if interlock.Kind(err) != interlock.Definite {
 			t.Fatalf("with a counter of %s: %v, want a definite refusal", damaged, err)
@@ -315,9 +327,7 @@ func TestOneBadNameDoesNotStopTheOthers(t *testing.T) {
 	other, _ := take(t, d, "bad")
 	good, bad := await(t, d, "good"), await(t, d, "bad")
 	for _, command := range [][]string{{"DEL", "bad"}, {"HSET", "bad", "field", "value"}} {
-		if err := raw(t, operator, command...).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, command...)
 	}
 	select {
 	case o := <-bad:

@@ -87,9 +87,7 @@ func TestEvictionThatIsTurnedOnIsNoticed(t *testing.T) {
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	policy := func(p string) {
-		if err := raw(t, operator, "CONFIG", "SET", "maxmemory-policy", p).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, "CONFIG", "SET", "maxmemory-policy", p)
 	}
 	marks, timed := guards(dial(t, server.Addr()))
 	d := openOn(t, server.Addr(), nil)
@@ -148,9 +146,7 @@ func TestEvictionIsLookedForAfterAReconnection(t *testing.T) {
 	}
 	server.Restart()
 	operator := dial(t, server.Addr())
-	if err := raw(t, operator, "CONFIG", "SET", "maxmemory-policy", "allkeys-random").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, operator, "CONFIG", "SET", "maxmemory-policy", "allkeys-random")
 	// Not one call is let through after the failure.
 	for end := time.Now().Add(bound); ; {
 		err := enter()
@@ -175,9 +171,7 @@ func TestServersThatEvictOrDoNotSayAreRefused(t *testing.T) {
 	server := testbed.Redis(t)
 	operator := dial(t, server.Addr())
 	for _, policy := range []string{"volatile-ttl", "allkeys-lru"} {
-		if err := raw(t, operator, "CONFIG", "SET", "maxmemory-policy", policy).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, "CONFIG", "SET", "maxmemory-policy", policy)
 		if _, err := Open(t.Context(), operator, nil); !errors.Is(err, ErrEviction) || interlock.Kind(err) != interlock.Definite {
 			t.Errorf("%s: %v", policy, err)
 		}
@@ -189,9 +183,7 @@ func TestServersThatEvictOrDoNotSayAreRefused(t *testing.T) {
 		{"CONFIG", "SET", "maxmemory-policy", "noeviction"},
 		{"ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-info", "-config"},
 	} {
-		if err := raw(t, operator, command...).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, command...)
 	}
 	blind := dial(t, "blind:pw@"+server.Addr())
 	if _, err := Open(t.Context(), blind, nil); !errors.Is(err, ErrEviction) || !strings.Contains(err.Error(), "?eviction=none") {

@@ -75,30 +75,17 @@ func parsed(t *testing.T, s string) interlock.Token {
 	return interlock.Token(n)
 }
 
-func token(t *testing.T, counter int64, sub int) interlock.Token {
-	t.Helper()
-	token, err := interlock.NewToken(counter, sub)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
-}
-
 // TestFenceWritesStrings, whatever was there before, and without an end to
 // their life; our own keys it does not write.
 func TestFenceWritesStrings(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
 	f := NewFence(client)
-	raise := driver.Raise{Resource: "r", Token: token(t, 5, 0)}
+	raise := driver.Raise{Resource: "r", Token: tokenOf(t, 5, 0)}
 	for _, key := range []string{"list", "doomed"} {
-		if err := raw(t, client, "RPUSH", key, "a", "list").Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, client, "RPUSH", key, "a", "list")
 	}
-	if err := raw(t, client, "SET", "short", "x", "EX", "100").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, client, "SET", "short", "x", "EX", "100")
 	err := f.Enter(t.Context(), raise, driver.Write{Key: "list", Value: []byte("a string")},
 		driver.Write{Key: "doomed", Delete: true}, driver.Write{Key: "short", Value: []byte("x")})
 	if err != nil {
@@ -126,7 +113,7 @@ func TestFenceEvalRunsAfterTheCheck(t *testing.T) {
 	server := testbed.Redis(t)
 	client := dial(t, server.Addr())
 	f := NewFence(client)
-	high := token(t, interlock.CounterAt(time.Now()), 1)
+	high := tokenOf(t, interlock.CounterAt(time.Now()), 1)
 	body := "return redis.call('INCRBY', KEYS[1], ARGV[1]) -- a comment"
 	add := func(token interlock.Token) (rueidis.RedisMessage, error) {
 		return f.Eval(t.Context(), driver.Raise{Resource: "r", Token: token}, body, []string{"n"}, []string{"5"})
@@ -162,7 +149,7 @@ func TestFenceEvalRunsAfterTheCheck(t *testing.T) {
 func TestRebaseIsRecordedForPeople(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
-	to := token(t, 1000, 0)
+	to := tokenOf(t, 1000, 0)
 	if _, err := NewFence(client).Rebase(t.Context(), "r", to, "why", "op"); err != nil {
 		t.Fatal(err)
 	}
@@ -186,16 +173,14 @@ func TestDamagedMark(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
 	f := NewFence(client)
-	if err := raw(t, client, "HSET", markKey("r"), "counter", "5", "sub", "0", "token", "five").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, client, "HSET", markKey("r"), "counter", "5", "sub", "0", "token", "five")
 	if _, err := f.Mark(t.Context(), "r"); err == nil || interlock.Kind(err) != interlock.Definite {
 		t.Fatalf("a damaged mark is shown: %v", err)
 	}
-	if _, err := f.Rebase(t.Context(), "r", token(t, 7, 0), "damaged", "op"); !errors.Is(err, interlock.ErrUncertain) {
+	if _, err := f.Rebase(t.Context(), "r", tokenOf(t, 7, 0), "damaged", "op"); !errors.Is(err, interlock.ErrUncertain) {
 		t.Fatalf("rebase of a damaged mark: %v", err)
 	}
-	if was, err := f.Rebase(t.Context(), "r", token(t, 6, 0), "again", "op"); err != nil || was.Token != token(t, 7, 0) {
+	if was, err := f.Rebase(t.Context(), "r", tokenOf(t, 6, 0), "again", "op"); err != nil || was.Token != tokenOf(t, 7, 0) {
 		t.Fatalf("rebase again: %+v, %v", was, err)
 	}
 }

@@ -49,14 +49,6 @@ func TestForeignValuesAreKnownByTheirShape(t *testing.T) {
 	}
 }
 
-// command runs one command on the server, or fails the test.
-func command(t testing.TB, client rueidis.Client, words ...string) {
-	t.Helper()
-	if err := raw(t, client, words...).Error(); err != nil {
-		t.Fatalf("%q: %v", words, err)
-	}
-}
-
 // strangers fills a server with what others write below locks/.
 func strangers(t testing.TB, operator rueidis.Client) {
 	t.Helper()
@@ -78,7 +70,7 @@ func strangers(t testing.TB, operator rueidis.Client) {
 		{"RPUSH", "redisson_lock_timeout:{locks/py}", "not a zset"},
 		{"SET", "redisson_lock_queue:{locks/sync}", "not a list"},
 	} {
-		command(t, operator, c...)
+		mustDo(t, operator, c...)
 	}
 }
 

@@ -265,9 +265,7 @@ func TestRunDrawsACounterForEachName(t *testing.T) {
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	ws, counter := contendersOf(d, 10, "o"), keysOf("n/0").counter
 	for _, last := range []int64{0, 1<<50 + 1} { // behind the clock, and ahead of it
-		if err := raw(t, operator, "SET", counter, strconv.FormatInt(last, 10)).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, "SET", counter, strconv.FormatInt(last, 10))
 		for range 3 {
 			for i, r := range acquireRun(t, d, ws...) {
 				if r.counter <= last {

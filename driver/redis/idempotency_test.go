@@ -3,39 +3,19 @@ package redis
 import (
 	"testing"
 
+	"github.com/redis/rueidis"
+
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestIdempotency(t *testing.T) {
 	t.Parallel()
 	drivertest.RunIdempotency(t, drivertest.IdempotencyHarness{
-		Start: func(t *testing.T, exclusive bool) drivertest.IdempotencyBackend {
-			at := durable(t, exclusive)
-			return &requestBackend{led[driver.Idempotency](at), at}
-		},
+		Start: suiteBackends(durable, func(client rueidis.Client, prefix string) driver.Idempotency { return NewIdempotency(client, "shop") }),
 	})
 }
-
-// requestBackend is a server with a path of its own for each process.
-type requestBackend struct {
-	*paths.Server[driver.Idempotency]
-	at site
-}
-
-func (b *requestBackend) Open(t *testing.T) (driver.Idempotency, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Idempotency, error) {
-		return NewIdempotency(b.at.dialed(t, path), "shop"), nil
-	})
-}
-
-func (b *requestBackend) Beside(t *testing.T) (driver.Idempotency, error) {
-	return NewIdempotency(b.at.beside(t), "shop"), nil
-}
-
-func (b *requestBackend) Faults() drivertest.Faults { return b.Server }
 
 func TestMembersAreInjective(t *testing.T) {
 	t.Parallel()

@@ -17,9 +17,7 @@ import (
 func fill(t *testing.T, server *testbed.Server, n int) {
 	t.Helper()
 	script := "for i = 1, ARGV[1] do redis.call('SET', 'foreign/' .. i, 'x') end return 1"
-	if err := raw(t, dial(t, server.Addr()), "EVAL", script, "0", fmt.Sprint(n)).Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, dial(t, server.Addr()), "EVAL", script, "0", fmt.Sprint(n))
 }
 
 func namesOf(states []driver.LockState) (names []string) {
@@ -67,11 +65,7 @@ func TestListingScansNothing(t *testing.T) {
 // indexed are the entries of the index.
 func indexed(t *testing.T, operator rueidis.Client) int64 {
 	t.Helper()
-	n, err := raw(t, operator, "ZCARD", wholeNames).AsInt64()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return number(t, operator, "ZCARD", wholeNames)
 }
 
 // What is released leaves the index at once, what expires with later grants.
@@ -145,11 +139,7 @@ func TestWatchersReceiveWhatTheyWatch(t *testing.T) {
 	d := openOn(t, server.Addr(), nil)
 	h, _ := watching(t, d, "mine/")
 	receivers := func(name string) int64 {
-		n, err := raw(t, operator, "PUBLISH", changes+name, "").AsInt64()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+		return number(t, operator, "PUBLISH", changes+name, "")
 	}
 	if mine, others := receivers("mine/1"), receivers("other/1"); mine != 1 || others != 0 {
 		t.Errorf("a change of what is watched went to %d, another to %d", mine, others)

@@ -18,9 +18,7 @@ func TestListNamesThatLookLikePatterns(t *testing.T) {
 	}
 	operator := dial(t, server.Addr())
 	take(t, openOn(t, server.Addr(), nil), "app1x:hidden") // matches the prefix as a pattern only
-	if err := raw(t, operator, "SET", "app[1]*:foreign", "x").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, operator, "SET", "app[1]*:foreign", "x")
 	await(t, d, "foreign") // somebody waits for it, so it is listed
 
 	slices.Sort(names)
@@ -56,9 +54,7 @@ func TestPlainListsWhatIsBelowItsPrefix(t *testing.T) {
 	if _, err := p.Acquire(t.Context(), driver.Request{Name: "a", Owner: "me"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := raw(t, dial(t, server.Addr()), "SET", "not/a/lock", "secret").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, dial(t, server.Addr()), "SET", "not/a/lock", "secret")
 	states, more, err := p.Locks(t.Context(), "", 10)
 	if err != nil || more || len(states) != 1 || states[0].Name != "a" || states[0].Holder.Owner != "me" {
 		t.Fatalf("%+v, %v, %v", states, more, err)

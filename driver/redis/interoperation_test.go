@@ -21,9 +21,7 @@ func TestForeignClientIsExcluded(t *testing.T) {
 		t.Fatalf("a foreign SET NX went through: %v", err)
 	}
 	release(t, d, "shared", owner)
-	if err := raw(t, foreign, "SET", "shared", "theirs", "NX", "PX", "10000").Error(); err != nil {
-		t.Fatalf("a foreign SET NX on a free lock: %v", err)
-	}
+	mustDo(t, foreign, "SET", "shared", "theirs", "NX", "PX", "10000")
 }
 
 func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
@@ -31,9 +29,7 @@ func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
 	foreign, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	set := func(args ...string) {
 		t.Helper()
-		if err := raw(t, foreign, append([]string{"SET", "shared", "theirs", "NX"}, args...)...).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, foreign, append([]string{"SET", "shared", "theirs", "NX"}, args...)...)
 	}
 	set() // redis-py without a timeout: for ever
 	_, err := d.Acquire(t.Context(), driver.Request{Name: "shared", Owner: newOwner(), NoWait: true})
@@ -48,9 +44,7 @@ func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
 
 	// It deletes its key: nobody tells us, so a heartbeat finds out.
 	waiter, began := await(t, d, "shared"), time.Now()
-	if err := raw(t, foreign, "DEL", "shared").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, foreign, "DEL", "shared")
 	o := receive(t, waiter, bound)
 	if took := time.Since(began); took > 2*heartbeat+500*time.Millisecond {
 		t.Errorf("a foreign DEL was found after %v", took)
@@ -101,9 +95,7 @@ func TestNobodyBargesPastALiveWaiter(t *testing.T) {
 	a, b, c := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil), openOn(t, server.Addr(), nil)
 	take(t, a, "x")
 	waiting := await(t, b, "x")
-	if err := raw(t, operator, "DEL", "x").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, operator, "DEL", "x")
 	// The lock is free and b does not know it yet. c does not get it, and b does.
 	_, err := c.Acquire(t.Context(), driver.Request{Name: "x", Owner: newOwner(), NoWait: true})
 	o := receive(t, waiting, bound)

@@ -9,34 +9,12 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestLattices(t *testing.T) {
 	t.Parallel()
-	drivertest.RunLattices(t, drivertest.LatticesHarness{Start: func(t *testing.T, exclusive bool) drivertest.LatticesBackend {
-		at := durable(t, exclusive)
-		return &latticesBackend{led[driver.Lattices](at), at}
-	}})
+	drivertest.RunLattices(t, drivertest.LatticesHarness{Start: suiteBackends(durable, func(client rueidis.Client, prefix string) driver.Lattices { return NewLattices(client, prefix) })})
 }
-
-// latticesBackend is a server with a path of its own for each process.
-type latticesBackend struct {
-	*paths.Server[driver.Lattices]
-	at site
-}
-
-func (b *latticesBackend) Open(t *testing.T) (driver.Lattices, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Lattices, error) {
-		return NewLattices(b.at.dialed(t, path), b.at.prefix), nil
-	})
-}
-
-func (b *latticesBackend) Beside(t *testing.T) (driver.Lattices, error) {
-	return NewLattices(b.at.beside(t), b.at.prefix), nil
-}
-
-func (b *latticesBackend) Faults() drivertest.Faults { return b.Server }
 
 // Every call is one request, with a guard too; what others wrote is not taken for a state.
 func TestLatticesCost(t *testing.T) {
@@ -65,9 +43,7 @@ func TestLatticesCost(t *testing.T) {
 	}
 	for key, fields := range map[string][]string{"kind": {"x", "1"}, "number": {"a1eu", "1"}, "digits": {"a000000000000000000xeu", "1"},
 		"range": {"seu", "1"}, "order": {"seu", "1-2 2-3"}, "unseen": {"a0000000000000000001eu", "1"}} {
-		if err := raw(t, operator, append([]string{"HSET", s.key(key)}, fields...)...).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, append([]string{"HSET", s.key(key)}, fields...)...)
 		if _, err := s.Load(t.Context(), key); err == nil || interlock.Kind(err) != interlock.Definite {
 			t.Errorf("%s: %v", key, err)
 		}

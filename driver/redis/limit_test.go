@@ -14,40 +14,22 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestLimiter(t *testing.T) {
 	t.Parallel()
+	start := suiteBackends(durable, func(client rueidis.Client, prefix string) driver.Limiter { return NewLimiter(client, prefix) })
 	drivertest.RunLimiter(t, drivertest.LimiterHarness{Start: func(t *testing.T, exclusive bool) drivertest.LimiterBackend {
-		at := durable(t, exclusive)
-		return &limiterBackend{led[driver.Limiter](at), at}
+		return limiterBackend{start(t, exclusive).(*suiteBackend[driver.Limiter])}
 	}})
 }
 
-// limiterBackend is a server with a path of its own for each process.
-type limiterBackend struct {
-	*paths.Server[driver.Limiter]
-	at site
-}
+// limiterBackend can damage what is kept.
+type limiterBackend struct{ *suiteBackend[driver.Limiter] }
 
-func (b *limiterBackend) Open(t *testing.T) (driver.Limiter, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Limiter, error) {
-		return NewLimiter(b.at.dialed(t, path), b.at.prefix), nil
-	})
+func (b limiterBackend) Damage(t *testing.T, key, text string) {
+	mustDo(t, b.at.beside(t), "SET", fenceKey("limit", b.at.prefix+key), text)
 }
-
-func (b *limiterBackend) Beside(t *testing.T) (driver.Limiter, error) {
-	return NewLimiter(b.at.beside(t), b.at.prefix), nil
-}
-
-func (b *limiterBackend) Damage(t *testing.T, key, text string) {
-	if err := raw(t, b.at.beside(t), "SET", fenceKey("limit", b.at.prefix+key), text).Error(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (b *limiterBackend) Faults() drivertest.Faults { return b.Server }
 
 // clusterLimits is limits on a cluster that other tests share.
 type clusterLimits struct {
@@ -64,9 +46,7 @@ func (c clusterLimits) Beside(t *testing.T) (driver.Limiter, error) { return c.O
 func (c clusterLimits) Faults() drivertest.Faults { return nil }
 
 func (c clusterLimits) Damage(t *testing.T, key, text string) {
-	if err := raw(t, c.client, "SET", fenceKey("limit", c.prefix+key), text).Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, c.client, "SET", fenceKey("limit", c.prefix+key), text)
 }
 
 // The suite without its faults, which are those of one server. A call of two slots is refused
@@ -195,9 +175,7 @@ func TestLimitExpires(t *testing.T) {
 func TestLimitOtherType(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
-	if err := raw(t, client, "RPUSH", fenceKey("limit", "list"), "x").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, client, "RPUSH", fenceKey("limit", "list"), "x")
 	charge := func(key string) driver.Charge {
 		return driver.Charge{Key: key, Rate: driver.Rate{Count: 1, Period: time.Hour}, Cost: 1}
 	}
@@ -304,9 +282,7 @@ func TestLimitFailover(t *testing.T) {
 			master.Kill()
 			replica.Resume()
 			next := dial(t, replica.Addr())
-			if err := raw(t, next, "REPLICAOF", "NO", "ONE").Error(); err != nil {
-				t.Fatal(err)
-			}
+			mustDo(t, next, "REPLICAOF", "NO", "ONE")
 			a := call(NewLimiter(next, ""), 0)
 			if a.Err != nil || a.Decisions[0].Remaining > 7 || a.Decisions[0].Remaining < 3 {
 				t.Errorf("after the failover: %+v", a)

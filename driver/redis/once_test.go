@@ -4,37 +4,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestOnce(t *testing.T) {
 	t.Parallel()
-	drivertest.RunOnce(t, drivertest.OnceHarness{Start: func(t *testing.T, exclusive bool) drivertest.OnceBackend {
-		at := durable(t, exclusive)
-		return &onceBackend{led[driver.Once](at), at}
-	}})
+	drivertest.RunOnce(t, drivertest.OnceHarness{Start: suiteBackends(durable, func(client rueidis.Client, prefix string) driver.Once { return NewOnce(client) })})
 }
-
-// onceBackend is a server with a path of its own for each consumer.
-type onceBackend struct {
-	*paths.Server[driver.Once]
-	at site
-}
-
-func (b *onceBackend) Open(t *testing.T) (driver.Once, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Once, error) {
-		return NewOnce(b.at.dialed(t, path)), nil
-	})
-}
-
-func (b *onceBackend) Beside(t *testing.T) (driver.Once, error) {
-	return NewOnce(b.at.beside(t)), nil
-}
-
-func (b *onceBackend) Faults() drivertest.Faults { return b.Server }
 
 // TestOnceLayout: a message is one key, which expires by itself.
 func TestOnceLayout(t *testing.T) {
@@ -43,11 +23,7 @@ func TestOnceLayout(t *testing.T) {
 	o := NewOnce(client)
 	d := driver.Delivery{Consumer: "billing", ID: "m1", Hash: make([]byte, 32), Owner: "me"}
 	ttl := func() time.Duration {
-		ms, err := raw(t, client, "PTTL", onceKey(d)).AsInt64()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return time.Duration(ms) * time.Millisecond
+		return time.Duration(number(t, client, "PTTL", onceKey(d))) * time.Millisecond
 	}
 	if got, err := o.Claim(t.Context(), d, time.Minute); err != nil || got != driver.ClaimedNow {
 		t.Fatal(got, err)

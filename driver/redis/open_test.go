@@ -104,9 +104,7 @@ func TestServersThatCannotKeepLocksAreRefused(t *testing.T) {
 		"noscripts": {"~*", "&*", "+@all", "-@scripting"},
 		"nochannel": {"~*", "resetchannels", "+@all"},
 	} {
-		if err := raw(t, operator, append([]string{"ACL", "SETUSER", user, "on", ">pw"}, rights...)...).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, append([]string{"ACL", "SETUSER", user, "on", ">pw"}, rights...)...)
 		limited, err := Dial("redis://" + user + ":pw@" + master.Addr())
 		if err != nil {
 			t.Fatal(err)
@@ -124,9 +122,7 @@ func TestConfigurationWithoutPermissionPromisesLess(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
 	operator := dial(t, server.Addr())
-	if err := raw(t, operator, "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-config").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, operator, "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-config")
 	d := openOn(t, server.Addr(), nil)
 	if !d.Guarantees().ExclusionSurvives.Has(interlock.ServerCrash) {
 		t.Error("a durable server: exclusion should survive its crash")

@@ -144,9 +144,7 @@ func TestQuorumDoesNotWaitForAPausedNode(t *testing.T) {
 	testbed.Eventually(t, "the node is left out", bound, func() bool { return !q.Nodes()[4].Up })
 	// Two nodes grant it and two do not, so that the paused one would decide.
 	for _, s := range servers[:2] {
-		if err := raw(t, dial(t, s.Addr()), "SET", "split", "theirs").Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, dial(t, s.Addr()), "SET", "split", "theirs")
 	}
 	began := time.Now()
 	if _, err := q.Acquire(t.Context(), driver.Request{Name: "split", Owner: newOwner(), NoWait: true}); !errors.Is(err, interlock.ErrHeld) {
@@ -196,9 +194,7 @@ func TestQuorumLosesALostMajority(t *testing.T) {
 	r := driver.Request{Name: "x", Owner: newOwner(), Events: driver.Events{Lost: func(err error) { lost <- err }}}
 	lease := takeQuorum(t, q, r)
 	for _, s := range servers[:3] {
-		if err := raw(t, dial(t, s.Addr()), "DEL", "x").Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, dial(t, s.Addr()), "DEL", "x")
 	}
 	select {
 	case err := <-lost:
@@ -401,9 +397,7 @@ func TestQuorumGuarantees(t *testing.T) {
 	if g := quorumOn(t, servers, QuorumOptions{}).Guarantees(); g.ExclusionSurvives.Has(interlock.ServerCrash) {
 		t.Errorf("without a restart delay: %+v", g)
 	}
-	if err := raw(t, dial(t, servers[3].Addr()), "CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, dial(t, servers[3].Addr()), "CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru")
 	var clients []rueidis.Client
 	for _, server := range servers {
 		clients = append(clients, dial(t, server.Addr()))

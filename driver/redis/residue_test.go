@@ -15,11 +15,7 @@ import (
 // queued is how many wait for name.
 func queued(t *testing.T, operator rueidis.Client, name string) int64 {
 	t.Helper()
-	n, err := raw(t, operator, "ZCARD", keysOf(name).queue).AsInt64()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return number(t, operator, "ZCARD", keysOf(name).queue)
 }
 
 // A waiter that leaves is gone at once, not when it has been silent for a while.
@@ -68,9 +64,7 @@ func losePlace(t *testing.T, late func(d *Driver, owner string)) {
 	if err != nil || len(contenders) != 1 {
 		t.Fatal(contenders, err)
 	}
-	if err := raw(t, operator, "DEL", k.queue, k.wait).Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, operator, "DEL", k.queue, k.wait)
 	late(d, contenders[0])
 	testbed.Eventually(t, "it has a place again", bound, func() bool { return queued(t, operator, "x") == 1 })
 	release(t, d, "x", owner)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
@@ -27,8 +28,43 @@ func alone(extra ...string) sites {
 // durable is alone on a server that loses nothing by a crash.
 var durable = alone("--appendonly", "yes", "--appendfsync", "always")
 
+// sharing gives each test a prefix on server, and one that breaks its server a durable one.
+func sharing(server *testbed.Server) sites {
+	return func(t *testing.T, exclusive bool) site {
+		if exclusive {
+			return durable(t, true)
+		}
+		return site{server: server, prefix: t.Name() + "/"}
+	}
+}
+
 // led is the site with a path of its own for each D.
 func led[D comparable](at site) *paths.Server[D] { return paths.New[D](at.server) }
+
+// suiteBackend is a store for its suite, with a path of its own for each opening.
+type suiteBackend[S comparable] struct {
+	*paths.Server[S]
+	at     site
+	create func(client rueidis.Client, prefix string) S
+}
+
+// suiteBackends starts those of a suite.
+func suiteBackends[S comparable](in sites, create func(client rueidis.Client, prefix string) S) func(*testing.T, bool) drivertest.StoreBackend[S] {
+	return func(t *testing.T, exclusive bool) drivertest.StoreBackend[S] {
+		at := in(t, exclusive)
+		return &suiteBackend[S]{led[S](at), at, create}
+	}
+}
+
+func (b *suiteBackend[S]) Open(t *testing.T) (S, error) {
+	return b.Lead(t, func(path *testbed.Proxy) (S, error) { return b.create(b.at.dialed(t, path), b.at.prefix), nil })
+}
+
+func (b *suiteBackend[S]) Beside(t *testing.T) (S, error) {
+	return b.create(b.at.beside(t), b.at.prefix), nil
+}
+
+func (b *suiteBackend[S]) Faults() drivertest.Faults { return b.Server }
 
 // through connects by a path, for the time of the test.
 func (at site) through(t testing.TB, path *testbed.Proxy) (rueidis.Client, error) {

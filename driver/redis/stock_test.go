@@ -6,40 +6,22 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestStock(t *testing.T) {
 	t.Parallel()
 	drivertest.RunStock(t, drivertest.StockHarness{
-		Start: func(t *testing.T, exclusive bool) drivertest.StockBackend {
-			at := durable(t, exclusive)
-			return &stockBackend{led[driver.Stock](at), at}
-		},
+		Start: suiteBackends(durable, func(client rueidis.Client, prefix string) driver.Stock {
+			return NewStock(client, &StockOptions{Prefix: "shop/"})
+		}),
 	})
 }
-
-// stockBackend is a server with a path of its own for each opening.
-type stockBackend struct {
-	*paths.Server[driver.Stock]
-	at site
-}
-
-func (b *stockBackend) Open(t *testing.T) (driver.Stock, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Stock, error) {
-		return NewStock(b.at.dialed(t, path), &StockOptions{Prefix: "shop/"}), nil
-	})
-}
-
-func (b *stockBackend) Beside(t *testing.T) (driver.Stock, error) {
-	return NewStock(b.at.beside(t), &StockOptions{Prefix: "shop/"}), nil
-}
-
-func (b *stockBackend) Faults() drivertest.Faults { return b.Server }
 
 func TestStockKeysOfAnItemShareItsSlot(t *testing.T) {
 	t.Parallel()
@@ -83,11 +65,7 @@ func TestStockForgets(t *testing.T) {
 	}
 	keys := s.keys("x")
 	count := func(command, key string) int64 {
-		n, err := raw(t, client, command, key).AsInt64()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+		return number(t, client, command, key)
 	}
 	testbed.Eventually(t, "what has not expired is all that is left", bound, func() bool {
 		must(s.Supply(ctx, "x", 1000))
@@ -110,9 +88,7 @@ func TestStockOnDamagedKeys(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
 	s := NewStock(client, nil)
-	if err := raw(t, client, "SET", s.keys("x")[0], "a string").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, client, "SET", s.keys("x")[0], "a string")
 	_, err := s.Hold(t.Context(), driver.StockHold{Item: "x", Reservation: "r", N: 1, TTL: time.Hour})
 	if interlock.Kind(err) != interlock.Definite || err == nil {
 		t.Errorf("%v", err)

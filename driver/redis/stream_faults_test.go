@@ -177,9 +177,7 @@ func TestQueueIsDrainedWithoutMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := raw(t, client, "CONFIG", "SET", "maxmemory", "1mb").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, client, "CONFIG", "SET", "maxmemory", "1mb")
 	if err := s.Add(t.Context(), "q", driver.QueueMessage{ID: "more"}); interlock.Kind(err) != interlock.Retryable || err == nil {
 		t.Errorf("added without memory: %v", err)
 	}
@@ -236,9 +234,7 @@ func TestQueueGroupIsGone(t *testing.T) {
 	s.add("a/1", "b/1")
 	held := s.receive(c, 2)
 	s.add("c/1")
-	if err := raw(t, client, "XGROUP", "DESTROY", stream, s.options.Group).Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, client, "XGROUP", "DESTROY", stream, s.options.Group)
 	next := s.receive(c, 1)
 	if next[0].ID != "c/1" {
 		t.Errorf("received %v", idsOf(next))

@@ -10,42 +10,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestStreamSuite(t *testing.T) {
 	t.Parallel()
-	server := testbed.Redis(t)
 	drivertest.RunSink(t, drivertest.SinkHarness{
-		Start: func(t *testing.T, exclusive bool) drivertest.SinkBackend {
-			at := site{server: server, prefix: t.Name() + "/"}
-			if exclusive {
-				at = durable(t, true)
-			}
-			return &streamBackend{led[drivertest.KeptSink](at), at}
-		},
+		Start: suiteBackends(sharing(testbed.Redis(t)), func(client rueidis.Client, prefix string) drivertest.KeptSink {
+			return &keptStream{NewStream(client, &StreamOptions{Prefix: prefix}), client, prefix}
+		}),
 	})
 }
-
-// streamBackend is a server to whose streams each sink has a path.
-type streamBackend struct {
-	*paths.Server[drivertest.KeptSink]
-	at site
-}
-
-func (b *streamBackend) on(client rueidis.Client) drivertest.KeptSink {
-	return &keptStream{NewStream(client, &StreamOptions{Prefix: b.at.prefix}), client, b.at.prefix}
-}
-
-func (b *streamBackend) Open(t *testing.T) (drivertest.KeptSink, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (drivertest.KeptSink, error) { return b.on(b.at.dialed(t, path)), nil })
-}
-
-func (b *streamBackend) Beside(t *testing.T) (drivertest.KeptSink, error) {
-	return b.on(b.at.beside(t)), nil
-}
-
-func (b *streamBackend) Faults() drivertest.Faults { return b.Server }
 
 // keptStream reads its entries as a consumer does.
 type keptStream struct {

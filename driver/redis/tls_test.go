@@ -26,9 +26,7 @@ func secured(t *testing.T) (addr, cert, key string) {
 		_, port, _ := net.SplitHostPort(addr)
 		return raw(t, operator, "CONFIG", "SET", "tls-port", port).Error() == nil
 	})
-	if err := raw(t, operator, "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, operator, "ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
 	return addr, cert, key
 }
 

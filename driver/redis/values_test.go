@@ -195,9 +195,7 @@ func TestWatchOfAValueThatCannotBe(t *testing.T) {
 	server := testbed.Redis(t)
 	client := dial(t, server.Addr())
 	v := NewValues(client, "")
-	if err := raw(t, client, "SET", v.key("bad"), "a string").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, client, "SET", v.key("bad"), "a string")
 	for name, want := range map[string]interlock.ErrorKind{"bad": interlock.Definite, "": interlock.Bug} {
 		if err := v.Watch(t.Context(), name, func(driver.Value) {}); interlock.Kind(err) != want {
 			t.Errorf("%q: %v", name, err)

@@ -3,45 +3,20 @@ package redis
 import (
 	"testing"
 
+	"github.com/redis/rueidis"
+
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestVersions(t *testing.T) {
 	t.Parallel()
-	shared := testbed.Redis(t)
 	drivertest.RunVersions(t, drivertest.VersionsHarness{
-		Start: func(t *testing.T, exclusive bool) drivertest.VersionsBackend {
-			at := site{server: shared, prefix: t.Name() + "/"}
-			if exclusive {
-				at = durable(t, true)
-			}
-			return &versionsBackend{led[driver.Versions](at), at}
-		},
+		Start: suiteBackends(sharing(testbed.Redis(t)), func(client rueidis.Client, prefix string) driver.Versions { return NewVersions(client, prefix) }),
 	})
 }
-
-// versionsBackend is a server with a path of its own for each consumer, and a
-// prefix for each test.
-type versionsBackend struct {
-	*paths.Server[driver.Versions]
-	at site
-}
-
-func (b *versionsBackend) Open(t *testing.T) (driver.Versions, error) {
-	return b.Lead(t, func(path *testbed.Proxy) (driver.Versions, error) {
-		return NewVersions(b.at.dialed(t, path), b.at.prefix), nil
-	})
-}
-
-func (b *versionsBackend) Beside(t *testing.T) (driver.Versions, error) {
-	return NewVersions(b.at.beside(t), b.at.prefix), nil
-}
-
-func (b *versionsBackend) Faults() drivertest.Faults { return b.Server }
 
 // Every call is one request, and a key that is no state is neither taken for one
 // nor overwritten.
@@ -75,9 +50,7 @@ func TestVersionsCostOneRequest(t *testing.T) {
 		"no number": {"HSET", s.key("no number"), "version", "zzzzzzzzzzzzzzzzzzzz", "data", "x"},
 		"by hand":   {"HSET", s.key("by hand"), "version", "5", "data", "x"}, // which is above every 19 digits
 	} {
-		if err := raw(t, operator, command...).Error(); err != nil {
-			t.Fatal(err)
-		}
+		mustDo(t, operator, command...)
 		if _, _, err := s.Apply(t.Context(), key, v(1)); err == nil || interlock.Kind(err) != interlock.Definite {
 			t.Errorf("apply to %s: %v", key, err)
 		}

@@ -173,9 +173,7 @@ func TestWatchIsRefused(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	d := openOn(t, server.Addr(), nil)
-	if err := raw(t, dial(t, server.Addr()), "ACL", "SETUSER", "default", "resetchannels", "&interlock:push:*").Error(); err != nil {
-		t.Fatal(err)
-	}
+	mustDo(t, dial(t, server.Addr()), "ACL", "SETUSER", "default", "resetchannels", "&interlock:push:*")
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	if err := d.Watch(ctx, "", func(string) {}); interlock.Kind(err) != interlock.Definite || ctx.Err() != nil {
@@ -193,11 +191,7 @@ func TestWatchersShareASubscription(t *testing.T) {
 	_, stop := watching(t, d, "a")
 	_, stopToo := watching(t, d, "a")
 	subscribers := func() int64 {
-		n, err := raw(t, operator, "PUBSUB", "NUMPAT").AsInt64()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+		return number(t, operator, "PUBSUB", "NUMPAT")
 	}
 	if n := subscribers(); n != 1 {
 		t.Errorf("%d subscriptions for two watchers", n)
