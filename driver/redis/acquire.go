@@ -29,7 +29,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	if err := d.evicts.permit(ctx, request{op: "acquire", name: r.Name}, whenever); err != nil {
 		return driver.Grant{}, err
 	}
-	d.held.hush(r.Owner)
+	d.held.mute(r.Owner)
 	w := d.waiting.enter(r, k)
 	defer d.waiting.leave(w)
 	mode := enqueue
@@ -108,16 +108,16 @@ func (d *Driver) contention(mode string, chunk ...*waiter) batch {
 // contend asks for one name. Only the goroutine of w calls it.
 func (d *Driver) contend(ctx context.Context, w *waiter, mode string) (reply, error) {
 	w.args = [...]string{mode, d.pushes.channel, w.request.Owner, milliseconds(w.request.Lease(d.ttl))}
-	m, err := d.conn.eval(ctx, w.asks(), contendScript, batch{keys: w.keys[:], args: w.args[:]})
+	m, err := d.conn.eval(ctx, w.operation(), contendScript, batch{keys: w.keys[:], args: w.args[:]})
 	if err != nil {
 		return reply{}, err
 	}
 	answer, err := parseReply(m)
 	switch {
 	case err != nil:
-		return reply{}, uncertain(w.asks(), err)
+		return reply{}, uncertain(w.operation(), err)
 	case answer.status == statusFailed:
-		return reply{}, answer.failure(w.asks())
+		return reply{}, answer.failure(w.operation())
 	}
 	return answer, nil
 }
@@ -151,11 +151,11 @@ type waiter struct {
 	place int64            // the last that was answered; 0 before
 	asked boottime.Instant // when the last request left that was answered with place
 
-	// telling is held while Events.Waiting is called, so that it is not called
+	// reporting is held while Events.Waiting is called, so that it is not called
 	// after Acquire has returned.
-	telling sync.Mutex
-	told    *driver.Place
-	left    bool
+	reporting sync.Mutex
+	reported  *driver.Place
+	left      bool
 }
 
 // news wakes a waiting Acquire: a grant, an error, or a reason to ask again.
@@ -186,7 +186,7 @@ func (ws *waiters) enter(r driver.Request, k keys) *waiter {
 	defer ws.mu.Unlock()
 	ws.all[r.Owner] = w
 	if ws.closed {
-		w.tell(news{err: w.closed()})
+		w.notify(news{err: w.closed()})
 	}
 	return w
 }
@@ -197,17 +197,17 @@ func (ws *waiters) leave(w *waiter) {
 		delete(ws.all, w.request.Owner)
 	}
 	ws.mu.Unlock()
-	w.telling.Lock()
+	w.reporting.Lock()
 	w.left = true
-	w.telling.Unlock()
+	w.reporting.Unlock()
 }
 
-// asks is what w wants, for errors.
-func (w *waiter) asks() request {
+// operation describes w in errors.
+func (w *waiter) operation() request {
 	return request{op: "acquire", name: w.request.Name, owner: w.request.Owner}
 }
 
-func (w *waiter) closed() error { return uncertain(w.asks(), interlock.ErrClosed) }
+func (w *waiter) closed() error { return uncertain(w.operation(), interlock.ErrClosed) }
 
 // closeAll ends every Acquire under way.
 func (ws *waiters) closeAll() {
@@ -215,13 +215,13 @@ func (ws *waiters) closeAll() {
 	defer ws.mu.Unlock()
 	ws.closed = true
 	for _, w := range ws.all {
-		w.tell(news{err: w.closed()})
+		w.notify(news{err: w.closed()})
 	}
 }
 
-// tell replaces nothing that is unread, except by an error: whatever the waiter
+// notify replaces nothing that is unread, except by an error: whatever the waiter
 // reads, it asks again and finds the rest.
-func (w *waiter) tell(n news) {
+func (w *waiter) notify(n news) {
 	w.box.Lock()
 	defer w.box.Unlock()
 	if !w.unread || n.err != nil {
@@ -242,7 +242,7 @@ func (ws *waiters) await(ctx context.Context, w *waiter) (news, error) {
 		select {
 		case <-woken:
 		case <-ctx.Done():
-			return news{}, uncertain(w.asks(), context.Cause(ctx))
+			return news{}, uncertain(w.operation(), context.Cause(ctx))
 		}
 	}
 }
@@ -273,20 +273,20 @@ func (ws *waiters) pushed(message string) {
 	ws.mu.Lock()
 	w := ws.all[p.owner]
 	n := news{mode: refresh}
-	if w != nil && ws.believes(w, p) {
+	if w != nil && ws.canUse(w, p) {
 		n.granted, n.sent, n.counter, n.lease, n.due = true, w.asked, p.counter, acceptFor, boottime.Sent().Add(confirmAfter)
 	}
 	ws.mu.Unlock()
 	if w != nil {
-		w.tell(n)
+		w.notify(n)
 	}
 }
 
-// believes reports whether a pushed grant can be used before it is confirmed. The place
+// canUse reports whether a pushed grant can be used before it is confirmed. The place
 // that it ended was answered to a request that was sent at w.asked, so the grant came
 // later, and lasts for acceptFor from then at least, however late the push is. The first
 // renewal confirms it. ws.mu is held.
-func (ws *waiters) believes(w *waiter, p push) bool {
+func (ws *waiters) canUse(w *waiter, p push) bool {
 	lease, renews := w.request.Lease(ws.d.ttl), w.request.Renew >= 0
 	return w.place == p.place && renews && lease >= 2*acceptFor && !settingsOf(ws.d.conn.client).confirms() &&
 		boottime.Deadline(w.asked, acceptFor).Sub(boottime.Now()) >= acceptFor*3/4+w.request.MinLease
@@ -329,12 +329,12 @@ func (ws *waiters) placed(w *waiter, sent boottime.Instant, r reply) {
 
 // report tells a new place.
 func (w *waiter) report(p driver.Place) {
-	w.telling.Lock()
-	defer w.telling.Unlock()
-	if w.left || w.told != nil && *w.told == p {
+	w.reporting.Lock()
+	defer w.reporting.Unlock()
+	if w.left || w.reported != nil && *w.reported == p {
 		return
 	}
-	w.told = &p
+	w.reported = &p
 	if w.request.Events.Waiting != nil {
 		w.request.Events.Waiting(p)
 	}

@@ -28,7 +28,7 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 		return nil, err
 	}
 	for _, w := range ws {
-		d.held.hush(w.request.Owner)
+		d.held.mute(w.request.Owner)
 		asked.owners = append(asked.owners, w.request.Owner)
 	}
 	sent := boottime.Sent()
@@ -48,7 +48,7 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 	}
 	w := ws[obstacle-1]
 	if replies[0].status == statusFailed {
-		return nil, replies[0].failure(w.asks())
+		return nil, replies[0].failure(w.operation())
 	}
 	return nil, replies[0].heldError(w.request.Name)
 }

@@ -128,14 +128,14 @@ func TestFsyncCeases(t *testing.T) {
 	if err := f.Enter(t.Context(), raise); err != nil {
 		t.Fatal(err)
 	}
-	f.conn.evicts.asOpened() // so that the next write meets what changed
+	f.conn.evicts.checkedNow() // so that the next write meets what changed
 	mustDo(t, operator, "CONFIG", "SET", "appendfsync", "no")
 	_, grant := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: "me", NoWait: true})
 	if interlock.Kind(grant) != interlock.Uncertain || !strings.Contains(grant.Error(), "not on disk") {
 		t.Errorf("a grant: %v: %v", interlock.Kind(grant), grant)
 	}
 	mustDo(t, operator, "CONFIG", "SET", "appendonly", "no")
-	f.conn.evicts.asOpened()
+	f.conn.evicts.checkedNow()
 	if err := f.Enter(t.Context(), raise); interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, errUnconfirmed) {
 		t.Errorf("a write: %v: %v", interlock.Kind(err), err)
 	}

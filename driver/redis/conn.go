@@ -13,18 +13,18 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// conn sends requests. It adds to the client what a driver owes: a call returns
-// when its ctx is done, also while the client dials, and what one owner asks
-// for reaches the server in the order in which it was asked.
+// conn sends requests. It adds to the client what a driver must do: a call returns
+// when its ctx is done, also while the client dials, and the requests of one owner
+// reach the server in the order in which they were made.
 type conn struct {
 	client rueidis.Client
 	ended  chan struct{} // closed by close
 	link   *link         // nil if each request needs a goroutine
 	stood  atomic.Int64  // link.breaks before the last request that was answered; -1 before
 	// evicts is asked before a script is run; nil if that is not needed.
-	evicts *eviction
-	groups map[*script]*group // of requests that may be sent together
-	crowd  int64              // the constant, except in tests
+	evicts    *eviction
+	groups    map[*script]*group // of requests that may be sent together
+	groupFrom int64              // the constant, except in tests
 
 	mu        sync.Mutex
 	closed    bool
@@ -34,7 +34,7 @@ type conn struct {
 }
 
 func newConn(client rueidis.Client) *conn {
-	c := &conn{client: client, ended: make(chan struct{}), link: linkOf(client), crowd: crowd, last: map[string]chan struct{}{}, listeners: map[topic]int{}}
+	c := &conn{client: client, ended: make(chan struct{}), link: linkOf(client), groupFrom: groupFrom, last: map[string]chan struct{}{}, listeners: map[topic]int{}}
 	c.stood.Store(-1)
 	return c
 }
@@ -46,7 +46,7 @@ func newGuardConn(client rueidis.Client, k keeps) *conn {
 	return c
 }
 
-// request says what is asked, for errors, and by whom. Requests without an
+// request is the operation, for errors, and its owners. Requests without an
 // owner are in no order.
 type request struct {
 	op, name, owner string
@@ -55,15 +55,15 @@ type request struct {
 	passing         bool     // what it writes need not be confirmed
 }
 
-// askers is how many owners ask.
-func (r request) askers() int {
+// ownerCount is how many owners the request is from.
+func (r request) ownerCount() int {
 	if r.owner != "" {
 		return 1
 	}
 	return len(r.owners)
 }
 
-func (r request) asker(i int) string {
+func (r request) ownerAt(i int) string {
 	if r.owner != "" {
 		return r.owner
 	}
@@ -136,9 +136,9 @@ func (p *pending[T]) runAndWait() (T, error) {
 	switch c := p.conn; {
 	case p.ended == nil: // refused
 	case len(p.before) == 0 && c.stands():
-		c.link.flying.Add(1)
+		c.link.inFlight.Add(1)
 		p.run()
-		c.link.flying.Add(-1)
+		c.link.inFlight.Add(-1)
 	default:
 		go p.run()
 	}
@@ -173,8 +173,8 @@ func (c *conn) begin(r request) (before []<-chan struct{}, this chan struct{}, o
 	}
 	c.running.Add(1)
 	this = make(chan struct{})
-	for i := range r.askers() {
-		owner := r.asker(i)
+	for i := range r.ownerCount() {
+		owner := r.ownerAt(i)
 		if last := c.last[owner]; last != nil {
 			before = append(before, last)
 		}
@@ -193,8 +193,8 @@ func (c *conn) end(r request, this chan struct{}) {
 // endLocked is end with c.mu held.
 func (c *conn) endLocked(r request, this chan struct{}) {
 	close(this)
-	for i := range r.askers() {
-		if owner := r.asker(i); c.last[owner] == this {
+	for i := range r.ownerCount() {
+		if owner := r.ownerAt(i); c.last[owner] == this {
 			delete(c.last, owner)
 		}
 	}
@@ -279,23 +279,23 @@ func (c *conn) enter(r request) bool {
 	if c.closed {
 		return false
 	}
-	for i := range r.askers() {
-		if c.last[r.asker(i)] != nil {
+	for i := range r.ownerCount() {
+		if c.last[r.ownerAt(i)] != nil {
 			return false
 		}
 	}
 	c.running.Add(1)
-	c.link.flying.Add(1)
+	c.link.inFlight.Add(1)
 	return true
 }
 
 // stands reports that the client need not dial for a request, nor wait for its own queue.
 func (c *conn) stands() bool {
-	return c.link != nil && c.stood.Load() == c.link.breaks.Load() && c.link.flying.Load() < mostFlying
+	return c.link != nil && c.stood.Load() == c.link.breaks.Load() && c.link.inFlight.Load() < maxInFlight
 }
 
 func (c *conn) leave() {
-	c.link.flying.Add(-1)
+	c.link.inFlight.Add(-1)
 	c.running.Done()
 }
 

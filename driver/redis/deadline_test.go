@@ -117,6 +117,6 @@ func TestRepeatedPlainAcquireExtends(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := lives(t, operator, "x"); left < DefaultTTL-5*time.Second {
-		t.Errorf("the lock lives for %v, its holder believes in %v", left, DefaultTTL)
+		t.Errorf("the lock lives for %v, its holder canUse in %v", left, DefaultTTL)
 	}
 }

@@ -50,8 +50,8 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 	if err := <-ended; interlock.Kind(err) != interlock.Uncertain {
 		t.Fatal(err)
 	}
-	d.waiting.heardOf(w, boottime.Now(), reply{status: statusWaiting, ahead: 7})
-	d.waiting.heardOf(w, boottime.Now(), reply{status: statusGranted, counter: 1})
+	d.waiting.beatAnswered(w, boottime.Now(), reply{status: statusWaiting, ahead: 7})
+	d.waiting.beatAnswered(w, boottime.Now(), reply{status: statusGranted, counter: 1})
 	if n.all() != 1 {
 		t.Fatalf("%d calls after the error", n.all()-1)
 	}

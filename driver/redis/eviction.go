@@ -29,7 +29,7 @@ const whenever = time.Duration(1<<63 - 1)
 // operator who changes the policy of a running server is noticed after that.
 const recheck = time.Second
 
-// keeps says which keys must not be evicted.
+// keeps is which keys must not be evicted.
 type keeps int
 
 const (
@@ -67,11 +67,11 @@ type eviction struct {
 
 func newEviction(c *conn, k keeps) *eviction {
 	return &eviction{conn: c, keeps: k, asking: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		due: boottime.Now().Add(glance)}
+		due: boottime.Now().Add(rescanEvery)}
 }
 
-// asOpened says that the policy was judged just now.
-func (e *eviction) asOpened() *eviction {
+// checkedNow records that the policy has just been checked.
+func (e *eviction) checkedNow() *eviction {
 	e.asked = boottime.Now()
 	return e
 }
@@ -174,7 +174,7 @@ func (e *eviction) lookAgain(ctx context.Context) {
 	}
 	bounded, cancel := context.WithTimeout(ctx, recheck)
 	defer cancel()
-	next := glance
+	next := rescanEvery
 	if _, err := e.look(bounded); err != nil {
 		next = recheck
 	}

@@ -9,15 +9,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// crowd is how many requests are under way when further ones are sent in groups.
+// groupFrom is how many requests are under way when further ones are sent in groups.
 // With fewer, a request does not wait for others.
-const crowd = 8
+const groupFrom = 8
 
-// mostRuns is how many runs of a group are under way at most.
-const mostRuns = 4
+// maxRuns is how many runs of a group are under way at most.
+const maxRuns = 4
 
 // group sends requests of one script together: a run of a script costs the server, and a
-// command the client, more than a name in it. A request waits while mostRuns are under way.
+// command the client, more than a name in it. A request waits while maxRuns are under way.
 type group struct {
 	conn   *conn
 	script *script
@@ -36,17 +36,17 @@ type groupMember struct {
 
 // takes reports whether b is for one name, with the arguments that the group has in common.
 func (g *group) takes(b batch) bool {
-	return g != nil && len(b.keys) == ownKeys+2 && slices.Equal(g.head, b.args[:len(g.head)]) && g.conn.isCrowded()
+	return g != nil && len(b.keys) == ownKeys+2 && slices.Equal(g.head, b.args[:len(g.head)]) && g.conn.isBusy()
 }
 
-// isCrowded reports that a connection stands whose requests should be few.
-func (c *conn) isCrowded() bool { return c.link != nil && c.link.flying.Load() >= c.crowd }
+// isBusy reports that a connection stands whose requests should be few.
+func (c *conn) isBusy() bool { return c.link != nil && c.link.inFlight.Load() >= c.groupFrom }
 
 // eval waits for the answer for one name. The request keeps its place in the order of its
 // owner's, also if ctx ends.
 func (g *group) eval(ctx context.Context, r request, b batch) (rueidis.RedisMessage, error) {
-	g.conn.link.flying.Add(1)
-	defer g.conn.link.flying.Add(-1)
+	g.conn.link.inFlight.Add(1)
+	defer g.conn.link.inFlight.Add(-1)
 	m := &groupMember{batch: b}
 	switch {
 	case !m.begin(ctx, g.conn, r):
@@ -66,7 +66,7 @@ func (g *group) add(m *groupMember) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = append(g.waiting, m)
-	if g.runs < mostRuns {
+	if g.runs < maxRuns {
 		g.runs++
 		g.conn.running.Go(g.run)
 	}

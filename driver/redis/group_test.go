@@ -19,7 +19,7 @@ import (
 // grouped opens a driver that sends every request in a group.
 func grouped(t *testing.T, addr string) *Driver {
 	d := openOn(t, addr, nil)
-	d.conn.crowd = 0
+	d.conn.groupFrom = 0
 	take(t, d, "first") // the connection stands
 	return d
 }
@@ -75,7 +75,7 @@ func TestGroupIsOneRequest(t *testing.T) {
 		for i := range errs {
 			errs[i] = ended(t, failed[i])
 		}
-		if n := since(t, operator, before)["evalsha"]; n > mostRuns+1 {
+		if n := since(t, operator, before)["evalsha"]; n > maxRuns+1 {
 			t.Errorf("%d requests for %d names", n, names)
 		}
 		return errs
@@ -121,7 +121,7 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 			return g.runs == n && len(g.waiting) == 0
 		})
 	}
-	const names = 2 * mostRuns // half of them wait for a run
+	const names = 2 * maxRuns // half of them wait for a run
 	server.Pause()
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, names)
@@ -131,7 +131,7 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 			failed <- err
 		}()
 		asked(t, d, i+1)
-		if i < mostRuns {
+		if i < maxRuns {
 			runs(i + 1)
 		}
 	}

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// heartbeat is how often a waiter says that it lives.
+	// heartbeat is how often a waiter reports that it is alive.
 	heartbeat = 500 * time.Millisecond
-	// aliveFor is how long a waiter keeps its place without being heard of.
+	// aliveFor is how long a waiter keeps its place after its last heartbeat.
 	aliveFor = 3 * heartbeat
 	// acceptFor is how long a pushed grant waits for its confirmation.
 	acceptFor = time.Second
@@ -33,7 +33,7 @@ func (ws *waiters) next() boottime.Instant {
 	return ws.armed
 }
 
-// take gives the waiters whose heartbeat is due now, or soon.
+// take returns the waiters whose heartbeat is due now, or soon.
 func (ws *waiters) take(now boottime.Instant) []*waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -46,7 +46,7 @@ func (ws *waiters) take(now boottime.Instant) []*waiter {
 	return due
 }
 
-// beat says for all waiters that are due that they live.
+// beat sends the heartbeats of all waiters that are due.
 func (ws *waiters) beat(ctx context.Context) {
 	due := ws.take(boottime.Now())
 	if len(due) == 0 {
@@ -68,10 +68,10 @@ func (ws *waiters) beat(ctx context.Context) {
 		answers, err := readAnswers(results, i, len(chunk), err)
 		for j, w := range chunk {
 			if err != nil {
-				ws.unheard(w, err)
+				ws.beatFailed(w, err)
 				continue
 			}
-			ws.heardOf(w, sent, answers[j])
+			ws.beatAnswered(w, sent, answers[j])
 		}
 	}
 }
@@ -88,34 +88,34 @@ func readAnswers(results []rueidis.RedisResult, i, n int, err error) ([]reply, e
 	return parseReplies(m, n)
 }
 
-// unheard gives up when the place cannot be there any more.
-func (ws *waiters) unheard(w *waiter, err error) {
+// beatFailed ends the wait if its place cannot exist any more.
+func (ws *waiters) beatFailed(w *waiter, err error) {
 	now := boottime.Now()
 	ws.mu.Lock()
 	w.due = now.Add(heartbeat)
 	silent := now.Sub(w.heard)
 	ws.mu.Unlock()
 	if silent > aliveFor {
-		w.tell(news{err: uncertain(w.asks(), err)})
+		w.notify(news{err: uncertain(w.operation(), err)})
 	}
 }
 
-// heardOf passes on what the heartbeat sent at sent found.
-func (ws *waiters) heardOf(w *waiter, sent boottime.Instant, r reply) {
+// beatAnswered passes the answer to the heartbeat that was sent at sent to w.
+func (ws *waiters) beatAnswered(w *waiter, sent boottime.Instant, r reply) {
 	switch r.status {
 	case statusWaiting:
 		ws.placed(w, sent, r)
 		return
 	case statusGranted:
 		if settingsOf(ws.d.conn.client).confirms() {
-			w.tell(news{mode: refresh}) // by a request that is confirmed
+			w.notify(news{mode: refresh}) // by a request that is confirmed
 			break
 		}
-		w.tell(w.grantedAt(sent, r.counter, ws.d.ttl))
+		w.notify(w.grantedAt(sent, r.counter, ws.d.ttl))
 	case statusGone:
-		w.tell(news{mode: enqueue})
+		w.notify(news{mode: enqueue})
 	default:
-		w.tell(news{err: r.failure(w.asks())})
+		w.notify(news{err: r.failure(w.operation())})
 	}
 	ws.mu.Lock()
 	w.heard, w.due = max(w.heard, sent), boottime.Sent().Add(heartbeat)

@@ -37,10 +37,10 @@ type holding struct {
 	released bool
 }
 
-// extender asks for more time for leases, and returns for each its outcome.
+// extender renews leases, and returns the outcome of each.
 type extender func(ctx context.Context, due []*holding) []extension
 
-// extension is what came of one renewal: an error if that is not known.
+// extension is the outcome of one renewal: err if it is unknown.
 type extension struct {
 	ours bool
 	err  error
@@ -86,22 +86,22 @@ func (k *keeper) remove(owner string) *holding {
 	h := k.held[owner]
 	delete(k.held, owner)
 	k.mu.Unlock()
-	h.hush()
+	h.mute()
 	h.release()
 	return h
 }
 
-// hush ends the events of what owner has. It goes on being renewed until a
+// mute ends the events of what owner has. It goes on being renewed until a
 // repeated Acquire adds it again: if that fails no event may follow, and the result
 // of a renewal under way would be reported once more to the new holding.
-func (k *keeper) hush(owner string) {
+func (k *keeper) mute(owner string) {
 	k.mu.Lock()
 	h := k.held[owner]
 	k.mu.Unlock()
-	h.hush()
+	h.mute()
 }
 
-func (h *holding) hush() {
+func (h *holding) mute() {
 	if h == nil {
 		return
 	}
@@ -110,7 +110,7 @@ func (h *holding) hush() {
 	h.quiet = true
 }
 
-// release says that it is not to be locked again either.
+// release records that the owner has released it, so that a renewal does not lock it again.
 func (h *holding) release() {
 	if h == nil {
 		return
@@ -180,11 +180,11 @@ func (k *keeper) settle(h *holding, sent boottime.Instant, took time.Duration, e
 	case e.err != nil:
 		now := boottime.Now()
 		k.postpone(h, now.Add(min(k.retry, h.request.Lease(k.ttl)/10, max(h.lease.RemainingAt(now)/4, 10*time.Millisecond))))
-		h.tellRenewed(took, e.err)
+		h.reportRenewed(took, e.err)
 	case e.ours:
 		h.lease.Renew(sent, h.request.Lease(k.ttl))
 		k.postpone(h, sent.Add(h.request.Every(k.ttl)))
-		h.tellRenewed(took, nil)
+		h.reportRenewed(took, nil)
 	default:
 		k.lose(h)
 	}
@@ -197,10 +197,10 @@ func (k *keeper) postpone(h *holding, due boottime.Instant) {
 }
 
 // lose drops a lease that the server gave to somebody else, or has forgotten. The loss
-// is reported first, so that a release meanwhile still finds what to hush.
+// is reported first, so that a release meanwhile still finds what to mute.
 func (k *keeper) lose(h *holding) {
 	h.lease.End()
-	h.tellLost()
+	h.reportLost()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held[h.request.Owner] == h {
@@ -208,20 +208,20 @@ func (k *keeper) lose(h *holding) {
 	}
 }
 
-// tellLost is the last event.
-func (h *holding) tellLost() {
+// reportLost is the last event.
+func (h *holding) reportLost() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if tell := h.request.Events.Lost; tell != nil && !h.quiet {
-		tell(problem(request{op: "renew", name: h.request.Name}, interlock.Definite, interlock.ErrLost))
+	if report := h.request.Events.Lost; report != nil && !h.quiet {
+		report(problem(request{op: "renew", name: h.request.Name}, interlock.Definite, interlock.ErrLost))
 	}
 	h.quiet = true
 }
 
-func (h *holding) tellRenewed(took time.Duration, err error) {
+func (h *holding) reportRenewed(took time.Duration, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if tell := h.request.Events.Renewed; tell != nil && !h.quiet {
-		tell(took, err)
+	if report := h.request.Events.Renewed; report != nil && !h.quiet {
+		report(took, err)
 	}
 }

@@ -13,12 +13,12 @@ import (
 // in the goroutine of its caller: the client ignores the end of a context only while it
 // waits for a connection that another request dials.
 type link struct {
-	breaks atomic.Int64 // how often a connection was closed or failed
-	flying atomic.Int64 // requests in their callers' goroutines
+	breaks   atomic.Int64 // how often a connection was closed or failed
+	inFlight atomic.Int64 // requests in their callers' goroutines
 }
 
-// mostFlying is well below what the client queues without blocking.
-const mostFlying = 512
+// maxInFlight is well below what the client queues without blocking.
+const maxInFlight = 512
 
 // linkOf is that of a client made by [Connect]; nil for others, and for a cluster, whose
 // nodes are dialled when they are first needed.

@@ -112,7 +112,7 @@ func (c *conn) subscribe(ctx context.Context, r request, to topic, box *hints.Ma
 
 // join counts a listener to a topic, unless the driver was closed. The last one
 // to leave ends the subscription, as a courtesy: if that fails, the connection is
-// gone or nobody publishes there. One who comes at that moment subscribes again.
+// gone or nobody publishes there. A listener that joins meanwhile subscribes again.
 func (c *conn) join(to topic) (leave func(), open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

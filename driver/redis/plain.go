@@ -44,7 +44,7 @@ func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, 
 	p := &Plain{
 		conn: c, layout: l, ttl: options.TTL,
 		guarantees: plainGuarantees(facts, options.TTL), held: newKeeper(extendOn(c, l, options.TTL), options.TTL).patient(settingsOf(client)),
-		evicts: newEviction(c, keepsAll).asOpened(),
+		evicts: newEviction(c, keepsAll).checkedNow(),
 	}
 	p.ended, p.stop = context.WithCancel(context.Background())
 	p.loops.Go(func() { p.held.run(p.ended) })
@@ -65,7 +65,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 	if err := p.evicts.permit(ctx, request{op: "acquire", name: r.Name}, whenever); err != nil {
 		return nil, err
 	}
-	p.held.hush(r.Owner)
+	p.held.mute(r.Owner)
 	known := ""
 	for failed := 1; ; failed++ {
 		sent := boottime.Sent()

@@ -9,7 +9,7 @@ import (
 
 // This file decides what the answers of independent nodes mean: Redlock (Redis
 // documentation, "Distributed Locks with Redis"), with its delayed restarts. It
-// sends nothing, and knows no clock but the instants it is given.
+// sends nothing, and reads no clock: instants are arguments.
 
 // majorityOf is how many of n nodes a lock needs.
 func majorityOf(n int) int { return n/2 + 1 }
@@ -87,7 +87,7 @@ func (r *renewal) count(answer int64, v vote) {
 	}
 }
 
-// verdict is what a round of renewal says.
+// verdict is the result of a round of renewal.
 type verdict int
 
 const (

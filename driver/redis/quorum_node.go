@@ -147,7 +147,7 @@ func (n *node) came(up, delay time.Duration) vote {
 	return v
 }
 
-// knows reports whether the node has reported its uptime on the connection that stands now.
+// knows reports whether the node has reported its uptime on its present connection.
 // at names that connection.
 func (n *node) knows() (at int64, known bool) {
 	n.mu.Lock()

@@ -29,7 +29,7 @@ func (q *Quorum) Release(ctx context.Context, name, owner string) error {
 	return q.release(asked, k.lock, q.everyNode()).majority(ctx, len(q.nodes))
 }
 
-// renewing gives the end of the renewal that owner is part of.
+// renewing returns the end of the renewal that owner is part of.
 func (q *Quorum) renewing(owner string) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()

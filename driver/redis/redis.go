@@ -79,7 +79,7 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 		conn: c, layout: l, ttl: options.TTL,
 		guarantees: queueGuarantees(facts, options.TTL),
 		held:       newKeeper(extendOn(c, l, options.TTL), options.TTL).patient(settingsOf(client)),
-		evicts:     newEviction(c, keepsAll).asOpened(),
+		evicts:     newEviction(c, keepsAll).checkedNow(),
 	}
 	d.waiting = newWaiters(d)
 	d.pushes = newSubscriber(client, pushes+rand.Text(), d.waiting, d.evicts.hurry)

@@ -168,7 +168,7 @@ func (s *script) run(ctx context.Context, client rueidis.Client, r request, batc
 	}
 	if !confirm {
 		results := client.DoMulti(ctx, commands...)
-		s.teach(ctx, client, batches, results)
+		s.resend(ctx, client, batches, results)
 		return results, nil
 	}
 	settings := settingsOf(client)
@@ -177,7 +177,7 @@ func (s *script) run(ctx context.Context, client rueidis.Client, r request, batc
 		return nil, err
 	}
 	results, answers := results[:len(batches)], results[len(batches):]
-	if s.teach(ctx, client, batches, results) {
+	if s.resend(ctx, client, batches, results) {
 		if answers, err = sendConfirmed(ctx, client, confirmation(client.B(), settings, true)); err != nil {
 			return nil, err
 		}
@@ -188,14 +188,14 @@ func (s *script) run(ctx context.Context, client rueidis.Client, r request, batc
 	return results, confirmed(settings, answers)
 }
 
-// teach sends the script where the server has forgotten it, and replaces those results.
-func (s *script) teach(ctx context.Context, client rueidis.Client, batches []batch, results []rueidis.RedisResult) (taught bool) {
+// resend sends the script where the server has forgotten it, and replaces those results.
+func (s *script) resend(ctx context.Context, client rueidis.Client, batches []batch, results []rueidis.RedisResult) (resent bool) {
 	for i, b := range batches {
 		if isUnknown(results[i].Error()) {
-			results[i], taught = client.Do(ctx, s.text(client.B(), b)), true
+			results[i], resent = client.Do(ctx, s.text(client.B(), b)), true
 		}
 	}
-	return taught
+	return resent
 }
 
 // atOnce is how many batches runApart executes together, each on a connection of its own.

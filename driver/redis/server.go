@@ -83,8 +83,8 @@ func askNode(ctx context.Context, c *conn, node rueidis.Client) (facts, error) {
 	return f, nil
 }
 
-// assume adds what was declared and cannot be asked. all says that every node answered:
-// of the others it is not known how many replicas they have.
+// assume adds what was declared and cannot be read from the server. all is whether every
+// node answered: the number of replicas of the others is unknown.
 func (f *facts) assume(s Settings, all bool) {
 	f.replicated = all && s.Replicas > 0 && int64(s.Replicas) >= f.replicas
 	var assumed []string

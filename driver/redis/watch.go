@@ -13,9 +13,9 @@ import (
 // the server passes on what is watched and nothing else.
 const changes = "interlock:changes:"
 
-// glance is how often a watcher reads everything, since foreign
-// clients and operators change locks without a word.
-const glance = 5 * time.Second
+// rescanEvery is how often a watcher reads everything, since foreign
+// clients and operators change locks and publish nothing.
+const rescanEvery = 5 * time.Second
 
 // Watch tells of names whose holder or waiters changed, over one subscription for
 // all of the driver that watch the same prefix; see driver.Watcher. What foreign
@@ -49,9 +49,9 @@ func (l layout) watchBelow(ctx context.Context, c *conn, full, prefix string, ch
 		func(_ context.Context, channels []string, missed bool) (time.Duration, error) {
 			now := boottime.Now()
 			if missed || now >= due {
-				due = now.Add(glance)
+				due = now.Add(rescanEvery)
 				changed("")
-				return glance, nil
+				return rescanEvery, nil
 			}
 			for _, channel := range channels {
 				lock := strings.TrimPrefix(channel, changes)

@@ -133,7 +133,7 @@ func TestWatchLooksAgainAfterAnInterruption(t *testing.T) {
 	}
 }
 
-// What is done without a word is found by the glance.
+// What foreign clients change is found by the next scan.
 func TestWatchFindsForeignChanges(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -141,11 +141,11 @@ func TestWatchFindsForeignChanges(t *testing.T) {
 	busy := openOn(t, server.Addr(), nil)
 	began := time.Now()
 	for h.count("") < 2 && time.Since(began) < bound {
-		owner, _ := take(t, busy, "busy") // hints do not put the glance off
+		owner, _ := take(t, busy, "busy") // hints do not delay the scan
 		release(t, busy, "busy", owner)
 	}
-	if took := time.Since(began); h.count("") < 2 || took < glance/2 || took > 2*glance {
-		t.Errorf("%d glances after %v, want one every %v", h.count(""), took, glance)
+	if took := time.Since(began); h.count("") < 2 || took < rescanEvery/2 || took > 2*rescanEvery {
+		t.Errorf("%d glances after %v, want one every %v", h.count(""), took, rescanEvery)
 	}
 }
 
