@@ -23,9 +23,9 @@ type NotifierTransport struct {
 	Interval time.Duration
 	// Send sends a text to the other processes. It is called from one goroutine at a time.
 	Send func(ctx context.Context, text string) error
-	// Hear calls heard for each text until ctx ends. It calls heard with an empty text if it
-	// may have missed some.
-	Hear func(ctx context.Context, heard func(text string))
+	// Subscribe calls deliver for each text until ctx ends. It calls deliver with an empty text
+	// if it may have missed some.
+	Subscribe func(ctx context.Context, deliver func(text string))
 }
 
 // SharedNotifier is the [Notifier] of a driver. It notifies this process at once, and other
@@ -34,67 +34,67 @@ type NotifierTransport struct {
 type SharedNotifier struct {
 	transport NotifierTransport
 	self      string        // identifies its own texts, so that it does not notify twice
-	notified  chan struct{} // holds one
+	pending   chan struct{} // has one entry while names are to be sent
 	life      context.Context
 	end       context.CancelFunc
 	loops     sync.WaitGroup
 
-	mu               sync.Mutex
-	ears             map[*ear]bool
-	names            map[string]bool // to be sent; the empty name means any name
-	sending, hearing bool
+	mu                  sync.Mutex
+	listeners           map[*listener]bool
+	names               map[string]bool // to be sent; the empty name means any name
+	sending, subscribed bool
 }
 
 var _ Notifier = (*SharedNotifier)(nil)
 
-type ear struct{ each func(name string) }
+type listener struct{ each func(name string) }
 
 // NewSharedNotifier returns a notifier that uses t. It sends nothing by itself. Close it.
 func NewSharedNotifier(t NotifierTransport) *SharedNotifier {
-	b := &SharedNotifier{transport: t, self: rand.Text(), notified: make(chan struct{}, 1), ears: map[*ear]bool{}, names: map[string]bool{}}
-	b.life, b.end = context.WithCancel(context.Background())
-	return b
+	n := &SharedNotifier{transport: t, self: rand.Text(), pending: make(chan struct{}, 1), listeners: map[*listener]bool{}, names: map[string]bool{}}
+	n.life, n.end = context.WithCancel(context.Background())
+	return n
 }
 
 // Notify calls all listeners; see [Notifier]. After Close it notifies this process only.
-func (b *SharedNotifier) Notify(names ...string) {
+func (n *SharedNotifier) Notify(names ...string) {
 	if len(names) == 0 {
 		names = []string{""}
 	}
-	b.notify(names)
-	b.start(&b.sending, b.send)
-	b.mu.Lock()
+	n.notify(names)
+	n.start(&n.sending, n.send)
+	n.mu.Lock()
 	for _, name := range names {
-		b.names[name] = true
+		n.names[name] = true
 	}
-	b.mu.Unlock()
+	n.mu.Unlock()
 	select {
-	case b.notified <- struct{}{}:
+	case n.pending <- struct{}{}:
 	default:
 	}
 }
 
 // Listen calls each for every notification, and if some may have been missed; see [Notifier].
-func (b *SharedNotifier) Listen(each func(name string)) (stop func()) {
-	e := &ear{each}
-	b.mu.Lock()
-	b.ears[e] = true
-	b.mu.Unlock()
-	b.start(&b.hearing, func(life context.Context) { b.transport.Hear(life, b.heard) })
+func (n *SharedNotifier) Listen(each func(name string)) (stop func()) {
+	l := &listener{each}
+	n.mu.Lock()
+	n.listeners[l] = true
+	n.mu.Unlock()
+	n.start(&n.subscribed, func(life context.Context) { n.transport.Subscribe(life, n.deliver) })
 	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.ears, e)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.listeners, l)
 	}
 }
 
 // Close ends the goroutines and waits for them. If ctx ends first, it returns the cause of ctx.
-func (b *SharedNotifier) Close(ctx context.Context) error {
-	b.mu.Lock()
-	b.end()
-	b.mu.Unlock()
+func (n *SharedNotifier) Close(ctx context.Context) error {
+	n.mu.Lock()
+	n.end()
+	n.mu.Unlock()
 	done := make(chan struct{})
-	go func() { b.loops.Wait(); close(done) }()
+	go func() { n.loops.Wait(); close(done) }()
 	select {
 	case <-done:
 		return nil
@@ -104,80 +104,80 @@ func (b *SharedNotifier) Close(ctx context.Context) error {
 }
 
 // start starts a loop unless it is running or the notifier is closed.
-func (b *SharedNotifier) start(running *bool, loop func(life context.Context)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !*running && b.life.Err() == nil {
+func (n *SharedNotifier) start(running *bool, loop func(life context.Context)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !*running && n.life.Err() == nil {
 		*running = true
-		b.loops.Go(func() { loop(b.life) })
+		n.loops.Go(func() { loop(n.life) })
 	}
 }
 
-// heard passes on a text of another process. A text that is not a list of names means any name.
-func (b *SharedNotifier) heard(text string) {
+// deliver passes on a text of another process. A text that is not a list of names means any name.
+func (n *SharedNotifier) deliver(text string) {
 	var names []string
 	_ = json.Unmarshal([]byte(text), &names)
 	switch {
 	case len(names) == 0:
-		b.notify([]string{""})
-	case names[0] != b.self:
-		b.notify(names[1:])
+		n.notify([]string{""})
+	case names[0] != n.self:
+		n.notify(names[1:])
 	}
 }
 
 // notify calls all listeners.
-func (b *SharedNotifier) notify(names []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for e := range b.ears {
+func (n *SharedNotifier) notify(names []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for l := range n.listeners {
 		for _, name := range names {
-			e.each(name)
+			l.each(name)
 		}
 	}
 }
 
 // send sends the names of each interval, and repeats texts until Send succeeds.
-func (b *SharedNotifier) send(life context.Context) {
+func (n *SharedNotifier) send(life context.Context) {
 	for {
 		select {
-		case <-b.notified:
+		case <-n.pending:
 		case <-life.Done():
 			return
 		}
-		text, pause := b.text(), 50*time.Millisecond
-		for b.transport.Send(life, text) != nil {
-			if !b.wait(pause) {
+		text, pause := n.text(), 50*time.Millisecond
+		for n.transport.Send(life, text) != nil {
+			if !n.wait(pause) {
 				return
 			}
 			pause = min(2*pause, 5*time.Second)
 		}
-		if !b.wait(b.transport.Interval) {
+		if !n.wait(n.transport.Interval) {
 			return
 		}
 	}
 }
 
 // text encodes this notifier's id and the names that were notified.
-func (b *SharedNotifier) text() string {
-	b.mu.Lock()
-	names := slices.Sorted(maps.Keys(b.names))
-	clear(b.names)
-	b.mu.Unlock()
-	text, err := json.Marshal(append([]string{b.self}, names...))
+func (n *SharedNotifier) text() string {
+	n.mu.Lock()
+	names := slices.Sorted(maps.Keys(n.names))
+	clear(n.names)
+	n.mu.Unlock()
+	text, err := json.Marshal(append([]string{n.self}, names...))
 	if err != nil || len(text) > maxNotifierText || len(names) > maxNotifierNames {
-		text, _ = json.Marshal([]string{b.self, ""}) // strings always marshal
+		text, _ = json.Marshal([]string{n.self, ""}) // strings always marshal
 	}
 	return string(text)
 }
 
 // wait waits for d and reports whether the notifier is still open.
-func (b *SharedNotifier) wait(d time.Duration) bool {
+func (n *SharedNotifier) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return true
-	case <-b.life.Done():
+	case <-n.life.Done():
 		return false
 	}
 }

@@ -28,7 +28,7 @@ var _ driver.Notifier = (*Notifier)(nil)
 // "interlock.notifier". It sends nothing, and the client must outlive its use. Close it.
 func NewNotifier(client *clientv3.Client, prefix string) *Notifier {
 	b := &Notifier{client: client, key: prefix + reserved + "notifier"}
-	b.notifier = driver.NewSharedNotifier(driver.NotifierTransport{Interval: notifierInterval, Send: b.send, Hear: b.watchKey})
+	b.notifier = driver.NewSharedNotifier(driver.NotifierTransport{Interval: notifierInterval, Send: b.send, Subscribe: b.watchKey})
 	return b
 }
 
@@ -54,9 +54,9 @@ func (b *Notifier) send(ctx context.Context, text string) error {
 }
 
 // watchKey watches the key. A watch that breaks, or is silent for long, is opened again.
-func (b *Notifier) watchKey(life context.Context, heard func(text string)) {
+func (b *Notifier) watchKey(life context.Context, deliver func(text string)) {
 	for life.Err() == nil {
-		if b.watch(life, heard) == nil {
+		if b.watch(life, deliver) == nil {
 			continue
 		}
 		select {
@@ -66,7 +66,7 @@ func (b *Notifier) watchKey(life context.Context, heard func(text string)) {
 	}
 }
 
-func (b *Notifier) watch(life context.Context, heard func(text string)) error {
+func (b *Notifier) watch(life context.Context, deliver func(text string)) error {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(life), lookAgain)
 	defer cancel()
 	err := errors.New("the watch did not begin")
@@ -75,10 +75,10 @@ func (b *Notifier) watch(life context.Context, heard func(text string)) error {
 			return err
 		}
 		if reply.Created {
-			heard("")
+			deliver("")
 		}
 		for _, e := range reply.Events {
-			heard(string(e.Kv.Value))
+			deliver(string(e.Kv.Value))
 		}
 	}
 	return err

@@ -10,12 +10,12 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// listener hears notifications on one channel, on a connection of its own. It connects
+// listener receives notifications on one channel, on a connection of its own. It connects
 // again when that breaks.
 type listener struct {
 	config  *pgx.ConnConfig
 	channel string
-	heard   func(payload string) // empty: notifications may have been missed
+	deliver func(payload string) // empty: notifications may have been missed
 }
 
 func (l *listener) run(life context.Context) {
@@ -33,7 +33,7 @@ func (l *listener) run(life context.Context) {
 	}
 }
 
-// listen hears until the connection breaks, and reports whether there was one.
+// listen delivers notifications until the connection breaks, and reports whether there was one.
 func (l *listener) listen(life context.Context) bool {
 	ctx, cancel := context.WithTimeout(life, dialTimeout)
 	defer cancel()
@@ -45,12 +45,12 @@ func (l *listener) listen(life context.Context) bool {
 	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{l.channel}.Sanitize()); err != nil {
 		return false
 	}
-	for l.heard(""); ; {
+	for l.deliver(""); ; {
 		n, err := conn.WaitForNotification(life)
 		if err != nil {
 			return true
 		}
-		l.heard(n.Payload)
+		l.deliver(n.Payload)
 	}
 }
 

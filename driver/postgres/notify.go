@@ -59,7 +59,7 @@ func NewNotifier(config *pgx.ConnConfig, channel string, o *NotifierOptions) (*N
 	if interval < 0 {
 		return nil, problem("make notifier", channel, interlock.Bug, errors.New("the interval is negative"))
 	}
-	b.notifier = driver.NewSharedNotifier(driver.NotifierTransport{Interval: interval, Send: b.send, Hear: b.hear})
+	b.notifier = driver.NewSharedNotifier(driver.NotifierTransport{Interval: interval, Send: b.send, Subscribe: b.subscribe})
 	return b, nil
 }
 
@@ -80,9 +80,9 @@ func (b *Notifier) Close(ctx context.Context) error {
 	return nil
 }
 
-// hear listens, and connects again when that breaks.
-func (b *Notifier) hear(life context.Context, heard func(text string)) {
-	(&listener{config: b.config, channel: b.channel, heard: heard}).run(life)
+// subscribe listens on the channel, and connects again if the connection breaks.
+func (b *Notifier) subscribe(life context.Context, deliver func(text string)) {
+	(&listener{config: b.config, channel: b.channel, deliver: deliver}).run(life)
 }
 
 // send notifies, on a new connection if there is none.

@@ -67,7 +67,7 @@ func OpenTable(ctx context.Context, pool *pgxpool.Pool, o *TableOptions) (*Table
 	})
 	var loops []func(context.Context)
 	if rows.direct {
-		l := &listener{config: pool.Config().ConnConfig, channel: options.Namespace + "_free", heard: t.Wake}
+		l := &listener{config: pool.Config().ConnConfig, channel: options.Namespace + "_free", deliver: t.Wake}
 		loops = append(loops, l.run)
 	}
 	t.Start(loops...)

@@ -212,7 +212,7 @@ func (v *Values) begin(ctx context.Context) error {
 		return nil
 	}
 	life, stop := context.WithCancel(context.Background())
-	l := &listener{config: v.pool.Config().ConnConfig, channel: "interlock_value", heard: v.woken.Wake}
+	l := &listener{config: v.pool.Config().ConnConfig, channel: "interlock_value", deliver: v.woken.Wake}
 	var loop sync.WaitGroup
 	loop.Go(func() { l.run(life) })
 	v.end = func() { stop(); loop.Wait() }

@@ -86,7 +86,7 @@ func (q *Queue) Join(_ context.Context, name string, o driver.QueueOptions) (dri
 		return nil, err
 	}
 	s := &streamStore{q, name, keys}
-	notifier := driver.NewSharedNotifier(driver.NotifierTransport{Hear: s.hear})
+	notifier := driver.NewSharedNotifier(driver.NotifierTransport{Subscribe: s.subscribe})
 	c, err := leasequeue.Join(s, name, o, notifier)
 	if err != nil {
 		return nil, err

@@ -367,7 +367,7 @@ func TestQueueWakes(t *testing.T) {
 	heard := make(chan struct{}, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); store.hear(ctx, func(string) { heard <- struct{}{} }) }()
+	go func() { defer close(done); store.subscribe(ctx, func(string) { heard <- struct{}{} }) }()
 	testbed.Eventually(t, "an entry is heard", bound, func() bool {
 		s.add("a/" + fmt.Sprint(time.Now().UnixNano()))
 		select {

@@ -266,14 +266,14 @@ const (
 	streamPause = 20 * time.Millisecond
 )
 
-// hear reports new entries until ctx ends, on a connection of its own.
-func (s *streamStore) hear(ctx context.Context, heard func(string)) {
+// subscribe reports new entries until ctx ends, on a connection of its own.
+func (s *streamStore) subscribe(ctx context.Context, deliver func(string)) {
 	for failed := 0; ctx.Err() == nil; failed++ {
 		node, release := s.queue.conn.client.Dedicate()
 		stop := context.AfterFunc(ctx, node.Close)
 		for s.await(ctx, node) == nil {
 			failed = 0
-			heard("")
+			deliver("")
 			pause(ctx, streamPause)
 		}
 		if stop() {
