@@ -37,6 +37,8 @@ type contender struct {
 	// stale are the random parts of this owner under sessions that ran out of
 	// time, whose nodes ZooKeeper may still keep.
 	stale []string
+	// releasing counts the calls of Release under way.
+	releasing int
 	// over: the claim is lost or given up, whatever the session says.
 	over atomic.Bool
 	// changed wakes the Acquire that waits; it holds one signal.

@@ -20,6 +20,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	if c == nil || err != nil {
 		return err
 	}
+	defer d.returned(c)
 	s, err := d.current(ctx)
 	if err != nil {
 		return prelude(err)
@@ -27,8 +28,9 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	return d.clear(ctx, s, c)
 }
 
-// endClaim ends the claim here and now. The contender stays known until
-// ZooKeeper has confirmed; nil means that there is nothing to confirm.
+// endClaim ends the claim in this process and counts a call of Release, which [Driver.returned]
+// takes back. The contender stays known until ZooKeeper has confirmed; nil means that there is
+// nothing to confirm.
 func (d *Driver) endClaim(name, owner string) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,7 +48,15 @@ func (d *Driver) endClaim(name, owner string) (*contender, error) {
 		d.forget(c)
 		return nil, nil
 	}
+	c.releasing++
 	return c, nil
+}
+
+// returned counts out a call of Release.
+func (d *Driver) returned(c *contender) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.releasing--
 }
 
 // clear deletes whatever ZooKeeper may have of a contender that leaves. A node
@@ -122,14 +132,14 @@ func (s *session) maintain() {
 	}
 }
 
-// left lists those that leave and have nobody who waits for it, as far as they
-// can be distinguished from those that have: clearing one twice does no harm.
+// left lists the contenders whose release is not confirmed and that no call of Release clears:
+// a second deletion of a node would be refused, and with it all that share its request.
 func (s *session) left() []*contender {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	var all []*contender
 	for _, c := range s.d.contenders {
-		if c.state == leaving && c.creating == nil {
+		if c.state == leaving && c.creating == nil && c.releasing == 0 {
 			all = append(all, c)
 		}
 	}
