@@ -90,6 +90,7 @@ claim/rowlock           -> . driver driver/boottime observe internal/...
 claim/rowlock/rowlocktest -> claim/rowlock
 claim/deadlock          -> . driver observe internal/...
 claim/rwlock            -> . driver driver/backend driver/boottime observe internal/... claim/lock
+claim/rwlock/rwlocktest -> . driver driver/memory claim/lock claim/rwlock claim/semaphore
 claim/semaphore         -> . driver driver/backend driver/boottime observe internal/... claim/lock
 claim/elect             -> . driver driver/backend driver/boottime observe internal/... claim/lock
 claim/elect/electtest   -> . driver claim/elect
@@ -154,7 +155,8 @@ tools/...               ->
 
 // testOnly serves tests.
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
-	"internal/testbed/crash", "internal/prepared/preparedtest", "internal/leasetable/leasetabletest", "internal/picture", "driver/drivertest", "claim/rowlock/rowlocktest", "claim/partition/partitiontest",
+	"internal/testbed/crash", "internal/prepared/preparedtest", "internal/leasetable/leasetabletest", "internal/picture", "driver/drivertest",
+	"claim/rowlock/rowlocktest", "claim/rwlock/rwlocktest", "claim/partition/partitiontest",
 	"claim/elect/electtest", "txn/percolator/percolatortest",
 	"txn/saga/sagatest", "txn/tcc/tcctest", "txn/internal/txntest"}
 

@@ -4,7 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"sync"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/redis/rueidis"
 
+	"github.com/interlock-dev/interlock/claim/rwlock/rwlocktest"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/consul"
 	"github.com/interlock-dev/interlock/driver/mysql"
@@ -27,46 +29,36 @@ import (
 const realTTL = 3 * time.Second
 
 // led is a server with a path of its own for each process.
-func led(server *testbed.Server, open func(t *testing.T, addr string) (driver.Fenced, error)) backend {
-	p := paths.New[driver.Fenced](server)
-	var mu sync.Mutex // the tests of one server are parallel
-	crash := func(t *testing.T, d driver.Fenced) {
-		mu.Lock()
-		defer mu.Unlock()
-		p.Crash(t, d)
-	}
-	led := map[driver.Fenced]*testbed.Proxy{}
-	cut := func(d driver.Fenced) (heal func()) {
-		mu.Lock()
-		defer mu.Unlock()
-		led[d].Cut()
-		return led[d].Heal
-	}
-	return backend{crash: crash, cut: cut, open: func(t *testing.T) driver.Fenced {
-		t.Helper()
-		mu.Lock()
-		defer mu.Unlock()
-		var path *testbed.Proxy
-		d, err := p.Lead(t, func(to *testbed.Proxy) (driver.Fenced, error) {
-			path = to
-			return open(t, to.Addr())
-		})
-		testbed.OK(t, err)
-		led[d] = path
-		return d
-	}}
+func led(server *testbed.Server, open func(t *testing.T, addr string) (driver.Fenced, error)) rwlocktest.World {
+	p, to := paths.New[driver.Fenced](server), map[driver.Fenced]*testbed.Proxy{}
+	return rwlocktest.World{TTL: realTTL, Crash: p.Crash,
+		Cut: func(d driver.Fenced) (heal func()) {
+			to[d].Cut()
+			return to[d].Heal
+		},
+		Open: func(t *testing.T) driver.Fenced {
+			t.Helper()
+			var path *testbed.Proxy
+			d, err := p.Lead(t, func(new *testbed.Proxy) (driver.Fenced, error) {
+				path = new
+				return open(t, path.Addr())
+			})
+			testbed.OK(t, err)
+			to[d] = path
+			return d
+		}}
 }
 
 func TestRedis(t *testing.T) {
 	t.Parallel()
-	runShapes(t, led(testbed.Redis(t), func(t *testing.T, addr string) (driver.Fenced, error) {
+	rwlocktest.Run(t, led(testbed.Redis(t), func(t *testing.T, addr string) (driver.Fenced, error) {
 		return redis.Open(t.Context(), dialRedis(t, addr), &redis.Options{TTL: realTTL})
 	}))
 }
 
 func TestPostgres(t *testing.T) {
 	t.Parallel()
-	runShapes(t, led(testbed.Postgres(t), func(t *testing.T, addr string) (driver.Fenced, error) {
+	rwlocktest.Run(t, led(testbed.Postgres(t), func(t *testing.T, addr string) (driver.Fenced, error) {
 		config, err := pgx.ParseConfig(postgresAt(addr))
 		if err != nil {
 			return nil, err
@@ -85,8 +77,8 @@ func TestPostgresTable(t *testing.T) {
 		t.Cleanup(pool.Close)
 		return postgres.OpenTable(t.Context(), pool, &postgres.TableOptions{TTL: realTTL})
 	})
-	b.slow = true // pgx gives a connection 15 s to close
-	runShapes(t, b)
+	b.Slow = true // pgx gives a connection 15 s to close
+	rwlocktest.Run(t, b)
 }
 
 func postgresAt(addr string) string {
@@ -95,14 +87,14 @@ func postgresAt(addr string) string {
 
 func TestZooKeeper(t *testing.T) {
 	t.Parallel()
-	runShapes(t, led(testbed.ZooKeeper(t), func(t *testing.T, addr string) (driver.Fenced, error) {
+	rwlocktest.Run(t, led(testbed.ZooKeeper(t), func(t *testing.T, addr string) (driver.Fenced, error) {
 		return zookeeper.Open(t.Context(), &zookeeper.Options{Servers: []string{addr}, TTL: realTTL})
 	}))
 }
 
 func TestConsul(t *testing.T) {
 	t.Parallel()
-	runShapes(t, led(testbed.Consul(t), func(t *testing.T, addr string) (driver.Fenced, error) {
+	rwlocktest.Run(t, led(testbed.Consul(t), func(t *testing.T, addr string) (driver.Fenced, error) {
 		return consul.Open(t.Context(), &consul.Options{Address: addr, TTL: realTTL})
 	}))
 }
@@ -126,7 +118,7 @@ func TestMariaDB(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			runShapes(t, led(server, func(t *testing.T, addr string) (driver.Fenced, error) {
+			rwlocktest.Run(t, led(server, func(t *testing.T, addr string) (driver.Fenced, error) {
 				config, err := client.ParseDSN("root@tcp(" + addr + ")/test?interpolateParams=true")
 				if err != nil {
 					return nil, err
@@ -153,33 +145,19 @@ func TestCostOnRedis(t *testing.T) {
 	d, err := redis.Open(t.Context(), dialRedis(t, server.Addr()), nil)
 	testbed.OK(t, err)
 	defer d.Close(context.Background())
-	p := newProcess(t, d)
-	for _, c := range []struct {
-		what    string
-		do      func()
-		scripts int
-	}{
-		{"a read", func() { release(t, must(p.shared.AcquireRead(t.Context(), name))(t)) }, 4},
-		{"a write", func() { release(t, must(p.shared.AcquireWrite(t.Context(), name))(t)) }, 3}, // one for the readers
-		{"a permit", func() { release(t, must(p.permits.Acquire(t.Context(), name))(t)) }, 4},
-		{"three names", func() { release(t, must(p.locks.AcquireAll(t.Context(), []string{"c", "b", "a"}))(t)) }, 4},
-	} {
-		const rounds = 5
-		before, _ := redisCalls(t, operator)
-		for range rounds {
-			c.do()
-		}
-		scripts, scans := redisCalls(t, operator)
-		if scripts -= before; scripts != rounds*c.scripts || scans > 0 {
-			t.Errorf("%s: %d scripts and %d scans in %d rounds, want %d and none", c.what, scripts, scans, rounds, c.scripts)
-		}
-	}
+	rwlocktest.Costs(t, d, func() int64 { return redisCalls(t, operator) })
 }
 
-// redisCalls reads the server's own counters.
-func redisCalls(t *testing.T, client rueidis.Client) (scripts, scans int) {
+// redisCalls counts the scripts and scans that the server has run.
+func redisCalls(t *testing.T, client rueidis.Client) (n int64) {
 	t.Helper()
 	text, err := client.Do(t.Context(), client.B().Info().Section("commandstats").Build()).ToString()
 	testbed.OK(t, err)
-	return countOf(text, "cmdstat_evalsha"), countOf(text, "cmdstat_scan")
+	for _, command := range []string{"cmdstat_evalsha", "cmdstat_scan"} {
+		_, rest, _ := strings.Cut(text, command+":calls=")
+		digits, _, _ := strings.Cut(rest, ",")
+		calls, _ := strconv.ParseInt(digits, 10, 64)
+		n += calls
+	}
+	return n
 }

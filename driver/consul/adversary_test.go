@@ -8,6 +8,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -22,9 +23,9 @@ func (s *scene) loseTake(d *Driver, w *wire, name, owner string) {
 		_, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner})
 		done <- err
 	}()
-	receive(s, gone, "the transaction")
+	testbed.Receive(s, gone, "the transaction")
 	cancel()
-	if err := receive(s, done, "acquire"); interlock.Kind(err) != interlock.Uncertain {
+	if err := testbed.Receive(s, done, "acquire"); interlock.Kind(err) != interlock.Uncertain {
 		s.Fatalf("a lost transaction: %v", err)
 	}
 }
@@ -68,9 +69,9 @@ func testLateReleaseSparesTheNext(s *scene) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- d.Release(ctx, "n", "o") }()
-	receive(s, gone, "the release")
+	testbed.Receive(s, gone, "the release")
 	cancel()
-	if err := receive(s, done, "release"); interlock.Kind(err) != interlock.Uncertain {
+	if err := testbed.Receive(s, done, "release"); interlock.Kind(err) != interlock.Uncertain {
 		s.Fatalf("a lost release: %v", err)
 	}
 	s.release(d, "n", "o")
@@ -85,15 +86,11 @@ func testLateReleaseSparesTheNext(s *scene) {
 func testReleaseEndsAnAcquire(s *scene) {
 	d, w := s.open(Options{})
 	gone := w.loseNext(`"Verb":"lock"`)
-	done := make(chan error, 1)
-	go func() {
-		_, err := d.Acquire(s.Context(), driver.Request{Name: "n", Owner: "o"})
-		done <- err
-	}()
-	receive(s, gone, "the transaction")
+	done := drivertest.Begin(s, d, drivertest.Ask("n", "o"))
+	testbed.Receive(s, gone, "the transaction")
 	s.release(d, "n", "o")
-	if err := receive(s, done, "acquire"); !errors.Is(err, interlock.ErrReleased) {
-		s.Fatalf("got %v", err)
+	if o := testbed.Receive(s, done, "acquire"); !errors.Is(o.Err, interlock.ErrReleased) {
+		s.Fatalf("got %v", o.Err)
 	}
 	s.mustRefuse(w)
 	s.mustBeFree("n")
@@ -107,12 +104,12 @@ func testContendersOfOneProcess(s *scene) {
 	if err := s.try(d, "n", "second"); !errors.As(err, &held) || held.Owner != "first" {
 		s.Fatalf("got %v", err)
 	}
-	waiters := map[string]chan driver.Grant{"third": s.queue(d, "n", "third"), "fourth": s.queue(d, "n", "fourth")}
+	waiters := map[string]<-chan drivertest.Outcome{"third": s.queue(d, "n", "third"), "fourth": s.queue(d, "n", "fourth")}
 	s.release(d, "n", "first")
 	for range 2 {
 		testbed.Eventually(s, "the next one holds", patience, func() bool { return len(waiters["third"])+len(waiters["fourth"]) > 0 })
 		owner := holderOf(s.key("n"))
-		receive(s, waiters[owner], owner)
+		testbed.Receive(s, waiters[owner], owner)
 		if len(waiters["third"])+len(waiters["fourth"]) > 0 {
 			s.Fatal("two hold")
 		}
@@ -142,12 +139,9 @@ func testOwnerOverTwoSessions(s *scene) {
 // lossOf acquires and returns where the loss is reported.
 func (s *scene) lossOf(d *Driver, name, owner string) <-chan error {
 	s.Helper()
-	lost := make(chan error, 2)
-	_, err := d.Acquire(s.Context(), driver.Request{Name: name, Owner: owner, Events: driver.Events{Lost: func(cause error) { lost <- cause }}})
-	if err != nil {
-		s.Fatal(err)
-	}
-	return lost
+	c := drivertest.Ask(name, owner)
+	drivertest.Acquire(s, d, c)
+	return c.Lost
 }
 
 // testSessionDestroyed by an operator: every holder receives it, and the next Acquire has a
@@ -159,7 +153,7 @@ func testSessionDestroyed(s *scene) {
 		s.Fatal(err)
 	}
 	for _, lost := range []<-chan error{a, b} {
-		if err := receive(s, lost, "the loss"); !errors.Is(err, interlock.ErrSessionEnded) {
+		if err := testbed.Receive(s, lost, "the loss"); !errors.Is(err, interlock.ErrSessionEnded) {
 			s.Fatalf("cause %v", err)
 		}
 	}
@@ -173,7 +167,7 @@ func testFenceDeleted(s *scene) {
 	first := s.acquire(d, "a", "o")
 	lost := s.lossOf(d, "b", "o")
 	s.operate(op{Verb: "delete-tree", Key: "suite" + s.prefix[len("suite"):len(s.prefix)-1]})
-	if err := receive(s, lost, "the loss"); !errors.Is(err, interlock.ErrSessionEnded) {
+	if err := testbed.Receive(s, lost, "the loss"); !errors.Is(err, interlock.ErrSessionEnded) {
 		s.Fatalf("cause %v", err)
 	}
 	s.release(d, "a", "o")

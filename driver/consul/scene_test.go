@@ -14,6 +14,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -50,7 +51,7 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-const patience = 20 * time.Second
+const patience = testbed.Patience
 
 // scene is one prefix on a server.
 type scene struct {
@@ -155,20 +156,12 @@ func (w *wire) deliver(t testing.TB) int {
 
 func (s *scene) acquire(d *Driver, name, owner string) driver.Grant {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	defer cancel()
-	g, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner})
-	if err != nil {
-		s.Fatalf("acquire %q as %s: %v", name, owner, err)
-	}
-	return g
+	return drivertest.Acquire(s, d, drivertest.Ask(name, owner))
 }
 
 func (s *scene) release(d *Driver, name, owner string) {
 	s.Helper()
-	if err := d.Release(s.Context(), name, owner); err != nil {
-		s.Fatalf("release %q as %s: %v", name, owner, err)
-	}
+	drivertest.Release(s, d, drivertest.Ask(name, owner))
 }
 
 // try asks without waiting.
@@ -178,31 +171,9 @@ func (s *scene) try(d *Driver, name, owner string) error {
 }
 
 // queue acquires in the background and returns when it waits.
-func (s *scene) queue(d *Driver, name, owner string) chan driver.Grant {
+func (s *scene) queue(d *Driver, name, owner string) <-chan drivertest.Outcome {
 	s.Helper()
-	waits, granted := make(chan struct{}, 10), make(chan driver.Grant, 1)
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	s.Cleanup(cancel)
-	go func() {
-		g, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner,
-			Events: driver.Events{Waiting: func(driver.Place) { waits <- struct{}{} }}})
-		if err == nil {
-			granted <- g
-		}
-	}()
-	receive(s, waits, owner+" waits")
-	return granted
-}
-
-func receive[T any](s *scene, from <-chan T, what string) T {
-	s.Helper()
-	select {
-	case v := <-from:
-		return v
-	case <-time.After(patience):
-		s.Fatalf("%s: nothing within %v", what, patience)
-		panic("not reached")
-	}
+	return drivertest.Wait(s, d, drivertest.Ask(name, owner))
 }
 
 // operate changes keys as an operator would.
@@ -303,7 +274,7 @@ func testHandOverIsPushed(s *scene) {
 	before := w.count()
 	granted := s.queue(d, "n", "waiter")
 	s.release(holder, "n", "holder")
-	if next := receive(s, granted, "the waiter"); next.Token <= first.Token {
+	if next := testbed.Receive(s, granted, "the waiter"); next.Token <= first.Token {
 		s.Fatalf("token %d after %d", next.Token, first.Token)
 	}
 	if got := w.count() - before; got > 4 {

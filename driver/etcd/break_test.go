@@ -65,15 +65,15 @@ func TestBreakOfAForeignHolder(t *testing.T) {
 	if record.Token != 0 {
 		t.Fatalf("a foreign holder had the token %d", record.Token)
 	}
-	if err := receive(t, second, "the next foreign one"); err != nil {
+	if err := testbed.Receive(t, second, "the next foreign one"); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok, err := d.Break(bounded(t), order("a/b", state.Holder.Owner)); ok || err != nil {
 		t.Fatalf("a second break of the same: %v, %v", ok, err)
 	}
 	mustBreak(t, d, order("a/b", state.Waiters[0].Owner))
-	if o := receive(t, done, "ours"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "ours"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	if err := foreign[0].Unlock(bounded(t)); err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func TestBreakWhileTheHolderChanges(t *testing.T) {
 		t.Fatalf("on record are %+v, %v", all, err)
 	}
 	select {
-	case cause := <-next.lost:
+	case cause := <-next.Lost:
 		t.Fatal(cause)
 	case <-time.After(500 * time.Millisecond):
 	}

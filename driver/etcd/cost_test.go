@@ -132,8 +132,8 @@ func TestWaitersCostNoRequestsAndNoGoroutines(t *testing.T) {
 	}
 	mustRelease(t, d, holder)
 	for i, r := range all {
-		if o := receive(t, done[i], r.Owner); o.err != nil {
-			t.Fatal(o.err)
+		if o := testbed.Receive(t, done[i], r.Owner); o.Err != nil {
+			t.Fatal(o.Err)
 		}
 		mustRelease(t, d, r)
 	}

@@ -2,9 +2,6 @@ package etcd
 
 import (
 	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +12,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // slack is the headroom of a base, and the few revisions since.
@@ -68,13 +66,13 @@ func TestTokenOfAWaiterDoesNotChange(t *testing.T) {
 	last := ask("n", "last")
 	lastDone := queue(t, b, last)
 	mustRelease(t, a, holder)
-	second := receive(t, done, "the waiter")
+	second := testbed.Receive(t, done, "the waiter")
 	state, err := b.Lock(t.Context(), "n")
 	if err != nil || state.Holder == nil || state.Holder.Token != second.Token {
 		t.Fatalf("granted %d, shown %+v, %v", second.Token, state.Holder, err)
 	}
 	mustRelease(t, a, waiter)
-	third := receive(t, lastDone, "the last")
+	third := testbed.Receive(t, lastDone, "the last")
 	if first.Token >= second.Token || second.Token >= third.Token {
 		t.Fatalf("tokens %d, %d, %d", first.Token, second.Token, third.Token)
 	}
@@ -196,27 +194,6 @@ func TestManyOpenAtOnce(t *testing.T) {
 	for err := range failures {
 		t.Error(err)
 	}
-}
-
-// TestManyProcessesOpenAtOnce: this test binary, several times.
-func TestManyProcessesOpenAtOnce(t *testing.T) {
-	t.Parallel()
-	if addr := os.Getenv("INTERLOCK_TEST_OPEN"); addr != "" {
-		token(t, open(t, dial(t, addr), nil), "n", filepath.Base(t.TempDir()))
-		return
-	}
-	server := serverFor(t)
-	var all sync.WaitGroup
-	for range 6 {
-		all.Go(func() {
-			c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestManyProcessesOpenAtOnce$")
-			c.Env = append(os.Environ(), "INTERLOCK_TEST_OPEN="+server.Addr())
-			if text, err := c.CombinedOutput(); err != nil {
-				t.Errorf("%v: %s", err, text)
-			}
-		})
-	}
-	all.Wait()
 }
 
 // TestClockOfOneClient: one that is dated years ahead raises nothing, and everybody

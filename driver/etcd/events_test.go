@@ -24,36 +24,26 @@ func TestNoWaitingAfterAnError(t *testing.T) {
 		_, err := d.Acquire(ctx, r.Request)
 		done <- err
 	}()
-	if p := receive(t, r.waiting, "word of waiting"); p.Ahead != 1 {
+	if p := testbed.Receive(t, r.Waiting, "word of waiting"); p.Ahead != 1 {
 		t.Fatalf("received %+v", p)
 	}
 	cancel(gone)
-	if err := receive(t, done, "the end"); !errors.Is(err, gone) {
+	if err := testbed.Receive(t, done, "the end"); !errors.Is(err, gone) {
 		t.Fatal(err)
 	}
 	mustDelete(t, operator, "n/first")
 	passed(t, d, operator)
-	if len(r.waiting) > 0 {
-		t.Fatalf("received %+v after Acquire returned", <-r.waiting)
+	if len(r.Waiting) > 0 {
+		t.Fatalf("received %+v after Acquire returned", <-r.Waiting)
 	}
-	again := acquiring(t, d, r)
-	if p := receive(t, r.waiting, "word of waiting to who asks again"); p.Ahead != 0 {
+	again := begin(t, d, r)
+	if p := testbed.Receive(t, r.Waiting, "word of waiting to who asks again"); p.Ahead != 0 {
 		t.Fatalf("received %+v", p)
 	}
 	mustDelete(t, operator, "n/second")
-	if o := receive(t, again, "the grant"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, again, "the grant"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
-}
-
-// acquiring runs an Acquire in the background.
-func acquiring(t *testing.T, d *Driver, r request) <-chan outcome {
-	done, ctx := make(chan outcome, 1), bounded(t)
-	go func() {
-		g, err := d.Acquire(ctx, r.Request)
-		done <- outcome{g, err}
-	}()
-	return done
 }
 
 // TestNoLossAfterAnError: a holder that asked again and got an error receives
@@ -73,9 +63,9 @@ func TestNoLossAfterAnError(t *testing.T) {
 	}
 	mustDelete(t, operator, slot("n/", d.session.id, 0))
 	mustDelete(t, operator, slot("m/", d.session.id, 0))
-	receive(t, witness.lost, "word of the later loss")
-	if len(r.lost) > 0 {
-		t.Fatalf("received %v after Acquire returned an error", <-r.lost)
+	testbed.Receive(t, witness.Lost, "word of the later loss")
+	if len(r.Lost) > 0 {
+		t.Fatalf("received %v after Acquire returned an error", <-r.Lost)
 	}
 }
 
@@ -93,14 +83,14 @@ func TestNoWaitingAfterRelease(t *testing.T) {
 	if err := d.Release(bounded(t), r.Name, r.Owner); err == nil {
 		t.Fatal("a release that nobody answered")
 	}
-	if o := receive(t, done, "the end"); o.err == nil {
+	if o := testbed.Receive(t, done, "the end"); o.Err == nil {
 		t.Fatal("granted")
 	}
 	mustDelete(t, operator, "n/first")
 	proxy.Heal()
 	testbed.Eventually(t, "its key is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 1 })
 	passed(t, d, operator)
-	if len(r.waiting) > 0 {
-		t.Fatalf("received %+v after Release", <-r.waiting)
+	if len(r.Waiting) > 0 {
+		t.Fatalf("received %+v after Release", <-r.Waiting)
 	}
 }

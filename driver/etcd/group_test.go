@@ -32,14 +32,14 @@ func together(t *testing.T, d *Driver, n int, do func(i int) error) {
 		_, err := d.requests.Do(t.Context(), "", nil)
 		errs <- err
 	}()
-	receive(t, filled, "the one request")
+	testbed.Receive(t, filled, "the one request")
 	for i := range n {
 		go func() { errs <- do(i) }()
 	}
 	testbed.Eventually(t, "the calls wait", patience, func() bool { return d.requests.Waiting() == n })
 	close(free)
 	for range n + 1 {
-		if err := receive(t, errs, "an answer"); err != nil {
+		if err := testbed.Receive(t, errs, "an answer"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestCallsAboutOneLineAreNotSentTogether(t *testing.T) {
 		return nil
 	})
 	for range owners {
-		owner := receive(t, granted, "a grant")
+		owner := testbed.Receive(t, granted, "a grant")
 		if len(granted) > 0 {
 			t.Fatal("two hold at once")
 		}

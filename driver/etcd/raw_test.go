@@ -1,6 +1,10 @@
 package etcd
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/interlock-dev/interlock/internal/testbed"
+)
 
 // TestRawNamesNest: what Options.RawNames says it costs, and escaping saves.
 func TestRawNamesNest(t *testing.T) {
@@ -12,8 +16,8 @@ func TestRawNamesNest(t *testing.T) {
 	outer := ask("a", "outer")
 	done := queue(t, raw, outer)
 	mustRelease(t, raw, inner)
-	if o := receive(t, done, "the outer lock"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "the outer lock"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 
 	escaped := open(t, dial(t, server.Addr()), &Options{Prefix: "ns/"})

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestLineAfterAGap: what was missed is made up for by a snapshot that is young
@@ -171,21 +172,21 @@ func TestWhatABrokenWatchMissedIsRead(t *testing.T) {
 
 	watch.shut.Store(true)
 	breakWatch(d)
-	receive(t, watch.came, "the next watch")
+	testbed.Receive(t, watch.came, "the next watch")
 	mustDelete(t, operator, "held/", clientv3.WithPrefix())
 	mustDelete(t, operator, "awaited/foreign")
 	answer.armed.Store(true)
 	close(watch.open)
-	receive(t, answer.came, "the reading of the lines")
+	testbed.Receive(t, answer.came, "the reading of the lines")
 	mustPut(t, operator, "held/late", "")
 	mustPut(t, operator, "awaited/late", "")
 	passed(t, d, operator)
 	close(answer.deliver)
 
-	if cause := receive(t, held.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+	if cause := testbed.Receive(t, held.Lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
 		t.Fatalf("cause %v", cause)
 	}
-	if o := receive(t, done, "the grant"); o.err != nil || !o.Token.Valid() {
+	if o := testbed.Receive(t, done, "the grant"); o.Err != nil || !o.Token.Valid() {
 		t.Fatal(o)
 	}
 }
@@ -212,24 +213,19 @@ func TestAnswerFromBeforeTheGap(t *testing.T) {
 			watching(t, d, deletions)
 			watch.shut.Store(true)
 			breakWatch(d)
-			receive(t, watch.came, "the next watch")
+			testbed.Receive(t, watch.came, "the next watch")
 
 			r := ask("n", "me")
 			r.NoWait = noWait
 			answer.armed.Store(true)
-			done := make(chan outcome, 1)
-			ctx := bounded(t)
-			go func() {
-				g, err := d.Acquire(ctx, r.Request)
-				done <- outcome{g, err}
-			}()
-			receive(t, answer.came, "the answer")
+			done := begin(t, d, r)
+			testbed.Receive(t, answer.came, "the answer")
 			mustPut(t, operator, "elsewhere", "") // a younger revision
 			reading.armed.Store(true)
 			close(watch.open)
-			receive(t, reading.came, "the reading of the lines")
+			testbed.Receive(t, reading.came, "the reading of the lines")
 			close(answer.deliver)
-			if o := receive(t, done, "the grant"); o.err != nil || !o.Token.Valid() {
+			if o := testbed.Receive(t, done, "the grant"); o.Err != nil || !o.Token.Valid() {
 				t.Fatal(o)
 			}
 			close(reading.deliver)

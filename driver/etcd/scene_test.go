@@ -4,16 +4,26 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-const patience = 20 * time.Second
+const patience = testbed.Patience
+
+type (
+	request = drivertest.Caller
+	outcome = drivertest.Outcome
+)
+
+var (
+	ask, mustAcquire, mustRelease = drivertest.Ask, drivertest.Acquire, drivertest.Release
+	begin, queue                  = drivertest.Begin, drivertest.Wait
+	bounded                       = testbed.Bounded
+)
 
 // counter counts the unary requests of a client.
 type counter struct{ n atomic.Int64 }
@@ -24,48 +34,6 @@ func (c *counter) on(config *clientv3.Config) {
 			c.n.Add(1)
 			return call(ctx, method, req, reply, cc, opts...)
 		}))
-}
-
-// request is one owner's, with its events on channels.
-type request struct {
-	driver.Request
-	waiting chan driver.Place
-	lost    chan error
-}
-
-func ask(lock, owner string) request {
-	r := request{
-		Request: driver.Request{Name: lock, Owner: owner},
-		waiting: make(chan driver.Place, 100), // more than any test hears
-		lost:    make(chan error, 10),
-	}
-	r.Events = driver.Events{
-		Waiting: func(p driver.Place) { r.waiting <- p },
-		Lost:    func(cause error) { r.lost <- cause },
-	}
-	return r
-}
-
-func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-func mustAcquire(t testing.TB, d *Driver, r request) driver.Grant {
-	t.Helper()
-	g, err := d.Acquire(bounded(t), r.Request)
-	if err != nil {
-		t.Fatalf("acquire %q as %s: %v", r.Name, r.Owner, err)
-	}
-	return g
-}
-
-func mustRelease(t testing.TB, d *Driver, r request) {
-	t.Helper()
-	if err := d.Release(bounded(t), r.Name, r.Owner); err != nil {
-		t.Fatalf("release %q as %s: %v", r.Name, r.Owner, err)
-	}
 }
 
 // watching waits until the watch stands, and every line was read since.
@@ -94,35 +62,6 @@ func passed(t testing.TB, d *Driver, operator *clientv3.Client) {
 		defer d.mu.Unlock()
 		return d.session != nil && d.session.watch.rev >= reply.Header.Revision
 	})
-}
-
-type outcome struct {
-	driver.Grant
-	err error
-}
-
-// queue acquires in the background and returns once it stands in line.
-func queue(t testing.TB, d *Driver, r request) <-chan outcome {
-	t.Helper()
-	done := make(chan outcome, 1)
-	ctx := bounded(t)
-	go func() {
-		g, err := d.Acquire(ctx, r.Request)
-		done <- outcome{g, err}
-	}()
-	receive(t, r.waiting, "word of waiting")
-	return done
-}
-
-func receive[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("%s: nothing within %v", what, patience)
-		panic("unreachable")
-	}
 }
 
 // fleeting is a server without durability.

@@ -31,7 +31,7 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 		} else if _, err := d.Acquire(bounded(t), ask("n", "me").Request); !errors.Is(err, interlock.ErrSessionEnded) || interlock.Kind(err) != interlock.Retryable {
 			t.Fatal(err)
 		}
-		if cause := receive(t, held.lost, "word of the loss to what is noticed by "+noticedBy); !errors.Is(cause, interlock.ErrSessionEnded) {
+		if cause := testbed.Receive(t, held.Lost, "word of the loss to what is noticed by "+noticedBy); !errors.Is(cause, interlock.ErrSessionEnded) {
 			t.Fatal(cause)
 		}
 		deaf.deaf.Store(false)
@@ -56,8 +56,8 @@ func TestPlaceOfAnOutdatedSessionIsRemoved(t *testing.T) {
 	r := ask("n", "me")
 	done := queue(t, d, r)
 	proxy.DropReplies()
-	if o := receive(t, done, "the waiter"); !errors.Is(o.err, interlock.ErrSessionEnded) || interlock.Kind(o.err) != interlock.Retryable {
-		t.Fatalf("time ran out, and the waiter got: %v", o.err)
+	if o := testbed.Receive(t, done, "the waiter"); !errors.Is(o.Err, interlock.ErrSessionEnded) || interlock.Kind(o.Err) != interlock.Retryable {
+		t.Fatalf("time ran out, and the waiter got: %v", o.Err)
 	}
 	if left := keys(t, operator, "n/"); len(left) != 2 {
 		t.Fatalf("in line are %q, so this proves nothing", left)
@@ -67,7 +67,7 @@ func TestPlaceOfAnOutdatedSessionIsRemoved(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, err := d.Acquire(ctx, r.Request)
-		return interlock.Kind(err) == interlock.Uncertain && len(r.waiting) > 0
+		return interlock.Kind(err) == interlock.Uncertain && len(r.Waiting) > 0
 	})
 	if left := keys(t, operator, "n/"); len(left) != 2 {
 		t.Fatalf("in line are %q", left)

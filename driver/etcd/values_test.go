@@ -70,7 +70,7 @@ func follow(t *testing.T, v *Values) *seen {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := receive(t, done, "the end of a watch"); !errors.Is(err, context.Canceled) {
+		if err := testbed.Receive(t, done, "the end of a watch"); !errors.Is(err, context.Canceled) {
 			t.Errorf("a watch ended with %v", err)
 		}
 	})

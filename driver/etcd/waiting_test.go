@@ -44,7 +44,7 @@ func contend(ctx context.Context, _ *crash.Points, args []string) error {
 func contenderProcess(t *testing.T, addr, owner string, ttl time.Duration, state string) *testbed.Process {
 	t.Helper()
 	p := crash.Start(t, "contender", 0, addr, "n", owner, ttl.String())
-	if line := receive(t, p.Stdout(), "word of "+owner); line != state {
+	if line := testbed.Receive(t, p.Stdout(), "word of "+owner); line != state {
 		t.Fatalf("%s %s", owner, line)
 	}
 	return p
@@ -63,8 +63,8 @@ func TestKilledWaiters(t *testing.T) {
 	dead.Kill()
 	mustRelease(t, d, holder)
 	began := time.Now()
-	if o := receive(t, done, "the grant"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "the grant"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	// 5 s, and half a second until etcd notices
 	if took := time.Since(began); took > ttl/2 {
@@ -93,18 +93,18 @@ func TestKilledHolderAndWaiters(t *testing.T) {
 		t.Fatal(err)
 	}
 	watched := operator.Watch(bounded(t), "control", clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-	receive(t, watched, "the watch")
+	testbed.Receive(t, watched, "the watch")
 	mustPut(t, operator, "control", "", clientv3.WithLease(control.ID))
 	expired := make(chan time.Time, 1)
 	go func() {
 		<-watched
 		expired <- time.Now()
 	}()
-	if o := receive(t, done, "the grant"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "the grant"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	granted := time.Now()
-	if late := granted.Sub(receive(t, expired, "the end of the lease")); late > time.Second {
+	if late := granted.Sub(testbed.Receive(t, expired, "the end of the lease")); late > time.Second {
 		t.Fatalf("served %v after a lease of the TTL had expired", late)
 	}
 }
@@ -124,9 +124,9 @@ func TestWaiterHoldsUnderTheSession(t *testing.T) {
 		t.Fatalf("it waits as %v, %v", before, err)
 	}
 	mustRelease(t, other, holder)
-	o := receive(t, done, "the grant")
-	if o.err != nil {
-		t.Fatal(o.err)
+	o := testbed.Receive(t, done, "the grant")
+	if o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	testbed.Eventually(t, "the claim is moved", patience, func() bool {
 		at, ok := d.Contender("n", "waiter")
@@ -159,9 +159,9 @@ func TestMinLeaseOfAWaiter(t *testing.T) {
 	mustAcquire(t, other, holder)
 	done := queue(t, d, waiter)
 	mustRelease(t, other, holder)
-	o := receive(t, done, "the grant")
-	if o.err != nil {
-		t.Fatal(o.err)
+	o := testbed.Receive(t, done, "the grant")
+	if o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	if left := o.Lease.Remaining(); left <= waiter.MinLease {
 		t.Fatalf("it has %v left", left)
@@ -182,16 +182,16 @@ func TestWaitLeaseGone(t *testing.T) {
 	if _, err := operator.Revoke(bounded(t), w.id); err != nil {
 		t.Fatal(err)
 	}
-	if o := receive(t, done, "word to the waiter"); interlock.Kind(o.err) != interlock.Retryable || !errors.Is(o.err, interlock.ErrLost) {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "word to the waiter"); interlock.Kind(o.Err) != interlock.Retryable || !errors.Is(o.Err, interlock.ErrLost) {
+		t.Fatal(o.Err)
 	}
 	done = queue(t, d, waiter)
 	if now := d.session.waitingNow(); now == nil || now.id == w.id {
 		t.Fatalf("it waits under %+v again", now)
 	}
 	mustRelease(t, other, holder)
-	if o := receive(t, done, "the grant"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "the grant"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 }
 

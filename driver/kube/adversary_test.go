@@ -5,7 +5,8 @@ import (
 	"net/http"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testLateCreateAfterADeletion: as testLateCreate, where the driver has seen a
@@ -41,19 +42,13 @@ func testReleaseOvertakesATake(s *scene) {
 		}
 		return next.RoundTrip(r)
 	})
-	done := make(chan error, 1)
-	go func() {
-		_, err := d.Acquire(s.Context(), driver.Request{Name: "n", Owner: "ours"})
-		done <- err
-	}()
-	s.receive(func() { <-underWay }, "the write")
+	done := drivertest.Begin(s, d, drivertest.Ask("n", "ours"))
+	testbed.Receive(s, underWay, "the write")
 	s.release(d, "n", "ours")
 	close(goOn)
-	s.receive(func() {
-		if err := <-done; !errors.Is(err, interlock.ErrReleased) {
-			s.Errorf("after a release: %v", err)
-		}
-	}, "the end of Acquire")
+	if o := testbed.Receive(s, done, "the end of Acquire"); !errors.Is(o.Err, interlock.ErrReleased) {
+		s.Errorf("after a release: %v", o.Err)
+	}
 	if left := s.Residue(s.T, "n"); len(left) > 0 {
 		s.Fatalf("the Lease names %q, who released", left)
 	}
@@ -63,17 +58,9 @@ func testReleaseOvertakesATake(s *scene) {
 func testReleaseEndsAWait(s *scene) {
 	d := s.open(Options{})
 	s.acquire(d, "n", "holder")
-	waits, done := make(chan driver.Place, 10), make(chan error, 1)
-	go func() {
-		_, err := d.Acquire(s.Context(), driver.Request{Name: "n", Owner: "ours",
-			Events: driver.Events{Waiting: func(p driver.Place) { waits <- p }}})
-		done <- err
-	}()
-	s.receive(func() { <-waits }, "word of waiting")
+	done := s.queue(d, "n", "ours")
 	s.release(d, "n", "ours")
-	s.receive(func() {
-		if err := <-done; !errors.Is(err, interlock.ErrReleased) {
-			s.Errorf("after a release: %v", err)
-		}
-	}, "the end of Acquire")
+	if o := testbed.Receive(s, done, "the end of Acquire"); !errors.Is(o.Err, interlock.ErrReleased) {
+		s.Errorf("after a release: %v", o.Err)
+	}
 }

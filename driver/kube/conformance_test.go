@@ -144,7 +144,7 @@ func (b *system) wipe() {
 	b.makeNamespace()
 }
 
-const patience = 20 * time.Second
+const patience = testbed.Patience
 
 // configFor is how a user reaches the server at addr, "host:port".
 func configFor(k *testbed.Kube, addr string) *rest.Config {

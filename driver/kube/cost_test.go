@@ -9,6 +9,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // testUncontendedCostsTwoRequests, token included, once the name is known.
@@ -85,7 +86,7 @@ func testHandOverIsPushed(s *scene) {
 		next := s.queue(b, "n", fmt.Sprint(i+1))
 		began := time.Now()
 		s.release(a, "n", fmt.Sprint(i))
-		s.receive(func() { <-next }, "the next holder")
+		testbed.Receive(s, next, "the next holder")
 		took = append(took, time.Since(began))
 		a, b = b, a
 	}

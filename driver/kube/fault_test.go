@@ -17,6 +17,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -237,7 +238,7 @@ func testNotReleasedBeforeTheWork(s *scene) {
 			return nil
 		})
 	}()
-	s.receive(func() { <-works }, "the work")
+	testbed.Receive(s, works, "the work")
 	cancel()
 	next := s.queue(other, "n", "next")
 	for range 20 {
@@ -247,8 +248,8 @@ func testNotReleasedBeforeTheWork(s *scene) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	close(end)
-	s.receive(func() { <-done }, "the end of Do")
-	s.receive(func() { <-next }, "the next holder")
+	testbed.Receive(s, done, "the end of Do")
+	testbed.Receive(s, next, "the next holder")
 }
 
 // late has the next write of a Lease fail for its caller, and sends it when told.
@@ -277,9 +278,7 @@ func (s *scene) late(method string) (send func() int) {
 		return nil, errors.New("the connection broke")
 	})
 	return func() int {
-		var status int
-		s.receive(func() { status = (<-held)() }, "the late write")
-		return status
+		return testbed.Receive(s, held, "the late write")()
 	}
 }
 
@@ -364,15 +363,12 @@ func testLossIsToldAtOnce(s *scene) {
 			s.edit("n", func(l *coordination.Lease) { l.Spec.HolderIdentity = new("someone") })
 		},
 	} {
-		lost := make(chan error, 1)
-		r := driver.Request{Name: "n", Owner: what, Events: driver.Events{Lost: func(cause error) { lost <- cause }}}
-		if _, err := d.Acquire(s.Context(), r); err != nil {
-			s.Fatal(err)
-		}
+		c := drivertest.Ask("n", what)
+		drivertest.Acquire(s, d, c)
 		began := time.Now()
 		do()
 		select {
-		case cause := <-lost:
+		case cause := <-c.Lost:
 			if !errors.Is(cause, interlock.ErrLost) {
 				s.Fatalf("%s: %v", what, cause)
 			}

@@ -6,13 +6,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	coordination "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
@@ -57,9 +57,6 @@ func TestDriver(t *testing.T) {
 		"SweepIsBounded":                   testSweepIsBounded,
 		"SweepSparesWhatIsNeeded":          testSweepSpares,
 		"TokensOverASweep":                 testTokensOverASweep,
-		"ReadersAndAWriter":                testReadersAndAWriter,
-		"Permits":                          testPermits,
-		"SeveralNames":                     testSeveralNames,
 		"ServerClockJumps":                 testServerClockJumps,
 		"AdvisoryBesideFenced":             testAdvisoryBesideFenced,
 	} {
@@ -132,22 +129,12 @@ func (s *scene) openWith(config *rest.Config, o Options) *Driver {
 
 func (s *scene) acquire(d *Driver, name, owner string) driver.Grant {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	defer cancel()
-	g, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner})
-	if err != nil {
-		s.Fatalf("acquire %q as %s: %v", name, owner, err)
-	}
-	return g
+	return drivertest.Acquire(s, d, drivertest.Ask(name, owner))
 }
 
 func (s *scene) release(d *Driver, name, owner string) {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	defer cancel()
-	if err := d.Release(ctx, name, owner); err != nil {
-		s.Fatalf("release %q as %s: %v", name, owner, err)
-	}
+	drivertest.Release(s, d, drivertest.Ask(name, owner))
 }
 
 func (s *scene) lease(name string) *coordination.Lease {
@@ -184,32 +171,7 @@ func (s *scene) sees(d *Driver, name, what string, fits func(sight) bool) {
 }
 
 // queue acquires in the background and returns when it waits.
-func (s *scene) queue(d *Driver, name, owner string) chan driver.Grant {
+func (s *scene) queue(d *Driver, name, owner string) <-chan drivertest.Outcome {
 	s.Helper()
-	waits, granted := make(chan driver.Place, 10), make(chan driver.Grant, 1)
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
-	s.Cleanup(cancel)
-	go func() {
-		g, err := d.Acquire(ctx, driver.Request{Name: name, Owner: owner,
-			Events: driver.Events{Waiting: func(p driver.Place) { waits <- p }}})
-		if err == nil {
-			granted <- g
-		}
-	}()
-	s.receive(func() { <-waits }, "word of waiting")
-	return granted
-}
-
-func (s *scene) receive(get func(), what string) {
-	s.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		get()
-	}()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		s.Fatalf("%s: nothing within %v", what, patience)
-	}
+	return drivertest.Wait(s, d, drivertest.Ask(name, owner))
 }

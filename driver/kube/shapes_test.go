@@ -5,138 +5,49 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
-	"github.com/interlock-dev/interlock/claim/rwlock"
-	"github.com/interlock-dev/interlock/claim/semaphore"
+	"github.com/interlock-dev/interlock/claim/elect"
+	"github.com/interlock-dev/interlock/claim/rwlock/rwlocktest"
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// releaser is a claim of any shape.
-type releaser interface{ Release(context.Context) error }
-
-func (s *scene) giveBack(c releaser, err error) {
-	s.Helper()
-	if err == nil {
-		err = c.Release(s.Context())
-	}
-	if err != nil {
-		s.Fatal(err)
-	}
+// TestShapes: readers and writers, permits and several names by way of Kubernetes.
+func TestShapes(t *testing.T) {
+	t.Parallel()
+	b := start(t, sharedServer(t))
+	rwlocktest.Run(t, rwlocktest.World{TTL: suiteTTL, Crash: b.Crash, Open: func(t *testing.T) driver.Fenced {
+		t.Helper()
+		d, err := b.Open(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}})
 }
 
-// testReadersAndAWriter in two processes: readers hold at once, and a writer only
-// alone.
-func testReadersAndAWriter(s *scene) {
-	var locks []*rwlock.Lock
-	for range 2 {
-		l, err := rwlock.New(s.open(Options{}), nil)
+// testElection: each leader resigns, and the next one has a higher term.
+func testElection(s *scene) {
+	var last interlock.Token
+	for range 3 {
+		e, err := elect.New(s.open(Options{}), nil)
 		if err != nil {
 			s.Fatal(err)
 		}
-		s.Cleanup(func() { _ = l.Close(context.Background()) })
-		locks = append(locks, l)
-	}
-	one, err := locks[0].AcquireRead(s.Context(), "n")
-	if err != nil {
-		s.Fatal(err)
-	}
-	two, err := locks[1].AcquireRead(s.Context(), "n")
-	if err != nil || !one.Valid() || !two.Valid() {
-		s.Fatal("two readers do not hold at once", err)
-	}
-	if c, err := locks[1].TryWrite(s.Context(), "n"); !errors.Is(err, interlock.ErrHeld) {
-		s.Fatalf("a writer beside readers: %v, %v", c, err)
-	}
-	s.giveBack(one, nil)
-	s.giveBack(two, nil)
-	writer, err := locks[0].AcquireWrite(s.Context(), "n")
-	if err != nil {
-		s.Fatal(err)
-	}
-	if r, err := locks[1].TryRead(s.Context(), "n"); !errors.Is(err, interlock.ErrHeld) {
-		s.Fatalf("a reader beside a writer: %v, %v", r, err)
-	}
-	reader, err := writer.Downgrade(s.Context())
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.giveBack(locks[1].AcquireRead(s.Context(), "n"))
-	if c, err := locks[1].TryWrite(s.Context(), "n"); !errors.Is(err, interlock.ErrHeld) {
-		s.Fatalf("a writer beside one that reads now: %v, %v", c, err)
-	}
-	s.giveBack(reader, nil)
-	s.giveBack(locks[1].AcquireWrite(s.Context(), "n"))
-}
-
-// testPermits: as many are out at once as there are, over two processes, and no
-// more.
-func testPermits(s *scene) {
-	var permits []*semaphore.Semaphore
-	for range 2 {
-		p, err := semaphore.New(s.open(Options{}), 2, nil)
-		if err != nil {
-			s.Fatal(err)
-		}
-		s.Cleanup(func() { _ = p.Close(context.Background()) })
-		permits = append(permits, p)
-	}
-	one, err := permits[0].Acquire(s.Context(), "n")
-	if err != nil {
-		s.Fatal(err)
-	}
-	two, err := permits[1].Acquire(s.Context(), "n")
-	if err != nil || !one.Valid() || !two.Valid() {
-		s.Fatal("two permits are not out at once", err)
-	}
-	for _, p := range permits {
-		if c, err := p.TryAcquire(s.Context(), "n"); !errors.Is(err, interlock.ErrHeld) {
-			s.Fatalf("a third permit of two: %v, %v", c, err)
-		}
-	}
-	s.giveBack(one, nil)
-	s.giveBack(permits[1].Acquire(s.Context(), "n"))
-	if c, err := permits[0].TryAcquireN(s.Context(), "n", 2); !errors.Is(err, interlock.ErrHeld) {
-		s.Fatalf("both permits while one is out: %v, %v", c, err)
-	}
-	s.giveBack(two, nil)
-	s.giveBack(permits[0].AcquireN(s.Context(), "n", 2))
-}
-
-// testSeveralNames that two processes ask for in opposite orders: neither waits for
-// the other for ever, and no name has two holders.
-func testSeveralNames(s *scene) {
-	orders := [][]string{{"a", "b", "c"}, {"c", "b", "a"}}
-	var holding atomic.Int64
-	var all sync.WaitGroup
-	for _, names := range orders {
-		locks, err := lock.NewFenced(s.open(Options{}), nil)
-		if err != nil {
-			s.Fatal(err)
-		}
-		s.Cleanup(func() { _ = locks.Close(context.Background()) })
-		all.Go(func() {
-			for range 5 {
-				c, err := locks.AcquireAll(s.Context(), names)
-				if err != nil {
-					s.Error(err)
-					return
-				}
-				if n := holding.Add(1); n != 1 {
-					s.Errorf("%d hold all names", n)
-				}
-				holding.Add(-1)
-				if err := c.Release(s.Context()); err != nil {
-					s.Error(err)
-				}
+		err = e.Run(s.Context(), "leader", func(_ context.Context, term *elect.Term) error {
+			if term.Token() <= last {
+				s.Errorf("term %d after %d", term.Token(), last)
 			}
+			last = term.Token()
+			return nil
 		})
+		if err := errors.Join(err, e.Close(s.Context())); err != nil {
+			s.Fatal(err)
+		}
 	}
-	s.receive(all.Wait, "the end of both")
 }
 
 // testServerClockJumps: a holder keeps its lock and tokens rise, wherever the API

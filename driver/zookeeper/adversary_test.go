@@ -81,7 +81,7 @@ func TestNoMajorityNoRenewal(t *testing.T) {
 		t.Fatal(err)
 	}
 	hints.Signal(s.checkNow)
-	if err := receive(t, renewed, "an attempt to renew"); err == nil {
+	if err := testbed.Receive(t, renewed, "an attempt to renew"); err == nil {
 		t.Fatal("renewed by a leader without followers")
 	}
 }
@@ -97,24 +97,22 @@ func TestWaiterWhoseNodeWasWritten(t *testing.T) {
 	mustAcquire(t, d, holder)
 	done := enqueue(t, d, waiter)
 	d.mu.Lock()
-	node := d.contenders[waiter.identity()].node
+	node := d.contenders[identity{"n", "waiter"}].node
 	d.mu.Unlock()
 	if _, err := operator.Set(node, []byte("x"), -1); err != nil {
 		t.Fatal(err)
 	}
 	mustRelease(t, d, holder)
-	if o := receive(t, done, "the waiter"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "the waiter"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	if err := operator.Delete(node, -1); err != nil {
 		t.Fatal(err)
 	}
-	if cause := receive(t, waiter.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+	if cause := testbed.Receive(t, waiter.Lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
 		t.Fatalf("cause %v", cause)
 	}
 }
-
-func (r request) identity() identity { return identity{r.Name, r.Owner} }
 
 // TestShorterSessionEndsClaims: a server that lets a session go on only for less
 // than the claims were promised ends them.
@@ -182,15 +180,15 @@ func TestWatchSaysThatItWasInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- d.Watch(ctx, "", func(name string) { told <- name }) }()
-	if name := receive(t, told, "the beginning"); name != "" {
+	if name := testbed.Receive(t, told, "the beginning"); name != "" {
 		t.Fatalf("first %q", name)
 	}
 	k.reconnect(t, path, d)
-	if name := receive(t, told, "word of the interruption"); name != "" {
+	if name := testbed.Receive(t, told, "word of the interruption"); name != "" {
 		t.Fatalf("after an interruption %q", name)
 	}
 	cancel()
-	if err := receive(t, done, "the end"); !errors.Is(err, context.Canceled) {
+	if err := testbed.Receive(t, done, "the end"); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 }

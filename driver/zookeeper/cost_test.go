@@ -56,8 +56,8 @@ func TestOneReleaseWakesOne(t *testing.T) {
 	}
 	before, packets := count(t, server, told), count(t, server, "zk_packets_received")
 	mustRelease(t, processes[0], holder)
-	if o := receive(t, done[0], "the first waiter"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done[0], "the first waiter"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	if got := count(t, server, told) - before; got > 2 {
 		t.Fatalf("one release was reported %d times", got)
@@ -68,8 +68,8 @@ func TestOneReleaseWakesOne(t *testing.T) {
 	}
 	for i, r := range all {
 		if i > 0 {
-			if o := receive(t, done[i], r.Owner); o.err != nil {
-				t.Fatal(o.err)
+			if o := testbed.Receive(t, done[i], r.Owner); o.Err != nil {
+				t.Fatal(o.Err)
 			}
 		}
 		mustRelease(t, processes[i%5], r)

@@ -27,7 +27,7 @@ func TestClaimsSurviveTheLeader(t *testing.T) {
 		return first.Lease.Remaining() > ttl*9/10 && time.Since(killed) > time.Second
 	})
 	select {
-	case cause := <-holder.lost:
+	case cause := <-holder.Lost:
 		t.Fatalf("lost: %v", cause)
 	case o := <-done:
 		t.Fatalf("the waiter came back: %+v", o)
@@ -36,12 +36,12 @@ func TestClaimsSurviveTheLeader(t *testing.T) {
 	testbed.Eventually(t, "a release is confirmed", patience, func() bool {
 		return a.Release(t.Context(), "n", "holder") == nil
 	})
-	o := receive(t, done, "the waiter")
-	for interlock.Kind(o.err) != interlock.Definite && o.err != nil { // as the portable types do
-		o.Grant, o.err = b.Acquire(bounded(t), waiter.Request)
+	o := testbed.Receive(t, done, "the waiter")
+	for interlock.Kind(o.Err) != interlock.Definite && o.Err != nil { // as the portable types do
+		o.Grant, o.Err = b.Acquire(bounded(t), waiter.Request)
 	}
-	if o.err != nil || o.Token <= first.Token {
-		t.Fatalf("token %d after %d, %v", o.Token, first.Token, o.err)
+	if o.Err != nil || o.Token <= first.Token {
+		t.Fatalf("token %d after %d, %v", o.Token, first.Token, o.Err)
 	}
 	mustRelease(t, b, waiter)
 	// a client that comes after the election has a base of its own, near the clock

@@ -30,7 +30,7 @@ func together[Q, A any](t *testing.T, g *group.Group[Q, A], n int, do func(i int
 		_, err := g.Do(t.Context(), "", none)
 		errs <- err
 	}()
-	receive(t, filled, "the one request")
+	testbed.Receive(t, filled, "the one request")
 	g.Alone = alone
 	for i := range n {
 		go func() { errs <- do(i) }()
@@ -46,7 +46,7 @@ func together[Q, A any](t *testing.T, g *group.Group[Q, A], n int, do func(i int
 	g.Requests, g.Limit = requests, limit
 	close(free)
 	for range n + 1 {
-		if err := receive(t, errs, "an answer"); err != nil {
+		if err := testbed.Receive(t, errs, "an answer"); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -37,7 +37,7 @@ func TestKilledHolderAndWaiters(t *testing.T) {
 	server := testbed.ZooKeeper(t)
 	start := func(name, owner, state string) *testbed.Process {
 		p := crash.Start(t, "contender", 0, server.Addr(), name, owner)
-		if line := receive(t, p.Stdout(), "word of "+owner); line != state {
+		if line := testbed.Receive(t, p.Stdout(), "word of "+owner); line != state {
 			t.Fatalf("%s %s", owner, line)
 		}
 		return p
@@ -63,12 +63,12 @@ func TestKilledHolderAndWaiters(t *testing.T) {
 			ended <- time.Now()
 		}
 	}()
-	if o := receive(t, done, "the grant"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "the grant"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	granted := time.Now()
 	// the last sign of life of that process may be a third of a session older
-	if late := granted.Sub(receive(t, ended, "the end of a session")); late > suiteTTL/3+time.Second {
+	if late := granted.Sub(testbed.Receive(t, ended, "the end of a session")); late > suiteTTL/3+time.Second {
 		t.Fatalf("served %v after a session had ended", late)
 	}
 }

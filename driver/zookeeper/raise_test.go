@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 // TestBaseIsPinned: a session whose clock is ahead raises the base, and those
@@ -25,9 +26,9 @@ func TestBaseIsPinned(t *testing.T) {
 	ahead := open(t, &Options{Servers: []string{server.Addr()}, Now: func() time.Time { return time.Now().Add(time.Hour) }})
 	behind := open(t, &Options{Servers: []string{server.Addr()}, Now: func() time.Time { return time.Now().Add(-time.Hour) }})
 	mustRelease(t, old, holder)
-	o := receive(t, done, "who came before the base was raised")
-	if o.err != nil || o.Token <= last {
-		t.Fatalf("token %d after %d, %v", o.Token, last, o.err)
+	o := testbed.Receive(t, done, "who came before the base was raised")
+	if o.Err != nil || o.Token <= last {
+		t.Fatalf("token %d after %d, %v", o.Token, last, o.Err)
 	}
 	last = o.Token
 	mustRelease(t, old, waiting)
@@ -96,8 +97,8 @@ func TestBreakOfAForeignHolder(t *testing.T) {
 	if record, ok, err := d.Break(t.Context(), b); err != nil || !ok || record.Break != b {
 		t.Fatalf("%+v, %v, %v", record, ok, err)
 	}
-	if o := receive(t, done, "the next one"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "the next one"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	if _, ok, err := d.Break(t.Context(), b); ok || err != nil {
 		t.Fatalf("broken again: %v, %v", ok, err)

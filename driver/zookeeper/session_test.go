@@ -42,15 +42,15 @@ func TestConnectionLossIsNotSessionLoss(t *testing.T) {
 		t.Fatalf("%+v became %+v", at, now)
 	}
 	select {
-	case cause := <-mine.lost:
+	case cause := <-mine.Lost:
 		t.Fatalf("received a loss: %v", cause)
 	case o := <-done:
 		t.Fatalf("the waiter came back: %+v", o)
 	default:
 	}
 	mustRelease(t, other, theirs)
-	if o := receive(t, done, "the waiter"); o.err != nil {
-		t.Fatal(o.err)
+	if o := testbed.Receive(t, done, "the waiter"); o.Err != nil {
+		t.Fatal(o.Err)
 	}
 	mustRelease(t, d, waiting)
 	mustRelease(t, d, mine)
@@ -163,10 +163,10 @@ func TestEndedSessionIsTold(t *testing.T) {
 	over := func(err error) bool {
 		return errors.Is(err, interlock.ErrSessionEnded) || errors.Is(err, interlock.ErrLost)
 	}
-	if cause := receive(t, holder.lost, "word of the loss"); !over(cause) {
+	if cause := testbed.Receive(t, holder.Lost, "word of the loss"); !over(cause) {
 		t.Fatalf("cause %v", cause)
 	}
-	if o := receive(t, done, "the waiter"); !over(o.err) || interlock.Kind(o.err) != interlock.Retryable {
+	if o := testbed.Receive(t, done, "the waiter"); !over(o.Err) || interlock.Kind(o.Err) != interlock.Retryable {
 		t.Fatalf("the waiter: %+v", o)
 	}
 	testbed.Eventually(t, "the driver knows", patience, func() bool {
@@ -268,7 +268,7 @@ func TestLateNodeIsRemoved(t *testing.T) {
 	}()
 	testbed.Eventually(t, "it was carried out", patience, func() bool { return line() == 2 })
 	cancel()
-	receive(t, asked, "the answer of a cancelled call")
+	testbed.Receive(t, asked, "the answer of a cancelled call")
 	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	uncertain(ctx, func(ctx context.Context) error { return d.Release(ctx, r.Name, r.Owner) })
@@ -322,7 +322,7 @@ func TestDataOfTheNodeMayChange(t *testing.T) {
 	if err := operator.Delete(at.Path, -1); err != nil {
 		t.Fatal(err)
 	}
-	if cause := receive(t, r.lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
+	if cause := testbed.Receive(t, r.Lost, "word of the loss"); !errors.Is(cause, interlock.ErrLost) {
 		t.Fatalf("cause %v", cause)
 	}
 }

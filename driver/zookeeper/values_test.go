@@ -139,7 +139,7 @@ func TestValueIsWrittenOverWhatWasRead(t *testing.T) {
 	if err := v.Put(t.Context(), "n", value(2, "late")); !errors.Is(err, interlock.ErrStaleToken) {
 		t.Fatalf("the lower one: %v", err)
 	}
-	if err := receive(t, between, "the higher one"); err != nil {
+	if err := testbed.Receive(t, between, "the higher one"); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := other.Get(t.Context(), "n"); err != nil || string(got.Data) != "highest" {

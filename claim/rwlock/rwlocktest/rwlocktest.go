@@ -1,4 +1,7 @@
-package rwlock_test
+// Package rwlocktest is the suite that a lock system passes which carries readers and writers,
+// semaphores, and several names at once. It says nothing about the system's locks themselves,
+// which package drivertest judges.
+package rwlocktest
 
 import (
 	"context"
@@ -6,8 +9,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,23 +22,31 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// patience bounds what should happen soon on a slow machine.
-const patience = 40 * time.Second
+const (
+	patience = 40 * time.Second // bounds what should happen soon, on a slow machine
+	name     = "prices"
+)
 
-// backend is a real lock system.
-type backend struct {
-	open  func(t *testing.T) driver.Fenced
-	crash func(t *testing.T, d driver.Fenced) // cuts d off for good
-	cut   func(d driver.Fenced) (heal func())
-	// slow: what was cut off takes long to close, and one such test is enough.
-	slow bool
+// World is one lock system. Its functions are called one at a time.
+type World struct {
+	// TTL is that of the drivers.
+	TTL time.Duration
+	// Open opens the driver as a further process would. It is closed by t.Cleanup.
+	Open func(t *testing.T) driver.Fenced
+	// Crash cuts d off for good and without a goodbye.
+	Crash func(t *testing.T, d driver.Fenced)
+	// Cut cuts d off until heal is called; nil leaves out the tests that need it.
+	Cut func(d driver.Fenced) (heal func())
+	// Slow leaves out further crashes, if what was cut off takes long to close.
+	Slow bool
 }
 
-// runShapes tries shared locks, permits and several names on a real system.
-func runShapes(t *testing.T, b backend) {
+// Run runs the suite.
+func Run(t *testing.T, w World) {
+	b := &backend{World: w}
 	for _, c := range []struct {
 		name string
-		test func(*testing.T, backend)
+		test func(*testing.T, *backend)
 		more bool // crashes of the same kind as in another test
 	}{
 		{"StoppedWriter", testStoppedWriter, false},
@@ -50,7 +59,7 @@ func runShapes(t *testing.T, b backend) {
 		{"Downgrade", testDowngrade, false},
 		{"WeightedPermits", testWeightedPermits, false},
 	} {
-		if b.slow && c.more {
+		if w.Slow && c.more {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -59,6 +68,52 @@ func runShapes(t *testing.T, b backend) {
 		})
 	}
 }
+
+// Costs checks how many requests, as count tells them, a claim of each kind and its release cost.
+func Costs(t *testing.T, d driver.Fenced, count func() int64) {
+	p, ctx := newProcess(t, d), bounded(t)
+	for _, c := range []struct {
+		what string
+		do   func()
+		want int64
+	}{
+		{"a read", func() { release(t, must(p.shared.AcquireRead(ctx, name))(t)) }, 4},
+		{"a write", func() { release(t, must(p.shared.AcquireWrite(ctx, name))(t)) }, 3}, // one for the readers
+		{"a permit", func() { release(t, must(p.permits.Acquire(ctx, name))(t)) }, 4},
+		{"three names", func() { release(t, must(p.locks.AcquireAll(ctx, []string{"c", "b", "a"}))(t)) }, 4},
+	} {
+		const rounds = 5
+		before := count()
+		for range rounds {
+			c.do()
+		}
+		if got := count() - before; got != rounds*c.want {
+			t.Errorf("%s: %d requests in %d rounds, want %d each", c.what, got, rounds, c.want)
+		}
+	}
+}
+
+// backend calls the functions of a World one at a time.
+type backend struct {
+	World
+	mu sync.Mutex
+}
+
+func (b *backend) open(t *testing.T) driver.Fenced {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Open(t)
+}
+
+func (b *backend) crash(t *testing.T, d driver.Fenced) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Crash(t, d)
+}
+
+type releaser interface{ Release(context.Context) error }
 
 // process is all shapes on one driver.
 type process struct {
@@ -69,7 +124,7 @@ type process struct {
 	guard   *memory.Fence
 }
 
-const realPermits = 2
+const permits = 2
 
 func newProcess(t *testing.T, d driver.Fenced) *process { return newGuarded(t, d, nil) }
 
@@ -86,7 +141,7 @@ func newGuarded(t *testing.T, d driver.Fenced, guard *memory.Fence) *process {
 	var err error
 	p.shared, err = rwlock.New(d, o)
 	check(t, err)
-	p.permits, err = semaphore.New(d, realPermits, nil)
+	p.permits, err = semaphore.New(d, permits, nil)
 	check(t, err)
 	p.locks, err = lock.NewFenced(d, nil)
 	check(t, err)
@@ -141,7 +196,7 @@ func atRandom(random *rand.Rand) time.Duration {
 	return time.Duration(random.IntN(15)) * time.Millisecond
 }
 
-func testReadersAndWriters(t *testing.T, b backend) {
+func testReadersAndWriters(t *testing.T, b *backend) {
 	guard, ctx := memory.NewSpace().Fence(), bounded(t)
 	var mu sync.Mutex
 	var last interlock.Token
@@ -205,7 +260,7 @@ func testReadersAndWriters(t *testing.T, b backend) {
 
 // testStoppedWriter: a writer that hears nothing any more and does not stop is
 // kept out by the readers that come after it.
-func testStoppedWriter(t *testing.T, b backend) {
+func testStoppedWriter(t *testing.T, b *backend) {
 	guard, ctx := memory.NewSpace().Fence(), bounded(t)
 	stopped, reader := newGuarded(t, b.open(t), guard), newGuarded(t, b.open(t), guard)
 	w := must(stopped.shared.AcquireWrite(ctx, "stopped writer"))(t)
@@ -226,7 +281,7 @@ func testStoppedWriter(t *testing.T, b backend) {
 	check(t, err)
 }
 
-func testDeadReader(t *testing.T, b backend) {
+func testDeadReader(t *testing.T, b *backend) {
 	ctx := bounded(t)
 	dying, writer := newProcess(t, b.open(t)), newProcess(t, b.open(t))
 	r := must(dying.shared.AcquireRead(ctx, "dead reader"))(t)
@@ -236,21 +291,25 @@ func testDeadReader(t *testing.T, b backend) {
 	if r.Valid() {
 		t.Error("the reader believes beside a writer")
 	}
-	if took := time.Since(began); took > 3*realTTL { // Consul ends a session after twice its TTL
-		t.Errorf("the writer waited %v for a lease of %v", took, realTTL)
+	if took := time.Since(began); took > 3*b.TTL { // Consul ends a session after twice its TTL
+		t.Errorf("the writer waited %v for a lease of %v", took, b.TTL)
 	}
 	release(t, w)
 }
 
 // testReaderThatComesBack: a reader whose process hears nothing for longer than
 // its lease, and goes on as if nothing had been.
-func testReaderThatComesBack(t *testing.T, b backend) {
-	ctx := bounded(t)
-	guard := memory.NewSpace().Fence()
+func testReaderThatComesBack(t *testing.T, b *backend) {
+	if b.Cut == nil {
+		t.Skip("its paths are not cut and healed")
+	}
+	guard, ctx := memory.NewSpace().Fence(), bounded(t)
 	absent, writer := newGuarded(t, b.open(t), guard), newGuarded(t, b.open(t), guard)
 	r := must(absent.shared.AcquireRead(ctx, "comes back"))(t)
 	first := absent.value()
-	heal := b.cut(absent.d)
+	b.mu.Lock()
+	heal := b.Cut(absent.d)
+	b.mu.Unlock()
 	w := must(writer.shared.AcquireWrite(ctx, "comes back"))(t)
 	check(t, writer.write(ctx, w, "meanwhile"))
 	heal()
@@ -268,7 +327,7 @@ func testReaderThatComesBack(t *testing.T, b backend) {
 	release(t, must(absent.shared.AcquireRead(ctx, "comes back"))(t))
 }
 
-func testPermits(t *testing.T, b backend) {
+func testPermits(t *testing.T, b *backend) {
 	ctx := bounded(t)
 	var mu sync.Mutex
 	out := map[int]interlock.Token{} // by slot, who has one
@@ -283,7 +342,7 @@ func testPermits(t *testing.T, b backend) {
 					err := p.permits.Do(ctx, "permits", func(ctx context.Context, permit *semaphore.Permit) error {
 						slot, token := permit.Slot(), permit.Claim().Token()
 						mu.Lock()
-						if out[slot] != 0 || token <= last[slot] || slot >= realPermits {
+						if out[slot] != 0 || token <= last[slot] || slot >= permits {
 							t.Errorf("token %d of slot %d after %d, held by %d", token, slot, last[slot], out[slot])
 						}
 						out[slot], last[slot] = token, token
@@ -303,12 +362,12 @@ func testPermits(t *testing.T, b backend) {
 		}
 	}
 	all.Wait()
-	if len(last) != realPermits {
+	if len(last) != permits {
 		t.Errorf("%d slots were used", len(last))
 	}
 }
 
-func testDeadPermit(t *testing.T, b backend) {
+func testDeadPermit(t *testing.T, b *backend) {
 	ctx := bounded(t)
 	dying, living := newProcess(t, b.open(t)), newProcess(t, b.open(t))
 	dead := must(dying.permits.Acquire(ctx, "dead permit"))(t)
@@ -320,14 +379,14 @@ func testDeadPermit(t *testing.T, b backend) {
 		t.Errorf("slot %d with token %d after slot %d with %d, which is valid: %v", next.Slot(), next.Claim().Token(),
 			dead.Slot(), dead.Claim().Token(), dead.Valid())
 	}
-	if took := time.Since(began); took > 3*realTTL { // Consul ends a session after twice its TTL
-		t.Errorf("it waited %v for a lease of %v", took, realTTL)
+	if took := time.Since(began); took > 3*b.TTL { // Consul ends a session after twice its TTL
+		t.Errorf("it waited %v for a lease of %v", took, b.TTL)
 	}
 	release(t, next)
 	release(t, kept)
 }
 
-func testAllNames(t *testing.T, b backend) {
+func testAllNames(t *testing.T, b *backend) {
 	ctx := bounded(t)
 	names := []string{"all/a", "all/b", "all/c"}
 	var mu sync.Mutex
@@ -365,16 +424,8 @@ func testAllNames(t *testing.T, b backend) {
 	all.Wait()
 }
 
-// countOf reads the calls of one command from what Redis counts.
-func countOf(stats, command string) int {
-	_, rest, _ := strings.Cut(stats, command+":calls=")
-	digits, _, _ := strings.Cut(rest, ",")
-	n, _ := strconv.Atoi(digits)
-	return n
-}
-
 // testDowngrade: others may read then, and nobody writes.
-func testDowngrade(t *testing.T, b backend) {
+func testDowngrade(t *testing.T, b *backend) {
 	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
 	ctx := bounded(t)
 	w := must(here.shared.AcquireWrite(ctx, "downgrade"))(t)
@@ -391,18 +442,18 @@ func testDowngrade(t *testing.T, b backend) {
 }
 
 // testWeightedPermits: all of them at once, or none.
-func testWeightedPermits(t *testing.T, b backend) {
+func testWeightedPermits(t *testing.T, b *backend) {
 	here, there := newProcess(t, b.open(t)), newProcess(t, b.open(t))
 	ctx := bounded(t)
-	all := must(here.permits.AcquireN(ctx, "weighted", realPermits))(t)
+	all := must(here.permits.AcquireN(ctx, "weighted", permits))(t)
 	if _, err := there.permits.TryAcquireN(ctx, "weighted", 1); !errors.Is(err, interlock.ErrHeld) {
 		t.Errorf("one beyond all: %v", err)
 	}
 	release(t, all)
 	one := must(here.permits.AcquireN(ctx, "weighted", 1))(t)
-	if _, err := there.permits.TryAcquireN(ctx, "weighted", realPermits); !errors.Is(err, interlock.ErrHeld) {
+	if _, err := there.permits.TryAcquireN(ctx, "weighted", permits); !errors.Is(err, interlock.ErrHeld) {
 		t.Errorf("all beside one: %v", err)
 	}
-	release(t, must(there.permits.AcquireN(ctx, "weighted", realPermits-1))(t)) // what was refused took none
+	release(t, must(there.permits.AcquireN(ctx, "weighted", permits-1))(t)) // what was refused took none
 	release(t, one)
 }

@@ -1,0 +1,82 @@
+package drivertest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// Caller is one owner's request for a lock, with its events on channels, for a driver's own tests.
+type Caller struct {
+	driver.Request
+	Waiting chan driver.Place
+	Lost    chan error
+}
+
+// Ask returns a request of owner for a lock.
+func Ask(lock, owner string) Caller {
+	c := Caller{
+		Request: driver.Request{Name: lock, Owner: owner},
+		Waiting: make(chan driver.Place, 100), // more than any test gets
+		Lost:    make(chan error, 10),
+	}
+	c.Events = driver.Events{
+		Waiting: func(p driver.Place) { c.Waiting <- p },
+		Lost:    func(cause error) { c.Lost <- cause },
+	}
+	return c
+}
+
+// Acquire waits for the grant, and ends the test if there is none soon.
+func Acquire(t testing.TB, d driver.Fenced, c Caller) driver.Grant {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	g, err := d.Acquire(ctx, c.Request)
+	if err != nil {
+		t.Fatalf("acquire %q as %s: %v", c.Name, c.Owner, err)
+	}
+	return g
+}
+
+// Release releases, and ends the test if that is not confirmed soon.
+func Release(t testing.TB, d driver.Fenced, c Caller) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := d.Release(ctx, c.Name, c.Owner); err != nil {
+		t.Fatalf("release %q as %s: %v", c.Name, c.Owner, err)
+	}
+}
+
+// Outcome is what an Acquire returned.
+type Outcome struct {
+	driver.Grant
+	Err error
+}
+
+// Begin acquires in the background.
+func Begin(t testing.TB, d driver.Fenced, c Caller) <-chan Outcome {
+	done := make(chan Outcome, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	go func() {
+		g, err := d.Acquire(ctx, c.Request)
+		done <- Outcome{g, err}
+	}()
+	return done
+}
+
+// Wait acquires in the background, and returns once the owner waits.
+func Wait(t testing.TB, d driver.Fenced, c Caller) <-chan Outcome {
+	t.Helper()
+	done := Begin(t, d, c)
+	select {
+	case <-c.Waiting:
+	case <-time.After(patience):
+		t.Fatalf("acquire %q as %s: it does not wait", c.Name, c.Owner)
+	}
+	return done
+}
