@@ -1,8 +1,8 @@
-// Package group sends calls of drivers that wait together in one request. It does not repeat, and
-// has no goroutine but those that its owner starts.
+// Package group sends waiting calls of a driver in one request. It repeats no call, and starts no
+// goroutine: its owner does.
 //
-// Up to a number of requests are under way at once, each sent by its caller. What is
-// called meanwhile waits, and is sent when one of them has its answer, or a little later.
+// Up to [Group.Requests] requests are under way at once, each sent by its caller. Further calls
+// wait, and are sent together when a request is answered, or after [Group.Limit].
 package group
 
 import (
@@ -17,10 +17,10 @@ import (
 // LongestWait is how long a call waits at most before it is sent.
 const LongestWait = 2 * time.Millisecond
 
-// ErrUnsent says that a call was given up before it was sent.
+// ErrUnsent reports that ctx ended before the call was sent.
 var ErrUnsent = errors.New("the request was not sent")
 
-// A Call is a question, and its answer once it was sent with others.
+// A Call is a question that is sent with others, and its answer.
 type Call[Q, A any] struct {
 	Ask    Q
 	Answer A
@@ -33,7 +33,7 @@ type Call[Q, A any] struct {
 
 // A Group has the calls of one kind. Its exported fields are set before it is used.
 type Group[Q, A any] struct {
-	// Alone sends a call that does not wait, until ctx ends.
+	// Alone sends a call that need not wait. It is bounded by ctx.
 	Alone func(ctx context.Context, ask Q) (A, error)
 	// Send sends calls with different keys in one request, within its own bound, and sets
 	// their answers. It runs in a task.
@@ -46,11 +46,11 @@ type Group[Q, A any] struct {
 	Limit time.Duration
 
 	mu       sync.Mutex
-	closed   error // what is called afterwards fails with it
-	separate bool  // nothing waits, see Separate
+	closed   error // the error of later calls; nil while it is open
+	separate bool  // no call waits, see Separate
 	underWay int
 	waiting  []*Call[Q, A]
-	overdue  *time.Timer // sends what waits; nil before anything did
+	overdue  *time.Timer // sends the waiting calls; nil before the first
 }
 
 // Do sends a call and waits for its answer or ctx. It fails with ErrUnsent if ctx ends before
@@ -74,8 +74,8 @@ func (g *Group[Q, A]) Do(ctx context.Context, key string, ask Q) (A, error) {
 	}
 }
 
-// Each sends calls that were refused together one by one, at the same time, and waits for
-// their answers.
+// Each sends each call in a request of its own, all at the same time, and waits for their
+// answers. It is for calls that were refused together.
 func Each[Q, A any](calls []*Call[Q, A], send func(calls []*Call[Q, A])) {
 	var all sync.WaitGroup
 	for i := range calls {
@@ -84,21 +84,21 @@ func Each[Q, A any](calls []*Call[Q, A], send func(calls []*Call[Q, A])) {
 	all.Wait()
 }
 
-// Waiting is how many calls wait to be sent.
+// Waiting returns the number of calls that wait to be sent.
 func (g *Group[Q, A]) Waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.waiting)
 }
 
-// Separate has every call sent alone from now on.
+// Separate makes every later call be sent alone.
 func (g *Group[Q, A]) Separate() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.separate = true
 }
 
-// Close has what waits, and what is called from now on, fail with err.
+// Close makes waiting and later calls fail with err.
 func (g *Group[Q, A]) Close(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -112,7 +112,7 @@ func (g *Group[Q, A]) Close(err error) {
 	g.waiting = nil
 }
 
-// enter returns the call to wait for; nil if it is to be sent at once.
+// enter returns the call to wait for; nil if the caller sends it at once.
 func (g *Group[Q, A]) enter(key string, ask Q) (*Call[Q, A], error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -130,7 +130,7 @@ func (g *Group[Q, A]) enter(key string, ask Q) (*Call[Q, A], error) {
 	return c, nil
 }
 
-// limitWait has what waits sent after the limit. g.mu is held.
+// limitWait schedules the waiting calls to be sent after the limit. g.mu is held.
 func (g *Group[Q, A]) limitWait() {
 	limit := g.Limit
 	if limit == 0 {
@@ -143,7 +143,7 @@ func (g *Group[Q, A]) limitWait() {
 	g.overdue.Reset(limit)
 }
 
-// hurry sends what has waited for long beside the requests that are under way.
+// hurry sends the waiting calls beside the requests that are under way.
 func (g *Group[Q, A]) hurry() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,7 +153,7 @@ func (g *Group[Q, A]) hurry() {
 	}
 }
 
-// leave counts out a request that was sent alone, and has others sent in its place.
+// leave counts out a request that was sent alone, and sends waiting calls in its place.
 func (g *Group[Q, A]) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -164,7 +164,7 @@ func (g *Group[Q, A]) leave() {
 	g.Go(g.run)
 }
 
-// abandon gives up the wait for c.
+// abandon ends the wait for c.
 func (g *Group[Q, A]) abandon(ctx context.Context, c *Call[Q, A]) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -175,7 +175,7 @@ func (g *Group[Q, A]) abandon(ctx context.Context, c *Call[Q, A]) error {
 	return ErrUnsent
 }
 
-// run sends what waits until nothing does.
+// run sends waiting calls until there are none.
 func (g *Group[Q, A]) run() {
 	for calls := g.choose(); len(calls) > 0; calls = g.choose() {
 		g.Send(calls)
@@ -185,7 +185,7 @@ func (g *Group[Q, A]) run() {
 	}
 }
 
-// choose takes calls with different keys. If none waits the run ends.
+// choose takes waiting calls with different keys. If there are none, it counts out the run.
 func (g *Group[Q, A]) choose() (calls []*Call[Q, A]) {
 	runtime.Gosched() // callers that have just got an answer go along with their next call
 	g.mu.Lock()

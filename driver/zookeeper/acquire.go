@@ -11,19 +11,18 @@ import (
 const (
 	opAcquire = "acquire"
 
-	// attempts bounds how often one call asks again after a definite no, such as
-	// a parent that vanished or a base that was raised meanwhile.
+	// attempts bounds how often one call repeats a refused request: its parent node
+	// was removed, or the base was raised meanwhile.
 	attempts = 8
 )
 
 // Acquire implements driver.Fenced. It blocks until the claim is granted or ctx
-// is done; a single request is given up after a third of the TTL, at most five
-// seconds. Uncontended it is two requests in one round trip, one of them a write.
+// is done. A single request is bounded by a third of the TTL, 1 s to 5 s. Uncontended it is two requests in one round trip, one of them a write.
 //
 // Besides the errors of the interface: Retryable with interlock.ErrSessionEnded
-// or interlock.ErrLost in its chain means that the place in the line is gone
-// and that the same call takes a new one; a [*FamilyError] that clients stand in
-// the same line who would not see us.
+// or interlock.ErrLost in its chain means that the place in the queue is lost,
+// and that the same call takes a new one. A [*FamilyError] means that clients
+// queue for the same lock that do not see our nodes.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := d.acquire(ctx, r)
 	if err != nil {
@@ -76,7 +75,7 @@ func (d *Driver) knows(id identity) bool {
 	return d.contenders[id] != nil
 }
 
-// peek refuses a request that would not wait, before it leaves a trace.
+// peek refuses a request that must not wait before it creates a node.
 func (d *Driver) peek(ctx context.Context, s *session, name string) error {
 	lock := d.layout.lock(name)
 	list, err := s.children(ctx, opAcquire, name, lock)
@@ -101,7 +100,7 @@ func (d *Driver) held(ctx context.Context, s *session, name, lock string, holder
 	return held
 }
 
-// register finds the owner's contender, or makes one.
+// register returns the owner's contender, a new one if there is none under s.
 func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

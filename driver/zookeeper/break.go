@@ -23,7 +23,7 @@ const (
 	keptBreaks = 1000
 )
 
-// broken is the data of a record of a forced release.
+// broken is the content of a record node of a forced release.
 type broken struct {
 	Name   text            `json:"name"`
 	Owner  text            `json:"owner"`
@@ -96,8 +96,8 @@ func (s *session) holder(ctx context.Context, name string) (node, *found, error)
 	return q[0], f, err
 }
 
-// breakNode deletes exactly the node that was looked at. Nobody overtakes the
-// first in line, so as long as it is there it is the holder.
+// breakNode deletes exactly the node that was read. No contender passes the first one, so
+// that node is the holder's as long as it exists.
 func (s *session) breakNode(ctx context.Context, b driver.Break, n node, f *found) (driver.BreakRecord, bool, error) {
 	c, d := contenderOf(n, f), s.d
 	data := encode(broken{text(b.Name), text(b.Owner), text(b.Reason), text(b.By), c.Token})
@@ -116,7 +116,7 @@ func (s *session) breakNode(ctx context.Context, b driver.Break, n node, f *foun
 		return reply{ops, nil}, err
 	})
 	switch {
-	case errors.Is(err, zk.ErrBadVersion): // somebody wrote into it: look again
+	case errors.Is(err, zk.ErrBadVersion): // another client wrote into it
 		return driver.BreakRecord{}, false, nil
 	case err != nil:
 		return driver.BreakRecord{}, false, err
@@ -130,8 +130,8 @@ func (s *session) breakNode(ctx context.Context, b driver.Break, n node, f *foun
 	return record, true, nil
 }
 
-// finishRecord takes the servers' time of a record, and removes those that are
-// too many. The lock is broken already, so failures are no matter.
+// finishRecord reads the servers' time of a record, and removes the oldest records beyond
+// keptBreaks. The lock is broken already, so errors are ignored.
 func (s *session) finishRecord(ctx context.Context, path string, record *driver.BreakRecord) {
 	if f, err := s.get(ctx, opBreak, record.Name, path); err == nil && f != nil {
 		record.At = time.UnixMilli(f.stat.Ctime)
@@ -155,7 +155,7 @@ func (d *Driver) makeRecords(ctx context.Context, s *session) error {
 	return err
 }
 
-// records are the paths of all records, the newest first.
+// records lists the paths of all records, the newest first.
 func (s *session) records(ctx context.Context) ([]string, error) {
 	at := s.d.layout.breaks()
 	list, err := s.children(ctx, opBreak, "", at)
@@ -204,7 +204,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	return all, nil
 }
 
-// readBroken reports ok = false for what is gone, or is none of ours.
+// readBroken reports ok = false if there is no node, or if it is not a record of ours.
 func readBroken(f *found) (record driver.BreakRecord, ok bool) {
 	if f == nil {
 		return record, false

@@ -22,35 +22,35 @@ type contender struct {
 	state state
 	node  string // its own, once it is known; empty before
 	czxid int64  // the transaction that created it, if the answer to its request said so; else 0
-	// unsure: a node may have been created whose answer was lost.
+	// unsure: the answer to a request that creates its node was lost.
 	unsure bool
 	// creating is closed when a request that creates the node is over, even if
 	// no caller waits for it; nil if there is none.
 	creating chan struct{}
 	scale    scale           // the creating request relied on it
-	token    interlock.Token // once the node was looked at
+	token    interlock.Token // once the node was read
 	granted  bool            // Acquire has returned the grant
 	place    driver.Place    // while it waits
-	// unwatched: no watch stands on its node, or it has fired for something else than
-	// its end.
+	// unwatched: its node has no watch, or the watch has fired for another event than
+	// the deletion.
 	unwatched bool
-	// stale are the random parts of this owner under sessions that ran out of
-	// time, whose nodes ZooKeeper may still keep.
+	// stale are the random parts of this owner's nodes under sessions that expired
+	// here. ZooKeeper may still have the nodes.
 	stale []string
 	// releasing counts the calls of Release under way.
 	releasing int
-	// over: the claim is lost or given up, whatever the session says.
+	// over: the claim was lost or released, whatever time the session has left.
 	over atomic.Bool
-	// changed wakes the Acquire that waits; it holds one signal.
+	// changed wakes the waiting Acquire; its buffer holds one signal.
 	changed chan struct{}
 }
 
 type state int
 
 const (
-	asking   state = iota // its node is not known, or was not looked at
-	waiting               // in line
-	holding               // first in line
+	asking   state = iota // its node is not known, or was not read
+	waiting               // in the queue
+	holding               // first in the queue
 	dropped               // ZooKeeper no longer has its node
 	outdated              // its session ended
 	leaving               // Release was called
@@ -58,13 +58,13 @@ const (
 
 func (c *contender) wake() { hints.Signal(c.changed) }
 
-// grant is what Acquire returns. The driver's mutex is held.
+// grant returns the result of Acquire. The driver's mutex is held.
 func (c *contender) grant() driver.Grant {
 	c.granted, c.events.Waiting = true, nil // a holder has no place
 	return driver.Grant{Lease: lease{c}, Token: c.token}
 }
 
-// queue tells the waiter its place, if that is new. The driver's mutex is held.
+// queue reports the waiter's place, if that is new. The driver's mutex is held.
 func (c *contender) queue(p driver.Place) {
 	if p == c.place {
 		return
@@ -75,7 +75,7 @@ func (c *contender) queue(p driver.Place) {
 	}
 }
 
-// created notes which node is its own. The driver's mutex is held.
+// created records its node. The driver's mutex is held.
 func (c *contender) created(node string) {
 	c.node, c.unsure = node, false
 	if !c.session.ended {
@@ -83,7 +83,7 @@ func (c *contender) created(node string) {
 	}
 }
 
-// nodeDeleted is for a node that is gone. The driver's mutex is held.
+// nodeDeleted records that its node was deleted. The driver's mutex is held.
 func (c *contender) nodeDeleted() {
 	delete(c.session.nodes.own, c.node)
 	c.node, c.czxid = "", 0
@@ -93,11 +93,11 @@ func (c *contender) nodeDeleted() {
 	c.reportLost(interlock.ErrLost)
 	c.state = dropped
 	c.wake()
-	hints.Signal(c.session.checkNow) // perhaps the whole session is gone
+	hints.Signal(c.session.checkNow) // the whole session may have ended
 }
 
-// sessionEnded is for one whose session has ended; notify reports that to its holder. The
-// driver's mutex is held.
+// sessionEnded records that its session has ended, and reports that to a holder if notify is
+// set. The driver's mutex is held.
 func (c *contender) sessionEnded(notify bool) {
 	if notify {
 		c.reportLost(interlock.ErrSessionEnded)
@@ -118,8 +118,7 @@ func (c *contender) reportLost(cause error) {
 	c.granted = false
 }
 
-// gone reports that ZooKeeper has nothing of it any more. The driver's mutex is
-// held.
+// gone reports that ZooKeeper has no node of it. The driver's mutex is held.
 func (c *contender) gone() bool {
 	if len(c.stale) > 0 || c.creating != nil {
 		return false
@@ -127,10 +126,10 @@ func (c *contender) gone() bool {
 	return c.session.revoked || c.node == "" && !c.unsure
 }
 
-// ids are the random parts of every node that ZooKeeper may have of it.
+// ids lists the random parts of every node that ZooKeeper may have of it.
 func (c *contender) ids() []string { return append([]string{c.id}, c.stale...) }
 
-// lease is the time of one claim: that of its session, until it is over.
+// lease is the lease of one claim: that of its session, until the claim is over.
 type lease struct{ c *contender }
 
 // Remaining implements driver.Lease.
@@ -141,14 +140,14 @@ func (l lease) Remaining() time.Duration {
 	return l.c.session.term.Remaining()
 }
 
-// Contender is where a claim stands in ZooKeeper.
+// Contender identifies the node of a claim in ZooKeeper.
 type Contender struct {
 	Path    string // of its node
 	Session int64  // the node's ephemeral owner
 	Czxid   int64  // the transaction that created it
 }
 
-// Contender tells the node of a claim that this driver holds, for transactions
+// Contender returns the node of a claim that this driver holds, for transactions
 // of your own that check it. ok is false if owner does not hold name as far as
 // this driver knows. It does not block.
 func (d *Driver) Contender(name, owner string) (at Contender, ok bool) {
@@ -162,5 +161,5 @@ func (d *Driver) Contender(name, owner string) (at Contender, ok bool) {
 	return Contender{Path: c.node, Session: c.session.id, Czxid: czxid}, true
 }
 
-// below is the name of a child.
+// below returns the last segment of a path.
 func below(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }

@@ -22,10 +22,10 @@ type tokenCounter struct {
 	*session
 	base   base
 	seen   scale // the highest adopted
-	newest int64 // the newest transaction heard of
+	newest int64 // the newest transaction known
 }
 
-// current is the base as last read, or read again if it has changed.
+// current returns the base as last read. It reads it again after [tokenCounter.forget].
 func (c *tokenCounter) current(ctx context.Context) (base, error) {
 	c.d.mu.Lock()
 	b := c.base
@@ -36,8 +36,8 @@ func (c *tokenCounter) current(ctx context.Context) (base, error) {
 	return c.raise(ctx, 1)
 }
 
-// raise makes sure that the next counter is at least floor, above all that
-// this session has seen, and can be given by the scale.
+// raise makes the next counter at least floor and higher than all that this session has
+// seen, on a scale that covers it.
 func (c *tokenCounter) raise(ctx context.Context, floor int64) (base, error) {
 	for n := range attempts {
 		b, err := c.raiseOnce(ctx, floor)
@@ -58,8 +58,8 @@ func (c *tokenCounter) raise(ctx context.Context, floor int64) (base, error) {
 
 const opRaise = "raise base of tokens"
 
-// crowd is how those keep out of each other's way who raise the base at once:
-// the first write of one undoes what another has begun.
+// crowd spreads sessions that raise the base at once: each first write of one makes the
+// second write of the others fail.
 var crowd = backoff.Policy{First: 20 * time.Millisecond, Max: time.Second}
 
 func (c *tokenCounter) backOff(ctx context.Context, failed int) {
@@ -72,10 +72,9 @@ func (c *tokenCounter) backOff(ctx context.Context, failed int) {
 	}
 }
 
-// raiseOnce reads the base and raises it if it is behind. Then it first writes
-// the node as it is, to learn the present transaction id, which becomes the
-// anchor, and the server's clock; a change in between is refused by the
-// version it relied on.
+// raiseOnce reads the base, and raises it if it is behind. It first writes the node unchanged,
+// to read the current transaction id, which becomes the anchor, and the server's clock. The
+// version makes the second write fail if there was a change in between.
 func (c *tokenCounter) raiseOnce(ctx context.Context, floor int64) (base, error) {
 	b, err := c.read(ctx)
 	if errors.Is(err, zk.ErrNoNode) || err == nil && b.mark == "" {
@@ -100,8 +99,8 @@ func (c *tokenCounter) raiseOnce(ctx context.Context, floor int64) (base, error)
 	if err := driver.SameClock(own, server); err != nil {
 		return base{}, refusedBase(err)
 	}
-	// by the clock as well: another session may have raised it, and then it was
-	// lost; and beyond it, so that others who open now find it high enough
+	// at least the clock, as a base that another session raised may be lost; and beyond it, so
+	// that sessions that open now find it high enough
 	return c.put(ctx, b, c.wanted(b, max(floor, interlock.CounterAt(own))+driver.Headroom.Microseconds()))
 }
 
@@ -146,7 +145,7 @@ func refusedBase(err error) error {
 	return &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
 }
 
-// write writes over b, and over no other.
+// write replaces b, and no other base.
 func (c *tokenCounter) write(ctx context.Context, b base, data []byte, records ...any) (*zk.Stat, error) {
 	path := c.d.layout.base()
 	ops := append([]any{
@@ -160,8 +159,8 @@ func (c *tokenCounter) write(ctx context.Context, b base, data []byte, records .
 	return done[1].Stat, nil
 }
 
-// read reads the mark first: if that is still there later, it is of the node
-// that is read second.
+// read reads the mark first: if that still exists later, it belongs to the node that is read
+// second.
 func (c *tokenCounter) read(ctx context.Context) (base, error) {
 	marks, err := c.children(ctx, opRaise, "", c.d.layout.base())
 	if err != nil {
@@ -183,13 +182,13 @@ func (c *tokenCounter) read(ctx context.Context) (base, error) {
 		return base{}, refusedBase(err)
 	}
 	if len(marks) > 0 {
-		b.mark = slices.Min(marks) // those who made the node at once may have made several
+		b.mark = slices.Min(marks) // sessions that create the node at once may create several
 	}
 	return b, nil
 }
 
-// create makes the node, empty: what it must hold depends on when that was.
-// It also gives one a mark that has none.
+// create creates the node, empty: its content depends on the transaction that creates it. A
+// node without a mark gets one.
 func (c *tokenCounter) create(ctx context.Context) error {
 	path := c.d.layout.base()
 	for _, p := range append(parents(path), path, path+"/"+newID()) {
@@ -200,18 +199,18 @@ func (c *tokenCounter) create(ctx context.Context) error {
 			return err
 		}
 	}
-	return zk.ErrNoNode // and now read it
+	return zk.ErrNoNode // the caller reads it
 }
 
-// isBehind reports that b must be raised, as of the last change of its node and
-// of what else was seen to have happened.
+// isBehind reports that b must be raised, considering the last change of its node and the
+// newest transaction known.
 func (c *tokenCounter) isBehind(b base, floor int64) bool {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	return b.scale == (scale{}) || !b.follows(c.seen) || !b.covers(max(b.mod, c.newest)) || b.top(b.mod) < floor
 }
 
-// wanted is the scale that starts with the last change of b's node.
+// wanted returns the scale that starts with the last change of b's node.
 func (c *tokenCounter) wanted(b base, floor int64) scale {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -229,7 +228,7 @@ func (c *tokenCounter) adopt(b base) {
 	}
 }
 
-// forget has the next contender read it again.
+// forget makes the next contender read the base again.
 func (c *tokenCounter) forget() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()

@@ -3,7 +3,7 @@
 //
 // It does not make a lock safe by itself: a process that is stopped for longer
 // than its session wakes up believing that it holds. Only a guard that compares
-// tokens refuses its writes, see package guard/fence.
+// tokens rejects its writes, see package guard/fence.
 //
 //	d, err := zookeeper.Open(ctx, &zookeeper.Options{Servers: []string{"127.0.0.1:2181"}})
 //	locks, err := lock.NewFenced(d, nil)
@@ -32,12 +32,12 @@
 // the node ROOT/interlock.base. Every session raises them so that the counter
 // is at least the microseconds since 2020, and therefore tokens rise over an
 // empty data directory too, given sane clocks. A contender's node is created in
-// one transaction with a check that the base is still the one it relies on, and
-// not one that was deleted and created again, which a child of it shows; that is
-// done by the clock of the moment. A counter that is out of range is refused. A
-// base is good for 2^24 transactions and not beyond an election, which moves
-// czxids by 2^32; who comes then raises it first, by at most 17 seconds more
-// than the clock asks for. [Driver.Token] and [Driver.Zxid] convert for writers
+// one transaction with a check that the base is still the one it relies on. A child
+// of the base shows that it was not deleted and created again; a new base starts at
+// the present time. A counter that is out of range is refused. A
+// base covers 2^24 transactions and ends with an election, which moves czxids by
+// 2^32. The next contender raises it first, at most 17 seconds beyond the clock.
+// [Driver.Token] and [Driver.Zxid] convert for writers
 // that know only czxids.
 //
 // # Liveness
@@ -48,20 +48,19 @@
 // leader that the others have left cannot renew it. The deadline runs from the
 // moment before the last good one was sent. A broken connection is replaced,
 // and claims go on within their session, unless the next server lets it go on
-// only for less time than was granted. When the session is gone every claim is
-// gone with it, and the next Acquire opens a new one under which nothing old is
-// adopted: a node is believed only if its ephemeral owner is the present
-// session.
+// only for less time than was granted. When the session ends, every claim ends,
+// and the next Acquire opens a new session. It adopts nothing of the old one: a
+// node is accepted only if its ephemeral owner is the present session.
 //
 // # Waiting
 //
 // First come, first served. A waiter watches its own node and the one before
-// it, so that a release wakes one waiter. A holder's node is watched from
-// the first second on. It looks once per heartbeat, a sixth
-// of the TTL, whether the one before is still there. A waiter whose process died
-// keeps its place until its session ends, a TTL and a tick of the server later. It cannot be
-// sooner: a node belongs to the session that created it, and a session has one length. Where
-// that matters, choose a TTL of a few seconds.
+// it, so that a release wakes one waiter. Once per heartbeat, a sixth of the TTL,
+// it checks that the one before still exists. A holder's node is watched from the
+// first second on. A waiter whose process died keeps its place until its session
+// ends, a TTL and a tick of the server later: a node belongs to the session that
+// created it, and a session has one length. If that is too long, choose a TTL of
+// a few seconds.
 //
 // # Interoperation
 //
@@ -71,9 +70,9 @@
 // without "/", "%" and spaces stands for itself. [Options].RawNames passes names
 // as paths. Other nodes below a lock's are ignored. kazoo does not see such
 // contenders unless its locks are made with extra_lock_patterns=["lock-"], so
-// where its nodes are found Acquire refuses with a [*FamilyError], unless
-// [Options].TolerateKazoo says that they are. Should kazoo come later, nothing
-// here can stop it. The nodes of locks are containers, which ZooKeeper removes
+// if it finds such nodes Acquire fails with a [*FamilyError], unless
+// [Options].TolerateKazoo is set. A kazoo client that comes later is not stopped.
+// The nodes of locks are containers, which ZooKeeper removes
 // some time after their last child; a server before 3.5 keeps them. Numbers that
 // wrapped after 2^31 contenders are in order here, but not for other clients.
 //

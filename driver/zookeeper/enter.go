@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// enter makes sure that c has a node in line, and that it is of this session. It returns
-// the line if that is known from after the node was created.
+// enter gives c a node of this session in the queue. It returns the queue if that was listed
+// after the node was created.
 func (d *Driver) enter(ctx context.Context, s *session, c *contender) (q queue, err error) {
 	for range attempts {
 		if err := d.settle(ctx, s, c); err != nil {
@@ -34,9 +34,8 @@ func (d *Driver) enter(ctx context.Context, s *session, c *contender) (q queue, 
 	return nil, again(c.name, errors.New("the lock's node, or the base of tokens, kept changing"))
 }
 
-// stepBack takes c's node out of the line, because an election, or many
-// transactions, came between the base that it relied on and itself. The next one
-// relies on another.
+// stepBack removes c's node from the queue, because an election or many transactions came
+// between its base and itself. The next node relies on another base.
 func (d *Driver) stepBack(ctx context.Context, s *session, c *contender) error {
 	d.mu.Lock()
 	node := c.node
@@ -54,7 +53,7 @@ func (d *Driver) stepBack(ctx context.Context, s *session, c *contender) error {
 	return nil
 }
 
-// isObsolete reports that a request relied on what has changed, and did nothing.
+// isObsolete reports that a request had no effect, because what it relied on has changed.
 func isObsolete(err error) bool {
 	return errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode)
 }
@@ -65,9 +64,9 @@ func (d *Driver) hasNode(c *contender) bool {
 	return c.node != "" || c.state != asking
 }
 
-// settle finds the outcome of a request to create c's node whose answer is
-// not known. Its random part tells; the client sends in order, and a majority
-// has agreed to a later request first, so what is not seen then will not come.
+// settle determines the outcome of a request to create c's node whose answer was lost. It
+// looks for the node's random part. The client sends in order, and a majority has agreed to a
+// later request first, so a node that is missing then will never be created.
 func (d *Driver) settle(ctx context.Context, s *session, c *contender) error {
 	if err := d.created(ctx, s, c); err != nil {
 		return err
@@ -91,7 +90,7 @@ func (d *Driver) settle(ctx context.Context, s *session, c *contender) error {
 	return nil
 }
 
-// created waits for a request that is under way.
+// created waits for the end of a request that creates c's node.
 func (d *Driver) created(ctx context.Context, s *session, c *contender) error {
 	d.mu.Lock()
 	creating := c.creating
@@ -109,8 +108,8 @@ func (d *Driver) created(ctx context.Context, s *session, c *contender) error {
 	}
 }
 
-// line reads the line as it is now, and not as a server that lags behind has it:
-// all that was sent before this is in it, or will never be carried out.
+// line lists the queue as the leader has it, not a server that lags behind: every earlier
+// request is part of it, or will never take effect.
 func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, error) {
 	if err := s.confirm(ctx, opAcquire, c.name); err != nil {
 		return nil, err
@@ -119,9 +118,9 @@ func (d *Driver) line(ctx context.Context, s *session, c *contender) (queue, err
 	return queueOf(list), err
 }
 
-// create sends a request that puts c in line, if the base of tokens is still
-// the one that it relies on. isObsolete tells that nothing was done and why it may be sent
-// again. The line, if it is returned, may have been read before the node was created.
+// create sends a request that adds c to the queue if the base of tokens is still the one that
+// it relies on. If isObsolete(err), the request had no effect and may be sent again. The queue,
+// if it is returned, may have been listed before the node was created.
 func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, error) {
 	b, err := s.counter.current(ctx)
 	if err != nil {
@@ -133,13 +132,13 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, e
 	d.mu.Unlock()
 	list, err := shared(ctx, s, &d.entries, opAcquire, c.name, c.lock, entry{s, c, b, over})
 	if err != nil && interlock.Kind(err) != interlock.Uncertain {
-		d.noteCreated(c, over, nil, 0, zk.ErrNoServer) // if that was not done, nothing was sent
+		d.noteCreated(c, over, nil, 0, zk.ErrNoServer) // no effect if the outcome is noted already
 	}
 	switch {
 	case errors.Is(err, zk.ErrBadVersion):
 		s.counter.forget()
 	case errors.Is(err, zk.ErrNoNode):
-		s.counter.forget() // perhaps that is what is missing
+		s.counter.forget() // the base's node may be the missing one
 		if failure := d.prepare(ctx, s, c); failure != nil {
 			return nil, failure
 		}
@@ -147,16 +146,17 @@ func (d *Driver) create(ctx context.Context, s *session, c *contender) (queue, e
 	return queueOf(list), err
 }
 
-// enterAlone creates the node of one contender, and sends right behind it a request that
-// lists the line. It is not sent for one that has left meanwhile.
+// enterAlone creates the node of one contender, and lists the queue by a request that is sent
+// at the same time. It sends nothing for a contender that has left meanwhile.
 func (d *Driver) enterAlone(ctx context.Context, e entry) ([]string, error) {
 	lists := make(chan []string, 1)
 	_, err := ask(ctx, e.s, opAcquire, e.c.name, func(conn *zk.Conn) (none struct{}, err error) {
-		if d.hasLeft(e) {
+		if d.hasLeft(e) { // its Acquire may have returned already
+			d.noteCreated(e.c, e.over, nil, 0, zk.ErrNoServer)
 			return none, zk.ErrNoServer
 		}
 		listing := d.start(func() {
-			list, _, _ := conn.Children(e.c.lock) // if it fails, the line is listed again
+			list, _, _ := conn.Children(e.c.lock) // if it fails, the queue is listed again
 			lists <- list
 		})
 		responses, err := e.s.multi([]*entryCall{{Ask: e}})
@@ -183,8 +183,8 @@ func (d *Driver) hasLeft(e entry) bool {
 	return e.c.state != asking || e.s.ended
 }
 
-// noteCreated takes the outcome of a request that creates nodes, of which c's is number i,
-// also when nobody waits for it any more.
+// noteCreated records the outcome of a request that creates nodes, of which c's is number i,
+// also if no caller waits for it any more.
 func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.MultiResponse, i int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -207,9 +207,8 @@ func (d *Driver) noteCreated(c *contender, over chan struct{}, responses []zk.Mu
 	}
 }
 
-// prepare makes the lock's node, and those above it. They are containers, which
-// the servers remove some time after the last contender has gone; servers
-// before 3.5 have none and keep plain nodes.
+// prepare creates the lock's node, and those above it. They are containers, which the servers
+// remove some time after the last contender. Servers before 3.5 have none and keep plain nodes.
 func (d *Driver) prepare(ctx context.Context, s *session, c *contender) error {
 	for _, path := range append(parents(c.lock), c.lock) {
 		flag := int32(zk.FlagContainer)
@@ -237,17 +236,17 @@ func (d *Driver) makeNode(ctx context.Context, s *session, path string, flag int
 	return err
 }
 
-// isUnknownRequest is what a server says to a request that it does not know. The
-// client has no name for that.
+// isUnknownRequest reports that a server does not know the request. The client has no error
+// value for that.
 func isUnknownRequest(err error) bool {
 	var e *interlock.Error
 	return errors.As(err, &e) && e.Err.Error() == "unknown error: -6"
 }
 
-// verify reads the node, unless the answer of the session's own request showed all of
-// it, and watches it. Otherwise the watch is left to maintain, for those who hold
-// it for longer than a moment. A node of another session would go with
-// that session, and is not believed, whatever its name says.
+// verify checks that the node belongs to this session. If the answer to the session's own
+// request showed that, maintain sets the watch later, for claims that last. Otherwise verify
+// reads and watches the node. A node of another session ends with that one, so it is not
+// accepted, whatever its name.
 func (d *Driver) verify(ctx context.Context, s *session, c *contender) (err error) {
 	d.mu.Lock()
 	node, czxid, asked := c.node, c.czxid, c.state == asking
@@ -265,7 +264,7 @@ func (d *Driver) verify(ctx context.Context, s *session, c *contender) (err erro
 	defer d.mu.Unlock()
 	c.unwatched = c.unwatched || czxid != 0
 	switch {
-	case c.state != asking: // an event came meanwhile
+	case c.state != asking: // an event was handled meanwhile
 		return nil
 	case stat == nil:
 		c.nodeDeleted()
@@ -283,7 +282,7 @@ func (d *Driver) verify(ctx context.Context, s *session, c *contender) (err erro
 	return nil
 }
 
-// watchOwn reads the state of a node and watches for its deletion; nil if it is gone.
+// watchOwn reads the state of a node and watches for its deletion; nil if there is none.
 func (s *session) watchOwn(ctx context.Context, name, path string) (*zk.Stat, error) {
 	return ask(ctx, s, opAcquire, name, func(c *zk.Conn) (*zk.Stat, error) {
 		exists, stat, _, err := c.ExistsW(path)

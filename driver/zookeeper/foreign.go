@@ -11,20 +11,20 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// FamilyError says that a lock is also used by clients whose nodes have another
-// form, who do not see ours and would hold it beside us. It is Definite.
+// FamilyError reports that a lock is also used by clients whose nodes have another
+// form. They do not see ours, and would hold the lock at the same time. It is Definite.
 type FamilyError struct {
 	Name string // of the lock
 	Node string // one of theirs
 }
 
-// Error tells what can be done.
+// Error names the node and what to do.
 func (e *FamilyError) Error() string {
-	return "the node " + e.Node + " is of kazoo, which does not see ours: give its locks " +
+	return "the node " + e.Node + " belongs to kazoo, which does not see our nodes: create its locks with " +
 		`extra_lock_patterns=["lock-"] and set Options.TolerateKazoo, or use another name`
 }
 
-// refuse is an error if clients stand in line who do not see us.
+// refuse returns an error if the queue has clients that do not see our nodes.
 func (d *Driver) refuse(name string, q queue) error {
 	n, there := q.foreign()
 	if !there || d.options.TolerateKazoo {
@@ -34,7 +34,7 @@ func (d *Driver) refuse(name string, q queue) error {
 		Err: &FamilyError{Name: name, Node: n.name}}
 }
 
-// withdraw takes c out of a line where it must not stand.
+// withdraw removes c from the queue, and returns why.
 func (d *Driver) withdraw(ctx context.Context, c *contender, why error) error {
 	if err := d.Release(ctx, c.name, c.owner); err != nil {
 		return errors.Join(why, err)
@@ -42,8 +42,8 @@ func (d *Driver) withdraw(ctx context.Context, c *contender, why error) error {
 	return why
 }
 
-// ownerOf is who stands behind a node: for another client its name, its node
-// and what it wrote there, if that is short and readable.
+// ownerOf returns the owner of a node. For another client that is the client's name, the node,
+// and its data if that is short and readable.
 func ownerOf(n node, data []byte) string {
 	if r, ok := readRecord(data); ok && n.family == curator {
 		return string(r.Owner)

@@ -10,9 +10,9 @@ import (
 
 // Dialer is for a client of the user's own, such as that of [NewValues]: with
 // zk.WithDialer it bounds by patience how long the client waits for the greeting of
-// a server. The client alone waits for almost seven times the length of its session
-// for a server that accepts connections and does not answer yet, and sends nothing
-// meanwhile; it then tries the next server, or the same again.
+// a server. The client then tries the next server, or the same again. By itself it
+// waits for almost seven times the length of its session for a server that accepts
+// connections and does not answer yet, and sends nothing meanwhile.
 //
 // dial connects to a server; nil means plain TCP. For TLS pass the DialContext of a
 // tls.Dialer, and to the client a zk.HostProvider that does not resolve the names of

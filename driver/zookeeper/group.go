@@ -10,11 +10,11 @@ import (
 	"github.com/interlock-dev/interlock/driver/group"
 )
 
-// mostUnderWay is how many requests to come into line, and how many to leave it, a driver
-// has under way before others wait and are sent together. More cost more processor time.
+// mostUnderWay bounds the requests under way that create nodes, and those that delete nodes,
+// before further ones wait and are sent together. More cost more processor time.
 const mostUnderWay = 1
 
-// mostTogether is how many nodes one request creates or deletes.
+// mostTogether bounds the nodes that one request creates or deletes.
 const mostTogether = 64
 
 type (
@@ -59,8 +59,8 @@ func shared[Q, A any](ctx context.Context, s *session, g *group.Group[Q, A], op,
 	return answer, err
 }
 
-// enterTogether creates the nodes of contenders of different locks. If that is refused,
-// because of one of them, nothing was done, and each is sent alone.
+// enterTogether creates the nodes of contenders of different locks. If the server refuses one
+// of them, the request has no effect, and each is sent alone.
 func (d *Driver) enterTogether(calls []*entryCall) {
 	first := calls[0].Ask
 	var same, others []*entryCall
@@ -94,8 +94,8 @@ func (d *Driver) enterTogether(calls []*entryCall) {
 	}
 }
 
-// multi creates nodes in line, if the base of tokens is still the one that they rely on. The
-// mark is written, and not only checked, because the answer to that has the transaction's id.
+// multi creates nodes if the base of tokens is still the one that they rely on. It writes the
+// mark rather than checking it, because the answer to a write has the transaction's id.
 func (s *session) multi(calls []*entryCall) ([]zk.MultiResponse, error) {
 	if err := s.maySend(); err != nil {
 		return nil, zk.ErrNoServer
@@ -110,7 +110,7 @@ func (s *session) multi(calls []*entryCall) ([]zk.MultiResponse, error) {
 	return s.conn.Multi(ops...)
 }
 
-// creation is the request for the node of a contender.
+// creation returns the request that creates the node of a contender.
 func (s *session) creation(c *contender, b base) *zk.CreateRequest {
 	data := record{Owner: text(c.owner), Asked: s.d.options.Now().UTC(), TTL: s.ttl.Milliseconds(), scale: b.scale}.encode()
 	return &zk.CreateRequest{Path: c.lock + "/_c_" + c.id + "-lock-", Data: data, Acl: s.d.options.ACL,
@@ -141,7 +141,7 @@ func (d *Driver) removeTogether(calls []*removalCall) {
 		return
 	}
 	for _, c := range calls {
-		if err != nil && !errors.Is(err, zk.ErrNoNode) { // that it is gone already is as good
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
 			c.Err = s.failed(opRelease, c.Ask.name, err)
 		}
 	}

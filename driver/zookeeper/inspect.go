@@ -14,10 +14,9 @@ var _ driver.Inspector = (*Driver)(nil)
 
 const opShow = "show"
 
-// Lock implements driver.Inspector: a read of the line and one of each node in
-// it. A contender's Since is when it came, by the servers' clock; for a holder
-// that had to wait that is before its grant. Expires is the length of its
-// session, which other clients do not tell.
+// Lock implements driver.Inspector: it lists the queue and reads each node. A contender's Since
+// is when its node was created, by the servers' clock; a holder that had to wait was granted
+// later. Expires is the length of its session, 0 for other clients.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	if err := d.layout.check(opShow, name); err != nil {
 		return driver.LockState{}, err
@@ -98,7 +97,7 @@ func (l layout) lockAt(path, child string) (name string, ok bool) {
 	return l.name(path + "/" + child)
 }
 
-// describe reads one line.
+// describe reads one queue.
 func (s *session) describe(ctx context.Context, name string) (driver.LockState, error) {
 	lock, state := s.d.layout.lock(name), driver.LockState{Name: name}
 	list, err := s.children(ctx, opShow, name, lock)
@@ -111,7 +110,7 @@ func (s *session) describe(ctx context.Context, name string) (driver.LockState, 
 			return state, err
 		}
 		if f == nil {
-			continue // it left meanwhile
+			continue // it was deleted meanwhile
 		}
 		c := contenderOf(n, f)
 		if state.Holder == nil {
@@ -135,7 +134,7 @@ func contenderOf(n node, f *found) driver.Contender {
 	return c
 }
 
-// tokenOf is the token of one of ours; a counter out of range shows as none.
+// tokenOf returns the token of one of our nodes; 0 if the counter is out of range.
 func tokenOf(r record, f *found) interlock.Token {
 	token, err := r.token(f.stat.Czxid)
 	if err != nil {

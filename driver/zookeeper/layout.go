@@ -20,13 +20,13 @@ type layout struct {
 	raw  bool
 }
 
-// reserved begins the names of nodes of ours that are no locks.
+// reserved begins the names of our nodes that are not locks.
 const reserved = "interlock."
 
 func (l layout) base() string   { return l.root + "/" + reserved + "base" }
 func (l layout) breaks() string { return l.root + "/" + reserved + "breaks" }
 
-// lock is the node under which a lock's contenders stand.
+// lock returns the parent node of a lock's contenders.
 func (l layout) lock(name string) string {
 	if l.raw {
 		return l.root + "/" + name
@@ -34,8 +34,7 @@ func (l layout) lock(name string) string {
 	return l.root + "/" + escape(name)
 }
 
-// name is the opposite of lock. ok is false for nodes that are not in our
-// layout.
+// name returns the name of a lock's node. ok is false for nodes of another form.
 func (l layout) name(path string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(path, l.root+"/")
 	switch {
@@ -47,7 +46,7 @@ func (l layout) name(path string) (name string, ok bool) {
 	return unescape(name)
 }
 
-// check refuses what the layout cannot hold.
+// check refuses names that the layout does not allow.
 func (l layout) check(op, name string) error {
 	var why string
 	switch {
@@ -62,7 +61,7 @@ func (l layout) check(op, name string) error {
 	return &interlock.Error{Op: op, Driver: driverName, Kind: interlock.Bug, Err: fmt.Errorf("%w: %s", interlock.ErrName, why)}
 }
 
-// rawFault is why a name cannot be a path as it is; empty if it can.
+// rawFault returns why a name is not a valid path; empty if it is.
 func rawFault(name string) string {
 	if !utf8.ValidString(name) || strings.IndexFunc(name, forbidden) >= 0 {
 		return "it has a character that a path cannot have"
@@ -81,13 +80,13 @@ func rawFault(name string) string {
 	return ""
 }
 
-// forbidden are the characters that ZooKeeper refuses in paths.
+// forbidden reports a character that ZooKeeper refuses in paths.
 func forbidden(r rune) bool {
 	return r <= 0x1f || r >= 0x7f && r <= 0x9f || r >= 0xd800 && r <= 0xf8ff || r >= 0xfff0 && r <= 0xffff
 }
 
-// escape makes one segment of any name: letters, digits and most punctuation of
-// ASCII stand for themselves, every other byte is %XX.
+// escape turns any name into one segment: letters, digits and most punctuation of ASCII stay,
+// every other byte becomes %XX.
 func escape(name string) string {
 	plainDots := strings.Trim(name, ".") == ""
 	own := strings.HasPrefix(name, reserved)
@@ -134,12 +133,12 @@ func parents(path string) []string {
 	return all
 }
 
-// record is the data of our contenders.
+// record is the content of our contenders' nodes.
 type record struct {
 	Owner text      `json:"owner"`
 	Asked time.Time `json:"asked"` // by the contender's own clock
 	TTL   int64     `json:"ttl_ms"`
-	scale           // when the contender came
+	scale           // that the request relied on
 }
 
 // encode writes what json.Marshal would, which costs several times as much.
@@ -165,13 +164,13 @@ func encode(v any) []byte {
 	return b
 }
 
-// readRecord reports ok = false for what another client wrote.
+// readRecord reports ok = false for the data of another client.
 func readRecord(data []byte) (r record, ok bool) {
 	err := json.Unmarshal(data, &r)
 	return r, err == nil && r.Owner != ""
 }
 
-// newID is a random UUID (RFC 9562, version 4), as other clients write it.
+// newID returns a random UUID (RFC 9562, version 4), as other clients write it.
 func newID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
@@ -179,6 +178,6 @@ func newID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// The nodes of all clients: the random part, the marker, and the number that
+// nodeForm matches the nodes of all clients: the random part, the marker, and the number that
 // the server appends, which is negative after 2^31 nodes.
 var nodeForm = regexp.MustCompile(`^(?:_c_)?([0-9a-fA-F-]{32,36})(-lock-|__lock__|__rlock__)(-?\d{9,10})$`)

@@ -12,14 +12,13 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// link is how a session's client reaches the servers: it dials, reads the
-// length of the session out of the server's greeting, which the client keeps to
-// itself, and can be cut for good. It is the client's zk.HostProvider and
-// zk.Dialer.
+// link connects a session's client to the servers. It reads the length of the session from the
+// server's greeting, which the client does not expose, and can be closed for good. It is the
+// client's zk.HostProvider and zk.Dialer.
 type link struct {
 	ctx  context.Context // ends with the session
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// patience bounds the greeting; the client itself would wait for several
+	// patience bounds the wait for the greeting; the client alone waits for several
 	// times the length of the session.
 	patience time.Duration
 
@@ -47,9 +46,9 @@ func (l *link) Init(servers []string) error {
 // Len implements zk.HostProvider.
 func (l *link) Len() int { return len(l.servers) }
 
-// Next implements zk.HostProvider. The client pauses for a second, and gives up
-// what it has not sent, when retryStart is true. That is when every server was
-// tried and failed: a connection that broke is replaced at once.
+// Next implements zk.HostProvider. If retryStart is true, the client pauses for a second, and
+// fails the requests that it has not sent. That is when every server has failed: a broken
+// connection is replaced at once.
 func (l *link) Next() (server string, retryStart bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +83,7 @@ func (l *link) connect(network, addr string, timeout time.Duration) (net.Conn, e
 		return nil, errCut
 	}
 	if l.conn != nil {
-		l.conn.Close() // the client forgets it when a session has expired
+		l.conn.Close() // the client does not close it when a session has expired
 	}
 	l.conn = &wire{Conn: raw, link: l, buffer: bufio.NewReader(raw)}
 	return l.conn, nil
@@ -99,8 +98,8 @@ func (l *link) reset() {
 	}
 }
 
-// closeForGood closes the connection and allows no other: nothing reaches the servers
-// from here on, not even a goodbye.
+// closeForGood closes the connection and allows no other: no further request reaches the
+// servers, not even the end of the session.
 func (l *link) closeForGood() {
 	l.mu.Lock()
 	l.cut = true
@@ -108,7 +107,7 @@ func (l *link) closeForGood() {
 	l.reset()
 }
 
-// length is how long the server keeps the session without a sign of life.
+// length returns how long the server keeps the session without a request.
 func (l *link) length() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,8 +147,7 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 	return w.Conn.SetReadDeadline(t)
 }
 
-// quiet drops what the client would log: everything is reported by errors and
-// events.
+// quiet drops the client's log: errors and events report everything.
 type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}

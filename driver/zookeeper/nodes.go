@@ -7,8 +7,8 @@ import "github.com/go-zookeeper/zk"
 // methods.
 type nodes struct {
 	own     map[string]*contender          // by the path of its node
-	ahead   map[string]map[*contender]bool // contenders that wait for the node at this path to go
-	watched map[string]bool                // paths that such a watch stands on
+	ahead   map[string]map[*contender]bool // contenders that wait for the deletion of the node at this path
+	watched map[string]bool                // such paths that have a watch
 	hints   map[*subscription]bool
 }
 
@@ -17,14 +17,14 @@ func newNodes() nodes {
 		watched: map[string]bool{}, hints: map[*subscription]bool{}}
 }
 
-// event wakes what a change of a node concerns. A watch fires once. It reports that the
-// node of one of our contenders has to be watched again.
+// event wakes the contenders and subscriptions that a change of a node concerns. A watch fires
+// once: rewatch reports that the node of one of our contenders must be watched again.
 func (n *nodes) event(ev zk.Event) (rewatch bool) {
 	if c := n.own[ev.Path]; c != nil {
 		if ev.Type == zk.EventNodeDeleted {
 			c.nodeDeleted()
 		} else {
-			c.unwatched = true // another client wrote into it: maintain watches it again
+			c.unwatched = true // another client wrote into it; maintain sets the watch again
 			rewatch = true
 		}
 	}
@@ -35,7 +35,7 @@ func (n *nodes) event(ev zk.Event) (rewatch bool) {
 	return rewatch
 }
 
-// unwatch notes that no watch stands on path: the contenders behind it look again.
+// unwatch records that path has no watch, and wakes the contenders that wait for it.
 func (n *nodes) unwatch(path string) {
 	delete(n.watched, path)
 	for c := range n.ahead[path] {
@@ -43,8 +43,8 @@ func (n *nodes) unwatch(path string) {
 	}
 }
 
-// join has c woken when the node at path goes. watched reports that a watch
-// stands on it; otherwise the caller sets one.
+// join registers c to be woken when the node at path is deleted. watched reports that the path
+// has a watch; otherwise the caller sets one.
 func (n *nodes) join(c *contender, path string) (watched bool) {
 	if n.ahead[path] == nil {
 		n.ahead[path] = map[*contender]bool{}
@@ -63,14 +63,14 @@ func (n *nodes) stepOut(c *contender, path string) {
 	}
 }
 
-// miss has every call of Watch look at all that it watches.
+// miss makes every call of Watch read all that it watches.
 func (n *nodes) miss() {
 	for sub := range n.hints {
 		sub.paths.Miss()
 	}
 }
 
-// wake has every call of Watch look at the session.
+// wake makes every call of Watch check the session.
 func (n *nodes) wake() {
 	for sub := range n.hints {
 		sub.paths.Wake()

@@ -27,8 +27,8 @@ func (f family) String() string {
 	return [...]string{"curator", "go-zookeeper", "kazoo"}[f]
 }
 
-// readNode reads a contender's node. ok is false for anything else, which other
-// recipes keep below the same node and which is nobody in our line.
+// readNode parses the name of a contender's node. ok is false for nodes of other recipes below
+// the same node, which are not part of the queue.
 func readNode(name string) (n node, ok bool) {
 	m := nodeForm.FindStringSubmatch(name)
 	if m == nil {
@@ -48,8 +48,8 @@ func readNode(name string) (n node, ok bool) {
 	return n, true
 }
 
-// queue is the line of one lock, the holder first: a pure function of the names
-// of the nodes.
+// queue is the contenders of one lock, the holder first: a pure function of the names of the
+// nodes.
 type queue []node
 
 // queueOf sorts contenders by their numbers. The numbers wrap from 2^31-1 to
@@ -66,12 +66,12 @@ func queueOf(children []string) queue {
 	return q
 }
 
-// find is where the contender with this id stands; -1 if it does not.
+// find returns the index of the contender with this id; -1 if there is none.
 func (q queue) find(id string) int {
 	return slices.IndexFunc(q, func(n node) bool { return n.id == id })
 }
 
-// foreign is the first contender of a client that does not see ours.
+// foreign returns the first contender of a client that does not see our nodes.
 func (q queue) foreign() (node, bool) {
 	i := slices.IndexFunc(q, func(n node) bool { return n.family == kazoo })
 	if i < 0 {

@@ -10,11 +10,10 @@ import (
 
 const opRelease = "release"
 
-// Release implements driver.Fenced: one request that deletes the owner's own
-// node, which nobody else ever has. If its outcome is unknown the driver goes on
-// deleting the node at every heartbeat, because a session that is shared by the
-// whole process would keep it alive. An owner that this driver does not know
-// has nothing here, and costs no request.
+// Release implements driver.Fenced: one request that deletes the owner's own node. If its
+// outcome is unknown, the driver repeats the deletion at every heartbeat, because the session,
+// which the whole process shares, keeps the node alive. For an owner that this driver does not
+// know, Release sends nothing.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	c, err := d.endClaim(name, owner)
 	if c == nil || err != nil {
@@ -59,9 +58,8 @@ func (d *Driver) returned(c *contender) {
 	c.releasing--
 }
 
-// clear deletes whatever ZooKeeper may have of a contender that leaves. A node
-// of a session that ran out of time is found by its random part, and deleted
-// under the present session.
+// clear deletes all nodes that ZooKeeper may have of a contender that leaves. A node of a session
+// that expired here is found by its random part, and deleted under the present session.
 func (d *Driver) clear(ctx context.Context, s *session, c *contender) error {
 	if err := d.created(ctx, s, c); err != nil {
 		return err
@@ -102,7 +100,7 @@ func (d *Driver) search(ctx context.Context, s *session, c *contender) error {
 	return nil
 }
 
-// forget drops a contender for good. The mutex is held.
+// forget removes a contender. The driver's mutex is held.
 func (d *Driver) forget(c *contender) {
 	delete(c.session.nodes.own, c.node)
 	if d.contenders[c.identity] == c {
@@ -110,8 +108,8 @@ func (d *Driver) forget(c *contender) {
 	}
 }
 
-// maintain looks after what has no caller any more, at every heartbeat: contenders
-// whose release is not confirmed, and holders whose watch is used up.
+// maintain works at every heartbeat on contenders without a caller: it repeats unconfirmed
+// releases, and sets watches that have fired.
 func (s *session) maintain() {
 	beat := time.NewTicker(min(s.pace.heartbeat, time.Second))
 	defer beat.Stop()
@@ -123,7 +121,7 @@ func (s *session) maintain() {
 		case <-beat.C:
 		}
 		for _, c := range s.left() {
-			// what fails is tried again at the next heartbeat
+			// a failure is repeated at the next heartbeat
 			_ = s.d.clear(s.ctx, s, c)
 		}
 		for _, c := range s.unwatched() {
@@ -158,7 +156,7 @@ func (s *session) unwatched() []*contender {
 	return all
 }
 
-// watchAgain watches the node of a contender whose watch is used up, or was not set.
+// watchAgain watches the node of a contender whose watch has fired, or was not set.
 func (s *session) watchAgain(ctx context.Context, c *contender) {
 	s.d.mu.Lock()
 	node, unwatched := c.node, c.unwatched
@@ -171,7 +169,7 @@ func (s *session) watchAgain(ctx context.Context, c *contender) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	switch {
-	case c.node != node: // an event came meanwhile
+	case c.node != node: // an event was handled meanwhile
 	case err != nil:
 		c.unwatched = true
 	case stat == nil:

@@ -22,8 +22,8 @@ var (
 // knows no context, so the request runs in a task of the driver, which ends with
 // the answer, with the connection, or at the latest with the session.
 //
-// The client never repeats a request. While there is no connection nothing is
-// sent: a request that was queued then would be carried out later.
+// The client never repeats a request. While there is no connection ask sends nothing: the
+// client would queue the request and send it later.
 func ask[T any](ctx context.Context, s *session, op, name string, request func(*zk.Conn) (T, error)) (T, error) {
 	type reply struct {
 		value T
@@ -82,8 +82,8 @@ func failed(op, name string, err error) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kindOf(err), Err: err}
 }
 
-// kindOf judges an error of the client. What the server answered was not done;
-// what no server was there for was not sent.
+// kindOf classifies an error of the client. A request that the server refused had no effect; one
+// for which there was no server was not sent.
 func kindOf(err error) interlock.ErrorKind {
 	for _, refused := range []error{zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals,
 		zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrInvalidFlags, zk.ErrAuthFailed,
@@ -100,8 +100,8 @@ func kindOf(err error) interlock.ErrorKind {
 	return interlock.Uncertain
 }
 
-// prelude wraps an error from before the caller's own request was sent: what is
-// uncertain about it does not concern the caller.
+// prelude wraps the error of a request before the caller's own: if its outcome is unknown, the
+// caller's request was still not sent.
 func prelude(err error) error {
 	if err == nil || interlock.Kind(err) != interlock.Uncertain {
 		return err
@@ -109,7 +109,7 @@ func prelude(err error) error {
 	return &interlock.Error{Op: "prepare", Driver: driverName, Kind: interlock.Retryable, Err: errors.Unwrap(err)}
 }
 
-// again says that the place in the line is gone, or was never taken.
+// again reports that the place in the queue is lost, or was never taken.
 func again(name string, cause error) error {
 	return &interlock.Error{Op: opAcquire, Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
 }
@@ -118,8 +118,8 @@ func errClosed(op, name string) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Bug, Err: interlock.ErrClosed}
 }
 
-// notSent wraps the end of ctx before anything was sent. A bound of ours is no word
-// of the caller's.
+// notSent wraps the end of ctx before anything was sent. It is Retryable if ctx ended by a
+// bound of the driver.
 func notSent(ctx context.Context, op, name string) error {
 	kind, cause := interlock.Definite, context.Cause(ctx)
 	if errors.Is(cause, errSlow) {
@@ -128,28 +128,27 @@ func notSent(ctx context.Context, op, name string) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: kind, Err: cause}
 }
 
-// sync has the server that answers us catch up with its leader. It writes nothing,
-// which is right for those who only show what they find.
+// sync makes our server catch up with its leader. It writes nothing, so it suits calls that only
+// show state.
 func (s *session) sync(ctx context.Context, op, name string) error {
 	_, err := ask(ctx, s, op, name, func(c *zk.Conn) (string, error) { return c.Sync(s.d.layout.root) })
 	return err
 }
 
-// confirm is a transaction that changes nothing: a majority has to agree to it,
-// and does not for a session that has ended. A read, or a sync, would be answered
-// by a leader that the others have left and who does not know it yet. What is read
-// next is at least as new as this call.
+// confirm sends a transaction that changes nothing. A majority must agree to it, and refuses it
+// for a session that has ended. A former leader that has not noticed its loss would still answer
+// reads and syncs. A read that follows is at least as new as this call.
 func (s *session) confirm(ctx context.Context, op, name string) error {
 	_, err := ask(ctx, s, op, name, func(c *zk.Conn) ([]zk.MultiResponse, error) {
 		return c.Multi(&zk.CheckVersionRequest{Path: s.d.layout.base(), Version: -1})
 	})
 	if errors.Is(err, zk.ErrNoNode) {
-		return nil // they have agreed on that
+		return nil // a majority has agreed on that
 	}
 	return err
 }
 
-// children lists a node's; none if it is not there.
+// children lists the children of a node; none if there is no node.
 func (s *session) children(ctx context.Context, op, name, path string) ([]string, error) {
 	list, err := ask(ctx, s, op, name, func(c *zk.Conn) ([]string, error) {
 		list, _, err := c.Children(path)
@@ -161,7 +160,7 @@ func (s *session) children(ctx context.Context, op, name, path string) ([]string
 	return list, err
 }
 
-// remove deletes a node; that it is gone already is as good.
+// remove deletes a node. That there is none is no error.
 func (s *session) remove(ctx context.Context, op, name, path string) error {
 	_, err := ask(ctx, s, op, name, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, -1) })
 	if errors.Is(err, zk.ErrNoNode) {
@@ -177,7 +176,7 @@ type found struct {
 	events <-chan zk.Event // if a watch was set
 }
 
-// get reads a node; nil if it is not there.
+// get reads a node; nil if there is none.
 func (s *session) get(ctx context.Context, op, name, path string) (*found, error) {
 	f, err := ask(ctx, s, op, name, func(c *zk.Conn) (*found, error) {
 		data, stat, err := c.Get(path)

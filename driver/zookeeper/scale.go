@@ -10,32 +10,30 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// scale makes counters of transaction ids: Base + (czxid − Anchor). It is good
-// for span transactions from the anchor on. Then, and when an election has moved
-// the ids by 2^32, it must be replaced; the process that does that knows without any clock
-// how far the counters can have come.
+// scale turns transaction ids into counters: Base + (czxid − Anchor). It covers span transactions
+// from the anchor on. After them, and after an election, which moves the ids by 2^32, it must be
+// replaced. The highest counter that it can have given is known without a clock.
 type scale struct {
 	Base   int64 `json:"base"`
 	Anchor int64 `json:"anchor"`
 }
 
-// span is how many transactions a scale is good for. It is also by how much a
-// counter may get ahead of the clock through an election: 17 seconds.
+// span is the number of transactions that a scale covers. It is also how far, in microseconds,
+// an election may move a counter ahead of the clock: 17 seconds.
 const span = 1 << 24
 
-// errSpent says that a transaction is beyond what its scale is good for.
+// errSpent reports a transaction that its scale does not cover.
 var errSpent = errors.New("its base of tokens is used up")
 
 var errExhausted = errors.New("the counter is out of range, and no token can be issued in this namespace any more")
 
-// covers reports that the scale can give a token to czxid.
+// covers reports that czxid has a token on the scale.
 func (s scale) covers(czxid int64) bool { return czxid >= s.Anchor && czxid-s.Anchor < span }
 
-// top is above every counter that was given up to a transaction, or at it.
+// top returns a bound of the counters that were given up to a transaction.
 func (s scale) top(zxid int64) int64 { return s.Base + min(max(0, zxid-s.Anchor), span) }
 
-// follows reports that no counter of s is at or below one that was given by
-// prev before s came.
+// follows reports that every counter of s is above those that prev gave before s was written.
 func (s scale) follows(prev scale) bool {
 	return s == prev || s.Anchor >= prev.Anchor && s.Base >= prev.top(s.Anchor)
 }
@@ -57,16 +55,15 @@ func (s scale) token(czxid int64) (interlock.Token, error) {
 	return interlock.NewToken(s.Base+czxid-s.Anchor, 0)
 }
 
-// base is the scale of the namespace as it stands in its node.
+// base is the scale of the namespace as read from its node.
 type base struct {
 	scale
 	version int32 // of the node
 	mod     int64 // the transaction that wrote the node last; 0 if nothing is known
 	since   int64 // the transaction that wrote the scale
 	earlier []former
-	// mark is the name of a child, random and made once: while it is there, the
-	// node is the one that was read, and not one that was created again and has reached
-	// the same version.
+	// mark is the random name of a child. While the child exists, the node is the one that
+	// was read, and not one that was created again and has reached the same version.
 	mark string
 }
 
@@ -113,7 +110,7 @@ func LastCounter(data []byte, stat *zk.Stat) (int64, error) {
 	return b.top(b.mod), nil
 }
 
-// same is what to store to change nothing.
+// same returns the content that a write which changes nothing stores.
 func (b base) same() []byte {
 	if b.scale == (scale{}) {
 		return nil
@@ -121,7 +118,7 @@ func (b base) same() []byte {
 	return encode(stored{scale: b.scale, Since: b.since, Earlier: b.earlier})
 }
 
-// next is what to store for a new scale.
+// next returns the content to store for a new scale.
 func (b base) next(s scale) stored {
 	out := stored{scale: s, Earlier: b.earlier}
 	if b.scale != (scale{}) {
@@ -131,7 +128,7 @@ func (b base) next(s scale) stored {
 	return out
 }
 
-// scales are all that are known, the newest first.
+// scales lists all that are known, the newest first.
 func (b base) scales() []former {
 	all := []former{{b.scale, b.since}}
 	for i := len(b.earlier) - 1; i >= 0; i-- {

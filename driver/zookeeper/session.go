@@ -12,9 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// session is one incarnation of a driver: a session of ZooKeeper, with a client
-// of its own, and everything that is known under it. When it ends, nothing of
-// it is used again. All fields below mu are guarded by the driver's mutex.
+// session is a session of ZooKeeper with a client of its own, and all state that belongs to it.
+// When it ends, nothing of it is used again. The driver's mutex guards all fields below mu.
 type session struct {
 	d    *Driver
 	link *link
@@ -26,17 +25,17 @@ type session struct {
 
 	ctx      context.Context // ends with the session
 	cancel   context.CancelFunc
-	up       chan struct{} // closed when the session stands
-	checkNow chan struct{} // asks for a renewal at once
+	up       chan struct{} // closed when the session is established
+	checkNow chan struct{} // requests a renewal at once
 
 	// mu is d.mu
-	stands    bool
-	connected bool
-	back      bool // over another connection, on which nothing was asked yet
-	ended     bool
-	revoked   bool // ZooKeeper said that the session is over, and its nodes with it
-	nodes     nodes
-	counter   tokenCounter
+	established bool
+	connected   bool
+	reconnected bool // over another connection, on which nothing was sent yet
+	ended       bool
+	revoked     bool // ZooKeeper reported that the session has ended, and its nodes with it
+	nodes       nodes
+	counter     tokenCounter
 }
 
 // newSession opens a session and raises the base. It runs in a task of the
@@ -47,14 +46,14 @@ func (d *Driver) newSession() (*session, error) {
 	defer cancel()
 	sent := boottime.Now()
 	conn, events, err := zk.Connect(d.options.Servers, d.options.TTL, zk.WithHostProvider(s.link),
-		zk.WithDialer(s.link.connect), zk.WithEventCallback(s.heard), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+		zk.WithDialer(s.link.connect), zk.WithEventCallback(s.receive), zk.WithLogger(quiet{}), zk.WithLogInfo(false))
 	if err != nil {
 		s.cancel()
 		return nil, &interlock.Error{Op: opOpen, Driver: driverName, Kind: interlock.Definite, Err: err}
 	}
 	s.conn = conn
-	d.tasks.Go(func() { // this is a task, so nobody waits for the last of them yet
-		for range events { // closed when the client's goroutines are over
+	d.tasks.Go(func() { // newSession runs in a task, so that Close does not wait yet
+		for range events { // closed when the client's goroutines have ended
 		}
 	})
 	select {
@@ -84,17 +83,16 @@ func (d *Driver) sessionWith(p pace) *session {
 	return s
 }
 
-// abandon gives up what could not be opened.
+// abandon ends a session that could not be opened.
 func (d *Driver) abandon(s *session) {
 	s.cancel()
 	s.conn.Close()
 	s.link.closeForGood()
 }
 
-// begin takes what the session was granted, prepares the namespace and keeps
-// the session alive from now on.
+// begin records the granted TTL, creates the namespace, and starts the session's renewals.
 func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
-	s.d.mu.Lock() // the client's goroutines tell events already
+	s.d.mu.Lock() // the client's goroutines deliver events already
 	ttl := s.link.length()
 	s.id, s.ttl, s.pace, s.term = s.conn.SessionID(), ttl, paceOf(ttl), boottime.NewLease(sent, ttl)
 	s.d.mu.Unlock()
@@ -122,8 +120,8 @@ func (s *session) begin(ctx context.Context, sent boottime.Instant) error {
 	return nil
 }
 
-// renew keeps the session alive until it ends. The client's own pings would do
-// that too, but nobody can tell when the last one left that was answered.
+// renew keeps the session alive until it ends. The client's own pings do that too, but the
+// client does not report when the last answered one was sent.
 func (s *session) renew() {
 	next := time.NewTimer(s.ttl / 3)
 	defer next.Stop()
@@ -139,18 +137,18 @@ func (s *session) renew() {
 	}
 }
 
-// settling is how long a new connection is left to the client, which puts its
-// watches back. It reads the last transaction that it knows of unguarded: were
-// anything answered before, it could take what it missed for known.
+// settling is how long a new connection is left to the client, which sets its watches again. It
+// reads the last transaction that it knows of without a lock: after an earlier answer it could
+// miss the events of the interruption.
 const settling = 20 * time.Millisecond
 
-// resume lets requests out again over a new connection, and has those look again
-// who may have missed something.
+// resume allows requests over a new connection, and makes every call of Watch read again, as
+// events may have been missed.
 func (s *session) resume() {
 	s.d.mu.Lock()
-	back := s.back
+	reconnected := s.reconnected
 	s.d.mu.Unlock()
-	if !back {
+	if !reconnected {
 		return
 	}
 	timer := time.NewTimer(settling)
@@ -162,14 +160,14 @@ func (s *session) resume() {
 	}
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
-	if !s.back {
+	if !s.reconnected {
 		return // it broke again
 	}
-	s.back, s.connected = false, true
+	s.reconnected, s.connected = false, true
 	s.nodes.miss()
 }
 
-// renewOnce sends one renewal and says how long to wait for the next.
+// renewOnce sends one renewal, and returns how long to wait for the next.
 func (s *session) renewOnce() time.Duration {
 	left := s.term.Remaining()
 	if left <= 0 {
@@ -186,7 +184,7 @@ func (s *session) renewOnce() time.Duration {
 		return s.ttl
 	case err != nil:
 		if ctx.Err() != nil {
-			s.link.reset() // it may be dead without saying so
+			s.link.reset() // it may be broken without an error
 		}
 		s.renewed(took, err)
 		return min(s.pace.retry, max(0, s.term.Remaining()))
@@ -198,12 +196,12 @@ func (s *session) renewOnce() time.Duration {
 	return max(0, s.ttl/3-took)
 }
 
-// renewed tells every holder.
+// renewed reports a renewal to every holder.
 func (s *session) renewed(took time.Duration, err error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	if s.ended {
-		return // a late answer: nothing is held under this session any more
+		return // a late answer: there are no holders any more
 	}
 	for _, c := range s.nodes.own {
 		if c.granted && c.events.Renewed != nil {
@@ -219,9 +217,9 @@ func (s *session) end(cause error) {
 	s.endLocked(cause)
 }
 
-// endLocked does it with the driver's mutex held. Running out of time is no news
-// to holders, who watch Remaining. The client then closes its session, so that
-// what is left in ZooKeeper goes at once if the servers can be reached.
+// endLocked is end with the driver's mutex held. An expiry is not reported to holders, which
+// check Remaining. The client then closes its session, so that the nodes that are left are
+// removed at once if a server can be reached.
 func (s *session) endLocked(cause error) {
 	if s.ended {
 		return
@@ -244,8 +242,8 @@ func (s *session) endLocked(cause error) {
 	s.nodes.wake()
 }
 
-// leave ends the client, and waits for no longer than a second or two. Without a
-// goodbye the session is left to expire.
+// leave ends the client, in a second or two at most. Without goodbye it does not close the
+// session, which expires.
 func (s *session) leave(goodbye bool) {
 	if !goodbye {
 		s.link.closeForGood()
@@ -254,15 +252,15 @@ func (s *session) leave(goodbye bool) {
 	s.link.closeForGood()
 }
 
-// heard is called by the client's own goroutines for every event, one after the
-// other as far as watches are concerned.
-func (s *session) heard(ev zk.Event) {
+// receive handles an event of the client. The client's goroutines call it; the events of watches
+// arrive one after the other.
+func (s *session) receive(ev zk.Event) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	switch ev.Type {
 	case zk.EventSession:
 		s.sessionEvent(ev.State)
-	case zk.EventNotWatching: // the client is at its end
+	case zk.EventNotWatching: // the client has ended
 	default:
 		if s.nodes.event(ev) {
 			hints.Signal(s.d.maintainNow)
@@ -274,22 +272,22 @@ func (s *session) sessionEvent(state zk.State) {
 	switch state {
 	case zk.StateHasSession:
 		switch {
-		case !s.stands:
-			s.stands, s.connected = true, true
+		case !s.established:
+			s.established, s.connected = true, true
 			close(s.up)
 		case s.link.length() < s.ttl: // it would end before our claims do
 			s.endLocked(errShorter)
 		default:
-			s.back = true
+			s.reconnected = true
 			hints.Signal(s.checkNow)
 		}
 	case zk.StateExpired:
-		// The client would open another session by itself, and send under it
-		// what was meant for this one. It is not let out again.
+		// The client would open another session by itself, and send the requests of
+		// this one under it. The closed link prevents that.
 		s.connected = false
 		s.link.closeForGood()
 		s.endLocked(interlock.ErrSessionEnded)
 	case zk.StateDisconnected, zk.StateConnecting:
-		s.connected, s.back = false, false
+		s.connected, s.reconnected = false, false
 	}
 }

@@ -279,6 +279,26 @@ func TestLateNodeIsRemoved(t *testing.T) {
 	}
 }
 
+// TestRequestThatIsNotSent, because its caller was cancelled and has released before the request's
+// task began, keeps no release waiting.
+func TestRequestThatIsNotSent(t *testing.T) {
+	t.Parallel()
+	d := open(t, &Options{Servers: []string{borrow(t).Addr()}})
+	c, err := d.register(d.session, demand("n", "me").Request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	d.mu.Lock()
+	c.creating, c.state = over, leaving
+	d.mu.Unlock()
+	if _, err := d.enterAlone(t.Context(), entry{d.session, c, base{}, over}); interlock.Kind(err) != interlock.Retryable {
+		t.Fatal(err)
+	}
+	testbed.Receive(t, over, "the end of the request")
+	mustRelease(t, d, demand("n", "me"))
+}
+
 // TestVanishedParent: the node of a lock that nobody wanted for a while is gone,
 // with its numbers, and is created again.
 func TestVanishedParent(t *testing.T) {

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// text is what a user wrote, in JSON: a string, or its bytes where they are not
-// UTF-8, which a string of JSON cannot hold.
+// text is a user's string. In JSON it is a string, or an object with its bytes if they are not
+// UTF-8.
 type text string
 
 // MarshalJSON implements json.Marshaler.
@@ -17,7 +17,7 @@ func (t text) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string][]byte{"bytes": []byte(t)})
 }
 
-// isPlain reports that text stands for itself in JSON.
+// isPlain reports that JSON needs no escapes for t.
 func (t text) isPlain() bool {
 	for i := range len(t) {
 		if c := t[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {

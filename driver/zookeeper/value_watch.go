@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// reread is how often a watched value is read although no event came.
+// reread is the interval at which a watched value is read without an event.
 const reread = 5 * time.Second
 
 // Watch implements driver.Values by one watch of ZooKeeper on the value's node.
@@ -35,7 +35,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 	}
 }
 
-// ended tells the end of ctx rather than its outcome.
+// ended returns the error of a watch: the cause of ctx if that has ended, otherwise err.
 func ended(ctx context.Context, name string, err error) error {
 	if ctx.Err() != nil {
 		return notSent(ctx, opWatch, name)
@@ -68,8 +68,8 @@ func (w *valueWatch) look(ctx context.Context) (<-chan zk.Event, error) {
 	return f.events, w.report(f)
 }
 
-// awaitFirst watches for a node that is not there. If it is by now, its next
-// change is watched, which look finds at once as there is nothing to tell.
+// awaitFirst watches for the creation of a node. If it exists by now, it reads it, and its next
+// change is watched.
 func (w *valueWatch) awaitFirst() (*found, error) {
 	exists, _, ch, err := w.conn.ExistsW(w.path(w.name))
 	if err == nil && exists {
@@ -82,13 +82,13 @@ func (w *valueWatch) awaitFirst() (*found, error) {
 func (w *valueWatch) present(ch <-chan zk.Event) (*found, error) {
 	data, stat, err := w.conn.Get(w.path(w.name))
 	if errors.Is(err, zk.ErrNoNode) {
-		return &found{events: ch}, nil // gone again, which the watch tells
+		return &found{events: ch}, nil // deleted again; the watch fires
 	}
 	return &found{data: data, stat: stat, events: ch}, err
 }
 
-// report passes on what is newer than the last. Nothing there is news only at the
-// beginning.
+// report passes on a value that is newer than the last. That there is none it reports only at
+// the beginning.
 func (w *valueWatch) report(f *found) error {
 	if f.stat == nil {
 		if !w.reported {
@@ -108,8 +108,7 @@ func (w *valueWatch) report(f *found) error {
 	return nil
 }
 
-// wait returns when there may be something to look at. Now and then it reads
-// without an event, in case one was lost.
+// wait returns after an event. At intervals it also reads the value, in case an event was lost.
 func (w *valueWatch) wait(ctx context.Context, events <-chan zk.Event) error {
 	again := time.NewTicker(reread)
 	defer again.Stop()

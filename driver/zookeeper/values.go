@@ -26,8 +26,8 @@ const (
 // Values keeps one small value for each name, with the token that it was written
 // with. It implements driver.Values. A value is the node
 // ROOT/interlock.values/NAME; a write that relies on the version which it read
-// is the atomic step. ZooKeeper has no clock that a write could ask, so what is
-// implausible is judged by the writer's own.
+// is the atomic step. A write cannot read the servers' clock, so implausible tokens
+// are judged by the writer's.
 type Values struct {
 	conn *zk.Conn
 	root string
@@ -35,9 +35,9 @@ type Values struct {
 	now  func() time.Time
 }
 
-// NewValues makes the values below root, such as "/interlock"; it sends nothing.
-// The client stays the caller's. A request that nobody waits for any more ends
-// with the client's answer, or with the client. Connect it with [Dialer]: otherwise
+// NewValues returns the values below root, such as "/interlock"; it sends nothing.
+// The client must outlive the values, and the caller closes it. A request whose caller has
+// given up ends with its answer, or with the client. Connect it with [Dialer]: otherwise
 // it may send nothing for more than a minute after a server restarts.
 func NewValues(conn *zk.Conn, root string) *Values {
 	return &Values{conn: conn, root: strings.TrimSuffix(root, "/"), acl: zk.WorldACL(zk.PermAll), now: time.Now}
@@ -94,14 +94,14 @@ func (v *Values) checkValue(name string, value driver.Value) error {
 	case len(value.Data) > driver.MaxValue:
 		return fail(interlock.Bug, "the value has %d bytes, at most %d are allowed", len(value.Data), driver.MaxValue)
 	case value.Token.Counter() > interlock.CounterAt(v.now().Add(interlock.MaxAhead)):
-		return fail(interlock.Definite, "%w: %d is more than %v ahead of our clock",
+		return fail(interlock.Definite, "%w: %d is more than %v ahead of the clock of this machine",
 			interlock.ErrImplausibleToken, int64(value.Token), interlock.MaxAhead)
 	}
 	return nil
 }
 
-// putOnce reads, compares and writes. A read that is behind the others' writes
-// does no harm: the version that it tells is refused.
+// putOnce reads, compares and writes. A stale read does no harm: the write is refused by the
+// version.
 func (v *Values) putOnce(ctx context.Context, name string, value driver.Value) error {
 	was, stat, err := v.read(ctx, opPut, name)
 	if err != nil {
@@ -124,7 +124,7 @@ func (v *Values) putOnce(ctx context.Context, name string, value driver.Value) e
 	return err
 }
 
-// prepare makes the nodes above a value's.
+// prepare creates the nodes above a value's.
 func (v *Values) prepare(ctx context.Context, name string) error {
 	for _, path := range parents(v.path(name)) {
 		_, err := v.ask(ctx, opPut, name, func() (*found, error) {
@@ -150,7 +150,7 @@ func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 	return value, prelude(err)
 }
 
-// sync has the server that answers us catch up.
+// sync makes our server catch up with its leader.
 func (v *Values) sync(ctx context.Context, name string) error {
 	_, err := v.ask(ctx, opGet, name, func() (*found, error) {
 		_, err := v.conn.Sync(v.path(name))

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// await waits for the turn of a contender in line. q is the line if it has c.
+// await waits until a contender is first in the queue. q is the queue if that has c.
 func (d *Driver) await(ctx context.Context, s *session, c *contender, q queue, noWait bool) (driver.Grant, error) {
 	for ; ; q = nil {
 		if g, done, err := d.outcome(c); done {
@@ -50,7 +50,7 @@ func (d *Driver) await(ctx context.Context, s *session, c *contender, q queue, n
 	}
 }
 
-// outcome is what an Acquire has to say by now.
+// outcome returns the result of an Acquire, if it is done.
 func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,7 +70,7 @@ func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 	return g, false, nil
 }
 
-// decide is for one that is first in line, or no longer in it.
+// decide records that a contender is first in the queue, or no longer in it.
 func (d *Driver) decide(c *contender, first bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -83,7 +83,7 @@ func (d *Driver) decide(c *contender, first bool) {
 	}
 }
 
-// refuseHeld ends a request that does not wait, and leaves nothing behind.
+// refuseHeld ends a request that does not wait, and removes its node.
 func (d *Driver) refuseHeld(ctx context.Context, s *session, c *contender, holder node) error {
 	if err := d.Release(ctx, c.name, c.owner); err != nil {
 		return err
@@ -91,7 +91,7 @@ func (d *Driver) refuseHeld(ctx context.Context, s *session, c *contender, holde
 	return d.held(ctx, s, c.name, c.lock, holder)
 }
 
-// removeStale deletes nodes of the same owner under sessions that ran out.
+// removeStale deletes nodes of the same owner under sessions that expired here.
 func (d *Driver) removeStale(ctx context.Context, s *session, c *contender, q queue) (removed bool, err error) {
 	d.mu.Lock()
 	stale := c.stale
@@ -108,8 +108,8 @@ func (d *Driver) removeStale(ctx context.Context, s *session, c *contender, q qu
 	return removed, nil
 }
 
-// awaitPredecessor waits behind the one before c, until that has gone or c has
-// ended. Only that one's node is watched, so that a release wakes one.
+// awaitPredecessor waits until the contender before c has left, or c has ended. It watches only
+// that contender's node, so that a release wakes one waiter.
 func (d *Driver) awaitPredecessor(ctx context.Context, s *session, c *contender, q queue, i int) error {
 	before := c.lock + "/" + q[i-1].name
 	d.mu.Lock()
@@ -148,8 +148,8 @@ func (d *Driver) holderUnknown(c *contender) bool {
 	return c.place.Ahead != 0 || c.place.Holder == ""
 }
 
-// watch reads the node at path and watches for its deletion; nil if it is gone. Without
-// a watch everyone who relies on one is woken to look again.
+// watch reads the node at path and watches for its deletion; nil if there is none. If it fails,
+// all contenders that rely on the watch are woken to look again.
 func (d *Driver) watch(ctx context.Context, s *session, c *contender, path string) (*found, error) {
 	f, err := ask(ctx, s, opAcquire, c.name, func(conn *zk.Conn) (*found, error) {
 		data, stat, _, err := conn.GetW(path)
@@ -167,8 +167,8 @@ func (d *Driver) watch(ctx context.Context, s *session, c *contender, path strin
 	return nil, err
 }
 
-// pause waits until c is woken. At every heartbeat it looks whether the one
-// before is still there, in case word of its end was lost.
+// pause waits until c is woken. At every heartbeat it checks that the node before c still
+// exists, in case an event was lost.
 func (d *Driver) pause(ctx context.Context, s *session, c *contender, before string) error {
 	beat := time.NewTicker(s.pace.heartbeat)
 	defer beat.Stop()

@@ -17,10 +17,10 @@ var _ driver.Watcher = (*Driver)(nil)
 const opWatch = "watch"
 
 // Watch implements driver.Watcher, by one watch of ZooKeeper on the root and one
-// on each lock's node with the prefix, for as long as that node is there. After
-// each change the node is read once, which sets the watch again. The end of a
-// session ends it with a Retryable error; after a broken connection it says that
-// something may have been missed, and goes on.
+// on each lock's node with the prefix, while that node exists. After each change
+// the node is read once, which sets the watch again. The end of the session ends
+// Watch with a Retryable error. After a broken connection Watch reports that
+// changes may have been missed, and continues.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	if ctx.Err() != nil {
 		return notSent(ctx, opWatch, prefix)
@@ -50,7 +50,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	}
 }
 
-// report follows up all that was noted.
+// report reads the nodes that have changed, and reports their names.
 func (sub *subscription) report(ctx context.Context) error {
 	d := sub.s.d
 	paths, missed, err := d.news(sub.s, sub)
@@ -91,8 +91,8 @@ func (d *Driver) unsubscribe(s *session, sub *subscription) {
 	delete(s.nodes.hints, sub)
 }
 
-// news takes the paths that have changed, or tells why there will be no more.
-// missed: there was an interruption.
+// news takes the paths that have changed, or returns why there will be no more. missed reports
+// an interruption.
 func (d *Driver) news(s *session, sub *subscription) (paths []string, missed bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,8 +121,8 @@ type subscription struct {
 	paths *hints.Mailbox
 }
 
-// look follows up a change of a node. Events about contenders' own nodes come
-// too, and are nothing that was asked for.
+// look reads a node that has changed, and reports its name. Events of contenders' own nodes
+// arrive too, and are ignored.
 func (sub *subscription) look(ctx context.Context, path string) error {
 	if !sub.armed[path] {
 		return nil

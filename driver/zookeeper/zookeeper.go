@@ -27,25 +27,25 @@ const (
 
 // Options of [Open]. Only Servers is required.
 type Options struct {
-	// Servers are "host:port", any of which will do.
+	// Servers are the addresses of servers of one ensemble, "host:port".
 	Servers []string
-	// Root is the node under which all locks lie; empty means "/interlock". It
-	// is made if it is missing.
+	// Root is the parent node of all locks; empty means "/interlock". It is
+	// created if it is missing.
 	Root string
-	// TTL is how long claims outlive this process; 0 means 30 s. The servers
-	// grant it within the bounds of their configuration (with theirs as it comes
-	// 4 s to 40 s), and what they grant counts. From 500 ms to 24 h.
+	// TTL is how long claims outlive this process, from 500 ms to 24 h; 0 means
+	// 30 s. The servers may grant another one, within the bounds of their
+	// configuration (4 s to 40 s by default). That one counts.
 	TTL time.Duration
-	// RawNames makes a path of each name, so that "a/b" is the node b below a,
-	// as other clients would write it. The cost: a name with a segment that no
-	// path can have is refused, and clients that take every child for a
-	// contender, such as Curator, must not lock "a" meanwhile.
+	// RawNames uses each name as a path, so that "a/b" is the node b below a, as
+	// other clients write it. Names with a segment that no path can have are
+	// refused then. Clients that take every child for a contender, such as
+	// Curator, must not lock "a" meanwhile.
 	RawNames bool
-	// TolerateKazoo takes nodes of kazoo for contenders like any other. It is
-	// right only if every kazoo lock on these paths is made with
-	// extra_lock_patterns=["lock-"]; otherwise kazoo holds beside us.
+	// TolerateKazoo accepts nodes of kazoo as contenders. Every kazoo lock on
+	// these paths must have extra_lock_patterns=["lock-"]; otherwise kazoo and
+	// this driver hold at the same time.
 	TolerateKazoo bool
-	// ACL of every node; nil means that everybody may do everything.
+	// ACL of every node; nil gives every client all permissions.
 	ACL []zk.ACL
 	// Auth is sent when a session begins, and after every interruption.
 	Auth []Auth
@@ -58,7 +58,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Auth is one way to say who we are, such as {"digest", []byte("user:password")}.
+// Auth is a credential, such as {"digest", []byte("user:password")}.
 type Auth struct {
 	Scheme      string
 	Credentials []byte
@@ -93,15 +93,15 @@ func (o *Options) complete() (Options, error) {
 	return c, nil
 }
 
-// fault is which option is impossible; empty if none is.
+// fault names an invalid option; empty if there is none.
 func (o *Options) fault() string {
 	switch {
 	case len(o.Servers) == 0:
-		return "Options.Servers is empty: there must be at least one"
+		return "Options.Servers is empty: at least one is required"
 	case o.TTL < minTTL || o.TTL > maxTTL:
-		return fmt.Sprintf("a TTL of %v is not possible: it must be between %v and %v", o.TTL, minTTL, maxTTL)
+		return fmt.Sprintf("the TTL %v is invalid: it must be between %v and %v", o.TTL, minTTL, maxTTL)
 	case !strings.HasPrefix(o.Root, "/") || rawFault(o.Root[1:]) != "" || o.Root == "/zookeeper":
-		return fmt.Sprintf("the root %q is not possible: it must be the path of a node, such as /interlock", o.Root)
+		return fmt.Sprintf("the root %q is invalid: it must be the path of a node, such as /interlock", o.Root)
 	}
 	return ""
 }
@@ -122,7 +122,7 @@ type Driver struct {
 
 	mu         sync.Mutex
 	closed     bool
-	sealed     bool     // no task may begin any more
+	sealed     bool     // no further task may start
 	session    *session // nil while there is none
 	opening    *opening // nil unless one is being opened
 	contenders map[identity]*contender
@@ -130,15 +130,15 @@ type Driver struct {
 
 var _ driver.Fenced = (*Driver)(nil)
 
-// identity names a contender the way callers do.
+// identity is a contender's lock and owner.
 type identity struct{ name, owner string }
 
-// pace is how often and how long, derived from the TTL.
+// pace is the intervals and bounds, derived from the TTL.
 type pace struct {
-	opening   time.Duration // bound of opening a session, which is some requests
+	opening   time.Duration // bound of opening a session, which takes some requests
 	request   time.Duration // bound of one request
 	retry     time.Duration // between renewals after one failed
-	heartbeat time.Duration // between looks at what a watch should tell
+	heartbeat time.Duration // between reads of what a watch should report
 }
 
 func paceOf(ttl time.Duration) pace {
@@ -152,12 +152,12 @@ func paceOf(ttl time.Duration) pace {
 
 func clamp(d, low, high time.Duration) time.Duration { return max(low, min(d, high)) }
 
-// Open opens a session and prepares the namespace. It blocks until a server
-// answers, bounded by ctx and by the TTL (2 s to 10 s), and leaves nothing behind when
-// it fails.
+// Open opens a session and creates the namespace. It blocks until a server
+// answers, bounded by ctx and by the TTL (2 s to 10 s). If it fails, nothing stays
+// open.
 //
-// An error of kind Bug says which option is impossible; Retryable, that no
-// server answered; Definite, that one refused.
+// An error of kind Bug names an invalid option. Retryable means that no server
+// answered, Definite that one refused.
 func Open(ctx context.Context, options *Options) (*Driver, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -198,14 +198,13 @@ func guarantees(ttl time.Duration) interlock.Guarantees {
 	}
 }
 
-// Guarantees says what is promised, with the TTL that the first session got.
+// Guarantees returns the promises, with the TTL that the first session was granted.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
-// Close ends the session. If no claim is held it closes the session on ZooKeeper, which removes
-// every waiter of this driver at once; otherwise the waiters are removed and
-// the claims are left to expire. It blocks for some seconds at most, whatever
-// ctx says, and until every goroutine has ended. It returns nil, and may be
-// repeated.
+// Close ends the session. If no claim is held, it closes the session on ZooKeeper, which removes
+// every waiter of this driver at once. Otherwise it removes the waiters, and the claims expire.
+// It ignores the end of ctx, and waits until every goroutine has ended, some seconds at most.
+// It returns nil, and may be repeated.
 func (d *Driver) Close(ctx context.Context) error {
 	if s := d.beginClose(); s != nil {
 		held := d.removeWaiters(context.WithoutCancel(ctx), s)
@@ -221,8 +220,8 @@ func (d *Driver) Close(ctx context.Context) error {
 	return nil
 }
 
-// beginClose refuses further calls, stops renewing and wakes everyone who waits. It
-// returns the session that is left.
+// beginClose refuses further calls, stops renewing and wakes every waiter. It returns the
+// session to be ended, if there is one.
 func (d *Driver) beginClose() *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -241,8 +240,8 @@ func (d *Driver) beginClose() *session {
 	return d.session
 }
 
-// removeWaiters removes the waiters if a claim is held, which keeps the session. It is
-// tidiness, so errors are dropped; nodes go with the session.
+// removeWaiters removes the waiters if a claim is held, which keeps the session. Errors are
+// ignored: the nodes end with the session.
 func (d *Driver) removeWaiters(ctx context.Context, s *session) (held bool) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -266,15 +265,15 @@ func (d *Driver) removeWaiters(ctx context.Context, s *session) (held bool) {
 	return true
 }
 
-// An opening is a session on its way; everyone who needs one waits for it.
+// An opening is a session that is being opened; every call that needs one waits for it.
 type opening struct {
 	done    chan struct{}
 	session *session
 	err     error
 }
 
-// current returns the live session, opening one if there is none. Nothing of
-// the caller's own request has been sent when it fails.
+// current returns the live session, and opens one if there is none. If it fails, the caller's
+// own request was not sent.
 func (d *Driver) current(ctx context.Context) (*session, error) {
 	s, o, err := d.sessionOrOpening()
 	if s != nil || err != nil {
@@ -327,7 +326,7 @@ func (d *Driver) open(o *opening) {
 	close(o.done)
 }
 
-// start runs a task that Close waits for; false if it is too late for one.
+// start runs a task that Close waits for; false if the driver is closed.
 func (d *Driver) start(task func()) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
