@@ -13,16 +13,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// baseAttempts bounds how often one Acquire asks again because a session that
-// opened meanwhile raised the base. Each of these answers is a definite no.
+// baseAttempts bounds how often one Acquire repeats a refused request, because a session that
+// opened meanwhile raised the base.
 const baseAttempts = 8
 
 // Acquire implements driver.Fenced. It blocks until the claim is granted or ctx
-// is done; a single request is given up after a third of the TTL, at most five
-// seconds. Uncontended it is one request.
+// is done. A single request is bounded by a third of the TTL, 1 s to 5 s. Without
+// contention Acquire is one request.
 //
 // Besides the errors of the interface: Retryable with interlock.ErrSessionEnded
-// or interlock.ErrLost in its chain means that the place in the line is gone
+// or interlock.ErrLost in its chain means that the place in the queue is lost,
 // and that the same call takes a new one.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	g, err := d.acquire(ctx, r)
@@ -76,8 +76,8 @@ func check(ctx context.Context, r driver.Request) error {
 	return nil
 }
 
-// clear deletes what stands under the owner's key and is not its doing: the
-// request could only find it again.
+// clear deletes the owner's key if another client wrote it, because the request would only find
+// it again.
 func (d *Driver) clear(ctx context.Context, s *session, id identity) error {
 	d.mu.Lock()
 	c := d.contenders[id]
@@ -96,8 +96,8 @@ func (d *Driver) clear(ctx context.Context, s *session, id identity) error {
 	return nil
 }
 
-// register finds the owner's contender, or makes one and joins its line, so that
-// no event about its key is missed from here on.
+// register returns the owner's contender. A new one joins its line, so that no later event
+// about its key is missed.
 func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,7 +138,7 @@ func (d *Driver) unanswered(c *contender) bool {
 	return c.state == asking
 }
 
-// ask puts the contender in line and reads the line in the same transaction.
+// ask adds the contender to its line and reads the line in the same transaction.
 func (d *Driver) ask(ctx context.Context, c *contender, noWait bool) error {
 	for range baseAttempts {
 		base, err := c.session.counter.current(ctx)
@@ -206,7 +206,7 @@ func (d *Driver) isAlone(c *contender) bool {
 	return len(c.stale) == 0 && !c.session.queues.isCrowded(c.line)
 }
 
-// again says that the place in the line is gone, or was never taken.
+// again reports that the place in the line is lost, or was never taken.
 func again(name string, cause error) error {
 	return &interlock.Error{Op: "acquire", Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
 }
@@ -232,7 +232,7 @@ func (d *Driver) entry(c *contender, base base, alone bool, under clientv3.Lease
 	return r
 }
 
-// value is what a contender stores.
+// value returns the value of a contender's key.
 func (d *Driver) value(c *contender, base base) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -289,7 +289,7 @@ func (s *session) lineIn(c *contender, reply *pb.TxnResponse, base int64, alone 
 	return s.queues.placesOf(last.GetResponseRange().Kvs)
 }
 
-// answerNow ends a request that does not wait: granted, or nothing left behind.
+// answerNow ends a request that does not wait: it is granted, or its key is removed.
 func (d *Driver) answerNow(ctx context.Context, c *contender) (driver.Grant, error) {
 	d.mu.Lock()
 	g, done, err := d.outcome(c)
@@ -311,7 +311,7 @@ func (d *Driver) answerNow(ctx context.Context, c *contender) (driver.Grant, err
 	return g, &interlock.HeldError{Name: c.name, Owner: holder}
 }
 
-// await waits for the turn of a contender in line.
+// await waits until a contender is first in its line.
 func (d *Driver) await(ctx context.Context, c *contender) (driver.Grant, error) {
 	for {
 		d.mu.Lock()
@@ -332,7 +332,7 @@ func (d *Driver) await(ctx context.Context, c *contender) (driver.Grant, error) 
 	}
 }
 
-// outcome is what an Acquire has to say by now. The mutex is held.
+// outcome returns the result of an Acquire, if it is done. The driver's mutex is held.
 func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 	switch {
 	case d.closed:

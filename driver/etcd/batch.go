@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// mostTogether is how many names one transaction takes: each is two operations,
-// and etcd allows 128 by default.
+// mostTogether bounds the names of one transaction: each is two operations, and
+// etcd allows 128 by default.
 const mostTogether = 60
 
 var _ driver.Batch = (*Driver)(nil)
@@ -95,8 +95,8 @@ func (l layout) nested(requests []driver.Request) (outer, inner string, yes bool
 	return "", "", false
 }
 
-// enlistAll finds or makes the contenders. What the owners left under sessions that
-// ran out is removed first, because it would bar their way.
+// enlistAll returns the contenders. It first removes the owners' keys under sessions that expired
+// here, which would be before them.
 func (d *Driver) enlistAll(ctx context.Context, s *session, requests []driver.Request) ([]*contender, error) {
 	cs := make([]*contender, len(requests))
 	for i, r := range requests {
@@ -133,7 +133,7 @@ func (d *Driver) removeStale(ctx context.Context, c *contender) error {
 	return nil
 }
 
-// askAll puts all contenders in line, unless somebody is in the way of one of them.
+// askAll adds all contenders to their lines, unless one of the lines has another contender.
 func (d *Driver) askAll(ctx context.Context, s *session, cs []*contender) (*interlock.HeldError, error) {
 	for range baseAttempts {
 		missing := d.allUnanswered(cs)
@@ -164,7 +164,7 @@ func (d *Driver) allUnanswered(cs []*contender) (missing []*contender) {
 	return missing
 }
 
-// barrier finds a contender that is in line, but behind somebody.
+// barrier returns the holder of a line in which one of the contenders is not the first.
 func (d *Driver) barrier(cs []*contender) *interlock.HeldError {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -264,7 +264,7 @@ func (d *Driver) forgetAll(cs []*contender) {
 	}
 }
 
-// grants tells of all grants, or of none.
+// grants returns all grants, or none.
 func (d *Driver) grants(cs []*contender) ([]driver.Grant, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

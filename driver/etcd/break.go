@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxBreaks is how many forced releases a namespace remembers.
+	// maxBreaks is how many records of forced releases a namespace keeps.
 	maxBreaks = 1000
 	// trim is how many of the oldest one Break removes at most.
 	trim = 8
@@ -36,14 +36,13 @@ type breaking struct {
 
 // Break implements driver.Breaker with two requests: one reads who is first in
 // the line, one deletes that key and records why, if the key is still the one
-// that was read. It works on any holder, also one of another client: what
-// Inspector shows as "foreign lease …" is broken under that name, and learns of
-// it as that client does. Only a key without a lease is left alone, because it
-// is somebody's data.
+// that was read. It works on the holders of other clients too, under the owner
+// "foreign lease …" that Inspector shows. A key without a lease is user data, and
+// is refused.
 //
-// A namespace remembers its last thousand forced releases, a few more if many
-// come at once, in keys of their own outside of every lock. At is by the
-// caller's clock: etcd has none. Reason and By must be UTF-8.
+// A namespace keeps the records of its last thousand forced releases, a few more
+// if many come at once, in keys outside of every lock. At is by the caller's
+// clock: etcd has none. Reason and By must be UTF-8.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	const op = "break"
 	if err := d.breakable(ctx, op, b); err != nil {
@@ -88,8 +87,8 @@ func (d *Driver) breakable(ctx context.Context, op string, b driver.Break) error
 	return nil
 }
 
-// first reads who holds a line, nil if nobody does, and which records are too
-// many. Nothing has been done when it fails.
+// first reads the holder of a line, nil if there is none, and the oldest records beyond
+// maxBreaks. It changes nothing.
 func (d *Driver) first(ctx context.Context, op, name string) (holder *mvccpb.KeyValue, old []string, err error) {
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()

@@ -14,13 +14,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// clockBound is how long a server may take to tell the time.
+// clockBound bounds a request for a server's time.
 const clockBound = time.Second
 
 // serverClock is the time of the server that answers. etcd's API has no clock, but
 // its HTTP answers have a date: those of gRPC where TLS is on, and those to
 // /version otherwise. A client in the server's process has the server's clock. ok is
-// false if no server tells the time.
+// false if no server returned a date.
 func (d *Driver) serverClock(ctx context.Context) (now time.Time, ok bool) {
 	conn := d.client.ActiveConnection()
 	if conn == nil {
@@ -46,7 +46,7 @@ func dateOf(text string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// askClock asks an endpoint without TLS.
+// askClock reads the date of an endpoint without TLS.
 func askClock(ctx context.Context, endpoint string) (time.Time, bool) {
 	_, host, ok := strings.Cut(endpoint, "://")
 	if !ok {
@@ -66,8 +66,8 @@ func askClock(ctx context.Context, endpoint string) (time.Time, bool) {
 	return dateOf(answer.Header.Get("Date"))
 }
 
-// maxStep is by how much a base may be raised at once where no server tells the
-// time, so that nobody else has an opinion about the process's clock.
+// maxStep bounds how far a base is raised at once if no server returns its time, so that the
+// clock of this process cannot be checked.
 const maxStep = 366 * 24 * time.Hour
 
 // judgeClock refuses a clock of this process that is ahead of the server's, before
@@ -84,8 +84,8 @@ func (d *Driver) judgeClock(ctx context.Context, b base, rev int64) error {
 	return driver.SameClock(d.options.Now(), last.Add(maxStep))
 }
 
-// plausible refuses a base whose tokens guards would refuse. The process's own
-// clock is enough to accept one; it takes the server's to refuse one.
+// plausible refuses a base whose tokens guards would reject. The process's own clock is enough to
+// accept a base; only the server's clock can refuse one.
 func (d *Driver) plausible(ctx context.Context, b base, rev int64) error {
 	err := driver.Plausible(b.value+rev, d.options.Now())
 	if err == nil {

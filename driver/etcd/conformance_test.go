@@ -91,8 +91,7 @@ func open(t testing.TB, client *clientv3.Client, o *Options) *Driver {
 func (b *system) Open(t *testing.T) (driver.Fenced, error) {
 	return b.Lead(t, func(path *testbed.Proxy) (driver.Fenced, error) {
 		client := dial(t, path.Addr())
-		watch := &deafWatcher{Watcher: client.Watcher}
-		client.Watcher = watch
+		watch := deafen(client)
 		d, err := Open(t.Context(), client, &Options{TTL: suiteTTL, Prefix: "suite/"})
 		if err != nil {
 			return nil, err
@@ -133,6 +132,13 @@ func (b *system) Delete(t *testing.T, name string) {
 type deafWatcher struct {
 	clientv3.Watcher
 	deaf atomic.Bool
+}
+
+// deafen makes what watches of a client say be lost while the result is deaf.
+func deafen(client *clientv3.Client) *deafWatcher {
+	w := &deafWatcher{Watcher: client.Watcher}
+	client.Watcher = w
+	return w
 }
 
 func (w *deafWatcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {

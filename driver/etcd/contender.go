@@ -28,15 +28,15 @@ type contender struct {
 	place   driver.Place    // while it waits
 	pending int             // requests without an answer that may write or delete its key
 
-	// stale are keys of this owner under sessions that ran out of time and
-	// that etcd may still keep; the next request removes them.
+	// stale are keys of this owner under sessions that expired here. etcd may
+	// still have them; the next request removes them.
 	stale []string
 	since boottime.Instant // when it was granted under a waitLease
 	// aside: its key may stand under a waitLease, and be there for longer than the session.
 	aside bool
 	// under is the waitLease under which it holds; nil means the session's.
 	under atomic.Pointer[waitLease]
-	// over: the claim is lost or given up, whatever the session says.
+	// over: the claim was lost or released, whatever time the session has left.
 	over atomic.Bool
 	// changed wakes the Acquire that waits, and holds one signal; nil while none waits.
 	changed chan struct{}
@@ -75,7 +75,7 @@ func (c *contender) wake() {
 	}
 }
 
-// grant is what Acquire returns. The driver's mutex is held.
+// grant returns the result of Acquire. The driver's mutex is held.
 func (c *contender) grant() driver.Grant {
 	c.granted, c.events.Waiting = true, nil // a holder has no place
 	return driver.Grant{Lease: lease{c}, Token: c.token}
@@ -134,7 +134,7 @@ func (c *contender) keyDeleted() {
 	c.reportLost(interlock.ErrLost)
 	c.state = dropped
 	c.wake()
-	nudge(c.session.checkNow) // perhaps the whole session is gone
+	nudge(c.session.checkNow) // the whole session may have ended
 }
 
 // reportLost reports the loss to a holder that was granted and not yet lost.
@@ -147,7 +147,7 @@ func (c *contender) reportLost(cause error) {
 	c.granted = false
 }
 
-// lease is the time of one claim: that of its session, until it is over.
+// lease is the lease of one claim: that of its session, until the claim is over.
 type lease struct{ c *contender }
 
 // Remaining implements driver.Lease.
@@ -162,14 +162,14 @@ func (l lease) Remaining() time.Duration {
 	return left
 }
 
-// Contender is where a claim stands in etcd.
+// Contender identifies the key of a claim in etcd.
 type Contender struct {
 	Key            string
 	Lease          clientv3.LeaseID
 	CreateRevision int64
 }
 
-// Contender tells the key of a claim that this driver holds, for transactions
+// Contender returns the key of a claim that this driver holds, for transactions
 // that compare Key's create revision with CreateRevision. ok is false if owner
 // does not hold name as far as this driver knows. It does not block.
 func (d *Driver) Contender(name, owner string) (at Contender, ok bool) {

@@ -37,8 +37,7 @@ func readBase(kv *mvccpb.KeyValue) (base, error) {
 	return base{value: value, mod: kv.ModRevision}, nil
 }
 
-// current is the base as last heard, or raised again if it was deleted or
-// lowered.
+// current returns the base as last read, or raises it again if it was deleted or lowered.
 func (c *tokenCounter) current(ctx context.Context) (base, error) {
 	c.d.mu.Lock()
 	b := c.base
@@ -49,10 +48,9 @@ func (c *tokenCounter) current(ctx context.Context) (base, error) {
 	return c.raise(ctx)
 }
 
-// raise makes sure that base + revision is at least the time at which it is
-// called, and not below a base that this session has seen. The process that raises it
-// raises it by driver.Headroom more, so that of many who open at once one raises
-// it, and the others find it high enough.
+// raise makes base + revision at least the time of the call, and the base not lower than one that
+// this session has seen. It adds driver.Headroom, so that of many sessions that open at once one
+// raises the base, and the others find it high enough.
 func (c *tokenCounter) raise(ctx context.Context) (base, error) {
 	floor := c.floor()
 	least, err := c.d.options.Seed.Floor(c.d.options.Now())
@@ -161,9 +159,8 @@ func (c *tokenCounter) seen() int64 {
 	return c.highest
 }
 
-// adopt takes b if it is news. A base that falls is not believed: what was
-// granted above it would be overtaken only later. Nor is an implausible one: the
-// next grant reads it and judges it by the server's clock.
+// adopt takes b if it is newer. It ignores a lower base, whose tokens would be below those granted
+// before, and an implausible one: the next grant reads that and checks it by the server's clock.
 func (c *tokenCounter) adopt(b base) {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -195,11 +192,10 @@ func (c *tokenCounter) observe(kvs []*mvccpb.KeyValue) {
 	c.adoptLocked(b)
 }
 
-// Token is the token of the contender with this create revision, for writers
-// in the same namespace that took their place in the line with another client
-// and want to pass the same guard. It reads the base as it was at that
-// revision, so it is to be asked soon: once etcd has compacted the revision the
-// answer is an error of kind Definite.
+// Token returns the token of the contender with this create revision, for writers
+// in the same namespace that hold the lock by another client and pass the same
+// guard. It reads the base as it was at that revision. Once etcd has compacted the
+// revision, the result is an error of kind Definite.
 func (d *Driver) Token(ctx context.Context, createRevision int64) (interlock.Token, error) {
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -218,10 +214,10 @@ func (d *Driver) Token(ctx context.Context, createRevision int64) (interlock.Tok
 	return interlock.NewToken(b.value+createRevision, 0)
 }
 
-// Revision is the create revision of the contender that got token. It looks
-// through the bases of the namespace, newest first, one request each, for the
-// one that was valid at the revision it yields; an error of kind Definite says
-// that there is none, or that etcd has compacted it.
+// Revision returns the create revision of the contender that was granted token. It
+// reads the bases of the namespace, newest first, one request each, until one was
+// valid at the revision that it yields. An error of kind Definite means that there
+// is none, or that etcd has compacted it.
 func (d *Driver) Revision(ctx context.Context, token interlock.Token) (int64, error) {
 	const op = "convert token"
 	var opts []clientv3.OpOption

@@ -156,8 +156,7 @@ func TestStaleBaseIsNotUsed(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
-	deaf := &deafWatcher{Watcher: client.Watcher}
-	client.Watcher = deaf
+	deaf := deafen(client)
 	d := open(t, client, nil)
 	deaf.deaf.Store(true)
 	first := token(t, open(t, dial(t, server.Addr()), ahead(time.Hour)), "n", "a")

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -21,14 +20,13 @@ type failingDeletes struct{ left, failed atomic.Int64 }
 var errRefused = errors.New("refused")
 
 func (f *failingDeletes) on(config *clientv3.Config) {
-	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
-		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if strings.HasSuffix(method, "/DeleteRange") && f.left.Add(-1) >= 0 {
-				f.failed.Add(1)
-				return errRefused
-			}
-			return call(ctx, method, req, reply, cc, opts...)
-		}))
+	intercept(config, func(_ context.Context, method string, call func() error) error {
+		if strings.HasSuffix(method, "/DeleteRange") && f.left.Add(-1) >= 0 {
+			f.failed.Add(1)
+			return errRefused
+		}
+		return call()
+	})
 }
 
 // known counts the contenders that a driver keeps.
@@ -94,8 +92,7 @@ func TestForeignValueGivesWay(t *testing.T) {
 			server := serverFor(t)
 			var deletes failingDeletes
 			client, operator := dial(t, server.Addr(), deletes.on), dial(t, server.Addr())
-			deaf := &deafWatcher{Watcher: client.Watcher}
-			client.Watcher = deaf
+			deaf := deafen(client)
 			d := open(t, client, nil)
 			lease := d.session.id
 			deaf.deaf.Store(true) // or it would be deleted as a ghost before

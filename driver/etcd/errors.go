@@ -14,9 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/group"
 )
 
-// kindOf judges an error of a request that was sent. Only what the server
-// certainly refused before it proposed anything counts as not done; a status
-// that says "unavailable" may stand for a reply that was lost.
+// kindOf classifies the error of a request that was sent. The request had no effect only if the
+// server refused it before it proposed anything. The status "unavailable" may mean a lost reply.
 func kindOf(err error) interlock.ErrorKind {
 	var refused rpctypes.EtcdError
 	if !errors.As(err, &refused) {
@@ -35,9 +34,8 @@ func kindOf(err error) interlock.ErrorKind {
 	return interlock.Uncertain
 }
 
-// connected waits until there is a connection, for as long as a request may take.
-// The client would wait too, and then nobody could tell whether the request was
-// sent.
+// connected waits for a connection, within the bound of a request. If the client waited, it would
+// be unknown whether the request was sent.
 func (d *Driver) connected(ctx context.Context, op, what string) error {
 	conn := d.client.ActiveConnection()
 	if conn == nil {
@@ -75,8 +73,8 @@ func failed(ctx context.Context, op, what string, err error) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: kindOf(err), Err: driver.WithCause(ctx, err)}
 }
 
-// prelude wraps an error from before the caller's own request was sent: what
-// is uncertain about it does not concern the caller.
+// prelude wraps the error of a request before the caller's own: if its outcome is unknown, the
+// caller's request was still not sent.
 func prelude(err error) error {
 	if interlock.Kind(err) != interlock.Uncertain {
 		return err
@@ -90,7 +88,7 @@ func errClosed(op, what string) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Bug, Err: interlock.ErrClosed}
 }
 
-// checkName refuses what the layout cannot hold.
+// checkName refuses names that the layout does not allow.
 func checkName(op, what string) error {
 	if what != "" && len(what) <= driver.MaxName {
 		return nil

@@ -3,7 +3,7 @@
 //
 // It does not make a lock safe by itself: a process that is stopped for longer
 // than its lease wakes up believing that it holds. Only a guard that compares
-// tokens refuses its writes, see package guard/fence and [Fence].
+// tokens rejects its writes, see package guard/fence and [Fence].
 //
 //	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:2379"}})
 //	d, err := etcd.Open(ctx, client, &etcd.Options{Prefix: "locks/"})
@@ -120,9 +120,9 @@ type Options struct {
 	// TTL is how long claims outlive this process; 0 means 30 s. It is rounded
 	// up to whole seconds, and etcd may grant more. From 1 s to 24 h.
 	TTL time.Duration
-	// RawNames passes names unescaped, for locks whose names other clients
-	// write with slashes. The cost: "a/b" then lies inside "a", so that
-	// a holder or waiter of "a/b" is also in the queue for "a".
+	// RawNames uses names unescaped, for locks whose names other clients
+	// write with slashes. Then a holder or waiter of "a/b" is also in the
+	// queue for "a".
 	RawNames bool
 	// Seed says where tokens start, for a move or a repair.
 	Seed driver.Seed
@@ -140,7 +140,7 @@ func (o *Options) complete() (Options, error) {
 	}
 	if c.TTL < time.Second || c.TTL > maxTTL {
 		return c, &interlock.Error{Op: "open", Driver: driverName, Kind: interlock.Bug,
-			Err: fmt.Errorf("a TTL of %v is not possible: it must be between 1s and 24h", c.TTL)}
+			Err: fmt.Errorf("the TTL %v is invalid: it must be between 1s and 24h", c.TTL)}
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -181,16 +181,16 @@ var (
 	_ driver.Inspector = (*Driver)(nil)
 )
 
-// identity names a contender the way callers do.
+// identity is a contender's lock and owner.
 type identity struct{ name, owner string }
 
-// pace is how often and how long, derived from the TTL.
+// pace is the intervals and bounds, derived from the TTL.
 type pace struct {
 	seconds   int64         // the TTL asked for
 	opening   time.Duration // bound of one request that opens a session
 	request   time.Duration // bound of any other request
 	retry     time.Duration // between renewals after one failed
-	heartbeat time.Duration // between looks at the watch
+	heartbeat time.Duration // between checks of the watch
 }
 
 func paceOf(ttl time.Duration) pace {
@@ -205,13 +205,13 @@ func paceOf(ttl time.Duration) pace {
 
 func clamp(d, low, high time.Duration) time.Duration { return max(low, min(d, high)) }
 
-// Open opens a session: a lease, and the base of
-// tokens. It blocks for two or three requests, is bounded by ctx and by a few
-// seconds for each of them, and leaves nothing behind when it fails. The client
-// must outlive the driver; nil options mean the zero Options.
+// Open opens a session: a lease, and the base of tokens. It blocks for two or
+// three requests, bounded by ctx and by 5 s to 10 s for each of them. If it fails,
+// nothing stays open. The client must outlive the driver; nil options mean the
+// zero Options.
 //
-// An error of kind Bug says which option is impossible; Retryable, that etcd
-// did not answer; Definite, that it refused.
+// An error of kind Bug names an invalid option. Retryable means that etcd did not
+// answer, Definite that it refused.
 func Open(ctx context.Context, client *clientv3.Client, options *Options) (*Driver, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -257,14 +257,13 @@ func guarantees(ttl time.Duration, p pace) interlock.Guarantees {
 	}
 }
 
-// Guarantees says what is promised, with the TTL that the first session got.
+// Guarantees returns the promises, with the TTL that the first session was granted.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
-// Close ends the session. If no claim is held its lease is revoked, which
-// removes every waiter of this driver; otherwise the waiters are removed and
-// the claims are left to expire. It blocks for one request of at most a second,
-// whatever ctx says, and until every goroutine has ended. It returns nil, and
-// may be repeated.
+// Close ends the session. If no claim is held, it revokes the lease, which removes
+// every waiter of this driver. Otherwise it removes the waiters, and the claims
+// expire. It ignores the end of ctx, sends requests for a second at most, and waits
+// until every goroutine has ended. It returns nil, and may be repeated.
 func (d *Driver) Close(ctx context.Context) error {
 	if s := d.beginClose(); s != nil {
 		s.cleanUp(context.WithoutCancel(ctx))
@@ -276,7 +275,7 @@ func (d *Driver) Close(ctx context.Context) error {
 }
 
 // beginClose refuses further calls, stops renewing and wakes every waiting Acquire.
-// It returns the session that is left to be dismantled.
+// It returns the session to be ended, if there is one.
 func (d *Driver) beginClose() *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -292,15 +291,15 @@ func (d *Driver) beginClose() *session {
 	return d.session
 }
 
-// An opening is a session on its way; everyone who needs one waits for it.
+// An opening is a session that is being opened; every call that needs one waits for it.
 type opening struct {
 	done    chan struct{}
 	session *session
 	err     error
 }
 
-// current returns the live session, opening one if there is none. Nothing of
-// the caller's own request has been sent when it fails.
+// current returns the live session, and opens one if there is none. If it fails, the caller's
+// own request was not sent.
 func (d *Driver) current(ctx context.Context) (*session, error) {
 	s, o, err := d.sessionOrOpening()
 	if s != nil || err != nil {

@@ -25,12 +25,12 @@ const requestTimeout = 5 * time.Second
 //
 // The mark of a resource is a key that begins with the token in a fixed number
 // of digits, so that etcd compares tokens by comparing values. etcd has no
-// clock in its transactions: what is too far in the future, and when a mark was
-// raised, is by the caller's clock.
+// clock in its transactions: implausible tokens, and when a mark was raised, are
+// judged by the caller's clock.
 //
 // One Enter takes up to 63 writes: etcd allows 128 operations in a transaction
 // unless it is configured otherwise, and both of its branches name each write.
-// A key must not be written twice. What breaks these rules is Definite. With
+// A key must not be written twice. An Enter that breaks these rules is Definite. With
 // driver.Raise.Bypassed the reply has the values that were replaced. Keys
 // that begin with the fence's prefix and "interlock." are not written: a Bug.
 type Fence struct {
@@ -55,8 +55,8 @@ func (f *Fence) key(resource string) string {
 	return f.prefix + "interlock.fence:" + escaper.Replace(resource)
 }
 
-// audit is where a rebase is recorded that read the mark at rev. The mark's own
-// revision would not do: it is 0 each time that somebody deleted the mark.
+// audit returns the key of the record of a rebase that read the mark at rev. The mark's own
+// revision is not unique: it is 0 each time that the mark was deleted.
 func (f *Fence) audit(resource string, rev int64) string {
 	return f.prefix + "interlock.rebase:" + escaper.Replace(resource) + ":" + driver.FormatPadded(rev)
 }
@@ -82,7 +82,7 @@ func readMark(kv *mvccpb.KeyValue) (driver.Mark, error) {
 		return driver.Mark{}, fmt.Errorf("key %q is not a mark: it holds %q", kv.Key, kv.Value)
 	}
 	var also note
-	// only people read the rest: a mark without it still guards
+	// the rest is for people: a mark without it still guards
 	_ = json.Unmarshal(kv.Value[len(head):], &also)
 	return driver.Mark{Token: interlock.Token(n), Source: also.Source, Raised: also.Raised}, nil
 }
@@ -187,7 +187,7 @@ func (f *Fence) checkRaise(op, resource string, t interlock.Token) error {
 	return plausible(op, resource, t, f.now())
 }
 
-// checkKey refuses to write what is no data: a mark, a record, a lock's counter.
+// checkKey refuses to write the fence's own keys: marks, records, the base of tokens.
 func (f *Fence) checkKey(op, resource, key string) error {
 	if key != "" && !strings.HasPrefix(key, f.prefix+reserved) {
 		return nil

@@ -10,9 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/group"
 )
 
-// mostUnderWay is how many requests of Acquire and Release a driver has under way before
-// others wait and are sent together. More cost more processor time in client and server at
-// any number of callers.
+// mostUnderWay bounds the requests of Acquire and Release under way before further ones wait and
+// are sent together. More cost more processor time in client and server at any number of callers.
 const mostUnderWay = 1
 
 type (
@@ -20,9 +19,9 @@ type (
 	call     = group.Call[*pb.TxnRequest, *pb.TxnResponse]
 )
 
-// groupRequests has transactions of Acquire and Release that wait sent together, by their
-// lines: etcd checks the conditions of all of them before it carries out the first, so no
-// two may be about one line. A raw name's line may lie in another's, so these are not.
+// groupRequests makes waiting transactions of Acquire and Release be sent together, one for each
+// line: etcd checks the conditions of all of them before it executes the first. A raw name's line
+// may be part of another's, so transactions of raw names are sent alone.
 func (d *Driver) groupRequests() {
 	d.requests.Requests, d.requests.Calls = mostUnderWay, batch
 	d.requests.Alone, d.requests.Send, d.requests.Go = d.commit, d.commitTogether, d.tasks.Go
@@ -32,8 +31,8 @@ func (d *Driver) groupRequests() {
 }
 
 // commitTogether sends each call as a transaction inside another one, so that it has its own
-// conditions. If etcd refuses that, because of one of them or because they are too many,
-// nothing was done, and each is sent alone.
+// conditions. If etcd refuses one of them, or their number, the request has no effect, and each is
+// sent alone.
 func (d *Driver) commitTogether(calls []*call) {
 	ctx, cancel := d.bounded(d.ctx)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// maxPending is how many names one Watch keeps for a caller that is slower than
-// the changes; beyond that it says that any name may have changed.
+// maxPending is how many names one Watch keeps for a slow caller; beyond that it reports that any
+// name may have changed.
 const maxPending = 1000
 
 // listener is one call of Watch. Its fields are guarded by the driver's mutex.
@@ -21,8 +21,7 @@ type listener struct {
 	pendingSignal chan struct{}   // there is something pending; capacity 1
 }
 
-// again tells that anything may have changed before, and nothing is missed from
-// now on.
+// again reports that any name may have changed, and that no later change is missed.
 func (l *listener) again() {
 	l.begun, l.pending = true, map[string]bool{"": true}
 	nudge(l.pendingSignal)
@@ -123,7 +122,7 @@ func (d *Driver) pass(ctx context.Context, l *listener, s *session, changed func
 	}
 }
 
-// hint tells every listener that a line changed. The driver's mutex is held,
+// hint reports to every listener that a line changed. The driver's mutex is held,
 // here and below.
 func (d *Driver) hint(line string) {
 	if len(d.listeners) == 0 {
@@ -138,7 +137,7 @@ func (d *Driver) hint(line string) {
 	}
 }
 
-// hintAll tells every listener that it may have missed something until now.
+// hintAll reports to every listener that it may have missed changes.
 func (d *Driver) hintAll() {
 	for l := range d.listeners {
 		l.again()

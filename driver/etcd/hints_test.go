@@ -9,7 +9,6 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -27,15 +26,14 @@ func (a *atOnce) second(do func()) {
 }
 
 func (a *atOnce) on(config *clientv3.Config) {
-	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
-		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			if strings.HasSuffix(method, "/Txn") && a.n.Add(1) == 2 {
-				if do := a.do.Load(); do != nil {
-					(*do)()
-				}
+	intercept(config, func(_ context.Context, method string, call func() error) error {
+		if strings.HasSuffix(method, "/Txn") && a.n.Add(1) == 2 {
+			if do := a.do.Load(); do != nil {
+				(*do)()
 			}
-			return call(ctx, method, req, reply, cc, opts...)
-		}))
+		}
+		return call()
+	})
 }
 
 // hearing collects what one Watch tells, until the test ends.
@@ -103,8 +101,7 @@ func TestHintsWithoutTheWatch(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
-	deaf := &deafWatcher{Watcher: client.Watcher}
-	client.Watcher = deaf
+	deaf := deafen(client)
 	d := open(t, client, nil)
 	h := hear(t, d, "")
 	deaf.deaf.Store(true)

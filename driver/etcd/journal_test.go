@@ -10,37 +10,16 @@ import (
 
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
-	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestJournal(t *testing.T) {
 	t.Parallel()
 	drivertest.RunJournal(t, drivertest.JournalHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.JournalBackend {
-			server := serverOr(t, exclusive)
-			return ledger{paths.New[driver.Journal](server), dial(t, server.Addr())}
+			return openingsOn(t, exclusive, func(_ *testing.T, client *clientv3.Client) driver.Journal { return NewJournal(client, "suite/") })
 		},
 	})
 }
-
-// ledger is a server with a path of its own for each opening of its journal.
-type ledger struct {
-	*paths.Server[driver.Journal]
-	operator *clientv3.Client // past every fault of the paths
-}
-
-func (l ledger) Open(t *testing.T) (driver.Journal, error) {
-	return l.Lead(t, func(path *testbed.Proxy) (driver.Journal, error) {
-		return NewJournal(dial(t, path.Addr()), "suite/"), nil
-	})
-}
-
-func (l ledger) Beside(*testing.T) (driver.Journal, error) {
-	return NewJournal(l.operator, "suite/"), nil
-}
-
-func (l ledger) Faults() drivertest.Faults { return l.Server }
 
 // TestAppendCostsOneRequest, and so does a group of them.
 func TestAppendCostsOneRequest(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// place is one contender in a line, ours or another's.
+// place is one contender in a line, ours or another client's.
 type place struct {
 	key     string
 	created int64  // create revision: the order of service
@@ -25,7 +25,7 @@ type change struct {
 	place   place // only key if deleted
 }
 
-// effect is what a line says about one of our own contenders.
+// effect is a change of one of our own contenders.
 type effect struct {
 	kind    effectKind
 	key     string
@@ -45,22 +45,21 @@ const (
 	vanished                   // its key is gone, or is not the one it was
 )
 
-// line is the queue of one name as snapshots and the watch tell it: a pure
-// machine, changes in, effects out. Snapshots may arrive late and changes may
-// be older than the last snapshot; neither does harm. Changes that are missed
-// do: a caller that may have missed some calls restart.
+// line is the queue of one name, built from snapshots and the watch: a pure machine, changes in,
+// effects out. Snapshots may be late, and changes may be older than the last snapshot. Changes
+// must not be missed: a caller that may have missed some calls restart.
 type line struct {
 	listed int64 // revision of the last snapshot; 0 while one is needed
 	least  int64 // the revision that a needed snapshot must have
-	seen   int64 // highest revision heard of
+	seen   int64 // highest revision known
 	places []place
-	early  []change // heard while a snapshot is needed
+	early  []change // received while a snapshot is needed
 	mine   []position
 	beats  int // heartbeats that found it in need of a snapshot
 	age    int // heartbeats since it has a contender of ours
 }
 
-// position is what one of our own contenders last learned about its place.
+// position is the last reported place of one of our own contenders.
 type position struct {
 	key     string
 	after   int64 // its key is created later: what has this name before is a former one
@@ -71,9 +70,9 @@ type position struct {
 	holder  string
 }
 
-// restart has the line go by nothing that is older than rev: changes up to then
-// may have been missed, and every later one will be heard. It says nothing until
-// a snapshot of rev or later came.
+// restart makes the line ignore state that is older than rev: changes up to then may have been
+// missed, and every later one will be received. The line has no effects before a snapshot of rev
+// or later.
 func (l *line) restart(rev int64) {
 	l.least = max(l.least, l.seen, rev)
 	l.listed, l.early, l.beats = 0, nil, 0
@@ -86,14 +85,14 @@ func (l *line) join(key string, after int64) {
 	l.mine = append(l.mine, position{key: key, after: after})
 }
 
-// leave forgets that key is ours; empty reports that none of ours is left.
+// leave removes key from ours; empty reports that none of ours is left.
 func (l *line) leave(key string) (empty bool) {
 	l.mine = slices.DeleteFunc(l.mine, func(s position) bool { return s.key == key })
 	return len(l.mine) == 0
 }
 
 // list takes a snapshot of the whole line at revision rev, and keeps places. One that is
-// older than what is needed, or than what was heard since the last, is ignored.
+// older than what is needed, or than a change since the last one, is ignored.
 func (l *line) list(rev int64, places []place) []effect {
 	if rev < l.least || rev < l.seen && l.listed > 0 {
 		return nil
@@ -143,8 +142,8 @@ func (l *line) take(c change) bool {
 
 func byCreation(a, b place) int { return cmp.Compare(a.created, b.created) }
 
-// evaluate tells each of ours what is new for it, in the order of the line,
-// those that vanished last.
+// evaluate returns what is new for each of ours, in the order of the line, those that vanished
+// last.
 func (l *line) evaluate() (effects []effect) {
 	for i, p := range l.places {
 		if mine := l.own(p); mine != nil {
@@ -162,7 +161,7 @@ func (l *line) evaluate() (effects []effect) {
 	return effects
 }
 
-// own is what is known of the contender at a place, nil if it is not ours.
+// own returns the position of the contender at a place, nil if it is not ours.
 func (l *line) own(p place) *position {
 	i := slices.IndexFunc(l.mine, func(s position) bool { return s.key == p.key && p.created > s.after })
 	if i < 0 {
@@ -171,7 +170,7 @@ func (l *line) own(p place) *position {
 	return &l.mine[i]
 }
 
-// reset forgets what was known of a contender whose key is gone.
+// reset clears the position of a contender whose key was deleted.
 func (s *position) reset() effect {
 	*s = position{key: s.key, after: s.after, present: s.present}
 	return effect{kind: vanished, key: s.key}
@@ -180,7 +179,7 @@ func (s *position) reset() effect {
 // update appends what is new for a contender that is at index i of the line.
 func (s *position) update(effects []effect, i int, p place, holder string) []effect {
 	if s.created != 0 && (s.created != p.created || s.holds && i > 0) {
-		// deleted and written again, or overtaken: what it had is over
+		// deleted and written again, or no longer first: its claim is over
 		effects = append(effects, s.reset())
 	}
 	fresh := s.created == 0

@@ -19,8 +19,7 @@ func TestLossIsToldWithoutTheWatch(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
-	deaf := &deafWatcher{Watcher: client.Watcher}
-	client.Watcher = deaf
+	deaf := deafen(client)
 	d := open(t, client, nil)
 	r := ask("n", "holder")
 	g := mustAcquire(t, d, r)
@@ -46,8 +45,7 @@ func TestWatchIsOpenedAnew(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
-	deaf := &deafWatcher{Watcher: client.Watcher}
-	client.Watcher = deaf
+	deaf := deafen(client)
 	d := open(t, client, &Options{TTL: 2 * time.Second})
 	holder, next := ask("n", "holder"), ask("n", "next")
 	mustAcquire(t, d, holder)
@@ -227,8 +225,7 @@ func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	client, operator := dial(t, server.Addr()), dial(t, server.Addr())
-	deaf := &deafWatcher{Watcher: client.Watcher}
-	client.Watcher = deaf
+	deaf := deafen(client)
 	d := open(t, client, nil)
 	mustAcquire(t, d, ask("other", "me"))
 	deaf.deaf.Store(true)

@@ -10,14 +10,14 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// openFor is for how many heartbeats a watch may be on its way.
+// openFor is how many heartbeats a watch may take to open.
 const openFor = 4
 
 // batch is how many operations go into one transaction; etcd allows 128.
 const batch = 64
 
-// maintain looks after the session at every heartbeat: keys that must go, lines
-// that have no snapshot, and whether the watch still answers.
+// maintain works at every heartbeat: it deletes keys, reads lines that need a snapshot, and checks
+// that the watch still answers.
 func (s *session) maintain() {
 	beat := time.NewTicker(s.d.pace.heartbeat)
 	defer beat.Stop()
@@ -45,8 +45,8 @@ func (s *session) maintain() {
 	}
 }
 
-// sweep deletes the keys to delete. What fails is tried again at the next
-// heartbeat: a key of ours would otherwise live as long as the session.
+// sweep deletes the keys to delete. A failure is repeated at the next heartbeat: a key of ours
+// lives as long as the session otherwise.
 func (s *session) sweep() {
 	s.d.mu.Lock()
 	keys := s.queues.toDelete(batch)
@@ -61,8 +61,8 @@ func (s *session) sweep() {
 	}
 }
 
-// removed notes that keys of ours were deleted at rev, and drops contenders whose
-// release waited for that.
+// removed records that keys of ours were deleted at rev, and forgets contenders whose release
+// waited for that.
 func (s *session) removed(rev int64, keys ...string) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -141,8 +141,8 @@ func (s *strays) due() bool {
 	return true
 }
 
-// unknown notes that the outcome of an acquire request for some keys is not known, if err
-// says so.
+// unknown schedules a search for stray keys of an acquire request if err means that its outcome
+// is unknown.
 func (s *session) unknown(err error, cs ...*contender) error {
 	if interlock.Kind(err) == interlock.Uncertain {
 		s.d.mu.Lock()
@@ -165,7 +165,7 @@ func (s *session) findStrays() {
 	}
 }
 
-// leases are all that the session renews.
+// leases lists the leases that the session renews.
 func (s *session) leases() []clientv3.LeaseID {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()

@@ -11,11 +11,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// notifierInterval is the least time between two puts of a Notifier.
+// notifierInterval is the minimum time between two puts of a Notifier.
 const notifierInterval = time.Millisecond
 
-// Notifier notifies other processes by a put of one key, and in this one at once. Notifications that
-// come while a put is under way travel in the next one. It implements driver.Notifier.
+// Notifier notifies other processes by a put of one key, and this process at once. Notifications
+// during a put are sent in the next one. It implements driver.Notifier.
 type Notifier struct {
 	notifier *driver.SharedNotifier
 	client   *clientv3.Client
@@ -24,18 +24,18 @@ type Notifier struct {
 
 var _ driver.Notifier = (*Notifier)(nil)
 
-// NewNotifier makes a notifier of all that use the same prefix, in the key prefix +
-// "interlock.notifier". It sends nothing, and the client must outlive its use. Close it.
+// NewNotifier returns a notifier for all processes that use the same prefix, by the key prefix +
+// "interlock.notifier". It sends nothing. The client must outlive the notifier. Close it.
 func NewNotifier(client *clientv3.Client, prefix string) *Notifier {
 	b := &Notifier{client: client, key: prefix + reserved + "notifier"}
 	b.notifier = driver.NewSharedNotifier(driver.NotifierTransport{Interval: notifierInterval, Send: b.send, Subscribe: b.watchKey})
 	return b
 }
 
-// Notify wakes all who listen; see driver.Notifier. After Close it notifies this process only.
+// Notify calls all listeners; see driver.Notifier. After Close it notifies this process only.
 func (b *Notifier) Notify(names ...string) { b.notifier.Notify(names...) }
 
-// Listen calls each after notifications, and when some may have been missed; see driver.Notifier.
+// Listen calls each for every notification, and if some may have been missed; see driver.Notifier.
 func (b *Notifier) Listen(each func(name string)) (stop func()) { return b.notifier.Listen(each) }
 
 // Close ends its watch, and waits for that until ctx ends.

@@ -13,7 +13,7 @@ import (
 type queues struct {
 	nudge func() // asks for a deletion of the keys in deleting
 
-	ended    bool // contenders hear of nothing more
+	ended    bool // contenders get no further effects
 	lines    map[string]*line
 	byKey    map[string]*contender
 	deleting map[string]*contender // keys of ours to be deleted, and whose failed release waits for it
@@ -21,7 +21,7 @@ type queues struct {
 	// crowded are lines in which others stood since the last heartbeat or the one before.
 	crowded, before map[string]bool
 
-	highest int64 // highest revision heard of
+	highest int64 // highest revision known
 }
 
 func newQueues(highest int64, nudge func()) queues {
@@ -29,7 +29,7 @@ func newQueues(highest int64, nudge func()) queues {
 		deleting: map[string]*contender{}, spent: map[string]bool{}, crowded: map[string]bool{}, highest: highest}
 }
 
-// restart has every line read again, at rev or later.
+// restart makes every line be read again, at rev or later.
 func (q *queues) restart(rev int64) {
 	for _, l := range q.lines {
 		l.restart(rev)
@@ -85,7 +85,7 @@ func (q *queues) removed(rev int64, keys ...string) (over []*contender) {
 	return over
 }
 
-// leftovers lists up to most keys that a closing driver need not leave to time.
+// leftovers lists up to most keys that a closing driver deletes.
 func (q *queues) leftovers(most int) (keys []string, held bool) {
 	for key := range q.deleting {
 		keys = append(keys, key)
@@ -99,9 +99,8 @@ func (q *queues) leftovers(most int) (keys []string, held bool) {
 	return keys[:min(len(keys), most)], held
 }
 
-// own looks at a key that stands under our lease. One that nobody here knows is the
-// late arrival of a request that was given up: it would stand in line for as long
-// as the session lives, so it is removed.
+// own checks a key under our lease. One that no contender has comes from a late request whose
+// caller had given up. It would stay in its line as long as the session, so it is removed.
 func (q *queues) own(key string) {
 	if q.byKey[key] == nil {
 		q.scheduleDelete(key)
@@ -205,7 +204,7 @@ func (q *queues) unlisted(at string, rev int64) bool {
 	return l != nil && l.listed == 0
 }
 
-// holder is who holds a line, as far as it is known.
+// holder returns the owner that holds a line, as far as it is known.
 func (q *queues) holder(at string) string {
 	if l := q.lines[at]; l != nil && len(l.places) > 0 {
 		return l.places[0].owner

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/interlock-dev/interlock/driver"
 )
@@ -55,13 +54,12 @@ func TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords(t *testing.T) {
 func between(do func(ctx context.Context)) func(*clientv3.Config) {
 	var done atomic.Bool
 	return func(config *clientv3.Config) {
-		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
-			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-				if strings.HasSuffix(method, "/Txn") && done.CompareAndSwap(false, true) {
-					do(ctx)
-				}
-				return call(ctx, method, req, reply, cc, opts...)
-			}))
+		intercept(config, func(ctx context.Context, method string, call func() error) error {
+			if strings.HasSuffix(method, "/Txn") && done.CompareAndSwap(false, true) {
+				do(ctx)
+			}
+			return call()
+		})
 	}
 }
 

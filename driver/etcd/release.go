@@ -8,11 +8,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Release implements driver.Fenced: one request that deletes the owner's own
-// key, which no other owner gets before the answer. If its outcome is unknown the driver goes on
-// deleting the key at every heartbeat, because a lease that is shared by the
-// whole process would keep it alive. An owner that this driver does not know
-// has nothing here, and costs no request.
+// Release implements driver.Fenced: one request that deletes the owner's own key, which no other
+// owner uses before the answer. If its outcome is unknown, the driver repeats the deletion at
+// every heartbeat, because the lease, which the whole process shares, keeps the key alive. For an
+// owner that this driver does not know, Release sends nothing.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	c, keys, err := d.endClaim(name, owner)
 	if c == nil || err != nil {
@@ -38,9 +37,8 @@ func (d *Driver) released(c *contender) {
 	d.forget(c)
 }
 
-// endClaim ends the claim here and now, and lists the keys that etcd may have of
-// it. The contender stays known until etcd has confirmed; nil means that there
-// is nothing to confirm.
+// endClaim ends the claim in this process, and lists the keys that etcd may have of it. The
+// contender stays known until etcd has confirmed; nil means that there is nothing to confirm.
 func (d *Driver) endClaim(name, owner string) (*contender, []string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -70,7 +68,7 @@ func (c *contender) keys() []string { return append(slices.Clone(c.stale), c.key
 // goneWithSession reports that they went with their session.
 func (c *contender) goneWithSession() bool { return c.session.revoked && !c.aside && len(c.stale) == 0 }
 
-// forget drops a contender for good. The mutex is held.
+// forget removes a contender. The driver's mutex is held.
 func (d *Driver) forget(c *contender) {
 	c.session.queues.leave(c)
 	if d.contenders[c.identity] == c {
@@ -78,9 +76,9 @@ func (d *Driver) forget(c *contender) {
 	}
 }
 
-// retryDelete has the session of the day delete what a release could not, until
-// etcd confirms that or has dropped the contender's session. So long it stays
-// known, so that the release can be repeated.
+// retryDelete makes the present session repeat the deletion of a failed release, until etcd
+// confirms it or has ended the contender's session. The contender stays known until then, so
+// that the release can be repeated.
 func (d *Driver) retryDelete(c *contender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,9 +92,8 @@ func (d *Driver) retryDelete(c *contender) {
 	}
 }
 
-// cleanUp removes what a closing driver need not leave to time: everything
-// if no claim is held, else the waiters. It is tidiness, so errors are dropped;
-// the lease ends by itself.
+// cleanUp revokes the leases of a closing driver if no claim is held, and otherwise deletes the
+// waiters. Errors are ignored: the lease expires.
 func (s *session) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(time.Second, s.d.pace.request))
 	defer cancel()

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/internal/testbed"
@@ -132,15 +131,14 @@ type heldBackAnswer struct {
 }
 
 func (a *heldBackAnswer) on(config *clientv3.Config) {
-	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
-		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			err := call(ctx, method, req, reply, cc, opts...)
-			if strings.HasSuffix(method, "/Txn") && a.armed.CompareAndSwap(true, false) {
-				a.came <- struct{}{}
-				await(ctx, a.deliver)
-			}
-			return err
-		}))
+	intercept(config, func(ctx context.Context, method string, call func() error) error {
+		err := call()
+		if strings.HasSuffix(method, "/Txn") && a.armed.CompareAndSwap(true, false) {
+			a.came <- struct{}{}
+			await(ctx, a.deliver)
+		}
+		return err
+	})
 }
 
 func await(ctx context.Context, ch <-chan struct{}) {

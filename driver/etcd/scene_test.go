@@ -10,6 +10,7 @@ import (
 
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 const patience = testbed.Patience
@@ -29,10 +30,17 @@ var (
 type counter struct{ n atomic.Int64 }
 
 func (c *counter) on(config *clientv3.Config) {
+	intercept(config, func(_ context.Context, _ string, call func() error) error {
+		c.n.Add(1)
+		return call()
+	})
+}
+
+// intercept runs do in place of each unary request of a client; call sends it.
+func intercept(config *clientv3.Config, do func(ctx context.Context, method string, call func() error) error) {
 	config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
 		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			c.n.Add(1)
-			return call(ctx, method, req, reply, cc, opts...)
+			return do(ctx, method, func() error { return call(ctx, method, req, reply, cc, opts...) })
 		}))
 }
 
@@ -91,6 +99,28 @@ func serverFor(t testing.TB) *testbed.Server {
 		})
 	})
 }
+
+// openings is a server with a path of its own for each opening of S, which new opens.
+type openings[S comparable] struct {
+	*paths.Server[S]
+	operator *clientv3.Client // past every fault of the paths
+	new      func(*testing.T, *clientv3.Client) S
+}
+
+// openingsOn returns openings on an empty server, which the test may crash if it is exclusive.
+func openingsOn[S comparable](t *testing.T, exclusive bool, new func(*testing.T, *clientv3.Client) S) openings[S] {
+	t.Helper()
+	server := serverOr(t, exclusive)
+	return openings[S]{paths.New[S](server), dial(t, server.Addr()), new}
+}
+
+func (s openings[S]) Open(t *testing.T) (S, error) {
+	return s.Lead(t, func(path *testbed.Proxy) (S, error) { return s.new(t, dial(t, path.Addr())), nil })
+}
+
+func (s openings[S]) Beside(t *testing.T) (S, error) { return s.new(t, s.operator), nil }
+
+func (s openings[S]) Faults() drivertest.Faults { return s.Server }
 
 // serverOr is serverFor, or a durable server that the test may crash.
 func serverOr(t testing.TB, exclusive bool) *testbed.Server {

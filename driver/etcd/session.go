@@ -13,9 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// session is one incarnation of a driver: a lease and everything that is known
-// under it. When it ends, nothing of it is used again. All fields below mu are
-// guarded by the driver's mutex.
+// session is a lease and all state that belongs to it. When it ends, nothing of it is used
+// again. The driver's mutex guards all fields below mu.
 type session struct {
 	d    *Driver
 	id   clientv3.LeaseID
@@ -24,12 +23,12 @@ type session struct {
 
 	ctx         context.Context // ends with the session
 	cancel      context.CancelFunc
-	checkNow    chan struct{} // asks for a renewal at once
-	maintainNow chan struct{} // asks for a heartbeat at once
+	checkNow    chan struct{} // requests a renewal at once
+	maintainNow chan struct{} // requests a heartbeat at once
 	granting    chan struct{} // has one entry while a waitLease is being granted
 
 	// mu is d.mu
-	revoked bool // etcd said that the lease is gone, and its keys with it
+	revoked bool // etcd reported that the lease has ended, and its keys with it
 	queues  queues
 	counter tokenCounter
 	watch   watch
@@ -99,7 +98,7 @@ func (s *session) renew() {
 	}
 }
 
-// renewOnce sends one renewal and says how long to wait for the next.
+// renewOnce sends one renewal, and returns how long to wait for the next.
 func (s *session) renewOnce() time.Duration {
 	left := s.term.Remaining()
 	if left <= 0 {
@@ -128,9 +127,9 @@ func (s *session) renewOnce() time.Duration {
 	return max(0, s.ttl/3-took)
 }
 
-// keepAlive asks once. The client's own KeepAliveOnce would ask again without a
-// pause for as long as no server can be reached, so it serves only clients that
-// have no connection because they live in the server's process.
+// keepAlive sends one renewal. The client's own KeepAliveOnce repeats it without a
+// pause while no server can be reached, so it is used only for clients without a
+// connection, which are in the server's process.
 func (s *session) keepAlive(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
 	conn := s.d.client.ActiveConnection()
 	if conn == nil {
@@ -142,7 +141,7 @@ func (s *session) keepAlive(ctx context.Context, id clientv3.LeaseID) (time.Dura
 	}
 	ttl, err := keepAliveOver(ctx, pb.NewLeaseClient(conn), id)
 	if err != nil {
-		// do not sit out the connection's own backoff: a lease is running out
+		// skip the connection's own backoff, because the lease is about to expire
 		conn.ResetConnectBackoff()
 	}
 	return ttl, err
@@ -168,12 +167,12 @@ func keepAliveOver(ctx context.Context, leases pb.LeaseClient, id clientv3.Lease
 	return time.Duration(reply.TTL) * time.Second, nil
 }
 
-// renewed tells every holder.
+// renewed reports a renewal to every holder.
 func (s *session) renewed(took time.Duration, err error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	if s.queues.ended {
-		return // a late answer: nothing is held under this session any more
+		return // a late answer: there are no holders any more
 	}
 	for _, c := range s.queues.byKey {
 		if c.granted && c.events.Renewed != nil {
@@ -189,8 +188,8 @@ func (s *session) end(cause error) {
 	s.endLocked(cause)
 }
 
-// endLocked does it with the driver's mutex held. Running out of time is no
-// news to holders, who watch Remaining.
+// endLocked is end with the driver's mutex held. An expiry is not reported to holders, which
+// check Remaining.
 func (s *session) endLocked(cause error) {
 	if s.queues.ended {
 		return
@@ -217,17 +216,16 @@ func (s *session) endLocked(cause error) {
 	}
 }
 
-// floor is the highest revision heard of so far. Whatever is asked from here on
-// must not be answered with a lower one.
+// floor returns the highest revision known. The answer to a later request must not have a lower
+// one.
 func (s *session) floor() int64 {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	return s.queues.highest
 }
 
-// proceeds checks the revision of an answer against the floor from before it
-// was asked: a store that went back is another store, to which nothing that we
-// know applies.
+// proceeds compares the revision of an answer with the floor from before the request. A lower one
+// comes from another store, such as a restored backup, to which no state of the session applies.
 func (s *session) proceeds(floor, rev int64) error {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()

@@ -16,8 +16,7 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
-	deaf := &deafWatcher{Watcher: client.Watcher}
-	client.Watcher = deaf
+	deaf := deafen(client)
 	d := open(t, client, &Options{TTL: 2 * time.Second})
 	for _, noticedBy := range []string{"a request", "a reading"} {
 		held := ask("held", noticedBy)

@@ -14,9 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// lookAgain is how long one watch of a value is relied on before the value is
-// read: a connection that swallows everything, and a store that was replaced,
-// show in no other way.
+// lookAgain is the interval at which a watched value is read: only that shows a dead connection or
+// a replaced store.
 const lookAgain = 15 * time.Second
 
 // Values keeps small values under the tokens that wrote them: checking the token
@@ -46,7 +45,7 @@ func (v *Values) key(name string) string {
 	return v.prefix + reserved + "value:" + escaper.Replace(name)
 }
 
-// heading stands in a value between token and data, and ends with its line.
+// heading is the JSON of a value between token and data, and ends with its line.
 type heading struct {
 	Source  string    `json:"source"`
 	Written time.Time `json:"written"`
@@ -110,7 +109,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 		Err: &interlock.StaleTokenError{Resource: name, Seen: stored.Token, Got: value.Token}}
 }
 
-// checkValue refuses what no state of the store would let in.
+// checkValue refuses values that the store never accepts.
 func checkValue(ctx context.Context, op, name string, value driver.Value, now time.Time) error {
 	if err := checkName(op, name); err != nil {
 		return err

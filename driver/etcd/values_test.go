@@ -15,34 +15,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
 	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestValues(t *testing.T) {
 	t.Parallel()
 	drivertest.RunValues(t, drivertest.ValuesHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.ValuesBackend {
-			server := serverOr(t, exclusive)
-			return shelf{paths.New[driver.Values](server), dial(t, server.Addr())}
+			return openingsOn(t, exclusive, func(_ *testing.T, client *clientv3.Client) driver.Values { return NewValues(client, "suite/") })
 		},
 	})
 }
-
-// shelf is a server with a path of its own for each opening of its values.
-type shelf struct {
-	*paths.Server[driver.Values]
-	operator *clientv3.Client // past every fault of the paths
-}
-
-func (s shelf) Open(t *testing.T) (driver.Values, error) {
-	return s.Lead(t, func(path *testbed.Proxy) (driver.Values, error) {
-		return NewValues(dial(t, path.Addr()), "suite/"), nil
-	})
-}
-
-func (s shelf) Beside(*testing.T) (driver.Values, error) { return NewValues(s.operator, "suite/"), nil }
-
-func (s shelf) Faults() drivertest.Faults { return s.Server }
 
 // seen collects what a watch tells.
 type seen struct {
@@ -140,8 +122,7 @@ func TestSilentWatchOfAValue(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	client := dial(t, server.Addr())
-	deaf := &deafWatcher{Watcher: client.Watcher}
-	client.Watcher = deaf
+	deaf := deafen(client)
 	v := NewValues(client, "")
 	v.again = 300 * time.Millisecond
 	mustPutValue(t, v, tok(t, 1, 0), "one")

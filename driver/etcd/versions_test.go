@@ -8,43 +8,16 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/drivertest"
-	"github.com/interlock-dev/interlock/internal/testbed"
-	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
 func TestVersions(t *testing.T) {
 	t.Parallel()
-	shared := testbed.Etcd(t, "--unsafe-no-fsync")
 	drivertest.RunVersions(t, drivertest.VersionsHarness{
 		Start: func(t *testing.T, exclusive bool) drivertest.VersionsBackend {
-			server := shared
-			if exclusive {
-				server = testbed.Etcd(t)
-			}
-			return archive{paths.New[driver.Versions](server), dial(t, server.Addr()), t.Name() + "/"}
+			return openingsOn(t, exclusive, func(_ *testing.T, client *clientv3.Client) driver.Versions { return NewVersions(client, "suite/") })
 		},
 	})
 }
-
-// archive is a server with a path of its own for each opening of its states, and
-// a prefix for each test.
-type archive struct {
-	*paths.Server[driver.Versions]
-	operator *clientv3.Client // past every fault of the paths
-	prefix   string
-}
-
-func (a archive) Open(t *testing.T) (driver.Versions, error) {
-	return a.Lead(t, func(path *testbed.Proxy) (driver.Versions, error) {
-		return NewVersions(dial(t, path.Addr()), a.prefix), nil
-	})
-}
-
-func (a archive) Beside(*testing.T) (driver.Versions, error) {
-	return NewVersions(a.operator, a.prefix), nil
-}
-
-func (a archive) Faults() drivertest.Faults { return a.Server }
 
 func TestVersionsCostOneRequest(t *testing.T) {
 	t.Parallel()

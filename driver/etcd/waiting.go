@@ -11,9 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// A waitLease is a short lease of a session, under which contenders come into a line that is
-// not empty. If their process dies, they leave the line when it expires, and not a TTL
-// later. A claim that is granted under it is moved to the session's lease, unless it is
+// A waitLease is a short lease of a session for contenders of a line that is not empty. If their
+// process dies, their keys expire with it, before the session's TTL. A claim that is granted under it is moved to the session's lease, unless it is
 // released before moveAfter.
 type waitLease struct {
 	id   clientv3.LeaseID
@@ -22,8 +21,8 @@ type waitLease struct {
 	idle int // renewals since it was needed; guarded by the driver's mutex
 }
 
-// moveAfter is how long a claim is held under the lease it waited under, so that a short one
-// costs no further request.
+// moveAfter is how long a claim is held under a waitLease, so that a short claim needs no further
+// request.
 const moveAfter = 20 * time.Millisecond
 
 // waitingTTL is the length of the lease to wait under; 0 if that of the session is short
@@ -181,8 +180,8 @@ func (s *session) moveLater() {
 	s.moving.Reset(moveAfter)
 }
 
-// move moves the claims that are held under a waitLease to the session's. What fails is
-// tried again at the next heartbeat.
+// move moves the claims that are held under a waitLease to the session's. A failure is repeated
+// at the next heartbeat.
 func (s *session) move() {
 	for _, c := range s.toMove() {
 		if s.moveOne(c) != nil {

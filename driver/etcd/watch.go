@@ -19,15 +19,14 @@ const (
 	changes                // for Driver.Watch, which reports new contenders too
 )
 
-// lingers is for how many heartbeats a watch reports more than is needed, before it is
-// closed, or replaced by one that reports less.
+// lingers is how many heartbeats a watch may report more than is needed, before it is closed, or
+// replaced by one that reports less.
 const lingers = 10
 
 // watch is the one watch of a session over the whole prefix. It hands every event to the
 // queue that it concerns. It is open only while that is needed: etcd would send every
-// contender's own deletions back to it. A place in a line depends only on contenders that
-// came before, so that no line needs to hear of new ones. The driver's mutex guards its
-// fields.
+// contender's own deletions back to it. A place in a line depends only on earlier contenders, so no
+// line needs events of new ones. The driver's mutex guards its fields.
 type watch struct {
 	*session
 
@@ -38,15 +37,14 @@ type watch struct {
 	up     bool
 	opened int   // how often it was opened
 	read   int   // opened, when every line was last read
-	heard  int   // how often it spoke
+	heard  int   // how many replies it has sent
 	asked  int   // heard, when it was last asked to speak; -1 if it owes no answer
 	rev    int64 // up to which it reported everything
 	down   int   // heartbeats since it was noticed that it does not stand
 	reopen context.CancelFunc
 }
 
-// need has the watch report at least what s says. The driver's mutex is held, here and
-// in the two below.
+// need makes the watch report at least s. The driver's mutex is held, here and in the two below.
 func (w *watch) need(s scope) {
 	switch {
 	case s == w.wanted:
@@ -162,9 +160,8 @@ func (w *watch) take(s scope, reply clientv3.WatchResponse) {
 	}
 }
 
-// start notes that the watch was opened, and will report all that happens after
-// rev. What happened since an earlier one broke must be read, at rev or later:
-// no snapshot from before closes the gap.
+// start records that the watch was opened, and reports all changes after rev. Changes since an
+// earlier watch broke must be read, at rev or later: an older snapshot does not have them.
 func (w *watch) start(rev int64) {
 	w.up, w.asked, w.rev = true, -1, 0
 	w.opened++
@@ -174,8 +171,8 @@ func (w *watch) start(rev int64) {
 	nudge(w.maintainNow)
 }
 
-// progress notes that the watch has reported everything up to rev. Less than it had
-// reported before is no sign of life: the store may have been replaced.
+// progress records that the watch has reported everything up to rev. A lower revision than before
+// does not count: the store may have been replaced.
 func (w *watch) progress(rev int64) {
 	if rev < w.rev {
 		return
@@ -202,8 +199,8 @@ func (w *watch) event(ev *clientv3.Event) {
 	})
 }
 
-// listen asks the watch to speak, and reopens it if it did not since
-// the last heartbeat.
+// listen requests a progress reply of the watch, and reopens it if there was none since the last
+// heartbeat.
 func (w *watch) listen() {
 	if !w.shouldAsk() {
 		return
