@@ -1,0 +1,94 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/interlock-dev/interlock"
+	"github.com/interlock-dev/interlock/claim/lock"
+	"github.com/interlock-dev/interlock/driver"
+)
+
+// LeaderLoss has drivers compete for a lock while kill kills the leader of their servers and waits
+// for another. The holder's claim is not lost, which check may first have its driver find out.
+// One at a time is granted the contested lock, and tokens rise.
+func LeaderLoss(t *testing.T, competing []driver.Fenced, holder driver.Fenced, kill, check func()) {
+	ctx, cancel := context.WithTimeout(t.Context(), 6*patience)
+	defer cancel()
+	s := &scene{T: t}
+	var c contest
+	var all sync.WaitGroup
+	for _, d := range competing {
+		locks, err := lock.NewFenced(d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locks.Close(context.WithoutCancel(ctx))
+		for range 2 {
+			all.Go(func() { c.run(ctx, t, locks) })
+		}
+	}
+	held := Ask("held", "holder")
+	grant := Acquire(t, holder, held)
+	s.eventually("they compete", patience, func() bool { return c.grants.Load() > 20 })
+	kill()
+	before := c.grants.Load()
+	s.eventually("they go on", 3*patience, func() bool { return c.grants.Load() > before+20 })
+	c.over.Store(true)
+	all.Wait()
+	check()
+	if len(held.Lost) > 0 || grant.Lease.Remaining() <= 0 {
+		t.Errorf("the claim was lost with the leader: %v, %v left", len(held.Lost), grant.Lease.Remaining())
+	}
+	if _, err := holder.Acquire(ctx, driver.Request{Name: "held", Owner: "another", NoWait: true}); !errors.Is(err, interlock.ErrHeld) {
+		t.Errorf("another who asks for what is held gets %v", err)
+	}
+}
+
+// contest is a lock that several want all the time.
+type contest struct {
+	grants atomic.Int64
+	over   atomic.Bool
+	mu     sync.Mutex
+	last   interlock.Token
+	holder string // whose claim is valid
+}
+
+func (c *contest) run(ctx context.Context, t *testing.T, locks *lock.Fenced) {
+	for !c.over.Load() && ctx.Err() == nil {
+		claim, err := locks.Acquire(ctx, "contested")
+		if err != nil {
+			if interlock.Kind(err) == interlock.Definite {
+				t.Errorf("acquire: %v", err)
+				return
+			}
+			continue
+		}
+		c.enter(t, claim)
+		time.Sleep(time.Millisecond) // the work
+		c.leave(claim)
+		_ = claim.Release(ctx) // a release that is not confirmed expires
+	}
+}
+
+func (c *contest) enter(t *testing.T, claim *lock.Claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holder != "" || claim.Token() <= c.last {
+		t.Errorf("token %d after %d, while %q holds", claim.Token(), c.last, c.holder)
+	}
+	c.holder, c.last = claim.Owner(), claim.Token()
+	c.grants.Add(1)
+}
+
+func (c *contest) leave(claim *lock.Claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holder == claim.Owner() {
+		c.holder = ""
+	}
+}
