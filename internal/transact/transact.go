@@ -48,6 +48,21 @@ func Do[T any](ctx context.Context, begin func(context.Context) (driver.Tx[T], e
 	return failure.About("commit", name, tx.Commit(ctx))
 }
 
+// Notify runs fn in a transaction, commits it if fn returns nil, and then notifies, even if the
+// outcome of the commit is unknown. notifier may be nil.
+func Notify[T any](ctx context.Context, db driver.Beginner[T], notifier driver.Notifier, fn func(ctx context.Context, tx T) error) error {
+	worked := false
+	err := Do(ctx, db.Begin, "", func(tx driver.Tx[T]) error {
+		err := tx.Classify(fn(ctx, tx.Native()))
+		worked = err == nil
+		return err
+	})
+	if notifier != nil && worked && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
+		notifier.Notify()
+	}
+	return err
+}
+
 // At begins transactions of a level.
 func At[T any](db driver.BeginnerAt[T], level driver.Isolation) func(context.Context) (driver.Tx[T], error) {
 	return func(ctx context.Context) (driver.Tx[T], error) { return db.BeginAt(ctx, level) }

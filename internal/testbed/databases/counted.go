@@ -13,11 +13,12 @@ import (
 type Counted struct {
 	driver.BeginnerAt[driver.SQL]
 	Begun, Statements, Commits, Rollbacks atomic.Int64
+	Committed                             atomic.Int64 // statements, without Bounds, of committed transactions
 }
 
 // Reset sets the counts to 0.
 func (c *Counted) Reset() {
-	for _, n := range []*atomic.Int64{&c.Begun, &c.Statements, &c.Commits, &c.Rollbacks} {
+	for _, n := range []*atomic.Int64{&c.Begun, &c.Statements, &c.Commits, &c.Rollbacks, &c.Committed} {
 		n.Store(0)
 	}
 }
@@ -37,7 +38,7 @@ func (c *Counted) BeginAt(ctx context.Context, level driver.Isolation) (driver.T
 		return nil, err
 	}
 	c.Begun.Add(1)
-	return countedTx{tx, c}, nil
+	return countedTx{tx, c, new(atomic.Int64)}, nil
 }
 
 type countedSQL struct {
@@ -57,16 +58,19 @@ func (s countedSQL) Query(ctx context.Context, query string, args []any, each fu
 
 type countedTx struct {
 	driver.Tx[driver.SQL]
-	c *Counted
+	c          *Counted
+	statements *atomic.Int64
 }
 
 func (t countedTx) Native() driver.SQL { return t }
 
 func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	t.statements.Add(1)
 	return t.c.SQL(t.Tx).Exec(ctx, query, args...)
 }
 
 func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
+	t.statements.Add(1)
 	return t.c.SQL(t.Tx).Query(ctx, query, args, each)
 }
 
@@ -77,6 +81,7 @@ func (t countedTx) Bound(ctx context.Context, idle, statement time.Duration) err
 
 func (t countedTx) Commit(ctx context.Context) error {
 	t.c.Commits.Add(1)
+	t.c.Committed.Add(t.statements.Load())
 	return t.Tx.Commit(ctx)
 }
 
