@@ -14,8 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
-// TestBatches: what queued up behind a batch is the next one, in its order, never
-// larger than allowed, never of two keys.
+// TestBatches: tasks queued during a batch form the next one, in order, within the size, of one key.
 func TestBatches(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		begun, next := make(chan string), make(chan struct{})
@@ -39,7 +38,7 @@ func TestBatches(t *testing.T) {
 			synctest.Wait()
 		}
 		cancel()
-		// Task 3 has a place in its batch, and is left out.
+		// Task 3 was cancelled, and is not in its batch.
 		for _, want := range []string{"a[0]", "b[2 5]", "a[1 4]", "a[6 7]"} {
 			if got := <-begun; got != want {
 				t.Errorf("%s, want %s", got, want)
@@ -50,8 +49,7 @@ func TestBatches(t *testing.T) {
 	})
 }
 
-// TestErrorsOfABatch: one for all, or one for each; a number of errors that is not
-// that of the tasks is nobody's success.
+// TestErrorsOfABatch: one error for all tasks, or one for each; with a wrong number of errors all fail.
 func TestErrorsOfABatch(t *testing.T) {
 	odd := errors.New("odd")
 	for name, c := range map[string]struct {
@@ -105,8 +103,7 @@ func TestErrorsOfABatch(t *testing.T) {
 	}
 }
 
-// TestBatchesShareTheirCost: while one commit is on its way, all that comes shares
-// the next: ten thousand tasks of a hundred submitters cost far fewer runs.
+// TestBatchesShareTheirCost: ten thousand tasks of a hundred submitters need far fewer runs.
 func TestBatchesShareTheirCost(t *testing.T) {
 	runs, done := 0, 0
 	b, err := keyed.NewBatches(64, func(_ context.Context, _ string, batch []int) error {
@@ -133,8 +130,7 @@ func TestBatchesShareTheirCost(t *testing.T) {
 	}
 }
 
-// TestErrorsOfATask are its submitter's as they are: an Each of its own, or of what
-// it called, makes no success of it.
+// TestErrorsOfATask reach the submitter unchanged, even a BatchError.
 func TestErrorsOfATask(t *testing.T) {
 	x := executor(t, nil)
 	for _, want := range []error{keyed.BatchError{nil}, keyed.BatchError{nil, nil}, fmt.Errorf("a batch below: %w", keyed.BatchError{nil})} {

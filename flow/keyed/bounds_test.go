@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestFull: what is full is refused, and says so; what is not is taken.
+// TestFull: a task beyond a bound is rejected with a FullError, others are accepted.
 func TestFull(t *testing.T) {
 	var refused []observe.KeyedRefused
 	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 2, Total: 3,
@@ -56,8 +56,8 @@ func TestFull(t *testing.T) {
 	ok(t, x.Close(t.Context()))
 }
 
-// TestWaitingForRoom: first come first served, also for those of one key while the
-// whole is full, and who leaves lets the next one in.
+// TestWaitingForRoom: first come first served, also within a key while the executor is full. A caller
+// that leaves admits the next one.
 func TestWaitingForRoom(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 2, Total: 3, Wait: true})
@@ -108,7 +108,7 @@ func TestWaitingForRoom(t *testing.T) {
 	})
 }
 
-// TestDoWaitsForRoom: a Do that waits returns, whatever lets it in or keeps it out.
+// TestDoWaitsForRoom: a Do that waits for room returns when its task or its context has ended.
 func TestDoWaitsForRoom(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Total: 1, Wait: true})
@@ -127,8 +127,7 @@ func TestDoWaitsForRoom(t *testing.T) {
 	})
 }
 
-// TestNoMemoryPerIdleKey: 200,000 keys came and went, and the heap is as it was. 20 bytes
-// for each would show.
+// TestNoMemoryPerIdleKey: after 200,000 keys the heap has not grown by 20 bytes for each.
 func TestNoMemoryPerIdleKey(t *testing.T) {
 	const keys = 200_000
 	x := executor(t, &keyed.Options{Wait: true})
@@ -160,7 +159,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestBadInput: each ends in an error that says what was wrong, and nothing runs.
+// TestBadInput: invalid input is an error, and nothing runs.
 func TestBadInput(t *testing.T) {
 	x := executor(t, nil)
 	never := func(context.Context) error { t.Error("it ran"); return nil }

@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// close drains until ctx ends, and then drops what has not begun.
+// close waits for accepted tasks until ctx ends, and then drops those that have not begun.
 func (x *engine[T]) close(ctx context.Context) error {
 	const op = "close executor"
 	if x.inside(ctx) {
@@ -30,7 +30,7 @@ func (x *engine[T]) close(ctx context.Context) error {
 	return x.abandon(context.Cause(ctx))
 }
 
-// abandon ends the contexts of the tasks that run, and drops those that are queued.
+// abandon cancels running tasks and drops queued ones.
 func (x *engine[T]) abandon(why error) error {
 	x.mu.Lock()
 	dropped, running := x.q.dropQueued(), x.running
@@ -47,8 +47,7 @@ func (x *engine[T]) abandon(why error) error {
 		Err: fmt.Errorf("%w: %d tasks still run, %d were dropped", why, running, len(dropped))}
 }
 
-// dropWaiting takes out all tasks that were not admitted yet, those of each key in
-// their order.
+// dropWaiting removes all tasks that are not admitted, those of each key in order.
 func (q *queue[T]) dropWaiting() (out []*task[T]) {
 	for q.waiting.Len() > 0 {
 		t := pop[T](&q.waiting)
@@ -65,8 +64,8 @@ func (q *queue[T]) dropWaiting() (out []*task[T]) {
 	return out
 }
 
-// dropQueued takes out all tasks that were admitted and have not begun, those of each
-// key in their order. None waits for room.
+// dropQueued removes all admitted tasks that have not begun, those of each key in order. No task
+// waits for room when it is called.
 func (q *queue[T]) dropQueued() (out []*task[T]) {
 	for _, b := range q.boxes {
 		if b.turn != nil {

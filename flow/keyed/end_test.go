@@ -18,19 +18,19 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestPanicsAreTold to the submitter, and the key and the executor go on.
-func TestPanicsAreTold(t *testing.T) {
+// TestPanicsAreReported to the submitter, and the key and the executor continue.
+func TestPanicsAreReported(t *testing.T) {
 	x := executor(t, &keyed.Options{Concurrency: 1})
 	broken := errors.New("broken")
 	for name, task := range map[string]func(context.Context) error{
 		"panic":  func(context.Context) error { panic(broken) },
 		"goexit": func(context.Context) error { runtime.Goexit(); return nil },
 	} {
-		told := make(chan error, 1)
-		ok(t, x.Go(t.Context(), "k", task, func(err error) { told <- err }))
+		reported := make(chan error, 1)
+		ok(t, x.Go(t.Context(), "k", task, func(err error) { reported <- err }))
 		check := func(where string, err error) {
 			var p *keyed.PanicError
-			if !errors.As(err, &p) || p.Key != "k" || !strings.Contains(string(p.Stack), "TestPanicsAreTold") {
+			if !errors.As(err, &p) || p.Key != "k" || !strings.Contains(string(p.Stack), "TestPanicsAreReported") {
 				t.Errorf("%s, %s: %v", name, where, err)
 			}
 			wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain)
@@ -38,14 +38,14 @@ func TestPanicsAreTold(t *testing.T) {
 				t.Errorf("%s: %v", where, err)
 			}
 		}
-		check("go", <-told)
+		check("go", <-reported)
 		release := stuck(t, x, "k")
 		queued := make(chan error)
 		go func() { queued <- x.Do(t.Context(), "k", task) }()
 		testbed.Eventually(t, "the Do waits", bound, func() bool { return x.Load().Queued == 1 })
 		release()
 		check("queued do", <-queued)
-		// What was ready meanwhile does not wait for somebody to come.
+		// A key that became ready meanwhile does not wait for another submitter.
 		release = stuck(t, x, "k")
 		other := make(chan error, 1)
 		ok(t, x.Go(t.Context(), "k", task, nil))
@@ -70,8 +70,7 @@ func TestPanicsAreTold(t *testing.T) {
 	}
 }
 
-// TestReentrance: a task that would wait for the executor that runs it gets an error,
-// whatever the key; one that only hands over is not.
+// TestReentrance: a Do inside a task is rejected, whatever the key; a Go is not.
 func TestReentrance(t *testing.T) {
 	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Wait: true})
 	below := executor(t, nil)
@@ -86,7 +85,7 @@ func TestReentrance(t *testing.T) {
 		}
 		wantKind(t, x.Close(ctx), interlock.Bug, interlock.ErrReentered)
 		ok(t, x.Go(context.WithoutCancel(ctx), "a", nothing, func(err error) { after <- err }))
-		var full *keyed.FullError // instead of waiting for a place that it keeps from being free
+		var full *keyed.FullError // it must not wait for a place that it occupies
 		if err := x.Go(ctx, "a", nothing, nil); !errors.As(err, &full) {
 			t.Errorf("%v, want a FullError", err)
 		}
@@ -102,7 +101,7 @@ func TestReentrance(t *testing.T) {
 	ok(t, x.Do(context.WithoutCancel(kept), "a", nothing)) // the task has returned
 }
 
-// TestClose: what was taken runs, nothing more is taken, and waiting callers get an error.
+// TestClose: accepted tasks run, later ones are rejected, and callers that wait for room get an error.
 func TestClose(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1, PerKey: 1, Wait: true})
@@ -139,8 +138,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestCloseIsBounded: what has not begun is dropped and told in order, what runs has
-// its context ended with the cause.
+// TestCloseIsBounded: tasks that have not begun are dropped and reported in order, running ones are
+// cancelled with the cause.
 func TestCloseIsBounded(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		x := executor(t, &keyed.Options{Concurrency: 1})
@@ -155,11 +154,11 @@ func TestCloseIsBounded(t *testing.T) {
 			}))
 		}()
 		synctest.Wait()
-		var told []string
+		var reported []string
 		for i := range 3 {
 			ok(t, x.Go(t.Context(), "a", func(context.Context) error { t.Error("it ran"); return nil }, func(err error) {
 				wantKind(t, err, interlock.Definite, interlock.ErrClosed)
-				told = append(told, fmt.Sprint(i))
+				reported = append(reported, fmt.Sprint(i))
 			}))
 		}
 		waiting := make(chan error, 1)
@@ -175,13 +174,13 @@ func TestCloseIsBounded(t *testing.T) {
 		}
 		wantKind(t, <-waiting, interlock.Definite, interlock.ErrClosed)
 		ok(t, x.Close(t.Context()))
-		if strings.Join(told, "") != "012" || !errors.Is(cause, interlock.ErrClosed) {
-			t.Errorf("told %v, the context ended with %v", told, cause)
+		if strings.Join(reported, "") != "012" || !errors.Is(cause, interlock.ErrClosed) {
+			t.Errorf("reported %v, the context ended with %v", reported, cause)
 		}
 	})
 }
 
-// TestHooks: waits and depths are those that there were.
+// TestHooks: waits and depths are right.
 func TestHooks(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var started []observe.KeyedStarted

@@ -11,24 +11,24 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// engine runs the tasks of a queue. Its goroutines exist while there is work, and
-// are at most as many as tasks may run.
+// engine runs the tasks of a queue. Its goroutines exist while there is work; there are at most
+// Options.Concurrency.
 type engine[T any] struct {
 	options Options
-	most    int                                     // tasks that one call may run
-	call    func(key string, live []*task[T]) error // does the work of tasks of one key
+	most    int                                     // tasks in one call
+	call    func(key string, live []*task[T]) error // runs tasks of one key
 	now     func() time.Time
 
-	ctx    context.Context // of all tasks; ends when they are to be abandoned
+	ctx    context.Context // of all tasks; ends when they are abandoned
 	cancel context.CancelCauseFunc
 
 	mu      sync.Mutex
 	q       queue[T]
-	workers int           // goroutines that run tasks, those of callers of Do included
-	waking  bool          // one of them was started, and does not run yet
+	workers int           // goroutines that run tasks, including callers of Do
+	waking  bool          // a goroutine was started and does not run yet
 	running int           // tasks
-	closed  bool          // nothing is taken any more
-	drained chan struct{} // closed once nothing is left of what was taken before that
+	closed  bool          // no task is accepted any more
+	drained chan struct{} // closed when all accepted tasks have ended
 }
 
 func newEngine[T any](options Options, most int) *engine[T] {
@@ -47,7 +47,7 @@ func (x *engine[T]) enter(ctx context.Context) (inside context.Context, end func
 	return inside, func() { running.Store(false); stop() }
 }
 
-// inside reports whether ctx is that of a task that runs here.
+// inside reports whether ctx is the context of a running task of this executor.
 func (x *engine[T]) inside(ctx context.Context) bool {
 	running, ok := ctx.Value(x).(*atomic.Bool)
 	return ok && running.Load()
@@ -65,7 +65,7 @@ func (x *engine[T]) do(ctx context.Context, key string, work T) error {
 	return x.submit(op, &task[T]{ctx: ctx, key: key, work: work, waits: true}, x.options.Wait)
 }
 
-// queue submits a task, and waits for no more than room for it.
+// queue submits a task and waits for room at most.
 func (x *engine[T]) queue(ctx context.Context, key string, work T, done func(error)) error {
 	const op = "queue task"
 	if err := x.check(ctx, op, key); err != nil {
@@ -75,8 +75,8 @@ func (x *engine[T]) queue(ctx context.Context, key string, work T, done func(err
 	return x.submit(op, &task[T]{ctx: ctx, key: key, work: work, done: done}, wait)
 }
 
-// submit queues a task, if there is room or it may wait for it, and then waits for its
-// end or its admission.
+// submit queues a task, waits for room if wait is set, and then waits for the task to end or to be
+// admitted.
 func (x *engine[T]) submit(op string, t *task[T], wait bool) error {
 	x.mu.Lock()
 	if x.closed {
@@ -87,7 +87,7 @@ func (x *engine[T]) submit(op string, t *task[T], wait bool) error {
 		t.queued = x.now()
 	}
 	if t.waits && x.vacant(t.key) {
-		return x.here(t)
+		return x.runInline(t)
 	}
 	full := x.q.put(t, wait)
 	admitted := full == nil && t.in == &t.box.tasks
@@ -113,7 +113,7 @@ func (x *engine[T]) submit(op string, t *task[T], wait bool) error {
 	return <-t.signal
 }
 
-// check refuses what no task can be made of.
+// check rejects an invalid key and a context that has ended.
 func (x *engine[T]) check(ctx context.Context, op, key string) error {
 	if err := checkKey(op, key); err != nil {
 		return err
@@ -132,8 +132,7 @@ func (x *engine[T]) refuse(key string, err error) error {
 	return err
 }
 
-// leave takes out a task that has not begun and whose submitter still waits. It locks
-// by itself.
+// leave removes a task that has not begun and whose submitter still waits. It locks the mutex.
 func (x *engine[T]) leave(t *task[T]) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -142,13 +141,13 @@ func (x *engine[T]) leave(t *task[T]) bool {
 	return left
 }
 
-// vacant reports whether a task of key could begin at once without overtaking
-// another. The mutex is held, as in all that follows where nothing else is said.
+// vacant reports whether a task of key can begin at once without overtaking another. The mutex is
+// held, as in all functions below unless they say otherwise.
 func (x *engine[T]) vacant(key string) bool {
 	return x.workers < x.options.Concurrency && x.q.ready.Len() == 0 && x.q.boxes[key] == nil
 }
 
-// employ starts a goroutine if one is needed for what is ready.
+// employ starts a goroutine if a ready key needs one.
 func (x *engine[T]) employ() {
 	if x.q.ready.Len() > 0 && !x.waking && x.workers < x.options.Concurrency {
 		x.workers++
@@ -158,7 +157,7 @@ func (x *engine[T]) employ() {
 	x.settle()
 }
 
-// settle notices the end of a drain.
+// settle closes drained when the executor is closed and all accepted tasks have ended.
 func (x *engine[T]) settle() {
 	if x.closed && x.workers == 0 && x.q.queued == 0 {
 		select {

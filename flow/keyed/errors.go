@@ -9,15 +9,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A FullError says that a task was not taken, because as many are queued as may
-// be. It is Retryable.
+// A FullError means that a task was rejected because a queue is at its bound. It is Retryable.
 type FullError struct {
 	Key    string
-	All    bool // it is not the key that has too many, but all keys together
-	Queued int  // by the key, or by all
+	All    bool // the bound of all keys together is reached, not that of the key
+	Queued int  // tasks of the key, or of all keys
 }
 
-// Error says what is full.
+// Error says which bound is reached.
 func (e *FullError) Error() string {
 	if e.All {
 		return fmt.Sprintf("queue task of %q: the executor is full, %d tasks are queued", e.Key, e.Queued)
@@ -28,11 +27,11 @@ func (e *FullError) Error() string {
 // ErrorKind is [interlock.Retryable].
 func (e *FullError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// A PanicError is the panic of a task, as its submitter receives it. What the task had
-// done by then is unknown: it is Uncertain.
+// A PanicError is the panic of a task, as its submitter receives it. It is unknown what the task
+// did before: the error is Uncertain.
 type PanicError struct {
 	Key   string
-	Value any    // what it panicked with; nil if it ended its goroutine, as testing's FailNow does
+	Value any    // of the panic; nil if the task ended its goroutine, as testing's FailNow does
 	Stack []byte // of the goroutine
 }
 
@@ -56,14 +55,14 @@ func (e *PanicError) ErrorKind() interlock.ErrorKind { return interlock.Uncertai
 // Is makes it an interlock.ErrUncertain.
 func (e *PanicError) Is(target error) bool { return target == interlock.ErrUncertain }
 
-// Each is the error of a batch whose tasks have outcomes of their own: one for each
-// task, in their order, nil for those that succeeded.
+// A BatchError is the error of a batch whose tasks have outcomes of their own: one for each task,
+// in order, nil for those that succeeded.
 type BatchError []error
 
-// Error joins them.
+// Error joins the errors.
 func (e BatchError) Error() string { return fmt.Sprintf("batch: %v", errors.Join(e...)) }
 
-// Unwrap gives those that are not nil.
+// Unwrap returns the errors that are not nil.
 func (e BatchError) Unwrap() []error {
 	var failed []error
 	for _, err := range e {
@@ -74,7 +73,7 @@ func (e BatchError) Unwrap() []error {
 	return failed
 }
 
-// checkKey refuses what cannot be a key.
+// checkKey rejects a key of an invalid length.
 func checkKey(op, key string) error {
 	if key == "" || len(key) > driver.MaxName {
 		return &interlock.Error{Op: op, Name: key[:min(len(key), 64)], Kind: interlock.Bug,
@@ -87,10 +86,10 @@ func bug(op, key string, err error) error {
 	return &interlock.Error{Op: op, Name: key, Kind: interlock.Bug, Err: err}
 }
 
-// neverRan is the error of what was given up before it began.
+// neverRan is the error of a task that was dropped before it began.
 func neverRan(op, key string, why error) error {
 	return &interlock.Error{Op: op, Name: key, Kind: interlock.Definite, Err: fmt.Errorf("it never ran: %w", why)}
 }
 
-// ended says that ctx has.
+// ended is the error of a task whose context has ended.
 func ended(op, key string, ctx context.Context) error { return neverRan(op, key, context.Cause(ctx)) }

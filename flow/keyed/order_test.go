@@ -23,9 +23,8 @@ type ledger struct {
 	ran    []int // numbers of one submitter rise
 }
 
-// TestOrder: whatever submitters, bounds and cancellations do, tasks of a key run
-// one at a time and in the order of each submitter, none twice, and each reports
-// exactly once how it ended: that it ran if it did, that it did not if it did not.
+// TestOrder: with any submitters, bounds and cancellations, tasks of a key run one at a time and in the
+// order of each submitter, none twice, and each reports exactly once whether it ran.
 func TestOrder(t *testing.T) {
 	for seed := range uint64(24) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -52,12 +51,12 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// submit sends tasks one after the other, each in one of the ways that there are.
+// submit submits tasks one after the other, by Do or Go, with or without a cancellation.
 func submit(t *testing.T, x *keyed.Executor, r *rand.Rand, ledgers []ledger, s, each int, faults *atomic.Int64, all *sync.WaitGroup) {
 	for i := range each {
 		k := r.IntN(len(ledgers))
 		l, number := &ledgers[k], s*each+i
-		ran, told := false, atomic.Int32{}
+		ran, reported := false, atomic.Int32{}
 		fn := func(context.Context) error {
 			if l.inside.Add(1) != 1 {
 				faults.Add(1)
@@ -73,9 +72,8 @@ func submit(t *testing.T, x *keyed.Executor, r *rand.Rand, ledgers []ledger, s, 
 			return nil
 		}
 		judge := func(err error) {
-			// A task may run and report that, or not run and report that.
-			if ran != (err == nil) || told.Add(1) != 1 {
-				t.Errorf("ran %v, told %v", ran, err)
+			if ran != (err == nil) || reported.Add(1) != 1 {
+				t.Errorf("ran %v, reported %v", ran, err)
 			}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(200))*time.Microsecond)
@@ -111,22 +109,21 @@ func inOrder(t *testing.T, l *ledger, each int) {
 	}
 }
 
-// TestLeavingKeepsTheOrder: a task that is given up in the queue takes nobody
-// else's turn.
+// TestLeavingKeepsTheOrder: a cancelled task in the queue does not change the order of the others.
 func TestLeavingKeepsTheOrder(t *testing.T) {
 	x := executor(t, nil)
 	release := stuck(t, x, "k")
 	var ran []int
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("not wanted any more")
-	var told []error
+	var reported []error
 	for i := range 9 {
 		own := t.Context()
 		if i%3 == 1 {
 			own = ctx
 		}
 		ok(t, x.Go(own, "k", func(context.Context) error { ran = append(ran, i); return nil },
-			func(err error) { told = append(told, err) }))
+			func(err error) { reported = append(reported, err) }))
 	}
 	gone := make(chan error)
 	go func() { gone <- x.Do(ctx, "k", func(context.Context) error { ran = append(ran, -1); return nil }) }()
@@ -135,10 +132,10 @@ func TestLeavingKeepsTheOrder(t *testing.T) {
 	wantKind(t, <-gone, interlock.Definite, why) // while the key is stuck
 	release()
 	ok(t, x.Do(t.Context(), "k", nothing))
-	if fmt.Sprint(ran) != "[0 2 3 5 6 8]" || len(told) != 9 {
-		t.Errorf("ran %v, told %v", ran, told)
+	if fmt.Sprint(ran) != "[0 2 3 5 6 8]" || len(reported) != 9 {
+		t.Errorf("ran %v, reported %v", ran, reported)
 	}
-	for i, err := range told {
+	for i, err := range reported {
 		if i%3 == 1 {
 			wantKind(t, err, interlock.Definite, why)
 		} else if err != nil {
@@ -147,8 +144,7 @@ func TestLeavingKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// TestFairness: whatever a hot key has queued, a cold key's task waits for one turn
-// of it and no more.
+// TestFairness: a task of a cold key waits for one turn of a hot key.
 func TestFairness(t *testing.T) {
 	const hot, turn = 100_000, 8
 	x := executor(t, &keyed.Options{Concurrency: 1, PerKey: hot + 1, Total: hot + 10, Turn: turn})
@@ -168,7 +164,7 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// TestConcurrency: keys run at the same time, and no more of them than may.
+// TestConcurrency: Options.Concurrency keys run at the same time, and not more.
 func TestConcurrency(t *testing.T) {
 	const most = 3
 	x := executor(t, &keyed.Options{Concurrency: most})

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// A task is one thing to do, from its submission to its end.
+// A task is one call, from its submission to its end.
 type task[T any] struct {
 	ctx    context.Context
 	key    string
 	work   T
 	box    *mailbox[T]
-	waits  bool        // its submitter waits for its end, else for its admission
-	done   func(error) // receives the end, unless its submitter waits for that; may be nil
-	signal chan error  // capacity 1: what its submitter waits for, sent once; nil if it does not wait
+	waits  bool        // the submitter waits for the end; if false, for the admission
+	done   func(error) // receives the outcome unless waits; may be nil
+	signal chan error  // capacity 1: what the submitter waits for, sent once; nil if it does not wait
 	queued time.Time   // zero unless it is observed
-	err    error       // of the task, once it has ended
+	err    error       // the outcome, once the task has ended
 
-	in *list.List    // where it stands; nil before that, and once it was taken out to run
-	at *list.Element // there
+	in *list.List    // the list that has the task; nil before it is queued and once it runs
+	at *list.Element // its place in that list
 }
 
 // drop reports err for a task that was admitted and never ran.
@@ -39,44 +39,41 @@ func (t *task[T]) exit() {
 	t.in, t.at = nil, nil
 }
 
-// pop takes the first task out of a list; there is one.
+// pop removes the first task of a list that is not empty.
 func pop[T any](l *list.List) *task[T] {
 	t := l.Front().Value.(*task[T])
 	t.exit()
 	return t
 }
 
-// A mailbox is the tasks of a key. It exists while there are any.
+// A mailbox has the tasks of a key. It exists while there are any.
 type mailbox[T any] struct {
 	key     string
-	tasks   list.List // admitted, to be run
+	tasks   list.List // admitted, not begun
 	outside list.List // waiting for a place in this mailbox
-	places  int       // taken: those in tasks, and those that wait for room in the whole
-	running bool      // its tasks are being run: it is not in the list of those ready
+	places  int       // used by tasks and by those that wait for room in the queue
+	running bool      // a task of it runs: it is not in the ready list
 
-	turn *list.Element // in that list; nil outside it
+	turn *list.Element // in the ready list; nil outside of it
 }
 
-// queue is who comes next: mailboxes by key, and the list of those that have tasks
-// to be run. It starts nothing, waits for nothing and knows no time; its owner
-// calls it under one mutex.
+// queue decides which task is next: mailboxes by key, and the list of mailboxes that are ready. It
+// is pure: it starts nothing, waits for nothing and reads no clock. Its owner holds one mutex.
 //
-// A task takes a place in its mailbox first, then one in the whole. Without the
-// first it stands outside its mailbox; with it and without the second, in waiting.
-// Nothing stands outside a mailbox that has room, and nothing in waiting while
-// there is room in the whole: so no task overtakes another.
+// A task needs a place in its mailbox first, then one in the queue. Without the first it is in
+// outside of its mailbox; with the first only, in waiting. outside is empty while the mailbox has
+// room, and waiting is empty while the queue has room: so no task overtakes another.
 type queue[T any] struct {
 	perKey, total int // bounds
 
 	boxes   map[string]*mailbox[T]
 	queued  int       // tasks in all mailboxes
-	outside int       // tasks outside theirs
-	waiting list.List // tasks that wait for room in the whole
+	outside int       // tasks outside of their mailboxes
+	waiting list.List // tasks that wait for room in the queue
 	ready   list.List // mailboxes that have tasks and are not running
 }
 
-// put queues a task, or lets it wait for room if it may; full is why it was not
-// taken.
+// put queues a task, or lets it wait for room if wait is set. full is set if it was rejected.
 func (q *queue[T]) put(t *task[T], wait bool) (full *FullError) {
 	b := q.box(t.key)
 	t.box = b
@@ -100,7 +97,7 @@ func (q *queue[T]) put(t *task[T], wait bool) (full *FullError) {
 	return full
 }
 
-// admit puts a task that has its places into its mailbox.
+// admit puts a task that has both places into its mailbox.
 func (q *queue[T]) admit(t *task[T]) {
 	q.queued++
 	t.enter(&t.box.tasks)
@@ -112,7 +109,7 @@ func (q *queue[T]) admit(t *task[T]) {
 	}
 }
 
-// take takes the next task of a mailbox out, to be run.
+// take removes the next task of a mailbox, to run it.
 func (q *queue[T]) take(b *mailbox[T]) *task[T] {
 	t := pop[T](&b.tasks)
 	q.queued--
@@ -120,7 +117,7 @@ func (q *queue[T]) take(b *mailbox[T]) *task[T] {
 	return t
 }
 
-// vacate frees a place of a mailbox, and admits those that waited for it, and for room.
+// vacate frees a place of a mailbox and admits tasks that waited for it or for room.
 func (q *queue[T]) vacate(b *mailbox[T]) {
 	b.places--
 	if b.outside.Len() > 0 {
@@ -133,8 +130,8 @@ func (q *queue[T]) vacate(b *mailbox[T]) {
 	}
 }
 
-// leave takes a task out of wherever it stands. It reports false if the task has begun,
-// or was admitted and its submitter waits for no more.
+// leave removes a task from the list that has it. It reports false if the task has begun, or was
+// admitted and its submitter does not wait for the end.
 func (q *queue[T]) leave(t *task[T]) bool {
 	b, in := t.box, t.in
 	if in == nil || in == &b.tasks && !t.waits {
@@ -167,20 +164,20 @@ func (q *queue[T]) box(key string) *mailbox[T] {
 	return b
 }
 
-// forget drops a mailbox that nothing is in.
+// forget deletes an empty mailbox.
 func (q *queue[T]) forget(b *mailbox[T]) {
 	if b.places == 0 && b.outside.Len() == 0 && !b.running {
 		delete(q.boxes, b.key)
 	}
 }
 
-// unready takes a mailbox out of the list of those ready.
+// unready removes a mailbox from the ready list.
 func (q *queue[T]) unready(b *mailbox[T]) {
 	q.ready.Remove(b.turn)
 	b.turn = nil
 }
 
-// begin gives the first mailbox that is ready its turn; nil if there is none.
+// begin starts the turn of the first ready mailbox; nil if there is none.
 func (q *queue[T]) begin() *mailbox[T] {
 	if q.ready.Len() == 0 {
 		return nil

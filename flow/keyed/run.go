@@ -8,9 +8,9 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// here runs a task of a key that has no other in its submitter's own goroutine:
-// nothing is handed over. It is called with the mutex held, and returns without.
-func (x *engine[T]) here(t *task[T]) (err error) {
+// runInline runs the only task of a key in the goroutine of its submitter. It is called with the
+// mutex held, and returns without it.
+func (x *engine[T]) runInline(t *task[T]) (err error) {
 	b := x.q.box(t.key)
 	b.running = true
 	x.workers++
@@ -27,7 +27,7 @@ func (x *engine[T]) here(t *task[T]) (err error) {
 	return t.err
 }
 
-// work takes turns until there is no more to do.
+// work runs turns until no mailbox is ready.
 func (x *engine[T]) work() {
 	x.mu.Lock()
 	x.waking = false
@@ -48,7 +48,7 @@ func (x *engine[T]) work() {
 	}
 }
 
-// turn runs tasks of one mailbox, and no more than one turn of them.
+// turn runs one turn of a mailbox.
 func (x *engine[T]) turn(b *mailbox[T], batch []*task[T]) {
 	for used := 0; used < x.options.Turn && b.tasks.Len() > 0; used++ {
 		batch = batch[:0]
@@ -64,8 +64,7 @@ func (x *engine[T]) turn(b *mailbox[T], batch []*task[T]) {
 	x.q.end(b)
 }
 
-// run runs tasks that were taken out, reports how they ended and locks the mutex,
-// also if one of them ends the goroutine.
+// run runs tasks, reports their outcomes and locks the mutex, even if a task ends the goroutine.
 func (x *engine[T]) run(key string, batch []*task[T], depth int) {
 	defer func() {
 		x.mu.Lock()
@@ -92,15 +91,15 @@ func (x *engine[T]) run(key string, batch []*task[T], depth int) {
 		}
 	}
 	if len(live) > 0 {
-		x.observed(key, live, depth)
+		x.runObserved(key, live, depth)
 	}
 }
 
-// observed is contained, reported to the hooks.
-func (x *engine[T]) observed(key string, live []*task[T], depth int) {
+// runObserved calls the hooks around runContained.
+func (x *engine[T]) runObserved(key string, live []*task[T], depth int) {
 	hooks := x.options.Observe
 	if hooks.Started == nil && hooks.Ended == nil {
-		x.contained(key, live)
+		x.runContained(key, live)
 		return
 	}
 	begun := x.now()
@@ -121,11 +120,11 @@ func (x *engine[T]) observed(key string, live []*task[T], depth int) {
 		}
 		hooks.Ended(e)
 	}()
-	x.contained(key, live)
+	x.runContained(key, live)
 }
 
-// contained does the work of tasks, and gives each its error, whatever they do.
-func (x *engine[T]) contained(key string, live []*task[T]) {
+// runContained runs tasks and sets the error of each. A panic becomes an error.
+func (x *engine[T]) runContained(key string, live []*task[T]) {
 	var err error
 	returned := false
 	defer func() {
@@ -138,12 +137,12 @@ func (x *engine[T]) contained(key string, live []*task[T]) {
 	returned = true
 }
 
-// spread gives tasks that were run together their errors.
+// spread sets the errors of tasks that ran in one call.
 func spread[T any](key string, live []*task[T], err error) {
 	if err == nil {
 		return
 	}
-	each, ok := err.(BatchError) // an error that wraps one may be about more than its parts
+	each, ok := err.(BatchError) // an error that wraps one may be about more than its tasks
 	if ok && len(each) != len(live) {
 		ok, err = false, bug("run batch", key, fmt.Errorf("%d errors for %d tasks: %w", len(each), len(live), err))
 	}

@@ -11,26 +11,25 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Stripes are a fixed number of locks for any number of keys: each key has the
-// lock that its hash falls on. Keys that share one wait for each other without
-// need; with n stripes and k keys locked, that happens to a further key about k
-// times in n. Who waits is served first come first served. It is safe for
+// Stripes are a fixed number of locks for any number of keys: the hash of a key selects its lock.
+// Keys that share a lock wait for each other; with n stripes and k locked keys, the probability
+// for another key is about k/n. Callers are served first come first served. It is safe for
 // concurrent use.
 //
-// The hash is seeded by the process, so that nobody can choose keys that collide.
+// The hash is seeded by the process, so an attacker cannot choose keys that collide.
 type Stripes struct {
 	seed  maphash.Seed
 	locks []chan struct{} // capacity 1, full while locked: senders queue in order
 }
 
-// NewStripes makes n locks, rounded up to a power of two and at most 1<<20. 0
-// means 1024, which take about 100 KB.
+// NewStripes returns n locks, rounded up to a power of two, at most 1<<20. 0 means 1024, which use
+// about 100 KB.
 func NewStripes(n int) (*Stripes, error) {
 	if n == 0 {
 		n = 1024
 	}
 	if n < 0 || n > 1<<20 {
-		return nil, bug("make stripes", "", errors.New("their number must be between 0 and 1<<20"))
+		return nil, bug("make stripes", "", errors.New("the number must be 0 to 1<<20"))
 	}
 	s := &Stripes{seed: maphash.MakeSeed(), locks: make([]chan struct{}, 1<<bits.Len(uint(n-1)))}
 	for i := range s.locks {
@@ -39,14 +38,14 @@ func NewStripes(n int) (*Stripes, error) {
 	return s, nil
 }
 
-// Do runs fn while key is locked. Its errors are those of [Stripes.Lock] and fn's
-// own; the lock is given up also if fn panics.
+// Do runs fn while key is locked. Its errors are those of [Stripes.Lock] and of fn. It unlocks even
+// if fn panics.
 func (s *Stripes) Do(ctx context.Context, key string, fn func(ctx context.Context) error) error {
 	return s.DoAll(ctx, []string{key}, fn)
 }
 
-// DoAll runs fn while all of keys are locked. Callers never wait for each other in
-// a circle, whatever order they name keys in.
+// DoAll runs fn while all keys are locked. Callers do not deadlock, whatever the order of their
+// keys.
 func (s *Stripes) DoAll(ctx context.Context, keys []string, fn func(ctx context.Context) error) error {
 	inside, unlock, err := s.Lock(ctx, keys...)
 	if err != nil {
@@ -56,13 +55,12 @@ func (s *Stripes) DoAll(ctx context.Context, keys []string, fn func(ctx context.
 	return fn(inside)
 }
 
-// Lock waits until all of keys are locked, or ctx ends. inside is for what is done
-// under the lock; unlock gives it up, once.
+// Lock waits until all keys are locked, or ctx ends. Use inside for calls under the lock. unlock
+// unlocks them; calling it again does nothing.
 //
-// A Lock in inside is refused with [interlock.ErrReentered] whatever its keys are:
-// another key may share the lock of one that is held, or be held by somebody who
-// waits for it. Take all keys in one call. If ctx ends first nothing is locked, and
-// the error is Definite.
+// A Lock with the context inside is rejected with [interlock.ErrReentered] whatever its keys are:
+// another key may share a held lock, or its holder may wait for one. Lock all keys in one call. If
+// ctx ends first, nothing is locked and the error is Definite.
 func (s *Stripes) Lock(ctx context.Context, keys ...string) (inside context.Context, unlock func(), err error) {
 	const op = "lock stripes"
 	for _, key := range keys {
@@ -86,7 +84,7 @@ func (s *Stripes) Lock(ctx context.Context, keys ...string) (inside context.Cont
 	}, nil
 }
 
-// take locks stripes in their order, or none if ctx ends.
+// take locks stripes in order, or none if ctx ends.
 func (s *Stripes) take(ctx context.Context, stripes []int) bool {
 	if ctx.Err() != nil {
 		return false
@@ -108,7 +106,7 @@ func (s *Stripes) release(stripes []int) {
 	}
 }
 
-// of is the stripes of keys, sorted, each once.
+// of returns the stripes of keys, sorted and without duplicates.
 func (s *Stripes) of(keys []string) []int {
 	found := make([]int, 0, len(keys))
 	for _, key := range keys {

@@ -23,8 +23,8 @@ func stripes(t *testing.T, n int) *keyed.Stripes {
 	return s
 }
 
-// TestStripesExclude: money moves between accounts whose keys are named in any
-// order; no update is lost and nobody waits for ever. The race detector looks on.
+// TestStripesExclude: concurrent transfers between accounts, with keys in any order, lose no update and
+// do not deadlock.
 func TestStripesExclude(t *testing.T) {
 	for _, n := range []int{1, 2, 64} {
 		s := stripes(t, n)
@@ -57,8 +57,7 @@ func TestStripesExclude(t *testing.T) {
 	}
 }
 
-// TestStripesAreTakenInOneOrder, whatever the keys' own: nobody holds what another
-// waits for while he waits for what that one holds.
+// TestStripesAreTakenInOneOrder, whatever the order of the keys: callers do not deadlock.
 func TestStripesAreTakenInOneOrder(t *testing.T) {
 	for _, keys := range [][2]string{{"a", "b"}, {"b", "a"}} {
 		virtual.Test(t, func(t *testing.T) {
@@ -76,8 +75,7 @@ func TestStripesAreTakenInOneOrder(t *testing.T) {
 	}
 }
 
-// TestStripesReentrance: a lock inside a lock is refused whatever its keys, and
-// allowed again once that is over.
+// TestStripesReentrance: a Lock inside a Lock is rejected whatever its keys, and works after the unlock.
 func TestStripesReentrance(t *testing.T) {
 	s, other := stripes(t, 0), stripes(t, 0)
 	inside, unlock, err := s.Lock(t.Context(), "a")
@@ -94,8 +92,7 @@ func TestStripesReentrance(t *testing.T) {
 	ok(t, s.Do(inside, "a", nothing))
 }
 
-// TestStripesWaitForContext: who gives up holds nothing, and those behind go on in
-// their order.
+// TestStripesWaitForContext: a caller whose context ends holds no lock, and the others continue in order.
 func TestStripesWaitForContext(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := stripes(t, 1)
@@ -128,8 +125,7 @@ func TestStripesWaitForContext(t *testing.T) {
 	})
 }
 
-// TestStripesGiveBackWhatTheyTook: a wait for the second key that ends lets go of
-// the first.
+// TestStripesGiveBackWhatTheyTook: if the wait for the second key ends, the first is unlocked.
 func TestStripesGiveBackWhatTheyTook(t *testing.T) {
 	s := stripes(t, 1<<16) // collisions of three keys are rare enough to be left out
 	_, unlock, err := s.Lock(t.Context(), "b")
@@ -145,7 +141,7 @@ func TestStripesGiveBackWhatTheyTook(t *testing.T) {
 	ok(t, s.Do(t.Context(), "b", nothing))
 }
 
-// TestStripesInput: what cannot be done is refused, panics give the lock back.
+// TestStripesInput: invalid input is an error, and a panic unlocks.
 func TestStripesInput(t *testing.T) {
 	for _, n := range []int{-1, 1<<20 + 1} {
 		_, err := keyed.NewStripes(n)

@@ -2,12 +2,10 @@ package keyed_test
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"testing"
 	"time"
 
-	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/flow/keyed"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
@@ -20,14 +18,9 @@ func TestMain(m *testing.M) {
 // bound is how long a test waits for what must happen.
 const bound = 30 * time.Second
 
-func ok(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok, wantKind = testbed.OK, testbed.WantKind
 
-// executor makes one that the test's end closes, and everything in it must end.
+// executor returns one that the end of the test closes; all its tasks must end.
 func executor(t *testing.T, o *keyed.Options) *keyed.Executor {
 	t.Helper()
 	x, err := keyed.NewExecutor(o)
@@ -51,15 +44,7 @@ func closed(t *testing.T, x closer) {
 	}
 }
 
-// wantKind checks an error's kind and what it is.
-func wantKind(t *testing.T, err error, kind interlock.ErrorKind, is error) {
-	t.Helper()
-	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
-		t.Errorf("%v (%v), want %v (%v)", err, interlock.Kind(err), is, kind)
-	}
-}
-
-// stuck occupies a key until released is called; it has begun when stuck returns.
+// stuck runs a task that occupies a key until release is called.
 func stuck(t *testing.T, x *keyed.Executor, key string) (release func()) {
 	t.Helper()
 	begun, end := make(chan struct{}), make(chan struct{})
