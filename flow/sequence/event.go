@@ -7,11 +7,10 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Position orders the events of a key: by epoch, then by seq. Epochs are at least
-// 0 and seqs at least 1; each epoch begins with seq 1. The zero Position stands
-// before all of them.
+// A Position orders the events of a key: by Epoch, then by Seq. Epochs are at least 0. Each epoch
+// begins with Seq 1. The zero Position is before all events.
 type Position struct {
-	Epoch int64 // raised by a producer that begins again; those that never do use one for ever
+	Epoch int64 // higher after each restart of the numbers by the producer
 	Seq   int64 // one more for each event of the epoch
 }
 
@@ -23,8 +22,7 @@ func (p Position) Before(q Position) bool {
 // String is epoch:seq.
 func (p Position) String() string { return fmt.Sprintf("%d:%d", p.Epoch, p.Seq) }
 
-// first reports whether q may come next after p if no event of p's epoch is known
-// to be missing.
+// first reports whether q may follow p directly if no event of p's epoch is known to be missing.
 func (p Position) first(q Position) bool {
 	return q.Epoch == p.Epoch && q.Seq == p.Seq+1 || q.Epoch > p.Epoch && q.Seq == 1
 }
@@ -32,45 +30,45 @@ func (p Position) first(q Position) bool {
 // An Event is one message of a stream.
 type Event struct {
 	Key      string // 1 to 512 bytes of UTF-8 without NUL
-	Position        // given by the producer: not a log's offsets, in which gaps are legal
-	Payload  []byte // not to be changed until the event is settled
-	Handle   any    // the caller's own, such as its means to acknowledge; a Source sets it
+	Position        // assigned by the producer: not the offset in a log, where gaps are legal
+	Payload  []byte // must not change until the event is settled
+	Handle   any    // for the caller, such as the message to acknowledge; a Source sets it
 }
 
-// A Delivery is an event on its way to the handler.
+// A Delivery is an event as the handler gets it.
 type Delivery struct {
 	Event
-	// Late: its place was passed over as a hole. Events after it have been
-	// delivered, so it may only be applied through a version guard.
+	// Late means that the event was passed over as a hole. Later events were delivered before it,
+	// so apply it only through a version guard.
 	Late bool
 }
 
-// A Hole is events of a key that were passed over.
+// A Hole is a range of events of a key that were passed over.
 type Hole struct {
 	Key      string
 	Epoch    int64
-	From, To int64 // both are missing, and all between
+	From, To int64 // inclusive
 }
 
 // Outcome is the outcome of offering an event.
 type Outcome int
 
 const (
-	// Refused: it was not taken; the error says why. It is to be offered again.
+	// Refused: the event was not accepted; the error has the reason. Offer it again.
 	Refused Outcome = iota
-	// Delivered: the handler has taken it, in order, and that is durable.
+	// Delivered: the handler has handled it in order, and this is durable.
 	Delivered
-	// Late: the handler has taken it, marked late, and its hole is closed.
+	// Late: the handler has handled it, marked late, and its hole is closed.
 	Late
 	// Duplicate: it was delivered before.
 	Duplicate
-	// Stale: its epoch has passed, and it is in no open hole. It was dropped.
+	// Stale: a later epoch has begun, and it is in no open hole. It was dropped.
 	Stale
-	// Held: it waits, in memory only, for events before it. It must not be
-	// acknowledged until Options.Settled receives its outcome.
+	// Held: it waits, in memory only, for events before it. Do not acknowledge it before
+	// Options.Settled receives its outcome.
 	Held
-	// Repeated: an event of its position is held. This copy is not remembered and
-	// must not be acknowledged; it is a Duplicate once the other is delivered.
+	// Repeated: another event of its position is held. Do not acknowledge this copy, which is not
+	// kept; it is a Duplicate once the other is delivered.
 	Repeated
 )
 
@@ -82,14 +80,14 @@ func (o Outcome) String() string {
 // Durable reports whether the event may be acknowledged.
 func (o Outcome) Durable() bool { return o >= Delivered && o <= Stale }
 
-// A FullError says that an event would have to be held, and that as much is held as
-// may be. The source is to pause, and to offer it again. It is Retryable.
+// A FullError means that an event must be held and a bound is reached. The source should pause and
+// offer it again. It is Retryable.
 type FullError struct {
 	Key  string
-	What string // of which there is too much
+	What string // the bound
 }
 
-// Error says what is full.
+// Error has the key and the bound.
 func (e *FullError) Error() string {
 	return fmt.Sprintf("hold event of %q: too many %s, offer it again later", e.Key, e.What)
 }
@@ -97,11 +95,11 @@ func (e *FullError) Error() string {
 // ErrorKind is [interlock.Retryable].
 func (e *FullError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// A HaltedError says that a key stands still because events are missing. It is
-// Retryable: they may come, and an operator may call Resume.
+// A HaltedError means that a key is halted because events are missing. It is Retryable: the events may
+// arrive, and an operator may call Resume.
 type HaltedError struct{ Missing Hole }
 
-// Error names what is missing.
+// Error has the missing events.
 func (e *HaltedError) Error() string {
 	return fmt.Sprintf("key %q is halted: %d to %d of epoch %d are missing", e.Missing.Key, e.Missing.From, e.Missing.To, e.Missing.Epoch)
 }
@@ -109,9 +107,9 @@ func (e *HaltedError) Error() string {
 // ErrorKind is [interlock.Retryable].
 func (e *HaltedError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
-// ErrConflict is a [Store]'s answer: the key is not at the position given. Somebody
-// else has moved it; nothing was done.
+// ErrConflict is an error of a [Store]: another process has moved the key from the given position.
+// Nothing was done.
 var ErrConflict = errors.New("another process has moved the key")
 
-// ErrNoHole is a [Store]'s answer: the event is in no open hole. Nothing was done.
+// ErrNoHole is an error of a [Store]: the event is in no open hole. Nothing was done.
 var ErrNoHole = errors.New("there is no open hole at the position")

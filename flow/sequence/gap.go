@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// gap deals with what is missing before the first of what is held.
+// gap advances the phase of the gap before the first held event.
 func (m *machine) gap(now time.Time) {
 	missing, since := m.missing(), m.since()
 	ended := m.phase == waiting && !now.Before(since.Add(m.wait)) || m.phase == fetching && !now.Before(m.deadline)
-	if (m.phase == unseen || ended) && !m.fresh { // nothing is missing if it came elsewhere
+	if (m.phase == unseen || ended) && !m.fresh { // another process may have the events
 		m.look()
 		return
 	}
@@ -39,18 +39,18 @@ func (m *machine) gap(now time.Time) {
 	}
 }
 
-// fetched holds what a source gave of what it was asked for, and the machine awaits.
-// An answer that comes too late is none: its events are offered like any others.
+// fetched holds the events that the source returned for the present gap. Events of a later answer are
+// offered like any others.
 func (m *machine) fetched(now time.Time, in input) {
 	for _, e := range in.events {
-		if at, found := m.find(e.Position); !found { // nobody else brought it meanwhile
+		if at, found := m.find(e.Position); !found { // it was not offered meanwhile
 			m.insert(at, held{event: e, at: now, fetched: true})
 		}
 	}
-	m.deadline = now // if it did not help, and nothing else did
+	m.deadline = now // the fetch has ended
 }
 
-// awaits reports whether the answer to a fetch is waited for.
+// awaits reports whether the machine waits for the answer to a fetch.
 func (m *machine) awaits(wanted Hole) bool {
 	if m.phase != fetching || len(m.held) == 0 {
 		return false
@@ -59,7 +59,7 @@ func (m *machine) awaits(wanted Hole) bool {
 	return missing.Epoch == wanted.Epoch && missing.From == wanted.From
 }
 
-// missing is what is missing before the first of what is held.
+// missing returns the events that are missing before the first held event.
 func (m *machine) missing() Hole {
 	first := m.held[0].event
 	h := Hole{Key: first.Key, Epoch: first.Epoch, From: 1, To: first.Seq - 1}
@@ -71,8 +71,8 @@ func (m *machine) missing() Hole {
 
 func (h Hole) has(p Position) bool { return p.Epoch == h.Epoch && h.From <= p.Seq && p.Seq <= h.To }
 
-// since is when the gap was noticed: when the first event came that is behind it.
-// Another epoch's do not tell that this one's are missing.
+// since returns when the gap was noticed: the arrival of the first event after it in the same epoch.
+// Events of another epoch do not reveal it.
 func (m *machine) since() time.Time {
 	since := m.held[0].at
 	for _, h := range m.held {

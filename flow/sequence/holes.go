@@ -9,14 +9,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// An OpenHole is a hole that is open, and since when.
+// An OpenHole is an open hole.
 type OpenHole struct {
 	Hole
-	Opened time.Time // by the database's clock
+	Opened time.Time // by the clock of the database
 }
 
-// Open lists holes of a stream that are open, the oldest first, at most limit, which
-// is at least 1.
+// Open lists the open holes of a stream, the oldest first, at most limit. A limit below 1 is a Bug.
 func (t Table) Open(ctx context.Context, db driver.SQL, stream string, limit int) (holes []OpenHole, err error) {
 	q, err := t.list("list holes", db, stream, limit)
 	if err != nil {
@@ -34,23 +33,22 @@ func (t Table) Open(ctx context.Context, db driver.SQL, stream string, limit int
 	return holes, err
 }
 
-// list opens the tables for a list of a stream, with a limit.
+// list opens the tables to list rows of a stream.
 func (t Table) list(op string, db driver.SQL, stream string, limit int) (tables, error) {
-	if err := named(op, "stream", stream, maxStream); err != nil {
+	if err := checkStream(op, stream); err != nil {
 		return tables{}, err
 	}
 	if limit < 1 {
-		return tables{}, failure.Bug(op, stream, "no limit")
+		return tables{}, failure.Bug(op, stream, "a limit of %d", limit)
 	}
 	return t.open(op, stream, db)
 }
 
-// WriteOff closes an open hole whose events will never come, as it stands; should
-// one come nevertheless, it is a duplicate. It fails with [ErrNoHole] if there is no
-// open hole that is exactly h.
+// WriteOff closes an open hole whose events will never arrive. If one arrives after that, it is a
+// duplicate. The error is an [ErrNoHole] if no open hole is exactly h.
 func (t Table) WriteOff(ctx context.Context, db driver.SQL, stream string, h Hole) error {
 	const op = "write off hole"
-	if err := both(op, stream, h.Key); err != nil {
+	if err := checkNames(op, stream, h.Key); err != nil {
 		return err
 	}
 	q, err := t.open(op, h.Key, db)
@@ -72,16 +70,15 @@ func (t Table) WriteOff(ctx context.Context, db driver.SQL, stream string, h Hol
 	return q.count(ctx, stream, h.Key, -1)
 }
 
-// Purge forgets closed holes of a stream that were closed longer ago than older, by
-// the database's clock, at most limit, and returns how many. Nothing depends on them:
-// they are for people.
+// Purge deletes holes of a stream that were closed longer ago than older, by the clock of the
+// database, at most limit, and returns how many. Closed holes are kept for people only.
 func (t Table) Purge(ctx context.Context, db driver.SQL, stream string, older time.Duration, limit int) (int64, error) {
 	const op = "purge holes"
-	if err := named(op, "stream", stream, maxStream); err != nil {
+	if err := checkStream(op, stream); err != nil {
 		return 0, err
 	}
 	if older < 0 || limit < 1 {
-		return 0, failure.Bug(op, stream, "an age below zero, or no limit")
+		return 0, failure.Bug(op, stream, "an age of %v, a limit of %d", older, limit)
 	}
 	q, err := t.open(op, stream, db)
 	if err != nil {
@@ -91,14 +88,14 @@ func (t Table) Purge(ctx context.Context, db driver.SQL, stream string, older ti
 		Where: `stream = ? and closed_at < {now} - {span}`, Args: []any{stream, older.Microseconds()}, Limit: limit})
 }
 
-// fill takes a position out of its hole, in the transaction.
+// fill removes a position from its hole, in the transaction.
 func (t Table) fill(ctx context.Context, db driver.SQL, stream, key string, at Position) (State, error) {
 	const op = "fill"
 	q, err := t.open(op, key, db)
 	if err != nil {
 		return State{}, err
 	}
-	// The key first, in the order of those that move it, so that there is no deadlock.
+	// The key is locked first, as by a move, so that there is no deadlock.
 	s, err := q.lock(ctx, stream, key)
 	if err != nil {
 		return s, err
@@ -121,11 +118,11 @@ func (t Table) fill(ctx context.Context, db driver.SQL, stream, key string, at P
 	return s, err
 }
 
-// split replaces an open hole by what is left of it beside seq, which is closed. It
-// returns how many more open holes there are.
+// split closes seq in an open hole, and leaves the rest open. It returns the change of the number of
+// open holes.
 func (q tables) split(ctx context.Context, stream string, h Hole, seq int64) (more int64, err error) {
 	before, after := h.without(seq)
-	// The row of h begins where before does, or else is that of seq.
+	// The row of h becomes that of before or, if that is empty, of seq.
 	to, closed := before.To, ``
 	if before.empty() {
 		to, closed, more = seq, `, closed_at = {now}`, -1
@@ -142,7 +139,7 @@ func (q tables) split(ctx context.Context, stream string, h Hole, seq int64) (mo
 	return more, err
 }
 
-// part adds a hole that was a part of h, open or closed by now, and as old.
+// part inserts a part of h, open or closed, with the age of h.
 func (q tables) part(ctx context.Context, stream string, h Hole, from, to int64, closed bool) error {
 	_, err := q.Exec(ctx, `insert into {holes} (stream, name, epoch, from_seq, to_seq, opened_at, closed_at)
 		select stream, name, epoch, ?, ?, opened_at, case when ? then {now} end from {holes}
@@ -150,7 +147,7 @@ func (q tables) part(ctx context.Context, stream string, h Hole, from, to int64,
 	return err
 }
 
-// count adds to the number of a key's open holes.
+// count changes the number of open holes of a key.
 func (q tables) count(ctx context.Context, stream, key string, more int64) error {
 	_, err := q.Exec(ctx, `update {keys} set open_holes = open_holes + ? where stream = ? and name = ?`, more, stream, key)
 	return err

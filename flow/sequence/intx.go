@@ -7,10 +7,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// InTx keeps positions and holes in a table, and lends a handler the transaction in
-// which the key is moved: what it does there happens once, whatever crashes and
-// whichever processes work on the key. What a handler does elsewhere happens at least
-// once.
+// InTx returns a Store that keeps positions and holes in a table. Handlers get the transaction that
+// moves the key: their effects in it happen exactly once, over crashes and with several processes.
+// Other effects happen at least once.
 func InTx[T any](db driver.Beginner[T], t Table) Store[T] { return inTx[T]{db, t} }
 
 type inTx[T any] struct {
@@ -18,7 +17,7 @@ type inTx[T any] struct {
 	table Table
 }
 
-// Load commits nothing: what was read is true however the transaction ends.
+// Load reads the state and rolls back.
 func (s inTx[T]) Load(ctx context.Context, stream, key string) (state State, err error) {
 	err = s.run(ctx, key, func(tx driver.Tx[T]) error {
 		if state, err = s.table.Position(ctx, tx, stream, key); err != nil {

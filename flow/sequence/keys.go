@@ -10,24 +10,24 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// entry is a key that something is remembered of. Who has a token of lock works on
-// its machine; the rest is under Sequencer.mu.
+// entry is the state of a key. The goroutine that has filled lock uses its machine; Sequencer.mu
+// guards the other fields.
 type entry struct {
 	key     string
 	lock    chan struct{} // capacity 1
 	machine machine
-	users   int           // callers that have it or wait for it
-	idle    *list.Element // in Sequencer.idle; nil if it is not there
-	due     time.Time     // zero: nothing is to be done without a caller
-	at      int           // in the agenda; -1 if it is not there
-	tended  bool          // somebody is on the way
-	bytes   int64         // that it holds
+	users   int           // callers that use it or wait for it
+	idle    *list.Element // in Sequencer.idle; nil if not
+	due     time.Time     // of the next tick; zero means none
+	at      int           // index in the agenda; -1 if not there
+	tended  bool          // a tick was started
+	bytes   int64         // held
 }
 
-// idle is entries that could be forgotten, the least recently used first.
+// idle are entries that may be evicted, the least recently used first.
 type idle struct{ list.List }
 
-// enter waits for a key.
+// enter locks a key.
 func (s *Sequencer[T]) enter(ctx context.Context, op, key string) (*entry, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -48,7 +48,7 @@ func (s *Sequencer[T]) enter(ctx context.Context, op, key string) (*entry, error
 	return nil, &interlock.Error{Op: op, Name: key, Kind: interlock.Definite, Err: context.Cause(ctx)}
 }
 
-// entry finds or makes the entry of a key, for one more user. The mutex is held.
+// entry returns the entry of a key, for one more user. The mutex is held.
 func (s *Sequencer[T]) entry(key string) *entry {
 	k := s.keys[key]
 	if k == nil {
@@ -63,8 +63,7 @@ func (s *Sequencer[T]) entry(key string) *entry {
 	return k
 }
 
-// leave gives a key up. An operation that did not come to its end, because the
-// handler panicked, is forgotten.
+// leave unlocks a key. It aborts an operation that has not ended because the handler panicked.
 func (s *Sequencer[T]) leave(k *entry) {
 	k.machine.abort(s.now())
 	due := k.machine.due()
@@ -80,7 +79,7 @@ func (s *Sequencer[T]) leave(k *entry) {
 	s.forget(k)
 }
 
-// forget takes back what entry gave, and drops entries that are not needed.
+// forget removes a user of an entry, and evicts idle entries beyond Options.Cached.
 func (s *Sequencer[T]) forget(k *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,10 +95,10 @@ func (s *Sequencer[T]) forget(k *entry) {
 	}
 }
 
-// weight is what an event counts for.
+// weight returns the bytes that an event counts for.
 func weight(e Event) int64 { return int64(len(e.Key) + len(e.Payload)) }
 
-// weigh notes what a key holds now. The mutex is held.
+// weigh sets the bytes that a key holds. The mutex is held.
 func (s *Sequencer[T]) weigh(k *entry, bytes int64) {
 	s.bytes += bytes - k.bytes
 	switch {
@@ -111,8 +110,7 @@ func (s *Sequencer[T]) weigh(k *entry, bytes int64) {
 	k.bytes = bytes
 }
 
-// reserve makes room for an event, in case that it must be held; what is too much
-// is given back by leave.
+// reserve reserves room for an event in case it must be held. leave returns unused room.
 func (s *Sequencer[T]) reserve(k *entry, e Event) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,7 +124,7 @@ func (s *Sequencer[T]) reserve(k *entry, e Event) error {
 	return nil
 }
 
-// schedule notes when a key is due. The mutex is held.
+// schedule sets when a key is due. The mutex is held.
 func (s *Sequencer[T]) schedule(k *entry, due time.Time) {
 	if k.at >= 0 {
 		heap.Remove(&s.due, k.at)
@@ -143,16 +141,16 @@ func (s *Sequencer[T]) schedule(k *entry, due time.Time) {
 	}
 }
 
-// agenda is a heap of the entries that are due, the first first.
+// agenda is a heap of entries by due time.
 type agenda []*entry
 
-// Len is that of [heap.Interface], as are those that follow.
+// Len implements [heap.Interface], as the following methods do.
 func (a agenda) Len() int { return len(a) }
 
 // Less compares due times.
 func (a agenda) Less(i, j int) bool { return a[i].due.Before(a[j].due) }
 
-// Swap keeps places known.
+// Swap keeps the indexes.
 func (a agenda) Swap(i, j int) {
 	a[i], a[j] = a[j], a[i]
 	a[i].at, a[j].at = i, j
@@ -165,7 +163,7 @@ func (a *agenda) Push(x any) {
 	*a = append(*a, k)
 }
 
-// Pop takes the last one.
+// Pop removes the last entry.
 func (a *agenda) Pop() any {
 	old := *a
 	k := old[len(old)-1]

@@ -12,24 +12,23 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// DefaultAttempts is how often an event is refused before it is a dead letter.
+// DefaultAttempts is the default of Poison.Attempts.
 const DefaultAttempts = 5
 
-// Poison says when [Bury] gives up. The zero value works.
+// Poison are the options of [WithDeadLetters]. The zero value works.
 type Poison struct {
-	// Attempts is how often in a row an event has to be refused; 0 means [DefaultAttempts].
-	// They are counted by this process.
+	// Attempts is the number of rejections after which an event becomes a dead letter, counted by
+	// this process; 0 means [DefaultAttempts].
 	Attempts int
-	// Refuses tells whether an error of the handler refuses the event for what it is; nil
-	// takes those of kind Definite and Bug. A panic always does.
+	// Refuses reports whether an error of the handler rejects the event itself; nil means that those
+	// of kind Definite and Bug do. A panic always does.
 	Refuses func(error) bool
 }
 
-// WithDeadLetters makes a dead letter of an event that h refuses again and again, in the
-// transaction that moves the key, so that one event cannot hold up those behind it. Its
-// place is recorded as an open hole: [Replay] hands it to a handler later, as Late, and
-// [Table.Discard] gives it up. lend is the transaction that h gets, as SQL, such as
-// postgres.Tx.
+// WithDeadLetters returns a handler that makes a dead letter of an event that h rejects repeatedly, in
+// the transaction that moves the key, so that later events continue. The place of the event is an open
+// hole: [Replay] passes it to a handler later, as Late, and [Table.Discard] deletes it. lend returns
+// the transaction of h as SQL, such as postgres.Tx.
 func WithDeadLetters[T any](t Table, stream string, lend func(T) driver.SQL, h Handler[T], o *Poison) Handler[T] {
 	b := &burier[T]{table: t, stream: stream, lend: lend, handler: h, refused: map[place]refusal{}}
 	if o != nil {
@@ -50,7 +49,7 @@ type place struct {
 	at  Position
 }
 
-// refusal is how often an event was refused, and the last error.
+// refusal is the number of rejections of an event, and the last error.
 type refusal struct {
 	times int
 	err   string
@@ -67,15 +66,15 @@ type burier[T any] struct {
 	refused map[place]refusal
 }
 
-// handle buries what was refused too often, instead of handing it over: a transaction in
-// which a handler failed may be of no use any more.
+// handle makes a dead letter of an event that was rejected too often, instead of calling the handler:
+// after a failure of the handler the transaction may be unusable.
 func (b *burier[T]) handle(ctx context.Context, in T, d Delivery) (err error) {
 	at := place{d.Key, d.Position}
 	if r := b.count(at, ""); r.times >= b.options.Attempts {
 		if err := b.table.bury(ctx, b.lend(in), b.stream, d, r); err != nil {
 			return err
 		}
-		return nil // counted until it is known to be committed: it may come again
+		return nil // the count stays: without the commit the event comes again
 	}
 	returned := false
 	defer func() {
@@ -93,10 +92,10 @@ func (b *burier[T]) handle(ctx context.Context, in T, d Delivery) (err error) {
 	return err
 }
 
-// maxCounted bounds what is counted; beyond it counts begin again.
+// maxCounted bounds the counted events; at the bound all counts begin again.
 const maxCounted = 10_000
 
-// count counts a refusal, unless why is empty, and returns how many there were.
+// count adds a rejection, unless why is empty, and returns the rejections so far.
 func (b *burier[T]) count(at place, why string) refusal {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +116,7 @@ func (b *burier[T]) forget(at place) {
 	delete(b.refused, at)
 }
 
-// A DeadLetter is an event that a handler refused for what it is.
+// A DeadLetter is an event that a handler rejected.
 type DeadLetter struct {
 	Event
 	Attempts int
@@ -125,8 +124,8 @@ type DeadLetter struct {
 	Died     time.Time
 }
 
-// bury records a letter and the hole that it leaves, in the transaction that moves the
-// key. A letter of a hole that was filled meanwhile opens it again.
+// bury stores a letter and its hole, in the transaction that moves the key. If the hole exists and was
+// closed, it opens it again.
 func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Delivery, r refusal) error {
 	const op = "bury event"
 	q, err := t.open(op, e.Key, db)
@@ -158,8 +157,8 @@ func (t Table) bury(ctx context.Context, db driver.SQL, stream string, e Deliver
 	return err
 }
 
-// DeadLetters lists dead letters of a stream, the oldest first, at most limit, which is at
-// least 1.
+// DeadLetters lists dead letters of a stream, the oldest first, at most limit. A limit below 1 is a
+// Bug.
 func (t Table) DeadLetters(ctx context.Context, db driver.SQL, stream string, limit int) (letters []DeadLetter, err error) {
 	q, err := t.list("list dead letters", db, stream, limit)
 	if err != nil {
@@ -177,18 +176,18 @@ func (t Table) DeadLetters(ctx context.Context, db driver.SQL, stream string, li
 	return letters, err
 }
 
-// Discard deletes a dead letter for good, and closes its hole: should the event come
-// again, it is a duplicate. It fails with [ErrNoHole] if there is no such letter.
+// Discard deletes a dead letter and closes its hole: if the event arrives again, it is a duplicate. If
+// there is no such letter, the error is an [ErrNoHole].
 func (t Table) Discard(ctx context.Context, db driver.SQL, stream, key string, at Position) error {
 	const op = "discard dead letter"
-	if err := both(op, stream, key); err != nil {
+	if err := checkNames(op, stream, key); err != nil {
 		return err
 	}
 	q, err := t.open(op, key, db)
 	if err != nil {
 		return err
 	}
-	if _, err := q.lock(ctx, stream, key); err != nil { // the key first, in the order of those that move it
+	if _, err := q.lock(ctx, stream, key); err != nil { // the key first, as by a move
 		return err
 	}
 	if err := t.remove(ctx, db, stream, key, at); err != nil {
@@ -216,9 +215,8 @@ func (t Table) remove(ctx context.Context, db driver.SQL, stream, key string, at
 	return err
 }
 
-// Replay hands a dead letter to a handler, as Late, and closes its hole, in one
-// transaction. An error of h leaves the letter as it is. It fails with [ErrNoHole] if the
-// letter is not there any more.
+// Replay passes a dead letter to a handler, as Late, and closes its hole, in one transaction. After an
+// error of h the letter remains. If it does not exist any more, the error is an [ErrNoHole].
 func Replay[T any](ctx context.Context, db driver.Beginner[T], t Table, stream string, l DeadLetter, lend func(T) driver.SQL, h Handler[T]) error {
 	_, err := InTx(db, t).Fill(ctx, stream, l.Key, l.Position, func(ctx context.Context, in T) error {
 		if err := t.remove(ctx, lend(in), stream, l.Key, l.Position); err != nil {

@@ -2,27 +2,27 @@ package sequence
 
 import "time"
 
-// machine is the protocol of one key. It does no I/O and reads no clock: Step takes
-// what happened and returns what is to be done. At most one operation (load,
-// deliver, open, fill) is under way; its outcome is the next input.
+// machine is the protocol of one key. It does no I/O and reads no clock: Step takes an input and returns
+// effects. At most one operation (load, deliver, open, fill) is in progress; its outcome is the next
+// input.
 type machine struct {
 	rules
 
-	loaded bool     // last and holes are what the store said
-	fresh  bool     // it said so after the present input came: nobody has moved the key since
-	last   Position // all up to here is delivered, or recorded as missing
-	holes  int64    // holes that are open: without any, what is behind is a duplicate
-	held   []held   // sorted, all after last once drained
+	loaded bool     // last and holes are those of the store
+	fresh  bool     // they were read after the present input arrived
+	last   Position // all events up to here are delivered, or recorded as missing
+	holes  int64    // open holes: if 0, an event up to last is a duplicate
+	held   []held   // sorted; all after last once drained
 
 	phase    phase     // of the gap before held[0]
 	deadline time.Time // of a fetch
-	failures int       // in a row, of what was not for an offer
-	retry    time.Time // when to try again after one
-	moves    int       // how often in a row somebody else was faster
-	most     int       // events handed over at once since a failure; 0 if there is no bound
+	failures int       // in a row, of operations that were not for an offer
+	retry    time.Time // the next attempt after a failure
+	moves    int       // conflicts in a row with other processes
+	most     int       // events of one delivery after a failure; 0 means no bound
 
 	offered *Event // not answered yet
-	foreign bool   // it is not the source's: it was fetched, and came late
+	foreign bool   // it was fetched and came late: the source does not wait for its outcome
 	room    error  // why it cannot be held; nil if it can
 	doing   *effect
 	out     []effect
@@ -40,30 +40,30 @@ type rules struct {
 type held struct {
 	event   Event
 	at      time.Time // when it came
-	fetched bool      // not offered: nobody wants to know
+	fetched bool      // not offered: its outcome is not reported
 }
 
-// phase is where a gap is.
+// phase is the state of a gap.
 type phase int
 
 const (
-	unseen   phase = iota // or there is none
+	unseen   phase = iota // not noticed, or there is none
 	waiting               // until the wait ends
 	fetching              // until the source answers, or deadline
 	overdue               // to be recorded
 	halted                // until resumed
 )
 
-// An input is what happened.
+// An input is an event for the machine.
 type input struct {
 	kind   inputKind
 	event  Event   // offer
-	late   bool    // offer: it was fetched, and came too late to be taken as such
+	late   bool    // offer: it was fetched, and the answer came late
 	room   error   // offer: why it cannot be held
 	err    error   // done
-	began  bool    // done: the handler was run, so that err is not the store's refusal
+	began  bool    // done: the handler ran, so err is not the store's
 	state  State   // done, of a load or a fill
-	events []Event // fetched: those of what was asked for
+	events []Event // fetched
 }
 
 type inputKind int
@@ -71,12 +71,12 @@ type inputKind int
 const (
 	offer   inputKind = iota
 	tick              // time has passed
-	done              // the operation under way has ended
+	done              // the operation in progress has ended
 	fetched           // the source has answered
 	resume            // an operator accepts the hole
 )
 
-// An effect is something to be done.
+// An effect is an action for the caller.
 type effect struct {
 	kind    effectKind
 	events  []Event       // deliver, fill, settle
@@ -90,13 +90,13 @@ type effect struct {
 type effectKind int
 
 const (
-	load    effectKind = iota // operation: ask the store where the key is
-	deliver                   // operation: hand events over and move the key to the last
+	load    effectKind = iota // operation: read the state of the key
+	deliver                   // operation: handle events and move the key to the last
 	open                      // operation: record a hole and move the key to its end
-	fill                      // operation: hand over a late event and close its hole
-	answer                    // the offer's outcome
-	settle                    // the outcome of what was held
-	fetch                     // ask the source, beside everything else
+	fill                      // operation: handle a late event and close its place in the hole
+	answer                    // the outcome of the offer
+	settle                    // the outcome of a held event
+	fetch                     // ask the source, concurrently
 	noteGap
 	noteOverdue
 	noteRecorded
@@ -137,7 +137,7 @@ func (m *machine) do(e effect) {
 	m.emit(e)
 }
 
-// proceed begins the next operation, if there is one to begin.
+// proceed begins the next operation, if any.
 func (m *machine) proceed(now time.Time) {
 	switch {
 	case m.offered == nil && (len(m.held) == 0 || now.Before(m.retry)):
@@ -150,13 +150,13 @@ func (m *machine) proceed(now time.Time) {
 	}
 }
 
-// look asks the store where the key is, and then goes on.
+// look reads the state of the key again.
 func (m *machine) look() {
 	m.loaded = false
 	m.do(effect{kind: load})
 }
 
-// drain deals with the first of what is held.
+// drain decides about the first held event.
 func (m *machine) drain(now time.Time) {
 	first := m.held[0].event
 	switch {
@@ -169,9 +169,9 @@ func (m *machine) drain(now time.Time) {
 	}
 }
 
-// run is the events that follow each other, or after a failure only the first, then
-// two, then four: one that cannot be taken must not hold up those before it, and what
-// is too much for the time of one step must continue.
+// run returns the held events that follow each other. After a failure it returns one, then two, then
+// four: a failing event must not block those before it, and too many events for the timeout of one
+// step must make progress.
 func (m *machine) run() (events []Event) {
 	last := m.last
 	for _, h := range m.held {
@@ -184,7 +184,7 @@ func (m *machine) run() (events []Event) {
 	return events
 }
 
-// due is when a tick is to come; zero if none is needed.
+// due returns the time of the next tick; zero means none.
 func (m *machine) due() time.Time {
 	switch {
 	case len(m.held) == 0:

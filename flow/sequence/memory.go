@@ -6,10 +6,9 @@ import (
 	"sync"
 )
 
-// Memory keeps positions and holes in this process, and forgets them with it: after
-// a restart every key begins again. It is the specification of a [Store], and enough
-// where the source begins again as well. Effects of a handler that fails stay. The
-// zero value is ready.
+// Memory is a [Store] in this process: after a restart every key begins again. It is the
+// specification of a Store, and suits a source that begins again as well. Effects of a failing handler
+// are not undone. The zero value works.
 type Memory struct {
 	mu   sync.Mutex
 	keys map[[2]string]*remembered
@@ -39,7 +38,7 @@ func (m *Memory) key(stream, key string) *remembered {
 	return r
 }
 
-// Load tells where a key is; see [Store].
+// Load returns the state of a key; see [Store].
 func (m *Memory) Load(ctx context.Context, stream, key string) (State, error) {
 	if err := ctx.Err(); err != nil {
 		return State{}, context.Cause(ctx)
@@ -56,7 +55,7 @@ func (m *Memory) Advance(ctx context.Context, move Move, fn func(context.Context
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.at != move.From {
-		return moved(move.Key, move.From)
+		return conflict(move.Key, move.From)
 	}
 	if err := fn(ctx, struct{}{}); err != nil {
 		return err
@@ -67,7 +66,7 @@ func (m *Memory) Advance(ctx context.Context, move Move, fn func(context.Context
 	return nil
 }
 
-// Fill takes a position out of its hole; see [Store].
+// Fill removes a position from its hole; see [Store].
 func (m *Memory) Fill(ctx context.Context, stream, key string, at Position, fn func(context.Context, struct{}) error) (State, error) {
 	r := m.key(stream, key)
 	r.mu.Lock()
@@ -84,7 +83,7 @@ func (m *Memory) Fill(ctx context.Context, stream, key string, at Position, fn f
 	return r.state(), nil
 }
 
-// Holes is the open holes of a stream's key, in their order.
+// Holes returns the open holes of a key, in order.
 func (m *Memory) Holes(stream, key string) []Hole {
 	r := m.key(stream, key)
 	r.mu.Lock()
@@ -92,7 +91,7 @@ func (m *Memory) Holes(stream, key string) []Hole {
 	return slices.Clone(r.holes)
 }
 
-// without is what remains of a hole on both sides of an event that came.
+// without returns the parts of a hole before and after an event.
 func (h Hole) without(seq int64) (before, after Hole) {
 	before, after = h, h
 	before.To, after.From = seq-1, seq+1

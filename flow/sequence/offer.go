@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// judge decides what is to be done with the offered event.
+// judge decides about the offered event.
 func (m *machine) judge(now time.Time) {
 	e := *m.offered
 	at, found := m.find(e.Position)
@@ -17,7 +17,7 @@ func (m *machine) judge(now time.Time) {
 	case found:
 		m.reply(now, Repeated, nil)
 	case !m.fresh && (m.stands(e) || m.notices(at, e)):
-		m.look() // what is missing may have come elsewhere
+		m.look() // another process may have the missing events
 	case m.stands(e):
 		m.reply(now, Refused, &HaltedError{Missing: m.missing()})
 	case len(m.held) >= m.limit:
@@ -30,22 +30,22 @@ func (m *machine) judge(now time.Time) {
 	}
 }
 
-// stands reports whether the key is halted, and the event does not help.
+// stands reports whether the key is halted and the event is not a missing one.
 func (m *machine) stands(e Event) bool { return m.phase == halted && !m.missing().has(e.Position) }
 
-// notices reports whether there is a gap before the event that nobody knew of.
+// notices reports whether the event reveals a new gap before it.
 func (m *machine) notices(at int, e Event) bool {
 	return at == 0 && (len(m.held) == 0 || m.held[0].event.Epoch != e.Epoch)
 }
 
-// reply answers the offer, and goes on with what is held.
+// reply answers the offer and continues with held events.
 func (m *machine) reply(now time.Time, o Outcome, err error) {
 	m.offered = nil
 	m.emit(effect{kind: answer, outcome: o, err: err})
 	m.proceed(now)
 }
 
-// behind deals with an event that does not come after last.
+// behind decides about an event that is not after last.
 func (m *machine) behind(now time.Time, e Event, offered bool) {
 	if m.holes > 0 {
 		m.do(effect{kind: fill, events: []Event{e}, offered: offered})
@@ -55,17 +55,17 @@ func (m *machine) behind(now time.Time, e Event, offered bool) {
 	m.proceed(now)
 }
 
-// drop tells that an event was delivered before, or is of an epoch that has passed.
+// drop reports an event as Duplicate or Stale.
 func (m *machine) drop(e Event, offered bool) {
 	o := Duplicate
 	if e.Epoch < m.last.Epoch {
 		o = Stale
 	}
-	m.told(e, o, offered)
+	m.report(e, o, offered)
 }
 
-// told passes on the outcome of an event, and takes it out if it was held.
-func (m *machine) told(e Event, o Outcome, offered bool) {
+// report reports the outcome of an event, and removes it if it was held.
+func (m *machine) report(e Event, o Outcome, offered bool) {
 	if offered {
 		m.offered = nil
 		m.emit(effect{kind: answer, events: []Event{e}, outcome: o})

@@ -17,9 +17,7 @@ func TestOpen(t *testing.T) {
 	deliver := func(context.Context, interlock.SQL, sequence.Delivery) error { return nil }
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		s, err := sequence.Open(t.Context(), open(t).URL, "orders", sequence.Table{}, deliver, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if got, err := s.Offer(t.Context(), sequence.Event{Key: "order/7", Position: sequence.Position{Seq: 1}}); got != sequence.Delivered || err != nil {
 			t.Errorf("%v, %v", got, err)
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// ended takes the outcome of the operation under way.
+// ended handles the outcome of the operation in progress.
 func (m *machine) ended(now time.Time, in input) {
 	op := *m.doing
 	m.doing = nil
@@ -40,10 +40,10 @@ func (m *machine) succeeded(op effect, in input) {
 		m.move(Position{op.hole.Epoch, op.hole.To})
 	case fill:
 		m.holes = in.state.Holes
-		m.told(op.events[0], Late, op.offered)
+		m.report(op.events[0], Late, op.offered)
 	case deliver:
 		for _, e := range op.events {
-			m.told(e, Delivered, op.offered)
+			m.report(e, Delivered, op.offered)
 		}
 		if m.most *= 2; m.most > m.limit {
 			m.most = 0
@@ -52,17 +52,16 @@ func (m *machine) succeeded(op effect, in input) {
 	}
 }
 
-// move sets the position. What gap there is now has not been dealt with, and what
-// failed before is not what is to be done next.
+// move sets the position. A gap after it is a new one, and a retry of an earlier operation is void.
 func (m *machine) move(to Position) {
 	if m.last != to {
 		m.last, m.phase, m.retry = to, unseen, time.Time{}
 	}
 }
 
-// failed takes a failure. Whether it was done for all that does not matter: the store
-// compares, and what is tried again finds the key moved. An offered event is given
-// back with the error; anything else is tried again later.
+// failed handles a failure. If the operation was done nevertheless, the store detects it by the
+// position: the retry finds the key moved. An offered event gets the error; anything else is retried
+// later.
 func (m *machine) failed(now time.Time, op effect, err error) {
 	m.moves = 0
 	if m.offered != nil && (op.offered || op.kind == load) {
@@ -74,15 +73,14 @@ func (m *machine) failed(now time.Time, op effect, err error) {
 	m.emit(effect{kind: noteFailed, err: err})
 }
 
-// later is when what failed is tried again, and with how much.
+// later schedules a retry, with one event.
 func (m *machine) later(now time.Time) {
 	m.failures++
 	m.most = 1
 	m.retry = now.Add(m.backoff(m.failures))
 }
 
-// abort forgets an operation whose outcome never came. What is held is dealt with
-// later.
+// abort ends an operation without an outcome. Held events are retried later.
 func (m *machine) abort(now time.Time) {
 	if m.doing != nil {
 		m.later(now)

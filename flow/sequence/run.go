@@ -9,21 +9,21 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// result is what came of the inputs of one call.
+// result is the outcome of one call.
 type result struct {
 	outcome Outcome // of the offer
 	err     error   // of the offer
 	failed  error   // the first failure of anything else
 }
 
-// offer gives the machine of a key an event, which was fetched if it is late. The
-// key's lock is held, as in all that follows.
+// offer passes an event to the machine of a key; late means that it was fetched and came late. The lock
+// of the key is held, as in the functions below.
 func (s *Sequencer[T]) offer(ctx context.Context, k *entry, e Event, late bool) (Outcome, error) {
 	r := s.step(ctx, k, input{kind: offer, event: e, late: late, room: s.reserve(k, e)})
 	return r.outcome, r.err
 }
 
-// step gives a machine an input, and does what it says until it says no more.
+// step passes an input to a machine and carries out its effects until there are none.
 func (s *Sequencer[T]) step(ctx context.Context, k *entry, in input) (r result) {
 	for {
 		effects := k.machine.Step(s.now(), in)
@@ -37,7 +37,7 @@ func (s *Sequencer[T]) step(ctx context.Context, k *entry, in input) (r result) 
 	}
 }
 
-// operate carries out an operation and brings its outcome.
+// operate carries out an operation and returns its outcome.
 func (s *Sequencer[T]) operate(ctx context.Context, k *entry, e effect) input {
 	in := input{kind: done}
 	hand := s.hand(e, &in.began)
@@ -57,11 +57,11 @@ func (s *Sequencer[T]) operate(ctx context.Context, k *entry, e effect) input {
 	return in
 }
 
-// hand gives events to the handler.
+// hand returns the function that passes events to the handler.
 func (s *Sequencer[T]) hand(e effect, began *bool) func(context.Context, T) error {
 	return func(ctx context.Context, in T) (err error) {
 		*began = true
-		if !e.offered { // nobody is there who could recover, or whose event it is
+		if !e.offered { // there is no caller to receive the panic
 			defer contain(e.events[0].Key, &err)
 		}
 		for _, event := range e.events {
@@ -73,7 +73,7 @@ func (s *Sequencer[T]) hand(e effect, began *bool) func(context.Context, T) erro
 	}
 }
 
-// note passes on what is not an operation.
+// note carries out an effect that is not an operation.
 func (s *Sequencer[T]) note(k *entry, e effect, r *result) {
 	hooks := s.options.Observe
 	switch e.kind {
@@ -124,7 +124,7 @@ func (s *Sequencer[T]) observeEvent(e effect) {
 	hook(observe.SequenceEvent{Stream: s.stream, Key: about.Key, Epoch: about.Epoch, Seq: about.Seq, Stale: e.outcome == Stale})
 }
 
-// tend works on keys whose time has come, until the sequencer is closed.
+// tend works on due keys until the sequencer is closed.
 func (s *Sequencer[T]) tend() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -147,8 +147,8 @@ func (s *Sequencer[T]) tend() {
 	}
 }
 
-// nextDue is a key that is due, for one more user, or nil; then timer is set for
-// the next.
+// nextDue returns a due key, for one more user. If there is none, it returns nil and sets timer for the
+// next.
 func (s *Sequencer[T]) nextDue(timer *time.Timer) *entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +166,7 @@ func (s *Sequencer[T]) nextDue(timer *time.Timer) *entry {
 	return s.entry(k.key)
 }
 
-// tick tells the machine of a key that time has passed.
+// tick passes the time to the machine of a key.
 func (s *Sequencer[T]) tick(k *entry) {
 	defer func() { <-s.turns }()
 	ctx, cancel := context.WithTimeout(s.ctx, s.options.Timeout)
@@ -176,7 +176,7 @@ func (s *Sequencer[T]) tick(k *entry) {
 		defer s.leave(k) // schedules it
 		s.release(k)
 		s.step(ctx, k, input{kind: tick})
-	case <-ctx.Done(): // somebody works on it all the time
+	case <-ctx.Done(): // others use the key all the time
 		s.release(k)
 		s.mu.Lock()
 		if k.at < 0 {
@@ -194,9 +194,9 @@ func (s *Sequencer[T]) release(k *entry) {
 	s.mu.Unlock()
 }
 
-// beginFetch asks the source, beside everything else.
+// beginFetch asks the source, concurrently.
 func (s *Sequencer[T]) beginFetch(missing Hole) {
-	s.work.Add(1) // the caller's own is not done yet
+	s.work.Add(1) // the count is above 0: the caller has one
 	go func() {
 		defer s.work.Done()
 		ctx, cancel := context.WithTimeout(s.ctx, s.options.FetchWait)
@@ -217,8 +217,7 @@ func (s *Sequencer[T]) fetch(ctx context.Context, missing Hole) (events []Event,
 	return s.options.Fetch(ctx, missing)
 }
 
-// take gives a machine what was fetched. What comes too late is offered instead, as
-// if the source had sent it.
+// take passes fetched events to a machine. If they come too late, it offers them.
 func (s *Sequencer[T]) take(missing Hole, events []Event, err error) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.options.Timeout)
 	defer cancel()

@@ -12,15 +12,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Handler takes an event. in is what the store lends, such as the transaction that
-// moves the key. An error leaves the event undelivered: one that was just offered
-// goes back to its source, one that was held is tried again with growing waits,
-// and the key with it. So is one that panics over a held event, as if it had returned
-// a [*PanicError]; a panic over an event just offered is its caller's.
+// Handler handles an event. in comes from the store, such as the transaction that moves the key. After
+// an error the event is not delivered: Offer returns the error for the offered event; a held event is
+// retried with growing pauses, and its key waits. A panic for a held event counts as a [*PanicError]; a
+// panic for the offered event reaches the caller of Offer.
 type Handler[T any] func(ctx context.Context, in T, d Delivery) error
 
-// Sequencer puts the events of one stream in order, each key for itself. It is safe
-// for concurrent use, and must be closed.
+// Sequencer delivers the events of one stream in order for each key. It is safe for concurrent use, and
+// must be closed.
 type Sequencer[T any] struct {
 	stream  string
 	store   Store[T]
@@ -30,35 +29,34 @@ type Sequencer[T any] struct {
 	now     func() time.Time
 	backend *backend.Backend // nil if the store is the caller's
 
-	ctx     context.Context // of what is done without a caller
+	ctx     context.Context // of work without a caller
 	cancel  context.CancelCauseFunc
 	work    sync.WaitGroup // goroutines, and callers of Offer and Resume
 	wake    chan struct{}  // capacity 1: the first due time may have changed
-	turns   chan struct{}  // capacity Concurrency: of keys worked on without a caller
-	fetches chan struct{}  // the same, of fetches
+	turns   chan struct{}  // capacity Concurrency: keys worked on without a caller
+	fetches chan struct{}  // capacity Concurrency: running fetches
 
 	mu     sync.Mutex
 	closed bool
 	keys   map[string]*entry
-	idle   idle // entries that nothing is remembered of but the position
+	idle   idle // entries that hold nothing
 	due    agenda
 	bytes  int64 // held
-	gaps   int   // keys that hold something
+	gaps   int   // keys that hold events
 }
 
-// New makes a sequencer of stream, 1 to 255 bytes: its name in the store. Several
-// streams may share a store. Several processes may serve one stream, best each its
-// own keys: a key that another process moves is noticed before anything is
-// delivered twice, but what one of them holds the other does not know of.
+// New returns a sequencer of a stream, whose name in the store has 1 to 255 bytes. Several streams may
+// share a store. Several processes may serve one stream, preferably different keys: a move of a key by
+// another process is detected before an event is delivered twice, but held events are not shared.
 func New[T any](stream string, store Store[T], handler Handler[T], o *Options) (*Sequencer[T], error) {
 	const op = "make sequencer"
-	if err := named(op, "stream", stream, maxStream); err != nil {
+	if err := checkStream(op, stream); err != nil {
 		return nil, err
 	}
 	if store == nil || handler == nil {
-		return nil, failure.Bug(op, stream, "it needs a store and a handler")
+		return nil, failure.Bug(op, stream, "a store and a handler are required")
 	}
-	options, err := o.with()
+	options, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -70,18 +68,18 @@ func New[T any](stream string, store Store[T], handler Handler[T], o *Options) (
 	return s, nil
 }
 
-// Offer brings an event. It returns once that is delivered, dropped or held, and
-// delivers what was held for want of it. The outcome says whether the event may be
-// acknowledged; a Refused one comes with the error:
+// Offer passes an event to the sequencer. It returns when the event is delivered, dropped or held, and
+// delivers held events that waited for it. The outcome says whether the event may be acknowledged. With
+// Refused, the error is one of these:
 //
-//   - a [*FullError]: it would have to be held, and there is no room;
-//   - a [*HaltedError]: the key stands still;
-//   - interlock.ErrName, or another Bug: it is no event;
-//   - interlock.ErrClosed, or why ctx ended;
-//   - the handler's or the store's: it is not known to be delivered.
+//   - a [*FullError]: it must be held, and there is no room
+//   - a [*HaltedError]: the key is halted
+//   - interlock.ErrName, or another Bug: the event is invalid
+//   - interlock.ErrClosed, or the cause of the end of ctx
+//   - an error of the handler or the store: the event may be delivered
 //
-// After any of them but the Bugs the same event is to be offered again, with any
-// outcome before; it converges. Events of one key wait for each other, in no certain order.
+// After any of them but a Bug, offer the same event again, which is always safe. Calls for one key wait
+// for each other, in no particular order.
 func (s *Sequencer[T]) Offer(ctx context.Context, e Event) (Outcome, error) {
 	if err := s.check(e); err != nil {
 		return Refused, err
@@ -96,23 +94,23 @@ func (s *Sequencer[T]) Offer(ctx context.Context, e Event) (Outcome, error) {
 
 const opOffer = "offer event"
 
-// check reports why an event is none, as a Bug.
+// check returns a Bug if an event is invalid.
 func (s *Sequencer[T]) check(e Event) error {
-	if err := both(opOffer, s.stream, e.Key); err != nil {
+	if err := checkNames(opOffer, s.stream, e.Key); err != nil {
 		return err
 	}
 	if e.Epoch < 0 || e.Seq < 1 {
-		return failure.Bug(opOffer, e.Key, "%v is no position: epochs are at least 0, seqs at least 1", e.Position)
+		return failure.Bug(opOffer, e.Key, "invalid position %v: the epoch is at least 0, the seq at least 1", e.Position)
 	}
 	return nil
 }
 
-// Resume lets a halted key go on without what is missing: it records the hole and
-// delivers what is held behind it. If the key is not halted, what failed for it is
-// tried again at once. It returns the first error of that, if any.
+// Resume continues a halted key without the missing events: it records the hole and delivers the held
+// events after it. If the key is not halted, it retries failed work at once. It returns the first
+// error.
 func (s *Sequencer[T]) Resume(ctx context.Context, key string) error {
 	const op = "resume key"
-	if err := both(op, s.stream, key); err != nil {
+	if err := checkNames(op, s.stream, key); err != nil {
 		return err
 	}
 	k, err := s.enter(ctx, op, key)
@@ -123,16 +121,15 @@ func (s *Sequencer[T]) Resume(ctx context.Context, key string) error {
 	return s.step(ctx, k, input{kind: resume}).failed
 }
 
-// Close takes no more events, ends the contexts of what is done without a caller,
-// and waits until that and all calls have returned, or ctx ends. What is held is
-// forgotten, and Settled not told: the source has it still.
+// Close rejects new events, cancels work without a caller, and waits until that and all calls have
+// returned, or ctx ends. Held events are dropped without a call of Settled: the source still has them.
 func (s *Sequencer[T]) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	s.cancel(interlock.ErrClosed)
 	end := make(chan struct{})
-	go func() { // ends with the work, which ends with its contexts
+	go func() { // ends when all work has
 		s.work.Wait()
 		close(end)
 	}()
@@ -144,13 +141,13 @@ func (s *Sequencer[T]) Close(ctx context.Context) error {
 	}
 }
 
-// Load is what a sequencer holds at one moment.
+// Load is the number of held keys and bytes at one moment.
 type Load struct {
 	Keys  int   // that hold events
 	Bytes int64 // of keys and payloads
 }
 
-// Load shows how much is held.
+// Load returns the present load.
 func (s *Sequencer[T]) Load() Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -32,8 +33,8 @@ func TestOrderIsRestored(t *testing.T) {
 	})
 }
 
-// TestWaitEndsAfterFiveSeconds from when the gap was noticed, and not before; the
-// hole is recorded before what is behind it is delivered; a late event closes it.
+// TestWaitEndsAfterFiveSeconds from when the gap was noticed. The hole is recorded before later events
+// are delivered, and a late event closes it.
 func TestWaitEndsAfterFiveSeconds(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -59,7 +60,7 @@ func TestWaitEndsAfterFiveSeconds(t *testing.T) {
 	})
 }
 
-// TestHalt: the key stands still until what is missing comes, or an operator says so.
+// TestHalt: the key is halted until the missing event arrives, or an operator resumes it.
 func TestHalt(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -85,8 +86,8 @@ func TestHalt(t *testing.T) {
 	})
 }
 
-// TestEpochs: a new epoch begins at 1, waits for what is known to be missing of the
-// one before, and makes the rest of that stale.
+// TestEpochs: a new epoch begins at 1, waits for the known missing events of the one before, and makes
+// the rest of that stale.
 func TestEpochs(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -99,8 +100,7 @@ func TestEpochs(t *testing.T) {
 	})
 }
 
-// TestBounds: what would go beyond them is refused and can be offered again; what is
-// missing itself never is.
+// TestBounds: events beyond a bound are refused and can be offered again; the missing event never is.
 func TestBounds(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -132,8 +132,8 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// TestFetch: what the source has is delivered in order and only the rest is a hole;
-// answers that fail, are partial, too late, or of something else do no harm.
+// TestFetch: fetched events are delivered in order, and only the rest is a hole. Answers that fail, are
+// partial, late, or have other events do no harm.
 func TestFetch(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(ctx context.Context) []int64
@@ -207,8 +207,8 @@ func TestFetchOfMuch(t *testing.T) {
 	})
 }
 
-// TestFailures: an offered event goes back with the handler's error; a held one is
-// tried again, holds up its key alone, and nothing is lost or passed over.
+// TestFailures: Offer returns the handler's error for the offered event; a held one is retried, and only
+// its key waits.
 func TestFailures(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -236,8 +236,8 @@ func TestFailures(t *testing.T) {
 	})
 }
 
-// TestSlowHandlerGetsOn: more is held than the handler does in the time of a step.
-// What follows a failure is handed over piece by piece.
+// TestSlowHandlerGetsOn: if more events are held than the handler can handle within the timeout of a
+// step, it makes progress nevertheless.
 func TestSlowHandlerGetsOn(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -261,7 +261,7 @@ func TestSlowHandlerGetsOn(t *testing.T) {
 	})
 }
 
-// unwilling is a store that records no hole while it is set not to.
+// unwilling is a store that records no hole while not is set.
 type unwilling struct {
 	sequence.Memory
 	mu  sync.Mutex
@@ -278,7 +278,7 @@ func (u *unwilling) Advance(ctx context.Context, m sequence.Move, fn func(contex
 	return u.Memory.Advance(ctx, m, fn)
 }
 
-// TestNothingPassesAHoleThatIsNotRecorded: the key stands still, others do not.
+// TestNothingPassesAHoleThatIsNotRecorded: the key waits, others continue.
 func TestNothingPassesAHoleThatIsNotRecorded(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -302,8 +302,8 @@ func TestNothingPassesAHoleThatIsNotRecorded(t *testing.T) {
 	})
 }
 
-// TestWhatCameDoesNotWaitForAHole: while a hole cannot be recorded its events come
-// after all; what is behind them is delivered with them.
+// TestWhatCameDoesNotWaitForAHole: if the events of a hole that cannot be recorded arrive, later events are
+// delivered with them.
 func TestWhatCameDoesNotWaitForAHole(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -319,8 +319,8 @@ func TestWhatCameDoesNotWaitForAHole(t *testing.T) {
 	})
 }
 
-// TestErrorsOfTheStoreFromTheHandler: a handler that works on another stream may
-// return what a store answers. Its event is not taken for one that is done.
+// TestErrorsOfTheStoreFromTheHandler: a handler may return errors of another store. Its event does not
+// count as done.
 func TestErrorsOfTheStoreFromTheHandler(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		for _, own := range []error{sequence.ErrNoHole, sequence.ErrConflict} {
@@ -345,7 +345,7 @@ func TestErrorsOfTheStoreFromTheHandler(t *testing.T) {
 	})
 }
 
-// TestClose: what is held is not settled, nothing more is taken, and all has ended.
+// TestClose: held events are not settled, new ones are rejected, and no goroutine is left.
 func TestClose(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -365,9 +365,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestPanic: the handler's panic over an offered event is its caller's; one over an
-// event that is held ends nobody's process, and is tried again. So is one that ends
-// its goroutine.
+// TestPanic: a panic for the offered event reaches the caller of Offer. A held event whose handler panics,
+// or ends its goroutine, is retried.
 func TestPanic(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var j journal
@@ -419,7 +418,7 @@ func TestPanic(t *testing.T) {
 
 var errOdd = errors.New("odd")
 
-// TestBadInput: each ends in an error that says what was wrong.
+// TestBadInput: invalid input is an error.
 func TestBadInput(t *testing.T) {
 	var j journal
 	s, store := sequencer(t, &j, sequence.Options{})
@@ -448,8 +447,8 @@ func TestBadInput(t *testing.T) {
 	j.want(t, "")
 }
 
-// TestRace: many goroutines bring the events of many keys, each twice and in any
-// order, to a sequencer with little memory. Each is delivered once and in order.
+// TestRace: goroutines offer the events of many keys, each twice and nearly in order, to a sequencer with
+// small bounds. Each is delivered once and in order.
 func TestRace(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -468,7 +467,7 @@ func TestRace(t *testing.T) {
 			var all sync.WaitGroup
 			for worker := range uint64(4) {
 				r := rand.New(rand.NewPCG(seed, worker%2)) // two pairs that bring the same
-				all.Go(func() { bring(t, s, r, keys, each) })
+				all.Go(func() { bring(t, s, r, 5*keys, events(keys, each)) })
 			}
 			all.Wait()
 			for k, n := range last {
@@ -484,28 +483,26 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// bring offers all events, nearly in order, until each is taken: what is refused
-// comes again.
-func bring(t *testing.T, s *sequence.Sequencer[struct{}], r *rand.Rand, keys, each int) {
-	var todo []sequence.Event
-	for seq := range each {
-		for k := range keys {
-			todo = append(todo, event(string(rune('a'+k)), int64(seq+1)))
-		}
+// events returns the events of some keys, in order.
+func events(keys, each int) (all []sequence.Event) {
+	for i := range keys * each {
+		all = append(all, event(string(rune('a'+i%keys)), int64(i/keys+1)))
 	}
+	return all
+}
+
+// bring offers events, nearly in order, until each is accepted. Refused and repeated ones are offered
+// again.
+func bring[T any](t *testing.T, s *sequence.Sequencer[T], r *rand.Rand, window int, todo []sequence.Event) {
 	for len(todo) > 0 {
-		i := r.IntN(min(len(todo), 5*keys))
-		o, err := s.Offer(t.Context(), todo[i])
-		var full *sequence.FullError
-		switch {
-		case o == sequence.Refused && errors.As(err, &full), o == sequence.Repeated:
-			i = -1
-		case err != nil:
+		i := r.IntN(min(len(todo), window))
+		switch o, err := s.Offer(t.Context(), todo[i]); {
+		case o == sequence.Repeated:
+		case o != sequence.Refused:
+			todo = slices.Delete(todo, i, i+1)
+		case interlock.Kind(err) != interlock.Retryable:
 			t.Error(err)
 			return
-		}
-		if i >= 0 {
-			todo = append(todo[:i], todo[i+1:]...)
 		}
 	}
 }

@@ -22,43 +22,43 @@ const (
 	DefaultSourceBytes = 64 << 20
 )
 
-// SourceOptions of a Source; nil and the zero value work.
+// SourceOptions are the options of a Source; nil and the zero value work.
 type SourceOptions struct {
-	// InFlight and Bytes bound the messages that were received and are not settled, those that are
-	// held among them: at the bound nothing more is received. 0 means [DefaultInFlight] and
-	// [DefaultSourceBytes]. If keys are halted, the events that they miss have to fit as well.
+	// InFlight and Bytes bound the messages that are received and not settled, including held ones:
+	// at the bound the source receives no more. 0 means [DefaultInFlight] and [DefaultSourceBytes].
+	// With halted keys there must be room for the missing events as well.
 	InFlight, Bytes int
-	// Concurrency is how many events are offered at once, of different keys; 0 means 64.
+	// Concurrency is how many events, of different keys, are offered at the same time; 0 means 64.
 	Concurrency int
-	// Lease is how long messages stay with a process that has died; 0 is the queue's default.
+	// Lease is how long messages stay with a dead process; 0 means the default of the queue.
 	Lease time.Duration
-	// Owner names this consumer, for people; empty is the host and the process.
+	// Owner is the name of this consumer, for display; empty means host and process.
 	Owner string
-	// Trouble receives errors of the queue, and of events that are offered again; nil means that
-	// nobody sees them. It must return at once.
+	// Trouble receives errors of the queue, and of events that are offered again; nil drops them. It
+	// must return at once.
 	Trouble func(error)
 }
 
-// A Source offers the messages of a queue to a sequencer, such as a topic of Kafka or subjects of
-// JetStream. A message is acknowledged when its event is durable in the store: delivered, or
-// dropped as one that was delivered before. What is held, or refused, is not acknowledged: if the
-// process dies, it comes again.
+// A Source offers the messages of a queue, such as a topic of Kafka or subjects of JetStream, to a
+// sequencer. It acknowledges a message when its event is durable in the store: delivered, or dropped
+// because it was delivered before. Held and refused messages are not acknowledged: if the process dies,
+// they are delivered again.
 //
-// Use a queue whose claims are partitions. One that leases keys, as a queue.Table, delivers only one
-// batch of a key at a time, and what is missing may be in the next one.
+// Use a queue whose claims are partitions. A queue that leases keys, such as a queue.Table, delivers one
+// batch of a key at a time, and a missing event may be in the next batch.
 //
-// Messages of a key may be offered in any order. What is refused is offered again, after growing
-// pauses. A message that is no event becomes a dead letter of the queue. An event that the handler
-// refuses for what it is becomes a dead letter of the store, if the handler is one of [Bury].
+// Messages of a key may be offered in any order. Refused events are offered again, after growing
+// pauses. An invalid message becomes a dead letter of the queue. An event that the handler rejects
+// becomes a dead letter of the store if the handler is from [WithDeadLetters].
 type Source struct {
 	queue   driver.QueueConsumer
 	offer   func(context.Context, Event) (Outcome, error)
 	event   func(driver.Received) (Event, error)
 	options SourceOptions
 
-	intake  context.Context // ends when nothing more is received
+	intake  context.Context // ends when no more messages are received
 	stop    context.CancelFunc
-	life    context.Context // ends when Close has waited long enough
+	life    context.Context // ends when Close stops waiting
 	end     context.CancelFunc
 	fetcher sync.WaitGroup
 	work    sync.WaitGroup // keys and claims
@@ -67,7 +67,7 @@ type Source struct {
 
 	mu      sync.Mutex
 	room    driver.QueueLimit
-	keys    map[string][]*flight // to be offered, while a goroutine works on the key
+	keys    map[string][]*flight // to offer; the key exists while a goroutine works on it
 	claims  map[driver.Assignment]map[*flight]bool
 	ended   []driver.Settlement
 	flushed bool
@@ -83,14 +83,13 @@ type flight struct {
 	ended    bool
 }
 
-// Consume begins to offer the messages of a queue. event makes an event of a message: its key and
-// position, which the producer has put there. A message for which it returns an error becomes a
-// dead letter of the queue. ctx bounds the call only. Close the Source before the sequencer and the
-// queue.
+// Consume starts a Source of a queue. event returns the event of a message, whose key and position the
+// producer has set. If it returns an error, the message becomes a dead letter of the queue. ctx bounds
+// the call only. Close the Source before the sequencer and the queue.
 func (s *Sequencer[T]) Consume(ctx context.Context, q driver.Queue, name string, event func(driver.Received) (Event, error), o *SourceOptions) (*Source, error) {
 	const op = "consume queue"
 	if q == nil || event == nil {
-		return nil, failure.Bug(op, name, "it needs a queue and a function that makes events")
+		return nil, failure.Bug(op, name, "a queue and a function that returns events are required")
 	}
 	checked := func(m driver.Received) (e Event, err error) {
 		defer contain(m.Key, &err)
@@ -106,10 +105,10 @@ func (s *Sequencer[T]) Consume(ctx context.Context, q driver.Queue, name string,
 	p := &f.options
 	p.InFlight, p.Bytes, p.Concurrency = cmp.Or(p.InFlight, DefaultInFlight), cmp.Or(p.Bytes, DefaultSourceBytes), cmp.Or(p.Concurrency, 64)
 	if p.InFlight < 1 || p.Bytes < 1 || p.Concurrency < 1 {
-		return nil, failure.Bug(op, name, "no option may be below zero")
+		return nil, failure.Bug(op, name, "an option is negative")
 	}
 	if p.Owner == "" {
-		host, _ := os.Hostname() // an empty one is good enough for people
+		host, _ := os.Hostname() // an empty name is acceptable
 		p.Owner = fmt.Sprintf("%.200s:%d", host, os.Getpid())
 	}
 	if p.Trouble == nil {
@@ -128,14 +127,14 @@ func (s *Sequencer[T]) Consume(ctx context.Context, q driver.Queue, name string,
 	return f, nil
 }
 
-// sourceRetries are the pauses before a refused event is offered again, and a call to the queue
-// repeated.
+// sourceRetries are the pauses before a refused event is offered again, and before a call of the queue
+// is repeated.
 var sourceRetries = backoff.Policy{First: 50 * time.Millisecond, Max: 5 * time.Second}
 
-// closing bounds what Close does at its end, whatever its context says.
+// closing bounds the last steps of Close, which ignore the end of its context.
 const closing = 5 * time.Second
 
-// note changes what the mutex guards, and wakes those who wait for that.
+// note changes the fields that the mutex guards, and wakes goroutines that wait for a change.
 func (f *Source) note(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -170,7 +169,7 @@ func (f *Source) fetch() {
 	}
 }
 
-// accept queues a message behind those of its key.
+// accept queues a message after those of its key.
 func (f *Source) accept(m driver.Received) {
 	x := &flight{source: f, message: m}
 	event, err := f.event(m)
@@ -196,7 +195,7 @@ func (f *Source) accept(m driver.Received) {
 	})
 }
 
-// watch gives back what waits or is held of a claim that is to be given up.
+// watch releases waiting and held messages of a claim when it is revoked.
 func (f *Source) watch(claim driver.Assignment) {
 	select {
 	case <-claim.Revoked():
@@ -212,7 +211,7 @@ func (f *Source) watch(claim driver.Assignment) {
 	})
 }
 
-// tend offers the events of a key, until there are none.
+// tend offers the events of a key until there are none.
 func (f *Source) tend(key string) {
 	for failures := 0; ; {
 		var x *flight
@@ -242,8 +241,8 @@ func (f *Source) tend(key string) {
 	}
 }
 
-// try offers an event. It reports false if it is to be offered again, after those behind it of its
-// key: one of them may be what is missing.
+// try offers an event. It returns false if the event is to be offered again, after the others of its
+// key: one of them may be the missing event.
 func (f *Source) try(x *flight) bool {
 	ctx, cancel := join.Context(f.life, x.message.Claim.Context())
 	defer cancel()
@@ -258,7 +257,7 @@ func (f *Source) try(x *flight) bool {
 	f.note(func() {
 		x.offering = false
 		switch {
-		case x.ended: // it was held, and has been delivered since
+		case x.ended: // it was held and is delivered by now
 		case outcome.Durable():
 			x.done(driver.Ack, nil)
 		case closed(x.message.Claim.Revoked()) || f.life.Err() != nil || outcome != Held && f.intake.Err() != nil:
@@ -274,7 +273,7 @@ func (f *Source) try(x *flight) bool {
 	return !again
 }
 
-// contained offers an event. A panic of the handler is an error.
+// contained offers an event, and returns a panic of the handler as an error.
 func (f *Source) contained(ctx context.Context, e Event) (o Outcome, err error) {
 	defer contain(e.Key, &err)
 	return f.offer(ctx, e)
@@ -289,10 +288,10 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// settled notes that an event that was held is durable.
+// settled acknowledges a held event that is durable.
 func (x *flight) settled() { x.source.note(func() { x.done(driver.Ack, nil) }) }
 
-// done notes the outcome of a message, once. The mutex is held.
+// done sets the outcome of a message, once. The mutex is held.
 func (x *flight) done(o driver.Outcome, reason error) {
 	if x.ended {
 		return
@@ -306,7 +305,7 @@ func (x *flight) done(o driver.Outcome, reason error) {
 	delete(x.source.claims[x.message.Claim], x)
 }
 
-// settle records outcomes, those of each moment together, until no more come.
+// settle records outcomes, all that are there at a time together, until no more follow.
 func (f *Source) settle() {
 	for failures := 0; ; {
 		var batch []driver.Settlement
@@ -332,7 +331,7 @@ func (f *Source) settle() {
 	}
 }
 
-// recorded notes the answers. It reports false if something is to be settled again.
+// recorded handles the answers of Settle. It returns false if an outcome is to be repeated.
 func (f *Source) recorded(batch []driver.Settlement, answers []error) bool {
 	whole := true
 	f.note(func() {
@@ -355,8 +354,8 @@ func (f *Source) recorded(batch []driver.Settlement, answers []error) bool {
 	return whole
 }
 
-// Close receives nothing more, waits for what is being offered until ctx ends, gives back what was
-// not settled, and leaves the queue. It returns an error if it did not wait for all.
+// Close stops receiving, waits for offers in progress until ctx ends, releases messages that are not
+// settled, and leaves the queue. It returns an error if ctx ended first.
 func (f *Source) Close(ctx context.Context) error {
 	f.stop()
 	f.fetcher.Wait() // Receive returns when its context ends

@@ -17,6 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
+var ok = testbed.OK
+
 // pipe is a queue of events "KEY/SEQ" and what the handler has taken of them.
 type pipe struct {
 	*testing.T
@@ -152,9 +154,7 @@ func TestSourceCloses(t *testing.T) {
 	p.left(f, 1)
 	end(t.Context())
 	other, err := p.queue.Join(t.Context(), "q", driver.QueueOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer other.Close(context.Background())
 	got, err := other.Receive(t.Context(), driver.QueueLimit{Messages: 1, Bytes: 100})
 	if err != nil || len(got) != 1 || got[0].Attempt != 1 {
@@ -175,9 +175,7 @@ func TestSourceOffersAgain(t *testing.T) {
 func TestSourceBadInput(t *testing.T) {
 	p := newPipe(t)
 	s, err := New("q", &p.store, p.handle, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer s.Close(context.Background())
 	for name, consume := range map[string]func() (*Source, error){
 		"queue": func() (*Source, error) { return s.Consume(t.Context(), nil, "q", parseEvent, nil) },
@@ -190,5 +188,26 @@ func TestSourceBadInput(t *testing.T) {
 		if _, err := consume(); interlock.Kind(err) != interlock.Bug || err == nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestIdleKeysAreForgotten: the number of cached idle keys is bounded, and an
+// evicted key continues at its position.
+func TestIdleKeysAreForgotten(t *testing.T) {
+	for cached, want := range map[int]int{-1: 0, 7: 7} {
+		s, err := New("test", &Memory{}, func(context.Context, struct{}, Delivery) error { return nil }, &Options{Cached: cached})
+		ok(t, err)
+		for seq := range int64(3) {
+			for i := range 1000 {
+				e := Event{Key: fmt.Sprint(i), Position: Position{Seq: seq + 1}}
+				if o, err := s.Offer(t.Context(), e); o != Delivered {
+					t.Fatal(o, err)
+				}
+			}
+		}
+		if n := len(s.keys); n != want || s.idle.Len() != want {
+			t.Errorf("%d keys are cached, want %d", n, want)
+		}
+		ok(t, s.Close(t.Context()))
 	}
 }

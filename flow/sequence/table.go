@@ -8,16 +8,16 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Table keeps positions and holes in a database: one row a key, and one a hole. The
-// zero value is ready once [Table.Create] made the tables. It is safe for concurrent
-// use, with a transaction for each. [InTx] makes a Store of it.
+// Table keeps positions and holes in a database, a row for each. Call [Table.Create] once; the zero
+// value works. It is safe for concurrent use, with a transaction for each call. [InTx] returns a Store
+// of it.
 type Table struct {
-	// Name is the table, or schema.table; empty means "interlock_sequence". It is at
-	// most 58 bytes, and is trusted: never take it from a request.
+	// Name is the table, or schema.table; empty means "interlock_sequence". It prefixes the names of
+	// the other tables, has at most 58 bytes, and is not escaped: never take it from a request.
 	Name string
 }
 
-// opens is how many holes a move opens.
+// opens returns how many holes a move opens.
 func (m Move) opens() int64 {
 	if m.Hole == nil {
 		return 0
@@ -25,11 +25,10 @@ func (m Move) opens() int64 {
 	return 1
 }
 
-// tables are a Table in one transaction, for one operation. On MariaDB names are
-// compared by their bytes. Rows are changed and read by statements that lock, which see
-// what was committed last whatever the transaction's snapshot shows. Every row that is
-// counted as affected is one that changes, so that it does not matter what the client
-// counts.
+// tables are a Table in one transaction, for one operation. On MariaDB names are compared by their
+// bytes. Rows are read and changed by locking statements, which see what was committed last, not the
+// snapshot of the transaction. Every affected row changes, so both ways of clients to count affected
+// rows give the same number.
 type tables struct{ sqltable.Tables }
 
 var layout = sqltable.Layout{Part: "sequence", Default: "interlock_sequence",
@@ -40,10 +39,9 @@ func (t Table) open(op, name string, db driver.SQL) (tables, error) {
 	return tables{q}, err
 }
 
-// Create makes the table of positions, one of holes and one of dead letters, named with
-// "_hole" and "_dead" at the end, unless they exist. Several processes may do it at once. It takes effect when
-// the transaction commits, on MariaDB at once: there it commits what was done in the
-// transaction before.
+// Create creates the tables of positions, of holes ("_hole") and of dead letters ("_dead") unless they
+// exist. Several processes may call it at the same time. It takes effect when the transaction commits;
+// on MariaDB at once, where it also commits the transaction's earlier statements.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	q, err := t.open("create table", "", db)
 	if err != nil {
@@ -79,11 +77,10 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 			primary key (stream, name, epoch, seq)){engine}`)
 }
 
-// Position tells where a key is, as the transaction sees it; one that nothing is
-// known of has the zero State.
+// Position returns the state of a key, as the transaction sees it; an unknown key has the zero State.
 func (t Table) Position(ctx context.Context, db driver.SQL, stream, key string) (s State, err error) {
 	const op = "read position"
-	if err := both(op, stream, key); err != nil {
+	if err := checkNames(op, stream, key); err != nil {
 		return s, err
 	}
 	q, err := t.open(op, key, db)
@@ -93,28 +90,28 @@ func (t Table) Position(ctx context.Context, db driver.SQL, stream, key string) 
 	return q.read(ctx, stream, key, ``)
 }
 
-// read tells where a key is. lock ends the query.
+// read returns the state of a key. lock ends the query.
 func (q tables) read(ctx context.Context, stream, key, lock string) (s State, err error) {
 	_, err = q.Row(ctx, `select epoch, seq, open_holes from {keys} where stream = ? and name = ? `+lock,
 		[]any{stream, key}, &s.Epoch, &s.Seq, &s.Holes)
 	return s, err
 }
 
-// lock locks a key against moves and tells where it is.
+// lock locks a key against moves and returns its state.
 func (q tables) lock(ctx context.Context, stream, key string) (State, error) {
 	return q.read(ctx, stream, key, `for update`)
 }
 
-// Begin sets where a key begins, for a consumer that comes in the middle, with a
-// snapshot perhaps: events up to at are duplicates from then on. It fails with
-// [ErrConflict] if something is known of the key already.
+// Begin sets the first position of a key, for a consumer that starts in the middle, such as from a
+// snapshot: events up to at are duplicates from then on. If the key is known already, the error is an
+// [ErrConflict].
 func (t Table) Begin(ctx context.Context, db driver.SQL, stream, key string, at Position) error {
 	const op = "begin key"
-	if err := both(op, stream, key); err != nil {
+	if err := checkNames(op, stream, key); err != nil {
 		return err
 	}
 	if at.Epoch < 0 || at.Seq < 0 || at == (Position{}) {
-		return failure.Bug(op, key, "%v is no position to begin after", at)
+		return failure.Bug(op, key, "%v is not a position to begin after", at)
 	}
 	return t.advance(ctx, db, Move{Stream: stream, Key: key, To: at})
 }
@@ -130,7 +127,7 @@ func (t Table) advance(ctx context.Context, db driver.SQL, m Move) error {
 	case err != nil:
 		return err
 	case !is:
-		return moved(m.Key, m.From)
+		return conflict(m.Key, m.From)
 	case m.Hole == nil:
 		return nil
 	}
@@ -139,9 +136,8 @@ func (t Table) advance(ctx context.Context, db driver.SQL, m Move) error {
 	return err
 }
 
-// move moves a key, which locks it, unless it is not at m.From, and counts the hole of
-// m, if there is one. It is one statement, on MariaDB two for a key that may have no row
-// yet: the first one locks the row, whether it was there or not.
+// move moves and locks a key if it is at m.From, and counts the hole of m, if any. It is one statement;
+// on MariaDB two for a key that may have no row yet: the first one creates or locks the row.
 func (q tables) move(ctx context.Context, m Move) (moved bool, err error) {
 	args := []any{m.To.Epoch, m.To.Seq, m.opens(), m.Stream, m.Key, m.From.Epoch, m.From.Seq}
 	if m.From == (Position{}) && !q.Maria() {
