@@ -16,25 +16,23 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// What a message may have at most, in bytes.
+// Limits of a message, in bytes.
 const (
 	MaxHeaders = 16 << 10 // names and values, as JSON
 	MaxPayload = 1 << 20
 	maxDelay   = 10 * 365 * 24 * time.Hour
 )
 
-// One statement adds so many messages at most.
-const addRows = 500
+const addRows = 500 // most messages in one statement
 
-// A MessageError tells what is wrong with a message. Nothing was sent to the database. It is
-// Definite.
+// A MessageError means that a message is invalid. Nothing was sent to the database. It is Definite.
 type MessageError struct {
-	Index int    // among those of the call
-	ID    string // if it has one
+	Index int // of the message in the call
+	ID    string
 	Why   string
 }
 
-// Error says which message, and what is wrong.
+// Error has the message and the reason.
 func (e *MessageError) Error() string {
 	return fmt.Sprintf("add message %d %q to queue: %s", e.Index, e.ID, e.Why)
 }
@@ -42,14 +40,14 @@ func (e *MessageError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *MessageError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Add adds messages to the queue of a name, in the user's transaction: they are handled if it
-// commits, and only then. A message without an ID is given a random one. One that is Unique
-// while an unfinished one is there is left out.
+// Add adds messages to a queue in the user's transaction: they are delivered if it commits, and only
+// then. A message without an ID gets a random one. A message whose Unique key belongs to an
+// unfinished message is not added.
 //
-// Messages of one key are in the order in which their transactions commit, because Add locks the
-// key until the transaction ends: it waits for others that added to it and are still under way.
-// Several calls in one transaction take their locks in the order of the calls, so the database
-// may have to end a transaction (Retryable). Consumers do not wait for these locks.
+// Messages of one key are in the order in which their transactions commit: Add locks the key until
+// the transaction ends, and waits for other transactions that added to it. Several calls in one
+// transaction lock in the order of the calls, so transactions can deadlock; the database ends one
+// of them (Retryable). Consumers do not wait for these locks.
 func (t Table) Add(ctx context.Context, db driver.SQL, name string, messages ...Message) error {
 	const op = "add to queue"
 	if err := driver.CheckName(op, "a queue", name, 255); err != nil {
@@ -75,7 +73,7 @@ func (t Table) Add(ctx context.Context, db driver.SQL, name string, messages ...
 	return nil
 }
 
-// add adds messages, after it has locked keys.
+// add locks keys and then adds messages.
 func (q tables) add(ctx context.Context, name string, rows []row, locks []int64) error {
 	keyed, alone := announcements(rows)
 	if !q.Maria() {
@@ -134,8 +132,8 @@ func prepare(i int, name string, m Message) (row, error) {
 	return row{m, laneIn(name, m), headers}, nil
 }
 
-// laneIn numbers what is handled one after the other. Two keys that share a number, one pair in
-// 2^63, wait for each other.
+// laneIn returns the number of a key's lane, negative for a message without a key. Two keys share a
+// number with a probability of 2^-63; then they wait for each other.
 func laneIn(name string, m Message) int64 {
 	text := name + "\x00" + m.Key
 	if m.Key == "" {
@@ -149,10 +147,10 @@ func laneIn(name string, m Message) int64 {
 	return lane
 }
 
-// stripes bounds the rows that MariaDB locks for keys.
+// stripes is the number of rows that MariaDB locks for keys.
 const stripes = 1 << 16
 
-// locks are the numbers to lock for keys, against others that add to them, in one order.
+// locks returns the sorted numbers to lock against other transactions that add to the keys.
 func (q tables) locks(rows []row) (lanes []int64) {
 	for _, r := range rows {
 		switch {
@@ -171,8 +169,8 @@ const columns = `(queue, lane, message_id, msg_key, headers, payload, unique_key
 // announced are groups that have new messages.
 type announced struct{ lanes, classes, delays []int64 }
 
-// announcements are the keys of messages, each with the priority of its last one of those in a
-// row, and the messages without a key.
+// announcements returns the keys of messages, with the priority of the last message of each run of
+// one key, and the messages without a key.
 func announcements(rows []row) (keyed, alone announced) {
 	for _, r := range rows {
 		to := &alone
@@ -188,7 +186,7 @@ func announcements(rows []row) (keyed, alone announced) {
 	return keyed, alone
 }
 
-// arrive leaves arrivals of groups: one for each, on PostgreSQL one for many.
+// arrive inserts arrivals of groups: a row for each, on PostgreSQL one row for up to 100.
 func (q tables) arrive(ctx context.Context, name string, keyed announced) error {
 	if len(keyed.lanes) == 0 {
 		return nil

@@ -7,41 +7,40 @@ import (
 	"sync"
 )
 
-// maxBatch is how many messages a batch has at most.
-const maxBatch = 500
+const maxBatch = 500 // messages
 
-// Batch is a handler that handles messages of different keys together: those that come while fn
-// runs are the next batch. A batch has at most 500 messages, and at most Options.Concurrency,
-// whose default is 64.
+// Batch returns a handler that handles messages of different keys together: messages that arrive
+// while fn runs form the next batch. A batch has at most 500 messages, and at most
+// Options.Concurrency (default 64).
 //
 // If fn fails, it runs again for each message alone, and that result counts: no message fails
-// another one. So an attempt may call fn twice, and what fn did for a batch must be undone, as by
-// the end of a transaction, or be repeatable. A message that comes again is handled alone. fn
-// runs for one batch at a time, and for any number of single messages.
+// another one. So an attempt may call fn twice, and the effects of fn for a batch must be rolled
+// back or repeatable. A message that is delivered again is handled alone. fn runs for one batch at
+// a time, and concurrently for any number of single messages.
 //
-// ctx ends when the claim of any message does.
+// ctx ends when the claim of any message ends.
 func Batch(fn func(ctx context.Context, all []Received) error) Handler {
 	return (&gatherer{fn: fn}).handle
 }
 
-// gatherer makes batches of messages whose handlers run at the same time. Each batch has a
-// leader: the goroutine of one of its messages, in which fn runs.
+// gatherer forms batches of messages whose handlers run at the same time. fn runs in the goroutine
+// of one message of the batch, the leader.
 type gatherer struct {
 	fn func(ctx context.Context, all []Received) error
 
 	mu      sync.Mutex
-	led     bool // there is a leader
+	led     bool // a batch has a leader
 	waiting []*member
 }
 
-// member is one message that is handled.
+// member is one message and its handler.
 type member struct {
 	ctx  context.Context
 	m    Received
 	turn chan turn // capacity 1
 }
 
-// turn is what a member does next: it leads a batch, is handled alone, or returns err.
+// turn tells a member to lead a batch, to handle its message alone, or to return err.
 type turn struct {
 	lead, alone bool
 	err         error
@@ -63,7 +62,7 @@ func (g *gatherer) handle(ctx context.Context, m Received) error {
 	return t.err
 }
 
-// enter makes a member the leader, or has it wait for one.
+// enter makes a member the leader, or adds it to those that wait.
 func (g *gatherer) enter(me *member) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,7 +74,7 @@ func (g *gatherer) enter(me *member) {
 	me.turn <- turn{lead: true}
 }
 
-// lead handles a batch, and says what each of its members does.
+// lead handles a batch and returns the turn of its members.
 func (g *gatherer) lead(me *member) turn {
 	all := g.gather(me)
 	defer g.pass()
@@ -89,7 +88,7 @@ func (g *gatherer) lead(me *member) turn {
 	return t
 }
 
-// gather is a member and those that wait.
+// gather returns a member and those that wait.
 func (g *gatherer) gather(me *member) []*member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,7 +98,7 @@ func (g *gatherer) gather(me *member) []*member {
 	return all
 }
 
-// pass makes the first member that waits the leader.
+// pass makes the first waiting member the leader.
 func (g *gatherer) pass() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -109,7 +108,7 @@ func (g *gatherer) pass() {
 	}
 }
 
-// together runs fn with several messages. If it fails, or panics, each is handled alone.
+// together runs fn for several messages. If it fails or panics, each is handled alone.
 func (g *gatherer) together(all []*member) (t turn) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(all[0].ctx))
 	defer cancel(nil)
@@ -119,7 +118,7 @@ func (g *gatherer) together(all []*member) (t turn) {
 		defer context.AfterFunc(one.ctx, func() { cancel(context.Cause(one.ctx)) })()
 	}
 	t.alone = true
-	defer func() { _ = recover() }() // the message that panics alone, too, fails
+	defer func() { _ = recover() }() // a message that panics again alone fails
 	err := g.fn(ctx, messages)
 	var o *outcome
 	if err == nil || errors.As(err, &o) && o.whole {

@@ -18,28 +18,28 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// The vocabulary of drivers, under the names that users know.
+// Types of package driver.
 type (
-	// Message is one that is added.
+	// Message is a message to add.
 	Message = driver.QueueMessage
-	// Received is one that is handled.
+	// Received is a delivered message.
 	Received = driver.Received
-	// Priority orders keys.
+	// Priority orders keys that are ready.
 	Priority = driver.Priority
 )
 
-// The priorities. A key waits a minute longer at most for each step below another one.
+// The priorities. Each step is worth a minute of waiting, so that no key starves.
 const (
 	Low    = driver.LowPriority
 	Normal = driver.NormalPriority
 	High   = driver.HighPriority
 )
 
-// Handler handles a message. ctx ends with the claim of the message, and when a Close has
-// waited long enough; what it returns is explained in the package's comment.
+// Handler handles a message. ctx ends with the claim of the message, and when a Close stops waiting.
+// The package comment explains the results.
 type Handler func(ctx context.Context, m Received) error
 
-// closing bounds what Close does at its end, whatever its context says.
+// closing bounds the last steps of Close, which ignore the end of its context.
 const closing = 5 * time.Second
 
 // A Consumer handles the messages of one queue until Close.
@@ -52,36 +52,36 @@ type Consumer struct {
 	retry   backoff.Policy
 	backend *backend.Backend // nil unless Open opened it
 
-	intake   context.Context // ends when nothing more is received
+	intake   context.Context // ends when no more messages are received
 	stop     context.CancelFunc
 	fetcher  sync.WaitGroup
 	handlers sync.WaitGroup
 	settler  sync.WaitGroup
-	flushed  chan struct{}   // closed when no more will end
+	flushed  chan struct{}   // closed when no more outcomes follow
 	flush    func()          // closes it
-	patience context.Context // ends when Close has waited long enough for the queue
+	patience context.Context // ends when Close stops waiting for the queue
 	giveUp   context.CancelFunc
 
-	settlements []driver.Settlement // memory of record
+	settlements []driver.Settlement // reused by record
 
 	roomy chan struct{} // capacity 1: a message was recorded
-	ended chan struct{} // capacity 1: there is something to record
+	ended chan struct{} // capacity 1: an outcome is to be recorded
 
 	mu        sync.Mutex
 	machine   *machine
 	workers   int  // goroutines that run handlers
-	waking    bool // one of them was started, and does not run yet
-	abandoned bool // nothing more is begun
+	waking    bool // a goroutine was started and does not run yet
+	abandoned bool // no more messages begin
 }
 
-// New begins to handle the messages of a queue. ctx bounds the call only.
+// New starts a consumer of a queue. ctx bounds the call only.
 func New(ctx context.Context, q driver.Queue, name string, handler Handler, o *Options) (*Consumer, error) {
 	options, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	if handler == nil || q == nil {
-		return nil, impossible("a queue and a handler are needed")
+		return nil, invalid("a queue and a handler are required")
 	}
 	source, err := q.Join(ctx, name, driver.QueueOptions{Owner: options.Owner, Lease: options.Lease})
 	if err != nil {
@@ -128,8 +128,8 @@ func (c *Consumer) trouble(op string, err error) {
 	}
 }
 
-// accept has messages handled. All count as in flight before the first begins: if it fails, its
-// key is held until the last of them is settled.
+// accept passes messages to the machine. All count as in flight before the first begins: if that one
+// fails, its key is held until the last of them is settled.
 func (c *Consumer) accept(some []driver.Received) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,8 +137,8 @@ func (c *Consumer) accept(some []driver.Received) {
 	c.wake()
 }
 
-// wake starts a worker if messages may begin, and wakes the settler if there is something to
-// record. The mutex is held.
+// wake starts a worker if a message may begin, and wakes the settler if there are outcomes. The
+// mutex is held.
 func (c *Consumer) wake() {
 	if c.machine.first != nil && !c.waking && !c.abandoned && c.workers < c.options.Concurrency {
 		c.workers++
@@ -169,7 +169,7 @@ func (c *Consumer) work() {
 	}
 }
 
-// begin is the next message to be handled; nil if there is none. The mutex is held.
+// begin returns the next message to handle; nil if there is none. The mutex is held.
 func (c *Consumer) begin() (d *delivery) {
 	if !c.abandoned {
 		d = c.machine.begin()
@@ -178,11 +178,11 @@ func (c *Consumer) begin() (d *delivery) {
 	return d
 }
 
-// handle handles a message and notes the verdict, also if the handler panics or ends its
-// goroutine. It locks the mutex.
+// handle handles a message and records the verdict, even if the handler panics or ends its
+// goroutine. It returns with the mutex locked.
 func (c *Consumer) handle(d *delivery) {
 	ctx := d.Claim.Context()
-	var v verdict // gives it back
+	var v verdict // Release
 	var err error
 	returned := ctx.Err() != nil
 	defer func() {
@@ -201,7 +201,7 @@ func (c *Consumer) handle(d *delivery) {
 	}
 }
 
-// failed is the verdict on a message whose handler has returned an error.
+// failed returns the verdict on a message whose handler returned an error.
 func (c *Consumer) failed(ctx context.Context, d *delivery, err error) verdict {
 	v := c.judge.judge(d.Attempt, err, ctx.Err() != nil || !d.Claim.Valid())
 	if hook := c.options.Hooks.Failed; hook != nil {
@@ -211,7 +211,7 @@ func (c *Consumer) failed(ctx context.Context, d *delivery, err error) verdict {
 	return v
 }
 
-// settle records outcomes, those of each moment together, until no more come.
+// settle records outcomes, all that are there at a time together, until no more follow.
 func (c *Consumer) settle() {
 	var batch []*delivery
 	for over := false; ; {
@@ -234,8 +234,8 @@ func (c *Consumer) settle() {
 	}
 }
 
-// record records outcomes, again while it is not known whether they are, their claims last and
-// Close has patience.
+// record records outcomes. It repeats those that may not be recorded while their claims last and
+// Close waits.
 func (c *Consumer) record(batch []*delivery) {
 	for failures := 1; len(batch) > 0; failures++ {
 		all := c.settlements[:0]
@@ -265,7 +265,7 @@ func (c *Consumer) record(batch []*delivery) {
 	}
 }
 
-// report tells the hooks what was not recorded.
+// report calls the hooks for outcomes that were not recorded.
 func (c *Consumer) report(all []driver.Settlement, answers []error) {
 	for i, err := range answers {
 		if hook := c.options.Hooks.Lost; hook != nil && errors.Is(err, interlock.ErrLost) {
@@ -277,8 +277,8 @@ func (c *Consumer) report(all []driver.Settlement, answers []error) {
 	}
 }
 
-// Close stops the intake, waits for the handlers until ctx ends, then ends their contexts;
-// gives back what was not handled; and disconnects what Open opened. It returns an error if a
+// Close stops receiving, waits for the handlers until ctx ends, then cancels them; returns
+// unhandled messages to the queue; and disconnects if [Open] connected. It returns an error if a
 // handler was interrupted.
 func (c *Consumer) Close(ctx context.Context) error {
 	c.stop()
@@ -296,7 +296,7 @@ func (c *Consumer) Close(ctx context.Context) error {
 	return errors.Join(err, c.source.Close(ctx), c.backend.Close(ctx)) // the source ends the contexts of handlers
 }
 
-// abandon begins no more messages. It says what is left.
+// abandon stops beginning messages. Its error has the numbers of what is left.
 func (c *Consumer) abandon(why error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

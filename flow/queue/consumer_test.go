@@ -16,18 +16,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/flow/queue"
+	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/virtual"
 	"github.com/interlock-dev/interlock/observe"
 )
 
-func ok(tb testing.TB, err error) {
-	tb.Helper()
-	if err != nil {
-		tb.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
-// record keeps what was handled.
+// record has the ids of handled messages.
 type record struct {
 	mu  sync.Mutex
 	ids []string
@@ -39,7 +35,7 @@ func (r *record) add(id string) {
 	r.ids = append(r.ids, id)
 }
 
-// of are the ids of a key, in the order in which they were handled.
+// of returns the ids of a key, in the order in which they were handled.
 func (r *record) of(key string) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,13 +56,24 @@ func fill(t *testing.T, q *memory.Queue, n int, keys ...string) {
 	}
 }
 
+// consume starts a consumer of the queue q, with short pauses unless o has others.
+func consume(t *testing.T, q driver.Queue, handler queue.Handler, o queue.Options) *queue.Consumer {
+	t.Helper()
+	if o.MinPause == 0 {
+		o.MinPause, o.MaxPause = time.Millisecond, time.Millisecond
+	}
+	o.Hooks = &observe.Queue{Log: observe.Silent}
+	c, err := queue.New(t.Context(), q, "q", handler, &o)
+	ok(t, err)
+	return c
+}
+
 // bubble runs a test in virtual time, with a consumer of q that is closed at its end.
 func bubble(t *testing.T, o queue.Options, handler func(ctx context.Context, m queue.Received) error, test func(t *testing.T, q *memory.Queue, c *queue.Consumer)) {
 	virtual.Test(t, func(t *testing.T) {
 		q := memory.NewQueue()
-		o.Hooks = &observe.Queue{Log: observe.Silent}
-		c, err := queue.New(t.Context(), q, "q", handler, &o)
-		ok(t, err)
+		o.MinPause = queue.DefaultMinPause
+		c := consume(t, q, handler, o)
 		test(t, q, c)
 		ok(t, c.Close(t.Context()))
 	})
@@ -122,8 +129,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestHeldLock: a message whose lock is taken waits in the queue, without a handler and without
-// counting as a failure.
+// TestHeldLock: a message whose lock is held waits in the queue, without a handler and without a
+// failure.
 func TestHeldLock(t *testing.T) {
 	var r record
 	var taken atomic.Bool
@@ -151,8 +158,7 @@ func TestHeldLock(t *testing.T) {
 	})
 }
 
-// TestBounds: no more messages are taken from the queue than may be in flight, while the
-// leases of those that are handled are renewed.
+// TestBounds: InFlight bounds the received messages, and the leases of those in handlers are renewed.
 func TestBounds(t *testing.T) {
 	var running, most atomic.Int64
 	var block chan struct{} // of the bubble
@@ -184,7 +190,7 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// TestClose: what runs is waited for; what has not begun goes to others at once, uncounted.
+// TestClose waits for handlers; messages that have not begun go to other consumers at once, uncounted.
 func TestClose(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		q := memory.NewQueue()
@@ -198,8 +204,7 @@ func TestClose(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil
 		}
-		c, err := queue.New(t.Context(), q, "q", handler, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
-		ok(t, err)
+		c := consume(t, q, handler, queue.Options{})
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -15,25 +15,25 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// ErrNotFound means that a dead letter, or a parked key, is not there. Errors with it are Definite,
-// and nothing was changed.
+// ErrNotFound means that a dead letter or a parked key does not exist. Errors with it are Definite,
+// and nothing has changed.
 var ErrNotFound = errors.New("not found")
 
-// A DeadLetter is a message that is not to be delivered any more.
+// A DeadLetter is a message that is not delivered any more.
 type DeadLetter struct {
 	Message
 	Place     int64 // in the order of all messages
 	Attempts  int
 	LastError string
-	Added     time.Time // by the database's clock, as Died
+	Added     time.Time // by the clock of the database, as is Died
 	Died      time.Time
 }
 
-// A DeadLetterQuery chooses dead letters. The zero value chooses the first hundred.
+// A DeadLetterQuery selects dead letters. The zero value selects the first hundred.
 type DeadLetterQuery struct {
 	Key   string // if not empty
-	After int64  // only those behind that Place
-	Limit int    // how many at most; 0 means 100
+	After int64  // only those after that Place
+	Limit int    // at most so many; 0 means 100
 }
 
 // DeadLetters lists dead letters of a queue in the order in which they were added.
@@ -68,11 +68,11 @@ func (t Table) DeadLetters(ctx context.Context, db driver.SQL, name string, l De
 	return all, err
 }
 
-// DeadLetter is the dead letter of a place. If it is not there the error is an [ErrNotFound].
+// DeadLetter returns the dead letter of a place, or an [ErrNotFound].
 func (t Table) DeadLetter(ctx context.Context, db driver.SQL, name string, place int64) (DeadLetter, error) {
 	all, err := t.DeadLetters(ctx, db, name, DeadLetterQuery{After: place - 1, Limit: 1})
 	if err == nil && (len(all) == 0 || all[0].Place != place) {
-		err = &interlock.Error{Op: "show dead letter", Name: name, Kind: interlock.Definite, Err: fmt.Errorf("%w: no dead letter has the place %d", ErrNotFound, place)}
+		err = &interlock.Error{Op: "show dead letter", Name: name, Kind: interlock.Definite, Err: fmt.Errorf("%w: no dead letter at place %d", ErrNotFound, place)}
 	}
 	if err != nil {
 		return DeadLetter{}, err
@@ -80,20 +80,20 @@ func (t Table) DeadLetter(ctx context.Context, db driver.SQL, name string, place
 	return all[0], nil
 }
 
-// By says who changes a queue by hand, and why. Neither may be blank. Both are kept in the audit
-// table, for 90 days at least.
+// By is who changes a queue by hand, and why. Neither may be blank. The audit table keeps both for at
+// least 90 days.
 type By struct{ Actor, Reason string }
 
-// act opens a table for an operation that is recorded.
+// act opens a table for an operation that the audit records.
 func (t Table) act(op, name string, db driver.SQL, by By) (tables, error) {
 	if strings.TrimSpace(by.Actor) == "" || strings.TrimSpace(by.Reason) == "" {
-		return tables{}, failure.Bug(op, name, "the audit needs an actor and a reason")
+		return tables{}, failure.Bug(op, name, "an actor and a reason are required for the audit")
 	}
 	return t.open(op, name, db)
 }
 
-// Replay delivers dead letters again, each in its former place: before what was added to its key
-// later and is not handled. If one is not there the error is an [ErrNotFound].
+// Replay delivers dead letters again, each at its former place: before later messages of its key
+// that are not handled yet. If one does not exist, the error is an [ErrNotFound].
 func (t Table) Replay(ctx context.Context, db driver.SQL, name string, by By, places ...int64) error {
 	q, err := t.act("replay dead letters", name, db, by)
 	if err != nil || len(places) == 0 {
@@ -116,13 +116,13 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, name string, by By, pl
 	return q.arrive(ctx, name, announced{lanes: lanes, classes: make([]int64, len(lanes))})
 }
 
-// chosen is the condition for dead letters of a queue, and its parameters.
+// chosen returns the condition that selects dead letters by place, and its parameters.
 func (q tables) chosen(name string, places []int64) (string, []any) {
 	these, args := q.among("id", places)
 	return ` where queue = ? and ` + these, append([]any{name}, args...)
 }
 
-// letters locks dead letters, records what is done with them, and returns their lanes.
+// letters locks dead letters, writes the audit, and returns their lanes.
 func (q tables) letters(ctx context.Context, action, name string, by By, places []int64) ([]int64, error) {
 	where, args := q.chosen(name, places)
 	lanes, err := sqltable.Column[int64](ctx, q.Tables, `select lane from {dead}`+where+` for update`, args...)
@@ -130,7 +130,7 @@ func (q tables) letters(ctx context.Context, action, name string, by By, places 
 		return nil, err
 	}
 	if len(lanes) != len(places) {
-		return nil, q.Refused(fmt.Errorf("%w: there are %d of %d dead letters", ErrNotFound, len(lanes), len(places)))
+		return nil, q.Refused(fmt.Errorf("%w: only %d of %d dead letters exist", ErrNotFound, len(lanes), len(places)))
 	}
 	_, err = q.Exec(ctx, `insert into {audit} (action, queue, place, message_id, msg_key, reason, done_by, done_at)
 		select '`+action+`', queue, id, message_id, msg_key, {?}, {?}, {micros start} from {dead}`+where+` order by id`,
@@ -138,8 +138,7 @@ func (q tables) letters(ctx context.Context, action, name string, by By, places 
 	return lanes, err
 }
 
-// Edit replaces the payload of a dead letter, before it is replayed. If it is not there the
-// error is an [ErrNotFound].
+// Edit replaces the payload of a dead letter. If it does not exist, the error is an [ErrNotFound].
 func (t Table) Edit(ctx context.Context, db driver.SQL, name string, by By, place int64, payload []byte) error {
 	q, err := t.act("edit dead letter", name, db, by)
 	if err != nil {
@@ -158,7 +157,7 @@ func (t Table) Edit(ctx context.Context, db driver.SQL, name string, by By, plac
 	return err
 }
 
-// Discard deletes dead letters. If one is not there the error is an [ErrNotFound].
+// Discard deletes dead letters. If one does not exist, the error is an [ErrNotFound].
 func (t Table) Discard(ctx context.Context, db driver.SQL, name string, by By, places ...int64) error {
 	q, err := t.act("discard dead letters", name, db, by)
 	if err != nil || len(places) == 0 {
@@ -172,7 +171,7 @@ func (t Table) Discard(ctx context.Context, db driver.SQL, name string, by By, p
 	return err
 }
 
-// Resume lets a parked key go on. One that is not parked is an [ErrNotFound].
+// Resume continues a parked key. If it is not parked, the error is an [ErrNotFound].
 func (t Table) Resume(ctx context.Context, db driver.SQL, name string, by By, key string) error {
 	q, err := t.act("resume key", name, db, by)
 	if err != nil {
@@ -191,19 +190,19 @@ func (t Table) Resume(ctx context.Context, db driver.SQL, name string, by By, ke
 	return err
 }
 
-// A Stuck is a key, or a message without one, that waits after a failure or is parked.
+// A Stuck is a key, or a message without a key, that waits after a failure or is parked.
 type Stuck struct {
 	Key       string
 	Place     int64 // of its first message
 	ID        string
-	Attempts  int // failed ones of its first message
+	Attempts  int // failed attempts of its first message
 	LastError string
 	Parked    bool          // until Resume
 	Wait      time.Duration // until the next attempt, if it is not parked; 0 if it is due
 }
 
-// Stuck lists keys that are parked, or whose first message has failed, by place: at most limit;
-// 0 means 100. It reads all messages of the queue.
+// Stuck lists at most limit keys that are parked or whose first message has failed, by place; 0
+// means 100. It reads all messages of the queue.
 func (t Table) Stuck(ctx context.Context, db driver.SQL, name string, limit int) ([]Stuck, error) {
 	q, err := t.open("show queue", name, db)
 	if err != nil {
@@ -232,10 +231,10 @@ func (t Table) Stuck(ctx context.Context, db driver.SQL, name string, limit int)
 	return all, err
 }
 
-// A Status is how a queue is doing.
+// A Status has the counts of a queue.
 type Status struct {
 	Queue    string
-	Messages int64 // unfinished, those that are handled included
+	Messages int64 // unfinished, including those in a handler
 	Dead     int64
 	Parked   int64 // keys
 	Leased   int64 // keys, or messages without one
@@ -243,7 +242,7 @@ type Status struct {
 	OldestMicros int64
 }
 
-// Status shows all queues that have messages or dead letters, by name. It counts rows.
+// Status returns all queues that have messages or dead letters, by name. It counts rows.
 func (t Table) Status(ctx context.Context, db driver.SQL) ([]Status, error) {
 	q, err := t.open("show queues", "", db)
 	if err != nil {

@@ -2,30 +2,29 @@ package queue
 
 import "github.com/interlock-dev/interlock/driver"
 
-// machine is what a consumer knows of its messages. It is pure: it starts nothing and knows no
-// time.
+// machine is the state of a consumer's messages. It is pure: it starts nothing and reads no clock.
 //
-// A message is received, begun or given back, ended, and recorded. Between the first and the
-// last it counts as in flight. If one of a key is to be tried again, what was received behind
-// it is given back, until nothing of the key is in flight: the queue then delivers it in order.
+// A message is received, begun or released, ended, and recorded. From the first to the last it
+// counts as in flight. If a message is to be retried, later messages of its key are released until
+// none of the key is in flight: the queue then delivers them again in order.
 type machine struct {
-	limit driver.QueueLimit // of what is in flight
+	limit driver.QueueLimit // of messages in flight
 
 	messages, bytes int // in flight
-	waiting         int // of them, those that have not begun
+	waiting         int // in flight and not begun
 	lanes           map[laneName]*lane
 	first, last     *lane       // lanes that may begin a message, in turn
-	ended           []*delivery // to be recorded, in order
+	ended           []*delivery // to record, in order
 }
 
-// lane is the messages of a key under one claim. One without a key is a lane by itself. No two
-// of its messages are handled at the same time.
+// lane has the messages of a key under one claim, or one message without a key. No two of its
+// messages are handled at the same time.
 type lane struct {
 	laneName
-	first, last *delivery // those that have not begun, in order
+	first, last *delivery // not begun, in order
 	inFlight    int
-	held        bool // nothing more is begun
-	running     bool // it has a message that is handled, or is among those that may begin one
+	held        bool // no more messages begin
+	running     bool // a message is handled, or the lane is in the list of those that may begin one
 	next        *lane
 }
 
@@ -34,7 +33,7 @@ type laneName struct {
 	key   string
 }
 
-// delivery is one message on its way through a consumer.
+// delivery is one message in a consumer.
 type delivery struct {
 	*driver.Received
 	verdict
@@ -46,13 +45,13 @@ func newMachine(o Options) *machine {
 	return &machine{limit: driver.QueueLimit{Messages: o.InFlight, Bytes: o.Bytes}, lanes: map[laneName]*lane{}}
 }
 
-// room is what may be received now; ok is false if that is nothing.
+// room returns how much may be received now; ok is false if that is nothing.
 func (x *machine) room() (room driver.QueueLimit, ok bool) {
 	room = driver.QueueLimit{Messages: x.limit.Messages - x.messages, Bytes: x.limit.Bytes - x.bytes}
 	return room, room.Messages > 0 && room.Bytes > 0
 }
 
-// receive notes messages that were delivered, each behind those of its key.
+// receive adds messages, each after those of its key.
 func (x *machine) receive(some []driver.Received) {
 	all := make([]delivery, len(some))
 	for i := range all {
@@ -91,7 +90,7 @@ func (x *machine) lane(name laneName) *lane {
 	return l
 }
 
-// ready puts a lane behind those that may begin a message.
+// ready appends a lane to those that may begin a message.
 func (x *machine) ready(l *lane) {
 	l.running = true
 	if x.first == nil {
@@ -102,8 +101,8 @@ func (x *machine) ready(l *lane) {
 	x.last = l
 }
 
-// begin returns the next message to be handled; nil if there is none. Nothing is begun of an
-// assignment that is to be given up.
+// begin returns the next message to handle; nil if there is none. No message of a revoked assignment
+// begins.
 func (x *machine) begin() *delivery {
 	for x.first != nil {
 		l := x.first
@@ -120,7 +119,7 @@ func (x *machine) begin() *delivery {
 	return nil
 }
 
-// shift removes the first message of a lane that has not begun.
+// shift removes the first message of a lane.
 func (x *machine) shift(l *lane) *delivery {
 	d := l.first
 	l.first, d.next = d.next, nil
@@ -128,7 +127,7 @@ func (x *machine) shift(l *lane) *delivery {
 	return d
 }
 
-// hold gives back all messages of a lane that have not begun.
+// hold releases all messages of a lane that have not begun.
 func (x *machine) hold(l *lane) {
 	l.held = true
 	for l.first != nil {
@@ -136,7 +135,7 @@ func (x *machine) hold(l *lane) {
 	}
 }
 
-// end notes the verdict on a message that was begun.
+// end sets the verdict on a message that was begun.
 func (x *machine) end(d *delivery, v verdict) {
 	d.verdict = v
 	x.ended = append(x.ended, d)
@@ -150,14 +149,14 @@ func (x *machine) end(d *delivery, v verdict) {
 	}
 }
 
-// take is what is to be recorded next. The next one is collected in spare.
+// take returns the outcomes to record. Later ones are collected in spare.
 func (x *machine) take(spare []*delivery) []*delivery {
 	all := x.ended
 	x.ended = spare
 	return all
 }
 
-// recorded notes that a verdict was recorded, or never can be.
+// recorded removes a message whose verdict was recorded or cannot be.
 func (x *machine) recorded(d *delivery) {
 	x.messages--
 	x.bytes -= len(d.Payload)

@@ -10,27 +10,80 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/testbed"
+	"github.com/interlock-dev/interlock/internal/virtual"
 )
 
-// assigned is an assignment that lasts.
-type assigned struct{ revoked chan struct{} }
+// assigned is an assignment that lasts. A message begins by a call of Context.
+type assigned struct {
+	revoked chan struct{}
+	begins  func()
+}
 
 func (assigned) Name() string               { return "q" }
 func (assigned) Owner() string              { return "o" }
 func (assigned) Token() interlock.Token     { return 1 << 12 }
-func (assigned) Context() context.Context   { return context.Background() }
 func (assigned) Remaining() time.Duration   { return time.Hour }
 func (assigned) Valid() bool                { return true }
 func (a assigned) Revoked() <-chan struct{} { return a.revoked }
+func (a assigned) Context() context.Context {
+	a.begins()
+	return context.Background()
+}
 
-// source is a queue of one key as a driver owes it: a model of what is in it, in order.
+// given is a queue that delivers its messages once, together.
+type given struct{ messages []driver.Received }
+
+func (g *given) Join(context.Context, string, driver.QueueOptions) (driver.QueueConsumer, error) {
+	return g, nil
+}
+
+func (g *given) Receive(ctx context.Context, _ driver.QueueLimit) (some []driver.Received, err error) {
+	if some, g.messages = g.messages, nil; len(some) == 0 {
+		<-ctx.Done()
+	}
+	return some, ctx.Err()
+}
+
+func (g *given) Settle(_ context.Context, all []driver.Settlement) []error {
+	return make([]error, len(all))
+}
+func (g *given) Close(context.Context) error { return nil }
+
+// TestBatchIsInFlight: all messages that were received together count before the first begins. If
+// that one failed and was settled before, nothing would hold the next one of its key.
+func TestBatchIsInFlight(t *testing.T) {
+	virtual.Test(t, func(t *testing.T) {
+		consumer, counts := make(chan *Consumer, 1), make(chan int, 3)
+		claim := &assigned{begins: func() {
+			c := <-consumer
+			c.mu.Lock()
+			counts <- c.machine.messages
+			c.mu.Unlock()
+			consumer <- c
+		}}
+		q := &given{}
+		for _, key := range []string{"a", "a", "b"} {
+			q.messages = append(q.messages, driver.Received{QueueMessage: Message{Key: key}, Claim: claim})
+		}
+		c, err := New(t.Context(), q, "q", func(context.Context, Received) error { return nil }, nil)
+		testbed.OK(t, err)
+		consumer <- c
+		if n := <-counts; n != 3 {
+			t.Errorf("%d messages are in flight when the first begins, want 3", n)
+		}
+		testbed.OK(t, c.Close(t.Context()))
+	})
+}
+
+// source is a model of a queue of one key.
 type source struct {
 	waiting []int64 // places, in order
 	out     map[int64]bool
 	blocked bool // a message was given back, and others are out
 }
 
-// give delivers what may be delivered: from the first place on, unless that is out.
+// give delivers messages from the first place that is not out.
 func (s *source) give(n int) (places []int64) {
 	for _, p := range s.waiting {
 		if len(places) == n || s.out[p] && len(places) > 0 {
@@ -46,12 +99,12 @@ func (s *source) give(n int) (places []int64) {
 	return places
 }
 
-// TestModel plays a key of a queue, whose messages fail at random, on the machine: they succeed
-// in order, the bounds hold, and nothing is left.
+// TestModel runs a key whose messages fail at random: they succeed in order, the bounds hold, and
+// nothing is left.
 func TestModel(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		claim := &assigned{make(chan struct{})}
+		claim := &assigned{revoked: make(chan struct{})}
 		x := newMachine(Options{InFlight: 1 + r.IntN(5), Bytes: 1 + r.IntN(50)})
 		s := &source{out: map[int64]bool{}}
 		for p := range int64(8) {
@@ -121,9 +174,9 @@ func without(all []int64, p int64) (rest []int64) {
 	return rest
 }
 
-// TestRevoked: nothing of an assignment that is to be given up begins.
+// TestRevoked: no message of a revoked assignment begins.
 func TestRevoked(t *testing.T) {
-	claim := &assigned{make(chan struct{})}
+	claim := &assigned{revoked: make(chan struct{})}
 	x := newMachine(Options{InFlight: 2, Bytes: 1})
 	x.receive([]driver.Received{{QueueMessage: Message{ID: "a", Key: "k"}, Claim: claim}, {QueueMessage: Message{ID: "b", Key: "k"}, Claim: claim}})
 	d := x.begin()
@@ -142,7 +195,7 @@ func TestRevoked(t *testing.T) {
 
 // TestAllocations: a message costs at most two allocations, whether keys repeat or not.
 func TestAllocations(t *testing.T) {
-	claim := &assigned{make(chan struct{})}
+	claim := &assigned{revoked: make(chan struct{})}
 	for _, keys := range []int{1, 500} {
 		some := make([]driver.Received, 500)
 		for i := range some {

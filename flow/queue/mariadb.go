@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// lockMaria locks the rows of keys. They are never deleted.
+// lockMaria locks the rows of keys, which are never deleted.
 func (q tables) lockMaria(ctx context.Context, locks []int64) error {
 	if len(locks) == 0 {
 		return nil
@@ -34,7 +34,7 @@ func (q tables) insertMaria(ctx context.Context, name string, rows []row) error 
 	return err
 }
 
-// createAlone creates the groups of messages without a key, which nobody else knows.
+// createAlone creates the groups of messages without a key; no other transaction has them.
 func (q tables) createAlone(ctx context.Context, name string, alone announced) error {
 	if len(alone.lanes) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func (q tables) createAlone(ctx context.Context, name string, alone announced) e
 	return err
 }
 
-// admitMaria is admit by several statements.
+// admitMaria is admit in several statements.
 func (q tables) admitMaria(ctx context.Context, name string) error {
 	arrivals, err := sqltable.List(ctx, q.Tables, `select id, lane, class from {arrivals} where queue = ? order by id limit `+strconv.Itoa(maxArrivals)+` for update skip locked`,
 		[]any{name}, func(a *arrival) []any { return []any{&a.id, &a.lane, &a.class} })
@@ -54,7 +54,7 @@ func (q tables) admitMaria(ctx context.Context, name string) error {
 	}
 	class := map[int64]int64{}
 	for _, a := range arrivals {
-		class[a.lane] = a.class // that of the last one
+		class[a.lane] = a.class // the last one counts
 	}
 	var lanes, classes []int64
 	for lane := range class {
@@ -90,10 +90,10 @@ func (q tables) admitMaria(ctx context.Context, name string) error {
 	return err
 }
 
-// arrival is a row that says that a group has messages.
+// arrival is a row that announces messages of a group.
 type arrival struct{ id, lane, class int64 }
 
-// createGroups creates the groups that are not known.
+// createGroups creates the groups that do not exist.
 func (q tables) createGroups(ctx context.Context, name string, lanes, classes, known []int64) error {
 	var a, b []int64
 	for i, lane := range lanes {
@@ -126,7 +126,8 @@ func (q tables) makeReady(ctx context.Context, name string, lanes []int64, class
 	return nil
 }
 
-// leaseMaria is lease by several statements. All groups have one token, above all of theirs.
+// leaseMaria is lease in several statements. All groups get one token, above all of their former
+// tokens.
 func (q tables) leaseMaria(ctx context.Context, name, owner string, most int, lease time.Duration) (all []found, err error) {
 	var parts []string
 	var args []any

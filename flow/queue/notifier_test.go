@@ -64,8 +64,8 @@ func TestOpenListens(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestRingWakes: a consumer that has been idle for long begins a message at once when it is added.
-func TestRingWakes(t *testing.T) {
+// TestAddWakes: a consumer that has been idle for long begins a message at once when it is added.
+func TestAddWakes(t *testing.T) {
 	after := time.Duration(-1)
 	var added time.Time
 	bubble(t, queue.Options{}, func(context.Context, queue.Received) error {

@@ -8,12 +8,11 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// Open is [New] with a queue of a [Table] in the database that a URL names, as
-// postgres://127.0.0.1/shop. It creates the tables unless they exist. The driver of the URL's
-// scheme has to be part of the program (see lock.Open). With redis:// the queue is the stream of its
-// name, without a table. For tests, memory://shop is the queues of
-// memory.OpenQueue("shop"), without a table. ctx bounds the opening only. [Consumer.Close]
-// disconnects.
+// Open is [New] with a queue of a [Table] in the database of a URL, such as
+// postgres://127.0.0.1/shop. It creates the tables unless they exist. The program must import the
+// driver of the URL's scheme (see lock.Open). With redis:// the queue is the stream of its name,
+// without a table. For tests, memory://shop has the queues of memory.OpenQueue("shop"). ctx bounds
+// the call only. [Consumer.Close] disconnects.
 func Open(ctx context.Context, url, name string, t Table, handler Handler, o *Options) (*Consumer, error) {
 	b, q, err := open(ctx, url, t)
 	var c *Consumer
@@ -28,7 +27,7 @@ func Open(ctx context.Context, url, name string, t Table, handler Handler, o *Op
 	return c, nil
 }
 
-// open connects. The backend is to be closed, also after an error.
+// open connects. Close the backend, even after an error.
 func open(ctx context.Context, url string, t Table) (*backend.Backend, driver.Queue, error) {
 	u, err := backend.Parse(url)
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// outcome is an error that says what to do with a message.
+// outcome is an error that chooses the outcome of a message.
 type outcome struct {
 	driver.Outcome
 	after time.Duration
 	err   error
-	whole bool // of all messages of a batch
+	whole bool // for all messages of a batch
 }
 
 // Error is the reason.
@@ -23,13 +23,13 @@ func (o *outcome) Error() string { return o.err.Error() }
 // Unwrap is the reason.
 func (o *outcome) Unwrap() error { return o.err }
 
-// Retry is an error of a handler: the message is delivered again after a pause, with all of its
-// key behind it. It counts as an attempt, and never becomes a dead letter by that.
+// Retry is an error of a handler: the message is delivered again after a pause, before later
+// messages of its key. It counts as an attempt, but never makes a dead letter.
 func Retry(after time.Duration, reason error) error {
 	return &outcome{Outcome: driver.Retry, after: max(0, after), err: orUnknown(reason)}
 }
 
-// Dead is an error of a handler: the message becomes a dead letter, and its key goes on.
+// Dead is an error of a handler: the message becomes a dead letter, and its key continues.
 func Dead(reason error) error { return &outcome{Outcome: driver.Dead, err: orUnknown(reason)} }
 
 // Park is an error of a handler: the message and its key wait until an operator resumes the key.
@@ -42,7 +42,7 @@ func orUnknown(reason error) error {
 	return reason
 }
 
-// judgement decides what a handler's error means.
+// judgement decides the outcome of a handler's error.
 type judgement struct {
 	failing  Failing
 	attempts int
@@ -50,7 +50,7 @@ type judgement struct {
 	random   func() float64
 }
 
-// verdict is the outcome of one delivery; see [driver.Settlement]. The zero value gives it back.
+// verdict is the outcome of one delivery; see [driver.Settlement]. The zero value is Release.
 type verdict struct {
 	Outcome   driver.Outcome
 	After     time.Duration
@@ -58,8 +58,8 @@ type verdict struct {
 	Reason    string
 }
 
-// judge decides about a message of which the handler has returned an error. gone says that the
-// handler was interrupted by the end of its claim or of the consumer: the message is given back.
+// judge returns the verdict on a message whose handler returned an error. gone means that the end of
+// the claim or of the consumer interrupted the handler: the message is released.
 func (j judgement) judge(attempt int, err error, gone bool) (s verdict) {
 	var o *outcome
 	switch {
@@ -80,7 +80,7 @@ func (j judgement) judge(attempt int, err error, gone bool) (s verdict) {
 	return s
 }
 
-// reason is a text that a queue can store.
+// reason returns the text of an error, as a queue can store it.
 func reason(err error) string {
 	text := []byte(err.Error())
 	if len(text) > maxReason {

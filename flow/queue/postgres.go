@@ -14,11 +14,11 @@ import (
 )
 
 // On PostgreSQL each step is one statement. Groups are found by their primary key, one by one
-// (lateral): for a list of keys a plan without statistics compares each group with the list. Messages
-// are deleted by an array of their ids: a join may scan the whole table.
+// (lateral): for a list of keys, a plan without statistics compares each group with the list.
+// Messages are deleted by an array of their ids: a join may scan the whole table.
 
-// addPostgres is add in one statement: the keys are locked before the first message has its
-// number. Groups of messages without a key are known to nobody else.
+// addPostgres is add in one statement: it locks the keys before the first message has its number.
+// No other transaction has the groups of messages without a key.
 func (q tables) addPostgres(ctx context.Context, name string, rows []row, locks []int64, keyed, alone announced) error {
 	var lanes, classes, delays []int64
 	var ids, keys, headers, uniques []string
@@ -48,15 +48,16 @@ where (select count(*) from l) >= 0 order by m.n`+conflict, sqltable.Numbers(loc
 	return err
 }
 
-// arrive leaves arrivals of the lanes of x, in the order of n. Few lanes share a row, so that it is stored in one piece.
+// arrive inserts arrivals of the lanes of x, in the order of n. At most 100 lanes share a row, so
+// that it needs no TOAST table.
 func arrive(name, x string) string {
 	return `insert into {arrivals} (queue, lanes, classes)
 	select ` + name + `, array_agg(x.lane order by x.n), array_agg(x.class order by x.n) from ` + x + ` group by (x.n - 1) / 100 order by min(x.n)`
 }
 
-// admit makes groups ready of which messages have arrived. It waits for no lock of a group: the
-// arrivals of those that are locked stay. A group that is leased is marked, so that it is ready
-// as soon as it is free: the statement that frees it may not see the new messages.
+// admit makes groups ready for which messages have arrived. It waits for no lock of a group: the
+// arrivals of locked groups stay. It marks leased groups, so that they are ready as soon as they
+// are free: the statement that frees them may not see the new messages.
 func (q tables) admit(ctx context.Context, name string) error {
 	if q.Maria() {
 		return q.admitMaria(ctx, name)
@@ -83,8 +84,8 @@ n as (insert into {groups} (queue, lane, state, class, ready_at, token, owner)
 	return err
 }
 
-// lease leases groups that are ready, by priority and waiting time, each under a token above all
-// former ones. Those that others have locked are left out.
+// lease leases groups that are ready, by priority and waiting time, each under a token above all its
+// former ones. It skips locked groups.
 func (q tables) lease(ctx context.Context, name, owner string, most int, lease time.Duration) ([]found, error) {
 	if q.Maria() {
 		return q.leaseMaria(ctx, name, owner, most, lease)
@@ -103,15 +104,14 @@ returning g.lane, c.state, g.token, c.due`, []any{name, name, name, owner, lease
 	return all, err
 }
 
-// due is the time by which groups of a class are ranked.
+// due is the SQL of the time that ranks groups of a class.
 func due(class Priority) string {
 	return `ready_at - ` + strconv.FormatInt(int64(class)*leasequeue.Aging.Microseconds(), 10)
 }
 
-// acknowledge is Settle of messages that were all handled, in one statement, which locks the
-// groups in the order of their lanes, deletes the messages and frees their groups. What is left of a group
-// is behind its last message that is deleted here; what was put before it meanwhile has marked
-// the group (see admit).
+// acknowledge is Settle for messages that are all Ack, in one statement. It locks the groups in the
+// order of their lanes, deletes the messages and frees the groups. Remaining messages of a group
+// come after the last deleted one; a message replayed before it has marked the group (see admit).
 func (q tables) acknowledge(ctx context.Context, name string, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
 	settled = slices.SortedFunc(slices.Values(settled), func(a, b leasequeue.Settled) int { return cmp.Compare(a.ID, b.ID) })
 	var lanes, tokens, through, places, of []int64
@@ -158,7 +158,7 @@ select count(*) from d`, []any{sqltable.Numbers(lanes), sqltable.Numbers(tokens)
 	return removed, err
 }
 
-// acked reports whether all messages of all leases were handled, of those settled before, too.
+// acked reports whether all messages of all leases are Ack, including those settled before.
 func acked(settled []leasequeue.Settled) bool {
 	for _, s := range settled {
 		if s.Kept || len(s.Outcomes) == 0 || slices.ContainsFunc(s.Outcomes, func(o driver.Settlement) bool { return o.Outcome != driver.Ack }) {

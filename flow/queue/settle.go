@@ -13,13 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// owned is a group that was locked.
+// owned is a locked group.
 type owned struct{ lane, token, state int64 }
 
-// isOf reports whether the lease is that of a token.
+// isOf reports whether the lease has a token.
 func (o owned) isOf(token interlock.Token) bool { return o.token == token.Counter() }
 
-// owned locks groups in one order. lock ends the query.
+// owned locks groups in the order of their lanes. lock ends the query.
 func (q tables) owned(ctx context.Context, name string, lanes []int64, lock string) (map[int64]owned, error) {
 	of, args := q.of(name, lanes)
 	all, err := sqltable.List(ctx, q.Tables, `select lane, token, state from {groups} where `+of+` order by lane for update`+lock, args,
@@ -31,8 +31,8 @@ func (q tables) owned(ctx context.Context, name string, lanes []int64, lock stri
 	return by, err
 }
 
-// Renew begins leases again; see [leasequeue.Store]. It waits for no group that a transaction
-// of a handler has locked.
+// Renew renews leases; see [leasequeue.Store]. It skips groups that a transaction of a handler has
+// locked.
 func (s *store) Renew(ctx context.Context, held []leasequeue.Held, lease time.Duration) (kept, lost []leasequeue.Held, err error) {
 	err = s.do(ctx, "renew leases", func(q tables) error {
 		var lanes []int64
@@ -46,7 +46,7 @@ func (s *store) Renew(ctx context.Context, held []leasequeue.Held, lease time.Du
 		lanes = nil
 		for _, h := range held {
 			switch o, ok := is[h.ID]; {
-			case !ok: // locked; or deleted, and then the lease ends by itself
+			case !ok: // locked; or deleted, then the lease expires
 			case o.isOf(h.Token) && o.state&leased != 0:
 				kept, lanes = append(kept, h), append(lanes, h.ID)
 			default:
@@ -86,8 +86,7 @@ func (s *store) Settle(ctx context.Context, settled []leasequeue.Settled) (lost 
 	return lost, nil
 }
 
-// settle records outcomes of groups whose leases are still those of their tokens, and returns the
-// others.
+// settle records outcomes of groups whose leases have the given tokens, and returns the others.
 func (q tables) settle(ctx context.Context, name string, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
 	var lanes []int64
 	for _, x := range settled {
@@ -108,12 +107,12 @@ func (q tables) settle(ctx context.Context, name string, settled []leasequeue.Se
 	return lost, q.apply(ctx, name, e)
 }
 
-// effects are what settlements change.
+// effects are the changes of settlements.
 type effects struct {
-	failed   []driver.Settlement // whose messages are kept, or become dead letters
-	gone     []int64             // messages that are deleted
+	failed   []driver.Settlement // of messages that stay, or become dead letters
+	gone     []int64             // messages to delete
 	parked   []int64             // groups
-	finished []int64             // groups of which no message is leased any more
+	finished []int64             // groups without leased messages
 }
 
 func (e *effects) add(s leasequeue.Settled) {
@@ -147,7 +146,7 @@ func (q tables) apply(ctx context.Context, name string, e effects) error {
 	return q.free(ctx, name, e.finished)
 }
 
-// fail records failures, and copies dead letters.
+// fail records failures and copies dead letters.
 func (q tables) fail(ctx context.Context, all []driver.Settlement) error {
 	var dead []int64
 	for _, o := range all {
@@ -185,7 +184,7 @@ func (q tables) remove(ctx context.Context, places []int64) error {
 	return err
 }
 
-// park marks groups that an operator has to resume.
+// park marks groups until an operator resumes them.
 func (q tables) park(ctx context.Context, name string, lanes []int64) error {
 	if len(lanes) == 0 {
 		return nil
@@ -209,7 +208,7 @@ func (s *store) Finish(ctx context.Context, db driver.SQL, all []leasequeue.Plac
 	return err
 }
 
-// finish removes messages of leases that are those of their tokens, and returns how many.
+// finish removes messages whose leases have the given tokens, and returns how many.
 func (q tables) finish(ctx context.Context, name string, all []leasequeue.Place) (removed int, err error) {
 	if !q.Maria() {
 		return q.finishPostgres(ctx, name, all)

@@ -17,21 +17,21 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// How much one claim takes at most.
+// Bounds of one claim.
 const (
 	maxGroups   = 500
-	minGroups   = 64 // if there are as many messages of each: so that as many can be handled at once
+	minGroups   = 64 // even if each has many messages, so that as many handlers can run
 	maxArrivals = 1000
 )
 
-// store is one queue of a table, as a [leasequeue.Store]. Its transactions are READ COMMITTED:
-// what a statement reads after it has locked a group is what was committed last.
+// store is one queue of a table, as a [leasequeue.Store]. Its transactions are READ COMMITTED: after
+// a statement has locked a group, it reads what was committed last.
 type store struct {
 	db    driver.BeginnerAt[driver.SQL]
 	table Table
 	name  string
 
-	trimmed atomic.Int64 // when, by the monotonic clock; 0 is never
+	trimmed atomic.Int64 // last time, by the monotonic clock; 0 means never
 	busy    atomic.Bool  // the last claim found something
 	depth   depth
 }
@@ -49,8 +49,7 @@ func (s *store) do(ctx context.Context, op string, work func(q tables) error) er
 	})
 }
 
-// single runs work of one statement, in one request where PostgreSQL can: MariaDB has no
-// [driver.Autocommitter].
+// single runs work of one statement; if db is a [driver.Autocommitter] (PostgreSQL), in one request.
 func (s *store) single(ctx context.Context, op string, work func(q tables) error) error {
 	db, ok := s.db.(driver.Autocommitter)
 	if !ok {
@@ -63,8 +62,8 @@ func (s *store) single(ctx context.Context, op string, work func(q tables) error
 	return err
 }
 
-// Claim leases groups that are ready; see [leasequeue.Store]. It only looks, in one statement, if
-// there was nothing the last time.
+// Claim leases groups that are ready; see [leasequeue.Store]. If the last call found nothing, it
+// first looks, in one statement.
 func (s *store) Claim(ctx context.Context, owner string, lease time.Duration, limit driver.QueueLimit) (all []leasequeue.Group, wait time.Duration, err error) {
 	if err := s.trim(ctx); err != nil {
 		return nil, 0, err
@@ -94,8 +93,7 @@ func (s *store) Claim(ctx context.Context, owner string, lease time.Duration, li
 	return all, 0, nil
 }
 
-// look reports whether there may be something to lease, and how long until the next group is
-// ready if that is known.
+// look reports whether a group may be ready, and the time until the next one is ready, if known.
 func (s *store) look(ctx context.Context) (some bool, wait time.Duration, err error) {
 	err = s.single(ctx, "receive", func(q tables) error {
 		var next []string
@@ -113,8 +111,8 @@ func (s *store) look(ctx context.Context) (some bool, wait time.Duration, err er
 	return some, wait, err
 }
 
-// How often groups without messages are deleted, how many at once, and for how long they had
-// none; and how long the audit is kept.
+// How often groups without messages are deleted, how many at once, for how long they must have had
+// none, and how long audit records are kept.
 const (
 	trimPause = 5 * time.Minute
 	trimRows  = 1000
@@ -122,8 +120,8 @@ const (
 	keepAudit = 90 * 24 * time.Hour
 )
 
-// trim deletes groups that have had no messages for long, and old records of the audit. Their next token is still above: it is
-// at least the clock, which is set back by less than that.
+// trim deletes groups that have had no messages for trimAge, and old audit records. The next token
+// of a deleted group is still higher: it is at least the clock, if that is set back by less.
 func (s *store) trim(ctx context.Context) error {
 	last, now := s.trimmed.Load(), int64(boottime.Sent())
 	if last != 0 && now-last < int64(trimPause) || !s.trimmed.CompareAndSwap(last, now) {
@@ -141,16 +139,17 @@ func (s *store) trim(ctx context.Context) error {
 	})
 }
 
-// depth is how many messages groups had lately. It decides between many groups with few messages
-// and few with many.
+// depth is the recent number of messages in a group. It decides between many groups with few
+// messages and few groups with many.
 type depth struct{ atomic.Int64 }
 
-// groups is how many groups to lease for so many messages.
+// groups returns how many groups to lease for a number of messages.
 func (d *depth) groups(messages int) int {
 	return min(messages, maxGroups, max(minGroups, messages/int(max(1, d.Load()))))
 }
 
-// learn notes what a claim took: if each group had all that were asked for there may be more.
+// learn records the result of a claim. If each group had as many messages as requested, there may be
+// more.
 func (d *depth) learn(all []leasequeue.Group, each int) {
 	if len(all) == 0 {
 		return
@@ -166,11 +165,11 @@ func (d *depth) learn(all []leasequeue.Group, each int) {
 	}
 }
 
-// found is a group that was leased just now.
-type found struct{ lane, state, token, due int64 } // state is that before
+// found is a group that this claim leased; state is the one before.
+type found struct{ lane, state, token, due int64 }
 
-// fetch reads the messages of groups that were leased. Of those that turn out to have nothing to
-// deliver, or nothing within the limit, the lease ends at once.
+// fetch reads the messages of leased groups. It ends the leases of groups that have no message to
+// deliver within the limit.
 func (q tables) fetch(ctx context.Context, name string, groups []found, each int, limit driver.QueueLimit) (taken []leasequeue.Group, err error) {
 	var lanes, died, free []int64
 	for _, g := range groups {
@@ -204,7 +203,7 @@ func (q tables) fetch(ctx context.Context, name string, groups []found, each int
 	return taken, q.free(ctx, name, free)
 }
 
-// messages reads the first messages of lanes, up to the first that is not to be delivered yet.
+// messages reads the first messages of lanes, up to the first that is delayed.
 func (q tables) messages(ctx context.Context, name string, lanes []int64, each int) (map[int64][]driver.Received, error) {
 	const fields = `m.lane, m.id, m.message_id, m.msg_key, m.headers, m.payload, m.attempts, m.added, m.class, m.not_before - {micros start}`
 	query := `select ` + fields + ` from unnest(?::text::bigint[]) as x (lane) cross join lateral (
@@ -241,7 +240,7 @@ func (q tables) messages(ctx context.Context, name string, lanes []int64, each i
 	return all, err
 }
 
-// decode is the headers as they were added.
+// decode parses stored headers.
 func decode(headers string) (m map[string]string, err error) {
 	if headers != "" {
 		err = json.Unmarshal([]byte(headers), &m)
@@ -249,7 +248,7 @@ func decode(headers string) (m map[string]string, err error) {
 	return m, err
 }
 
-// blame counts an attempt of the first message of each group whose consumer died.
+// blame counts an attempt for the first message of each group whose consumer died.
 func (q tables) blame(ctx context.Context, all map[int64][]driver.Received, died []int64) error {
 	var places []int64
 	for _, lane := range died {
@@ -266,7 +265,7 @@ func (q tables) blame(ctx context.Context, all map[int64][]driver.Received, died
 	return err
 }
 
-// free ends leases: groups become ready when their first message is, or never.
+// free ends leases: a group is ready when its first message is, or never.
 func (q tables) free(ctx context.Context, name string, lanes []int64) error {
 	if len(lanes) == 0 {
 		return nil

@@ -10,23 +10,21 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Table keeps queues in a database, PostgreSQL or MariaDB. The zero value is ready once
-// [Table.Create] has made the tables. It is safe for concurrent use, with a transaction for each.
+// Table keeps queues in a database, PostgreSQL or MariaDB. Call [Table.Create] once; the zero value
+// works. It is safe for concurrent use, with a transaction for each call.
 type Table struct {
-	// Name is the table, or schema.table; empty means "interlock_queue". Other tables have a
-	// name that begins with it. It is at most 50 bytes, and is trusted: never take it from a
-	// request.
+	// Name is the table, or schema.table; empty means "interlock_queue". It prefixes the names of
+	// the other tables, has at most 50 bytes, and is not escaped: never take it from a request.
 	Name string
 }
 
 // tables are a Table in one transaction. Times are microseconds since 1970 by the clock of the
 // database.
 //
-// A group is what is leased at once: the messages of a key, whose lane is at least 0, or one
-// message without a key. It has a row from its first message on, and that of a key stays for its
-// token. Add does not touch the row of a group that exists, because a transaction that stays
-// open would keep consumers from it: it leaves an arrival, of which a claim makes the group
-// ready.
+// A group is the unit of a lease: the messages of a key, whose lane is at least 0, or one message
+// without a key. Its row exists from its first message on; the row of a key stays, for its token.
+// Add does not change the row of an existing group, because an open transaction would block
+// consumers: it inserts an arrival, and the next claim makes the group ready.
 type tables struct{ sqltable.Tables }
 
 var layout = sqltable.Layout{Part: "queue", Default: "interlock_queue",
@@ -41,7 +39,7 @@ const (
 	more   = 4 // messages arrived while it was leased (PostgreSQL)
 )
 
-// never is the time at which a group without messages, or a parked one, is ready.
+// never is ready_at of a group without messages and of a parked group.
 const never = `4611686018427387904`
 
 func (t Table) open(op, about string, db driver.SQL) (tables, error) {
@@ -49,9 +47,9 @@ func (t Table) open(op, about string, db driver.SQL) (tables, error) {
 	return tables{q}, err
 }
 
-// Create makes the tables unless they exist. Several processes may do it at once. It takes
-// effect when the transaction commits, on MariaDB at once: there it commits what was done in the
-// transaction before.
+// Create creates the tables unless they exist. Several processes may call it at the same time. It
+// takes effect when the transaction commits; on MariaDB at once, where it also commits the
+// transaction's earlier statements.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	q, err := t.open("create queue", "", db)
 	if err != nil {
@@ -60,7 +58,7 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	return q.Create(ctx, creations...)
 }
 
-// often has tables cleaned often on PostgreSQL: they empty as fast as they fill.
+// often makes PostgreSQL vacuum tables often: they empty as fast as they fill.
 const often = `{pg  with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000)}`
 
 var creations = []string{
@@ -125,8 +123,8 @@ var creations = []string{
 	`{maria create table if not exists {stripes} (stripe int not null primary key){engine}}`,
 }
 
-// FromTable consumes the queues of a table. notifier wakes consumers when it is notified with the name of
-// their queue, or any; nil leaves them to look by themselves, at most a second later.
+// FromTable returns the queues of a table. A notification wakes the consumers of the queue that it
+// names, or all. Without a notifier consumers poll; they find a message within a second.
 func FromTable[T any](db driver.BeginnerAt[T], t Table, notifier driver.Notifier) driver.Queue {
 	return inTable{backend.Untyped(db), t, notifier}
 }
@@ -137,7 +135,7 @@ type inTable struct {
 	notifier driver.Notifier
 }
 
-// Join begins to consume; see [driver.Queue].
+// Join starts a consumer; see [driver.Queue].
 func (i inTable) Join(_ context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
 	c, err := leasequeue.Join(&store{db: i.db, table: i.table, name: name}, name, o, i.notifier)
 	if err != nil {
@@ -146,7 +144,7 @@ func (i inTable) Join(_ context.Context, name string, o driver.QueueOptions) (dr
 	return c, nil
 }
 
-// among is the condition for a column that has one of some numbers, and its parameters.
+// among returns the condition that a column has one of some numbers, and its parameters.
 func (q tables) among(column string, ids []int64) (string, []any) {
 	if q.Maria() {
 		b, _ := json.Marshal(ids) // numbers always marshal
@@ -155,7 +153,7 @@ func (q tables) among(column string, ids []int64) (string, []any) {
 	return column + ` = any (?::text::bigint[])`, []any{sqltable.Numbers(ids)}
 }
 
-// of is among for the lanes of a queue.
+// of returns the condition for lanes of a queue, and its parameters.
 func (q tables) of(name string, lanes []int64) (string, []any) {
 	if q.Maria() {
 		among, _ := q.among("lane", lanes)
@@ -164,7 +162,7 @@ func (q tables) of(name string, lanes []int64) (string, []any) {
 	return `queue = ? and lane in (select unnest(?::text::bigint[]))`, []any{name, sqltable.Numbers(lanes)}
 }
 
-// numbered is a table expression named x with columns a, b and c of numbers, and its parameters.
+// numbered returns a table expression x with the columns a, b, c and n, and its parameters.
 func (q tables) numbered(a, b, c []int64) (string, []any) {
 	if q.Maria() {
 		rows := make([][3]int64, len(a))

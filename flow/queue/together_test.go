@@ -20,10 +20,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 	"github.com/interlock-dev/interlock/internal/virtual"
-	"github.com/interlock-dev/interlock/observe"
 )
 
-// sizes notes the sizes of batches, in the order in which they were handled.
+// sizes has the sizes of batches, in the order in which they were handled.
 type sizes struct {
 	mu  sync.Mutex
 	all []int
@@ -35,8 +34,8 @@ func (s *sizes) add(n int) {
 	s.all = append(s.all, n)
 }
 
-// TestBatch: messages that come while a batch is handled are the next one. A message that fails,
-// or panics, has every message of its batch handled alone, and fails by itself.
+// TestBatch: messages that arrive while a batch is handled form the next one. If a message fails or
+// panics, every message of its batch is handled alone, and only that one fails.
 func TestBatch(t *testing.T) {
 	for _, failing := range []func() error{func() error { return nil }, func() error { return errors.New("bad") }, func() error { panic("bad") }} {
 		virtual.Test(t, func(t *testing.T) {
@@ -44,7 +43,7 @@ func TestBatch(t *testing.T) {
 			var s sizes
 			q := memory.NewQueue()
 			fill(t, q, 3, "a", "b", "c", "d")
-			c, err := queue.New(t.Context(), q, "q", queue.Batch(func(_ context.Context, all []queue.Received) error {
+			c := consume(t, q, queue.Batch(func(_ context.Context, all []queue.Received) error {
 				s.add(len(all))
 				time.Sleep(time.Millisecond)
 				var done []string
@@ -60,8 +59,7 @@ func TestBatch(t *testing.T) {
 					r.add(id)
 				}
 				return nil
-			}), &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
-			ok(t, err)
+			}), queue.Options{MinPause: queue.DefaultMinPause})
 			time.Sleep(time.Minute)
 			for _, key := range []string{"a", "b", "c", "d"} {
 				if got := r.of(key); !slices.Equal(got, []string{key + "0", key + "1", key + "2"}) {
@@ -111,21 +109,19 @@ func TestBatchEndsWithAnyClaim(t *testing.T) {
 	})
 }
 
-// TestInTxBatch: one transaction has the effects of many messages and removes them. A message
-// that fails, or that another consumer has, keeps none of the others from being done.
+// TestInTxBatch: one transaction has the effects of many messages and removes them. A failing message
+// fails no other one.
 func TestInTxBatch(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
-		db := open(t)
-		db.Do(t, table.Create)
-		db.Exec(t, `create table effect (id varchar(64) not null)`)
+		db := withEffects(t, open(t), table.Create)
 		for n := range 30 {
 			addIn(t, db, queue.Message{ID: fmt.Sprint("a", n), Key: fmt.Sprint("k", n)}, queue.Message{ID: fmt.Sprint("b", n), Key: fmt.Sprint("k", n)})
 		}
 		counted := &databases.Counted{BeginnerAt: db}
 		var s sizes
-		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", queue.InTxBatch(counted, func(ctx context.Context, tx driver.SQL, all []queue.Received) error {
+		c := consume(t, queue.FromTable(db, table, nil), queue.InTxBatch(counted, func(ctx context.Context, tx driver.SQL, all []queue.Received) error {
 			s.add(len(all))
 			for _, m := range all {
 				if err := effect(ctx, tx, m); err != nil {
@@ -139,15 +135,9 @@ func TestInTxBatch(t *testing.T) {
 				}
 			}
 			return nil
-		}), &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
-		ok(t, err)
-		testbed.Eventually(t, "all messages are handled", bound, func() bool {
-			return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
-		})
-		total, distinct := databases.One[int64](t, db, `select count(*) from effect`), databases.One[int64](t, db, `select count(distinct id) from effect`)
-		if total != 60 || distinct != 60 {
-			t.Errorf("%d effects of %d messages", total, distinct)
-		}
+		}), queue.Options{})
+		allHandled(t, db)
+		wantEffects(t, db, 60)
 		ok(t, c.Close(t.Context()))
 		if n := counted.Commits.Load(); n >= 60 || n > int64(len(s.all)) {
 			t.Errorf("%d commits of batches of %v", n, s.all)
@@ -155,8 +145,8 @@ func TestInTxBatch(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestBatchOfUnknownOutcome: a batch whose commit was not answered is not handled again: it may
-// be done. Its messages are to be tried again, and none is a failure.
+// TestBatchOfUnknownOutcome: the messages of a batch whose commit was not answered are retried, not
+// handled alone, and none counts as a failure.
 func TestBatchOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -168,14 +158,14 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 		}
 		var s sizes
 		began := make(chan struct{})
-		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", queue.InTxBatch(databases.Unanswered(db, func() bool { return true }), func(_ context.Context, _ driver.SQL, all []queue.Received) error {
+		lossy := databases.Unanswered(db, func() bool { return true })
+		c := consume(t, queue.FromTable(db, table, nil), queue.InTxBatch(lossy, func(_ context.Context, _ driver.SQL, all []queue.Received) error {
 			s.add(len(all))
 			if len(all) == 1 {
 				<-began // while the others gather
 			}
 			return nil
-		}), &queue.Options{Failing: queue.Pause, Attempts: 1, Hooks: &observe.Queue{Log: observe.Silent}})
-		ok(t, err)
+		}), queue.Options{Failing: queue.Pause, Attempts: 1})
 		testbed.Eventually(t, "all are leased", bound, func() bool {
 			return databases.One[int64](t, db, `select count(*) from interlock_queue_group where owner <> ''`) == 9
 		})
@@ -194,7 +184,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestFinishMany: of messages that one call finishes all are removed or none.
+// TestFinishMany: one call finishes all messages or none.
 func TestFinishMany(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -241,7 +231,7 @@ func TestFinishMany(t *testing.T) {
 	ok(t, c.Close(t.Context()))
 }
 
-// TestFailingInTx: the policy for failures applies to handlers in transactions, too.
+// TestFailingInTx: the policy for failures applies to handlers in transactions.
 func TestFailingInTx(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -249,10 +239,9 @@ func TestFailingInTx(t *testing.T) {
 		db := open(t)
 		db.Do(t, table.Create)
 		addIn(t, db, queue.Message{ID: "1", Key: "a"})
-		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", queue.InTx(db, func(context.Context, driver.SQL, queue.Received) error {
+		c := consume(t, queue.FromTable(db, table, nil), queue.InTx(db, func(context.Context, driver.SQL, queue.Received) error {
 			return errors.New("bad")
-		}), &queue.Options{Failing: queue.Skip, Attempts: 2, MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
-		ok(t, err)
+		}), queue.Options{Failing: queue.Skip, Attempts: 2})
 		testbed.Eventually(t, "it is a dead letter", bound, func() bool {
 			return databases.One[int64](t, db, `select count(*) from interlock_queue_dead`) == 1
 		})
@@ -260,20 +249,19 @@ func TestFailingInTx(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestBatchWithInbox: the queue is elsewhere, and an inbox in the database of the effects lets a
-// message that is delivered again, and batches whose outcome was lost, make no effect twice.
+// TestBatchWithInbox: the queue is in another system. An inbox in the database of the effects prevents
+// second effects of repeated messages and of batches whose outcome was lost.
 func TestBatchWithInbox(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
-		db, inbox := open(t), once.Inbox{Consumer: "billing"}
-		db.Do(t, inbox.Create)
-		db.Exec(t, `create table effect (id varchar(64) not null)`)
+		inbox := once.Inbox{Consumer: "billing"}
+		db := withEffects(t, open(t), inbox.Create)
 		q := memory.NewQueue()
 		fill(t, q, 5, "a", "b", "c", "d", "e", "f")
 		ok(t, q.Add("q", queue.Message{ID: "a0", Key: "again"}, queue.Message{ID: "a1", Key: "other", Payload: []byte("another payload")}))
 		var lost atomic.Int64
-		c, err := queue.New(t.Context(), q, "q", queue.Batch(func(ctx context.Context, all []queue.Received) error {
+		c := consume(t, q, queue.Batch(func(ctx context.Context, all []queue.Received) error {
 			var messages []once.Message
 			for _, m := range all {
 				messages = append(messages, once.Message{ID: m.ID, Payload: m.Payload})
@@ -293,31 +281,27 @@ func TestBatchWithInbox(t *testing.T) {
 				return errors.New("the answer is lost")
 			}
 			return err
-		}), &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
-		ok(t, err)
+		}), queue.Options{})
 		testbed.Eventually(t, "all messages are handled", bound, func() bool {
 			return databases.One[int64](t, db, `select count(distinct id) from effect`) == 30 && len(q.DeadLetters("q")) == 1
 		})
 		ok(t, c.Close(t.Context()))
-		if n := databases.One[int64](t, db, `select count(*) from effect`); n != 30 {
-			t.Errorf("%d effects of 30 messages", n)
-		}
+		wantEffects(t, db, 30)
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestOffsetsInDatabase: instead of the ids of messages, the database keeps the last offset of each
-// key, in the transaction of the effect. A message that is delivered again makes no effect twice.
+// TestOffsetsInDatabase: the database keeps the last offset of each key, in the transaction of the
+// effect. A message that is delivered again has no second effect.
 func TestOffsetsInDatabase(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
-		db, offsets := open(t), version.Table{}
-		db.Do(t, offsets.Create)
-		db.Exec(t, `create table effect (id varchar(64) not null)`)
+		offsets := version.Table{}
+		db := withEffects(t, open(t), offsets.Create)
 		q := memory.NewQueue()
 		fill(t, q, 5, "a", "b", "c", "d", "e", "f")
 		var lost atomic.Int64
-		c, err := queue.New(t.Context(), q, "q", func(ctx context.Context, m queue.Received) error {
+		c := consume(t, q, func(ctx context.Context, m queue.Received) error {
 			err := db.Try(ctx, func(ctx context.Context, tx driver.SQL) error {
 				// On Kafka the entity begins with m.Claim.Name(), the partition.
 				change := version.Change{Entity: m.Queue + "/" + m.Key, Stamp: version.Stamp{Version: m.Place + 1}}
@@ -330,14 +314,13 @@ func TestOffsetsInDatabase(t *testing.T) {
 				return errors.New("the answer is lost")
 			}
 			return err
-		}, &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}})
-		ok(t, err)
+		}, queue.Options{})
 		testbed.Eventually(t, "all messages are handled", bound, func() bool {
 			return databases.One[int64](t, db, `select count(distinct id) from effect`) == 30
 		})
 		ok(t, c.Close(t.Context()))
-		if n := databases.One[int64](t, db, `select count(*) from effect`); n != 30 || lost.Load() <= 30 {
-			t.Errorf("%d effects of 30 messages, which were handled %d times", n, lost.Load())
+		if wantEffects(t, db, 30); lost.Load() <= 30 {
+			t.Errorf("30 messages were handled %d times", lost.Load())
 		}
 	}, databases.Pgx, databases.Maria)
 }

@@ -10,32 +10,23 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// Channel is the one on which consumers that [Open] opened listen on PostgreSQL: for
-// postgres.NewNotifier of programs that add.
+// Channel is the PostgreSQL channel on which consumers of [Open] listen. Pass it to
+// postgres.NewNotifier in programs that add messages.
 const Channel = "interlock_queue"
 
-// Tx runs fn in a transaction, commits it if fn returns nil, and then notifies, so that
-// consumers look at once for what was added. notifier may be nil: they then look within a second. It
-// returns the error of fn after a rollback; that of the commit is Uncertain if it may have been
-// done. Nothing is retried.
+// Tx runs fn in a transaction, commits it if fn returns nil, and then notifies, so that consumers
+// look for messages at once. Without a notifier they find them within a second. Tx returns the error
+// of fn after a rollback. The error of a commit that may have been done is Uncertain. Tx does not
+// retry.
 func Tx[T any](ctx context.Context, db driver.Beginner[T], notifier driver.Notifier, fn func(ctx context.Context, tx T) error) error {
-	worked := false
-	err := transact.Do(ctx, db.Begin, "", func(tx driver.Tx[T]) error {
-		err := tx.Classify(fn(ctx, tx.Native()))
-		worked = err == nil
-		return err
-	})
-	if notifier != nil && worked && (err == nil || interlock.Kind(err) == interlock.Uncertain) {
-		notifier.Notify()
-	}
-	return err
+	return transact.Notify(ctx, db, notifier, fn)
 }
 
-// Finish removes messages from their queue in the user's transaction: in the database of the
-// queue, so that the effects of a handler happen if and only if the messages are done. It is the
-// last statement of the transaction, because it keeps their claims from being renewed. If a claim
-// is another consumer's by now the error is an interlock.ErrLost, and the transaction must be
-// rolled back. The handler returns nil once the transaction is committed.
+// Finish removes messages from their queue in the user's transaction, in the database of the queue:
+// the effects of the handler happen if and only if the messages are done. Make it the last statement
+// of the transaction, because it prevents the renewal of the claims. If another consumer has a
+// claim by now, the error is an interlock.ErrLost, and the transaction must be rolled back. The
+// handler returns nil after the commit.
 func Finish(ctx context.Context, db driver.SQL, all ...Received) error {
 	if len(all) == 0 {
 		return nil
@@ -47,25 +38,25 @@ func Finish(ctx context.Context, db driver.SQL, all ...Received) error {
 	return err
 }
 
-// InTx is a handler that runs fn in a transaction of the database of the queue, and finishes the
-// message in it: its effects there happen once, over any crash.
+// InTx returns a handler that runs fn in a transaction of the database of the queue and finishes the
+// message in it: effects of fn there happen exactly once, even after a crash.
 func InTx[T any](db driver.Beginner[T], fn func(ctx context.Context, tx T, m Received) error) Handler {
 	return func(ctx context.Context, m Received) error {
 		return finishIn(ctx, db, []Received{m}, func(tx T) error { return fn(ctx, tx, m) })
 	}
 }
 
-// InTxBatch is [InTx] for many messages in one transaction, gathered by [Batch]. It is several
-// times as fast if fn makes small effects, best by statements of many rows. fn does nothing
-// else: locks that it takes last until the effects of all messages are committed.
+// InTxBatch is [InTx] for many messages in one transaction, gathered by [Batch]. It is several times
+// as fast if the effects are small; best are statements of many rows. Locks of fn last until the
+// effects of all messages are committed, so fn should do nothing else.
 func InTxBatch[T any](db driver.Beginner[T], fn func(ctx context.Context, tx T, all []Received) error) Handler {
 	return Batch(func(ctx context.Context, all []Received) error {
 		return finishIn(ctx, db, all, func(tx T) error { return fn(ctx, tx, all) })
 	})
 }
 
-// finishIn runs work and finishes messages in one transaction. If nobody knows whether it was
-// committed all are delivered again: if it was, they are gone, and nothing is delivered.
+// finishIn runs work and finishes messages in one transaction. If the outcome of the commit is
+// unknown, all are retried: if it was done, they are gone and not delivered again.
 func finishIn[T any](ctx context.Context, db driver.Beginner[T], all []Received, work func(tx T) error) error {
 	finished := false
 	err := transact.Do(ctx, db.Begin, all[0].ID, func(tx driver.Tx[T]) error {

@@ -13,7 +13,6 @@ import (
 	"github.com/interlock-dev/interlock/flow/queue"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
-	"github.com/interlock-dev/interlock/observe"
 )
 
 const bound = 30 * time.Second
@@ -28,12 +27,34 @@ func TestInTx(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				db := open(t)
-				db.Do(t, table.Create)
-				db.Exec(t, `create table effect (id varchar(64) not null)`)
-				test(t, db)
+				test(t, withEffects(t, open(t), table.Create))
 			})
 		}
+	})
+}
+
+// withEffects creates tables in a database, with one for effects.
+func withEffects(t *testing.T, db *databases.DB, create func(context.Context, driver.SQL) error) *databases.DB {
+	t.Helper()
+	db.Do(t, create)
+	db.Exec(t, `create table effect (id varchar(64) not null)`)
+	return db
+}
+
+// wantEffects requires one effect of each of n messages.
+func wantEffects(t *testing.T, db *databases.DB, n int64) {
+	t.Helper()
+	total, distinct := databases.One[int64](t, db, `select count(*) from effect`), databases.One[int64](t, db, `select count(distinct id) from effect`)
+	if total != n || distinct != n {
+		t.Errorf("%d effects of %d messages, want %d", total, distinct, n)
+	}
+}
+
+// allHandled waits until the queue is empty.
+func allHandled(t *testing.T, db *databases.DB) {
+	t.Helper()
+	testbed.Eventually(t, "all messages are handled", bound, func() bool {
+		return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
 	})
 }
 
@@ -73,21 +94,14 @@ func testEffectsOnce(t *testing.T, db *databases.DB) {
 		return err
 	}
 	for range 2 {
-		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", handler, &queue.Options{MinPause: time.Millisecond, MaxPause: time.Millisecond,
-			Hooks: &observe.Queue{Log: observe.Silent}})
-		ok(t, err)
+		c := consume(t, queue.FromTable(db, table, nil), handler, queue.Options{})
 		t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
 	}
-	testbed.Eventually(t, "all messages are handled", bound, func() bool {
-		return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
-	})
-	total, distinct := databases.One[int64](t, db, `select count(*) from effect`), databases.One[int64](t, db, `select count(distinct id) from effect`)
-	if total != keys*each || distinct != total {
-		t.Errorf("%d effects of %d messages, want %d", total, distinct, keys*each)
-	}
+	allHandled(t, db)
+	wantEffects(t, db, keys*each)
 }
 
-// testZombie: a consumer whose lease another one has can not finish a message.
+// testZombie: a consumer that has lost its lease cannot finish a message.
 func testZombie(t *testing.T, db *databases.DB) {
 	addIn(t, db, queue.Message{ID: "1", Key: "k"})
 	q := queue.FromTable(db, table, nil)
@@ -111,9 +125,7 @@ func testZombie(t *testing.T, db *databases.DB) {
 	if err := finish(t.Context(), is[0]); !errors.Is(err, interlock.ErrLost) {
 		t.Errorf("finished twice: %v", err)
 	}
-	if n := databases.One[int64](t, db, `select count(*) from effect`); n != 1 {
-		t.Errorf("%d effects", n)
-	}
+	wantEffects(t, db, 1)
 	ok(t, two.Settle(t.Context(), []driver.Settlement{{Received: is[0], Outcome: driver.Ack}})[0])
 	ok(t, two.Close(t.Context()))
 }
@@ -121,13 +133,12 @@ func testZombie(t *testing.T, db *databases.DB) {
 // testOperate shows queues, and edits and discards dead letters.
 func testOperate(t *testing.T, db *databases.DB) {
 	addIn(t, db, queue.Message{ID: "1", Key: "k", Payload: []byte("bad")}, queue.Message{ID: "2", Key: "k"}, queue.Message{ID: "3", Key: "p"})
-	c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", func(_ context.Context, m queue.Received) error {
+	c := consume(t, queue.FromTable(db, table, nil), func(_ context.Context, m queue.Received) error {
 		if m.Key == "k" && string(m.Payload) != "good" {
 			return queue.Dead(errors.New("it is bad"))
 		}
 		return queue.Park(errors.New("it waits"))
-	}, &queue.Options{Hooks: &observe.Queue{Log: observe.Silent}})
-	ok(t, err)
+	}, queue.Options{})
 	var all []queue.Status
 	show := func(want queue.Status) {
 		t.Helper()
@@ -176,18 +187,15 @@ func testOperate(t *testing.T, db *databases.DB) {
 	ok(t, c.Close(t.Context()))
 }
 
-// testOpenAdd: consumers go on with a key while a transaction that adds to it is open, and its
-// message is handled after those that were committed before.
+// testOpenAdd: consumers continue a key while a transaction that adds to it is open. Its message is
+// handled after those committed before.
 func testOpenAdd(t *testing.T, db *databases.DB) {
 	addIn(t, db, queue.Message{ID: "1", Key: "k"})
 	tx := db.Begun(t, driver.SessionIsolation)
 	ok(t, table.Add(t.Context(), tx, "q", queue.Message{ID: "2", Key: "k"}))
 	var r record
-	c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", func(_ context.Context, m queue.Received) error { r.add(m.ID); return nil }, nil)
-	ok(t, err)
-	testbed.Eventually(t, "the first message is handled", bound, func() bool {
-		return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
-	})
+	c := consume(t, queue.FromTable(db, table, nil), func(_ context.Context, m queue.Received) error { r.add(m.ID); return nil }, queue.Options{})
+	allHandled(t, db)
 	ok(t, tx.Commit(t.Context()))
 	testbed.Eventually(t, "the second message is handled", bound, func() bool { return len(r.of("2")) == 1 })
 	ok(t, c.Close(t.Context()))
@@ -197,15 +205,12 @@ func testOpenAdd(t *testing.T, db *databases.DB) {
 func testTrim(t *testing.T, db *databases.DB) {
 	groups := `select count(*) from interlock_queue_group`
 	run := func() (stop func()) {
-		c, err := queue.New(t.Context(), queue.FromTable(db, table, nil), "q", func(context.Context, queue.Received) error { return nil }, nil)
-		ok(t, err)
+		c := consume(t, queue.FromTable(db, table, nil), func(context.Context, queue.Received) error { return nil }, queue.Options{})
 		return func() { ok(t, c.Close(t.Context())) }
 	}
 	addIn(t, db, queue.Message{ID: "1", Key: "k"}, queue.Message{ID: "2"})
 	stop := run()
-	testbed.Eventually(t, "the messages are handled", bound, func() bool {
-		return databases.One[int64](t, db, `select count(*) from interlock_queue`) == 0
-	})
+	allHandled(t, db)
 	stop()
 	if n := databases.One[int64](t, db, groups); n != 1 {
 		t.Errorf("%d groups, want that of the key", n)
