@@ -132,9 +132,7 @@ func scene(tb testing.TB, db *databases.DB) (args []string, want func()) {
 	tb.Helper()
 	db.Do(tb, single.Create)
 	db.Exec(tb, `delete from interlock_outbox_fence`) // of the scene before
-	db.Do(tb, func(ctx context.Context, sql driver.SQL) error {
-		return single.Add(ctx, sql, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
-	})
+	add(tb, db, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
 	name := filepath.Join(tb.TempDir(), "delivered")
 	ok(tb, os.WriteFile(name, nil, 0o600))
 	return []string{db.Client, db.URL, name}, func() {
@@ -291,9 +289,7 @@ func testPausedOwner(t *testing.T, db *databases.DB) {
 	cancel()
 	err = <-ended
 	ended <- err
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return single.Add(ctx, sql, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
-	})
+	add(t, db, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 1), keyed("a", 3, 3), keyed("b", 2, 2))...)
 	db.Exec(t, `update interlock_outbox set id = id - 5`)
 	_, err = former.Stdin().Write([]byte("\n"))
 	ok(t, err)

@@ -12,22 +12,16 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Why a key waits, in [Waiting].
+// Reasons why a key waits, in [Waiting].
 const (
-	WhyRetry   = "retry"   // its oldest message was not delivered, and is tried again
-	WhyBlocked = "blocked" // its oldest message was refused for what it is
+	WhyRetry   = "retry"   // its oldest message was not delivered, and is retried
+	WhyBlocked = "blocked" // its oldest message was rejected by the receiver
 	WhyDead    = "dead"    // its oldest message became a dead letter; see Park
-	whyDelayed = "delayed"
-	whyQueued  = "queued"
+	WhyDelayed = "delayed" // its oldest message is not to be sent yet
+	WhyQueued  = "queued"  // it waits no more; its messages are being sent
 )
 
-// More reasons why a key waits.
-const (
-	WhyDelayed = whyDelayed // its oldest message is not to be sent yet
-	WhyQueued  = whyQueued  // it waits no more, and is being caught up with
-)
-
-// forever is longer than anybody waits.
+// forever stands for a wait without an end.
 const forever = 100 * 365 * 24 * time.Hour
 
 // A change makes a lane wait, because of the row at its head.
@@ -39,21 +33,21 @@ type change struct {
 	err      error
 }
 
-// A settlement is what has to be stored after a batch.
+// A settlement is what to store after a batch.
 type settlement struct {
 	sent     []int64  // delivered
-	park     []row    // to wait with their lanes
+	park     []row    // wait with their lanes
 	changes  []change // lanes that wait
 	dead     []change // messages that become dead letters
-	relieved []int64  // lanes that waited, and go on
+	relieved []int64  // lanes that do not wait any more
 }
 
 func (s settlement) empty() bool {
 	return len(s.sent)+len(s.park)+len(s.changes)+len(s.dead)+len(s.relieved) == 0
 }
 
-// held are the lanes of which something was not delivered: nothing of them is sent
-// by a relay that does not see this settlement in what it has read.
+// held returns the lanes with messages that were not delivered: a relay whose read did not see this
+// settlement sends none of their messages.
 func (s settlement) held() map[int64]bool {
 	held := map[int64]bool{}
 	for _, r := range s.park {
@@ -65,17 +59,17 @@ func (s settlement) held() map[int64]bool {
 	return held
 }
 
-// judgement is how failures are judged.
+// judgement has the rules for failures.
 type judgement struct {
 	deadLetters bool
-	attempts    int // of a refused message
-	giveUp      int // of any message; 0 is never
+	attempts    int // of a rejected message
+	giveUp      int // attempts of any message; 0 means no limit
 	follow      AfterDeadLetter
 	retry       backoff.Policy
 	random      func() float64
 }
 
-// judge decides the outcome of a batch with these answers.
+// judge decides the outcome of a batch from the answers of the sink.
 func (j judgement) judge(b batch, answers []error) (s settlement, failures []observe.OutboxFailed) {
 	s.park, s.changes, s.relieved = b.park, slices.Clone(b.delays), b.idle
 	failed, touched := map[int64]bool{}, map[int64]bool{}
@@ -109,14 +103,14 @@ func (j judgement) judge(b batch, answers []error) (s settlement, failures []obs
 	return s, failures
 }
 
-// follows reports whether a lane goes on although its head became a dead letter.
+// follows reports whether a lane continues although its head became a dead letter.
 func (s *settlement) follows(lane int64) bool {
 	is := func(c change) bool { return c.lane == lane }
 	return slices.ContainsFunc(s.dead, is) && !slices.ContainsFunc(s.changes, is)
 }
 
-// fail decides about a message that was not delivered, also in place of a later one
-// of its lane that is not to be sent yet.
+// fail decides the outcome of a message that was not delivered. It replaces the change for a later
+// delayed message of the lane.
 func (j judgement) fail(s *settlement, r row, err error) observe.OutboxFailed {
 	s.changes = slices.DeleteFunc(s.changes, func(c change) bool { return c.lane == r.lane })
 	poison := refused(err)
@@ -130,7 +124,7 @@ func (j judgement) fail(s *settlement, r row, err error) observe.OutboxFailed {
 		}
 		return f
 	}
-	c.pause = max(j.retry.Delay(c.attempts, j.random()), min(wished(err), j.retry.Max))
+	c.pause = max(j.retry.Delay(c.attempts, j.random()), min(retryAfter(err), j.retry.Max))
 	if poison {
 		c.why = WhyBlocked
 		if !j.deadLetters {
@@ -145,9 +139,9 @@ func (j judgement) fail(s *settlement, r row, err error) observe.OutboxFailed {
 	return f
 }
 
-// refused reports whether an error says of itself that the message will never be
-// taken. A context that ended says nothing about the message, though it is Definite
-// where it kept a request from being sent; nor does a sink that was closed.
+// refused reports whether an error means that the receiver never accepts the message. The end of a
+// context means nothing about the message, although it is Definite if the request was not sent; nor
+// does a closed sink.
 func refused(err error) bool {
 	var known interface{ ErrorKind() interlock.ErrorKind }
 	if !errors.As(err, &known) || errors.Is(err, interlock.ErrClosed) ||
@@ -158,8 +152,8 @@ func refused(err error) bool {
 	return kind == interlock.Definite || kind == interlock.Bug
 }
 
-// wished is the pause that an error asks for.
-func wished(err error) time.Duration {
+// retryAfter returns the pause that an error requests.
+func retryAfter(err error) time.Duration {
 	var hint interface{ RetryAfter() time.Duration }
 	if errors.As(err, &hint) {
 		return hint.RetryAfter()
@@ -176,28 +170,24 @@ func answerTo(answers []error, i int) error {
 	return answers[i]
 }
 
-// away reports whether answers look as if the sink were away: nothing was
-// delivered or refused, of several lanes. It returns the first error.
-func away(b batch, answers []error) (error, bool) {
+// unavailable returns the first error if the sink seems to be unavailable: it neither delivered nor
+// rejected a message of several lanes. Otherwise it returns nil.
+func unavailable(b batch, answers []error) error {
 	lanes := map[int64]bool{}
 	for i, r := range b.send {
-		err := answerTo(answers, i)
-		if err == nil {
-			return nil, false
-		}
-		if refused(err) {
-			return nil, false
+		if err := answerTo(answers, i); err == nil || refused(err) {
+			return nil
 		}
 		lanes[r.lane] = true
 	}
 	if len(lanes) < 2 {
-		return nil, false
+		return nil
 	}
-	return answerTo(answers, 0), true
+	return answerTo(answers, 0)
 }
 
-// told makes an error storable: it is for people.
-func told(err error) string {
+// errorText returns the text of an error as it is stored, for people.
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
@@ -209,7 +199,7 @@ func told(err error) string {
 	return s
 }
 
-// label makes a text for people storable.
+// label returns a text for people as it is stored: UTF-8 without NUL.
 func label(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/internal/backoff"
+	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
 type later struct{ error }
@@ -72,7 +75,7 @@ func TestJudgement(t *testing.T) {
 	if len(s.sent) != 1 || len(s.changes) != 1 || s.changes[0].id != 2 {
 		t.Errorf("%+v", s)
 	}
-	if got := told(errors.New(strings.Repeat("é", 600) + "\x00")); len(got) > 1010 || strings.ContainsRune(got, 0) {
+	if got := errorText(errors.New(strings.Repeat("é", 600) + "\x00")); len(got) > 1010 || strings.ContainsRune(got, 0) {
 		t.Errorf("%d bytes of an error are kept", len(got))
 	}
 }
@@ -124,6 +127,69 @@ func TestImpossibleOptions(t *testing.T) {
 	for _, o := range []*Options{nil, {}, {MinPause: time.Hour}, {MinPoll: time.Hour}} {
 		if err := o.Validate(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+func FuzzHeaders(f *testing.F) {
+	for _, s := range []string{"", "{}", `{"a":"b"}`, `{"":"x"}`, "null", "[1]"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, stored string) {
+		h, err := decoded(stored)
+		if err != nil {
+			return
+		}
+		if text, why := encoded(h); why == "" {
+			if again, err := decoded(text); err != nil || !maps.Equal(again, h) {
+				t.Fatalf("%q is %v, and written again %v, %v", stored, h, again, err)
+			}
+		}
+	})
+}
+
+// TestLull: a service that finds nothing waits for a lane that it made wait; and if the
+// database's clock is behind, looks again soon, and less and less often.
+func TestLull(t *testing.T) {
+	o, err := (&Options{MinPoll: time.Second, MaxPoll: time.Minute}).withDefaults()
+	testbed.OK(t, err)
+	now := time.Unix(1_000_000, 0)
+	lulls := func(next time.Time, n int) (all []time.Duration) {
+		for range n {
+			d := o.lull(next, now)
+			all = append(all, d)
+			now = now.Add(d)
+		}
+		return all
+	}
+	if got, want := lulls(time.Time{}, 2), []time.Duration{time.Hour, time.Hour}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	millis := func(n ...time.Duration) (all []time.Duration) {
+		for _, s := range n {
+			all = append(all, s*time.Millisecond)
+		}
+		return all
+	}
+	got, want := lulls(now.Add(90*time.Minute), 6), millis(3_600_000, 1_800_001, 1000, 1001, 2002, 4004)
+	if !slices.Equal(got, want) {
+		t.Errorf("until a lane was due, and after: %v, want %v", got, want)
+	}
+}
+
+// TestPoll: a relay looks less and less often the longer it finds nothing.
+func TestPoll(t *testing.T) {
+	o, err := (*Options)(nil).withDefaults()
+	testbed.OK(t, err)
+	looks := func(quiet time.Duration) (n int) {
+		for passed := time.Duration(0); passed < quiet; n++ {
+			passed += o.poll(passed)
+		}
+		return n
+	}
+	for quiet, want := range map[time.Duration]int{10 * time.Millisecond: 9, 100 * time.Millisecond: 19, time.Second: 29, time.Minute: 91} {
+		if n := looks(quiet); n != want {
+			t.Errorf("%d looks in %v, want %d", n, quiet, want)
 		}
 	}
 }

@@ -9,23 +9,23 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// DefaultSlices is how many slices a table has if it does not say.
+// DefaultSlices is the number of slices of a new table.
 const DefaultSlices = 8
 
-// MaxSlices is how many a table has at most.
+// MaxSlices is the largest number of slices.
 const MaxSlices = 4096
 
-// A LayoutError tells that a table has another number of slices, or, if Stored is 0,
-// that [Table.Create] never made it. It is Definite.
+// A LayoutError means that a table has another number of slices or, if Stored is 0, that
+// [Table.Create] was not called. It is Definite.
 type LayoutError struct {
 	Table        string
 	Stored, Want int
 }
 
-// Error shows both numbers.
+// Error has both numbers.
 func (e *LayoutError) Error() string {
 	if e.Stored == 0 {
-		return fmt.Sprintf("outbox %s has no layout: make it with Table.Create", e.Table)
+		return fmt.Sprintf("outbox %s has no layout: create it by Table.Create", e.Table)
 	}
 	return fmt.Sprintf("outbox %s has %d slices, not %d", e.Table, e.Stored, e.Want)
 }
@@ -33,17 +33,16 @@ func (e *LayoutError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *LayoutError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A Layout is over how many slices the keys of a table are spread. [SetSlices] changes
-// it.
+// A Layout is the number of slices of a table. [SetSlices] changes it.
 type Layout struct {
 	Slices   int
-	Changing bool // a change to this number has begun and has not ended: relays wait for its end
+	Changing bool // a change to this number is in progress: relays wait for its end
 
-	changes int // how often it was changed
+	changes int // the number of changes so far
 }
 
-// Layout reads the number of slices. A table without one, or with another one than
-// Table.Slices, is a [*LayoutError].
+// Layout reads the number of slices. If it is not stored, or differs from Table.Slices, the error is
+// a [*LayoutError].
 func (t Table) Layout(ctx context.Context, db driver.SQL) (Layout, error) {
 	s, err := t.open("read layout", db)
 	if err != nil {
@@ -52,8 +51,8 @@ func (t Table) Layout(ctx context.Context, db driver.SQL) (Layout, error) {
 	return s.layout(ctx, "")
 }
 
-// layout reads two rows: the number of slices, which is below zero while it is being
-// changed, and the number of changes. lock ends the statement.
+// layout reads two rows: the number of slices, negative during a change, and the number of changes.
+// lock ends the statement.
 func (s store) layout(ctx context.Context, lock string) (l Layout, err error) {
 	if err := s.Each(ctx, `select one, slices from {layout} where one in (1, 2) `+lock, nil, func(scan func(...any) error) error {
 		var row, value int
@@ -76,12 +75,12 @@ func (s store) layout(ctx context.Context, lock string) (l Layout, err error) {
 	return l, nil
 }
 
-// errLayoutChanged ends what was begun under another layout.
+// errLayoutChanged ends an operation that began under another layout.
 var errLayoutChanged error = &interlock.Error{Op: "use layout", Kind: interlock.Definite, Err: errors.New("the number of slices was changed")}
 
-// unchanged is errLayoutChanged if the layout is not the one that the caller knows. A
-// relay calls it after its reads: changes are counted, so that no message was moved
-// before the last of them. Before writes it locks the layout by lock.
+// unchanged returns errLayoutChanged if the layout is not the known one. A relay calls it after its
+// reads; as changes are counted, equal layouts mean that no message was moved before the last read.
+// Before writes, lock locks the layout.
 func (s store) unchanged(ctx context.Context, known Layout, lock string) error {
 	l, err := s.layout(ctx, lock)
 	if err == nil && l != known {
@@ -90,7 +89,7 @@ func (s store) unchanged(ctx context.Context, known Layout, lock string) error {
 	return err
 }
 
-// settled is how many slices there are, or a Retryable error during a change.
+// settled returns the layout, or a Retryable error during a change.
 func (s store) settled(ctx context.Context) (Layout, error) {
 	l, err := s.layout(ctx, "")
 	if err == nil && l.Changing {
@@ -100,5 +99,5 @@ func (s store) settled(ctx context.Context) (Layout, error) {
 	return l, err
 }
 
-// sliceOf is the slice of a row's lane, in SQL: as [spread] and a modulo.
+// sliceOf returns the SQL of the slice of a row: [spread] of its lane, modulo the number of slices.
 func sliceOf(slices string) string { return `mod((lane >> 1) & 9223372036854775807, ` + slices + `)` }

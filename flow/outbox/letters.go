@@ -9,34 +9,33 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A DeadLetter is a message that is not to be delivered any more.
+// A DeadLetter is a message that is not delivered any more.
 type DeadLetter struct {
 	Message
 	Place     int64 // in the order of all messages; see [DeadLetterQuery]
 	Slice     int
 	Attempts  int
-	LastError string    // why it died
-	Added     time.Time // by the database's clock, as all times here
+	LastError string
+	Added     time.Time // by the clock of the database, as is Died
 	Died      time.Time
 }
 
-// A DeadLetterQuery chooses dead letters. The zero value chooses the first hundred.
+// A DeadLetterQuery selects dead letters. The zero value selects the first hundred.
 type DeadLetterQuery struct {
 	Topic string // if not empty
 	Key   string // if not empty
-	After int64  // only those behind that Place
-	Limit int    // how many at most; 0 means 100
+	After int64  // only those after that Place
+	Limit int    // at most so many; 0 means 100
 }
 
-// A NotFoundError tells that no message of that id is where it was looked for. It
-// is Definite.
+// A NotFoundError means that there is no such message of that id. It is Definite.
 type NotFoundError struct {
 	Table string
 	What  string // "dead letter", "undelivered message" or "waiting message"
 	ID    string
 }
 
-// Error says what was not found.
+// Error has the table, What and the id.
 func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("outbox %s has no %s %q", e.Table, e.What, e.ID)
 }
@@ -65,9 +64,9 @@ func (t Table) DeadLetters(ctx context.Context, db driver.SQL, q DeadLetterQuery
 	return s.letters(ctx, op, `{empty}, null`, where+fmt.Sprintf(` order by id limit %d`, q.Limit), args...)
 }
 
-// DeadLetter shows a dead letter in full. A message that was added again after it had
-// died, and died again, is another letter with the same id: all that name one by its
-// id mean the oldest. One that does not exist is a [*NotFoundError].
+// DeadLetter returns a dead letter with headers and payload. An id that was added again can have
+// several dead letters: every method that takes an id means the oldest. If there is none, the error
+// is a [*NotFoundError].
 func (t Table) DeadLetter(ctx context.Context, db driver.SQL, id string) (DeadLetter, error) {
 	const op = "show dead letter"
 	s, err := t.open(op, db)

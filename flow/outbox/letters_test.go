@@ -57,41 +57,15 @@ func testReplayBeforeDelayed(t *testing.T, db *databases.DB) {
 	serve(t, relay(t, db, &sink, outbox.Options{Poison: outbox.ToDeadLetters, Attempts: 1}), grant(1))
 	add(t, db, keyed("k", 1, 1)...)
 	testbed.Eventually(t, "it is dead", bound, func() bool { return status(t, db).Dead == 1 })
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return box.AddAt(ctx, sql, time.Now().Add(time.Hour), keyed("k", 2, 2)...)
-	})
+	addLater(t, db, keyed("k", 2, 2)...)
 	later := func(w outbox.Waiting) bool { return w.Why == outbox.WhyDelayed && w.ID == "k/2" }
 	waiting(t, db, 1, later)
 	accept()
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return box.Replay(ctx, sql, []string{"k/1"}, "fixed", "bob")
-	})
+	replay(t, db, "k/1")
 	if ids := delivered(t, &sink, 1); ids[0] != "k/1" {
 		t.Errorf("%v came", ids)
 	}
 	waiting(t, db, 1, later)
-}
-
-// testFailureBeforeDelayed: what was not delivered is tried again soon, although
-// behind it there is a message that is not to be sent yet.
-func testFailureBeforeDelayed(t *testing.T, db *databases.DB) {
-	var sink memory.Sink
-	first := true
-	sink.Refuse(func(driver.Message) error {
-		if first {
-			first = false
-			return errors.New("not now")
-		}
-		return nil
-	})
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return errors.Join(box.Add(ctx, sql, keyed("k", 1, 2)...), box.AddAt(ctx, sql, time.Now().Add(time.Hour), keyed("k", 3, 3)...))
-	})
-	serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))
-	if ids := delivered(t, &sink, 2); !slices.Equal(ids, []string{"k/1", "k/2"}) {
-		t.Errorf("%v came", ids)
-	}
-	waiting(t, db, 1, func(w outbox.Waiting) bool { return w.Why == outbox.WhyDelayed && w.ID == "k/3" })
 }
 
 // meanwhile does something after the first query.
@@ -147,9 +121,7 @@ func testClockSetBack(t *testing.T, db *databases.DB) {
 	accept := refuse(&sink, errors.New("not now"), "a/1", "b/1", "c/1")
 	stop := serve(t, relay(t, db, &sink, outbox.Options{}), grant(1))
 	add(t, db, slices.Concat(keyed("a", 1, 2), keyed("b", 1, 2), keyed("c", 1, 2))...)
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return box.AddAt(ctx, sql, time.Now().Add(time.Hour), keyed("late", 1, 1)...)
-	})
+	addLater(t, db, keyed("late", 1, 1)...)
 	waiting(t, db, 4, func(w outbox.Waiting) bool { return w.Why != outbox.WhyRetry || w.Messages == 2 })
 	_ = stop()
 	db.Exec(t, `update interlock_outbox set added = added + 3600000000`)
@@ -167,4 +139,55 @@ func testClockSetBack(t *testing.T, db *databases.DB) {
 		inOrder(t, key, ids, 2)
 	}
 	waiting(t, db, 1, func(w outbox.Waiting) bool { return w.Why == outbox.WhyDelayed && w.Key == "late" })
+}
+
+// testBuriedMeanwhile: a message that a relay parks behind a key, which an operator frees at the same
+// time, does not wait for ever.
+func testBuriedMeanwhile(t *testing.T, db *databases.DB) {
+	setSlices(t, db, 1)
+	var took memory.Sink
+	var once sync.Once
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	sink := outbox.Func(func(ctx context.Context, m driver.Message) error {
+		switch m.ID {
+		case "k/1":
+			return poison("never")
+		case "other":
+			once.Do(func() { close(arrived); <-goOn })
+		}
+		return took.Publish(ctx, []driver.Message{m})[0]
+	})
+	r, err := outbox.NewRelay(db, single, sink, &outbox.Options{MinPause: time.Hour, MaxPause: time.Hour, MaxPoll: 20 * time.Millisecond})
+	ok(t, err)
+	serve(t, r, grant(1))
+	add(t, db, keyed("k", 1, 1)...)
+	testbed.Eventually(t, "the key waits", bound, func() bool { return count(t, db, `interlock_outbox_lane`) == 1 })
+
+	add(t, db, append(keyed("k", 2, 2), driver.Message{ID: "other", Topic: "t"})...)
+	select {
+	case <-arrived: // the relay knows that the key of k/2 waits, and has not said so yet
+	case <-time.After(bound):
+		t.Fatal("the other message is not delivered")
+	}
+	bury(t, db, "k/1")
+	close(goOn)
+	testbed.Eventually(t, "what stood behind it is delivered", bound, func() bool {
+		return slices.ContainsFunc(took.Messages(), func(m driver.Message) bool { return m.ID == "k/2" })
+	})
+	empty(t, db)
+}
+
+// testAuditIsTrimmed: the relay deletes old audit records and keeps the others.
+func testAuditIsTrimmed(t *testing.T, db *databases.DB) {
+	add(t, db, keyed("k", 1, 3)...)
+	bury(t, db, "k/1", "k/2", "k/3")
+	before := count(t, db, `interlock_outbox_audit`)
+	db.Exec(t, `update interlock_outbox_audit set done_at = done_at - 7200000000 where message_id <> 'k/3'`)
+	young := count(t, db, `interlock_outbox_audit where message_id = 'k/3'`)
+	if before <= young || young == 0 {
+		t.Fatalf("%d records, %d young ones", before, young)
+	}
+	var sink memory.Sink
+	serve(t, relay(t, db, &sink, outbox.Options{KeepAudit: time.Hour}), grant(1))
+	testbed.Eventually(t, "old records go", bound, func() bool { return count(t, db, `interlock_outbox_audit`) == young })
 }

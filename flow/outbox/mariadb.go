@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// MariaDB keeps texts as bytes, which no collation compares. No count of affected rows is
-// relied on.
+// On MariaDB texts are stored as bytes, without a collation. The code does not use the number of
+// affected rows, which depends on the client.
 
-// stripes bounds the rows that are locked, which are never deleted: two keys that
-// share one, a pair in 262144, wait for each other.
+// stripes is the number of rows to lock, which are never deleted. Two keys share one with a
+// probability of 1/262144; then they wait for each other.
 const stripes = 1 << 18
 
-// insertMaria locks first, by a statement of its own. A row that is there is locked by
-// writing it over with itself, which InnoDB notices and leaves as it was.
+// insertMaria locks first, in a statement of its own. It locks an existing row by an update to the
+// same value, which InnoDB does not write.
 func (s store) insertMaria(ctx context.Context, a add) error {
 	if len(a.lanes) > 0 {
 		locked := make([]int64, len(a.lanes))
@@ -31,7 +31,7 @@ func (s store) insertMaria(ctx context.Context, a add) error {
 			return err
 		}
 	}
-	// The lock keeps the number from being changed until the transaction ends.
+	// The lock prevents a change of the number until the transaction ends.
 	which := ``
 	if s.table.Slices != 0 {
 		which = ` and abs(slices) = ` + strconv.Itoa(s.table.Slices)
@@ -47,8 +47,7 @@ func (s store) insertMaria(ctx context.Context, a add) error {
 	return s.refused(ctx, s.exec(ctx, query, args...))
 }
 
-// refused finds out which constraint refused an insert. The transaction goes on
-// after that, as far as MariaDB is concerned.
+// refused finds out which constraint rejected an insert. On MariaDB the transaction can continue.
 func (s store) refused(ctx context.Context, err error) error {
 	var state interface{ SQLState() string }
 	if !errors.As(err, &state) || state.SQLState() != "23000" {
@@ -60,7 +59,7 @@ func (s store) refused(ctx context.Context, err error) error {
 	return &DuplicateError{Table: s.table.name()}
 }
 
-// without leaves out rows of a table by their ids.
+// without returns the condition that excludes rows of a table by their ids.
 func without(table string, ids []int64) string {
 	if len(ids) == 0 {
 		return ""
@@ -68,9 +67,8 @@ func without(table string, ids []int64) string {
 	return ` and ` + table + `.id not in (` + list(ids) + `)`
 }
 
-// among joins a table, as m, with some of its primary keys, one by one and in their
-// order. InnoDB may read a small table from end to end for a list of keys, and waits
-// for every row on its way that a transaction has locked.
+// among joins a table, as m, with a list of its primary keys, one by one and in order. For an IN list
+// InnoDB may scan a small table, and would wait for every locked row.
 func among(table, key, ids string) string {
 	return `json_table(` + ids + `, '$[*]' columns (id bigint path '$')) d straight_join ` + table +
 		` m force index (primary) on m.` + key + ` = d.id`

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// What a message may have at most, in bytes.
+// Limits of a message, in bytes.
 const (
 	MaxID      = 255
 	MaxTopic   = 255
@@ -20,15 +20,14 @@ const (
 	MaxPayload = 1 << 20
 )
 
-// A MessageError tells what is wrong with a message. Nothing was sent to the
-// database. It is Definite.
+// A MessageError means that a message is invalid. Nothing was sent to the database. It is Definite.
 type MessageError struct {
-	Index int    // among those of the call
-	ID    string // if it has one
+	Index int // of the message in the call
+	ID    string
 	Why   string
 }
 
-// Error says which message, and what is wrong.
+// Error has the message and the reason.
 func (e *MessageError) Error() string {
 	return fmt.Sprintf("add message %d %q to outbox: %s", e.Index, e.ID, e.Why)
 }
@@ -36,14 +35,13 @@ func (e *MessageError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *MessageError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A DuplicateError tells that an id is that of another message which is not
-// delivered yet, or of one of the same call. It is Definite; the transaction has
-// to be rolled back.
+// A DuplicateError means that a message that is not delivered yet, or another one of the same call,
+// has the same id. It is Definite; the transaction must be rolled back.
 type DuplicateError struct{ Table string }
 
 // Error names the outbox.
 func (e *DuplicateError) Error() string {
-	return "a message with the same id waits already in outbox " + e.Table
+	return "outbox " + e.Table + " has an undelivered message with the same id"
 }
 
 // ErrorKind is [interlock.Definite].
@@ -56,12 +54,12 @@ type prepared struct {
 	lane    int64
 }
 
-// size is about what it takes in a statement.
+// size is about the size in a statement.
 func (p prepared) size() int {
 	return len(p.ID) + len(p.Topic) + len(p.Key) + len(p.headers) + len(p.Payload)
 }
 
-// prepare checks a message and gives it an id.
+// prepare validates a message and assigns an id.
 func prepare(i int, m Message) (prepared, error) {
 	if m.ID == "" {
 		m.ID = rand.Text()
@@ -97,7 +95,7 @@ func prepare(i int, m Message) (prepared, error) {
 	return p, nil
 }
 
-// encoded is headers as they are stored, or why they cannot be.
+// encoded returns headers as they are stored, or why they are invalid.
 func encoded(headers map[string]string) (stored, why string) {
 	if len(headers) == 0 {
 		return "", ""
@@ -112,12 +110,12 @@ func encoded(headers map[string]string) (stored, why string) {
 		return "", fmt.Sprintf("its headers: %v", err)
 	}
 	if len(b) > MaxHeaders {
-		return "", fmt.Sprintf("its headers have %d bytes as JSON, %d are the most", len(b), MaxHeaders)
+		return "", fmt.Sprintf("its headers have %d bytes as JSON, at most %d are allowed", len(b), MaxHeaders)
 	}
 	return string(b), ""
 }
 
-// decoded is the headers as they were added.
+// decoded parses stored headers.
 func decoded(headers string) (map[string]string, error) {
 	if headers == "" {
 		return nil, nil
@@ -131,10 +129,9 @@ func decoded(headers string) (map[string]string, error) {
 
 func text(s string) bool { return driver.CheckText("a text", s, 0, len(s)) == nil }
 
-// laneOf numbers what is delivered one after the other: a topic and key, or a
-// message without a key by itself. The lane of a key is also what is locked while
-// messages are added to it, so it is the same for every table. Two keys that share
-// a number, one pair in 2^64, wait for each other.
+// laneOf returns the number of a topic and key, or of a message without a key. Messages of a lane are
+// delivered one after the other. Add locks the number, so it is the same for every table. Two keys
+// share a number with a probability of 2^-64; then they wait for each other.
 func laneOf(m Message) int64 {
 	name := "interlock outbox\x00" + m.Topic + "\x00" + m.Key
 	if m.Key == "" {
@@ -144,5 +141,5 @@ func laneOf(m Message) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:8]))
 }
 
-// spread is a lane without its sign, for dividing by the number of slices.
+// spread returns a lane without its sign, to divide it by the number of slices.
 func spread(lane int64) int64 { return int64(uint64(lane) >> 1) }

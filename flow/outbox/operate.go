@@ -14,27 +14,26 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// An OrderError tells that a dead letter cannot be replayed before another of its
-// key, which was added earlier: replay both, or discard that one first. It is
-// Definite.
+// An OrderError means that a dead letter cannot be replayed because an earlier message of its key is
+// a dead letter too: replay both, or discard the earlier one first. It is Definite.
 type OrderError struct{ ID, Earlier string }
 
-// Error names both.
+// Error has both ids.
 func (e *OrderError) Error() string {
-	return fmt.Sprintf("dead letter %q cannot be replayed before %q, which is an earlier one of its key", e.ID, e.Earlier)
+	return fmt.Sprintf("dead letter %q cannot be replayed before %q, an earlier one of its key; replay both", e.ID, e.Earlier)
 }
 
 // ErrorKind is [interlock.Definite].
 func (e *OrderError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Replay makes undelivered messages of dead letters again, all or none, with the ids
-// that they had, and records for each who did it and why; neither may be blank.
-// They go in the order in which they were added, before all messages of their key
-// that no relay has taken to the sink yet, also if the call names them otherwise.
-// One that does not exist is a [*NotFoundError], one that has an earlier one of its
-// key before it among the dead letters an [*OrderError], and one whose id is that of
-// an undelivered message a [*DuplicateError]; then, as after any error, the
-// transaction must be rolled back.
+// Replay delivers dead letters again, all or none, under their ids. The audit records reason and by,
+// which may not be blank. They are delivered in the order in which they were added, whatever the
+// order of ids, and before all messages of their key that no relay has passed to the sink yet.
+//
+// Errors, after which the transaction must be rolled back:
+//   - a [*NotFoundError] if a dead letter does not exist
+//   - an [*OrderError] if an earlier message of a key remains a dead letter
+//   - a [*DuplicateError] if an undelivered message has the same id
 func (t Table) Replay(ctx context.Context, db driver.SQL, ids []string, reason, by string) error {
 	const op = "replay dead letters"
 	s, letters, err := t.take(ctx, db, op, ids, reason, by)
@@ -76,8 +75,8 @@ func (t Table) Replay(ctx context.Context, db driver.SQL, ids []string, reason, 
 	return s.failed(s.leaveDead(ctx, rows, lanes))
 }
 
-// Discard deletes dead letters for good, all or none, and records for each who did
-// it and why; neither may be blank. One that does not exist is a [*NotFoundError].
+// Discard deletes dead letters, all or none. The audit records reason and by, which may not be blank.
+// If one does not exist, the error is a [*NotFoundError].
 func (t Table) Discard(ctx context.Context, db driver.SQL, ids []string, reason, by string) error {
 	const op = "discard dead letters"
 	s, letters, err := t.take(ctx, db, op, ids, reason, by)
@@ -91,13 +90,13 @@ func (t Table) Discard(ctx context.Context, db driver.SQL, ids []string, reason,
 	return s.failed(s.leaveDead(ctx, ids64(letters), lanes))
 }
 
-// MakeDeadLetter makes a dead letter of a message that is not delivered yet, such as the one
-// that blocks its key, and records who did it and why; neither may be blank. What
-// comes after it goes on. If a relay is about to deliver it, that may happen all the
-// same. One that does not exist is a [*NotFoundError].
+// MakeDeadLetter makes a dead letter of an undelivered message, such as one that blocks its key;
+// later messages of the key continue. The audit records reason and by, which may not be blank. A
+// relay that is about to deliver the message may still do so. If there is no such message, the error
+// is a [*NotFoundError].
 func (t Table) MakeDeadLetter(ctx context.Context, db driver.SQL, id, reason, by string) error {
 	const op = "bury message"
-	s, err := t.answered(op, db, reason, by)
+	s, err := t.openFor(op, db, reason, by)
 	if err != nil {
 		return err
 	}
@@ -123,9 +122,9 @@ func (t Table) MakeDeadLetter(ctx context.Context, db driver.SQL, id, reason, by
 	return s.failed(s.relieve(ctx, 0, settlement{relieved: []int64{c.lane}}))
 }
 
-// undelivered locks a message and its lane, in the order in which everybody does: the
-// lane is only known when the message was read, and the message may be gone when the
-// lane is locked. Its id is 0 if it is.
+// undelivered locks the lane of a message and then the message, in the order of all transactions. It
+// reads the message first to find the lane. If the message is gone when the lane is locked, the id is
+// 0.
 func (s store) undelivered(ctx context.Context, id string) (c change, err error) {
 	if err := s.Each(ctx, `select lane from {messages} where message_id = ?`, []any{id},
 		func(scan func(...any) error) error { return scan(&c.lane) }); err != nil {
@@ -139,15 +138,15 @@ func (s store) undelivered(ctx context.Context, id string) (c change, err error)
 		func(scan func(...any) error) error { return scan(&c.id) })
 }
 
-// Retry lets the message that its key waits for be tried at once, by its id. One that
-// nothing waits for is a [*NotFoundError].
+// Retry retries the message that a key waits for at once. If no key waits for it, the error is a
+// [*NotFoundError].
 func (t Table) Retry(ctx context.Context, db driver.SQL, id string) error {
 	const op = "retry message"
 	s, err := t.open(op, db)
 	if err != nil {
 		return err
 	}
-	// The lane is found without locks, since InnoDB would lock all that it passes.
+	// It finds the lane without locks: InnoDB would lock all rows that it scans.
 	var lane int64
 	found := false
 	const which = ` message_id = ? and why in ('` + WhyRetry + `', '` + WhyBlocked + `')`
@@ -166,28 +165,28 @@ func (t Table) Retry(ctx context.Context, db driver.SQL, id string) error {
 	return s.failed(s.exec(ctx, `update {lanes} set wait_until = {micros start} where lane = ?`, lane))
 }
 
-// answered opens t for somebody who answers for what is done.
-func (t Table) answered(op string, db driver.SQL, reason, by string) (store, error) {
-	if err := answerable(op, t, reason, by); err != nil {
+// openFor opens t for an operation that the audit records.
+func (t Table) openFor(op string, db driver.SQL, reason, by string) (store, error) {
+	if err := checkAudit(op, t, reason, by); err != nil {
 		return store{}, err
 	}
 	return t.open(op, db)
 }
 
-// answerable refuses what is done without a reason, or by nobody.
-func answerable(op string, t Table, reason, by string) error {
+// checkAudit rejects a blank reason or actor.
+func checkAudit(op string, t Table, reason, by string) error {
 	switch {
 	case strings.TrimSpace(reason) == "":
 		return failure.Bug(op, t.name(), "a reason is required")
 	case strings.TrimSpace(by) == "":
-		return failure.Bug(op, t.name(), "it must be said who does it")
+		return failure.Bug(op, t.name(), "an actor is required")
 	}
 	return nil
 }
 
-// take locks dead letters and records what is done with them.
+// take locks dead letters and writes the audit.
 func (t Table) take(ctx context.Context, db driver.SQL, op string, ids []string, reason, by string) (store, []row, error) {
-	s, err := t.answered(op, db, reason, by)
+	s, err := t.openFor(op, db, reason, by)
 	if err != nil || len(ids) == 0 {
 		return s, nil, err
 	}
@@ -219,7 +218,7 @@ func (s store) dead(ctx context.Context, which string, args ...any) (letters []r
 		func(r *row) []any { return []any{&r.id, &r.ID, &r.lane, &r.Key} })
 }
 
-// inOrder refuses to replay a letter while an earlier one of its key stays dead.
+// inOrder returns an OrderError if an earlier letter of a key is not replayed.
 func (s store) inOrder(ctx context.Context, letters []row) error {
 	all, err := s.dead(ctx, `lane in (`+list(sortedLanes(letters))+`)`)
 	if err != nil {
@@ -239,13 +238,13 @@ func (s store) inOrder(ctx context.Context, letters []row) error {
 	return nil
 }
 
-// lockLanes locks those of the lanes that wait.
+// lockLanes locks the lanes that wait, and returns them.
 func (s store) lockLanes(ctx context.Context, lanes []int64) (waiting []int64, err error) {
 	return sqltable.Column[int64](ctx, s.Tables, s.lockBy(`{lanes}`, `lane`, lanes))
 }
 
-// leaveDead deletes letters, and lets lanes go on that wait for no other one. The
-// lanes are locked.
+// leaveDead deletes letters, and continues lanes that wait for no other letter. The lanes are
+// locked.
 func (s store) leaveDead(ctx context.Context, rows, lanes []int64) error {
 	if err := s.exec(ctx, s.deleteBy(`{dead}`, `id`, rows)); err != nil {
 		return err
@@ -260,7 +259,7 @@ func (s store) leaveDead(ctx context.Context, rows, lanes []int64) error {
 	return s.goOnFrom(ctx, WhyDead, lanes)
 }
 
-// goOnFrom makes those of the lanes due at once that wait for that reason.
+// goOnFrom makes the lanes due that wait for a reason.
 func (s store) goOnFrom(ctx context.Context, why string, lanes []int64) error {
 	if len(lanes) == 0 {
 		return nil
@@ -272,7 +271,7 @@ func (s store) goOnFrom(ctx context.Context, why string, lanes []int64) error {
 	return s.goOn(ctx, held)
 }
 
-// record keeps what was done by hand with letters.
+// record writes the audit of an operation on letters.
 func (s store) record(ctx context.Context, op string, rows []int64, reason, by string) error {
 	action, _, _ := strings.Cut(op, " ")
 	return s.exec(ctx, `insert into {audit} (action, message_id, topic, msg_key, reason, done_by, done_at)

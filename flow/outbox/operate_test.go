@@ -171,9 +171,7 @@ func testDeadLetters(t *testing.T, db *databases.DB) {
 		t.Errorf("out of order: %v", err)
 	}
 	accept()
-	ok(t, do(func(ctx context.Context, sql driver.SQL) error {
-		return box.Replay(ctx, sql, []string{"k/4", "k/2", "k/4"}, "fixed", "bob")
-	}))
+	replay(t, db, "k/4", "k/2", "k/4")
 	if ids := delivered(t, &sink, 5); !slices.Equal(ids, []string{"k/1", "k/3", "k/5", "k/2", "k/4"}) {
 		t.Errorf("delivered %v", ids)
 	}
@@ -221,10 +219,7 @@ func testByHand(t *testing.T, db *databases.DB) {
 	serve(t, relay(t, db, &sink, outbox.Options{MinPause: time.Millisecond, MaxPause: time.Hour}), grant(1))
 	add(t, db, slices.Concat(keyed("k", 1, 3), keyed("slow", 1, 2))...)
 	waiting(t, db, 2, func(w outbox.Waiting) bool { return w.Messages > 1 })
-	bury := func(id string) error {
-		return db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.MakeDeadLetter(ctx, sql, id, "why", "bob") })
-	}
-	ok(t, bury("k/1"))
+	bury(t, db, "k/1")
 	delivered(t, &sink, 2)
 	accept()
 	db.Do(t, func(ctx context.Context, sql driver.SQL) error { return box.Retry(ctx, sql, "slow/1") })
@@ -237,26 +232,19 @@ func testByHand(t *testing.T, db *databases.DB) {
 		}
 		return err
 	})
+	tx := db.Begun(t, driver.SessionIsolation)
+	_, err := box.DeadLetter(t.Context(), tx, "k/2")
 	var missing *outbox.NotFoundError
-	for _, err := range []error{bury("k/1"), bury("other"),
-		db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Retry(ctx, sql, "slow/1") }),
-		db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
-			return box.Discard(ctx, sql, []string{"k/1", "k/2"}, "a", "b")
-		}),
-		db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
-			_, err := box.DeadLetter(ctx, sql, "k/2")
-			return err
-		})} {
+	for _, err := range []error{err, box.MakeDeadLetter(t.Context(), tx, "k/1", "why", "bob"), box.MakeDeadLetter(t.Context(), tx, "other", "why", "bob"),
+		box.Retry(t.Context(), tx, "slow/1"), box.Discard(t.Context(), tx, []string{"k/1", "k/2"}, "a", "b")} {
 		if wantKind(t, err, interlock.Definite); !errors.As(err, &missing) {
 			t.Errorf("%v", err)
 		}
 	}
 	for _, blank := range [][2]string{{" ", "bob"}, {"why", ""}} {
-		err := db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error {
-			return box.Replay(ctx, sql, []string{"k/1"}, blank[0], blank[1])
-		})
-		wantKind(t, err, interlock.Bug)
+		wantKind(t, box.Replay(t.Context(), tx, []string{"k/1"}, blank[0], blank[1]), interlock.Bug)
 	}
+	ok(t, tx.Rollback(t.Context()))
 	if status(t, db).Dead != 1 {
 		t.Error("a refused call changed something")
 	}

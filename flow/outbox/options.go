@@ -12,26 +12,24 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Poison says what to do with a message that the sink refuses for good: its
-// error is Definite, or a Bug.
+// Poison is the policy for a message that the sink rejects: its error is Definite or a Bug.
 type Poison int
 
 const (
-	// Block keeps it, and everything behind it of its key. It is tried again every
-	// MaxPause, since receivers get fixed; [Table.MakeDeadLetter] is the other way out.
+	// Block keeps the message and the later ones of its key. The relay retries it every MaxPause,
+	// because the receiver may be fixed. [Table.MakeDeadLetter] ends that.
 	Block Poison = iota
-	// ToDeadLetters moves it to the dead letters after Options.Attempts.
+	// ToDeadLetters makes the message a dead letter after Options.Attempts.
 	ToDeadLetters
 )
 
-// AfterDeadLetter says what to do with the messages of a key behind a dead letter.
+// AfterDeadLetter is the policy for messages of a key after a dead letter.
 type AfterDeadLetter int
 
 const (
-	// Continue delivers them. If the letter is replayed later, it comes after them.
+	// Continue delivers them. A letter that is replayed later comes after them.
 	Continue AfterDeadLetter = iota
-	// Park keeps them until no message of their key is a dead letter any more:
-	// until those are replayed or discarded.
+	// Park keeps them until all dead letters of their key are replayed or discarded.
 	Park
 )
 
@@ -49,51 +47,50 @@ const (
 
 // Options of a relay; nil and the zero value work.
 type Options struct {
-	// Batch is how many messages are published at once at most, 1 to 1000; 0 means
-	// [DefaultBatch]. A batch has 8 MiB of payload at most, or one message.
+	// Batch is the largest number of messages in one call of the sink, 1 to 1000; 0 means
+	// [DefaultBatch]. A batch has at most 8 MiB of payload, or one message.
 	Batch int
-	// Poison is what to do with messages that are refused.
+	// Poison is the policy for rejected messages.
 	Poison Poison
-	// Attempts is how often a refused message is tried, at least, before it becomes a
-	// dead letter; 0 means [DefaultAttempts]. Block does not count.
+	// Attempts is the number of attempts after which a rejected message becomes a dead letter; 0
+	// means [DefaultAttempts]. It has no effect with Block.
 	Attempts int
-	// GiveUp makes a dead letter also of a message that was tried so often without
-	// being refused; 0 means never: a receiver that is away is not the message's
-	// fault. Block does not count.
+	// GiveUp is the number of attempts after which any other failing message becomes a dead letter;
+	// 0 means never: an unavailable receiver is no fault of the message. It has no effect with Block.
 	GiveUp int
-	// AfterDeadLetter is what to do with messages behind a dead letter.
+	// AfterDeadLetter is the policy for messages after a dead letter.
 	AfterDeadLetter AfterDeadLetter
-	// MinPause and MaxPause bound the pause before a message is tried again, which
-	// doubles each time and is jittered; 0 means [DefaultMinPause], [DefaultMaxPause].
+	// MinPause and MaxPause bound the pause before a message is retried, which doubles each time,
+	// with jitter; 0 means [DefaultMinPause], [DefaultMaxPause].
 	MinPause, MaxPause time.Duration
 	// Publish bounds each call of the sink; 0 means [DefaultPublish].
 	Publish time.Duration
-	// Drain is how long a call of the sink that is under way when the relay is
-	// told to end is waited for; 0 means [DefaultDrain]. It ends with the claim.
+	// Drain is how long a relay that ends waits for a running call of the sink; 0 means
+	// [DefaultDrain]. It ends with the claim.
 	Drain time.Duration
-	// MinPoll and MaxPoll bound the pause between two looks of a relay for messages of its
-	// slices, of which each is one statement: the pause is a quarter of the time for which
-	// no look has found anything. 0 means [DefaultMinPoll], [DefaultMaxPoll].
+	// MinPoll and MaxPoll bound the pause between two polls for messages of the relay's slices. A
+	// poll is one statement; the pause is a quarter of the time since a poll last found a message.
+	// 0 means [DefaultMinPoll], [DefaultMaxPoll].
 	MinPoll, MaxPoll time.Duration
-	// KeepAudit is how long the relay of slice 0 keeps records of what was done by hand;
-	// 0 means [DefaultKeepAudit], below zero for ever.
+	// KeepAudit is how long audit records are kept; the relay of slice 0 deletes older ones. 0 means
+	// [DefaultKeepAudit], negative means for ever.
 	KeepAudit time.Duration
-	// Notifier wakes the relay when it is notified; nil means that only [Relay.Wake] does.
+	// Notifier wakes the relay; nil means that only polls and [Relay.Wake] do.
 	Notifier driver.Notifier
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Outbox
 
 	random func() float64   // in [0,1), for pauses
-	now    func() time.Time // for what passes between two moments
+	now    func() time.Time // for durations
 }
 
-// Validate says what is wrong, as an error of kind Bug.
+// Validate returns an error of kind Bug if the options are invalid.
 func (o *Options) Validate() error {
-	_, err := o.orDefault()
+	_, err := o.withDefaults()
 	return err
 }
 
-func (o *Options) orDefault() (Options, error) {
+func (o *Options) withDefaults() (Options, error) {
 	var d Options
 	if o != nil {
 		d = *o
@@ -107,18 +104,18 @@ func (o *Options) orDefault() (Options, error) {
 		{"Publish", &d.Publish, DefaultPublish}, {"Drain", &d.Drain, DefaultDrain},
 		{"MinPoll", &d.MinPoll, DefaultMinPoll}, {"MaxPoll", &d.MaxPoll, max(DefaultMaxPoll, d.MinPoll)}} {
 		if *t.value = cmp.Or(*t.value, t.or); *t.value < 0 {
-			return d, impossible("%s of %v", t.name, *t.value)
+			return d, invalid("%s of %v", t.name, *t.value)
 		}
 	}
 	switch {
 	case d.Batch < 1 || d.Batch > 1000:
-		return d, impossible("batch of %d: 1 to 1000", d.Batch)
+		return d, invalid("batch of %d: 1 to 1000", d.Batch)
 	case d.Attempts < 1 || d.GiveUp < 0:
-		return d, impossible("%d attempts, or giving up after %d", d.Attempts, d.GiveUp)
+		return d, invalid("%d attempts, or giving up after %d", d.Attempts, d.GiveUp)
 	case d.Poison < Block || d.Poison > ToDeadLetters || d.AfterDeadLetter < Continue || d.AfterDeadLetter > Park:
-		return d, impossible("policy %d, %d", d.Poison, d.AfterDeadLetter)
+		return d, invalid("policy %d, %d", d.Poison, d.AfterDeadLetter)
 	case d.MaxPause < d.MinPause || d.MaxPoll < d.MinPoll:
-		return d, impossible("pauses from %v to %v, or polls from %v to %v", d.MinPause, d.MaxPause, d.MinPoll, d.MaxPoll)
+		return d, invalid("pauses from %v to %v, or polls from %v to %v", d.MinPause, d.MaxPause, d.MinPoll, d.MaxPoll)
 	}
 	d.KeepAudit = cmp.Or(d.KeepAudit, DefaultKeepAudit)
 	d.Hooks = d.Hooks.WithDefaults()
@@ -131,8 +128,8 @@ func (o *Options) orDefault() (Options, error) {
 	return d, nil
 }
 
-func impossible(format string, args ...any) error {
-	return &interlock.Error{Op: "make relay", Kind: interlock.Bug, Err: fmt.Errorf("impossible options: "+format, args...)}
+func invalid(format string, args ...any) error {
+	return &interlock.Error{Op: "make relay", Kind: interlock.Bug, Err: fmt.Errorf("invalid options: "+format, args...)}
 }
 
 func (o Options) judgement() judgement {

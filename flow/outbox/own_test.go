@@ -73,9 +73,7 @@ func testShared(t *testing.T, db *databases.DB, locks func(*testing.T) (driver.F
 	more := func() {
 		from := total/2 + 1
 		for i := range 20 {
-			db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-				return anyNumber.Add(ctx, sql, slices.Concat(keyed("a", from+i, from+i), keyed("b", from+i, from+i))...)
-			})
+			add(t, db, slices.Concat(keyed("a", from+i, from+i), keyed("b", from+i, from+i))...)
 		}
 		total += 40
 	}

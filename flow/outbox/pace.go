@@ -11,14 +11,14 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// blips is how often in a row a sink that seems to be away is waited for before
-// messages are made to wait one by one.
-const blips = 3
+// maxOutages is how often in a row the relay waits for a sink that seems to be unavailable. After
+// that, failures count for each message.
+const maxOutages = 3
 
-// closing is how long the last settlement may take after the sink was waited for.
+// closing bounds the last settlement, after Options.Drain.
 const closing = 5 * time.Second
 
-// persist repeats what failed and may be repeated, as long as the claim is valid.
+// persist retries an operation while its error is retryable and the claim is valid.
 func (s *service) persist(ctx context.Context, op string, do func() error) error {
 	pause := backoff.Policy{First: 20 * time.Millisecond, Max: 5 * time.Second}
 	for failed := 1; ; failed++ {
@@ -36,10 +36,10 @@ func (s *service) persist(ctx context.Context, op string, do func() error) error
 	}
 }
 
-// blip waits for a sink that seems to be away.
-func (s *service) blip(life context.Context, first error) error {
-	s.away++
-	d := max(s.judge.retry.Delay(s.away, s.options.random()), min(wished(first), s.judge.retry.Max))
+// waitForSink waits for a sink that seems to be unavailable.
+func (s *service) waitForSink(life context.Context, first error) error {
+	s.outages++
+	d := max(s.judge.retry.Delay(s.outages, s.options.random()), min(retryAfter(first), s.judge.retry.Max))
 	d = min(d, time.Second)
 	if f := s.options.Hooks.Paused; f != nil {
 		f(observe.OutboxPaused{Slice: s.slice, For: d, Err: first})
@@ -48,12 +48,12 @@ func (s *service) blip(life context.Context, first error) error {
 	return nil
 }
 
-// rest is how many times MaxPoll a service waits at most before it looks without a wake. What
-// watch does not see can wait for so long.
+// rest is the number of MaxPoll after which a waiting service looks without a wake, for what watch
+// cannot see.
 const rest = 60
 
-// lull returns how long an idle service waits unless it is woken: until next, when a lane is due,
-// if one is known. If next has passed, the database's clock is behind, and the wait doubles.
+// lull returns how long an idle service waits unless it is woken: until next, when a lane is due, if
+// that is known. If next has passed, the clock of the database is behind, and the wait doubles.
 func (o Options) lull(next, now time.Time) time.Duration {
 	most := min(o.MaxPoll, math.MaxInt64/rest) * rest
 	switch until := next.Sub(now); {
@@ -66,7 +66,7 @@ func (o Options) lull(next, now time.Time) time.Duration {
 	}
 }
 
-// pause is sleep that a wake ends.
+// pause is a sleep that a wake ends.
 func (s *service) pause(ctx context.Context, d time.Duration) bool {
 	defer s.wait(s)()
 	timer := time.NewTimer(d)

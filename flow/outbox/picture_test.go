@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"context"
 	"errors"
 	"os"
 	"strings"
@@ -46,7 +45,7 @@ func TestPicture(t *testing.T) {
 	var ids []string
 	for _, m := range messages {
 		ids = append(ids, m.ID)
-		db.Do(t, func(ctx context.Context, sql driver.SQL) error { return one.Add(ctx, sql, m) })
+		add(t, db, m)
 	}
 	show(picture.Cell{Lane: table, To: table, Text: strings.Join(ids, ", ") + ": each committed with its data"})
 	r, err := outbox.NewRelay(db, one, &sink, &outbox.Options{Hooks: &observe.Outbox{Failed: func(e observe.OutboxFailed) {

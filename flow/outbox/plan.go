@@ -8,28 +8,28 @@ import (
 // A row is a message as the relay read it.
 type row struct {
 	Message
-	id     int64 // its place in the order
+	id     int64 // in the order of delivery
 	lane   int64
 	parked bool
-	early  time.Duration // until it may be sent, if that is above 0
+	early  time.Duration // until it may be sent; not above 0 if it may now
 	age    time.Duration
-	// Of the lane, if it is among those that wait: whether it is due, how often the
-	// message at its head has failed, and that message's id.
+	// Of the lane, if it waits: whether it is due, the failures of the message at its head, and the
+	// id of that message.
 	lists    standing
 	attempts int
 	head     int64
 }
 
-// standing is whether a lane waits.
+// standing is the state of a lane.
 type standing int
 
 const (
-	free    standing = iota // it does not
-	due                     // its time has come
-	waiting                 // it has not; the payload was not read
+	free    standing = iota // it does not wait
+	due                     // its wait has ended
+	waiting                 // it waits; the payload was not read
 )
 
-// tried is how often this message has failed.
+// tried returns the failures of this message.
 func (r row) tried() int {
 	if r.lists != free && r.head == r.id {
 		return r.attempts
@@ -37,26 +37,26 @@ func (r row) tried() int {
 	return 0
 }
 
-// A batch is what is done with rows that were read: send some, in order of their
-// ids, and park others, whose lanes wait.
+// A batch is the decision on rows that were read: send some, in the order of their ids, and park
+// others, whose lanes wait.
 type batch struct {
 	send, park []row
 	delays     []change
-	idle       []int64 // lanes that wait for nothing
+	idle       []int64 // lanes that are due and have no messages
 	full       bool    // there may be more to read
 }
 
 func (b batch) empty() bool { return len(b.send)+len(b.park)+len(b.delays)+len(b.idle) == 0 }
 
-// underway are the rows that b does something with.
+// underway returns the rows to send or park.
 func (b batch) underway() []row { return slices.Concat(b.send, b.park) }
 
-// plan decides about what was read. held are lanes that were found to wait after
-// that. What is beyond maxBytes of payload stays for the next batch.
+// plan decides what to do with rows. held are lanes that began to wait after the read. Rows beyond
+// maxBytes of payload remain for the next batch.
 //
-// Of a lane that is free everything is sent. Of one that waits nothing is, and what
-// was not parked is parked. Of one that is due the parked rows are sent; and then
-// what came after them, if these were all.
+//   - Free lane: all rows are sent.
+//   - Waiting lane: rows are parked, none is sent.
+//   - Due lane: the parked rows are sent, and then later rows if no other row is parked.
 func plan(pic picture, held map[int64]bool, maxBytes int) batch {
 	p := planner{batch: batch{idle: pic.idle}, held: held, parked: map[int64]parkedRows{}}
 	for _, r := range pic.rows {
@@ -78,19 +78,19 @@ func plan(pic picture, held map[int64]bool, maxBytes int) batch {
 
 type planner struct {
 	batch
-	held   map[int64]bool // it and what follows of these lanes is not sent
+	held   map[int64]bool // lanes of which no further row is sent
 	parked map[int64]parkedRows
 }
 
-// parkedRows are those of one lane that were read: only of lanes that are due.
+// parkedRows are the parked rows of one due lane that were read.
 type parkedRows struct {
 	count   int
-	most    int // that are read
+	most    int // limit of the read
 	last    int64
 	failing bool
 }
 
-// all reports whether the lane had no more.
+// all reports whether the lane has no other parked rows.
 func (q parkedRows) all() bool { return q.count > 0 && q.count < q.most && !q.failing }
 
 func (p *planner) place(r row) {
@@ -100,7 +100,7 @@ func (p *planner) place(r row) {
 	case p.held[r.lane] || !open:
 		p.hold(r)
 	case r.early > 0:
-		p.delays = append(p.delays, change{row: r, why: whyDelayed, pause: r.early})
+		p.delays = append(p.delays, change{row: r, why: WhyDelayed, pause: r.early})
 		p.hold(r)
 	default:
 		p.send = append(p.send, r)

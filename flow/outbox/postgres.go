@@ -6,9 +6,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// insertStatement is one statement. Ids are drawn where a row of the join is stored,
-// and there is none before all locks are held; the numbers of the lanes come sorted,
-// and are locked in that order.
+// insertStatement locks the lanes, whose numbers are sorted, in order. An id is assigned when a row of
+// the join is stored, and the join has no row before all locks are held.
 const insertStatement = `
 with locked as materialized (
 	select pg_advisory_xact_lock(k.lane) from unnest($1::text::bigint[]) as k (lane))

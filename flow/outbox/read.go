@@ -11,23 +11,22 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// How much of the lanes that wait is read at once, and no more than of the others.
+// Bounds of one read of due lanes, and never more than the limit of other rows.
 const (
 	dueLanes = 20  // lanes
 	laneRows = 100 // messages of each
 )
 
-// A picture is what was found to be sent.
+// A picture is the result of a read.
 type picture struct {
 	rows []row   // in order of their ids
-	each int     // so many parked ones were read of a lane at most
-	idle []int64 // lanes that are due and have nothing
+	each int     // limit of parked rows of a lane
+	idle []int64 // lanes that are due and have no messages
 }
 
-// read reads what a slice has to send, leaving out what is under way, and the
-// lanes that are due and have something under way. It reads the state, and remembers
-// no place in it: a transaction that commits late is seen when it has, whatever its
-// ids are.
+// read reads the messages to send of a slice, without those under way and without due lanes that have
+// messages under way. It keeps no cursor: messages of a transaction that commits late are found after
+// its commit, whatever their ids are.
 func (s store) read(ctx context.Context, slice, limit int, underway []row) (picture, error) {
 	lanes, err := s.due(ctx, slice, min(limit, dueLanes), underway)
 	if err != nil {
@@ -52,14 +51,14 @@ func (s store) read(ctx context.Context, slice, limit int, underway []row) (pict
 	return p, s.failed(err)
 }
 
-// A dueLane is one that waits no more.
+// A dueLane is a lane whose wait has ended.
 type dueLane struct {
 	lane     int64
 	attempts int
-	head     int64 // 0 if it is not there any more
+	head     int64 // 0 if the message does not exist any more
 }
 
-// due are the lanes whose time has come, the longest first.
+// due returns the lanes whose wait has ended, the earliest first.
 func (s store) due(ctx context.Context, slice, most int, underway []row) (lanes []dueLane, err error) {
 	but := ""
 	if len(underway) > 0 {
@@ -70,8 +69,8 @@ func (s store) due(ctx context.Context, slice, most int, underway []row) (lanes 
 		func(l *dueLane) []any { return []any{&l.lane, &l.attempts, &l.head} })
 }
 
-// parkedOf selects the oldest parked messages of lanes: of one that failed, none
-// behind the message that did.
+// parkedOf selects the oldest parked messages of lanes; of a lane with a failed message, none after
+// that message.
 func parkedOf(lanes []dueLane, each int) string {
 	var parts []string
 	for _, l := range lanes {
@@ -84,9 +83,8 @@ func parkedOf(lanes []dueLane, each int) string {
 	return strings.Join(parts, ` union all `)
 }
 
-// columns of a row; behind them stand the payload, its lane's standing, and how
-// often which message at its head has failed. Payloads of what will be parked are left
-// where they are.
+// columns of a row. The payload, the standing of the lane, the failures of the message at its head
+// and its id follow. Payloads of rows to park are not read.
 const (
 	columns = `o.id, o.message_id, o.topic, o.msg_key, o.headers, o.lane,
 		case when o.not_before = 0 then 0 else o.not_before - {micros start} end, {micros start} - o.added`
@@ -94,7 +92,7 @@ const (
 		case when l.lane is null then 0 when {due} then 1 else 2 end, coalesce(l.attempts, 0), coalesce(l.head, 0)`
 )
 
-// rows is what a statement finds: parked messages of lanes that are due, or others.
+// rows returns the rows of a query: parked ones of lanes, or others if lanes is nil.
 func (s store) rows(ctx context.Context, query string, args []any, lanes []dueLane) (found []row, err error) {
 	err = s.Each(ctx, query, args, func(scan func(...any) error) error {
 		r := row{parked: lanes != nil}

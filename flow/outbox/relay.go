@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Relay delivers the messages of a table to a sink. It is safe for concurrent use. While slices are
-// served, one goroutine looks for all of them whether there is something to send.
+// Relay delivers the messages of a table to a sink. It is safe for concurrent use. While it serves
+// slices, one goroutine polls for messages of all of them.
 type Relay struct {
 	db      driver.Beginner[driver.SQL]
 	table   Table
@@ -25,29 +25,29 @@ type Relay struct {
 
 	waits   chan struct{} // receives when a service begins to wait
 	mu      sync.Mutex
-	serving map[*service]bool // which of them wait
-	ended   func()            // ends watch, and waits for that; of the first service until the last
+	serving map[*service]bool // true if the service waits
+	ended   func()            // stops watch; set while there are services
 
-	checked atomic.Bool // the columns of the tables
+	checked atomic.Bool // the columns of the tables were compared
 }
 
-// NewRelay makes a relay; it sends nothing. Its transactions come from db, at READ
-// COMMITTED if db is a [driver.BeginnerAt]; each slice that is served uses one at a
-// time, for a moment. Options that are impossible are a Bug, as is no db or sink.
+// NewRelay returns a relay; it sends nothing yet. Its transactions are READ COMMITTED if db is a
+// [driver.BeginnerAt]; each slice uses one short transaction at a time. Invalid options, and a nil db
+// or sink, are a Bug.
 func NewRelay[T any](db driver.Beginner[T], table Table, sink Sink, o *Options) (*Relay, error) {
-	options, err := o.orDefault()
+	options, err := o.withDefaults()
 	switch {
 	case err != nil:
 		return nil, err
 	case db == nil || sink == nil:
-		return nil, failure.Bug("make relay", table.name(), "there is no database or no sink")
+		return nil, failure.Bug("make relay", table.name(), "a database and a sink are required")
 	}
-	return &Relay{db: begins[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{}, waits: make(chan struct{}, 1)}, nil
+	return &Relay{db: untyped[T]{db}, table: table, sink: sink, options: options, serving: map[*service]bool{}, waits: make(chan struct{}, 1)}, nil
 }
 
-// Slices is how many slices the table has, which is how many partitions a group of
-// claim/partition needs to serve all of them; [Relay.RunOf] checks it. While the number is
-// being changed the error is Retryable.
+// Slices returns the number of slices of the table: a group of claim/partition needs as many
+// partitions to serve all of them, which [Relay.RunOf] checks. During a change of the number the
+// error is Retryable.
 func (r *Relay) Slices(ctx context.Context) (int, error) {
 	l, err := r.layout(ctx)
 	return l.Slices, err
@@ -76,7 +76,7 @@ func (r *Relay) check(ctx context.Context, s store) error {
 	return err
 }
 
-// Wake makes the relay look at once, if it waits. It does not block.
+// Wake makes a waiting relay look for messages at once. It does not block.
 func (r *Relay) Wake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,36 +85,32 @@ func (r *Relay) Wake() {
 	}
 }
 
-// Run delivers the messages of one slice, from 0, as long as c is valid and ctx
-// lasts; then it lets the sink finish what is under way, within Options.Drain, and
-// returns the cause of the end.
+// Run delivers the messages of one slice, counted from 0, until the claim or ctx ends. Then it lets a
+// running call of the sink finish, within Options.Drain, and returns the cause of the end.
 //
-// Errors of the sink, and those of the database that may pass, are reported to the hooks
-// and retried. It returns an [interlock.StaleTokenError] if a newer claim has
-// served the slice, a [*LayoutError] if the table has no such slice or another number
-// of them than its Table says, and any other Definite error of the database. It does
-// not know whether anybody serves the other slices: see [Relay.RunOf].
+// It reports errors of the sink and temporary errors of the database to the hooks, and retries. It
+// returns an [interlock.StaleTokenError] if a newer claim has served the slice, a [*LayoutError] if
+// the table has no such slice or another number of slices than its Table, and any other Definite
+// error of the database. It does not check that the other slices are served: see [Relay.RunOf].
 func (r *Relay) Run(ctx context.Context, c interlock.Claim, slice int) error {
 	return r.run(ctx, c, slice, 0)
 }
 
-// RunOf is [Relay.Run] of one of so many slices, and fits what claim/partition runs for a
-// partition, under the partition's claim: if the layout of the group has another
-// number of partitions than the table has slices, more or fewer, nothing is delivered
-// and each of them returns a [*LayoutError]. With Run, slices without a partition
-// would be served by no member, without an error. After [SetSlices], the group needs
-// a Resize to the new number.
+// RunOf is [Relay.Run] for a partition of claim/partition, under its claim. If the group does not have
+// as many partitions as the table has slices, nothing is delivered and each call returns a
+// [*LayoutError]. With Run, slices without a partition would not be served, without an error. After
+// [SetSlices], Resize the group to the new number.
 func (r *Relay) RunOf(ctx context.Context, c interlock.Claim, slice, slices int) error {
 	if slices < 1 || slice >= slices {
-		return failure.Bug("run relay", r.table.name(), "there is no slice %d of %d", slice, slices)
+		return failure.Bug("run relay", r.table.name(), "no slice %d of %d", slice, slices)
 	}
 	return r.run(ctx, c, slice, slices)
 }
 
-// run is Run; of is how many slices there have to be, if not 0.
+// run is Run; of is the required number of slices; 0 means any.
 func (r *Relay) run(ctx context.Context, c interlock.Claim, slice, of int) error {
 	if slice < 0 || c == nil {
-		return failure.Bug("run relay", r.table.name(), "there is no slice %d, or no claim", slice)
+		return failure.Bug("run relay", r.table.name(), "no slice %d, or no claim", slice)
 	}
 	s := newService(r, c, slice, of)
 	if f := r.options.Hooks.Serving; f != nil {
@@ -129,12 +125,12 @@ func (r *Relay) run(ctx context.Context, c interlock.Claim, slice, of int) error
 	return err
 }
 
-// RunAll is [Relay.Run] of all slices under one claim, such as a lock's: it fits
-// the function of a lock's Do. Hooks receive failures before it knows the slices as
-// those of slice -1. After [SetSlices] it serves the new number of slices.
+// RunAll is [Relay.Run] for all slices under one claim, such as that of a lock: pass it to Do or Keep
+// of a lock. Hooks receive failures as those of slice -1 before it knows the slices. After
+// [SetSlices] it serves the new number of slices.
 func (r *Relay) RunAll(ctx context.Context, c interlock.Claim) error {
 	if c == nil {
-		return failure.Bug("run relay", r.table.name(), "there is no claim")
+		return failure.Bug("run relay", r.table.name(), "a claim is required")
 	}
 	for {
 		n, err := newService(r, c, -1, 0).count(ctx)
@@ -160,7 +156,8 @@ func (r *Relay) runAll(ctx context.Context, c interlock.Claim, n int) error {
 	return context.Cause(all)
 }
 
-// enter makes s hear wakes until it leaves. The first one starts watch, and the last one ends it.
+// enter registers s for wakes until leave is called. The first service starts watch, the last one
+// stops it.
 func (r *Relay) enter(s *service) (leave func()) {
 	r.mu.Lock()
 	r.serving[s] = false
@@ -191,7 +188,7 @@ func (r *Relay) watching() (end func()) {
 	return func() { cancel(); watch.Wait() }
 }
 
-// open is [Table.open] for what reads by the relay's options.
+// open is [Table.open] for reads with the options of the relay.
 func (r *Relay) open(op string, db driver.SQL) (store, error) {
 	s, err := r.table.open(op, db)
 	if err != nil {
@@ -211,8 +208,8 @@ func (r *Relay) look(ctx context.Context, fn func(store) error) error {
 	})
 }
 
-// lasting is a context for what must come to an end after life, which c's context
-// is a part of, has ended: it lasts for that much more, but no longer than c.
+// lasting returns a context for work that must finish after life has ended: it lasts by more longer
+// than life, but not longer than c.
 func lasting(life context.Context, c interlock.Claim, more time.Duration) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(life))
 	stop := context.AfterFunc(life, func() {
@@ -227,12 +224,11 @@ func lasting(life context.Context, c interlock.Claim, more time.Duration) (conte
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// A lastingClaim is one whose context lasts as long as the claim, and not only as
-// long as the call that it was made for.
+// A lastingClaim is a claim with another context.
 type lastingClaim struct {
 	interlock.Claim
 	ctx context.Context
 }
 
-// Context ends with the claim.
+// Context returns the context of [lasting].
 func (c lastingClaim) Context() context.Context { return c.ctx }

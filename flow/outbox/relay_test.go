@@ -20,53 +20,14 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// counted counts what is asked of a database.
-type counted struct {
-	driver.BeginnerAt[driver.SQL]
-	statements, commits atomic.Int64
-	committed           atomic.Int64 // statements of transactions that were
-}
-
-func (c *counted) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
-	return c.BeginAt(ctx, driver.SessionIsolation)
-}
-
-func (c *counted) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
-	tx, err := c.BeginnerAt.BeginAt(ctx, level)
-	return countedTx{tx, c, new(atomic.Int64)}, err
-}
-
-type countedTx struct {
-	driver.Tx[driver.SQL]
-	c   *counted
-	own *atomic.Int64
-}
-
-func (t countedTx) count() { t.c.statements.Add(1); t.own.Add(1) }
-
-func (t countedTx) Native() driver.SQL { return t }
-func (t countedTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	t.count()
-	return t.Tx.Exec(ctx, query, args...)
-}
-func (t countedTx) Query(ctx context.Context, query string, args []any, each func(func(...any) error) error) error {
-	t.count()
-	return t.Tx.Query(ctx, query, args, each)
-}
-func (t countedTx) Commit(ctx context.Context) error {
-	t.c.commits.Add(1)
-	t.c.committed.Add(t.own.Load())
-	return t.Tx.Commit(ctx)
-}
-
 // testCosts: an Add is one statement (on MariaDB one more for keys), and a batch of
 // the relay one commit of no more statements than it needs.
 func testCosts(t *testing.T, db *databases.DB) {
-	c := &counted{BeginnerAt: db}
+	c := &databases.Counted{BeginnerAt: db}
 	cost := func(messages ...driver.Message) int64 {
-		c.statements.Store(0)
+		c.Reset()
 		ok(t, outbox.Tx(t.Context(), c, nil, func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, messages...) }))
-		return c.statements.Load()
+		return c.Statements.Load()
 	}
 	lock := int64(0)
 	if db.Dialect == driver.MariaDB {
@@ -84,7 +45,7 @@ func testCosts(t *testing.T, db *databases.DB) {
 	const total = 3102
 	var sink memory.Sink
 	var batches atomic.Int64
-	c = &counted{BeginnerAt: db}
+	c = &databases.Counted{BeginnerAt: db}
 	serve(t, relay(t, c, &sink, outbox.Options{Batch: 100, Hooks: &observe.Outbox{Published: func(observe.OutboxPublished) { batches.Add(1) }}}), grant(1))
 	delivered(t, &sink, total)
 	empty(t, db)
@@ -93,11 +54,11 @@ func testCosts(t *testing.T, db *databases.DB) {
 		t.Errorf("%d batches, want %d at most", n, most)
 	}
 	// One to enter each slice, one to trim the audit, and one for each batch.
-	if got := c.commits.Load(); got != n+int64(box.Slices)+1 {
+	if got := c.Commits.Load(); got != n+int64(box.Slices)+1 {
 		t.Errorf("%d commits for %d batches", got, n)
 	}
-	perBatch := float64(c.committed.Load()) / float64(n+int64(box.Slices))
-	t.Logf("%d batches, %d commits, %.1f statements in each", n, c.commits.Load(), perBatch)
+	perBatch := float64(c.Committed.Load()) / float64(n+int64(box.Slices))
+	t.Logf("%d batches, %d commits, %.1f statements in each", n, c.Commits.Load(), perBatch)
 	if perBatch > 5 { // enter, delete, two reads; Bound is not counted
 		t.Errorf("%.1f statements in each transaction", perBatch)
 	}
@@ -354,7 +315,7 @@ func testLayouts(t *testing.T, db *databases.DB) {
 
 // testBadMessages: what cannot be kept is refused before anything is sent.
 func testBadMessages(t *testing.T, db *databases.DB) {
-	c := &counted{BeginnerAt: db}
+	c := &databases.Counted{BeginnerAt: db}
 	long := strings.Repeat("x", 1000)
 	good := driver.Message{ID: "good", Topic: "t", Key: "k"}
 	for i, m := range []driver.Message{{}, {Topic: long}, {Topic: "t", Key: long}, {Topic: "t", ID: long}, {Topic: "a\x00"}, {Topic: "t", Key: "\xff"},
@@ -370,8 +331,8 @@ func testBadMessages(t *testing.T, db *databases.DB) {
 	err := outbox.Tx(t.Context(), c, nil, func(ctx context.Context, sql driver.SQL) error {
 		return box.AddAt(ctx, sql, time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), good)
 	})
-	if wantKind(t, err, interlock.Definite); c.statements.Load() != 0 {
-		t.Errorf("%d statements were sent", c.statements.Load())
+	if wantKind(t, err, interlock.Definite); c.Statements.Load() != 0 {
+		t.Errorf("%d statements were sent", c.Statements.Load())
 	}
 	ok(t, db.Try(t.Context(), func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql) }))
 	wantKind(t, box.Add(t.Context(), nil, good), interlock.Bug)
@@ -417,28 +378,4 @@ func testTogether(t *testing.T, db *databases.DB) {
 	}
 	empty(t, db)
 	t.Log(fmt.Sprint(len(sink.Messages())-240, " of 240 messages were delivered twice"))
-}
-
-// testBatches counts what batches are worth: transactions. Time would say it too, on a
-// quiet machine.
-func testBatches(t *testing.T, db *databases.DB) {
-	commits := func(n, batch int) float64 {
-		var messages []driver.Message
-		for i := range n {
-			messages = append(messages, driver.Message{Topic: "t", Key: fmt.Sprint(i % 50), Payload: make([]byte, 200)})
-		}
-		add(t, db, messages...)
-		var sink memory.Sink
-		counted := &databases.Counted{BeginnerAt: db}
-		stop := serve(t, relay(t, counted, &sink, outbox.Options{Batch: batch, MaxPoll: time.Second}), grant(batch))
-		delivered(t, &sink, n)
-		empty(t, db)
-		_ = stop()
-		return float64(counted.Commits.Load()) / float64(n)
-	}
-	one, many := commits(50, 1), commits(1500, 500)
-	t.Logf("%.2f commits for a message one by one, %.2f in batches", one, many)
-	if many > one/4 {
-		t.Error("batches are worth nothing")
-	}
 }

@@ -17,62 +17,59 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// DefaultSliceWait is how long [SetSlices] waits for transactions under way.
+// DefaultSliceWait is how long [SetSlices] waits for open transactions.
 const DefaultSliceWait = time.Minute
 
-// moveBatch is how many rows one transaction moves.
-const moveBatch = 1000
+const moveBatch = 1000 // rows that one transaction moves
 
 // A SliceChange is a change of the number of slices by [SetSlices].
 type SliceChange struct {
 	Slices     int    // the new number, 1 to [MaxSlices]
-	Reason, By string // why, and who does it; kept in the audit, neither may be blank
-	// Wait is how long one step is tried again while transactions that have added messages
-	// are under way, or the database does not answer; 0 means [DefaultSliceWait].
+	Reason, By string // for the audit: why, and who; neither may be blank
+	// Wait is how long one step is retried while transactions that added messages are open, or the
+	// database does not answer; 0 means [DefaultSliceWait].
 	Wait time.Duration
-	// Progress is called after each transaction that moved rows, with how many were
-	// moved so far; nil means that nothing is.
+	// Progress is called after each transaction that moved rows, with the total so far; nil disables
+	// it.
 	Progress func(moved int64)
 }
 
-// SetSlices changes the number of slices of a table, while it is in use, and returns how
-// many messages, waiting keys and dead letters it moved to another slice.
+// SetSlices changes the number of slices of a table that is in use. It returns how many messages,
+// waiting keys and dead letters it moved to another slice, and blocks until the change is in force:
 //
-// It first waits for the transactions that have added messages: until they have ended, or
-// for two seconds at a time, other transactions that add messages wait too. From then on
-// messages are added by the new number, and relays wait. It moves what is there, in
-// transactions of a thousand rows, and then lets the relays go on: [Relay.RunAll] serves
-// the new number; [Relay.RunOf] returns a [*LayoutError] until its group was resized; a
-// Table that names the former number is refused. What a relay had sent and not stored
-// yet is sent again.
+//  1. It waits for open transactions that added messages. Until they end, or for two seconds at a
+//     time, other transactions that add messages wait too.
+//  2. From then on the new number applies to new messages, and relays wait. SetSlices moves the rows,
+//     a thousand in each transaction.
+//  3. Relays continue: [Relay.RunAll] serves the new number; [Relay.RunOf] returns a [*LayoutError]
+//     until its group is resized; a Table with the former number is rejected. Messages that a relay
+//     had sent and not settled are sent again.
 //
-// It blocks until the change is in force. If it fails, or is interrupted, after the
-// change has begun, relays wait until it is called again, with the same number or another
-// one. If the table has that number already nothing is done.
+// If it fails or is interrupted after step 1, relays wait until it is called again, with any number.
+// If the table has the number already, nothing changes.
 //
-// On PostgreSQL it needs the rights of the tables' owner. A transaction of level REPEATABLE
-// READ or above that began before the change and adds messages after it fails there, as
-// Retryable.
+// On PostgreSQL it needs the rights of the owner of the tables. There a transaction of REPEATABLE READ
+// or above that began before the change and adds messages after it fails as Retryable.
 func SetSlices[T any](ctx context.Context, db driver.Beginner[T], t Table, change SliceChange) (moved int64, err error) {
 	const op = "set slices"
 	change.Wait = cmp.Or(change.Wait, DefaultSliceWait)
 	switch {
 	case db == nil:
-		return 0, failure.Bug(op, t.name(), "there is no database")
+		return 0, failure.Bug(op, t.name(), "a database is required")
 	case change.Slices < 1 || change.Slices > MaxSlices:
-		return 0, failure.Bug(op, t.name(), "%d slices are impossible: 1 to %d", change.Slices, MaxSlices)
+		return 0, failure.Bug(op, t.name(), "%d slices; 1 to %d are allowed", change.Slices, MaxSlices)
 	case change.Wait < 0:
-		return 0, failure.Bug(op, t.name(), "a wait of %v", change.Wait)
+		return 0, failure.Bug(op, t.name(), "a negative wait of %v", change.Wait)
 	}
-	if err := answerable(op, t, change.Reason, change.By); err != nil {
+	if err := checkAudit(op, t, change.Reason, change.By); err != nil {
 		return 0, err
 	}
 	t.Slices = 0
-	m := &mover{db: begins[T]{db}, table: t, SliceChange: change}
+	m := &mover{db: untyped[T]{db}, table: t, SliceChange: change}
 	if err := m.step(ctx, m.begin); err != nil || !m.layout.Changing {
 		return 0, err
 	}
-	// The pass that finds nothing shows that all is where it belongs.
+	// A pass that finds nothing proves that all rows are in their slices.
 	for before := int64(-1); before < m.moved; {
 		before = m.moved
 		for _, rows := range []rowsOf{{`{messages}`, `id`}, {`{lanes}`, `lane`}, {`{dead}`, `id`}} {
@@ -89,11 +86,11 @@ type mover struct {
 	SliceChange
 	db     driver.Beginner[driver.SQL]
 	table  Table
-	layout Layout // that is changed to
+	layout Layout // the new one
 	moved  int64
 }
 
-// lockWait is how long it is waited for transactions at a time, while others queue behind.
+// lockWait is how long one attempt waits for a lock while other transactions queue behind it.
 func (m *mover) lockWait() time.Duration { return min(m.Wait, 2*time.Second) }
 
 // exclusive ends a select of rows that this transaction changes.
@@ -104,7 +101,7 @@ func (m *mover) exclusive() string {
 // rowsOf are the rows of a table by their primary key.
 type rowsOf struct{ table, key string }
 
-// step runs work in a transaction, again if that may be repeated, for Wait.
+// step runs work in a transaction, and retries it within Wait.
 func (m *mover) step(ctx context.Context, work func(context.Context, store) error) error {
 	patience, cancel := context.WithTimeout(ctx, m.Wait)
 	defer cancel()
@@ -123,13 +120,12 @@ func (m *mover) step(ctx context.Context, work func(context.Context, store) erro
 		select {
 		case <-time.After(pause.Delay(failed, rand.Float64())):
 		case <-patience.Done():
-			return fmt.Errorf("%w; transactions that add messages may be under way: repeat the change", err)
+			return fmt.Errorf("%w; transactions that add messages may be open: repeat the change", err)
 		}
 	}
 }
 
-// begin announces the change: relays wait from its commit on, and all that is added
-// after that uses the new number.
+// begin announces the change: after its commit relays wait, and new messages use the new number.
 func (m *mover) begin(ctx context.Context, s store) error {
 	if !s.Maria() {
 		if err := s.exec(ctx, `set local lock_timeout = `+strconv.FormatInt(max(1, m.lockWait().Milliseconds()), 10)); err != nil {
@@ -147,10 +143,10 @@ func (m *mover) begin(ctx context.Context, s store) error {
 	if err := s.exec(ctx, `insert into {layout} (one, slices) values (2, ?) {or one} slices = {new slices}`, m.layout.changes); err != nil {
 		return err
 	}
-	if !s.Maria() { // there each insert reads the number of slices, and keeps it from being changed
-		// To add a constraint is to lock the table, which waits for all transactions that
-		// have added messages; it is enforced also where a transaction reads a snapshot from
-		// before the change. Rows that are there are moved later.
+	if !s.Maria() { // on MariaDB each insert reads and locks the number of slices
+		// Adding a constraint locks the table, so it waits for all transactions that added
+		// messages. It also applies to transactions whose snapshot is older than the change.
+		// Existing rows are moved later.
 		if err := s.exec(ctx, `alter table {messages} drop constraint if exists interlock_slices,
 			add constraint interlock_slices check (slice = `+sliceOf(strconv.Itoa(m.Slices))+`) not valid`); err != nil {
 			return err
@@ -159,7 +155,7 @@ func (m *mover) begin(ctx context.Context, s store) error {
 	return m.record(ctx, s, fmt.Sprintf("%d to %d", l.Slices, m.Slices))
 }
 
-// move puts rows into their slices, a batch at a time, in the order of their keys.
+// move moves rows to their slices, in batches, in the order of their keys.
 func (m *mover) move(ctx context.Context, rows rowsOf) error {
 	for from, full := int64(math.MinInt64), true; full; {
 		var wrong []int64
@@ -180,7 +176,7 @@ func (m *mover) move(ctx context.Context, rows rowsOf) error {
 	return nil
 }
 
-// moveBatch moves rows while no other change begins.
+// moveBatch moves rows, and prevents the begin of another change.
 func (m *mover) moveBatch(ctx context.Context, s store, rows rowsOf, from int64) (wrong []int64, err error) {
 	if err := s.unchanged(ctx, m.layout, `{share}`); err != nil {
 		return nil, err
@@ -194,7 +190,7 @@ func (m *mover) moveBatch(ctx context.Context, s store, rows rowsOf, from int64)
 	return wrong, s.exec(ctx, s.updateBy(rows.table, rows.key, wrong, `slice = `+right))
 }
 
-// end puts the change in force, once.
+// end puts the change in force. It may be repeated.
 func (m *mover) end(ctx context.Context, s store) error {
 	l, err := s.layout(ctx, m.exclusive())
 	ended := Layout{Slices: m.Slices, changes: m.layout.changes}
@@ -210,7 +206,7 @@ func (m *mover) end(ctx context.Context, s store) error {
 	return m.record(ctx, s, fmt.Sprintf("%d in force", m.Slices))
 }
 
-// record keeps who changes the number of slices, and why.
+// record writes the audit.
 func (m *mover) record(ctx context.Context, s store, what string) error {
 	return s.exec(ctx, `insert into {audit} (action, message_id, topic, msg_key, reason, done_by, done_at)
 		values ('slices', ?, {empty}, {empty}, ?, ?, {micros start})`, what, label(m.Reason), label(m.By))

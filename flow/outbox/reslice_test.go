@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// any names no number of slices, so that it follows changes.
+// anyNumber does not set the number of slices, so it follows changes.
 var anyNumber = outbox.Table{}
 
 // setSlices changes the number of slices, and checks that everything is in its slice.
@@ -177,9 +177,7 @@ func (c cutTx) Commit(ctx context.Context) error {
 // another number; meanwhile no relay sends anything, and messages are added.
 func testSlicesInterrupted(t *testing.T, db *databases.DB) {
 	add(t, db, keyed("dead", 1, 1)...)
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return box.MakeDeadLetter(ctx, sql, "dead/1", "test", "tester")
-	})
+	bury(t, db, "dead/1")
 	messages, changing := 0, 0
 	for point := int64(0); ; point++ {
 		n := []int{9, 2, 5}[point%3]
@@ -188,7 +186,7 @@ func testSlicesInterrupted(t *testing.T, db *databases.DB) {
 			messages++
 			added = append(added, keyed(fmt.Sprint("k", k), messages, messages)...)
 		}
-		db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, added...) })
+		add(t, db, added...)
 		left := new(atomic.Int64)
 		left.Store(point)
 		_, err := outbox.SetSlices(t.Context(), cutOff{db, left}, anyNumber, outbox.SliceChange{Slices: n, Reason: "test", By: "tester"})
@@ -222,9 +220,7 @@ func testSlicesInterrupted(t *testing.T, db *databases.DB) {
 		t.Errorf("only %d changes were under way when they ended", changing)
 	}
 	var sink memory.Sink
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return anyNumber.Replay(ctx, sql, []string{"dead/1"}, "test", "tester")
-	})
+	replay(t, db, "dead/1")
 	serve(t, anyRelay(t, db, &sink, outbox.Options{}), grant(2))
 	delivered(t, &sink, messages+1)
 	empty(t, db)
@@ -275,7 +271,7 @@ func testSlicesOldSnapshot(t *testing.T, db *databases.DB) {
 // changed back, stores nothing about it; one for a number of slices ends.
 func testSlicesOldRelay(t *testing.T, db *databases.DB) {
 	setSlices(t, db, 1)
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, keyed("k", 1, 3)...) })
+	add(t, db, keyed("k", 1, 3)...)
 	var sink memory.Sink
 	old := &gate{&sink, make(chan struct{}, 9), make(chan struct{})}
 	serve(t, anyRelay(t, db, old, outbox.Options{}), grant(1))
@@ -360,11 +356,9 @@ func testSlicesMidway(t *testing.T, db *databases.DB) {
 	key := ""
 	for i := 0; key == "" || count(t, db, `interlock_outbox where mod((lane >> 1) & 9223372036854775807, 2) = 1`) == 0; i++ {
 		key = fmt.Sprint("k", i)
-		db.Do(t, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, keyed(key, 1, 1)...) })
+		add(t, db, keyed(key, 1, 1)...)
 	}
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return anyNumber.Add(ctx, sql, keyed(key, 2, 1500)...)
-	})
+	add(t, db, keyed(key, 2, 1500)...)
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := outbox.SetSlices(ctx, db, anyNumber, outbox.SliceChange{Slices: 2, Reason: "test", By: "tester", Progress: func(int64) { cancel() }})
 	h.Unlock()
@@ -380,24 +374,18 @@ func testSlicesMidway(t *testing.T, db *databases.DB) {
 	}
 	setSlices(t, db, 2)
 	empty(t, db)
-	var ids []string
-	for _, id := range firsts(sink.Messages()) {
-		if strings.HasPrefix(id, key+"/") {
-			ids = append(ids, id)
-		}
-	}
-	inOrder(t, key, ids, 1500)
+	inOrder(t, key, firsts(sink.Messages()), 1500)
 }
 
 // testSlicesRefused: what makes no sense is refused before anything is asked.
 func testSlicesRefused(t *testing.T, db *databases.DB) {
-	c := &counted{BeginnerAt: db}
+	c := &databases.Counted{BeginnerAt: db}
 	for _, change := range []outbox.SliceChange{{Reason: "r", By: "b"}, {Slices: outbox.MaxSlices + 1, Reason: "r", By: "b"},
 		{Slices: 1, By: "b"}, {Slices: 1, Reason: "r", By: " "}, {Slices: 1, Reason: "r", By: "b", Wait: -1}} {
 		_, err := outbox.SetSlices(t.Context(), c, anyNumber, change)
 		wantKind(t, err, interlock.Bug)
 	}
-	if n := c.statements.Load(); n != 0 {
+	if n := c.Statements.Load(); n != 0 {
 		t.Errorf("%d statements", n)
 	}
 	_, err := outbox.SetSlices[driver.SQL](t.Context(), nil, anyNumber, outbox.SliceChange{Slices: 1, Reason: "r", By: "b"})

@@ -10,21 +10,20 @@ import (
 	"github.com/interlock-dev/interlock/internal/join"
 )
 
-// service is one slice that is served. Its methods are called by one goroutine; only
-// publish runs beside it.
+// service serves one slice. One goroutine calls its methods; only publish starts another one.
 type service struct {
 	*Relay
 	claim interlock.Claim
 	slice int
-	of    int // how many slices there have to be; 0 is any number
+	of    int // required number of slices; 0 means any
 	judge judgement
 	awake chan struct{}
 	known Layout // under which the slice is served
 
-	limit  int       // of rows to read, so that payloads fit
-	away   int       // how often the sink was away since it was not
-	trimAt time.Time // when old records of what was done by hand are deleted
-	next   time.Time // when a lane is due that this service made wait; zero if none is known
+	limit   int       // of rows to read, so that payloads fit
+	outages int       // how often in a row the sink seemed to be unavailable
+	trimAt  time.Time // next deletion of old audit records
+	next    time.Time // when a lane that this service made wait is due; zero if unknown
 }
 
 func newService(r *Relay, c interlock.Claim, slice, of int) *service {
@@ -33,7 +32,7 @@ func newService(r *Relay, c interlock.Claim, slice, of int) *service {
 
 func (s *service) wake() { hints.Signal(s.awake) }
 
-// run serves the slice until ctx or the claim ends, or something fails for good.
+// run serves the slice until ctx or the claim ends, or an error is final.
 func (s *service) run(ctx context.Context) error {
 	life, leave := join.Context(ctx, s.claim.Context())
 	defer leave()
@@ -73,21 +72,21 @@ func (s *service) serve(ctx contexts) error {
 	}
 }
 
-// ended is why the service ends: the end of its context or claim explains an error.
+// ended returns why the service ends: the end of its context or claim explains an error.
 func (s *service) ended(life context.Context, err error) error {
 	switch {
 	case errors.Is(err, interlock.ErrStaleToken), err != nil && life.Err() == nil && s.claim.Valid():
 		return err
 	case life.Err() != nil:
 		return context.Cause(life)
-	case s.claim.Context().Err() != nil: // which life will learn in a moment
+	case s.claim.Context().Err() != nil: // life ends in a moment
 		return context.Cause(s.claim.Context())
 	}
 	return errors.Join(interlock.ErrExpired, err)
 }
 
-// admit checks that the slice is one of the table, and enters it before anything is
-// read: what a former owner has not settled by then it never will.
+// admit checks that the table has the slice, and enters it before the first read: from then on no
+// former owner can settle.
 func (s *service) admit(life context.Context) error {
 	l, err := s.layout(life)
 	switch want := max(s.of, s.slice+1); {
@@ -101,8 +100,7 @@ func (s *service) admit(life context.Context) error {
 	return err
 }
 
-// layout is how many slices there are, as soon as the database says it and no change
-// of it is under way.
+// layout returns the layout, as soon as the database answers and no change is in progress.
 func (s *service) layout(life context.Context) (l Layout, err error) {
 	err = s.persist(life, "read layout", func() (err error) {
 		if !s.claim.Valid() {
@@ -114,7 +112,7 @@ func (s *service) layout(life context.Context) (l Layout, err error) {
 	return l, err
 }
 
-// count is how many slices there are, for a service that serves none yet.
+// count returns the number of slices, before the service serves one.
 func (s *service) count(ctx context.Context) (int, error) {
 	life, leave := join.Context(ctx, s.claim.Context())
 	defer leave()
@@ -125,7 +123,7 @@ func (s *service) count(ctx context.Context) (int, error) {
 	return l.Slices, err
 }
 
-// peek reads without having entered: what is read so can only be sent twice.
+// peek reads without entering the slice: messages may then be sent twice, but not lost.
 func (s *service) peek(life context.Context, underway []row) (seen picture, err error) {
 	err = s.persist(life, "read", func() error {
 		if !s.claim.Valid() {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// settle stores the outcome of a batch. Doing it again changes nothing.
+// settle stores the outcome of a batch. It is idempotent.
 func (s store) settle(ctx context.Context, slice int, d settlement) error {
 	for _, step := range []func(context.Context, int, settlement) error{s.remove, s.park, s.wait, s.ensure, s.bury, s.relieve} {
 		if err := step(ctx, slice, d); err != nil {
@@ -39,11 +39,11 @@ func (s store) wait(ctx context.Context, slice int, d settlement) error {
 		last_error = {new last_error}, wait_until = {new wait_until}`)
 }
 
-// ensure makes a lane wait of which something was parked, if none does.
+// ensure makes the lanes of parked messages wait unless they do already.
 func (s store) ensure(ctx context.Context, slice int, d settlement) error {
 	var queued []change
 	for _, r := range d.park {
-		queued = append(queued, change{row: row{lane: r.lane, Message: r.Message}, why: whyQueued})
+		queued = append(queued, change{row: row{lane: r.lane, Message: r.Message}, why: WhyQueued})
 	}
 	return s.lanes(ctx, slice, queued, `{leave lane}`)
 }
@@ -57,7 +57,7 @@ func (s store) lanes(ctx context.Context, slice int, changes []change, conflict 
 	}
 	var args []any
 	for _, c := range changes {
-		args = append(args, c.lane, slice, c.Topic, c.Key, c.ID, c.id, c.why, c.attempts, told(c.err), c.pause.Microseconds())
+		args = append(args, c.lane, slice, c.Topic, c.Key, c.ID, c.id, c.why, c.attempts, errorText(c.err), c.pause.Microseconds())
 	}
 	row := `(?, ?, ?, {?}, ?, ?, ?, ?, {?}, {micros start}, {micros start} + ?),`
 	return s.exec(ctx, `insert into {lanes} (lane, slice, topic, msg_key, message_id, head, why, attempts, last_error, since, wait_until)
@@ -69,7 +69,7 @@ func (s store) bury(ctx context.Context, _ int, d settlement) error {
 	for _, c := range d.dead {
 		err := s.exec(ctx, `insert into {dead} (id, message_id, slice, lane, topic, msg_key, headers, payload, added, attempts, last_error, died)
 			select id, message_id, slice, lane, topic, msg_key, headers, payload, added, cast(? as int), {?}, {micros start}
-			from {messages} where id = ? {leave id}`, c.attempts, told(c.err), c.id)
+			from {messages} where id = ? {leave id}`, c.attempts, errorText(c.err), c.id)
 		if err != nil {
 			return err
 		}
@@ -80,14 +80,14 @@ func (s store) bury(ctx context.Context, _ int, d settlement) error {
 	return nil
 }
 
-// relieve lets lanes go on that waited: those with parked messages are due at once,
-// and the others are free.
+// relieve continues lanes that waited: those with parked messages are due at once, the others are
+// free.
 func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 	if len(d.relieved) == 0 {
 		return nil
 	}
-	// A replay may be parking a message of such a lane just now: it has locked the
-	// lane, and is seen by the statement after this one.
+	// A concurrent replay may park a message of such a lane. It holds the lock of the lane, so the
+	// next statement sees its message.
 	if _, err := s.lockLanes(ctx, d.relieved); err != nil {
 		return err
 	}
@@ -111,8 +111,8 @@ func (s store) relieve(ctx context.Context, _ int, d settlement) error {
 	return s.goOn(ctx, queued)
 }
 
-// parked tells of which lanes something is parked. It is a statement of its own, since
-// a condition of a DELETE is a read that locks, in InnoDB.
+// parked returns the lanes with parked messages. It is a statement of its own because a condition of
+// a DELETE would lock rows in InnoDB.
 func (s store) parked(ctx context.Context, lanes []int64) (map[int64]bool, error) {
 	parked := map[int64]bool{}
 	err := s.Each(ctx, `select distinct lane from {messages} where lane in (`+list(lanes)+`) and parked = true`, nil,
@@ -131,5 +131,5 @@ func (s store) goOn(ctx context.Context, lanes []int64) error {
 		return nil
 	}
 	return s.exec(ctx, s.updateBy(`{lanes}`, `lane`, lanes,
-		`why = '`+whyQueued+`', attempts = 0, head = 0, wait_until = {micros start}`))
+		`why = '`+WhyQueued+`', attempts = 0, head = 0, wait_until = {micros start}`))
 }

@@ -7,22 +7,20 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Message is a message, as the application adds it and a sink gets it.
+// Message is a message.
 type Message = driver.Message
 
 // Sink is where a relay delivers messages: a [Func], a webhook.Sink, or one of your own.
 type Sink = driver.Sink
 
-// Func is a sink that calls fn for each message: those of one topic and key one
-// after the other, and up to 16 others at once. fn must return when ctx ends. What
-// its error says is read from its kind (see [interlock.Kind]): an error of unknown
-// kind means that the message is sent again.
+// Func returns a sink that calls fn for each message: in order for one topic and key, and for up to
+// 16 of them at the same time. fn must return when ctx ends. The kind of its error decides what
+// follows (see [interlock.Kind]); after an error of unknown kind the message is sent again.
 func Func(fn func(ctx context.Context, m Message) error) Sink { return funcSink(fn) }
 
 type funcSink func(ctx context.Context, m Message) error
 
-// atOnce is how many messages a Func has under way.
-const atOnce = 16
+const atOnce = 16 // concurrent calls of a Func
 
 // Publish calls the function; see [driver.Sink].
 func (f funcSink) Publish(ctx context.Context, messages []Message) []error {

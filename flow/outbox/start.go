@@ -10,13 +10,13 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// DefaultTTL is how long the lock of [Start] outlives a process that dies: for that long another
-// process may send nothing. After [Running.Close] another process goes on at once. The setting ttl
-// of the URL replaces it, as in postgres://127.0.0.1/shop?ttl=5s. It is shorter than the default of
-// the drivers because a relay that loses its lock starts again, and its token keeps it from settling.
+// DefaultTTL is the TTL of the lock of [Start]: after a crash, no process sends messages for up to
+// that long. After [Running.Close] another process continues at once. The setting ttl of the URL
+// replaces it, as in postgres://127.0.0.1/shop?ttl=5s. It is shorter than the default of the drivers
+// because losing the lock does no harm: the relay starts again, and its old token cannot settle.
 const DefaultTTL = 10 * time.Second
 
-// Running is a relay that runs in this process, or stands by, until Close.
+// Running is a relay that runs in this process, or stands by, until it is closed.
 type Running struct {
 	relay   *Relay
 	work    *lock.Running
@@ -24,13 +24,12 @@ type Running struct {
 	backend *backend.Backend
 }
 
-// Start runs a relay of the database that a URL names, as postgres://127.0.0.1/shop: in one
-// of the processes that call it, while the others stand by under a lock in the same database.
-// It creates the table unless it exists. A relay that fails, or loses its lock, starts again
-// with backoff, as lock.Fenced.Keep does; after a crash, another process takes over within
-// [DefaultTTL]. The driver of the URL's scheme has to be part of
-// the program (see lock.Open). Start blocks until the database has answered; ctx bounds that
-// only. [Running.Close] ends it.
+// Start runs a relay for the database of a URL, such as postgres://127.0.0.1/shop. One of the
+// processes that call it runs the relay; the others wait for its lock, which is in the same database.
+// It creates the table unless it exists. A relay that fails or loses its lock starts again with
+// backoff, as by lock.Fenced.Keep; after a crash, another process takes over within [DefaultTTL]. The
+// program must import the driver of the URL's scheme (see lock.Open). Start blocks until the database
+// has answered; ctx bounds that only.
 func Start(ctx context.Context, url string, table Table, sink Sink, o *Options) (*Running, error) {
 	b, db, err := backend.OpenSQL(ctx, url, table)
 	if err != nil {
@@ -65,15 +64,15 @@ func startOn(ctx context.Context, b *backend.Backend, db driver.BeginnerAt[drive
 	return &Running{relay: relay, work: work, locks: locks, backend: b}, nil
 }
 
-// Relay is the one that runs: for [Relay.Wake].
+// Relay returns the relay, for [Relay.Wake].
 func (r *Running) Relay() *Relay { return r.relay }
 
-// Ended is closed when the relay runs no more: after Close, or after an error that starting
-// again cannot help. Close returns that error.
+// Ended is closed when the relay has stopped: after Close, or after a final error, which Close
+// returns.
 func (r *Running) Ended() <-chan struct{} { return r.work.Ended() }
 
-// Close stops the relay, lets the sink finish what is under way within Options.Drain, gives
-// the lock to another process, and disconnects. It blocks until then or until ctx ends.
+// Close stops the relay, lets a running call of the sink finish within Options.Drain, releases the
+// lock, and disconnects. It blocks until then or until ctx ends.
 func (r *Running) Close(ctx context.Context) error {
 	return errors.Join(r.work.Close(ctx), r.locks.Close(ctx), r.backend.Close(ctx))
 }

@@ -28,16 +28,12 @@ func TestStart(t *testing.T) {
 					return nil
 				})
 				r, err := outbox.Start(t.Context(), at, box, sink, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				ok(t, err)
 				return r
 			}
 			running := map[string]*outbox.Running{"here": start("here"), "there": start("there")}
 			b, err := backend.Open(t.Context(), at)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			defer b.Close(t.Context())
 			db, _ := b.SQL()
 			put := func(id string) {
@@ -45,9 +41,7 @@ func TestStart(t *testing.T) {
 				if err == nil {
 					err = errors.Join(box.Add(t.Context(), tx, driver.Message{ID: id, Topic: "t", Payload: []byte("x")}), tx.Commit(t.Context()))
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				ok(t, err)
 			}
 			put("first")
 			active, other := "here", "there"
@@ -58,16 +52,12 @@ func TestStart(t *testing.T) {
 				t.Log("there", id)
 				active, other = other, active
 			}
-			if err := running[active].Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			ok(t, running[active].Close(t.Context()))
 			put("second")
 			if id := <-delivered[other]; id != "second" && id != "first" { // a message may come twice
 				t.Errorf("delivered %s", id)
 			}
-			if err := running[other].Close(t.Context()); err != nil {
-				t.Error(err)
-			}
+			ok(t, running[other].Close(t.Context()))
 			for process, r := range running {
 				select {
 				case <-r.Ended():

@@ -9,42 +9,41 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Status is how an outbox does, at one instant as far as the transaction's level
-// gives that. Times are by the database's clock.
+// Status is the state of an outbox; the isolation level of the transaction decides whether it is a
+// snapshot. Times are by the clock of the database.
 type Status struct {
-	Slices  []SliceStatus // while their number is being lowered also former ones that are not empty
+	Slices  []SliceStatus // while their number is lowered, also former slices that are not empty
 	Oldest  time.Duration // since the oldest undelivered message was added; 0 if there is none
 	Dead    int64         // dead letters
-	Keys    int64         // that wait for a message that was not delivered, or is not to be yet
-	Waiting []Waiting     // those that have waited for longest, a hundred at most
+	Keys    int64         // keys that wait for an undelivered or delayed message
+	Waiting []Waiting     // the hundred keys that have waited longest
 }
 
-// SliceStatus is one slice.
+// SliceStatus is the state of one slice.
 type SliceStatus struct {
 	Slice  int
-	Ready  int64           // messages that nothing keeps from being delivered
+	Ready  int64           // messages that do not wait
 	Parked int64           // messages that wait with their key
 	Oldest time.Duration   // as in [Status]
-	Owner  string          // who served it last; empty if nobody has
+	Owner  string          // of the last claim that served it; empty if there was none
 	Token  interlock.Token // of that claim
-	Since  time.Time       // when it was first used; zero if it was not
+	Since  time.Time       // first use of the token; zero if there was none
 }
 
-// Waiting is a key that waits. A message without a key is shown as one of its own.
+// Waiting is a key that waits, or a message without a key.
 type Waiting struct {
 	Slice      int
 	Topic, Key string
 	ID         string // of the message that it waits for
-	Why        string // one of WhyRetry, …
+	Why        string // WhyRetry, WhyBlocked, WhyDead or WhyDelayed
 	Attempts   int    // of that message
 	LastError  string
-	Since      time.Time // when it began to
-	Until      time.Time // when it is tried again; zero if it waits for a dead letter
+	Since      time.Time // begin of the wait
+	Until      time.Time // next attempt; zero if it waits for a dead letter
 	Messages   int64     // that wait
 }
 
-// Status tells how the outbox does. It counts messages, which takes the longer the
-// more there are.
+// Status returns the state of the outbox. It counts all messages.
 func (t Table) Status(ctx context.Context, db driver.SQL) (Status, error) {
 	const op = "show outbox"
 	s, err := t.open(op, db)
@@ -75,7 +74,7 @@ func (s store) showSlices(ctx context.Context, to *Status) error {
 		if v.Slice < 0 || v.Slice >= MaxSlices {
 			return fmt.Errorf("a message is in slice %d of %d", v.Slice, len(to.Slices))
 		}
-		if more := v.Slice + 1 - len(to.Slices); more > 0 { // it has not been moved yet
+		if more := v.Slice + 1 - len(to.Slices); more > 0 { // not moved yet
 			to.Slices = append(to.Slices, make([]SliceStatus, more)...)
 		}
 		v.Oldest = max(0, micros(oldest))

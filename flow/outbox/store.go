@@ -11,17 +11,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// store is a table in one transaction. All times are stored as microseconds since 1970
-// by the database's clock. {due} says that a lane, called l, waits no more.
+// store is a table in one transaction. Times are stored as microseconds since 1970 by the clock of the
+// database. {due} is the condition that the wait of lane l has ended.
 type store struct {
 	sqltable.Tables
 	table Table
 }
 
-// pausing is s for a relay whose longest pause is so long. A clock that was ahead when a
-// time was stored, and was set back since, makes nobody wait for longer than that.
+// pausing defines {due} for a relay with that longest pause: if the clock was set back after a time was
+// stored, no lane waits longer.
 func (s store) pausing(longest time.Duration) store {
-	s.Define("due", s.Text(`(l.wait_until <= {micros start} or l.why = '`+whyQueued+`' or l.why in ('`+WhyRetry+`', '`+WhyBlocked+`')
+	s.Define("due", s.Text(`(l.wait_until <= {micros start} or l.why = '`+WhyQueued+`' or l.why in ('`+WhyRetry+`', '`+WhyBlocked+`')
 		and l.wait_until > {micros start} + `+strconv.FormatInt(longest.Microseconds(), 10)+`)`))
 	return s
 }
@@ -31,7 +31,7 @@ func (s store) exec(ctx context.Context, query string, args ...any) error {
 	return err
 }
 
-// list is numbers as SQL writes them between parentheses, at least one of them.
+// list returns numbers, at least one, for an IN list.
 func list(ids []int64) string {
 	var b []byte
 	for i, id := range ids {
@@ -51,8 +51,8 @@ func (s store) insert(ctx context.Context, a add) error {
 	return s.insertPostgres(ctx, a)
 }
 
-// ready selects the columns of a row, of messages that are not parked and not busy, in
-// order. On PostgreSQL the array is in a subquery: else it is parsed again for each row.
+// ready selects rows that are not parked and not busy, in order. On PostgreSQL the array is in a
+// subquery, so that it is not parsed again for each row.
 func (s store) ready(slice, limit int, busy []int64) (query string, args []any) {
 	if s.Maria() {
 		return readyColumns + `
@@ -66,8 +66,8 @@ func (s store) ready(slice, limit int, busy []int64) (query string, args []any) 
 		order by o.id limit ` + strconv.Itoa(limit), []any{slice, sqltable.Numbers(busy)}
 }
 
-// deleteBy, updateBy and lockBy do something with the rows of a table, called m, that
-// have one of some primary keys, and touch no other row.
+// deleteBy, updateBy and lockBy return statements on the rows of a table, called m, by a list of
+// primary keys. They touch no other row.
 func (s store) deleteBy(table, key string, ids []int64) string {
 	if s.Maria() {
 		return `delete m from ` + among(table, key, `'[`+list(ids)+`]'`) + ` where true`
@@ -89,7 +89,7 @@ func (s store) lockBy(table, key string, ids []int64) string {
 	return `select m.` + key + ` from ` + table + ` m where m.` + key + ` in (` + list(ids) + `) order by m.` + key + ` for update`
 }
 
-// delivered deletes messages, by a statement that is the same for any number.
+// delivered returns the statement that deletes messages; its text is the same for any number.
 func (s store) delivered(ids []int64) (string, []any) {
 	if s.Maria() {
 		return `delete m from ` + among(`{messages}`, `id`, `?`), []any{`[` + list(ids) + `]`}
@@ -97,10 +97,10 @@ func (s store) delivered(ids []int64) (string, []any) {
 	return `delete from {messages} where id = any (?::text::bigint[])`, []any{sqltable.Numbers(ids)}
 }
 
-// checkViolation is the SQLSTATE of a row that breaks the rule of [mover.begin].
+// checkViolation is the SQLSTATE of a row that violates the constraint of [mover.begin].
 const checkViolation = "23514"
 
-// failed explains an error of the database that a change of the number of slices made.
+// failed explains an error that a change of the number of slices caused.
 func (s store) failed(err error) error {
 	var state interface{ SQLState() string }
 	var e *interlock.Error

@@ -10,17 +10,15 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// maxBatchBytes bounds the payload of a batch.
-const maxBatchBytes = 8 << 20
+const maxBatchBytes = 8 << 20 // of payload in a batch
 
-// contexts of a service: life ends when it is to end, sending and storing when what
-// is under way then is not waited for any more.
+// contexts of a service: life ends when the service is to end; sending and storing end when it stops
+// waiting for running calls.
 type contexts struct{ life, sending, storing context.Context }
 
-// stream publishes batch after batch until there is nothing more. While one is
-// published, the one before it is settled and the next one read, in one transaction.
-// A batch is planned with the outcome of the one before it, which its read could not
-// see.
+// stream publishes batches until there are no more messages. While a batch is published, one
+// transaction settles the batch before it and reads the next one. The plan of a batch uses the
+// outcome of the batch before it, which its read could not see.
 func (s *service) stream(ctx contexts, b batch) error {
 	var last settlement
 	life := ctx.life
@@ -36,13 +34,13 @@ func (s *service) stream(ctx contexts, b batch) error {
 		if err != nil {
 			return err
 		}
-		if first, gone := away(b, answers); gone && s.away < blips {
-			return s.blip(life, first)
+		if err := unavailable(b, answers); err != nil && s.outages < maxOutages {
+			return s.waitForSink(life, err)
 		}
 		last = s.verdict(b, answers)
 		b = s.plan(seen, last.held())
 		if life.Err() != nil {
-			b = batch{} // somebody else sends it
+			b = batch{} // the next owner sends it
 		}
 		if b.empty() {
 			if seen, err = s.settle(ctx.storing, last, s.limitOf(life), nil); err != nil {
@@ -56,8 +54,7 @@ func (s *service) stream(ctx contexts, b batch) error {
 	}
 }
 
-// beside is what is done while b is published: the batch before it is settled, and
-// the next one read.
+// beside runs while b is published: it settles the batch before it and reads the next one.
 func (s *service) beside(ctx contexts, last settlement, b batch) (picture, error) {
 	switch {
 	case !last.empty():
@@ -68,7 +65,7 @@ func (s *service) beside(ctx contexts, last settlement, b batch) (picture, error
 	return picture{}, nil
 }
 
-// limitOf is how many rows to read beside a settlement: none at the end.
+// limitOf returns the limit of the read beside a settlement: 0 at the end.
 func (s *service) limitOf(life context.Context) int {
 	if life.Err() != nil {
 		return 0
@@ -76,7 +73,7 @@ func (s *service) limitOf(life context.Context) int {
 	return s.limit
 }
 
-// publish hands the messages of b to the sink, and gives its answers.
+// publish passes the messages of b to the sink, and returns its answers.
 func (s *service) publish(sending context.Context, b batch) <-chan []error {
 	answers := make(chan []error, 1)
 	if len(b.send) == 0 {
@@ -101,8 +98,8 @@ func (s *service) publish(sending context.Context, b batch) <-chan []error {
 	return answers
 }
 
-// interrupted makes failures of a call whose context has ended unknown outcomes:
-// what they say of the message may be what they say of the context.
+// interrupted makes failures of a call whose context has ended Uncertain: their cause may be the end of
+// the context.
 func interrupted(answers []error) {
 	for i, err := range answers {
 		if err != nil {
@@ -128,10 +125,10 @@ func (s *service) published(b batch, answers []error, took time.Duration) {
 	f(e)
 }
 
-// verdict judges a batch and tells of its failures.
+// verdict judges a batch and reports its failures.
 func (s *service) verdict(b batch, answers []error) settlement {
 	if len(b.send) > 0 {
-		s.away = 0
+		s.outages = 0
 	}
 	d, failures := s.judge.judge(b, answers)
 	for _, e := range failures {
@@ -149,8 +146,8 @@ func (s *service) verdict(b batch, answers []error) settlement {
 	return d
 }
 
-// settle stores the outcome of a batch and reads on, in one transaction that has
-// entered the slice. It is repeated until it is known to be done.
+// settle stores the outcome of a batch and reads the next rows, in one transaction that has entered the
+// slice. It is retried until it is known to be committed.
 func (s *service) settle(storing context.Context, d settlement, limit int, underway []row) (seen picture, err error) {
 	err = s.persist(storing, "settle", func() error {
 		return fence.Tx(storing, s.db, s.table.fence(), lastingClaim{s.claim, storing}, s.table.resource(s.slice), func(ctx context.Context, tx driver.SQL) error {

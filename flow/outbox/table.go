@@ -11,29 +11,27 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Table keeps messages until they are delivered. The zero value is ready once
-// [Table.Create] has made the tables. It is safe for concurrent use, with a
-// transaction for each.
+// Table keeps messages until they are delivered. Call [Table.Create] once; the zero value works. It is
+// safe for concurrent use, with a transaction for each call.
 type Table struct {
-	// Name is the table, or schema.table; empty means "interlock_outbox". Other
-	// tables have a name that begins with it. It is at most 50 bytes, and is
-	// trusted: never take it from a request.
+	// Name is the table, or schema.table; empty means "interlock_outbox". It prefixes the names of
+	// the other tables, has at most 50 bytes, and is not escaped: never take it from a request.
 	Name string
-	// Slices is how many slices keys are spread over; 0 means the stored number, and
-	// [DefaultSlices] for Create. Any other number than the stored one is refused with
-	// a [*LayoutError]. [SetSlices] changes the stored number.
+	// Slices is the number of slices; 0 means the stored number, and [DefaultSlices] for Create. A
+	// number that differs from the stored one is a [*LayoutError]. [SetSlices] changes the stored
+	// number.
 	Slices int
 }
 
-// tables are the tables of an outbox. Those of the fence are its own.
+// tables are the tables of an outbox, without those of the fence.
 var tables = sqltable.Layout{Part: "outbox", Default: "interlock_outbox",
 	Tables: map[string]string{
-		"messages": "",        // that are not delivered
+		"messages": "",        // undelivered
 		"lanes":    "_lane",   // keys that wait, and why
-		"dead":     "_dead",   // letters that are not to be delivered
-		"audit":    "_audit",  // what was done by hand
-		"layout":   "_layout", // how many slices there are
-		"stripes":  "_stripe", // what MariaDB locks
+		"dead":     "_dead",   // dead letters
+		"audit":    "_audit",  // actions of operators
+		"layout":   "_layout", // the number of slices
+		"stripes":  "_stripe", // rows that MariaDB locks
 		"rebases":  "_fence_rebase",
 	},
 	Indexes: map[string]string{"ready": "_ready", "parked": "_parked", "lane_due": "_lane_due", "dead_lane": "_dead_lane", "letter": "_dead_letter"},
@@ -44,29 +42,28 @@ func (t Table) name() string { return cmp.Or(t.Name, tables.Default) }
 // fence keeps the marks of the slices.
 func (t Table) fence() fence.Table { return fence.Table{Name: t.name() + "_fence"} }
 
-// resource is that of a slice under the fence.
+// resource returns the name of a slice in the fence.
 func (t Table) resource(slice int) string { return fmt.Sprintf("%s/%d", t.name(), slice) }
 
-// open finds how to talk to db about t.
+// open returns the table in the transaction db.
 func (t Table) open(op string, db driver.SQL) (store, error) {
 	if t.Slices < 0 || t.Slices > MaxSlices {
-		return store{}, failure.Bug(op, t.name(), "%d slices are impossible: 1 to %d", t.Slices, MaxSlices)
+		return store{}, failure.Bug(op, t.name(), "%d slices; 1 to %d are allowed", t.Slices, MaxSlices)
 	}
 	opened, err := tables.Open(op, "", db, t.Name)
 	return store{Tables: opened, table: t}, err
 }
 
-// Create makes the tables, those of the slices' marks included, unless they exist,
-// and stores the number of slices. Several processes may do it at once. It takes
-// effect when the transaction commits; on MariaDB at once: there it commits what
-// was done in the transaction before.
+// Create creates the tables, including those of the fence, unless they exist, and stores the number of
+// slices. Several processes may call it at the same time. It takes effect when the transaction
+// commits; on MariaDB at once, where it also commits the transaction's earlier statements.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	const op = "create outbox"
 	s, err := t.open(op, db)
 	if err != nil {
 		return err
 	}
-	if err := s.create(ctx); err != nil {
+	if err := s.Tables.Create(ctx, creations...); err != nil {
 		return err
 	}
 	if err := t.fence().Create(ctx, db); err != nil {
@@ -79,14 +76,12 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	return err
 }
 
-func (s store) create(ctx context.Context) error { return s.Tables.Create(ctx, creations...) }
-
-// often has tables cleaned often on PostgreSQL: they empty as fast as they fill.
+// often makes PostgreSQL vacuum tables often: they empty as fast as they fill.
 const often = `{pg  with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000)}`
 
-// creations create the tables. The indexes are partial on PostgreSQL, so that messages that
-// wait are not passed over again and again. MariaDB's constraint on slice refuses a message
-// for which no layout was found, in every sql_mode.
+// creations create the tables. The indexes are partial on PostgreSQL, so that scans do not visit
+// parked messages. MariaDB's constraint on slice rejects a message if there is no layout, in every
+// sql_mode.
 var creations = []string{
 	`create table if not exists {messages} (
 		id bigint {pg generated by default as identity}{maria not null auto_increment} primary key,

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// DefaultKeepAudit is how long it is kept what was done by hand.
+// DefaultKeepAudit is the default of Options.KeepAudit.
 const DefaultKeepAudit = 90 * 24 * time.Hour
 
 const (
@@ -17,8 +17,8 @@ const (
 	trimBatch = 500
 )
 
-// trim deletes old records of what was done by hand, now and then. One slice does it
-// for all. What fails is tried again the next time.
+// trim deletes old audit records, about once an hour. Slice 0 does it for all. After an error it tries
+// again the next time.
 func (s *service) trim(ctx context.Context) {
 	if s.slice != 0 || s.options.KeepAudit < 0 || s.options.now().Before(s.trimAt) {
 		return
@@ -41,8 +41,8 @@ func (s *service) trim(ctx context.Context) {
 	}
 }
 
-// trim deletes the oldest records if they are older than keep, a batch at most. It
-// looks at no more: ids rise with time.
+// trim deletes those of the oldest records that are older than keep, one batch at most. It reads no
+// other records: ids increase with time.
 func (s store) trim(ctx context.Context, keep time.Duration) (int, error) {
 	var old []int64
 	err := s.Each(ctx, `select id, {micros start} - done_at from {audit} order by id limit 500`, nil, func(scan func(...any) error) error {

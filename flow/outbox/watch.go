@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// watch wakes waiting services that have something to do, until ctx ends. A wake is a hint: the
-// service reads what there is, and after a long time it looks without a wake.
+// watch wakes waiting services that have messages to send, until ctx ends. A wake is a hint: the
+// service reads the table, and after a long time it does so without a wake.
 func (r *Relay) watch(ctx context.Context) {
 	found, changes := r.options.now(), -1
 	for {
@@ -32,7 +32,7 @@ func (r *Relay) watch(ctx context.Context) {
 		}
 		ready, now, err := r.probe(ctx, waiting)
 		switch {
-		case err != nil: // services find out why, and report it
+		case err != nil: // services get the same error, and report it
 			ready = waiting
 		case now != changes:
 			ready, changes = waiting, now
@@ -43,12 +43,12 @@ func (r *Relay) watch(ctx context.Context) {
 	}
 }
 
-// poll returns the pause before the next look if nothing was found for quiet: a quarter of that.
+// poll returns the pause before the next poll if the polls found nothing for quiet: a quarter of that.
 func (o Options) poll(quiet time.Duration) time.Duration {
 	return min(max(quiet/4, o.MinPoll), o.MaxPoll)
 }
 
-// waiting are the slices whose services wait.
+// waiting returns the slices whose services wait.
 func (r *Relay) waiting() (all []int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,9 +84,8 @@ func (r *Relay) wake(ready []int64) {
 	}
 }
 
-// probe returns which of some slices have a message to send or a lane that is due, and how often
-// the number of slices was changed. It is one statement, which reads one entry of two indexes
-// for each slice.
+// probe returns which slices have a message to send or a due lane, and the number of changes of the
+// layout. It is one statement, which reads one entry of two indexes for each slice.
 func (r *Relay) probe(ctx context.Context, of []int64) (ready []int64, changes int, err error) {
 	err = r.look(ctx, func(s store) error {
 		query, args := s.probe(of)

@@ -35,9 +35,7 @@ func testIdleCost(t *testing.T, db *databases.DB, messages int) {
 		maxPoll = 10 * time.Millisecond
 	)
 	db.Do(t, anyNumber.Create)
-	db.Do(t, func(ctx context.Context, sql driver.SQL) error {
-		return anyNumber.Add(ctx, sql, keyed("k", 1, messages)...)
-	})
+	add(t, db, keyed("k", 1, messages)...)
 	c := &databases.Counted{BeginnerAt: db}
 	var calls atomic.Int64
 	sink := outbox.Func(func(ctx context.Context, _ driver.Message) error {

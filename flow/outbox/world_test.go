@@ -27,10 +27,10 @@ func TestMain(m *testing.M) {
 // bound is how long a test waits for what must happen.
 const bound = 30 * time.Second
 
-// a small number of slices keeps what polls in the background low.
+// box has few slices, so that background polls are rare.
 var box = outbox.Table{Slices: 2}
 
-// made is a database with the tables of an outbox.
+// made creates the tables of an outbox.
 func made(tb testing.TB, db *databases.DB) *databases.DB {
 	tb.Helper()
 	db.Do(tb, box.Create)
@@ -40,7 +40,36 @@ func made(tb testing.TB, db *databases.DB) *databases.DB {
 // add adds messages in a transaction of their own.
 func add(tb testing.TB, db *databases.DB, messages ...driver.Message) {
 	tb.Helper()
-	db.Do(tb, func(ctx context.Context, sql driver.SQL) error { return box.Add(ctx, sql, messages...) })
+	db.Do(tb, func(ctx context.Context, sql driver.SQL) error { return anyNumber.Add(ctx, sql, messages...) })
+}
+
+// addLater adds messages that are not sent for an hour.
+func addLater(tb testing.TB, db *databases.DB, messages ...driver.Message) {
+	tb.Helper()
+	db.Do(tb, func(ctx context.Context, sql driver.SQL) error {
+		return box.AddAt(ctx, sql, time.Now().Add(time.Hour), messages...)
+	})
+}
+
+// replay replays dead letters.
+func replay(tb testing.TB, db *databases.DB, ids ...string) {
+	tb.Helper()
+	db.Do(tb, func(ctx context.Context, sql driver.SQL) error {
+		return anyNumber.Replay(ctx, sql, ids, "fixed", "bob")
+	})
+}
+
+// bury makes dead letters of messages.
+func bury(tb testing.TB, db *databases.DB, ids ...string) {
+	tb.Helper()
+	db.Do(tb, func(ctx context.Context, sql driver.SQL) error {
+		for _, id := range ids {
+			if err := anyNumber.MakeDeadLetter(ctx, sql, id, "why", "bob"); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // keyed makes messages of one key, whose ids are KEY/1 and on.
@@ -51,7 +80,7 @@ func keyed(key string, from, to int) (messages []driver.Message) {
 	return messages
 }
 
-// claim is one that lasts until it is ended.
+// claim is a claim that the test ends.
 type claim struct {
 	token interlock.Token
 	until atomic.Int64 // in ns since 1970
@@ -61,7 +90,7 @@ type claim struct {
 
 var start = interlock.CounterAt(time.Now())
 
-// grant is the n-th claim.
+// grant returns the n-th claim.
 func grant(n int) *claim {
 	token, err := interlock.NewToken(start+int64(n), 0)
 	if err != nil {
@@ -73,7 +102,7 @@ func grant(n int) *claim {
 	return c
 }
 
-// expire lets the time of c be over, which nobody has noticed yet.
+// expire ends the lease of c, but not its context.
 func (c *claim) expire() { c.until.Store(0) }
 
 func (c *claim) Name() string             { return "outbox" }
@@ -88,7 +117,7 @@ func (c *claim) Remaining() time.Duration {
 	return time.Until(time.Unix(0, c.until.Load()))
 }
 
-// relay makes one that tries again soon.
+// relay returns a relay with short pauses.
 func relay(tb testing.TB, db driver.Beginner[driver.SQL], sink driver.Sink, o outbox.Options) *outbox.Relay {
 	tb.Helper()
 	if o.MinPause == 0 {
@@ -121,7 +150,7 @@ func serve(tb testing.TB, r *outbox.Relay, c interlock.Claim) (stop func() error
 	return stop
 }
 
-// delivered waits until sink has each of n ids, and gives the first deliveries in order.
+// delivered waits until sink has n ids, and returns them in the order of their first deliveries.
 func delivered(tb testing.TB, sink *memory.Sink, n int) (ids []string) {
 	tb.Helper()
 	testbed.Eventually(tb, fmt.Sprintf("%d messages are delivered", n), bound, func() bool {
@@ -131,7 +160,7 @@ func delivered(tb testing.TB, sink *memory.Sink, n int) (ids []string) {
 	return ids
 }
 
-// firsts are the ids in the order of their first delivery.
+// firsts returns ids in the order of their first delivery.
 func firsts(messages []driver.Message) (ids []string) {
 	seen := map[string]bool{}
 	for _, m := range messages {
@@ -143,7 +172,7 @@ func firsts(messages []driver.Message) (ids []string) {
 	return ids
 }
 
-// empty waits until nothing waits in the outbox.
+// empty waits until the outbox is empty.
 func empty(tb testing.TB, db *databases.DB) {
 	tb.Helper()
 	testbed.Eventually(tb, "the outbox is empty", bound, func() bool {

@@ -12,22 +12,22 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A StatusError is an answer that did not take a message.
+// A StatusError is an answer with a status other than 2xx.
 type StatusError struct {
 	Status int
-	Body   string // the beginning of it
+	Body   string // its beginning
 	after  time.Duration
 }
 
-// Error shows the status and the beginning of the body.
+// Error has the status and the beginning of the body.
 func (e *StatusError) Error() string {
 	return strings.TrimSpace(fmt.Sprintf("answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Body))
 }
 
-// RetryAfter is the pause that the receiver asks for; 0 if it asks for none.
+// RetryAfter is the pause that the receiver requests; 0 means none.
 func (e *StatusError) RetryAfter() time.Duration { return e.after }
 
-// verdict is what an answer says about a message.
+// verdict returns the error of an answer; nil if the message was accepted.
 func verdict(id string, r *http.Response, body []byte, now time.Time) error {
 	if r.StatusCode >= 200 && r.StatusCode < 300 {
 		return nil
@@ -43,7 +43,7 @@ func verdict(id string, r *http.Response, body []byte, now time.Time) error {
 	return problem(id, kind, &StatusError{r.StatusCode, string(body), retryAfter(r.Header.Get("retry-after"), now)})
 }
 
-// retryAfter reads seconds or a date; what is neither, or past, is 0.
+// retryAfter parses seconds or a date. An invalid value and a past date are 0.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil && seconds < 1<<31 {
 		return max(0, time.Duration(seconds)*time.Second)
@@ -54,8 +54,8 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// unanswered is what a request may have done that has no answer: nothing, if there
-// was no connection.
+// unanswered returns the kind of error of a request without an answer: Retryable if there was no
+// connection.
 func unanswered(err error) interlock.ErrorKind {
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {

@@ -2,13 +2,13 @@ package webhook
 
 import "context"
 
-// A host is one that requests are under way to, or wait for it.
+// A host has running or waiting requests.
 type host struct {
 	turns chan struct{}
 	users int
 }
 
-// enter waits until there are not too many requests to a host.
+// enter waits until a host has fewer than Options.PerHost requests.
 func (s *Sink) enter(ctx context.Context, name string) (leave func(), err error) {
 	h := s.use(name)
 	select {
@@ -32,7 +32,7 @@ func (s *Sink) use(name string) *host {
 	return h
 }
 
-// disuse forgets a host that nothing is under way to: messages may name any number.
+// disuse deletes a host without requests: messages may name any number of hosts.
 func (s *Sink) disuse(name string, h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// request is a signed request for m. What cannot be sent now never can.
+// request returns a signed request for m. Its errors are permanent.
 func (s *Sink) request(m driver.Message) (*http.Request, error) {
 	address := s.address
 	if s.options.Address != nil {
@@ -44,12 +44,12 @@ func (s *Sink) request(m driver.Message) (*http.Request, error) {
 	if m.Key != "" {
 		r.Header.Set(HeaderKey, url.PathEscape(m.Key))
 	}
-	return r, carried(r.Header)
+	return r, checkHeaders(r.Header)
 }
 
-// carried refuses headers that HTTP cannot have, of which the client would only say
-// when it is too late to tell that from a lost answer.
-func carried(h http.Header) error {
+// checkHeaders rejects invalid headers. The client would report them with errors that look like a lost
+// answer.
+func checkHeaders(h http.Header) error {
 	for name, values := range h {
 		if name == "" || strings.ContainsFunc(name, func(c rune) bool { return !strings.ContainsRune(letters, c) }) {
 			return fmt.Errorf("header %q has an invalid name", name)
@@ -61,5 +61,5 @@ func carried(h http.Header) error {
 	return nil
 }
 
-// letters are those of the name of a header (RFC 9110, token).
+// letters are the characters of a header name (RFC 9110, token).
 const letters = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -18,10 +18,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A Signer signs what is sent.
+// A Signer signs requests.
 type Signer interface {
-	// Sign is the value of the header for a content: signatures with their version,
-	// separated by spaces.
+	// Sign returns the value of the header for a content: signatures with their version, separated by
+	// spaces.
 	Sign(content []byte) string
 }
 
@@ -47,25 +47,25 @@ func (s several) Sign(content []byte) string {
 	return strings.Join(all, " ")
 }
 
-// NewSecret signs by HMAC-SHA256 with a secret that the receiver has too: 24 to 64
-// bytes, anything else is a Bug.
+// NewSecret returns a Signer that uses HMAC-SHA256 with a secret that the receiver has too. A secret
+// that does not have 24 to 64 bytes is a Bug.
 func NewSecret(s []byte) (Signer, error) {
 	if len(s) < 24 || len(s) > 64 {
-		return nil, problem("", interlock.Bug, fmt.Errorf("a secret has 24 to 64 bytes, this one has %d", len(s)))
+		return nil, problem("", interlock.Bug, fmt.Errorf("the secret has %d bytes; 24 to 64 are allowed", len(s)))
 	}
 	return secret(s), nil
 }
 
-// NewKey signs by Ed25519: receivers need the public key only. A key that is none is
-// a Bug.
+// NewKey returns a Signer that uses Ed25519: receivers need the public key only. An invalid key is a
+// Bug.
 func NewKey(k ed25519.PrivateKey) (Signer, error) {
 	if len(k) != ed25519.PrivateKeySize {
-		return nil, problem("", interlock.Bug, errors.New("it is not a private key of Ed25519"))
+		return nil, problem("", interlock.Bug, errors.New("not a private key of Ed25519"))
 	}
 	return key(k), nil
 }
 
-// Both signs by all of them, while secrets or keys are changed.
+// Both returns a Signer that signs with all signers, for a change of secrets or keys.
 func Both(signers ...Signer) Signer { return several(signers) }
 
 func mac(secret, content []byte) []byte {
@@ -74,31 +74,30 @@ func mac(secret, content []byte) []byte {
 	return h.Sum(nil)
 }
 
-// signed is what is signed.
+// signed returns the content to sign.
 func signed(id string, at int64, body []byte) []byte {
 	return append([]byte(id+"."+strconv.FormatInt(at, 10)+"."), body...)
 }
 
-// DefaultTolerance is how far a timestamp may lie from the receiver's clock.
+// DefaultTolerance is the largest difference between a timestamp and the receiver's clock.
 const DefaultTolerance = 5 * time.Minute
 
-// ErrSignature says that a request is not what a sender signed just now: it must be
-// refused, by 401.
+// ErrSignature means that no known sender signed the request recently: answer 401.
 var ErrSignature = errors.New("the signature does not match")
 
-// A Verifier tells whether requests are from a sender that has one of its secrets or
-// keys. It does not tell a repetition from the first time: that takes guard/once.
+// A Verifier verifies that a request is from a sender with one of its secrets or keys. It does not detect
+// repeated requests: use guard/once.
 type Verifier struct {
-	Secrets   [][]byte            // that senders may sign with
+	Secrets   [][]byte            // of senders
 	Keys      []ed25519.PublicKey // of senders
 	Tolerance time.Duration       // between the timestamp and the clock; 0 means DefaultTolerance
 	MaxBody   int64               // in bytes; 0 means 1 MiB
 	Now       func() time.Time    // nil means time.Now
 }
 
-// Read reads a request, verifies it and gives the message. An error means that it is
-// not to be acted on; if it is an [ErrSignature] it did not come from a sender. Topic
-// and Key are not signed. The headers are those of the request.
+// Read reads and verifies a request, and returns the message. After an error do not handle it; an
+// [ErrSignature] means that it is not from a known sender. Topic and Key are not signed. The headers are
+// those of the request.
 func (v Verifier) Read(r *http.Request) (driver.Message, error) {
 	most := v.MaxBody
 	if most <= 0 {
@@ -137,7 +136,7 @@ func (v Verifier) Verify(h http.Header, body []byte) error {
 	}
 	at, err := driver.ParseInt(h.Get(HeaderTimestamp))
 	if err != nil || driver.CheckMessageID(id) != nil {
-		return refuse("there is no id or timestamp")
+		return refuse("no valid id or timestamp")
 	}
 	now, tolerance := time.Now, v.Tolerance
 	if v.Now != nil {
@@ -147,7 +146,7 @@ func (v Verifier) Verify(h http.Header, body []byte) error {
 		tolerance = DefaultTolerance
 	}
 	if now().Sub(time.Unix(at, 0)).Abs() > tolerance {
-		return refuse("it was signed at another time")
+		return refuse("the timestamp is outside of the tolerance")
 	}
 	content := signed(id, at, body)
 	for _, one := range strings.Fields(h.Get(HeaderSignature)) {
@@ -157,7 +156,7 @@ func (v Verifier) Verify(h http.Header, body []byte) error {
 			return nil
 		}
 	}
-	return refuse("no signature is one of a known secret or key")
+	return refuse("no signature is by a known secret or key")
 }
 
 func (v Verifier) fits(version string, signature, content []byte) bool {

@@ -1,9 +1,7 @@
-// Package webhook delivers messages by HTTP. It does not deliver them once: a
-// receiver tells a repetition by the id in the header webhook-id, which is signed. It
-// does not know what a receiver did when no answer came; the message is sent again.
-// It follows no redirect, and does not keep the receiver from being one that should
-// not be reached from here: addresses are the program's own. An address with user
-// information is refused, and errors show no query of an address.
+// Package webhook delivers messages by HTTP. Delivery is at least once: receivers deduplicate by the
+// header webhook-id, which is signed. If an answer is lost, the message is sent again. The sink follows
+// no redirects. It does not filter addresses, which the program supplies. It rejects addresses with user
+// information, and its errors do not show the query of an address.
 //
 //	signer, err := webhook.NewSecret(secret) // or webhook.NewKey, of Ed25519
 //	sink, err := webhook.New("https://receiver.example/events", signer, nil)
@@ -14,9 +12,9 @@
 //	verifier := webhook.Verifier{Secrets: [][]byte{secret}}
 //	m, err := verifier.Read(r) // then guard/once, by m.ID
 //
-// Requests are those of the Standard Webhooks specification: POST, the payload as
-// the body, and the headers webhook-id, webhook-timestamp and webhook-signature over
-// "id.timestamp.body". The topic and the key are headers of our own, and not signed.
+// Requests follow the Standard Webhooks specification: POST, the payload as the body, and the headers
+// webhook-id, webhook-timestamp and webhook-signature over "id.timestamp.body". Topic and key are in
+// headers of Interlock, which are not signed.
 package webhook
 
 import (
@@ -40,7 +38,7 @@ const (
 	HeaderID        = "webhook-id"
 	HeaderTimestamp = "webhook-timestamp" // seconds since 1970
 	HeaderSignature = "webhook-signature"
-	HeaderTopic     = "interlock-topic" // as a path segment of a URL is escaped, as is the key
+	HeaderTopic     = "interlock-topic" // percent-encoded, as is the key
 	HeaderKey       = "interlock-key"
 )
 
@@ -52,18 +50,17 @@ const (
 
 // Options of a sink; nil and the zero value work.
 type Options struct {
-	// Client sends the requests; nil means one with connections of its own. It is
-	// made not to follow redirects.
+	// Client sends the requests; nil means a new client. The sink uses a copy that does not follow
+	// redirects.
 	Client *http.Client
 	// Timeout bounds each request; 0 means [DefaultTimeout].
 	Timeout time.Duration
-	// PerHost is how many requests are under way to one host at most; 0 means
-	// [DefaultPerHost].
+	// PerHost bounds the concurrent requests to one host; 0 means [DefaultPerHost].
 	PerHost int
-	// Address says where a message goes instead; nil means all go to one place.
+	// Address returns the address for a message; nil means that of New.
 	Address func(m driver.Message) string
-	// ContentType is that of the payload, unless a message has a header of that
-	// name; empty means application/json.
+	// ContentType is the content type of messages without a header content-type; empty means
+	// application/json.
 	ContentType string
 	// Now is the clock of the timestamps; nil means time.Now.
 	Now func() time.Time
@@ -82,8 +79,8 @@ type Sink struct {
 
 var _ driver.Sink = (*Sink)(nil)
 
-// New makes a sink that posts to an address, http or https; it sends nothing. What
-// cannot be is a Bug.
+// New returns a sink that posts to an http or https address. It sends nothing yet. Invalid arguments are
+// a Bug.
 func New(address string, signer Signer, o *Options) (*Sink, error) {
 	s := &Sink{address: address, signer: signer, hosts: map[string]*host{}}
 	if o != nil {
@@ -102,9 +99,9 @@ func New(address string, signer Signer, o *Options) (*Sink, error) {
 	s.client = &client
 	switch {
 	case signer == nil || signer.Sign(nil) == "":
-		return nil, problem("", interlock.Bug, errors.New("there is no signer"))
+		return nil, problem("", interlock.Bug, errors.New("a signer is required"))
 	case s.options.Timeout < 0 || s.options.PerHost < 0:
-		return nil, problem("", interlock.Bug, fmt.Errorf("impossible options: timeout %v, %d for each host", s.options.Timeout, s.options.PerHost))
+		return nil, problem("", interlock.Bug, fmt.Errorf("invalid options: timeout %v, %d requests for each host", s.options.Timeout, s.options.PerHost))
 	case s.options.Address == nil:
 		if _, err := parse(address); err != nil {
 			return nil, problem("", interlock.Bug, err)
@@ -113,7 +110,7 @@ func New(address string, signer Signer, o *Options) (*Sink, error) {
 	return s, nil
 }
 
-// Close closes connections that nothing uses.
+// Close closes idle connections.
 func (s *Sink) Close() { s.client.CloseIdleConnections() }
 
 func parse(address string) (*url.URL, error) {
@@ -129,10 +126,10 @@ func parse(address string) (*url.URL, error) {
 	return u, nil
 }
 
-// Publish posts messages; see [driver.Sink]. A message is taken if the answer is
-// 2xx, and refused (Definite) if it is 4xx, except for 408, 425 and 429. Any other
-// answer, redirects included, is Retryable, and none at all is Uncertain, unless
-// there was no connection. A Retry-After is in the error, as driver.Sink says.
+// Publish posts messages; see [driver.Sink]. The receiver accepts a message by 2xx, and rejects it
+// (Definite) by 4xx, except for 408, 425 and 429. Any other answer, including redirects, is Retryable. A
+// request without an answer is Uncertain, or Retryable if there was no connection. The error has a
+// Retry-After, as driver.Sink describes.
 func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 	answers := make([]error, len(messages))
 	var running sync.WaitGroup

@@ -22,6 +22,8 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
+var ok = testbed.OK
+
 var password = []byte("0123456789abcdef0123456789abcdef")
 
 // receiver is a server, and a sink that posts to it.
@@ -30,13 +32,9 @@ func receiver(t *testing.T, o *webhook.Options, handle http.HandlerFunc) *webhoo
 	server := httptest.NewServer(handle)
 	t.Cleanup(server.Close)
 	signer, err := webhook.NewSecret(password)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	s, err := webhook.New(server.URL, signer, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -50,9 +48,7 @@ func TestReceiversGetWhatWasSent(t *testing.T) {
 	t.Parallel()
 	public, private, _ := ed25519.GenerateKey(nil)
 	signer, err := webhook.NewKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	other, _ := webhook.NewSecret(password)
 	var got driver.Message
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -68,14 +64,10 @@ func TestReceiversGetWhatWasSent(t *testing.T) {
 	}))
 	defer server.Close()
 	s, err := webhook.New(server.URL, webhook.Both(other, signer), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	defer s.Close()
 	sent := driver.Message{ID: "a b", Topic: "top/ic é\n", Key: "k\x01", Headers: map[string]string{"content-type": "text/plain", "x": "y"}, Payload: []byte("{}\x00")}
-	if err := post(t, s, sent); err != nil {
-		t.Fatal(err)
-	}
+	ok(t, post(t, s, sent))
 	if got.ID != sent.ID || got.Topic != sent.Topic || got.Key != sent.Key || string(got.Payload) != string(sent.Payload) ||
 		got.Headers["Content-Type"] != "text/plain" || got.Headers["X"] != "y" {
 		t.Errorf("got %q", got)
