@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	maxRuns  = 2    // how many requests to the store are under way at once
-	maxCalls = 4096 // of one request
+	maxRuns  = 2    // concurrent requests to the store
+	maxCalls = 4096 // calls in one request
 
-	runTimeout = 10 * time.Second // of one request that several calls share
+	runTimeout = 10 * time.Second // for a request that several calls share
 )
 
-// coalescer sends calls to a store. While maxRuns requests are under way calls wait, and then go
-// together: those for one unit of a key as one charge. An answer to one charge is divided in the
-// order in which its calls came.
+// coalescer sends calls to a store. While maxRuns requests are in progress, calls wait; then they share
+// one request, and calls for one unit of a key share one charge. The answer to a charge is divided in
+// the order of the calls.
 type coalescer struct {
 	store   driver.Limiter
-	running sync.WaitGroup // requests that are not a caller's own
+	running sync.WaitGroup // shared requests
 	spare   sync.Pool      // of waiters
 
 	mu      sync.Mutex
@@ -35,10 +35,10 @@ type waiter struct {
 	answer driver.LimitAnswer
 	done   chan struct{} // capacity 1: the answer is there
 
-	next, last *waiter // of those for one unit; the first knows the last
+	next, last *waiter // calls of one charge; only the first has last
 }
 
-// take decides one call. If ctx ends while the call waits it was not sent.
+// take decides one call. If ctx ends while the call waits, it is not sent.
 func (c *coalescer) take(ctx context.Context, call driver.LimitCall) driver.LimitAnswer {
 	c.mu.Lock()
 	if c.runs < maxRuns {
@@ -66,7 +66,7 @@ func (c *coalescer) take(ctx context.Context, call driver.LimitCall) driver.Limi
 	}
 }
 
-// leave takes back a call, unless it was sent.
+// leave removes a call, unless it was sent.
 func (c *coalescer) leave(w *waiter) interlock.ErrorKind {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,7 +79,7 @@ func (c *coalescer) leave(w *waiter) interlock.ErrorKind {
 	return interlock.Uncertain
 }
 
-// next ends a request, and begins one with the calls that wait.
+// next ends a request, and starts one with the calls that wait.
 func (c *coalescer) next() {
 	if some := c.pick(nil); len(some) > 0 {
 		c.running.Go(func() {
@@ -90,8 +90,8 @@ func (c *coalescer) next() {
 	}
 }
 
-// pick takes calls that wait, in order; without any the request of the caller has ended. The next
-// ones are collected in spare.
+// pick removes the calls that wait, in order. If there are none, it ends the caller's request. Later
+// calls are collected in spare.
 func (c *coalescer) pick(spare []*waiter) []*waiter {
 	clear(spare)
 	c.mu.Lock()
@@ -108,13 +108,13 @@ func (c *coalescer) pick(spare []*waiter) []*waiter {
 	return some
 }
 
-// unit is what calls for one unit have in common.
+// unit identifies the calls that can share a charge.
 type unit struct {
 	key  string
 	rate Rate
 }
 
-// send asks the store about calls. No caller's context ends the request: callers stop waiting.
+// send sends calls to the store. The contexts of callers do not end the request: callers stop waiting.
 func (c *coalescer) send(some []*waiter) {
 	var calls []driver.LimitCall
 	var of []*waiter // the first of each call
@@ -134,7 +134,7 @@ func (c *coalescer) send(some []*waiter) {
 		}
 		merged[u] = len(calls)
 		first.Least = 1
-		charges = append(charges, first) // callers keep theirs
+		charges = append(charges, first) // a copy: callers keep theirs
 		calls, of = append(calls, charges[len(charges)-1:]), append(of, w)
 		w.last = w
 	}
@@ -145,7 +145,7 @@ func (c *coalescer) send(some []*waiter) {
 	}
 }
 
-// divide answers the first of n calls for one unit each and those that follow it, or one call.
+// divide answers one call, or the n calls of one charge.
 func divide(a driver.LimitAnswer, first *waiter, n int64) {
 	var parts []driver.Decision
 	if first.next != nil && a.Err == nil {
@@ -158,13 +158,12 @@ func divide(a driver.LimitAnswer, first *waiter, n int64) {
 			w.answer.Decisions = parts[i : i+1 : i+1]
 		}
 		next := w.next
-		w.done <- struct{}{} // now it is its caller's
+		w.done <- struct{}{} // from here on the caller owns it
 		w = next
 	}
 }
 
-// part is the decision for the unit after n others. What remains are also the units of those
-// that come after it.
+// part returns the decision for the unit after n others. Remaining includes the units of later calls.
 func part(d driver.Decision, n int64) driver.Decision {
 	if d.Allowed = n < d.Granted; d.Allowed {
 		d.Remaining += d.Granted - n - 1

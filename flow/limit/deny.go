@@ -7,11 +7,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// maxDenials is how many exhausted limits are remembered.
-const maxDenials = 10_000
+const maxDenials = 10_000 // exhausted limits that are cached
 
-// denials are limits of which no unit is left, until when. To refuse a call by them admits
-// nothing that the store would not; a unit that another process gives back is seen late.
+// denials caches limits that are exhausted, and until when. They refuse calls without a request. They
+// never admit one; a refund by another process takes effect late.
 type denials struct {
 	mu  sync.Mutex
 	all map[unit]denial
@@ -21,7 +20,7 @@ type denial struct {
 	retry, reset time.Time
 }
 
-// find refuses a call that wants a unit of a limit without any.
+// find refuses a call for an exhausted limit.
 func (d *denials) find(call driver.LimitCall) ([]driver.Decision, bool) {
 	if len(call) > 1 || call[0].Cost <= 0 {
 		return nil, false
@@ -39,8 +38,8 @@ func (d *denials) find(call driver.LimitCall) ([]driver.Decision, bool) {
 	return []driver.Decision{{RetryAfter: known.retry.Sub(now), ResetAfter: max(0, known.reset.Sub(now))}}, true
 }
 
-// note remembers an answer. The times count from when the call was sent, so they are over before
-// the store admits again, and not after it.
+// note caches an answer. Times count from when the call was sent, so a denial ends before the store
+// admits again, not after.
 func (d *denials) note(call driver.LimitCall, a driver.LimitAnswer, sent time.Time) {
 	if len(call) > 1 || call[0].Cost == 0 {
 		return

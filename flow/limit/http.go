@@ -11,11 +11,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Handler limits the requests to next by charges that of returns: with none a request is not
-// limited. A request that is refused is answered 429, with Retry-After and a problem of type
-// quota-exceeded (draft-ietf-httpapi-ratelimit-headers-10); without a decision 503. Every answer
-// has the headers RateLimit-Policy and RateLimit, and X-RateLimit-Limit, -Remaining and -Reset of
-// the limit that has the least left. Keys are not in them: a policy is named by its place, from 1.
+// Handler limits the requests to next by the charges that of returns; without charges a request is not
+// limited. A refused request gets 429, with Retry-After and a problem of type quota-exceeded
+// (draft-ietf-httpapi-ratelimit-headers-10); if there is no decision, 503. Every answer has the headers
+// RateLimit-Policy and RateLimit, and X-RateLimit-Limit, -Remaining and -Reset of the limit with the
+// fewest units left. Keys are not shown: the name of a policy is its number, from 1.
 func (l *Limits) Handler(of func(*http.Request) []Charge, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		charges := of(r)
@@ -44,7 +44,7 @@ func (l *Limits) Handler(of func(*http.Request) []Charge, next http.Handler) htt
 	})
 }
 
-// problem is a body as RFC 9457 has it.
+// problem is a body of RFC 9457.
 type problem struct {
 	Type     string   `json:"type"`
 	Title    string   `json:"title"`
@@ -56,10 +56,10 @@ func writeProblem(w http.ResponseWriter, status int, p problem) {
 	p.Status = status
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(p) // the client has gone
+	_ = json.NewEncoder(w).Encode(p) // fails only if the client has gone
 }
 
-// setHeaders shows each limit. Without decisions, by the failure policy, it shows none.
+// setHeaders sets the headers of each limit. Without decisions (failure policy) it sets none.
 func setHeaders(h http.Header, charges []Charge, each []driver.Decision) {
 	var policies, limits []string
 	least := 0
@@ -81,13 +81,13 @@ func setHeaders(h http.Header, charges []Charge, each []driver.Decision) {
 	h.Set("X-RateLimit-Reset", seconds(each[least].ResetAfter))
 }
 
-// seconds are whole ones, rounded up.
+// seconds returns whole seconds, rounded up.
 func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// Transport sends a request by next, http.DefaultTransport if that is nil, as soon as the limit
-// of its charge allows it, or fails when the request's context ends.
+// Transport sends each request by next, or http.DefaultTransport if that is nil, as soon as its limit
+// allows one unit. It fails when the context of the request ends.
 func (l *Limits) Transport(of func(*http.Request) (key string, r Rate), next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport

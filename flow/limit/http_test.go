@@ -91,9 +91,7 @@ func TestTransport(t *testing.T) {
 		begun := time.Now()
 		for range 11 {
 			r, err := client.Get("http://provider/")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			r.Body.Close()
 		}
 		if took := time.Since(begun); took < time.Second || took > 1001*time.Millisecond {
@@ -102,9 +100,7 @@ func TestTransport(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		r, err := http.NewRequestWithContext(ctx, "GET", "http://provider/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if _, err := client.Do(r); !errors.Is(err, context.DeadlineExceeded) || n != 11 {
 			t.Errorf("%v after %d requests", err, n)
 		}

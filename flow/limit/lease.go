@@ -10,14 +10,14 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// A Lease takes units of one limit in advance, and gives them out without asking the store. If all
-// processes use leases for the key, they admit at most Burst + Count·t/Period together in any
-// interval t, as without leases. Calls may be refused while other processes have units that they
-// do not use. It is safe for concurrent use.
+// A Lease takes units of one limit in advance, and admits calls by them without a request. If all
+// processes use leases for the key, they together admit at most Burst + Count·t/Period in any interval
+// t, as without leases. Calls may be refused while other processes have unused units. It is safe for
+// concurrent use.
 //
-// The store admits Burst/2 + Count·t/Period. The other half of the burst is how long units live:
-// life = Burst/2·Period/Count from when they were asked for. What is admitted in an interval was
-// taken in it or within life before it, which is Burst/2 + Count·(t+life)/Period: the bound.
+// The store admits Burst/2 + Count·t/Period. The other half of the burst is the lifetime of units:
+// life = Burst/2·Period/Count from the request. Units admitted in an interval were taken in it or
+// within life before it, which is Burst/2 + Count·(t+life)/Period: the bound.
 type Lease struct {
 	limits *Limits
 	key    string
@@ -27,31 +27,30 @@ type Lease struct {
 	last atomic.Pointer[grant] // nil before the first
 
 	mu      sync.Mutex
-	next    int64   // how many units to ask for
-	asking  *asking // nil without a request under way
+	next    int64   // units to request
+	asking  *asking // the request in progress, or nil
 	closed  bool
 	running sync.WaitGroup
 }
 
 // grant is the answer to one request for units.
 type grant struct {
-	units atomic.Int64 // that are left; below zero is none
+	units atomic.Int64 // left; negative means none
 	sent  boottime.Instant
-	at    time.Time // the same time, by clocks that are read quickly
+	at    time.Time // the same time, by clocks that are fast to read
 	retry time.Time // of a refusal: until when there are no units
 }
 
-// take takes a unit that is not too old: the age is read after the unit was taken.
+// take takes a unit that is not too old. It reads the age after it has taken the unit.
 func (g *grant) take(life time.Duration) bool {
 	return g.units.Load() > 0 && g.units.Add(-1) >= 0 && g.isYounger(time.Now(), life)
 }
 
-// step is by how much two clocks differ if one of them was set.
-const step = time.Millisecond
+const step = time.Millisecond // a larger difference of two clocks means that one was set
 
-// isYounger reports whether the grant is younger than life. The monotonic clock stands still while
-// the machine is suspended. The wall clock does not; if both agree there was no suspension, and else
-// the kernel is asked, which takes five times as long.
+// isYounger reports whether the grant is younger than life. The monotonic clock stops while the machine
+// is suspended, the wall clock does not. If both agree, there was no suspension; if not, it asks the
+// kernel, which takes five times as long.
 func (g *grant) isYounger(now time.Time, life time.Duration) bool {
 	age := now.Sub(g.at)
 	if set := now.Round(0).Sub(g.at.Round(0)) - age; set > step || set < -step {
@@ -67,13 +66,13 @@ type asking struct {
 	err     error
 }
 
-// Lease makes a lease of a GCRA rate with a burst of at least 2. It asks for nothing yet.
+// Lease returns a lease of a GCRA rate with a burst of at least 2. It sends no request yet.
 func (l *Limits) Lease(key string, r Rate) (*Lease, error) {
 	if err := (Charge{Key: key, Rate: r}).Check(); err != nil {
 		return nil, err
 	}
 	if r.Algorithm != GCRA || r.Capacity() < 2 {
-		return nil, impossible("a lease needs GCRA and a burst of at least 2, not %+v", r)
+		return nil, invalid("a lease needs GCRA and a burst of at least 2, not %+v", r)
 	}
 	store := r
 	store.Burst = (r.Capacity() + 1) / 2
@@ -81,8 +80,8 @@ func (l *Limits) Lease(key string, r Rate) (*Lease, error) {
 	return &Lease{limits: l, key: key, rate: store, life: life, next: 1}, nil
 }
 
-// Allow takes one unit. It waits only for the store, if there are no units here. With units here
-// it takes one atomic operation and reads the clock.
+// Allow takes one unit. If the lease has units, that is one atomic operation and a read of the clock; if
+// not, it waits for the store.
 func (s *Lease) Allow(ctx context.Context) (bool, error) {
 	for {
 		if g := s.last.Load(); g != nil {
@@ -108,7 +107,7 @@ func (s *Lease) Allow(ctx context.Context) (bool, error) {
 	}
 }
 
-// ask returns the request for units that is under way, or begins one.
+// ask returns the request in progress, or starts one.
 func (s *Lease) ask() (*asking, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,8 +127,8 @@ func (s *Lease) ask() (*asking, error) {
 	return s.asking, nil
 }
 
-// size is how many units to ask for: twice as many if the last were used in a quarter of their
-// life, half as many if they were not used.
+// size returns how many units to request: twice as many if the last ones were used within a quarter of
+// their life, half as many if they were not used.
 func (s *Lease) size() int64 {
 	switch g := s.last.Load(); {
 	case g == nil || !g.retry.IsZero():
@@ -141,7 +140,7 @@ func (s *Lease) size() int64 {
 	return s.next
 }
 
-// request asks for n units. No caller's context ends it: callers stop waiting.
+// request requests n units. The contexts of callers do not end it: callers stop waiting.
 func (s *Lease) request(n int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
@@ -163,8 +162,8 @@ func (s *Lease) request(n int64) {
 	close(a.done)
 }
 
-// Close gives back the units that are left, but for those that have drained since. Further calls
-// fail. If ctx ends first they are lost.
+// Close refunds unused units, except for those that have drained since. Further calls of Allow fail. If
+// ctx ends first, the units are lost.
 func (s *Lease) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true

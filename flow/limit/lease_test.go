@@ -19,14 +19,11 @@ import (
 func lease(t *testing.T, l *limit.Limits, r limit.Rate) *limit.Lease {
 	t.Helper()
 	s, err := l.Lease("k", r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return s
 }
 
-// TestLeaseBound: processes that take units in advance, and stop and go on at any time, admit no
-// more in any interval than the rate.
+// TestLeaseBound: processes with leases that pause at any time admit at most the rate in any interval.
 func TestLeaseBound(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		r := limit.Rate{Count: 100, Period: time.Second, Burst: 20}
@@ -37,9 +34,7 @@ func TestLeaseBound(t *testing.T) {
 		var all sync.WaitGroup
 		for range 4 {
 			l, err := limit.New(g, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			s, seed := lease(t, l, r), random.Int64()
 			all.Go(func() {
 				random := rand.New(rand.NewPCG(uint64(seed), 1))
@@ -97,9 +92,7 @@ func TestLeaseCloses(t *testing.T) {
 		if d, err := l.Peek(t.Context(), "k", store); err != nil || d.Remaining != 43 {
 			t.Errorf("%+v, %v", d, err)
 		}
-		if err := s.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, s.Close(t.Context()))
 		if d, err := l.Peek(t.Context(), "k", store); err != nil || d.Remaining != 43 { // one unit is left, which may have drained
 			t.Errorf("%+v, %v", d, err)
 		}
@@ -112,9 +105,7 @@ func TestLeaseCloses(t *testing.T) {
 				t.Fatal(ok, err)
 			}
 		} // of 15
-		if err := many.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, many.Close(t.Context()))
 		if d, err := l.Peek(t.Context(), "k", store); err != nil || d.Remaining != 34 { // 43 - 15 + 7 - 1
 			t.Errorf("%+v, %v", d, err)
 		}
@@ -144,12 +135,10 @@ func TestLeaseCompetition(t *testing.T) {
 	if n := admitted.Load(); n < 500 || n > 501 { // one may have drained
 		t.Errorf("%d units of 500", n)
 	}
-	if err := s.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	ok(t, s.Close(t.Context()))
 }
 
-// TestLeaseRefused: a lease that was refused does not ask again before a unit is due.
+// TestLeaseRefused: after a refusal a lease sends no request before a unit is due.
 func TestLeaseRefused(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		g := &gated{}
@@ -169,7 +158,7 @@ func TestLeaseRefused(t *testing.T) {
 	})
 }
 
-// TestLeaseCaller: a caller that goes leaves the request to the others.
+// TestLeaseCaller: if a caller leaves, the request continues for the others.
 func TestLeaseCaller(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		g := &gated{gate: make(chan struct{})}

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// The vocabulary is that of the drivers.
+// Types of package driver.
 type (
 	// Rate is [driver.Rate].
 	Rate = driver.Rate
@@ -38,11 +38,11 @@ func PerMinute(n int64) Rate { return Rate{Count: n, Period: time.Minute} }
 // PerHour is a rate of n units an hour, of which n are admitted at once.
 func PerHour(n int64) Rate { return Rate{Count: n, Period: time.Hour} }
 
-// A Decision is that of all limits of a call: it is allowed if all allow it, the fewest units
-// remain, and the longest times count.
+// A Decision combines the limits of a call: it is allowed if all allow it; Remaining is the lowest, and
+// times are the longest.
 type Decision struct {
 	driver.Decision
-	// Each has what each charge's limit says.
+	// Each has the decisions of the limits, in the order of the charges.
 	Each []driver.Decision
 }
 
@@ -54,7 +54,7 @@ type Limits struct {
 	backend *backend.Backend
 }
 
-// New makes limits of a store, which stays the caller's.
+// New returns the limits of a store. Close does not close the store.
 func New(store driver.Limiter, o *Options) (*Limits, error) {
 	options, err := o.withDefaults()
 	if err != nil {
@@ -68,9 +68,9 @@ func (l *Limits) Allow(ctx context.Context, key string, r Rate) (Decision, error
 	return l.Take(ctx, Charge{Key: key, Rate: r, Cost: 1})
 }
 
-// Take takes all charges or nothing, in one step. With one charge that has a Least it takes as
-// many units as there are; see Decision.Granted. The rate of a key may change from call to call:
-// what was consumed stays consumed.
+// Take takes all charges or nothing, in one step. With one charge that has a Least, it takes as many
+// units as there are; see Decision.Granted. The rate of a key may change between calls: consumed units
+// remain consumed.
 func (l *Limits) Take(ctx context.Context, charges ...Charge) (Decision, error) {
 	call := driver.LimitCall(charges)
 	if err := call.Check(); err != nil {
@@ -87,19 +87,19 @@ func (l *Limits) Take(ctx context.Context, charges ...Charge) (Decision, error) 
 	return l.judge(call, a.Decisions), nil
 }
 
-// Peek shows the limit of a key, and consumes nothing.
+// Peek returns the state of a limit and consumes nothing.
 func (l *Limits) Peek(ctx context.Context, key string, r Rate) (Decision, error) {
 	return l.Take(ctx, Charge{Key: key, Rate: r})
 }
 
-// Refund gives back n units that were taken and not used.
+// Refund returns n units that were taken and not used.
 func (l *Limits) Refund(ctx context.Context, key string, r Rate, n int64) error {
 	_, err := l.Take(ctx, Charge{Key: key, Rate: r, Cost: -max(n, 0)})
 	return err
 }
 
-// Wait takes one unit of the limit of a key as soon as there is one, or returns when ctx ends.
-// It is not fair: the first call after the unit is there takes it.
+// Wait takes one unit of the limit of a key as soon as there is one, or returns when ctx ends. It is not
+// fair: the first call that asks takes the unit.
 func (l *Limits) Wait(ctx context.Context, key string, r Rate) error {
 	for {
 		d, err := l.Allow(ctx, key, r)
@@ -116,14 +116,14 @@ func (l *Limits) Wait(ctx context.Context, key string, r Rate) error {
 	}
 }
 
-// Close waits for requests whose callers have gone, each of which ends within 10 s, and ends what
-// [Open] opened. No calls are made any more.
+// Close waits for shared requests, each of which ends within 10 s, and disconnects if [Open] connected.
+// There must be no more calls.
 func (l *Limits) Close(ctx context.Context) error {
 	l.calls.running.Wait()
 	return l.backend.Close(ctx)
 }
 
-// ask asks the store, within the timeout. sent is when, by the clock of this process.
+// ask asks the store, within the timeout. sent is the time of the request.
 func (l *Limits) ask(ctx context.Context, call driver.LimitCall) (a driver.LimitAnswer, sent time.Time) {
 	if l.options.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -136,7 +136,7 @@ func (l *Limits) ask(ctx context.Context, call driver.LimitCall) (a driver.Limit
 
 var errTimeout = errors.New("the store did not decide within Options.Timeout")
 
-// judge makes one decision of those of all limits, and reports a refusal.
+// judge combines the decisions of all limits, and reports a refusal.
 func (l *Limits) judge(call driver.LimitCall, each []driver.Decision) Decision {
 	d := Decision{Decision: each[0], Each: each}
 	key := ""

@@ -22,7 +22,9 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// gated is a store in memory that counts its requests, and answers them when it may.
+var ok = testbed.OK
+
+// gated is a store in memory that counts its requests, and blocks them at a gate.
 type gated struct {
 	driver.Limiter
 	requests, calls atomic.Int64
@@ -50,14 +52,12 @@ func gate(t *testing.T, g *gated, o *limit.Options) *limit.Limits {
 	t.Helper()
 	g.Limiter = memory.NewLimiter()
 	l, err := limit.New(g, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return l
 }
 
-// TestCoalesced: calls that wait go together, those of a key as one charge, and each has the
-// answer that it would have had alone.
+// TestCoalesced: waiting calls share a request, those of a key a charge, and each gets the answer that it
+// would get alone.
 func TestCoalesced(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		g := &gated{gate: make(chan struct{})}
@@ -97,8 +97,7 @@ func TestCoalesced(t *testing.T) {
 	})
 }
 
-// TestAllocations: calls that share a request cost little memory: of one key that of a decision and of
-// the charges that a caller makes.
+// TestAllocations bounds the allocations of calls that share a request.
 func TestAllocations(t *testing.T) {
 	for name, c := range map[string]struct {
 		key  func(i int) string
@@ -106,9 +105,7 @@ func TestAllocations(t *testing.T) {
 	}{"one key": {func(int) string { return "k" }, 3}, "a key each": {strconv.Itoa, 6}} {
 		const callers, each = 64, 200
 		l, err := limit.New(yielding{memory.NewLimiter()}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		n := testing.AllocsPerRun(5, func() {
 			var all sync.WaitGroup
 			for i := range callers {
@@ -130,7 +127,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// yielding is a store that lets other calls come meanwhile.
+// yielding is a store that lets other goroutines run during a request.
 type yielding struct{ driver.Limiter }
 
 func (y yielding) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
@@ -140,8 +137,8 @@ func (y yielding) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 	return y.Limiter.Take(ctx, calls)
 }
 
-// TestCallerGone: a caller that goes while its call waits consumes nothing, and one that goes
-// later does not know.
+// TestCallerGone: a caller that leaves while its call waits consumes nothing; after the request was sent
+// the outcome is unknown.
 func TestCallerGone(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		g := &gated{gate: make(chan struct{})}
@@ -181,7 +178,7 @@ func TestCallerGone(t *testing.T) {
 	})
 }
 
-// TestDenied: an exhausted limit is refused without a request, until its next unit is due.
+// TestDenied: calls for an exhausted limit are refused without a request until its next unit is due.
 func TestDenied(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		g := &gated{}
@@ -189,9 +186,7 @@ func TestDenied(t *testing.T) {
 		allow := func(key string) limit.Decision {
 			t.Helper()
 			d, err := l.Allow(t.Context(), key, limit.Rate{Count: 1, Period: time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			return d
 		}
 		allow("k")
@@ -214,9 +209,7 @@ func TestDenied(t *testing.T) {
 			t.Errorf("when a unit is due: %+v", d)
 		}
 		allow("k")
-		if err := l.Refund(t.Context(), "k", limit.PerSecond(1), 1); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, l.Refund(t.Context(), "k", limit.PerSecond(1), 1))
 		if d := allow("k"); !d.Allowed {
 			t.Errorf("after a refund: %+v", d)
 		}
@@ -228,18 +221,14 @@ func TestWait(t *testing.T) {
 		l := gate(t, &gated{}, nil)
 		begun := time.Now()
 		for range 31 {
-			if err := l.Wait(t.Context(), "k", limit.Rate{Count: 10, Period: time.Second, Burst: 1}); err != nil {
-				t.Fatal(err)
-			}
+			ok(t, l.Wait(t.Context(), "k", limit.Rate{Count: 10, Period: time.Second, Burst: 1}))
 		}
 		if took := time.Since(begun); took < 3*time.Second || took > 3*time.Second+time.Millisecond {
 			t.Errorf("31 units at 10/s took %v", took)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := l.Wait(ctx, "h", limit.PerHour(1)); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, l.Wait(ctx, "h", limit.PerHour(1)))
 		if err := l.Wait(ctx, "h", limit.PerHour(1)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
@@ -327,14 +316,8 @@ func TestOptions(t *testing.T) {
 func TestOpen(t *testing.T) {
 	open := func() *limit.Limits {
 		l, err := limit.Open(t.Context(), "memory://limits", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := l.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-		})
+		ok(t, err)
+		t.Cleanup(func() { ok(t, l.Close(context.Background())) })
 		return l
 	}
 	one, two := open(), open()
@@ -346,5 +329,20 @@ func TestOpen(t *testing.T) {
 	}
 	if _, err := limit.Open(t.Context(), "nowhere://x", nil); err == nil {
 		t.Error("opened nowhere")
+	}
+}
+
+func TestParseRate(t *testing.T) {
+	for text, want := range map[string]limit.Rate{
+		"100/s": limit.PerSecond(100), "20/m": limit.PerMinute(20), "3/h": limit.PerHour(3), "5/90s": {Count: 5, Period: 90 * time.Second}, "7/1h30m": {Count: 7, Period: 90 * time.Minute}, "1/ms": {Count: 1, Period: time.Millisecond},
+	} {
+		if r, err := limit.ParseRate(text); err != nil || r != want {
+			t.Errorf("%s: %+v, %v", text, r, err)
+		}
+	}
+	for _, text := range []string{"", "100", "/s", "x/s", "1/", "1/x", "1.5/s", "0/s", "-1/s", "1/-1s", "1/0s", "1/ns", "1/s/s", "1/9999999h"} {
+		if r, err := limit.ParseRate(text); err == nil {
+			t.Errorf("%q is read as %+v", text, r)
+		}
 	}
 }

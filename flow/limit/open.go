@@ -7,10 +7,10 @@ import (
 	"github.com/interlock-dev/interlock/driver/backend"
 )
 
-// Open is [New] with the limits of the system that a URL names, as redis://127.0.0.1:6379,
-// postgres://127.0.0.1/shop or memory://name. In a database they are in a [Table] of the default
-// name, which it creates unless it exists. The driver of the URL's scheme has to be part of the program (see lock.Open).
-// ctx bounds the opening only. [Limits.Close] disconnects.
+// Open is [New] with the system of a URL, such as redis://127.0.0.1:6379, postgres://127.0.0.1/shop or
+// memory://name. In a database it creates the [Table] of the default name unless it exists. The program
+// must import the driver of the URL's scheme (see lock.Open). ctx bounds the call only. [Limits.Close]
+// disconnects.
 func Open(ctx context.Context, url string, o *Options) (*Limits, error) {
 	b, store, err := open(ctx, url)
 	var l *Limits

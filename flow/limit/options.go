@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// Failure says what to decide while the store gives no decision.
+// Failure is the policy if the store does not decide.
 type Failure int
 
 const (
@@ -19,8 +19,8 @@ const (
 	Refuse Failure = iota
 	// Admit admits everything.
 	Admit
-	// Share admits Options.Share of the rate in this process. If the shares of all processes are
-	// at most 1 together, the rate is kept, apart from what the store has admitted before.
+	// Share admits Options.Share of the rate in this process. If the shares of all processes add up
+	// to at most 1, the rate holds, apart from units that the store admitted before.
 	Share
 )
 
@@ -28,17 +28,17 @@ const (
 type Options struct {
 	// Timeout is how long the store may take to decide; 0 leaves it to the context of the call.
 	Timeout time.Duration
-	// OnFailure is the decision if the store gives none. It is not made if the caller's own
-	// context has ended, nor about what no store accepts.
+	// OnFailure is the policy if the store does not decide. It does not apply if the caller's own
+	// context has ended, nor to invalid calls.
 	OnFailure Failure
-	// Share is the part of each rate that this process admits by OnFailure Share: above 0, at
-	// most 1. What is left of a rate is at least one unit in each period.
+	// Share is the part of each rate that this process admits with OnFailure Share: above 0, at most
+	// 1. The result is at least one unit in each period.
 	Share float64
-	// Local decides by OnFailure Share: memory.NewLimiter().
+	// Local decides with OnFailure Share: use memory.NewLimiter().
 	Local driver.Limiter
-	// Shadow admits what would be refused, and reports it to Hooks.Refused.
+	// Shadow admits calls that would be refused, and reports them to Hooks.Refused.
 	Shadow bool
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.Limit
 }
 
@@ -49,19 +49,19 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	switch {
 	case d.Timeout < 0 || d.OnFailure < Refuse || d.OnFailure > Share:
-		return d, impossible("timeout %v, failure policy %d", d.Timeout, d.OnFailure)
+		return d, invalid("timeout %v, failure policy %d", d.Timeout, d.OnFailure)
 	case d.OnFailure == Share && (d.Local == nil || !(d.Share > 0 && d.Share <= 1)):
-		return d, impossible("a share of %v: it is above 0 and at most 1, and Local decides by it", d.Share)
+		return d, invalid("a share of %v: it must be above 0 and at most 1, and needs Local", d.Share)
 	}
 	d.Hooks = d.Hooks.WithDefaults()
 	return d, nil
 }
 
-func impossible(format string, args ...any) error {
-	return &interlock.Error{Op: "limit", Kind: interlock.Bug, Err: fmt.Errorf("impossible options: "+format, args...)}
+func invalid(format string, args ...any) error {
+	return &interlock.Error{Op: "limit", Kind: interlock.Bug, Err: fmt.Errorf("invalid options: "+format, args...)}
 }
 
-// failed decides without the store.
+// failed decides by the failure policy.
 func (l *Limits) failed(ctx context.Context, call driver.LimitCall, err error) (d Decision, _ error) {
 	o := l.options
 	if ctx.Err() != nil || interlock.Kind(err) == interlock.Bug || call[0].Cost <= 0 {
@@ -84,7 +84,7 @@ func (l *Limits) failed(ctx context.Context, call driver.LimitCall, err error) (
 	return d, nil
 }
 
-// shares is the call at the rates of this process. What costs more than its share is refused.
+// shares returns the call with the rates of this process. A charge above its share is refused.
 func (o *Options) shares(call driver.LimitCall) []driver.LimitCall {
 	part := func(n int64) int64 { return max(1, int64(float64(n)*o.Share)) }
 	own := slices.Clone(call)

@@ -16,36 +16,36 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// Table keeps limits in a database, PostgreSQL or MariaDB. The zero value is ready once
-// [Table.Create] has made the table.
+// Table keeps limits in a database, PostgreSQL or MariaDB. Call [Table.Create] once; the zero value
+// works.
 type Table struct {
-	// Name is the table, or schema.table; empty means "interlock_limit". It is at most 50 bytes,
-	// and is trusted: never take it from a request.
+	// Name is the table, or schema.table; empty means "interlock_limit". It has at most 50 bytes and is
+	// not escaped: never take it from a request.
 	Name string
-	// Prefix is put before every key, so that several programs can share a table; a key is at
-	// most 255 bytes long with it.
+	// Prefix precedes every key, so that several programs can share a table. A key with its prefix
+	// has at most 255 bytes.
 	Prefix string
 }
 
 var layout = sqltable.Layout{Part: "limit", Default: "interlock_limit", Tables: map[string]string{"limits": ""}}
 
-// Create makes the table unless it exists. Several processes may do it at once. It takes effect
-// when the transaction commits, on MariaDB at once: there it commits what was done in the
-// transaction before.
+// Create creates the table unless it exists. Several processes may call it at the same time. It takes
+// effect when the transaction commits; on MariaDB at once, where it also commits the transaction's
+// earlier statements.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	q, err := layout.Open("create limits", "", db, t.Name)
 	if err != nil {
 		return err
 	}
-	// No index has what changes, so that PostgreSQL writes the new row beside the old one.
+	// No index has the columns that change, so PostgreSQL can use heap-only tuples (HOT).
 	return q.Create(ctx, `create table if not exists {limits} (
 		name {string 255} not null primary key,
 		state {text} not null,
 		until_us bigint not null){engine}{pg  with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000)}`)
 }
 
-// FromTable keeps the limits of a table: a transaction that locks the rows of a request in the order of
-// their keys decides its calls as [driver.Decide] does, by the clock of the database.
+// FromTable returns the limits of a table. One transaction locks the rows of a request in the order of
+// their keys, and decides its calls by [driver.Decide] and the clock of the database.
 func FromTable[T any](db driver.BeginnerAt[T], t Table) driver.Limiter {
 	return &inTable{db: backend.Untyped(db), table: t}
 }
@@ -56,8 +56,7 @@ type inTable struct {
 	trimmed atomic.Int64 // when rows were last deleted, by the clock of the database
 }
 
-// maxRows is how many limits one transaction locks at most.
-const maxRows = 256
+const maxRows = 256 // limits that one transaction locks
 
 // Take decides calls; see [driver.Limiter].
 func (t *inTable) Take(ctx context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
@@ -78,7 +77,7 @@ func (t *inTable) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 	return answers
 }
 
-// prefixed is the call at the keys of the table.
+// prefixed returns the call with the keys of the table.
 func (t *inTable) prefixed(call driver.LimitCall) driver.LimitCall {
 	if t.table.Prefix == "" {
 		return call
@@ -95,9 +94,9 @@ func (t *inTable) prefixed(call driver.LimitCall) driver.LimitCall {
 // request is the calls of one transaction.
 type request struct {
 	calls   []driver.LimitCall
-	places  []int // of the calls among all
+	places  []int // of the calls in Take
 	states  map[string]driver.LimitState
-	damaged map[string]string // texts that are no states
+	damaged map[string]string // invalid states
 	now     int64             // by the clock of the database
 }
 
@@ -112,7 +111,7 @@ func (r *request) add(place int, call driver.LimitCall) {
 	}
 }
 
-// name is what errors of the whole request are about.
+// name returns the key for errors of the whole request.
 func (r *request) name() string { return r.calls[0][0].Key }
 
 func (r *request) keys() (all []string) {
@@ -123,8 +122,8 @@ func (r *request) keys() (all []string) {
 	return all
 }
 
-// run decides the calls of a request. Rows that are missing are created in a transaction of their
-// own, so that locks are always taken in the order of keys.
+// run decides the calls of a request. It creates missing rows in a transaction of their own, so that
+// locks are always in the order of keys.
 func (t *inTable) run(ctx context.Context, r *request, answers []driver.LimitAnswer) {
 	if len(r.calls) == 0 {
 		return
@@ -176,10 +175,10 @@ func (t *inTable) do(ctx context.Context, name string, work func(q sqltable.Tabl
 	})
 }
 
-// places are n placeholders of a list.
+// places returns n placeholders of a list.
 func places(n int, one string) string { return strings.Repeat(one+`, `, n-1) + one }
 
-// create inserts rows that a trim leaves alone for long enough.
+// create inserts rows that trim does not delete for a minute.
 func create(ctx context.Context, q sqltable.Tables, keys []string) error {
 	_, err := q.Exec(ctx, `insert into {limits} (name, state, until_us) values `+places(len(keys), `(?, {empty}, {micros start} + 60000000)`)+` {leave name}`, anys(keys)...)
 	return err
@@ -251,7 +250,7 @@ func (r *request) decide(ctx context.Context, q sqltable.Tables) (decided []driv
 	return decided, err
 }
 
-// check refuses a call that charges a key whose row is damaged.
+// check returns an error if the row of a key of the call is damaged.
 func (r *request) check(call driver.LimitCall) error {
 	for _, c := range call {
 		if text, ok := r.damaged[c.Key]; ok {
@@ -261,14 +260,14 @@ func (r *request) check(call driver.LimitCall) error {
 	return nil
 }
 
-// How often rows of which nothing counts are deleted, how many at once, and how long after that.
+// How often expired rows are deleted, how many at once, and how long after their end.
 const (
 	trimPause = time.Minute
 	trimRows  = 1000
 	trimAge   = 10 * time.Second
 )
 
-// trim deletes rows of which nothing has counted for long. An error is left to the next time.
+// trim deletes expired rows. After an error it tries again the next time.
 func (t *inTable) trim(ctx context.Context, r *request) {
 	last := t.trimmed.Load()
 	if r.now-last < trimPause.Microseconds() || !t.trimmed.CompareAndSwap(last, r.now) || last == 0 {

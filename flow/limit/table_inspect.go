@@ -28,7 +28,7 @@ func (t *inTable) Limits(ctx context.Context, prefix string, limit int) (all []d
 	return all[:min(len(all), limit)], len(all) > limit, err
 }
 
-// Limit shows one key.
+// Limit returns one key.
 func (t *inTable) Limit(ctx context.Context, key string) (s driver.StoredLimit, err error) {
 	err = t.do(ctx, key, func(q sqltable.Tables) error {
 		all, err := t.list(ctx, q, `name = ?`, t.table.Prefix+key)

@@ -45,13 +45,8 @@ func TestTableOpens(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
-		if db.Client != databases.Pgx {
-			t.Skip("one client does")
-		}
 		l, err := limit.Open(t.Context(), db.URL, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		defer l.Close(t.Context())
 		for i := range 3 {
 			if d, err := l.Allow(t.Context(), "k", limit.PerHour(2)); err != nil || d.Allowed != (i < 2) {
@@ -59,7 +54,7 @@ func TestTableOpens(t *testing.T) {
 			}
 		}
 		if rows := databases.One[string](t, db, `select string_agg(name, ',') from interlock_limit`); rows != "k" {
-			t.Error(fmt.Sprint("rows ", rows))
+			t.Errorf("rows %s", rows)
 		}
-	})
+	}, databases.Pgx)
 }
