@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// Send adds a message to its queue, once: a queue.Tx with Table.Add, or the Publish of a sink. After
-// an Uncertain error the message may be there.
+// Send adds a message to its queue, without retries: a queue.Tx with Table.Add, or the Publish of a
+// sink. After an Uncertain error the message may have been added.
 type Send func(ctx context.Context, m queue.Message) error
 
 // A Caller sends messages and waits for their results. It is safe for concurrent use, and has no
@@ -27,26 +27,26 @@ type Caller[T any] struct {
 	send     Send
 }
 
-// NewCaller makes a caller. db is the database of the handler's Table, notifier the one that the handler
-// notifies. Without a notifier, and if a notification is lost, calls look for themselves: after a few milliseconds at first,
-// then every quarter of a second, or every two seconds with a notifier.
+// NewCaller returns a caller. db is the database of the handler's Table, notifier that of the handler.
+// Calls also poll for the result: after 10 ms at first, then at most every 250 ms, or every 2 s with a
+// notifier.
 func NewCaller[T any](db driver.Beginner[T], t Table, notifier driver.Notifier, send Send) *Caller[T] {
 	return &Caller[T]{db, t, notifier, send}
 }
 
 const opCall = "call"
 
-// Call sends a message, whose ID is required, and waits for its result until ctx ends. If there is
-// a result it sends nothing: to call again with the same message is safe, and is what to do after
+// Call sends a message, whose ID is required, and waits for its result until ctx ends. If there is a
+// result already, it sends nothing: a repeated call with the same message is safe, and is right after
 // any error that is Retryable or Uncertain. Errors:
 //
-//   - a [RefusedError], and an [ErrCancelled]: the message has no effects, and never will
+//   - a [RefusedError] or an [ErrCancelled]: the message has no effects, and never will
 //   - an [ErrMismatch], Definite: the id belongs to another message
 //   - Uncertain, with the cause of ctx: the message was sent, and may have effects, now or later
-//   - an error of Send, of its kind
+//   - an error of Send, with its kind
 func (c *Caller[T]) Call(ctx context.Context, m queue.Message) ([]byte, error) {
 	if m.ID == "" || len(m.ID) > 255 {
-		return nil, failure.Bug(opCall, m.ID, "its id has 1 to 255 bytes, not %d", len(m.ID))
+		return nil, failure.Bug(opCall, m.ID, "the id has %d bytes; 1 to 255 are allowed", len(m.ID))
 	}
 	notified := make(chan struct{}, 1)
 	if c.notifier != nil {
@@ -71,7 +71,7 @@ func (c *Caller[T]) Call(ctx context.Context, m queue.Message) ([]byte, error) {
 	return there.answer(m)
 }
 
-// answer is what a call returns.
+// answer returns the result of a call.
 func (r record) answer(m queue.Message) ([]byte, error) {
 	if err := mismatch(opCall, m, r); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (r record) answer(m queue.Message) ([]byte, error) {
 	return r.content, nil
 }
 
-// wait looks until there is a record. A database that is away for a while ends no call.
+// wait polls until there is a record. It ignores temporary errors of the database.
 func (c *Caller[T]) wait(ctx context.Context, id string, notified <-chan struct{}) (record, error) {
 	pauses := backoff.Policy{First: 10 * time.Millisecond, Max: 250 * time.Millisecond}
 	if c.notifier != nil {
@@ -101,7 +101,7 @@ func (c *Caller[T]) wait(ctx context.Context, id string, notified <-chan struct{
 		pause.Stop()
 		if ctx.Err() != nil {
 			return record{}, &interlock.Error{Op: opCall, Name: id, Kind: interlock.Uncertain,
-				Err: fmt.Errorf("its result is not there yet; call again with the same id, or cancel: %w", context.Cause(ctx))}
+				Err: fmt.Errorf("no result yet; call again with the same id, or cancel: %w", context.Cause(ctx))}
 		}
 		there, err := c.look(ctx, id)
 		if kind := interlock.Kind(err); err == nil && there.state != none || err != nil && ctx.Err() == nil && (kind == interlock.Definite || kind == interlock.Bug) {
@@ -110,7 +110,7 @@ func (c *Caller[T]) wait(ctx context.Context, id string, notified <-chan struct{
 	}
 }
 
-// look reads a record, in one request if the database can.
+// look reads a record; if db is a [driver.Autocommitter], in one request.
 func (c *Caller[T]) look(ctx context.Context, id string) (there record, err error) {
 	if a, ok := c.db.(driver.Autocommitter); ok {
 		return c.t.read(ctx, opCall, a.Autocommit(driver.ReadCommitted), id, columns)
@@ -125,13 +125,13 @@ func (c *Caller[T]) look(ctx context.Context, id string) (there record, err erro
 	return there, failure.Uncommitted(err)
 }
 
-// Cancel keeps a message from having effects, and reports whether it does: false says that the message
-// has a result, which Call returns. Both are final. A message that is not sent yet is cancelled too. Its
-// handler may run; its effects are then rolled back. After an Uncertain error Cancel can be repeated.
+// Cancel prevents the effects of a message. It returns false if the message has a result already, which
+// Call returns. Both are final. A message can be cancelled before it is sent. Its handler may still
+// run; its effects are then rolled back. After an Uncertain error, repeat Cancel.
 func (c *Caller[T]) Cancel(ctx context.Context, id string) (bool, error) {
 	const op = "cancel call"
 	if id == "" || len(id) > 255 {
-		return false, failure.Bug(op, id, "its id has 1 to 255 bytes, not %d", len(id))
+		return false, failure.Bug(op, id, "the id has %d bytes; 1 to 255 are allowed", len(id))
 	}
 	mine := newRecord(cancelled, nil, nil)
 	mine.hash = "" // of any message

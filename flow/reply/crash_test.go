@@ -81,7 +81,7 @@ func caller(ctx context.Context, at *crash.Points, args []string) error {
 	defer closed()
 	db := crash.BeginnerAt(plain, at)
 	c := reply.NewCaller(db, reply.Table{}, nil, func(ctx context.Context, m queue.Message) error {
-		if err := queue.Tx(ctx, db, nil, func(ctx context.Context, tx driver.SQL) error { return queue.Table{}.Add(ctx, tx, "calls", m) }); err != nil {
+		if err := sendIn(db)(ctx, m); err != nil {
 			return err
 		}
 		return worker(ctx, nil, args)
@@ -103,19 +103,15 @@ func TestCrash(t *testing.T) {
 					db.Do(tb, reply.Table{}.Create)
 					db.Do(tb, queue.Table{}.Create)
 					db.Exec(tb, `create table effect (id varchar(64) not null)`)
-					w := world{DB: db}
-					send := func(ctx context.Context, m queue.Message) error {
-						return queue.Tx(ctx, db, nil, func(ctx context.Context, tx driver.SQL) error { return queue.Table{}.Add(ctx, tx, "calls", m) })
-					}
 					if role == "worker" {
-						ok(tb, send(tb.Context(), call("1")))
+						ok(tb, sendIn(db)(tb.Context(), call("1")))
 					}
 					return crash.Scene{Args: []string{db.Client, db.URL}, Want: func(tb testing.TB) {
 						got, err := reply.NewCaller(db, reply.Table{}, nil, func(context.Context, queue.Message) error {
 							tb.Error("there is no result")
 							return context.Canceled
 						}).Call(tb.Context(), call("1"))
-						if n := databases.One[int64](tb, w.DB, `select count(*) from effect`); err != nil || string(got) != "11" || n != 1 {
+						if n := databases.One[int64](tb, db, `select count(*) from effect`); err != nil || string(got) != "11" || n != 1 {
 							tb.Errorf("%q, %v, %d effects", got, err, n)
 						}
 					}}

@@ -13,18 +13,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// Func handles a message in a transaction, and returns its result: at most [MaxResult] bytes, nil is
-// one too. ctx ends with the claim of the message. Its effects are those of tx: what it does elsewhere
-// may happen again. [Refuse] makes an error that is the result; any other one is a failure, after
-// which the message is delivered again as queue.Options say.
+// Func handles a message in a transaction and returns its result: at most [MaxResult] bytes; nil is a
+// result too. ctx ends with the claim of the message. Effects outside of tx may happen again. An error
+// of [Refuse] is a result as well; any other error is a failure, after which queue.Options decide.
 type Func[T any] func(ctx context.Context, tx T, m queue.Received) (result []byte, err error)
 
-// Handler is a handler of a queue that runs fn in a transaction, and commits the result with its
-// effects. A message that has a result, or was cancelled, is done without fn. One with the id of
-// another message, whose payload differs, becomes a dead letter. After the commit the notifier is notified
-// with the id; nil leaves callers to look by themselves.
+// Handler returns a handler of a queue that runs fn in a transaction and commits the result with its
+// effects. A message that has a result, or was cancelled, is done without fn. A message with the id of
+// another one, but another payload, becomes a dead letter. After the commit Handler notifies with the
+// id; without a notifier callers poll.
 //
-// fn may run for a message more than once, and twice at the same time if a claim was lost: the first
+// fn may run more than once for a message, and twice at the same time if a claim is lost: the first
 // commit wins, and the other transaction is rolled back.
 func Handler[T any](db driver.Beginner[T], t Table, notifier driver.Notifier, fn Func[T]) queue.Handler {
 	h := handler[T]{db, t, notifier, fn}
@@ -40,7 +39,7 @@ type handler[T any] struct {
 
 const opHandle = "handle call"
 
-// errThere ends a transaction that has come too late: the message has a record.
+// errThere rolls a transaction back because the message has a record.
 var errThere = errors.New("the message has a result")
 
 func (h handler[T]) handle(ctx context.Context, m queue.Received) error {
@@ -55,10 +54,9 @@ func (h handler[T]) handle(ctx context.Context, m queue.Received) error {
 	return err
 }
 
-// again is the pause after a commit of unknown outcome.
-const again = 100 * time.Millisecond
+const again = 100 * time.Millisecond // pause after a commit of unknown outcome
 
-// attempt records what work returns, in the transaction of its effects.
+// attempt stores the result of work in the transaction of its effects.
 func (h handler[T]) attempt(ctx context.Context, m queue.Received, work func(driver.Tx[T]) ([]byte, error), state int64) error {
 	written := false
 	err := transact.Do(ctx, h.db.Begin, m.ID, func(tx driver.Tx[T]) error {
@@ -71,7 +69,7 @@ func (h handler[T]) attempt(ctx context.Context, m queue.Received, work func(dri
 		}
 		content, err := work(tx)
 		if err == nil && len(content) > MaxResult {
-			return queue.Dead(failure.Bug(opHandle, m.ID, "its result has %d bytes; %d are possible", len(content), MaxResult))
+			return queue.Dead(failure.Bug(opHandle, m.ID, "the result has %d bytes; at most %d are allowed", len(content), MaxResult))
 		} else if err != nil {
 			return tx.Classify(err)
 		}
@@ -92,7 +90,7 @@ func (h handler[T]) attempt(ctx context.Context, m queue.Received, work func(dri
 	return err
 }
 
-// settled is the end of a message that has a record.
+// settled returns the outcome of a message that has a record.
 func settled(m queue.Received, there record) error {
 	if err := mismatch(opHandle, m.QueueMessage, there); err != nil {
 		return queue.Dead(err)
@@ -105,16 +103,16 @@ type refusal struct{ reason string }
 
 func (r *refusal) Error() string { return r.reason }
 
-// Refuse makes an error of a Func that is the result of the message: its effects are rolled back, and
-// callers have a [RefusedError] with the reason, at most [MaxResult] bytes. The message is not delivered
-// again.
+// Refuse returns an error of a Func that is the result of the message: its effects are rolled back, and
+// callers get a [RefusedError] with the reason, of at most [MaxResult] bytes. The message is not
+// delivered again.
 func Refuse(reason string) error { return &refusal{reason} }
 
 // A RefusedError is the result of a call whose message was refused: it has no effects. It is
 // Definite, and the same for each call with the id.
 type RefusedError struct{ ID, Reason string }
 
-// Error says why.
+// Error has the id and the reason.
 func (e *RefusedError) Error() string { return fmt.Sprintf("call %q: refused: %s", e.ID, e.Reason) }
 
 // ErrorKind is Definite.
@@ -123,7 +121,7 @@ func (e *RefusedError) ErrorKind() interlock.ErrorKind { return interlock.Defini
 // ErrCancelled means that a message was cancelled before it had effects; it will have none.
 var ErrCancelled = errors.New("cancelled")
 
-// ErrMismatch means that a message has the id of another one, whose payload differs.
+// ErrMismatch means that another message, with another payload, has the id.
 var ErrMismatch = errors.New("another message has the id")
 
 // mismatch compares a message with the record of its id.

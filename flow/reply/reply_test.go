@@ -27,12 +27,7 @@ const bound = 30 * time.Second
 // silent has a lease that no test outlasts: a handler runs again only if it fails.
 var silent = &queue.Options{MinPause: time.Millisecond, MaxPause: 10 * time.Millisecond, Lease: time.Hour, Hooks: &observe.Queue{Log: observe.Silent}}
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
 // world is a database of effects and results, and a queue elsewhere or in it.
 type world struct {
@@ -68,9 +63,14 @@ func newWorld(t *testing.T, db *databases.DB, elsewhere bool) world {
 		return world{db, q, func(_ context.Context, m queue.Message) error { return q.Add("calls", m) }}
 	}
 	db.Do(t, queue.Table{}.Create)
-	return world{db, queue.FromTable(db, queue.Table{}, nil), func(ctx context.Context, m queue.Message) error {
+	return world{db, queue.FromTable(db, queue.Table{}, nil), sendIn(db)}
+}
+
+// sendIn adds messages to the queue in a database.
+func sendIn(db driver.Beginner[driver.SQL]) reply.Send {
+	return func(ctx context.Context, m queue.Message) error {
 		return queue.Tx(ctx, db, nil, func(ctx context.Context, tx driver.SQL) error { return queue.Table{}.Add(ctx, tx, "calls", m) })
-	}}
+	}
 }
 
 // consume handles the calls of a queue until the test ends.
@@ -377,39 +377,30 @@ func testBadInput(t *testing.T, w world) {
 	}
 }
 
-// notifier is one of this process.
+// notifier records notifications, and counts listeners.
 type notifier struct {
-	mu    sync.Mutex
-	heard map[int]func(string)
-	sent  []string
-	n     int
+	memory.Notifier
+	mu        sync.Mutex
+	sent      []string
+	listeners atomic.Int32
 }
 
-func (b *notifier) Notify(names ...string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sent = append(b.sent, names...)
-	for _, each := range b.heard {
-		each(names[0])
-	}
+func (n *notifier) Notify(names ...string) {
+	n.mu.Lock()
+	n.sent = append(n.sent, names...)
+	n.mu.Unlock()
+	n.Notifier.Notify(names...)
 }
 
-func (b *notifier) Listen(each func(string)) func() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := b.n
-	b.n++
-	b.heard[n] = each
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.heard, n)
-	}
+func (n *notifier) Listen(each func(string)) func() {
+	n.listeners.Add(1)
+	stop := n.Notifier.Listen(each)
+	return func() { stop(); n.listeners.Add(-1) }
 }
 
 // testNotifier: the handler notifies with the id after its commit, as Cancel does, and calls stop listening.
 func testNotifier(t *testing.T, w world) {
-	b := &notifier{heard: map[int]func(string){}}
+	b := &notifier{}
 	w.consume(t, reply.Handler(w.DB, reply.Table{}, b, effect))
 	caller := reply.NewCaller(w.DB, reply.Table{}, b, w.send)
 	got, err := caller.Call(t.Context(), call("1"))
@@ -421,8 +412,8 @@ func testNotifier(t *testing.T, w world) {
 		defer b.mu.Unlock()
 		return len(b.sent) == 2
 	})
-	if len(b.heard) != 0 || !slices.Contains(b.sent, "1") || !slices.Contains(b.sent, "2") {
-		t.Errorf("%d listeners, sent %v", len(b.heard), b.sent)
+	if b.listeners.Load() != 0 || !slices.Contains(b.sent, "1") || !slices.Contains(b.sent, "2") {
+		t.Errorf("%d listeners, sent %v", b.listeners.Load(), b.sent)
 	}
 }
 

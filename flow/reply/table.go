@@ -14,19 +14,19 @@ import (
 const (
 	// MaxResult is the longest result, and the longest reason of a refusal, in bytes.
 	MaxResult = 1 << 20
-	// DefaultRetention is that of a Table.
+	// DefaultRetention is the default of Table.Retention.
 	DefaultRetention = 7 * 24 * time.Hour
 )
 
-// Table keeps the results of messages in a database, PostgreSQL or MariaDB. The zero value is ready
-// once [Table.Create] has made the table. It is safe for concurrent use, with a transaction for each.
+// Table keeps the results of messages in a database, PostgreSQL or MariaDB. Call [Table.Create] once; the
+// zero value works. It is safe for concurrent use, with a transaction for each call.
 type Table struct {
-	// Name is the table, or schema.table; empty means "interlock_reply". It is at most 50 bytes,
-	// and is trusted: never take it from a request.
+	// Name is the table, or schema.table; empty means "interlock_reply". It has at most 50 bytes and is
+	// not escaped: never take it from a request.
 	Name string
-	// Retention is for how long Sweep keeps a result; 0 means [DefaultRetention]. It must be longer
-	// than the time between the first and the last delivery or call of a message, replays of dead
-	// letters included. After it the effects happen again.
+	// Retention is how long Sweep keeps a result; 0 means [DefaultRetention]. It must be longer than
+	// the time from the first to the last delivery or call of a message, including replays of dead
+	// letters: a message whose result was deleted has its effects again.
 	Retention time.Duration
 }
 
@@ -45,7 +45,7 @@ const (
 type record struct {
 	state   int64
 	owner   string // of the attempt that wrote it
-	hash    string // of the payload; empty for one that was cancelled
+	hash    string // of the payload; empty if cancelled
 	content []byte // the result, or the reason of a refusal
 }
 
@@ -54,9 +54,9 @@ func newRecord(state int64, payload, content []byte) record {
 	return record{state, rand.Text(), string(sum[:]), append([]byte{}, content...)}
 }
 
-// Create makes the table unless it exists. Several processes may do it at once. It takes effect
-// when the transaction commits, on MariaDB at once: there it commits what was done in the
-// transaction before.
+// Create creates the table unless it exists. Several processes may call it at the same time. It takes
+// effect when the transaction commits; on MariaDB at once, where it also commits the transaction's
+// earlier statements.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	r, err := layout.Open("create replies", "", db, t.Name)
 	if err != nil {
@@ -95,7 +95,7 @@ func (t Table) Sweep(ctx context.Context, db driver.SQL, limit int) (int, error)
 
 const columns = `select state, owner, payload_hash, content from {replies} where message_id = ?`
 
-// read returns the record of a message, whose state is none if there is none.
+// read returns the record of a message; its state is none if there is no row.
 func (t Table) read(ctx context.Context, op string, db driver.SQL, id, query string) (r record, err error) {
 	rows, err := layout.Open(op, id, db, t.Name)
 	if err != nil {
@@ -107,8 +107,8 @@ func (t Table) read(ctx context.Context, op string, db driver.SQL, id, query str
 	return r, err
 }
 
-// write writes the record of a message unless there is one, and returns that which is there. It
-// waits for others that write it.
+// write inserts the record of a message unless there is one, and returns the stored one. It waits for
+// concurrent writes.
 func (t Table) write(ctx context.Context, op string, db driver.SQL, id string, r record) (record, error) {
 	rows, err := layout.Open(op, id, db, t.Name)
 	if err != nil {
