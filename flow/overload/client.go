@@ -11,16 +11,15 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// burst is how many retries, or second attempts, are possible beyond their share of the calls.
-const burst = 10
+const burst = 10 // retries, or second attempts, beyond their share of the calls
 
-// A budget earns a part of a retry by each call.
+// A budget is a token bucket: each call adds a part of a token, each retry takes one.
 type budget struct {
 	mu            sync.Mutex
 	ratio, tokens float64
 }
 
-// newBudget has no tokens if the ratio is not above 0.
+// newBudget returns a full budget, or one without tokens if the ratio is not above 0.
 func newBudget(ratio float64) budget {
 	if ratio <= 0 {
 		return budget{}
@@ -44,11 +43,10 @@ func (b *budget) withdraw() bool {
 	return true
 }
 
-// Call makes a call to a policy's backend, and retries it if its error is [interlock.Retryable], as
-// a [RejectedError] of the backend is: at most Options.Attempts times, within the share of retries
-// and before ctx ends. It returns what the last attempt returned. A rejection that Call returns has
-// NoRetry, because it was retried here. Call blocks until call returns, or, with Options.Hedge, its
-// first result.
+// Call calls a backend, and retries if the error is [interlock.Retryable], such as a [RejectedError] of
+// the backend: at most Options.Attempts times, within the share of retries and before ctx ends. It
+// returns the result of the last attempt. A rejection that Call returns has NoRetry, because it was
+// retried here. Call blocks until call returns or, with Options.Hedge, until the first result.
 func Call[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (T, error) {
 	return retry(ctx, p, func(ctx context.Context) (T, error) {
 		v, cancel, err := hedge(ctx, p, call, func(T) {})
@@ -57,7 +55,7 @@ func Call[T any](ctx context.Context, p *Policy, call func(context.Context) (T, 
 	})
 }
 
-// Once is [Call] for what is not idempotent: it makes at most one attempt.
+// Once is [Call] for calls that are not idempotent: it makes at most one attempt.
 func Once[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (T, error) {
 	p.retries.deposit()
 	v, err := attempt(ctx, p, call)
@@ -67,9 +65,9 @@ func Once[T any](ctx context.Context, p *Policy, call func(context.Context) (T, 
 // Hedges reports whether Options.Hedge makes [Call] run two attempts at the same time.
 func (p *Policy) Hedges() bool { return p.o.Hedge > 0 }
 
-// hedge makes a call, and with Options.Hedge a second one if the first takes that long. The first
-// result counts; when it has been used, cancel ends its context. The context of the other ends at
-// once, and drop gets its value.
+// hedge makes a call and, with Options.Hedge, a second one if the first takes that long. The first result
+// counts; call cancel after its use. The context of the other call ends at once, and drop gets its
+// value.
 func hedge[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error), drop func(T)) (v T, cancel func(), err error) {
 	if !p.Hedges() {
 		v, err = call(ctx)
@@ -81,7 +79,7 @@ func hedge[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 		err   error
 	}
 	p.hedges.deposit()
-	results, open := make(chan result), make(chan struct{}) // open until one result is there
+	results, open := make(chan result), make(chan struct{}) // closed after the first result
 	start := func(first bool) context.CancelFunc {
 		ctx, cancel := context.WithCancel(ctx)
 		go func() {
@@ -128,7 +126,7 @@ func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 		if errors.As(err, &rejected) {
 			after = rejected.RetryAfter
 		}
-		first := max(p.o.Backoff, after/2) // so that those who wait for the same time do not come together
+		first := max(p.o.Backoff, after/2) // spreads callers that got the same Retry-After
 		wait := after + backoff.Policy{First: first, Max: 20 * first}.Delay(n, rand.Float64())
 		deadline, bounded := ctx.Deadline()
 		if interlock.Kind(err) != interlock.Retryable || n >= p.o.Attempts ||
@@ -138,7 +136,7 @@ func retry[T any](ctx context.Context, p *Policy, call func(context.Context) (T,
 	}
 }
 
-// final is an error as it is returned: nothing above retries a rejection.
+// final returns an error for the caller: a rejection that no layer above retries.
 func final(err error) error {
 	var rejected *RejectedError
 	if errors.As(err, &rejected) {
@@ -150,7 +148,7 @@ func final(err error) error {
 // attempt makes one attempt, unless the throttle or the breaker rejects it.
 func attempt[T any](ctx context.Context, p *Policy, call func(context.Context) (T, error)) (v T, err error) {
 	if p.throttle.AcquirePermit() != nil {
-		p.throttle.RecordFailure() // so that the share of rejections follows the demand
+		p.throttle.RecordFailure() // rejections here count as demand
 		return v, &RejectedError{Reason: "the backend rejects too many calls", NoRetry: true}
 	}
 	if p.breaker != nil && !p.breaker.TryAcquirePermit() {
@@ -164,7 +162,7 @@ func attempt[T any](ctx context.Context, p *Policy, call func(context.Context) (
 	return v, err
 }
 
-// record tells the throttle which calls the backend accepts, and the breaker which fail.
+// record reports rejections to the throttle and failures to the breaker.
 func (p *Policy) record(failed bool, err error) {
 	var rejected *RejectedError
 	if errors.As(err, &rejected) {

@@ -249,9 +249,7 @@ func TestTransportHedge(t *testing.T) {
 				return &http.Response{StatusCode: 200, Body: bodies[i]}, nil
 			}))
 			r, err := http.NewRequestWithContext(t.Context(), c.method, "http://backend.test/", strings.NewReader("text"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			if c.upgrade != "" {
 				r.Header.Set("Upgrade", c.upgrade)
 			}
@@ -300,9 +298,7 @@ func TestHTTP(t *testing.T) {
 	}()
 	<-inside
 	resp, err := http.Get(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	resp.Body.Close()
 	if resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || resp.Header.Get(HeaderNoRetry) != "" {
 		t.Errorf("%s, %v", resp.Status, resp.Header)
@@ -319,13 +315,9 @@ func TestHTTP(t *testing.T) {
 	}
 	resp.Body.Close()
 	close(leave)
-	if err := <-slow; err != nil {
-		t.Fatal(err)
-	}
+	ok(t, <-slow)
 	r, err := http.NewRequestWithContext(WithClass(t.Context(), SheddablePlus), http.MethodPut, s.URL, strings.NewReader("text"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if resp, err = client.Do(r); err != nil {
 		t.Fatal(err)
 	}
@@ -403,9 +395,7 @@ func TestTransport(t *testing.T) {
 				content = io.MultiReader(content)
 			}
 			r, err := http.NewRequestWithContext(t.Context(), c.method, "http://backend.test/", content)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			if c.key != "" {
 				r.Header.Set("Idempotency-Key", c.key)
 			}
@@ -441,9 +431,7 @@ func TestTransportRejects(t *testing.T) {
 	}
 	b := &body{Reader: strings.NewReader("x")}
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://backend.test/", b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	if resp, err := p.Transport(nil).RoundTrip(r); resp != nil || reasonOf(err) == "" || !b.closed {
 		t.Errorf("%v, %v, closed: %v", resp, err, b.closed)
 	}
@@ -460,9 +448,7 @@ func TestTransportRejectsRetry(t *testing.T) {
 			return &http.Response{StatusCode: 503, Body: b}, nil
 		}))
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://backend.test/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if resp, err := tr.RoundTrip(r); resp != nil || reasonOf(err) != "the circuit breaker is open" || !b.closed {
 			t.Errorf("%v, %v, closed: %v", resp, err, b.closed)
 		}

@@ -1,10 +1,10 @@
-// Package overload keeps a service at its capacity when it gets more calls than it can do, and
-// keeps its callers from making that worse. It does not add capacity, does not know which calls
-// matter unless they say so, and does not limit rates: for that there is flow/limit.
+// Package overload keeps a service at its capacity when it gets more calls than it can handle, and
+// limits what its callers add to the overload. It does not add capacity, does not know which calls
+// are critical unless their class says so, and does not limit rates (see flow/limit).
 //
 //	server, err := overload.New(nil)
 //	…
-//	http.Handle("/", server.Handler(mux))
+//	http.Handle("/", server.Handler(nil, mux))
 //
 //	backend, err := overload.New(nil) // one for each service that is called
 //	…
@@ -18,21 +18,21 @@
 // Because a slow incident raises the latency that counts as normal, Options.MaxLatency limits it
 // as well.
 //
-// Other calls wait, briefly: normally in order and up to Options.MaxWait; once the queue has not
-// been empty for that long, the newest first and up to Options.Target (controlled delay and
-// adaptive LIFO: Nichols and Jacobson, "Controlling Queue Delay", 2012; Maurer, "Fail at Scale",
-// 2015). A call whose deadline is nearer than a call takes is rejected at once. Calls of a higher
-// [Class] go first, and push lower ones out of a full queue.
+// Other calls wait briefly: normally in order, for at most Options.MaxWait. When the queue has not
+// been empty for that long, the newest call is first, and calls wait for at most Options.Target
+// (controlled delay and adaptive LIFO: Nichols and Jacobson, "Controlling Queue Delay", 2012; Maurer,
+// "Fail at Scale", 2015). A call is rejected at once if it would probably miss its deadline. Calls of
+// a higher [Class] are first, and displace lower ones from a full queue.
 //
 // # Clients
 //
 // [Policy.Transport] and [Call] limit what a process adds to an overload:
 //
-//   - a throttle rejects here what the backend would probably reject: calls beyond twice those
+//   - a throttle rejects calls that the backend would probably reject: those beyond twice the calls
 //     accepted in 2 s (K = 2: Beyer et al., "Site Reliability Engineering", 2016, chapter 21)
 //   - a circuit breaker rejects calls while most of them fail
-//   - a call has at most 3 attempts, all retries together are 10 % of the calls, and waits have
-//     full jitter beyond what Retry-After says
+//   - a call has at most 3 attempts, all retries together are at most 10 % of the calls, and waits
+//     have full jitter in addition to Retry-After
 //   - hedging, off by default, repeats a call that is slow
 //
 // A rejection says whether to retry. Only the layer next to the overload retries.

@@ -13,17 +13,16 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Headers of requests and answers.
+// Headers of requests and responses.
 const (
 	// HeaderClass is the class of a request, as [Class.String] writes it. See [HeaderClassOf].
 	HeaderClass = "Interlock-Criticality"
-	// HeaderNoRetry, with the value true, is in answers that no client may retry.
+	// HeaderNoRetry, with the value true, is in responses that no client may retry.
 	HeaderNoRetry = "Interlock-No-Retry"
 )
 
-// Handler admits requests to next by [Policy.Admit], with the class that of returns, and answers
-// others by [Reject]. A nil of means that all are [Critical]. For requests of clients that may say
-// what they are, use [HeaderClassOf].
+// Handler admits requests to next by [Policy.Admit], with the class that of returns, and answers others
+// by [Reject]. A nil of means [Critical]. For trusted clients use [HeaderClassOf].
 func (p *Policy) Handler(of func(*http.Request) Class, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if of != nil {
@@ -39,7 +38,7 @@ func (p *Policy) Handler(of func(*http.Request) Class, next http.Handler) http.H
 	})
 }
 
-// HeaderClassOf returns the class of HeaderClass, [Critical] if there is none.
+// HeaderClassOf returns the class in HeaderClass, or [Critical].
 func HeaderClassOf(r *http.Request) Class {
 	for c := Sheddable; c <= CriticalPlus; c++ {
 		if r.Header.Get(HeaderClass) == c.String() {
@@ -49,8 +48,8 @@ func HeaderClassOf(r *http.Request) Class {
 	return Critical
 }
 
-// Reject answers 503. If err has a [RejectedError], the answer says after how many seconds to
-// retry, or that no client may: pass the error of a [Call], so that only one layer retries.
+// Reject answers 503. If err has a [RejectedError], the response says when to retry, or that no client
+// may. Pass the error of a [Call], so that only one layer retries.
 func Reject(w http.ResponseWriter, err error) {
 	var rejected *RejectedError
 	if errors.As(err, &rejected) {
@@ -63,13 +62,15 @@ func Reject(w http.ResponseWriter, err error) {
 	http.Error(w, http.StatusText(http.StatusServiceUnavailable), http.StatusServiceUnavailable)
 }
 
-// Transport sends requests by next, http.DefaultTransport if that is nil, under the rules of
-// [Call]. Answers of 429 and 503 are rejections, other answers of 500 and above
-// are failures. Requests are retried after a rejection, an answer of 502 or 504 and an error of
-// the connection, if their method is idempotent (RFC 9110) or they have an Idempotency-Key, and
-// their body can be read again (GetBody); only such requests are hedged, unless they upgrade the
-// connection. The last answer is returned, a rejection with
-// [HeaderNoRetry]: pass that on. If the process itself rejects a request, the error has a [RejectedError].
+// Transport sends requests by next, or http.DefaultTransport if that is nil, by the rules of [Call].
+// Responses of 429 and 503 are rejections, other responses of 500 and above are failures.
+//
+// A request is retried after a rejection, a response of 502 or 504, and an error of the connection, if
+// its method is idempotent (RFC 9110) or it has an Idempotency-Key, and its body can be read again
+// (GetBody). Such requests are also hedged, unless they upgrade the connection.
+//
+// The last response is returned, a rejection with [HeaderNoRetry]: pass that on. If the policy itself
+// rejects a request, the error has a [RejectedError].
 func (p *Policy) Transport(next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport
@@ -88,11 +89,11 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := retry(r.Context(), t.p, e.attempt)
 	if resp != nil {
 		if interlock.Kind(err) == interlock.Definite && errors.As(err, new(*RejectedError)) {
-			resp.Header.Set(HeaderNoRetry, "true") // for those who pass it on
+			resp.Header.Set(HeaderNoRetry, "true") // for a handler that passes it on
 		}
 		return resp, nil
 	}
-	if e.last != nil { // it was to be sent again, and was rejected here
+	if e.last != nil { // its retry was rejected here
 		e.last.Body.Close()
 	}
 	if e.sent.Load() == 0 && r.Body != nil {
@@ -118,14 +119,14 @@ type exchange struct {
 	p       *Policy
 	next    http.RoundTripper
 	request *http.Request
-	again   bool // it may be sent again
+	again   bool // the request may be sent again
 	sent    atomic.Int64
 	last    *http.Response
 }
 
-// attempt sends the request, and once more beside that if it is slow and may be.
+// attempt sends the request, with hedging if that is allowed.
 func (e *exchange) attempt(ctx context.Context) (resp *http.Response, err error) {
-	if e.last != nil { // so that its connection can be used again
+	if e.last != nil { // to reuse its connection
 		_, _ = io.CopyN(io.Discard, e.last.Body, 64<<10)
 		e.last.Body.Close()
 	}
@@ -160,7 +161,7 @@ func (b *hedgedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// send sends the request once. It returns the answer with the error for which it may be retried.
+// send sends the request once. It returns the response together with the error that decides on a retry.
 func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	r := e.request.Clone(ctx)
 	if e.sent.Add(1) > 1 && r.GetBody != nil {
@@ -189,12 +190,12 @@ func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	case resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout:
 		return resp, &interlock.Error{Op: "send request", Kind: kind, Err: errors.New(resp.Status)}
 	case resp.StatusCode >= http.StatusInternalServerError:
-		return resp, fmt.Errorf("answer %s", resp.Status)
+		return resp, fmt.Errorf("response %s", resp.Status)
 	}
 	return resp, nil
 }
 
-// parseRetryAfter reads seconds or a date; 0 if there is neither.
+// parseRetryAfter parses seconds or a date; 0 if there is neither.
 func parseRetryAfter(resp *http.Response, now time.Time) time.Duration {
 	text := resp.Header.Get("Retry-After")
 	if n, err := strconv.ParseUint(text, 10, 31); err == nil {

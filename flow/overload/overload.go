@@ -16,39 +16,40 @@ import (
 
 // Options of a [Policy]; nil and the zero value work.
 type Options struct {
-	// MinRunning, MaxRunning and FirstRunning bound how many calls run at once in a server, and are
-	// what it begins with; 0 means 1, 200 and 20.
+	// MinRunning and MaxRunning bound the adaptive limit of concurrent calls in a server, which begins
+	// at FirstRunning; 0 means 1, 200 and 20.
 	MinRunning, MaxRunning, FirstRunning int
-	// MaxLatency is what no more than a tenth of the calls may take in a server: if they do, fewer
-	// run at once, down to MinRunning. 0 means a second, negative means that there is no limit.
+	// MaxLatency is the latency that at most a tenth of the calls in a server may exceed: if more do,
+	// the limit decreases, down to MinRunning. 0 means a second, negative means none.
 	MaxLatency time.Duration
-	// MaxWaiting is how many calls wait in a server; 0 means 100, negative means none.
+	// MaxWaiting bounds the queue of a server; 0 means 100, negative means no queue.
 	MaxWaiting int
-	// MaxWait is how long a call waits at most, and Target how long if the queue was not empty for
+	// MaxWait is how long a call may wait, and Target how long once the queue was not empty for
 	// MaxWait; 0 means 100 ms and 5 ms.
 	MaxWait, Target time.Duration
 
-	// Attempts is how often a client tries a call; 0 means 3, and 1 that nothing is retried.
+	// Attempts bounds the attempts of a call by a client; 0 means 3, 1 means no retries.
 	Attempts int
-	// Retries is the share of retries among calls, at most 1. 0 means 0.1, negative means none. Ten
-	// more are possible at once.
+	// Retries is the share of retries in calls, at most 1, with a burst of ten. 0 means 0.1, negative
+	// means none.
 	Retries float64
 	// Backoff bounds the random wait before the first retry; it doubles for the second. 0 means 100 ms.
-	// After a RetryAfter it is at least half of that, and added to it.
+	// After a RetryAfter, the wait is added to that, and its bound is at least half of it.
 	Backoff time.Duration
-	// IsFailure says which errors of a call mean that the backend does not work; nil means all.
-	// Rejections never do, nor does what a caller cancelled.
+	// IsFailure reports whether an error of a call is a failure of the backend; nil means that all are.
+	// Rejections and cancelled calls never are.
 	IsFailure func(error) bool
-	// OpenFor is how long calls are rejected when at least 20 in 10 s have failed, and half of all; 0
-	// means 5 s, negative means that there is no circuit breaker. Then 3 calls try whether it works.
+	// OpenFor is how long the circuit breaker rejects calls after at least 20 failures in 10 s that
+	// are half of all calls; 0 means 5 s, negative means no circuit breaker. Then 3 trial calls decide
+	// whether it closes.
 	OpenFor time.Duration
-	// Hedge is after how long an attempt is made a second time beside the first; 0 means never. The
-	// first result counts, and the other attempt is cancelled. Second attempts are at most a tenth
-	// of the first, and ten more at once. A [Call] must be idempotent then; transports know.
+	// Hedge is the time after which a second attempt runs beside a slow one; 0 means never. The first
+	// result counts, and the other attempt is cancelled. Second attempts are at most a tenth of the
+	// calls, with a burst of ten. A [Call] must then be idempotent; transports check requests.
 	Hedge time.Duration
 }
 
-// Validate returns what is wrong with options; nil is nothing.
+// Validate returns an error if the options are invalid.
 func (o Options) Validate() error {
 	o = o.withDefaults()
 	switch {
@@ -88,8 +89,8 @@ func setDefault[T comparable](value *T, otherwise T) {
 	}
 }
 
-// A Policy protects one server, or one backend from the calls of this process. Its only
-// goroutines are attempts that are hedged. It is safe for concurrent use.
+// A Policy protects one server, or one backend from the calls of this process. Only hedged attempts use
+// goroutines. It is safe for concurrent use.
 type Policy struct {
 	o Options
 
@@ -99,7 +100,7 @@ type Policy struct {
 	queue   queue
 	rail    rail
 	running int
-	takes   time.Duration // moving average of what a call takes
+	takes   time.Duration // moving average of the latency
 
 	// the client's side
 	throttle adaptivethrottler.AdaptiveThrottler[any]
@@ -108,7 +109,7 @@ type Policy struct {
 	hedges   budget
 }
 
-// New makes a policy. If the options are invalid, the error is a Bug.
+// New returns a policy. Invalid options are a Bug.
 func New(o *Options) (*Policy, error) {
 	if o == nil {
 		o = &Options{}
@@ -121,7 +122,7 @@ func New(o *Options) (*Policy, error) {
 		WithLimits(uint(p.o.MinRunning), uint(p.o.MaxRunning), uint(p.o.FirstRunning)).Build()
 	p.queue = queue{most: p.o.MaxWaiting, maxWait: p.o.MaxWait, target: p.o.Target}
 	p.rail = rail{latency: p.o.MaxLatency, least: p.o.MinRunning, most: p.o.MaxRunning, limit: p.o.MaxRunning}
-	// A short window, so that what was rejected in a storm does not count for long after it.
+	// A short window, so that rejections do not count for long after an overload.
 	p.throttle = adaptivethrottler.NewBuilder[any]().WithFailureRateThreshold(0.5, 10, 2*time.Second).Build()
 	if p.o.OpenFor > 0 {
 		p.breaker = circuitbreaker.NewBuilder[any]().WithFailureRateThreshold(0.5, 20, 10*time.Second).
@@ -137,40 +138,40 @@ type Class int
 
 const (
 	Sheddable     Class = iota - 2 // may fail for minutes, such as batch work
-	SheddablePlus                  // may fail for seconds; batch work that somebody waits for
+	SheddablePlus                  // may fail for seconds, such as batch work with a waiting user
 	Critical                       // the default
-	CriticalPlus                   // its failure is seen by users at once
+	CriticalPlus                   // users see a failure at once
 
 	classes = 4
 )
 
-// String is the class in lower case, as in [HeaderClass].
+// String returns the class in lower case, as in [HeaderClass].
 func (c Class) String() string {
 	return [...]string{"sheddable", "sheddable-plus", "critical", "critical-plus"}[c.index()]
 }
 
-// index is the place of a class, from 0; that of the nearest one if there is no such class.
+// index returns the number of a class, from 0; of the nearest one if the class is invalid.
 func (c Class) index() int { return min(max(int(c-Sheddable), 0), classes-1) }
 
 type classKey struct{}
 
-// WithClass returns a context whose calls have a class. [Policy.Transport] sends it along.
+// WithClass returns a context with a class. [Policy.Transport] sends the class.
 func WithClass(ctx context.Context, c Class) context.Context {
 	return context.WithValue(ctx, classKey{}, c)
 }
 
-// ClassOf returns the class of a context's calls, [Critical] if it has none.
+// ClassOf returns the class of a context, or [Critical].
 func ClassOf(ctx context.Context) Class {
 	c, _ := ctx.Value(classKey{}).(Class)
 	return c
 }
 
-// A RejectedError means that a call was not made, because there are too many. It is Retryable, or
-// Definite if NoRetry.
+// A RejectedError means that a call was rejected because of overload. It is Retryable, or Definite with
+// NoRetry.
 type RejectedError struct {
-	Reason     string        // what rejected it, in words
-	RetryAfter time.Duration // how long to wait at least, if it is retried
-	NoRetry    bool          // retrying it in this layer, or further up, adds to the overload
+	Reason     string
+	RetryAfter time.Duration // least wait before a retry
+	NoRetry    bool          // a retry here or in a layer above adds to the overload
 }
 
 // Error has the reason.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,8 @@ import (
 )
 
 func TestMain(m *testing.M) { testbed.Main(m) }
+
+var ok = testbed.OK
 
 func TestOptions(t *testing.T) {
 	for _, o := range []Options{{MinRunning: -1}, {MinRunning: 30, FirstRunning: 20}, {MaxRunning: 10, FirstRunning: 20}, {MaxRunning: math.MaxInt},
@@ -58,9 +61,7 @@ func single(t *testing.T, o Options) (p *Policy, done func()) {
 	o.MaxRunning = 1
 	p = policy(t, &o)
 	done, err := p.Admit(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return p, done
 }
 
@@ -89,13 +90,8 @@ func TestOrder(t *testing.T) {
 		expect := func(want ...string) {
 			t.Helper()
 			all.Wait()
-			if len(order) != len(want) {
+			if !slices.Equal(order, want) {
 				t.Fatalf("the order is %q, want %q", order, want)
-			}
-			for i := range want {
-				if order[i] != want[i] {
-					t.Fatalf("the order is %q, want %q", order, want)
-				}
 			}
 			order = nil
 		}
@@ -107,9 +103,7 @@ func TestOrder(t *testing.T) {
 		expect("user", "first", "second", "batch")
 
 		again, err := p.Admit(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		wait("old", Critical)
 		time.Sleep(60 * time.Millisecond)
 		wait("older", Critical)
@@ -121,9 +115,7 @@ func TestOrder(t *testing.T) {
 		expect("old rejected", "newest", "newer", "older")
 
 		again, err = p.Admit(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		wait("first", Critical)
 		time.Sleep(99 * time.Millisecond)
 		wait("second", Critical)
@@ -156,9 +148,7 @@ func TestFull(t *testing.T) {
 		}
 		done()
 		next, err := user()
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		next()
 		if next, err = young(); err != nil {
 			t.Fatal(err)
@@ -182,9 +172,7 @@ func TestDeadlines(t *testing.T) {
 		p := policy(t, &Options{MaxRunning: 2})
 		call := func(took time.Duration) {
 			done, err := p.Admit(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			time.Sleep(took)
 			done()
 		}
@@ -197,16 +185,12 @@ func TestDeadlines(t *testing.T) {
 			return ctx
 		}
 		done, err := p.Admit(within(90 * time.Millisecond))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		if _, err := p.Admit(within(70 * time.Millisecond)); reasonOf(err) != "its deadline is nearer than a call takes" {
 			t.Errorf("a deadline in 70 ms: %v", err)
 		}
 		other, err := p.Admit(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		late, fine := admitted(within(90*time.Millisecond), p), admitted(t.Context(), p)
 		time.Sleep(20 * time.Millisecond)
 		done()

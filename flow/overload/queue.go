@@ -7,36 +7,35 @@ import (
 	"github.com/failsafe-go/failsafe-go/adaptivelimiter"
 )
 
-// A queue has the calls that wait. It is pure: the time comes from outside.
+// A queue has the waiting calls. It is pure: the time comes from outside.
 type queue struct {
-	most            int // how many wait at once
+	most            int // bound
 	maxWait, target time.Duration
 
 	waiting [classes][]*waiter // of each class, the oldest first
 	size    int
-	since   time.Time // when it was empty last; only if size is above 0
+	since   time.Time // end of the last time it was empty; valid if size is above 0
 }
 
 // A waiter is a call that waits.
 type waiter struct {
 	class    int
 	deadline time.Time // zero if there is none
-	// granted has one value once the waiter is out of the queue by others: its permit, or nil if
-	// it is rejected.
+	// granted receives one value when another goroutine removes the waiter: its permit, or nil if it
+	// is rejected.
 	granted chan adaptivelimiter.Permit
 }
 
-// late reports whether a call that begins now ends after its deadline.
+// late reports whether a call that begins now would end after its deadline.
 func (w *waiter) late(now time.Time, takes time.Duration) bool {
 	return !w.deadline.IsZero() && now.Add(takes).After(w.deadline)
 }
 
-// standing reports whether calls come faster than they go.
+// standing reports whether the queue was not empty for maxWait.
 func (q *queue) standing(now time.Time) bool { return q.size > 0 && now.Sub(q.since) >= q.maxWait }
 
-// push adds a waiter, and returns how long it may wait. If the queue is full, it returns the
-// waiter of the least critical class that is rejected for it: the oldest, which waits for least
-// longer. ok is false if there is none.
+// push adds a waiter and returns how long it may wait. If the queue is full, it removes and returns the
+// oldest waiter of the least critical class below that of w; if there is none, ok is false.
 func (q *queue) push(now time.Time, w *waiter) (wait time.Duration, out *waiter, ok bool) {
 	if q.most <= 0 {
 		return 0, nil, false
@@ -65,8 +64,8 @@ func (q *queue) push(now time.Time, w *waiter) (wait time.Duration, out *waiter,
 	return wait, out, true
 }
 
-// pop returns the waiter that is next: of the most critical class the oldest, or the newest if the
-// queue is standing; nil if the queue is empty.
+// pop removes the next waiter: of the most critical class, the oldest, or the newest if the queue is
+// standing. It returns nil if the queue is empty.
 func (q *queue) pop(now time.Time) *waiter {
 	for class := classes - 1; class >= 0; class-- {
 		if all := q.waiting[class]; len(all) > 0 {
@@ -92,22 +91,22 @@ func (q *queue) remove(w *waiter) bool {
 	return true
 }
 
-// A rail lowers a limit while too many calls take longer than an absolute latency, whatever was
-// normal before. It is pure: the time comes from outside.
+// A rail lowers a limit while too many calls exceed an absolute latency. It is pure: the time comes from
+// outside.
 type rail struct {
-	latency            time.Duration // negative: there is no limit
+	latency            time.Duration // negative means none
 	least, most, limit int
 
-	begun                time.Time // of the present window
-	calls, slow, busiest int       // in it
+	begun                time.Time // start of the present window
+	calls, slow, busiest int       // in the window
 }
 
 const (
-	railWindow = time.Second // the least time between changes
-	railCalls  = 10          // the least number of calls
+	railWindow = time.Second // least time between changes
+	railCalls  = 10          // least calls between changes
 )
 
-// record counts a call that took so long, while so many were running.
+// record counts a call, with its latency and the number of running calls.
 func (r *rail) record(now time.Time, took time.Duration, running int) {
 	if r.latency < 0 {
 		return

@@ -10,12 +10,11 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// retryAfter is what a rejected caller waits at least.
-const retryAfter = time.Second
+const retryAfter = time.Second // of rejected calls
 
-// Admit waits until a call may run, at most Options.MaxWait. If err is nil, call done when the
-// call has ended; calling it again does nothing. Otherwise err is a [RejectedError], or has the
-// cause of the context's end. The class is that of ctx.
+// Admit waits until a call may run, for at most Options.MaxWait. If err is nil, call done when the call
+// has ended; further calls of done do nothing. Otherwise err has a [RejectedError], or the cause of the
+// end of ctx. The class is that of ctx.
 func (p *Policy) Admit(ctx context.Context) (done func(), err error) {
 	const op = "admit"
 	if ctx.Err() != nil {
@@ -26,7 +25,7 @@ func (p *Policy) Admit(ctx context.Context) (done func(), err error) {
 	wait, permit, reason := p.enter(time.Now(), w)
 	if permit == nil && reason == "" {
 		permit = p.await(ctx, w, wait)
-		reason = "it would have waited for too long"
+		reason = "no capacity within the wait"
 	}
 	switch {
 	case permit != nil && ctx.Err() == nil:
@@ -40,8 +39,8 @@ func (p *Policy) Admit(ctx context.Context) (done func(), err error) {
 	return nil, &interlock.Error{Op: op, Kind: interlock.Retryable, Err: &RejectedError{Reason: reason, RetryAfter: retryAfter}}
 }
 
-// enter gives a call a permit, a place in the queue, or a reason to reject it. A call that is alone
-// is never late: it finds out whether calls still take so long.
+// enter returns a permit, how long to wait in the queue, or the reason of a rejection. If no call runs,
+// a call is never late: it measures the latency again.
 func (p *Policy) enter(now time.Time, w *waiter) (wait time.Duration, permit adaptivelimiter.Permit, reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,7 +62,7 @@ func (p *Policy) enter(now time.Time, w *waiter) (wait time.Duration, permit ada
 	return wait, nil, ""
 }
 
-// permit returns one if a call may begin, else nil. The mutex is held.
+// permit returns a permit if a call may begin, or nil. The mutex is held.
 func (p *Policy) permit() adaptivelimiter.Permit {
 	if p.running >= p.rail.limit {
 		return nil
@@ -76,7 +75,7 @@ func (p *Policy) permit() adaptivelimiter.Permit {
 	return permit
 }
 
-// await waits for a permit; nil if there is none.
+// await waits for a permit; nil means none.
 func (p *Policy) await(ctx context.Context, w *waiter, wait time.Duration) adaptivelimiter.Permit {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -92,16 +91,16 @@ func (p *Policy) await(ctx context.Context, w *waiter, wait time.Duration) adapt
 	if left {
 		return nil
 	}
-	return <-w.granted // at the same time
+	return <-w.granted // another goroutine removed it at the same time
 }
 
-// ended returns the done of a call that begins now.
+// ended returns the done function of a call that begins now.
 func (p *Policy) ended(permit adaptivelimiter.Permit) func() {
 	begun := time.Now()
 	return sync.OnceFunc(func() { p.leave(permit, time.Since(begun), true) })
 }
 
-// leave ends a call that took so long, or that did not begin, and lets others begin.
+// leave ends a call, which ran or did not begin, and starts waiting calls.
 func (p *Policy) leave(permit adaptivelimiter.Permit, took time.Duration, ran bool) {
 	now := time.Now()
 	p.mu.Lock()
@@ -133,14 +132,14 @@ func (p *Policy) leave(permit adaptivelimiter.Permit, took time.Duration, ran bo
 	}
 }
 
-// Stats are what a server does at a moment.
+// Stats are the numbers of a server at one moment.
 type Stats struct {
-	Limit   int // how many calls may run
-	Running int // how many do
+	Limit   int // concurrent calls
+	Running int
 	Waiting int
 }
 
-// Stats returns them.
+// Stats returns the present numbers.
 func (p *Policy) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()

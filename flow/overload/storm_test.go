@@ -125,9 +125,7 @@ func protected(t *testing.T) []int {
 func policy(t testing.TB, o *Options) *Policy {
 	t.Helper()
 	p, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	return p
 }
 
@@ -175,18 +173,14 @@ func checkPicture(t *testing.T, present storms) {
 		if err == nil {
 			err = os.WriteFile(recorded, append(text, '\n'), 0o644)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 	}
 	var drawn storms
 	text, err := os.ReadFile(recorded)
 	if err == nil {
 		err = json.Unmarshal(text, &drawn)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	ok(t, err)
 	svg := picture.Plot{
 		Title: "Good calls a second, before, in and after a storm of three times the capacity",
 		Level: picture.Mark{At: capacity, Text: "capacity"},
@@ -195,9 +189,7 @@ func checkPicture(t *testing.T, present storms) {
 			{Name: "without", Tone: picture.Bad, Values: drawn.Without}},
 	}.SVG()
 	if write {
-		if err := os.WriteFile(file, []byte(svg), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		ok(t, os.WriteFile(file, []byte(svg), 0o644))
 	}
 	if have, err := os.ReadFile(file); err != nil || string(have) != svg {
 		t.Errorf("%s is out of date (%v): make pictures", file, err)
