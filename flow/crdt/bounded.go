@@ -15,20 +15,20 @@ import (
 // Numeric Invariants", 2015). Each replica has a share of the units, and takes only from that,
 // without asking the others. The zero value is 0.
 //
-// The promise needs what the package comment says of replicas, and that an operation is stored
-// before anybody acts on it. A [Share] does both.
+// This requires the rules for replicas in the package comment, and that an operation is stored before its
+// effects. A [Share] does both.
 type Bounded struct{ l driver.Lattice }
 
-// A ShortError means that a replica's share is too small. The other replicas may have more: let
-// one Move some. It is Definite.
+// A ShortError means that the share of a replica is too small. Another replica can Move units to it. It is
+// Definite.
 type ShortError struct {
 	Replica    string
 	Want, Have int64
 }
 
-// Error names the numbers.
+// Error has the numbers.
 func (e *ShortError) Error() string {
-	return fmt.Sprintf("replica %q has a share of %d, %d are wanted", e.Replica, e.Have, e.Want)
+	return fmt.Sprintf("replica %q has a share of %d, needs %d", e.Replica, e.Have, e.Want)
 }
 
 // ErrorKind returns [interlock.Definite].
@@ -39,28 +39,28 @@ func (b *Bounded) Add(replica string, n int64) (Bounded, error) {
 	return b.raise("add units", replica, "+"+replica, n)
 }
 
-// Take takes n units of a replica's share and returns the delta. If there are less, the error has
-// a [ShortError] and nothing changes.
+// Take takes n units from a replica's share and returns the delta. If there are fewer, the error has a
+// [ShortError] and nothing changes.
 func (b *Bounded) Take(replica string, n int64) (Bounded, error) {
 	return b.raise("take units", replica, "-"+replica, n)
 }
 
-// Move moves n units from one share to another and returns the delta. It is an operation of
-// replica from. If there are less, the error has a [ShortError] and nothing changes.
+// Move moves n units from one share to another and returns the delta. It is an operation of replica from.
+// If there are fewer, the error has a [ShortError] and nothing changes.
 func (b *Bounded) Move(from, to string, n int64) (Bounded, error) {
 	const op = "move units"
 	if err := checkReplica(op, to); err != nil {
 		return Bounded{}, err
 	}
 	if from == to {
-		return Bounded{}, bug(op, from, errors.New("a replica moves nothing to itself"))
+		return Bounded{}, bug(op, from, errors.New("source and destination are the same replica"))
 	}
 	return b.raise(op, from, ">"+from+"\x00"+to, n)
 }
 
-// raise adds n to a field of a replica. Each delta has all that the replica did, so that no part
-// of it is stored alone, and all additions that are known: what was taken is never known without
-// them, so no Value is below zero.
+// raise adds n to a field of a replica. Each delta has all operations of the replica, so that none is
+// stored without the others, and all known additions: no state has a subtraction without its additions,
+// so Value is never negative.
 func (b *Bounded) raise(op, replica, field string, n int64) (delta Bounded, err error) {
 	if err = checkReplica(op, replica); err != nil {
 		return delta, err
@@ -80,8 +80,8 @@ func (b *Bounded) raise(op, replica, field string, n int64) (delta Bounded, err 
 	return delta, nil
 }
 
-// Share returns how many units a replica can take. It is exact in the replica's own state, but for
-// what others have moved to it since. Elsewhere it is what is known.
+// Share returns how many units a replica can take. In the replica's own state it is exact, except for
+// units that others have moved to it since. In other states it may be out of date.
 func (b *Bounded) Share(replica string) int64 {
 	share := count(b.l, "+"+replica) - count(b.l, "-"+replica)
 	for field := range b.l.Max {
@@ -98,10 +98,10 @@ func (b *Bounded) Share(replica string) int64 {
 	return max(0, share)
 }
 
-// Value returns how many units are left in all shares, as far as known; never below zero.
+// Value returns the known units in all shares; it is never negative.
 func (b *Bounded) Value() int64 { return sum(b.l, "+") - sum(b.l, "-") }
 
-// Merge adds what other knows.
+// Merge joins other into b.
 func (b *Bounded) Merge(other Bounded) { b.l.Join(other.l) }
 
 func (b *Bounded) kind() kind             { return bounded }

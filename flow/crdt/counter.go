@@ -20,7 +20,7 @@ func (c *GCounter) Add(replica string, n int64) (delta GCounter, err error) {
 // Value returns the sum over all replicas.
 func (c *GCounter) Value() int64 { return sum(c.l, "+") }
 
-// Merge adds what other knows.
+// Merge joins other into c.
 func (c *GCounter) Merge(other GCounter) { c.l.Join(other.l) }
 
 func (c *GCounter) kind() kind             { return gCounter }
@@ -40,7 +40,7 @@ func (c *PNCounter) Add(replica string, n int64) (delta PNCounter, err error) {
 	}
 	sign := "+"
 	if n < 0 {
-		sign, n = "-", -n // the lowest int64 stays negative, and is refused
+		sign, n = "-", -n // the lowest int64 stays negative, and is rejected
 	}
 	delta.l, err = raised(op, c.l, sign+replica, n)
 	c.Merge(delta)
@@ -50,7 +50,7 @@ func (c *PNCounter) Add(replica string, n int64) (delta PNCounter, err error) {
 // Value returns the sum over all replicas.
 func (c *PNCounter) Value() int64 { return sum(c.l, "+") - sum(c.l, "-") }
 
-// Merge adds what other knows.
+// Merge joins other into c.
 func (c *PNCounter) Merge(other PNCounter) { c.l.Join(other.l) }
 
 func (c *PNCounter) kind() kind             { return pnCounter }

@@ -18,7 +18,7 @@ const MaxCount = 1 << 53
 type Type interface {
 	kind() kind
 	state() *driver.Lattice
-	// check returns what is wrong with a state that passed driver.Lattice.Check.
+	// check validates a state that passed driver.Lattice.Check.
 	check() error
 	// changed is called after state was replaced.
 	changed()
@@ -41,13 +41,13 @@ func (k kind) String() string {
 	return [...]string{"unknown", "gcounter", "pncounter", "orset", "register", "map", "bounded"}[k]
 }
 
-// validate returns what is wrong with a state that comes from elsewhere.
+// validate returns an error if a state is invalid.
 func validate(t Type) error {
 	if err := t.state().Check(); err != nil {
 		return err
 	}
 	if t.kind() != orSet && len(t.state().Seen) > 0 {
-		return errors.New("it has the additions of a set")
+		return errors.New("additions of a set in another type")
 	}
 	return t.check()
 }
@@ -105,8 +105,8 @@ func checkCounts(l driver.Lattice, signs string) error {
 	return nil
 }
 
-// sum adds the counts of the fields that have a sign. It stops at the largest int64, which takes
-// more than a thousand replicas.
+// sum adds the counts of the fields with a sign, up to the largest int64, which needs more than a
+// thousand replicas.
 func sum(l driver.Lattice, sign string) (total int64) {
 	for field := range l.Max {
 		if strings.HasPrefix(field, sign) {

@@ -13,14 +13,14 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
+var ok = testbed.OK
+
 // A set of which much was removed is as small as one that never had it.
 func TestORSetKeepsNoTombstones(t *testing.T) {
 	var s, other ORSet
 	for i := range 1000 {
 		delta, err := s.Add("eu", fmt.Sprint(i%100))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		other.Merge(delta)
 		other.Merge(s.Remove(fmt.Sprint((i + 50) % 100)))
 	}
@@ -43,9 +43,7 @@ func TestTakenIsKnownWithAdded(t *testing.T) {
 		func() (Bounded, error) { return us.Take("us", 3) },
 	} {
 		delta, err := operation()
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		us.Merge(delta)
 		ap = Bounded{} // it received the last delta only
 		ap.Merge(delta)

@@ -1,7 +1,7 @@
-// Package crdt has data that several processes change without coordination, and that is the same
-// everywhere once all have seen all changes. It does not make a read current, does not order
-// changes, and does not end conflicts that matter: two concurrent writes of a register keep one.
-// Use it where operations commute: counts, sets of tags, settings, stock in several regions.
+// Package crdt has conflict-free replicated data types: several processes change them without
+// coordination, and replicas that have merged the same changes are equal. Reads may be stale, changes
+// have no order, and of two concurrent writes of a register one is lost. Use it where operations
+// commute: counts, sets of tags, settings, stock in several regions.
 //
 //	var tags crdt.ORSet // or load it
 //	delta, err := tags.Add("eu", "gold")
@@ -22,20 +22,19 @@
 //
 // Each operation changes the value and returns a delta, which is a small value of the same type.
 // Merge is commutative, associative and idempotent. So deltas may be repeated, reordered and
-// delayed. What is lost is made up for by any later whole state, as [Decode] and [Store.Load]
-// return it: a whole state is a delta, too.
+// delayed. A whole state is a delta too: any later one, as from [Store.Load], replaces lost deltas.
 //
 // # Replicas
 //
-// A replica is one writer with an id, such as a region. It numbers its operations, so two
-// writers must never use one id at the same time, and a writer must not go on from a state that
-// lacks operations of its own. Take the id's claim (claim/lock), and Load before the first
-// operation. A [Share] fences the former writer by the claim's token. Each id costs memory for
-// ever, so do not draw a new one for each process.
+// A replica is one writer with an id, such as a region. It numbers its operations, so two writers must
+// never use one id at the same time, and a writer must not continue from a state that lacks its own
+// operations. Hold a claim for the id (claim/lock), and Load before the first operation. A [Share]
+// fences the former writer by the token of the claim. Each id uses memory for ever, so do not create one
+// for each process.
 //
 // # Stores
 //
 // A [Store] keeps states in Redis or in memory. A merge is one request and one atomic step.
-// Values are not safe for concurrent use; Store and Share are. A value that is assigned shares its
-// state with the first one; Merge it into a new one to copy it.
+// Values are not safe for concurrent use; Store and Share are. An assigned value shares its state with
+// the original; to copy a value, Merge it into a new one.
 package crdt

@@ -58,8 +58,8 @@ func compareDots(a, b driver.Dot) int {
 	return cmp.Or(strings.Compare(a.Replica, b.Replica), cmp.Compare(a.N, b.N))
 }
 
-// Decode replaces t by what Encode wrote. The bytes may come from anywhere: if they are not the
-// encoding of a value of t's type, the error is Definite and t is unchanged.
+// Decode replaces t by an encoded value. It validates the bytes: if they are not the encoding of a value
+// of t's type, the error is Definite and t is unchanged.
 func Decode(data []byte, t Type) error {
 	l, err := decode(data, t.kind())
 	if err == nil {
@@ -71,7 +71,7 @@ func Decode(data []byte, t Type) error {
 	return nil
 }
 
-// replace makes l the state of t, if it is one.
+// replace sets the state of t to l, if l is valid.
 func replace(t Type, l driver.Lattice) error {
 	old := *t.state()
 	*t.state() = l
@@ -85,7 +85,7 @@ func replace(t Type, l driver.Lattice) error {
 
 func decode(data []byte, want kind) (l driver.Lattice, err error) {
 	if len(data) < 2 || len(data) > MaxEncoded || data[0] != format || kind(data[1]) != want {
-		return l, errors.New("it is not an encoding of this type and version")
+		return l, errors.New("not an encoding of this type and version")
 	}
 	l = driver.Lattice{Max: map[string]string{}, Dots: map[driver.Dot]string{}, Seen: map[string]driver.Ranges{}}
 	r := reader{data: data[2:]}
@@ -104,7 +104,7 @@ func decode(data []byte, want kind) (l driver.Lattice, err error) {
 		}
 	}
 	if r.failed || !bytes.Equal(encode(want, l), data) {
-		return l, errors.New("it is damaged")
+		return l, errors.New("damaged")
 	}
 	return l, nil
 }

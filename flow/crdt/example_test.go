@@ -54,6 +54,6 @@ func ExampleStore_Share() {
 	fmt.Println(eu.Left(), us.Take(ctx, 1))
 	// Output:
 	// <nil>
-	// take units: replica "us" has a share of 1, 3 are wanted
+	// take units: replica "us" has a share of 1, needs 3
 	// 7 memory: enter "bounded/stock/{tv}/us": stale token for "bounded/stock/{tv}/us": got 4096, but 8192 has entered
 }

@@ -161,34 +161,24 @@ func (o added) key() int {
 	return o.replica
 }
 
-func TestGCounter(t *testing.T) {
-	var h history
-	network(t, func(t *rapid.T, c *GCounter, replica int) GCounter {
-		n := rapid.Int64Range(0, 9).Draw(t, "n")
-		delta, err := c.Add(replicas[replica], n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h.add(replica, added{replica, n})
-		return delta
-	}, h.deliver, func(t *rapid.T, c *GCounter, replica int) {
-		if got, want := c.Value(), h.sum(replica); got != want {
-			t.Fatalf("the value is %d, want %d", got, want)
-		}
-	})
-}
+func TestGCounter(t *testing.T)  { testCounter[GCounter](t, 0) }
+func TestPNCounter(t *testing.T) { testCounter[PNCounter](t, -9) }
 
-func TestPNCounter(t *testing.T) {
+func testCounter[T any, P interface {
+	value[T]
+	Add(replica string, n int64) (T, error)
+	Value() int64
+}](t *testing.T, least int64) {
 	var h history
-	network(t, func(t *rapid.T, c *PNCounter, replica int) PNCounter {
-		n := rapid.Int64Range(-9, 9).Draw(t, "n")
+	network[T, P](t, func(t *rapid.T, c P, replica int) T {
+		n := rapid.Int64Range(least, 9).Draw(t, "n")
 		delta, err := c.Add(replicas[replica], n)
 		if err != nil {
 			t.Fatal(err)
 		}
 		h.add(replica, added{replica, n})
 		return delta
-	}, h.deliver, func(t *rapid.T, c *PNCounter, replica int) {
+	}, h.deliver, func(t *rapid.T, c P, replica int) {
 		if got, want := c.Value(), h.sum(replica); got != want {
 			t.Fatalf("the value is %d, want %d", got, want)
 		}

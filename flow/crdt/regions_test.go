@@ -20,20 +20,16 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
+var ok = testbed.OK
+
 // A region keeps a set in Postgres. Each transaction replaces its state and adds the delta to an
 // outbox, which sends it to a queue on Redis Streams, here twice; the other region merges it. What
 // is rolled back neither stays nor arrives, and its number is that of the next addition.
 func TestDeltasByOutboxAndQueue(t *testing.T) {
 	t.Parallel()
 	ctx, at := t.Context(), testbed.Postgres(t).URL()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	client, err := redis.Dial("redis://" + testbed.Redis(t).Addr())
-	must(err)
+	ok(t, err)
 	defer client.Close()
 	sink := redis.NewStream(client, nil)
 	twice := outbox.Func(func(ctx context.Context, m outbox.Message) error {
@@ -43,12 +39,8 @@ func TestDeltasByOutboxAndQueue(t *testing.T) {
 	})
 	box := outbox.Table{Slices: 2}
 	relay, err := outbox.Start(ctx, at, box, twice, nil)
-	must(err)
-	defer func() {
-		if err := relay.Close(context.WithoutCancel(ctx)); err != nil {
-			t.Error(err)
-		}
-	}()
+	ok(t, err)
+	defer func() { ok(t, relay.Close(context.WithoutCancel(ctx))) }()
 	there := crdt.NewStore(redis.NewLattices(client, "us/"))
 	merge := func(ctx context.Context, m queue.Received) error {
 		var delta crdt.ORSet
@@ -65,23 +57,19 @@ func TestDeltasByOutboxAndQueue(t *testing.T) {
 		}
 		return err
 	}, nil)
-	must(err)
-	defer func() {
-		if err := c.Close(context.WithoutCancel(ctx)); err != nil {
-			t.Error(err)
-		}
-	}()
+	ok(t, err)
+	defer func() { ok(t, c.Close(context.WithoutCancel(ctx))) }()
 
 	pool, err := pgxpool.New(ctx, at)
-	must(err)
+	ok(t, err)
 	defer pool.Close()
 	_, err = pool.Exec(ctx, "create table replicated (name text primary key, state bytea not null)")
-	must(err)
+	ok(t, err)
 	var empty, here, copied crdt.ORSet
 	state, err := crdt.Encode(&empty)
-	must(err)
+	ok(t, err)
 	_, err = pool.Exec(ctx, "insert into replicated values ('tags', $1)", state)
-	must(err)
+	ok(t, err)
 	errBack := errors.New("rolled back")
 	write := func(tx pgx.Tx, operation func(tags *crdt.ORSet) (delta crdt.ORSet, err error)) error {
 		var state []byte
@@ -119,9 +107,9 @@ func TestDeltasByOutboxAndQueue(t *testing.T) {
 		if err := change(add(fmt.Sprint("lost ", i)), errBack); !errors.Is(err, errBack) {
 			t.Fatal(err)
 		}
-		must(change(add(fmt.Sprint(i)), nil))
+		ok(t, change(add(fmt.Sprint(i)), nil))
 	}
-	must(change(func(tags *crdt.ORSet) (crdt.ORSet, error) { return tags.Remove("3"), nil }, nil))
+	ok(t, change(func(tags *crdt.ORSet) (crdt.ORSet, error) { return tags.Remove("3"), nil }, nil))
 
 	ids := map[string]bool{}
 	for deadline := time.After(time.Minute); len(ids) < 22; {
@@ -132,9 +120,9 @@ func TestDeltasByOutboxAndQueue(t *testing.T) {
 			t.Fatalf("%d messages were merged, want 22", len(ids))
 		}
 	}
-	must(pool.QueryRow(ctx, "select state from replicated").Scan(&state))
-	must(crdt.Decode(state, &here))
-	must(there.Load(ctx, "tags", &copied))
+	ok(t, pool.QueryRow(ctx, "select state from replicated").Scan(&state))
+	ok(t, crdt.Decode(state, &here))
+	ok(t, there.Load(ctx, "tags", &copied))
 	if want := []string{"0", "1", "2", "4", "5", "6", "7", "8", "9"}; !slices.Equal(here.Elements(), want) || !slices.Equal(copied.Elements(), want) {
 		t.Errorf("the regions have %q and %q, want %q", here.Elements(), copied.Elements(), want)
 	}

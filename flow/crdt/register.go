@@ -14,9 +14,8 @@ import (
 type Register struct{ m Map }
 
 // Set writes a value of at most driver.MaxValue bytes, and returns the delta. If the register has
-// a greater stamp, the write is lost. Take the stamp from a version.Clock, which has observed what
-// the writer has seen; its tie is the writer's id. Of two writes with one stamp the greater value
-// stays.
+// a greater stamp, the write is lost. Take the stamp from a version.Clock that has observed what the
+// writer has read; its tie is the id of the writer. Of two writes with one stamp the greater value wins.
 func (r *Register) Set(value string, at driver.Stamp) (delta Register, err error) {
 	delta.m, err = r.m.write("set register", "", value, at, false)
 	return delta, err
@@ -79,7 +78,7 @@ func (m *Map) write(op, key, value string, at driver.Stamp, deleted bool) (delta
 	return delta, nil
 }
 
-// parseWrite reads what write wrote.
+// parseWrite parses a field of write.
 func parseWrite(text string) (value string, at driver.Stamp, live bool, err error) {
 	head, tail, ok := strings.Cut(text, "\x00")
 	if !ok || len(head) < driver.PaddedLength || tail == "" || tail[0] != '1' && tail != "0" {
@@ -95,8 +94,8 @@ func parseWrite(text string) (value string, at driver.Stamp, live bool, err erro
 	return tail[1:], at, tail[0] == '1', err
 }
 
-// Get returns the value of a key and its stamp. ok is false if the key was never set, then the
-// stamp is zero, or was deleted.
+// Get returns the value of a key and its stamp. ok is false if the key was deleted, or was never set:
+// then the stamp is zero.
 func (m *Map) Get(key string) (value string, at driver.Stamp, ok bool) {
 	text, ok := m.l.Max[key]
 	if !ok {

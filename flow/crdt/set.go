@@ -10,9 +10,8 @@ import (
 )
 
 // An ORSet is a set of texts, in which an addition wins over a concurrent removal
-// (observed-remove set). The zero value is empty. A removed element leaves nothing behind: the
-// size is that of the elements, and of one range of numbers for each replica whose deltas have
-// all arrived.
+// (observed-remove set). The zero value is empty. It keeps no tombstones: its size is that of the
+// elements, plus one range of numbers for each replica whose deltas have all arrived.
 type ORSet struct {
 	l    driver.Lattice
 	dots map[string][]driver.Dot // by element
@@ -42,8 +41,8 @@ func (s *ORSet) Add(replica, element string) (delta ORSet, err error) {
 	return delta, nil
 }
 
-// Remove removes an element and returns the delta. Additions that are not merged yet win. It is
-// an operation of no replica. Without the element the delta is empty.
+// Remove removes an element and returns the delta. Additions that are not merged yet win. Any process may
+// call it, without a replica. If the element is not in the set, the delta is empty.
 func (s *ORSet) Remove(element string) (delta ORSet) {
 	delta = s.observed(element)
 	s.Merge(delta)
@@ -74,7 +73,7 @@ func (s *ORSet) Elements() []string { return slices.Sorted(maps.Keys(s.dots)) }
 // Len returns the number of elements.
 func (s *ORSet) Len() int { return len(s.dots) }
 
-// Merge adds what other knows. It takes time for each element and operation of the smaller one.
+// Merge joins other into s, in time proportional to the smaller one.
 func (s *ORSet) Merge(other ORSet) {
 	seen := s.l.SeenBy(other.l)
 	for _, d := range seen {

@@ -10,18 +10,18 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// A Store keeps values by name. Names of different types are different names. It retries nothing,
-// and is safe for concurrent use. A [Share] retries.
+// A Store keeps values by name; each type has its own names. It does not retry, and is safe for
+// concurrent use.
 type Store struct{ lattices driver.Lattices }
 
-// NewStore keeps values in redis.NewLattices or memory.NewLattices.
+// NewStore returns a store in redis.NewLattices or memory.NewLattices.
 func NewStore(in driver.Lattices) *Store { return &Store{in} }
 
-// path is where a type's names are; it never changes.
+// path returns the name in the lattices; its format never changes.
 func path(k kind, name string) string { return k.String() + "/" + name }
 
-// Merge joins a delta, or a whole value, into the value of a name, by one request. After an
-// Uncertain error the same call converges. An empty or too long name is a Bug.
+// Merge joins a delta, or a whole value, into the value of a name, in one request. After an Uncertain
+// error the call can be repeated. An empty or too long name is a Bug.
 func (s *Store) Merge(ctx context.Context, name string, delta Type) error {
 	if name == "" {
 		return bug("merge", name, interlock.ErrName)
@@ -29,8 +29,8 @@ func (s *Store) Merge(ctx context.Context, name string, delta Type) error {
 	return s.lattices.Merge(ctx, path(delta.kind(), name), *delta.state(), nil)
 }
 
-// Load replaces the value by that of a name; the zero value if there is none. If what is stored
-// is no value of the type, the error is Definite.
+// Load replaces value by the stored one, or by the zero value if there is none. If the stored value is
+// invalid, the error is Definite.
 func (s *Store) Load(ctx context.Context, name string, value Type) error {
 	if name == "" {
 		return bug("load", name, interlock.ErrName)
@@ -56,13 +56,12 @@ type Share struct {
 	known Bounded
 }
 
-// Share opens a replica's share of the counter of a name, under the token of the claim of the
-// replica's name. From then on the store refuses all writers of this share with lower tokens, so
-// the share is as they left it. To recover the units of a dead region, take its claim, open its
-// share in the store that it used, and Move them.
+// Share opens a replica's share of a counter, under the token of the claim for the replica. From then on
+// the store rejects writers of this share with lower tokens. To recover the units of a dead region,
+// acquire its claim, open its share in the store that it used, and Move them.
 //
-// Each replica has one store in which it writes. Other stores may have copies of its operations,
-// by Merge of whole values; never open the share there. On a Redis Cluster name needs a {tag}.
+// Each replica writes to one store. Other stores may have copies of its operations, by Merge of whole
+// values; never open the share there. On a Redis Cluster the name needs a {tag}.
 //
 // If a higher token has entered, the error is an interlock.ErrStaleToken.
 func (s *Store) Share(ctx context.Context, name, replica string, token interlock.Token) (*Share, error) {
@@ -81,7 +80,7 @@ func (s *Store) Share(ctx context.Context, name, replica string, token interlock
 	return h, h.Refresh(ctx)
 }
 
-// Refresh reads what other replicas have moved to this share.
+// Refresh reads units that other replicas have moved to this share.
 func (h *Share) Refresh(ctx context.Context) error {
 	var stored Bounded
 	if err := h.store.Load(ctx, h.name, &stored); err != nil {
@@ -93,18 +92,18 @@ func (h *Share) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// Left returns how many units the share has, without a request. Concurrent calls may take them.
+// Left returns the units of the share, without a request. Concurrent calls may take them.
 func (h *Share) Left() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.known.Share(h.replica)
 }
 
-// Take takes n units, by one request. Nil means that they are the caller's, and that this is
-// stored. After any error they are not the caller's: if the share has less, the error has a
-// [ShortError] and nothing was sent; if a later owner opened the share, it is an
-// interlock.ErrStaleToken; else the store did not answer before ctx ended. Then the units are back
-// in the share, and stored as such with its next operation; if there is none, they stay taken.
+// Take takes n units, in one request, and stores that. After any error the caller does not have the units:
+//   - a [ShortError]: the share has fewer units; nothing was sent
+//   - an interlock.ErrStaleToken: a later owner has opened the share
+//   - otherwise the store did not answer before ctx ended. The units are back in the share, and its next
+//     operation stores that; without one they remain taken.
 func (h *Share) Take(ctx context.Context, n int64) error {
 	delta, err := h.apply(func() (Bounded, error) { return h.known.Take(h.replica, n) })
 	if err != nil {
@@ -116,14 +115,14 @@ func (h *Share) Take(ctx context.Context, n int64) error {
 	return err
 }
 
-// Move moves n units to another replica's share, by one request, with the errors of Take. If they
-// were sent, they stay moved after an error: a later operation of this share stores that.
+// Move moves n units to another replica's share, in one request, with the errors of Take. If the request
+// was sent, the units remain moved even after an error: a later operation of this share stores that.
 func (h *Share) Move(ctx context.Context, to string, n int64) error {
 	return h.change(ctx, func() (Bounded, error) { return h.known.Move(h.replica, to, n) })
 }
 
-// Add adds n new units to the share, by one request. After an error that is no Bug they are in
-// the share as well: a later operation stores that, and a second Add adds more.
+// Add adds n new units to the share, in one request. After an error other than a Bug they are in the share
+// as well: a later operation stores that, and a second Add adds more.
 func (h *Share) Add(ctx context.Context, n int64) error {
 	return h.change(ctx, func() (Bounded, error) { return h.known.Add(h.replica, n) })
 }
@@ -142,7 +141,7 @@ func (h *Share) apply(operation func() (Bounded, error)) (Bounded, error) {
 	return operation()
 }
 
-// write stores a delta under the token. It repeats what has no outcome until ctx ends.
+// write stores a delta under the token. It retries Uncertain and Retryable errors until ctx ends.
 func (h *Share) write(ctx context.Context, delta Bounded) error {
 	pause := backoff.Policy{First: 20 * time.Millisecond, Max: time.Second}
 	for failed := 1; ; failed++ {

@@ -28,9 +28,7 @@ func eachStore(t *testing.T, test func(t *testing.T, s *Store)) {
 	t.Run("Redis", func(t *testing.T) {
 		t.Parallel()
 		client, err := redis.Dial("redis://" + testbed.Redis(t).Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		ok(t, err)
 		t.Cleanup(client.Close)
 		test(t, NewStore(redis.NewLattices(client, "shop/")))
 	})
@@ -41,25 +39,19 @@ func TestStore(t *testing.T) {
 		ctx := t.Context()
 		var tags, other ORSet
 		var count PNCounter
-		must := func(err error) {
-			t.Helper()
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		must(s.Load(ctx, "x", &tags)) // there is none
+		ok(t, s.Load(ctx, "x", &tags)) // there is none
 		for i := range 10 {
 			delta, err := tags.Add("eu", fmt.Sprint(i))
-			must(err)
-			must(s.Merge(ctx, "x", &delta))
+			ok(t, err)
+			ok(t, s.Merge(ctx, "x", &delta))
 		}
 		delta := tags.Remove("3")
-		must(s.Merge(ctx, "x", &delta))
+		ok(t, s.Merge(ctx, "x", &delta))
 		down, err := count.Add("eu", -3)
-		must(err)
-		must(s.Merge(ctx, "x", &down)) // another type is another name
-		must(s.Load(ctx, "x", &other))
-		must(s.Load(ctx, "x", &count))
+		ok(t, err)
+		ok(t, s.Merge(ctx, "x", &down)) // another type is another name
+		ok(t, s.Load(ctx, "x", &other))
+		ok(t, s.Load(ctx, "x", &count))
 		if got := strings.Join(other.Elements(), ""); got != "012456789" || count.Value() != -3 {
 			t.Errorf("the set is %q and the counter %d", got, count.Value())
 		}
@@ -67,20 +59,15 @@ func TestStore(t *testing.T) {
 			t.Errorf("a loaded set goes on at %v, %v", next.l.Seen, err)
 		}
 		for _, name := range []string{"", strings.Repeat("x", driver.MaxName)} {
-			if err := s.Merge(ctx, name, &tags); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName) {
-				t.Errorf("merge: %v", err)
-			}
-			if err := s.Load(ctx, name, &tags); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName) {
-				t.Errorf("load: %v", err)
-			}
-			if _, err := s.Share(ctx, name, "eu", token(1)); interlock.Kind(err) != interlock.Bug || !errors.Is(err, interlock.ErrName) {
-				t.Errorf("share: %v", err)
+			_, err := s.Share(ctx, name, "eu", token(1))
+			for _, err := range []error{err, s.Merge(ctx, name, &tags), s.Load(ctx, name, &tags)} {
+				testbed.WantKind(t, err, interlock.Bug, interlock.ErrName)
 			}
 		}
 		if _, err := s.Share(ctx, "x", "", token(1)); interlock.Kind(err) != interlock.Bug {
 			t.Errorf("a share of nobody: %v", err)
 		}
-		must(s.lattices.Merge(ctx, "gcounter/x", driver.Lattice{Max: map[string]string{"?": ""}}, nil))
+		ok(t, s.lattices.Merge(ctx, "gcounter/x", driver.Lattice{Max: map[string]string{"?": ""}}, nil))
 		c := GCounter{driver.Lattice{Max: map[string]string{"+eu": driver.FormatPadded(1)}}}
 		if err := s.Load(ctx, "x", &c); interlock.Kind(err) != interlock.Definite || c.Value() != 1 {
 			t.Errorf("what is no counter: %v, %d", err, c.Value())
@@ -98,21 +85,13 @@ func TestShares(t *testing.T) {
 		open := func(replica string, n int64) *Share {
 			t.Helper()
 			h, err := s.Share(ctx, "{tv}", replica, token(n))
-			if err != nil {
-				t.Fatal(err)
-			}
+			ok(t, err)
 			return h
 		}
-		must := func(err error) {
-			t.Helper()
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
 		eu := open("eu", 1)
-		must(eu.Add(ctx, supply))
-		must(eu.Move(ctx, "us", 70))
-		must(eu.Move(ctx, "ap", 50))
+		ok(t, eu.Add(ctx, supply))
+		ok(t, eu.Move(ctx, "us", 70))
+		ok(t, eu.Move(ctx, "ap", 50))
 		former, ap := open("us", 1), open("ap", 1)
 		us := open("us", 2)
 		var sold atomic.Int64
@@ -142,14 +121,14 @@ func TestShares(t *testing.T) {
 			t.Fatalf("a dead region left %d units", left)
 		}
 		heir := open("us", 4)
-		must(heir.Move(ctx, "eu", heir.Left()))
+		ok(t, heir.Move(ctx, "eu", heir.Left()))
 		if err := us.Take(ctx, 1); !errors.Is(err, interlock.ErrStaleToken) {
 			t.Errorf("the dead region woke up and sold: %v", err)
 		}
-		must(eu.Refresh(ctx))
+		ok(t, eu.Refresh(ctx))
 		sell(eu, supply, new(*ShortError))()
 		var b Bounded
-		must(s.Load(ctx, "{tv}", &b))
+		ok(t, s.Load(ctx, "{tv}", &b))
 		if sold.Load() != supply || b.Value() != 0 {
 			t.Errorf("%d of %d units were sold, %d are left", sold.Load(), supply, b.Value())
 		}
