@@ -1,6 +1,6 @@
-// Package river inserts jobs into River from an outbox: work that a transaction of one database causes
-// in the River of another one. It gives no order: River works jobs side by side. In one database
-// it is not needed, because River's InsertTx is part of the transaction.
+// Package river has an outbox sink that inserts River jobs, for a River in another database than the
+// outbox. Jobs have no order: River works on them concurrently. Within one database use River's InsertTx
+// in the transaction instead.
 //
 //	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{}) // without workers: it inserts only
 //	sink := interlockriver.NewSink(client, postgres.Pool(pool), once.Inbox{Consumer: "jobs"}, nil)
@@ -31,15 +31,15 @@ type Metadata struct {
 
 // Options of a Sink; nil and the zero value work.
 type Options struct {
-	// Insert returns the options of a message's job, such as its queue and priority; nil, and a nil
-	// result, are River's defaults. Metadata is set by the Sink.
+	// Insert returns the options of the job of a message, such as its queue and priority; nil, or a nil
+	// result, means River's defaults. The Sink sets Metadata.
 	Insert func(m driver.Message) *river.InsertOpts
 }
 
 // A Sink inserts a job for each message: its kind is the topic, its args are the payload, which must be
-// JSON, or {} if it is empty. It implements driver.Sink. The id of a message is recorded by the inbox
-// in the transaction that inserts the job, so a message that is sent again inserts no second job, as
-// long as the inbox keeps its record.
+// JSON, or {} if it is empty. It implements driver.Sink. The inbox records the id of a message in the
+// transaction that inserts the job, so a repeated message inserts no second job while the inbox keeps the
+// record.
 type Sink[T any] struct {
 	client  *river.Client[T]
 	db      driver.Beginner[T]
@@ -49,8 +49,8 @@ type Sink[T any] struct {
 
 var _ driver.Sink = (*Sink[int])(nil)
 
-// NewSink makes a sink. db is the database of the client, and has the tables of the inbox. The client
-// needs no workers. If it has some, a topic that is no kind of theirs is refused and tried again.
+// NewSink returns a sink. db is the database of the client, and has the tables of the inbox. The client
+// needs no workers. If it has workers, a topic without one is rejected and retried.
 func NewSink[T any](client *river.Client[T], db driver.Beginner[T], inbox once.Inbox, o *Options) *Sink[T] {
 	s := &Sink[T]{client: client, db: db, inbox: inbox}
 	if o != nil {
@@ -59,8 +59,8 @@ func NewSink[T any](client *river.Client[T], db driver.Beginner[T], inbox once.I
 	return s
 }
 
-// Publish inserts jobs; see driver.Sink. All messages are one transaction. If one of them is refused
-// each lane goes by itself, message by message, so that none fails for another's sake.
+// Publish inserts jobs; see driver.Sink. All messages share one transaction. If it is rejected, each
+// message has a transaction of its own, so that no message fails another one.
 func (s *Sink[T]) Publish(ctx context.Context, messages []driver.Message) []error {
 	answers := make([]error, len(messages))
 	jobs := make([]river.InsertManyParams, len(messages))
@@ -100,7 +100,7 @@ func holdBack(answers []error, behind []int) {
 	}
 }
 
-// job is a message as River keeps it, or why it cannot.
+// job returns the job of a message, or why there is none.
 func (s *Sink[T]) job(m driver.Message) (p river.InsertManyParams, err error) {
 	if m.ID == "" || m.Topic == "" {
 		return p, problem(m, interlock.Bug, interlock.ErrName)
@@ -110,7 +110,7 @@ func (s *Sink[T]) job(m driver.Message) (p river.InsertManyParams, err error) {
 		payload = []byte("{}")
 	}
 	if !json.Valid(payload) {
-		return p, problem(m, interlock.Definite, errors.New("its payload is not JSON"))
+		return p, problem(m, interlock.Definite, errors.New("the payload is not JSON"))
 	}
 	for name, value := range m.Headers {
 		if !utf8.ValidString(name) || !utf8.ValidString(value) {
@@ -123,12 +123,12 @@ func (s *Sink[T]) job(m driver.Message) (p river.InsertManyParams, err error) {
 			o = *own
 		}
 	}
-	// strings alone: it cannot fail
+	// Strings always marshal.
 	o.Metadata, _ = json.Marshal(map[string]Metadata{"interlock": {url.PathEscape(m.ID), url.PathEscape(m.Key), m.Headers}})
 	return river.InsertManyParams{Args: args{m.Topic, payload}, InsertOpts: &o}, nil
 }
 
-// args are those of a job, as they came.
+// args are the args of a job.
 type args struct {
 	kind string
 	json.RawMessage
@@ -136,7 +136,7 @@ type args struct {
 
 func (a args) Kind() string { return a.kind }
 
-// insert inserts the jobs of chosen messages, which are new, in one transaction. It notes all outcomes.
+// insert inserts the jobs of those chosen messages that are new, in one transaction, and sets all answers.
 func (s *Sink[T]) insert(ctx context.Context, messages []driver.Message, jobs []river.InsertManyParams, chosen []int, answers []error) error {
 	if ctx.Err() != nil {
 		err := context.Cause(ctx)
@@ -163,7 +163,7 @@ func (s *Sink[T]) insert(ctx context.Context, messages []driver.Message, jobs []
 		case err != nil:
 			answers[i] = problem(messages[i], kindOf(err), err)
 		case outcomes[n] == once.Mismatched:
-			answers[i] = problem(messages[i], interlock.Definite, errors.New("another message had its id"))
+			answers[i] = problem(messages[i], interlock.Definite, errors.New("another message has the same id"))
 		default:
 			answers[i] = nil
 		}
@@ -171,8 +171,8 @@ func (s *Sink[T]) insert(ctx context.Context, messages []driver.Message, jobs []
 	return err
 }
 
-// kindOf is what is known of a message whose transaction failed. An error of the client that has no
-// kind came before the commit, so that nothing was inserted. The end of a context blames no message.
+// kindOf returns the kind of an error of the transaction. An error of the client without a kind occurred
+// before the commit, so nothing was inserted. The end of a context is no fault of a message.
 func kindOf(err error) interlock.ErrorKind {
 	var known *interlock.Error
 	switch {

@@ -32,12 +32,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
 var (
 	inbox  = once.Inbox{Consumer: "jobs"}
@@ -84,20 +79,6 @@ func TestSinkSuite(t *testing.T) {
 	})
 }
 
-// lossy loses the answer of each commit.
-type lossy struct{ driver.Beginner[pgx.Tx] }
-
-func (l lossy) Begin(ctx context.Context) (driver.Tx[pgx.Tx], error) {
-	tx, err := l.Beginner.Begin(ctx)
-	return lossyTx{tx}, err
-}
-
-type lossyTx struct{ driver.Tx[pgx.Tx] }
-
-func (tx lossyTx) Commit(ctx context.Context) error {
-	return errors.Join(tx.Tx.Commit(ctx), &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("no answer")})
-}
-
 // TestLostCommit: messages whose commit had no answer are of unknown outcome, and sent again they insert
 // no second job.
 func TestLostCommit(t *testing.T) {
@@ -106,8 +87,9 @@ func TestLostCommit(t *testing.T) {
 	pool := poolAt(t, db.URL)
 	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{Logger: silent})
 	ok(t, err)
+	lossy := databases.LostCommits[pgx.Tx]{Beginner: postgres.Pool(pool), Lose: func() bool { return true }}
 	messages := []driver.Message{{ID: "1", Topic: "t", Key: "k"}, {ID: "2", Topic: "t", Key: "k"}, {ID: "3", Topic: "t"}}
-	for _, err := range river.NewSink(client, lossy{postgres.Pool(pool)}, inbox, nil).Publish(t.Context(), messages) {
+	for _, err := range river.NewSink(client, lossy, inbox, nil).Publish(t.Context(), messages) {
 		if err == nil || interlock.Kind(err) != interlock.Uncertain {
 			t.Errorf("%v", err)
 		}

@@ -1,6 +1,6 @@
-// Package watermill lets programs on Watermill publish into an outbox or a queue of Interlock, in
-// their own transactions, and handle a queue of Interlock in a Watermill router. It adds no promises:
-// a message is handled at least once, under the id that is its UUID.
+// Package watermill connects Watermill: publishers for an outbox or a queue of Interlock, in the user's
+// transaction, and a subscriber of a queue for a Watermill router. Delivery is at least once; the id of a
+// message is its UUID.
 //
 //	err := queue.Tx(ctx, postgres.Pool(pool), nil, func(ctx context.Context, tx pgx.Tx) error {
 //		m := message.NewMessageWithContext(ctx, "order-7-created", payload)
@@ -30,14 +30,14 @@ import (
 
 // Names of metadata.
 const (
-	// MetadataKey has the key of a message: those of one key are in order. Without it a message is
-	// in no order.
+	// MetadataKey is the key of a message; messages of one key are in order. Messages without it have
+	// no order.
 	MetadataKey = "Interlock-Key"
-	// MetadataAttempt is set by a Subscriber: the number of the attempt, from 1.
+	// MetadataAttempt, set by a Subscriber, is the number of the attempt, from 1.
 	MetadataAttempt = "Interlock-Attempt"
 )
 
-// A Publisher adds messages in one transaction of the user's. It implements message.Publisher.
+// A Publisher adds messages in one transaction of the user. It implements message.Publisher.
 type Publisher struct {
 	mu  sync.Mutex // a transaction has one user at a time
 	add func(ctx context.Context, topic string, messages message.Messages) error
@@ -45,8 +45,8 @@ type Publisher struct {
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewOutboxPublisher makes a publisher for one transaction: its messages are delivered by the relay of
-// the outbox if the transaction commits, and only then.
+// NewOutboxPublisher returns a publisher for one transaction. The relay of the outbox delivers its messages
+// if the transaction commits, and only then.
 func NewOutboxPublisher(tx driver.SQL, t outbox.Table) *Publisher {
 	return &Publisher{add: func(ctx context.Context, topic string, messages message.Messages) error {
 		all := make([]outbox.Message, len(messages))
@@ -58,9 +58,9 @@ func NewOutboxPublisher(tx driver.SQL, t outbox.Table) *Publisher {
 	}}
 }
 
-// NewQueuePublisher makes a publisher for one transaction: its messages are in the queue of the
-// topic's name if the transaction commits, and only then. Commit by queue.Tx with a notifier, or
-// consumers find them within a second.
+// NewQueuePublisher returns a publisher for one transaction. Its messages are added to the queue with the
+// name of the topic if the transaction commits, and only then. Commit by queue.Tx with a notifier;
+// without one consumers find them within a second.
 func NewQueuePublisher(tx driver.SQL, t queue.Table) *Publisher {
 	return &Publisher{add: func(ctx context.Context, topic string, messages message.Messages) error {
 		all := make([]queue.Message, len(messages))
@@ -79,8 +79,8 @@ func split(m *message.Message) (key string, headers map[string]string) {
 	return key, headers
 }
 
-// Publish adds all messages or, with an error, none; after that the transaction must be rolled back.
-// The context is that of the first message.
+// Publish adds all messages or none. After an error the transaction must be rolled back. It uses the
+// context of the first message.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -93,14 +93,12 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // Close does nothing: the transaction is the user's.
 func (p *Publisher) Close() error { return nil }
 
-// closeBound is for how long messages that were handed over are waited for.
-const closeBound = 30 * time.Second
+const closeBound = 30 * time.Second // wait for messages that the router has
 
-// A Subscriber handles queues, whose names are the topics. It implements message.Subscriber. Messages
-// of different keys are handed over side by side; the next one of a key comes once the one before is
-// acknowledged. A message that is not (Nack) is handled as the failure of a queue's handler:
-// queue.Options say what follows. The context of a message ends with its claim, so that work
-// for a message that another process may have stops.
+// A Subscriber consumes queues, whose names are the topics. It implements message.Subscriber. Messages of
+// different keys are delivered concurrently; the next message of a key follows the acknowledgement of the
+// one before. A Nack is a failure of a queue's handler, for which queue.Options decide. The context of a
+// message ends with its claim, because another process may then have the message.
 type Subscriber struct {
 	q       driver.Queue
 	options *queue.Options
@@ -113,14 +111,14 @@ type Subscriber struct {
 
 var _ message.Subscriber = (*Subscriber)(nil)
 
-// NewSubscriber makes a subscriber of queues; nil options work. Several subscribers, also in
-// other processes, share the messages of a queue.
+// NewSubscriber returns a subscriber; nil options work. Several subscribers, also in other processes,
+// share the messages of a queue.
 func NewSubscriber(q driver.Queue, o *queue.Options) *Subscriber {
 	return &Subscriber{q: q, options: o, closing: make(chan struct{})}
 }
 
-// Subscribe begins to handle a queue, until ctx ends or Close. Then it hands no more over, waits
-// for what was handed over for half a minute at most, gives back the rest, and closes the channel.
+// Subscribe consumes a queue until ctx ends or Close. Then it delivers no more messages, waits up to 30 s
+// for those that the router has, releases the rest, and closes the channel.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +143,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		sub.drain()
 		now, interrupt := context.WithCancel(context.WithoutCancel(ctx))
 		interrupt()
-		_ = consumer.Close(now) // its error says that handlers were interrupted: those that had handed nothing over
+		_ = consumer.Close(now) // its error is about handlers that had delivered nothing
 	})
 	return sub.out, nil
 }
@@ -164,18 +162,18 @@ func (s *Subscriber) Close() error {
 
 // subscription is one Subscribe.
 type subscription struct {
-	ctx context.Context // ends when nothing more is to be handed over
+	ctx context.Context // ends when no more messages are delivered
 	out chan *message.Message
 
 	mu    sync.Mutex
-	given int
-	idle  chan struct{} // of drain: closed when none is given
+	given int           // messages that the router has
+	idle  chan struct{} // set by drain; closed when given is 0
 }
 
-// errNacked is a failure of the router's handler, which has logged it.
+// errNacked is a failure of the router's handler, which logs it.
 var errNacked = errors.New("the message was not acknowledged")
 
-// handle hands a message over and waits for its acknowledgement.
+// handle delivers a message to the router and waits for its acknowledgement.
 func (s *subscription) handle(ctx context.Context, m queue.Received) error {
 	mine, end := context.WithCancelCause(context.WithoutCancel(s.ctx)) // with the values of Subscribe's
 	defer end(nil)
@@ -186,23 +184,21 @@ func (s *subscription) handle(ctx context.Context, m queue.Received) error {
 		out.Metadata.Set(MetadataKey, m.Key)
 	}
 	out.Metadata.Set(MetadataAttempt, fmt.Sprint(m.Attempt))
-	given := s.give()
-	if given {
-		select {
-		case s.out <- out:
-		case <-s.ctx.Done():
-			s.settled()
-			given = false
-		case <-ctx.Done():
-			s.settled()
-			given = false
-		}
-	}
-	if !given {
-		<-ctx.Done() // the subscription ends, and gives the message back
+	if !s.give() {
+		<-ctx.Done() // the subscription ends and releases the message
 		return context.Cause(ctx)
 	}
-	defer s.settled()
+	select {
+	case s.out <- out:
+		defer s.settled()
+	case <-s.ctx.Done():
+		s.settled()
+		<-ctx.Done()
+		return context.Cause(ctx)
+	case <-ctx.Done():
+		s.settled()
+		return context.Cause(ctx)
+	}
 	select {
 	case <-out.Acked():
 		return nil
@@ -213,7 +209,7 @@ func (s *subscription) handle(ctx context.Context, m queue.Received) error {
 	}
 }
 
-// give counts a message that is to be handed over, unless the subscription ends.
+// give counts a message for the router; false if the subscription ends.
 func (s *subscription) give() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +228,7 @@ func (s *subscription) settled() {
 	}
 }
 
-// drain lets nothing more be handed over, and waits for what was.
+// drain stops the delivery, and waits for messages that the router has.
 func (s *subscription) drain() {
 	s.mu.Lock()
 	s.idle = make(chan struct{})

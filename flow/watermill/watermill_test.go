@@ -30,12 +30,7 @@ const bound = 30 * time.Second
 
 var silent = &queue.Options{MinPause: time.Millisecond, MaxPause: 5 * time.Millisecond, Hooks: &observe.Queue{Log: observe.Silent}}
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testbed.OK
 
 func open(t *testing.T) *databases.DB {
 	db := databases.Open(t, testbed.Shared(t, testbed.Postgres), databases.Pgx)
