@@ -87,7 +87,7 @@ func TestLostCommit(t *testing.T) {
 	pool := poolAt(t, db.URL)
 	client, err := upstream.NewClient(riverpgxv5.New(pool), &upstream.Config{Logger: silent})
 	ok(t, err)
-	lossy := databases.LostCommits[pgx.Tx]{Beginner: postgres.Pool(pool), Lose: func() bool { return true }}
+	lossy := databases.Unanswered(postgres.Pool(pool), func() bool { return true })
 	messages := []driver.Message{{ID: "1", Topic: "t", Key: "k"}, {ID: "2", Topic: "t", Key: "k"}, {ID: "3", Topic: "t"}}
 	for _, err := range river.NewSink(client, lossy, inbox, nil).Publish(t.Context(), messages) {
 		if err == nil || interlock.Kind(err) != interlock.Uncertain {

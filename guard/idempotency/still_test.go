@@ -15,7 +15,7 @@ import (
 // number at; goOn lets it go on, and returns its outcome.
 func (w world) stopped(t *testing.T, at int, key string, fn idempotency.Func) (goOn func() (idempotency.Response, error)) {
 	stands, proceed, commits := make(chan struct{}), make(chan struct{}), 0
-	db := databases.Committing{BeginnerAt: w.DB, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+	db := databases.Committing[driver.SQL]{BeginnerAt: w.DB, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
 		if commits++; commits == at {
 			close(stands)
 			<-proceed

@@ -90,7 +90,7 @@ func testAnAttemptForgetsOnlyItself(t *testing.T, db *databases.DB) {
 		return err
 	}
 	overtaken := false
-	first := caller(t, databases.Committing{BeginnerAt: db, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+	first := caller(t, databases.Committing[driver.SQL]{BeginnerAt: db, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
 		if overtaken {
 			return tx.Commit(ctx)
 		}

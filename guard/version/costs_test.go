@@ -65,7 +65,7 @@ func (w world) lossy() driver.Beginner[driver.SQL] {
 	db, closed, err := databases.Connect(w.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))
 	ok(w.T, err)
 	w.Cleanup(func() { proxy.Heal(); closed() })
-	return databases.Committing{BeginnerAt: db, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+	return databases.Committing[driver.SQL]{BeginnerAt: db, Instead: func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
 		proxy.DropReplies()
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()

@@ -9,14 +9,14 @@ import (
 )
 
 // Committing begins transactions whose Commit calls Instead, with the transaction itself.
-type Committing struct {
-	driver.BeginnerAt[driver.SQL]
-	Instead func(ctx context.Context, tx driver.Tx[driver.SQL]) error
+type Committing[T any] struct {
+	driver.BeginnerAt[T]
+	Instead func(ctx context.Context, tx driver.Tx[T]) error
 }
 
 // Unanswered commits by db, and loses the reply if lost returns true.
-func Unanswered(db driver.BeginnerAt[driver.SQL], lost func() bool) Committing {
-	return Committing{db, func(ctx context.Context, tx driver.Tx[driver.SQL]) error {
+func Unanswered[T any](db driver.BeginnerAt[T], lost func() bool) Committing[T] {
+	return Committing[T]{db, func(ctx context.Context, tx driver.Tx[T]) error {
 		err := tx.Commit(ctx)
 		if err == nil && lost() {
 			err = ErrNoReply
@@ -29,20 +29,20 @@ func Unanswered(db driver.BeginnerAt[driver.SQL], lost func() bool) Committing {
 var ErrNoReply = &interlock.Error{Op: "commit", Kind: interlock.Uncertain, Err: errors.New("no reply")}
 
 // Begin begins a transaction.
-func (c Committing) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
+func (c Committing[T]) Begin(ctx context.Context) (driver.Tx[T], error) {
 	tx, err := c.BeginnerAt.Begin(ctx)
-	return committingTx{tx, c}, err
+	return committingTx[T]{tx, c}, err
 }
 
 // BeginAt begins a transaction.
-func (c Committing) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
+func (c Committing[T]) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[T], error) {
 	tx, err := c.BeginnerAt.BeginAt(ctx, level)
-	return committingTx{tx, c}, err
+	return committingTx[T]{tx, c}, err
 }
 
-type committingTx struct {
-	driver.Tx[driver.SQL]
-	c Committing
+type committingTx[T any] struct {
+	driver.Tx[T]
+	c Committing[T]
 }
 
-func (t committingTx) Commit(ctx context.Context) error { return t.c.Instead(ctx, t.Tx) }
+func (t committingTx[T]) Commit(ctx context.Context) error { return t.c.Instead(ctx, t.Tx) }
