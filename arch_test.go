@@ -90,7 +90,7 @@ claim/rowlock           -> . driver driver/boottime observe internal/...
 claim/rowlock/rowlocktest -> claim/rowlock
 claim/deadlock          -> . driver observe internal/...
 claim/rwlock            -> . driver driver/backend driver/boottime observe internal/... claim/lock
-claim/rwlock/rwlocktest -> . driver driver/memory claim/lock claim/rwlock claim/semaphore
+claim/rwlock/rwlocktest -> . driver driver/memory internal/testbed claim/lock claim/rwlock claim/semaphore
 claim/semaphore         -> . driver driver/backend driver/boottime observe internal/... claim/lock
 claim/elect             -> . driver driver/backend driver/boottime observe internal/... claim/lock
 claim/elect/electtest   -> . driver claim/elect

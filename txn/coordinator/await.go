@@ -16,8 +16,8 @@ type Waiter struct {
 	wake        chan struct{} // holds one
 	stop        func()        // stops listening to the notifier
 
-	// the transaction was begun here since, so that the first check can wait
-	begun      bool // the transaction was begun here since, so that nobody need look at it at once
+	// The coordinator's mu guards these.
+	begun      bool // the transaction was begun here since, so that the first check can wait
 	asked      bool // its owner is another process, which knows that this one waits
 	conclusion any  // of the last turn that ended here
 }

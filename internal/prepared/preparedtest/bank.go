@@ -21,6 +21,7 @@ const bound = 20 * time.Second
 // Preparer is the participant of a SQL database.
 type Preparer[T any] interface {
 	driver.Preparer[T]
+	// Forget removes marks that an earlier Forget has seen before that time.
 	Forget(ctx context.Context, before time.Time) (int64, error)
 }
 
