@@ -54,7 +54,9 @@ func (s *store) beforeChanges(path *testbed.Proxy) func(*clientv3.Config) {
 	})
 }
 
-func (s *store) Beside(*testing.T) (driver.Fence, error) { return NewFence(s.operator, fencePrefix), nil }
+func (s *store) Beside(*testing.T) (driver.Fence, error) {
+	return NewFence(s.operator, fencePrefix), nil
+}
 
 func (s *store) Faults() drivertest.Faults { return s }
 
