@@ -16,7 +16,7 @@ const (
 	enqueue = "enqueue"
 	noWait  = "nowait"
 	refresh = "refresh"
-	// together is that of AcquireAll.
+	// together is the mode of AcquireAll.
 	together = "together"
 )
 
@@ -64,7 +64,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	}
 }
 
-// granted starts to keep the lease that w was granted.
+// granted adds the lease that w was granted to those that are renewed.
 func (d *Driver) granted(w *waiter, n news) (driver.Grant, error) {
 	token, err := interlock.NewToken(n.counter, 0)
 	if err != nil {
@@ -77,7 +77,7 @@ func (d *Driver) granted(w *waiter, n news) (driver.Grant, error) {
 	return driver.Grant{Lease: lease, Token: token}, nil
 }
 
-// Release gives up whatever owner has on name; see driver.Fenced.
+// Release ends the grant or the wait of owner on name; see driver.Fenced.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	b := batch{args: []string{d.pushes.channel, owner}}
 	if h := d.held.remove(owner); h != nil && h.request.Name == name {
@@ -93,7 +93,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	return err
 }
 
-// contention makes the arguments of a request of several contenders.
+// contention returns the arguments of one request for several contenders.
 func (d *Driver) contention(mode string, chunk ...*waiter) batch {
 	b := batch{keys: make([]string, 0, ownKeys*len(chunk)+2), args: make([]string, 0, 2+2*len(chunk))}
 	b.args = append(b.args, mode, d.pushes.channel)
@@ -105,7 +105,7 @@ func (d *Driver) contention(mode string, chunk ...*waiter) batch {
 	return b
 }
 
-// contend asks for one name. Only the goroutine of w calls it.
+// contend sends a request for one name. Only the goroutine of w may call it.
 func (d *Driver) contend(ctx context.Context, w *waiter, mode string) (reply, error) {
 	w.args = [...]string{mode, d.pushes.channel, w.request.Owner, milliseconds(w.request.Lease(d.ttl))}
 	m, err := d.conn.eval(ctx, w.operation(), contendScript, batch{keys: w.keys[:], args: w.args[:]})
@@ -122,15 +122,15 @@ func (d *Driver) contend(ctx context.Context, w *waiter, mode string) (reply, er
 	return answer, nil
 }
 
-// waiters are the requests of one process that are under way, and the loop that
-// keeps their places.
+// waiters holds the Acquire calls of one process, and the state of the loop that
+// sends their heartbeats.
 type waiters struct {
 	d    *Driver
 	wake chan struct{}
 
 	mu     sync.Mutex
 	all    map[string]*waiter // by owner
-	armed  boottime.Instant   // when the loop will look next
+	armed  boottime.Instant   // when the loop runs next
 	closed bool
 }
 
@@ -143,13 +143,13 @@ type waiter struct {
 	box    sync.Mutex
 	unread bool
 	latest news          // if unread
-	woken  chan struct{} // has an entry if unread; nil until somebody waits
+	woken  chan struct{} // has an entry if unread; nil until the first read
 
 	// Guarded by waiters.mu.
-	due   boottime.Instant // of the next heartbeat; never before there is a place
-	heard boottime.Instant // when the last answered request left
-	place int64            // the last that was answered; 0 before
-	asked boottime.Instant // when the last request left that was answered with place
+	due   boottime.Instant // of the next heartbeat; never until there is a place
+	heard boottime.Instant // when the latest answered request was sent
+	place int64            // the latest place in an answer; 0 if none
+	asked boottime.Instant // when the latest request answered with place was sent
 
 	// reporting is held while Events.Waiting is called, so that it is not called
 	// after Acquire has returned.
@@ -166,7 +166,7 @@ type news struct {
 	lease   time.Duration    // of the grant
 	due     boottime.Instant // when to renew it
 
-	mode string // to ask again, if the grant has ended meanwhile
+	mode string // of the next request, if the grant has ended meanwhile
 	err  error
 }
 
@@ -178,8 +178,8 @@ func newWaiter(r driver.Request, k keys) *waiter {
 	return &waiter{request: r, keys: k.list(), due: never}
 }
 
-// enter registers before the first request leaves, because a push may come
-// before its answer.
+// enter registers the waiter before its first request is sent, because a push may
+// arrive before the answer.
 func (ws *waiters) enter(r driver.Request, k keys) *waiter {
 	w := newWaiter(r, k)
 	ws.mu.Lock()
@@ -219,8 +219,8 @@ func (ws *waiters) closeAll() {
 	}
 }
 
-// notify replaces nothing that is unread, except by an error: whatever the waiter
-// reads, it asks again and finds the rest.
+// notify stores n and wakes the waiter. Only an error replaces unread news: after
+// reading any, the waiter asks again and finds the rest.
 func (w *waiter) notify(n news) {
 	w.box.Lock()
 	defer w.box.Unlock()
@@ -247,7 +247,7 @@ func (ws *waiters) await(ctx context.Context, w *waiter) (news, error) {
 	}
 }
 
-// read takes the news out, or returns what wakes when there is some.
+// read returns unread news, or a channel that signals the next.
 func (w *waiter) read() (n news, woken <-chan struct{}, unread bool) {
 	w.box.Lock()
 	defer w.box.Unlock()
@@ -258,13 +258,13 @@ func (w *waiter) read() (n news, woken <-chan struct{}, unread bool) {
 	return w.latest, w.woken, unread
 }
 
-// grantedAt is the news that a request of w that was sent at sent has the lock, in the
-// driver's time to live.
+// grantedAt returns the news of a grant to w, for a request sent at sent and the
+// driver's ttl.
 func (w *waiter) grantedAt(sent boottime.Instant, counter int64, ttl time.Duration) news {
 	return news{granted: true, sent: sent, counter: counter, lease: w.request.Lease(ttl), due: sent.Add(w.request.Every(ttl)), mode: refresh}
 }
 
-// pushed is called for each message on the process's channel.
+// pushed handles a message on the process's channel.
 func (ws *waiters) pushed(message string) {
 	p, err := parsePush(message)
 	if err != nil {
@@ -282,10 +282,10 @@ func (ws *waiters) pushed(message string) {
 	}
 }
 
-// canUse reports whether a pushed grant can be used before it is confirmed. The place
-// that it ended was answered to a request that was sent at w.asked, so the grant came
-// later, and lasts for acceptFor from then at least, however late the push is. The first
-// renewal confirms it. ws.mu is held.
+// canUse reports whether a pushed grant can be used before it is confirmed. The answer
+// to a request sent at w.asked still shows the place that the grant ends. So the grant
+// is later, and lasts until acceptFor after w.asked at least. The first renewal confirms
+// it. The caller holds ws.mu.
 func (ws *waiters) canUse(w *waiter, p push) bool {
 	lease, renews := w.request.Lease(ws.d.ttl), w.request.Renew >= 0
 	return w.place == p.place && renews && lease >= 2*acceptFor && !settingsOf(ws.d.conn.client).confirms() &&
@@ -304,8 +304,8 @@ func (ws *waiters) hurry() {
 	hints.Signal(ws.wake)
 }
 
-// placed notes the place that the server answered to the request sent at sent.
-// It asks again when the holder's time is over, if it knows when that is.
+// placed records the place in the answer to a request sent at sent. The next
+// heartbeat is due when the holder's lease ends, if that is known and sooner.
 func (ws *waiters) placed(w *waiter, sent boottime.Instant, r reply) {
 	next := heartbeat
 	if r.left >= 0 {
@@ -327,7 +327,7 @@ func (ws *waiters) placed(w *waiter, sent boottime.Instant, r reply) {
 	w.report(driver.Place{Ahead: r.ahead, Holder: r.holder})
 }
 
-// report tells a new place.
+// report calls Events.Waiting if the place has changed.
 func (w *waiter) report(p driver.Place) {
 	w.reporting.Lock()
 	defer w.reporting.Unlock()

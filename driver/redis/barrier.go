@@ -26,7 +26,7 @@ var barrierForgetLua string
 
 var barrierForgetScript = newScript(barrierForgetLua)
 
-// barrierMoves is driver.BarrierState.Meet, as the script takes it.
+// barrierMoves is driver.BarrierState.Meet as a Lua table.
 var barrierMoves = func() string {
 	var b strings.Builder
 	b.WriteString("local MOVES = {\n")
@@ -42,45 +42,43 @@ var barrierMoves = func() string {
 	return b.String()
 }()
 
-// A Body is the business of a call: the text of a Lua function, without its head, that
-// runs with Keys and Args as its KEYS and ARGV, and with RESULT, what the first of the
-// branch returned, or nil if that is not known, or this is the first. It refuses by
-// `return refuse(why)`, before it has written anything. What else it returns is the
-// result: a text as it is, a whole number in digits, a table as JSON; nothing, false
-// and the reply of a SET are the empty one. An empty Text does nothing.
+// A Body is the business of a call: the text of a Lua function without its head. Keys
+// and Args are its KEYS and ARGV. RESULT is the result of the branch's first call, or
+// nil if that is unknown or this call is the first. `return refuse(why)` refuses;
+// nothing may be written before. Any other value is the result: text unchanged,
+// integers in digits, tables as JSON. Nothing, false and the reply of SET are the
+// empty result. An empty Text does nothing.
 //
-// Text is trusted code. Data belongs in Args, never in it, also because the server
-// keeps every distinct text that it was sent.
+// Text is trusted code. Pass data in Args, never in Text, also because the server
+// keeps every distinct text.
 type Body struct {
 	Text       string
 	Keys, Args []string
 }
 
-// script is what runs the body, and has it answer.
+// script returns lua after a function that runs the body.
 func (b Body) script(lua string) *script {
 	before, after, _ := strings.Cut(bodyLua, "--BODY--")
 	return newScript(before + b.Text + after + lua)
 }
 
-// Barrier remembers which calls of branches have come, beside the data that they
-// change; it is asked and the business run by one script. It implements
-// driver.Barrier. A branch is the hash interlock:{TAG}:barrier:NAME:…, with transaction,
-// branch and step and the length before each of the three. It never expires: Forget
-// removes it, by the sorted set interlock:{TAG}:barriers:NAME, once it lies
-// driver.BarrierSpread below the mark, the string interlock:{TAG}:barriermark:NAME, unless its transaction is in
-// the set interlock:{TAG}:barrierexcept:NAME.
+// Barrier records the calls of branches beside the data that they change: one script checks a call
+// and runs its business. It implements driver.Barrier. A branch is the hash
+// interlock:{TAG}:barrier:NAME:…, followed by transaction, branch and step, each after its length.
+// It never expires. Forget removes it, by the sorted set interlock:{TAG}:barriers:NAME, once it is
+// driver.BarrierSpread below the mark, the string interlock:{TAG}:barriermark:NAME, unless its
+// transaction is in the set interlock:{TAG}:barrierexcept:NAME.
 //
-// All of that is in the hash slot of the barrier's name, and so must be the keys of
-// every Body, so that marker and data live, move and fail over together: a barrier
-// {shop} is for keys such as seat:{shop}:7. Those who have data in many slots need as
-// many barriers.
+// These keys are in the hash slot of the barrier's name, and the keys of every Body
+// must be too, so that marker and data move and fail over together: a barrier {shop}
+// is for keys such as seat:{shop}:7. Data in several slots needs as many barriers.
 //
-// A marker is no more durable than its server. What a crash without appendfsync always,
-// or a failover to a replica, loses of it, it loses of the data as well, so that a
-// branch is as if its calls had never come: a repeated first is done again, a confirm is
-// a violation, and an undo takes nothing back. But the coordinator, which has the answer that
-// it was done, does not repeat a call that was answered. Where that is too little, keep
-// the branch in a database. A server that may evict markers is refused ([ErrEviction]).
+// A marker is no more durable than its server. A crash without appendfsync always, or a
+// failover to a replica, loses markers and data together. The branch is then as if its calls
+// had never arrived: a repeated first call runs again, a confirm is a violation, and an undo
+// takes nothing back. The coordinator does not repeat a call that was answered. If that is
+// too little, keep the branch in a database. A server that may evict markers is refused
+// ([ErrEviction]).
 type Barrier struct {
 	conn        *conn
 	name        string
@@ -91,15 +89,15 @@ type Barrier struct {
 
 var _ driver.Barrier[Body] = (*Barrier)(nil)
 
-// NewBarrier makes a barrier of a name, 1 to driver.MaxName bytes; it sends nothing.
-// The client stays the caller's.
+// NewBarrier returns the barrier of a name of 1 to driver.MaxName bytes; it sends
+// nothing. The caller closes the client.
 func NewBarrier(client rueidis.Client, name string) *Barrier {
 	own := reserved + tags.of(slotOf(name)) + "}:"
 	return &Barrier{conn: newGuardConn(client, keepsMarks), name: name, markers: own + "barrier:" + name + ":",
 		index: own + "barriers:" + name, mark: own + "barriermark:" + name, except: own + "barrierexcept:" + name}
 }
 
-// Call answers a call, and may run its business; see driver.Barrier.
+// Call decides a call and runs its business if it is due; see driver.Barrier.
 func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Body) (driver.BarrierAnswer, error) {
 	asked := request{op: "pass barrier", name: c.Transaction}
 	if err := c.Check(); err != nil {
@@ -130,7 +128,7 @@ func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Body)
 	return a, nil
 }
 
-// check refuses what would not be in one slot, or is ours.
+// check rejects reserved keys, and keys in other slots.
 func (b *Barrier) check(asked request, keys []string) error {
 	if err := checkName(b.name, ""); err != nil {
 		return err
@@ -138,10 +136,10 @@ func (b *Barrier) check(asked request, keys []string) error {
 	return checkBody(asked, "barrier", b.name, keys)
 }
 
-// Forget raises the mark and removes what lies far enough below it, in one script; see
-// driver.Barrier. The server does nothing else meanwhile: a few milliseconds for a
-// limit of a thousand, and for a thousand branches of excepted transactions, which it
-// looks at each time.
+// Forget raises the mark and removes branches far enough below it, in one script; see
+// driver.Barrier. The script blocks the server: a few milliseconds for a limit of a
+// thousand, and for each thousand branches of excepted transactions, which it reads
+// each time.
 func (b *Barrier) Forget(ctx context.Context, mark time.Time, except []string, limit int) (int, error) {
 	asked := request{op: "forget branches", name: b.name}
 	if err := driver.CheckBarrierForget(mark, except, limit); err != nil {

@@ -16,7 +16,7 @@ var _ driver.Batch = (*Driver)(nil)
 
 var errNotDistinct = errors.New("names and owners are required, each once")
 
-// AcquireAll takes up to a hundred names in one request, or nothing; see
+// AcquireAll acquires up to a hundred names in one request, or none; see
 // driver.Batch.
 func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]driver.Grant, error) {
 	ws, err := d.all(requests)
@@ -43,7 +43,7 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 	case obstacle == 0:
 		return d.grantedAll(ws, sent, replies)
 	}
-	for _, w := range ws { // the script gave back what a call before this one had got
+	for _, w := range ws { // the script released what an earlier call had acquired
 		d.held.remove(w.request.Owner)
 	}
 	w := ws[obstacle-1]
@@ -53,8 +53,8 @@ func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]d
 	return nil, replies[0].heldError(w.request.Name)
 }
 
-// all are the contenders of a batch. They wait for nothing, so nobody tells them
-// anything.
+// all returns the contenders of a batch. They wait for nothing, so they get no
+// pushes.
 func (d *Driver) all(requests []driver.Request) ([]*waiter, error) {
 	asked := request{op: "acquire all"}
 	switch {
@@ -90,8 +90,8 @@ func (d *Driver) grantedAll(ws []*waiter, sent boottime.Instant, replies []reply
 	return grants, nil
 }
 
-// parseTogether reads the answer for n contenders that came together: the number
-// of the one that is in the way, counted from 1, and its reply, or 0 and n grants.
+// parseTogether parses the answer for n contenders of AcquireAll: the number of the
+// refused one, counted from 1, and its reply, or 0 and n grants.
 func parseTogether(m rueidis.RedisMessage, n int) (obstacle int, replies []reply, err error) {
 	items, err := m.ToArray()
 	if err != nil || len(items) == 0 {

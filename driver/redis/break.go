@@ -17,10 +17,10 @@ import (
 // keepBreaks is how many records of forced releases are kept for a hash slot.
 const keepBreaks = 1000
 
-// Break takes the lock from b.Owner and hands it to the first waiter, in one
-// script with its record; see driver.Breaker. A former script reads who holds,
-// so that foreign holders can be named as [Driver.Lock] shows them. Of a Redisson
-// lock the key is deleted with all its re-entries, and its waiters are notified.
+// Break takes the lock from b.Owner and grants it to the first waiter; the same
+// script writes the record. See driver.Breaker. An earlier script reads the holder,
+// so that foreign holders can be named as [Driver.Lock] shows them. For a Redisson
+// lock, the key is deleted with all re-entries, and the waiters are notified.
 //
 // Records are kept in the stream interlock:{TAG}:breaks, the last thousand of each
 // hash slot, for as long as the server keeps its data.
@@ -28,8 +28,8 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 	return d.layout.breakHold(ctx, d.conn, b)
 }
 
-// Breaks shows what was recorded; see driver.Breaker. For every name it asks each slot
-// of which a lock was ever broken, by the set interlock:{0}:broken.
+// Breaks returns the recorded breaks; see driver.Breaker. For all names it reads each
+// slot in which a lock was ever broken, from the set interlock:{0}:broken.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	return d.layout.breaks(ctx, d.conn, name, limit)
 }
@@ -39,12 +39,12 @@ func (p *Plain) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, 
 	return p.layout.breakHold(ctx, p.conn, b)
 }
 
-// Breaks shows what was recorded; see [Driver.Breaks].
+// Breaks returns the recorded breaks; see [Driver.Breaks].
 func (p *Plain) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	return p.layout.breaks(ctx, p.conn, name, limit)
 }
 
-// errUnbreakable: what one of several holders has cannot be taken alone.
+// errUnbreakable: one of several holders cannot be removed alone.
 var errUnbreakable = errors.New("it is not one holder's lock: use the client that wrote it")
 
 func (l layout) breakHold(ctx context.Context, c *conn, b driver.Break) (driver.BreakRecord, bool, error) {
@@ -109,7 +109,7 @@ func breaksKey(lock string) string { return reserved + tags.of(slotOf(lock)) + "
 // brokenKey is the set of the tags of slots that have records.
 const brokenKey = reserved + wholeTag + "}:broken"
 
-// noteBreaks says, before there is a record, where it will be.
+// noteBreaks adds the slot of a lock to brokenKey, before its record is written.
 func (c *conn) noteBreaks(ctx context.Context, lock string) error {
 	asked := request{op: "break"}
 	_, err := do(ctx, c, asked, func(ctx context.Context) (int64, error) {
@@ -118,7 +118,7 @@ func (c *conn) noteBreaks(ctx context.Context, lock string) error {
 	return harmless(asked, err)
 }
 
-// breaksKeys are the streams of all records.
+// breaksKeys returns the streams of all records.
 func (c *conn) breaksKeys(ctx context.Context) ([]string, error) {
 	asked := request{op: "show breaks"}
 	keys, err := do(ctx, c, asked, func(ctx context.Context) ([]string, error) {
@@ -155,8 +155,8 @@ func (l layout) breaks(ctx context.Context, c *conn, name string, limit int) ([]
 	return all[:min(len(all), max(limit, 0))], nil
 }
 
-// readBreaks reads the records of one slot that are below the prefix, and of name
-// if it is not empty, newest first.
+// readBreaks returns the records of one slot below the prefix, and of name if it is
+// not empty, newest first.
 func (l layout) readBreaks(ctx context.Context, c *conn, key, name string) ([]driver.BreakRecord, error) {
 	asked := request{op: "show breaks", name: name}
 	entries, err := do(ctx, c, asked, func(ctx context.Context) ([]rueidis.XRangeEntry, error) {

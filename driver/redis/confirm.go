@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// replicasFor and fsyncFor are how long replicas and the disk may take.
+// replicasFor and fsyncFor bound the waits for replicas and for the disk.
 const (
 	replicasFor = 500 * time.Millisecond
 	fsyncFor    = 2 * time.Second
@@ -21,15 +21,15 @@ const (
 // errUnconfirmed: a write was executed, and may be lost.
 var errUnconfirmed = errors.New("the write is not confirmed")
 
-// confirmedKey is written before WAIT and WAITAOF, which concern the last write of
-// their own connection: what a script finds done, another connection may have written.
+// confirmedKey is written before WAIT and WAITAOF, which confirm the last write of
+// their own connection: a script may find what another connection has written.
 const confirmedKey = reserved + wholeTag + "}:confirmed"
 
 // confirms reports whether writes are confirmed at all.
 func (s Settings) confirms() bool { return s.Replicas > 0 || s.Fsync }
 
-// confirmation is what follows writes in the same pipeline, if settings ask for it. mark
-// is left out in a cluster, where a slot that moves would refuse it.
+// confirmation returns the commands that follow writes in the same pipeline, if settings
+// need them. In a cluster mark is false: a moving slot would refuse that write.
 func confirmation(b rueidis.Builder, s Settings, mark bool) (all rueidis.Commands) {
 	if mark {
 		all = rueidis.Commands{b.Set().Key(confirmedKey).Value("").Build()}
@@ -38,13 +38,14 @@ func confirmation(b rueidis.Builder, s Settings, mark bool) (all rueidis.Command
 		all = append(all, b.Arbitrary("WAIT").Args(strconv.Itoa(s.Replicas), milliseconds(replicasFor)).Build())
 	}
 	if s.Fsync {
-		// It is a blocking command: its pipeline has a connection of its own.
+		// WAITAOF is a blocking command: its pipeline has a connection of its own.
 		all = append(all, b.Waitaof().Numlocal(1).Numreplicas(0).Timeout(fsyncFor.Milliseconds()).Build())
 	}
 	return all
 }
 
-// confirmed is nil if the answers to confirmation say that the writes are safe.
+// confirmed returns nil if the answers to confirmation show that the writes are
+// safe.
 func confirmed(s Settings, answers []rueidis.RedisResult) error {
 	for _, a := range answers {
 		if err := a.Error(); err != nil {
@@ -66,9 +67,9 @@ func confirmed(s Settings, answers []rueidis.RedisResult) error {
 	return nil
 }
 
-// sendConfirmed sends a pipeline that ends with a confirmation. One that waits for the
-// disk is bounded here: the client gives up a silent connection by itself only where no
-// blocking command is under way.
+// sendConfirmed sends a pipeline that ends with a confirmation. It bounds a wait for
+// the disk: the client closes a silent connection only while no blocking command is
+// under way.
 func sendConfirmed(ctx context.Context, client rueidis.Client, commands rueidis.Commands) ([]rueidis.RedisResult, error) {
 	if !settingsOf(client).Fsync {
 		return client.DoMulti(ctx, commands...), nil
@@ -82,8 +83,8 @@ func sendConfirmed(ctx context.Context, client rueidis.Client, commands rueidis.
 	return answers, nil
 }
 
-// unconfirmable is why a server cannot confirm writes as [Settings] want it; nil if it
-// can. Whether there are enough replicas is known when they are asked.
+// unconfirmable returns why a server cannot confirm writes as [Settings] require, or
+// nil. Whether there are enough replicas is known only when they are asked.
 func (c *conn) unconfirmable(ctx context.Context, node rueidis.Client) (reason, err error) {
 	s := settingsOf(c.client)
 	if !s.Fsync {
@@ -112,7 +113,7 @@ func unsynced(why error) error {
 	return fmt.Errorf("the server cannot confirm that writes are on disk (Settings.Fsync, ?fsync=true): %w", why)
 }
 
-// config reads parameters; empty if that is not permitted.
+// config reads parameters; it returns none if that is not permitted.
 func (c *conn) config(ctx context.Context, node rueidis.Client, parameters ...string) (map[string]string, error) {
 	found, err := do(ctx, c, request{op: "read configuration"}, func(ctx context.Context) (map[string]string, error) {
 		return node.Do(ctx, node.B().ConfigGet().Parameter(parameters...).Build()).AsStrMap()

@@ -13,15 +13,15 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// conn sends requests. It adds to the client what a driver must do: a call returns
-// when its ctx is done, also while the client dials, and the requests of one owner
-// reach the server in the order in which they were made.
+// conn sends requests. It adds to the client what a driver must guarantee: a call
+// returns when its ctx is done, even while the client dials, and the requests of
+// one owner reach the server in order.
 type conn struct {
 	client rueidis.Client
 	ended  chan struct{} // closed by close
 	link   *link         // nil if each request needs a goroutine
-	stood  atomic.Int64  // link.breaks before the last request that was answered; -1 before
-	// evicts is asked before a script is run; nil if that is not needed.
+	stood  atomic.Int64  // link.breaks before the latest answered request; -1 if none
+	// evicts checks the eviction policy before a script runs; nil disables that.
 	evicts    *eviction
 	groups    map[*script]*group // of requests that may be sent together
 	groupFrom int64              // the constant, except in tests
@@ -39,23 +39,23 @@ func newConn(client rueidis.Client) *conn {
 	return c
 }
 
-// newGuardConn is a conn whose scripts are refused where keys may be evicted.
+// newGuardConn returns a conn that refuses scripts if keys may be evicted.
 func newGuardConn(client rueidis.Client, k keeps) *conn {
 	c := newConn(client)
 	c.evicts = newEviction(c, k)
 	return c
 }
 
-// request is the operation, for errors, and its owners. Requests without an
-// owner are in no order.
+// request describes an operation, for errors, and its owners. Requests without an
+// owner have no order.
 type request struct {
 	op, name, owner string
-	owners          []string // instead of owner, if several ask at once
-	gives           bool     // it gives something up, which is never refused
-	passing         bool     // what it writes need not be confirmed
+	owners          []string // instead of owner, for several owners
+	gives           bool     // it releases something, and is never refused
+	passing         bool     // its writes need no confirmation
 }
 
-// ownerCount is how many owners the request is from.
+// ownerCount returns the number of owners.
 func (r request) ownerCount() int {
 	if r.owner != "" {
 		return 1
@@ -70,13 +70,13 @@ func (r request) ownerAt(i int) string {
 	return r.owners[i]
 }
 
-// undated hides a deadline from the client. With one in sight it may send
-// synchronously, and would not return when ctx is cancelled before it.
+// undated hides a deadline from the client, which may otherwise send synchronously
+// and not return when ctx is cancelled before the deadline.
 type undated struct{ context.Context }
 
 func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// hideDeadline is ctx if it has no deadline.
+// hideDeadline returns ctx itself if it has no deadline.
 func hideDeadline(ctx context.Context) context.Context {
 	if _, bounded := ctx.Deadline(); bounded {
 		return undated{ctx}
@@ -84,8 +84,8 @@ func hideDeadline(ctx context.Context) context.Context {
 	return ctx
 }
 
-// do runs send in a goroutine of its own and waits for it or ctx. After ctx is
-// done, send is about to end: it waits for nothing longer than the client dials.
+// do runs send in its own goroutine and waits for it or ctx. Once ctx is done, send
+// ends, at the latest when a dial of the client does.
 func do[T any](ctx context.Context, c *conn, r request, send func(context.Context) (T, error)) (T, error) {
 	p := &pending[T]{send: send}
 	if p.begin(ctx, c, r) {
@@ -100,14 +100,14 @@ type pending[T any] struct {
 	request request
 	ctx     undated
 	send    func(context.Context) (T, error)
-	before  []<-chan struct{} // the ends of the owners' requests before
-	ended   chan struct{}     // closed when value and err are there; nil if it was refused
+	before  []<-chan struct{} // the ends of the owners' earlier requests
+	ended   chan struct{}     // closed when value and err are set; nil if refused
 	value   T
 	err     error
 }
 
-// begin gives the request its place in the order of its owners. If it is refused, err
-// says why, and there is nothing to run.
+// begin adds the request to the order of its owners. If it is refused, err is the
+// reason, and there is nothing to run.
 func (p *pending[T]) begin(ctx context.Context, c *conn, r request) bool {
 	p.conn, p.request, p.ctx = c, r, undated{ctx}
 	if ctx.Err() != nil {
@@ -121,7 +121,7 @@ func (p *pending[T]) begin(ctx context.Context, c *conn, r request) bool {
 	return open
 }
 
-// run sends when the requests before have ended, and ends after them in any case.
+// run sends once the earlier requests have ended, and ends after them in any case.
 func (p *pending[T]) run() {
 	if p.err = turn(p.ctx.Context, p.before); p.err == nil {
 		p.value, p.err = p.send(&p.ctx)
@@ -130,8 +130,8 @@ func (p *pending[T]) run() {
 	p.conn.end(p.request, p.ended)
 }
 
-// runAndWait is run and wait for a request that begin has admitted. It sends in the
-// goroutine of the caller if nothing there can last longer than the context.
+// runAndWait runs a request that begin has admitted, and waits for it. It sends in
+// the caller's goroutine if nothing there can block for longer than the context.
 func (p *pending[T]) runAndWait() (T, error) {
 	switch c := p.conn; {
 	case p.ended == nil: // refused
@@ -145,7 +145,7 @@ func (p *pending[T]) runAndWait() (T, error) {
 	return p.wait()
 }
 
-// wait waits for the answer, or until the context of the request ends.
+// wait returns the answer, or an error when the request's context ends.
 func (p *pending[T]) wait() (value T, err error) {
 	if p.ended == nil {
 		return value, p.err
@@ -162,9 +162,9 @@ func (p *pending[T]) wait() (value T, err error) {
 	}
 }
 
-// begin counts a request, unless the driver was closed. It gives the ends of the
-// owners' requests before this one, and that of this one, for end: a
-// release must not overtake the acquire request that was given up before it.
+// begin counts a request, unless the driver is closed. It returns the ends of the
+// owners' earlier requests, and that of this one, for end: a release must not
+// overtake an abandoned acquire request.
 func (c *conn) begin(r request) (before []<-chan struct{}, this chan struct{}, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +201,7 @@ func (c *conn) endLocked(r request, this chan struct{}) {
 	c.running.Done()
 }
 
-// turn waits for the end of the requests before.
+// turn waits for the end of the earlier requests.
 func turn(ctx context.Context, before []<-chan struct{}) error {
 	for _, ended := range before {
 		select {
@@ -257,7 +257,7 @@ func (c *conn) evalOnce(ctx context.Context, r request, s *script, b batch) (rue
 	})
 }
 
-// sendOne runs a script once, and notes that the connection stands.
+// sendOne runs a script once, and records that the connection is open.
 func (c *conn) sendOne(ctx context.Context, s *script, b batch) rueidis.RedisResult {
 	breaks := c.link.count()
 	result := s.runOne(ctx, c.client, b)
@@ -267,9 +267,9 @@ func (c *conn) sendOne(ctx context.Context, s *script, b batch) rueidis.RedisRes
 	return result
 }
 
-// enter counts a request that its caller sends, if the connection stands, and no former
-// request of the same owner is under way. It has its place in the client's queue before a
-// later one of its owner, also if its context ends.
+// enter counts a request that its caller sends, if the connection is open and no earlier
+// request of the owner is under way. The client queues it before later requests of its
+// owner, even if its context ends.
 func (c *conn) enter(r request) bool {
 	if !c.stands() {
 		return false
@@ -289,7 +289,8 @@ func (c *conn) enter(r request) bool {
 	return true
 }
 
-// stands reports that the client need not dial for a request, nor wait for its own queue.
+// stands reports whether the client can send without a dial and without waiting for its
+// queue.
 func (c *conn) stands() bool {
 	return c.link != nil && c.stood.Load() == c.link.breaks.Load() && c.link.inFlight.Load() < maxInFlight
 }
@@ -299,14 +300,14 @@ func (c *conn) leave() {
 	c.running.Done()
 }
 
-// isPlain reports that a run of s needs nothing but the script: no confirmation, and no
-// care for slots that move.
+// isPlain reports whether a run of s needs only the script: no confirmation, and no
+// protection against moving slots.
 func (c *conn) isPlain(s *script, r request) bool {
 	confirm := !s.reads && !r.passing && settingsOf(c.client).confirms()
 	return !confirm && c.client.Mode() != rueidis.ClientModeCluster
 }
 
-// oneSlot refuses keys that a cluster cannot have in one script.
+// oneSlot rejects keys that a cluster cannot have in one script.
 func (c *conn) oneSlot(keys []string) error {
 	if c.client.Mode() != rueidis.ClientModeCluster {
 		return nil
@@ -319,19 +320,19 @@ func (c *conn) oneSlot(keys []string) error {
 	return nil
 }
 
-// evalAll runs a script on each batch in one pipeline. An error is that of all
-// of them; each result can have its own.
+// evalAll runs a script on each batch in one pipeline. The error is that of all
+// batches; each result can have its own.
 func (c *conn) evalAll(ctx context.Context, r request, s *script, batches []batch) ([]rueidis.RedisResult, error) {
 	return do(ctx, c, r, func(ctx context.Context) ([]rueidis.RedisResult, error) {
 		return s.run(ctx, c.client, r, batches)
 	})
 }
 
-// load makes the scripts known to the server, so that the first use of each
-// costs no more than the others.
+// load loads the scripts into the server, so that the first use of each costs no
+// more than the others.
 func (c *conn) load(ctx context.Context, scripts ...*script) error {
 	if c.client.Mode() == rueidis.ClientModeCluster {
-		return nil // each node gets them when it is first asked
+		return nil // each node gets a script when it first runs it
 	}
 	for _, s := range scripts {
 		_, err := do(ctx, c, request{op: "load script"}, func(ctx context.Context) (string, error) {
@@ -344,7 +345,7 @@ func (c *conn) load(ctx context.Context, scripts ...*script) error {
 	return nil
 }
 
-// close refuses further requests; false if that was done before.
+// close refuses further requests; it returns false if that was done before.
 func (c *conn) close() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// dialTimeout bounds connecting. silence is how long an answer may be missing
-// before a connection is given up, so that a new one can renew in time.
+// dialTimeout bounds connecting. silence is how long an answer may take before the
+// connection is closed, so that a new one can renew in time.
 const (
 	dialTimeout = 2 * time.Second
 	silence     = 2 * time.Second
@@ -24,15 +24,15 @@ const (
 const rediscover = 5 * time.Second
 
 // Dial connects to one server, to the master that sentinels know, or to a cluster, with
-// settings that are safe for locks: nothing is sent twice, a silent connection is given
-// up after seconds. It blocks for at most a few seconds. URLs are redis://, rediss:// or
-// unix://, as rueidis.ParseURL describes. Options in the query:
+// settings that are safe for locks: nothing is sent twice, and a silent connection is
+// closed after seconds. It blocks for at most a few seconds. URLs are redis://,
+// rediss:// or unix://, as rueidis.ParseURL describes. Options in the query:
 //
-//   - dial_timeout and write_timeout change the times.
+//   - dial_timeout and write_timeout change the timeouts.
 //   - master_set=NAME: the address, and others as addr=HOST:PORT, are those of sentinels.
-//   - sentinel_user=NAME, sentinel_password=TEXT: the account at the sentinels; that before
-//     the host is the account at the servers.
-//   - cluster=true: they are those of servers of a cluster.
+//   - sentinel_user=NAME, sentinel_password=TEXT: the account at the sentinels; the one
+//     before the host is the account at the servers.
+//   - cluster=true: the addresses are those of servers of a cluster.
 //   - tls_ca=FILE, tls_cert=FILE, tls_key=FILE, of rediss://: the authorities that sign
 //     the servers' certificates, instead of the system's, and a certificate of our own.
 //   - eviction=none, replicas=N, fsync=true: [Settings].
@@ -46,10 +46,10 @@ func Dial(address string) (rueidis.Client, error) {
 	return Connect(option, settings)
 }
 
-// Connect is [Dial] for options of the client instead of a URL. It sets those that locks
-// need: nothing is sent twice, requests keep their order, and times that are zero are
-// short. option.Sentinel.MasterSet or several addresses of option.InitAddress are for
-// sentinels or a cluster.
+// Connect connects as [Dial] does, with options of the client instead of a URL. It sets
+// what locks need: nothing is sent twice, requests keep their order, and timeouts that
+// are zero become short. option.Sentinel.MasterSet is for sentinels, several addresses
+// in option.InitAddress are for a cluster.
 func Connect(option rueidis.ClientOption, settings Settings) (rueidis.Client, error) {
 	safe(&option)
 	l := new(link)
@@ -64,8 +64,8 @@ func Connect(option rueidis.ClientOption, settings Settings) (rueidis.Client, er
 	return &configured{client, settings, l}, nil
 }
 
-// clientOption makes the client's settings; its errors do not repeat the URL,
-// which may hold a password.
+// clientOption returns the client's options; its errors do not repeat the URL,
+// which may contain a password.
 func clientOption(address string) (option rueidis.ClientOption, settings Settings, err error) {
 	option, err = rueidis.ParseURL(address)
 	var malformed *url.Error
@@ -101,7 +101,7 @@ func clientOption(address string) (option rueidis.ClientOption, settings Setting
 	return option, settings, err
 }
 
-// safe sets what locks need of the client.
+// safe sets the options that locks need.
 func safe(option *rueidis.ClientOption) {
 	if option.Dialer.Timeout == 0 {
 		option.Dialer.Timeout = dialTimeout
@@ -120,8 +120,8 @@ func safe(option *rueidis.ClientOption) {
 	option.ReadBufferEachConn, option.WriteBufferEachConn = 1<<16, 1<<16
 }
 
-// secure reads the certificates. Where there are several servers each is checked by the
-// name by which it is reached.
+// secure reads the certificates. If there are several servers, each is verified by the
+// name in its address.
 func secure(option *rueidis.ClientOption, query url.Values, several bool) error {
 	if option.TLSConfig == nil {
 		if query.Get("tls_ca")+query.Get("tls_cert")+query.Get("tls_key") != "" {
@@ -136,7 +136,7 @@ func secure(option *rueidis.ClientOption, query url.Values, several bool) error 
 	return driver.LoadTLS(option.TLSConfig, query)
 }
 
-// settingsIn are those that the query of a URL names.
+// settingsIn returns the Settings in the query of a URL.
 func settingsIn(query url.Values) (s Settings, err error) {
 	if query.Has("eviction") {
 		if s.NoEviction = query.Get("eviction") == "none"; !s.NoEviction {

@@ -1,9 +1,9 @@
-// Package redis is a lock on one Redis server. It does not promise mutual
-// exclusion: a paused holder goes on when it wakes, a failover to a replica
-// loses the last grants, and anybody can delete a key. Guard what the lock
-// protects with its token (package guard/fence, or [Fence] for data in the same
-// Redis). [Barrier] is for who takes part in distributed transactions with data in
-// Redis, and needs no lock.
+// Package redis is a lock on one Redis server. It does not guarantee mutual
+// exclusion: a paused holder continues when it wakes, a failover to a replica loses
+// the latest grants, and anyone can delete a key. Guard what the lock protects with
+// its token (package guard/fence, or [Fence] for data in the same Redis). [Barrier]
+// is for participants in distributed transactions with data in Redis, and needs no
+// lock.
 //
 //	client, err := redis.Dial("redis://localhost:6379")
 //	d, err := redis.Open(ctx, client, nil)
@@ -12,10 +12,10 @@
 //
 // # Guarantees
 //
-// They are computed from what the server says when [Open] asks it. Exclusion
-// survives a crash of the server only with appendonly yes, and appendfsync
-// always or [Settings].Fsync. It never survives a failover to a replica, a step of the server's
-// clock (Redis expires keys by wall clock) or a deletion by hand.
+// [Open] computes them from what the server reports. Exclusion survives a crash of the server
+// only with appendonly yes, and appendfsync always or [Settings].Fsync. It never survives a
+// failover to a replica, a step of the server's clock (Redis expires keys by wall clock) or a
+// manual deletion.
 //
 // # Eviction
 //
@@ -24,16 +24,16 @@
 // what may be used:
 //
 //   - noeviction: everything.
-//   - volatile-*: what rests on keys without a time to live: [Fence], [Values],
+//   - volatile-*: stores whose keys have no time to live: [Fence], [Values],
 //     [Versions], [Stock], [Barrier], [Lattices], [Queue].
-//   - allkeys-*: [Records] only, where mark and data are one key and go together.
+//   - allkeys-*: only [Records], where mark and data are one key.
 //
-// Everything else returns [ErrEviction]. Locks ask when they open, every five
-// seconds, and when their connection was made again; what they hold can be
-// released. Guards ask before the first write, before a write a second or more
-// after the last answer, and before the first write after a failed one. So an
-// operator's change takes effect after a second at the latest, and what was
-// evicted in that second is not noticed.
+// Everything else returns [ErrEviction]. Locks check the policy when they open,
+// every five seconds, and after a reconnection; what they hold can be released.
+// Guards check before the first write, before a write a second or more after the
+// last answer, and before the first write after a failed one. So an operator's
+// change takes effect within a second, and evictions in that second are not
+// noticed.
 //
 // The policy is read by INFO, or by CONFIG GET. If the user may run neither,
 // declare noeviction ([Settings]); Guarantees.Assumes then says so.
@@ -46,12 +46,12 @@
 //
 // Both settings write interlock:{0}:confirmed with each request that they confirm.
 //
-// Users of go-redis hand their client to package driver/redis/goredis.
+// Users of go-redis pass their client to package driver/redis/goredis.
 //
 // # Cluster
 //
-// Dial with cluster=true. The guarantees are those of one server. Tests use every store
-// on three masters, while slots move and a master dies. What differs:
+// Dial with cluster=true. The guarantees are those of one server. Tests run every store
+// on three masters, while slots move and a master dies. Differences:
 //
 //   - The keys of a name are in one hash slot. Renewals, heartbeats and lists are one
 //     request for each slot.
@@ -59,18 +59,17 @@
 //     resource and the data that its [Fence] writes, a [Barrier] or an [Inbox] and the
 //     keys of its effects. Other combinations are refused. The records of one
 //     [Idempotency] are all in one slot.
-//   - While a slot moves, requests that change its names are refused as Retryable, and
-//     change nothing. Leases, tokens and data are kept over the move. A lease is
-//     renewed meanwhile, except while one of its two keys has been moved and the other
-//     has not.
-//   - A failover loses the writes that its replica had not received: grants, tokens and
-//     guarded writes together with their marks. With [Settings].Replicas equal to the
-//     number of replicas of each master it loses none, except after a move: what was
-//     moved reaches the replicas of its new master with the next write there. If a
+//   - While a slot moves, requests that change its names are refused as Retryable,
+//     and change nothing. The move keeps leases, tokens and data. A lease is renewed
+//     meanwhile, except while only one of its two keys has been moved.
+//   - A failover loses the writes that its replica had not received: grants, tokens
+//     and guarded writes together with their marks. With [Settings].Replicas equal to
+//     the number of replicas of each master it loses none, except after a move: moved
+//     keys reach the replicas of their new master with the next write there. If a
 //     master has fewer replicas, writes in its slots are Uncertain until it has them
-//     again. Each request then takes a connection of its own, so one that was given up
-//     can arrive after the next one of its owner (see Liveness).
-//   - A partition that leaves a master in the minority: it refuses writes after
+//     again. Each request then takes its own connection, so an abandoned one can
+//     arrive after the next one of its owner (see Liveness).
+//   - A master in the minority of a partition refuses writes after
 //     cluster-node-timeout. Until then it accepts some, which the failover loses,
 //     unless replicas are waited for.
 //
@@ -90,51 +89,50 @@
 // # Token
 //
 // One counter for the database, or for each hash slot of a cluster, which never
-// expires. A grant draws it in the script that grants: the previous counter plus one,
-// or the microseconds of the server's clock since 2020 if that is more. So it rises
-// for all names that share it, costs no request, leaves no key behind for a name, and
-// after a loss of data goes on above what was issued if the server's clock was not set
-// back. After a failover the other machine's clock may be behind, which is why that
-// is not promised.
+// expires. The script that grants draws the token: the previous counter plus one, or
+// the microseconds of the server's clock since 2020 if that is more. So it rises for
+// all names that share it, costs no request, and leaves no key for a name. After a
+// loss of data it continues above the issued tokens if the server's clock was not set
+// back. After a failover the other machine's clock may be slow, so this is not
+// guaranteed.
 //
 // # Liveness
 //
 // A key with a time to live, renewed every third of it, up to 100 names in one
-// request. After a failed renewal the next comes within a second, until the
-// time is over. While the server answers, a holder learns of a deleted key
-// within a third of the TTL and about a second; while it does not, at the end
-// of its lease. Guarantees.Blind is therefore the TTL.
+// request. A failed renewal is repeated within a second, until the time is over.
+// While the server answers, a holder learns of a deleted key within a third of the
+// TTL and about a second; while it does not, at the end of its lease.
+// Guarantees.Blind is therefore the TTL.
 //
-// A request may arrive late: bytes of a connection that was given up can still
-// be read by a server that was stopped. If an acquire request is read after a
-// later request of its owner in this way (a release, or an attempt that was
-// answered that the name is held), the name is taken until the TTL is over, by
-// an owner that nobody uses, unless that owner is released then; it never is
-// granted twice. If the name is held, a late request that would wait gets a
-// place in the queue for 1.5 s, and if its turn comes meanwhile, the name for a
-// second.
+// A request may arrive late: a server that was stopped can still read the bytes of
+// a closed connection. If it reads an acquire request after a later request of the
+// same owner (a release, or an attempt that was answered "held"), an owner that is
+// not in use holds the name until the TTL ends, or until that owner is released.
+// The name is never granted twice. If the name is held, a late request that would
+// wait gets a place in the queue for 1.5 s, and if its turn comes meanwhile, the
+// name for a second.
 //
 // # Waiting
 //
-// A queue in the order of arrival, one place for each owner. A release grants
-// to the first live waiter and publishes that on the channel of its process; it
-// confirms, and if it does not, the grant ends after a second. Waiters
-// say every 500 ms that they live, up to 100 in one request; that also finds
-// pushes that were lost, and locks that expired or were deleted. A waiter that
-// was not heard of for 1.5 s loses its place. A wait whose heartbeats are not
-// answered for so long ends with an Uncertain error; acquiring again with the
-// same owner finds the place or the grant, if it is still there.
+// A queue in the order of arrival, one place for each owner. A release grants the
+// name to the first live waiter and publishes that on the channel of its process.
+// If the process does not confirm, the grant ends after a second. Waiters send
+// heartbeats every 500 ms, up to 100 in one request; these also find lost pushes,
+// and locks that expired or were deleted. A waiter without a heartbeat for 1.5 s
+// loses its place. A wait whose heartbeats are not answered for that long ends with
+// an Uncertain error; acquiring again with the same owner finds the place or the
+// grant, if it still exists.
 //
-// The order is that of arrival at the server. It is not promised while other
-// kinds of clients use the name (driver.Contender.Foreign shows them): they
-// barge, and a waiter finds out by its heartbeat.
+// The order is that of arrival at the server. It is not guaranteed while other
+// kinds of clients use the name (driver.Contender.Foreign shows them): they barge,
+// and a waiter notices by its heartbeat.
 //
 // # Seeing and breaking
 //
 // The scripts publish each lock whose holder or waiters change on the channel
-// interlock:changes:NAME, in the request that changes it; [Driver.Watch] subscribes to
-// those below its prefix, and looks at everything every five seconds for what foreign
-// clients did. [Driver.Locks] reads an index that the scripts keep.
+// interlock:changes:NAME, in the request that changes it. [Driver.Watch] subscribes to
+// the channels below its prefix, and reads all locks every five seconds to find
+// changes by foreign clients. [Driver.Locks] reads an index that the scripts keep.
 // [Driver.Break] takes a lock from its holder and records that in the same script.
 // [Values] keeps small values that a stale token cannot write.
 //
@@ -146,10 +144,10 @@
 // bsm/redislock, our own [Plain]) exclude us and are excluded. Companion keys
 // start with "interlock:{"; names that would are refused.
 //
-// Locks of redis-py, redsync, bsm/redislock, rueidislock and Redisson are shown by
-// [Driver.Lock] with whose they seem to be, and can be broken, but for Redisson's
-// read-write locks. A Redisson lock is a hash, so its name is refused here with
-// Redis's WRONGTYPE and not waited for.
+// [Driver.Lock] shows locks of redis-py, redsync, bsm/redislock, rueidislock and
+// Redisson, with the client that probably wrote them. All can be broken, except
+// Redisson's read-write locks. A Redisson lock is a hash, so its name is refused
+// here with Redis's WRONGTYPE and not waited for.
 //
 // # Escape hatch
 //
@@ -160,10 +158,10 @@
 // The counter is interlock:{0}:counter, the index interlock:{0}:names; in a cluster
 // each slot has its own, with its TAG.
 //
-// Deleting (or evicting) one of these costs no more than this: without waiting or
-// heard, the waiters take new places with their next heartbeats, behind those that
-// came meanwhile; without hold, the holder stays and is shown as foreign, and if
-// its owner acquires again it gets a new, higher token; without the counter,
-// tokens go on at the server's clock. Do not delete the index: what is held is not
-// listed any more, so that a writer of claim/rwlock does not see its readers.
+// Deleting (or evicting) one of these has only these effects. Without waiting or
+// heard, the waiters take new places with their next heartbeats, after later
+// arrivals. Without hold, the holder stays and is shown as foreign; if its owner
+// acquires again it gets a new, higher token. Without the counter, tokens continue
+// at the server's clock. Do not delete the index: held locks are then not listed,
+// so that a writer of claim/rwlock does not see its readers.
 package redis

@@ -17,19 +17,19 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// ErrEviction: the server may delete keys to free memory, or does not report
-// whether it does. A deleted mark would let a stale holder write, and a deleted
-// lock would be granted again. Set maxmemory-policy to noeviction.
+// ErrEviction: the server may delete keys to free memory, or does not report its
+// policy. A deleted mark would let a stale holder write, and a deleted lock would
+// be granted again. Set maxmemory-policy to noeviction.
 var ErrEviction = errors.New("the server may evict keys")
 
 // whenever accepts an answer of any age.
 const whenever = time.Duration(1<<63 - 1)
 
-// recheck is how old the last look at the server's eviction policy may be. An
-// operator who changes the policy of a running server is noticed after that.
+// recheck bounds the age of the last check of the server's eviction policy, and so
+// the time until an operator's change is noticed.
 const recheck = time.Second
 
-// keeps is which keys must not be evicted.
+// keeps says which keys must not be evicted.
 type keeps int
 
 const (
@@ -37,8 +37,8 @@ const (
 	keepsAll                // also keys with one
 )
 
-// judge is why keys may be lost under a policy; nil if they are safe. It does not
-// look at maxmemory, which an operator can set at any time.
+// judge returns why keys may be lost under a policy; nil if they are safe. It
+// ignores maxmemory, which an operator can set at any time.
 func (k keeps) judge(policy string) error {
 	switch {
 	case policy == "noeviction" || k == keepsMarks && strings.HasPrefix(policy, "volatile-"):
@@ -50,19 +50,19 @@ func (k keeps) judge(policy string) error {
 	return fmt.Errorf("%w: maxmemory-policy is %s; set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf)", ErrEviction, policy)
 }
 
-// eviction watches the server's eviction policy, and whether it can
-// confirm writes where that is wanted.
+// eviction watches the server's eviction policy, and whether it can confirm writes
+// where settings require that.
 type eviction struct {
 	conn  *conn
 	keeps keeps
 
-	asking chan struct{} // capacity 1: held by the one who asks
+	asking chan struct{} // capacity 1: full while a goroutine asks
 	wake   chan struct{}
 
 	mu     sync.Mutex
-	asked  boottime.Instant // when the last answered question left; 0 if none was
+	asked  boottime.Instant // when the latest answered request was sent; 0 if none
 	reason error            // of a refusal
-	due    boottime.Instant // when run looks next
+	due    boottime.Instant // when run checks next
 }
 
 func newEviction(c *conn, k keeps) *eviction {
@@ -103,7 +103,7 @@ func (e *eviction) permit(ctx context.Context, r request, longest time.Duration)
 	return nil
 }
 
-// asks reports whether there is anything to look at.
+// asks reports whether there is anything to check.
 func (e *eviction) asks() bool {
 	s := settingsOf(e.conn.client)
 	return s.Fsync || !s.NoEviction
@@ -115,7 +115,7 @@ func (e *eviction) known(longest time.Duration) (reason error, known bool) {
 	return e.reason, e.asked > 0 && (longest == whenever || boottime.Now().Sub(e.asked) <= longest)
 }
 
-// forget makes the next operation ask, since it may meet another server.
+// forget makes the next operation check again, since it may reach another server.
 func (e *eviction) forget() {
 	if e == nil {
 		return
@@ -125,7 +125,7 @@ func (e *eviction) forget() {
 	e.asked = 0
 }
 
-// look asks the server, and returns why it may not be used.
+// look asks the server, and returns why it must not be used.
 func (e *eviction) look(ctx context.Context) (reason, err error) {
 	sent := boottime.Sent()
 	if reason, err = e.conn.unconfirmable(ctx, e.conn.client); err != nil {
@@ -146,7 +146,7 @@ func (e *eviction) look(ctx context.Context) (reason, err error) {
 	return reason, nil
 }
 
-// run looks every few seconds, and after hurry, until ctx ends.
+// run checks every few seconds, and after hurry, until ctx ends.
 func (e *eviction) run(ctx context.Context) {
 	if e.asks() {
 		loop(ctx, e.wake, e.next, e.lookAgain)
@@ -159,7 +159,7 @@ func (e *eviction) next() boottime.Instant {
 	return e.due
 }
 
-// hurry makes run look now, since the connection may lead to another server.
+// hurry makes run check now, since the connection may lead to another server.
 func (e *eviction) hurry() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -167,7 +167,7 @@ func (e *eviction) hurry() {
 	hints.Signal(e.wake)
 }
 
-// lookAgain looks if that is due. If it fails, the last answer stands.
+// lookAgain checks if that is due. If it fails, the last answer stays valid.
 func (e *eviction) lookAgain(ctx context.Context) {
 	if e.next() > boottime.Now() {
 		return
@@ -183,7 +183,7 @@ func (e *eviction) lookAgain(ctx context.Context) {
 	e.due = boottime.Now().Add(next)
 }
 
-// nodesOf are the server, or the nodes of a cluster.
+// nodesOf returns the server, or the nodes of a cluster.
 func nodesOf(client rueidis.Client) []rueidis.Client {
 	if client.Mode() != rueidis.ClientModeCluster {
 		return []rueidis.Client{client}
@@ -191,8 +191,8 @@ func nodesOf(client rueidis.Client) []rueidis.Client {
 	return slices.Collect(maps.Values(client.Nodes()))
 }
 
-// policies are those of the server, or of the nodes of a cluster that answer: a
-// replica may be the next master. Each differs from the others.
+// policies returns those of the server, or of the nodes of a cluster that answer,
+// each once: a replica may be the next master.
 func (c *conn) policies(ctx context.Context) ([]string, error) {
 	var found []string
 	var failed error
@@ -211,8 +211,8 @@ func (c *conn) policies(ctx context.Context) ([]string, error) {
 	return slices.Compact(found), nil
 }
 
-// policy reads maxmemory-policy by INFO, else by CONFIG GET, which users have less
-// often. It is empty if both are not permitted.
+// policy reads maxmemory-policy by INFO, else by CONFIG GET, which fewer users may
+// run. It is empty if neither is permitted.
 func (c *conn) policy(ctx context.Context, node rueidis.Client) (string, error) {
 	asked := request{op: "read maxmemory-policy"}
 	text, err := do(ctx, c, asked, func(ctx context.Context) (string, error) {

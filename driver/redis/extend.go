@@ -35,7 +35,7 @@ func extendOn(c *conn, l layout, ttl time.Duration) extender {
 // lock is the key that stands for the lock.
 func (h *holding) lock() string { return h.keys[0] }
 
-// renewals makes the arguments of renewing requests, a batch for each part.
+// renewals returns the arguments of renewals, a batch for each part.
 func renewals(parts [][]*holding, ttl time.Duration) []batch {
 	var batches []batch
 	for _, part := range parts {

@@ -11,16 +11,16 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// refusals are the codes with which the server says that it did nothing now,
-// and may do it later.
+// refusals are the codes of answers after which nothing was done, and the same
+// request may succeed later.
 var refusals = []string{"LOADING", "BUSY", "MASTERDOWN", "READONLY", "OOM", "NOREPLICAS", "MISCONF", "TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"}
 
-// unsentErrors are those of a client that found no server to send to.
+// unsentErrors are those of a client that had no server to send to.
 var unsentErrors = []error{rueidis.ErrNoAddr, rueidis.ErrNoSlot}
 
-// failure says what may be concluded from an error of the client. A server's
-// answer is an answer; an error of dialling means that nothing was sent; after
-// everything else the request may have been executed.
+// failure classifies an error of the client. A server's answer is classified by
+// kindOf; an error of dialling means that nothing was sent; after any other error
+// the request may have been executed.
 func failure(r request, err error) error {
 	if err == nil {
 		return nil
@@ -29,18 +29,19 @@ func failure(r request, err error) error {
 	var dial *net.OpError
 	kind := interlock.Uncertain
 	switch {
-	case errors.Is(err, errUnconfirmed): // also where an answer says why
+	case errors.Is(err, errUnconfirmed): // also if an answer gives the reason
 	case errors.As(err, &answer):
 		kind = kindOf(answer.Error())
 	case errors.As(err, &dial) && dial.Op == "dial" || slices.ContainsFunc(unsentErrors, func(e error) bool { return errors.Is(err, e) }):
 		kind = interlock.Retryable
 	case errors.As(err, new(*interlock.Error)):
-		return err // it was judged where it arose
+		return err // classified already
 	}
 	return problem(r, kind, err)
 }
 
-// stopped is in the answer to a script that a moving slot stopped half way.
+// stopped is in the answer to a script that was stopped half way because a slot
+// moved.
 const stopped = "attempted to access a non local key"
 
 // kindOf classifies a server's answer, which begins with a code.
@@ -54,7 +55,7 @@ func kindOf(answer string) interlock.ErrorKind {
 	return interlock.Definite
 }
 
-// Answer is an error with which the server answered for one name of several.
+// Answer is the server's error for one name of several.
 type Answer string
 
 // Error is the server's text, which begins with a code.
@@ -64,8 +65,8 @@ func problem(r request, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: r.op, Driver: "redis", Name: r.name, Kind: kind, Err: err}
 }
 
-// harmless makes of an unknown outcome one that may be tried again, for
-// requests whose outcome does not matter.
+// harmless makes an unknown outcome Retryable, for requests whose outcome does not
+// matter.
 func harmless(r request, err error) error {
 	if err == nil || interlock.Kind(err) != interlock.Uncertain {
 		return err

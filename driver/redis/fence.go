@@ -33,16 +33,17 @@ var (
 // maxAhead is interlock.MaxAhead as the scripts take it, in microseconds.
 var maxAhead = strconv.FormatInt(interlock.MaxAhead.Microseconds(), 10)
 
-// Fence guards data in Redis: the token is checked and the data written by one
-// script. It implements driver.Fence. The mark of a resource is the hash
-// interlock:{TAG}:mark:RESOURCE, which never expires; it is lost with the data
-// it guards. A write that a failover to a replica loses is lost with its mark.
+// Fence guards data in Redis: one script checks the token and writes the data. It
+// implements driver.Fence. The mark of a resource is the hash
+// interlock:{TAG}:mark:RESOURCE, which never expires. Deleting the data of a
+// database deletes its marks too. A failover to a replica that loses a write loses
+// its mark too.
 type Fence struct {
 	conn *conn
 	kind string // of the key that holds the mark
 }
 
-// NewFence makes a fence; it sends nothing. The client stays the caller's.
+// NewFence returns a fence; it sends nothing. The caller closes the client.
 func NewFence(client rueidis.Client) *Fence {
 	return &Fence{conn: newGuardConn(client, keepsMarks), kind: "mark"}
 }
@@ -65,14 +66,14 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	return err
 }
 
-// Eval checks the token, raises the mark, and then runs body, a Lua text of
+// Eval checks the token and raises the mark, and then runs body, a Lua text of
 // EVAL, in the same script, with keys and args as its KEYS and ARGV. It returns
-// what body returns. Nothing else comes between; but Redis does not undo: if
-// body fails half way, the mark and what it wrote before stay, and the error is
+// what body returns. No other request runs in between, but Redis does not undo
+// writes: if body fails half way, the mark and its writes stay, and the error is
 // Uncertain.
 //
-// body is trusted code. Data belongs in args, never in its text, also because
-// the server keeps every distinct text it was sent.
+// body is trusted code. Pass data in args, never in its text, also because the
+// server keeps every distinct text.
 func (f *Fence) Eval(ctx context.Context, r driver.Raise, body string, keys, args []string) (rueidis.RedisMessage, error) {
 	b, err := f.entry(r)
 	if err != nil {
@@ -87,7 +88,7 @@ func (f *Fence) Eval(ctx context.Context, r driver.Raise, body string, keys, arg
 	return answer[1], nil
 }
 
-// Mark shows the mark of a resource; see driver.Fence.
+// Mark returns the mark of a resource; see driver.Fence.
 func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) {
 	asked := request{op: "show mark", name: resource}
 	if err := checkName(resource, ""); err != nil {
@@ -107,9 +108,9 @@ func (f *Fence) fields(ctx context.Context, asked request, resource string) (map
 	})
 }
 
-// Rebase sets the mark and appends to the list interlock:{TAG}:rebase:RESOURCE
-// what was changed, why and by whom, as JSON; see driver.Fence. to may be 0,
-// as if nothing had entered. What is implausible is decided by the server's clock.
+// Rebase sets the mark and appends to the list interlock:{TAG}:rebase:RESOURCE what
+// was changed, why and by whom, as JSON; see driver.Fence. to may be 0, as if no
+// token had entered. The server's clock decides which token is implausible.
 func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	asked := request{op: "rebase mark", name: resource}
 	if err := checkName(resource, ""); err != nil {
@@ -129,7 +130,7 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 	switch {
 	case err == nil && len(answer) == 4 && answer[0] == "rebased":
 		old, err := parseMark(asked, answer[1], answer[2], answer[3])
-		if err != nil { // it has been replaced all the same
+		if err != nil { // it is replaced nevertheless
 			return driver.Mark{}, uncertain(asked, err)
 		}
 		return old, nil
@@ -139,7 +140,7 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 	return driver.Mark{}, uncertain(asked, errReply)
 }
 
-// enter runs a script that begins with entering, and reads its refusals.
+// enter runs a script that begins with entering, and parses its refusals.
 func (f *Fence) enter(ctx context.Context, s *script, r driver.Raise, b batch) ([]rueidis.RedisMessage, error) {
 	asked := request{op: "enter", name: r.Resource}
 	m, err := f.conn.eval(ctx, asked, s, b)
@@ -178,7 +179,7 @@ func implausible(asked request, t interlock.Token) error {
 		interlock.ErrImplausibleToken, t, interlock.MaxAhead))
 }
 
-// entry makes the arguments with which entering begins.
+// entry returns the arguments of entering.
 func (f *Fence) entry(r driver.Raise) (batch, error) {
 	if err := checkName(r.Resource, ""); err != nil {
 		return batch{}, err

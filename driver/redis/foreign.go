@@ -12,9 +12,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Locks of other clients are known by the shape of what they write. That is a
-// guess for strings, which anybody may write; it decides what is shown, and never
-// what is locked.
+// Locks of other clients are recognized by the shape of what they write. For
+// strings, which any program may write, that is a guess. It affects only what is
+// shown, never what is locked.
 
 var (
 	uuidHex      = regexp.MustCompile(`^[0-9a-f]{32}$`)
@@ -22,7 +22,7 @@ var (
 	rueidislocks = regexp.MustCompile(`(^|:)[0-9]+:`)
 )
 
-// nameForeign says who wrote a string key, as far as its value tells.
+// nameForeign names the writer of a string key, as far as its value shows.
 func nameForeign(key, value string) (text string, known bool) {
 	switch {
 	case uuidHex.MatchString(value):
@@ -40,8 +40,8 @@ func nameForeign(key, value string) (text string, known bool) {
 	return printable(value), false
 }
 
-// isRandom16 reports whether text is what an encoding makes of sixteen random
-// bytes. It has both cases of letters, but for one in fifty thousand.
+// isRandom16 reports whether text is an encoding of sixteen random bytes. It
+// requires letters of both cases, which one in fifty thousand lacks.
 func isRandom16(e *base64.Encoding, text string) bool {
 	bytes, err := e.Strict().DecodeString(text)
 	return err == nil && len(bytes) == 16 && strings.ToLower(text) != text && strings.ToUpper(text) != text
@@ -58,8 +58,8 @@ func printable(s string) string {
 	return strconv.Quote(s)
 }
 
-// nameHash says who holds the Redisson lock that a hash is, and by which field a
-// plain one can be broken; it is not known if the hash is something else.
+// nameHash names the holder of a Redisson lock, and the field by which a plain one
+// can be broken; known is false if the hash is something else.
 func nameHash(fields map[string]string) (text, raw string, known bool) {
 	mode, readWrite := fields["mode"]
 	var holders []string
@@ -84,7 +84,8 @@ func nameHash(fields map[string]string) (text, raw string, known bool) {
 	return "Redisson " + holders[0], holders[0], true
 }
 
-// redissonKeys are Redisson's list of waiters of a fair lock, and their deadlines.
+// redissonKeys returns Redisson's list of the waiters of a fair lock, and their
+// deadlines.
 func redissonKeys(lock string) []string {
 	name := lock
 	if !strings.Contains(lock, "{") {
@@ -93,7 +94,7 @@ func redissonKeys(lock string) []string {
 	return []string{"redisson_lock_queue:" + name, "redisson_lock_timeout:" + name}
 }
 
-// redissonChannel is where Redisson's waiters listen.
+// redissonChannel returns the channel of Redisson's waiters.
 func redissonChannel(lock string) string {
 	if strings.Contains(lock, "{") {
 		return "redisson_lock__channel:" + lock
@@ -101,10 +102,10 @@ func redissonChannel(lock string) string {
 	return "redisson_lock__channel:{" + lock + "}"
 }
 
-// shown is the state of a name, and what its key says literally.
+// shown is the state of a name, and the literal content of its key.
 type shown struct {
 	driver.LockState
 	kind  string // the key's type
-	raw   string // what names the holder in the key; empty if that cannot be broken
-	known bool   // it is the lock of a client that is known
+	raw   string // what identifies the holder in the key; empty if that cannot be broken
+	known bool   // it is the lock of a known client
 }

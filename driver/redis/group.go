@@ -9,15 +9,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// groupFrom is how many requests are under way when further ones are sent in groups.
-// With fewer, a request does not wait for others.
+// groupFrom is how many requests must be under way before further ones are sent in
+// groups. With fewer, a request does not wait for others.
 const groupFrom = 8
 
-// maxRuns is how many runs of a group are under way at most.
+// maxRuns bounds the runs of a group that are under way.
 const maxRuns = 4
 
-// group sends requests of one script together: a run of a script costs the server, and a
-// command the client, more than a name in it. A request waits while maxRuns are under way.
+// group sends requests of one script together: a further run costs the server, and a
+// further command the client, more than a further name. A request waits while maxRuns are
+// under way.
 type group struct {
 	conn   *conn
 	script *script
@@ -34,16 +35,17 @@ type groupMember struct {
 	batch batch
 }
 
-// takes reports whether b is for one name, with the arguments that the group has in common.
+// takes reports whether b is for one name, and has the common arguments of the group.
 func (g *group) takes(b batch) bool {
 	return g != nil && len(b.keys) == ownKeys+2 && slices.Equal(g.head, b.args[:len(g.head)]) && g.conn.isBusy()
 }
 
-// isBusy reports that a connection stands whose requests should be few.
+// isBusy reports whether so many requests share a link that more are sent in
+// groups.
 func (c *conn) isBusy() bool { return c.link != nil && c.link.inFlight.Load() >= c.groupFrom }
 
-// eval waits for the answer for one name. The request keeps its place in the order of its
-// owner's, also if ctx ends.
+// eval waits for the answer for one name. The request keeps its place in its owner's
+// order, even if ctx ends.
 func (g *group) eval(ctx context.Context, r request, b batch) (rueidis.RedisMessage, error) {
 	g.conn.link.inFlight.Add(1)
 	defer g.conn.link.inFlight.Add(-1)
@@ -61,7 +63,7 @@ func (g *group) eval(ctx context.Context, r request, b batch) (rueidis.RedisMess
 	return m.wait()
 }
 
-// add counts as part of the request of m, which keeps the conn from closing.
+// add queues m. The request of m is counted meanwhile, so the conn does not close.
 func (g *group) add(m *groupMember) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,8 +74,8 @@ func (g *group) add(m *groupMember) {
 	}
 }
 
-// run sends what waits, until nothing does. Before each run it lets the goroutines that are
-// ready add their requests.
+// run sends the waiting requests until none is left. Before each run it yields, so that
+// ready goroutines can add their requests.
 func (g *group) run() {
 	for {
 		runtime.Gosched()
@@ -91,8 +93,8 @@ func (g *group) run() {
 	}
 }
 
-// send runs the script for all members, and passes each its answer. A fault of a name is
-// in its own answer; an error of the whole run is of each.
+// send runs the script for all members, and passes each its answer. An error for one
+// name is in its own answer; an error of the run is that of each member.
 func (g *group) send(members []*groupMember) {
 	b := batch{keys: make([]string, 0, ownKeys*len(members)+2), args: make([]string, 0, len(g.head)+2*len(members))}
 	b.args = append(b.args, g.head...)

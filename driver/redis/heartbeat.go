@@ -16,8 +16,8 @@ const (
 	aliveFor = 3 * heartbeat
 	// acceptFor is how long a pushed grant waits for its confirmation.
 	acceptFor = time.Second
-	// confirmAfter is when a pushed grant that is used already is confirmed: while most of
-	// acceptFor is left, and after most short holds, which then need no confirmation.
+	// confirmAfter is when a pushed grant in use is confirmed: while most of acceptFor is
+	// left, and after the end of most short holds, which need no confirmation.
 	confirmAfter = 20 * time.Millisecond
 )
 
@@ -76,7 +76,7 @@ func (ws *waiters) beat(ctx context.Context) {
 	}
 }
 
-// readAnswers reads the answers for chunk i, one for each of its n waiters.
+// readAnswers parses the answers for chunk i, one for each of its n waiters.
 func readAnswers(results []rueidis.RedisResult, i, n int, err error) ([]reply, error) {
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func readAnswers(results []rueidis.RedisResult, i, n int, err error) ([]reply, e
 	return parseReplies(m, n)
 }
 
-// beatFailed ends the wait if its place cannot exist any more.
+// beatFailed ends the wait if its place must have expired.
 func (ws *waiters) beatFailed(w *waiter, err error) {
 	now := boottime.Now()
 	ws.mu.Lock()
@@ -100,7 +100,7 @@ func (ws *waiters) beatFailed(w *waiter, err error) {
 	}
 }
 
-// beatAnswered passes the answer to the heartbeat that was sent at sent to w.
+// beatAnswered passes w the answer to the heartbeat that was sent at sent.
 func (ws *waiters) beatAnswered(w *waiter, sent boottime.Instant, r reply) {
 	switch r.status {
 	case statusWaiting:
@@ -108,7 +108,7 @@ func (ws *waiters) beatAnswered(w *waiter, sent boottime.Instant, r reply) {
 		return
 	case statusGranted:
 		if settingsOf(ws.d.conn.client).confirms() {
-			w.notify(news{mode: refresh}) // by a request that is confirmed
+			w.notify(news{mode: refresh}) // with a request that is confirmed
 			break
 		}
 		w.notify(w.grantedAt(sent, r.counter, ws.d.ttl))

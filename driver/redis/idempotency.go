@@ -35,13 +35,14 @@ var (
 
 // Idempotency keeps records of requests in Redis; each step is one script. It
 // implements driver.Idempotency. A record is the hash
-// interlock:{TAG}:request:PREFIX:OPERATION/SCOPE/KEY with the length before each
-// of the three. It expires by itself once it is finished and was kept for long
-// enough; unfinished ones do not expire, and are in the sorted set
-// interlock:{TAG}:requests:PREFIX. All keys of a prefix are in one slot.
+// interlock:{TAG}:request:PREFIX:OPERATION/SCOPE/KEY with the length before each of
+// the three. Finished records expire after their retention. Unfinished ones do not
+// expire, and are in the sorted set interlock:{TAG}:requests:PREFIX. All keys of a
+// prefix are in one slot.
 //
-// A record is no more durable than the server: what a crash without appendfsync
-// always or a failover to a replica loses of it is carried out again.
+// A record is no more durable than the server. A request whose record is lost by a
+// crash without appendfsync always, or by a failover to a replica, is executed
+// again.
 type Idempotency struct {
 	conn         *conn
 	records, due string // the prefix of records; the set
@@ -50,13 +51,13 @@ type Idempotency struct {
 var _ driver.Idempotency = (*Idempotency)(nil)
 
 // NewIdempotency keeps records under prefix, which may be empty; it sends nothing.
-// The client stays the caller's.
+// The caller closes the client.
 func NewIdempotency(client rueidis.Client, prefix string) *Idempotency {
 	own := reserved + tags.of(slotOf(prefix)) + "}:"
 	return &Idempotency{conn: newGuardConn(client, keepsAll), records: own + "request:" + prefix + ":", due: own + "requests:" + prefix}
 }
 
-// member tells records apart, whatever their names are made of.
+// member returns an unambiguous text for any id.
 func member(id driver.IdempotencyID) string {
 	return counted(id.Operation) + counted(id.Scope) + counted(id.Key)
 }
@@ -80,7 +81,7 @@ func parseMember(m string) (id driver.IdempotencyID, err error) {
 	return id, nil
 }
 
-// Claim makes or takes a record; see driver.Idempotency.
+// Claim creates or takes a record; see driver.Idempotency.
 func (s *Idempotency) Claim(ctx context.Context, c driver.IdempotencyClaim) (driver.IdempotencyRecord, error) {
 	asked := request{op: "claim request", name: c.ID.Key}
 	if err := c.ID.Validate(); err != nil {
@@ -113,7 +114,7 @@ func (s *Idempotency) Claim(ctx context.Context, c driver.IdempotencyClaim) (dri
 	return r, nil
 }
 
-// parseRecord reads what each listing has.
+// parseRecord parses the fields that every listing has.
 func parseRecord(owner, attempt, until, created, now string) (r driver.IdempotencyRecord, err error) {
 	var numbers [4]int64
 	for i, s := range []string{attempt, until, created, now} {
@@ -127,7 +128,7 @@ func parseRecord(owner, attempt, until, created, now string) (r driver.Idempoten
 	return r, nil
 }
 
-// Update does a step of an attempt; see driver.Idempotency.
+// Update records a step of an attempt; see driver.Idempotency.
 func (s *Idempotency) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 	asked := request{op: "update request", name: u.ID.Key}
 	if err := u.ID.Validate(); err != nil {
@@ -160,7 +161,7 @@ func (s *Idempotency) Update(ctx context.Context, u driver.IdempotencyUpdate) er
 	return uncertain(asked, errReply)
 }
 
-// Unfinished lists what nobody works on; see driver.Idempotency.
+// Unfinished lists the records that no process works on; see driver.Idempotency.
 func (s *Idempotency) Unfinished(ctx context.Context, q driver.IdempotencyQuery) ([]driver.IdempotencyRecord, error) {
 	asked := request{op: "list requests", name: q.Operation}
 	only := ""
@@ -201,7 +202,7 @@ func parseUnfinished(row rueidis.RedisMessage) (driver.IdempotencyRecord, error)
 	return r, err
 }
 
-// Remove has nothing to do: finished records expire by themselves.
+// Remove does nothing: finished records expire.
 func (s *Idempotency) Remove(ctx context.Context, _ int) (int, error) {
 	if ctx.Err() != nil {
 		return 0, unsent(request{op: "remove requests"}, context.Cause(ctx))
@@ -209,5 +210,5 @@ func (s *Idempotency) Remove(ctx context.Context, _ int) (int, error) {
 	return 0, nil
 }
 
-// microseconds is how the scripts of requests take a time.
+// microseconds formats a time for the scripts of requests.
 func microseconds(d time.Duration) string { return strconv.FormatInt(d.Microseconds(), 10) }

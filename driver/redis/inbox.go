@@ -18,41 +18,41 @@ import (
 //go:embed script/inbox.lua
 var inboxLua string
 
-// ErrRefused: an effect refused by refuse(why), and changed nothing.
+// ErrRefused: an effect called refuse(why), and changed nothing.
 var ErrRefused = errors.New("the effect refused")
 
-// Inbox makes the effects of messages on data in Redis, each once: the effect, a
-// [Body], and the record that it was made are one script, so that no crash, lost
-// answer or second delivery comes between them. [Once] serves effects elsewhere, and
-// cannot promise that.
+// Inbox applies the effects of messages to data in Redis, each once. One script runs
+// the effect, a [Body], and records it, so that no crash, lost answer or second
+// delivery can separate them. [Once] serves effects elsewhere, and cannot guarantee
+// that.
 //
 // A record is the hash interlock:{TAG}:inbox:LENGTH:CONSUMER:ID, which expires after
-// the time for which it is kept. It is in the hash slot of the consumer's name, and so
-// must be the keys of every effect: a consumer billing{shop} is for keys such as
-// balance:{shop}:7. What a crash without appendfsync always or a failover to a replica
-// loses, it loses of record and effect alike.
+// its retention. It is in the hash slot of the consumer's name, and the keys of every
+// effect must be too: a consumer billing{shop} is for keys such as balance:{shop}:7. A
+// crash without appendfsync always, or a failover to a replica, loses records together
+// with effects.
 type Inbox struct {
 	conn     *conn
 	consumer string
 	keep     time.Duration
 }
 
-// NewInbox remembers the messages of a consumer, 1 to 255 bytes, each for as long as
-// keep, which must be longer than any redelivery takes. It sends nothing. The client
-// stays the caller's.
+// NewInbox returns the inbox of a consumer, a name of 1 to 255 bytes. It remembers
+// each message for keep, which must be longer than any redelivery takes. It sends
+// nothing. The caller closes the client.
 func NewInbox(client rueidis.Client, consumer string, keep time.Duration) *Inbox {
 	return &Inbox{conn: newGuardConn(client, keepsAll), consumer: consumer, keep: keep}
 }
 
-// Apply makes the effect of a message, unless it was made before: ClaimedNow, also if
-// d.Owner repeats the call after its answer was lost; ClaimedDone after another
-// delivery; ClaimedOther if the message came with another hash. The result is what the
-// effect returned the first time. d.Consumer is the inbox's.
+// Apply runs the effect of a message, unless it ran before. It returns ClaimedNow,
+// also if d.Owner repeats the call after a lost answer; ClaimedDone after another
+// delivery; ClaimedOther if the message has another hash than before. The result is
+// that of the effect's first run. d.Consumer is the inbox's.
 //
 // An effect that returns refuse(why) before it has written anything is an [ErrRefused],
-// Definite, and not remembered. One that fails half way is a Definite error for every
-// delivery from then on, because Redis does not undo what it wrote: repair the data,
-// then [Inbox.Forget] the message.
+// Definite, and not remembered. An effect that fails half way is a Definite error for
+// every later delivery, because Redis does not undo its writes: repair the data, then
+// [Inbox.Forget] the message.
 func (i *Inbox) Apply(ctx context.Context, d driver.Delivery, effect Body) (driver.Claimed, []byte, error) {
 	asked := request{op: "apply message", name: d.ID}
 	d.Consumer = i.consumer
@@ -86,8 +86,8 @@ func (i *Inbox) Apply(ctx context.Context, d driver.Delivery, effect Body) (driv
 	return driver.Unclaimed, nil, uncertain(asked, errReply)
 }
 
-// Forget removes the record of a message, so that its effect is made again if it comes
-// again. Repeating it converges.
+// Forget removes the record of a message, so that its next delivery runs the effect
+// again. It may be repeated.
 func (i *Inbox) Forget(ctx context.Context, id string) error {
 	asked := request{op: "forget message", name: id}
 	_, err := do(ctx, i.conn, asked, func(ctx context.Context) (int64, error) {
@@ -110,7 +110,7 @@ func (i *Inbox) check(asked request, d driver.Delivery, keys []string) error {
 	return checkBody(asked, "consumer", i.consumer, keys)
 }
 
-// checkBody refuses keys that are ours, or not in the slot of what owns them.
+// checkBody rejects reserved keys, and keys outside the slot of their owner.
 func checkBody(asked request, what, owner string, keys []string) error {
 	for _, key := range keys {
 		switch {

@@ -15,12 +15,12 @@ var listLua string
 
 var listScript = newReader(listLua)
 
-// slotsAtOnce is how many parts of a cluster's index one request reads, about a
-// millisecond of its server.
+// slotsAtOnce is how many parts of a cluster's index one request reads, which takes
+// its server about a millisecond.
 const slotsAtOnce = 1024
 
-// names reads from the index which locks that begin with prefix are held or awaited:
-// up to a hundred that come after, in byte order. Some may have ended.
+// names reads from the index the held or awaited locks that begin with prefix: up to
+// a hundred after after, in byte order. Some may have ended.
 func (l layout) names(ctx context.Context, c *conn, prefix, after string) ([]string, error) {
 	low, high := "["+prefix, beyond(prefix)
 	if after != "" {
@@ -47,8 +47,8 @@ func (l layout) names(ctx context.Context, c *conn, prefix, after string) ([]str
 	return names[:min(len(names), batchSize)], nil
 }
 
-// indexes are the requests that read the parts of the index in which names between
-// low and high can be.
+// indexes returns the requests that read the parts of the index that can contain
+// names between low and high.
 func (l layout) indexes(ctx context.Context, c *conn, low, high string) ([]batch, error) {
 	args := []string{low, high, strconv.Itoa(batchSize)}
 	if !l.cluster {
@@ -74,14 +74,15 @@ func (l layout) indexes(ctx context.Context, c *conn, low, high string) ([]batch
 	return batches, nil
 }
 
-// slotOfPrefix is the slot of every key that begins with prefix, if they have one.
+// slotOfPrefix returns the slot of every key that begins with prefix, if it is the
+// same.
 func slotOfPrefix(prefix string) (slot int, ok bool) {
 	_, rest, open := strings.Cut(prefix, "{")
 	tag, _, closed := strings.Cut(rest, "}")
 	return slotOf(prefix), open && closed && tag != ""
 }
 
-// beyond is the end, for ZRANGEBYLEX, of the names that begin with prefix.
+// beyond returns the end, for ZRANGEBYLEX, of the names that begin with prefix.
 func beyond(prefix string) string {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] < 0xff {
@@ -91,7 +92,8 @@ func beyond(prefix string) string {
 	return "+"
 }
 
-// masters are the nodes on which keys are: the client itself, but for a cluster.
+// masters returns the nodes that have keys: the client itself, or the masters of a
+// cluster.
 func (c *conn) masters(ctx context.Context) ([]rueidis.Client, error) {
 	if c.client.Mode() != rueidis.ClientModeCluster {
 		return []rueidis.Client{c.client}, nil
@@ -113,7 +115,7 @@ func (c *conn) masters(ctx context.Context) ([]rueidis.Client, error) {
 	return masters, nil
 }
 
-// slotRange are slots of a cluster that one master has.
+// slotRange is a range of slots of one master of a cluster.
 type slotRange struct {
 	first, last int
 	master      string // its address

@@ -13,13 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Locks lists the names that are held or awaited in queue mode, by an index that the
-// scripts keep: it costs a request for a hundred names, whatever else the database
-// holds. Locks of other clients are not among them, unless somebody waits for them
-// here; see [Driver.ForeignLocks] and [Driver.Lock]. See driver.Inspector.
+// Locks lists the names that are held or awaited in queue mode, from an index that
+// the scripts keep: a hundred names cost one request, however large the database is.
+// Locks of other clients are left out, unless a waiter of queue mode waits for them;
+// see [Driver.ForeignLocks] and [Driver.Lock]. See driver.Inspector.
 //
 // In a cluster the index has a part in each hash slot. A prefix that contains a
-// whole {tag} needs one of them; any other takes a few milliseconds of each master.
+// whole {tag} needs one part; any other takes a few milliseconds of each master.
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) (states []driver.LockState, more bool, err error) {
 	full := d.layout.prefix + prefix
 	for after := ""; ; {
@@ -39,8 +39,9 @@ func (d *Driver) Locks(ctx context.Context, prefix string, limit int) (states []
 
 // ForeignLocks lists the keys below prefix that look like locks of redis-py, redsync,
 // bsm/redislock, rueidislock or Redisson. It scans the keys of the database, which
-// takes a second or so per million of them and does not stop the server. Without
-// prefix and Options.Prefix it scans nothing, and lists those that are awaited here.
+// takes about a second per million and does not block the server. Without prefix and
+// Options.Prefix it does not scan, and lists the foreign locks that are awaited in
+// queue mode.
 func (d *Driver) ForeignLocks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
 	full := d.layout.prefix + prefix
 	if full == "" {
@@ -54,7 +55,7 @@ func (d *Driver) ForeignLocks(ctx context.Context, prefix string, limit int) ([]
 	return d.layout.list(ctx, d.conn, found, limit, func(s shown) bool { return s.known })
 }
 
-// Lock shows one name; see driver.Inspector.
+// Lock returns the state of one name; see driver.Inspector.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	return d.layout.lock(ctx, d.conn, name)
 }
@@ -63,7 +64,7 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 var errAnyString = errors.New("a plain lock cannot be distinguished from other strings: set Options.Prefix, or ask for one name")
 
 // Locks lists the string keys below Options.Prefix, by any writer, and Redisson's locks. Without
-// a prefix it refuses, because a plain lock cannot be distinguished from other strings;
+// a prefix it returns an error, because a plain lock cannot be distinguished from other strings;
 // [Plain.Lock] shows one. See driver.Inspector.
 func (p *Plain) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
 	full := p.layout.prefix + prefix
@@ -77,19 +78,19 @@ func (p *Plain) Locks(ctx context.Context, prefix string, limit int) ([]driver.L
 	return p.layout.list(ctx, p.conn, found, limit, func(s shown) bool { return s.known || s.kind == "string" })
 }
 
-// scanBelow walks all keys that begin with prefix, but for our own.
+// scanBelow returns all keys that begin with prefix, except reserved ones.
 func scanBelow(ctx context.Context, c *conn, prefix string) ([]string, error) {
 	return scan(ctx, c, escapeGlob(prefix)+"*", func(key string) (string, bool) {
 		return key, strings.HasPrefix(key, prefix) && !strings.HasPrefix(key, reserved)
 	})
 }
 
-// Lock shows one name; see driver.Inspector.
+// Lock returns the state of one name; see driver.Inspector.
 func (p *Plain) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	return p.layout.lock(ctx, p.conn, name)
 }
 
-// lock shows one name.
+// lock returns the state of one name.
 func (l layout) lock(ctx context.Context, c *conn, name string) (driver.LockState, error) {
 	if err := checkName(name, l.prefix+name); err != nil {
 		return driver.LockState{}, err
@@ -102,7 +103,7 @@ func (l layout) lock(ctx context.Context, c *conn, name string) (driver.LockStat
 }
 
 // scan walks all keys that match pattern, on each master of a cluster, and collects
-// what of accepts, once each.
+// the texts that of accepts, once each.
 func scan(ctx context.Context, c *conn, pattern string, of func(key string) (string, bool)) ([]string, error) {
 	nodes, err := c.masters(ctx)
 	if err != nil {
@@ -131,7 +132,8 @@ func scan(ctx context.Context, c *conn, pattern string, of func(key string) (str
 	return slices.Compact(found), nil
 }
 
-// list shows the first limit of locks that are held or awaited, and are wanted.
+// list returns the states of the first limit of locks that are held or awaited, and
+// wanted.
 func (l layout) list(ctx context.Context, c *conn, locks []string, limit int, wanted func(shown) bool) (states []driver.LockState, more bool, err error) {
 	for chunk := range slices.Chunk(locks, batchSize) {
 		all, err := l.show(ctx, c, chunk)
@@ -140,7 +142,7 @@ func (l layout) list(ctx context.Context, c *conn, locks []string, limit int, wa
 		}
 		for _, s := range all {
 			switch {
-			case s.Holder == nil && len(s.Waiters) == 0: // it ended meanwhile
+			case s.Holder == nil && len(s.Waiters) == 0: // it has ended meanwhile
 			case !wanted(s):
 			case len(states) == limit:
 				return states, true, nil
@@ -152,7 +154,7 @@ func (l layout) list(ctx context.Context, c *conn, locks []string, limit int, wa
 	return states, false, nil
 }
 
-// show asks for the state of locks, in one request, or one for each slot of a cluster.
+// show reads the state of locks in one request, or in one for each slot of a cluster.
 func (l layout) show(ctx context.Context, c *conn, locks []string) ([]shown, error) {
 	asked := request{op: "show"}
 	parts := chunks(l, locks, func(lock string) string { return lock })
@@ -189,7 +191,7 @@ func (l layout) show(ctx context.Context, c *conn, locks []string) ([]shown, err
 	return ordered, nil
 }
 
-// showing makes the arguments of show.lua.
+// showing returns the arguments of show.lua.
 func (l layout) showing(locks []string) (b batch) {
 	var shared []string
 	for _, lock := range locks {
@@ -200,7 +202,7 @@ func (l layout) showing(locks []string) (b batch) {
 	for _, lock := range locks {
 		for _, key := range redissonKeys(lock) {
 			if l.cluster && slotOf(key) != slotOf(lock) {
-				key = l.keysOf(lock).wait // Redisson keeps it elsewhere; it is not looked at
+				key = l.keysOf(lock).wait // Redisson keeps it in another slot, which is not read
 			}
 			b.keys = append(b.keys, key)
 		}
@@ -208,7 +210,7 @@ func (l layout) showing(locks []string) (b batch) {
 	return b
 }
 
-// parseState reads what show.lua answers for a name.
+// parseState parses the answer of show.lua for a name.
 func parseState(item rueidis.RedisMessage, lock string, s *shown) error {
 	fields, err := item.ToArray()
 	if err != nil || len(fields) != 8 {
@@ -240,7 +242,7 @@ func parseWaiters(list rueidis.RedisMessage, s *shown, parse func(rueidis.RedisM
 	return nil
 }
 
-// parseHolder reads the holder. One of which nothing is kept is foreign.
+// parseHolder parses the holder. A holder without a record is foreign.
 func parseHolder(fields []rueidis.RedisMessage, lock string, s *shown) error {
 	var err error
 	if s.raw, err = fields[1].ToString(); err != nil {
@@ -263,7 +265,7 @@ func parseHolder(fields []rueidis.RedisMessage, lock string, s *shown) error {
 	return err
 }
 
-// parseForeign names a holder of whom nothing is kept.
+// parseForeign names a holder without a record.
 func parseForeign(hash rueidis.RedisMessage, lock string, s *shown) error {
 	s.Holder.Foreign = true
 	switch s.kind {
@@ -305,7 +307,7 @@ func parseWaiter(item rueidis.RedisMessage) (driver.Contender, error) {
 	return driver.Contender{Owner: fields[0], Since: serverTime(since), Expires: time.Duration(alive) * time.Millisecond}, err
 }
 
-// escapeGlob makes a text match itself in a pattern of SCAN.
+// escapeGlob escapes a text for a pattern of SCAN.
 func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }

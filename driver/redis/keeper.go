@@ -11,27 +11,27 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// keeper renews what one driver holds: one loop, whatever the number of locks.
+// keeper renews the leases of one driver in one loop.
 type keeper struct {
 	extend extender
 	ttl    time.Duration
 	wake   chan struct{}
-	retry  time.Duration // from a failed renewal to the next
+	retry  time.Duration // after a failed renewal
 	bound  time.Duration // of one renewal
 
 	mu    sync.Mutex
 	held  map[string]*holding // by owner
-	armed boottime.Instant    // when the loop will look next
+	armed boottime.Instant    // when the loop runs next
 }
 
-// holding is one lease that is kept alive.
+// holding is one lease that is renewed.
 type holding struct {
 	request driver.Request
-	keys    []string // of which the first one or two live as long as the lease
+	keys    []string // the first one or two live as long as the lease
 	lease   *boottime.Lease
 	due     boottime.Instant // guarded by keeper.mu
 
-	// mu is held while events are called, so that none is called after the release.
+	// mu is held during events, so that none is called after the release.
 	mu       sync.Mutex
 	quiet    bool
 	released bool
@@ -51,7 +51,7 @@ func newKeeper(extend extender, ttl time.Duration) *keeper {
 		held: map[string]*holding{}, armed: never}
 }
 
-// patient gives a renewal the time that its confirmation may take.
+// patient extends the bound of a renewal by the time that its confirmation may take.
 func (k *keeper) patient(s Settings) *keeper {
 	if s.Fsync {
 		k.bound = min(silence+fsyncFor, k.ttl/3)
@@ -59,7 +59,7 @@ func (k *keeper) patient(s Settings) *keeper {
 	return k
 }
 
-// add starts to keep the lease that was asked for at sent, and was granted.
+// add starts to renew a granted lease, which was requested at sent.
 func (k *keeper) add(r driver.Request, keys []string, sent boottime.Instant) (*boottime.Lease, error) {
 	return k.addFor(r, keys, sent, r.Lease(k.ttl), sent.Add(r.Every(k.ttl)))
 }
@@ -80,7 +80,7 @@ func (k *keeper) addFor(r driver.Request, keys []string, sent boottime.Instant, 
 	return l, nil
 }
 
-// remove stops renewing, and telling events. It returns nil if owner holds nothing.
+// remove stops renewals and events. It returns nil if owner holds nothing.
 func (k *keeper) remove(owner string) *holding {
 	k.mu.Lock()
 	h := k.held[owner]
@@ -91,9 +91,9 @@ func (k *keeper) remove(owner string) *holding {
 	return h
 }
 
-// mute ends the events of what owner has. It goes on being renewed until a
-// repeated Acquire adds it again: if that fails no event may follow, and the result
-// of a renewal under way would be reported once more to the new holding.
+// mute ends the events of owner's lease. It is renewed until a repeated Acquire
+// adds it again. If that Acquire fails, no event may follow; otherwise the result
+// of a renewal under way would be reported again for the new holding.
 func (k *keeper) mute(owner string) {
 	k.mu.Lock()
 	h := k.held[owner]
@@ -110,7 +110,7 @@ func (h *holding) mute() {
 	h.quiet = true
 }
 
-// release records that the owner has released it, so that a renewal does not lock it again.
+// release records the owner's release, so that a renewal does not lock it again.
 func (h *holding) release() {
 	if h == nil {
 		return
@@ -138,8 +138,8 @@ func (k *keeper) next() boottime.Instant {
 	return k.armed
 }
 
-// due takes what is to be renewed now, and what soon would be, so that requests
-// are few. Leases whose time is over are dropped.
+// due returns the leases to be renewed now or soon, so that requests are few. It
+// drops leases that have ended.
 func (k *keeper) due(now boottime.Instant) []*holding {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -196,8 +196,8 @@ func (k *keeper) postpone(h *holding, due boottime.Instant) {
 	h.due = due
 }
 
-// lose drops a lease that the server gave to somebody else, or has forgotten. The loss
-// is reported first, so that a release meanwhile still finds what to mute.
+// lose drops a lease that the server has forgotten or granted to another owner. The
+// loss is reported first, so that a release meanwhile still finds the lease to mute.
 func (k *keeper) lose(h *holding) {
 	h.lease.End()
 	h.reportLost()
@@ -208,7 +208,7 @@ func (k *keeper) lose(h *holding) {
 	}
 }
 
-// reportLost is the last event.
+// reportLost calls the last event.
 func (h *holding) reportLost() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -24,11 +24,11 @@ var (
 	kvScanScript = newReader(kvScanLua)
 )
 
-// KeyValues is a key-value store with compare-and-swap: a step is one script. It implements
+// KeyValues is a key-value store with compare-and-swap; each call is one request. It implements
 // driver.KeyValues. All keys are in one slot of a cluster: in the hash
-// interlock:{TAG}:kv:PREFIX, with an index and the last revision beside it. What a crash without
-// appendfsync always, or a failover to a replica, loses of the last swaps is lost although they
-// were answered; revisions go on above the server's clock.
+// interlock:{TAG}:kv:PREFIX, with an index and the last revision beside it. A crash without
+// appendfsync always, or a failover to a replica, may lose the last swaps although they were
+// answered; later revisions are above the server's clock.
 type KeyValues struct {
 	conn *conn
 	keys []string // values, index, revision
@@ -36,8 +36,8 @@ type KeyValues struct {
 
 var _ driver.KeyValues = (*KeyValues)(nil)
 
-// NewKeyValues makes the store of a prefix, which may be empty; it sends nothing. The client
-// stays the caller's.
+// NewKeyValues returns the store of a prefix, which may be empty; it sends nothing. The
+// caller closes the client.
 func NewKeyValues(client rueidis.Client, prefix string) *KeyValues {
 	tag := reserved + tags.of(slotOf(prefix)) + "}:"
 	return &KeyValues{conn: newGuardConn(client, keepsMarks), keys: []string{tag + "kv:" + prefix, tag + "kv-index:" + prefix, tag + "kv-revision:" + prefix}}
@@ -73,7 +73,7 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 	return got, nil
 }
 
-// readKeyValue reads what the swap has stored.
+// readKeyValue parses a stored value.
 func readKeyValue(asked request, key string, m rueidis.RedisMessage) (driver.KeyValue, error) {
 	text, err := m.ToString()
 	number, value, _ := strings.Cut(text, " ")
@@ -84,7 +84,7 @@ func readKeyValue(asked request, key string, m rueidis.RedisMessage) (driver.Key
 	return driver.KeyValue{Key: key, Value: []byte(value), Revision: revision}, nil
 }
 
-// Swap makes all swaps or none by one script; see driver.KeyValues.
+// Swap applies all swaps or none, by one script; see driver.KeyValues.
 func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	asked := request{op: "swap keys"}
 	if err := driver.CheckSwaps(swaps); err != nil {

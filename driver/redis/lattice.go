@@ -21,9 +21,9 @@ var latticeScript = newScript(latticeLua)
 // Lattices keeps states of conflict-free replicated data types in Redis; one script merges. It
 // implements driver.Lattices. A state is the hash interlock:{TAG}:crdt:PREFIX+NAME, which never
 // expires. In a Redis Cluster the resource of a guard and PREFIX+NAME need the same {tag}. What a
-// crash without appendfsync always, or a failover to a replica, loses is back once a process that
-// has it merges it again; what nobody has is lost, and with it units of a bounded counter that
-// were taken.
+// crash without appendfsync always, or a failover to a replica, loses is restored when a process
+// that has it merges it again. What no process has is lost, including units taken from a bounded
+// counter.
 type Lattices struct {
 	fence  *Fence
 	prefix string
@@ -31,8 +31,8 @@ type Lattices struct {
 
 var _ driver.Lattices = (*Lattices)(nil)
 
-// NewLattices keeps states whose names are put behind prefix, which may be empty; it sends
-// nothing. The client stays the caller's.
+// NewLattices keeps states under prefix, which may be empty; it sends nothing. The caller
+// closes the client.
 func NewLattices(client rueidis.Client, prefix string) *Lattices {
 	return &Lattices{NewFence(client), prefix}
 }
@@ -57,7 +57,7 @@ func (s *Lattices) Merge(ctx context.Context, name string, delta driver.Lattice,
 	return err
 }
 
-// latticeArgs are those of the script.
+// latticeArgs returns the arguments of the script.
 func latticeArgs(l driver.Lattice) []string {
 	args := []string{strconv.Itoa(len(l.Max))}
 	for field, value := range l.Max {

@@ -12,24 +12,24 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// reserved starts every key of ours but the locks themselves.
+// reserved begins every key that is not a lock.
 const reserved = "interlock:{"
 
 // layout maps names to keys. See docs/adr/003-redis-layout.md.
 type layout struct {
 	prefix  string
-	cluster bool // keys of several slots cannot be in one request
+	cluster bool // one request cannot have keys of several slots
 }
 
 func layoutOn(client rueidis.Client, prefix string) layout {
 	return layout{prefix: prefix, cluster: client.Mode() == rueidis.ClientModeCluster}
 }
 
-// keys of one name, in the order in which the scripts take them. The last two are shared by
-// all names of the database, or of a slot of a cluster.
+// keys are those of one name, in the order of the scripts. The last two are shared by all
+// names of the database, or of a slot of a cluster.
 type keys struct{ lock, hold, queue, wait, counter, names string }
 
-// ownKeys is how many keys a name has to itself.
+// ownKeys is how many keys belong to one name only.
 const ownKeys = 4
 
 func (l layout) keys(name, owner string) (keys, error) {
@@ -61,8 +61,8 @@ func (l layout) keysOf(lock string) keys {
 	return k
 }
 
-// chunks divides items into what one request can cover: a hundred, and in a cluster
-// those of one slot.
+// chunks divides items into requests: of up to a hundred, and in a cluster of one
+// slot.
 func chunks[T any](l layout, items []T, lock func(T) string) (all [][]T) {
 	if !l.cluster {
 		return slices.Collect(slices.Chunk(items, batchSize))
@@ -78,7 +78,7 @@ func chunks[T any](l layout, items []T, lock func(T) string) (all [][]T) {
 	return all
 }
 
-// wholeTag is that of the keys that stand for a whole database.
+// wholeTag is the tag of the keys that serve a whole database.
 const wholeTag = "0"
 
 // namesKey is the index of held and awaited locks, of one slot in a cluster.
@@ -89,8 +89,8 @@ func counterKey(tag string) string { return reserved + tag + "}:counter" }
 
 var wholeNames, wholeCounter = namesKey(wholeTag), counterKey(wholeTag)
 
-// list is in the order in which the scripts take the keys. The first two live as long as
-// the lease.
+// list returns the keys in the order of the scripts. The first two live as long as the
+// lease.
 func (k keys) list() [6]string {
 	return [6]string{k.lock, k.hold, k.queue, k.wait, k.counter, k.names}
 }

@@ -21,10 +21,10 @@ var limitOneLua string
 var limitScript, limitOneScript = newScript(limitLua), newScript(limitOneLua)
 
 // Limiter keeps limits in Redis: one script decides up to driver.MaxCharges charges by the
-// server's clock. It implements driver.Limiter. A limit is the text
+// server's clock. It implements driver.Limiter. A limit is the string
 // interlock:{TAG}:limit:PREFIX+KEY, which expires when nothing of it counts any more. In a
-// cluster the keys of one call are in one slot: give them the same {tag}. What a crash without
-// appendfsync always, or a failover to a replica, loses was not consumed, as far as Redis knows.
+// cluster the keys of one call must be in one slot: give them the same {tag}. Consumption lost
+// by a crash without appendfsync always, or by a failover to a replica, no longer counts.
 type Limiter struct {
 	conn   *conn
 	prefix string
@@ -32,23 +32,23 @@ type Limiter struct {
 
 var _ driver.LimitInspector = (*Limiter)(nil)
 
-// NewLimiter keeps limits under a prefix, which may be empty; it sends nothing. The client stays
-// the caller's.
+// NewLimiter keeps limits under a prefix, which may be empty; it sends nothing. The caller
+// closes the client.
 func NewLimiter(client rueidis.Client, prefix string) *Limiter {
 	return &Limiter{newGuardConn(client, keepsAll), prefix}
 }
 
-// limitBatch is calls for one run of the script.
+// limitBatch holds the calls of one run of the script.
 type limitBatch struct {
 	batch
-	calls []int // which they are
+	calls []int // their indexes
 
 	group  int // where in args the last group begins, with the number of its calls
 	size   int // that number
 	charge [8]int64
 }
 
-// add adds a call. Calls of one charge with the same numbers are one group, which are sent once.
+// add adds a call. Calls of one charge with equal numbers form a group, which is sent once.
 func (b *limitBatch) add(place int, call driver.LimitCall, keys []string) {
 	b.keys, b.calls = append(b.keys, keys...), append(b.calls, place)
 	first := call[0].Numbers()
@@ -59,7 +59,7 @@ func (b *limitBatch) add(place int, call driver.LimitCall, keys []string) {
 	}
 	b.group, b.size, b.charge = len(b.args), 1, first
 	if len(call) > 1 {
-		b.size = 0 // nothing joins it
+		b.size = 0 // no call joins it
 	}
 	b.args = append(b.args, "1", strconv.Itoa(len(call)))
 	for _, c := range call {
@@ -95,7 +95,7 @@ func (l *Limiter) Take(ctx context.Context, calls []driver.LimitCall) []driver.L
 	return answers
 }
 
-// takeOne decides one call of one bucket. It reports false if that is left to the other script.
+// takeOne decides one call of one bucket. It returns false if the other script must decide.
 func (l *Limiter) takeOne(ctx context.Context, call driver.LimitCall, a *driver.LimitAnswer) bool {
 	c := call[0]
 	if a.Err = c.Check(); a.Err != nil {
@@ -123,15 +123,15 @@ func (l *Limiter) takeOne(ctx context.Context, call driver.LimitCall, a *driver.
 	return true
 }
 
-// isShort reports whether the script answers a call by one number: the level of its bucket.
+// isShort reports whether the answer to a call is one number: the level of its bucket.
 func isShort(call driver.LimitCall) bool {
 	return len(call) == 1 && call[0].Rate.Algorithm == driver.GCRA && call[0].Cost >= 0
 }
 
-// read reads the answers of the script to the calls of a batch.
+// read parses the answers of the script to the calls of a batch.
 func (l *Limiter) read(b *limitBatch, m rueidis.RedisMessage, calls []driver.LimitCall, answers []driver.LimitAnswer) error {
 	left, err := m.ToArray()
-	decisions := make([]driver.Decision, len(b.keys)) // one that is kept keeps the others
+	decisions := make([]driver.Decision, len(b.keys)) // a kept decision keeps the others
 	for _, i := range b.calls {
 		n := 5 * len(calls[i])
 		if isShort(calls[i]) {
@@ -151,7 +151,8 @@ func (l *Limiter) read(b *limitBatch, m rueidis.RedisMessage, calls []driver.Lim
 	return nil
 }
 
-// answer is that to one call: its numbers, which become decisions, or what a key holds that is no limit.
+// answer parses that to one call: numbers, which become decisions, or the content of a key that is no
+// limit.
 func (l *Limiter) answer(call driver.LimitCall, messages []rueidis.RedisMessage, decisions []driver.Decision) (a driver.LimitAnswer, err error) {
 	for i, m := range messages {
 		if m.IsString() {
@@ -179,7 +180,7 @@ func (l *Limiter) answer(call driver.LimitCall, messages []rueidis.RedisMessage,
 	return a, nil
 }
 
-// batches refuses impossible calls, and divides the others by slots and by size.
+// batches rejects invalid calls, and divides the others by slot and size.
 func (l *Limiter) batches(calls []driver.LimitCall, answers []driver.LimitAnswer) (all []*limitBatch) {
 	cluster := l.conn.client.Mode() == rueidis.ClientModeCluster
 	last := map[int]*limitBatch{}

@@ -11,11 +11,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// limitMark is in the Redis key of each limit, before its own.
+// limitMark is the part of a limit's Redis key before its own key.
 const limitMark = "}:limit:"
 
-// Limits lists keys; see driver.LimitInspector. It scans the keys of the database, which takes a
-// second or so per million of them and does not stop the server.
+// Limits lists keys; see driver.LimitInspector. It scans the keys of the database, which takes
+// about a second per million and does not block the server.
 func (l *Limiter) Limits(ctx context.Context, prefix string, limit int) ([]driver.StoredLimit, bool, error) {
 	keys, err := scan(ctx, l.conn, escapeGlob(reserved)+"*"+limitMark+escapeGlob(l.prefix+prefix)+"*", func(key string) (string, bool) {
 		_, key, _ = strings.Cut(key, limitMark)
@@ -76,7 +76,7 @@ func (l *Limiter) show(ctx context.Context, keys []string) ([]driver.StoredLimit
 			if err != nil {
 				return nil, err
 			}
-			s.ResetAfter = max(0, time.Duration(left)*time.Millisecond-time.Second) // the script keeps it for a second more
+			s.ResetAfter = max(0, time.Duration(left)*time.Millisecond-time.Second) // the script keeps it for another second
 			if s.ResetAfter == 0 && s.Damaged == "" {
 				s.State = nil
 			}

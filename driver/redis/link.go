@@ -9,9 +9,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// link knows whether the connections of a client stand. While they do, a request is sent
-// in the goroutine of its caller: the client ignores the end of a context only while it
-// waits for a connection that another request dials.
+// link knows whether the connections of a client are open. While they are, a request is
+// sent in its caller's goroutine: the client ignores the end of a context only while it
+// waits for another request's dial.
 type link struct {
 	breaks   atomic.Int64 // how often a connection was closed or failed
 	inFlight atomic.Int64 // requests in their callers' goroutines
@@ -20,8 +20,8 @@ type link struct {
 // maxInFlight is well below what the client queues without blocking.
 const maxInFlight = 512
 
-// linkOf is that of a client made by [Connect]; nil for others, and for a cluster, whose
-// nodes are dialled when they are first needed.
+// linkOf returns the link of a client made by [Connect]; nil for others, and for a
+// cluster, which dials its nodes when it first needs them.
 func linkOf(client rueidis.Client) *link {
 	if c, ok := client.(*configured); ok && client.Mode() == rueidis.ClientModeStandalone {
 		return c.link
@@ -29,7 +29,7 @@ func linkOf(client rueidis.Client) *link {
 	return nil
 }
 
-// count is breaks; -2 without a link, so that nothing is known to stand.
+// count returns breaks, or -2 without a link, so that no connection counts as open.
 func (l *link) count() int64 {
 	if l == nil {
 		return -2
@@ -37,8 +37,8 @@ func (l *link) count() int64 {
 	return l.breaks.Load()
 }
 
-// watch has option report to l when a connection fails, which is before the client
-// notices and dials.
+// watch makes option report failed connections to l, before the client notices and
+// dials.
 func (l *link) watch(option *rueidis.ClientOption) {
 	dial := option.DialCtxFn
 	old := option.DialFn // which DialCtxFn replaces

@@ -13,13 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// A topic is what is listened to: a channel, or those that match a pattern.
+// A topic is a channel, or the channels that match a pattern.
 type topic struct {
 	name    string
 	pattern bool
 }
 
-// subscription makes the command that begins to listen, and what confirms it.
+// subscription returns the command that subscribes, and the kind of its confirmation.
 func (t topic) subscription(b rueidis.Builder) (rueidis.Completed, string) {
 	if t.pattern {
 		return b.Psubscribe().Pattern(t.name).Build(), "psubscribe"
@@ -34,11 +34,10 @@ func (t topic) unsubscription(b rueidis.Builder) rueidis.Completed {
 	return b.Unsubscribe().Channel(t.name).Build()
 }
 
-// follow calls look, from the caller's goroutine, with the channels of a topic on
-// which something was published, and whether there may be more: first once it is subscribed, then whenever there is something, when
-// the subscription was interrupted, and after the time that look itself returned.
-// It ends with ctx, with the driver, with the first error of look, or if it
-// cannot subscribe; what was subscribed once is subscribed again.
+// follow calls look in the caller's goroutine, with the channels of a topic that received messages,
+// and whether others may have. It calls look first once it has subscribed, then after each message,
+// after an interruption, and after the time that look returned. It ends with ctx, with the driver,
+// with the first error of look, or if the first subscription fails; it renews later ones.
 func (c *conn) follow(ctx context.Context, r request, to topic, look func(ctx context.Context, channels []string, missed bool) (time.Duration, error)) error {
 	if ctx.Err() != nil {
 		return unsent(r, context.Cause(ctx))
@@ -83,7 +82,7 @@ func (c *conn) follow(ctx context.Context, r request, to topic, look func(ctx co
 	}
 }
 
-// subscribe listens until ctx ends. It returns why it cannot.
+// subscribe listens until ctx ends. It returns an error if it cannot.
 func (c *conn) subscribe(ctx context.Context, r request, to topic, box *hints.Mailbox) error {
 	var confirmed atomic.Bool
 	var failed atomic.Int32 // attempts since the last success
@@ -110,9 +109,9 @@ func (c *conn) subscribe(ctx context.Context, r request, to topic, box *hints.Ma
 	}
 }
 
-// join counts a listener to a topic, unless the driver was closed. The last one
-// to leave ends the subscription, as a courtesy: if that fails, the connection is
-// gone or nobody publishes there. A listener that joins meanwhile subscribes again.
+// join counts a listener to a topic, unless the driver is closed. The last one to
+// leave ends the subscription. That may fail: then the connection is gone, or there
+// is no publisher. A listener that joins meanwhile subscribes again.
 func (c *conn) join(to topic) (leave func(), open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -28,18 +28,18 @@ var (
 	onceForgetScript = newScript(onceForgetLua)
 )
 
-// Once remembers which messages a consumer has had whose effects are elsewhere; one
-// script looks and writes. For effects on data in the same Redis use [Inbox].
-// It implements driver.Once. A message is the hash
-// interlock:{TAG}:once:LENGTH:CONSUMER:ID, where LENGTH is that of CONSUMER in
-// bytes, and expires by itself. What a crash without appendfsync always or a failover
-// to a replica loses is a message that was never had; a clock that is set forward
-// ends leases and records early.
+// Once remembers the messages of a consumer whose effects are elsewhere; one script
+// checks and records. For effects on data in the same Redis use [Inbox]. It
+// implements driver.Once. A message is the hash
+// interlock:{TAG}:once:LENGTH:CONSUMER:ID, where LENGTH is that of CONSUMER in bytes,
+// and expires. After a crash without appendfsync always, or a failover to a replica,
+// a lost message counts as new; a clock that is set forward ends leases and records
+// early.
 type Once struct{ conn *conn }
 
 var _ driver.Once = (*Once)(nil)
 
-// NewOnce makes one; it sends nothing. The client stays the caller's.
+// NewOnce returns a Once; it sends nothing. The caller closes the client.
 func NewOnce(client rueidis.Client) *Once { return &Once{conn: newGuardConn(client, keepsAll)} }
 
 func onceKey(d driver.Delivery) string {
@@ -66,7 +66,7 @@ func (o *Once) Claim(ctx context.Context, d driver.Delivery, lease time.Duration
 	return driver.Unclaimed, uncertain(asked, errReply)
 }
 
-// Done records that the effect was made; see driver.Once.
+// Done records that the effect was applied; see driver.Once.
 func (o *Once) Done(ctx context.Context, d driver.Delivery, keep time.Duration) error {
 	asked := request{op: "record message", name: d.ID}
 	answer, err := o.ask(ctx, asked, onceDoneScript, d, keep, d.Owner, string(d.Hash), milliseconds(keep))
@@ -81,13 +81,13 @@ func (o *Once) Done(ctx context.Context, d driver.Delivery, keep time.Duration) 
 	return uncertain(asked, errReply)
 }
 
-// Forget gives up a claim; see driver.Once.
+// Forget ends a claim; see driver.Once.
 func (o *Once) Forget(ctx context.Context, d driver.Delivery) error {
 	_, err := o.ask(ctx, request{op: "forget message", name: d.ID, gives: true}, onceForgetScript, d, time.Second, d.Owner)
 	return err
 }
 
-// ask runs a script on a message. The answer has one field at least.
+// ask runs a script on a message. The answer has at least one field.
 func (o *Once) ask(ctx context.Context, asked request, s *script, d driver.Delivery, keep time.Duration, args ...string) ([]string, error) {
 	if err := d.Check(); err != nil {
 		return nil, err

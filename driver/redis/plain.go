@@ -14,10 +14,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// Plain is the lock that most Redis clients know: SET NX PX to take it, compare
-// and delete to give it up. It has no token and no order, and a waiter asks
-// again and again; use it to exclude programs that use the same key, and
-// [Driver] otherwise. It is safe for concurrent use and keeps two goroutines.
+// Plain is the lock that most Redis clients implement: SET NX PX acquires it,
+// compare and delete releases it. It has no token and no order, and waiters poll.
+// Use it to exclude programs that use the same key, and [Driver] otherwise. It is
+// safe for concurrent use and keeps two goroutines.
 type Plain struct {
 	conn       *conn
 	layout     layout
@@ -31,10 +31,10 @@ type Plain struct {
 	loops sync.WaitGroup
 }
 
-// polls bounds the waits of a Plain waiter: the first and the longest.
+// polls bounds the first and the longest wait between polls.
 var polls = backoff.Policy{First: 25 * time.Millisecond, Max: 500 * time.Millisecond}
 
-// OpenPlain asks the server what it is and computes the guarantees; see [Open].
+// OpenPlain checks the server and computes the guarantees; see [Open].
 func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, error) {
 	options, facts, c, err := open(ctx, client, o, plainAcquireScript, plainReleaseScript, renewScript, showScript, breakScript)
 	if err != nil {
@@ -52,11 +52,11 @@ func OpenPlain(ctx context.Context, client rueidis.Client, o *Options) (*Plain, 
 	return p, nil
 }
 
-// Guarantees says what is promised, as computed when the driver opened.
+// Guarantees returns the guarantees computed when the driver opened.
 func (p *Plain) Guarantees() interlock.Guarantees { return p.guarantees }
 
-// Acquire asks until r.Owner holds r.Name, at growing, random intervals of up
-// to half a second, and when the holder's time is over; see driver.Advisory.
+// Acquire polls until r.Owner holds r.Name, at growing, random intervals of up to
+// half a second, and when the holder's lease ends; see driver.Advisory.
 func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, error) {
 	k, err := p.layout.keys(r.Name, r.Owner)
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 	}
 }
 
-// try asks once.
+// try sends one request for the lock.
 func (p *Plain) try(ctx context.Context, r driver.Request, lock string) (reply, error) {
 	asked := request{op: "acquire", name: r.Name, owner: r.Owner}
 	m, err := p.conn.eval(ctx, asked, plainAcquireScript,
@@ -107,7 +107,7 @@ func (p *Plain) try(ctx context.Context, r driver.Request, lock string) (reply, 
 	return answer, nil
 }
 
-// parsePlain reads holder, time to live, and the server's clock.
+// parsePlain parses the holder, the time to live, and the server's clock.
 func (r *reply) parsePlain(fields []rueidis.RedisMessage) error {
 	var err error
 	if r.holder, err = fields[0].ToString(); err != nil {
@@ -122,7 +122,7 @@ func (r *reply) parsePlain(fields []rueidis.RedisMessage) error {
 	return err
 }
 
-// wait waits for delay, or until the holder's time is over if that is sooner.
+// wait waits for delay, or until the holder's lease ends if that is sooner.
 func (p *Plain) wait(ctx context.Context, r driver.Request, delay, left time.Duration) error {
 	if left >= 0 {
 		delay = min(delay, left+2*time.Millisecond)
@@ -140,7 +140,7 @@ func (p *Plain) wait(ctx context.Context, r driver.Request, delay, left time.Dur
 	}
 }
 
-// Release gives up whatever owner has on name; see driver.Advisory.
+// Release releases the lock if owner holds it; see driver.Advisory.
 func (p *Plain) Release(ctx context.Context, name, owner string) error {
 	k, err := p.layout.keys(name, owner)
 	if err != nil {
@@ -152,8 +152,8 @@ func (p *Plain) Release(ctx context.Context, name, owner string) error {
 	return err
 }
 
-// Close stops renewing and ends every goroutine. What is held is left to
-// expire. Closing again waits again.
+// Close stops renewals and ends every goroutine. Held locks expire. A repeated
+// Close waits again.
 func (p *Plain) Close(ctx context.Context) error {
 	p.conn.close()
 	p.stop()

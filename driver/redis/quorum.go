@@ -13,22 +13,22 @@ import (
 )
 
 // Quorum is a lock on a majority of several independent servers: Redlock. It does
-// not promise mutual exclusion, has no token, and so cannot be used where
-// correctness depends on it: there is no counter that all nodes agree on, and the
-// clocks of the nodes decide. Use it to save duplicate work where one server's
-// failure must not stop the locks, and [Driver] with a guard otherwise.
+// not guarantee mutual exclusion and has no token: no counter is common to all
+// nodes, and the nodes' clocks decide. So correctness must not depend on it. Use it
+// to save duplicate work if one server's failure must not stop the locks, and
+// [Driver] with a guard otherwise.
 //
-// A name is the same key with the same owner and time to live on every node, as
-// SET NX PX writes it; redsync over the same nodes excludes it and is excluded. A
-// claim is valid from when its first request left, for the TTL less a hundredth
-// and two milliseconds. A node that has lost its key gets it back with the next
-// renewal, as long as a majority still had theirs.
+// A name is the same key with the same owner and time to live on every node, as SET
+// NX PX writes it; redsync on the same nodes excludes it and is excluded. A claim
+// is valid from its first request on, for the TTL minus one hundredth and two
+// milliseconds. If a node has lost its key, the next renewal writes it again,
+// provided that a majority still had theirs.
 //
-// A node that was restarted may have forgotten whom it voted for, so its votes
-// for new claims do not count until it has been up for RestartDelay and a second
-// more ("delayed restarts" of the Redlock specification). That is also so for new
-// servers: the first lock on them waits that long. A node that loses its data
-// while it runs (FLUSHALL, eviction), or whose clock jumps, is not noticed.
+// A restarted node may have forgotten its vote, so its votes for new claims do not
+// count until it has been up for RestartDelay and a second more ("delayed restarts"
+// of the Redlock specification). This includes new servers: the first lock on them
+// waits that long. A node that loses its data while it runs (FLUSHALL, eviction),
+// or whose clock jumps, is not noticed.
 //
 // It is safe for concurrent use, and keeps one goroutine and those of requests
 // under way.
@@ -46,17 +46,17 @@ type Quorum struct {
 	mu       sync.Mutex
 	closed   bool
 	requests sync.WaitGroup
-	round    map[string]chan struct{} // owner to the end of the renewal that it is part of
+	round    map[string]chan struct{} // owner to the end of its renewal under way
 }
 
-// clockStep is what the expiry of a key may be early on any node, for Redis counts
-// in milliseconds.
+// clockStep is how early a key may expire on any node, because Redis counts in
+// milliseconds.
 const clockStep = 2 * time.Millisecond
 
-// OpenQuorum asks every node what it is and computes the guarantees. It fails
-// unless the clients are an odd number of at least three, a majority answers, no
-// two of them are the same server, and none is a cluster, a replica, or too old.
-// The clients stay the caller's; make each with [Dial].
+// OpenQuorum checks every node and computes the guarantees. It fails unless the
+// clients are an odd number of at least three, a majority answers, no two of them
+// are the same server, and none is a cluster, a replica, or too old. Make each
+// client with [Dial], and close it after the Quorum.
 func OpenQuorum(ctx context.Context, clients []rueidis.Client, o *QuorumOptions) (*Quorum, error) {
 	asked := request{op: "open"}
 	options, err := o.orDefault()
@@ -81,7 +81,7 @@ func OpenQuorum(ctx context.Context, clients []rueidis.Client, o *QuorumOptions)
 	return q, nil
 }
 
-// meet asks every node what it is; those that do not answer are left out.
+// meet reads the facts of every node that answers.
 func (q *Quorum) meet(ctx context.Context) ([]facts, error) {
 	asked := request{op: "open"}
 	type answer struct {
@@ -128,7 +128,7 @@ func (q *Quorum) meet(ctx context.Context) ([]facts, error) {
 	return known, nil
 }
 
-// quorumGuarantees are the weakest of all nodes'.
+// quorumGuarantees returns the weakest guarantees of all nodes.
 func quorumGuarantees(known []facts, o QuorumOptions) interlock.Guarantees {
 	var g interlock.Guarantees
 	for i, f := range known {
@@ -146,11 +146,11 @@ func quorumGuarantees(known []facts, o QuorumOptions) interlock.Guarantees {
 	return g
 }
 
-// Guarantees says what is promised, as computed when the driver opened.
+// Guarantees returns the guarantees computed when the driver opened.
 func (q *Quorum) Guarantees() interlock.Guarantees { return q.guarantees }
 
-// Nodes shows what is known of each node from its latest answer, in the order in
-// which the clients were given. It sends nothing.
+// Nodes returns the state of each node as of its latest answer, in the order of the
+// clients. It sends nothing.
 func (q *Quorum) Nodes() []NodeHealth {
 	states := make([]NodeHealth, len(q.nodes))
 	for i, n := range q.nodes {
@@ -159,8 +159,8 @@ func (q *Quorum) Nodes() []NodeHealth {
 	return states
 }
 
-// Close stops renewing and ends every goroutine. What is held is left to expire.
-// Closing again waits again.
+// Close stops renewals and ends every goroutine. Held locks expire. A repeated
+// Close waits again.
 func (q *Quorum) Close(ctx context.Context) error {
 	q.mu.Lock()
 	q.closed = true
@@ -177,7 +177,7 @@ func (q *Quorum) Close(ctx context.Context) error {
 	return nil
 }
 
-// spawn runs work in a goroutine that Close waits for; false if it was closed.
+// spawn runs work in a goroutine that Close waits for; false if already closed.
 func (q *Quorum) spawn(work func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

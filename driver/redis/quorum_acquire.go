@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// releaseWithin is how long a node has to confirm a release.
+// releaseWithin bounds a node's confirmation of a release.
 const releaseWithin = time.Second
 
 var (
@@ -27,15 +27,15 @@ type paper struct {
 	err  error
 }
 
-// attempt is one try to get a majority.
+// attempt is one attempt to get a majority.
 type attempt struct {
 	ballot ballot
-	papers map[int]paper // by node; those that came in time
+	papers map[int]paper // by node; those that arrived in time
 }
 
-// Acquire asks all nodes at once, until a majority names r.Owner as the holder of
-// r.Name. Between attempts it gives back what it got and waits for a random time
-// of up to half a second. See driver.Advisory.
+// Acquire asks all nodes at once, until a majority grants r.Name to r.Owner.
+// Between attempts it releases what it got and waits for a random time of up to
+// half a second. See driver.Advisory.
 func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, error) {
 	k, err := q.layout.keys(r.Name, r.Owner)
 	if err != nil {
@@ -71,8 +71,8 @@ func (q *Quorum) Acquire(ctx context.Context, r driver.Request) (driver.Lease, e
 	}
 }
 
-// try asks all nodes once. It returns as soon as the answers decide; nodes that
-// are late are heard in the background.
+// try asks all nodes once. It returns as soon as the answers decide; later answers
+// are read in the background.
 func (q *Quorum) try(ctx context.Context, r driver.Request, lock string) (driver.Lease, *attempt, error) {
 	asked := request{op: "acquire", name: r.Name, owner: r.Owner}
 	sent := boottime.Sent()
@@ -121,7 +121,7 @@ func (q *Quorum) poll(asked request, lock string) (<-chan paper, bool) {
 		answer := n.ask(all, asked, quorumAcquireScript,
 			batch{keys: []string{lock}, args: []string{asked.owner, milliseconds(q.options.TTL), v.ask}})
 		if !q.spawn(func() { papers <- q.read(i, asked, v, answer) }) {
-			_, _ = answer() // it ends with q
+			_, _ = answer() // ends with q
 			all.cancel()
 			return nil, false
 		}
@@ -137,7 +137,7 @@ type voting struct {
 	ask  string // "1" if it asks for the uptime
 }
 
-// of is what a vote counts for that came with up seconds.
+// of returns what a vote counts for, if its node has been up for so many seconds.
 func (v voting) of(up int64, delay time.Duration) vote {
 	if v.ask == "0" {
 		return v.node.unchanged(v.at, v.sent)
@@ -176,7 +176,7 @@ func (q *Quorum) read(i int, asked request, v voting, answer func() (results, er
 	return p
 }
 
-// mayHold are the nodes on which the attempt may have left something.
+// mayHold returns the nodes on which the attempt may have left a key.
 func (a *attempt) mayHold() []int {
 	var nodes []int
 	for i := range a.ballot.nodes {
@@ -188,8 +188,8 @@ func (a *attempt) mayHold() []int {
 	return nodes
 }
 
-// holder is what the nodes say who refused it because of the same other one, which
-// most of them named.
+// holder returns the answer of the nodes that named the same other holder, the one
+// named by most.
 func (a *attempt) holder() reply {
 	named, most := map[string]int{}, reply{}
 	for _, p := range a.papers {
@@ -204,7 +204,7 @@ func (a *attempt) holder() reply {
 	return most
 }
 
-// refusal is why an attempt that is not repeated failed.
+// refusal returns the error of an attempt that is not repeated.
 func (a *attempt) refusal(asked request, said reply) error {
 	switch {
 	case a.ballot.standing() == standsWon:

@@ -7,9 +7,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// This file decides what the answers of independent nodes mean: Redlock (Redis
+// This file interprets the answers of independent nodes: Redlock (Redis
 // documentation, "Distributed Locks with Redis"), with its delayed restarts. It
-// sends nothing, and reads no clock: instants are arguments.
+// performs no I/O and reads no clock: instants are arguments.
 
 // majorityOf is how many of n nodes a lock needs.
 func majorityOf(n int) int { return n/2 + 1 }
@@ -18,14 +18,14 @@ func majorityOf(n int) int { return n/2 + 1 }
 type vote int
 
 const (
-	voteSilent  vote = iota // no answer: it may have granted, but nobody may count that
-	voteYoung               // it names the owner who asks, but may have forgotten another
-	voteGranted             // it names the owner who asks
-	voteRefused             // it names somebody else
+	voteSilent  vote = iota // no answer: the node may have granted, but that cannot count
+	voteYoung               // it names the requesting owner, but may have forgotten another
+	voteGranted             // it names the requesting owner
+	voteRefused             // it names another owner
 )
 
-// votes that a node may give who has been up for so long. Servers tell whole
-// seconds, counted from a start that is rounded down.
+// votes returns the vote that counts of a node that has been up for so long.
+// Servers report whole seconds since a start that is rounded down.
 func votes(up, delay time.Duration) vote {
 	if delay > 0 && up < delay+time.Second {
 		return voteYoung
@@ -41,14 +41,14 @@ type ballot struct {
 
 func (b *ballot) count(v vote) { b.of[v]++ }
 
-// standing is how an attempt stands.
+// standing is the state of an attempt.
 type standing int
 
 const (
 	standsOpen    standing = iota // more votes may decide it
 	standsWon                     // a majority granted it
-	standsRefused                 // no majority is left, and an answer said so
-	standsSilent                  // no majority is left, because too many nodes do not answer
+	standsRefused                 // no majority is possible, and an answer was a refusal
+	standsSilent                  // no majority is possible, because too many nodes do not answer
 )
 
 func (b *ballot) standing() standing {
@@ -65,19 +65,19 @@ func (b *ballot) standing() standing {
 	return standsRefused
 }
 
-// What a node answers to a renewal, as in quorum_renew.lua.
+// Answers of a node to a renewal, as in quorum_renew.lua.
 const (
-	answerOther    = 0 // somebody else holds the lock there
-	answerExtended = 1 // it was the owner's, and lives on
-	answerRelocked = 2 // it was nobody's, and is the owner's again
+	answerOther    = 0 // another owner holds the lock there
+	answerExtended = 1 // the owner still held it, and it is extended
+	answerRelocked = 2 // it was free, and the owner holds it again
 )
 
 // renewal counts the answers to one round of renewing one lock.
 type renewal struct{ nodes, extended, gone int }
 
-// count takes the answer of a node that has been up long enough to vote, or is
-// young. A young one that names the owner may have voted for another before it was
-// restarted, who still counts on that, and has then been locked again.
+// count counts the answer of a node whose vote is granted or young. A young node
+// that names the owner may have voted for another before its restart, who still
+// relies on that vote, and then have been locked again.
 func (r *renewal) count(answer int64, v vote) {
 	switch {
 	case answer != answerExtended:
@@ -96,9 +96,9 @@ const (
 	verdictLost
 )
 
-// verdict asks for a majority that has been the owner's all the time. A node that
-// is locked again counts from the next round on, if it is not young: while a
-// majority was missing, somebody else may have held the lock and left.
+// verdict requires a majority that the owner held all the time. A node that is
+// locked again counts from the next round on, if it is not young: without a
+// majority, another owner may have held and released the lock.
 func (r *renewal) verdict() verdict {
 	need := majorityOf(r.nodes)
 	switch {
@@ -110,8 +110,8 @@ func (r *renewal) verdict() verdict {
 	return verdictUnknown
 }
 
-// tolerated is how many failures in a row a node may have before it is left out,
-// and probes how long it then is before one request tries it again.
+// tolerated is how many failures in a row a node may have before it is skipped, and
+// probes is the time until one request tries it again.
 const tolerated = 2
 
 var probes = backoff.Policy{First: 200 * time.Millisecond, Max: 2 * time.Second}
@@ -119,11 +119,11 @@ var probes = backoff.Policy{First: 200 * time.Millisecond, Max: 2 * time.Second}
 // health is a circuit breaker for one node.
 type health struct {
 	failures int
-	probe    boottime.Instant // when a node that is left out may be asked again
+	probe    boottime.Instant // when a skipped node may be asked again
 }
 
-// ask tells whether the node may be asked now. The one request that tries a node
-// again puts the next such try off, so that others do not wait for it meanwhile.
+// ask reports whether the node may be asked now. A request that tries a skipped
+// node postpones the next try, so that others do not wait for it meanwhile.
 func (h *health) ask(now boottime.Instant, random float64) bool {
 	if h.failures < tolerated {
 		return true
@@ -135,7 +135,7 @@ func (h *health) ask(now boottime.Instant, random float64) bool {
 	return true
 }
 
-// answered notes the outcome of a request.
+// answered records the outcome of a request.
 func (h *health) answered(now boottime.Instant, ok bool, random float64) {
 	if ok {
 		*h = health{}
@@ -149,5 +149,5 @@ func (h *health) putOff(now boottime.Instant, random float64) {
 	h.probe = now.Add(probes.Delay(max(1, h.failures-tolerated+1), random))
 }
 
-// up reports whether requests are sent to the node as to any other.
+// up reports whether the node is not skipped.
 func (h *health) up() bool { return h.failures < tolerated }

@@ -20,13 +20,13 @@ var (
 	errNodeDown   = errors.New("the node is skipped, because it did not answer before")
 )
 
-// NodeHealth is what a [Quorum] knows of one of its nodes from its latest answers.
+// NodeHealth is the state of one node of a [Quorum], as of its latest answers.
 type NodeHealth struct {
 	Address  string
-	Up       bool          // asked like any other; false: tried now and then
-	Failures int           // requests without an answer since the last one that had one
+	Up       bool          // asked by every request; false: only probed now and then
+	Failures int           // requests without an answer since the latest answered one
 	Err      error         // why the last request failed; nil if it was answered
-	Young    time.Duration // it came up lately: so much longer its votes do not count
+	Young    time.Duration // time until its votes count, after a recent restart
 }
 
 // node is one of the servers of a quorum.
@@ -39,7 +39,7 @@ type node struct {
 	err     error
 	counted boottime.Instant // when its votes count
 	known   int64            // link.count before the latest request that reported its uptime; -1 before
-	grown   boottime.Instant // when votes count of which that request is the latest word
+	grown   boottime.Instant // from when votes count that no later answer confirms
 }
 
 func newNode(client rueidis.Client) *node {
@@ -57,7 +57,7 @@ func newNode(client rueidis.Client) *node {
 // results of the batches of one request.
 type results = []rueidis.RedisResult
 
-// nodeBound is how long the nodes that are asked together may take.
+// nodeBound bounds the requests to several nodes.
 type nodeBound struct {
 	parent, ctx context.Context // the latter ends after the time, and with the former
 	cancel      context.CancelFunc
@@ -72,16 +72,16 @@ func within(ctx context.Context, timeout time.Duration, n int) nodeBound {
 	return b
 }
 
-// answered frees what belongs to b after the last answer.
+// answered releases b's resources after the last answer.
 func (b nodeBound) answered() {
 	if b.asked.Add(-1) == 0 {
 		b.cancel()
 	}
 }
 
-// ask prepares to run batches of a script, unless the node is left out. The
-// returned function must be called at once. It sends the request, which has its place in the
-// order of its owner's already, and waits for at most the time of b.
+// ask prepares to run batches of a script, unless the node is skipped. Call the returned
+// function at once: it sends the request, which already has its place in its owner's order,
+// and waits for at most the time of b.
 func (n *node) ask(b nodeBound, r request, s *script, batches ...batch) (wait func() (results, error)) {
 	if !n.mayAsk() {
 		return func() (results, error) {
@@ -92,7 +92,7 @@ func (n *node) ask(b nodeBound, r request, s *script, batches ...batch) (wait fu
 	return n.insist(b, r, s, batches...)
 }
 
-// insist is ask, also on a node that is left out.
+// insist is ask, but includes a skipped node.
 func (n *node) insist(b nodeBound, r request, s *script, batches ...batch) (wait func() (results, error)) {
 	p := &pending[results]{send: func(ctx context.Context) (results, error) {
 		if len(batches) == 1 && n.conn.isPlain(s, r) {
@@ -104,14 +104,14 @@ func (n *node) insist(b nodeBound, r request, s *script, batches ...batch) (wait
 	return func() (results, error) {
 		defer b.answered()
 		got, err := p.runAndWait()
-		if b.parent.Err() == nil { // otherwise it is not known what the node would have done
+		if b.parent.Err() == nil { // otherwise it is unknown what the node would have done
 			n.answered(errors.Join(err, firstLost(got)))
 		}
 		return got, err
 	}
 }
 
-// firstLost is the first error that is not the server's answer.
+// firstLost returns the first error that is not the server's answer.
 func firstLost(got results) error {
 	for _, r := range got {
 		if err := r.NonRedisError(); err != nil {
@@ -134,8 +134,8 @@ func (n *node) answered(err error) {
 	n.err = err
 }
 
-// came notes for how long the node has been up, as it told just now, and tells how
-// a vote of it counts.
+// came records the uptime that the node has just reported, and returns what its
+// vote counts for.
 func (n *node) came(up, delay time.Duration) vote {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -147,8 +147,8 @@ func (n *node) came(up, delay time.Duration) vote {
 	return v
 }
 
-// knows reports whether the node has reported its uptime on its present connection.
-// at names that connection.
+// knows reports whether the node has reported its uptime on its present connection;
+// at identifies that connection.
 func (n *node) knows() (at int64, known bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,7 +156,7 @@ func (n *node) knows() (at int64, known bool) {
 	return at, n.conn.link != nil && at == n.known
 }
 
-// reported is came for an answer to a request that was sent when knows returned at.
+// reported is came for an answer to a request sent when knows returned at.
 func (n *node) reported(at int64, up, delay time.Duration) vote {
 	v := n.came(up, delay)
 	n.mu.Lock()
@@ -170,9 +170,9 @@ func (n *node) reported(at int64, up, delay time.Duration) vote {
 	return v
 }
 
-// unchanged is reported for an answer without an uptime. It was sent at a time when the
-// uptime was known. Unless the connection has broken since, the node has not been
-// restarted, for a server and its connections end together.
+// unchanged is reported for an answer without an uptime, to a request sent at sent when
+// the uptime was known. Unless the connection has broken since, the node has not
+// restarted, because a restart closes connections.
 func (n *node) unchanged(at int64, sent boottime.Instant) vote {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -194,8 +194,8 @@ func (n *node) state() NodeHealth {
 
 var errNoMajority = errors.New("too few nodes answered for a majority")
 
-// noMajority is the error of an attempt in which too few nodes voted: uncertain if
-// any of them may have granted it.
+// noMajority returns the error of an attempt with too few votes: uncertain if any
+// node may have granted it.
 func noMajority(r request, errs []error) error {
 	kind := interlock.Definite
 	for _, err := range errs {

@@ -16,17 +16,17 @@ type QuorumOptions struct {
 	TTL time.Duration
 	// Prefix is put before every name to make the lock's key.
 	Prefix string
-	// MinWork is how much of the TTL must be left when a claim is granted;
-	// what took longer is given up and tried again. At most half of the TTL.
+	// MinWork is how much of the TTL must be left when a claim is granted; slower
+	// attempts are given up and repeated. At most half of the TTL.
 	MinWork time.Duration
-	// NodeTimeout is how long an answer of one node is waited for; 0 means a
-	// twentieth of the TTL, but 50 ms to 1 s. At most a third of the TTL.
+	// NodeTimeout bounds the wait for one node's answer; 0 means a twentieth of the
+	// TTL, but 50 ms to 1 s. At most a third of the TTL.
 	NodeTimeout time.Duration
-	// RestartDelay is for how long after its start a node's votes are not
-	// counted, since it may have forgotten whom it voted for; 0 means the TTL,
-	// and it must not be less than any TTL used on these nodes. Below zero it is
-	// none, which is right only if every node writes each vote to disk before
-	// it answers (appendfsync always).
+	// RestartDelay is for how long after its start a node's votes do not count,
+	// since it may have forgotten earlier ones; 0 means the TTL. It must not be
+	// less than any TTL used on these nodes. A negative value means none, which is
+	// right only if every node writes each vote to disk before it answers
+	// (appendfsync always).
 	RestartDelay time.Duration
 }
 

@@ -7,9 +7,9 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Release gives up whatever owner has on name, on all nodes; see driver.Advisory.
-// It returns when a majority has confirmed; the others are heard in the background,
-// for up to a second. What a node does not confirm expires there.
+// Release releases name on all nodes if owner holds it; see driver.Advisory. It
+// returns when a majority has confirmed; the other answers are read in the
+// background, for up to a second. Where no answer confirms it, the lock expires.
 func (q *Quorum) Release(ctx context.Context, name, owner string) error {
 	k, err := q.layout.keys(name, owner)
 	if err != nil {
@@ -29,7 +29,7 @@ func (q *Quorum) Release(ctx context.Context, name, owner string) error {
 	return q.release(asked, k.lock, q.everyNode()).majority(ctx, len(q.nodes))
 }
 
-// renewing returns the end of the renewal that owner is part of.
+// renewing returns the end of owner's renewal under way.
 func (q *Quorum) renewing(owner string) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -44,11 +44,11 @@ func (q *Quorum) renewing(owner string) <-chan struct{} {
 // releasing is a release under way.
 type releasing struct {
 	asked   request
-	answers chan error // one for each node that was asked
+	answers chan error // one for each asked node
 	nodes   int
 }
 
-// release begins to give up what asked.owner has on some nodes.
+// release starts to release asked.owner's lock on some nodes.
 func (q *Quorum) release(asked request, lock string, nodes []int) releasing {
 	asked.op = "release"
 	r := releasing{asked: asked, answers: make(chan error, len(nodes)), nodes: len(nodes)}
@@ -67,14 +67,14 @@ func (q *Quorum) release(asked request, lock string, nodes []int) releasing {
 			r.answers <- err
 		}
 		if !q.spawn(work) {
-			_, _ = answer() // it ends with q
+			_, _ = answer() // ends with q
 			r.answers <- closed(asked)
 		}
 	}
 	return r
 }
 
-// await waits for all nodes that were asked, or ctx.
+// await waits for all asked nodes, or ctx.
 func (r releasing) await(ctx context.Context) {
 	for range r.nodes {
 		select {

@@ -10,10 +10,10 @@ import (
 
 var errReleased = errors.New("it was released meanwhile")
 
-// nodeAnswers are what one node says of each lease of a round.
+// nodeAnswers are one node's answers for the leases of a round.
 type nodeAnswers struct {
 	numbers []int64 // nil if it did not answer
-	vote    vote    // granted or young, as it has been up
+	vote    vote    // granted or young, by its uptime
 	err     error
 }
 
@@ -38,7 +38,7 @@ func (q *Quorum) extend(ctx context.Context, due []*holding) []extension {
 	return extensions
 }
 
-// enter notes who takes part in a round. A release waits for its end.
+// enter registers the owners of a round. A release waits for its end.
 func (q *Quorum) enter(due []*holding) []*holding {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -62,7 +62,7 @@ func (q *Quorum) leave(round []*holding) {
 	clear(q.round)
 }
 
-// renewAll asks all nodes, and waits for all of them that are not left out.
+// renewAll asks all nodes, and waits for those that are not skipped.
 func (q *Quorum) renewAll(ctx context.Context, round []*holding) []nodeAnswers {
 	batches := renewals(chunks(q.layout, round, (*holding).lock), q.options.TTL)
 	answers := make([]nodeAnswers, len(q.nodes))
@@ -76,7 +76,7 @@ func (q *Quorum) renewAll(ctx context.Context, round []*holding) []nodeAnswers {
 	return answers
 }
 
-// readRound reads what a node says of n leases.
+// readRound parses a node's answer for n leases.
 func (q *Quorum) readRound(from *node, wait func() (results, error), n int) nodeAnswers {
 	got, err := wait()
 	a := nodeAnswers{vote: voteGranted}
@@ -92,7 +92,7 @@ func (q *Quorum) readRound(from *node, wait func() (results, error), n int) node
 	return a
 }
 
-// judge says what the nodes' answers mean for lease i.
+// judge returns the outcome of lease i.
 func judge(answers []nodeAnswers, i int) extension {
 	r := renewal{nodes: len(answers)}
 	var errs []error

@@ -17,18 +17,18 @@ var recordEnterLua string
 
 var recordEnterScript = newScript(constants + fenceLua + recordEnterLua)
 
-// dataField begins the names of the fields that hold data, beside those of the mark.
+// dataField begins the names of fields with data, unlike those of the mark.
 const dataField = "data:"
 
 // Records is a [Fence] that keeps a resource's mark and its data in one key, the
-// hash interlock:{TAG}:record:PREFIX+RESOURCE, so that no eviction, deletion or
-// expiry takes the one without the other. A write's Key is the name of a field of
-// the resource. It implements driver.Fence.
+// hash interlock:{TAG}:record:PREFIX+RESOURCE, so that eviction, deletion and
+// expiry remove both or neither. A write's Key is the name of a field of the
+// resource. It implements driver.Fence.
 //
-// Records are for servers that may evict keys, where a Fence is refused. A record
-// that is evicted is as if nothing had ever been written: its data is gone, and the
-// next token enters, whatever it is. Without a declared or found noeviction use it
-// only for data that may be lost.
+// Use Records on servers that may evict keys, where a Fence is refused. After an
+// eviction a resource is as before its first write: its data is gone, and the next
+// token enters, whatever it is. Unless noeviction is declared or found, use it only
+// for data that may be lost.
 type Records struct {
 	fence  Fence
 	prefix string
@@ -36,8 +36,8 @@ type Records struct {
 
 var _ driver.Fence = (*Records)(nil)
 
-// NewRecords keeps the records of resources whose names are put behind prefix, which
-// may be empty; it sends nothing. The client stays the caller's.
+// NewRecords keeps resources under prefix, which may be empty; it sends nothing. The
+// caller closes the client.
 func NewRecords(client rueidis.Client, prefix string) *Records {
 	return &Records{fence: Fence{conn: newConn(client), kind: "record"}, prefix: prefix}
 }
@@ -60,7 +60,7 @@ func (s *Records) Enter(ctx context.Context, r driver.Raise, writes ...driver.Wr
 	return err
 }
 
-// Get reads the fields of a resource, together; none if nothing was written.
+// Get returns the fields of a resource, read together; none if nothing was written.
 func (s *Records) Get(ctx context.Context, resource string) (map[string][]byte, error) {
 	fields, err := s.fence.fields(ctx, request{op: "read record", name: resource}, s.prefix+resource)
 	data := map[string][]byte{}
@@ -72,7 +72,7 @@ func (s *Records) Get(ctx context.Context, resource string) (map[string][]byte, 
 	return data, err
 }
 
-// Mark shows the mark of a resource; see driver.Fence.
+// Mark returns the mark of a resource; see driver.Fence.
 func (s *Records) Mark(ctx context.Context, resource string) (driver.Mark, error) {
 	return s.fence.Mark(ctx, s.prefix+resource)
 }

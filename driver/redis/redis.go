@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// DefaultTTL is how long a claim lives without renewal if Options do not say.
+// DefaultTTL is the default of Options.TTL.
 const DefaultTTL = 30 * time.Second
 
 // MinTTL and MaxTTL bound Options.TTL.
@@ -47,8 +47,8 @@ func (o *Options) orDefault() (Options, error) {
 }
 
 // Driver is a fenced lock with a queue, and a driver.Batch. It is safe for
-// concurrent use, and keeps four goroutines, whatever the number of locks, and
-// one for each request that waits for a connection, or for replicas or a disk.
+// concurrent use. It keeps four goroutines, whatever the number of locks, and one
+// for each request that waits for a connection, for replicas or for a disk.
 type Driver struct {
 	conn       *conn
 	layout     layout
@@ -64,11 +64,10 @@ type Driver struct {
 	loops sync.WaitGroup
 }
 
-// Open asks the server what it is, computes the guarantees, and subscribes to
-// the channel on which grants arrive. It fails if the server cannot keep locks:
-// a cluster of which the client does not know, a replica, a version before 6, no
-// right to run scripts or to subscribe. The client stays the caller's, who closes it after the driver;
-// make it with [Dial], or with DisableRetry set.
+// Open checks the server, computes the guarantees, and subscribes to the channel of pushed grants.
+// It fails if the server cannot keep locks: a cluster unknown to the client, a replica, a version
+// before 6, no right to run scripts or to subscribe. Make the client with [Dial], or with
+// DisableRetry set, and close it after the driver.
 func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, error) {
 	options, facts, c, err := open(ctx, client, o, contendScript, releaseScript, renewScript, showScript, breakScript)
 	if err != nil {
@@ -100,7 +99,7 @@ func Open(ctx context.Context, client rueidis.Client, o *Options) (*Driver, erro
 	return d, nil
 }
 
-// open is what Open and OpenPlain have in common.
+// open is common to Open and OpenPlain.
 func open(ctx context.Context, client rueidis.Client, o *Options, scripts ...*script) (Options, facts, *conn, error) {
 	options, err := o.orDefault()
 	if err == nil && client == nil {
@@ -120,11 +119,11 @@ func open(ctx context.Context, client rueidis.Client, o *Options, scripts ...*sc
 	return options, f, c, harmless(request{op: "open"}, err)
 }
 
-// Guarantees says what is promised, as computed when the driver opened.
+// Guarantees returns the guarantees computed when the driver opened.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
-// Close stops renewing and ends every goroutine. What is held is left to
-// expire, what waits loses its place soon. Closing again waits again.
+// Close stops renewals and ends every goroutine. Held locks expire, and waiters
+// soon lose their places. A repeated Close waits again.
 func (d *Driver) Close(ctx context.Context) error {
 	if d.conn.close() {
 		d.waiting.closeAll()

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// What contend.lua answers for a name.
+// Answers of contend.lua for a name.
 const (
 	statusGranted = "granted"
 	statusHeld    = "held"
@@ -21,7 +21,7 @@ const (
 	statusFailed  = "failed"
 )
 
-// reply is what the server says about one contender.
+// reply is the server's answer for one contender.
 type reply struct {
 	status  string
 	counter int64  // of the grant
@@ -30,14 +30,14 @@ type reply struct {
 	holder string
 	since  time.Time     // zero if a foreign client holds the name
 	asked  time.Time     // the server's clock
-	left   time.Duration // of the holder's time to live; negative if there is none
+	left   time.Duration // of the holder's time to live; negative if it has none
 	place  int64         // the number of the place
 	ahead  int           // waiters before this one; -1 without a place
 }
 
 var errReply = errors.New("the server's answer is not that of the script")
 
-// parseReplies reads the answers for n contenders.
+// parseReplies parses the answers for n contenders.
 func parseReplies(m rueidis.RedisMessage, n int) ([]reply, error) {
 	items, err := []rueidis.RedisMessage{m}, error(nil)
 	if n != 1 {
@@ -84,7 +84,7 @@ func parseReply(m rueidis.RedisMessage) (reply, error) {
 	return r, err
 }
 
-// parseHeld reads who holds the name, since when, the server's time, and how long still.
+// parseHeld parses the holder, its start, the server's time, and the time to live.
 func (r *reply) parseHeld(fields []rueidis.RedisMessage) error {
 	var since, asked, left int64
 	err := r.scan(fields, &since, &asked, &left)
@@ -92,7 +92,7 @@ func (r *reply) parseHeld(fields []rueidis.RedisMessage) error {
 	return err
 }
 
-// parseWaiting reads who holds the name, the place, how long still, and the waiters before.
+// parseWaiting parses the holder, the place, the time to live, and the waiters before.
 func (r *reply) parseWaiting(fields []rueidis.RedisMessage) error {
 	var left, ahead int64
 	err := r.scan(fields, &r.place, &left, &ahead)
@@ -100,7 +100,7 @@ func (r *reply) parseWaiting(fields []rueidis.RedisMessage) error {
 	return err
 }
 
-// scan reads the holder and the numbers after it.
+// scan parses the holder and the numbers after it.
 func (r *reply) scan(fields []rueidis.RedisMessage, numbers ...*int64) (err error) {
 	r.holder, err = fields[1].ToString()
 	for i, into := range numbers {
@@ -111,7 +111,7 @@ func (r *reply) scan(fields []rueidis.RedisMessage, numbers ...*int64) (err erro
 	return err
 }
 
-// push is a grant that came on the channel of the process.
+// push is a grant that arrived on the channel of the process.
 type push struct {
 	counter, place int64
 	owner          string
@@ -129,7 +129,7 @@ func parsePush(message string) (p push, err error) {
 	return p, err
 }
 
-// serverTime reads milliseconds since 1970; 0 is not known.
+// serverTime converts milliseconds since 1970; 0 means unknown.
 func serverTime(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -137,7 +137,7 @@ func serverTime(ms int64) time.Time {
 	return time.UnixMilli(ms)
 }
 
-// heldError tells who holds name.
+// heldError returns the error that names the holder of name.
 func (r reply) heldError(name string) error {
 	e := &interlock.HeldError{Name: name, Owner: r.holder, Since: r.since}
 	if r.left > 0 {
@@ -146,7 +146,7 @@ func (r reply) heldError(name string) error {
 	return problem(request{op: "acquire", name: name}, interlock.Retryable, e)
 }
 
-// failure is the error of a name that the script could not handle.
+// failure returns the error of a name that the script could not handle.
 func (r reply) failure(asked request) error {
 	return problem(asked, kindOf(r.why), Answer(r.why))
 }

@@ -14,10 +14,10 @@ var rightsLua string
 
 var rightsScript = newReader(rightsLua)
 
-// MissingRights returns what the client's user lacks to acquire, renew and release
-// the lock of a name, as an ACL rule would permit it: "+zadd", "~key" or "&channel".
-// It writes nothing. known is false if the server is older than 7.0, which does not
-// report rights. It blocks for one request.
+// MissingRights returns the rights that the client's user lacks to acquire, renew
+// and release the lock of a name, each as an ACL rule would grant it: "+zadd",
+// "~key" or "&channel". It writes nothing. known is false if the server is older
+// than 7.0, which does not report rights. It blocks for one request.
 func (d *Driver) MissingRights(ctx context.Context, name string) (missing []string, known bool, err error) {
 	k, err := d.layout.keys(name, "owner")
 	if err != nil {
@@ -54,14 +54,14 @@ func (d *Driver) MissingRights(ctx context.Context, name string) (missing []stri
 type rule struct {
 	rule    string
 	command []string
-	after   string // a rule without which command is never permitted
+	after   string // a rule without which command is always refused
 }
 
 // luaCalls finds the commands without which a script fails.
 var luaCalls = regexp.MustCompile(`redis\.call\('([A-Z]+)'`)
 
-// lockRules are those that the lock with the keys k needs. Scripts declare their keys,
-// so that the right to run them on a key is the right to read and write it.
+// lockRules returns those that the lock with the keys k needs. Scripts declare their
+// keys, so the right to run a script on a key is the right to read and write it.
 func lockRules(k keys) (rules []rule) {
 	commands := []string{"EVAL"}
 	for _, s := range []*script{contendScript, releaseScript, renewScript} {

@@ -75,8 +75,8 @@ var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, ALIVE_MS, B
 	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), acceptFor.Milliseconds(), aliveFor.Milliseconds(),
 	(heartbeat / 2).Milliseconds(), changes)
 
-// names is the head of the scripts of queue mode. KEYS are four for each name, then the
-// counter and the index, which all names of a run share. count is the Lua for how many there are.
+// names is the head of the scripts of queue mode. KEYS are four for each name, then the counter and the
+// index, which all names of a run share. count is the Lua expression of the number of names.
 func names(count string) string {
 	return "local names = " + count + "\nlocal COUNTER, INDEX = KEYS[4 * names + 1], KEYS[4 * names + 2]\n"
 }
@@ -84,11 +84,11 @@ func names(count string) string {
 // script is a Lua text that the server knows by its hash.
 type script struct {
 	source, sha string
-	reads       bool // it writes nothing
+	reads       bool // it only reads
 	// whole is the script for the nodes of a cluster, which takes a last key that never
-	// exists. While a slot moves, Redis refuses a script one of whose keys is missing
-	// before it begins. Otherwise it begins, and Redis stops it half way at a key that
-	// it deleted itself.
+	// exists. While a slot moves, Redis refuses a script with a missing key before it
+	// starts. Without that key it may start, and be stopped half way at a key that it
+	// deleted itself.
 	whole *script
 }
 
@@ -98,24 +98,24 @@ func newScript(source string) *script {
 	return s
 }
 
-// newStepwiseScript makes a script half of which does no harm.
+// newStepwiseScript returns a script that may be stopped half way.
 func newStepwiseScript(source string) *script {
-	sum := sha1.Sum([]byte(source)) // what EVALSHA wants; nothing rests on its strength
+	sum := sha1.Sum([]byte(source)) // the hash of EVALSHA; its strength does not matter
 	return &script{source: source, sha: hex.EncodeToString(sum[:])}
 }
 
-// newReader makes a script that writes nothing.
+// newReader returns a script that only reads.
 func newReader(source string) *script {
 	s := newStepwiseScript(source)
 	s.reads = true
 	return s
 }
 
-// missing is the key of a batch that never exists.
+// missing returns the key for b that never exists.
 func (b batch) missing() string { return reserved + tags.of(slotOf(b.keys[0])) + "}:missing" }
 
-// unbroken makes of batches of s what a cluster executes as a whole or not at all. A
-// batch of one key is that already.
+// unbroken converts batches of s to ones that a cluster executes as a whole or not
+// at all. A batch of one key already is one.
 func (s *script) unbroken(batches []batch) (*script, []batch) {
 	if s.whole == nil || len(batches[0].keys) < 2 {
 		return s, batches
@@ -130,7 +130,7 @@ func (s *script) unbroken(batches []batch) (*script, []batch) {
 // batch is one run of a script.
 type batch struct{ keys, args []string }
 
-// known is the command that runs a script by its hash, text the one that sends it.
+// known returns the command that runs a script by its hash, text the one that sends it.
 func (s *script) known(to rueidis.Builder, b batch) rueidis.Completed {
 	return to.Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
 }
@@ -139,8 +139,8 @@ func (s *script) text(to rueidis.Builder, b batch) rueidis.Completed {
 	return to.Eval().Script(s.source).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(b.args...).Build()
 }
 
-// isUnknown reports whether the server has forgotten the script. Then it did not run it,
-// so sending the text is no repetition.
+// isUnknown reports whether the server has forgotten the script. It then did not run it,
+// so sending the text repeats nothing.
 func isUnknown(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT") }
 
 // runOne executes one batch on one server, without confirmation.
@@ -153,7 +153,7 @@ func (s *script) runOne(ctx context.Context, client rueidis.Client, b batch) rue
 }
 
 // run executes the batches in one pipeline. With Settings.Replicas or Fsync, an error
-// says that what was written is not confirmed; r.passing does not ask for that.
+// may mean that the writes are not confirmed; r.passing disables that check.
 func (s *script) run(ctx context.Context, client rueidis.Client, r request, batches []batch) ([]rueidis.RedisResult, error) {
 	confirm := !s.reads && !r.passing && settingsOf(client).confirms()
 	if client.Mode() == rueidis.ClientModeCluster && len(batches) > 0 {
@@ -198,11 +198,11 @@ func (s *script) resend(ctx context.Context, client rueidis.Client, batches []ba
 	return resent
 }
 
-// atOnce is how many batches runApart executes together, each on a connection of its own.
+// atOnce is how many batches runApart executes in parallel, each on its own connection.
 const atOnce = 16
 
-// runApart executes each batch on a connection to its node of a cluster that nobody else
-// uses meanwhile, because WAIT is for the writes of its connection.
+// runApart executes each batch on an exclusive connection to its node of a cluster,
+// because WAIT covers the writes of its own connection.
 func (s *script) runApart(ctx context.Context, client rueidis.Client, batches []batch) ([]rueidis.RedisResult, error) {
 	results, lacks := make([]rueidis.RedisResult, len(batches)), make([]error, len(batches))
 	settings, turns := settingsOf(client), make(chan struct{}, atOnce)
@@ -227,5 +227,5 @@ func (s *script) runApart(ctx context.Context, client rueidis.Client, batches []
 	return results, errors.Join(lacks...)
 }
 
-// milliseconds is how the scripts take a time.
+// milliseconds formats a time for the scripts.
 func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

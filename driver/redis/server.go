@@ -14,21 +14,21 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// facts are what the server tells about itself. Unknown is "".
+// facts are what the server reports about itself. Unknown is "".
 type facts struct {
 	version, role, cluster, policy string
 	clustered                      bool          // the client knows that it is a cluster
 	replicas                       int64         // that are connected
-	durable                        bool          // every write is on disk before it counts
+	durable                        bool          // every write is on disk before it is answered
 	id                             string        // of this run of the server
 	up                             time.Duration // since its start
-	replicated                     bool          // every replica is waited for
-	assumes                        string        // what was declared and not asked
-	unconfirmable                  error         // why Settings are not possible
+	replicated                     bool          // writes wait for every replica
+	assumes                        string        // what was declared and not checked
+	unconfirmable                  error         // why Settings cannot be met
 }
 
-// ask asks the server, or every node of a cluster that answers: any of them may have
-// the slot of a name, now or after a failover.
+// ask reads the facts of the server, or of every node of a cluster that answers: any
+// of them may have the slot of a name, now or after a failover.
 func ask(ctx context.Context, c *conn) (facts, error) {
 	s := settingsOf(c.client)
 	var all []facts
@@ -56,8 +56,8 @@ func ask(ctx context.Context, c *conn) (facts, error) {
 	return f, nil
 }
 
-// askNode reads INFO and CONFIG where they are permitted. Without INFO nothing is
-// known but the eviction policy, and the first requests find out the rest.
+// askNode runs INFO and CONFIG where they are permitted. Without INFO only the
+// eviction policy is known, and the first requests fail where something is missing.
 func askNode(ctx context.Context, c *conn, node rueidis.Client) (facts, error) {
 	asked := request{op: "open"}
 	text, err := do(ctx, c, asked, func(ctx context.Context) (string, error) {
@@ -83,8 +83,8 @@ func askNode(ctx context.Context, c *conn, node rueidis.Client) (facts, error) {
 	return f, nil
 }
 
-// assume adds what was declared and cannot be read from the server. all is whether every
-// node answered: the number of replicas of the others is unknown.
+// assume adds what was declared and cannot be read from the server. all reports whether
+// every node answered: the number of replicas of the others is unknown.
 func (f *facts) assume(s Settings, all bool) {
 	f.replicated = all && s.Replicas > 0 && int64(s.Replicas) >= f.replicas
 	var assumed []string
@@ -103,7 +103,7 @@ func isForbidden(err error) bool {
 	return errors.As(err, &answer) && strings.HasPrefix(answer.Error(), "NOPERM")
 }
 
-// parseInfo reads what matters here from the answer to INFO.
+// parseInfo parses the relevant part of the answer to INFO.
 func parseInfo(text string) facts {
 	field := infoFields(text)
 	f := facts{version: field["redis_version"], role: field["role"], cluster: field["cluster_enabled"],
@@ -125,7 +125,7 @@ func infoFields(text string) map[string]string {
 	return field
 }
 
-// refusal is why locks cannot be kept on this server; nil if they can.
+// refusal returns why this server cannot keep locks; nil if it can.
 func (f facts) refusal(s Settings) error {
 	major, _, _ := strings.Cut(f.version, ".")
 	n, err := strconv.Atoi(major)
@@ -148,7 +148,7 @@ func (f facts) refusal(s Settings) error {
 	return problem(request{op: "open"}, interlock.Definite, fmt.Errorf("this server cannot keep locks: %s", why))
 }
 
-// queueGuarantees are those of queue mode.
+// queueGuarantees returns those of queue mode.
 func queueGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	g := plainGuarantees(f, ttl)
 	g.Class, g.Order, g.Wait = interlock.Fenced, interlock.FIFO, interlock.Push
@@ -161,7 +161,7 @@ func queueGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	return g
 }
 
-// plainGuarantees are those of plain mode.
+// plainGuarantees returns those of plain mode.
 func plainGuarantees(f facts, ttl time.Duration) interlock.Guarantees {
 	g := interlock.Guarantees{
 		Driver: "redis", Class: interlock.Advisory,

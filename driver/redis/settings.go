@@ -12,25 +12,24 @@ type Settings struct {
 	// Guarantees.Assumes reports that.
 	NoEviction bool
 	// Replicas is how many replicas must have received a grant, a renewal or a
-	// guarded write before it counts; 0 asks for none. The master is asked by WAIT,
-	// after the same script. If too few have it after half a second the error is
-	// Uncertain: it was written, and may be lost by a failover.
+	// guarded write before it counts; 0 disables that. WAIT asks the master, after
+	// the same script. If fewer have it after half a second the error is Uncertain:
+	// it was written, and a failover may lose it.
 	//
-	// With all replicas named, a failover to any of them keeps what was granted and
-	// written, so that locks and tokens survive it. Drivers promise that if the
+	// If it is the number of all replicas, a failover to any of them keeps all grants
+	// and writes, so that locks and tokens survive it. Drivers guarantee that if the
 	// server has no more replicas when they open; Guarantees.Assumes says so. In a
 	// cluster it is the number of replicas of each master, and each request then takes
-	// a connection of its own, because WAIT is for the writes of its connection.
+	// its own connection, because WAIT covers the writes of its connection.
 	Replicas int
-	// Fsync has the server write a grant, a renewal or a guarded write to its disk
-	// before it counts. It is asked by WAITAOF, so that exclusion survives a crash of
-	// the server also with appendfsync everysec. If the disk has it not after two
-	// seconds the error is Uncertain.
+	// Fsync makes the server write a grant, a renewal or a guarded write to its disk before it
+	// counts, by WAITAOF, so that exclusion survives a crash of the server also with appendfsync
+	// everysec. If the write is not on disk after two seconds the error is Uncertain.
 	//
-	// It is refused by a server without WAITAOF (before Redis 7.2), without appendonly
-	// or with appendfsync no, and in a cluster. It takes as long as the server waits
-	// between two fsyncs, up to a second and more: let Options.TTL be 10 s or more.
-	// Requests that wait have a connection each.
+	// A server without WAITAOF (before Redis 7.2), without appendonly, or with
+	// appendfsync no refuses it, and so does a cluster. It takes as long as the server
+	// waits between two fsyncs, up to a second and more: let Options.TTL be 10 s or
+	// more. Each waiting request has its own connection.
 	Fsync bool
 }
 
@@ -45,7 +44,7 @@ func With(client rueidis.Client, s Settings) rueidis.Client {
 type configured struct {
 	rueidis.Client
 	settings Settings
-	link     *link // nil if nobody watches the connections
+	link     *link // nil if the connections are not watched
 }
 
 func settingsOf(client rueidis.Client) Settings {

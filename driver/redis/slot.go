@@ -9,9 +9,9 @@ import (
 // slots is how many hash slots a Redis Cluster has.
 const slots = 16384
 
-// slotOf is the hash slot of a key (Redis Cluster specification, "Hash tags"):
-// of what stands between its first brace and the next closing one, unless that
-// is nothing.
+// slotOf returns the hash slot of a key (Redis Cluster specification, "Hash tags"):
+// that of the text between its first brace and the next closing one, unless that is
+// empty.
 func slotOf(key string) int {
 	if _, rest, ok := strings.Cut(key, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
@@ -45,9 +45,9 @@ var crcTable = func() (table [256]uint16) {
 	return table
 }()
 
-// tagTable knows a short text of every hash slot: the first of "0", "1", … "z",
-// "10", … in base 36 that hashes to it, so that all processes agree. It is
-// filled as far as it was needed.
+// tagTable maps every hash slot to a short text: the first of "0", "1", … "z",
+// "10", … in base 36 that hashes to it, so that all processes agree. It is filled
+// only as far as needed.
 type tagTable struct {
 	mu    sync.Mutex
 	tried int64

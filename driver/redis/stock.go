@@ -43,25 +43,25 @@ func newStockScript(source string) *script {
 	return newScript(fmt.Sprintf("local MAX = %d\n", int64(driver.MaxQuantity)) + stockLua + source)
 }
 
-// DefaultStockKeep is how long ids are remembered if [StockOptions] do not say.
+// DefaultStockKeep is the default of StockOptions.Keep.
 const DefaultStockKeep = 7 * 24 * time.Hour
 
 // StockOptions of a [Stock]; nil and the zero value work.
 type StockOptions struct {
 	// Prefix is put before the names of items.
 	Prefix string
-	// Keep is how long a reservation is remembered after the time at which it was
-	// to expire, and an operation after it was done. An id that comes again after
-	// that is a new one. 0 means [DefaultStockKeep]. Negative is taken as 0.
+	// Keep is how long a reservation is remembered after its expiry time, and an
+	// operation after it was applied. After that the same id is a new one. 0 means
+	// [DefaultStockKeep]. Negative is taken as 0.
 	Keep time.Duration
 }
 
 // Stock keeps items and their reservations in Redis; each call is one script. It
 // implements driver.Stock. An item is five keys of one hash slot,
-// interlock:{TAG}:stock…:PREFIX+ITEM, which never expire by themselves; each call
-// forgets up to ten old ids of its item. What a crash without appendfsync always,
-// or a failover to a replica, loses of the last writes was not sold, as far as
-// Redis knows: keep a unique constraint behind it where units end up.
+// interlock:{TAG}:stock…:PREFIX+ITEM, which never expire; each call forgets up to
+// ten old ids of its item. A crash without appendfsync always, or a failover to a
+// replica, may lose the latest sales: keep a unique constraint behind it where the
+// units are used.
 type Stock struct {
 	conn    *conn
 	options StockOptions
@@ -69,7 +69,7 @@ type Stock struct {
 
 var _ driver.Stock = (*Stock)(nil)
 
-// NewStock makes a stock; it sends nothing. The client stays the caller's.
+// NewStock returns a stock; it sends nothing. The caller closes the client.
 func NewStock(client rueidis.Client, o *StockOptions) *Stock {
 	s := &Stock{conn: newGuardConn(client, keepsMarks)}
 	if o != nil {
@@ -100,7 +100,7 @@ func (s *Stock) Adjust(ctx context.Context, a driver.StockAdjustment) (driver.St
 		strconv.FormatInt(a.Delta, 10), strconv.FormatInt(a.Take(), 10), milliseconds(s.options.Keep))
 }
 
-// Hold takes units for a reservation; see driver.Stock. Times are in milliseconds.
+// Hold reserves units; see driver.Stock. Times are in milliseconds.
 func (s *Stock) Hold(ctx context.Context, h driver.StockHold) (driver.StockAnswer, error) {
 	asked := request{op: "hold", name: h.Item}
 	if err := h.Check(); err != nil {
@@ -119,7 +119,7 @@ func (s *Stock) Settle(ctx context.Context, item, reservation string, to driver.
 	return s.ask(ctx, asked, stockSettleScript, reservation, reservation, string(to))
 }
 
-// Level shows an item; see driver.Stock.
+// Level returns the level of an item; see driver.Stock.
 func (s *Stock) Level(ctx context.Context, item string) (driver.StockLevel, error) {
 	asked := request{op: "show stock", name: item}
 	words, err := s.run(ctx, asked, stockLevelScript)
@@ -133,8 +133,8 @@ func (s *Stock) Level(ctx context.Context, item string) (driver.StockLevel, erro
 	return driver.StockLevel{Supply: n[0], Held: n[1], Sold: n[2]}, nil
 }
 
-// ask runs a script and reads its answer. id is checked with the item, unless it
-// is the supply that is set, which has none.
+// ask runs a script and parses its answer. id is checked with the item, unless the
+// script sets the supply, which has none.
 func (s *Stock) ask(ctx context.Context, asked request, of *script, id string, args ...string) (driver.StockAnswer, error) {
 	if of != stockSupplyScript {
 		if err := checkName(id, ""); err != nil {
@@ -168,7 +168,7 @@ func (s *Stock) run(ctx context.Context, asked request, of *script, args ...stri
 	return words, nil
 }
 
-// keys of an item, as stock.lua explains them.
+// keys returns those of an item, as stock.lua describes them.
 func (s *Stock) keys(item string) []string {
 	tag := reserved + tags.of(slotOf(s.options.Prefix+item)) + "}:"
 	keys := make([]string, 0, 5)
@@ -183,7 +183,7 @@ var stockOutcomes = map[string]driver.StockOutcome{
 	"settled": driver.StockSettled, "unknown": driver.StockUnknown, "full": driver.StockFull,
 }
 
-// stockAnswer reads what a script says: an outcome, and a state or two numbers.
+// stockAnswer parses a script's answer: an outcome, and a state or two numbers.
 func stockAnswer(words []string) (a driver.StockAnswer, ok bool) {
 	a.Outcome = stockOutcomes[words[0]]
 	switch {
@@ -199,7 +199,7 @@ func stockAnswer(words []string) (a driver.StockAnswer, ok bool) {
 	return a, a.Outcome != 0
 }
 
-// numbers reads all words but the first.
+// numbers parses all words but the first.
 func numbers(words []string) (n []int64, err error) {
 	for _, w := range words[1:] {
 		parsed, err := driver.ParseInt(w)

@@ -36,19 +36,19 @@ var (
 	streamResumeScript  = newDrainingScript(streamResumeLua)
 )
 
-// ErrNotFound means that a dead letter, or a parked key, is not there. Errors with it are
-// Definite, and nothing was changed.
+// ErrNotFound means that a dead letter, or a parked key, does not exist. Errors with it
+// are Definite, and nothing was changed.
 var ErrNotFound = errors.New("not found")
 
-// A DeadLetter is a message that is not delivered any more. Its Attempt is that of the last delivery.
-// Without an entry in the stream, which somebody deleted, it has a Place only.
+// A DeadLetter is a message that is no longer delivered. Its Attempt is that of the last delivery.
+// If its entry was deleted from the stream, only Place is set.
 type DeadLetter struct {
 	driver.Received
 	Reason string
 	Died   time.Time // by the clock of the server
 }
 
-// DeadLetters are the dead letters of a queue behind a place, in the order in which they were added, 1
+// DeadLetters returns the dead letters of a queue after a place, in the order of their addition, 1
 // to 1000 at most.
 func (q *Queue) DeadLetters(ctx context.Context, name string, after int64, most int) (all []DeadLetter, err error) {
 	asked := request{op: "list dead letters", name: name}
@@ -74,16 +74,16 @@ func (q *Queue) DeadLetters(ctx context.Context, name string, after int64, most 
 	return all, nil
 }
 
-// Replay delivers dead letters again, each in its former place: before what was added to its key
-// later and is not handled. If one is not there the error is an [ErrNotFound]. Why, and who does
-// it, are added to the stream interlock:{TAG}:queue:audit:GROUP/STREAM, which keeps the last 10,000
-// or so.
+// Replay delivers dead letters again, each in its former place: before unhandled messages that were
+// added to its key later. If one does not exist the error is an [ErrNotFound]. The reason and the
+// operator are added to the stream interlock:{TAG}:queue:audit:GROUP/STREAM, which keeps about the
+// last 10,000.
 func (q *Queue) Replay(ctx context.Context, name, reason, by string, places ...int64) error {
 	return q.dispose(ctx, "replay", name, reason, by, places)
 }
 
-// Discard deletes dead letters, also from the stream. If one is not there the error is an
-// [ErrNotFound]. It is recorded as a Replay is.
+// Discard deletes dead letters, also from the stream. If one does not exist the error is
+// an [ErrNotFound]. It is recorded like a Replay.
 func (q *Queue) Discard(ctx context.Context, name, reason, by string, places ...int64) error {
 	return q.dispose(ctx, "discard", name, reason, by, places)
 }
@@ -96,13 +96,13 @@ func (q *Queue) dispose(ctx context.Context, action, name, reason, by string, pl
 	return q.act(ctx, streamReplayScript, action+" dead letters", name, args, reason, by, len(places), "not all of the dead letters are there")
 }
 
-// Resume lets a parked key go on. One that is not parked is an [ErrNotFound]. It is recorded as a
-// Replay is.
+// Resume resumes the delivery of a parked key. If it is not parked the error is an [ErrNotFound].
+// It is recorded like a Replay.
 func (q *Queue) Resume(ctx context.Context, name, key, reason, by string) error {
 	return q.act(ctx, streamResumeScript, "resume key", name, []string{key, reason, by}, reason, by, 1, "the key "+strconv.Quote(key)+" is not parked")
 }
 
-// act runs a script that answers with how many it found, and changes nothing unless that is all.
+// act runs a script that answers how many it found, and changes nothing unless it found all.
 func (q *Queue) act(ctx context.Context, s *script, op, name string, args []string, reason, by string, all int, missing string) error {
 	asked := request{op: op, name: name}
 	keys, err := q.keys(op, name)
@@ -135,18 +135,18 @@ type StuckKey struct {
 	Wait   time.Duration // until the next attempt, if it is not parked; 0 if it is due
 }
 
-// A QueueStatus is how a queue is doing.
+// A QueueStatus is the state of a queue.
 type QueueStatus struct {
 	Queue    string
-	Messages int64 // unfinished, those that are handled included
+	Messages int64 // unfinished, including those being handled
 	Dead     int64
 	Parked   int64         // keys
 	Leased   int64         // keys, or messages without one
-	Oldest   time.Duration // since the oldest unfinished message was added that a consumer has seen
+	Oldest   time.Duration // age of the oldest unfinished message that a consumer has seen
 }
 
-// Status shows all queues of the prefix and the group that a consumer has joined, by name. It scans
-// the keys of the database, and the keys of each queue, and does not stop the server.
+// Status returns all queues of the prefix and the group that a consumer has joined, by name. It
+// scans the keys of the database, and the keys of each queue, without blocking the server.
 func (q *Queue) Status(ctx context.Context) (all []QueueStatus, err error) {
 	mark := "}:" + queueMark + "lanes:" + q.options.Group + "/" + q.options.Prefix
 	names, err := scan(ctx, q.conn, escapeGlob(reserved)+"*"+escapeGlob(mark)+"*", func(key string) (string, bool) {
@@ -165,15 +165,15 @@ func (q *Queue) Status(ctx context.Context) (all []QueueStatus, err error) {
 	return all, err
 }
 
-// Stuck lists keys that are parked or fail, by place, 1 to 1000 at most. It scans the keys of the
-// queue.
+// Stuck lists keys that are parked or failing, by place, 1 to 1000 at most. It scans the keys of
+// the queue.
 func (q *Queue) Stuck(ctx context.Context, name string, most int) ([]StuckKey, error) {
 	_, all, err := q.show(ctx, "show queue", name, min(max(most, 1), 1000))
 	slices.SortFunc(all, func(a, b StuckKey) int { return cmp.Compare(a.Place, b.Place) })
 	return all[:min(len(all), max(most, 1))], err
 }
 
-// show reads a queue, until it has found so many that are stuck; below 0 it keeps none of them.
+// show reads a queue, until it has found most stuck keys; a negative most keeps none.
 func (q *Queue) show(ctx context.Context, op, name string, most int) (status QueueStatus, stuck []StuckKey, err error) {
 	asked := request{op: op, name: name}
 	keys, err := q.keys(op, name)

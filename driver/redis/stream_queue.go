@@ -24,7 +24,7 @@ const (
 	DefaultWindow = 10 * time.Minute
 )
 
-// queueMark is in the Redis key of everything of a queue but its stream.
+// queueMark is in every Redis key of a queue except its stream.
 const queueMark = "queue:"
 
 // maxDelay bounds the delay of a message.
@@ -37,29 +37,28 @@ type QueueOptions struct {
 	// Group is the consumer group, without a slash; empty means [DefaultGroup]. Each group
 	// handles all messages of a stream.
 	Group string
-	// Keep leaves messages that were handled in the stream, for other groups. Then trim it, as
-	// with XTRIM or StreamOptions.MaxLen. A message that is cut off before it was handled is
-	// lost.
+	// Keep leaves handled messages in the stream, for other groups. Then trim it, as with
+	// XTRIM or StreamOptions.MaxLen. A message that is trimmed before it is handled is lost.
 	Keep bool
 	// Window is for how long Add remembers the id of a message, to add it once; 0 means
-	// [DefaultWindow], below 0 that it does not.
+	// [DefaultWindow], a negative value disables it.
 	Window time.Duration
 }
 
 // Queue consumes streams, each as the queue of its name. It implements driver.Queue with leased
 // keys: messages of one key are handled one at a time, in order. It needs Redis 7 or Valkey.
 //
-// An entry has the fields of those of a [Stream], so a [Stream] can add them, and any other client
-// by XADD: payload, and if wanted id, key, headers (a JSON object), delay (milliseconds) and
-// priority (-1, 0, 1). Without an id that of the entry is used. Unique messages need Add.
+// An entry has the fields of a [Stream]'s entries, so a [Stream] can add them, and so can any other
+// client by XADD: payload, and optionally id, key, headers (a JSON object), delay (milliseconds) and
+// priority (-1, 0, 1). The default id is that of the entry. Unique messages need Add.
 //
-// Entries that a queue has read and not finished, dead letters included, are pending in the
-// consumer group. Those that are done are acknowledged and deleted. A queue is in one hash slot
-// of a cluster.
+// Entries that a queue has read and not finished, including dead letters, are pending in the
+// consumer group. Finished ones are acknowledged and deleted. A queue is in one hash slot of a
+// cluster.
 //
-// Redis may lose what it has acknowledged: a failover what the replica did not have, a crash what
-// appendfsync had not written. A message lost so is gone. A settlement lost so is a
-// second delivery, under a higher token.
+// Redis may lose acknowledged writes: a failover those that the replica did not have, a crash
+// those that appendfsync had not written. A message lost this way is gone. A settlement lost this
+// way causes a second delivery, under a higher token.
 type Queue struct {
 	conn    *conn
 	options QueueOptions
@@ -67,7 +66,7 @@ type Queue struct {
 
 var _ driver.Queue = (*Queue)(nil)
 
-// NewQueue sends nothing. The client stays the caller's.
+// NewQueue returns a queue; it sends nothing. The caller closes the client.
 func NewQueue(client rueidis.Client, o *QueueOptions) *Queue {
 	q := &Queue{conn: newGuardConn(client, keepsMarks)}
 	if o != nil {
@@ -78,7 +77,7 @@ func NewQueue(client rueidis.Client, o *QueueOptions) *Queue {
 	return q
 }
 
-// Join begins to consume a stream, from its beginning if the group has not read it yet; see
+// Join starts to consume a stream, from its beginning if the group has not read it yet; see
 // [driver.Queue]. It sends nothing. A consumer keeps one connection on which it waits for entries.
 func (q *Queue) Join(_ context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
 	keys, err := q.keys("join queue", name)
@@ -105,7 +104,7 @@ func (c *streamConsumer) Close(ctx context.Context) error {
 	return cmp.Or(c.notifier.Close(ctx), err)
 }
 
-// keys are those of the scripts, in their order.
+// keys returns those of the scripts, in their order.
 func (q *Queue) keys(op, name string) ([]string, error) {
 	if err := driver.CheckName(op, "a queue", name, 255); err != nil {
 		return nil, err
@@ -124,9 +123,9 @@ func (q *Queue) keys(op, name string) ([]string, error) {
 }
 
 // Add appends messages to the queue of a name, 128 or 1 MiB of payload in one script. A message
-// without an ID is given a random one. One whose id was added within [QueueOptions].Window is left
-// out, so a call may be repeated; so is one that is Unique while an unfinished one of the group is
-// there. After an error some of the messages may have been added, in order.
+// without an ID gets a random one. A message whose id was added within [QueueOptions].Window is
+// skipped, so a call may be repeated; so is a Unique one while the group has an unfinished one.
+// After an error some of the messages may have been added, in order.
 func (q *Queue) Add(ctx context.Context, name string, messages ...driver.QueueMessage) error {
 	asked := request{op: "add to queue", name: name}
 	keys, err := q.keys(asked.op, name)
@@ -153,7 +152,7 @@ func (q *Queue) Add(ctx context.Context, name string, messages ...driver.QueueMe
 	return nil
 }
 
-// row is the arguments of a message.
+// row returns the arguments of a message.
 func (q *Queue) row(m driver.QueueMessage) ([]string, error) {
 	id := cmp.Or(m.ID, rand.Text())
 	for _, f := range []struct {
@@ -169,7 +168,7 @@ func (q *Queue) row(m driver.QueueMessage) ([]string, error) {
 	}
 	headers, delay, priority := "", "", ""
 	if len(m.Headers) > 0 {
-		text, _ := json.Marshal(m.Headers) // texts cannot fail
+		text, _ := json.Marshal(m.Headers) // strings cannot fail
 		headers = string(text)
 	}
 	if m.Delay > 0 {
@@ -181,7 +180,7 @@ func (q *Queue) row(m driver.QueueMessage) ([]string, error) {
 	return []string{id, m.Key, headers, m.Unique, delay, priority, string(m.Payload)}, nil
 }
 
-// put is one run of the script.
+// put returns one run of the script.
 func (q *Queue) put(keys []string, rows [][]string) batch {
 	b := batch{slices.Clone(keys), []string{milliseconds(max(0, q.options.Window))}}
 	for _, r := range rows {

@@ -34,11 +34,11 @@ var streamSettleLua string
 //go:embed script/stream_put.lua
 var streamPutLua string
 
-// streamMost is how many entries a claim indexes, and messages it takes, at most. Lua unpacks some
-// 8,000 values at most.
+// streamMost is how many entries a claim indexes, and messages it takes, at most. Lua can unpack
+// about 8,000 values.
 const streamMost = 256
 
-// streamAudit is about how many records of what was done by hand are kept.
+// streamAudit is about how many records of manual operations are kept.
 const streamAudit = 10000
 
 var streamConstants = fmt.Sprintf("local MOST, PER_LANE, AGING_MS, MAX_DELAY_MS, MAX_AUDIT = %d, %d, %d, %d, %d\n",
@@ -51,9 +51,9 @@ var (
 	streamSettleScript = newDrainingScript(streamSettleLua)
 )
 
-// newDrainingScript makes a script of a queue that runs although the memory of the server is
-// used up: to finish messages is how to free it. If such a script were refused half way, a lane
-// could be lost.
+// newDrainingScript returns a script of a queue that runs even if the server's memory is full,
+// since finishing messages frees memory. If such a script were refused half way, a lane could
+// be lost.
 func newDrainingScript(source string) *script {
 	const flags = "#!lua flags=allow-oom\n"
 	source = constants + streamConstants + drawLua + streamQueueLua + source
@@ -107,7 +107,7 @@ func (s *streamStore) Claim(ctx context.Context, _ string, lease time.Duration, 
 	return all, time.Duration(ms) * time.Millisecond, nil
 }
 
-// parseGroup reads a lane that was leased.
+// parseGroup parses a leased lane.
 func parseGroup(m rueidis.RedisMessage) (g leasequeue.Group, err error) {
 	parts, err := m.ToArray()
 	if err != nil || len(parts) != 3 {
@@ -140,7 +140,7 @@ func parseGroup(m rueidis.RedisMessage) (g leasequeue.Group, err error) {
 	return g, nil
 }
 
-// parseReceived reads a message: place, failures, entry, fields, and what is behind them.
+// parseReceived parses a message: place, failures, entry, fields. It returns the rest.
 func parseReceived(m rueidis.RedisMessage) (r driver.Received, rest []rueidis.RedisMessage, err error) {
 	parts, err := m.ToArray()
 	if err != nil || len(parts) < 4 {
@@ -155,7 +155,7 @@ func parseReceived(m rueidis.RedisMessage) (r driver.Received, rest []rueidis.Re
 	if errors.Join(placeErr, failErr, entryErr, fieldErr, addedErr) != nil {
 		return r, nil, errReply
 	}
-	delay, _ := driver.ParseInt(fields["delay"]) // of another client, perhaps
+	delay, _ := driver.ParseInt(fields["delay"]) // may be of another client
 	priority, _ := driver.ParseInt(fields["priority"])
 	r = driver.Received{Place: place, Attempt: int(failures) + 1, Added: time.UnixMilli(added).UTC(), QueueMessage: driver.QueueMessage{
 		ID: fields["id"], Key: fields["key"], Payload: []byte(fields["payload"]), Unique: fields["unique"],
@@ -164,12 +164,12 @@ func parseReceived(m rueidis.RedisMessage) (r driver.Received, rest []rueidis.Re
 		r.ID = entry
 	}
 	if text := fields["headers"]; text != "" && json.Unmarshal([]byte(text), &r.Headers) != nil {
-		r.Headers = map[string]string{"headers": text} // of another client
+		r.Headers = map[string]string{"headers": text} // may be of another client
 	}
 	return r, parts[4:], nil
 }
 
-// Renew begins leases again, by one request for 1024 of them; see [leasequeue.Store].
+// Renew renews leases, up to 1024 in one request; see [leasequeue.Store].
 func (s *streamStore) Renew(ctx context.Context, held []leasequeue.Held, lease time.Duration) (kept, lost []leasequeue.Held, err error) {
 	for some := range slices.Chunk(held, 4*streamMost) {
 		args := []string{milliseconds(lease)}
@@ -191,7 +191,7 @@ func (s *streamStore) Renew(ctx context.Context, held []leasequeue.Held, lease t
 	return kept, lost, nil
 }
 
-// Settle records outcomes, by one request for 512 leases and outcomes; see [leasequeue.Store].
+// Settle records outcomes, up to 512 leases and outcomes in one request; see [leasequeue.Store].
 func (s *streamStore) Settle(ctx context.Context, settled []leasequeue.Settled) (lost []leasequeue.Held, err error) {
 	for len(settled) > 0 {
 		n, outcomes := 0, 0
@@ -218,7 +218,7 @@ func (s *streamStore) Settle(ctx context.Context, settled []leasequeue.Settled) 
 	return lost, nil
 }
 
-// outcomeArgs are those of a settlement.
+// outcomeArgs returns the arguments of a settlement.
 func outcomeArgs(o driver.Settlement) []string {
 	failures, kind := o.Attempt-1, "release"
 	switch o.Outcome {
@@ -237,7 +237,7 @@ func outcomeArgs(o driver.Settlement) []string {
 	return []string{strconv.FormatInt(o.Place, 10), kind, strconv.Itoa(failures), milliseconds(min(max(0, o.After), maxDelay)), o.Unique, o.ID, o.Reason}
 }
 
-// flags runs a script that answers with 0 or 1 for each of n.
+// flags runs a script that answers 0 or 1 for each of n.
 func (s *streamStore) flags(ctx context.Context, op string, script *script, args []string, n int) ([]bool, error) {
 	answer, err := s.eval(ctx, op, script, args)
 	if err != nil {
@@ -254,13 +254,13 @@ func (s *streamStore) flags(ctx context.Context, op string, script *script, args
 	return flags, nil
 }
 
-// laneOf is the name of a lane in the scripts.
+// laneOf returns the name of a lane in the scripts.
 func laneOf(h leasequeue.Held) string { return fmt.Sprintf("%016d", h.ID) }
 
 func counterOf(h leasequeue.Held) string { return strconv.FormatInt(h.Token.Counter(), 10) }
 
-// How long one command waits for entries, and the least time between two of them. Within that time
-// consumers look by themselves.
+// streamBlock bounds one command's wait for entries, and streamPause is the least time between
+// two. In between consumers poll.
 const (
 	streamBlock = 5 * time.Second
 	streamPause = 20 * time.Millisecond
@@ -283,7 +283,7 @@ func (s *streamStore) subscribe(ctx context.Context, deliver func(string)) {
 	}
 }
 
-// await waits for an entry, or a time.
+// await waits for an entry, or for streamBlock.
 func (s *streamStore) await(ctx context.Context, node rueidis.DedicatedClient) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -20,7 +20,7 @@ var streamAddLua string
 
 var streamAddScript = newScript(streamAddLua)
 
-// One run of the script adds so many messages, or bytes of payload, at most.
+// Bounds of one run of the script: messages, and bytes of payload.
 const (
 	streamRows  = 128
 	streamBytes = 1 << 20
@@ -30,19 +30,19 @@ const (
 type StreamOptions struct {
 	// Prefix begins the names of the streams; the topic is the rest.
 	Prefix string
-	// MaxLen is about how many entries a stream keeps, the newest; 0 means all.
-	// A reader that is too slow loses what is cut off.
+	// MaxLen is about how many entries a stream keeps, the newest; 0 means all. A
+	// reader that is too slow loses the older ones.
 	MaxLen int64
 }
 
-// Stream adds messages to streams, one for each topic. It implements driver.Sink.
-// An entry has the fields id, key and headers (a JSON object), where the message has
-// them, and payload.
+// Stream adds messages to streams, one for each topic. It implements driver.Sink. An
+// entry has the fields payload and, if the message has them, id, key and headers (a
+// JSON object).
 //
 // A message counts as delivered when the server has it in memory. A crash loses what
-// appendfsync had not written, and a failover what the replica did not have: the
-// outbox has deleted those messages, and they are gone. After a lost answer an entry is
-// added again, with another entry id and the same field id.
+// appendfsync had not written, and a failover what the replica did not have. The outbox
+// has deleted those messages, so they are lost. After a lost answer an entry is added
+// again, with another entry id and the same field id.
 type Stream struct {
 	conn    *conn
 	options StreamOptions
@@ -50,7 +50,7 @@ type Stream struct {
 
 var _ driver.Sink = (*Stream)(nil)
 
-// NewStream makes a sink; it sends nothing. The client stays the caller's.
+// NewStream returns a sink; it sends nothing. The caller closes the client.
 func NewStream(client rueidis.Client, o *StreamOptions) *Stream {
 	s := &Stream{conn: newConn(client)}
 	if o != nil {
@@ -59,7 +59,7 @@ func NewStream(client rueidis.Client, o *StreamOptions) *Stream {
 	return s
 }
 
-// streamed are the messages of one topic that are yet to be added.
+// streamed holds the messages of one topic that are yet to be added.
 type streamed struct {
 	key  string
 	left []int
@@ -78,7 +78,7 @@ func (s *Stream) Publish(ctx context.Context, messages []driver.Message) []error
 		}
 	}
 	for i, m := range messages {
-		answers[i] = s.check(m) // what is refused has its place among the others
+		answers[i] = s.check(m) // in the order of the others
 		t := at[m.Topic]
 		if t == nil {
 			t = &streamed{key: s.options.Prefix + m.Topic}
@@ -93,7 +93,7 @@ func (s *Stream) Publish(ctx context.Context, messages []driver.Message) []error
 	return answers
 }
 
-// check refuses what no stream can have.
+// check rejects messages that no stream can store.
 func (s *Stream) check(m driver.Message) error {
 	asked := request{op: "publish", name: m.ID}
 	switch key := s.options.Prefix + m.Topic; {
@@ -107,7 +107,7 @@ func (s *Stream) check(m driver.Message) error {
 	return nil
 }
 
-// round adds some messages of each topic, and gives the topics that have more.
+// round adds some messages of each topic, and returns the topics that have more.
 func (s *Stream) round(ctx context.Context, topics []*streamed, messages []driver.Message, lanes []string, answers []error, failed map[string]bool) (more []*streamed) {
 	var batches []batch
 	var chunks [][]int
@@ -141,9 +141,9 @@ func (s *Stream) round(ctx context.Context, topics []*streamed, messages []drive
 	return more
 }
 
-// answerOf is what the script's text about a message says. That a topic is no stream
-// will not pass by itself; whatever else the server refuses, such as for a missing
-// right, is not the message's fault.
+// answerOf returns the error for the script's text about a message. A topic that is
+// no stream is Definite; other refusals of the server, such as a missing right, are
+// not the message's fault.
 func answerOf(id, text string) error {
 	switch text {
 	case "":
@@ -158,8 +158,8 @@ func answerOf(id, text string) error {
 	return problem(request{op: "publish", name: id}, kind, errors.New(text))
 }
 
-// blameless is the failure of a request, which says nothing about its messages: a
-// Definite one keeps none of them from being sent later.
+// blameless returns the failure of a request, which is not its messages' fault: if
+// it is Definite they may be sent later.
 func blameless(asked request, err error) error {
 	if interlock.Kind(err) != interlock.Definite {
 		return err
@@ -167,7 +167,7 @@ func blameless(asked request, err error) error {
 	return problem(asked, interlock.Retryable, errors.Unwrap(err))
 }
 
-// texts are what the script answered.
+// texts returns the script's answers.
 func (s *Stream) texts(r rueidis.RedisResult, n int) ([]string, error) {
 	asked := request{op: "publish"}
 	if err := r.Error(); err != nil {
@@ -203,7 +203,7 @@ func (t *streamed) take(messages []driver.Message, lanes []string, answers []err
 	return chunk
 }
 
-// batch is one run of the script.
+// batch returns one run of the script.
 func (s *Stream) batch(key string, chunk []int, messages []driver.Message, lanes []string) batch {
 	b := batch{keys: []string{key}, args: []string{strconv.FormatInt(s.options.MaxLen, 10)}}
 	for _, i := range chunk {

@@ -13,21 +13,21 @@ import (
 	"github.com/interlock-dev/interlock/internal/backoff"
 )
 
-// pushes begins the channel of a process.
+// pushes begins the channel name of a process.
 const pushes = "interlock:push:"
 
-// subscriber listens on the one channel of a process, on which the server
-// pushes grants. What it misses is found by heartbeats.
+// subscriber listens on the one channel of a process, on which the server pushes
+// grants. Heartbeats find missed pushes.
 type subscriber struct {
 	client  rueidis.Client
 	channel string
 	waiting *waiters
-	again   func() // called after each subscription: the server may be another one
+	again   func() // called after each subscription: it may be another server
 
 	once  sync.Once
-	first chan error // nil once it is subscribed, or why it cannot be
-	// patience is how many attempts may fail before first says so: the client may choose
-	// a node of a cluster that is down.
+	first chan error // nil once it is subscribed, or the error
+	// patience is how many attempts may fail before first gets the error: the client may
+	// choose a node of a cluster that is down.
 	patience int32
 
 	cancel context.CancelFunc
@@ -45,14 +45,14 @@ func newSubscriber(client rueidis.Client, channel string, waiting *waiters, agai
 	return s
 }
 
-// start begins to listen.
+// start starts to listen.
 func (s *subscriber) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.loop.Go(func() { s.run(ctx) })
 }
 
-// run subscribes, and again after the connection was lost.
+// run subscribes, and subscribes again after a lost connection.
 func (s *subscriber) run(ctx context.Context) {
 	var failed atomic.Int32 // attempts since the last success
 	confirmed := func(rueidis.PubSubSubscription) {
@@ -83,15 +83,15 @@ func (s *subscriber) awaitFirst(ctx context.Context) error {
 	}
 }
 
-// stop ends listening. It leaves nothing of ours on the client's connection, as
-// a courtesy: if that fails, the connection is gone or nobody publishes there.
+// stop ends the subscription, so that the client's connection keeps nothing of
+// ours. That may fail: then the connection is gone or there is no publisher.
 func (s *subscriber) stop(ctx context.Context) {
 	s.cancel()
 	unsubscribe(ctx, s.client, topic{name: s.channel})
 }
 
 // unsubscribe ends a subscription on every node of a cluster: the client subscribes on
-// one of its choice, and does not keep which.
+// a node of its choice, and does not report which.
 func unsubscribe(ctx context.Context, client rueidis.Client, t topic) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -102,7 +102,7 @@ func unsubscribe(ctx context.Context, client rueidis.Client, t topic) {
 	all.Wait()
 }
 
-// pause waits, unless ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

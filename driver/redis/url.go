@@ -40,11 +40,11 @@ func init() {
 
 func checkURL(u *backend.URL) error {
 	if n := strings.TrimPrefix(u.Path(), "/"); u.Path() != "" {
-		if _, err := strconv.ParseUint(n, 10, 31); err != nil { // how many there are is up to the server
+		if _, err := strconv.ParseUint(n, 10, 31); err != nil { // the server knows how many there are
 			return &backend.URLError{Reason: "a redis URL ends with the number of a database, 0 or more, as in redis://host:6379/1, or with nothing"}
 		}
 	}
-	if _, err := rueidis.ParseURL(u.Client()); err != nil { // it knows what the options may be
+	if _, err := rueidis.ParseURL(u.Client()); err != nil { // it knows the valid options
 		return &backend.URLError{Reason: "the redis URL has an " + strings.TrimPrefix(err.Error(), "redis: ")}
 	}
 	return nil
@@ -84,29 +84,29 @@ func (c connection) View(ctx context.Context, o backend.LockOptions) (backend.Vi
 	return p, true, nil
 }
 
-// Values are those of [NewValues].
+// Values opens the values of [NewValues].
 func (c connection) Values(_ context.Context, prefix string) (driver.Values, error) {
 	return NewValues(c.client, prefix), nil
 }
 
-// KeyValues are those of [NewKeyValues].
+// KeyValues opens the store of [NewKeyValues].
 func (c connection) KeyValues(prefix string) driver.KeyValues { return NewKeyValues(c.client, prefix) }
 
-// Fence is that of [NewFence], whose keys have no prefix.
+// Fence opens that of [NewFence], whose keys have no prefix.
 func (c connection) Fence(string) driver.Fence { return NewFence(c.client) }
 
-// Requests are those of [NewIdempotency].
+// Requests opens the records of [NewIdempotency].
 func (c connection) Requests(prefix string) driver.Idempotency {
 	return NewIdempotency(c.client, prefix)
 }
 
-// Limiter is that of [NewLimiter].
+// Limiter opens that of [NewLimiter].
 func (c connection) Limiter(prefix string) driver.Limiter { return NewLimiter(c.client, prefix) }
 
-// Queue is that of [NewQueue], whose streams have no prefix.
+// Queue opens that of [NewQueue], whose streams have no prefix.
 func (c connection) Queue() driver.Queue { return NewQueue(c.client, nil) }
 
-// Close ends the connections.
+// Close closes the connections.
 func (c connection) Close() error {
 	c.client.Close()
 	return nil

@@ -17,26 +17,26 @@ var valuePutLua string
 
 var putScript = newScript(constants + fenceLua + valuePutLua)
 
-// reread is how often a watched value is read although nothing was published;
-// rereadSoon, after it could not be read.
+// reread is how often a watched value is read without a publication; rereadSoon is
+// the delay after a failed read.
 const (
 	reread     = 5 * time.Second
 	rereadSoon = 500 * time.Millisecond
 )
 
-// Values keeps one small value for each name, with the token that it was written
-// with; one script compares and writes. It implements driver.Values. A value is
-// the hash interlock:{TAG}:value:PREFIX+NAME, which never expires. What a crash
-// without appendfsync always, or a failover to a replica, loses of the last
-// writes is lost with its token, so that an older token may write until the
-// newest has written again; watchers that saw it do not go back.
+// Values keeps one small value for each name, with the token of its writer; one
+// script compares and writes. It implements driver.Values. A value is the hash
+// interlock:{TAG}:value:PREFIX+NAME, which never expires. A crash without
+// appendfsync always, or a failover to a replica, may lose the latest writes with
+// their tokens, so that an older token can write until the newest has written
+// again. Watchers that saw a lost value do not go back.
 type Values struct {
 	conn   *conn
 	prefix string
 }
 
-// NewValues makes the values whose names are put behind prefix, which may be
-// empty; it sends nothing. The client stays the caller's.
+// NewValues returns the values under prefix, which may be empty; it sends nothing.
+// The caller closes the client.
 func NewValues(client rueidis.Client, prefix string) *Values {
 	return &Values{conn: newGuardConn(client, keepsMarks), prefix: prefix}
 }
@@ -113,9 +113,9 @@ func (v *Values) get(ctx context.Context, name string) (driver.Value, int64, err
 	return driver.Value{Data: []byte(fields["data"]), Token: mark.Token, Source: mark.Source, Written: mark.Raised}, version, nil
 }
 
-// Watch reads the value when it is notified of a write, after an interruption, and
-// every five seconds; see driver.Values. All who watch one name by one Values
-// share a subscription.
+// Watch reads the value when a write is published, after an interruption, and every
+// five seconds; see driver.Values. All watchers of one name share a subscription if
+// they use the same Values.
 func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
 	if err := checkName(name, ""); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 			value, version, err := v.get(ctx, name)
 			switch {
 			case ctx.Err() != nil:
-				return 0, nil // follow says so
+				return 0, nil // follow returns the error
 			case interlock.Kind(err) == interlock.Definite && err != nil:
 				return 0, err
 			case err != nil:
@@ -139,14 +139,14 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 		})
 }
 
-// seen is what a watcher received last.
+// seen is the state that a watcher received last.
 type seen struct {
 	any     bool
 	token   interlock.Token
 	version int64
 }
 
-// before reports whether something is newer than what was seen.
+// before reports whether a state is newer than the one seen.
 func (s seen) before(token interlock.Token, version int64) bool {
 	return !s.any || token > s.token || token == s.token && version > s.version
 }

@@ -16,12 +16,12 @@ var versionWriteLua string
 
 var versionScript = newScript(versionWriteLua)
 
-// Versions keeps the newest state of each entity; one script compares and
-// writes. It implements driver.Versions. A state is the hash
+// Versions keeps the newest state of each entity; one script compares and writes.
+// It implements driver.Versions. A state is the hash
 // interlock:{TAG}:version:PREFIX+NAME, which never expires; its field version has
-// 19 digits. What a crash without appendfsync always or a failover to a replica
-// loses is lost with its stamp: an older state may then be applied again, until
-// the newest is brought once more.
+// 19 digits. A crash without appendfsync always, or a failover to a replica, may
+// lose a state with its stamp: an older state may then be applied, until the newest
+// arrives again.
 type Versions struct {
 	conn   *conn
 	prefix string
@@ -29,8 +29,8 @@ type Versions struct {
 
 var _ driver.Versions = (*Versions)(nil)
 
-// NewVersions keeps the states of entities whose names are put behind prefix,
-// which may be empty; it sends nothing. The client stays the caller's.
+// NewVersions returns the states under prefix, which may be empty; it sends
+// nothing. The caller closes the client.
 func NewVersions(client rueidis.Client, prefix string) *Versions {
 	return &Versions{conn: newGuardConn(client, keepsMarks), prefix: prefix}
 }
@@ -43,7 +43,7 @@ func (s *Versions) Apply(ctx context.Context, name string, v driver.Versioned) (
 	return s.write(ctx, request{op: "apply state", name: name}, v, "apply", flag(v.Terminal && v.TerminalWins))
 }
 
-// Replace stores a state in place of that of old, by one request; see
+// Replace stores a state if the stored one has the stamp old, by one request; see
 // driver.Versions.
 func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
 	asked := request{op: "replace state", name: name}
@@ -73,12 +73,12 @@ func (s *Versions) write(ctx context.Context, asked request, v driver.Versioned,
 	}
 	fields := make([]string, len(answer))
 	for i := range answer {
-		fields[i], _ = answer[i].ToString() // what is missing is noticed where it is read
+		fields[i], _ = answer[i].ToString() // missing fields are found when they are parsed
 	}
 	return writtenVersion(asked, v, fields)
 }
 
-// writtenVersion reads the script's answer.
+// writtenVersion parses the script's answer.
 func writtenVersion(asked request, v driver.Versioned, answer []string) (driver.VersionOutcome, driver.Versioned, error) {
 	if len(answer) == 1 && answer[0] == driver.VersionApplied.String() {
 		v.TerminalWins = false
@@ -108,13 +108,13 @@ func (s *Versions) Get(ctx context.Context, name string) (driver.Versioned, erro
 	return parseVersioned(asked, []string{fields["version"], fields["tie"], fields["deleted"], fields["terminal"], fields["data"]})
 }
 
-// parseVersioned reads the fields of a hash; all empty is no state.
+// parseVersioned parses the fields of a hash; all empty means no state.
 func parseVersioned(asked request, f []string) (v driver.Versioned, err error) {
 	if f[0] == "" && f[4] == "" {
 		return v, nil
 	}
 	v = driver.Versioned{Stamp: driver.Stamp{Tie: f[1]}, Deleted: f[2] == "1", Terminal: f[3] == "1", Data: []byte(f[4])}
-	// Other than as 19 digits it would be compared wrongly.
+	// A number with fewer digits would be compared wrongly.
 	if v.Stamp.Version, err = driver.ParsePadded(f[0]); err != nil || v.Stamp.Version < 1 {
 		return driver.Versioned{}, problem(asked, interlock.Definite, fmt.Errorf("the state is damaged: version %q", f[0]))
 	}

@@ -8,28 +8,28 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// changes begins the channel, which ends with the key of the lock, on which the scripts
-// publish that its holder or waiters changed. Watchers subscribe to a pattern, so that
-// the server passes on what is watched and nothing else.
+// changes begins the channel on which the scripts publish changes of a lock's holder or
+// waiters; the lock's key follows. Watchers subscribe to a pattern, so that the server
+// sends only what is watched.
 const changes = "interlock:changes:"
 
-// rescanEvery is how often a watcher reads everything, since foreign
-// clients and operators change locks and publish nothing.
+// rescanEvery is how often a watcher reads everything, since foreign clients and
+// operators change locks without publishing.
 const rescanEvery = 5 * time.Second
 
-// Watch tells of names whose holder or waiters changed, over one subscription for
-// all of the driver that watch the same prefix; see driver.Watcher. What foreign
-// clients and operators do is found within five seconds, by a hint that any name may
+// Watch calls changed for names whose holder or waiters changed; see driver.Watcher.
+// Watchers of one prefix share one subscription of the driver. Changes by foreign
+// clients and operators are found within five seconds, by a hint that any name may
 // have changed.
 //
-// The server sends what happens below the prefix, if the user has the channels
-// allchannels (&*). A user with the pattern &interlock:changes:* receives what happens
-// to all locks, because Redis permits no narrower pattern then.
+// The server sends only the changes below the prefix, if the user has the channels
+// allchannels (&*). A user with the pattern &interlock:changes:* receives those of all
+// locks, because Redis then permits no narrower pattern.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	return d.layout.watch(ctx, d.conn, prefix, changed)
 }
 
-// Watch tells of names whose holder changed; see [Driver.Watch].
+// Watch calls changed for names whose holder changed; see [Driver.Watch].
 func (p *Plain) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	return p.layout.watch(ctx, p.conn, prefix, changed)
 }

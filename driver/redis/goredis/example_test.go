@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
-// A lock and a guard on the Redis that a go-redis client is for: the holder writes only
-// if nobody newer has entered.
+// A lock and a guard on the Redis of a go-redis client: the holder writes only if no
+// newer token has entered.
 func Example() {
 	ctx := context.Background()
 	rdb := goredis.NewClient(&goredis.Options{Addr: "localhost:6379"})

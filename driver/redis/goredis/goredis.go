@@ -1,19 +1,19 @@
-// Package goredis lets users of go-redis hand their client to package driver/redis. It
-// does not send anything by that client: a go-redis client sends a command again whose
-// answer was lost, by default up to three times, and on any connection of its pool. A lock
-// that was won would then seem to be held by somebody else, and a late request could
-// overtake a release. So the result has two connections of its own, to the same servers,
-// made as the go-redis client makes its own.
+// Package goredis lets users of go-redis pass their client to package driver/redis. It
+// sends nothing by that client: a go-redis client repeats a command whose answer was lost,
+// by default up to three times, on any connection of its pool. An acquired lock would then
+// seem to be held by another owner, and a late request could overtake a release. So the
+// result has two connections of its own to the same servers, configured like those of the
+// go-redis client.
 //
 //	client, err := goredis.Client(rdb, redis.Settings{})
 //	d, err := redis.Open(ctx, client, nil) // github.com/interlock-dev/interlock/driver/redis
 //
-// # What is taken over
+// # Configuration
 //
-// Address, database, account and credentials provider, TLS, dialer, protocol and client
-// name of a *redis.Client or a *redis.ClusterClient. A client of redis.NewFailoverClient
-// asks its sentinels for the master at each connection. Pools, time-outs, retries, hooks,
-// limiters and caches are not: the times are those of driver/redis.
+// Address, database, account and credentials provider, TLS, dialer, protocol and client name are
+// copied from a *redis.Client or a *redis.ClusterClient. A client of redis.NewFailoverClient asks
+// its sentinels for the master at each connection. Pools, timeouts, retries, hooks, limiters and
+// caches are not copied: the timeouts are those of driver/redis.
 package goredis
 
 import (
@@ -31,14 +31,14 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 )
 
-// credentialsFor is how long a provider of credentials may take.
+// credentialsFor bounds a call of a credentials provider.
 const credentialsFor = 5 * time.Second
 
 // Client connects to the servers of c, with settings that are safe for locks; see
 // [redis.Dial]. It blocks for a few seconds at most. Close the result after the drivers
 // that use it and before c, whose sentinels it asks.
 //
-// The error is Definite if c cannot be taken over: it is neither a *redis.Client nor a
+// The error is Definite if c cannot be copied: it is neither a *redis.Client nor a
 // *redis.ClusterClient (a Ring is neither), or it has OnConnect, a streaming credentials
 // provider or ClusterSlots, which only go-redis can call.
 func Client(c goredis.UniversalClient, s redis.Settings) (rueidis.Client, error) {
@@ -57,7 +57,7 @@ func optionOf(c goredis.UniversalClient) (rueidis.ClientOption, error) {
 		}
 		o := c.Options()
 		option := rueidis.ClientOption{InitAddress: []string{o.Addr}, SelectDB: o.DB, ForceSingleClient: true,
-			DialCtxFn: dialer(o.Network, o.Dialer)} // with TLS, if it is used
+			DialCtxFn: dialer(o.Network, o.Dialer)} // with TLS, if configured
 		err := account{o.ClientName, o.Username, o.Password, o.Protocol, o.CredentialsProvider, o.CredentialsProviderContext,
 			o.StreamingCredentialsProvider != nil, o.OnConnect != nil}.add(&option)
 		return option, err
@@ -93,7 +93,7 @@ func dialer(network string, dial func(ctx context.Context, network, address stri
 	}
 }
 
-// account is who connects.
+// account is the account of a connection.
 type account struct {
 	client, user, password string
 	protocol               int
@@ -117,7 +117,7 @@ func (a account) add(option *rueidis.ClientOption) error {
 	return nil
 }
 
-// credentials are asked for at each connection.
+// credentials returns the credentials of a new connection.
 func (a account) credentials(rueidis.AuthCredentialsContext) (c rueidis.AuthCredentials, err error) {
 	if a.providerContext == nil {
 		c.Username, c.Password = a.provider()

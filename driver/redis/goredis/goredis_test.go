@@ -19,14 +19,14 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// theirs is a client that a user of go-redis has.
+// theirs returns a client as users of go-redis have it.
 func theirs(t *testing.T, addr string) *goredis.Client {
 	c := goredis.NewClient(&goredis.Options{Addr: addr})
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
-// A client that asks sentinels goes to the new master after a failover.
+// A client with sentinels connects to the new master after a failover.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	master := testbed.Redis(t)
@@ -52,7 +52,7 @@ func TestFailover(t *testing.T) {
 	})
 }
 
-// handOver takes a lock, and gives it to one that waits for it.
+// handOver acquires a lock, and hands it to a waiter.
 func handOver(t *testing.T, client rueidis.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -81,7 +81,7 @@ func handOver(t *testing.T, client rueidis.Client) {
 	}
 }
 
-// Database, account and providers are those of the client; a cluster is one.
+// Database, account and providers are those of the client; a cluster stays a cluster.
 func TestWhatIsTakenOver(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

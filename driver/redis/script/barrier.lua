@@ -1,7 +1,7 @@
 -- KEYS: the branch's marker, the index of markers, the low-water mark, the transactions
 -- that it excepts, then the body's. ARGV: member of the index, phase, hash, begun_ms,
--- transaction, then the body's. body.lua stands before it, and MOVES: MOVES[state][phase]
--- is what to do, and the state that follows. RESULT is that of the first, or nil.
+-- transaction, then the body's. body.lua comes before, and MOVES: MOVES[state][phase] is
+-- the outcome, and the next state. RESULT is that of the first call, or nil.
 local phase, begun = ARGV[2], ARGV[4]
 if tonumber(begun) < tonumber(redis.call('GET', KEYS[3]) or 0) and redis.call('SISMEMBER', KEYS[4], ARGV[5]) == 0 then
   return { 'forgotten', '', '', '0' }
@@ -14,7 +14,7 @@ local function answer(outcome, ran)
   return { outcome, state, result, ran }
 end
 
--- become remembers the state, and the begin that the first call told. A marker never
+-- become stores the state, and the begin that the first call gave. A marker never
 -- expires.
 local function become(next)
   if state == '' then redis.call('ZADD', KEYS[2], begun, ARGV[1]) end

@@ -1,8 +1,8 @@
 -- KEYS: the index of markers, the low-water mark, the transactions that it excepts. ARGV:
 -- prefix of markers, mark_ms, limit, ahead_ms, spread_ms, then the transactions to except.
--- Returns how many were removed, -1 if the mark is implausible. The markers' keys are of
--- the slot of the index. The mark comes first, and nothing can come between, so that no
--- late call is taken for a new one.
+-- Returns how many were removed, -1 if the mark is implausible. The markers' keys are in
+-- the slot of the index. The mark is raised first, and no call can come in between, so
+-- that a late call does not count as new.
 local time = redis.call('TIME')
 local mark, before = tonumber(ARGV[2]), tonumber(redis.call('GET', KEYS[2]) or 0)
 if mark > time[1] * 1000 + tonumber(ARGV[4]) then return -1 end
@@ -15,7 +15,7 @@ mark = math.max(mark, before)
 local excepted = {}
 for _, transaction in ipairs(redis.call('SMEMBERS', KEYS[3])) do excepted[transaction] = true end
 
--- transactionOf is that of a member, which begins with its length.
+-- transactionOf returns that of a member, which begins with its length.
 local function transactionOf(member)
   local colon = string.find(member, ':', 1, true)
   return string.sub(member, colon + 1, colon + tonumber(string.sub(member, 1, colon - 1)))

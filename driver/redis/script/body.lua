@@ -1,5 +1,5 @@
 -- The head of every script that runs a user's body. The body comes first, so that it sees
--- nothing of ours but refuse. RESULT is nil unless the script gives one.
+-- only refuse of ours. RESULT is nil unless the script passes one.
 local function refuse(why) return { refused = tostring(why) } end
 local function body(KEYS, ARGV, RESULT)
 --BODY--
@@ -11,7 +11,7 @@ local function rest(list, from)
   return out
 end
 
--- text is what the body returned as it is stored; fails if that cannot be.
+-- text returns the body's result as it is stored; it fails if that is impossible.
 local function text(value)
   if not value or type(value) == 'table' and value.ok then return '' end
   if type(value) == 'string' then return value end

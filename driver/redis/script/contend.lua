@@ -1,18 +1,17 @@
 -- KEYS: four for each name, and two for all. ARGV: mode, channel, then owner and ttl for each name.
 -- enqueue  takes the lock, or a place in the queue
 -- nowait   takes the lock, or nothing
--- refresh  confirms a pushed grant or keeps a place; never makes a new one, so
---          that it cannot bring back who has left
+-- refresh  confirms a pushed grant or keeps a place; it never creates a place, so
+--          that it cannot restore a waiter that has left
 -- together takes all locks as nowait does, or nothing
--- The answer is a reply for each name; that of together is the number of the name
--- that is in the way, or 0, and then its reply, or those of all.
--- What contend_free.lua has comes before it.
+-- The answer is a reply for each name; that of together is the number of the refused
+-- name and its reply, or 0 and the replies of all. contend_free.lua comes before it.
 local channel = ARGV[2]
-local ttl -- of the name that is looked at
+local ttl -- of the name being handled
 
 local function owner_of(i) return ARGV[2 * i + 1] end
 
--- stay says that a waiter lives.
+-- stay records a waiter's heartbeat.
 local function stay(k, waiter, place)
   if is_old(place) then
     redis.call('HSET', k.wait, waiter, now_text)
@@ -21,7 +20,7 @@ local function stay(k, waiter, place)
   redis.call('PEXPIRE', k.queue, ALIVE_MS)
 end
 
--- join takes a place, or keeps the one that there is. Returns the place.
+-- join takes a place, or keeps the present one. Returns the place.
 local function join(k, waiter)
   local place = draw(COUNTER)
   if redis.call('ZADD', k.queue, 'NX', place, waiter) == 0 then
@@ -31,7 +30,7 @@ local function join(k, waiter)
   end
   touched[k.lock] = true
   redis.call('PEXPIRE', k.queue, ALIVE_MS)
-  if k.taken ~= 2 then list(k) end -- who came before has done that
+  if k.taken ~= 2 then list(k) end -- earlier waiters have listed it already
   return place
 end
 
@@ -48,15 +47,15 @@ local function confirm(k, owner)
   return { 'granted', counter }
 end
 
--- held tells who holds the lock. since is 0 for a foreign holder.
+-- held answers with the lock's holder. since is 0 for a foreign holder.
 local function held(k, holder)
   local _, since, of = record(k)
   if of ~= holder then since = '0' end
   return { 'held', holder, since, now_text, redis.call('PTTL', k.lock) }
 end
 
--- awaited is whether anybody who lives is in the queue. Those before, who are silent, lose
--- their place.
+-- awaited reports whether a live waiter is in the queue. Silent ones before it lose their
+-- place.
 local function awaited(k)
   while true do
     local head = redis.call('ZRANGE', k.queue, 0, 0, 'WITHSCORES')
@@ -66,8 +65,8 @@ local function awaited(k)
   end
 end
 
--- waiting tells the place, and how long the holder's time is, except to newcomers behind
--- others.
+-- waiting answers with the place, and the holder's time to live, which is left out for
+-- newcomers after others.
 local function waiting(k, waiter, holder, place)
   if mode == 'refresh' then awaited(k) end
   local ahead, left = k.alone and 0 or redis.call('ZRANK', k.queue, waiter), -1
@@ -75,9 +74,9 @@ local function waiting(k, waiter, holder, place)
   return { 'waiting', holder, place, left, ahead }
 end
 
--- serve gives a free lock to the first waiter, or to the one who asks if there is none.
--- Returns the reply to that one if it has the lock now, or who has it. A server whose memory
--- is full refuses the first write of a script only, so that is not one that frees memory.
+-- serve grants a free lock to the first waiter, or to the caller if there is none. Returns
+-- the caller's reply if it now holds the lock, or else the holder. A server with full memory
+-- refuses only a script's first write, so that must not be one that frees memory.
 local function serve(k, owner, waiter)
   list(k)
   local head, place = pop(k)
@@ -89,7 +88,7 @@ local function contend(k, owner)
   local waiter = channel .. ' ' .. owner
   local holder = redis.call('GET', k.lock)
   if holder == owner then return confirm(k, owner) end
-  k.alone = names == 1 and holder and k.taken == 1 -- there was a lock, so there was no queue
+  k.alone = names == 1 and holder and k.taken == 1 -- the lock existed, so there was no queue
   local place
   if mode == 'refresh' then
     place = redis.call('ZSCORE', k.queue, waiter)
@@ -97,7 +96,7 @@ local function contend(k, owner)
       redis.call('HDEL', k.wait, waiter)
       return { 'gone' }
     end
-    -- To call is to live: said before those who do not are dropped.
+    -- The call is a heartbeat: it is recorded before silent waiters are dropped.
     stay(k, waiter, place)
   end
   if not holder then
@@ -112,7 +111,7 @@ local function contend(k, owner)
   return waiting(k, waiter, holder, place and text(place) or join(k, waiter))
 end
 
--- One name whose keys are not what they should be must not fail the others.
+-- One name with damaged keys must not fail the others.
 local function one(i)
   local k = keys_of(i)
   k.taken, ttl = taken[i], ARGV[2 * i + 2]
@@ -123,8 +122,8 @@ local function one(i)
 end
 
 if mode == 'together' then
-  -- barred is whether somebody else holds the lock, or anybody awaits it. Keys that are not
-  -- what they should be bar it, too.
+  -- barred reports whether another owner holds the lock, or a waiter awaits it. Damaged
+  -- keys bar it, too.
   local function barred(i)
     local k = keys_of(i)
     local holder = redis.call('GET', k.lock)
@@ -134,7 +133,7 @@ if mode == 'together' then
     return bar
   end
 
-  -- give_back is the way out of a step that could not be finished.
+  -- give_back undoes a step that could not be finished.
   local function give_back(i)
     local k, owner = keys_of(i), owner_of(i)
     if redis.pcall('GET', k.lock) ~= owner then return end
@@ -145,7 +144,7 @@ if mode == 'together' then
     tell_watchers(k)
   end
 
-  -- together looks before it takes, so that a refusal writes nothing.
+  -- together reads before it takes, so that a refusal writes nothing.
   local function together(n)
     local obstacle, answer = 0, { 0 }
     for i = n, 1, -1 do

@@ -1,12 +1,12 @@
--- Free names that nobody awaits are granted here, without the rest of the script. If
--- anything is unusual about a name it is not granted here, and the rest of the script
--- decides; it also looks after the index, in one of 64 runs.
--- KEYS and ARGV are those of contend.lua. Returns the counter of the name, or of each.
+-- Grants free names without waiters, without the rest of the script. A name with
+-- anything unusual is left to the rest of the script, which also prunes the index, in
+-- one of 64 runs. KEYS and ARGV are those of contend.lua. Returns the counter of the
+-- name, or of each.
 local mode = ARGV[1]
 local usual = (mode == 'enqueue' or mode == 'nowait') and now_us % 64 > 0
 
--- grant_one is for one name. Tables and functions cost the server time, so it needs few.
-local found -- how many of its lock and queue there are
+-- grant_one grants one name. Tables and functions cost the server time, so it uses few.
+local found -- how many of its lock and queue exist
 local function grant_one()
   local call, lock = redis.call, KEYS[1]
   found = call('EXISTS', lock, KEYS[3])
@@ -28,8 +28,8 @@ end
 local taken = { found } -- by name
 local replies, granted = {}, 0
 
--- find_free looks at all names at once, and at each if one is not free. It lists those
--- that are, and returns their numbers.
+-- find_free checks all names at once, and each if one is not free. It lists the free
+-- ones, and returns their indexes.
 local function find_free()
   local keys, free, listed = {}, {}, {}
   for i = 1, names do keys[2 * i - 1], keys[2 * i] = KEYS[4 * i - 3], KEYS[4 * i - 1] end
@@ -45,7 +45,7 @@ local function find_free()
   return free
 end
 
--- A name can be in one run twice: the lock is given once.
+-- A name can be in one run twice: the lock is granted once.
 local function grant_free(i, counter, watched)
   local k = 4 * i - 4
   local lock, owner, ttl = KEYS[k + 1], ARGV[2 * i + 1], ARGV[2 * i + 2]
@@ -55,8 +55,8 @@ local function grant_free(i, counter, watched)
   replies[i], granted = counter, granted + 1
 end
 
--- grant_all grants the free names, with counters that are drawn at once. If nobody watches
--- by a pattern, as watchers do, it publishes nothing.
+-- grant_all grants the free names, with counters drawn at once. It publishes only if there
+-- are subscriptions to patterns, which watchers use.
 local function grant_all(free)
   if #free == 0 then return end
   local first = draw(COUNTER, #free > 1 and #free - 1 or nil)

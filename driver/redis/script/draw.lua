@@ -1,6 +1,6 @@
--- The time and the counter. EPOCH_US, MAX_COUNTER and other constants are set in front of
--- it. Times are the server's, in milliseconds. Numbers become text by text() only,
--- because tostring rounds what is above 14 digits.
+-- The time and the counter. EPOCH_US, MAX_COUNTER and other constants are defined before
+-- it. Times are the server's, in milliseconds. Use text() to format numbers, because
+-- tostring rounds them to 14 digits.
 local time = redis.call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
@@ -12,8 +12,8 @@ local function text(number) return string.format(whole, number) end
 local clock = math.max(now_us - EPOCH_US, 1)
 local now_text, clock_text = text(now), text(clock)
 
--- draw issues the next counter, and as many as more after it: above every one before them,
--- and not below the clock, so that lost data does not lower them. Returns the first.
+-- draw issues the next counter, and as many as more after it: above all earlier ones, and
+-- not below the clock, so that lost data does not lower them. Returns the first.
 local function draw(key, more)
   local last = redis.call('GETSET', key, more and text(clock + more) or clock_text)
   local previous = tonumber(last or '0')

@@ -1,5 +1,5 @@
 -- KEYS: the mark, then the body's. ARGV: counter, sub, token, source, strict,
--- ahead_us, then the body's. The body follows where it says so.
+-- ahead_us, then the body's. The body replaces the line below.
 local refused = enter(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6])
 if refused then return refused end
 local function rest(list, from)

@@ -1,5 +1,5 @@
--- KEYS: record, due. ARGV: member, fingerprint, owner, lease_us, input.
--- It makes the record, or takes it, or leaves it, and shows it in the end.
+-- KEYS: record, due. ARGV: member, fingerprint, owner, lease_us, input. Creates,
+-- takes or leaves the record, and returns it.
 local r = redis.call('HMGET', KEYS[1], 'fingerprint', 'finished', 'owner', 'until')
 if not r[1] then
   redis.call('HSET', KEYS[1], 'fingerprint', ARGV[2], 'finished', '0', 'owner', ARGV[3], 'attempt', '1', 'input', ARGV[5],

@@ -1,6 +1,6 @@
 -- KEYS: due. ARGV: prefix of records, lapsed_us, attempts, limit, prefix of members.
 -- Returns for each record: member, fingerprint, owner, attempt, until, created, now.
--- The records' keys are of the slot of due. It looks at a thousand leases at a time.
+-- The records' keys are in the slot of due. It reads a thousand leases at a time.
 local found, seen, limit, attempts = {}, 0, tonumber(ARGV[4]), tonumber(ARGV[3])
 repeat
   local members = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now - tonumber(ARGV[2])), 'LIMIT', seen, 1000)

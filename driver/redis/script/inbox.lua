@@ -1,7 +1,7 @@
--- KEYS: the message, then the effect's. ARGV: owner, hash, keep_ms, then the effect's.
--- The message is a hash: owner, hash, result, and failed (why) if its effect failed.
--- body.lua stands before it. The effect comes before the record, because a script that has
--- written nothing can be killed; nothing can come between the two.
+-- KEYS: the message, then the effect's. ARGV: owner, hash, keep_ms, then the effect's. The
+-- message is a hash: owner, hash, result, and failed (why) if its effect failed. body.lua
+-- comes before. The effect precedes the record, because a script that has not written can
+-- be killed; no other command can come between them.
 local function record(...)
   redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'hash', ARGV[2], ...)
   redis.call('PEXPIRE', KEYS[1], ARGV[3])

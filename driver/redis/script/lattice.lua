@@ -1,7 +1,7 @@
--- driver.Lattice.Join in Lua: see there. KEYS: the state, a hash: m and a field, whose greatest
--- value it has; a, a number of 19 digits and a replica, an addition with its element; s and a
--- replica, whose additions were seen, as "1-5 7-7". ARGV, each list with its length before it:
--- fields and values; additions and elements; replicas and ranges. Numbers are below 2^53.
+-- driver.Lattice.Join in Lua. KEYS: the state, a hash: m and a field, with its greatest value;
+-- a, a number of 19 digits and a replica, an addition with its element; s and a replica, whose
+-- additions were seen, as "1-5 7-7". ARGV, each list after its length: fields and values;
+-- additions and elements; replicas and ranges. Numbers are below 2^53.
 local key, at = KEYS[1], 0
 
 local function take()
@@ -9,7 +9,7 @@ local function take()
   return ARGV[at]
 end
 
--- greater compares byte by byte, because Lua compares texts by the server's locale.
+-- greater compares byte by byte, because Lua compares strings by the server's locale.
 local function greater(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
@@ -55,7 +55,7 @@ local function union(a, b)
   return table.concat(words, ' ')
 end
 
--- of returns number and replica of an addition.
+-- of returns the number and the replica of an addition.
 local function of(field) return tonumber(string.sub(field, 2, 20)), string.sub(field, 21) end
 
 for _ = 1, tonumber(take()) do raise('m' .. take(), take()) end
@@ -71,7 +71,7 @@ for _ = 1, tonumber(take()) do
   for _, r in ipairs(seen[replica]) do count = count + r[2] - r[1] + 1 end
 end
 
--- What the delta has seen and does not have was removed. The shorter way finds it.
+-- Additions that the delta has seen but lacks were removed. Use the shorter way to find them.
 if count > redis.call('HLEN', key) then
   for _, field in ipairs(redis.call('HKEYS', key)) do
     if string.sub(field, 1, 1) == 'a' and not dots[field] then

@@ -1,22 +1,22 @@
--- driver.Decide in Lua: see there. KEYS: the limit of each charge, a text of numbers.
--- ARGV: groups, each the number of its calls, the number of charges of a call, and for each
--- charge: algorithm, count, period, capacity, unit, speed, cost, least. Several calls of a group
--- have one charge each, with the same numbers. Times are microseconds; all numbers are whole
--- and below 2^53. The answer has five numbers for each charge. If a key of a call is no limit
--- the call consumes nothing, and instead of the key's first number there is a text: what it holds.
+-- driver.Decide in Lua. KEYS: the limit of each charge, a string of numbers. ARGV: groups, each
+-- the number of its calls, the number of charges of a call, and for each charge: algorithm, count,
+-- period, capacity, unit, speed, cost, least. A group of several calls has one charge for each,
+-- with the same numbers. Times are microseconds; all numbers are integers below 2^53. The answer
+-- has five numbers for each charge. If a key of a call is no limit the call consumes nothing, and
+-- the key's first number is replaced by its content as text.
 --
--- Most calls are one charge of GCRA that gives nothing back. Their answer is one number, the level
--- before the call, from which the client computes the five. buckets decides them; what is unusual,
--- as a changed rate or clock, it leaves to rest, which is defined only if it is needed.
+-- Most calls are one charge of GCRA that returns nothing. Their answer is one number, the level
+-- before the call, from which the client computes the five. buckets decides them; it leaves
+-- unusual ones, as a changed rate or clock, to rest, which is defined only when needed.
 local call, tonumber = redis.call, tonumber
 local clock = call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local GCRA, WINDOW, COUNTER, LOG, SKEW = 0, 1, 2, 3, 1000000
 local floor, max, min, format, match = math.floor, math.max, math.min, string.format, string.match
--- %d is quicker for many keys, where the server's integers have 64 bits.
+-- %d is faster for many keys, where the server's integers have 64 bits.
 local whole = #KEYS > 1 and format('%d', 9007199254740992) == '9007199254740992' and '%d' or '%.0f'
 local answer, key, at, size = {}, 1, 1, 0
-local texts -- what the keys had before the script, for buckets
+local texts -- the keys' content before the script, for buckets
 local written = {} -- key to text
 
 local function ceil(a, b)
@@ -152,7 +152,7 @@ local function rest()
 
   local SIZES = { [GCRA] = 4, [WINDOW] = 5, [COUNTER] = 5 }
 
-  -- parse does as driver.ParseLimitState; nil is no state.
+  -- parse works as driver.ParseLimitState; nil means no state.
   local function parse(text)
     local s = {}
     if text == '' then return s end
@@ -166,8 +166,8 @@ local function rest()
     return nil
   end
 
-  -- read returns the numbers of a limit, or nil and what there is instead. An error that is not
-  -- about the type ends the script.
+  -- read returns the numbers of a limit, or nil and the key's content. An error other than a
+  -- wrong type ends the script.
   local function read(key)
     local text = redis.pcall('GET', key) or ''
     if type(text) == 'table' then
@@ -232,7 +232,7 @@ local function rest()
     end
   end
 
-  -- The next call, of n charges; short if its answer is that of buckets.
+  -- Decides the next call, of n charges; short means the answer of buckets.
   return function(n, short)
     local act, charges = decide, {}
     for i = 1, n do
@@ -249,7 +249,7 @@ local function other(n, short)
   general(n, short)
 end
 
--- Calls of one charge of GCRA, which give nothing back.
+-- buckets decides calls of one charge of GCRA, which return nothing.
 local function buckets(calls)
   local unit, speed = tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7])
   local cost, least, full = tonumber(ARGV[at + 8]), tonumber(ARGV[at + 9]), tonumber(ARGV[at + 5]) * unit
@@ -257,7 +257,7 @@ local function buckets(calls)
   texts = texts or #KEYS > 1 and call('MGET', unpack(KEYS)) or {}
   for _ = 1, calls do
     local name, level, usual = KEYS[key], 0, true
-    local text = written[name] or texts[key] or redis.pcall('GET', name) -- MGET shows no other type
+    local text = written[name] or texts[key] or redis.pcall('GET', name) -- MGET hides other types
     if text then
       usual = false
       if type(text) == 'string' then

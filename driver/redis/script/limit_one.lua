@@ -1,6 +1,6 @@
--- buckets of limit.lua for one call, which needs a third less time. KEYS: the limit. ARGV: unit,
--- speed, capacity in units of level, cost, least. Answers with the level before the call. If
--- something is unusual it changes nothing, and answers with -1: limit.lua decides then.
+-- buckets of limit.lua for one call, which takes a third less time. KEYS: the limit. ARGV: unit,
+-- speed, capacity in units of level, cost, least. Answers with the level before the call. In
+-- unusual cases it changes nothing and answers -1: limit.lua then decides.
 local unit, speed, full, cost, least = ARGV[1] + 0, ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
 local clock, text, level = redis.call('TIME'), redis.pcall('GET', KEYS[1]), 0
 local now = clock[1] * 1000000 + clock[2]

@@ -1,6 +1,6 @@
--- KEYS: the message. ARGV: owner, hash, lease_ms.
--- The message is a hash: owner and hash as they are, done only once it is. Its time
--- to live is the lease, and later the time for which it is kept.
+-- KEYS: the message. ARGV: owner, hash, lease_ms. The message is a hash: owner and
+-- hash as given, done only once it is. Its time to live is the lease, and then the
+-- retention.
 local seen = redis.call('HMGET', KEYS[1], 'owner', 'hash', 'done')
 if seen[2] and seen[2] ~= ARGV[2] then return { 'other' } end
 if seen[3] then return { 'done' } end

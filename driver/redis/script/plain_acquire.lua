@@ -1,5 +1,5 @@
--- KEYS: the lock. ARGV: owner, ttl. SET NX PX, which finds its own earlier
--- success again. Returns the holder (owner if it has it now), its time to live,
+-- KEYS: the lock. ARGV: owner, ttl. SET NX PX, which succeeds again after its own
+-- earlier success. Returns the holder (owner if it holds it now), its time to live,
 -- and the server's clock in milliseconds.
 local set = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
 if set then redis.pcall('PUBLISH', CHANGES .. KEYS[1], '') end

@@ -1,5 +1,5 @@
--- What the scripts of queue mode share; each of them is this text and its own.
--- What draw.lua has comes before it.
+-- Common part of the scripts of queue mode, each of which follows this text.
+-- draw.lua comes before it.
 --
 -- A name is four keys of one hash slot, and two that it shares with others:
 --   lock     string  the holder's owner, with a time to live; foreign clients use only this
@@ -15,11 +15,11 @@ local function keys_of(i)
   return { lock = KEYS[k + 1], hold = KEYS[k + 2], queue = KEYS[k + 3], wait = KEYS[k + 4] }
 end
 
--- may is whether the user may look at a lock, where the server tells.
+-- may reports whether the user may read a lock, if the server can tell.
 local function may(lock) return not redis.acl_check_cmd or redis.acl_check_cmd('EXISTS', lock) end
 
--- prune looks at 32 names of the index, and at more while a quarter of them has ended, so
--- that what a dead process leaves does not pile up.
+-- prune checks 32 names of the index, and more while a quarter of them has ended, so that
+-- names of dead processes do not accumulate.
 local function prune()
   for round = 1, 8 * names do
     local size = redis.call('ZCARD', INDEX)
@@ -34,9 +34,9 @@ local function prune()
   end
 end
 
-local pruned = now_us % 64 > 0 -- one of 64 runs looks at the index
+local pruned = now_us % 64 > 0 -- one of 64 runs checks the index
 
--- list puts the lock into the index, before it is granted: what is not is pruned.
+-- list adds the lock to the index, before its grant: names that are not held are pruned.
 local function list(k)
   if not pruned then
     pruned = true
@@ -45,14 +45,14 @@ local function list(k)
   redis.call('ZADD', INDEX, '0', k.lock)
 end
 
--- unlist takes the lock out of the index, unless somebody holds or awaits it.
+-- unlist removes the lock from the index, unless it is held or awaited.
 local function unlist(k)
   if redis.call('EXISTS', k.hold, k.queue) == 0 then redis.call('ZREM', INDEX, k.lock) end
 end
 
--- touched are the names whose holder or waiters changed. tell_watchers says so,
--- once for each script and name; what a watcher misses it finds by looking again,
--- so a failure (no right to publish) is none of the caller's business.
+-- touched are the names whose holder or waiters changed. tell_watchers publishes
+-- them, once for each script and name. Watchers find missed ones when they rescan,
+-- so a failure (no right to publish) does not concern the caller.
 local touched = {}
 
 local function tell_watchers(k)
@@ -61,7 +61,7 @@ local function tell_watchers(k)
   redis.pcall('PUBLISH', CHANGES .. k.lock, '')
 end
 
--- record is what is kept of the holder: counter, since, owner.
+-- record returns what is stored of the holder: counter, since, owner.
 local function record(k)
   return string.match(redis.call('GET', k.hold) or '', '^(%d+) (%d+) (.*)$')
 end
@@ -79,19 +79,19 @@ local function leave(k, waiter)
   redis.call('HDEL', k.wait, waiter)
 end
 
--- since is when the waiter of a place came.
+-- since returns when the waiter of a place arrived.
 local function since(place) return math.min(now, math.floor((place + EPOCH_US) / 1000)) end
 
--- is_old is whether a place can have heartbeats: that of one who came just now is not kept.
+-- is_old reports whether a place can have heartbeats; that of a new place is not stored.
 local function is_old(place) return now - since(place) >= BEAT_MS end
 
--- heard is when the waiter of a place was last heard of.
+-- heard returns the time of the waiter's last heartbeat.
 local function heard(k, waiter, place)
   return is_old(place) and tonumber(redis.call('HGET', k.wait, waiter)) or since(place)
 end
 
--- pop takes out of the queue the first waiter who has been heard of lately, and those
--- before it, who have not. first is what ZPOPMIN returned already.
+-- pop removes the first live waiter from the queue, and the silent ones before it.
+-- first is what ZPOPMIN already returned.
 local function pop(k, first)
   while true do
     first = first or redis.call('ZPOPMIN', k.queue)
@@ -105,9 +105,8 @@ local function pop(k, first)
   end
 end
 
--- push grants the lock to a waiter, for a moment: it must confirm, and if it does not the
--- lock is free again soon. A push that is lost is found by the waiter's next heartbeat, so
--- its failure is none of the caller's business.
+-- push grants the lock to a waiter for a short time, unless it confirms. A lost push is
+-- found by the waiter's next heartbeat, so its failure does not concern the caller.
 local function push(k, waiter, place)
   local channel, owner = string.match(waiter, '^(%S+) (.*)$')
   local counter = grant(k, owner, ACCEPT_MS)

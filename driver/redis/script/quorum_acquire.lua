@@ -1,7 +1,7 @@
--- KEYS: the lock. ARGV: owner, ttl, 1 to return the uptime. What plain_acquire.lua does, on one of several
--- nodes. Returns the holder, its time to live, the server's clock in milliseconds
--- (0 if the lock was free), and for how many seconds the server has been up, or -1: a
--- node that may have forgotten somebody's vote must not give it away again.
+-- KEYS: the lock. ARGV: owner, ttl, 1 to return the uptime. Does on one of several nodes what
+-- plain_acquire.lua does. Returns the holder, its time to live, the server's clock in milliseconds
+-- (0 if the lock was free), and the server's uptime in seconds, or -1: a node that may have
+-- forgotten a vote must not vote again.
 local up = -1
 if ARGV[3] == '1' then up = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')) end
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then

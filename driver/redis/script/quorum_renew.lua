@@ -1,6 +1,6 @@
 -- KEYS: a lock for each owner. ARGV: owner and ttl of each. Returns for each owner 1 if it
--- held the lock, 2 if nobody did and it does now, 0 if somebody else does; then for
--- how many seconds the server has been up.
+-- held the lock, 2 if the lock was free and it holds it now, 0 if another owner does; then
+-- the server's uptime in seconds.
 local replies = {}
 for i, lock in ipairs(KEYS) do
   local owner, ttl, holder = ARGV[2 * i - 1], ARGV[2 * i], redis.pcall('GET', lock)

@@ -1,13 +1,13 @@
--- KEYS: four for each name, and two for all. ARGV: channel, then the owner for each name. Gives up whatever
--- the owner has on the name, and hands a lock that is free then to the first waiter.
--- Returns for each name 1 if it was held, or an error; of one name just that.
--- What release_free.lua has comes before it.
+-- KEYS: four for each name, and two for all. ARGV: channel, then the owner for each name. Ends the
+-- owner's grant or place on the name, and grants a lock that is then free to the first waiter.
+-- Returns for each name 1 if it was held, or an error; for one name only that. release_free.lua
+-- comes before it.
 local function release(i)
   local owner, holder, k = ARGV[i + 1], holders[i], keys_of(i)
   if holder ~= owner then
     leave(k, ARGV[1] .. ' ' .. owner)
     local _, _, of = record(k)
-    if of == owner then redis.call('DEL', k.hold) end -- the lock was deleted or replaced by someone else
+    if of == owner then redis.call('DEL', k.hold) end -- the lock was deleted or replaced by another client
   end
   local waiter, place
   if holder == owner or not holder then waiter, place = pop(k, firsts[i]) end

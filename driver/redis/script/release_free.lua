@@ -1,8 +1,8 @@
--- Locks that nobody awaits are released here, without the rest of the script.
--- KEYS and ARGV are those of release.lua.
+-- Releases locks without waiters, without the rest of the script. KEYS and ARGV are
+-- those of release.lua.
 
--- release_one is for one name. Tables and functions cost the server time, so it needs few.
-local holder, first -- who holds it, and the first in the queue with its place, taken out of it
+-- release_one releases one name. Tables and functions cost the server time, so it uses few.
+local holder, first -- the holder, and the first waiter with its place, removed from the queue
 local function release_one()
   local call, lock = redis.call, KEYS[1]
   holder = call('GET', lock)
@@ -15,7 +15,7 @@ local function release_one()
   return 1
 end
 
--- failed is the answer for a name whose keys are not what they should be. It fails no other.
+-- failed returns the answer for a name with damaged keys. It fails no other.
 local function failed(problem)
   return { err = type(problem) == 'table' and problem.err or tostring(problem) }
 end

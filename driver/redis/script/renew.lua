@@ -1,5 +1,5 @@
--- KEYS: for each owner the lock and the keys that live as long. ARGV: owner and ttl
--- of each. Returns for each owner 1 if it holds the lock, which then lives ttl longer,
+-- KEYS: for each owner the lock and the keys that live as long. ARGV: owner and ttl of
+-- each. Returns for each owner 1 if it holds the lock, whose time to live is then ttl,
 -- or 0.
 local replies, owners = {}, #ARGV / 2
 local stride = #KEYS / owners

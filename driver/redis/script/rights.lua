@@ -1,6 +1,6 @@
--- ARGV: for each command the number of its words, then the words.
--- Runs none of them. Returns 1 or 0 for each: whether the user may run it on these
--- keys and channels; nothing if the server does not tell.
+-- ARGV: for each command the number of its words, then the words. Runs none of
+-- them. Returns for each 1 or 0: whether the user may run it on these keys and
+-- channels; nothing if the server cannot tell.
 local replies, i = {}, 1
 while redis.acl_check_cmd and i <= #ARGV do
   local n = tonumber(ARGV[i])

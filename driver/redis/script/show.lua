@@ -1,8 +1,8 @@
 -- KEYS: four for each name, two for all, then for each name two of Redisson's: its list of
--- waiters and their deadlines. Reads only, and fails for no type of key. Returns
--- for each name the type of its key, what the key names as the holder, its time to
--- live, what is kept of the holder, the waiters in order (owner, since, alive), the
--- fields of a hash, and Redisson's waiters (owner, alive).
+-- waiters and their deadlines. Only reads, and accepts any type of key. Returns for each
+-- name the type of its key, the holder that the key names, its time to live, the record of
+-- the holder, the waiters in order (owner, since, alive), the fields of a hash, and
+-- Redisson's waiters (owner, alive).
 local MOST = 1024 -- a longer string, or a hash of more fields, is no lock
 local replies = {}
 

@@ -30,14 +30,14 @@ local function record(id, r)
   redis.call('HSET', KEYS[2], id, r.state .. ' ' .. text(r.n) .. ' ' .. text(r.expires))
 end
 
--- unhold ends a hold that stands in KEYS[3].
+-- unhold ends a hold listed in KEYS[3].
 local function unhold(id, r, state)
   redis.call('ZREM', KEYS[3], id)
   held = held - r.n
   r.state = state
 end
 
--- forget removes a few ids that were to be remembered until now.
+-- forget removes a few ids whose retention has ended.
 local function forget()
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(now), 'LIMIT', 0, 10)) do
     local id = string.sub(old, 2)
@@ -55,8 +55,8 @@ local function forget()
   end
 end
 
--- room makes n units available at the expense of what expired first. If that is
--- not enough nothing changes, and it returns the refusal. It does not save.
+-- room makes n units available by ending the holds that expired first. If that is
+-- not enough it changes nothing and returns the refusal. It does not save.
 local function room(n)
   local available, gifts = supply - held - sold, {}
   while available < n do

@@ -1,5 +1,5 @@
--- KEYS: the item. ARGV: operation, difference, units that must be available, for
--- how many ms to remember it.
+-- KEYS: the item. ARGV: operation, difference, units that must be available,
+-- retention of the operation in ms.
 forget()
 local before = redis.call('HGET', KEYS[4], ARGV[1])
 if before == ARGV[2] then return { 'done' } end

@@ -1,5 +1,5 @@
--- KEYS: the item. ARGV: reservation, units, for how many ms to hold them, and for
--- how many after that to remember it.
+-- KEYS: the item. ARGV: reservation, units, duration of the hold in ms, and
+-- retention after that in ms.
 local id, n = ARGV[1], tonumber(ARGV[2])
 forget()
 local r = find(id)

@@ -1,5 +1,5 @@
--- KEYS: the item. Returns supply, what is held for reservations that have not
--- expired, and sold.
+-- KEYS: the item. Returns supply, units held by reservations that have not expired,
+-- and sold.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', text(now))) do
   held = held - find(id).n
 end

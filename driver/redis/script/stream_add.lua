@@ -1,6 +1,6 @@
--- KEYS: the stream. ARGV: most entries or 0, then five for each message: its lane,
--- id, key, headers, payload. Lanes are numbers; what follows a failure of its lane
--- is not added. Answers with one text for each: '' if it was added, 'held', or why not.
+-- KEYS: the stream. ARGV: most entries or 0, then five for each message: its lane, id,
+-- key, headers, payload. Lanes are numbers; after a failure, the rest of its lane is
+-- not added. Answers with one text for each: '' if it was added, 'held', or the error.
 local answers, failed = {}, {}
 for i = 2, #ARGV, 5 do
   local lane, why = ARGV[i], ''

@@ -1,15 +1,15 @@
 -- ARGV: group, lease in ms, most messages, most bytes of payload. Answers with the time until a
--- lane is due, or 0, and then each lane that it leased: its name, counter, and messages, each
--- with its place, failures, entry and fields.
+-- lane is due, or 0, and then each leased lane: its name, counter, and messages, each with its
+-- place, failures, entry and fields.
 local group, lease, messages, bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
-local bodies = {} -- of entries that were read just now
+local bodies = {} -- of entries that this script has read
 
 local function read()
   return redis.pcall('XREADGROUP', 'GROUP', group, 'interlock', 'COUNT', MOST, 'STREAMS', STREAM, '>')
 end
 
--- index gives a place and a lane to entries that are new in the stream.
+-- index assigns a place and a lane to new entries of the stream.
 local function index()
   local found = read()
   if found and found.err and string.find(found.err, 'NOGROUP', 1, true) then
@@ -56,7 +56,7 @@ end
 
 local total, size, full = 0, 0, false
 
--- take returns messages of a lane, and when the first that is not taken is due. It drops those
+-- take returns messages of a lane, and when the first remaining one is due. It drops those
 -- whose entries were deleted from the stream.
 local function take(lane, most)
   local taken, members = {}, pending(lane, most)
@@ -89,7 +89,7 @@ end
 
 local granted = {}
 
--- grant leases lanes, each with what was taken of it, and counts failures.
+-- grant leases lanes, each with its taken messages, and counts failures.
 local function grant()
   if #granted == 0 then return end
   local counter, places = draw(COUNTER), {}

@@ -1,4 +1,4 @@
--- ARGV: the place behind which to begin, and how many. Answers with the dead letters in order,
+-- ARGV: the place after which to start, and how many. Answers with the dead letters in order,
 -- each with its place, failures, entry, fields, time and reason.
 local answer = {}
 for _, member in ipairs(redis.call('ZRANGEBYLEX', DEAD, '[' .. pad(tonumber(ARGV[1])) .. ';', '+', 'LIMIT', 0, ARGV[2])) do

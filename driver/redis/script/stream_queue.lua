@@ -14,8 +14,8 @@ local STREAM, LANES, INDEX, READY, WAITING, NOTES, DEAD, UNIQUE, AUDIT, COUNTER 
 
 local function pad(number) return string.format('%016.0f', number) end
 
--- A script reads lanes once, and writes what it changed of them together, by flush: loaded has
--- lanes by name, named those of keys, fields and scores what to write. False is what is not there.
+-- A script reads lanes once, and flush writes its changes to them together: loaded has lanes by
+-- name, named those of keys, fields and scores the writes. False means missing.
 local loaded, named, fields, scores = {}, {}, {}, { [READY] = {}, [WAITING] = {} }
 
 local function load(lane)
@@ -45,7 +45,7 @@ local function encode(l)
   return l.counter .. (l.leased and ' 1' or ' 0') .. (l.parked and ' 1 ' or ' 0 ') .. l.priority .. ' ' .. text(l.due) .. ' ' .. l.key
 end
 
--- move puts a lane into one of the sets, or into none.
+-- move puts a lane into one of the sets, or removes it from both.
 local function move(lane, set, score)
   for key, lanes in pairs(scores) do lanes[lane] = key == set and text(score) end
 end
@@ -108,12 +108,12 @@ local function flush()
   fields = {}
 end
 
--- pending are the first messages of a lane.
+-- pending returns the first messages of a lane.
 local function pending(lane, most)
   return redis.call('ZRANGEBYLEX', INDEX, '[' .. lane .. ':', '(' .. lane .. ';', 'LIMIT', 0, most)
 end
 
--- parse returns the place and the entry of a member of index, parseDead those of one of dead.
+-- parse returns the place and the entry of a member of index, parseDead those of dead.
 local function parse(member) return string.sub(member, 18, 33), string.sub(member, 35) end
 
 local function parseDead(member) return string.sub(member, 1, 16), string.sub(member, 18) end

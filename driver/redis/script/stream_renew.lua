@@ -1,5 +1,5 @@
 -- ARGV: the lease in ms, then each lane and the counter of its lease. Answers with 1 for each
--- lease that it renewed, and 0 for each that is lost.
+-- renewed lease, and 0 for each lost one.
 local answer = {}
 for i = 2, #ARGV, 2 do
   local l = load(ARGV[i])

@@ -1,5 +1,5 @@
--- ARGV: group, replay or discard, why, who, then places of dead letters. Answers with how many there are;
--- unless it is all of them nothing is changed.
+-- ARGV: group, replay or discard, why, who, then places of dead letters. Answers with how many
+-- exist; it changes nothing unless all do.
 local members = {}
 for i = 5, #ARGV do
   local place = pad(tonumber(ARGV[i]))

@@ -1,10 +1,10 @@
--- ARGV: group, 1 to keep entries that are done, then each lane: its name, the counter of its
--- lease, 1 if no message of the lease is left, how many outcomes, and for each of those: place,
--- kind, failures, pause in ms, unique text, message id, reason. Answers with 0 for each lane that
--- somebody else has.
+-- ARGV: group, 1 to keep finished entries, then each lane: its name, the counter of its lease, 1
+-- if no message of the lease is left, the number of outcomes, and for each outcome: place, kind,
+-- failures, pause in ms, unique text, message id, reason. Answers with 0 for each lane that
+-- another consumer holds.
 local group, keep = ARGV[1], ARGV[2] == '1'
 
-local members, entries, notes = {}, {}, {} -- of messages that are done
+local members, entries, notes = {}, {}, {} -- of finished messages
 
 -- finish removes a message from its lane.
 local function finish(member, unique, id)
@@ -18,7 +18,7 @@ local function settle(l, unfinished, at)
   place = pad(tonumber(place))
   local prefix = l.name .. ':' .. place
   local member = unfinished[place] or redis.call('ZRANGEBYLEX', INDEX, '[' .. prefix .. ':', '(' .. prefix .. ';', 'LIMIT', 0, 1)[1]
-  if not member then return end -- it is settled already
+  if not member then return end -- already settled
   local _, entry = parse(member)
   if kind == 'ack' then
     finish(member, unique, id)
@@ -45,7 +45,7 @@ while at <= #ARGV do
   local held = l and l.counter == counter
   if held then
     local unfinished = {}
-    -- One more than a lease has: if they are so many, one is left.
+    -- One more than a lease can have, so that one is left in any case.
     for _, member in ipairs(pending(lane, PER_LANE + 1)) do unfinished[parse(member)] = member end
     for i = 0, tonumber(count) - 1 do settle(l, unfinished, at + 7 * i) end
     if last == '1' then

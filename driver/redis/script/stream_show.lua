@@ -1,11 +1,11 @@
--- ARGV: group, and a cursor, which begins and ends as 0. Answers with the next cursor, how many
--- messages are unfinished and how many dead, and of some lanes: how many are leased, how many
--- parked, how many ms ago the oldest message was added (or -1), and those that do not go on, each with the
--- place, failures, entry and fields of its first message, 1 if it is parked, the time until it is
--- due, and the last reason.
+-- ARGV: group, and a cursor, which starts and ends as 0. Answers with the next cursor, the numbers
+-- of unfinished and dead messages, and for some lanes: how many are leased, how many parked, the
+-- age of the oldest message in ms (or -1), and those that are stuck, each with the place, failures,
+-- entry and fields of its first message, 1 if it is parked, the time until it is due, and the last
+-- reason.
 local function unread()
   local groups = redis.pcall('XINFO', 'GROUPS', STREAM)
-  if groups.err then return 0 end -- there is no stream
+  if groups.err then return 0 end -- the stream does not exist
   for _, list in ipairs(groups) do
     local found = pairsOf(list)
     if found.name == ARGV[1] and found.lag then return found.lag end

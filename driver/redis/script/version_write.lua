@@ -1,8 +1,8 @@
 -- KEYS: the state. ARGV: how, version, tie, deleted, terminal, data; then for
--- "apply" whether it is applied to a newer state that is not terminal, and for
--- "replace" version and tie of the state that is to be replaced.
--- A state is a hash. Versions are 19 digits: a number of Lua holds none above 2^53.
--- They are compared byte by byte, because Lua compares texts by the server's locale.
+-- "apply" whether it applies to a newer state that is not terminal, and for
+-- "replace" version and tie of the state to replace. A state is a hash. Versions
+-- have 19 digits: Lua numbers are exact only to 2^53. They are compared byte by
+-- byte, because Lua compares strings by the server's locale.
 local function order(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
