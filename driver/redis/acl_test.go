@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// grantRights makes the user of the package comment, whose password is pw.
+// grantRights creates the user of the package comment, with the password pw.
 func grantRights(t *testing.T, operator rueidis.Client, more ...string) {
 	t.Helper()
 	rights := "ACL SETUSER app on >pw ~jobs/* ~interlock:{* ~redisson_lock_* resetchannels &interlock:push:* &interlock:changes:* " +
@@ -69,7 +69,7 @@ func mustMiss(t *testing.T, d *Driver, name string, want ...string) {
 	}
 }
 
-// What the user may not do is named as the ACL rule that permits it, and nothing is written.
+// A missing right is named as the ACL rule that grants it, and nothing is written.
 func TestMissingRights(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

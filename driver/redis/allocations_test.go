@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// What an uncontended pair costs the process, the client included.
+// Measures what an uncontended pair costs the process, including the client.
 func TestAllocations(t *testing.T) {
 	if testbed.Race {
 		t.Skip("the race detector empties pools, which changes the count")

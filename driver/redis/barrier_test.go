@@ -33,7 +33,7 @@ func TestBarrier(t *testing.T) {
 	})
 }
 
-// counting is a business of the suite.
+// counting returns a business of the suite.
 func counting(w drivertest.BarrierWork) Body {
 	known := ""
 	if w.Known {
@@ -55,13 +55,13 @@ func counting(w drivertest.BarrierWork) Body {
 		Args: []string{strconv.FormatInt(w.Limit, 10), strconv.FormatInt(w.Add, 10), known, fail, w.Result}}
 }
 
-// barrierCall is one of a branch with this step.
+// barrierCall returns a call of a branch with this step.
 func barrierCall(p driver.BarrierPhase, step string) driver.BarrierCall {
 	hash := sha256.Sum256(nil)
 	return driver.BarrierCall{Transaction: "t", Branch: "b", Step: step, Phase: p, Hash: hash[:], Begun: time.UnixMilli(1_700_000_000_000)}
 }
 
-// TestBarrierCost: one request, and inside it no more than the marker and the mark.
+// TestBarrierCost: one request, which reads and writes only the marker and the mark.
 func TestBarrierCost(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -75,7 +75,7 @@ func TestBarrierCost(t *testing.T) {
 			}
 		}
 	}
-	round("a") // the server learns the script
+	round("a") // the server loads the script
 	before := calls(t, client)
 	round("b")
 	after := calls(t, client)
@@ -86,8 +86,8 @@ func TestBarrierCost(t *testing.T) {
 	}
 }
 
-// TestBarrierKeysAreOfOneSlot, and none expires; a body whose keys are not is refused
-// before anything was done.
+// TestBarrierKeysAreOfOneSlot, and none expires; a body with keys in other slots is
+// refused before anything is done.
 func TestBarrierKeysAreOfOneSlot(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -130,7 +130,7 @@ func TestBarrierKeysAreOfOneSlot(t *testing.T) {
 	}
 }
 
-// TestBarriersAreApart: those of two names in one slot share nothing.
+// TestBarriersAreApart: barriers of two names in one slot share nothing.
 func TestBarriersAreApart(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -146,7 +146,7 @@ func TestBarriersAreApart(t *testing.T) {
 	}
 }
 
-// TestBarrierBodies: what they return, and how they fail.
+// TestBarrierBodies: results and failures of bodies.
 func TestBarrierBodies(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -200,8 +200,8 @@ func TestBarrierBodies(t *testing.T) {
 	}
 }
 
-// TestBarrierAsksItselfFirst: a debit that is repeated has an answer, though there is
-// no money any more for a second one.
+// TestBarrierAsksItselfFirst: a repeated debit is answered even if there is no money
+// for a second one.
 func TestBarrierAsksItselfFirst(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -249,7 +249,7 @@ func ExampleBarrier() {
 		Keys: []string{"seats:{shop}"}, Args: []string{"2"},
 	})
 	switch {
-	case err != nil: // unknown: call again
-	case answer.Outcome == driver.BarrierSaysNo: // no seats, for ever
+	case err != nil: // unknown: repeat the call
+	case answer.Outcome == driver.BarrierSaysNo: // no seats: final
 	}
 }

@@ -24,7 +24,7 @@ func releaseAll(t testing.TB, d *Driver, requests []driver.Request) {
 	}
 }
 
-// One request for several names, one for each release, one for a refusal.
+// One request acquires several names; a release and a refusal cost one each.
 func TestSeveralNamesCostOneRequest(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -52,8 +52,8 @@ func TestSeveralNamesCostOneRequest(t *testing.T) {
 	}
 }
 
-// A lock that an operator deleted goes to the one who waits for it. A refusal
-// looks before it takes: it draws no counter and is no news to those who watch.
+// A lock that an operator deleted is granted to its waiter. A refusal reads before
+// it takes: it draws no counter and publishes nothing.
 func TestSeveralNamesDoNotBarge(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -73,8 +73,8 @@ func TestSeveralNamesDoNotBarge(t *testing.T) {
 	release(t, d, "b", owner)
 }
 
-// Keys that are not what they should be: nothing is taken, and what was taken
-// before the server found out is given back.
+// Damaged keys: nothing is acquired, and what was acquired before the server
+// noticed is released.
 func TestSeveralNamesOfWhichOneIsBad(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -106,7 +106,7 @@ func TestSeveralNamesOfWhichOneIsBad(t *testing.T) {
 	if _, err := d.AcquireAll(t.Context(), all); err == nil || errors.Is(err, interlock.ErrHeld) {
 		t.Fatal(err)
 	}
-	receive(t, waiting, bound) // it has what was given back
+	receive(t, waiting, bound) // it gets what was released
 	mustHaveNoKeys(t, d, "c")
 }
 
@@ -120,8 +120,8 @@ func mustHaveNoKeys(t *testing.T, d *Driver, names ...string) {
 	}
 }
 
-// A release does not overtake a request for several names that was given up: all
-// their owners are known to have asked.
+// A release does not overtake an abandoned request for several names: the order
+// covers all their owners.
 func TestSeveralNamesGivenUp(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -154,7 +154,7 @@ func TestSeveralNamesGivenUp(t *testing.T) {
 	mustHaveNoKeys(t, openOn(t, server.Addr(), nil), "a", "b")
 }
 
-// What is refused is not renewed any more.
+// Refused names are no longer renewed.
 func TestRefusedNamesAreNotKept(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

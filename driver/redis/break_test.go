@@ -139,15 +139,15 @@ func TestBreakNeedsAReasonAndAPerson(t *testing.T) {
 	release(t, d, "x", owner)
 }
 
-// A lost answer leaves in doubt whether it is done; the repetition finds that
-// it is over, and the record tells.
+// A lost answer leaves the outcome unknown; the repetition finds the lock broken,
+// and the record shows it.
 func TestBreakWithALostReply(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
 	proxy := testbed.NewProxy(t, server.Addr())
 	d, near := openOn(t, server.Addr(), nil), openOn(t, proxy.Addr(), nil)
 	owner, _ := take(t, d, "x")
-	// Break looks first, so only the second answer may be dropped.
+	// Break reads first, so only the second answer may be dropped.
 	k, b := keysOf("x"), breaking("x", owner)
 	proxy.DropReplies()
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -167,7 +167,7 @@ func TestBreakWithALostReply(t *testing.T) {
 	}
 }
 
-// Somebody else may have got it between the look and the script.
+// Another owner may acquire it between the read and the script.
 func TestBreakComparesWhenItBreaks(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -19,22 +19,22 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// load are workers of several processes. Each takes a lock, reads a counter and writes
-// it back by one more under the lock's token, again and again.
+// load runs workers of several processes. Each repeatedly takes a lock, reads a
+// counter, and writes it back incremented under the lock's token.
 type load struct {
 	t        *testing.T
 	client   rueidis.Client
 	drivers  []*Driver
 	fence    *Fence
-	counters map[string]*atomic.Int64 // how often each was raised, for sure
+	counters map[string]*atomic.Int64 // certain increments of each
 	file     bytes.Buffer
 	history  *history.Writer
 	stopped  context.Context
 	workers  sync.WaitGroup
 }
 
-// startLoad starts three workers for each counter; stop ends them and judges what they
-// did. A counter's name is its tag.
+// startLoad starts three workers for each counter; stop ends them and checks their
+// results. A counter's name is its tag.
 func startLoad(t *testing.T, client rueidis.Client, counters ...string) (l *load, stop func()) {
 	t.Helper()
 	stopped, cancel := context.WithCancel(t.Context())
@@ -67,7 +67,7 @@ func startLoad(t *testing.T, client rueidis.Client, counters ...string) (l *load
 	return l, func() { cancel(); l.workers.Wait(); l.judge() }
 }
 
-// until repeats what may be repeated, as the portable types do; false if it was given up.
+// until repeats what may be repeated, as the portable types do; false means it gave up.
 func (l *load) until(what string, try func(context.Context) error) bool {
 	for end := time.Now().Add(3 * bound); ; time.Sleep(10 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(l.t.Context()), 3*time.Second)
@@ -84,7 +84,7 @@ func (l *load) until(what string, try func(context.Context) error) bool {
 	}
 }
 
-// raise adds one to a counter. An addition whose outcome is not known is not repeated.
+// raise increments a counter. An increment with an unknown outcome is not repeated.
 func (l *load) raise(d *Driver, lane, name string) {
 	lock, data, owner := "{"+name+"}lock", "{"+name+"}data", newOwner()
 	var grant driver.Grant
@@ -129,7 +129,7 @@ func (l *load) read(name string) (n int64, ok bool) {
 	return n, ok
 }
 
-// progress waits until each of these counters was raised five times more.
+// progress waits until each of these counters has been incremented five more times.
 func (l *load) progress(names ...string) {
 	l.t.Helper()
 	for _, name := range names {
@@ -138,8 +138,8 @@ func (l *load) progress(names ...string) {
 	}
 }
 
-// judge requires that tokens rose, that no stale one entered, and that each counter is
-// what was added to it.
+// judge requires that tokens rose, that no stale one entered, and that each counter
+// equals its increments.
 func (l *load) judge() {
 	l.t.Helper()
 	for name := range l.counters {
@@ -163,8 +163,8 @@ func (l *load) judge() {
 	}
 }
 
-// A slot moves to every master in turn while locks in it are taken and its data is
-// written, and locks of other slots are not held up.
+// A slot moves to every master in turn while its locks are taken and its data is
+// written. Locks of other slots are not delayed.
 func migrateUnderLoad(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 	const moved, other = "moved", "other"
 	slot := slotOf(moved)
@@ -181,8 +181,8 @@ func migrateUnderLoad(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 	stop()
 }
 
-// A master dies and its replica takes over. What replicas were waited for is all there:
-// locks, tokens and data. It was the master whose address the client was given.
+// A master dies and its replica takes over. Locks, tokens and data confirmed by replicas
+// are still there. The dead master is the one whose address the client was given.
 func failOverUnderLoad(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 	const lost, other = "b", "a" // slots 3300 and 15495
 	if slotOf(lost)*3/16384 != 0 || slotOf(other)*3/16384 != 2 {
@@ -212,7 +212,7 @@ func failOverUnderLoad(t *testing.T, c *testbed.Cluster, client rueidis.Client) 
 		}
 		return err
 	})
-	for range 5 { // the client must not count on the node that is down
+	for range 5 { // the client must not use the failed node
 		if _, _, err := openShort(t, without).Locks(t.Context(), "none/", 10); err != nil {
 			t.Errorf("list: %v", err)
 		}

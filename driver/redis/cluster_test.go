@@ -25,7 +25,7 @@ func dialCluster(t testing.TB, c *testbed.Cluster) rueidis.Client {
 	}
 	t.Cleanup(func() {
 		client.Close()
-		// It closes the connections of nodes that it has left five seconds later.
+		// The client closes connections to nodes that it has left after five seconds.
 		stacks := make([]byte, 8<<20)
 		testbed.Eventually(t, "its goroutines have ended", bound, func() bool {
 			return !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "clusterClient)._refresh.func")
@@ -34,7 +34,7 @@ func dialCluster(t testing.TB, c *testbed.Cluster) rueidis.Client {
 	return client
 }
 
-// One test for one cluster: starting it is what takes long.
+// One test for one cluster, because starting it takes long.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := testbed.RedisCluster(t, true)
@@ -65,7 +65,7 @@ func TestClusterIsRefusedByOtherClients(t *testing.T) {
 	}
 }
 
-// The facts of every node count, whichever the client would ask first.
+// The facts of every node count, whichever node the client asks first.
 func oneNodeEvicts(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 	one := dial(t, c.Servers[1].Addr())
 	set := func(policy string) {
@@ -285,8 +285,7 @@ func storeOnCluster(t *testing.T, client rueidis.Client, name string) {
 	must("breaks", err, len(breaks) == 1)
 }
 
-// What was subscribed ends with the driver and with the watcher, on whichever node it
-// was.
+// Subscriptions end with the driver and with the watcher, on any node.
 func closedOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 	for range 5 {
 		d, err := Open(t.Context(), client, nil)
@@ -310,7 +309,7 @@ func closedOnCluster(t *testing.T, c *testbed.Cluster, client rueidis.Client) {
 	}
 }
 
-// The rights of the package comment are enough in a cluster, with the one that it adds.
+// The rights of the package comment, with the one for clusters, are enough in a cluster.
 func rightsOnCluster(t *testing.T, c *testbed.Cluster) {
 	for _, s := range c.Servers {
 		grantRights(t, dial(t, s.Addr()), "+cluster|slots")
@@ -331,8 +330,8 @@ func rightsOnCluster(t *testing.T, c *testbed.Cluster) {
 	}
 }
 
-// A slot moves while a lock in it is held and awaited: what would change it is refused
-// and changes nothing, and after the move it works as before.
+// A slot moves while a lock in it is held and awaited: requests that would change it
+// are refused and change nothing, and after the move they work as before.
 func migrateSlot(t *testing.T, c *testbed.Cluster, d *Driver) {
 	const name = "moving"
 	slot := slotOf(name)

@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// What was acknowledged is there after the server was killed. A kill leaves what the
-// kernel has: that the disk has it is the server's word (see TestFsyncCeases), and a
+// Acknowledged writes survive a kill of the server. The kernel keeps its data after
+// a kill: whether it is on disk only the server reports (see TestFsyncCeases), and a
 // power failure is not tested.
 func TestFsync(t *testing.T) {
 	t.Parallel()
@@ -57,8 +57,8 @@ func TestFsync(t *testing.T) {
 	insist(t, "release after the crash", func(ctx context.Context) error { return d.Release(ctx, "held", owner) })
 }
 
-// A waiter's grant is found by a push or by a heartbeat, which are not waited for; it
-// counts when a request of its own is confirmed. Many wait at once for one fsync.
+// A waiter learns of its grant by a push or a heartbeat, which need no confirmation; the
+// grant counts when a request of the waiter is confirmed. Many wait for one fsync together.
 func TestFsyncOfWaiters(t *testing.T) {
 	t.Parallel()
 	server := testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "everysec")
@@ -87,8 +87,8 @@ func TestFsyncOfWaiters(t *testing.T) {
 	}
 }
 
-// Servers that cannot confirm are refused before anything is written, by guards too, and
-// one that ceases to confirm leaves the outcome unknown.
+// Servers that cannot confirm are refused before any write, by guards too. If a server
+// ceases to confirm, the outcome is unknown.
 func TestFsyncIsRefused(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
@@ -113,7 +113,7 @@ func TestFsyncIsRefused(t *testing.T) {
 	}
 }
 
-// Nothing counts that the server does not confirm.
+// Unconfirmed writes do not count.
 func TestFsyncCeases(t *testing.T) {
 	t.Parallel()
 	server := testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -128,7 +128,7 @@ func TestFsyncCeases(t *testing.T) {
 	if err := f.Enter(t.Context(), raise); err != nil {
 		t.Fatal(err)
 	}
-	f.conn.evicts.checkedNow() // so that the next write meets what changed
+	f.conn.evicts.checkedNow() // so that the next write meets the change
 	mustDo(t, operator, "CONFIG", "SET", "appendfsync", "no")
 	_, grant := d.Acquire(t.Context(), driver.Request{Name: "a", Owner: "me", NoWait: true})
 	if interlock.Kind(grant) != interlock.Uncertain || !strings.Contains(grant.Error(), "not on disk") {
@@ -144,8 +144,8 @@ func TestFsyncCeases(t *testing.T) {
 	}
 }
 
-// WAIT asks for the writes of its own connection. A second request that finds its work
-// done is not confirmed as long as no replica has what the first one wrote.
+// WAIT covers the writes of its own connection. A second request that finds its work
+// done is not confirmed until a replica has the first one's writes.
 func TestConfirmationOfWhatIsDone(t *testing.T) {
 	t.Parallel()
 	master := testbed.Redis(t)

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 
 const suiteTTL = 2 * time.Second
 
-// Not parallel: it looks for goroutines that are left.
+// Not parallel: it counts leftover goroutines.
 func TestFenced(t *testing.T) {
 	h := harness(alone(), openQueue)
 	start := h.Start
@@ -39,7 +39,7 @@ func TestBatch(t *testing.T) {
 	drivertest.RunBatch(t, harness(alone(), openQueue))
 }
 
-// What is broken and what is kept must outlive a restart, so the server is durable.
+// Breaks and values must survive a restart, so the server is durable.
 func TestBreaker(t *testing.T) {
 	t.Parallel()
 	drivertest.RunBreaker(t, harness(durable, openQueue))
@@ -80,7 +80,7 @@ func harness(in sites, open opener) drivertest.Harness {
 	}
 }
 
-// dial connects a client for the time of the test.
+// dial connects a client until the test ends.
 func dial(t testing.TB, addr string) rueidis.Client {
 	t.Helper()
 	client, err := Dial("redis://" + addr)
@@ -91,11 +91,11 @@ func dial(t testing.TB, addr string) rueidis.Client {
 	return client
 }
 
-// system is a server with a path of its own for each driver.
+// system is a server with its own path for each driver.
 type system struct {
 	*paths.Server[driver.Fenced]
 	at       site
-	operator rueidis.Client // past every fault of the paths
+	operator rueidis.Client // bypasses the faults of the paths
 	open     opener
 }
 
@@ -116,7 +116,7 @@ type pusher struct{ *system }
 
 func (pusher) DropPushes(t *testing.T, d driver.Fenced) { d.(*Driver).pushes.stop(t.Context()) }
 
-// locksOf are the keys of the locks that may have the name.
+// locksOf returns the keys of the locks that may have the name.
 func locksOf(name string) []string {
 	return []string{name, "plain:" + name}
 }
@@ -132,7 +132,7 @@ func (b *system) Residue(t *testing.T, name string) []string {
 	return left
 }
 
-// members is a key with its content; nothing if it does not exist.
+// members returns a key with its content; nothing if it does not exist.
 func (b *system) members(t *testing.T, key string) []string {
 	t.Helper()
 	do := func(command ...string) rueidis.RedisResult {
@@ -166,7 +166,7 @@ func (b *system) members(t *testing.T, key string) []string {
 
 func (b *system) Delete(t *testing.T, name string) {
 	for _, lock := range locksOf(name) {
-		// The connection may be one to the server before it was restarted.
+		// The connection may lead to the server before its restart.
 		testbed.Eventually(t, "the operator's deletion", bound, func() bool {
 			return b.operator.Do(t.Context(), b.operator.B().Del().Key(lock).Build()).Error() == nil
 		})

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// One process that waits for many names: heartbeats are batched, and each name
-// is still handed over.
+// One process waits for many names: heartbeats are batched, and each name is still
+// handed over.
 func TestManyWaitersShareHeartbeats(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -11,14 +11,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// lives is how long the server keeps key.
+// lives returns the time to live of key.
 func lives(t *testing.T, client rueidis.Client, key string) time.Duration {
 	t.Helper()
 	return time.Duration(number(t, client, "PTTL", key)) * time.Millisecond
 }
 
-// Answers that come late must not make a lease longer. Each way of getting one
-// is tried over a slow path.
+// Late answers must not extend a lease. Each way of getting one is tested over a
+// slow path.
 func TestDeadlinesCountFromTheRequest(t *testing.T) {
 	t.Parallel()
 	const ttl, delay = 3 * time.Second, 200 * time.Millisecond
@@ -61,7 +61,7 @@ func TestDeadlinesCountFromTheRequest(t *testing.T) {
 	path.Delay(0)
 }
 
-// A confirmed grant lives for the whole TTL, and what is kept of it as long.
+// A confirmed grant lives for the whole TTL, and so do the keys beside it.
 func TestConfirmationAndRenewalKeepAllKeys(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -110,7 +110,7 @@ func TestRepeatedPlainAcquireExtends(t *testing.T) {
 	defer p.Close(t.Context())
 	r := driver.Request{Name: "x", Owner: newOwner(), NoWait: true}
 	ttl := strconv.FormatInt((5 * time.Second).Milliseconds(), 10)
-	if err := raw(t, operator, "SET", "x", r.Owner, "PX", ttl).Error(); err != nil { // its reply was lost, some time ago
+	if err := raw(t, operator, "SET", "x", r.Owner, "PX", ttl).Error(); err != nil { // its reply was lost some time ago
 		t.Fatal(err)
 	}
 	if _, err := p.Acquire(t.Context(), r); err != nil {

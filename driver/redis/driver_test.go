@@ -16,12 +16,12 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// bound is how long a test waits for what should happen soon.
+// bound is the time limit for events that tests expect soon.
 const bound = 20 * time.Second
 
 func keysOf(lock string) keys { return layout{}.keysOf(lock) }
 
-// openOn opens a driver on a client of its own for the time of the test.
+// openOn opens a driver on its own client until the test ends.
 func openOn(t testing.TB, addr string, o *Options) *Driver {
 	t.Helper()
 	d, err := Open(t.Context(), dial(t, addr), o)
@@ -69,7 +69,7 @@ type outcome struct {
 	err   error
 }
 
-// await begins to acquire name and returns when it has a place in the queue.
+// await starts to acquire name and returns when it has a place in the queue.
 func await(t testing.TB, d driver.Fenced, name string) <-chan outcome {
 	t.Helper()
 	placed, done := make(chan struct{}, 64), make(chan outcome, 1)
@@ -117,7 +117,7 @@ func mustDo(t testing.TB, client rueidis.Client, words ...string) {
 	}
 }
 
-// number is the answer to one command.
+// number returns the answer to one command.
 func number(t testing.TB, client rueidis.Client, words ...string) int64 {
 	t.Helper()
 	n, err := raw(t, client, words...).AsInt64()
@@ -127,7 +127,7 @@ func number(t testing.TB, client rueidis.Client, words ...string) int64 {
 	return n
 }
 
-// calls reads how often each command was called, also from scripts.
+// calls returns how often each command was called, also from scripts.
 func calls(t testing.TB, client rueidis.Client) map[string]int {
 	t.Helper()
 	text, err := raw(t, client, "INFO", "commandstats").ToString()
@@ -146,7 +146,7 @@ func calls(t testing.TB, client rueidis.Client) map[string]int {
 	return counts
 }
 
-// since is what was called after before.
+// since returns the calls after before.
 func since(t testing.TB, client rueidis.Client, before map[string]int) map[string]int {
 	t.Helper()
 	after := calls(t, client)
@@ -170,7 +170,7 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 		release(t, d, name, owner)
 	}
 	spent := since(t, operator, before)
-	delete(spent, "zcard") // one of 64 grants looks at the index
+	delete(spent, "zcard") // one of 64 grants checks the index
 	if spent["evalsha"] != 2*rounds {
 		t.Errorf("%d requests for %d acquisitions and releases, want two each", spent["evalsha"], rounds)
 	}
@@ -180,10 +180,10 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 			commands += n
 		}
 	}
-	if commands > 12*rounds+20 { // 20 for a look at the index
+	if commands > 12*rounds+20 { // 20 for a check of the index
 		t.Errorf("%d commands inside scripts for %d pairs, at most 12 each are allowed: %v", commands, rounds, spent)
 	}
-	// What the scripts call, the counters' own reading, and the client's
+	// The commands of the scripts, the reading of the counters, and the client's
 	// keep-alive.
 	inner := "time get getset set del exists zadd zrem zrange zpopmin publish info ping evalsha"
 	for name, n := range spent {
@@ -208,7 +208,7 @@ func TestHandOverCostsTwoRequests(t *testing.T) {
 		owner = receive(t, next, bound).owner
 	}
 	spent, took := since(t, operator, before), time.Since(began)
-	heartbeats := int(took/heartbeat) + 1 // of what happens to wait then
+	heartbeats := int(took/heartbeat) + 1 // of requests that happen to wait then
 	scripts, commands := spent["evalsha"], 0
 	if scripts < 2*rounds || scripts > 3*rounds+heartbeats {
 		t.Errorf("%d requests for %d hand-overs in %v, want two each, and one to confirm what is held for long", scripts, rounds, took)
@@ -218,11 +218,11 @@ func TestHandOverCostsTwoRequests(t *testing.T) {
 			commands += n
 		}
 	}
-	confirmed := scripts - 2*rounds // by three commands
+	confirmed := scripts - 2*rounds // each with three commands
 	if commands -= 3 * confirmed; commands > 17*rounds+20*heartbeats {
 		t.Errorf("%d commands inside scripts for %d hand-overs, at most 17 each are allowed: %v", commands, rounds, spent)
 	}
-	// One push, and for watchers one word of who came and one of who has it now.
+	// One push, and for watchers one message each for the arrival and the grant.
 	if spent["publish"] != 3*rounds {
 		t.Errorf("%d messages for %d hand-overs, want three each", spent["publish"], rounds)
 	}

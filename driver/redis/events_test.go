@@ -26,8 +26,8 @@ func (n *told) request(name string) driver.Request {
 	}}
 }
 
-// The answers to requests that left before the end come after it here: that of
-// a heartbeat with a new place, and that of a renewal.
+// Here the answers to requests sent before the end arrive after it: that of a
+// heartbeat with a new place, and that of a renewal.
 func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -76,8 +76,8 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 	}
 }
 
-// A release may come while a loss is reported. It must find the holding to make it
-// quiet, so the holding is forgotten after that, not before.
+// A release may come while a loss is reported. It must find the holding to mute it,
+// so the holding is removed after the report, not before.
 func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(nil, time.Minute)
@@ -104,7 +104,7 @@ func holdingOf(k *keeper, owner string) *holding {
 	return k.held[owner]
 }
 
-// asker is what both drivers have.
+// asker is common to both drivers.
 type asker interface {
 	ask(ctx context.Context, r driver.Request) (driver.Lease, error)
 	keeps() *keeper
@@ -138,8 +138,8 @@ func eachAsker(t *testing.T, test func(t *testing.T, d asker)) {
 	})
 }
 
-// A renewal may be under way when its owner asks again. What it finds concerns
-// the former grant, whose events have ended.
+// A renewal may be under way when its owner acquires again. Its result concerns the
+// former grant, whose events have ended.
 func TestRepeatedAcquireTakesOver(t *testing.T) {
 	t.Parallel()
 	eachAsker(t, func(t *testing.T, d asker) {
@@ -168,8 +168,8 @@ func TestRepeatedAcquireTakesOver(t *testing.T) {
 	})
 }
 
-// Nor is anything told after the repeated request has failed; what was granted
-// before is renewed all the same.
+// No event follows a failed repetition either; the former grant is renewed
+// nevertheless.
 func TestFailedRepetitionIsQuiet(t *testing.T) {
 	t.Parallel()
 	eachAsker(t, func(t *testing.T, d asker) {

@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// A server that evicts the mark, and not the data that is read all the time, must
-// not accept a stale write.
+// A server that evicts the mark, and not the data that is read often, must not
+// accept a stale write.
 func TestEvictionOfAMarkLetsNoStaleWriteIn(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t, "--maxmemory", "4mb", "--maxmemory-policy", "allkeys-lru", "--maxmemory-samples", "10")
@@ -29,7 +29,7 @@ func TestEvictionOfAMarkLetsNoStaleWriteIn(t *testing.T) {
 		if !errors.Is(err, ErrEviction) || interlock.Kind(err) != interlock.Definite {
 			t.Fatalf("the first write: %v", err)
 		}
-		return // refused before it could go wrong
+		return // refused before it could fail
 	}
 	filler := strings.Repeat("x", 10_000)
 	for i := range 20_000 {
@@ -45,8 +45,8 @@ func TestEvictionOfAMarkLetsNoStaleWriteIn(t *testing.T) {
 	}
 }
 
-// guards are all that rest on keys without a time to live, then those that rest on
-// keys with one.
+// guards returns all that use keys without a time to live, and those that use keys
+// with one.
 func guards(client rueidis.Client) (marks, timed map[string]func(context.Context) error) {
 	fence, values, versions := NewFence(client), NewValues(client, ""), NewVersions(client, "")
 	stock, barrier, once, requests := NewStock(client, nil), NewBarrier(client, "b"), NewOnce(client), NewIdempotency(client, "")
@@ -81,7 +81,7 @@ func guards(client rueidis.Client) (marks, timed map[string]func(context.Context
 	return marks, timed
 }
 
-// An operator changes the policy of a server that is in use.
+// An operator changes the policy of a running server.
 func TestEvictionThatIsTurnedOnIsNoticed(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -122,13 +122,13 @@ func TestEvictionThatIsTurnedOnIsNoticed(t *testing.T) {
 	become("volatile-lru", marks, false)
 	policy("allkeys-lfu")
 	become("allkeys-lfu", marks, true)
-	release(t, d, "held", owner) // what is held can be given up
+	release(t, d, "held", owner) // held locks can be released
 	policy("noeviction")
 	become("noeviction again", marks, false)
 	become("noeviction again", timed, false)
 }
 
-// A client that reconnects may meet a server that is configured otherwise.
+// A client that reconnects may reach a server with another configuration.
 func TestEvictionIsLookedForAfterAReconnection(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -147,7 +147,7 @@ func TestEvictionIsLookedForAfterAReconnection(t *testing.T) {
 	server.Restart()
 	operator := dial(t, server.Addr())
 	mustDo(t, operator, "CONFIG", "SET", "maxmemory-policy", "allkeys-random")
-	// Not one call is let through after the failure.
+	// No call is permitted after the failure.
 	for end := time.Now().Add(bound); ; {
 		err := enter()
 		if err == nil {

@@ -23,7 +23,7 @@ var (
 	locks  *lock.Fenced
 )
 
-// A lock and a guard in one Redis: the holder writes only if nobody newer has
+// A lock and a guard in one Redis: the holder writes only if no newer token has
 // entered.
 func ExampleOpen() {
 	client, err := redis.Dial("redis://localhost:6379")
@@ -80,8 +80,7 @@ func ExampleNewFence() {
 	}
 }
 
-// A write that is more than a string goes into a script of one's own, which
-// runs behind the check.
+// A script of one's own makes writes of other types; it runs after the check.
 func ExampleFence_Eval() {
 	guard := redis.NewFence(client)
 	err := locks.Do(ctx, "board", func(ctx context.Context, c interlock.Claim) error {
@@ -99,8 +98,8 @@ func ExampleFence_Eval() {
 	}
 }
 
-// The lock that other Redis clients know as well. It saves work and protects
-// nothing: its claims have no token, so that no guard takes them.
+// The lock that other Redis clients use too. It only saves work: its claims have no
+// token, so no guard accepts them.
 func ExampleOpenPlain() {
 	d, err := redis.OpenPlain(ctx, client, &redis.Options{Prefix: "lock:"})
 	if err != nil {
@@ -120,7 +119,7 @@ func ExampleOpenPlain() {
 	}
 }
 
-// Who watches looks again at each hint, and not before.
+// A watcher reads again after each hint, and not before.
 func ExampleDriver_Watch() {
 	d, err := redis.Open(ctx, client, nil)
 	if err != nil {
@@ -136,14 +135,14 @@ func ExampleDriver_Watch() {
 	err = d.Watch(ctx, "jobs/", func(name string) {
 		select {
 		case look <- name: // the empty name: any of them
-		default: // a real program remembers that there is more to look at
+		default: // a real program remembers the hint
 		}
 	})
 	log.Print(err)
 }
 
-// A holder who will not come back is broken by name and owner, with a reason. What
-// it still writes is refused by a guard, and by nothing else.
+// An operator breaks the lock of a dead holder by name and owner, with a reason.
+// Only a guard rejects the holder's later writes.
 func ExampleDriver_Break() {
 	d, err := redis.Open(ctx, client, nil)
 	if err != nil {
@@ -159,7 +158,7 @@ func ExampleDriver_Break() {
 	fmt.Println(record, ok, err)
 }
 
-// The holder of a claim publishes a value with its token; everybody may watch.
+// The holder of a claim publishes a value with its token; anyone may watch.
 func ExampleNewValues() {
 	values := redis.NewValues(client, "config/")
 	err := locks.Do(ctx, "prices", func(ctx context.Context, c interlock.Claim) error {
@@ -172,8 +171,8 @@ func ExampleNewValues() {
 	log.Print(err)
 }
 
-// A lock that outlives the failure of two servers of five. It saves work and
-// protects nothing: its claims have no token, so that no guard takes them.
+// A lock that survives the failure of two servers of five. It only saves work: its
+// claims have no token, so no guard accepts them.
 func ExampleOpenQuorum() {
 	var clients []rueidis.Client // of independent servers, each made by Dial
 	d, err := redis.OpenQuorum(ctx, clients, &redis.QuorumOptions{MinWork: 5 * time.Second})

@@ -26,10 +26,10 @@ func TestFence(t *testing.T) {
 	}})
 }
 
-// store is a server with guarded data and a path of its own for each fence.
+// store is a server with guarded data and its own path for each fence.
 type store struct {
 	*paths.Server[driver.Fence]
-	operator rueidis.Client // past every fault of the paths
+	operator rueidis.Client // bypasses the faults of the paths
 }
 
 func (s *store) Open(t *testing.T) (driver.Fence, error) {
@@ -65,7 +65,7 @@ func (s *store) Rebases(t *testing.T, resource string) (all []drivertest.Rebased
 	return all
 }
 
-// parsed is a token as it is recorded, 0 for none.
+// parsed returns a token from its recorded form, 0 for none.
 func parsed(t *testing.T, s string) interlock.Token {
 	t.Helper()
 	n, err := strconv.ParseInt(s, 10, 64)
@@ -75,8 +75,8 @@ func parsed(t *testing.T, s string) interlock.Token {
 	return interlock.Token(n)
 }
 
-// TestFenceWritesStrings, whatever was there before, and without an end to
-// their life; our own keys it does not write.
+// TestFenceWritesStrings over any former value, and without a time to live;
+// reserved keys it does not write.
 func TestFenceWritesStrings(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -145,7 +145,7 @@ func TestFenceEvalRunsAfterTheCheck(t *testing.T) {
 	}
 }
 
-// TestRebaseIsRecordedForPeople: in a list of JSON, with the time, in ms.
+// TestRebaseIsRecordedForPeople: in a list of JSON, with the time in ms.
 func TestRebaseIsRecordedForPeople(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -167,8 +167,7 @@ func TestRebaseIsRecordedForPeople(t *testing.T) {
 	}
 }
 
-// TestDamagedMark is reported, and a rebase, which puts it right, does not say
-// that it was not done.
+// TestDamagedMark is reported, and a rebase, which repairs it, succeeds.
 func TestDamagedMark(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())

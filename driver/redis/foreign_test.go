@@ -39,7 +39,7 @@ func TestForeignValuesAreKnownByTheirShape(t *testing.T) {
 		{"x", "theirs", "theirs", false},
 		{"x", "host-17/4711/some-owner-of-a-lock", "host-17/4711/some-owner-of-a-lock", false},
 		{"x", "a-name-of-22-characters", "a-name-of-22-characters", false},
-		{"x", redsyncValue[:21] + "B==", redsyncValue[:21] + "B==", false}, // no encoding ends so
+		{"x", redsyncValue[:21] + "B==", redsyncValue[:21] + "B==", false}, // no encoding ends like this
 		{"x", "line\nbreak", `"line\nbreak"`, false},
 		{"x", "", "", false},
 	} {
@@ -49,7 +49,7 @@ func TestForeignValuesAreKnownByTheirShape(t *testing.T) {
 	}
 }
 
-// strangers fills a server with what others write below locks/.
+// strangers writes locks of other clients below locks/.
 func strangers(t testing.TB, operator rueidis.Client) {
 	t.Helper()
 	for _, c := range [][]string{
@@ -182,7 +182,7 @@ func TestForeignLocksAreBroken(t *testing.T) {
 	}
 }
 
-// A Redisson lock of the same name keeps us out, loudly: the layouts do not mix.
+// A Redisson lock of the same name is refused with an error: the layouts differ.
 func TestRedissonLockRefusesOurs(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -20,7 +20,7 @@ import (
 func grouped(t *testing.T, addr string) *Driver {
 	d := openOn(t, addr, nil)
 	d.conn.groupFrom = 0
-	take(t, d, "first") // the connection stands
+	take(t, d, "first") // opens the connection
 	return d
 }
 
@@ -45,7 +45,7 @@ func ended(t *testing.T, done <-chan error) error {
 	}
 }
 
-// TestGroupIsOneRequest, and what is wrong with one name fails no other.
+// TestGroupIsOneRequest, and an error of one name fails no other.
 func TestGroupIsOneRequest(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -60,7 +60,7 @@ func TestGroupIsOneRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// together calls do for all names while the server stands still, and returns the errors.
+	// together calls do for all names while the server is stopped, and returns the errors.
 	together := func(do func(i int) error) []error {
 		before := calls(t, operator)
 		server.Pause()
@@ -108,7 +108,7 @@ func TestGroupIsOneRequest(t *testing.T) {
 }
 
 // TestReleaseFollowsItsGroup: a caller that leaves while its request waits in a group gets an
-// unknown outcome, and its release is not overtaken by the request.
+// unknown outcome, and its release does not overtake the request.
 func TestReleaseFollowsItsGroup(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -159,8 +159,8 @@ func TestReleaseFollowsItsGroup(t *testing.T) {
 	}
 }
 
-// TestRunOfSeveralNames: one run of a script decides on each name by itself, and looks at
-// those that are usual together.
+// TestRunOfSeveralNames: one run of a script decides each name separately, and reads the
+// usual ones together.
 func TestRunOfSeveralNames(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -177,7 +177,7 @@ func TestRunOfSeveralNames(t *testing.T) {
 	ours, theirs := contendersOf(d, names, "ours"), contendersOf(d, names, "theirs")
 
 	fewest := names * names
-	for range 20 { // one of 64 runs takes the long way
+	for range 20 { // one of 64 runs is a full one
 		before := calls(t, operator)
 		for i, r := range acquire(ours...) {
 			if r.status != statusGranted {
@@ -222,7 +222,7 @@ func TestRunOfSeveralNames(t *testing.T) {
 	}
 }
 
-// contendersOf are requests for names n/0, n/1, and so on.
+// contendersOf returns requests for names n/0, n/1, and so on.
 func contendersOf(d *Driver, names int, owner string) (ws []*waiter) {
 	for i := range names {
 		r := driver.Request{Name: fmt.Sprint("n/", i), Owner: fmt.Sprint(owner, i)}
@@ -231,7 +231,7 @@ func contendersOf(d *Driver, names int, owner string) (ws []*waiter) {
 	return ws
 }
 
-// acquireRun asks for all in one run of the script.
+// acquireRun requests all in one run of the script.
 func acquireRun(t *testing.T, d *Driver, ws ...*waiter) []reply {
 	t.Helper()
 	m, err := d.conn.eval(t.Context(), request{op: "acquire"}, contendScript, d.contention(enqueue, ws...))
@@ -245,7 +245,7 @@ func acquireRun(t *testing.T, d *Driver, ws ...*waiter) []reply {
 	return replies
 }
 
-// releaseRun gives all up in one run of the script.
+// releaseRun releases all in one run of the script.
 func releaseRun(t *testing.T, d *Driver, ws ...*waiter) {
 	t.Helper()
 	b := batch{args: []string{d.pushes.channel}}
@@ -264,7 +264,7 @@ func TestRunDrawsACounterForEachName(t *testing.T) {
 	server := testbed.Redis(t)
 	operator, d := dial(t, server.Addr()), openOn(t, server.Addr(), nil)
 	ws, counter := contendersOf(d, 10, "o"), keysOf("n/0").counter
-	for _, last := range []int64{0, 1<<50 + 1} { // behind the clock, and ahead of it
+	for _, last := range []int64{0, 1<<50 + 1} { // below the clock, and above it
 		mustDo(t, operator, "SET", counter, strconv.FormatInt(last, 10))
 		for range 3 {
 			for i, r := range acquireRun(t, d, ws...) {
@@ -281,7 +281,7 @@ func TestRunDrawsACounterForEachName(t *testing.T) {
 	}
 }
 
-// TestRunOfSeveralNamesIsReported to those who watch.
+// TestRunOfSeveralNamesIsReported to watchers.
 func TestRunOfSeveralNamesIsReported(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -46,7 +46,7 @@ func TestIdempotencyCost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	steps("a") // the server learns the scripts
+	steps("a") // the server loads the scripts
 	before := calls(t, client)["evalsha"]
 	steps("b")
 	if n := calls(t, client)["evalsha"] - before; n != 2 {

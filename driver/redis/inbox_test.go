@@ -20,13 +20,13 @@ func delivery(id, payload string) driver.Delivery {
 	return driver.Delivery{ID: id, Hash: hash[:], Owner: newOwner()}
 }
 
-// count is an effect that returns how often it was made.
+// count returns an effect that returns how often it ran.
 func count(keys ...string) Body {
 	return Body{Text: "return redis.call('INCRBY', KEYS[1], ARGV[1])", Keys: keys, Args: []string{"1"}}
 }
 
-// However often a message is delivered, at once or after an answer was lost, its
-// effect is made once, and every delivery has its result.
+// However often a message is delivered, concurrently or after a lost answer, its
+// effect runs once, and every delivery gets its result.
 func TestInboxMakesAnEffectOnce(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -34,7 +34,7 @@ func TestInboxMakesAnEffectOnce(t *testing.T) {
 	path := testbed.NewProxy(t, server.Addr())
 	lossy := NewInbox(dial(t, path.Addr()), "billing{shop}", time.Hour)
 	good := NewInbox(dial(t, server.Addr()), "billing{shop}", time.Hour)
-	// The server must know the script: that it does not is an answer, too.
+	// The server must know the script, because NOSCRIPT is an answer, too.
 	if _, _, err := lossy.Apply(t.Context(), delivery("warm", ""), count("warm:{shop}")); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestInboxMakesAnEffectOnce(t *testing.T) {
 	}
 }
 
-// Redis does not undo, so an effect that failed half way is not made a second time.
+// Redis does not undo, so an effect that failed half way does not run again.
 func TestInboxOfAnEffectThatFails(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -27,7 +27,7 @@ func namesOf(states []driver.LockState) (names []string) {
 	return names
 }
 
-// Listing costs what it returns, whatever else is in the database.
+// Listing costs depend on what it returns, not on the size of the database.
 func TestListingScansNothing(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -53,7 +53,7 @@ func TestListingScansNothing(t *testing.T) {
 			t.Errorf("%d calls of %s", spent[command], command)
 		}
 	}
-	// Two pages, an empty one, a look at each of the two, and heartbeats of the waiter.
+	// Two pages, an empty one, a read of each of the two, and heartbeats of the waiter.
 	if spent["evalsha"] > 12 {
 		t.Errorf("%d requests for %d names", spent["evalsha"], len(want))
 	}
@@ -62,13 +62,13 @@ func TestListingScansNothing(t *testing.T) {
 	}
 }
 
-// indexed are the entries of the index.
+// indexed returns the number of entries of the index.
 func indexed(t *testing.T, operator rueidis.Client) int64 {
 	t.Helper()
 	return number(t, operator, "ZCARD", wholeNames)
 }
 
-// What is released leaves the index at once, what expires with later grants.
+// Released names leave the index at once, expired ones at later grants.
 func TestIndexForgetsWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -97,7 +97,7 @@ func TestIndexForgetsWhatHasEnded(t *testing.T) {
 		return err == nil && len(states) == 0
 	})
 	testbed.Eventually(t, "only the lock that is held is in the index", bound, func() bool {
-		for range 64 { // one of 64 grants looks at the index
+		for range 64 { // one of 64 grants checks the index
 			owner, _ := take(t, d, "busy")
 			release(t, d, "busy", owner)
 		}
@@ -114,7 +114,7 @@ func TestIndexKeepsWhatIsRenewed(t *testing.T) {
 	owner, grant := take(t, d, "kept")
 	taken := time.Now()
 	testbed.Eventually(t, "it has been renewed twice", bound, func() bool {
-		for range 3 { // each looks at entries that are due
+		for range 3 { // each checks entries that are due
 			busy, _ := take(t, d, "busy")
 			release(t, d, "busy", busy)
 		}
@@ -127,7 +127,7 @@ func TestIndexKeepsWhatIsRenewed(t *testing.T) {
 	release(t, d, "kept", owner)
 }
 
-// A watcher receives what happens below its prefix, and nothing else.
+// A watcher receives changes below its prefix, and no others.
 func TestWatchersReceiveWhatTheyWatch(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

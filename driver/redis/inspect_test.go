@@ -19,7 +19,7 @@ func TestListNamesThatLookLikePatterns(t *testing.T) {
 	operator := dial(t, server.Addr())
 	take(t, openOn(t, server.Addr(), nil), "app1x:hidden") // matches the prefix as a pattern only
 	mustDo(t, operator, "SET", "app[1]*:foreign", "x")
-	await(t, d, "foreign") // somebody waits for it, so it is listed
+	await(t, d, "foreign") // it has a waiter, so it is listed
 
 	slices.Sort(names)
 	for prefix, want := range map[string][]string{

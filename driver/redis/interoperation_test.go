@@ -31,7 +31,7 @@ func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
 		t.Helper()
 		mustDo(t, foreign, append([]string{"SET", "shared", "theirs", "NX"}, args...)...)
 	}
-	set() // redis-py without a timeout: for ever
+	set() // redis-py without a timeout: no expiry
 	_, err := d.Acquire(t.Context(), driver.Request{Name: "shared", Owner: newOwner(), NoWait: true})
 	var held *interlock.HeldError
 	if !errors.As(err, &held) || held.Owner != "theirs" || !held.Until.IsZero() || !held.Since.IsZero() {
@@ -42,7 +42,7 @@ func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
 		t.Fatalf("it is shown as %+v, %v", state.Holder, err)
 	}
 
-	// It deletes its key: nobody tells us, so a heartbeat finds out.
+	// It deletes its key without a push, so a heartbeat notices.
 	waiter, began := await(t, d, "shared"), time.Now()
 	mustDo(t, foreign, "DEL", "shared")
 	o := receive(t, waiter, bound)
@@ -51,7 +51,7 @@ func TestForeignHolderExcludesAndIsWaitedFor(t *testing.T) {
 	}
 	release(t, d, "shared", o.owner)
 
-	// It crashes: its key expires, and the first in the queue is there.
+	// It crashes: its key expires, and the first waiter gets the lock.
 	set("PX", "1050")
 	waiter, began = await(t, d, "shared"), time.Now()
 	o = receive(t, waiter, bound)
@@ -96,7 +96,7 @@ func TestNobodyBargesPastALiveWaiter(t *testing.T) {
 	take(t, a, "x")
 	waiting := await(t, b, "x")
 	mustDo(t, operator, "DEL", "x")
-	// The lock is free and b does not know it yet. c does not get it, and b does.
+	// The lock is free and b does not know it yet. c is refused, and b gets it.
 	_, err := c.Acquire(t.Context(), driver.Request{Name: "x", Owner: newOwner(), NoWait: true})
 	o := receive(t, waiting, bound)
 	var held *interlock.HeldError

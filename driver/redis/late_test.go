@@ -10,9 +10,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// A request that was given up may be executed after a later one of its owner
-// was answered that the name is held. Nobody then keeps what it got: it costs
-// the others the TTL at most, or a release, and no token is given twice.
+// An abandoned request may be executed after a later one of its owner was answered
+// "held". Its grant is then unused: it costs others at most the TTL, or a release,
+// and no token is granted twice.
 func TestLateRequestIsNotKept(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
@@ -47,7 +47,7 @@ func TestLateRequestIsNotKept(t *testing.T) {
 	})
 }
 
-// One that gets a place in the queue keeps it no longer than a dead waiter does.
+// A late request that gets a place in the queue keeps it no longer than a dead waiter.
 func TestLatePlaceIsNotKept(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -67,8 +67,8 @@ func TestLatePlaceIsNotKept(t *testing.T) {
 	release(t, d, "x", o.owner)
 }
 
-// refuse has an owner answered that x is held, and then its earlier request of
-// the mode executed on the free name.
+// refuse lets an owner get the answer that x is held, and then executes its earlier
+// request of the mode on the free name.
 func refuse(t *testing.T, d *Driver, mode string) (driver.Request, reply) {
 	t.Helper()
 	owner, _ := take(t, d, "x")

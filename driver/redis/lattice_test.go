@@ -16,7 +16,7 @@ func TestLattices(t *testing.T) {
 	drivertest.RunLattices(t, drivertest.LatticesHarness{Start: suiteBackends(durable, func(client rueidis.Client, prefix string) driver.Lattices { return NewLattices(client, prefix) })})
 }
 
-// Every call is one request, with a guard too; what others wrote is not taken for a state.
+// Every call is one request, with a guard too; foreign keys do not count as states.
 func TestLatticesCost(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -32,7 +32,7 @@ func TestLatticesCost(t *testing.T) {
 			}
 		}
 	}
-	merge() // the server knows the scripts from here on
+	merge() // from here on the server knows the scripts
 	before := calls(t, operator)
 	merge()
 	if _, err := s.Load(t.Context(), "x"); err != nil {

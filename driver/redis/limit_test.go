@@ -24,14 +24,14 @@ func TestLimiter(t *testing.T) {
 	}})
 }
 
-// limiterBackend can damage what is kept.
+// limiterBackend can damage stored limits.
 type limiterBackend struct{ *suiteBackend[driver.Limiter] }
 
 func (b limiterBackend) Damage(t *testing.T, key, text string) {
 	mustDo(t, b.at.beside(t), "SET", fenceKey("limit", b.at.prefix+key), text)
 }
 
-// clusterLimits is limits on a cluster that other tests share.
+// clusterLimits stores limits on a cluster shared with other tests.
 type clusterLimits struct {
 	client rueidis.Client
 	prefix string
@@ -72,7 +72,7 @@ func limitsOnCluster(t *testing.T, client rueidis.Client) {
 	}
 }
 
-// TestLimitScript runs the script with a clock of the test's, and expects what driver.Decide says.
+// TestLimitScript runs the script with the test's clock, and expects the results of driver.Decide.
 func TestLimitScript(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -95,7 +95,7 @@ func TestLimitScript(t *testing.T) {
 			last, period := now, rates[0].Period.Microseconds()
 			now += random.Int64N(2*period/(1+random.Int64N(20)) + 1)
 			if random.IntN(4) == 0 {
-				now = last + period - random.Int64N(2) // the last admission is over, or is not by a microsecond
+				now = last + period - random.Int64N(2) // the last admission has ended, or ends in a microsecond
 			}
 			if random.IntN(20) == 0 {
 				now -= random.Int64N(3e6) // the clock is set back
@@ -153,7 +153,7 @@ func limitRate(random *rand.Rand) driver.Rate {
 	return r
 }
 
-// TestLimitExpires: a limit is one key, which lives until nothing of it counts any more.
+// TestLimitExpires: a limit is one key, which expires when nothing of it counts any more.
 func TestLimitExpires(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -171,7 +171,7 @@ func TestLimitExpires(t *testing.T) {
 	}
 }
 
-// TestLimitOtherType: a key of another type fails its own call, and is not written to.
+// TestLimitOtherType: a key of another type fails its own call, and is not changed.
 func TestLimitOtherType(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -195,8 +195,8 @@ func TestLimitOtherType(t *testing.T) {
 	}
 }
 
-// TestLimitGroups: calls with the same numbers are sent once for all, and each is decided by its
-// own, in order.
+// TestLimitGroups: calls with equal numbers send them once, and each is decided separately, in
+// order.
 func TestLimitGroups(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -213,7 +213,7 @@ func TestLimitGroups(t *testing.T) {
 	if batches := l.batches(calls, make([]driver.LimitAnswer, len(calls))); len(batches) != 1 || len(batches[0].args) != 3*10+18 {
 		t.Errorf("%d batches, the first has %d numbers", len(batches), len(batches[0].args))
 	}
-	for _, i := range []int{0, 2} { // some limits are there before, and some are not
+	for _, i := range []int{0, 2} { // some limits exist before, and some do not
 		if a := l.Take(t.Context(), calls[i:i+1])[0]; !a.Allowed() {
 			t.Fatalf("%+v", a)
 		}
@@ -227,7 +227,7 @@ func TestLimitGroups(t *testing.T) {
 	}
 }
 
-// TestLimitCost: limits that exist are read by one command and written by one each, in one script.
+// TestLimitCost: in one script, one command reads existing limits and one writes each.
 func TestLimitCost(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -251,8 +251,8 @@ func TestLimitCost(t *testing.T) {
 	}
 }
 
-// TestLimitFailover: after a failover to a replica no more is admitted again than what the replica
-// had not received; with replicas=1 in the URL that is nothing of what was admitted.
+// TestLimitFailover: a failover to a replica admits again no more than the replica had not
+// received; with replicas=1 in the URL that is nothing.
 func TestLimitFailover(t *testing.T) {
 	t.Parallel()
 	for _, confirms := range []bool{false, true} {

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// An operator, or an eviction, can take any key of a name away alone.
+// An operator, or an eviction, can remove any single key of a name.
 func remove(t *testing.T, operator rueidis.Client, key string) {
 	t.Helper()
 	if n, err := raw(t, operator, "DEL", key).AsInt64(); n != 1 || err != nil {
@@ -21,7 +21,7 @@ func remove(t *testing.T, operator rueidis.Client, key string) {
 	}
 }
 
-// A place has two parts, in two keys. Waiters that lose one of them have no
+// A place has two parts, in two keys. Waiters that lose one of them lose their
 // place, take a new one, and are served.
 func TestHalfAPlaceIsTakenAgain(t *testing.T) {
 	t.Parallel()
@@ -70,7 +70,7 @@ func show(t *testing.T, d *Driver, name string) driver.LockState {
 	return state
 }
 
-// Who had half a place, and then gets the lock, leaves no half behind.
+// A waiter with half a place that then gets the lock leaves no half.
 func TestGrantClearsHalfAPlace(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -86,7 +86,7 @@ func TestGrantClearsHalfAPlace(t *testing.T) {
 	served(t, d, o)
 }
 
-// Nobody overtakes for long a waiter whose queue was deleted.
+// A waiter whose queue was deleted is overtaken for a short time only.
 func TestDeletedQueueStarvesNobody(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -108,8 +108,8 @@ func TestDeletedQueueStarvesNobody(t *testing.T) {
 	served(t, b, receive(t, waiting, bound))
 }
 
-// Without the record of a grant its token is forgotten. The holder stays, and
-// is renewed, but looks foreign; asking again gives a higher token.
+// Without the record of a grant its token is forgotten. The holder stays, and is
+// renewed, but looks foreign; acquiring again gives a higher token.
 func TestMissingRecordRaisesTheToken(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -16,7 +16,7 @@ func TestOnce(t *testing.T) {
 	drivertest.RunOnce(t, drivertest.OnceHarness{Start: suiteBackends(durable, func(client rueidis.Client, prefix string) driver.Once { return NewOnce(client) })})
 }
 
-// TestOnceLayout: a message is one key, which expires by itself.
+// TestOnceLayout: a message is one key, which expires.
 func TestOnceLayout(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())

@@ -85,7 +85,7 @@ func TestServersThatCannotKeepLocksAreRefused(t *testing.T) {
 	if _, err := Open(t.Context(), client, nil); err == nil || !strings.Contains(err.Error(), "Redis Cluster") {
 		t.Errorf("a cluster: %v", err)
 	}
-	for _, name := range oddNames { // it knows best what slot a key is in
+	for _, name := range oddNames { // the reference for the slot of a key
 		slot, err := raw(t, client, "CLUSTER", "KEYSLOT", name).AsInt64()
 		if err != nil || int(slot) != slotOf(name) {
 			t.Errorf("slot of %q is %d (%v), we say %d", name, slot, err, slotOf(name))
@@ -151,18 +151,17 @@ func TestDurableServerKeepsTheLockOverACrash(t *testing.T) {
 	}
 }
 
-// The contract says that a call returns soon after its ctx is done; a client
-// that is busy dialling must not be in the way.
+// A call must return soon after its ctx is done, even while the client dials.
 func TestCallsReturnWhileTheClientDials(t *testing.T) {
 	server := testbed.Redis(t)
 	path := testbed.NewProxy(t, server.Addr())
 	d := openOn(t, path.Addr(), nil)
-	take(t, d, "before") // requests are sent by their callers now
+	take(t, d, "before") // from here on callers send their requests
 	path.Cut()
 	path.Heal() // closes the connection
 	path.Delay(30 * time.Second)
 	cause := errors.New("enough")
-	// The first calls may find the connection that was closed.
+	// The first calls may use the closed connection.
 	for waited, end := 0, time.Now().Add(bound); waited < 2; {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, cause)
 		began := time.Now()

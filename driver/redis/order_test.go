@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// An acquire request that was given up may still be on its way into the client.
-// The release after it must not overtake it.
+// An abandoned acquire request may still be on its way into the client. The release
+// after it must not overtake it.
 func TestRequestsOfOneOwnerKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	testOrder(t, request{op: "acquire", owner: "me"})
@@ -64,7 +64,7 @@ func testOrder(t *testing.T, acquire request) {
 	if err := <-send("another", "another's"); err != nil {
 		t.Fatalf("another owner had to wait: %v", err)
 	}
-	// Somebody who tires of waiting for its turn does not give away another's.
+	// A caller that gives up waiting for its turn does not give away another's.
 	impatient, tire := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer tire()
 	if _, err := do(impatient, c, request{op: "release", owner: "me"}, func(context.Context) (int, error) {
@@ -97,7 +97,7 @@ func testOrder(t *testing.T, acquire request) {
 	}
 }
 
-// A heartbeat that leaves while its waiter is released must not bring it back.
+// A heartbeat sent while its waiter is released must not restore it.
 func TestHeartbeatDoesNotReviveAReleasedOwner(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -122,8 +122,8 @@ func TestHeartbeatDoesNotReviveAReleasedOwner(t *testing.T) {
 	}
 }
 
-// Pushes that were missed while the channel was lost are found at once when it
-// is back.
+// Pushes that were missed while the channel was lost are found at once after it
+// reconnects.
 func TestSubscriptionComesBack(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -145,7 +145,7 @@ func TestSubscriptionComesBack(t *testing.T) {
 	release(t, d, "a", o.owner)
 }
 
-// listeners counts those who hear what is pushed to d.
+// listeners counts the subscribers to d's pushes.
 func listeners(t *testing.T, operator rueidis.Client, d *Driver) int64 {
 	t.Helper()
 	counts, err := raw(t, operator, "PUBSUB", "NUMSUB", d.pushes.channel).ToArray()
@@ -159,8 +159,8 @@ func listeners(t *testing.T, operator rueidis.Client, d *Driver) int64 {
 	return n
 }
 
-// A waiter whose process died holds the lock up for as long as a pushed grant
-// waits to be confirmed, and no longer: the next one asks when that is over.
+// A dead waiter blocks the lock for as long as a pushed grant waits for its
+// confirmation: after that the next waiter asks.
 func TestDeadWaiterCostsASecond(t *testing.T) {
 	server := testbed.Redis(t)
 	path := testbed.NewProxy(t, server.Addr())
@@ -180,7 +180,7 @@ func TestDeadWaiterCostsASecond(t *testing.T) {
 	release(t, next, "a", o.owner)
 }
 
-// One that has not been heard of for a while is not waited for at all.
+// A silent waiter is skipped.
 func TestSilentWaiterLosesItsPlace(t *testing.T) {
 	server := testbed.Redis(t)
 	path := testbed.NewProxy(t, server.Addr())

@@ -9,7 +9,7 @@ import (
 )
 
 // A pushed grant is used before it is confirmed only if it is certain to last: if it ended
-// the place that was last answered, to a request that was sent a moment ago.
+// the place of the latest answer, to a request sent a moment ago.
 func TestPushIsBelieved(t *testing.T) {
 	t.Parallel()
 	waiting := func(place int64, sent boottime.Instant) func(*waiters, *waiter) {
@@ -25,7 +25,7 @@ func TestPushIsBelieved(t *testing.T) {
 		ttl     time.Duration
 		least   time.Duration
 		message string
-		want    boottime.Instant // when the request was sent that the lease begins with; 0 if it must be confirmed
+		want    boottime.Instant // start of the lease; 0 if it must be confirmed
 	}{
 		"at once":                 {answers: []func(*waiters, *waiter){waiting(7, now)}, message: "9 7 me", want: now},
 		"after a heartbeat":       {answers: []func(*waiters, *waiter){waiting(7, old), waiting(7, now)}, message: "9 7 me", want: now},

@@ -19,7 +19,7 @@ import (
 
 const quorumNodes = 5
 
-// quorumSuiteTTL leaves time for nodes that answer after NodeTimeout.
+// quorumSuiteTTL allows for nodes that answer after NodeTimeout.
 const quorumSuiteTTL = 3 * time.Second
 
 func TestQuorumAdvisory(t *testing.T) {
@@ -54,7 +54,7 @@ func startFive(t testing.TB, extra ...string) five {
 	return servers
 }
 
-// grown waits until the servers have been up so long that their votes count.
+// grown waits until the votes of the servers count, by their uptime.
 func (f five) grown(t testing.TB, delay time.Duration) {
 	t.Helper()
 	for _, s := range f {
@@ -82,7 +82,7 @@ func uptime(t testing.TB, client rueidis.Client) time.Duration {
 	return 0
 }
 
-// quorumBackend leads each driver to every server by paths of its own.
+// quorumBackend connects each driver to every server by its own paths.
 type quorumBackend struct {
 	servers   five
 	operators []rueidis.Client
@@ -121,7 +121,7 @@ func (b *quorumBackend) Open(t *testing.T) (driver.Fenced, error) {
 		t.Cleanup(client.Close)
 		clients = append(clients, client)
 	}
-	// The suite delays answers by half a second, and takes them away for as long.
+	// The suite delays answers by half a second, and drops them for as long.
 	q, err := OpenQuorum(t.Context(), clients, &QuorumOptions{TTL: quorumSuiteTTL, Prefix: b.prefix, NodeTimeout: 700 * time.Millisecond})
 	if err != nil {
 		return nil, err
@@ -147,8 +147,8 @@ func (b *quorumBackend) Crash(t *testing.T, d driver.Fenced) {
 	delete(b.led, d)
 }
 
-// Residue lists who is named by a majority: an acquisition and a release return
-// when they have one, and the other nodes follow.
+// Residue lists the owners named by a majority: an acquisition and a release return
+// once they have one, and the other nodes follow.
 func (b *quorumBackend) Residue(t *testing.T, name string) []string {
 	named := map[string]int{}
 	for _, operator := range b.operators {

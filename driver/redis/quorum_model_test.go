@@ -10,17 +10,17 @@ import (
 )
 
 // The model is the protocol of quorum.go in small: three nodes, two clients, time
-// in whole units, requests that may be late or have no answer, and nodes that
-// forget. It decides by the same code as the driver, and visits every state. It
-// is there to find two clients that both believe to hold the lock.
+// in integers, requests that may be late or unanswered, and nodes that forget. It
+// decides by the same code as the driver, and visits every state, to find two
+// clients that both believe they hold the lock.
 
 const (
 	modelTTL   = 2
 	modelNodes = 3
 )
 
-// Requests on their way from a client to a node, in order; stale ones are of an
-// attempt or a round that was given up, so that nobody counts their answer.
+// Requests on their way from a client to a node, in order; stale ones belong to an
+// abandoned attempt or round, so their answers do not count.
 const (
 	none uint8 = iota
 	acquiring
@@ -44,9 +44,9 @@ const (
 	extendedYoung uint8 = 254 // answerExtended of a young node
 )
 
-// column is one node with all that is on its way to it.
+// column is one node with all requests on their way to it.
 type column struct {
-	owner, left, up uint8 // whom it names (0: nobody), for how long, since when
+	owner, left, up uint8 // whom it names (0: none), for how long, since when
 	way             [2][2]uint8
 	said            [2]uint8
 }
@@ -58,11 +58,11 @@ type world struct {
 	nodes                  [modelNodes]column
 	seats                  [2]seat
 	restarts, jumps, drops uint8    // faults that may still happen
-	rounds                 [2]uint8 // requests that each client may still send to all
-	releases               bool     // clients release what they leave; otherwise it expires
+	rounds                 [2]uint8 // requests that each client may still send to all nodes
+	releases               bool     // clients release abandoned attempts; otherwise they expire
 }
 
-// rules can be broken, to see that the model finds out.
+// modelRules can be broken, to check that the model notices.
 type modelRules struct {
 	delay         uint8 // restart delay
 	relockedCount bool  // a node that is locked again counts at once
@@ -71,7 +71,7 @@ type modelRules struct {
 	youngRenew    bool  // a node counts in a renewal however young it is
 }
 
-// canonical is the same for worlds that differ only by the nodes' names.
+// canonical is equal for worlds that differ only in the nodes' names.
 func (w world) canonical() world {
 	slices.SortFunc(w.nodes[:], func(a, b column) int { return slices.Compare(a.key(), b.key()) })
 	return w
@@ -83,8 +83,8 @@ func (c column) key() []uint8 {
 
 func (w world) bad() bool { return w.seats[0].left > 0 && w.seats[1].left > 0 }
 
-// send puts a request on its way to every node, behind what is there; it is lost
-// where two are on their way already. Answers to what came before do not count.
+// send sends a request to every node, after earlier ones; it is lost if two are on
+// their way already. Answers to earlier ones do not count.
 func (w *world) send(c int, request uint8) {
 	w.forgetAnswers(c)
 	for i := range w.nodes {
@@ -94,7 +94,7 @@ func (w *world) send(c int, request uint8) {
 	}
 }
 
-// forgetAnswers makes what is on its way stale.
+// forgetAnswers makes requests on their way stale.
 func (w *world) forgetAnswers(c int) {
 	for i := range w.nodes {
 		n := &w.nodes[i]
@@ -107,13 +107,13 @@ func (w *world) forgetAnswers(c int) {
 	}
 }
 
-// deliver has node i serve client c's first request, and answers if heard.
+// deliver makes node i serve client c's first request, and answer if heard.
 func (w *world) deliver(rules modelRules, c, i int, heard bool) {
 	n := &w.nodes[i]
 	request, me := n.way[c][0], uint8(c+1)
 	n.way[c] = [2]uint8{n.way[c][1], none}
 	answer := noAnswer
-	// What a server tells may be a second too much.
+	// A reported uptime may be a second too long.
 	voting := votes(time.Duration(n.up+1)*time.Second, time.Duration(rules.delay)*time.Second)
 	switch request {
 	case acquiring, acquiringStale:
@@ -143,7 +143,7 @@ func (w *world) deliver(rules modelRules, c, i int, heard bool) {
 	}
 }
 
-// decided is what client c may conclude from the answers that came.
+// decided returns what client c may conclude from the answers.
 func (w *world) decided(rules modelRules, c int) (won, lost bool) {
 	b, r := ballot{nodes: modelNodes}, renewal{nodes: modelNodes}
 	for _, n := range w.nodes {
@@ -199,7 +199,7 @@ func (w world) next(rules modelRules) []world {
 	return all
 }
 
-// moves are what client c may do.
+// moves adds what client c may do.
 func (w world) moves(rules modelRules, c int, add func(func(*world))) {
 	leave := func(w *world) {
 		w.forgetAnswers(c)
@@ -235,7 +235,7 @@ func (w world) moves(rules modelRules, c int, add func(func(*world))) {
 	add(leave)
 }
 
-// tick lets one unit of time pass.
+// tick advances time by one unit.
 func (w *world) tick(rules modelRules) {
 	for i := range w.nodes {
 		n := &w.nodes[i]
@@ -258,8 +258,7 @@ func (w *world) tick(rules modelRules) {
 	}
 }
 
-// explore visits every world that can be reached, and returns a bad one if there
-// is one.
+// explore visits every reachable world, and returns a bad one if there is one.
 func explore(t *testing.T, rules modelRules, start world) (bad *world) {
 	t.Helper()
 	for i := range start.nodes {
@@ -300,8 +299,8 @@ func TestModelNeverHasTwoHolders(t *testing.T) {
 	}
 }
 
-// single leaves the large worlds to a run without the race detector: there is one
-// goroutine, which it slows down tenfold.
+// single leaves the large worlds to runs without the race detector, which slows
+// them down tenfold and finds nothing in one goroutine.
 func single(t *testing.T, start world) {
 	t.Helper()
 	if testbed.Brief() && (start.rounds[0] > 1 || start.releases) {
@@ -309,7 +308,7 @@ func single(t *testing.T, start world) {
 	}
 }
 
-// Each rule that is broken, and each promise that a node breaks, gives two holders.
+// Each broken rule, and each broken assumption about nodes, gives two holders.
 func TestModelFindsBrokenRules(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// quorumOn opens a quorum on clients of its own. Without a restart delay in o
-// there is none, so that tests need not wait for it.
+// quorumOn opens a quorum on its own clients. Without a restart delay in o there is
+// none, so that tests need not wait for it.
 func quorumOn(t testing.TB, servers five, o QuorumOptions) *Quorum {
 	t.Helper()
 	var clients []rueidis.Client
@@ -123,8 +123,8 @@ func TestQuorumSurvivesAMinorityAndNotAMajority(t *testing.T) {
 	}
 }
 
-// A node that does not answer costs no wait where the others decide; where they do
-// not, it costs its time once or twice, and then nothing.
+// A node that does not answer costs no wait if the others decide; if they do not,
+// it costs its timeout once or twice, and then nothing.
 func TestQuorumDoesNotWaitForAPausedNode(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
@@ -161,7 +161,7 @@ func TestQuorumDoesNotWaitForAPausedNode(t *testing.T) {
 	})
 }
 
-// A minority that lost its keys is locked again by the next renewal.
+// The next renewal locks a minority again that lost its keys.
 func TestQuorumLocksALostMinorityAgain(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
@@ -185,7 +185,7 @@ func TestQuorumLocksALostMinorityAgain(t *testing.T) {
 	})
 }
 
-// A majority that lost its keys may have been held by somebody meanwhile.
+// A majority that lost its keys may have been held by another owner meanwhile.
 func TestQuorumLosesALostMajority(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
@@ -209,7 +209,7 @@ func TestQuorumLosesALostMajority(t *testing.T) {
 	})
 }
 
-// The votes of a node that came up lately do not count: it may have forgotten.
+// The votes of a recently started node do not count: it may have forgotten others.
 func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
@@ -218,14 +218,14 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	o := QuorumOptions{TTL: time.Second, RestartDelay: delay}
 	first := quorumOn(t, servers, o)
 	second := quorumOn(t, servers, o)
-	before := newOwner() // so that the second one knows how long the nodes have been up
+	before := newOwner() // so that the second one knows the nodes' uptime
 	takeQuorum(t, second, driver.Request{Name: "before", Owner: before})
 	if err := second.Release(t.Context(), "before", before); err != nil {
 		t.Fatal(err)
 	}
 	owner := newOwner()
 	lease := takeQuorum(t, first, driver.Request{Name: "x", Owner: owner})
-	closeQuorum(t, first)   // so that it does not lock nodes again: it is cut off
+	closeQuorum(t, first)   // cut off, so that it does not lock nodes again
 	restarted := time.Now() // the first one, at the earliest: with it there is a majority again
 	for _, s := range servers[:3] {
 		s.Restart()
@@ -246,7 +246,7 @@ func TestQuorumDelaysRestartedNodes(t *testing.T) {
 	testbed.Eventually(t, "the node is shown as old enough", bound, func() bool { return second.Nodes()[0].Young == 0 })
 }
 
-// What comes too late to be worked with is given back.
+// A claim that comes too late to be used is released.
 func TestQuorumNeedsTimeToWork(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
@@ -283,7 +283,7 @@ func TestQuorumNeedsTimeToWork(t *testing.T) {
 func TestQuorumCost(t *testing.T) {
 	t.Parallel()
 	servers := startFive(t)
-	q := quorumOn(t, servers, QuorumOptions{NodeTimeout: 5 * time.Second}) // none is given up
+	q := quorumOn(t, servers, QuorumOptions{NodeTimeout: 5 * time.Second}) // none times out
 	pair := func(name string) {
 		t.Helper()
 		owner := newOwner()
@@ -307,11 +307,11 @@ func TestQuorumCost(t *testing.T) {
 	}
 	const rounds = 20
 	for i := range rounds {
-		pair(fmt.Sprint("n/", i)) // a node that is late with one name refuses no other
+		pair(fmt.Sprint("n/", i)) // a node that is late for one name refuses no other
 	}
 	closeQuorum(t, q)
 	for i, s := range servers {
-		// A straggler may be spared a request that has become useless.
+		// A late node may be spared a request that has become useless.
 		spent := since(t, dial(t, s.Addr()), before[i])
 		if n := spent["evalsha"]; n > 2*rounds || n < rounds {
 			t.Errorf("node %d had %d requests for %d acquisitions and releases, want two each", i, n, rounds)
@@ -323,7 +323,7 @@ func TestQuorumCost(t *testing.T) {
 }
 
 // An answer without an uptime counts on the connection on which the node reported it, and
-// once the node is old enough.
+// only once the node is old enough.
 func TestUptimeIsKnownPerConnection(t *testing.T) {
 	const delay = time.Minute
 	l := new(link)

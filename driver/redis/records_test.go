@@ -9,8 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// Mark and data of a record are one key, so a server that evicts can take neither
-// alone.
+// Mark and data of a record are one key, so an eviction removes both or neither.
 func TestRecordsKeepMarkAndDataTogether(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t, "--maxmemory-policy", "allkeys-lru")

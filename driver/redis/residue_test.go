@@ -12,13 +12,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// queued is how many wait for name.
+// queued returns the number of waiters for name.
 func queued(t *testing.T, operator rueidis.Client, name string) int64 {
 	t.Helper()
 	return number(t, operator, "ZCARD", keysOf(name).queue)
 }
 
-// A waiter that leaves is gone at once, not when it has been silent for a while.
+// A waiter that leaves is removed at once, not after a time of silence.
 func TestReleaseLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -43,8 +43,8 @@ func TestReleaseLeavesTheQueue(t *testing.T) {
 	}
 }
 
-// A waiter whose place is gone takes a new one: when a push that came too late
-// makes it ask, and when a heartbeat finds out.
+// A waiter whose place is lost takes a new one: after a late push, and after a
+// heartbeat.
 func TestLostPlaceIsTakenAgain(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]func(*Driver, string){
@@ -71,7 +71,7 @@ func losePlace(t *testing.T, late func(d *Driver, owner string)) {
 	release(t, d, "x", receive(t, waiting, bound).owner)
 }
 
-// What was released is not renewed, and nobody hears that it is lost.
+// A released lease is not renewed, and no loss is reported.
 func TestReleasedLeaseIsForgotten(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -101,7 +101,7 @@ func TestReleasedLeaseIsForgotten(t *testing.T) {
 	}
 }
 
-// The answer to a renewal may come after the release that overtook it.
+// The answer to a renewal may arrive after the release that overtook it.
 func TestLateAnswerAfterReleaseIsNotTold(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(nil, time.Minute)

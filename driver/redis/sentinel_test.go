@@ -33,7 +33,7 @@ func insist(t *testing.T, what string, try func(context.Context) error) {
 }
 
 // A master dies, and its replica takes over, under locks and guards whose writes are
-// waited for: what was granted and written is still there.
+// confirmed: all grants and writes are still there.
 func TestSentinelFailover(t *testing.T) {
 	t.Parallel()
 	master := testbed.Redis(t)
@@ -59,7 +59,7 @@ func TestSentinelFailover(t *testing.T) {
 	}
 	without.Close(t.Context())
 
-	// A replica that is slow to confirm leaves the outcome unknown, and repeating is safe.
+	// While a replica is slow to confirm, the outcome is unknown, and repeating is safe.
 	owner, grant := newOwner(), driver.Grant{}
 	insist(t, "take", func(ctx context.Context) (err error) {
 		grant, err = d.Acquire(ctx, driver.Request{Name: "held", Owner: owner})
@@ -71,7 +71,7 @@ func TestSentinelFailover(t *testing.T) {
 		return f.Enter(ctx, raise, driver.Write{Key: "data", Value: []byte("x")})
 	})
 	master.Kill()
-	// The new master has no replica, so writes are uncertain as long as one is wanted.
+	// The new master has no replica, so writes are uncertain while one is required.
 	after := With(client, Settings{})
 	var survivor *Driver
 	insist(t, "open after the failover", func(ctx context.Context) (err error) {
@@ -106,7 +106,7 @@ func TestSentinelFailover(t *testing.T) {
 	_ = replica
 }
 
-// The account at the sentinels is another than that at the servers.
+// The account at the sentinels differs from that at the servers.
 func TestSentinelAccount(t *testing.T) {
 	t.Parallel()
 	master := testbed.Redis(t, "--requirepass", "data")
@@ -145,7 +145,7 @@ func TestSentinelAccount(t *testing.T) {
 	}
 }
 
-// Without a server a request was not sent, whichever layer finds that out.
+// Without a server a request was not sent, whichever layer notices.
 func TestRefusedDialsAreRetryable(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-// site is where one test of a suite runs. Several tests can share its server, each with a
-// prefix of its own for its names.
+// site is where one test of a suite runs. Several tests can share its server, each with
+// its own prefix for names.
 type site struct {
 	server *testbed.Server
 	prefix string
@@ -20,15 +20,15 @@ type site struct {
 // sites gives a test its site: one of its own, if it breaks the server itself.
 type sites func(t *testing.T, exclusive bool) site
 
-// alone gives each test a server of its own.
+// alone gives each test its own server.
 func alone(extra ...string) sites {
 	return func(t *testing.T, _ bool) site { return site{server: testbed.Redis(t, extra...)} }
 }
 
-// durable is alone on a server that loses nothing by a crash.
+// durable is alone on a server that loses nothing in a crash.
 var durable = alone("--appendonly", "yes", "--appendfsync", "always")
 
-// sharing gives each test a prefix on server, and one that breaks its server a durable one.
+// sharing gives each test a prefix on server, or a durable server of its own if it is exclusive.
 func sharing(server *testbed.Server) sites {
 	return func(t *testing.T, exclusive bool) site {
 		if exclusive {
@@ -38,17 +38,17 @@ func sharing(server *testbed.Server) sites {
 	}
 }
 
-// led is the site with a path of its own for each D.
+// led returns the site with its own path for each D.
 func led[D comparable](at site) *paths.Server[D] { return paths.New[D](at.server) }
 
-// suiteBackend is a store for its suite, with a path of its own for each opening.
+// suiteBackend is a store for its suite, with its own path for each opening.
 type suiteBackend[S comparable] struct {
 	*paths.Server[S]
 	at     site
 	create func(client rueidis.Client, prefix string) S
 }
 
-// suiteBackends starts those of a suite.
+// suiteBackends returns a function that starts those of a suite.
 func suiteBackends[S comparable](in sites, create func(client rueidis.Client, prefix string) S) func(*testing.T, bool) drivertest.StoreBackend[S] {
 	return func(t *testing.T, exclusive bool) drivertest.StoreBackend[S] {
 		at := in(t, exclusive)
@@ -66,7 +66,7 @@ func (b *suiteBackend[S]) Beside(t *testing.T) (S, error) {
 
 func (b *suiteBackend[S]) Faults() drivertest.Faults { return b.Server }
 
-// through connects by a path, for the time of the test.
+// through connects by a path until the test ends.
 func (at site) through(t testing.TB, path *testbed.Proxy) (rueidis.Client, error) {
 	client, err := Dial("redis://" + path.Addr())
 	if err == nil {
@@ -75,13 +75,13 @@ func (at site) through(t testing.TB, path *testbed.Proxy) (rueidis.Client, error
 	return client, err
 }
 
-// dialed is through that must succeed.
+// dialed is through, but must succeed.
 func (at site) dialed(t testing.TB, path *testbed.Proxy) rueidis.Client {
 	t.Helper()
 	return dial(t, path.Addr())
 }
 
-// beside connects past every path.
+// beside connects without a path.
 func (at site) beside(t testing.TB) rueidis.Client {
 	t.Helper()
 	return dial(t, at.server.Addr())

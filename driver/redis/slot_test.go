@@ -47,7 +47,7 @@ func TestEverySlotHasAShortTag(t *testing.T) {
 			t.Fatalf("tag %q of slot %d hashes to %d", tag, slot, got)
 		}
 	}
-	// What one process found first must be what another finds last.
+	// The first find of one process must equal the last of another.
 	var other tagTable
 	for slot := slots - 1; slot >= 0; slot-- {
 		if other.of(slot) != table.of(slot) {

@@ -42,8 +42,8 @@ func TestStockKeysOfAnItemShareItsSlot(t *testing.T) {
 	}
 }
 
-// TestStockForgets: old ids go with the calls of their item, and what they held
-// with them, so that an item does not grow for ever.
+// TestStockForgets: calls of an item remove its old ids with their units, so that
+// an item does not grow without bound.
 func TestStockForgets(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -83,7 +83,7 @@ func TestStockForgets(t *testing.T) {
 	}
 }
 
-// TestStockOnDamagedKeys: an impossible answer is an error, and no sale.
+// TestStockOnDamagedKeys: an invalid answer is an error, and no sale.
 func TestStockOnDamagedKeys(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())

@@ -40,8 +40,8 @@ func queuesOnCluster(t *testing.T, client rueidis.Client) {
 	}
 }
 
-// TestQueueClockSetBack: when the clock of the server is set back by an hour, messages that are handled
-// then are settled, later ones are handled, and tokens go on rising.
+// TestQueueClockSetBack: when the server's clock is set back by an hour, messages being handled are
+// settled, later ones are handled, and tokens continue to rise.
 func TestQueueClockSetBack(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -60,7 +60,7 @@ func TestQueueClockSetBack(t *testing.T) {
 }
 
 // TestQueueCutOff: a consumer that is cut off past its lease can neither settle nor write what
-// another one has received, however late its requests come.
+// another one has received, however late its requests arrive.
 func TestQueueCutOff(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -110,7 +110,7 @@ func TestQueueCutOff(t *testing.T) {
 	s.empty(0)
 }
 
-// TestQueueAnswersLost: a settlement whose answer is lost is repeated, and an Add, too.
+// TestQueueAnswersLost: a settlement with a lost answer is repeated, and so is an Add.
 func TestQueueAnswersLost(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -165,8 +165,8 @@ func TestQueueAnswersLost(t *testing.T) {
 	s.empty(0)
 }
 
-// TestQueueIsDrainedWithoutMemory: a server whose memory is used up refuses to add messages, and
-// delivers those that it has.
+// TestQueueIsDrainedWithoutMemory: a server whose memory is full refuses to add messages, and
+// delivers stored ones.
 func TestQueueIsDrainedWithoutMemory(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t, "--maxmemory-policy", "noeviction").Addr())
@@ -223,8 +223,8 @@ func TestQueueEvicts(t *testing.T) {
 	}
 }
 
-// TestQueueGroupIsGone: a consumer group or a stream that somebody deleted is made again. Messages
-// that are in the stream are neither lost nor delivered to two.
+// TestQueueGroupIsGone: a deleted consumer group or stream is created again. Messages in the
+// stream are neither lost nor delivered twice.
 func TestQueueGroupIsGone(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -248,7 +248,7 @@ func TestQueueGroupIsGone(t *testing.T) {
 }
 
 // TestQueueServerRestarts: a server that writes its log at once loses no message, attempt, pause,
-// parked key or lease by a crash.
+// parked key or lease in a crash.
 func TestQueueServerRestarts(t *testing.T) {
 	t.Parallel()
 	server := durable(t, true).server
@@ -288,7 +288,7 @@ func TestQueueServerRestarts(t *testing.T) {
 }
 
 // TestQueueDuringAMove: while the slot of a queue moves to another master, its scripts are refused
-// as a whole, also if each of its keys is still there. Nothing is lost or changed by that.
+// as a whole, even if each of its keys is still there. Nothing is lost or changed.
 func TestQueueDuringAMove(t *testing.T) {
 	t.Parallel()
 	cluster := testbed.RedisCluster(t, false)

@@ -25,7 +25,7 @@ func TestQueueSuite(t *testing.T) {
 	}
 }
 
-// streamQueues are those of one test of the suite.
+// streamQueues are the queues of one test of the suite.
 type streamQueues struct {
 	*Queue
 	client rueidis.Client
@@ -75,7 +75,7 @@ func (q *streamQueues) Resume(t *testing.T, name, key string) {
 	}
 }
 
-// Age makes what is ready have waited for longer, after a claim of no messages has indexed it.
+// Age backdates ready lanes, after a claim of no messages has indexed them.
 func (q *streamQueues) Age(t *testing.T, name string, d time.Duration) {
 	t.Helper()
 	keys, err := q.keys("age", name)

@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// streamScene is a queue of one test.
+// streamScene is the queue of one test.
 type streamScene struct {
 	*testing.T
 	*Queue
@@ -44,7 +44,7 @@ func (s *streamScene) join(q *Queue, lease time.Duration) driver.QueueConsumer {
 	return c
 }
 
-// add adds messages whose ids are "KEY/N", or have no key if that is "-".
+// add adds messages with the ids "KEY/N"; a KEY of "-" means no key.
 func (s *streamScene) add(ids ...string) {
 	s.Helper()
 	var all []driver.QueueMessage
@@ -57,7 +57,7 @@ func (s *streamScene) add(ids ...string) {
 	}
 }
 
-// receive receives messages until there are n: one by one if n is 1.
+// receive receives n messages: one by one if n is 1.
 func (s *streamScene) receive(c driver.QueueConsumer, n int) (all []driver.Received) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), bound)
@@ -102,7 +102,7 @@ func (s *streamScene) settle(c driver.QueueConsumer, o driver.Outcome, all ...dr
 	}
 }
 
-// empty requires that nothing is left of the messages but the counters, and n entries.
+// empty requires that only the counters and n entries are left.
 func (s *streamScene) empty(entries int) {
 	s.Helper()
 	keys, err := s.keys("test", "q")
@@ -130,7 +130,7 @@ func intOf(m rueidis.RedisMessage) int64 {
 	return n
 }
 
-// TestQueueEntries: entries of other clients are messages, whatever they have.
+// TestQueueEntries: entries of other clients are messages, whatever their fields.
 func TestQueueEntries(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -173,7 +173,7 @@ func TestQueueEntries(t *testing.T) {
 	s.settle(c, driver.Ack, m...)
 }
 
-// TestQueueLeavesNothing: what is done is gone, in each way.
+// TestQueueLeavesNothing: finished messages leave nothing, in each way.
 func TestQueueLeavesNothing(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -285,7 +285,7 @@ func TestQueueAddsOnce(t *testing.T) {
 	}
 	s.empty(0)
 	raw(t, client, "SET", s.options.Prefix+"wrong", "x")
-	for range 2 { // what was refused is not remembered
+	for range 2 { // a refused message is not remembered
 		if err := s.Add(t.Context(), "wrong", driver.QueueMessage{ID: "1"}); interlock.Kind(err) != interlock.Definite || err == nil {
 			t.Errorf("added to a string: %v", err)
 		}
@@ -354,7 +354,7 @@ func TestQueueCosts(t *testing.T) {
 	}
 }
 
-// TestQueueWakes: an entry of any client is noticed at once, long before a consumer looks by itself.
+// TestQueueWakes: an entry of any client is noticed at once, long before the next poll.
 func TestQueueWakes(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -379,14 +379,14 @@ func TestQueueWakes(t *testing.T) {
 	})
 	cancel()
 	select {
-	case <-done: // although a command waits for entries
+	case <-done: // even while a command waits for entries
 	case <-time.After(streamBlock - time.Second):
 		t.Error("hear does not end")
 	}
 }
 
-// TestQueueHeldTogether: what was received of a key is settled one by one. The key goes on when all
-// are, or when the lease ends: parked, or after its pause.
+// TestQueueHeldTogether: messages of one key are settled one by one. The key continues when all are
+// settled, or when the lease ends: parked, or after its pause.
 func TestQueueHeldTogether(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -458,8 +458,8 @@ func TestQueueKeyChangesItsPriority(t *testing.T) {
 	s.empty(0)
 }
 
-// TestQueueRenewsItsOwn: a lease is renewed by its holder only, also after it has ended and before
-// somebody else has taken it.
+// TestQueueRenewsItsOwn: only its holder renews a lease, also after its end until another consumer
+// takes it.
 func TestQueueRenewsItsOwn(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -518,7 +518,7 @@ func TestQueueRenewsItsOwn(t *testing.T) {
 	}
 }
 
-// TestQueueShows: Status and Stuck count what there is, and what is done by hand is recorded.
+// TestQueueShows: Status and Stuck count correctly, and manual operations are recorded.
 func TestQueueShows(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())

@@ -64,8 +64,8 @@ func TestQueueSoak(t *testing.T) {
 	t.Logf("%d dead letters", len(letters))
 }
 
-// TestQueueStopped stops a consumer's process in a handler until its lease has expired, and lets it
-// go on when another one has handled its messages. Its write is refused.
+// TestQueueStopped stops a consumer's process in a handler until its lease has expired, and
+// continues it after another one has handled its messages. Its write is rejected.
 func TestQueueStopped(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -100,7 +100,7 @@ func TestQueueStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	testbed.Eventually(t, "the guard refuses the late write", time.Minute, func() bool { return audit.Refused() > 0 })
-	s.stop(other) // what comes now is for the process that was stopped
+	s.stop(other) // later messages are for the stopped process
 	more := drivertest.QueueIDs(6, 20, 5)
 	s.add(more...)
 	audit.Wait(t, len(all)+len(more))
@@ -122,8 +122,8 @@ func TestQueueChild(t *testing.T) {
 	select {}
 }
 
-// TestQueueConsumers: consumers of flow/queue share the messages while the server is killed. Nothing
-// is lost, and the order of keys holds.
+// TestQueueConsumers: consumers of flow/queue share the messages while the server is killed.
+// Nothing is lost, and keys keep their order.
 func TestQueueConsumers(t *testing.T) {
 	t.Parallel()
 	server := durable(t, true).server

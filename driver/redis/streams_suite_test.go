@@ -21,7 +21,7 @@ func TestStreamSuite(t *testing.T) {
 	})
 }
 
-// keptStream reads its entries as a consumer does.
+// keptStream reads its entries like a consumer.
 type keptStream struct {
 	*Stream
 	client rueidis.Client

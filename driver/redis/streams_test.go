@@ -65,7 +65,7 @@ func TestStreamsKeepMessagesInOrder(t *testing.T) {
 	}
 }
 
-// TestStreamFailuresHoldTheirLane: a stream that refuses fails its topic only.
+// TestStreamFailuresHoldTheirLane: a stream that refuses fails only its topic.
 func TestStreamFailuresHoldTheirLane(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -90,7 +90,7 @@ func TestStreamFailuresHoldTheirLane(t *testing.T) {
 	}
 }
 
-// TestStreamNotAllowed: a missing right is nothing that is wrong with a message.
+// TestStreamNotAllowed: a missing right is not a message's fault.
 func TestStreamNotAllowed(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t).Addr())
@@ -107,7 +107,7 @@ func TestStreamNotAllowed(t *testing.T) {
 	}
 }
 
-// TestStreamMemory: a server that is full refuses for now.
+// TestStreamMemory: a full server refuses temporarily.
 func TestStreamMemory(t *testing.T) {
 	t.Parallel()
 	client := dial(t, testbed.Redis(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction").Addr())
@@ -117,8 +117,8 @@ func TestStreamMemory(t *testing.T) {
 	}
 }
 
-// TestStreamLostReplies: what has no answer is Uncertain, and sent again it is there
-// twice, with the same id.
+// TestStreamLostReplies: an unanswered message is Uncertain; sent again, it is
+// stored twice with the same id.
 func TestStreamLostReplies(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -8,14 +8,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// secured starts a server that also speaks TLS, and returns its address there and the
-// files of its certificate, which signs itself, and of the key.
+// secured starts a server with TLS, and returns its address and the files of its
+// self-signed certificate and of the key.
 func secured(t *testing.T) (addr, cert, key string) {
 	t.Helper()
 	cert, key = testbed.CertificateFiles(t)
 	server := testbed.Redis(t, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
 	operator := dial(t, server.Addr())
-	// A free port may be taken before the server has it; then it is another one.
+	// Another process may take the free port before the server does; then try another.
 	testbed.Eventually(t, "the server listens for TLS", bound, func() bool {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -30,8 +30,8 @@ func secured(t *testing.T) (addr, cert, key string) {
 	return addr, cert, key
 }
 
-// Locks over TLS, with authority and certificates from files; an unknown authority and
-// a client without certificate are refused.
+// Locks over TLS, with authority and certificates from files. An unknown authority,
+// and a client without certificate, are refused.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	addr, cert, key := secured(t)

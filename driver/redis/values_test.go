@@ -92,7 +92,7 @@ func (c *collector) last() (data string, n int) {
 	return string(c.values[len(c.values)-1].Data), len(c.values)
 }
 
-// watchValue watches for the time of the test.
+// watchValue watches until the test ends.
 func watchValue(t testing.TB, v *Values, name string) *collector {
 	t.Helper()
 	c := &collector{}
@@ -157,7 +157,7 @@ func TestValueIsSeenOverAnInterruption(t *testing.T) {
 	}
 }
 
-// A server that lost what it had, or a part of it, does not take watchers back.
+// Watchers do not go back after the server lost all data or a part.
 func TestWatcherDoesNotGoBackAfterALossOfData(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -18,8 +18,8 @@ func TestVersions(t *testing.T) {
 	})
 }
 
-// Every call is one request, and a key that is no state is neither taken for one
-// nor overwritten.
+// Every call is one request. A key that is no state is neither read as one nor
+// overwritten.
 func TestVersionsCostOneRequest(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -32,7 +32,7 @@ func TestVersionsCostOneRequest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	apply(1) // the server knows the script from here on
+	apply(1) // from here on the server knows the script
 	before := calls(t, operator)
 	for _, n := range []int64{2, 1, 2, 3} {
 		apply(n)
@@ -48,7 +48,7 @@ func TestVersionsCostOneRequest(t *testing.T) {
 	for key, command := range map[string][]string{
 		"a text":    {"SET", s.key("a text"), "x"},
 		"no number": {"HSET", s.key("no number"), "version", "zzzzzzzzzzzzzzzzzzzz", "data", "x"},
-		"by hand":   {"HSET", s.key("by hand"), "version", "5", "data", "x"}, // which is above every 19 digits
+		"by hand":   {"HSET", s.key("by hand"), "version", "5", "data", "x"}, // which sorts above every 19 digits
 	} {
 		mustDo(t, operator, command...)
 		if _, _, err := s.Apply(t.Context(), key, v(1)); err == nil || interlock.Kind(err) != interlock.Definite {

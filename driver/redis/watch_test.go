@@ -46,7 +46,7 @@ type watcher interface {
 	Watch(ctx context.Context, prefix string, changed func(string)) error
 }
 
-// watching begins to watch and returns when nothing is missed any more.
+// watching starts to watch and returns when no change can be missed any more.
 func watching(t testing.TB, d watcher, prefix string) (h *heardNames, stop func() error) {
 	t.Helper()
 	h = &heardNames{}
@@ -74,7 +74,7 @@ func TestWatchTellsOfEveryChange(t *testing.T) {
 	d, other := openOn(t, server.Addr(), nil), openOn(t, server.Addr(), &Options{Prefix: "jobs/"})
 	h, _ := watching(t, d, "jobs/")
 	below, _ := watching(t, other, "")
-	// Each hint is awaited before the next change: two in a row may be one hint.
+	// Each hint is awaited before the next change, because hints may be merged.
 	heard := func(n int) {
 		t.Helper()
 		h.await(t, "jobs/a", n)
@@ -168,7 +168,7 @@ func TestWatchEndsWithTheDriver(t *testing.T) {
 	}
 }
 
-// A user that may not subscribe gets an error, and does not retry for ever.
+// A user that may not subscribe gets an error without endless retries.
 func TestWatchIsRefused(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -179,7 +179,7 @@ func TestWatchIsRefused(t *testing.T) {
 	if err := d.Watch(ctx, "", func(string) {}); interlock.Kind(err) != interlock.Definite || ctx.Err() != nil {
 		t.Errorf("without the right to subscribe: %v", err)
 	}
-	owner, _ := take(t, d, "x") // nor does the lock need the right to publish there
+	owner, _ := take(t, d, "x") // the lock needs no right to publish there either
 	release(t, d, "x", owner)
 }
 
