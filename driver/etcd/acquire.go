@@ -199,21 +199,21 @@ func (d *Driver) setAside(c *contender) {
 	c.aside = true
 }
 
-// isAlone reports that c will probably be the only one in its line.
+// isAlone reports whether c is probably the only one in its line.
 func (d *Driver) isAlone(c *contender) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(c.stale) == 0 && !c.session.queues.isCrowded(c.line)
 }
 
-// again reports that the place in the line is lost, or was never taken.
+// again returns the error that the place in the line is lost, or was never taken.
 func again(name string, cause error) error {
 	return &interlock.Error{Op: "acquire", Driver: driverName, Name: name, Kind: interlock.Retryable, Err: cause}
 }
 
-// entry puts a contender in line once, under a lease and with the base that it stores. alone does so only
-// into an empty line, and otherwise reads it. The other form deletes the keys that this
-// owner left under sessions that ran out, and reads the line in any case.
+// entry returns the request that adds a contender to its line once, under a lease and with the base
+// that it stores. alone does so only if the line is empty, and otherwise reads it. The other form
+// deletes the owner's keys of expired sessions, and reads the line in any case.
 func (d *Driver) entry(c *contender, base base, alone bool, under clientv3.LeaseID) *pb.TxnRequest {
 	key, list := []byte(c.key), opReadLine(c.line)
 	r := &pb.TxnRequest{
@@ -243,9 +243,9 @@ func (d *Driver) value(c *contender, base base) []byte {
 	return c.sent.value
 }
 
-// answered takes the line from a reply. It is false if somebody, or a new base, was in
-// the way, or if the line needs a later reply, because the watch was reopened or has
-// reported later deletions: asking again only reads.
+// answered updates the line from a reply. It is false if another contender, or a new
+// base, is in the way, or if the line needs a later reply, because the watch was
+// reopened or has reported later deletions: the repeated request only reads.
 func (d *Driver) answered(c *contender, reply *pb.TxnResponse, base int64, alone, noWait bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -269,14 +269,14 @@ func (d *Driver) answered(c *contender, reply *pb.TxnResponse, base int64, alone
 	case c.session.queues.unlisted(c.line, reply.Header.Revision):
 		return false
 	default:
-		c.state = dropped // another wrote the key before c came
+		c.state = dropped // another client wrote the key before c
 		c.session.queues.scheduleDelete(c.key)
 	}
 	return true
 }
 
-// lineIn is the line after an entry, of which reply is the answer. Alone in it is a
-// contender that found it empty, with the base that the request stored.
+// lineIn returns the line after an entry answered by reply. A contender that found
+// the line empty is alone in it, with the base that the request stored.
 func (s *session) lineIn(c *contender, reply *pb.TxnResponse, base int64, alone bool) []place {
 	last := reply.Responses[len(reply.Responses)-1]
 	switch {
@@ -332,7 +332,7 @@ func (d *Driver) await(ctx context.Context, c *contender) (driver.Grant, error) 
 	}
 }
 
-// outcome returns the result of an Acquire, if it is done. The driver's mutex is held.
+// outcome returns the result of an Acquire, if it is done. The caller holds the driver's mutex.
 func (d *Driver) outcome(c *contender) (g driver.Grant, done bool, err error) {
 	switch {
 	case d.closed:

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// mostTogether bounds the names of one transaction: each is two operations, and
+// mostTogether bounds the names of one transaction: each takes two operations, and
 // etcd allows 128 by default.
 const mostTogether = 60
 
@@ -22,10 +22,10 @@ var _ driver.Batch = (*Driver)(nil)
 
 var errNotDistinct = errors.New("names and owners are required, each once")
 
-// AcquireAll takes up to 60 names in one transaction, or nothing; see
-// driver.Batch. Their keys have one create revision, so that their tokens are
-// equal. With [Options].RawNames a name cannot be taken in one step with one that
-// lies inside it, nor more names than a server with a lower --max-txn-ops allows.
+// AcquireAll acquires up to 60 names in one transaction, or none; see driver.Batch.
+// Their keys have one create revision, so that their tokens are equal. With
+// [Options].RawNames, one call cannot acquire a name together with one inside it,
+// nor more names than a server with a lower --max-txn-ops allows.
 func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]driver.Grant, error) {
 	grants, err := d.acquireAll(ctx, requests)
 	if err != nil {
@@ -82,7 +82,7 @@ func notInOneStep(why error) error {
 		Err: fmt.Errorf("%w: %w", driver.ErrNotInOneStep, why)}
 }
 
-// nested finds two names of which one's contenders stand in the line of the other,
+// nested finds two names of which one's contenders are in the line of the other,
 // too. Keys written at one revision would have no order there.
 func (l layout) nested(requests []driver.Request) (outer, inner string, yes bool) {
 	for _, a := range requests {
@@ -96,7 +96,7 @@ func (l layout) nested(requests []driver.Request) (outer, inner string, yes bool
 }
 
 // enlistAll returns the contenders. It first removes the owners' keys under sessions that expired
-// here, which would be before them.
+// here, because they would precede the new ones.
 func (d *Driver) enlistAll(ctx context.Context, s *session, requests []driver.Request) ([]*contender, error) {
 	cs := make([]*contender, len(requests))
 	for i, r := range requests {
@@ -176,8 +176,8 @@ func (d *Driver) barrier(cs []*contender) *interlock.HeldError {
 	return nil
 }
 
-// askAllOnce sends one transaction, which writes everything if every line is empty
-// and the base is what is stored with it, and reads the lines in any case.
+// askAllOnce sends one transaction. It writes all keys if every line is empty and
+// the stored base is current, and reads the lines in any case.
 func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, base base) (*interlock.HeldError, error) {
 	r := &pb.TxnRequest{Compare: []*pb.Compare{unchanged(d.base, base.mod)}}
 	for _, c := range cs {
@@ -210,10 +210,10 @@ func (d *Driver) askAllOnce(ctx context.Context, s *session, cs []*contender, ba
 	return d.answeredAll(s, cs, reply), nil
 }
 
-// answeredAll takes the lines from a reply, and finds who stands at the head of one
-// of them and is not ours. Contenders of whom the reply says nothing stay
-// unanswered: the base was another, or the reply is older than what a line needs
-// since the watch was reopened.
+// answeredAll updates the lines from a reply, and returns the holder of one of them
+// if it is not ours. Contenders that the reply does not cover stay unanswered: the
+// base differed, or the reply is older than a line needs since the watch was
+// reopened.
 func (d *Driver) answeredAll(s *session, cs []*contender, reply *pb.TxnResponse) (held *interlock.HeldError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -236,13 +236,13 @@ func (d *Driver) answeredAll(s *session, cs []*contender, reply *pb.TxnResponse)
 		case !entered && len(places) > 0, entered && places[0].key != c.key:
 			held = &interlock.HeldError{Name: c.name, Owner: places[0].owner}
 		case entered && c.state == asking && !s.queues.unlisted(c.line, reply.Header.Revision):
-			c.state = dropped // another wrote the key before c came
+			c.state = dropped // another client wrote the key before c
 		}
 	}
 	return held
 }
 
-// giveBack removes what the contenders have, so that a refusal leaves nothing.
+// giveBack removes the keys of the contenders, so that a refusal leaves nothing.
 func (d *Driver) giveBack(ctx context.Context, cs []*contender, held error) error {
 	for _, c := range cs {
 		if d.unanswered(c) {

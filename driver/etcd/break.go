@@ -34,15 +34,14 @@ type breaking struct {
 	At     time.Time       `json:"at"` // by the caller's clock
 }
 
-// Break implements driver.Breaker with two requests: one reads who is first in
-// the line, one deletes that key and records why, if the key is still the one
-// that was read. It works on the holders of other clients too, under the owner
-// "foreign lease …" that Inspector shows. A key without a lease is user data, and
-// is refused.
+// Break implements driver.Breaker with two requests: one reads the first contender
+// of the line, one deletes its key and writes the record, if the key is unchanged.
+// It also breaks the claims of other clients, under the owner "foreign lease …"
+// that Inspector shows. A key without a lease is user data, and is refused.
 //
-// A namespace keeps the records of its last thousand forced releases, a few more
-// if many come at once, in keys outside of every lock. At is by the caller's
-// clock: etcd has none. Reason and By must be UTF-8.
+// A namespace keeps the records of its last thousand forced releases, or a few
+// more, in keys outside every lock. At is by the caller's clock: etcd has none.
+// Reason and By must be UTF-8.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	const op = "break"
 	if err := d.breakable(ctx, op, b); err != nil {
@@ -112,8 +111,8 @@ func (d *Driver) first(ctx context.Context, op, name string) (holder *mvccpb.Key
 	return holder, old, nil
 }
 
-// take deletes the holder's key with the record of it. It is false if the key
-// went meanwhile. A contender that was first and is still there is first: all others came later.
+// take deletes the holder's key and writes the record. It is false if the key is gone. A
+// contender that was first and still exists is first: all others came later.
 func (d *Driver) take(ctx context.Context, op string, holder *mvccpb.KeyValue, old []string, b driver.BreakRecord) (bool, error) {
 	value, err := json.Marshal(breaking{Owner: b.Owner, Reason: b.Reason, By: b.By, Token: b.Token, At: b.At})
 	if err != nil {
@@ -179,8 +178,8 @@ func (d *Driver) isClosed() bool {
 	return d.closed
 }
 
-// breaks begins every record of a forced release, breaksOf those of one name.
-// Names are escaped whatever Options say, so that no key lies in a line.
+// breaks is the prefix of all records of forced releases, breaksOf that of one
+// name's. Names are escaped whatever Options say, so that no key is in a line.
 func (l layout) breaks() string { return l.prefix + reserved + "break:" }
 
 func (l layout) breaksOf(name string) string { return l.breaks() + escaper.Replace(name) + ":" }

@@ -70,8 +70,8 @@ func askClock(ctx context.Context, endpoint string) (time.Time, bool) {
 // clock of this process cannot be checked.
 const maxStep = 366 * 24 * time.Hour
 
-// judgeClock refuses a clock of this process that is ahead of the server's, before
-// base b is raised by it at revision rev.
+// judgeClock rejects a clock of this process that is ahead of the server's, before
+// it raises base b at revision rev.
 func (d *Driver) judgeClock(ctx context.Context, b base, rev int64) error {
 	server, ok := d.serverClock(ctx)
 	switch {
@@ -84,8 +84,8 @@ func (d *Driver) judgeClock(ctx context.Context, b base, rev int64) error {
 	return driver.SameClock(d.options.Now(), last.Add(maxStep))
 }
 
-// plausible refuses a base whose tokens guards would reject. The process's own clock is enough to
-// accept a base; only the server's clock can refuse one.
+// plausible rejects a base whose tokens guards would reject. The process's own clock is enough to
+// accept a base; only the server's clock can reject one.
 func (d *Driver) plausible(ctx context.Context, b base, rev int64) error {
 	err := driver.Plausible(b.value+rev, d.options.Now())
 	if err == nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// contender is one owner's attempt at one name under one session. All fields
-// but over are guarded by the driver's mutex.
+// contender is one owner's attempt at one name under one session. The driver's
+// mutex guards all fields but over and under.
 type contender struct {
 	identity
-	line    string // the prefix under which it stands
+	line    string // prefix of the line's keys
 	key     string
 	session *session
 	sent    sent
@@ -26,19 +26,19 @@ type contender struct {
 	token   interlock.Token // once it holds
 	granted bool            // Acquire has returned the grant
 	place   driver.Place    // while it waits
-	pending int             // requests without an answer that may write or delete its key
+	pending int             // unanswered requests that may write or delete its key
 
-	// stale are keys of this owner under sessions that expired here. etcd may
-	// still have them; the next request removes them.
+	// stale are keys of this owner under sessions that expired here. etcd may still
+	// have them; the next request deletes them.
 	stale []string
 	since boottime.Instant // when it was granted under a waitLease
-	// aside: its key may stand under a waitLease, and be there for longer than the session.
+	// aside: its key may be under a waitLease, which may outlive the session.
 	aside bool
 	// under is the waitLease under which it holds; nil means the session's.
 	under atomic.Pointer[waitLease]
-	// over: the claim was lost or released, whatever time the session has left.
+	// over: the claim was lost or released, even if the session lives.
 	over atomic.Bool
-	// changed wakes the Acquire that waits, and holds one signal; nil while none waits.
+	// changed wakes the waiting Acquire, and holds one signal; nil while none waits.
 	changed chan struct{}
 }
 
@@ -51,7 +51,7 @@ type sent struct {
 type state int
 
 const (
-	asking   state = iota // the outcome of the request is not known, or it was not sent yet
+	asking   state = iota // not sent yet, or the outcome is unknown
 	waiting               // in line
 	holding               // first in line
 	dropped               // etcd no longer has its key
@@ -75,18 +75,18 @@ func (c *contender) wake() {
 	}
 }
 
-// grant returns the result of Acquire. The driver's mutex is held.
+// grant returns the result of Acquire. The caller holds the driver's mutex.
 func (c *contender) grant() driver.Grant {
 	c.granted, c.events.Waiting = true, nil // a holder has no place
 	return driver.Grant{Lease: lease{c}, Token: c.token}
 }
 
-// win, queue and keyDeleted apply a change of the line to c. The driver's mutex is held.
+// win, queue and keyDeleted apply a change of the line to c. The caller holds the driver's mutex.
 func (c *contender) win(e effect) {
 	token, err := interlock.NewToken(e.base+e.created, 0)
 	under, ok := c.session.leaseOf(e.lease)
 	if err != nil || e.base == unknownBase || e.owner != c.owner || !ok {
-		c.state = dropped // another wrote its value; without its own base it has no token
+		c.state = dropped // another client wrote its value; without its own base it has no token
 		c.session.queues.scheduleDelete(c.key)
 		c.wake()
 		return
@@ -112,7 +112,7 @@ func (c *contender) reportPlace() {
 	}
 }
 
-// resume lets a repeated Acquire take over.
+// resume passes a contender to a repeated Acquire.
 func (c *contender) resume(events driver.Events) {
 	c.events = events
 	if c.state == waiting {
@@ -137,8 +137,8 @@ func (c *contender) keyDeleted() {
 	nudge(c.session.checkNow) // the whole session may have ended
 }
 
-// reportLost reports the loss to a holder that was granted and not yet lost.
-// The driver's mutex is held, so that it cannot follow a Release.
+// reportLost reports the loss to a holder that was granted and not yet lost. The
+// caller holds the driver's mutex, so that the report cannot follow a Release.
 func (c *contender) reportLost(cause error) {
 	c.over.Store(true)
 	if c.granted && c.events.Lost != nil {

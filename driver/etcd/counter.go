@@ -14,15 +14,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// base is what is added to create revisions. mod is the revision at which the
-// key got this value; 0 means that no valid base is known.
+// base is added to create revisions. mod is the revision at which the key got this
+// value; 0 means that no valid base is known.
 type base struct {
 	value int64
 	mod   int64
 }
 
-// tokenCounter keeps the base of a session, from which its tokens are counted. The driver's
-// mutex guards its fields.
+// tokenCounter keeps the base of a session's tokens. The driver's mutex guards its fields.
 type tokenCounter struct {
 	*session
 	base    base
@@ -49,8 +48,8 @@ func (c *tokenCounter) current(ctx context.Context) (base, error) {
 }
 
 // raise makes base + revision at least the time of the call, and the base not lower than one that
-// this session has seen. It adds driver.Headroom, so that of many sessions that open at once one
-// raises the base, and the others find it high enough.
+// this session has seen. It adds driver.Headroom: of many sessions that open at once one raises
+// the base, and the others find it high enough.
 func (c *tokenCounter) raise(ctx context.Context) (base, error) {
 	floor := c.floor()
 	least, err := c.d.options.Seed.Floor(c.d.options.Now())
@@ -114,7 +113,7 @@ func (c *tokenCounter) read(ctx context.Context) (base, int64, error) {
 	return b, reply.Header.Revision, nil
 }
 
-// put writes a base over the one that was read, with records if there are any.
+// put writes a base over the one that was read, with any records.
 func (c *tokenCounter) put(ctx context.Context, over base, value int64, records ...clientv3.Op) (base, int64, error) {
 	key := c.d.layout.base()
 	put, err := c.d.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", over.mod)).
@@ -152,15 +151,15 @@ func refusedBase(err error) error {
 	return &interlock.Error{Op: opRaise, Driver: driverName, Kind: interlock.Definite, Err: err}
 }
 
-// seen is the highest base that this session has seen.
+// seen returns the highest base that this session has seen.
 func (c *tokenCounter) seen() int64 {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	return c.highest
 }
 
-// adopt takes b if it is newer. It ignores a lower base, whose tokens would be below those granted
-// before, and an implausible one: the next grant reads that and checks it by the server's clock.
+// adopt stores b if it is newer. It ignores a lower base, whose tokens would be below granted
+// ones, and an implausible one: the next grant reads that and checks it by the server's clock.
 func (c *tokenCounter) adopt(b base) {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -177,8 +176,8 @@ func (c *tokenCounter) adoptLocked(b base) {
 	}
 }
 
-// observe takes the base from a read; none means that somebody deleted it. The
-// driver's mutex is held.
+// observe stores the base from a read; none means that it was deleted. The caller
+// holds the driver's mutex.
 func (c *tokenCounter) observe(kvs []*mvccpb.KeyValue) {
 	if len(kvs) == 0 {
 		c.base = base{}
@@ -186,15 +185,15 @@ func (c *tokenCounter) observe(kvs []*mvccpb.KeyValue) {
 	}
 	b, err := readBase(kvs[0])
 	if err != nil {
-		c.base = base{} // the next raise reports what is wrong with it
+		c.base = base{} // the next raise reports the error
 		return
 	}
 	c.adoptLocked(b)
 }
 
 // Token returns the token of the contender with this create revision, for writers
-// in the same namespace that hold the lock by another client and pass the same
-// guard. It reads the base as it was at that revision. Once etcd has compacted the
+// in the same namespace that hold the lock through another client and use the same
+// guard. It reads the base as of that revision. Once etcd has compacted the
 // revision, the result is an error of kind Definite.
 func (d *Driver) Token(ctx context.Context, createRevision int64) (interlock.Token, error) {
 	rctx, cancel := d.bounded(ctx)

@@ -88,7 +88,7 @@ func errClosed(op, what string) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: what, Kind: interlock.Bug, Err: interlock.ErrClosed}
 }
 
-// checkName refuses names that the layout does not allow.
+// checkName rejects names that the layout does not allow.
 func checkName(op, what string) error {
 	if what != "" && len(what) <= driver.MaxName {
 		return nil

@@ -1,9 +1,9 @@
 // Package etcd keeps locks in etcd, in the layout that etcdctl lock and the Go
 // package concurrency use, so that all of them exclude each other.
 //
-// It does not make a lock safe by itself: a process that is stopped for longer
-// than its lease wakes up believing that it holds. Only a guard that compares
-// tokens rejects its writes, see package guard/fence and [Fence].
+// It does not make a lock safe by itself: a process that is stopped for longer than
+// its lease still believes that it holds the lock when it continues. Only a guard
+// that compares tokens rejects its writes, see package guard/fence and [Fence].
 //
 //	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:2379"}})
 //	d, err := etcd.Open(ctx, client, &etcd.Options{Prefix: "locks/"})
@@ -17,64 +17,62 @@
 //
 // # Guarantees
 //
-// Claims exclude each other through a crash of the servers, a partition and a
-// step of their wall clocks, because the order is raft's and a claim ends here
-// before its lease can end there; no member without the last writes can lead.
-// They do not survive an operator who deletes a
-// contender's key, nor lost data: the next one is served at once and the former
-// holder learns of it within Guarantees.Blind. That bound is two heartbeats and
-// one request: a heartbeat to ask whether the watch still speaks, one to see
-// that it does not, and a read that etcd answers within its time.
+// Claims exclude each other through a crash of the servers, a partition and a step
+// of their wall clocks. The order is raft's, no member without the last writes can
+// lead, and a claim ends here before its lease can end there. Exclusion does not
+// survive the deletion of a contender's key by an operator, nor lost data: the next
+// contender is served at once, and the former holder notices within
+// Guarantees.Blind. That bound is two heartbeats and one request: one heartbeat to
+// probe the watch, one to notice its silence, and a read that etcd answers in time.
 //
 // # Token
 //
-// The counter is base + create revision of the contender's key. Waiters are
-// served by create revision, so it rises with every grant. The base is the
-// number under "interlock.base"; every session raises it so that the counter
-// is at least the microseconds since 2020, and therefore tokens rise over an
-// empty data directory and a restored backup too, given sane clocks. A
-// contender stores the base that was valid when it came in its own value: its
-// token is the same for everyone who reads it and does not change while it
-// waits. Never lower the base by hand. [Driver.Token] and [Driver.Revision]
-// convert for writers that know only revisions.
+// The counter is base + create revision of the contender's key. Waiters are served
+// by create revision, so it rises with every grant. The base is the number under
+// "interlock.base". Every session raises it so that the counter is at least the
+// microseconds since 2020. So tokens rise over an empty data directory and a
+// restored backup too, given correct clocks. A contender stores in its value the
+// base that was valid when it arrived: its token is the same for every reader and
+// does not change while it waits. Never lower the base by hand. [Driver.Token] and
+// [Driver.Revision] convert for writers that know only revisions.
 //
 // # Liveness
 //
-// A driver has one session: one lease, renewed every third of the TTL, and
-// after a failure every tenth of it, at most a second apart. The deadline runs
-// from the moment before the last good renewal was sent. When the lease is gone
-// every claim is gone with it, and the next Acquire opens a new session under
-// which nothing old is ever adopted. etcd leases have whole seconds and a
-// minimum of about one and a half election timeouts; what was granted counts.
+// A driver has one session: one lease, renewed every third of the TTL, and after a
+// failure every tenth of it, at most a second apart. The deadline counts from just
+// before the last successful renewal was sent. When the lease ends every claim ends
+// with it. The next Acquire opens a new session, which adopts nothing of the old
+// one. etcd leases have whole seconds and a minimum of about one and a half
+// election timeouts; the granted TTL counts.
 //
-// A connection that silently swallows everything is only given up if the client
-// probes it: set DialKeepAliveTime and DialKeepAliveTimeout in its
-// Config (etcd refuses less than 5 s). Deadlines hold without that.
+// A connection that silently drops everything is closed only if the client probes
+// it: set DialKeepAliveTime and DialKeepAliveTimeout in its Config (etcd refuses
+// less than 5 s). Deadlines hold without that.
 //
 // # Waiting
 //
-// First come, first served, by one watch over the whole Prefix: no watch and no
-// goroutine per lock. It is open while somebody waits, or has held for longer than
-// a heartbeat, or calls [Driver.Watch], and for ten heartbeats after. Otherwise etcd
-// would send each release back to the process that sent it. The first waiter in a
-// while therefore costs a watch and a read. If the watch falls silent, the names of
-// interest are read once per heartbeat until it answers again. A waiter whose process
-// died keeps its place until its lease ends. With a TTL of 4 s or more that is one of a
-// third of the TTL, between 2 s and 5 s, which the session has while somebody waits. So a
-// waiter that is cut off for longer than that loses its place, and asks again. A claim is
-// held under that lease for its first 20 ms and one request, and then under the session's.
+// First come, first served, by one watch over the whole Prefix: no watch and no goroutine per lock. It
+// is open while a contender waits, has held for longer than a heartbeat, or [Driver.Watch] is called,
+// and for ten heartbeats after. Otherwise etcd would send each release back to the process that sent
+// it. So the first waiter after a pause costs a watch and a read. If the watch falls silent, the names
+// of interest are read once per heartbeat until it answers again.
 //
-// With an empty Prefix that watch sees every deletion in the cluster. Set a
-// Prefix in a cluster that has other users. It should end in "/", and
-// namespaces must not lie inside each other or inside a lock: with Prefix "a/"
-// nobody may take a lock named "a" outside of it.
+// A waiter whose process died keeps its place until its lease ends. With a TTL of 4 s or more that
+// lease has a third of the TTL, between 2 s and 5 s, and the session has it while a contender waits. A
+// waiter that is cut off for longer loses its place, and acquires again. A claim is held under that
+// lease for its first 20 ms and one request, and then under the session's.
+//
+// With an empty Prefix that watch receives every deletion in the cluster. Set a
+// Prefix in a cluster with other users. It should end in "/". Namespaces must not
+// be inside each other or inside a lock: with Prefix "a/" no lock named "a" may be
+// used outside of it.
 //
 // # Interoperation
 //
-// A contender is any key under Prefix + NAME + "/". Names are escaped, "/" as
-// %2F and % as %25, so that no lock lies inside another; a name without them is
-// the same for etcdctl lock. [Options].RawNames passes names as they are. Other
-// clients have no token in their keys; what they hold is shown as foreign.
+// A contender is any key under Prefix + NAME + "/". Names are escaped, "/" as %2F
+// and % as %25, so that no lock is inside another; a name without them is the same
+// for etcdctl lock. [Options].RawNames passes names unchanged. Other clients have
+// no token in their keys; their claims are shown as foreign.
 //
 // # Rights
 //
@@ -84,11 +82,10 @@
 //
 // # Escape hatch
 //
-// [Driver.Contender] gives the key, lease and create revision of a claim, for
-// transactions of your own that compare the create revision with etcd's own
-// means. The client that was passed to Open stays yours to use and to close.
-// [Driver.Break] takes a lock away from a holder that will not come back, also
-// from one that came by way of another client.
+// [Driver.Contender] returns the key, lease and create revision of a claim, for
+// your own transactions that compare the create revision. The caller of Open still
+// owns the client, and closes it. [Driver.Break] takes a lock away from a dead
+// holder, also one of another client.
 package etcd
 
 import (
@@ -124,7 +121,7 @@ type Options struct {
 	// write with slashes. Then a holder or waiter of "a/b" is also in the
 	// queue for "a".
 	RawNames bool
-	// Seed says where tokens start, for a move or a repair.
+	// Seed sets where tokens start, for a migration or a repair.
 	Seed driver.Seed
 	// Now is the wall clock that seeds tokens; nil means time.Now.
 	Now func() time.Time
@@ -164,7 +161,7 @@ type Driver struct {
 	pace       pace
 	guarantees interlock.Guarantees
 
-	ctx    context.Context // ends with Close
+	ctx    context.Context // ends at Close
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
 
@@ -205,10 +202,9 @@ func paceOf(ttl time.Duration) pace {
 
 func clamp(d, low, high time.Duration) time.Duration { return max(low, min(d, high)) }
 
-// Open opens a session: a lease, and the base of tokens. It blocks for two or
-// three requests, bounded by ctx and by 5 s to 10 s for each of them. If it fails,
-// nothing stays open. The client must outlive the driver; nil options mean the
-// zero Options.
+// Open opens a session: a lease, and the base of tokens. It blocks for two or three
+// requests, bounded by ctx and by 5 s to 10 s each. If it fails, nothing stays
+// open. The client must outlive the driver; nil options mean the zero Options.
 //
 // An error of kind Bug names an invalid option. Retryable means that etcd did not
 // answer, Definite that it refused.
@@ -257,7 +253,7 @@ func guarantees(ttl time.Duration, p pace) interlock.Guarantees {
 	}
 }
 
-// Guarantees returns the promises, with the TTL that the first session was granted.
+// Guarantees returns the guarantees, with the TTL that the first session was granted.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
 // Close ends the session. If no claim is held, it revokes the lease, which removes
@@ -353,8 +349,8 @@ func (d *Driver) open(o *opening) {
 	close(o.done)
 }
 
-// opening limits one request that opens a session, which is longer: many may open
-// one at once.
+// opening limits one request that opens a session. It takes longer, because many
+// may open one at once.
 func (d *Driver) opening(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, d.pace.opening, errSlow)
 }

@@ -19,20 +19,20 @@ import (
 // requestTimeout bounds one request of a fence.
 const requestTimeout = 5 * time.Second
 
-// Fence guards data that lives in the same etcd: checking a token, raising the
-// mark and writing are one transaction of one request, without a read before
-// it. It implements driver.Fence.
+// Fence guards data in the same etcd: one transaction in one request checks a
+// token, raises the mark and writes, without a read before. It implements
+// driver.Fence.
 //
-// The mark of a resource is a key that begins with the token in a fixed number
-// of digits, so that etcd compares tokens by comparing values. etcd has no
-// clock in its transactions: implausible tokens, and when a mark was raised, are
-// judged by the caller's clock.
+// The mark of a resource is a key whose value begins with the token in a fixed
+// number of digits, so that etcd compares tokens by comparing values. etcd has no
+// clock in its transactions: the caller's clock decides which tokens are
+// implausible and when a mark was raised.
 //
-// One Enter takes up to 63 writes: etcd allows 128 operations in a transaction
-// unless it is configured otherwise, and both of its branches name each write.
-// A key must not be written twice. An Enter that breaks these rules is Definite. With
-// driver.Raise.Bypassed the reply has the values that were replaced. Keys
-// that begin with the fence's prefix and "interlock." are not written: a Bug.
+// One Enter takes up to 63 writes: etcd allows 128 operations in a transaction by
+// default, and both branches contain each write. A key must not be written twice. An
+// Enter that breaks these rules is Definite. With driver.Raise.Bypassed the reply
+// contains the replaced values. Writing a key that begins with the fence's prefix and
+// "interlock." is a Bug.
 type Fence struct {
 	client *clientv3.Client
 	prefix string
@@ -41,14 +41,14 @@ type Fence struct {
 
 var _ driver.Fence = (*Fence)(nil)
 
-// NewFence keeps marks under prefix, in the keys "interlock.fence:" + resource
-// and "interlock.rebase:" + resource + … (resources are escaped like names).
-// No lock's contenders begin so. It does not block.
+// NewFence keeps marks under prefix, in the keys "interlock.fence:" + resource and
+// "interlock.rebase:" + resource + … (resources are escaped like names). They are
+// not in the line of any lock. It does not block.
 func NewFence(client *clientv3.Client, prefix string) *Fence {
 	return &Fence{client: client, prefix: prefix, now: time.Now}
 }
 
-// reserved begins, after the prefix, every key that is not a lock's or the user's.
+// reserved begins, after the prefix, every key that is neither a lock's nor the user's.
 const reserved = "interlock."
 
 func (f *Fence) key(resource string) string {
@@ -61,7 +61,7 @@ func (f *Fence) audit(resource string, rev int64) string {
 	return f.prefix + "interlock.rebase:" + escaper.Replace(resource) + ":" + driver.FormatPadded(rev)
 }
 
-// note is what follows the token in a mark's value.
+// note follows the token in a mark's value.
 type note struct {
 	Source string    `json:"source"`
 	Raised time.Time `json:"raised"`
@@ -82,14 +82,14 @@ func readMark(kv *mvccpb.KeyValue) (driver.Mark, error) {
 		return driver.Mark{}, fmt.Errorf("key %q is not a mark: it holds %q", kv.Key, kv.Value)
 	}
 	var also note
-	// the rest is for people: a mark without it still guards
+	// informational: a mark without it still guards
 	_ = json.Unmarshal(kv.Value[len(head):], &also)
 	return driver.Mark{Token: interlock.Token(n), Source: also.Source, Raised: also.Raised}, nil
 }
 
-// Enter implements driver.Fence with one request. A repeated Enter after an
-// Uncertain one converges, except with r.Strict, where the repetition finds the
-// mark that the first one raised and is refused.
+// Enter implements driver.Fence with one request. Repeating it after an Uncertain
+// error converges, except with r.Strict: the repetition finds the mark that the
+// first Enter raised and is refused.
 func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {
 	const op = "enter"
 	if err := f.checkRaise(op, r.Resource, r.Token); err != nil {
@@ -110,7 +110,7 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 		return failed(rctx, op, r.Resource, err)
 	}
 	if reply.Succeeded {
-		return nil // nothing had entered before
+		return nil // there was no mark before
 	}
 	inner := reply.Responses[0].GetResponseTxn()
 	if inner.Succeeded {
@@ -125,7 +125,7 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	return &interlock.StaleTokenError{Resource: r.Resource, Seen: seen.Token, Got: r.Token}
 }
 
-// enter: no mark yet, or else a mark below the bound, or else the mark is read.
+// enter creates the mark, or else raises a mark below the bound, or else reads it.
 func (f *Fence) enter(ctx context.Context, r driver.Raise, write []clientv3.Op) (*clientv3.TxnResponse, error) {
 	key := f.key(r.Resource)
 	below := int64(r.Token)
@@ -141,7 +141,7 @@ func (f *Fence) enter(ctx context.Context, r driver.Raise, write []clientv3.Op) 
 		Commit()
 }
 
-// operations are the mark's and the data's; previous asks for what they replace.
+// operations writes the mark and the data; previous also returns what they replace.
 func operations(mark, value string, writes []driver.Write, previous bool) []clientv3.Op {
 	var options []clientv3.OpOption
 	if previous && len(writes) > 0 {
@@ -158,8 +158,8 @@ func operations(mark, value string, writes []driver.Write, previous bool) []clie
 	return ops
 }
 
-// reportBypassed compares the revisions of the values that were replaced with that of the
-// mark: a guarded write is of the mark's revision, or of one before it.
+// reportBypassed compares the revisions of the replaced values with that of the mark: a
+// guarded write has the mark's revision, or an earlier one.
 func reportBypassed(tell func(key string), replies []*etcdserverpb.ResponseOp) {
 	if tell == nil || len(replies) < 2 {
 		return
@@ -187,7 +187,7 @@ func (f *Fence) checkRaise(op, resource string, t interlock.Token) error {
 	return plausible(op, resource, t, f.now())
 }
 
-// checkKey refuses to write the fence's own keys: marks, records, the base of tokens.
+// checkKey rejects writes of the fence's own keys: marks, records, the base of tokens.
 func (f *Fence) checkKey(op, resource, key string) error {
 	if key != "" && !strings.HasPrefix(key, f.prefix+reserved) {
 		return nil
@@ -196,12 +196,12 @@ func (f *Fence) checkKey(op, resource, key string) error {
 		Err: fmt.Errorf("the key %q cannot be written: it is empty, or begins with %s", key, f.prefix+reserved)}
 }
 
-// unsent is the error of a call whose ctx had ended before.
+// unsent returns the error of a call whose ctx had ended before.
 func unsent(ctx context.Context, op, resource string) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: resource, Kind: interlock.Definite, Err: context.Cause(ctx)}
 }
 
-// plausible refuses a token that no counter can have reached.
+// plausible rejects a token that no counter can have reached.
 func plausible(op, resource string, t interlock.Token, now time.Time) error {
 	if t.Counter() <= interlock.CounterAt(now.Add(interlock.MaxAhead)) {
 		return nil
@@ -220,7 +220,7 @@ func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) 
 // reading is a mark as it was read.
 type reading struct {
 	mark    driver.Mark
-	written int64 // the revision at which the mark was, 0 if there is none
+	written int64 // the revision of the mark, 0 if there is none
 	read    int64 // the revision of the store
 }
 
@@ -248,8 +248,8 @@ func (f *Fence) read(ctx context.Context, op, resource string) (r reading, err e
 	return r, err
 }
 
-// Resources lists resources that have a mark and whose names begin with prefix, at most
-// limit, by one request that costs as much as it returns.
+// Resources lists at most limit resources that have a mark and whose names begin with
+// prefix, by one request that reads only these.
 func (f *Fence) Resources(ctx context.Context, prefix string, limit int) ([]string, error) {
 	const op = "list marks"
 	if ctx.Err() != nil {
@@ -268,13 +268,13 @@ func (f *Fence) Resources(ctx context.Context, prefix string, limit int) ([]stri
 	return list, nil
 }
 
-// rebaseAttempts bounds how often Rebase reads again because the mark moved
+// rebaseAttempts bounds how often Rebase reads again because the mark changed
 // between its read and its transaction, which then did nothing.
 const rebaseAttempts = 8
 
-// Rebase implements driver.Fence. The record is a key of its own beside the
-// mark, never overwritten and never removed. It is two requests; a mark that
-// keeps moving ends in an error of kind Retryable.
+// Rebase implements driver.Fence. The record is a separate key, never overwritten
+// and never removed. It takes two requests; if the mark keeps changing the error is
+// Retryable.
 func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
 	const op = "rebase"
 	if to != 0 && !to.Valid() {
@@ -307,9 +307,9 @@ type rebasing struct {
 	At     time.Time       `json:"at"` // by the caller's clock
 }
 
-// rebaseOnce does nothing if the mark is not the one that was read, or if a
-// record stands where its own would be: one that saw the same store was faster,
-// and somebody deleted the mark since.
+// rebaseOnce does nothing if the mark has changed since the read, or if the key of
+// its record exists: another rebase saw the same store, and the mark was deleted
+// since.
 func (f *Fence) rebaseOnce(ctx context.Context, resource string, r reading, to interlock.Token, reason, by string) (bool, error) {
 	now := f.now().UTC()
 	entry, err := json.Marshal(rebasing{From: r.mark.Token, To: to, Reason: reason, By: by, At: now})

@@ -19,9 +19,9 @@ type (
 	call     = group.Call[*pb.TxnRequest, *pb.TxnResponse]
 )
 
-// groupRequests makes waiting transactions of Acquire and Release be sent together, one for each
-// line: etcd checks the conditions of all of them before it executes the first. A raw name's line
-// may be part of another's, so transactions of raw names are sent alone.
+// groupRequests lets waiting transactions of Acquire and Release be sent together, one for each
+// line: etcd checks the conditions of all before it executes the first. A raw name's line may be
+// part of another's, so transactions of raw names are sent alone.
 func (d *Driver) groupRequests() {
 	d.requests.Requests, d.requests.Calls = mostUnderWay, batch
 	d.requests.Alone, d.requests.Send, d.requests.Go = d.commit, d.commitTogether, d.tasks.Go
@@ -30,9 +30,8 @@ func (d *Driver) groupRequests() {
 	}
 }
 
-// commitTogether sends each call as a transaction inside another one, so that it has its own
-// conditions. If etcd refuses one of them, or their number, the request has no effect, and each is
-// sent alone.
+// commitTogether sends each call as a nested transaction with its own conditions. If etcd refuses
+// one, or their number, the request has no effect, and each is sent alone.
 func (d *Driver) commitTogether(calls []*call) {
 	ctx, cancel := d.bounded(d.ctx)
 	defer cancel()

@@ -16,9 +16,9 @@ const maxPending = 1000
 // listener is one call of Watch. Its fields are guarded by the driver's mutex.
 type listener struct {
 	prefix        string
-	begun         bool            // it was informed that nothing is missed from then on
+	begun         bool            // it was notified that no later change is missed
 	pending       map[string]bool // names to be reported; "" is any, and stands for all
-	pendingSignal chan struct{}   // there is something pending; capacity 1
+	pendingSignal chan struct{}   // something is pending; capacity 1
 }
 
 // again reports that any name may have changed, and that no later change is missed.
@@ -37,7 +37,7 @@ func (l *listener) add(name string) {
 	nudge(l.pendingSignal)
 }
 
-// take empties what is pending.
+// take returns the pending names and clears them.
 func (l *listener) take() map[string]bool {
 	names := l.pending
 	if names[""] {
@@ -49,10 +49,10 @@ func (l *listener) take() map[string]bool {
 
 var _ driver.Watcher = (*Driver)(nil)
 
-// Watch implements driver.Watcher on the session's watch, which reports new contenders
-// too while there is a call: one watch of etcd, however many calls there are. Claims whose session expired are reported
-// too, because etcd deletes their keys. It opens a session if there is none;
-// what that cannot do ends the Watch with an error of kind Retryable.
+// Watch implements driver.Watcher on the session's watch, which also reports new contenders during
+// a call: one watch of etcd for all calls. It also reports claims whose session expired, because
+// etcd deletes their keys. It opens a session if there is none; if that fails, the error is
+// Retryable.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	const op = "watch"
 	if ctx.Err() != nil {
@@ -89,8 +89,8 @@ func (d *Driver) unlisten(l *listener) {
 	delete(d.listeners, l)
 }
 
-// attach begins to listen under a session. If its watch does not stand at the
-// moment, it tells as soon as it does.
+// attach starts to listen under a session. If the watch is not open, it reports
+// that changes may have been missed once it is.
 func (d *Driver) attach(l *listener, s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,15 +122,15 @@ func (d *Driver) pass(ctx context.Context, l *listener, s *session, changed func
 	}
 }
 
-// hint reports to every listener that a line changed. The driver's mutex is held,
-// here and below.
+// hint reports to every listener that a line changed. The caller holds the driver's
+// mutex, here and below.
 func (d *Driver) hint(line string) {
 	if len(d.listeners) == 0 {
 		return
 	}
 	name, ok := d.layout.lineName(line)
 	if !ok {
-		return // no name leads there
+		return // it is not the line of a name
 	}
 	for l := range d.listeners {
 		l.add(name)

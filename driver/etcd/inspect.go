@@ -17,9 +17,9 @@ import (
 // page is how many keys one request of Locks reads.
 const page = 1000
 
-// Lock implements driver.Inspector: one read of the line and one of each lease
-// in it. A contender's Since is when it came, by its own clock; for a holder
-// that had to wait that is before its grant.
+// Lock implements driver.Inspector: one read of the line and one of each lease in
+// it. A contender's Since is its arrival by its own clock; for a holder that had to
+// wait that is before its grant.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	if err := checkName("show", name); err != nil {
 		return driver.LockState{}, err
@@ -35,9 +35,9 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 }
 
 // Locks implements driver.Inspector. It reads every key under the prefix, a
-// thousand at a time, and the leases of the locks that it returns. Names under
-// which no key has a lease are other people's data and are not listed, though
-// [Driver.Lock] shows them, because they would block a lock of that name.
+// thousand at a time, and the leases of the locks that it returns. Names whose keys
+// have no lease are user data and not listed, though [Driver.Lock] shows them,
+// because they would block a lock of that name.
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
 	found, err := d.scan(ctx, d.layout.prefix+d.layout.escape(prefix))
 	if err != nil {
@@ -88,8 +88,8 @@ func (d *Driver) group(found map[string][]*mvccpb.KeyValue, kvs []*mvccpb.KeyVal
 	}
 }
 
-// describe makes a lock's state of the keys in its line. leases remembers what
-// was asked about leases already.
+// describe returns a lock's state from the keys in its line. leases caches the
+// leases that were read already.
 func (d *Driver) describe(ctx context.Context, name string, kvs []*mvccpb.KeyValue, leases map[int64]time.Duration) driver.LockState {
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) })
 	state := driver.LockState{Name: name}
@@ -117,7 +117,7 @@ func contenderOf(kv *mvccpb.KeyValue) driver.Contender {
 	return c
 }
 
-// expires asks how long a lease has left; 0 if it is not known.
+// expires returns how long a lease has left; 0 if unknown.
 func (d *Driver) expires(ctx context.Context, lease int64, known map[int64]time.Duration) time.Duration {
 	if lease == 0 {
 		return 0
@@ -129,7 +129,7 @@ func (d *Driver) expires(ctx context.Context, lease int64, known map[int64]time.
 	defer cancel()
 	reply, err := d.client.TimeToLive(rctx, clientv3.LeaseID(lease))
 	if err != nil {
-		return 0 // the rest of the answer stands without it
+		return 0 // the rest of the answer is valid without it
 	}
 	known[lease] = max(0, time.Duration(reply.TTL)*time.Second)
 	return known[lease]

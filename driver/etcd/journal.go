@@ -16,38 +16,38 @@ import (
 )
 
 // Journal keeps records of transactions: an append is one transaction of etcd, and
-// appends that come together travel in one request, each with its own conditions.
-// It implements driver.Journal.
+// concurrent appends share one request, each with its own conditions. It implements
+// driver.Journal.
 //
-// A transaction has a key for where it stands, one for what it is, one for each record
-// and payload, one in the due index, and one in the index of what has ended. An append
-// that does not know the due time before leaves that in the index, to who comes by when it
-// is due, and to Forget.
-// etcd has no clock in its transactions: what is too
-// far in the future, and when something was written, kept or ended, is by the
-// caller's clock. A request has room for 1.5 MiB and 128 operations by etcd's
-// defaults, on which this relies.
+// A transaction has a key for its head, one for what never changes, one for each record
+// and payload, one in the due index, and one in the index of ended transactions. An append
+// that does not know the former due time leaves that entry in the index; Claim and Forget
+// remove it.
+//
+// etcd has no clock in its transactions: the caller's clock decides what is too far in the
+// future, and when something was written, kept or ended. A request holds 1.5 MiB and 128
+// operations by etcd's defaults, on which Journal relies.
 type Journal struct {
 	client *clientv3.Client
 	prefix string
 	now    func() time.Time
 
 	mu sync.Mutex
-	// up to where Forget has looked at the due index, at the heads and at the payloads
+	// where Forget continues in the due index, in the heads and in the payloads
 	swept, sweptIn, sweptPayloads string
 }
 
 var _ driver.Journal = (*Journal)(nil)
 
-// NewJournal keeps a journal under prefix, in keys that go on with
-// "interlock.journal:". No lock's contenders begin so. It does not block, and the
-// client must outlive its use.
+// NewJournal keeps a journal in the keys under prefix + "interlock.journal:", which
+// are in the line of no lock. It does not block, and the client must outlive the
+// journal.
 func NewJournal(client *clientv3.Client, prefix string) *Journal {
 	return &Journal{client: client, prefix: prefix + reserved + "journal:", now: time.Now}
 }
 
-// The keys. Ids stand last, or in front of a NUL, which none contains: they are as
-// they are, so that keys are in the order of ids.
+// The keys. Ids are last, or before a NUL, which none contains, and unescaped, so
+// that keys have the order of ids.
 
 func (j *Journal) shardKey(shard int) string { return fmt.Sprintf("%sshard/%09d", j.prefix, shard) }
 
@@ -65,19 +65,19 @@ func (j *Journal) payloadKey(id string, sum []byte) string {
 
 func (j *Journal) dueKey(h driver.Head) string { return j.dueAt(h.Shard, h.Due) + h.Transaction }
 
-// dueAt is the prefix of all that is due in a shard at a time.
+// dueAt returns the prefix of all entries of a shard that are due at a time.
 func (j *Journal) dueAt(shard int, at time.Time) string {
 	return fmt.Sprintf("%sdue/%09d/%s/", j.prefix, shard, driver.FormatPadded(at.UnixMilli()+dueZero))
 }
 
-// endedKey is the entry of an ended transaction in the index of those.
+// endedKey returns the key of an ended transaction in the index of those.
 func (j *Journal) endedKey(h driver.Head) string { return j.endedAt(h.Ended) + h.Transaction }
 
 func (j *Journal) endedAt(at time.Time) string {
 	return j.prefix + "ended/" + driver.FormatPadded(at.UnixMicro()) + "/"
 }
 
-// dueZero lets times before 1970 stand in front of those after it.
+// dueZero sorts times before 1970 before later ones.
 const dueZero = 1 << 60
 
 // located is a head and the revision that wrote it.
@@ -86,10 +86,9 @@ type located struct {
 	revision int64
 }
 
-// The value of a head begins with the position and whether the transaction has
-// ended, so that an append finds out by comparing values whether it fits. What never
-// changes is in a key of its own, which begins with the shard, and goes on with when the
-// transaction began.
+// The value of a head begins with the position and whether the transaction has ended, so
+// that an append checks them by comparing values. The data that never changes is in a
+// key of its own: the shard, and then the start time of the transaction.
 const (
 	goesOn   = "0"
 	hasEnded = "1"
@@ -113,7 +112,7 @@ func aboutText(shard int, began time.Time, kind string) string {
 	return driver.FormatPadded(int64(shard)) + driver.FormatPadded(began.UnixMicro()) + kind
 }
 
-// readPlaced reads the two keys of a transaction; none is the zero value.
+// readPlaced parses the two keys of a transaction; no keys give the zero value.
 func (j *Journal) readPlaced(id string, head, about []*mvccpb.KeyValue) (p located, err error) {
 	if len(head) == 0 && len(about) == 0 {
 		return p, nil
@@ -141,7 +140,7 @@ func (j *Journal) readPlaced(id string, head, about []*mvccpb.KeyValue) (p locat
 	return p, nil
 }
 
-// heading of a record, in front of its data.
+// recordHeading precedes the data of a record.
 type recordHeading struct {
 	Kind    string          `json:"kind"`
 	Step    string          `json:"step,omitempty"`
@@ -173,7 +172,7 @@ func jsonText(v any) string {
 	return string(text)
 }
 
-// do sends one transaction, within the time of a request.
+// do sends one transaction, within the time limit of a request.
 func (j *Journal) do(ctx context.Context, op, name string, when []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	if ctx.Err() != nil {
 		return nil, unsent(ctx, op, name)

@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Enter raises the epoch of a shard; see driver.Journal. It takes two requests,
-// and more if others enter at once.
+// Enter raises the epoch of a shard; see driver.Journal. It takes two requests, and
+// more if other processes enter at once.
 func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) error {
 	const op = "enter shard"
 	name, key := driver.ShardName(shard), j.shardKey(shard)
@@ -26,7 +26,7 @@ func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 		return err
 	}
 	for {
-		// A key that is not there is compared as one of no value.
+		// A missing key compares as one without a value.
 		reply, err := j.do(ctx, op, name, []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)},
 			[]clientv3.Op{clientv3.OpPut(key, driver.FormatPadded(int64(epoch)))},
 			[]clientv3.Op{clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.Value(key), "<", driver.FormatPadded(int64(epoch)+1))},
@@ -36,13 +36,13 @@ func (j *Journal) Enter(ctx context.Context, shard int, epoch interlock.Token) e
 		}
 		kvs := reply.Responses[0].GetResponseTxn().Responses[0].GetResponseRange().Kvs
 		if len(kvs) == 0 {
-			continue // removed by hand in this instant
+			continue // deleted by an operator at this moment
 		}
 		return j.judgeEpoch(op, shard, kvs[0].Value, epoch)
 	}
 }
 
-// judgeEpoch says what is wrong with an epoch that is not the shard's.
+// judgeEpoch returns the error for an epoch that is not the shard's.
 func (j *Journal) judgeEpoch(op string, shard int, stored []byte, got interlock.Token) error {
 	name := driver.ShardName(shard)
 	seen, err := interlock.ParseToken(strings.TrimLeft(string(stored), "0")) // it is padded
@@ -60,15 +60,15 @@ func (j *Journal) judgeEpoch(op string, shard int, stored []byte, got interlock.
 	return nil
 }
 
-// A request has room for so many appends, of so many bytes, by etcd's defaults of 128
+// Bounds of one request: appends, and their bytes, by etcd's defaults of 128
 // operations and 1.5 MiB.
 const (
 	maxAppends     = 32
 	maxAppendBytes = 1 << 20
 )
 
-// Append does each append wholly or not at all, with one request for as many as
-// travel together; see driver.Journal.
+// Append does each append wholly or not at all, in as few requests as the bounds
+// allow; see driver.Journal.
 func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	errs := make([]error, len(appends))
 	var group []int
@@ -90,7 +90,7 @@ func (j *Journal) Append(ctx context.Context, appends []driver.Append) []error {
 	return errs
 }
 
-// appendBytes is at least what an append takes in a request.
+// appendBytes returns an upper bound of the size of an append in a request.
 func appendBytes(a driver.Append) int {
 	size := 4 * (len(a.Transaction) + 200)
 	for _, r := range a.Records {
@@ -117,7 +117,7 @@ func (j *Journal) appendGroup(ctx context.Context, appends []driver.Append, grou
 	}
 }
 
-// appendOps is an append: on what conditions, and what it does.
+// appendOps returns the conditions and the operations of an append.
 func (j *Journal) appendOps(a *driver.Append) (when []clientv3.Cmp, then []clientv3.Op) {
 	head, about, now := j.headKey(a.Transaction), j.aboutKey(a.Transaction), j.now()
 	if a.Epoch != 0 {
@@ -154,17 +154,17 @@ func (j *Journal) appendOps(a *driver.Append) (when []clientv3.Cmp, then []clien
 	return when, then
 }
 
-// before is below a text and everything that begins with it, and above all texts of
-// its length that are below it.
+// before returns a text below text and everything that begins with it, and above
+// all lower texts of its length.
 func before(text string) string { return text[:len(text)-1] + string(text[len(text)-1]-1) + "\xff" }
 
-// lookOps reads what says why an append was refused.
+// lookOps reads the reason of a refused append.
 func (j *Journal) lookOps(a driver.Append) []clientv3.Op {
 	return []clientv3.Op{clientv3.OpGet(j.shardKey(a.Shard)), clientv3.OpGet(j.headKey(a.Transaction)), clientv3.OpGet(j.aboutKey(a.Transaction)),
 		clientv3.OpGet(j.shardsKey())}
 }
 
-// refusal says why an append was not done.
+// refusal returns why an append was refused.
 func (j *Journal) refusal(a driver.Append, look *clientv3.TxnResponse) error {
 	const op = "append"
 	var epoch []byte

@@ -13,28 +13,28 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// entry is one of the due index: that of a transaction, or one that it has left.
+// entry is an entry of the due index; its transaction may have left it.
 type entry struct {
 	key, id string
-	at      located // what the transaction says itself
+	at      located // the transaction's own state
 }
 
-// current says whether the transaction is due when the entry says.
+// current reports whether the entry matches its transaction.
 func (j *Journal) current(e entry) bool {
 	return e.at.Position > 0 && e.at.Ended.IsZero() && j.dueKey(e.at.Head) == e.key
 }
 
-// duePage is how many entries of the index are read at once: each is looked up by two
+// duePage is how many entries of the index are read at once: each is checked by two
 // operations of one request.
 const duePage = 50
 
-// entries reads a page of the index from a key on, below another one, with what the
-// transactions say. more says that there may be further ones.
+// entries returns a page of the index from key from to below key to, with the
+// states of the transactions. more reports that there may be further ones.
 func (j *Journal) entries(ctx context.Context, op, from, to string) (list []entry, more bool, err error) {
 	return j.look(ctx, op, from, to, len(j.dueAt(0, time.UnixMilli(0))), duePage)
 }
 
-// look is entries of an index whose keys have ids behind start bytes.
+// look returns entries of an index whose keys have ids after start bytes.
 func (j *Journal) look(ctx context.Context, op, from, to string, start, limit int) (list []entry, more bool, err error) {
 	reply, err := j.do(ctx, op, "index", nil, []clientv3.Op{clientv3.OpGet(from, clientv3.WithRange(to), clientv3.WithLimit(int64(limit)), clientv3.WithKeysOnly())}, nil)
 	if err != nil {
@@ -61,7 +61,7 @@ func (j *Journal) look(ctx context.Context, op, from, to string, start, limit in
 	return list, len(list) == limit, nil
 }
 
-// Due lists what is unfinished; see driver.Journal. It takes two requests for
+// Due lists unfinished transactions; see driver.Journal. It takes two requests for
 // each fifty entries of the index.
 func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit int) (heads []driver.Head, err error) {
 	from, to := j.shardOfIndex(shard), clientv3.GetPrefixRangeEnd(j.shardOfIndex(shard))
@@ -86,9 +86,9 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 // maxOps is how many operations one request has by etcd's default.
 const maxOps = 128
 
-// DueShards lists shards in which something is due; see driver.Journal. It takes one
-// request for each 128 shards. Of a shard it looks at the earliest entry of the index,
-// and not at its transaction, which may have left it: Claim removes such.
+// DueShards lists shards with due transactions; see driver.Journal. It takes one
+// request for each 128 shards. It reads only the earliest index entry of a shard, and
+// not its transaction, which may have left it: Claim removes such entries.
 func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) (due []int, err error) {
 	all := slices.Compact(slices.Sorted(slices.Values(shards)))
 	for some := range slices.Chunk(all, maxOps) {
@@ -109,14 +109,14 @@ func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) (du
 	return due, nil
 }
 
-// dueAfter is where the index goes on behind what is due in a shard at a time.
+// dueAfter returns the key after all entries of a shard that are due at a time.
 func (j *Journal) dueAfter(shard int, at time.Time) string {
 	return j.dueAt(shard, at.Add(time.Millisecond))
 }
 
 func (j *Journal) shardOfIndex(shard int) string { return fmt.Sprintf("%sdue/%09d/", j.prefix, shard) }
 
-// Claim moves due times, and removes the entries that transactions have left; see
+// Claim moves due times, and removes entries that transactions have left; see
 // driver.Journal. It takes three requests for each fifty entries.
 func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
 	const op = "claim"
@@ -131,7 +131,7 @@ func (j *Journal) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 			return heads, err
 		}
 		var ops []clientv3.Op
-		var claimed []driver.Head // in the order of ops; the zero Head for an entry that is removed
+		var claimed []driver.Head // in the order of ops; the zero Head for a removed entry
 		for _, e := range list {
 			if from = e.key + "\x00"; len(heads)+countHeads(claimed) == limit {
 				more = false
@@ -173,8 +173,8 @@ func (j *Journal) disowned(op string, shard int, epoch interlock.Token, reply *c
 	return j.judgeEpoch(op, shard, stored, epoch)
 }
 
-// claimOps puts off the due time of an entry's transaction, or removes an entry that
-// it has left, unless it has moved since it was read.
+// claimOps postpones the due time of an entry's transaction, or removes an entry
+// that it has left, unless it has changed since the read.
 func (j *Journal) claimOps(e entry, until time.Time) (when []clientv3.Cmp, then []clientv3.Op, h driver.Head) {
 	when = []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(e.id)), "=", e.at.revision)}
 	then = []clientv3.Op{clientv3.OpDelete(e.key)}

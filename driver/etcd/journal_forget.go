@@ -9,10 +9,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Forget removes what ended long ago; see driver.Journal. It uses the index of what
-// has ended. Each call also looks at 2,000 keys of payloads for those that belong to no
-// transaction, and at fifty entries of the due index and fifty transactions for what versions
-// before that index have left; the next call goes on from there.
+// Forget removes transactions that ended long ago, by their index; see driver.Journal. Each
+// call also checks 2,000 keys of payloads for those without a transaction, and fifty entries
+// of the due index and fifty transactions for leftovers of versions before that index. The
+// next call continues there.
 func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	from, to := j.prefix+"ended/", j.endedAt(before)
 	for more := true; more && forgotten < limit; {
@@ -40,8 +40,8 @@ func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forg
 	return forgotten, j.forgetPayloads(ctx, before)
 }
 
-// forget removes an ended transaction, in one step: nothing can be appended to it. An entry
-// of the index that belongs to no ended transaction goes alone.
+// forget removes an ended transaction in one step, since nothing can be appended to it. An
+// index entry without an ended transaction is removed alone.
 func (j *Journal) forget(ctx context.Context, p located, entry string) error {
 	then := []clientv3.Op{clientv3.OpDelete(entry)}
 	if id := p.Transaction; !p.Ended.IsZero() {
@@ -54,8 +54,8 @@ func (j *Journal) forget(ctx context.Context, p located, entry string) error {
 	return err
 }
 
-// sweepHeads looks at the next page of transactions for those that have ended and are not
-// in the index.
+// sweepHeads finds, in the next page of transactions, ended ones that are not in the
+// index.
 func (j *Journal) sweepHeads(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	j.mu.Lock()
 	behind := j.sweptIn
@@ -85,7 +85,7 @@ func (j *Journal) sweepHeads(ctx context.Context, before time.Time, limit int) (
 	return forgotten, nil
 }
 
-// sweepDue removes, from the next page of the due index, what transactions have left.
+// sweepDue removes left entries from the next page of the due index.
 func (j *Journal) sweepDue(ctx context.Context) error {
 	const op = "sweep due index"
 	all := j.prefix + "due/"
@@ -117,14 +117,14 @@ func (j *Journal) sweepDue(ctx context.Context) error {
 	return nil
 }
 
-// Forget looks at so many payloads at once, and at so many pages of them in a call.
+// The payloads that Forget checks at once, and the pages of them in a call.
 const (
 	payloadPage  = 100
 	payloadPages = 20
 )
 
-// forgetPayloads removes old payloads whose transaction does not exist. It looks at some
-// pages of keys, from where the last call has stopped, and reads only what belongs to no
+// forgetPayloads removes old payloads whose transaction does not exist. It checks some
+// pages of keys, from where the last call stopped, and reads only payloads without a
 // transaction.
 func (j *Journal) forgetPayloads(ctx context.Context, before time.Time) error {
 	j.mu.Lock()
@@ -153,8 +153,8 @@ func (j *Journal) forgetPayloads(ctx context.Context, before time.Time) error {
 // orphan is the key of a payload whose transaction does not exist.
 type orphan struct{ key, id string }
 
-// orphans looks at a page of payloads from a key on, and says from where to go on; empty is
-// from the first one.
+// orphans checks a page of payloads from a key on, and returns where to continue; empty
+// means the first one.
 func (j *Journal) orphans(ctx context.Context, from string) (list []orphan, next string, err error) {
 	const op = "forget payloads"
 	all := j.prefix + "payload/"
@@ -189,8 +189,8 @@ func (j *Journal) orphans(ctx context.Context, from string) (list []orphan, next
 	return list, next, nil
 }
 
-// forgetPayload removes one that was kept before a time, if its transaction does not exist
-// still.
+// forgetPayload removes a payload that was stored before a time, if its transaction still
+// does not exist.
 func (j *Journal) forgetPayload(ctx context.Context, o orphan, before time.Time) error {
 	const op = "forget payloads"
 	reply, err := j.do(ctx, op, o.id, nil, []clientv3.Op{clientv3.OpGet(o.key)}, nil)

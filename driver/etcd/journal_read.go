@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Read gives a transaction's head and records, in one request; see
+// Read returns a transaction's head and records, in one request; see
 // driver.Journal.
 func (j *Journal) Read(ctx context.Context, id string, after int64) (driver.Head, []driver.Record, error) {
 	const op = "read journal"
@@ -50,7 +50,7 @@ func (j *Journal) PutPayload(ctx context.Context, id string, sum, payload []byte
 	return err
 }
 
-// Payload gives what was kept; see driver.Journal.
+// Payload returns a stored payload; see driver.Journal.
 func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, error) {
 	const op = "read payload"
 	if err := driver.CheckTransaction(op, id); err != nil {
@@ -71,8 +71,8 @@ func (j *Journal) Payload(ctx context.Context, id string, sum []byte) ([]byte, e
 	return []byte(payload), nil
 }
 
-// Heads lists transactions by their ids; see driver.Journal. It takes one
-// request for each fifty.
+// Heads lists transactions by their ids; see driver.Journal. It takes one request
+// for each fifty.
 func (j *Journal) Heads(ctx context.Context, behind string, limit int) (heads []driver.Head, err error) {
 	if err := driver.CheckAfter(behind); err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (j *Journal) Heads(ctx context.Context, behind string, limit int) (heads []
 	return heads, nil
 }
 
-// heads reads a page of transactions.
+// heads returns a page of transactions.
 func (j *Journal) heads(ctx context.Context, op, behind string, limit int) (list []located, more bool, err error) {
 	each := func(key func(string) string) clientv3.Op {
 		return clientv3.OpGet(key(behind)+"\x00", clientv3.WithRange(clientv3.GetPrefixRangeEnd(key(""))), clientv3.WithLimit(int64(limit)))
@@ -110,8 +110,8 @@ func (j *Journal) heads(ctx context.Context, op, behind string, limit int) (list
 	return list, len(list) == limit, nil
 }
 
-// Unscheduled counts what is unfinished and has no entry in the due index; see
-// driver.Journal. It looks at every transaction there is.
+// Unscheduled counts unfinished transactions without an entry in the due index; see
+// driver.Journal. It reads every transaction.
 func (j *Journal) Unscheduled(ctx context.Context) (count int, err error) {
 	behind := ""
 	for more := true; more; {
@@ -123,7 +123,7 @@ func (j *Journal) Unscheduled(ctx context.Context) (count int, err error) {
 			if behind = p.Transaction; !p.Ended.IsZero() {
 				continue
 			}
-			// Missing while the transaction is where it was read: not moved since.
+			// It counts as missing only if the transaction has not changed since the read.
 			reply, err := j.do(ctx, "count unscheduled", p.Transaction, []clientv3.Cmp{
 				clientv3.Compare(clientv3.ModRevision(j.headKey(p.Transaction)), "=", p.revision),
 				clientv3.Compare(clientv3.CreateRevision(j.dueKey(p.Head)), "=", 0)}, nil, nil)

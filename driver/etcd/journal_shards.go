@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Shards keeps the number of shards; see driver.Journal.
+// Shards stores or returns the number of shards; see driver.Journal.
 func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 	const op, name = "read shards", "all"
 	key := j.shardsKey()
@@ -34,7 +34,7 @@ func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 
 func (j *Journal) shardsKey() string { return j.prefix + "shards" }
 
-// numberOfShards reads the key of it; 0 if there is none.
+// numberOfShards parses the number; 0 if there is none.
 func (j *Journal) numberOfShards(op string, kvs []*mvccpb.KeyValue) (int, error) {
 	if len(kvs) == 0 {
 		return 0, nil
@@ -63,7 +63,7 @@ func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error 
 	}
 	moved := p.Head
 	moved.Shard = shard
-	// The head is written too, so that nothing that looked at it before changes it after.
+	// The head is written too, so that no request that read it before changes it afterwards.
 	_, err = j.do(ctx, op, id, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(id)), "=", p.revision)}, []clientv3.Op{
 		clientv3.OpDelete(j.dueKey(p.Head)), clientv3.OpPut(j.dueKey(moved), ""),
 		clientv3.OpPut(j.aboutKey(id), aboutText(shard, p.Began, p.Type)), clientv3.OpPut(j.headKey(id), headText(moved)),

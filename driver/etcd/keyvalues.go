@@ -9,9 +9,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// KeyValues is a key-value store with compare-and-swap: a step is one transaction, and a
-// revision is that of etcd. It implements driver.KeyValues. A step of more bytes than etcd takes
-// in a request (1.5 MiB unless it is set) is refused, Definite.
+// KeyValues is a key-value store with compare-and-swap: a step is one transaction, and revisions
+// are etcd's. It implements driver.KeyValues. A step with more bytes than etcd's limit for a
+// request (1.5 MiB by default) is refused, Definite.
 type KeyValues struct {
 	client *clientv3.Client
 	prefix string
@@ -20,12 +20,12 @@ type KeyValues struct {
 var _ driver.KeyValues = (*KeyValues)(nil)
 
 // NewKeyValues keeps values under prefix, in the keys "interlock.kv:" + key. It does no I/O,
-// and the client must outlive its use.
+// and the client must outlive the store.
 func NewKeyValues(client *clientv3.Client, prefix string) *KeyValues {
 	return &KeyValues{client: client, prefix: prefix + reserved + "kv:"}
 }
 
-// getsAtOnce is how many operations a transaction has unless etcd is set otherwise.
+// getsAtOnce is etcd's default limit of operations in a transaction.
 const getsAtOnce = 128
 
 // Get reads keys; see driver.KeyValues. More than 128 are several requests.
@@ -57,7 +57,7 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 	return got, nil
 }
 
-// Swap makes all swaps or none by one transaction; see driver.KeyValues.
+// Swap applies all swaps or none, by one transaction; see driver.KeyValues.
 func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	const op = "swap keys"
 	if err := driver.CheckSwaps(swaps); err != nil {
@@ -86,7 +86,7 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]dri
 	if to == "" {
 		end = clientv3.GetPrefixRangeEnd(k.prefix)
 	} else if to <= from {
-		return nil, nil // to etcd that is a range without an end
+		return nil, nil // etcd would take that as a range without an end
 	}
 	reply, err := k.step(ctx, "scan keys", from, nil, []clientv3.Op{clientv3.OpGet(k.prefix+from, clientv3.WithRange(end), clientv3.WithLimit(int64(limit)))})
 	if err != nil {

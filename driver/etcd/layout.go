@@ -28,19 +28,19 @@ func (l layout) escape(s string) string {
 	return escaper.Replace(s)
 }
 
-// base is where the base of the counter lives. No lock's children start so.
+// base returns the key of the counter's base. It is in no lock's line.
 func (l layout) base() string { return l.prefix + "interlock.base" }
 
-// line is the prefix under which a lock's contenders stand.
+// line returns the prefix of the keys of a lock's contenders.
 func (l layout) line(name string) string { return l.prefix + l.escape(name) + "/" }
 
-// slot is the key of a session's contender number n in a line.
+// slot returns the key of a session's contender number n in a line.
 func slot(line string, lease clientv3.LeaseID, n int) string {
 	return line + strconv.FormatInt(int64(lease), 16) + "-" + strconv.Itoa(n)
 }
 
-// lines lists every line that key stands in: all its parents, because other
-// clients count whatever lies below a lock's prefix.
+// lines calls each for every line that contains key: all its parents, because other
+// clients count every key below a lock's prefix.
 func (l layout) lines(key string, each func(line string)) {
 	for i := len(l.prefix); i < len(key); i++ {
 		if key[i] == '/' {
@@ -49,13 +49,13 @@ func (l layout) lines(key string, each func(line string)) {
 	}
 }
 
-// name reads the lock's name out of a contender's key. ok is false for keys
-// that are not in our layout.
+// name returns the lock's name from a contender's key. ok is false for keys outside
+// our layout.
 func (l layout) name(key string) (name string, ok bool) {
 	return l.lineName(key[:strings.LastIndexByte(key, '/')+1])
 }
 
-// lineName reads the lock's name out of its line.
+// lineName returns the lock's name from its line.
 func (l layout) lineName(line string) (name string, ok bool) {
 	rest, ok := strings.CutPrefix(line, l.prefix)
 	escaped := strings.TrimSuffix(rest, "/")
@@ -69,14 +69,14 @@ func (l layout) lineName(line string) (name string, ok bool) {
 	return name, l.escape(name) == escaped
 }
 
-// record is the value of our contender keys. Other clients write nothing.
+// record is the value of our contender keys. Other clients write no value.
 type record struct {
 	Owner string    `json:"owner"`
 	Base  int64     `json:"base"`  // of the counter, when the contender came
 	Asked time.Time `json:"asked"` // by the contender's own clock
 }
 
-// encode writes what json.Marshal would, which costs several times as much.
+// encode returns the output of json.Marshal, which costs several times as much.
 func (r record) encode() []byte {
 	owner := []byte(`"` + r.Owner + `"`)
 	if !isPlain(r.Owner) {
@@ -89,7 +89,7 @@ func (r record) encode() []byte {
 	return append(b, `"}`...)
 }
 
-// isPlain reports that text stands for itself in JSON.
+// isPlain reports whether JSON needs no escapes for text.
 func isPlain(text string) bool {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
@@ -99,13 +99,13 @@ func isPlain(text string) bool {
 	return true
 }
 
-// readRecord reports ok = false for a contender that another client wrote.
+// readRecord returns ok = false for a contender of another client.
 func readRecord(value []byte) (r record, ok bool) {
 	err := json.Unmarshal(value, &r)
 	return r, err == nil && r.Owner != ""
 }
 
-// placeOf reads a contender for the line.
+// placeOf parses a contender for the line.
 func placeOf(kv *mvccpb.KeyValue) place {
 	r, ok := readRecord(kv.Value)
 	if !ok {
@@ -114,7 +114,7 @@ func placeOf(kv *mvccpb.KeyValue) place {
 	return place{key: string(kv.Key), created: kv.CreateRevision, base: r.Base, owner: r.Owner, lease: clientv3.LeaseID(kv.Lease)}
 }
 
-// foreignOwner is all that another client's key tells: its lease.
+// foreignOwner names another client's contender by its lease, the only information in its key.
 func foreignOwner(kv *mvccpb.KeyValue) string {
 	if kv.Lease == 0 {
 		return "foreign key without a lease"

@@ -11,8 +11,8 @@ import (
 type place struct {
 	key     string
 	created int64  // create revision: the order of service
-	base    int64  // stored with it; unknownBase for what another client wrote
-	owner   string // for people
+	base    int64  // stored with it; unknownBase if another client wrote it
+	owner   string // for display
 	lease   clientv3.LeaseID
 }
 
@@ -41,13 +41,13 @@ type effectKind int
 
 const (
 	granted  effectKind = iota // it is the first
-	placed                     // it waits, and its place is new
-	vanished                   // its key is gone, or is not the one it was
+	placed                     // it waits, and its place has changed
+	vanished                   // its key is gone, or was replaced
 )
 
-// line is the queue of one name, built from snapshots and the watch: a pure machine, changes in,
-// effects out. Snapshots may be late, and changes may be older than the last snapshot. Changes
-// must not be missed: a caller that may have missed some calls restart.
+// line is the queue of one name, built from snapshots and the watch: a pure machine that turns
+// changes into effects. Snapshots may be late, and changes may be older than the last snapshot.
+// If a caller may have missed changes it calls restart.
 type line struct {
 	listed int64 // revision of the last snapshot; 0 while one is needed
 	least  int64 // the revision that a needed snapshot must have
@@ -55,14 +55,14 @@ type line struct {
 	places []place
 	early  []change // received while a snapshot is needed
 	mine   []position
-	beats  int // heartbeats that found it in need of a snapshot
+	beats  int // heartbeats at which it needed a snapshot
 	age    int // heartbeats since it has a contender of ours
 }
 
 // position is the last reported place of one of our own contenders.
 type position struct {
 	key     string
-	after   int64 // its key is created later: what has this name before is a former one
+	after   int64 // its key is created later; an earlier key of this name is a former one
 	present bool  // it is in line by the latest places
 	created int64 // 0 while it has not been seen in line
 	holds   bool
@@ -70,29 +70,28 @@ type position struct {
 	holder  string
 }
 
-// restart makes the line ignore state that is older than rev: changes up to then may have been
-// missed, and every later one will be received. The line has no effects before a snapshot of rev
-// or later.
+// restart makes the line ignore state older than rev: changes up to then may have been missed,
+// and no later one will be. The line has no effects before a snapshot of rev or later.
 func (l *line) restart(rev int64) {
 	l.least = max(l.least, l.seen, rev)
 	l.listed, l.early, l.beats = 0, nil, 0
 }
 
-// join names a key as ours, of which nothing is known. It must be called before
-// the key is written, with a revision that the store has reached.
+// join registers a key as ours, in an unknown state. It must be called before the
+// key is written, with a revision that the store has reached.
 func (l *line) join(key string, after int64) {
 	l.leave(key)
 	l.mine = append(l.mine, position{key: key, after: after})
 }
 
-// leave removes key from ours; empty reports that none of ours is left.
+// leave removes key from ours; empty reports whether none of ours is left.
 func (l *line) leave(key string) (empty bool) {
 	l.mine = slices.DeleteFunc(l.mine, func(s position) bool { return s.key == key })
 	return len(l.mine) == 0
 }
 
-// list takes a snapshot of the whole line at revision rev, and keeps places. One that is
-// older than what is needed, or than a change since the last one, is ignored.
+// list takes a snapshot of the whole line at revision rev, and keeps places. It ignores
+// a snapshot older than the needed one, or than a change since the last one.
 func (l *line) list(rev int64, places []place) []effect {
 	if rev < l.least || rev < l.seen && l.listed > 0 {
 		return nil
@@ -123,12 +122,12 @@ func (l *line) apply(c change) []effect {
 // take changes the places, and reports whether anything changed.
 func (l *line) take(c change) bool {
 	if c.rev <= l.listed {
-		return false // the snapshot has it already
+		return false // already in the snapshot
 	}
 	l.seen = max(l.seen, c.rev)
 	i := slices.IndexFunc(l.places, func(p place) bool { return p.key == c.place.key })
 	if i >= 0 && !c.deleted && l.places[i].created == c.place.created {
-		return false // rewritten in place: the order stands
+		return false // rewritten in place: the order is unchanged
 	}
 	if i >= 0 {
 		l.places = slices.Delete(l.places, i, i+1)
@@ -142,8 +141,7 @@ func (l *line) take(c change) bool {
 
 func byCreation(a, b place) int { return cmp.Compare(a.created, b.created) }
 
-// evaluate returns what is new for each of ours, in the order of the line, those that vanished
-// last.
+// evaluate returns the changes for each of ours, in the order of the line, vanished ones last.
 func (l *line) evaluate() (effects []effect) {
 	for i, p := range l.places {
 		if mine := l.own(p); mine != nil {
@@ -176,7 +174,7 @@ func (s *position) reset() effect {
 	return effect{kind: vanished, key: s.key}
 }
 
-// update appends what is new for a contender that is at index i of the line.
+// update appends the changes for a contender at index i of the line.
 func (s *position) update(effects []effect, i int, p place, holder string) []effect {
 	if s.created != 0 && (s.created != p.created || s.holds && i > 0) {
 		// deleted and written again, or no longer first: its claim is over
