@@ -57,7 +57,7 @@ func TestSeveralNamesCostOneRequest(t *testing.T) {
 	}
 }
 
-// TestNamesThatLieInsideEachOther would have no order in the outer one's line.
+// TestNamesThatLieInsideEachOther have no order in the outer one's line.
 func TestNamesThatLieInsideEachOther(t *testing.T) {
 	t.Parallel()
 	var count counter
@@ -78,7 +78,7 @@ func TestNamesThatLieInsideEachOther(t *testing.T) {
 	releaseAll(t, d, all)
 }
 
-// TestServerThatAllowsFewerOperations: its refusal says so, and leaves nothing.
+// TestServerThatAllowsFewerOperations: its refusal is an error that leaves nothing.
 func TestServerThatAllowsFewerOperations(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t, "--unsafe-no-fsync", "--max-txn-ops=4")
@@ -101,7 +101,7 @@ func TestServerThatAllowsFewerOperations(t *testing.T) {
 	}
 }
 
-// TestSeveralNamesStoreTheBaseOfTheirTime: another session raises it between.
+// TestSeveralNamesStoreTheBaseOfTheirTime: another session raises it in between.
 func TestSeveralNamesStoreTheBaseOfTheirTime(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -122,7 +122,7 @@ func TestSeveralNamesStoreTheBaseOfTheirTime(t *testing.T) {
 	}
 }
 
-// mustBase raises the base as a session with a later clock would.
+// mustBase raises the base like a session with a later clock.
 func mustBase(t testing.TB, client *clientv3.Client, ahead time.Duration) int64 {
 	t.Helper()
 	value := interlock.CounterAt(time.Now().Add(ahead + time.Hour))
@@ -130,8 +130,8 @@ func mustBase(t testing.TB, client *clientv3.Client, ahead time.Duration) int64 
 	return value
 }
 
-// TestSeveralNamesAfterTheSessionEnded: what the owners left under the last one
-// does not bar their own way.
+// TestSeveralNamesAfterTheSessionEnded: the owners' keys under the last session do
+// not block them.
 func TestSeveralNamesAfterTheSessionEnded(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -142,7 +142,7 @@ func TestSeveralNamesAfterTheSessionEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.mu.Lock()
-	d.session.endLocked(errTimeRanOut) // etcd keeps the lease and its keys for now
+	d.session.endLocked(errTimeRanOut) // etcd still keeps the lease and its keys
 	d.mu.Unlock()
 	again, err := d.AcquireAll(bounded(t), all)
 	if err != nil {
@@ -159,8 +159,8 @@ func TestSeveralNamesAfterTheSessionEnded(t *testing.T) {
 	}
 }
 
-// TestSeveralNamesGivenUpLate: the requests of a caller who was cancelled, and who
-// released, must not leave anything behind when they arrive.
+// TestSeveralNamesGivenUpLate: late requests of a cancelled caller that has
+// released leave nothing.
 func TestSeveralNamesGivenUpLate(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

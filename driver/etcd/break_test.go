@@ -28,8 +28,8 @@ func mustBreak(t *testing.T, d *Driver, b driver.Break) driver.BreakRecord {
 	return record
 }
 
-// TestBreakOfAForeignHolder: as the Inspector shows one that came by way of the
-// Go package concurrency, also before one of ours and before another foreign one.
+// TestBreakOfAForeignHolder: as the Inspector shows one of the Go package
+// concurrency, also before one of ours and before another foreign one.
 func TestBreakOfAForeignHolder(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -83,7 +83,7 @@ func TestBreakOfAForeignHolder(t *testing.T) {
 	}
 }
 
-// TestBreakLeavesDataAlone: a key without a lease is no lock's.
+// TestBreakLeavesDataAlone: a key without a lease belongs to no lock.
 func TestBreakLeavesDataAlone(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -102,8 +102,8 @@ func TestBreakLeavesDataAlone(t *testing.T) {
 	}
 }
 
-// TestBreakWhileTheHolderChanges: between the look and the deletion another one
-// came to hold, who is spared.
+// TestBreakWhileTheHolderChanges: a holder that came between the read and the
+// deletion keeps the lock.
 func TestBreakWhileTheHolderChanges(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -129,8 +129,8 @@ func TestBreakWhileTheHolderChanges(t *testing.T) {
 	}
 }
 
-// TestBreaksAreBounded: the oldest go when there are too many, and of others'
-// names none.
+// TestBreaksAreBounded: the oldest records are removed when there are too many, and
+// none of other names.
 func TestBreaksAreBounded(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -182,7 +182,7 @@ func TestBreakCostsTwoRequests(t *testing.T) {
 	}
 }
 
-// TestBreakOfAnUnreadableRecord: it is an error, and not skipped.
+// TestBreakOfAnUnreadableRecord is an error, and not skipped.
 func TestBreakOfAnUnreadableRecord(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())

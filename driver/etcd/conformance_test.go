@@ -36,15 +36,15 @@ func harness() drivertest.Harness {
 		Start:     start,
 		TTL:       suiteTTL,
 		Heartbeat: paceOf(suiteTTL).heartbeat,
-		// etcd looks for expired leases twice a second
+		// etcd checks for expired leases twice a second
 		DeadWaiter: suiteTTL + 2*time.Second,
 	}
 }
 
-// system is a server with a path of its own for each driver.
+// system is a server with its own path for each driver.
 type system struct {
 	*paths.Server[driver.Fenced]
-	operator *clientv3.Client // past every fault of the paths
+	operator *clientv3.Client // bypasses the faults of the paths
 	watches  map[driver.Fenced]*deafWatcher
 }
 
@@ -53,7 +53,7 @@ func start(t *testing.T, exclusive bool) drivertest.Backend {
 	return &system{paths.New[driver.Fenced](server), dial(t, server.Addr()), map[driver.Fenced]*deafWatcher{}}
 }
 
-// dial connects a client for the time of the test.
+// dial connects a client until the test ends.
 func dial(t testing.TB, addr string, options ...func(*clientv3.Config)) *clientv3.Client {
 	t.Helper()
 	config := clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()}
@@ -127,14 +127,14 @@ func (b *system) Delete(t *testing.T, name string) {
 	}
 }
 
-// deafWatcher loses everything that watches say once it is deaf, while requests
-// are answered.
+// deafWatcher drops all messages of watches while it is deaf; requests are
+// answered.
 type deafWatcher struct {
 	clientv3.Watcher
 	deaf atomic.Bool
 }
 
-// deafen makes what watches of a client say be lost while the result is deaf.
+// deafen makes a client drop the messages of watches while the result is deaf.
 func deafen(client *clientv3.Client) *deafWatcher {
 	w := &deafWatcher{Watcher: client.Watcher}
 	client.Watcher = w

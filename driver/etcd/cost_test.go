@@ -21,7 +21,7 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 	d := open(t, dial(t, serverFor(t).Addr(), count.on), &Options{TTL: time.Second})
 	rounds := 0
 	before := count.n.Load()
-	// over several heartbeats and renewals, which must add none
+	// over several heartbeats and renewals, which must add no requests
 	for end := time.Now().Add(4 * d.pace.heartbeat); rounds < 200 || time.Now().Before(end); rounds++ {
 		r := ask("a/b", fmt.Sprint(rounds))
 		mustAcquire(t, d, r)
@@ -32,8 +32,8 @@ func TestUncontendedCostsTwoRequests(t *testing.T) {
 	}
 }
 
-// TestUncontendedAllocations compares a pair with the same two requests by the bare
-// client.
+// TestUncontendedAllocations compares a pair with the same two requests by the
+// client alone.
 func TestUncontendedAllocations(t *testing.T) {
 	if testbed.Race {
 		t.Skip("the race detector empties pools, which changes the count")
@@ -65,7 +65,7 @@ func TestUncontendedAllocations(t *testing.T) {
 	}
 }
 
-// TestOwnValueIsNotDecoded: only the value that a contender sent is taken as its own.
+// TestOwnValueIsNotDecoded: only a value that a contender sent counts as its own.
 func TestOwnValueIsNotDecoded(t *testing.T) {
 	t.Parallel()
 	c := &contender{identity: identity{"n", "me"}, line: "n/", key: "n/me"}
@@ -88,8 +88,8 @@ func TestOwnValueIsNotDecoded(t *testing.T) {
 	}
 }
 
-// TestRefusalCostsOneRequest: a request that does not wait, and one that was
-// never made.
+// TestRefusalCostsOneRequest: for a request that does not wait, and none for one
+// whose ctx is done.
 func TestRefusalCostsOneRequest(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -109,12 +109,12 @@ func TestRefusalCostsOneRequest(t *testing.T) {
 	}
 }
 
-// TestWaitersCostNoRequestsAndNoGoroutines: those that wait in the driver are
-// the callers' own.
+// TestWaitersCostNoRequestsAndNoGoroutines: the only goroutines are the callers'
+// own.
 func TestWaitersCostNoRequestsAndNoGoroutines(t *testing.T) {
 	server := serverFor(t)
 	var count counter
-	d := open(t, dial(t, server.Addr(), count.on), &Options{TTL: suiteTTL}) // too short for a lease to wait under
+	d := open(t, dial(t, server.Addr(), count.on), &Options{TTL: suiteTTL}) // too short for a waitLease
 	holder := ask("hot", "holder")
 	mustAcquire(t, d, holder)
 	watching(t, d, deletions)
@@ -137,7 +137,7 @@ func TestWaitersCostNoRequestsAndNoGoroutines(t *testing.T) {
 		}
 		mustRelease(t, d, r)
 	}
-	// the first of them has to learn that it is not alone
+	// the first of them must find out that it is not alone
 	if got := count.n.Load() - before; got != 2*waiters+2 {
 		t.Fatalf("%d requests for %d contended acquires and %d releases", got, waiters, waiters+1)
 	}

@@ -26,12 +26,12 @@ func token(t *testing.T, d *Driver, lock, owner string) interlock.Token {
 	return g.Token
 }
 
-// ahead is for a process whose clock is so far ahead.
+// ahead returns Options of a process whose clock is ahead by d.
 func ahead(d time.Duration) *Options {
 	return &Options{Now: func() time.Time { return time.Now().Add(d) }}
 }
 
-// TestBaseFollowsTheClockOfTheSession, and does not go back with it.
+// TestBaseFollowsTheClockOfTheSession, and does not fall with it.
 func TestBaseFollowsTheClockOfTheSession(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -53,8 +53,8 @@ func TestBaseFollowsTheClockOfTheSession(t *testing.T) {
 	}
 }
 
-// TestTokenOfAWaiterDoesNotChange when the base is raised behind it, and the
-// one behind it is still above it.
+// TestTokenOfAWaiterDoesNotChange when the base is raised after it, and later
+// waiters still get higher tokens.
 func TestTokenOfAWaiterDoesNotChange(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -150,8 +150,8 @@ func TestTokensAndRevisionsAreConverted(t *testing.T) {
 	}
 }
 
-// TestStaleBaseIsNotUsed: a session that does not hear that the base was raised
-// must not grant below what others granted since.
+// TestStaleBaseIsNotUsed: a session that misses a raise of the base must not grant
+// tokens below those granted since.
 func TestStaleBaseIsNotUsed(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -165,7 +165,7 @@ func TestStaleBaseIsNotUsed(t *testing.T) {
 	}
 }
 
-// TestManyOpenAtOnce, each with a client and a session of its own.
+// TestManyOpenAtOnce, each with its own client and session.
 func TestManyOpenAtOnce(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -195,8 +195,8 @@ func TestManyOpenAtOnce(t *testing.T) {
 	}
 }
 
-// TestClockOfOneClient: one that is dated years ahead raises nothing, and everybody
-// else opens and is granted tokens that guards accept.
+// TestClockOfOneClient: a clock years ahead raises nothing, and all others open and
+// get tokens that guards accept.
 func TestClockOfOneClient(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -213,8 +213,8 @@ func TestClockOfOneClient(t *testing.T) {
 	}
 }
 
-// TestImplausibleBase is refused by those who open and those who are open, until it
-// is repaired on record.
+// TestImplausibleBase is refused by opening and open drivers, until it is repaired
+// with a record.
 func TestImplausibleBase(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

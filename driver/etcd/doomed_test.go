@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// failingDeletes refuses so many deletions before they are sent.
+// failingDeletes refuses left deletions before they are sent.
 type failingDeletes struct{ left, failed atomic.Int64 }
 
 var errRefused = errors.New("refused")
@@ -36,8 +36,8 @@ func known(d *Driver) int {
 	return len(d.contenders)
 }
 
-// TestFailedReleaseIsForgotten once its key is gone, or the session with it,
-// although nobody repeats the release.
+// TestFailedReleaseIsForgotten once its key is gone, or the session with it, even
+// if the release is not repeated.
 func TestFailedReleaseIsForgotten(t *testing.T) {
 	t.Parallel()
 	for how, so := range map[string]func(t *testing.T, d *Driver, deletes *failingDeletes, operator *clientv3.Client){
@@ -82,9 +82,9 @@ func TestFailedReleaseIsForgotten(t *testing.T) {
 	}
 }
 
-// TestForeignValueGivesWay: somebody wrote another value under the owner's key.
-// The first answer says that the place is gone, and the same owner asking again
-// gets a new one, whether or not the key was deleted meanwhile.
+// TestForeignValueGivesWay: another client wrote a value under the owner's key. The
+// first error is that the place is lost, and acquiring again with the same owner
+// takes a new one, whether or not the key was deleted meanwhile.
 func TestForeignValueGivesWay(t *testing.T) {
 	t.Parallel()
 	for how, failures := range map[string]int64{"while it stands": 1, "when it was deleted": 0} {
@@ -95,7 +95,7 @@ func TestForeignValueGivesWay(t *testing.T) {
 			deaf := deafen(client)
 			d := open(t, client, nil)
 			lease := d.session.id
-			deaf.deaf.Store(true) // or it would be deleted as a ghost before
+			deaf.deaf.Store(true) // or it would already be deleted
 			mustPut(t, operator, slot("n/", lease, 0), "", clientv3.WithLease(lease))
 			deletes.left.Store(failures)
 			r := ask("n", "me")
@@ -115,7 +115,7 @@ func TestForeignValueGivesWay(t *testing.T) {
 }
 
 // TestLateWordOfADeletedValue: an answer from before our deletion of a foreign
-// value arrives when the owner has asked again. It does not count.
+// value arrives after the owner has asked again. It is ignored.
 func TestLateWordOfADeletedValue(t *testing.T) {
 	t.Parallel()
 	d := &Driver{ctx: t.Context(), contenders: map[identity]*contender{}}

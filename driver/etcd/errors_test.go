@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestNobodyListens: a request that found no connection was not sent.
+// TestNobodyListens: without a connection a request was not sent.
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t)
@@ -24,8 +24,8 @@ func TestNobodyListens(t *testing.T) {
 	})
 }
 
-// TestOwnBoundIsNotTheCallers: what etcd does not answer within a bound of the
-// driver's does not match the caller's deadline.
+// TestOwnBoundIsNotTheCallers: if etcd does not answer within a bound of the
+// driver, the error does not match the caller's deadline.
 func TestOwnBoundIsNotTheCallers(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestNoWaitingAfterAnError: the place is left behind, and changes between two
-// calls of Acquire. The second call returns the change.
+// TestNoWaitingAfterAnError: the place stays, and changes between two calls of
+// Acquire. The second call reports the change.
 func TestNoWaitingAfterAnError(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -46,8 +46,8 @@ func TestNoWaitingAfterAnError(t *testing.T) {
 	}
 }
 
-// TestNoLossAfterAnError: a holder that asked again and got an error receives
-// no more events.
+// TestNoLossAfterAnError: a holder whose repeated Acquire failed receives no more
+// events.
 func TestNoLossAfterAnError(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -69,7 +69,7 @@ func TestNoLossAfterAnError(t *testing.T) {
 	}
 }
 
-// TestNoWaitingAfterRelease, also while its outcome is not known.
+// TestNoWaitingAfterRelease, also while its outcome is unknown.
 func TestNoWaitingAfterRelease(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

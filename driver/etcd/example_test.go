@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/guard/value"
 )
 
-// A job that one process does at a time, on data that lives in etcd too. A
-// process that slept past its lease is refused by the fence.
+// A job that one process runs at a time, on data in the same etcd. The fence
+// rejects a process that was paused for longer than its lease.
 func Example() {
 	ctx := context.Background()
 	client, err := clientv3.New(clientv3.Config{
@@ -49,8 +49,8 @@ func Example() {
 	}
 }
 
-// A configuration in etcd that only the holder of its lock writes, and that every
-// process follows.
+// A configuration in etcd that only the holder of its lock writes, and every
+// process watches.
 func ExampleNewValues() {
 	ctx := context.Background()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:2379"}})
@@ -70,7 +70,7 @@ func ExampleNewValues() {
 	}
 }
 
-// A program that shows locks reads them again after a change, and not before.
+// A program that shows locks reads them again after each change, and not before.
 func ExampleDriver_Watch() {
 	ctx := context.Background()
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"127.0.0.1:2379"}})
@@ -93,7 +93,7 @@ func ExampleDriver_Watch() {
 	err = d.Watch(ctx, "accounts/", func(string) {
 		select {
 		case look <- struct{}{}:
-		default: // it is about to look anyway
+		default: // it is about to read anyway
 		}
 	})
 	close(look)

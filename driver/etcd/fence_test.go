@@ -29,10 +29,10 @@ func TestFence(t *testing.T) {
 	}})
 }
 
-// store is a server with guarded data and a path of its own for each fence.
+// store is a server with guarded data and its own path for each fence.
 type store struct {
 	*paths.Server[driver.Fence]
-	operator *clientv3.Client // past every fault of the paths
+	operator *clientv3.Client // bypasses the faults of the paths
 	dropping atomic.Bool
 }
 
@@ -44,8 +44,8 @@ func (s *store) Open(t *testing.T) (driver.Fence, error) {
 	})
 }
 
-// beforeChanges drops the replies of path when a request leaves that changes
-// something: a rebase reads before it writes, and is to get as far as that.
+// beforeChanges drops the replies of path from the first write on: a rebase reads
+// before it writes, and must get that far.
 func (s *store) beforeChanges(path *testbed.Proxy) func(*clientv3.Config) {
 	return intercepted(func(method string) {
 		if s.dropping.Load() && strings.HasSuffix(method, "/Txn") {
@@ -72,8 +72,8 @@ func (s *store) Get(t *testing.T, key string) ([]byte, bool) {
 	return reply.Kvs[0].Value, true
 }
 
-// Rebases reads the records of this resource: those of one whose name goes on
-// begin with the same bytes, but are longer.
+// Rebases reads the records of this resource: those of longer names begin with the
+// same bytes.
 func (s *store) Rebases(t *testing.T, resource string) (all []drivertest.Rebased) {
 	t.Helper()
 	prefix := fencePrefix + "interlock.rebase:" + escaper.Replace(resource) + ":"
@@ -112,8 +112,8 @@ func tok(t *testing.T, counter int64, sub int) interlock.Token {
 
 func write(key, value string) driver.Write { return driver.Write{Key: key, Value: []byte(value)} }
 
-// TestFenceLimits: what etcd cannot do in one transaction is refused whole, and
-// nothing but data is written.
+// TestFenceLimits: what etcd cannot do in one transaction is rejected as a whole,
+// and only data is written.
 func TestFenceLimits(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -148,7 +148,7 @@ func TestFenceLimits(t *testing.T) {
 	}
 }
 
-// TestFenceGoesByItsClock: etcd lends none.
+// TestFenceGoesByItsClock: etcd has none in transactions.
 func TestFenceGoesByItsClock(t *testing.T) {
 	t.Parallel()
 	f := NewFence(dial(t, serverFor(t).Addr()), "")
@@ -170,7 +170,7 @@ func TestFenceGoesByItsClock(t *testing.T) {
 	}
 }
 
-// intercepted tells each method that a client is about to call.
+// intercepted calls told with each method that a client is about to call.
 func intercepted(told func(method string)) func(*clientv3.Config) {
 	return func(config *clientv3.Config) {
 		config.DialOptions = append(config.DialOptions, grpc.WithChainUnaryInterceptor(
@@ -195,7 +195,7 @@ func TestFenceOneRequestPerEnter(t *testing.T) {
 	}
 }
 
-// TestFenceKeepsOutOfLocks: marks stand in no lock's line, whatever the names.
+// TestFenceKeepsOutOfLocks: marks are in no lock's line, whatever the names.
 func TestFenceKeepsOutOfLocks(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())

@@ -43,7 +43,7 @@ func FuzzAmount(f *testing.F) {
 	})
 }
 
-// What etcd compares as text has one spelling.
+// Values that etcd compares as text have one spelling.
 func FuzzCompared(f *testing.F) {
 	for _, s := range []string{"00000000000000000007 {}\n", "0000000000000000007 {}\ndata", "10000000000000000007tie\x00-data", "+000000000000000007 {}\n", "0+000000000000000007\x00+"} {
 		f.Add([]byte(s))

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// together runs calls of do that share a request, apart from one that fills the only place.
+// together runs calls of do that share a request, except one that takes the only place.
 func together(t *testing.T, d *Driver, n int, do func(i int) error) {
 	t.Helper()
 	filled, free := make(chan struct{}), make(chan struct{})
@@ -80,7 +80,7 @@ func TestCallsThatWaitShareARequest(t *testing.T) {
 }
 
 // TestCallsAboutOneLineAreNotSentTogether: the conditions of all are checked before the
-// first is carried out, so two owners would both find the line empty.
+// first is executed, so two owners would both find the line empty.
 func TestCallsAboutOneLineAreNotSentTogether(t *testing.T) {
 	t.Parallel()
 	d := open(t, dial(t, serverFor(t).Addr()), nil)

@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// atOnce has something done right before the second transaction of a client
-// leaves, counted from when it is set.
+// atOnce runs something right before the second transaction that a client sends
+// after it is set.
 type atOnce struct {
 	n  atomic.Int64
 	do atomic.Pointer[func()]
@@ -36,7 +36,7 @@ func (a *atOnce) on(config *clientv3.Config) {
 	})
 }
 
-// hearing collects what one Watch tells, until the test ends.
+// hearing collects the hints of one Watch, until the test ends.
 type hearing struct {
 	mu  sync.Mutex
 	all []string
@@ -73,8 +73,8 @@ func (h *hearing) count(name string) (n int) {
 	return n
 }
 
-// TestHintsCostNothing: a Watch needs no request and no goroutine of the
-// driver's, and neither does what it tells.
+// TestHintsCostNothing: neither a Watch nor its hints need a request or a goroutine
+// of the driver.
 func TestHintsCostNothing(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -95,8 +95,8 @@ func TestHintsCostNothing(t *testing.T) {
 	}
 }
 
-// TestHintsWithoutTheWatch: if it falls silent while nobody has a lock here,
-// that is noticed, and those who listen look again.
+// TestHintsWithoutTheWatch: if it falls silent while no lock is in use here, that
+// is noticed, and listeners read again.
 func TestHintsWithoutTheWatch(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -117,7 +117,7 @@ func TestHintsWithoutTheWatch(t *testing.T) {
 	testbed.Eventually(t, "changes are reported again", patience, func() bool { return h.count("m") > 0 })
 }
 
-// TestHintsOverALostSession: another is opened by itself.
+// TestHintsOverALostSession: another one is opened automatically.
 func TestHintsOverALostSession(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -135,8 +135,7 @@ func TestHintsOverALostSession(t *testing.T) {
 	testbed.Eventually(t, "changes are reported again", patience, func() bool { return h.count("n") > 0 })
 }
 
-// TestHintsOfNestedNames: a contender of another client stands in every lock
-// above it.
+// TestHintsOfNestedNames: a contender of another client is in every lock above it.
 func TestHintsOfNestedNames(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -147,7 +146,7 @@ func TestHintsOfNestedNames(t *testing.T) {
 	testbed.Eventually(t, "both are reported", patience, func() bool { return h.count("a") > 0 && h.count("a/b") > 0 })
 }
 
-// TestSlowListenerIsToldOfAll: names that nobody takes are not kept for ever.
+// TestSlowListenerIsToldOfAll: pending names are bounded.
 func TestSlowListenerIsToldOfAll(t *testing.T) {
 	t.Parallel()
 	l := &listener{prefix: "n", pending: map[string]bool{}, pendingSignal: make(chan struct{}, 1)}

@@ -9,7 +9,7 @@ import (
 )
 
 // TestLocksPages: more keys than one request reads, in the byte order of names
-// although keys are escaped, without what is no lock.
+// although keys are escaped, without keys that belong to no lock.
 func TestLocksPages(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

@@ -42,8 +42,8 @@ func (t crashingTxn) Commit() (*clientv3.TxnResponse, error) {
 	return reply, err
 }
 
-// drive completes a transaction, from wherever it finds it: the role of the
-// process that is killed.
+// drive completes a transaction from any state: the role of the process that is
+// killed.
 func drive(ctx context.Context, at *crash.Points, args []string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: args[:1], Context: ctx})
 	if err != nil {
@@ -72,8 +72,8 @@ func drive(ctx context.Context, at *crash.Points, args []string) error {
 	return err
 }
 
-// TestJournalCrashes: a process that is killed between any two writes, or at two of them,
-// leaves a transaction that the next one brings to its end, with every record once.
+// TestJournalCrashes: a process is killed between any two writes, or at two of them. The
+// next one completes the transaction, with every record once.
 func TestJournalCrashes(t *testing.T) {
 	t.Parallel()
 	addr := serverFor(t).Addr()

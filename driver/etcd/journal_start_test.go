@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// lasting is a claim on all shards that lasts as long as its context.
+// lasting is a claim on all shards that lasts until its context ends.
 type lasting struct {
 	interlock.Claim
 	token interlock.Token
@@ -31,17 +31,17 @@ func (l lasting) Context() context.Context { return l.ctx }
 func (l lasting) Valid() bool              { return l.ctx.Err() == nil }
 func (l lasting) Remaining() time.Duration { return time.Minute }
 
-// TestCoordinatorStartsOnWhatIsLeft: how many requests a coordinator of sagas makes from its
-// start until a saga has ended does not depend on how many transactions have ended before.
-// Due times that no transaction has any more, as earlier versions left them by the thousand,
-// cost it three requests for each page of them, once, and fail nothing.
+// TestCoordinatorStartsOnWhatIsLeft: the number of requests from a coordinator's start to
+// the end of a saga does not depend on how many transactions have ended before. Due times
+// without a transaction, which earlier versions left by the thousand, cost three requests
+// for each page of them, once, and cause no failure.
 func TestCoordinatorStartsOnWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
 	const shards, most, seldom = 2, 200, 5 * time.Second
 	epoch := int64(0)
-	// start is what a coordinator costs that starts, drives a saga and stops. One that polls
-	// does so until no due time is left.
+	// start returns the cost of a coordinator that starts, drives a saga and stops. A
+	// polling one polls until no due time is left.
 	start := func(poll time.Duration) int64 {
 		t.Helper()
 		epoch++

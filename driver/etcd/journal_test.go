@@ -61,8 +61,8 @@ func TestDueShardsCostsOneRequest(t *testing.T) {
 	}
 }
 
-// TestEntriesThatWereLeft: due times that a transaction has had are not in the way,
-// and go when they have passed.
+// TestEntriesThatWereLeft: former due times of a transaction have no effect, and
+// are removed when they have passed.
 func TestEntriesThatWereLeft(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -104,9 +104,9 @@ func TestEntriesThatWereLeft(t *testing.T) {
 	}
 }
 
-// TestLeftEntriesCostAPageEach: an owner that starts on thousands of due times that no
-// transaction has any more, as earlier versions left them, looks at each once, fifty in two
-// requests, and claims nothing; they are gone then.
+// TestLeftEntriesCostAPageEach: an owner that starts with thousands of due times without a
+// transaction, left by earlier versions, reads each once, fifty in two requests, claims
+// nothing, and removes them.
 func TestLeftEntriesCostAPageEach(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -145,8 +145,8 @@ func TestLeftEntriesCostAPageEach(t *testing.T) {
 	costs("taking over again", 1, take)
 }
 
-// TestForgetLeavesNothing of ended transactions, not in the due index either, whatever they
-// were due; and it takes away what earlier versions have left there, a page a call.
+// TestForgetLeavesNothing of ended transactions, also in the due index; it removes
+// leftovers of earlier versions there, a page a call.
 func TestForgetLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -206,8 +206,8 @@ func TestForgetLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestForgetLooksAtAPageOfPayloads: what it costs to look for payloads of no transaction
-// does not depend on how many payloads there are; the next call goes on.
+// TestForgetLooksAtAPageOfPayloads: the cost of finding payloads without a transaction
+// does not depend on the number of payloads; the next call continues.
 func TestForgetLooksAtAPageOfPayloads(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

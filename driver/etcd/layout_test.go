@@ -59,7 +59,7 @@ func TestKeysThatAreNoContenders(t *testing.T) {
 	}
 }
 
-// FuzzName: whatever a key holds, what is read as a name leads back to its line.
+// FuzzName: the name read from any key maps to its line.
 func FuzzName(f *testing.F) {
 	f.Add("p/a%2Fb/1f-x")
 	f.Add("p/%25/1")
@@ -77,7 +77,7 @@ func FuzzName(f *testing.F) {
 	})
 }
 
-// TestRecordIsJSON: what is written by hand is what the standard library writes.
+// TestRecordIsJSON: our encoder writes what the standard library writes.
 func TestRecordIsJSON(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 60, time.UTC)

@@ -16,7 +16,7 @@ func del(key string, rev int64) change {
 	return change{rev: rev, deleted: true, place: place{key: key}}
 }
 
-// told writes effects down for comparison.
+// told formats effects for comparison.
 func told(effects []effect) string {
 	var all []string
 	for _, e := range effects {
@@ -135,11 +135,11 @@ func TestLineWithTwoOfOurs(t *testing.T) {
 	}
 }
 
-// TestLineAgreesWithTheStore runs random histories of a store, of which the line
-// hears every event in order, but with snapshots of any moment in between, as
-// slow replies and re-reads deliver them. After any of them it must say
-// "granted" only of one that was first at some revision that it has heard of,
-// and in the end must know what the store knows.
+// TestLineAgreesWithTheStore runs random histories of a store. The line receives
+// every event in order, with snapshots of any moment in between, as slow replies
+// and re-reads deliver them. It may report "granted" only for a contender that was
+// first at some revision that the line has received, and in the end must match the
+// store.
 func TestLineAgreesWithTheStore(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3000) {
@@ -187,7 +187,7 @@ func newHistory(random *rand.Rand) *history {
 	return h
 }
 
-// deliver tells l everything, and returns which of ours it says hold.
+// deliver passes all events to l, and returns which of ours hold by its effects.
 func (h *history) deliver(t *testing.T, l *line) map[string]bool {
 	holds := map[string]bool{}
 	listed := false
@@ -203,7 +203,7 @@ func (h *history) deliver(t *testing.T, l *line) map[string]bool {
 		for h.random.IntN(3) == 0 || !listed && c.rev == 20 {
 			rev := h.random.IntN(len(h.snapshots))
 			if !listed && rev < int(c.rev)-1 {
-				continue // the first answer is younger than when events were first heard
+				continue // the first answer is newer than the first event
 			}
 			listed = true
 			note(l.list(int64(rev), slices.Clone(h.snapshots[rev])))

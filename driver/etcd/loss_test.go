@@ -39,8 +39,7 @@ func TestLossIsToldWithoutTheWatch(t *testing.T) {
 	}
 }
 
-// TestWatchIsOpenedAnew after it fell silent, and then hand-overs are pushed
-// again.
+// TestWatchIsOpenedAnew after it fell silent, and then hand-overs are pushed again.
 func TestWatchIsOpenedAnew(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -68,8 +67,8 @@ func TestWatchIsOpenedAnew(t *testing.T) {
 	testbed.Receive(t, done, "the grant")
 }
 
-// TestCompactionDuringAnOutage: the watch cannot be resumed, so that what
-// happened must be read: a loss, and a grant.
+// TestCompactionDuringAnOutage: the watch cannot be resumed, so that changes must
+// be read: a loss, and a grant.
 func TestCompactionDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -97,8 +96,8 @@ func TestCompactionDuringAnOutage(t *testing.T) {
 	}
 }
 
-// TestRevokedLeaseEndsTheSession: every claim is lost, every waiter has to
-// ask again, and what comes then is a new session with a higher token.
+// TestRevokedLeaseEndsTheSession: every claim is lost, every waiter must acquire
+// again, and the next session has a higher token.
 func TestRevokedLeaseEndsTheSession(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -140,8 +139,8 @@ func replaced(d *Driver, lease clientv3.LeaseID) bool {
 	return d.session == nil || d.session.id != lease
 }
 
-// TestAnotherStoreIsNoticed by its revisions, by the first request that reaches
-// it: what was known of the old one is dropped.
+// TestAnotherStoreIsNoticed by its revisions, at the first request that reaches it:
+// all state of the old one is dropped.
 func TestAnotherStoreIsNoticed(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t)
@@ -176,8 +175,8 @@ func TestAnotherStoreIsNoticed(t *testing.T) {
 	testbed.Receive(t, last.Lost, "word of the loss")
 }
 
-// TestReleaseThatFailedIsCarriedOn: nobody repeats it, and yet the key goes,
-// although the session lives on.
+// TestReleaseThatFailedIsCarriedOn: it is not repeated by its caller, but the key
+// is deleted, although the session lives.
 func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -201,8 +200,8 @@ func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
 	}
 }
 
-// TestGhostIsRemoved: a request that was given up is carried out late. Its key
-// would stand in line for as long as the session lives.
+// TestGhostIsRemoved: an abandoned request is executed late. Its key would stay in
+// line for as long as the session lives.
 func TestGhostIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -217,10 +216,10 @@ func TestGhostIsRemoved(t *testing.T) {
 	mustAcquire(t, d, ask("n", "next"))
 }
 
-// suspect notes that a request was given up.
+// suspect records that a request was abandoned.
 func suspect(d *Driver) { _ = d.session.unknown(errors.New("no answer")) }
 
-// TestGhostBehindADeadWatchIsRemoved: the same when no event tells of it.
+// TestGhostBehindADeadWatchIsRemoved: the same without an event.
 func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -238,8 +237,8 @@ func TestGhostBehindADeadWatchIsRemoved(t *testing.T) {
 	}
 }
 
-// TestRewrittenKeyGivesNoToken: a value without a base has no token, and the
-// place is taken again.
+// TestRewrittenKeyGivesNoToken: a value without a base has no token, and the place
+// is taken again.
 func TestRewrittenKeyGivesNoToken(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -258,8 +257,8 @@ func TestRewrittenKeyGivesNoToken(t *testing.T) {
 	}
 }
 
-// TestCloseLeavesNothing: no lease if nothing was held, and with something held
-// the waiters are gone and the claim is left to expire.
+// TestCloseLeavesNothing: no lease if nothing was held; otherwise the waiters are
+// removed and the claim expires.
 func TestCloseLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

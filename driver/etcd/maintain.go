@@ -13,7 +13,7 @@ import (
 // openFor is how many heartbeats a watch may take to open.
 const openFor = 4
 
-// batch is how many operations go into one transaction; etcd allows 128.
+// batch is how many operations one transaction has; etcd allows 128.
 const batch = 64
 
 // maintain works at every heartbeat: it deletes keys, reads lines that need a snapshot, and checks
@@ -45,8 +45,8 @@ func (s *session) maintain() {
 	}
 }
 
-// sweep deletes the keys to delete. A failure is repeated at the next heartbeat: a key of ours
-// lives as long as the session otherwise.
+// sweep deletes the scheduled keys. A failure is repeated at the next heartbeat: otherwise a
+// key of ours lives as long as the session.
 func (s *session) sweep() {
 	s.d.mu.Lock()
 	keys := s.queues.toDelete(batch)
@@ -62,7 +62,7 @@ func (s *session) sweep() {
 }
 
 // removed records that keys of ours were deleted at rev, and forgets contenders whose release
-// waited for that.
+// waited for it.
 func (s *session) removed(rev int64, keys ...string) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -71,8 +71,8 @@ func (s *session) removed(rev int64, keys ...string) {
 	}
 }
 
-// reread reads every line while the watch is not to be relied on, or once when
-// it was reopened, and otherwise those that have long had no snapshot.
+// reread reads every line while the watch is unreliable, or once when it was
+// reopened, and otherwise the lines that have long had no snapshot.
 func (s *session) reread() {
 	lines, opened, all := s.unread()
 	for chunk := range slices.Chunk(lines, batch) {
@@ -88,7 +88,7 @@ func (s *session) reread() {
 	s.d.mu.Unlock()
 }
 
-// unread lists the lines to be read, for the watch that was opened so often.
+// unread returns the lines to be read, and how often the watch was opened.
 func (s *session) unread() (lines []string, opened int, all bool) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -122,10 +122,10 @@ func (s *session) read(lines []string) error {
 	return nil
 }
 
-// strays says when to look for keys of acquire requests whose outcome is not known. Such
-// a request may be carried out at any later time, and its key would bar a name for as
-// long as the session lives. The pauses between two looks double, up to maxPause
-// heartbeats, and there is no last one.
+// strays schedules searches for keys of acquire requests with an unknown outcome. Such a
+// request may be executed at any later time, and its key would block a name for as long
+// as the session lives. The pauses between two searches double, up to maxPause
+// heartbeats; the searches do not end.
 type strays struct{ pause, left int } // in heartbeats; 0 as long as all outcomes are known
 
 const maxPause = 16
@@ -155,7 +155,7 @@ func (s *session) unknown(err error, cs ...*contender) error {
 	return err
 }
 
-// findStrays has the keys under the session's lease deleted that no contender has.
+// findStrays deletes the keys under the session's lease that no contender has.
 func (s *session) findStrays() {
 	ctx, cancel := s.d.bounded(s.ctx)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-// TestOutagesLeaveNoCandidateBehind by way of etcd.
+// TestOutagesLeaveNoCandidateBehind on etcd.
 func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
 	t.Parallel()
 	p := paths.New[driver.Fenced](testbed.Etcd(t))

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-// TestOwnership: keys have one owner at a time by way of etcd.
+// TestOwnership: on etcd keys have one owner at a time.
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 	partitiontest.Run(t, nil, func(t *testing.T) partitiontest.World {

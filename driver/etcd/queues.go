@@ -8,17 +8,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// queues are the lines of a session that have a contender of ours, and the keys under
-// its lease. It does no I/O. The driver's mutex is held in all methods.
+// queues holds the lines of a session that have a contender of ours, and the keys
+// under its lease. It does no I/O. Callers hold the driver's mutex.
 type queues struct {
 	nudge func() // asks for a deletion of the keys in deleting
 
 	ended    bool // contenders get no further effects
 	lines    map[string]*line
 	byKey    map[string]*contender
-	deleting map[string]*contender // keys of ours to be deleted, and whose failed release waits for it
-	spent    map[string]bool       // keys that a request of unknown outcome may still write or delete
-	// crowded are lines in which others stood since the last heartbeat or the one before.
+	deleting map[string]*contender // keys of ours to be deleted, and the contender whose failed release waits for it
+	spent    map[string]bool       // keys that a request with unknown outcome may still write or delete
+	// crowded are lines with other contenders since the last heartbeat or the one before.
 	crowded, before map[string]bool
 
 	highest int64 // highest revision known
@@ -36,9 +36,9 @@ func (q *queues) restart(rev int64) {
 	}
 }
 
-// age counts how long lines have needed a snapshot, and how long they have been there.
-// At the first heartbeat the answer that brings a snapshot is probably on its way. old
-// reports that one of the lines has been there for a whole heartbeat.
+// age counts the heartbeats for which lines have needed a snapshot, and have existed.
+// At the first one the answer with the snapshot is probably on its way. old reports
+// whether a line has existed for a whole heartbeat.
 func (q *queues) age() (old bool) {
 	q.crowded, q.before = map[string]bool{}, q.crowded
 	for _, l := range q.lines {
@@ -71,8 +71,8 @@ func (q *queues) toDelete(most int) (keys []string) {
 	return keys
 }
 
-// removed notes that keys of ours were deleted at rev. It returns the contenders whose
-// release waited for the last of them, and is over.
+// removed records that keys of ours were deleted at rev. It returns the contenders
+// whose release waited for the last of them, and is done.
 func (q *queues) removed(rev int64, keys ...string) (over []*contender) {
 	q.highest = max(q.highest, rev)
 	for _, key := range keys {
@@ -85,7 +85,7 @@ func (q *queues) removed(rev int64, keys ...string) (over []*contender) {
 	return over
 }
 
-// leftovers lists up to most keys that a closing driver deletes.
+// leftovers returns up to most keys that a closing driver deletes.
 func (q *queues) leftovers(most int) (keys []string, held bool) {
 	for key := range q.deleting {
 		keys = append(keys, key)
@@ -99,15 +99,15 @@ func (q *queues) leftovers(most int) (keys []string, held bool) {
 	return keys[:min(len(keys), most)], held
 }
 
-// own checks a key under our lease. One that no contender has comes from a late request whose
-// caller had given up. It would stay in its line as long as the session, so it is removed.
+// own handles a key under our lease. If no contender has it, it comes from a late request
+// whose caller gave up. It would stay in its line as long as the session, so it is deleted.
 func (q *queues) own(key string) {
 	if q.byKey[key] == nil {
 		q.scheduleDelete(key)
 	}
 }
 
-// scheduleDelete asks for a key to be deleted, now and until it is.
+// scheduleDelete requests the deletion of a key, repeated until it succeeds.
 func (q *queues) scheduleDelete(key string) {
 	if !q.isDeleting(key) {
 		q.deleting[key] = nil
@@ -121,9 +121,9 @@ func (q *queues) isDeleting(key string) bool {
 	return yes
 }
 
-// free is a key in a line that no contender has. Keys are used again, because etcd keeps
-// what was deleted in its index until it compacts: a read of the line would pass all of
-// it. One that a late request may still write or delete is not.
+// free returns a key in a line that no contender has. Keys are reused, because etcd
+// keeps deleted ones in its index until it compacts, and a read of the line would pass
+// all of them. Keys that a late request may still write or delete are not reused.
 func (q *queues) free(at string, lease clientv3.LeaseID) string {
 	n := 0
 	if l := q.lines[at]; l != nil {
@@ -136,7 +136,7 @@ func (q *queues) free(at string, lease clientv3.LeaseID) string {
 	}
 }
 
-// isCrowded reports that others are likely to stand in a line.
+// isCrowded reports whether a line probably has other contenders.
 func (q *queues) isCrowded(at string) bool { return q.crowded[at] || q.before[at] }
 
 // join makes c a contender of its line.
@@ -144,14 +144,14 @@ func (q *queues) join(c *contender) {
 	l := q.lines[c.line]
 	if l == nil {
 		l = &line{}
-		l.restart(q.highest) // an answer to somebody before us may still be on its way
+		l.restart(q.highest) // an answer to an earlier contender may still be on its way
 		q.lines[c.line] = l
 	}
 	l.join(c.key, q.highest)
 	q.byKey[c.key] = c
 }
 
-// stepOut takes c out of its line; its key is still known as ours.
+// stepOut removes c from its line; its key stays known as ours.
 func (q *queues) stepOut(c *contender) {
 	if l := q.lines[c.line]; l != nil && q.byKey[c.key] == c && l.leave(c.key) {
 		delete(q.lines, c.line)
@@ -169,7 +169,7 @@ func (q *queues) leave(c *contender) {
 	}
 }
 
-// placeOf reads a contender for the line. The value that a contender of ours wrote
+// placeOf parses a contender for the line. The value that a contender of ours wrote
 // needs no decoding.
 func (q *queues) placeOf(kv *mvccpb.KeyValue) place {
 	if c := q.byKey[string(kv.Key)]; c != nil && len(c.sent.value) > 0 && bytes.Equal(c.sent.value, kv.Value) {
@@ -186,16 +186,16 @@ func (q *queues) placesOf(kvs []*mvccpb.KeyValue) []place {
 	return places
 }
 
-// list gives a line its snapshot.
+// list passes a line its snapshot.
 func (q *queues) list(at string, rev int64, places []place) {
 	if l := q.lines[at]; l != nil {
 		q.perform(l.list(rev, places))
 	}
 }
 
-// unlisted reports that a line needs a snapshot to show what was written at rev: deletions
-// after rev were heard, so that the snapshot of rev came too late, and the watch need not
-// report what was written.
+// unlisted reports whether a line needs a snapshot to show what was written at rev: it has
+// received deletions after rev, so the snapshot of rev is too old, and the watch may not
+// report the write.
 func (q *queues) unlisted(at string, rev int64) bool {
 	l := q.lines[at]
 	if l != nil && l.listed > 0 && rev < l.seen {
@@ -204,7 +204,7 @@ func (q *queues) unlisted(at string, rev int64) bool {
 	return l != nil && l.listed == 0
 }
 
-// holder returns the owner that holds a line, as far as it is known.
+// holder returns the owner that holds a line, as far as known.
 func (q *queues) holder(at string) string {
 	if l := q.lines[at]; l != nil && len(l.places) > 0 {
 		return l.places[0].owner
@@ -212,7 +212,7 @@ func (q *queues) holder(at string) string {
 	return ""
 }
 
-// perform reports their new states to contenders.
+// perform passes effects to their contenders.
 func (q *queues) perform(effects []effect) {
 	for _, e := range effects {
 		c := q.byKey[e.key]
@@ -228,8 +228,8 @@ func (q *queues) perform(effects []effect) {
 	}
 }
 
-// inherit takes over, for the next heartbeats, what a release left, perhaps one
-// under an earlier session.
+// inherit takes over, for the next heartbeats, the keys left by a release, perhaps
+// one of an earlier session.
 func (q *queues) inherit(c *contender) {
 	for _, key := range c.keys() {
 		q.deleting[key], q.spent[key] = c, true

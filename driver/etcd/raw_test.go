@@ -6,7 +6,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestRawNamesNest: what Options.RawNames says it costs, and escaping saves.
+// TestRawNamesNest: the documented cost of Options.RawNames, which escaping avoids.
 func TestRawNamesNest(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// reasons lists why r was rebased, as the records of the fence in prefix tell.
+// reasons returns the reasons of r's rebases, from the records of the fence in prefix.
 func reasons(t *testing.T, client *clientv3.Client, prefix string) (all []string) {
 	t.Helper()
 	reply, err := client.Get(bounded(t), prefix+"interlock.rebase:r:", clientv3.WithPrefix())
@@ -31,8 +31,8 @@ func reasons(t *testing.T, client *clientv3.Client, prefix string) (all []string
 	return all
 }
 
-// TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords: each time there is none, which
-// looks the same.
+// TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords: a missing mark looks the same
+// each time.
 func TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -50,7 +50,7 @@ func TestRebaseOfAMarkThatIsGoneKeepsEarlierRecords(t *testing.T) {
 	}
 }
 
-// between has do run once, when a client is about to send its first transaction.
+// between runs do once, when a client is about to send its first transaction.
 func between(do func(ctx context.Context)) func(*clientv3.Config) {
 	var done atomic.Bool
 	return func(config *clientv3.Config) {
@@ -63,8 +63,8 @@ func between(do func(ctx context.Context)) func(*clientv3.Config) {
 	}
 }
 
-// TestRebasesThatSawTheSameStoreKeepBothRecords: both find no mark, one sets it,
-// it is deleted, and the other goes on.
+// TestRebasesThatSawTheSameStoreKeepBothRecords: both find no mark, one sets it, it
+// is deleted, and the other continues.
 func TestRebasesThatSawTheSameStoreKeepBothRecords(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -84,7 +84,7 @@ func TestRebasesThatSawTheSameStoreKeepBothRecords(t *testing.T) {
 	}
 }
 
-// TestRebaseOfAMarkThatMoved replaces, and records, the mark that it moved to.
+// TestRebaseOfAMarkThatMoved replaces, and records, the new mark.
 func TestRebaseOfAMarkThatMoved(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

@@ -9,9 +9,9 @@ import (
 )
 
 // Release implements driver.Fenced: one request that deletes the owner's own key, which no other
-// owner uses before the answer. If its outcome is unknown, the driver repeats the deletion at
-// every heartbeat, because the lease, which the whole process shares, keeps the key alive. For an
-// owner that this driver does not know, Release sends nothing.
+// owner reuses before the answer. If its outcome is unknown, the driver repeats the deletion at
+// every heartbeat, because the lease, which all contenders share, keeps the key alive. For an
+// owner unknown to this driver, Release sends nothing.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	c, keys, err := d.endClaim(name, owner)
 	if c == nil || err != nil {
@@ -29,7 +29,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	return nil
 }
 
-// released notes that one release of c was confirmed.
+// released records that one release of c was confirmed.
 func (d *Driver) released(c *contender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -37,7 +37,7 @@ func (d *Driver) released(c *contender) {
 	d.forget(c)
 }
 
-// endClaim ends the claim in this process, and lists the keys that etcd may have of it. The
+// endClaim ends the claim in this process, and returns the keys that etcd may have of it. The
 // contender stays known until etcd has confirmed; nil means that there is nothing to confirm.
 func (d *Driver) endClaim(name, owner string) (*contender, []string, error) {
 	d.mu.Lock()
@@ -58,17 +58,17 @@ func (d *Driver) endClaim(name, owner string) (*contender, []string, error) {
 		d.forget(c)
 		return nil, nil, nil
 	}
-	c.pending++ // for good if the outcome is unknown
+	c.pending++ // permanently if the outcome is unknown
 	return c, c.keys(), nil
 }
 
-// keys are all that etcd may have of a contender.
+// keys returns all keys that etcd may have of a contender.
 func (c *contender) keys() []string { return append(slices.Clone(c.stale), c.key) }
 
-// goneWithSession reports that they went with their session.
+// goneWithSession reports whether its keys ended with its session.
 func (c *contender) goneWithSession() bool { return c.session.revoked && !c.aside && len(c.stale) == 0 }
 
-// forget removes a contender. The driver's mutex is held.
+// forget removes a contender. The caller holds the driver's mutex.
 func (d *Driver) forget(c *contender) {
 	c.session.queues.leave(c)
 	if d.contenders[c.identity] == c {
@@ -86,7 +86,7 @@ func (d *Driver) retryDelete(c *contender) {
 		d.forget(c)
 		return
 	}
-	c.session.queues.leave(c) // from here on it is a ghost
+	c.session.queues.leave(c) // from here on no contender has the key
 	if d.session != nil {
 		d.session.queues.inherit(c)
 	}

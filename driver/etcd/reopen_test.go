@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestLineAfterAGap: what was missed is made up for by a snapshot that is young
-// enough, also if changes are heard before it comes, and by no other.
+// TestLineAfterAGap: only a snapshot that is new enough replaces missed changes,
+// also if later changes arrive before it.
 func TestLineAfterAGap(t *testing.T) {
 	t.Parallel()
 	l := &line{}
@@ -33,7 +33,7 @@ func TestLineAfterAGap(t *testing.T) {
 			t.Fatalf("step %d: %s, want %s", i, told(step.got), step.want)
 		}
 	}
-	l.restart(20) // a was deleted at 15, which nobody told
+	l.restart(20) // a was deleted at 15, which was not reported
 	if got := told(l.list(14, []place{at("a", 3), at("me", 9), at("x", 10)})); got != "[]" {
 		t.Fatalf("a snapshot from before the gap's end: %s", got)
 	}
@@ -49,8 +49,8 @@ func TestLineAfterAGap(t *testing.T) {
 }
 
 // TestLineAgreesWithTheStoreAcrossGaps is TestLineAgreesWithTheStore with a watch
-// that breaks and misses events. Each time it is reopened the line is read
-// once, and events come before that answer does.
+// that breaks and misses events. Each time it is reopened the line is read once,
+// and events arrive before that answer.
 func TestLineAgreesWithTheStoreAcrossGaps(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3000) {
@@ -66,8 +66,8 @@ func TestLineAgreesWithTheStoreAcrossGaps(t *testing.T) {
 	}
 }
 
-// deliverWithGaps tells a line what a breaking watch tells, and returns which of
-// ours it says hold.
+// deliverWithGaps passes the events of a breaking watch to a line, and returns
+// which of ours hold by its effects.
 func (h *history) deliverWithGaps(t *testing.T) map[string]bool {
 	l, holds := &line{}, map[string]bool{}
 	for _, key := range h.ours {
@@ -93,13 +93,13 @@ func (h *history) deliverWithGaps(t *testing.T) map[string]bool {
 		for answered := min(end, snapshot+h.random.IntN(4)); next < answered; next++ {
 			note(l.apply(h.events[next]))
 		}
-		list(h.random.IntN(snapshot + 1)) // an older answer that was late
+		list(h.random.IntN(snapshot + 1)) // an older, late answer
 		list(snapshot)
 	}
 	return holds
 }
 
-// believe reports that e is a grant, which must be a true one.
+// believe reports whether e is a grant, and requires that it is a true one.
 func (h *history) believe(t *testing.T, e effect) bool {
 	if e.kind == granted && !h.wasFirst(e.key, e.created) {
 		t.Fatalf("%s was granted at %d, and never was the first", e.key, e.created)
@@ -126,7 +126,7 @@ func (w *heldBackWatcher) Watch(ctx context.Context, key string, opts ...clientv
 // heldBackAnswer delivers the answer to one transaction late.
 type heldBackAnswer struct {
 	armed   atomic.Bool
-	came    chan struct{} // it is here
+	came    chan struct{} // it has arrived
 	deliver chan struct{}
 }
 
@@ -153,7 +153,7 @@ func holdBack() *heldBackAnswer {
 }
 
 // TestWhatABrokenWatchMissedIsRead: a holder left and a claim was lost while the
-// watch was broken, and somebody joins both lines while they are read.
+// watch was broken, and a contender joins both lines while they are read.
 func TestWhatABrokenWatchMissedIsRead(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -195,8 +195,8 @@ func breakWatch(d *Driver) {
 	d.session.watch.reopen()
 }
 
-// TestAnswerFromBeforeTheGap: a request is carried out, the watch is reopened,
-// and only then its answer comes, before the lines are read. The claim is granted
+// TestAnswerFromBeforeTheGap: a request is executed, the watch is reopened, and
+// then its answer arrives, before the lines are read. The claim is granted
 // nevertheless.
 func TestAnswerFromBeforeTheGap(t *testing.T) {
 	t.Parallel()
@@ -218,7 +218,7 @@ func TestAnswerFromBeforeTheGap(t *testing.T) {
 			answer.armed.Store(true)
 			done := begin(t, d, r)
 			testbed.Receive(t, answer.came, "the answer")
-			mustPut(t, operator, "elsewhere", "") // a younger revision
+			mustPut(t, operator, "elsewhere", "") // a newer revision
 			reading.armed.Store(true)
 			close(watch.open)
 			testbed.Receive(t, reading.came, "the reading of the lines")

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// machine is a driver with a session, and without a server.
+// machine returns a driver with a session, and without a server.
 func machine(t *testing.T) (*Driver, *session) {
 	d := &Driver{ctx: t.Context(), contenders: map[identity]*contender{}}
 	d.session = d.sessionOf(0, &clientv3.LeaseGrantResponse{ID: 7})
@@ -18,15 +18,15 @@ func machine(t *testing.T) (*Driver, *session) {
 	return d, d.session
 }
 
-// entered is the answer, at rev, to a request that put a key behind others.
+// entered returns the answer, at rev, to a request that put a key after others.
 func entered(rev int64, kvs ...*mvccpb.KeyValue) *pb.TxnResponse {
 	list := &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{Kvs: kvs}}}
 	return &pb.TxnResponse{Header: &pb.ResponseHeader{Revision: rev}, Succeeded: true, Responses: []*pb.ResponseOp{list}}
 }
 
-// TestAnswerAfterALaterDeletion: the holder's deletion is heard before the answer to a
-// contender that came earlier. The watch does not report contenders that come, so that
-// only another read shows its place.
+// TestAnswerAfterALaterDeletion: the holder's deletion is received before the answer
+// to an earlier contender. The watch does not report new contenders, so only another
+// read shows its place.
 func TestAnswerAfterALaterDeletion(t *testing.T) {
 	t.Parallel()
 	d, s := machine(t)
@@ -47,8 +47,8 @@ func TestAnswerAfterALaterDeletion(t *testing.T) {
 	}
 }
 
-// TestKeyOfAPendingRequest: a key is not used again while a request may still write or
-// delete it, and what such a request left is deleted.
+// TestKeyOfAPendingRequest: a key is not reused while a request may still write or
+// delete it, and the leftovers of such a request are deleted.
 func TestKeyOfAPendingRequest(t *testing.T) {
 	t.Parallel()
 	release := func(t *testing.T, d *Driver) *contender {

@@ -44,7 +44,7 @@ func intercept(config *clientv3.Config, do func(ctx context.Context, method stri
 		}))
 }
 
-// watching waits until the watch stands, and every line was read since.
+// watching waits until the watch is open, and every line was read since.
 func watching(t testing.TB, d *Driver, s scope) {
 	t.Helper()
 	d.mu.Lock()
@@ -72,18 +72,18 @@ func passed(t testing.TB, d *Driver, operator *clientv3.Client) {
 	})
 }
 
-// fleeting is a server without durability.
+// fleeting starts a server without durability.
 func fleeting(tb testing.TB, extra ...string) *testbed.Server {
 	return testbed.Etcd(tb, append(extra, "--unsafe-no-fsync")...)
 }
 
 // serverFor returns an empty server without durability, for a test that does not crash it.
-// Others have used it: its revisions do not begin at 1.
+// Other tests have used it: its revisions do not begin at 1.
 func serverFor(t testing.TB) *testbed.Server {
 	t.Helper()
 	return testbed.Borrowed(t, fleeting, func(server *testbed.Server) {
 		operator := dial(t, server.Addr())
-		// Sessions that nobody closed may still add to it.
+		// Sessions that were not closed may still write to it.
 		testbed.Eventually(t, "the server is empty", patience, func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
@@ -100,10 +100,10 @@ func serverFor(t testing.TB) *testbed.Server {
 	})
 }
 
-// openings is a server with a path of its own for each opening of S, which new opens.
+// openings is a server with its own path for each opening of S, which new opens.
 type openings[S comparable] struct {
 	*paths.Server[S]
-	operator *clientv3.Client // past every fault of the paths
+	operator *clientv3.Client // bypasses the faults of the paths
 	new      func(*testing.T, *clientv3.Client) S
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestStoreThatWentBackEndsTheSession: an answer from before what is known comes
+// TestStoreThatWentBackEndsTheSession: an answer with a revision below known ones comes
 // from another store, such as a restored backup in which the lease still lives.
 func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 	t.Parallel()
@@ -23,7 +23,7 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 		mustAcquire(t, d, held)
 		s := d.session
 		d.mu.Lock()
-		s.queues.highest += 1000 // as if it had been known
+		s.queues.highest += 1000 // as if it had been received
 		d.mu.Unlock()
 		if noticedBy == "a reading" {
 			deaf.deaf.Store(true)
@@ -43,8 +43,8 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 	}
 }
 
-// TestPlaceOfAnOutdatedSessionIsRemoved: time ran out here while etcd still
-// keeps the lease, and the owner asks again. Its old key would stand before it.
+// TestPlaceOfAnOutdatedSessionIsRemoved: the session expired here while etcd still keeps
+// the lease, and the owner acquires again. Its old key would precede the new one.
 func TestPlaceOfAnOutdatedSessionIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

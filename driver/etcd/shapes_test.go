@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-// TestShapes: readers and writers, permits and several names by way of etcd.
+// TestShapes: readers and writers, permits and several names on etcd.
 func TestShapes(t *testing.T) {
 	t.Parallel()
 	p := paths.New[driver.Fenced](serverFor(t))

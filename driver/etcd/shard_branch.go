@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// What fits into a transaction of etcd's default limits; see Shard.
+// Bounds of a transaction by etcd's default limits; see Shard.
 const (
 	maxShardOperations = 128
 	maxShardBytes      = 512 << 10
@@ -25,28 +25,28 @@ const (
 var errBranchOver = errors.New("the branch was prepared, committed or abandoned before")
 
 // ShardBranch is a branch of a shard while the user works in it. Its calls see the
-// shard as it was at the first of them, with the branch's own changes. Nobody else
-// sees those before they are committed. What a branch wants to change it reads first,
-// whether it is asked to or not: one request for each item.
+// shard as of the first of them, with the branch's own changes. No one else sees
+// those before the commit. A change first reads its item, if the branch has not read
+// it: one request for each item.
 //
-// It is used by one goroutine at a time. Once it was prepared, committed or abandoned
-// its calls are a Bug.
+// One goroutine at a time may use it. Calls after Prepare, CommitOne or Abandon are a
+// Bug.
 type ShardBranch struct {
 	shard    *Shard
 	xid      driver.XID
-	items    map[string]*shardItem // that were read, by item
-	revision int64                 // at which they were; 0 before the first
+	items    map[string]*shardItem // the items read, by item
+	revision int64                 // of the reads; 0 before the first
 	bytes    int                   // of names and values
 	over     bool
 }
 
-// shardItem is something that a branch has read, and perhaps changed.
+// shardItem is an item that a branch has read, and perhaps changed.
 type shardItem struct {
-	name    string // as the user says it
-	version int64  // as it was read, 0 if it was not there
-	text    []byte // as the branch sees it, nil if it is not there
+	name    string // as the user passes it
+	version int64  // as it was read, 0 if it did not exist
+	text    []byte // as the branch sees it, nil if it does not exist
 	changed bool
-	amount  int64 // that was added to it
+	amount  int64 // added to it
 }
 
 // Begin opens a branch. It sends nothing.
@@ -62,7 +62,7 @@ func (s *Shard) Begin(ctx context.Context, x driver.XID) (*ShardBranch, driver.P
 	return b, preparing{b}, nil
 }
 
-// Balance is what an account holds in the branch; one that nothing was added to holds 0.
+// Balance returns the balance of an account in the branch; a new account has 0.
 func (b *ShardBranch) Balance(ctx context.Context, account string) (int64, error) {
 	const op = "read balance"
 	it, err := b.touch(ctx, op, account, balanceItem(account))
@@ -76,8 +76,8 @@ func (b *ShardBranch) Balance(ctx context.Context, account string) (int64, error
 	return n, err
 }
 
-// Add adds an amount to an account, or takes it out if it is negative. What would make
-// the balance negative, or too great for an int64, is refused with an *OverdrawnError.
+// Add adds an amount to an account, or subtracts it if it is negative. A result below
+// zero, or too large for an int64, is refused with an *OverdrawnError.
 func (b *ShardBranch) Add(ctx context.Context, account string, amount int64) error {
 	const op = "add to balance"
 	n, err := b.Balance(ctx, account)
@@ -95,7 +95,7 @@ func (b *ShardBranch) Add(ctx context.Context, account string, amount int64) err
 	return nil
 }
 
-// Get is a value in the branch, nil if there is none.
+// Get returns a value in the branch, nil if there is none.
 func (b *ShardBranch) Get(ctx context.Context, name string) ([]byte, error) {
 	it, err := b.touch(ctx, "read value", name, valueItem(name))
 	if err != nil {
@@ -114,10 +114,10 @@ func (b *ShardBranch) Put(ctx context.Context, name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	return b.change(op, it, append([]byte{}, data...)) // not nil, also for an empty one
+	return b.change(op, it, append([]byte{}, data...)) // not nil, even if empty
 }
 
-// Delete removes a value, which may not be there.
+// Delete removes a value, which may be missing.
 func (b *ShardBranch) Delete(ctx context.Context, name string) error {
 	const op = "delete value"
 	it, err := b.touch(ctx, op, name, valueItem(name))
@@ -160,7 +160,7 @@ func (b *ShardBranch) touch(ctx context.Context, op, name, item string) (*shardI
 	return it, nil
 }
 
-// change says what is to be posted of an item that was read.
+// change records the new content of an item that was read.
 func (b *ShardBranch) change(op string, it *shardItem, text []byte) error {
 	more, bytes := 1, 2*len(it.name)+len(text)
 	if it.changed {
@@ -174,7 +174,7 @@ func (b *ShardBranch) change(op string, it *shardItem, text []byte) error {
 	return nil
 }
 
-// room refuses what does not fit into a transaction of etcd any more.
+// room rejects what exceeds the size of an etcd transaction.
 func (b *ShardBranch) room(op, name string, more, bytes int) error {
 	operations := 3
 	for _, it := range b.items {
@@ -190,5 +190,5 @@ func (b *ShardBranch) room(op, name string, more, bytes int) error {
 		operations+more, maxShardOperations, b.bytes+bytes, maxShardBytes))
 }
 
-// inOrder is the items by name, so that what a branch does has one text.
+// inOrder returns the items by name, so that a branch has one text.
 func (b *ShardBranch) inOrder() []string { return slices.Sorted(maps.Keys(b.items)) }

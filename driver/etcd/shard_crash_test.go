@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 )
 
-// pay moves 30 from one shard to another, once: it ends what it finds in doubt, and
-// begins a transaction unless one was committed. It is the role of the process that is
+// pay moves 30 from one shard to another, once: it ends branches in doubt, and begins
+// a transaction unless one was committed. It is the role of the process that is
 // killed.
 func pay(ctx context.Context, at *crash.Points, args []string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: args[:1], Context: ctx})
@@ -26,11 +26,11 @@ func pay(ctx context.Context, at *crash.Points, args []string) error {
 	if err := b.recover(ctx); err != nil {
 		return err
 	}
-	for n := range 10 { // nobody dies more than twice
+	for n := range 10 { // no process dies more than twice
 		id := fmt.Sprint("t", n)
 		committed, err := b.decided(ctx, id)
 		if committed {
-			return b.finish(ctx, id, true) // the one that decided may have told nobody
+			return b.finish(ctx, id, true) // the process that decided may not have reported it
 		}
 		if err != nil {
 			return err
@@ -44,14 +44,13 @@ func pay(ctx context.Context, at *crash.Points, args []string) error {
 	return fmt.Errorf("ten transactions were rolled back")
 }
 
-// decided says whether a transaction was committed.
+// decided reports whether a transaction was committed.
 func (b *bank) decided(ctx context.Context, transaction string) (bool, error) {
 	reply, err := b.client.Get(ctx, "decided/"+b.prefix+transaction)
 	return err == nil && len(reply.Kvs) > 0 && string(reply.Kvs[0].Value) == "true", err
 }
 
-// payment is a scene of pay, and what is left of it however it came about: it was paid
-// once.
+// payment returns a scene of pay, which requires in the end that it was paid once.
 func payment(tb testing.TB, addr string, client *clientv3.Client) crash.Scene {
 	prefix := crand.Text() + "/"
 	b := newBank(client, prefix)
@@ -67,8 +66,8 @@ func payment(tb testing.TB, addr string, client *clientv3.Client) crash.Scene {
 	}}
 }
 
-// TestShardCrashes: a process that is killed between any two requests of a transfer
-// leaves it to the next one, which pays once; some of those are killed too.
+// TestShardCrashes: a process is killed between any two requests of a transfer. The
+// next one pays once; some of those are killed too.
 func TestShardCrashes(t *testing.T) {
 	t.Parallel()
 	addr := serverFor(t).Addr()

@@ -7,12 +7,12 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// An OverdrawnError is the refusal of an amount that would make a balance negative, or
-// greater than a balance can be. It is Definite, and leaves the branch as it was.
+// An OverdrawnError rejects an amount that would make a balance negative, or larger
+// than a balance can be. It is Definite, and leaves the branch unchanged.
 type OverdrawnError struct {
 	Account string
 	Balance int64 // as the branch sees it
-	Amount  int64 // that was to be added
+	Amount  int64 // to be added
 }
 
 // Error shows both numbers.
@@ -23,12 +23,12 @@ func (e *OverdrawnError) Error() string {
 // ErrorKind is Definite.
 func (e *OverdrawnError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A ChangedError is the refusal of a branch that has read what is not so any more.
-// Like an interlock.HeldError it is Retryable, by another branch, which reads again.
+// A ChangedError rejects a branch whose reads are outdated. Like an
+// interlock.HeldError it is Retryable, by another branch, which reads again.
 type ChangedError struct {
 	Name  string
 	Read  int64 // the version that the branch read, 0 if there was none
-	Found int64 // the version that stands there
+	Found int64 // the current version
 }
 
 // Error shows both versions.

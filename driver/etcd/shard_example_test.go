@@ -61,7 +61,7 @@ func ExampleShard() {
 		if err != nil {
 			return err
 		}
-		// What it reads here is still so, and nobody else's, when it is prepared.
+		// Prepare checks that its reads are unchanged and not reserved by others.
 		if err := from.Add(ctx, "alice", -30); err != nil {
 			return err // an *etcd.OverdrawnError, if she has less
 		}

@@ -14,21 +14,21 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Commit posts what a branch has reserved, and leaves its marker; see
+// Commit posts the changes of a branch, and leaves its marker; see
 // driver.Participant. It is two requests, and one for a branch that has ended.
 func (s *Shard) Commit(ctx context.Context, x driver.XID) error {
 	return s.end(ctx, "commit branch", x, true)
 }
 
-// Rollback frees what a branch has reserved, and leaves a marker that makes every
-// Prepare of it vote no which comes later; see driver.Participant. It is two requests,
-// and one for a branch that has ended.
+// Rollback frees the reservations of a branch, and leaves a marker that makes every
+// later Prepare of it vote no; see driver.Participant. It is two requests, and one for
+// a branch that has ended.
 func (s *Shard) Rollback(ctx context.Context, x driver.XID) error {
 	return s.end(ctx, "roll back branch", x, false)
 }
 
-// endAttempts bounds how often a branch is read again because it moved: it is prepared
-// once, ends once, and is forgotten once.
+// endAttempts bounds how often a branch is read again because it changed: it is
+// prepared once, ends once, and is forgotten once.
 const endAttempts = 4
 
 func (s *Shard) end(ctx context.Context, op string, x driver.XID, commit bool) error {
@@ -49,7 +49,7 @@ func (s *Shard) end(ctx context.Context, op string, x driver.XID, commit bool) e
 	return shardError(op, name, interlock.Retryable, errors.New("other clients kept changing the branch"))
 }
 
-// endOnce uses what was read of a branch. It is not done if that has changed.
+// endOnce ends a branch as it was read. It does nothing if the branch has changed.
 func (s *Shard) endOnce(ctx context.Context, op string, x driver.XID, commit bool, doubted, marker []*mvccpb.KeyValue) (done bool, err error) {
 	name := branchName(x)
 	if len(marker) > 0 {
@@ -78,7 +78,7 @@ func (s *Shard) endOnce(ctx context.Context, op string, x driver.XID, commit boo
 	return s.settle(ctx, op, name, when, s.endOps(x, d, commit))
 }
 
-// endOps frees all that a branch has reserved, once it was posted if it is committed.
+// endOps frees all reservations of a branch, and posts its changes if it is committed.
 func (s *Shard) endOps(x driver.XID, d doubt, commit bool) (ops []clientv3.Op) {
 	if commit {
 		ops = s.post(d)
@@ -104,14 +104,14 @@ func outcomeName(committed bool) string {
 	return "it was rolled back"
 }
 
-// A page of branches that is read, and of markers that are removed, at once.
+// Page sizes: branches read at once, and markers removed at once.
 const (
 	shardPage  = 200
 	forgetPage = 100
 )
 
-// InDoubt lists the branches that are prepared; see driver.Participant. Since is by
-// the clock of who prepared them. It takes a request for each 200.
+// InDoubt lists the prepared branches; see driver.Participant. Since is by the
+// clock of the process that prepared them. It takes a request for each 200.
 func (s *Shard) InDoubt(ctx context.Context) (doubts []driver.InDoubt, err error) {
 	err = s.each(ctx, "list branches in doubt", "doubt/", shardPage, func(x driver.XID, kv *mvccpb.KeyValue) error {
 		d, err := readDoubt(kv)
@@ -121,7 +121,7 @@ func (s *Shard) InDoubt(ctx context.Context) (doubts []driver.InDoubt, err error
 	return doubts, err
 }
 
-// each reads branches below a part of the prefix, and calls after behind each page.
+// each visits branches below a part of the prefix, and calls after after each page.
 func (s *Shard) each(ctx context.Context, op, part string, page int64, visit func(driver.XID, *mvccpb.KeyValue) error, after func() (more bool, err error)) error {
 	all := s.prefix + part
 	from := all
@@ -155,11 +155,10 @@ func (s *Shard) each(ctx context.Context, op, part string, page int64, visit fun
 }
 
 // Forget removes at most limit markers of branches that ended before a time, by the
-// clock of who ended them, and says how many. That time must lie so far back that
-// nobody asks for these branches any more: they are not known afterwards, and can be
-// begun again. Branches that began before Forget and are not prepared yet are refused
-// with a *ChangedError, because one that was rolled back might be among them. It looks
-// at every marker there is.
+// clock of the process that ended them, and returns how many. No process may ask for
+// these branches any more: they are unknown afterwards, and can begin again. Branches
+// that began before Forget and are not yet prepared are refused with a *ChangedError,
+// because a rolled back one might be among them. It reads every marker.
 func (s *Shard) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	const op = "forget branches"
 	var old []clientv3.Op

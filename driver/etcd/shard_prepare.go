@@ -12,11 +12,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// preparing is how a branch is ended by its coordinator.
+// preparing ends a branch for its coordinator.
 type preparing struct{ b *ShardBranch }
 
 // Prepare reserves what the branch has changed and read, by one request. A branch
-// that did nothing at all is read-only and sends nothing.
+// without any access is read-only and sends nothing.
 func (p preparing) Prepare(ctx context.Context) (driver.Vote, error) {
 	b := p.b
 	if err := b.finish("prepare branch"); err != nil {
@@ -39,9 +39,9 @@ func (p preparing) Prepare(ctx context.Context) (driver.Vote, error) {
 	return driver.VoteYes, nil
 }
 
-// CommitOne posts at once what the branch has changed, by one request; a branch that
-// changed nothing has seen one instant of the shard, and sends nothing. After an
-// Uncertain answer Shard.Commit knows whether it was done, and Shard.Rollback keeps it
+// CommitOne posts the branch's changes at once, by one request; a branch without
+// changes has seen one instant of the shard, and sends nothing. After an Uncertain
+// answer Shard.Commit finds out whether it was done, and Shard.Rollback prevents it
 // from being done later.
 func (p preparing) CommitOne(ctx context.Context) error {
 	b := p.b
@@ -55,7 +55,7 @@ func (p preparing) CommitOne(ctx context.Context) error {
 	return b.try(ctx, "commit branch", append(b.shard.post(d), b.shard.mark(b.xid, true)))
 }
 
-// Abandon has nothing to take back: nothing of a branch is in etcd before Prepare.
+// Abandon undoes nothing: before Prepare nothing of a branch is in etcd.
 func (p preparing) Abandon(context.Context) error {
 	p.b.over = true
 	return nil
@@ -70,7 +70,7 @@ func (b *ShardBranch) finish(op string) error {
 	return nil
 }
 
-// plan is what the branch is to do once it is committed.
+// plan returns what the branch does once it is committed.
 func (b *ShardBranch) plan() doubt {
 	d := doubt{Since: b.shard.now().UnixMicro()}
 	for _, item := range b.inOrder() {
@@ -84,7 +84,7 @@ func (b *ShardBranch) plan() doubt {
 	return d
 }
 
-// post makes visible what a branch has changed.
+// post returns the operations that publish a branch's changes.
 func (s *Shard) post(d doubt) (ops []clientv3.Op) {
 	for _, w := range d.Writes {
 		if w.Gone {
@@ -96,13 +96,13 @@ func (s *Shard) post(d doubt) (ops []clientv3.Op) {
 	return ops
 }
 
-// mark leaves the marker of a branch.
+// mark returns the operation that leaves a branch's marker.
 func (s *Shard) mark(x driver.XID, committed bool) clientv3.Op {
 	return clientv3.OpPut(s.endedKey(x), jsonText(ended{committed, s.now().UnixMicro()}))
 }
 
-// try does something if all that the branch has read is still so and nobody else's,
-// and its name is new.
+// try executes ops if all that the branch has read is unchanged and not reserved by
+// others, and its name is new.
 func (b *ShardBranch) try(ctx context.Context, op string, ops []clientv3.Op) error {
 	s, x := b.shard, b.xid
 	when := []clientv3.Cmp{
@@ -128,8 +128,8 @@ func (b *ShardBranch) try(ctx context.Context, op string, ops []clientv3.Op) err
 	return b.refusal(op, reply)
 }
 
-// refusal says why a branch cannot be prepared or committed. Nothing is left of it. It is
-// Retryable if another branch may do better, and Definite otherwise.
+// refusal returns why a branch cannot be prepared or committed. Nothing is left of it.
+// The error is Retryable if another branch may succeed, and Definite otherwise.
 func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 	name := branchName(b.xid)
 	next := func() *mvccpb.KeyValue {
@@ -165,7 +165,7 @@ func (b *ShardBranch) refusal(op string, reply *clientv3.TxnResponse) error {
 	return shardError(op, name, interlock.Retryable, errors.New("a conflicting branch has just ended"))
 }
 
-// duplicateBranch tells of a branch of the same name that is prepared, or has ended.
+// duplicateBranch returns the error for a name whose branch is prepared, or has ended.
 func duplicateBranch(doubted, marker *mvccpb.KeyValue) error {
 	if doubted != nil {
 		return errors.New("a branch of this name is prepared")
@@ -180,8 +180,7 @@ func duplicateBranch(doubted, marker *mvccpb.KeyValue) error {
 	return fmt.Errorf("a branch of this name has ended before: %s at %v", outcomeName(e.Committed), recorded(e.At))
 }
 
-// conflict says what is in the way of an item: a branch that holds it, or another
-// version.
+// conflict returns what blocks an item: a branch that holds it, or another version.
 func conflict(it *shardItem, held, posted *mvccpb.KeyValue) error {
 	if held != nil {
 		h, err := readHold(held)

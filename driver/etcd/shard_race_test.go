@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// bank is accounts on two shards, and decisions that are made once.
+// bank holds accounts on two shards, and decisions that are made once.
 type bank struct {
 	client *clientv3.Client
 	prefix string
@@ -27,13 +27,13 @@ func newBank(client *clientv3.Client, prefix string) *bank {
 	return &bank{client, prefix, []*Shard{NewShard(client, prefix+"a/"), NewShard(client, prefix+"b/")}}
 }
 
-// branchOf a transaction at a shard.
+// branchOf returns the XID of a transaction at a shard.
 func branchOf(transaction string, shard int) driver.XID {
 	return xid(transaction, string(rune('a'+shard)))
 }
 
-// transfer moves an amount from an account of one shard to one of the other. It ends
-// before the decision if vanish says so, like a coordinator that died there.
+// transfer moves an amount from an account of one shard to one of the other. With
+// vanish it stops before the decision, like a coordinator that dies.
 func (b *bank) transfer(ctx context.Context, transaction string, from, to int, account string, amount int64, vanish bool) error {
 	var prepares []driver.Preparing
 	for shard, n := range map[int]int64{from: -amount, to: amount} {
@@ -57,7 +57,7 @@ func (b *bank) transfer(ctx context.Context, transaction string, from, to int, a
 	return b.finish(ctx, transaction, true)
 }
 
-// decide writes a decision unless there is one, and gives the one that stands.
+// decide writes a decision unless there is one, and returns the stored one.
 func (b *bank) decide(ctx context.Context, transaction string, commit bool) (bool, error) {
 	key := "decided/" + b.prefix + transaction
 	reply, err := b.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).
@@ -68,7 +68,7 @@ func (b *bank) decide(ctx context.Context, transaction string, commit bool) (boo
 	return string(reply.Responses[0].GetResponseRange().Kvs[0].Value) == "true", nil
 }
 
-// finish tells every shard what is decided.
+// finish reports the decision to every shard.
 func (b *bank) finish(ctx context.Context, transaction string, commit bool) error {
 	commit, err := b.decide(ctx, transaction, commit)
 	for shard, s := range b.shards {
@@ -81,7 +81,7 @@ func (b *bank) finish(ctx context.Context, transaction string, commit bool) erro
 	return err
 }
 
-// recover ends what is in doubt, and aborts what nobody has decided.
+// recover ends branches in doubt, and aborts those without a decision.
 func (b *bank) recover(ctx context.Context) error {
 	for _, s := range b.shards {
 		doubts, err := s.InDoubt(ctx)
@@ -95,9 +95,9 @@ func (b *bank) recover(ctx context.Context) error {
 	return nil
 }
 
-// TestShardRace: transfers over two shards, of coordinators that die before the
-// decision, beside a scan that aborts whatever it finds: at every revision all the
-// money is there, and in the end nothing is reserved.
+// TestShardRace: transfers over two shards, by coordinators that die before the
+// decision, during a scan that aborts all branches in doubt: at every revision no
+// money is missing, and in the end nothing is reserved.
 func TestShardRace(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -163,8 +163,8 @@ func TestShardRace(t *testing.T) {
 	t.Logf("%d of 240 came through", committed)
 }
 
-// TestShardEndRace: a branch that is committed by many at once is committed once, and
-// one that is prepared and rolled back at once is prepared first or not at all.
+// TestShardEndRace: of many concurrent commits of a branch one is effective, and a branch
+// that is concurrently prepared and rolled back is prepared first or not at all.
 func TestShardEndRace(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -198,8 +198,8 @@ func TestShardEndRace(t *testing.T) {
 	}
 }
 
-// TestShardLostReplies: an answer that is lost leaves no doubt that a repetition, or a
-// rollback, does not end.
+// TestShardLostReplies: after a lost answer a repetition, or a rollback, ends the
+// doubt.
 func TestShardLostReplies(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -239,7 +239,7 @@ func TestShardLostReplies(t *testing.T) {
 	p := begun(t, s, "on", add(t, 1, "x"))
 	lose(prepare(p))
 	reached("on")
-	// Commit reads before it writes, so its loss leaves it as it was or committed.
+	// Commit reads before it writes, so a lost answer leaves it unchanged or committed.
 	commit := func(ctx context.Context) error { return s.Commit(ctx, xid("on", "shard")) }
 	lose(commit)
 	if err := repeat(commit); err != nil {

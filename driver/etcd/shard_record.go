@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// hold is the value of a key that says which branch changes, or relies on, an item.
+// hold is the value of a key that names the branch that changes or has read an item.
 type hold struct {
 	Transaction string `json:"transaction"`
 	Branch      string `json:"branch"`
@@ -29,15 +29,15 @@ func readHold(kv *mvccpb.KeyValue) (h hold, err error) {
 	return h, nil
 }
 
-// doubt is what a prepared branch waits to do. Items are bytes, because JSON would
-// change what is not UTF-8.
+// doubt holds the pending changes of a prepared branch. Items are bytes, because
+// JSON would change text that is not UTF-8.
 type doubt struct {
 	Since  int64        `json:"since_us"`
 	Writes []doubtWrite `json:"writes,omitempty"`
 	Reads  [][]byte     `json:"reads,omitempty"` // items
 }
 
-// doubtWrite is an item and what is posted there; nothing if it is to be gone.
+// doubtWrite is an item and its new content; none if it is removed.
 type doubtWrite struct {
 	Item   []byte `json:"item"`
 	Text   []byte `json:"text,omitempty"`
@@ -65,7 +65,7 @@ func readEnded(kv *mvccpb.KeyValue) (e ended, err error) {
 	return e, nil
 }
 
-// recorded is a time of a record, the zero time for none.
+// recorded converts a time of a record; 0 is the zero time.
 func recorded(us int64) time.Time {
 	if us == 0 {
 		return time.Time{}
@@ -73,7 +73,7 @@ func recorded(us int64) time.Time {
 	return time.UnixMicro(us).UTC()
 }
 
-// readAmount reads a balance; that of no key is 0.
+// readAmount parses a balance; a missing key means 0.
 func readAmount(text []byte) (int64, error) {
 	if len(text) == 0 {
 		return 0, nil

@@ -19,7 +19,7 @@ func xid(transaction, branch string) driver.XID {
 	return driver.XID{Transaction: transaction, Branch: branch}
 }
 
-// begun opens a branch and lets do work in it.
+// begun opens a branch and runs do in it.
 func begun(t testing.TB, s *Shard, transaction string, do func(b *ShardBranch)) driver.Preparing {
 	t.Helper()
 	b, p, err := s.Begin(bounded(t), xid(transaction, "shard"))
@@ -30,7 +30,7 @@ func begun(t testing.TB, s *Shard, transaction string, do func(b *ShardBranch)) 
 	return p
 }
 
-// add is work that adds to accounts.
+// add returns work that adds to accounts.
 func add(t testing.TB, amount int64, accounts ...string) func(*ShardBranch) {
 	return func(b *ShardBranch) {
 		t.Helper()
@@ -42,7 +42,7 @@ func add(t testing.TB, amount int64, accounts ...string) func(*ShardBranch) {
 	}
 }
 
-// look is work that reads accounts.
+// look returns work that reads accounts.
 func look(t testing.TB, accounts ...string) func(*ShardBranch) {
 	return func(b *ShardBranch) {
 		t.Helper()
@@ -68,7 +68,7 @@ func mustPrepare(t testing.TB, p driver.Preparing) {
 	}
 }
 
-// mustRefuse expects a vote of no, for a reason that leaves nothing behind.
+// mustRefuse expects a vote of no, with an error that leaves nothing.
 func mustRefuse(t testing.TB, p driver.Preparing) error {
 	t.Helper()
 	vote, err := p.Prepare(bounded(t))
@@ -98,15 +98,15 @@ func wantBalance(t testing.TB, s *Shard, account string, posted, held, pending i
 	}
 }
 
-// books is what the keys of shards say at one instant, read without the code of Shard.
+// books is the content of the keys of shards at one instant, read without the code of Shard.
 type books struct {
 	posted  map[string]int64 // by prefix and account
-	doubts  map[string]int64 // by transaction: what its prepared branches add up to
+	doubts  map[string]int64 // by transaction: the sum of its prepared branches
 	ended   map[string]map[bool]bool
-	unowned []string // reservations of no prepared branch
+	unowned []string // reservations without a prepared branch
 }
 
-// readBooks reads all shards whose prefixes begin so.
+// readBooks reads all shards below the prefix.
 func readBooks(t testing.TB, client *clientv3.Client, prefix string) books {
 	t.Helper()
 	b, err := openBooks(bounded(t), client, prefix)
@@ -166,7 +166,7 @@ func openBooks(ctx context.Context, client *clientv3.Client, prefix string) (boo
 	return b, nil
 }
 
-// money is what there is once all that was committed anywhere is so everywhere.
+// money returns the total once every commit is complete on all shards.
 func (b books) money() (sum int64) {
 	for _, n := range b.posted {
 		sum += n

@@ -22,10 +22,10 @@ func TestShardParticipant(t *testing.T) {
 	})
 }
 
-// vault is a server with a path of its own for each opening of its shard.
+// vault is a server with its own path for each opening of its shard.
 type vault struct {
 	*paths.Server[drivertest.Branches]
-	operator *Shard // past every fault of the paths
+	operator *Shard // bypasses the faults of the paths
 }
 
 func (v vault) Open(t *testing.T) (drivertest.Branches, error) {
@@ -38,8 +38,8 @@ func (v vault) Beside(*testing.T) (drivertest.Branches, error) { return v.branch
 
 func (v vault) Faults() drivertest.Faults { return v.Server }
 
-// branches of a shard take values from nobody before they are prepared, so a write
-// looks first whether one that is prepared holds what it changes.
+// branches of a shard reserve nothing before they are prepared, so a write first
+// reads whether a prepared branch holds its items.
 func (v vault) branches(s *Shard) drivertest.Branches {
 	write := func(ctx context.Context, b *ShardBranch, key string, value int) error {
 		there, err := v.operator.Value(ctx, key)

@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// TestShardReservesAndPosts: nothing of a branch is seen before it is committed but
-// what it reserves, and nothing is left of one that is rolled back.
+// TestShardReservesAndPosts: before its commit only the reservations of a branch
+// are visible, and a rollback leaves nothing.
 func TestShardReservesAndPosts(t *testing.T) {
 	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "p/")
@@ -61,7 +61,7 @@ func TestShardReservesAndPosts(t *testing.T) {
 			break
 		}
 		wantBalance(t, s, "alice", 100, 0, 0)
-		mustDo(t, s, "again", add(t, 0, "alice")) // nothing is in the way
+		mustDo(t, s, "again", add(t, 0, "alice")) // nothing conflicts
 	}
 	wantBalance(t, s, "alice", 50, 0, 0)
 	wantBalance(t, s, "bob", 150, 0, 0)
@@ -80,8 +80,8 @@ func TestShardReservesAndPosts(t *testing.T) {
 	}
 }
 
-// TestShardConflicts: a branch that changes what another one reads or changes votes no, and names
-// that one.
+// TestShardConflicts: a branch that changes an item that another one reads or changes votes no,
+// and names the other.
 func TestShardConflicts(t *testing.T) {
 	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
@@ -103,7 +103,7 @@ func TestShardConflicts(t *testing.T) {
 				t.Fatalf("case %d: %v", i, err)
 			}
 		}
-		// What the branch read is so no more once the other one is committed.
+		// The branch's reads are outdated once the other one is committed.
 		third := begun(t, s, fmt.Sprint("three", i), c.second)
 		mustEnd(t, s.Commit, one)
 		vote, err := third.Prepare(bounded(t))
@@ -134,12 +134,12 @@ func TestShardSeesOneInstant(t *testing.T) {
 	}
 }
 
-// TestShardWriteSkew: of two transactions that read on one shard what the other one
-// changes there, over two shards, one is refused in whatever order they are prepared.
+// TestShardWriteSkew: of two transactions over two shards, each of which reads on one
+// what the other changes, one is refused in any order.
 func TestShardWriteSkew(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
-	// The order in which 0 and 1 prepare; each first where it reads, then where it writes.
+	// The order in which 0 and 1 prepare; each prepares first where it reads, then where it writes.
 	for n, order := range [][]int{{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 0}, {1, 0, 0, 1}, {1, 0, 1, 0}, {1, 1, 0, 0}} {
 		shards := []*Shard{NewShard(client, fmt.Sprint(n, "/a/")), NewShard(client, fmt.Sprint(n, "/b/"))}
 		for i := range shards {
@@ -165,8 +165,8 @@ func TestShardWriteSkew(t *testing.T) {
 	}
 }
 
-// TestShardEndsOnce: every order of Prepare, Commit and Rollback has the outcome of
-// the first end, and the other one gets an error.
+// TestShardEndsOnce: in every order of Prepare, Commit and Rollback the first end
+// decides, and the other one gets an error.
 func TestShardEndsOnce(t *testing.T) {
 	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
@@ -221,8 +221,8 @@ func TestShardEndsOnce(t *testing.T) {
 	}
 }
 
-// TestShardReadOnly: a branch that did nothing needs no second phase, and one that
-// read does.
+// TestShardReadOnly: a branch without any access needs no second phase, and one
+// that read does.
 func TestShardReadOnly(t *testing.T) {
 	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
@@ -234,7 +234,7 @@ func TestShardReadOnly(t *testing.T) {
 	mustDo(t, s, "writer", add(t, 1, "x"))
 }
 
-// TestShardOverdraft: no amount makes a balance negative, or more than a number holds.
+// TestShardOverdraft: no amount makes a balance negative, or larger than an int64.
 func TestShardOverdraft(t *testing.T) {
 	t.Parallel()
 	s := NewShard(dial(t, serverFor(t).Addr()), "")
@@ -256,8 +256,8 @@ func TestShardOverdraft(t *testing.T) {
 	wantBalance(t, s, "x", 10, 0, 0)
 }
 
-// TestShardLimits: what Shard says fits does fit etcd, and what does not is refused
-// with nothing lost.
+// TestShardLimits: etcd accepts the largest branches that Shard accepts, and larger
+// ones are refused with nothing lost.
 func TestShardLimits(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -309,8 +309,8 @@ func TestShardLimits(t *testing.T) {
 	}
 }
 
-// TestShardForgets what ended long ago, and nothing else, and lets no branch in that
-// might have been forgotten.
+// TestShardForgets only branches that ended long ago, and refuses branches that it
+// might have forgotten.
 func TestShardForgets(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -368,7 +368,7 @@ func TestShardForgetsInPages(t *testing.T) {
 	}
 }
 
-// TestShardListsAll that is in doubt, over pages, and only its own.
+// TestShardListsAll branches in doubt, over pages, and only its own.
 func TestShardListsAll(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -388,7 +388,7 @@ func TestShardListsAll(t *testing.T) {
 	}
 }
 
-// TestShardCosts what it says.
+// TestShardCosts the documented number of requests.
 func TestShardCosts(t *testing.T) {
 	t.Parallel()
 	var count counter
@@ -426,8 +426,8 @@ func TestShardCosts(t *testing.T) {
 	}
 }
 
-// TestShardCompaction: a branch that is older than etcd's memory has to begin
-// again, and one that has all it needs goes on.
+// TestShardCompaction: a branch whose revision etcd has compacted must begin again,
+// and one that has all its reads continues.
 func TestShardCompaction(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -504,7 +504,7 @@ func TestShardBadInput(t *testing.T) {
 	wantBalance(t, s, "x", 1, 0, 0)
 }
 
-// TestShardNames: names are bytes, and none is taken for another.
+// TestShardNames: names are bytes, and do not collide.
 func TestShardNames(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
@@ -523,7 +523,7 @@ func TestShardNames(t *testing.T) {
 	for i, name := range names {
 		wantBalance(t, s, name, int64(i+1), 0, 0)
 	}
-	// Who relies on "a/b" is not in the way of who changes "a".
+	// A branch that has read "a/b" does not block a change of "a".
 	mustPrepare(t, begun(t, s, "r", look(t, "a/b", "\xff\xfe")))
 	mustDo(t, s, "w", add(t, 1, "a", "a/", "a\x00"))
 	mustRefuse(t, begun(t, s, "x", add(t, 1, "\xff\xfe")))

@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// station is a process that runs transfers over two shards and finishes what others
-// have left, with all that it needs of etcd at the end of a path.
+// station is a process that runs transfers over two shards and finishes abandoned
+// ones, with all its access to etcd over one path.
 type station struct {
 	engine *twopc.Engine
 	banks  []twopc.Definition[*ShardBranch]
@@ -77,9 +77,9 @@ func (s *station) transfer(ctx context.Context, id string, from int, account str
 	})
 }
 
-// TestAnyInstanceFinishes what one has left that is cut off from etcd in the middle of
-// its transfers: decisions and branches are all in etcd, so nothing waits for it. What
-// was reported as committed is, and what was reported as aborted is not.
+// TestAnyInstanceFinishes transfers of an instance that is cut off from etcd:
+// decisions and branches are all in etcd, so nothing waits for it. Reported commits
+// are committed, and reported aborts are not.
 func TestAnyInstanceFinishes(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -130,7 +130,7 @@ func TestAnyInstanceFinishes(t *testing.T) {
 	})
 	workers.Wait()
 	dying.path.Heal()
-	// What was on its way when the path healed ends too.
+	// Requests on their way when the path healed end too.
 	testbed.Eventually(t, "nothing is in doubt", 2*patience, func() bool {
 		books := readBooks(t, client, "bank/")
 		if err := books.sound(money); err != nil {

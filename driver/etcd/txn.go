@@ -10,18 +10,17 @@ import (
 	"google.golang.org/grpc"
 )
 
-// The requests of a lock are built here as etcd's own messages, each in one piece of
-// memory. clientv3 copies every condition by reflection, which is a fifth of what a
-// request of it allocates.
+// The requests of a lock are built here as etcd's own messages, each in one
+// allocation. clientv3 copies every condition by reflection, which is a fifth of the
+// allocations of its requests.
 
-// maxReply lets a line of any length be read, as clientv3 does.
+// maxReply permits replies of any length, as clientv3 does.
 var maxReply = []grpc.CallOption{grpc.MaxCallRecvMsgSize(math.MaxInt32)}
 
 // directly returns a client of etcd's own interface over the client's connections; nil
-// if the client has none, or if its requests have to go through a KV that somebody
-// replaced, such as one that adds a prefix. What clientv3 does below that, it does for
-// both: it picks an endpoint, renews the token of the user, and repeats nothing that
-// writes.
+// if the client has none, or if its KV was replaced, such as by one that adds a
+// prefix. The layers below are those of clientv3 in both cases: they pick an endpoint,
+// renew the user's token, and repeat no writes.
 func directly(client *clientv3.Client) pb.KVClient {
 	own := reflect.TypeOf(clientv3.NewKVFromKVClient(nil, nil))
 	if client.ActiveConnection() == nil || reflect.TypeOf(client.KV) != own {
@@ -30,7 +29,7 @@ func directly(client *clientv3.Client) pb.KVClient {
 	return pb.NewKVClient(client.ActiveConnection())
 }
 
-// commit sends a transaction. One that only deletes a key is sent as such.
+// commit sends a transaction. One that only deletes a key is sent as a deletion.
 func (d *Driver) commit(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if d.direct == nil {
 		reply, err := d.client.Do(ctx, clientv3.OpTxn(conditionsOf(r.Compare), opsOf(r.Success), opsOf(r.Failure)))
@@ -58,7 +57,7 @@ func deletion(keys []string) *pb.TxnRequest {
 	return r
 }
 
-// comparison is a pb.Compare with what it points to.
+// comparison is a pb.Compare with the values that it points to.
 type comparison struct {
 	pb.Compare
 	created pb.Compare_CreateRevision
@@ -108,7 +107,7 @@ func opDelete(key string) *pb.RequestOp {
 	return &op.RequestOp
 }
 
-// opRead reads a key, or all keys of a range in the order in which they were created.
+// opRead reads a key, or all keys of a range in the order of their creation.
 func opRead(key, end []byte) *pb.RequestOp {
 	var op struct {
 		pb.RequestOp
@@ -123,7 +122,7 @@ func opRead(key, end []byte) *pb.RequestOp {
 	return &op.RequestOp
 }
 
-// span is the range of all keys that begin with a line, which ends in "/".
+// span returns the range of all keys that begin with a line, which ends in "/".
 func span(line string) (begin, end []byte) {
 	keys := make([]byte, 2*len(line))
 	begin, end = keys[:len(line):len(line)], keys[len(line):]
@@ -144,7 +143,7 @@ func conditionsOf(compares []*pb.Compare) []clientv3.Cmp {
 	return cmps
 }
 
-// opsOf are operations of this file for a client that builds its own messages.
+// opsOf converts operations of this file for a client that builds its own messages.
 func opsOf(requests []*pb.RequestOp) []clientv3.Op {
 	ops := make([]clientv3.Op, len(requests))
 	for i, r := range requests {

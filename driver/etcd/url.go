@@ -28,7 +28,7 @@ func init() {
 	})
 }
 
-// connect finds out first whether any server listens.
+// connect first checks whether any server listens.
 func connect(ctx context.Context, u *backend.URL) (backend.Connection, error) {
 	secure, err := u.TLS()
 	if err != nil {
@@ -69,32 +69,32 @@ func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.
 	return d, nil
 }
 
-// Values are those of [NewValues].
+// Values opens the values of [NewValues].
 func (c connection) Values(_ context.Context, prefix string) (driver.Values, error) {
 	return NewValues(c.client, prefix), nil
 }
 
-// KeyValues are those of [NewKeyValues].
+// KeyValues opens the store of [NewKeyValues].
 func (c connection) KeyValues(prefix string) driver.KeyValues { return NewKeyValues(c.client, prefix) }
 
-// Journal is that of [NewJournal].
+// Journal opens that of [NewJournal].
 func (c connection) Journal(_ context.Context, name string) (driver.Journal, error) {
 	return NewJournal(c.client, name), nil
 }
 
-// Notifier is that of [NewNotifier], under the prefix name.
+// Notifier opens that of [NewNotifier], under the prefix name.
 func (c connection) Notifier(_ context.Context, name string) (driver.Notifier, func(context.Context) error, error) {
 	b := NewNotifier(c.client, name)
 	return b, b.Close, nil
 }
 
-// Fence is that of [NewFence].
+// Fence opens that of [NewFence].
 func (c connection) Fence(prefix string) driver.Fence { return NewFence(c.client, prefix) }
 
-// Participant is that of [NewShard].
+// Participant opens that of [NewShard].
 func (c connection) Participant(_ context.Context, namespace string) (driver.Participant, error) {
 	return NewShard(c.client, namespace), nil
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (c connection) Close() error { return c.client.Close() }

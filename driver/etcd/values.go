@@ -14,17 +14,17 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// lookAgain is the interval at which a watched value is read: only that shows a dead connection or
-// a replaced store.
+// lookAgain is how often a watched value is read: only a read shows a dead connection or a
+// replaced store.
 const lookAgain = 15 * time.Second
 
-// Values keeps small values under the tokens that wrote them: checking the token
-// and writing are one transaction of one request. It implements driver.Values.
+// Values keeps small values with the tokens of their writers: one transaction in
+// one request checks the token and writes. It implements driver.Values.
 //
-// A value is one key, which begins with the token in a fixed number of digits,
-// so that etcd compares tokens by comparing values. etcd has no clock in its
-// transactions: what is too far in the future, and when a value was written, is
-// by the caller's clock. Source is kept as UTF-8.
+// A value is one key, which begins with the token in a fixed number of digits, so
+// that etcd compares tokens by comparing values. etcd has no clock in its
+// transactions: the caller's clock decides what is too far in the future, and when
+// a value was written. Source is stored as UTF-8.
 type Values struct {
 	client *clientv3.Client
 	prefix string
@@ -34,9 +34,9 @@ type Values struct {
 
 var _ driver.Values = (*Values)(nil)
 
-// NewValues keeps values under prefix, in the keys "interlock.value:" + name
-// (names are escaped like those of locks). No lock's contenders begin so. It
-// does not block, and the client must outlive its use.
+// NewValues keeps values under prefix, in the keys "interlock.value:" + name (names
+// are escaped like those of locks), which are in the line of no lock. It does not
+// block, and the client must outlive the values.
 func NewValues(client *clientv3.Client, prefix string) *Values {
 	return &Values{client: client, prefix: prefix, now: time.Now, again: lookAgain}
 }
@@ -45,7 +45,7 @@ func (v *Values) key(name string) string {
 	return v.prefix + reserved + "value:" + escaper.Replace(name)
 }
 
-// heading is the JSON of a value between token and data, and ends with its line.
+// heading is the JSON of a value between token and data, on one line.
 type heading struct {
 	Source  string    `json:"source"`
 	Written time.Time `json:"written"`
@@ -59,7 +59,7 @@ func valueText(v driver.Value, now time.Time) string {
 	return driver.FormatPadded(int64(v.Token)) + " " + string(h) + "\n" + string(v.Data)
 }
 
-// readValue reads what valueText wrote; nil is no value.
+// readValue parses the output of valueText; nil means no value.
 func readValue(kv *mvccpb.KeyValue) (driver.Value, error) {
 	if kv == nil {
 		return driver.Value{}, nil
@@ -71,7 +71,7 @@ func readValue(kv *mvccpb.KeyValue) (driver.Value, error) {
 		return driver.Value{}, fmt.Errorf("key %q is not a value with a token: it begins with %.40q", kv.Key, head)
 	}
 	var h heading
-	// only people read the heading: a value without it is one
+	// informational: a value without a heading is valid
 	_ = json.Unmarshal(head[len(number):], &h)
 	return driver.Value{Data: data, Token: interlock.Token(token), Source: h.Source, Written: h.Written}, nil
 }
@@ -109,7 +109,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 		Err: &interlock.StaleTokenError{Resource: name, Seen: stored.Token, Got: value.Token}}
 }
 
-// checkValue refuses values that the store never accepts.
+// checkValue rejects values that the store never accepts.
 func checkValue(ctx context.Context, op, name string, value driver.Value, now time.Time) error {
 	if err := checkName(op, name); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 	return value, err
 }
 
-// read gives the key of a value, nil if there is none, and the revision of the
+// read returns the key of a value, nil if there is none, and the revision of the
 // store.
 func (v *Values) read(ctx context.Context, op, name string) (*mvccpb.KeyValue, int64, error) {
 	rctx, cancel := context.WithTimeoutCause(ctx, requestTimeout, errSlow)

@@ -26,7 +26,7 @@ func TestValues(t *testing.T) {
 	})
 }
 
-// seen collects what a watch tells.
+// seen collects the reports of a watch.
 type seen struct {
 	mu  sync.Mutex
 	all []string
@@ -93,7 +93,7 @@ func TestPutCostsOneRequest(t *testing.T) {
 	}
 }
 
-// TestWatchOfAValueThatWasCompactedAway: it begins again and sees the last one.
+// TestWatchOfAValueThatWasCompactedAway: it starts again and sees the last value.
 func TestWatchOfAValueThatWasCompactedAway(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -117,7 +117,7 @@ func TestWatchOfAValueThatWasCompactedAway(t *testing.T) {
 	s.await(t, "one", "missed 4", "two")
 }
 
-// TestSilentWatchOfAValue is not relied on for ever.
+// TestSilentWatchOfAValue: its value is read again at last.
 func TestSilentWatchOfAValue(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -133,7 +133,7 @@ func TestSilentWatchOfAValue(t *testing.T) {
 	s.await(t, "one", "two")
 }
 
-// TestWipedStoreOfValues: nothing lower is reported, and what is written again is.
+// TestWipedStoreOfValues: no lower value is reported, and later writes are.
 func TestWipedStoreOfValues(t *testing.T) {
 	t.Parallel()
 	server := testbed.Etcd(t)
@@ -148,12 +148,12 @@ func TestWipedStoreOfValues(t *testing.T) {
 	testbed.Eventually(t, "a lower value is stored", patience, func() bool {
 		return v.Put(bounded(t), "n", driver.Value{Data: []byte("lower"), Token: tok(t, 4, 0)}) == nil
 	})
-	time.Sleep(3 * v.again) // it has been read by now, which must tell nothing
+	time.Sleep(3 * v.again) // it has been read by now, without a report
 	mustPutValue(t, v, tok(t, 5, 0), "again")
 	s.await(t, "8", "again")
 }
 
-// TestKeyThatIsNoValue is refused, neither replaced nor told.
+// TestKeyThatIsNoValue is refused, neither replaced nor reported.
 func TestKeyThatIsNoValue(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())

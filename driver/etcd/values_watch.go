@@ -10,21 +10,21 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// valueWatch is one call of Watch: rounds of a read and a watch from there on.
+// valueWatch is one call of Watch: rounds of a read followed by a watch.
 type valueWatch struct {
 	v        *Values
 	name     string
 	each     func(driver.Value)
 	reported bool            // each was called
 	token    interlock.Token // of the last one
-	mod      int64           // revision of the last one
-	seen     int64           // highest revision heard of
+	mod      int64           // its revision
+	seen     int64           // highest revision received
 }
 
-// Watch implements driver.Values with a watch of one key. It reads the value
-// when it begins, when etcd has compacted what it would go on from, and every
-// 15 s. It returns, Retryable, when etcd does not answer. A deleted value is not
-// reported: no holder of a token deletes.
+// Watch implements driver.Values with a watch of one key. It reads the value at the
+// start, after etcd has compacted the revision to continue from, and every 15 s. If
+// etcd does not answer it returns a Retryable error. A deletion is not reported: no
+// holder of a token deletes.
 func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
 	const op = "watch value"
 	if err := checkName(op, name); err != nil {
@@ -47,14 +47,14 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 	}
 }
 
-// round reads the value and watches it for a while. nil asks for another one.
+// round reads the value and watches it for a while. nil means that another round follows.
 func (w *valueWatch) round(ctx context.Context, op string) error {
 	kv, rev, err := w.v.read(ctx, op, w.name)
 	if err != nil {
 		return err
 	}
 	if rev < w.seen {
-		w.mod = 0 // another store, whose revisions tell nothing about those of before
+		w.mod = 0 // another store, with unrelated revisions
 	}
 	w.seen = rev
 	if err := w.report(ctx, op, kv); err != nil {
@@ -82,8 +82,8 @@ func (w *valueWatch) round(ctx context.Context, op string) error {
 	return nil
 }
 
-// report hands a value on, unless it is the last one again or an earlier one: a
-// store that was wiped or restored has those.
+// report passes on a value, unless it is the last one or an earlier one, which a
+// wiped or restored store can have.
 func (w *valueWatch) report(ctx context.Context, op string, kv *mvccpb.KeyValue) error {
 	value, err := readValue(kv)
 	if err != nil {

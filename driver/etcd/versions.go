@@ -14,12 +14,12 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Versions keeps the newest state of each entity: comparing stamps and writing
-// are one transaction of one request. It implements driver.Versions.
+// Versions keeps the newest state of each entity: one transaction in one request
+// compares stamps and writes. It implements driver.Versions.
 //
 // A state is one key. Its value begins with "0", or "1" if the state is terminal,
-// the version in 19 digits, the tie and a NUL, so that etcd compares stamps by
-// comparing values, and finds every terminal state above all others.
+// the version in 19 digits, the tie and a NUL. So etcd compares stamps by comparing
+// values, and sorts every terminal state above all others.
 type Versions struct {
 	client *clientv3.Client
 	prefix string
@@ -28,8 +28,8 @@ type Versions struct {
 var _ driver.Versions = (*Versions)(nil)
 
 // NewVersions keeps states under prefix, in the keys "interlock.version:" + name
-// (names are escaped like those of locks). No lock's contenders begin so. It
-// does not block, and the client must outlive its use.
+// (names are escaped like those of locks), which are in the line of no lock. It
+// does not block, and the client must outlive the versions.
 func NewVersions(client *clientv3.Client, prefix string) *Versions {
 	return &Versions{client: client, prefix: prefix}
 }
@@ -38,13 +38,13 @@ func (s *Versions) key(name string) string {
 	return s.prefix + reserved + "version:" + escaper.Replace(name)
 }
 
-// What a state's value begins with.
+// First bytes of a state's value.
 const (
 	stillOpen = "0"
 	terminal  = "1"
 )
 
-// stateText is the value of a state: after the stamp stands whether it is deleted.
+// stateText returns the value of a state. The byte after the stamp marks deletion.
 func stateText(v driver.Versioned) string {
 	state, rest := stillOpen, "+"
 	if v.Terminal {
@@ -57,16 +57,16 @@ func stateText(v driver.Versioned) string {
 }
 
 // stampText ends with a NUL, which no tie contains: no stamp's text begins with
-// that of another, and they are ordered as the stamps are.
+// another's, and texts have the order of the stamps.
 func stampText(s driver.Stamp) string { return driver.FormatPadded(s.Version) + s.Tie + "\x00" }
 
-// readState reads what stateText wrote; nil is no state.
+// readState parses the output of stateText; nil means no state.
 func readState(kv *mvccpb.KeyValue) (v driver.Versioned, err error) {
 	if kv == nil {
 		return v, nil
 	}
 	head, rest, ok := bytes.Cut(kv.Value, []byte{0})
-	const tie = 1 + driver.PaddedLength // where it begins
+	const tie = 1 + driver.PaddedLength // where the tie begins
 	if !ok || len(head) < tie || len(rest) < 1 || rest[0] != '+' && rest[0] != '-' {
 		return v, fmt.Errorf("key %q is not a state with a version", kv.Key)
 	}
@@ -83,7 +83,7 @@ func readState(kv *mvccpb.KeyValue) (v driver.Versioned, err error) {
 func (s *Versions) Apply(ctx context.Context, name string, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
 	return s.write(ctx, "apply state", name, v, v.Judge, func(key string, put, get clientv3.Op) ([]clientv3.Cmp, clientv3.Op) {
 		value, same, otherwise := clientv3.Value(key), stillOpen+stampText(v.Stamp), get
-		if v.Terminal && v.TerminalWins { // it is applied to a newer state too, unless that is terminal
+		if v.Terminal && v.TerminalWins { // it also replaces a newer state, unless that is terminal
 			otherwise = clientv3.OpTxn(
 				[]clientv3.Cmp{clientv3.Compare(value, ">", after(same)), clientv3.Compare(value, "<", terminal)},
 				[]clientv3.Op{put}, []clientv3.Op{get})
@@ -109,16 +109,16 @@ func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v
 	})
 }
 
-// after is above every value that begins with a stamp's text, and below those of
-// all later stamps.
+// after returns a text above every value that begins with a stamp's text, and below
+// those of all later stamps.
 func after(text string) string { return strings.TrimSuffix(text, "\x00") + "\x01" }
 
 func stateBug(op, name string, err error) error {
 	return &interlock.Error{Op: op, Driver: driverName, Name: name, Kind: interlock.Bug, Err: err}
 }
 
-// A condition says when a state is put, and what is done otherwise: in the end it
-// is put or got.
+// A condition returns when a state is put, and the operation otherwise, which ends
+// in a put or a get.
 type condition func(key string, put, get clientv3.Op) (when []clientv3.Cmp, otherwise clientv3.Op)
 
 func (s *Versions) write(ctx context.Context, op, name string, v driver.Versioned,
@@ -153,8 +153,8 @@ func (s *Versions) write(ctx context.Context, op, name string, v driver.Versione
 	return judge(stored), stored, nil
 }
 
-// ending looks for the branch in which transactions inside each other ended: put,
-// or else what was got, nil if there was nothing.
+// ending returns the last operation of nested transactions: put, or the result of
+// the get, nil if there was none.
 func ending(reply *etcdserverpb.TxnResponse) (put bool, got *mvccpb.KeyValue) {
 	for {
 		last := reply.Responses[0]

@@ -12,8 +12,8 @@ import (
 )
 
 // A waitLease is a short lease of a session for contenders of a line that is not empty. If their
-// process dies, their keys expire with it, before the session's TTL. A claim that is granted under it is moved to the session's lease, unless it is
-// released before moveAfter.
+// process dies, their keys expire with it, before the session's TTL. A claim granted under it is
+// moved to the session's lease, unless it is released within moveAfter.
 type waitLease struct {
 	id   clientv3.LeaseID
 	ttl  time.Duration // as granted
@@ -21,11 +21,11 @@ type waitLease struct {
 	idle int // renewals since it was needed; guarded by the driver's mutex
 }
 
-// moveAfter is how long a claim is held under a waitLease, so that a short claim needs no further
+// moveAfter is how long a claim stays under a waitLease, so that a short claim needs no further
 // request.
 const moveAfter = 20 * time.Millisecond
 
-// waitingTTL is the length of the lease to wait under; 0 if that of the session is short
+// waitingTTL returns the TTL of the lease for waiting; 0 if that of the session is short
 // enough.
 func waitingTTL(ttl time.Duration) time.Duration {
 	if w := clamp(ttl/3, 2*time.Second, 5*time.Second); w <= ttl/2 {
@@ -34,7 +34,7 @@ func waitingTTL(ttl time.Duration) time.Duration {
 	return 0
 }
 
-// waiting returns the lease to wait under, granting one if there is none; nil if it is that
+// waiting returns the lease for waiting, granting one if there is none; nil if it is that
 // of the session.
 func (s *session) waiting(ctx context.Context, name string) (*waitLease, error) {
 	ttl := waitingTTL(s.ttl)
@@ -112,8 +112,8 @@ func (s *session) renewWaitingOnce(w *waitLease) time.Duration {
 	return max(0, w.ttl/3-boottime.Now().Sub(sent))
 }
 
-// needs reports that w is to be renewed. One that has ended, or that no contender has needed
-// for a while, is not, and is replaced when the next one comes.
+// needs reports whether w is to be renewed. It is not if it has ended, or if no contender
+// has needed it for a while; the next waiter then gets another one.
 func (s *session) needs(w *waitLease) bool {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -130,8 +130,8 @@ func (s *session) needs(w *waitLease) bool {
 	return true
 }
 
-// forgetWaiting has the next waiter get another lease. Claims that are held under w
-// are over with it. The driver's mutex is held.
+// forgetWaiting makes the next waiter get another lease. Claims under w end with
+// it. The caller holds the driver's mutex.
 func (s *session) forgetWaiting(w *waitLease) {
 	if s.wait == w {
 		s.wait = nil
@@ -145,7 +145,7 @@ func (s *session) forgetWaiting(w *waitLease) {
 	}
 }
 
-// waitingGone notes that etcd no longer has the waitLease with this id.
+// waitingGone records that etcd no longer has the waitLease with this id.
 func (s *session) waitingGone(id clientv3.LeaseID) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -154,8 +154,8 @@ func (s *session) waitingGone(id clientv3.LeaseID) {
 	}
 }
 
-// leaseOf finds the lease under which a contender's key stands; ok is false if it is not
-// renewed any more, or is none of ours. The driver's mutex is held.
+// leaseOf returns the lease of a contender's key; ok is false if it is no longer
+// renewed, or not ours. The caller holds the driver's mutex.
 func (s *session) leaseOf(id clientv3.LeaseID) (w *waitLease, ok bool) {
 	switch {
 	case id == s.id, id == clientv3.NoLease:
@@ -166,8 +166,8 @@ func (s *session) leaseOf(id clientv3.LeaseID) (w *waitLease, ok bool) {
 	return nil, false
 }
 
-// moveLater has a claim moved to the session's lease if it is still held after moveAfter.
-// The driver's mutex is held.
+// moveLater schedules the move of a claim to the session's lease if it is still held
+// after moveAfter. The caller holds the driver's mutex.
 func (s *session) moveLater() {
 	if s.armed {
 		return
@@ -180,8 +180,8 @@ func (s *session) moveLater() {
 	s.moving.Reset(moveAfter)
 }
 
-// move moves the claims that are held under a waitLease to the session's. A failure is repeated
-// at the next heartbeat.
+// move moves the claims under a waitLease to the session's. A failure is repeated at the next
+// heartbeat.
 func (s *session) move() {
 	for _, c := range s.toMove() {
 		if s.moveOne(c) != nil {
@@ -190,7 +190,7 @@ func (s *session) move() {
 	}
 }
 
-// toMove lists the claims that have been held for long enough.
+// toMove returns the claims that have been held for long enough.
 func (s *session) toMove() (all []*contender) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -212,7 +212,7 @@ func (s *session) toMove() (all []*contender) {
 	return all
 }
 
-// moveOne puts the key again, under the other lease, if it is still the one that holds.
+// moveOne puts the key again, under the session's lease, if it still holds the lock.
 // That keeps its place and its token.
 func (s *session) moveOne(c *contender) error {
 	s.d.mu.Lock()

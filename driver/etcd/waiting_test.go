@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/crash"
 )
 
-// contend is a process that takes a lock, and keeps it until it is killed. Its arguments
-// are the server, the name, its owner and the TTL.
+// contend is a process that acquires a lock, and keeps it until it is killed. Its
+// arguments are the server, the name, its owner and the TTL.
 func contend(ctx context.Context, _ *crash.Points, args []string) error {
 	client, err := clientv3.New(clientv3.Config{Endpoints: args[:1], Context: ctx})
 	if err != nil {
@@ -40,7 +40,7 @@ func contend(ctx context.Context, _ *crash.Points, args []string) error {
 	select {}
 }
 
-// contenderProcess starts one, and returns when it waits or holds.
+// contenderProcess starts contend, and returns when it waits or holds.
 func contenderProcess(t *testing.T, addr, owner string, ttl time.Duration, state string) *testbed.Process {
 	t.Helper()
 	p := crash.Start(t, "contender", 0, addr, "n", owner, ttl.String())
@@ -50,7 +50,7 @@ func contenderProcess(t *testing.T, addr, owner string, ttl time.Duration, state
 	return p
 }
 
-// TestKilledWaiters: they keep their places for much less than a TTL.
+// TestKilledWaiters keep their places for much less than a TTL.
 func TestKilledWaiters(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -72,9 +72,9 @@ func TestKilledWaiters(t *testing.T) {
 	}
 }
 
-// TestKilledHolderAndWaiters: who waits behind them is served a TTL and a second later at
-// most. What a lease of the TTL takes to expire, granted when they were killed, is measured
-// beside it.
+// TestKilledHolderAndWaiters: the waiter after them is served at most a TTL and a second
+// later. The test also measures how long a lease with that TTL takes to expire, granted
+// when they were killed.
 func TestKilledHolderAndWaiters(t *testing.T) {
 	t.Parallel()
 	const ttl = 6 * time.Second
@@ -109,8 +109,7 @@ func TestKilledHolderAndWaiters(t *testing.T) {
 	}
 }
 
-// TestWaiterHoldsUnderTheSession: a claim that is kept is moved there, with its place and
-// token.
+// TestWaiterHoldsUnderTheSession: a kept claim moves there, with its place and token.
 func TestWaiterHoldsUnderTheSession(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -149,7 +148,7 @@ func TestWaiterHoldsUnderTheSession(t *testing.T) {
 	mustRelease(t, d, waiter)
 }
 
-// TestMinLeaseOfAWaiter: a claim that needs a longer lease at once is moved before.
+// TestMinLeaseOfAWaiter: a claim that needs a longer lease is moved before its grant.
 func TestMinLeaseOfAWaiter(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -168,8 +167,8 @@ func TestMinLeaseOfAWaiter(t *testing.T) {
 	}
 }
 
-// TestWaitLeaseGone: waiters lose their places, and holders that were not moved their
-// claims. Who asks again waits under another lease.
+// TestWaitLeaseGone: waiters lose their places, and holders that were not moved lose
+// their claims. A repeated Acquire waits under another lease.
 func TestWaitLeaseGone(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -195,8 +194,8 @@ func TestWaitLeaseGone(t *testing.T) {
 	}
 }
 
-// TestRemainingUnderAWaitLease: a claim is good for as long as the lease under which it is
-// held, and is over once that is not renewed any more.
+// TestRemainingUnderAWaitLease: a claim lasts as long as the lease under which it is held,
+// and ends once that is no longer renewed.
 func TestRemainingUnderAWaitLease(t *testing.T) {
 	t.Parallel()
 	d, s := machine(t)

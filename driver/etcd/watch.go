@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// scope is what a watch has to report.
+// scope is what a watch must report.
 type scope int
 
 const (
@@ -19,18 +19,18 @@ const (
 	changes                // for Driver.Watch, which reports new contenders too
 )
 
-// lingers is how many heartbeats a watch may report more than is needed, before it is closed, or
+// lingers is how many heartbeats a watch may report more than needed, before it is closed, or
 // replaced by one that reports less.
 const lingers = 10
 
-// watch is the one watch of a session over the whole prefix. It hands every event to the
-// queue that it concerns. It is open only while that is needed: etcd would send every
-// contender's own deletions back to it. A place in a line depends only on earlier contenders, so no
-// line needs events of new ones. The driver's mutex guards its fields.
+// watch is the one watch of a session over the whole prefix. It passes every event to its queue. It
+// is open only while needed: etcd would send every contender's own deletions back to it. A place in
+// a line depends only on earlier contenders, so no line needs events of new ones. The driver's
+// mutex guards its fields.
 type watch struct {
 	*session
 
-	wanted  scope         // what it reports, or will as soon as it stands
+	wanted  scope         // what it reports, or will once it is open
 	changed chan struct{} // wanted has changed; capacity 1
 	unused  int           // heartbeats since less is needed than wanted
 
@@ -38,13 +38,14 @@ type watch struct {
 	opened int   // how often it was opened
 	read   int   // opened, when every line was last read
 	heard  int   // how many replies it has sent
-	asked  int   // heard, when it was last asked to speak; -1 if it owes no answer
+	asked  int   // heard at the last probe; -1 if no answer is due
 	rev    int64 // up to which it reported everything
-	down   int   // heartbeats since it was noticed that it does not stand
+	down   int   // heartbeats since it was found not open
 	reopen context.CancelFunc
 }
 
-// need makes the watch report at least s. The driver's mutex is held, here and in the two below.
+// need makes the watch report at least s. The caller holds the driver's mutex, here and in the two
+// below.
 func (w *watch) need(s scope) {
 	switch {
 	case s == w.wanted:
@@ -60,8 +61,8 @@ func (w *watch) want(s scope) {
 	nudge(w.changed)
 }
 
-// age is called at every heartbeat. held reports that a contender has been in line for
-// a whole one.
+// age is called at every heartbeat. held reports whether a contender has been in line
+// for a whole one.
 func (w *watch) age(held bool) {
 	needed := nothing
 	switch {
@@ -79,7 +80,7 @@ func (w *watch) age(held bool) {
 	}
 }
 
-// follow opens a watch whenever there is need of one, until the session ends.
+// follow opens a watch whenever one is needed, until the session ends.
 func (w *watch) follow() {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -100,7 +101,7 @@ func (w *watch) follow() {
 	}
 }
 
-// begin returns what is wanted, and a context that ends when it should be reopened.
+// begin returns the wanted scope, and a context that ends when it should be reopened.
 func (w *watch) begin() (scope, context.Context) {
 	ctx, cancel := context.WithCancel(w.context())
 	w.d.mu.Lock()
@@ -110,9 +111,9 @@ func (w *watch) begin() (scope, context.Context) {
 	return w.wanted, ctx
 }
 
-// followOnce opens the watch at the present revision, which is what makes etcd
-// push each event at once, and follows it until it breaks. The client resumes
-// it by itself when only a connection breaks.
+// followOnce opens the watch at the present revision, which makes etcd push each
+// event at once, and follows it until it breaks. The client resumes it if only a
+// connection breaks.
 func (w *watch) followOnce(ctx context.Context, s scope) (stood bool) {
 	options := []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithCreatedNotify()}
 	if s == deletions {
@@ -131,15 +132,14 @@ func (w *watch) followOnce(ctx context.Context, s scope) (stood bool) {
 	return stood || w.wanted != s
 }
 
-// context marks our watch, so that the client gives it a stream of its
-// own, on which nobody else's watch can delay it. A member that lost its leader
-// ends it instead of leaving it silent.
+// context gives our watch a stream of its own in the client, so that no other watch
+// can delay it. A member that lost its leader ends it instead of leaving it silent.
 func (w *watch) context() context.Context {
 	return metadata.AppendToOutgoingContext(clientv3.WithRequireLeader(w.ctx),
 		"interlock-session", strconv.FormatInt(int64(w.id), 16))
 }
 
-// take takes one reply of a watch that was opened for s.
+// take handles one reply of a watch that was opened for s.
 func (w *watch) take(s scope, reply clientv3.WatchResponse) {
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
@@ -161,7 +161,7 @@ func (w *watch) take(s scope, reply clientv3.WatchResponse) {
 }
 
 // start records that the watch was opened, and reports all changes after rev. Changes since an
-// earlier watch broke must be read, at rev or later: an older snapshot does not have them.
+// earlier watch broke must be read, at rev or later: an older snapshot lacks them.
 func (w *watch) start(rev int64) {
 	w.up, w.asked, w.rev = true, -1, 0
 	w.opened++
