@@ -14,42 +14,42 @@ import (
 )
 
 // contender is one owner's attempt at a name under one session, and its outcome. The driver's
-// mutex guards what changes.
+// mutex guards its mutable fields.
 type contender struct {
 	identity
 	key      string
 	session  *session
-	previous *contender      // of the same owner, under a session that ended before
+	previous *contender      // of the same owner, under an earlier session
 	ctx      context.Context // ends with the session and with Release
 	cancel   context.CancelCauseFunc
 
 	events driver.Events
 	stage  stage
-	// doubtful: the outcome of a transaction is unknown, which may take effect for as long
-	// as the session lives and its fence is not raised.
+	// doubtful: the outcome of a transaction is unknown. It may take effect while the
+	// session lives and its fence is not raised.
 	doubtful bool
 	index    uint64 // of the key when it was granted
 	term     *boottime.Lease
 	grant    driver.Grant
-	place    *driver.Place // as reported last
+	place    *driver.Place // as last reported
 }
 
 type stage int
 
 const (
-	asking  stage = iota // it holds nothing, as far as we know
+	asking  stage = iota // it holds nothing, as far as known
 	holding              // it was granted
-	lost                 // the key is not ours any more
-	leaving              // it has to release
+	lost                 // another session holds the key, or none
+	leaving              // its release is due
 )
 
-// Acquire implements driver.Fenced. It blocks until the claim is granted or ctx is done; a
-// single request is given up after a third of the TTL, from one to five seconds. Uncontended it is
-// one request, and a second once in ten seconds if other processes grant too.
+// Acquire implements driver.Fenced. It blocks until the claim is granted or ctx is done; a single
+// request is bounded by a third of the TTL, from one to five seconds. Without contention it is one
+// request, and a second one once in ten seconds if other processes grant too.
 //
 // Besides the errors of the interface: a [*ConflictError] if the key holds something else, and
-// Retryable with interlock.ErrSessionEnded in its chain if the session ended while it waited and
-// the same call opens another.
+// Retryable with interlock.ErrSessionEnded in its chain if the session ended during the wait;
+// the same call then opens another.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := d.check(ctx, r); err != nil {
 		return driver.Grant{}, err
@@ -81,7 +81,7 @@ func (d *Driver) check(ctx context.Context, r driver.Request) error {
 	return d.usable(ctx, opAcquire, r.Name)
 }
 
-// register finds the owner's contender, or makes one.
+// register returns the owner's contender, or a new one.
 func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,12 +105,12 @@ func (d *Driver) register(s *session, r driver.Request) (*contender, error) {
 	return c, nil
 }
 
-// remains reports that Consul may have something of it. The driver's mutex is held.
+// remains reports whether Consul may have a key of it. The caller holds the driver's mutex.
 func (c *contender) remains() bool {
 	return c.previous != nil || c.stage != lost && !c.session.gone && (c.doubtful || c.term != nil)
 }
 
-// abandon forgets a contender that has nothing. Its events end in any case.
+// abandon forgets a contender without a key. Its events end in any case.
 func (d *Driver) abandon(c *contender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,7 +123,7 @@ func (d *Driver) abandon(c *contender) {
 	}
 }
 
-// forget takes a contender out; the driver's mutex is held.
+// forget removes a contender; the caller holds the driver's mutex.
 func (d *Driver) forget(c *contender) {
 	c.cancel(interlock.ErrReleased)
 	if d.contenders[c.identity] == c {
@@ -131,7 +131,7 @@ func (d *Driver) forget(c *contender) {
 	}
 }
 
-// acquire asks until it is granted, and waits in between while another holds the key.
+// acquire tries until it is granted, and waits in between while another holds the key.
 func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver.Grant, error) {
 	if grant, ok := d.granted(c); ok {
 		return grant, nil
@@ -156,22 +156,22 @@ func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver
 	return driver.Grant{}, err
 }
 
-// granted is the grant that an earlier call got.
+// granted returns the grant of an earlier call.
 func (d *Driver) granted(c *contender) (driver.Grant, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return c.grant, c.stage == holding && c.term.Remaining() > 0
 }
 
-// sight is a key as it was seen, and the index to wait from. The zero sight is a key that
-// should not exist.
+// sight is the observed state of a key, and the index to wait from. The zero sight is a
+// key that should not exist.
 type sight struct {
 	entry
 	index uint64
 }
 
-// round does what the key asks for as it was seen: take it, or wait. No grant and no error
-// mean that it is worth looking again.
+// round takes the key or waits, depending on its observed state. If it returns neither a
+// grant nor an error, try again.
 func (d *Driver) round(ctx context.Context, c *contender, now sight, noWait bool) (driver.Grant, sight, error) {
 	r, ours := readRecord(now.entry)
 	switch {
@@ -197,15 +197,15 @@ func (d *Driver) round(ctx context.Context, c *contender, now sight, noWait bool
 	return driver.Grant{}, now, err
 }
 
-// The operations of a transaction that takes a lock.
+// Operations of a transaction that takes a lock.
 const (
-	opKey   = iota // the key is as it was seen
-	opBasis        // the basis of the token is what the record says
-	opFence        // nobody gave up the transaction meanwhile
+	opKey   = iota // the key is unchanged
+	opBasis        // the base of the token is the one in the record
+	opFence        // the transaction was not abandoned meanwhile
 	opLock
 )
 
-// take is one transaction that takes a key which was free.
+// take sends one transaction, which takes a free key.
 func (d *Driver) take(ctx context.Context, c *contender, seen sight) (driver.Grant, error) {
 	s := c.session
 	from, basis, err := s.basis(ctx)
@@ -253,8 +253,8 @@ func (d *Driver) take(ctx context.Context, c *contender, seen sight) (driver.Gra
 	return d.hold(c, r, now.ModifyIndex)
 }
 
-// stopped is the error of a call whose context has ended, by the caller, by Release, or with
-// the session.
+// stopped returns the error of a call whose context ended, by the caller, by Release, or
+// with the session.
 func (d *Driver) stopped(ctx context.Context, c *contender, kind interlock.ErrorKind) error {
 	if c.ctx.Err() != nil {
 		ctx = c.ctx
@@ -278,8 +278,8 @@ func ended(op, name string, ctx context.Context) error {
 	return problem(op, name, interlock.Retryable, interlock.ErrSessionEnded)
 }
 
-// hold begins the claim. If the owner has released meanwhile, that takes the key back. The
-// driver's mutex is held.
+// hold starts the claim. If the owner has released meanwhile, it deletes the key again.
+// The caller holds the driver's mutex.
 func (d *Driver) hold(c *contender, r record, index uint64) (driver.Grant, error) {
 	token, err := r.token(index)
 	c.index, c.term = index, c.session.term.Part()
@@ -295,7 +295,7 @@ func (d *Driver) hold(c *contender, r record, index uint64) (driver.Grant, error
 	return c.grant, nil
 }
 
-// reportLost ends a claim whose key is not ours any more. The driver's mutex is held.
+// reportLost ends a claim whose key we lost. The caller holds the driver's mutex.
 func (c *contender) reportLost(cause error) {
 	c.stage = lost
 	c.term.End()
@@ -323,7 +323,7 @@ func (d *Driver) look(ctx context.Context, c *contender) (sight, error) {
 	return sight{}, err
 }
 
-// refused finds out what stood in the way of a transaction.
+// refused finds out why a transaction was refused.
 func (d *Driver) refused(ctx context.Context, c *contender, why *refusal, now sight, noWait bool) (sight, error) {
 	s := c.session
 	if why.why[opBasis] != "" {
@@ -341,7 +341,7 @@ func (d *Driver) refused(ctx context.Context, c *contender, why *refusal, now si
 			}
 			return now, unread(ctx, opAcquire, c.name, err)
 		}
-	case why.why[opLock] != "" && noWait: // nobody holds it, and the lock-delay of a session is not over
+	case why.why[opLock] != "" && noWait: // it is free, and the lock-delay of a session is not over
 		return now, &interlock.HeldError{Name: c.name}
 	case why.why[opLock] != "":
 		d.report(c, "")

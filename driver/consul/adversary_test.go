@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// loseTake has d send a transaction that is lost on its way.
+// loseTake lets d send a transaction that is lost on its way.
 func (s *scene) loseTake(d *Driver, w *wire, name, owner string) {
 	s.Helper()
 	gone := w.loseNext(`"Verb":"lock","Key":"` + layout{s.prefix}.lock(name) + `"`)
@@ -30,7 +30,7 @@ func (s *scene) loseTake(d *Driver, w *wire, name, owner string) {
 	}
 }
 
-// mustRefuse delivers what was lost, which must have no effect.
+// mustRefuse delivers the lost request, which must have no effect.
 func (s *scene) mustRefuse(w *wire) {
 	s.Helper()
 	if got := w.deliver(s); got != http.StatusConflict {
@@ -38,7 +38,7 @@ func (s *scene) mustRefuse(w *wire) {
 	}
 }
 
-// testLateTakeAfterARelease: nobody would release it.
+// testLateTakeAfterARelease: its lock would not be released.
 func testLateTakeAfterARelease(s *scene) {
 	d, w := s.open(Options{})
 	s.loseTake(d, w, "n", "o")
@@ -49,7 +49,7 @@ func testLateTakeAfterARelease(s *scene) {
 	s.release(d, "n", "next")
 }
 
-// testLateTakeAfterAGrant to the same owner, who repeated it and has released.
+// testLateTakeAfterAGrant to the same owner, which repeated it and has released.
 func testLateTakeAfterAGrant(s *scene) {
 	d, w := s.open(Options{})
 	s.loseTake(d, w, "n", "o")
@@ -96,7 +96,7 @@ func testReleaseEndsAnAcquire(s *scene) {
 	s.mustBeFree("n")
 }
 
-// testContendersOfOneProcess share a session, which Consul would let in twice.
+// testContendersOfOneProcess share a session, and Consul grants a lock to its session repeatedly.
 func testContendersOfOneProcess(s *scene) {
 	d, _ := s.open(Options{})
 	s.acquire(d, "n", "first")
@@ -118,8 +118,8 @@ func testContendersOfOneProcess(s *scene) {
 	s.mustBeFree("n")
 }
 
-// testOwnerOverTwoSessions: what an owner has under a session that ran out of time here, and
-// lives on in Consul, is taken away when it comes again.
+// testOwnerOverTwoSessions: an owner's key under a session that expired here, and lives on
+// in Consul, is deleted when the owner acquires again.
 func testOwnerOverTwoSessions(s *scene) {
 	d, _ := s.open(Options{})
 	first := s.acquire(d, "n", "o")
@@ -136,7 +136,7 @@ func testOwnerOverTwoSessions(s *scene) {
 	s.mustBeFree("n")
 }
 
-// lossOf acquires and returns where the loss is reported.
+// lossOf acquires and returns a channel that receives the loss.
 func (s *scene) lossOf(d *Driver, name, owner string) <-chan error {
 	s.Helper()
 	c := drivertest.Ask(name, owner)
@@ -144,8 +144,8 @@ func (s *scene) lossOf(d *Driver, name, owner string) <-chan error {
 	return c.Lost
 }
 
-// testSessionDestroyed by an operator: every holder receives it, and the next Acquire has a
-// session of its own.
+// testSessionDestroyed by an operator: the loss is reported to every holder, and the next
+// Acquire opens another session.
 func testSessionDestroyed(s *scene) {
 	d, _ := s.open(Options{TTL: suiteTTL})
 	a, b := s.lossOf(d, "a", "o"), s.lossOf(d, "b", "o")
@@ -161,7 +161,7 @@ func testSessionDestroyed(s *scene) {
 	s.acquire(d, "a", "next")
 }
 
-// testFenceDeleted with everything else of the namespace, as "consul kv delete -recurse" does.
+// testFenceDeleted with all other keys of the namespace, as "consul kv delete -recurse" does.
 func testFenceDeleted(s *scene) {
 	d, _ := s.open(Options{TTL: suiteTTL})
 	first := s.acquire(d, "a", "o")
@@ -188,7 +188,7 @@ func testValueReplaced(s *scene) {
 	s.mustBeFree("n")
 }
 
-// testLockDelay: nobody gets in before it is over.
+// testLockDelay: the lock is not granted before its end.
 func testLockDelay(s *scene) {
 	const delay = 2 * time.Second
 	d, _ := s.open(Options{TTL: suiteTTL, LockDelay: delay})
@@ -223,6 +223,6 @@ func testOtherKeysAreLeftAlone(s *scene) {
 		}
 		s.operate(op{Verb: "delete", Key: key})
 	}
-	s.operate(op{Verb: "set", Key: key, Flags: lockFlag}) // a lock that somebody released
+	s.operate(op{Verb: "set", Key: key, Flags: lockFlag}) // a released lock
 	s.acquire(d, "n", "o")
 }

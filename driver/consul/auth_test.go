@@ -16,8 +16,8 @@ import (
 
 const management = "11111111-2222-3333-4444-555555555555"
 
-// TestTokenAndTLS: an agent that asks for a certificate and an ACL token is reached by a URL
-// that has both. A token without the rights is refused for good, and the refusal says so.
+// TestTokenAndTLS: an agent that requires a certificate and an ACL token is reached by a URL
+// with both. A token without the rights gets a Definite error that says so.
 func TestTokenAndTLS(t *testing.T) {
 	t.Parallel()
 	cert, key := testbed.CertificateFiles(t)
@@ -49,7 +49,7 @@ func TestTokenAndTLS(t *testing.T) {
 	}
 }
 
-// turn takes and releases a lock and writes a value at a URL.
+// turn acquires and releases a lock and writes a value at a URL.
 func turn(t *testing.T, url string) error {
 	t.Helper()
 	b, err := backend.Open(t.Context(), url)
@@ -72,7 +72,7 @@ func turn(t *testing.T, url string) error {
 	return errors.Join(v.Put(t.Context(), "n", driver.Value{Token: g.Token}), d.Release(t.Context(), "n", "o"))
 }
 
-// tokenFor makes a token with the rules; empty if Consul is not ready for it.
+// tokenFor creates a token with the rules; it returns none if Consul is not ready for it.
 func tokenFor(t *testing.T, admin *client, rules string) string {
 	t.Helper()
 	put := func(path string, body map[string]any) (answer struct{ ID, SecretID string }) {

@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// maxBreaks is how many forced releases a namespace remembers, and trim how many of the
-// oldest one Break removes at most.
+// maxBreaks is how many forced releases a namespace keeps, and trim how many of the
+// oldest ones Break removes at most.
 const (
 	maxBreaks = 1000
 	trim      = 8
@@ -30,16 +30,15 @@ type broken struct {
 	At     time.Time       `json:"at"`
 }
 
-// broken is the key of a record: in the order of time.
+// broken returns the key of a record: in the order of time.
 func (l layout) broken(name string, at time.Time) string {
 	return l.breaks() + driver.FormatPadded(max(0, at.UnixMicro())) + "/" + escape(name)
 }
 
 // Break implements driver.Breaker with three requests: two reads, and one transaction that
-// deletes the key, if it is still as it was read, and records that. It works on any holder,
-// also on "session …", another client's, which learns of it as that client does. A namespace
-// remembers its last thousand forced releases. At is by this process's clock. Reason and By
-// are UTF-8.
+// deletes the key, if it is unchanged, and writes the record. It works on any holder, also
+// on "session …", another client's, which notices in its own way. A namespace keeps its last
+// thousand forced releases. At is by this process's clock. Reason and By are UTF-8.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	const what = "break"
 	if err := d.checkBreak(ctx, what, b); err != nil {
@@ -92,7 +91,7 @@ func (d *Driver) checkBreak(ctx context.Context, what string, b driver.Break) er
 	return d.usable(ctx, what, b.Name)
 }
 
-// records are all records of forced releases, the oldest first.
+// records returns all records of forced releases, the oldest first.
 func (d *Driver) records(ctx context.Context) ([]entry, error) {
 	all, _, err := d.client.read(ctx, d.layout.breaks(), query{recurse: true})
 	return all, err

@@ -17,12 +17,12 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// client speaks the HTTP API. It sends no write twice.
+// client sends requests to the HTTP API. It sends no write twice.
 type client struct {
 	url   string // "http://host:port"
 	token string
 	short *http.Client
-	long  *http.Client // of blocking queries, so that they never keep a renewal waiting
+	long  *http.Client // of blocking queries, so that they never delay a renewal
 
 	mu   sync.Mutex
 	date time.Time // of the last answer; zero before
@@ -56,8 +56,8 @@ func (c *client) idle() {
 	c.long.CloseIdleConnections()
 }
 
-// now is the clock of the agent, by the Date of its last answer, which has whole seconds;
-// before the first answer it is otherwise.
+// now returns the agent's clock, by the Date of its last answer, in whole seconds; before
+// the first answer it returns that of otherwise.
 func (c *client) now(otherwise func() time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *client) now(otherwise func() time.Time) time.Time {
 	return c.date.Add(boottime.Now().Sub(c.at))
 }
 
-// do sends one request and reads the answer. An answer that is no success is a
+// do sends one request and reads the answer. An answer without success is a
 // [*StatusError], beside its text.
 func (c *client) do(ctx context.Context, h *http.Client, method, path string, body []byte) ([]byte, http.Header, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.url+path, bytes.NewReader(body))
@@ -94,7 +94,7 @@ func (c *client) do(ctx context.Context, h *http.Client, method, path string, bo
 	return text, answer.Header, err
 }
 
-// withoutURL is the cause of a failed request, without its URL.
+// withoutURL returns the cause of a failed request, without its URL.
 func withoutURL(err error) error {
 	var outer *url.Error
 	if errors.As(err, &outer) {
@@ -103,7 +103,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// entry is a key as Consul has it. The zero entry is one that does not exist.
+// entry is a key as stored in Consul. The zero entry does not exist.
 type entry struct {
 	Key         string
 	Value       []byte
@@ -116,14 +116,14 @@ type entry struct {
 
 func (e entry) exists() bool { return e.ModifyIndex > 0 }
 
-// query says how to read.
+// query says how to read keys.
 type query struct {
-	recurse bool          // everything that begins with the key
-	index   uint64        // block while nothing has changed since; 0 answers at once, consistently
-	wait    time.Duration // for how long
+	recurse bool          // all keys that begin with the key
+	index   uint64        // block until a change after it; 0 answers at once, consistently
+	wait    time.Duration // bound of the block
 }
 
-// read reads a key or those below it, and the index to go on from.
+// read reads a key or those below it, and the index to continue from.
 func (c *client) read(ctx context.Context, key string, q query) ([]entry, uint64, error) {
 	h, values := c.short, url.Values{}
 	if q.index > 0 {
@@ -171,7 +171,7 @@ type op struct {
 	Session string `json:",omitempty"`
 }
 
-// unchanged is the operation that fails unless a key is as it was seen.
+// unchanged returns the operation that fails if a key has changed.
 func unchanged(key string, seen entry) op {
 	if !seen.exists() {
 		return op{Verb: "check-not-exists", Key: key}
@@ -179,8 +179,8 @@ func unchanged(key string, seen entry) op {
 	return op{Verb: "check-index", Key: key, Index: seen.ModifyIndex}
 }
 
-// txn applies all operations or none, which is a [*refusal]. One that only checks is a
-// consistent read. It returns the entries of the operations that have any.
+// txn applies all operations, or none with a [*refusal]. A transaction that only
+// checks is a consistent read. It returns the entries of the operations that have any.
 func (c *client) txn(ctx context.Context, ops ...op) ([]entry, error) {
 	type wrapped struct{ KV op }
 	var request []wrapped
@@ -223,7 +223,7 @@ func (c *client) txn(ctx context.Context, ops ...op) ([]entry, error) {
 	return entries, nil
 }
 
-// createSession makes a session that depends on its TTL and on no health check, and whose end
+// createSession creates a session that depends on its TTL and on no health check. Its end
 // deletes its keys.
 func (c *client) createSession(ctx context.Context, ttl, lockDelay time.Duration) (id string, err error) {
 	body, err := json.Marshal(map[string]any{"Name": "interlock", "TTL": ttl.String(), "LockDelay": lockDelay.String(),

@@ -72,9 +72,8 @@ func snapshot(t *testing.T, server *testbed.Server, method string, body []byte) 
 	return text
 }
 
-// TestTokensOverARestore into a new cluster, whose index is behind: also a process whose
-// session is in the snapshot, and that saw nothing of what was granted after it, grants above
-// that.
+// TestTokensOverARestore into a new cluster, whose index is lower. A process whose session is
+// in the snapshot, and that saw no later grants, also grants above them.
 func TestTokensOverARestore(t *testing.T) {
 	t.Parallel()
 	server := testbed.Consul(t)

@@ -30,7 +30,7 @@ func harness(t *testing.T) drivertest.Harness {
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  paceOf(suiteTTL).quiet,
-		DeadWaiter: 2 * time.Second, // Consul knows of no waiter, so this is for slow machines
+		DeadWaiter: 2 * time.Second, // Consul has no waiters, so this is for slow machines
 		HandOvers:  300,
 		Without:    drivertest.FIFO | drivertest.Queue | drivertest.Expiry,
 	}
@@ -40,7 +40,7 @@ func TestFenced(t *testing.T)  { drivertest.RunFenced(t, harness(t)) }
 func TestWatcher(t *testing.T) { drivertest.RunWatcher(t, harness(t)) }
 func TestBreaker(t *testing.T) { drivertest.RunBreaker(t, harness(t)) }
 
-// borrow returns a server that the test has for itself. A start takes two seconds.
+// borrow returns a server for this test only. A start takes two seconds.
 func borrow(t *testing.T) *testbed.Server {
 	t.Helper()
 	return testbed.Borrowed(t, testbed.Consul, func(server *testbed.Server) {
@@ -53,11 +53,11 @@ func borrow(t *testing.T) *testbed.Server {
 	})
 }
 
-// system is a prefix on a server, with a path of its own for each driver.
+// system is a prefix on a server, with its own path for each driver.
 type system struct {
 	*paths.Server[driver.Fenced]
 	prefix   string
-	operator *client // past every fault of the paths
+	operator *client // bypasses the faults of the paths
 	ears     map[driver.Fenced]*ear
 }
 
@@ -108,7 +108,7 @@ func (b *system) Delete(t *testing.T, name string) {
 	}
 }
 
-// ear loses every answer to a blocking query once it is deaf, while requests are answered.
+// ear drops every answer to a blocking query while it is deaf; other requests are answered.
 type ear struct {
 	transport *http.Transport
 	deaf      atomic.Bool

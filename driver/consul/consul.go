@@ -25,35 +25,35 @@ const (
 	opAcquire = "acquire"
 	opRelease = "release"
 
-	// attempts bounds how often one call asks again after a definite no.
+	// attempts bounds the repetitions of one call after a definite refusal.
 	attempts = 8
 )
 
 // Options of [Open]. Only Address is required.
 type Options struct {
-	// Address is the HTTP API of an agent, "host:port". Consul's clients use the agent of
-	// their own machine, which finds the servers.
+	// Address is the HTTP API of an agent, "host:port". Use the agent of the same
+	// machine, as Consul's clients do; it finds the servers.
 	Address string
 	// Token is the secret of an ACL token; empty means none. It needs write for the keys that
 	// begin with Prefix without its last slash, and session write for the agent's node.
 	Token string
-	// TLS reaches the agent by HTTPS; nil means HTTP.
+	// TLS enables HTTPS to the agent; nil means HTTP.
 	TLS *tls.Config
 	// Prefix begins every key; empty means "interlock/".
 	Prefix string
-	// TTL is how long a claim outlives this process: 30 s if it is 0, from 1 s to 24 h. Servers
-	// allow no less than 10 s, unless their session_ttl_min says so. Consul ends a session
+	// TTL is how long a claim outlives this process: 0 means 30 s, from 1 s to 24 h. Servers
+	// require at least 10 s, unless their session_ttl_min is less. Consul ends a session
 	// between once and twice its TTL after the last renewal.
 	TTL time.Duration
-	// LockDelay is how long Consul keeps others out after it ended a session whose locks were
-	// not released, from 0 to a minute. Claims end here before their session, so 0 is right
-	// unless work goes on after its claim and no guard refuses it, or agents leave the cluster
-	// while their clients hold locks.
+	// LockDelay is how long Consul blocks a lock after it ended a session without a release,
+	// from 0 to a minute. Claims end here before their session, so 0 is right, with two
+	// exceptions: work that continues after its claim without a guard, and agents that leave
+	// the cluster while their clients hold locks.
 	LockDelay time.Duration
-	// Transport sends the requests; nil means connections of the driver's own. With one,
-	// TLS only says that the agent speaks HTTPS.
+	// Transport sends the requests; nil means connections of the driver. With one, a TLS
+	// that is not nil only selects HTTPS.
 	Transport http.RoundTripper
-	// Seed says where tokens start, for a move or a repair.
+	// Seed sets where tokens start, for a migration or a repair.
 	Seed driver.Seed
 	// Now is the wall clock that seeds tokens; nil means time.Now.
 	Now func() time.Time
@@ -100,14 +100,14 @@ type Driver struct {
 	pace       pace
 	guarantees interlock.Guarantees
 
-	ctx    context.Context // ends with Close
+	ctx    context.Context // ends at Close
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup
 
 	mu         sync.Mutex
 	session    *session // nil while there is none
 	opening    *opening // nil unless one is being opened
-	top        int64    // the highest counter of a grant
+	top        int64    // the highest granted counter
 	contenders map[identity]*contender
 }
 
@@ -118,14 +118,14 @@ var (
 	_ driver.Breaker   = (*Driver)(nil)
 )
 
-// identity names a contender the way callers do.
+// identity is a contender's lock and owner.
 type identity struct{ name, owner string }
 
-// pace is how often and how long, derived from the TTL.
+// pace is the intervals and bounds, derived from the TTL.
 type pace struct {
 	request time.Duration // bound of one request
 	renew   time.Duration // between renewals
-	retry   time.Duration // between renewals after one failed, and tries during a lock-delay
+	retry   time.Duration // between renewals after a failure, and tries during a lock-delay
 	quiet   time.Duration // of one blocking query
 	least   time.Duration // between two blocking queries of one waiter
 }
@@ -141,12 +141,12 @@ func paceOf(ttl time.Duration) pace {
 }
 
 // Open opens a session and prepares the namespace, in three requests. It blocks until the
-// agent has answered, bounded by ctx and by a third of the TTL (1 s to 5 s) for each request,
-// and leaves nothing behind when it fails.
+// agent has answered, bounded by ctx and by a third of the TTL (1 s to 5 s) for each request.
+// If it fails, it leaves nothing.
 //
-// An error of kind Bug says which option is impossible; Retryable, that no server answered;
-// Definite, that Consul refused, or that tokens cannot start: a [*driver.ImplausibleError], or
-// a [*driver.ClockError] if this machine's clock is ahead of the agent's.
+// An error of kind Bug names an invalid option. Retryable means that no server answered. Definite
+// means that Consul refused, or that tokens cannot start: a [*driver.ImplausibleError], or a
+// [*driver.ClockError] if this machine's clock is ahead of the agent's.
 func Open(ctx context.Context, options *Options) (*Driver, error) {
 	o, err := options.complete()
 	if err != nil {
@@ -180,18 +180,18 @@ func guarantees(ttl time.Duration, p pace) interlock.Guarantees {
 	}
 }
 
-// Guarantees says what is promised.
+// Guarantees returns the guarantees of the driver.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
-// Key is the key of a lock, for Consul's own clients: "consul lock" takes it without
-// "/.lock", and LockKey of the Go client whole.
+// Key returns the key of a lock, for Consul's own clients: "consul lock" takes it
+// without "/.lock", and LockKey of the Go client whole.
 func (d *Driver) Key(name string) (string, error) {
 	return d.layout.lock(name), checkName("locate", name)
 }
 
 // Close ends every request and waits until every goroutine has ended. If nothing is held it
-// also ends the session, which takes a second at most; otherwise what is held is left to
-// expire. It returns nil, and may be repeated.
+// also ends the session, which takes a second at most; otherwise the claims expire. It
+// returns nil, and may be repeated.
 func (d *Driver) Close(context.Context) error {
 	d.mu.Lock()
 	s := d.session
@@ -217,7 +217,7 @@ func (d *Driver) bounded(ctx context.Context) (context.Context, context.CancelFu
 	}
 }
 
-// joined is ctx until also ends, with the cause of that.
+// joined returns ctx, which also ends with also, with that cause.
 func joined(ctx, also context.Context) (context.Context, func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(also, func() { end(context.Cause(also)) })
@@ -227,15 +227,15 @@ func joined(ctx, also context.Context) (context.Context, func()) {
 	}
 }
 
-// An opening is a session on its way; everyone who needs one waits for it.
+// An opening is a session that is being opened; every call that needs one waits for it.
 type opening struct {
 	done    chan struct{}
 	session *session
 	err     error
 }
 
-// current returns the live session, opening one if there is none. Nothing of the caller's own
-// request has been sent when it fails.
+// current returns the live session, and opens one if there is none. If it fails, the caller's
+// own request was not sent.
 func (d *Driver) current(ctx context.Context) (*session, error) {
 	s, o, err := d.sessionOrOpening()
 	if s != nil || err != nil {
@@ -292,7 +292,7 @@ func (d *Driver) highest() int64 {
 	return d.top
 }
 
-// usable is an error of a call that cannot begin.
+// usable returns the error of a call that cannot begin.
 func (d *Driver) usable(ctx context.Context, op, name string) error {
 	switch {
 	case d.ctx.Err() != nil:

@@ -12,18 +12,18 @@ import (
 )
 
 // base is what tokens count from: a key of the namespace. Consul's index rises with every
-// write, and starts again in a new cluster or falls with a snapshot; the base does not,
-// because it is set to the clock where it is missing or behind.
+// write, but restarts in a new cluster and falls with a restored snapshot. The base does
+// not, because it is set to the clock where it is missing or too low.
 type base struct {
 	value int64
-	index uint64 // at which the key got the value; 0 if there is no such key
+	index uint64 // at which the key got the value; 0 if it does not exist
 }
 
-// at is the counter of a grant at an index that is not below that of the base.
+// at returns the counter of a grant at an index that is not below the base's.
 func (b base) at(index uint64) int64 { return b.value + int64(index-b.index) }
 
-// lag is how far the counter may be behind the clock before a grant raises the base to
-// driver.Headroom beyond it. Ten seconds after the last grant before a restore, tokens are
+// lag is how far the counter may be below the clock before a grant raises the base to
+// driver.Headroom above it. Ten seconds after the last grant before a restore, tokens are
 // above all that were issued before.
 const lag = 10*time.Second - driver.Headroom
 
@@ -38,8 +38,8 @@ func readBase(e entry) (base, error) {
 	return base{value, e.ModifyIndex}, nil
 }
 
-// basis is what the next grant counts from, and the operation that makes sure of it or raises
-// it. A raised basis has the index of its transaction, which is not known yet: 0.
+// basis returns the base of the next grant, and the operation that checks or raises it. A
+// raised base has the index of its transaction, which is not known yet: 0.
 func (s *session) basis(ctx context.Context) (base, op, error) {
 	now := s.d.options.Now()
 	s.d.mu.Lock()
@@ -59,7 +59,7 @@ func (s *session) basis(ctx context.Context) (base, op, error) {
 	return s.raised(b, max(interlock.CounterAt(now.Add(driver.Headroom)), top+1, counter+1), now)
 }
 
-// raised is a basis that is set to value over one that was read.
+// raised returns a base with value, which replaces the one that was read.
 func (s *session) raised(over base, value int64, now time.Time) (base, op, error) {
 	if err := driver.SameClock(now, s.d.client.now(s.d.options.Now)); err != nil {
 		return base{}, op{}, refusedBase(err)
@@ -67,7 +67,7 @@ func (s *session) raised(over base, value int64, now time.Time) (base, op, error
 	return base{value: value}, op{Verb: "cas", Key: s.d.layout.base(), Index: over.index, Value: []byte(strconv.FormatInt(value, 10))}, nil
 }
 
-// fetchBase reads the base and refuses an implausible one.
+// fetchBase reads the base and rejects an implausible one.
 func (s *session) fetchBase(ctx context.Context) (base, error) {
 	b, err := s.readBase(ctx)
 	if err == nil && b.index > 0 {
@@ -99,9 +99,9 @@ const opBase = "raise base of tokens"
 
 func refusedBase(err error) error { return problem(opBase, "", interlock.Definite, err) }
 
-// initial is the basis with which a session begins, and the operations that make sure of it:
-// the counter is at least at the clock, and at Options.Seed. Who raises it does so by
-// driver.Headroom more, so that of many that open at once one raises it.
+// initial returns a new session's base, and the operations that check or raise it: the
+// counter is at least at the clock, and at Options.Seed. A raise adds driver.Headroom, so
+// that of many sessions that open at once one raises it.
 func (s *session) initial(ctx context.Context) (base, []op, error) {
 	now := s.d.options.Now()
 	b, err := s.readBase(ctx)

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// setBase writes the base as an operator would.
+// setBase writes the base like an operator.
 func (s *scene) setBase(counter int64) {
 	s.Helper()
 	s.operate(op{Verb: "set", Key: layout{s.prefix}.base(), Value: []byte(strconv.FormatInt(counter, 10))})
@@ -28,7 +28,7 @@ func (s *scene) base() base {
 	return b
 }
 
-// turn is one grant.
+// turn acquires and releases once.
 func (s *scene) turn(d *Driver) interlock.Token {
 	s.Helper()
 	g := s.acquire(d, "n", "o")
@@ -36,7 +36,7 @@ func (s *scene) turn(d *Driver) interlock.Token {
 	return g.Token
 }
 
-// testBaseDeletedOrLowered while processes go on: tokens rise.
+// testBaseDeletedOrLowered while processes run: tokens rise.
 func testBaseDeletedOrLowered(s *scene) {
 	d, _ := s.open(Options{})
 	other, _ := s.open(Options{})
@@ -64,8 +64,8 @@ func testBaseDeletedOrLowered(s *scene) {
 	}
 }
 
-// testBaseFollowsTheClock: a grant is at most ten seconds behind it, and raises the base in
-// its own transaction.
+// testBaseFollowsTheClock: the counter is at most ten seconds below it, and a grant raises
+// the base in its own transaction.
 func testBaseFollowsTheClock(s *scene) {
 	ahead := time.Duration(0)
 	d, w := s.open(Options{TTL: time.Hour, Now: func() time.Time { return time.Now().Add(ahead) }})
@@ -85,7 +85,7 @@ func testBaseFollowsTheClock(s *scene) {
 	}
 }
 
-// testImplausibleBaseIsRepaired on record, if that is asked for.
+// testImplausibleBaseIsRepaired with a record, if Options ask for it.
 func testImplausibleBaseIsRepaired(s *scene) {
 	s.setBase(interlock.CounterAt(time.Now().Add(10 * 365 * 24 * time.Hour)))
 	var implausible *driver.ImplausibleError
@@ -121,7 +121,7 @@ func testClockAhead(s *scene) {
 	}
 }
 
-// testTokensAfterAMove from another system begin above its tokens.
+// testTokensAfterAMove from another system start above its tokens.
 func testTokensAfterAMove(s *scene) {
 	after, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
 	if err != nil {

@@ -2,8 +2,8 @@
 // "consul lock" and of the Lock of Consul's Go client, so that all of them exclude each other.
 //
 // It does not make a lock safe by itself: a process that is stopped for longer than its
-// session wakes up believing that it holds. Only a guard that compares tokens refuses its
-// writes, see package guard/fence.
+// session still believes that it holds the lock when it continues. Only a guard that
+// compares tokens rejects its writes, see package guard/fence.
 //
 //	d, err := consul.Open(ctx, &consul.Options{Address: "127.0.0.1:8500"})
 //	locks, err := lock.NewFenced(d, nil)
@@ -13,14 +13,15 @@
 //
 // # Guarantees
 //
-// Claims exclude each other through crashes of servers and of a leader, a partition, and steps
-// of anybody's wall clock: a lock is taken by one transaction through Raft, and a claim ends
-// here before its session can end there. They do not survive an operator who deletes the key
-// or the session, nor lost data: the next one is served at once, and the former holder learns
-// of it within Guarantees.Blind. Nor do they survive an agent that leaves the cluster, or is
-// removed from it, because Consul ends its sessions at once: use the agent of a server, or
-// Options.LockDelay. An agent that crashes ends no session, because the sessions of this
-// driver depend on no health check.
+// Claims exclude each other through crashes of servers and of a leader, a partition, and steps of any
+// wall clock: a lock is taken by one transaction through Raft, and a claim ends here before its session
+// can end there.
+//
+// Exclusion does not survive an operator who deletes the key or the session, nor lost data: the next
+// contender is served at once, and the former holder notices within Guarantees.Blind. Nor does it
+// survive an agent that leaves the cluster or is removed from it, because Consul ends its sessions at
+// once: use the agent of a server, or Options.LockDelay. An agent that crashes ends no session, because
+// the sessions of this driver depend on no health check.
 //
 // # Token
 //
@@ -37,22 +38,22 @@
 //
 // # Liveness
 //
-// A driver has one session for all of its locks. It is renewed every third of
-// the TTL, and after a failure every tenth, at most a second apart. The deadline runs from the
-// moment before the last good renewal was sent, and by the TTL, though Consul ends a session
-// only after twice that. A leader that others have left can answer a renewal for a moment; the
-// next one begins with twice the TTL for every session, which is later than any deadline that
-// follows from such an answer. With each renewal one consistent read for sixty locks makes
-// sure that they are still held. When the session is gone every claim is gone with it, and the
-// next Acquire opens a new one. Its keys go with a session: nothing is left of a crash.
+// A driver has one session for all of its locks. It is renewed every third of the TTL, and
+// after a failure every tenth, at most a second apart. The deadline is the TTL after the last
+// successful renewal was sent, though Consul ends a session only after up to twice that. A
+// deposed leader can answer a renewal for a moment. The next leader starts every session with
+// twice the TTL, which is later than any deadline from such an answer. With each renewal one
+// consistent read for sixty locks checks that they are still held. When the session ends every
+// claim ends with it, and the next Acquire opens a new one. Its keys are deleted with it: a
+// crash leaves nothing.
 //
 // # Waiting
 //
-// The first to come when the key is free; Consul has no queue. A name that a process waits for
-// costs one blocking query, of half a TTL (10 s at most), and at most twenty a second. A driver
-// has at most 128 of them at once, and looks by turns at what is beyond. An agent accepts 200
-// connections from one address, unless its http_max_conns_per_client says otherwise: raise that
-// where several processes of a machine wait for many names. After a session with a lock-delay
+// The first request when the key is free gets it; Consul has no queue. A name that a process
+// waits for costs one blocking query, of half a TTL (10 s at most), and at most twenty a
+// second. A driver has at most 128 of them at once, and polls further names in turn. An agent
+// accepts 200 connections from one address, unless its http_max_conns_per_client differs: raise
+// that if several processes of a machine wait for many names. After a session with a lock-delay
 // ended without a release, waiters try once in a tenth of the TTL (a second at most) until that
 // is over.
 //
@@ -60,12 +61,12 @@
 //
 // The key of a lock is PREFIX + NAME + "/.lock", with the flags of Consul's own locks: what
 // "consul lock PREFIX+NAME" takes, and the Go client's LockKey(d.Key(name)). Letters, digits
-// and "_.-/" of a name stand for themselves, other bytes are escaped as "%XX", and so are a dot
-// at the beginning of a segment and a slash that would make an empty one. A key that is free
-// and holds anything else, such as a semaphore of Consul's clients, is refused with a
-// [*ConflictError], and they refuse ours. A released key is deleted, as "consul lock" does.
+// and "_.-/" of a name are unchanged, other bytes are escaped as "%XX", and so are a dot at the
+// beginning of a segment and a slash that would make an empty one. A free key that holds
+// anything else, such as a semaphore of Consul's clients, is refused with a [*ConflictError],
+// and they refuse ours. A release deletes the key, as "consul lock" does.
 //
 // # Escape hatch
 //
-// [Driver.Key] is the key of a lock, for other clients; its Session is that of the driver.
+// [Driver.Key] returns the key of a lock, for other clients; its Session is the driver's.
 package consul

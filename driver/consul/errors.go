@@ -11,36 +11,36 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// StatusError is an answer of Consul that is no success. It is in the chain of errors.
+// StatusError is an answer of Consul without success. It is in the chain of errors.
 type StatusError struct {
 	Code int    // of HTTP
 	Text string // the beginning of the answer
 }
 
-// Error tells the code and the text.
+// Error returns the code and the text.
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("consul answered %d: %s", e.Code, e.Text)
 }
 
-// refusal is a transaction that was rolled back: why, by the number of the operation that failed.
+// refusal is a transaction that was rolled back: the reasons, by number of the failed operation.
 type refusal struct{ why map[int]string }
 
 func (r *refusal) Error() string { return fmt.Sprintf("consul rolled the transaction back: %v", r.why) }
 
-// ConflictError says that a key of a lock holds something else, such as a semaphore of
-// Consul's own clients or data. It is Definite.
+// ConflictError means that a key of a lock holds something else, such as a semaphore
+// of Consul's own clients or data. It is Definite.
 type ConflictError struct {
 	Key   string
 	Flags uint64
 }
 
-// Error tells what can be done.
+// Error includes the remedy.
 func (e *ConflictError) Error() string {
 	return fmt.Sprintf("the key %q holds something else than a lock (flags %#x): use another name, or delete the key if nobody needs it", e.Key, e.Flags)
 }
 
-// kindOf judges an error of a request that was sent. A server that says that it failed may
-// have written.
+// kindOf classifies an error of a request that was sent. A server that reports its own
+// failure may have written.
 func kindOf(err error) interlock.ErrorKind {
 	var status *StatusError
 	var rolledBack *refusal
@@ -64,8 +64,8 @@ func failed(ctx context.Context, op, name string, err error) error {
 	return problem(op, name, kindOf(err), driver.WithCause(ctx, err))
 }
 
-// unread is failed for a request that only reads, or whose effect does not concern the
-// caller: nothing is uncertain.
+// unread is failed for a request that only reads, or whose effect does not matter to
+// the caller: no outcome is uncertain.
 func unread(ctx context.Context, op, name string, err error) error {
 	kind := kindOf(err)
 	if kind == interlock.Uncertain {
@@ -74,8 +74,8 @@ func unread(ctx context.Context, op, name string, err error) error {
 	return problem(op, name, kind, driver.WithCause(ctx, err))
 }
 
-// uncertain is an error of a later request, for a call of which an earlier one has an unknown
-// outcome.
+// uncertain returns the error of a later request in a call whose earlier request has an
+// unknown outcome.
 func uncertain(op, name string, err error) error {
 	return problem(op, name, interlock.Uncertain, errors.Unwrap(err))
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Lock implements driver.Inspector with one consistent read. Who waits is not known to
-// Consul, nor when a session expires.
+// Lock implements driver.Inspector with one consistent read. Consul reports neither
+// waiters nor when a session expires.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	const op = "show"
 	if err := checkName(op, name); err != nil {
@@ -52,7 +52,7 @@ func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 	return locks[:shown], len(locks) > shown, nil
 }
 
-// describe reads the holder of a key. One of another client is named by its session.
+// describe returns the state of a key. A holder of another client is named by its session.
 func describe(name string, e entry) driver.LockState {
 	state := driver.LockState{Name: name}
 	if e.Session == "" {

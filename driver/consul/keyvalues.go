@@ -13,12 +13,12 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// KeyValues is a key-value store with compare-and-swap: a step is one transaction, and a
-// revision is the index of Consul. It implements driver.KeyValues. It is for small data:
+// KeyValues is a key-value store with compare-and-swap: a step is one transaction, and
+// revisions are Consul's indexes. It implements driver.KeyValues. It is for small data:
 //
-//   - Consul refuses a step whose values have more than 384 KiB together, Definite, unless its
-//     agents have a larger txn_max_req_len.
-//   - Consul has no ranges. Scan reads all keys that begin as both of its bounds do.
+//   - Consul refuses a step with more than 384 KiB of values, Definite, unless its agents
+//     have a larger txn_max_req_len.
+//   - Consul has no ranges. Scan reads all keys with the common prefix of its bounds.
 type KeyValues struct {
 	client *client
 	prefix string
@@ -40,13 +40,13 @@ func newKeyValues(c *client, prefix string) *KeyValues {
 	return &KeyValues{c, layout{prefix}.meta() + "kv/", paceOf(defaultTTL)}
 }
 
-// Close gives up idle connections.
+// Close closes idle connections.
 func (k *KeyValues) Close(context.Context) error {
 	k.client.idle()
 	return nil
 }
 
-// opsAtOnce is how many operations every version of Consul takes in a transaction.
+// opsAtOnce is how many operations of a transaction every version of Consul accepts.
 const opsAtOnce = 64
 
 // Get reads keys; see driver.KeyValues. More than 64 are several requests.
@@ -74,7 +74,7 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) (got []driver.KeyVa
 	return got, nil
 }
 
-// Swap makes all swaps or none by one transaction; see driver.KeyValues.
+// Swap applies all swaps or none, by one transaction; see driver.KeyValues.
 func (k *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	const what = "swap keys"
 	if err := driver.CheckSwaps(swaps); err != nil {
@@ -132,8 +132,8 @@ func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) (got [
 	return got[:min(limit, len(got))], nil
 }
 
-// path is the key in Consul: letters, digits, "-" and "_" stand for themselves. So what begins
-// alike has keys that begin alike, and no client of Consul finds a folder.
+// path returns the key in Consul: letters, digits, "-" and "_" are unchanged. Common prefixes
+// stay common, and no client of Consul sees a folder.
 func (k *KeyValues) path(key string) string {
 	var b strings.Builder
 	for _, c := range []byte(key) {

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-// large is room for the largest value, in base64.
+// large permits the largest value, in base64.
 const large = `-hcl=limits { txn_max_req_len = 1048576 }`
 
 func TestKeyValues(t *testing.T) {
@@ -29,7 +29,7 @@ func TestKeyValues(t *testing.T) {
 	})
 }
 
-// cabinet is a server with a path of its own for each opening of its keys.
+// cabinet is a server with its own path for each opening of its keys.
 type cabinet struct {
 	*paths.Server[driver.KeyValues]
 	addr, prefix string
@@ -51,7 +51,7 @@ func (c cabinet) open(t *testing.T, addr string) (driver.KeyValues, error) {
 
 func (c cabinet) Faults() drivertest.Faults { return c.Server }
 
-// TestKeyValuesThatAreTooLarge are refused, Definite, by agents as they are by default.
+// TestKeyValuesThatAreTooLarge are refused, Definite, by agents with default limits.
 func TestKeyValuesThatAreTooLarge(t *testing.T) {
 	k, err := NewKeyValues(&Options{Address: testbed.Shared(t, testbed.Consul).Addr(), Prefix: "large/"})
 	if err != nil {

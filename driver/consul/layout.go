@@ -12,18 +12,18 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// lockFlag is in the Flags of a key that is a lock, by the convention of Consul's own clients.
+// lockFlag in Flags marks a key as a lock, by the convention of Consul's own clients.
 const lockFlag = 0x2ddccbc058a50c18
 
-// layout turns names into keys. The key of a lock is PREFIX + NAME + "/.lock", as that of
-// "consul lock". Everything else is below the prefix's sibling with ".meta".
+// layout maps names to keys. The key of a lock is PREFIX + NAME + "/.lock", as that of
+// "consul lock". All other keys are below the prefix's sibling with ".meta".
 type layout struct{ prefix string }
 
 const lockSuffix = "/.lock"
 
 func (l layout) lock(name string) string { return l.prefix + escape(name) + lockSuffix }
 
-// name is the opposite of lock; ok is false for a key that is no lock's.
+// name is the inverse of lock; ok is false for a key that is not a lock's.
 func (l layout) name(key string) (name string, ok bool) {
 	body, begins := strings.CutPrefix(key, l.prefix)
 	body, ends := strings.CutSuffix(body, lockSuffix)
@@ -47,9 +47,9 @@ func (l layout) value(name string) string { return l.meta() + "value/" + escape(
 
 func (l layout) breaks() string { return l.meta() + "break/" }
 
-// escape keeps letters, digits and "_.-/", and writes every other byte as "%" and two
-// hexadecimal digits. So are a dot that begins a segment, and a slash that would make an
-// empty one: other programs give these a meaning.
+// escape keeps letters, digits and "_.-/", and writes other bytes as "%" and two
+// hexadecimal digits. It also escapes a dot that begins a segment, and a slash that
+// would make an empty one: other programs interpret them.
 func escape(name string) string {
 	var b strings.Builder
 	for i, c := range []byte(name) {
@@ -94,20 +94,20 @@ func checkName(op, name string) error {
 // record is the value of a lock's key.
 type record struct {
 	Owner string `json:"owner"`
-	// Base is what the token counts from, and Index the index at which that was set; 0 is the
+	// Base is what the token counts from, and Index the index at which it was set; 0 is the
 	// index at which the lock was taken.
 	Base  int64     `json:"base"`
 	Index uint64    `json:"index,omitempty"`
 	Since time.Time `json:"since"` // by the holder's clock
 }
 
-// readRecord reads what a driver of this package wrote; ok is false for other clients' keys.
+// readRecord parses a record; ok is false for other clients' keys.
 func readRecord(e entry) (r record, ok bool) {
 	ok = e.Flags == lockFlag && json.Unmarshal(e.Value, &r) == nil && r.Owner != "" && r.Base > 0 && r.Index <= e.ModifyIndex
 	return r, ok
 }
 
-// token is that of the lock that was taken at an index.
+// token returns that of the lock that was taken at an index.
 func (r record) token(index uint64) (interlock.Token, error) {
 	from := base{r.Base, r.Index}
 	if r.Index == 0 {

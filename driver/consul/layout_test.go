@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestLayout: names that are paths stand for themselves, and others do not change what a path
-// means.
+// TestLayout: names that are paths are unchanged, and others do not change the meaning of a
+// path.
 func TestLayout(t *testing.T) {
 	l := layout{"interlock/"}
 	for name, want := range map[string]string{
@@ -28,7 +28,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// FuzzLayout: each name has a key of its own, whose path no server cleans.
+// FuzzLayout: each name has its own key, whose path no server cleans.
 func FuzzLayout(f *testing.F) {
 	for _, name := range []string{"a", "a/b", "//", "..", "a/.lock", "%2F", "\xff\x00", "a/./b"} {
 		f.Add(name)

@@ -8,9 +8,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Release implements driver.Fenced: one request, which deletes the key if it is as it was
-// granted. If the outcome of a transaction is unknown, the fence is raised and the key read
-// first. An owner that this driver does not know has nothing here, and costs no request.
+// Release implements driver.Fenced: one request, which deletes the key if it is unchanged
+// since the grant. If the outcome of a transaction is unknown, it raises the fence and
+// reads the key first. For an owner unknown to this driver it sends nothing.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	if err := checkName(opRelease, name); err != nil {
 		return err
@@ -38,7 +38,7 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	return nil
 }
 
-// giveUp ends the claim here and now. The driver's mutex is held.
+// giveUp ends the claim in this process. The caller holds the driver's mutex.
 func (c *contender) giveUp() {
 	c.events = driver.Events{}
 	if c.term != nil {
@@ -50,7 +50,7 @@ func (c *contender) giveUp() {
 	c.cancel(interlock.ErrReleased)
 }
 
-// dropPrevious takes away what the owner had under a session that has ended.
+// dropPrevious deletes the owner's key of a session that has ended.
 func (d *Driver) dropPrevious(ctx context.Context, c *contender) error {
 	for c.previous != nil {
 		if err := d.drop(ctx, c.previous); err != nil {
@@ -63,8 +63,7 @@ func (d *Driver) dropPrevious(ctx context.Context, c *contender) error {
 	return nil
 }
 
-// drop takes away what Consul has of a contender. nil means that it has nothing, and will
-// have nothing.
+// drop deletes a contender's key. nil means that it has none, and will have none.
 func (d *Driver) drop(ctx context.Context, c *contender) error {
 	d.mu.Lock()
 	remains, doubtful := c.stage != lost && !c.session.gone && (c.doubtful || c.term != nil), c.doubtful
@@ -98,7 +97,7 @@ func (d *Driver) drop(ctx context.Context, c *contender) error {
 	return problem(opRelease, c.name, interlock.Retryable, errOthers)
 }
 
-// nothing is the index of a key that is not the contender's.
+// nothing is the index of a key that another contender has.
 const nothing = ^uint64(0)
 
 // ownIndex reads the index of the contender's key.
@@ -109,16 +108,16 @@ func (d *Driver) ownIndex(ctx context.Context, c *contender) (uint64, error) {
 	if err != nil {
 		return 0, uncertain(opRelease, c.name, unread(rctx, opRelease, c.name, err))
 	}
-	// An operator may have replaced the value: then the session alone tells whose it is, and
-	// nobody else of this session can hold the name.
+	// An operator may have replaced the value: then only the session identifies the holder,
+	// and no other owner of this session can hold the name.
 	if r, ours := readRecord(e); e.Session != c.session.id || ours && r.Owner != c.owner {
 		return nothing, nil
 	}
 	return e.ModifyIndex, nil
 }
 
-// remove deletes the key if it is as it was at index. It is done if the contender has nothing
-// any more.
+// remove deletes the key if it is unchanged since index. done means that the contender has
+// nothing any more.
 func (d *Driver) remove(ctx context.Context, c *contender, index uint64) (done bool, err error) {
 	if index != nothing {
 		rctx, cancel := d.bounded(ctx)

@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestDriver runs the driver's own tests with one server, each under a prefix of its own.
+// TestDriver runs the driver's own tests with one server, each under its own prefix.
 func TestDriver(t *testing.T) {
 	shared := testbed.Shared(t, testbed.Consul)
 	for name, test := range map[string]func(*scene){
@@ -89,10 +89,10 @@ func (s *scene) tryOpen(o Options) (*Driver, *wire, error) {
 type wire struct {
 	transport *http.Transport
 	mu        sync.Mutex
-	n         int // but for renewals
+	n         int // except renewals
 	lose      string
 	lost      *http.Request
-	losing    chan struct{} // closed when it was lost; nil while nothing is to be lost
+	losing    chan struct{} // closed when a request was lost; nil while none is to be lost
 }
 
 func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -131,7 +131,7 @@ func (w *wire) count() int {
 	return w.n
 }
 
-// loseNext holds back the next request whose body contains text. The channel is closed then.
+// loseNext holds back the next request whose body contains text, and then closes the channel.
 func (w *wire) loseNext(text string) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,7 +139,7 @@ func (w *wire) loseNext(text string) <-chan struct{} {
 	return w.losing
 }
 
-// deliver sends the request that was held back, and returns the status of its answer.
+// deliver sends the held request, and returns the status of its answer.
 func (w *wire) deliver(t testing.TB) int {
 	t.Helper()
 	r, err := http.NewRequest(w.lost.Method, w.lost.URL.String(), bytes.NewReader([]byte(bodyOf(w.lost))))
@@ -164,7 +164,7 @@ func (s *scene) release(d *Driver, name, owner string) {
 	drivertest.Release(s, d, drivertest.Ask(name, owner))
 }
 
-// try asks without waiting.
+// try acquires without waiting.
 func (s *scene) try(d *Driver, name, owner string) error {
 	_, err := d.Acquire(s.Context(), driver.Request{Name: name, Owner: owner, NoWait: true})
 	return err
@@ -176,7 +176,7 @@ func (s *scene) queue(d *Driver, name, owner string) <-chan drivertest.Outcome {
 	return drivertest.Wait(s, d, drivertest.Ask(name, owner))
 }
 
-// operate changes keys as an operator would.
+// operate changes keys like an operator.
 func (s *scene) operate(ops ...op) []entry {
 	s.Helper()
 	entries, err := s.operator.txn(s.Context(), ops...)
@@ -216,7 +216,7 @@ func testUncontendedCostsTwoRequests(s *scene) {
 	}
 }
 
-// testRefusalCostsTwoRequests: the transaction, and who holds it.
+// testRefusalCostsTwoRequests: the transaction, and a read of the holder.
 func testRefusalCostsTwoRequests(s *scene) {
 	holder, _ := s.open(Options{})
 	d, w := s.open(Options{})
@@ -231,7 +231,7 @@ func testRefusalCostsTwoRequests(s *scene) {
 	}
 }
 
-// testWaitersCostNoRequests for what happens to other names.
+// testWaitersCostNoRequests for changes of other names.
 func testWaitersCostNoRequests(s *scene) {
 	holder, _ := s.open(Options{})
 	d, w := s.open(Options{TTL: time.Minute})
@@ -247,7 +247,7 @@ func testWaitersCostNoRequests(s *scene) {
 	}
 }
 
-// testHeldLocksCostOneForSixty of them, with each renewal, which is one request more.
+// testHeldLocksCostOneForSixty: one request with each renewal, which is one more.
 func testHeldLocksCostOneForSixty(s *scene) {
 	d, w := s.open(Options{TTL: time.Hour})
 	const held = 2*batch + 1
@@ -265,7 +265,7 @@ func testHeldLocksCostOneForSixty(s *scene) {
 	}
 }
 
-// testHandOverIsPushed: long before anything would be asked again.
+// testHandOverIsPushed: long before the next poll.
 func testHandOverIsPushed(s *scene) {
 	holder, _ := s.open(Options{})
 	d, w := s.open(Options{TTL: 24 * time.Hour})

@@ -11,21 +11,21 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// session is one session of Consul and what is known under it. When it ends, nothing of it is
-// used again.
+// session is one session of Consul and the state under it. When it ends, none of it is used
+// again.
 //
-// Its fence is a key that it holds. Every transaction that takes a lock is conditional on the
-// fence's index: Release raises it, and a transaction that was lost on its way cannot take
-// effect any more. Consul deletes the fence with the session.
+// Its fence is a key that it holds. Every transaction that takes a lock requires the fence's
+// index. Release raises it, so that a delayed transaction can no longer take effect. Consul
+// deletes the fence with the session.
 type session struct {
 	d      *Driver
 	id     string
 	term   *boottime.Lease
-	ctx    context.Context // ends with the session, whose cause says why
+	ctx    context.Context // ends with the session; its cause is the reason
 	cancel context.CancelCauseFunc
 
 	// The driver's mutex guards the rest.
-	gone  bool // Consul said that it does not exist, nor its keys
+	gone  bool // Consul reported that it does not exist, nor its keys
 	fence uint64
 	bumps int
 	base  base
@@ -85,8 +85,8 @@ func find(entries []entry, key string) entry {
 	return entry{}
 }
 
-// bump raises the fence's index, so that no transaction that was sent before can take a lock
-// afterwards. A session that is gone needs none.
+// bump raises the fence's index, so that no earlier transaction can take a lock afterwards.
+// A session that is gone needs none.
 func (s *session) bump(ctx context.Context) error {
 	s.d.mu.Lock()
 	s.bumps++
@@ -140,7 +140,7 @@ func (s *session) keep() {
 	}
 }
 
-// renew renews once and looks whether the locks are still ours. It returns how long to wait
+// renew renews once and checks that the locks are still held. It returns how long to wait
 // for the next time.
 func (s *session) renew() time.Duration {
 	left := s.term.Remaining()
@@ -168,7 +168,7 @@ func (s *session) renew() time.Duration {
 	case err == nil:
 		err = s.checkHeld()
 	case errors.As(err, &status) && status.Code == http.StatusNotFound:
-		_ = s.confirm(s.ctx) // a server that has just become the leader may not know it yet
+		_ = s.confirm(s.ctx) // a new leader may not know it yet
 	}
 	if err != nil {
 		return min(s.d.pace.retry, max(0, s.term.Remaining()))
@@ -176,7 +176,7 @@ func (s *session) renew() time.Duration {
 	return max(0, s.d.pace.renew-took)
 }
 
-// renewed tells every holder.
+// renewed reports a renewal to every holder.
 func (s *session) renewed(took time.Duration, err error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -187,7 +187,7 @@ func (s *session) renewed(took time.Duration, err error) {
 	}
 }
 
-// holders are the contenders that hold. The driver's mutex is held.
+// holders returns the contenders that hold. The caller holds the driver's mutex.
 func (s *session) holders() []*contender {
 	var all []*contender
 	for _, c := range s.d.contenders {
@@ -201,8 +201,8 @@ func (s *session) holders() []*contender {
 // batch is how many keys one transaction checks; Consul allows 128 operations, older versions 64.
 const batch = 60
 
-// checkHeld looks whether the session still holds its fence and its locks, and reports those
-// that were lost. It costs one request for sixty locks, and none if there are no holders.
+// checkHeld checks that the session still holds its fence and its locks, and reports lost
+// ones. It costs one request for sixty locks, and none without holders.
 func (s *session) checkHeld() error {
 	s.d.mu.Lock()
 	held := s.holders()
@@ -238,8 +238,8 @@ func (s *session) checkHeld() error {
 	return nil
 }
 
-// end ends the session and every claim with it, and wakes every waiter. Running out of time is
-// no news to holders, who watch Remaining.
+// end ends the session and every claim with it, and wakes every waiter. An expiry is not
+// reported to holders, which check Remaining.
 func (s *session) end(cause error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
@@ -259,9 +259,9 @@ func (s *session) end(cause error) {
 	s.cancel(interlock.ErrSessionEnded)
 }
 
-// destroy ends the session in Consul, as far as that can be had quickly.
+// destroy ends the session in Consul, if that is quick.
 func (s *session) destroy() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = s.d.client.destroySession(ctx, s.id) // else it is left to expire
+	_ = s.d.client.destroySession(ctx, s.id) // else it expires
 }

@@ -56,7 +56,7 @@ type connection struct {
 }
 
 func (c connection) options(prefix string) *Options {
-	delay, _ := lockDelay(c.url) // Check has accepted it
+	delay, _ := lockDelay(c.url) // validated by Check
 	return &Options{Address: c.url.Hosts()[0], TLS: c.secure, Prefix: prefix, LockDelay: delay,
 		Token: cmp.Or(c.url.Query().Get("token"), os.Getenv("CONSUL_HTTP_TOKEN"))}
 }
@@ -72,7 +72,7 @@ func (c connection) Fenced(ctx context.Context, o backend.LockOptions) (backend.
 	return d, nil
 }
 
-// Values are those of [NewValues].
+// Values opens those of [NewValues].
 func (c connection) Values(_ context.Context, prefix string) (driver.Values, error) {
 	v, err := NewValues(c.options(prefix))
 	if err != nil {
@@ -81,12 +81,12 @@ func (c connection) Values(_ context.Context, prefix string) (driver.Values, err
 	return v, nil
 }
 
-// KeyValues are those of [NewKeyValues].
+// KeyValues opens the store of [NewKeyValues].
 func (c connection) KeyValues(prefix string) driver.KeyValues {
 	return newKeyValues(c.client, cmp.Or(prefix, defaultPrefix))
 }
 
-// Close gives up idle connections: a [Driver] ends its own.
+// Close closes idle connections: a [Driver] closes its own.
 func (c connection) Close() error {
 	c.client.idle()
 	return nil

@@ -12,10 +12,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Values keeps small values under the tokens that wrote them, each in a key of its own. It
-// implements driver.Values. A value is written on the condition that the key is as it was when
-// its token was compared. What is too far in the future is by the agent's clock; when a value
-// was written is by the caller's.
+// Values keeps small values with the tokens of their writers, each in its own key. It
+// implements driver.Values. A write requires that the key has not changed since its token was
+// compared. The agent's clock decides what is too far in the future, and the caller's clock
+// when a value was written.
 type Values struct {
 	client *client
 	layout layout
@@ -34,13 +34,13 @@ func NewValues(options *Options) (*Values, error) {
 	return &Values{newClient(o), layout{o.Prefix}, paceOf(defaultTTL), o.Now}, nil
 }
 
-// Close gives up idle connections.
+// Close closes idle connections.
 func (v *Values) Close(context.Context) error {
 	v.client.idle()
 	return nil
 }
 
-// stored is a value as its key has it.
+// stored is a value as stored in its key.
 type stored struct {
 	Token   interlock.Token `json:"token"`
 	Source  []byte          `json:"source"` // any bytes
@@ -63,8 +63,8 @@ func (v *Values) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, v.pace.request, errSlow)
 }
 
-// Put implements driver.Values with two requests, and two more each time another writer was
-// faster.
+// Put implements driver.Values with two requests, and two more for each other writer that
+// was faster.
 func (v *Values) Put(ctx context.Context, name string, value driver.Value) error {
 	const what = "put value"
 	if err := v.check(ctx, what, name, value); err != nil {
@@ -94,7 +94,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 	return problem(what, name, interlock.Retryable, errOthers)
 }
 
-// check refuses what no state of the store would let in.
+// check rejects values that the store never accepts.
 func (v *Values) check(ctx context.Context, what, name string, value driver.Value) error {
 	switch err := checkName(what, name); {
 	case err != nil:
@@ -152,8 +152,8 @@ func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 	return value, err
 }
 
-// Watch implements driver.Values by blocking queries of one key. It returns, Retryable, when
-// Consul does not answer. A deleted value is not reported: no holder of a token deletes.
+// Watch implements driver.Values by blocking queries of one key. If Consul does not answer
+// it returns a Retryable error. A deletion is not reported: no holder of a token deletes.
 func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
 	const what = "watch value"
 	if err := checkName(what, name); err != nil {
@@ -167,14 +167,14 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 			return err
 		}
 		if next < index {
-			next = 0 // Consul's index went back: it may be another cluster
+			next = 0 // Consul's index fell: it may be another cluster
 		}
 		index = next
 		value, err := readValue(e)
 		if err != nil {
 			return problem(what, name, interlock.Definite, err)
 		}
-		// a store that was wiped or restored has earlier ones
+		// a wiped or restored store has earlier values
 		if news := value.Token > last.Token || value.Token == last.Token && !same(value, last); (news || !reported) && ctx.Err() == nil {
 			reported, last = true, value
 			each(value)
@@ -188,7 +188,7 @@ func same(a, b driver.Value) bool {
 	return bytes.Equal(a.Data, b.Data) && a.Source == b.Source && a.Written.Equal(b.Written)
 }
 
-// await is one blocking query; index 0 answers at once.
+// await sends one blocking query; index 0 answers at once.
 func (v *Values) await(ctx context.Context, what, name string, index uint64) (entry, uint64, error) {
 	rctx, cancel := context.WithTimeoutCause(ctx, v.pace.quiet+v.pace.quiet/16+v.pace.request/4, errSlow)
 	defer cancel()

@@ -33,7 +33,7 @@ type valuesBackend struct {
 	armed  atomic.Bool // the next write loses its answer
 }
 
-// DropReplies waits for a write: before one is a read, which tells more.
+// DropReplies waits for a write: before it is a read, whose loss would show.
 func (b *valuesBackend) DropReplies() { b.armed.Store(true) }
 
 func (b *valuesBackend) Open(t *testing.T) (driver.Values, error) {

@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// wait follows the key by blocking queries while another holds it. A query that fails is
-// followed by one that does not block, since what it should have told may be lost.
+// wait follows the key by blocking queries while another holds it. A failed query is
+// followed by one that does not block, since its answer may be lost.
 func (d *Driver) wait(ctx context.Context, c *contender, now sight) (sight, error) {
 	for now.Session != "" {
 		d.report(c, holderOf(now.entry))
@@ -28,7 +28,7 @@ func (d *Driver) wait(ctx context.Context, c *contender, now sight) (sight, erro
 			continue
 		}
 		if next.index < now.index {
-			next.index = 0 // Consul's index went back: it may be another cluster
+			next.index = 0 // Consul's index fell: it may be another cluster
 		}
 		now = next
 		if early := d.pace.least - time.Since(asked); now.Session != "" && early > 0 {
@@ -40,7 +40,7 @@ func (d *Driver) wait(ctx context.Context, c *contender, now sight) (sight, erro
 	return now, nil
 }
 
-// follow is one blocking query; index 0 answers at once.
+// follow sends one blocking query; index 0 answers at once.
 func (d *Driver) follow(ctx context.Context, c *contender, index uint64) (sight, error) {
 	rctx, cancel := d.blocking(ctx)
 	defer cancel()
@@ -51,10 +51,10 @@ func (d *Driver) follow(ctx context.Context, c *contender, index uint64) (sight,
 	return sight{all[0], next}, nil
 }
 
-// report says for whom c waits, if that is news.
+// report reports the holder that c waits for, if it has changed.
 func (d *Driver) report(c *contender, holder string) {
 	d.mu.Lock()
-	defer d.mu.Unlock() // so that it does not follow a Release
+	defer d.mu.Unlock() // so that the report does not follow a Release
 	p := driver.Place{Ahead: -1, Holder: holder}
 	if c.events.Waiting == nil || c.place != nil && *c.place == p {
 		return
@@ -63,7 +63,7 @@ func (d *Driver) report(c *contender, holder string) {
 	c.events.Waiting(p)
 }
 
-// holderOf is who holds a key, for people.
+// holderOf names the holder of a key, for display.
 func holderOf(e entry) string {
 	if r, ok := readRecord(e); ok {
 		return r.Owner

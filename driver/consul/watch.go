@@ -8,11 +8,11 @@ import (
 )
 
 // watchPause is the least time between two queries of one Watch, so that a busy namespace is
-// read twenty times a second at most.
+// read at most twenty times a second.
 const watchPause = 50 * time.Millisecond
 
 // Watch implements driver.Watcher by blocking queries over the whole prefix: Consul answers
-// each with every key of it. An interruption ends it, Retryable.
+// each with all its keys. An interruption ends it, Retryable.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	const op = "watch"
 	if err := d.usable(ctx, op, prefix); err != nil {
@@ -34,7 +34,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 		switch {
 		case known == nil, next < index:
 			changed("")
-		case next > index && maps.Equal(known, now): // a key came and went in between
+		case next > index && maps.Equal(known, now): // a key was created and deleted in between
 			changed("")
 		default:
 			d.tell(known, now, prefix, changed)
@@ -44,7 +44,7 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	}
 }
 
-// await is one blocking query over the whole prefix; index 0 answers at once.
+// await sends one blocking query over the whole prefix; index 0 answers at once.
 func (d *Driver) await(ctx context.Context, op, name string, index uint64) ([]entry, uint64, error) {
 	ctx, cancel := d.blocking(ctx)
 	defer cancel()
@@ -55,8 +55,8 @@ func (d *Driver) await(ctx context.Context, op, name string, index uint64) ([]en
 	return all, next, err
 }
 
-// blocking limits one blocking query. Consul answers up to a sixteenth later than it was
-// asked to.
+// blocking limits one blocking query. Consul answers up to a sixteenth later than
+// requested.
 func (d *Driver) blocking(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := joined(ctx, d.ctx)
 	ctx, cancel := context.WithTimeoutCause(ctx, d.pace.quiet+d.pace.quiet/16+d.pace.request/4, errSlow)
@@ -66,7 +66,7 @@ func (d *Driver) blocking(ctx context.Context) (context.Context, context.CancelF
 	}
 }
 
-// tell calls changed with the names whose key appeared, changed or went.
+// tell calls changed for each name whose key appeared, changed or disappeared.
 func (d *Driver) tell(before, now map[string]uint64, prefix string, changed func(string)) {
 	for key, index := range now {
 		if before[key] != index {
@@ -86,7 +86,7 @@ func (d *Driver) tellOne(key, prefix string, changed func(string)) {
 	}
 }
 
-// pause waits, until a or b ends.
+// pause waits for long, or until a or b ends.
 func pause(a, b context.Context, long time.Duration) {
 	timer := time.NewTimer(long)
 	defer timer.Stop()

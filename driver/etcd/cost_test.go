@@ -88,8 +88,8 @@ func TestOwnValueIsNotDecoded(t *testing.T) {
 	}
 }
 
-// TestRefusalCostsOneRequest: for a request that does not wait, and none for one
-// whose ctx is done.
+// TestRefusalCostsOneRequest, and the releases after it, also of an unknown owner,
+// cost none.
 func TestRefusalCostsOneRequest(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
