@@ -96,7 +96,8 @@ func testReleaseEndsAnAcquire(s *scene) {
 	s.mustBeFree("n")
 }
 
-// testContendersOfOneProcess share a session, and Consul grants a lock to its session repeatedly.
+// testContendersOfOneProcess share a session, and Consul grants a lock to its session
+// repeatedly.
 func testContendersOfOneProcess(s *scene) {
 	d, _ := s.open(Options{})
 	s.acquire(d, "n", "first")

@@ -144,9 +144,10 @@ func paceOf(ttl time.Duration) pace {
 // agent has answered, bounded by ctx and by a third of the TTL (1 s to 5 s) for each request.
 // If it fails, it leaves nothing.
 //
-// An error of kind Bug names an invalid option. Retryable means that no server answered. Definite
-// means that Consul refused, or that tokens cannot start: a [*driver.ImplausibleError], or a
-// [*driver.ClockError] if this machine's clock is ahead of the agent's.
+// An error of kind Bug names an invalid option. Retryable means that no server answered.
+// Definite means that Consul refused, or that tokens cannot start: a
+// [*driver.ImplausibleError], or a [*driver.ClockError] if this machine's clock is ahead of the
+// agent's.
 func Open(ctx context.Context, options *Options) (*Driver, error) {
 	o, err := options.complete()
 	if err != nil {

@@ -52,7 +52,8 @@ func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 	return locks[:shown], len(locks) > shown, nil
 }
 
-// describe returns the state of a key. A holder of another client is named by its session.
+// describe returns the state of a key. A holder of another client is named by its
+// session.
 func describe(name string, e entry) driver.LockState {
 	state := driver.LockState{Name: name}
 	if e.Session == "" {

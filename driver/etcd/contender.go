@@ -81,7 +81,8 @@ func (c *contender) grant() driver.Grant {
 	return driver.Grant{Lease: lease{c}, Token: c.token}
 }
 
-// win, queue and keyDeleted apply a change of the line to c. The caller holds the driver's mutex.
+// win, queue and keyDeleted apply a change of the line to c. The caller holds the driver's
+// mutex.
 func (c *contender) win(e effect) {
 	token, err := interlock.NewToken(e.base+e.created, 0)
 	under, ok := c.session.leaseOf(e.lease)

@@ -123,7 +123,8 @@ func (j *Journal) Unscheduled(ctx context.Context) (count int, err error) {
 			if behind = p.Transaction; !p.Ended.IsZero() {
 				continue
 			}
-			// It counts as missing only if the transaction has not changed since the read.
+			// It counts as missing only if the transaction has not changed since
+			// the read.
 			reply, err := j.do(ctx, "count unscheduled", p.Transaction, []clientv3.Cmp{
 				clientv3.Compare(clientv3.ModRevision(j.headKey(p.Transaction)), "=", p.revision),
 				clientv3.Compare(clientv3.CreateRevision(j.dueKey(p.Head)), "=", 0)}, nil, nil)

@@ -63,7 +63,8 @@ func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error 
 	}
 	moved := p.Head
 	moved.Shard = shard
-	// The head is written too, so that no request that read it before changes it afterwards.
+	// The head is written too, so that no request that read it before changes it
+	// afterwards.
 	_, err = j.do(ctx, op, id, []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.headKey(id)), "=", p.revision)}, []clientv3.Op{
 		clientv3.OpDelete(j.dueKey(p.Head)), clientv3.OpPut(j.dueKey(moved), ""),
 		clientv3.OpPut(j.aboutKey(id), aboutText(shard, p.Began, p.Type)), clientv3.OpPut(j.headKey(id), headText(moved)),

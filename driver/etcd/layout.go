@@ -114,7 +114,8 @@ func placeOf(kv *mvccpb.KeyValue) place {
 	return place{key: string(kv.Key), created: kv.CreateRevision, base: r.Base, owner: r.Owner, lease: clientv3.LeaseID(kv.Lease)}
 }
 
-// foreignOwner names another client's contender by its lease, the only information in its key.
+// foreignOwner names another client's contender by its lease, the only information
+// in its key.
 func foreignOwner(kv *mvccpb.KeyValue) string {
 	if kv.Lease == 0 {
 		return "foreign key without a lease"

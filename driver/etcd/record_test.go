@@ -14,7 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// reasons returns the reasons of r's rebases, from the records of the fence in prefix.
+// reasons returns the reasons of r's rebases, from the records of the fence in
+// prefix.
 func reasons(t *testing.T, client *clientv3.Client, prefix string) (all []string) {
 	t.Helper()
 	reply, err := client.Get(bounded(t), prefix+"interlock.rebase:r:", clientv3.WithPrefix())

@@ -10,8 +10,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestStoreThatWentBackEndsTheSession: an answer with a revision below known ones comes
-// from another store, such as a restored backup in which the lease still lives.
+// TestStoreThatWentBackEndsTheSession: an answer with a revision below known ones
+// comes from another store, such as a restored backup in which the lease still
+// lives.
 func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)
@@ -43,8 +44,9 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 	}
 }
 
-// TestPlaceOfAnOutdatedSessionIsRemoved: the session expired here while etcd still keeps
-// the lease, and the owner acquires again. Its old key would precede the new one.
+// TestPlaceOfAnOutdatedSessionIsRemoved: the session expired here while etcd still
+// keeps the lease, and the owner acquires again. Its old key would precede the new
+// one.
 func TestPlaceOfAnOutdatedSessionIsRemoved(t *testing.T) {
 	t.Parallel()
 	server := serverFor(t)

@@ -16,17 +16,18 @@ import (
 // implements driver.Preparer.
 //
 // A branch reads the shard at one revision. Prepare checks that all it has read is
-// unchanged and reserved by no other branch. It reserves what the branch changes against
-// all others, and what it only read against those that change it. Readers see no change. No
-// branch waits for a reservation: a branch that meets one votes no, with an
-// *interlock.HeldError that names the other branch. A branch whose reads are outdated votes
-// no with a *ChangedError. Both are Retryable: another run of the transaction may succeed.
-// Commit posts the reserved changes, Rollback frees them, from any process.
+// unchanged and reserved by no other branch. It reserves what the branch changes
+// against all others, and what it only read against those that change it. Readers see
+// no change. No branch waits for a reservation: a branch that meets one votes no, with
+// an *interlock.HeldError that names the other branch. A branch whose reads are
+// outdated votes no with a *ChangedError. Both are Retryable: another run of the
+// transaction may succeed. Commit posts the reserved changes, Rollback frees them, from
+// any process.
 //
 // Reads stay reserved until the decision too, so transactions over several shards are
-// serializable. Therefore a branch that read and changed nothing votes yes, not read-only.
-// Readers outside of branches see the posted state and the reservations: over several
-// shards they can see half of a transaction.
+// serializable. Therefore a branch that read and changed nothing votes yes, not
+// read-only. Readers outside of branches see the posted state and the reservations:
+// over several shards they can see half of a transaction.
 //
 // An ended branch leaves a marker with its outcome. The marker makes Commit and
 // Rollback repeatable, and a Prepare after its Rollback vote no; Forget removes old

@@ -98,7 +98,8 @@ func wantBalance(t testing.TB, s *Shard, account string, posted, held, pending i
 	}
 }
 
-// books is the content of the keys of shards at one instant, read without the code of Shard.
+// books is the content of the keys of shards at one instant, read without the code of
+// Shard.
 type books struct {
 	posted  map[string]int64 // by prefix and account
 	doubts  map[string]int64 // by transaction: the sum of its prepared branches

@@ -139,7 +139,8 @@ func TestShardSeesOneInstant(t *testing.T) {
 func TestShardWriteSkew(t *testing.T) {
 	t.Parallel()
 	client := dial(t, serverFor(t).Addr())
-	// The order in which 0 and 1 prepare; each prepares first where it reads, then where it writes.
+	// The order in which 0 and 1 prepare; each prepares first where it reads, then where it
+	// writes.
 	for n, order := range [][]int{{0, 0, 1, 1}, {0, 1, 0, 1}, {0, 1, 1, 0}, {1, 0, 0, 1}, {1, 0, 1, 0}, {1, 1, 0, 0}} {
 		shards := []*Shard{NewShard(client, fmt.Sprint(n, "/a/")), NewShard(client, fmt.Sprint(n, "/b/"))}
 		for i := range shards {

@@ -47,7 +47,8 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 	}
 }
 
-// round reads the value and watches it for a while. nil means that another round follows.
+// round reads the value and watches it for a while. nil means that another round
+// follows.
 func (w *valueWatch) round(ctx context.Context, op string) error {
 	kv, rev, err := w.v.read(ctx, op, w.name)
 	if err != nil {

@@ -15,27 +15,27 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// attempts bounds how often one call looks again because the Lease changed under
-// it. Each of these answers is a definite no.
+// attempts bounds how often one call reads again because the Lease changed before
+// its write. Each of these answers is a definite refusal.
 const attempts = 8
 
-// contender is one owner's attempt at a name, and its outcome. The driver's
-// mutex guards what changes.
+// contender is one owner's attempt at a name, and its outcome. The driver's mutex
+// guards its mutable fields.
 type contender struct {
 	identity
 	object string
 	events driver.Events
 	stage  stage
-	base   int64 // of the last write that asked for it
-	// doubtful: a write on revision risk, 0 if there was no Lease, is on its way or
-	// its outcome is unknown. It can arrive for as long as the Lease is so.
+	base   int64 // of the last acquiring write
+	// doubtful: a write on revision risk, 0 if there was no Lease, is under way or
+	// its outcome is unknown. It can arrive while the Lease has that revision.
 	doubtful bool
 	risk     int64
 
 	grant   driver.Grant
 	term    *boottime.Lease
 	now     object           // the Lease as we last wrote or read it
-	stamp   time.Time        // the last that we wrote, or tried to
+	stamp   time.Time        // the last one written, or tried
 	due     boottime.Instant // when to renew
 	renewal bool             // one is under way
 }
@@ -43,19 +43,19 @@ type contender struct {
 type stage int
 
 const (
-	asking  stage = iota // it holds nothing, as far as we know
+	asking  stage = iota // it holds nothing, as far as known
 	holding              // it has a term, and is renewed
 	ended                // its term is over; the Lease may still name it
-	lost                 // its term is over, and the Lease names it no more
-	leaving              // it has to release
+	lost                 // its term is over, and the Lease no longer names it
+	leaving              // its release is due
 )
 
 // Acquire implements driver.Fenced. It blocks until the claim is granted or ctx is
-// done; a single request is given up after half of the TTL, at most five seconds.
-// Uncontended it is one request. The first time that this driver asks for a name it
-// also looks for locks of old kinds, in two requests, and refuses with a
-// [*LegacyLockError] if there is one; and if the Lease is new, one more request
-// sets the base of its tokens. A Release of the same owner ends it with
+// done; a single request is bounded by half of the TTL, at most five seconds.
+// Without contention it is one request. The first Acquire of a name by this driver
+// also checks for locks of old kinds, in two requests, and refuses with a
+// [*LegacyLockError] if there is one; for a new Lease, one more request sets the
+// base of its tokens. A Release of the same owner ends it with
 // interlock.ErrReleased.
 func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	c, err := d.register(ctx, r)
@@ -69,7 +69,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	return grant, err
 }
 
-// register finds the owner's contender, or makes one.
+// register returns the owner's contender, or a new one.
 func (d *Driver) register(ctx context.Context, r driver.Request) (*contender, error) {
 	at, err := d.layout.locate("acquire", r.Name)
 	switch {
@@ -92,13 +92,13 @@ func (d *Driver) register(ctx context.Context, r driver.Request) (*contender, er
 		d.contenders[id] = c
 	}
 	if c.stage == lost || c.stage == leaving || c.stage == ended {
-		c.stage, c.doubtful = asking, true // whatever is there has to be read
+		c.stage, c.doubtful = asking, true // the present state must be read
 	}
 	c.events = r.Events
 	return c, nil
 }
 
-// abandon ends what a failed call may tell, and forgets it if it left nothing.
+// abandon ends the events of a failed call, and forgets it if it left nothing.
 func (d *Driver) abandon(c *contender) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -141,8 +141,8 @@ func (d *Driver) acquire(ctx context.Context, c *contender, noWait bool) (driver
 	return driver.Grant{}, problem("acquire", c.name, interlock.Retryable, errOthers)
 }
 
-// round looks at the Lease once and does what is to be done. No grant and no error
-// mean that it is worth looking again.
+// round reads the Lease once and acts on it. If it returns neither a grant nor an
+// error, try again.
 func (d *Driver) round(ctx context.Context, q *queue) (driver.Grant, error) {
 	s := q.look()
 	if err := d.wanted(q.c); err != nil {
@@ -164,18 +164,18 @@ func (d *Driver) round(ctx context.Context, q *queue) (driver.Grant, error) {
 	return grant, err
 }
 
-// granted is the grant that an earlier call got.
+// granted returns the grant of an earlier call.
 func (d *Driver) granted(c *contender) (driver.Grant, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return c.grant, c.stage == holding && c.term.Remaining() > 0
 }
 
-// errMoved: the Lease is not as it was seen. Nothing was written.
+// errMoved: the Lease has changed since it was read. Nothing was written.
 var errMoved = errors.New("the Lease has changed")
 
-// write puts the owner into a Lease that is free, or confirms what an earlier
-// write of the same owner did.
+// write puts the owner into a free Lease, or confirms an earlier write of the same
+// owner.
 func (d *Driver) write(ctx context.Context, c *contender, s sight, v verdict) (driver.Grant, error) {
 	if s.exists() && s.lease.Spec.Strategy != nil {
 		return driver.Grant{}, problem("acquire", c.name, interlock.Definite,
@@ -209,14 +209,14 @@ func (d *Driver) write(ctx context.Context, c *contender, s sight, v verdict) (d
 	return d.hold(c, o, sent)
 }
 
-// wanted is an error once the owner has released.
+// wanted returns an error once the owner has released.
 func (d *Driver) wanted(c *contender) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return c.wanted()
 }
 
-// wanted is an error once the owner has released. The mutex is held.
+// wanted returns an error once the owner has released. The caller holds the mutex.
 func (c *contender) wanted() error {
 	if c.stage == leaving {
 		return problem("acquire", c.name, interlock.Definite, interlock.ErrReleased)
@@ -224,8 +224,8 @@ func (c *contender) wanted() error {
 	return nil
 }
 
-// risk notes that a write over s is about to leave, so that a release reckons with
-// it; undo takes that back when it was not done.
+// risk records that a write over s is about to be sent, so that a release takes it
+// into account; undo reverts that if it had no effect.
 func (d *Driver) risk(c *contender, s sight) (undo func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -246,7 +246,7 @@ func (d *Driver) risk(c *contender, s sight) (undo func(), err error) {
 	}, nil
 }
 
-// draft is the Lease to be written.
+// draft returns the Lease to write.
 func (d *Driver) draft(ctx context.Context, c *contender, s sight, v verdict) (*coordination.Lease, error) {
 	draft := s.draft(d.options.Namespace, c.object)
 	base, err := d.baseFor(ctx, c.name, s.object)
@@ -268,17 +268,17 @@ func (d *Driver) draft(ctx context.Context, c *contender, s sight, v verdict) (*
 	return draft, nil
 }
 
-// finish takes the token out of a draft over o if there are none.
+// finish removes the token from a draft over o if there are no tokens.
 func (d *Driver) finish(draft *coordination.Lease, o object) {
 	if d.advisory {
 		advise(draft, o)
 	}
 }
 
-// seconds is the TTL as a Lease has it.
+// seconds returns the TTL in the unit of a Lease.
 func (d *Driver) seconds() int32 { return int32(d.options.TTL / time.Second) }
 
-// writeFailed judges a write that failed.
+// writeFailed classifies the error of a write.
 func (d *Driver) writeFailed(ctx context.Context, c *contender, s sight, err error) error {
 	switch {
 	case moved(err):
@@ -292,8 +292,8 @@ func (d *Driver) writeFailed(ctx context.Context, c *contender, s sight, err err
 	return failed(ctx, "acquire", c.name, err)
 }
 
-// pin fixes the token of the term: by the first revision that we read while the
-// Lease names the owner, which is unique to this attempt.
+// pin sets the token of the term: the first revision that we read while the Lease
+// names the owner, which is unique to this attempt.
 func (d *Driver) pin(c *contender, o object) error {
 	if d.advisory {
 		return nil
@@ -307,8 +307,8 @@ func (d *Driver) pin(c *contender, o object) error {
 	return err
 }
 
-// hold begins the term that was asked for at sent. If the owner has released
-// meanwhile, that takes it back.
+// hold starts the term requested at sent. If the owner has released meanwhile, it
+// releases the Lease again.
 func (d *Driver) hold(c *contender, o object, sent boottime.Instant) (driver.Grant, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -323,7 +323,7 @@ func (d *Driver) hold(c *contender, o object, sent boottime.Instant) (driver.Gra
 	return c.grant, nil
 }
 
-// settle reads the Lease, of which an earlier write has an unknown outcome.
+// settle reads the Lease after an earlier write with an unknown outcome.
 func (d *Driver) settle(ctx context.Context, c *contender) error {
 	o, _, err := d.read(ctx, "acquire", c.name, c.object)
 	if err != nil {

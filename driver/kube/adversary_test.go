@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// testLateCreateAfterADeletion: as testLateCreate, where the driver has seen a
-// Lease go.
+// testLateCreateAfterADeletion: like testLateCreate, where the driver has seen the
+// deletion of a Lease.
 func testLateCreateAfterADeletion(s *scene) {
 	d := s.open(Options{})
 	s.acquire(d, "n", "former")
@@ -29,8 +29,8 @@ func testLateCreateAfterADeletion(s *scene) {
 	}
 }
 
-// testReleaseOvertakesATake: a write that is on its way while its owner gives up
-// takes nothing, and Acquire says so.
+// testReleaseOvertakesATake: a write under way while its owner releases takes
+// nothing, and Acquire returns an error.
 func testReleaseOvertakesATake(s *scene) {
 	d := s.open(Options{})
 	underWay, goOn := make(chan struct{}), make(chan struct{})
@@ -54,7 +54,7 @@ func testReleaseOvertakesATake(s *scene) {
 	}
 }
 
-// testReleaseEndsAWait, and what was waited for is not taken later.
+// testReleaseEndsAWait, and the lock is not taken later.
 func testReleaseEndsAWait(s *scene) {
 	d := s.open(Options{})
 	s.acquire(d, "n", "holder")

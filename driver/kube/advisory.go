@@ -23,7 +23,7 @@ var (
 )
 
 // OpenAdvisory is [Open] for locks without tokens: it accepts servers before
-// Kubernetes 1.35, judges no clock and no base of tokens, and writes none. It
+// Kubernetes 1.35, checks no clock and no base of tokens, and writes none. It
 // blocks for one request. Options.Seed must be zero.
 func OpenAdvisory(ctx context.Context, config *rest.Config, options *Options) (*Advisory, error) {
 	if options != nil && options.Seed != (driver.Seed{}) {
@@ -36,7 +36,7 @@ func OpenAdvisory(ctx context.Context, config *rest.Config, options *Options) (*
 	return &Advisory{d}, nil
 }
 
-// Guarantees says what is promised.
+// Guarantees returns the guarantees of the driver.
 func (a *Advisory) Guarantees() interlock.Guarantees { return a.d.Guarantees() }
 
 // Acquire implements driver.Advisory; see [Driver.Acquire].

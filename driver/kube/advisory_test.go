@@ -15,13 +15,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// emulated is the oldest version that the server can behave like. It still says
-// that it is itself, so that other tests change what it says.
+// emulated is the oldest version that the server can emulate. It still reports its
+// own version, so other tests change the report.
 const emulated = "1.33"
 
-// TestAdvisory runs what the suite asks of locks without tokens on a server that
-// behaves like an older one, but for the tests that break the server, which the
-// same code passes in TestSuite.
+// TestAdvisory runs the suite of locks without tokens on a server that emulates an
+// older one, without the tests that break the server, which the same code passes in
+// TestSuite.
 func TestAdvisory(t *testing.T) {
 	old := testbed.KubeAPIServer(t, "--emulated-version="+emulated)
 	drivertest.RunAdvisory(t, drivertest.Harness{
@@ -85,7 +85,7 @@ func testAdvisoryBesideFenced(s *scene) {
 	}
 }
 
-// saysItIs has the server claim another minor version.
+// saysItIs makes the server report another minor version.
 func saysItIs(minor string) func(*http.Request, http.RoundTripper) (*http.Response, error) {
 	return func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)

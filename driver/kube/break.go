@@ -16,11 +16,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// keepBreaks is how many records of forced releases a Lease carries: the annotations
+// keepBreaks is how many records of forced releases a Lease keeps: the annotations
 // of an object may have 256 KiB in all.
 const keepBreaks = 16
 
-// broken is a record as the annotation has it.
+// broken is a record as stored in the annotation.
 type broken struct {
 	Owner  string    `json:"owner"`
 	Reason string    `json:"reason"`
@@ -31,8 +31,8 @@ type broken struct {
 
 // Break implements driver.Breaker: it reads the Lease and writes it without its
 // holder and with the record, in one update. At is by this process's clock, since
-// Kubernetes tells no time. A Lease keeps the last sixteen records, as long as it
-// exists; in between others may remove them.
+// Kubernetes does not report its time. A Lease keeps the last sixteen records, as
+// long as it exists; other clients may remove them earlier.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	at, err := d.checkBreak(ctx, b)
 	if err != nil {
@@ -72,8 +72,8 @@ func (d *Driver) checkBreak(ctx context.Context, b driver.Break) (at string, err
 	return at, d.open("break", b.Name)
 }
 
-// breakOnce writes over o, if it is still as it was read. An error that says that
-// it is not comes back as it is.
+// breakOnce writes over o, if it is unchanged. It returns the error of a changed
+// Lease as it is.
 func (d *Driver) breakOnce(ctx context.Context, b driver.Break, o object) (driver.BreakRecord, error) {
 	record := driver.BreakRecord{Break: b, Token: o.token(), At: d.options.Now().UTC().Truncate(time.Microsecond)}
 	draft := o.draft(d.options.Namespace, o.lease.Name)
@@ -124,7 +124,7 @@ func notes(l *coordination.Lease) ([]broken, error) {
 	return all, nil
 }
 
-// Breaks implements driver.Breaker. For every name it reads all Leases of the
+// Breaks implements driver.Breaker. Without a name it reads all Leases of the
 // namespace.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	objects, err := d.broken(ctx, name)
@@ -151,7 +151,7 @@ func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.B
 	return all[:min(len(all), max(limit, 0))], nil
 }
 
-// broken are the Leases to be searched for records.
+// broken returns the Leases to search for records.
 func (d *Driver) broken(ctx context.Context, name string) ([]object, error) {
 	if ctx.Err() != nil {
 		return nil, problem("show breaks", name, interlock.Definite, context.Cause(ctx))

@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// client speaks to the API server: one connection, no request sent twice, and a
-// connection that swallows everything is given up.
+// client talks to the API server: over one connection, which is closed when it is
+// silent, and without sending a request twice.
 type client struct {
 	rest      rest.Interface
 	namespace string
@@ -30,14 +30,14 @@ type client struct {
 	clock     *serverClock
 }
 
-// newClient makes a client of config, which stays as it is. ping is after how much
-// idle time a connection is checked, and how long it has to answer.
+// newClient returns a client of config, which it does not change. ping is the idle
+// time after which a connection is checked, and the bound of the answer.
 func newClient(config *rest.Config, namespace string, ping time.Duration) (*client, error) {
 	c := rest.CopyConfig(config)
-	c.Timeout = 0 // requests have bounds of their own, and a watch has none
+	c.Timeout = 0 // requests have their own bounds, and a watch has none
 	c.WarningHandler = rest.NoWarnings{}
 	if c.QPS == 0 && c.RateLimiter == nil {
-		c.QPS = -1 // a renewal must not stand in line in its own process
+		c.QPS = -1 // a renewal must not be throttled in its own process
 	}
 	transport, idle, err := transportOf(c, ping)
 	if err != nil {
@@ -60,8 +60,8 @@ func newClient(config *rest.Config, namespace string, ping time.Duration) (*clie
 	return &client{rest: leases, namespace: namespace, idle: idle, clock: clock}, nil
 }
 
-// types are the API types in use. The scheme of client-go, which its typed clients need,
-// knows every type of Kubernetes and makes up a quarter of what a program compiles.
+// types are the API types in use. The scheme of client-go's typed clients contains every
+// type of Kubernetes, a quarter of what a program compiles.
 var types = leaseTypes()
 
 func leaseTypes() *runtime.Scheme {
@@ -73,8 +73,7 @@ func leaseTypes() *runtime.Scheme {
 	return s
 }
 
-// transportOf is the user's own transport, or one with a connection that nobody
-// shares.
+// transportOf returns the user's own transport, or one with an unshared connection.
 func transportOf(c *rest.Config, ping time.Duration) (http.RoundTripper, func(), error) {
 	if c.Transport != nil {
 		return c.Transport, func() {}, nil
@@ -114,14 +113,14 @@ func (c *client) update(ctx context.Context, l *coordination.Lease) (object, err
 	return one(ctx, c.leases(http.MethodPut).Name(l.Name).Body(l))
 }
 
-// remove deletes an object, on the condition that it is as it was seen.
+// remove deletes an object, on the condition that it is unchanged.
 func (c *client) remove(ctx context.Context, o object) error {
 	only := metav1.Preconditions{UID: &o.lease.UID, ResourceVersion: &o.lease.ResourceVersion}
 	return c.leases(http.MethodDelete).Name(o.lease.Name).Body(&metav1.DeleteOptions{Preconditions: &only}).Do(ctx).Error()
 }
 
-// write creates or updates, on the condition that the object is as it was when
-// l was drafted.
+// write creates or updates, on the condition that the object is unchanged since l
+// was drafted.
 func (c *client) write(ctx context.Context, l *coordination.Lease) (object, error) {
 	if l.ResourceVersion == "" {
 		return c.create(ctx, l)
@@ -147,7 +146,7 @@ type snapshot struct {
 // page is how many Leases one request lists.
 const page = 500
 
-// list reads the whole namespace, page by page, as it is now.
+// list reads the whole namespace, page by page, in its present state.
 func (c *client) list(ctx context.Context) (snapshot, error) {
 	var all snapshot
 	for next := ""; ; {
@@ -170,7 +169,7 @@ func (c *client) list(ctx context.Context) (snapshot, error) {
 	}
 }
 
-// revision is at least that of everything that was written before the call.
+// revision returns a revision not below that of any write before the call.
 func (c *client) revision(ctx context.Context) (int64, error) {
 	l, err := c.page(ctx, 1, "")
 	if err != nil {
@@ -186,13 +185,13 @@ func (c *client) page(ctx context.Context, limit int64, next string) (*coordinat
 	return &l, err
 }
 
-// watch tells all that happens after a revision, until ctx ends.
+// watch returns all events after a revision, until ctx ends.
 func (c *client) watch(ctx context.Context, version string) (watch.Interface, error) {
 	o := metav1.ListOptions{Watch: true, ResourceVersion: version, AllowWatchBookmarks: true}
 	return c.leases(http.MethodGet).VersionedParams(&o, runtime.NewParameterCodec(types)).Watch(ctx)
 }
 
-// orders refuses a server whose resource versions are not documented to be
+// orders rejects a server whose resource versions are not documented to be
 // comparable: those before Kubernetes 1.35.
 func (c *client) orders(ctx context.Context) error {
 	text, err := c.rest.Get().AbsPath("/version").MaxRetries(0).Do(ctx).Raw()
@@ -209,7 +208,7 @@ func (c *client) orders(ctx context.Context) error {
 	return nil
 }
 
-// comparable135 reads versions as servers write them, such as "1" and "35+".
+// comparable135 parses versions as servers report them, such as "1" and "35+".
 func comparable135(major, minor string) bool {
 	digits := func(s string) int {
 		n, err := strconv.Atoi(strings.TrimRight(s, "+"))
@@ -222,7 +221,7 @@ func comparable135(major, minor string) bool {
 	return x > 1 || x == 1 && y >= 35
 }
 
-// oldServerError says that tokens cannot be had.
+// oldServerError means that tokens are not possible.
 type oldServerError struct{ version string }
 
 func (e *oldServerError) Error() string {

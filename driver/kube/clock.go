@@ -8,15 +8,15 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// serverClock is the clock of the API server: the Date of its latest answer, which
-// has whole seconds, and what has passed since.
+// serverClock is the clock of the API server: the Date of its latest answer, in
+// whole seconds, plus the time since.
 type serverClock struct {
 	mu   sync.Mutex
 	date time.Time // zero if no answer had one
 	at   boottime.Instant
 }
 
-// now is the server's time, or that of otherwise as long as no answer had a date.
+// now returns the server's time, or that of otherwise until an answer has a date.
 func (c *serverClock) now(otherwise func() time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -26,7 +26,7 @@ func (c *serverClock) now(otherwise func() time.Time) time.Time {
 	return c.date.Add(boottime.Now().Sub(c.at))
 }
 
-// datedTransport sets the clock by every answer.
+// datedTransport sets the clock from every answer.
 type datedTransport struct {
 	next  http.RoundTripper
 	clock *serverClock

@@ -38,7 +38,7 @@ func TestSuite(t *testing.T) {
 		},
 		TTL:        suiteTTL,
 		Heartbeat:  paceOf(suiteTTL).quiet,
-		DeadWaiter: 2 * time.Second, // nobody knows of it, so this is for slow machines
+		DeadWaiter: 2 * time.Second, // waiters are unknown to Kubernetes, so this is for slow machines
 		HandOvers:  100,
 		Names:      20,
 		Without:    drivertest.FIFO | drivertest.Queue,
@@ -48,30 +48,30 @@ func TestSuite(t *testing.T) {
 	t.Run("Breaker", func(t *testing.T) { drivertest.RunBreaker(t, h) })
 }
 
-// sharedServer is for all tests that do not break it; it has elections by client-go's newest
-// means as well.
+// sharedServer serves all tests that do not break it; it also has client-go's newest kind of
+// elections.
 func sharedServer(t *testing.T) *testbed.Kube {
 	t.Helper()
 	return testbed.SharedKube(t, "--feature-gates=CoordinatedLeaderElection=true", "--runtime-config=coordination.k8s.io/v1beta1=true")
 }
 
 // lanes are API servers that tests break, each by one test at a time. A start takes
-// seconds of CPU time, so they are used again.
+// seconds of CPU time, so they are reused.
 type lanes struct {
-	t    *testing.T // of which the servers are
+	t    *testing.T // owner of the servers
 	free chan *testbed.Kube
 }
 
 func newLanes(t *testing.T, n int) lanes {
 	l := lanes{t, make(chan *testbed.Kube, n)}
 	for range n {
-		l.free <- nil // started when it is needed
+		l.free <- nil // started on first use
 	}
 	return l
 }
 
-// take returns a server that the test has for itself. One on which a test failed
-// is not used again.
+// take returns a server for this test only. One on which a test failed is not
+// reused.
 func (l lanes) take(t *testing.T) *testbed.Kube {
 	k := <-l.free
 	t.Cleanup(func() {
@@ -86,13 +86,13 @@ func (l lanes) take(t *testing.T) *testbed.Kube {
 	return k
 }
 
-// system is a namespace on a server, with a path of its own for each driver.
+// system is a namespace on a server, with its own path for each driver.
 type system struct {
 	t *testing.T
 	*paths.Server[driver.Fenced]
 	kube      *testbed.Kube
 	namespace string
-	operator  kubernetes.Interface // past every fault of the paths
+	operator  kubernetes.Interface // bypasses the faults of the paths
 	ears      map[driver.Fenced]*ear
 	advisory  bool
 }
@@ -107,7 +107,7 @@ func start(t *testing.T, k *testbed.Kube) *system {
 	return b
 }
 
-// operate is a client that goes straight to the server.
+// operate returns a client that connects directly to the server.
 func operate(t testing.TB, k *testbed.Kube) kubernetes.Interface {
 	t.Helper()
 	config := configFor(k, k.Addr())
@@ -138,7 +138,7 @@ func (b *system) makeNamespace() {
 	}
 }
 
-// wipe also creates the namespace again, as an administrator would.
+// wipe also creates the namespace again, like an administrator.
 func (b *system) wipe() {
 	b.Server.Wipe()
 	b.makeNamespace()
@@ -146,7 +146,7 @@ func (b *system) wipe() {
 
 const patience = testbed.Patience
 
-// configFor is how a user reaches the server at addr, "host:port".
+// configFor returns a user's config for the server at addr, "host:port".
 func configFor(k *testbed.Kube, addr string) *rest.Config {
 	return &rest.Config{Host: "https://" + addr, BearerToken: testbed.KubeAdmin,
 		TLSClientConfig: rest.TLSClientConfig{CAData: k.CA}}
@@ -174,7 +174,7 @@ func (b *system) openAt(t *testing.T, config *rest.Config) (driver.Fenced, error
 	return drivertest.Advisory(d), err
 }
 
-// faults are those of the paths, but for a wipe.
+// faults are those of the paths, except a wipe.
 type faults struct {
 	*paths.Server[driver.Fenced]
 	b *system
@@ -218,8 +218,7 @@ func (b *system) Delete(t *testing.T, name string) {
 	}
 }
 
-// ear loses everything that watches say once it is deaf, while requests are
-// answered.
+// ear drops all events of watches while it is deaf; requests are answered.
 type ear struct{ deaf atomic.Bool }
 
 func (e *ear) wrap(next http.RoundTripper) http.RoundTripper {

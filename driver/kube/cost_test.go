@@ -28,8 +28,8 @@ func testUncontendedCostsTwoRequests(s *scene) {
 	}
 }
 
-// testFirstContactCosts: two looks for old locks, and for a new Lease the revision
-// that belongs to its base.
+// testFirstContactCosts: two reads for old locks, and for a new Lease the revision
+// of its base.
 func testFirstContactCosts(s *scene) {
 	d, other := s.open(Options{}), s.open(Options{})
 	for _, c := range []struct {
@@ -61,8 +61,8 @@ func testRefusalCostsOneRequest(s *scene) {
 	}
 }
 
-// testWaitersCostNoRequests while the holder is seen to live: only its renewals
-// are counted, at most one in a second.
+// testWaitersCostNoRequests while the holder is live: only its renewals are
+// counted, at most one in a second.
 func testWaitersCostNoRequests(s *scene) {
 	holding, d := s.open(Options{TTL: suiteTTL}), s.open(Options{TTL: suiteTTL})
 	s.acquire(holding, "n", "holder")
@@ -71,7 +71,7 @@ func testWaitersCostNoRequests(s *scene) {
 	}
 	before := s.leases.n.Load()
 	const looked = suiteTTL
-	time.Sleep(looked) // a time without requests has to pass
+	time.Sleep(looked) // a time without requests must pass
 	if got := s.leases.n.Load() - before; got > int64(looked/(suiteTTL/3))+1 || got < 2 {
 		s.Fatalf("%d requests in %v of one holder and ten waiters", got, looked)
 	}

@@ -1,11 +1,11 @@
 // Package kube keeps locks in Kubernetes, each in a Lease object of its own, by the
 // protocol of client-go's leaderelection, so that both exclude each other.
 //
-// It does not make a lock safe by itself: a process that is stopped for longer
-// than its lease wakes up believing that it holds. Only a guard that compares
-// tokens refuses its writes, see package guard/fence. It suits elections and jobs,
-// a few hundred locks at most: every held lock costs the API server a write every
-// third of a TTL, and every process learns of all of them.
+// It does not make a lock safe by itself: a process that is stopped for longer than
+// its lease still believes that it holds the lock when it continues. Only a guard
+// that compares tokens rejects its writes, see package guard/fence. It suits
+// elections and jobs, a few hundred locks at most: every held lock costs the API
+// server a write every third of a TTL, and every process receives all of them.
 //
 //	config, err := rest.InClusterConfig()
 //	d, err := kube.Open(ctx, config, &kube.Options{Namespace: "jobs"})
@@ -14,90 +14,93 @@
 //		return nil // hand c to a guard
 //	})
 //
-// The process needs the rights to get, list, watch, create and update Leases in
-// the namespace, and to delete them if Leases that nobody uses are to be removed.
-// With the right to get ConfigMaps and Endpoints it also finds
-// locks of the kinds before Leases.
+// The process needs the rights to get, list, watch, create and update Leases in the
+// namespace, and to delete them for the removal of unused Leases. With the right to
+// get ConfigMaps and Endpoints it also finds locks of the kinds before Leases.
 //
 // # Guarantees
 //
 // Claims exclude each other through crashes of the API server and of etcd, a
-// partition, and steps of anybody's wall clock: every write is on the condition
-// that the Lease is as it was seen, and a holder gives up before its lease can be
-// over for an observer, as long as their clocks run equally fast but for one part
-// in a hundred. Two holders can believe in their claims after an operator deleted
-// the Lease, changed its holder, or broke the lock; the former holder learns of it
-// within Guarantees.Blind, and mostly at once.
+// partition, and steps of any wall clock. Every write requires that the Lease is
+// unchanged, and a holder gives up before its lease can end for an observer, as
+// long as their clocks run equally fast to one part in a hundred. Two holders can
+// believe in their claims after an operator deleted the Lease, changed its holder,
+// or broke the lock; the former holder notices within Guarantees.Blind, and mostly
+// at once.
 //
 // # Token
 //
-// The counter is the base, an annotation of the Lease, + the first resource version
-// that the driver reads while the Lease names the owner, who is unique to the
-// attempt; it stays the same for the term. Resource versions rise with every
-// write to the cluster and are documented to be comparable from Kubernetes 1.35
-// on; [Open] refuses older servers. The base is set and raised in the update that
-// takes the Lease, so that the counter is at least the microseconds since 2020 at
-// the time when the driver connected. It is taken from a clock that was read before
-// the revision to which it belongs, and so never overtakes the clock: a Lease that
-// was deleted, or whose annotation was removed, gets a base from the clock of that
-// moment, above all that was issued for it before. For that the clocks of the
-// processes must not differ by more than passes between the last grant before and
-// the first grant after; while a process watches, it also knows the highest base of
-// its namespace, and needs no clock.
+// The counter is the base, an annotation of the Lease, plus the first resource
+// version that the driver reads while the Lease names the owner, which is unique to
+// the attempt; it stays the same for the term. Resource versions rise with every
+// write to the cluster and are documented to be comparable from Kubernetes 1.35 on;
+// [Open] refuses older servers.
+//
+// The update that takes the Lease sets and raises the base, so that the counter is at
+// least the microseconds since 2020 at the time when the driver connected. Its clock
+// is read before the revision to which it belongs, so the base never overtakes the
+// clock. If a Lease was deleted, or its annotation removed, the present clock gives a
+// base above all that was issued for it before. This requires that the clocks of the
+// processes differ by less than the time between the last grant before and the first
+// grant after. While a process watches, it also knows the highest base of its
+// namespace, and needs no clock.
 //
 // A process whose clock is far ahead of the API server's is refused, and raises no
-// base. A base that lies more than a day in the future by the API server's clock is
-// refused when a driver opens, if it is there then, and when the lock is taken;
-// Options.Seed repairs it on record. The server's clock is the Date of its answers.
-// A base for all names, which a move, a repair or a sweep sets, is kept in the
-// Lease interlock.base.
+// base. A base more than a day in the future by the API server's clock is refused
+// when a driver opens, if it exists then, and when the lock is taken; Options.Seed
+// repairs it with a record. The server's clock is the Date of its answers. A base
+// for all names, which a migration, a repair or a sweep sets, is kept in the Lease
+// interlock.base.
 //
 // [OpenAdvisory] works with every Kubernetes that has Leases, and has no tokens: each
-// write is on the condition that the revision is the one that was seen, which needs
-// no order of revisions. It orders them, as numbers, only to know what is news.
+// write requires the observed revision, which needs no order of revisions. It orders
+// them, as numbers, only to detect changes.
 //
 // # Liveness
 //
-// An observed lease: others take the lock when its record did not change for
+// An observed lease: others take the lock when its record has not changed for
 // leaseDurationSeconds by their own clock, which counts suspended time. A holder
-// writes its record every third of the TTL, and after a failure every tenth, at
-// most a second apart; its deadline runs from the moment before the last good
-// renewal was sent. A thousand locks with a TTL of 30 s cost the API server a
-// hundred writes a second. leaseDurationSeconds has whole seconds. Client-go
-// compares the seconds of renewTime only, so ours is always in a later second than
-// before, if need be ahead of the clock, and the shortest TTL is 3 s. Old versions
-// of client-go wait for their own duration and not for the one in the Lease: give
-// such peers the same.
+// writes its record every third of the TTL, and after a failure every tenth, at most
+// a second apart; its deadline counts from just before the last successful renewal
+// was sent. A thousand locks with a TTL of 30 s cost the API server a hundred writes
+// a second.
+//
+// leaseDurationSeconds has whole seconds. Client-go compares only the seconds of
+// renewTime, so ours is always in a later second than before, if need be ahead of the
+// clock, and the shortest TTL is 3 s. Old versions of client-go wait for their own
+// duration instead of the one in the Lease: use the same for such peers.
 //
 // # Waiting
 //
-// The first to come when the Lease is free; Kubernetes has no queue. One watch
-// over the namespace tells every process of a release, and each that waits tries
-// once. A waiter that hears nothing of the Lease for half a TTL (10 s at most)
-// reads it, and reopens the watch if it had fallen silent. A holder that
-// crashed is followed when its lease is over for the first observer.
+// The first to write a free Lease gets it; Kubernetes has no queue. One watch over
+// the namespace reports releases to every process, and each waiter tries once. A
+// waiter without an event of the Lease for half a TTL (10 s at most) reads it, and
+// reopens the watch if it is silent. A crashed holder is replaced when its lease
+// ends for the first observer.
 //
 // # Interoperation
 //
-// A name that can name an object is that of the Lease, after Options.Prefix; any
-// other is escaped, beginning with "esc-", and has at most 253 bytes then. Client-go
-// peers that use the same Lease exclude us and are excluded. They carry our
-// annotations along, and have no token. A Lease that is assigned by coordinated
-// leader election, one with a strategy, is refused. So is a name under which a
-// ConfigMap or Endpoints carries a lock of the kind before Leases, or a MultiLock,
-// with a [*LegacyLockError] that says how to migrate. That is looked for once for
-// each name and process, and not where the right to read them is lacking.
+// A name that is a valid object name is that of the Lease, after Options.Prefix; any
+// other is escaped, beginning with "esc-", to at most 253 bytes. Client-go peers that
+// use the same Lease exclude us and are excluded. They keep our annotations, and have
+// no token. A Lease assigned by coordinated leader election, one with a strategy, is
+// refused.
+//
+// A name is also refused if a ConfigMap or Endpoints has a lock of the kind before
+// Leases, or a MultiLock, with a [*LegacyLockError] that explains how to migrate.
+// That is checked once for each name and process, and not without the right to read
+// them.
 //
 // A released Lease stays for ten minutes. Then each process removes, once a minute,
-// a thousand at most of those that it has seen without a holder and unchanged for
-// that time, each on the condition that it is as it was seen. A Lease stays if it
-// carries labels, owners, finalizers, annotations of others or records of forced
-// releases, or if no driver of this package ever held it. Do not delete one that
-// is held, and not interlock.base.
+// at most a thousand of those that it has seen without a holder and unchanged for
+// that time, each on the condition that it is unchanged. A Lease stays if it has
+// labels, owners, finalizers, annotations of others or records of forced releases,
+// or if no driver of this package ever held it. Do not delete a held Lease, or
+// interlock.base.
 //
 // # Escape hatch
 //
-// [Driver.Object] names the Lease of a lock, for kubectl and other clients, and
-// [TokenOf] reads the token of its holder. The config that was passed to Open
-// stays yours.
+// [Driver.Object] returns the Lease of a lock, for kubectl and other clients, and
+// [TokenOf] reads the token of its holder. The caller of Open still owns the
+// config.
 package kube

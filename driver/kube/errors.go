@@ -10,9 +10,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// kindOf judges an error of a request that was sent. What the API server refused
-// before it wrote anything was not done; a server that says that it failed, or
-// that it took too long, may have written.
+// kindOf classifies an error of a request that was sent. A refusal of the API
+// server means that nothing was written; a server that reports its own failure or a
+// timeout may have written.
 func kindOf(err error) interlock.ErrorKind {
 	switch {
 	case driver.NeverSent(err):
@@ -41,8 +41,8 @@ func unread(ctx context.Context, op, name string, err error) error {
 	return problem(op, name, interlock.Retryable, errors.Unwrap(err))
 }
 
-// doubtful is an error of reading, for a call of which an earlier write has an
-// unknown outcome.
+// doubtful returns the error of a read in a call whose earlier write has an unknown
+// outcome.
 func doubtful(op, name string, err error) error {
 	return problem(op, name, interlock.Uncertain, errors.Unwrap(err))
 }
@@ -55,7 +55,7 @@ func refused(op, name string, err error) error { return problem(op, name, interl
 
 func errClosed(op, name string) error { return refused(op, name, interlock.ErrClosed) }
 
-// moved reports that an object was not as it had been seen.
+// moved reports whether an object had changed since it was read.
 func moved(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
 var (

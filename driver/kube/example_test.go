@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/kube"
 )
 
-// A job that one pod does at a time. The Lease is given up when the function has
-// returned, and not before, so that the next pod never works beside it.
+// A job that one pod runs at a time. The Lease is released after the function has
+// returned, so that the next pod never works at the same time.
 func Example() {
 	ctx := context.Background()
 	config, err := rest.InClusterConfig()

@@ -34,8 +34,8 @@ func (s *scene) try(d *Driver, name, owner string) (driver.Grant, error) {
 	return d.Acquire(ctx, driver.Request{Name: name, Owner: owner, NoWait: true})
 }
 
-// testLegacyLocksAreRefused, whether a Lease stands beside them, as with a
-// MultiLock, or not, with the way to migrate.
+// testLegacyLocksAreRefused, with a Lease beside them, as with a MultiLock, or
+// without, and the error explains how to migrate.
 func testLegacyLocksAreRefused(s *scene) {
 	annotations := map[string]string{legacyKey: `{"holderIdentity":"old-pod","leaseDurationSeconds":15}`}
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Annotations: annotations} }
@@ -68,7 +68,7 @@ func testLegacyLocksAreRefused(s *scene) {
 	s.acquire(d, "cm", "ours") // migrated
 }
 
-// allow gives the user without rights some in the namespace.
+// allow grants rights in the namespace to the user without rights.
 func (s *scene) allow(verbs ...string) {
 	s.Helper()
 	role := &rbac.Role{ObjectMeta: metav1.ObjectMeta{Name: "locks"}, Rules: []rbac.PolicyRule{
@@ -85,7 +85,7 @@ func (s *scene) allow(verbs ...string) {
 }
 
 // testLeasesAloneSuffice: without the right to read ConfigMaps and Endpoints it
-// works, and does not look for old locks.
+// works, and does not check for old locks.
 func testLeasesAloneSuffice(s *scene) {
 	s.allow("get", "list", "watch", "create", "update")
 	config := s.config()
@@ -108,7 +108,7 @@ func testNoRights(s *scene) {
 	s.mustBe(err, interlock.Definite, "the rights to get, list, watch, create and update Leases")
 }
 
-// testOldServerIsRefused: the real server, with another word about its version.
+// testOldServerIsRefused: the real server, with another reported version.
 func testOldServerIsRefused(s *scene) {
 	s.leases.replace(saysItIs("34"))
 	_, err := Open(s.Context(), s.config(), &Options{Namespace: s.namespace})
@@ -127,7 +127,7 @@ func testNoNamespace(s *scene) {
 
 func strip(l *coordination.Lease) { l.Annotations = nil }
 
-// testAnnotationsRemoved from under a holder, and from a free Lease.
+// testAnnotationsRemoved while a holder holds, and from a free Lease.
 func testAnnotationsRemoved(s *scene) {
 	d := s.open(Options{TTL: suiteTTL})
 	g := s.acquire(d, "n", "ours")
@@ -147,8 +147,8 @@ func testAnnotationsRemoved(s *scene) {
 	}
 }
 
-// testTokensOverDeletion: the one who takes the new Lease connected long before the
-// old one was made, and hears nothing of it.
+// testTokensOverDeletion: the process that takes the new Lease connected long
+// before the old one was created, and receives none of its events.
 func testTokensOverDeletion(s *scene) {
 	deaf := &ear{}
 	config := s.config()
@@ -162,8 +162,8 @@ func testTokensOverDeletion(s *scene) {
 	}
 }
 
-// testBasesOutOfTheQuestion are refused by a process that runs, with the remedy; other
-// locks are not concerned.
+// testBasesOutOfTheQuestion are refused by a running process, with the remedy in the
+// error; other locks are not affected.
 func testBasesOutOfTheQuestion(s *scene) {
 	d := s.open(Options{})
 	ahead := interlock.CounterAt(time.Now().Add(interlock.MaxAhead + time.Hour))
@@ -184,7 +184,7 @@ func testBasesOutOfTheQuestion(s *scene) {
 	}
 }
 
-// testTokenIsFixedForTheTerm, for its holder and for those who look.
+// testTokenIsFixedForTheTerm, for its holder and for observers.
 func testTokenIsFixedForTheTerm(s *scene) {
 	d, other := s.open(Options{TTL: suiteTTL}), s.open(Options{})
 	g := s.acquire(d, "n", "ours")
@@ -204,8 +204,8 @@ func testTokenIsFixedForTheTerm(s *scene) {
 	}
 }
 
-// testOldBase: a Lease with a base of long ago, as after a restore, is taken by a
-// process that comes now.
+// testOldBase: a new process takes a Lease with a very old base, as after a
+// restore.
 func testOldBase(s *scene) {
 	long := time.Now().Add(-1000 * time.Hour)
 	d := s.open(Options{Now: func() time.Time { return long }})
@@ -234,7 +234,7 @@ func testNotReleasedBeforeTheWork(s *scene) {
 		done <- locks.Do(ctx, "n", func(ctx context.Context, c interlock.Claim) error {
 			close(works)
 			<-ctx.Done()
-			<-end // the work takes its time to stop
+			<-end // the work takes some time to stop
 			return nil
 		})
 	}()
@@ -252,7 +252,7 @@ func testNotReleasedBeforeTheWork(s *scene) {
 	testbed.Receive(s, next, "the next holder")
 }
 
-// late has the next write of a Lease fail for its caller, and sends it when told.
+// late makes the next write of a Lease fail for its caller, and send sends it.
 func (s *scene) late(method string) (send func() int) {
 	held := make(chan func() int, 1)
 	s.leases.replace(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
@@ -301,10 +301,10 @@ func (s *scene) lateWrite(method string) {
 	}
 }
 
-// testLateTake: a write that arrives after its owner has given up takes nothing.
+// testLateTake: a write that arrives after its owner's release takes nothing.
 func testLateTake(s *scene) { s.lateWrite(http.MethodPut) }
 
-// testLateCreate: the same for a Lease that there was not.
+// testLateCreate: the same for a Lease that did not exist.
 func testLateCreate(s *scene) { s.lateWrite(http.MethodPost) }
 
 func testCoordinatedElection(s *scene) {
@@ -338,7 +338,7 @@ func testRenewalsShowInWholeSeconds(s *scene) {
 	}
 }
 
-// testOthersMetadataIsKept, also what comes while we hold.
+// testOthersMetadataIsKept, also if added while we hold.
 func testOthersMetadataIsKept(s *scene) {
 	l := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": "a"}, Annotations: map[string]string{"note": "1"}}}
 	if _, err := s.operator.CoordinationV1().Leases(s.namespace).Create(s.Context(), l, metav1.CreateOptions{}); err != nil {
@@ -353,8 +353,8 @@ func testOthersMetadataIsKept(s *scene) {
 	}
 }
 
-// testLossIsToldAtOnce, by the watch, and not when the next renewal would be due
-// ten seconds later.
+// testLossIsToldAtOnce, by the watch, and not at the next renewal ten seconds
+// later.
 func testLossIsToldAtOnce(s *scene) {
 	d := s.open(Options{})
 	for what, do := range map[string]func(){

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// mailbox holds what one call of Watch has not reported yet.
+// mailbox holds the unreported changes of one call of Watch.
 type mailbox struct {
 	prefix string
 	news   chan struct{}
@@ -17,8 +17,8 @@ type mailbox struct {
 	names  map[string]bool
 }
 
-// notify notes that the holder of an object changed. The mutex is held, here and in
-// tellAll.
+// notify records that the holder of an object changed. The caller holds the mutex,
+// here and in tellAll.
 func (v *view) notify(l layout, object string) {
 	name, ours := l.name(object)
 	if !ours {
@@ -39,9 +39,8 @@ func (v *view) notifyAll() {
 	}
 }
 
-// Watch implements driver.Watcher, over the one watch that the driver has. A hint
-// comes when the holder of a Lease changed, by any client, and not when it was
-// renewed.
+// Watch implements driver.Watcher, over the driver's one watch. A hint means that
+// any client changed the holder of a Lease; renewals give none.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	m := &mailbox{prefix: prefix, news: make(chan struct{}, 1), names: map[string]bool{}}
 	if err := d.subscribe(m); err != nil {
@@ -64,8 +63,8 @@ func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name str
 	}
 }
 
-// subscribe registers m. If the watch stands, nothing is missed from here on;
-// otherwise the next list says so.
+// subscribe registers m. If the watch is open, nothing is missed from here on;
+// otherwise the next list reports the changes.
 func (d *Driver) subscribe(m *mailbox) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +84,7 @@ func (d *Driver) unsubscribe(m *mailbox) {
 	delete(d.view.watchers, m)
 }
 
-// collect empties a mailbox.
+// collect returns the content of a mailbox and empties it.
 func (d *Driver) collect(m *mailbox) []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

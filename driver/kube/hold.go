@@ -16,11 +16,11 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// maxRenewals is how many renewals may be under way at once. More would not be
-// done sooner, and would delay callers that acquire or release.
+// maxRenewals bounds the renewals under way. More would not end sooner, and would
+// delay acquires and releases.
 const maxRenewals = 16
 
-// keepRenewing renews what is held, each Lease by itself, since the API has no batches.
+// keepRenewing renews held Leases, each by itself, since the API has no batches.
 func (d *Driver) keepRenewing() {
 	for d.ctx.Err() == nil {
 		timer := time.NewTimer(d.renewDue())
@@ -33,8 +33,8 @@ func (d *Driver) keepRenewing() {
 	}
 }
 
-// renewDue starts what is due, the longest due first, and tells when it is worth
-// looking again.
+// renewDue starts due renewals, the longest due first, and returns when to check
+// again.
 func (d *Driver) renewDue() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -45,7 +45,7 @@ func (d *Driver) renewDue() time.Duration {
 		switch {
 		case c.stage != holding || c.renewal:
 		case c.term.RemainingAt(now) <= 0:
-			c.stage = ended // it is left to lapse
+			c.stage = ended // it expires
 		case c.due <= now:
 			due = append(due, c)
 		default:
@@ -59,11 +59,11 @@ func (d *Driver) renewDue() time.Duration {
 		d.renewals++
 		d.tasks.Go(func() { d.renew(c, term) })
 	}
-	return max(next.Sub(now), 0) // each renewal that ends has us look again
+	return max(next.Sub(now), 0) // the end of each renewal triggers another check
 }
 
-// renew is one renewal of a term, with what follows from its outcome. A term that
-// is over meanwhile is left alone, and so is one that followed it.
+// renew renews a term, and applies the outcome. It ignores a term that has ended
+// meanwhile, and a later one.
 func (d *Driver) renew(c *contender, term *boottime.Lease) {
 	began := boottime.Now()
 	sent, o, err := d.renewTerm(c, term)
@@ -78,7 +78,7 @@ func (d *Driver) renew(c *contender, term *boottime.Lease) {
 	}
 	switch {
 	case errors.Is(err, errMoved):
-		c.now, c.due = o, boottime.Now() // it is still ours: once more, at its new revision
+		c.now, c.due = o, boottime.Now() // it is still ours: repeat, at its new revision
 		return
 	case errors.Is(err, interlock.ErrLost):
 		c.reportLost(err)
@@ -96,7 +96,7 @@ func (d *Driver) renew(c *contender, term *boottime.Lease) {
 	}
 }
 
-// reportLost ends a term that the Lease does not know any more.
+// reportLost ends a term that is no longer in the Lease.
 func (c *contender) reportLost(cause error) {
 	c.stage = lost
 	c.term.End()
@@ -107,7 +107,7 @@ func (c *contender) reportLost(cause error) {
 }
 
 // renewTerm writes the renewal. It was sent at sent, and o is the Lease afterwards.
-// With errMoved nothing was written, and o is the Lease as it is, still ours.
+// With errMoved nothing was written, and o is the current Lease, still ours.
 func (d *Driver) renewTerm(c *contender, term *boottime.Lease) (sent boottime.Instant, o object, err error) {
 	draft := d.renewal(c, term)
 	if draft == nil {
@@ -132,7 +132,7 @@ func (d *Driver) renewTerm(c *contender, term *boottime.Lease) (sent boottime.In
 
 var errOver = errors.New("the term has ended")
 
-// renewal is the Lease to be written; nil if the term is over.
+// renewal returns the Lease to write; nil if the term is over.
 func (d *Driver) renewal(c *contender, term *boottime.Lease) *coordination.Lease {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,7 +149,7 @@ func (d *Driver) renewal(c *contender, term *boottime.Lease) *coordination.Lease
 	return draft
 }
 
-// nextStamp is the time to write into a renewal of o.
+// nextStamp returns the time to write into a renewal of o.
 func (d *Driver) nextStamp(c *contender, o object) time.Time {
 	last := c.stamp
 	if o.exists() && o.lease.Spec.RenewTime != nil && o.lease.Spec.RenewTime.After(last) {
@@ -159,7 +159,7 @@ func (d *Driver) nextStamp(c *contender, o object) time.Time {
 	return c.stamp
 }
 
-// inspectOwn reads a Lease that was not as we had left it.
+// inspectOwn reads a Lease that had changed since our write.
 func (d *Driver) inspectOwn(c *contender) (object, error) {
 	o, _, err := d.read(d.ctx, "renew", c.name, c.object)
 	switch {

@@ -11,9 +11,9 @@ import (
 )
 
 // Lock implements driver.Inspector: one read of the Lease. A holder's Since is by
-// its own clock, and Expires is by what this process has observed: one that opened
-// just now shows a holder that died as one with all its time left. A lapsed holder
-// is not shown. Kubernetes does not know who waits.
+// its own clock, and Expires by the observations of this process: one that has just
+// opened shows a dead holder with its full lease. An expired holder is not shown.
+// Kubernetes does not know waiters.
 func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error) {
 	at, err := d.layout.locate("show", name)
 	if err != nil {
@@ -29,8 +29,8 @@ func (d *Driver) Lock(ctx context.Context, name string) (driver.LockState, error
 }
 
 // Locks implements driver.Inspector. It reads all Leases of the namespace, five
-// hundred at a time. A Lease that anybody holds is listed, also one that serves
-// another purpose, such as that of a node.
+// hundred at a time. It lists every held Lease, also those for other purposes, such
+// as a node's.
 func (d *Driver) Locks(ctx context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
 	if err := d.open("list", ""); err != nil {
 		return nil, false, err

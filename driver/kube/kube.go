@@ -28,18 +28,18 @@ type Options struct {
 	// Namespace is the Kubernetes namespace of the Leases, which must exist;
 	// empty means "default". The driver watches all Leases in it.
 	Namespace string
-	// Prefix begins the name of every Lease object, such as "jobs-". With one,
-	// objects that begin otherwise are none of ours. Lower-case letters, digits,
-	// "-" and "."; it begins with a letter or a digit.
+	// Prefix begins the name of every Lease object, such as "jobs-". Objects
+	// without it are then ignored. Lower-case letters, digits, "-" and "."; it
+	// begins with a letter or a digit.
 	Prefix string
 	// TTL is how long a claim outlives this process: leaseDurationSeconds, so it
 	// is rounded up to whole seconds. 0 means 30 s; from 3 s to 24 h. Client-go
 	// peers should have the same.
 	TTL time.Duration
-	// Seed says where tokens start, for a move or a repair.
+	// Seed sets where tokens start, for a migration or a repair.
 	Seed driver.Seed
-	// Now is the wall clock that seeds tokens and is written into the times of
-	// Leases, which nobody compares with a clock; nil means time.Now.
+	// Now is the wall clock that seeds tokens and sets the times of Leases, which
+	// are compared with no clock; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -83,7 +83,7 @@ type Driver struct {
 	guarantees interlock.Guarantees
 	advisory   bool // no tokens
 
-	ctx     context.Context // ends with Close
+	ctx     context.Context // ends at Close
 	cancel  context.CancelCauseFunc
 	tasks   sync.WaitGroup
 	tendNow chan struct{}
@@ -91,7 +91,7 @@ type Driver struct {
 	mu         sync.Mutex
 	closed     bool
 	view       view
-	base       int64 // the highest of the namespace that we know of
+	base       int64 // the highest known base of the namespace
 	contenders map[identity]*contender
 	renewals   int // under way
 }
@@ -103,15 +103,15 @@ var (
 	_ driver.Breaker   = (*Driver)(nil)
 )
 
-// identity names a contender the way callers do.
+// identity is a contender's lock and owner.
 type identity struct{ name, owner string }
 
-// pace is how often and how long, derived from the TTL.
+// pace is the intervals and bounds, derived from the TTL.
 type pace struct {
 	request time.Duration // bound of one request
 	renew   time.Duration // between renewals
-	retry   time.Duration // between renewals after one failed
-	quiet   time.Duration // after how long without an event a waiter reads the Lease
+	retry   time.Duration // between renewals after a failure
+	quiet   time.Duration // time without an event after which a waiter reads the Lease
 }
 
 func paceOf(ttl time.Duration) pace {
@@ -123,15 +123,15 @@ func paceOf(ttl time.Duration) pace {
 	}
 }
 
-// Open reads the Leases of the namespace and watches them from there on. config
-// stays yours; client-side throttling is off unless config sets a QPS. It blocks
-// for two requests, is bounded by ctx and by half of the TTL for each (5 s at
-// most), and leaves nothing behind when it fails; nil options mean the zero
-// Options. Options.Seed costs some requests more.
+// Open reads the Leases of the namespace and watches them from there on. It does
+// not change config; client-side throttling is off unless config sets a QPS. It
+// blocks for two requests, bounded by ctx and by half of the TTL each (5 s at
+// most), and leaves nothing if it fails; nil options mean the zero Options.
+// Options.Seed costs some more requests.
 //
-// An error of kind Bug says which option is impossible; Retryable, that the API
-// server did not answer; Definite, that it refused, that it is older than
-// Kubernetes 1.35 and so has no order of terms, or that tokens cannot start: a
+// An error of kind Bug names an invalid option. Retryable means that the API server
+// did not answer. Definite means that it refused, that it is older than Kubernetes
+// 1.35 and so has no order of terms, or that tokens cannot start: a
 // [*driver.ImplausibleError], or a [*driver.ClockError] if this machine's clock is
 // ahead of the API server's.
 func Open(ctx context.Context, config *rest.Config, options *Options) (*Driver, error) {
@@ -189,7 +189,7 @@ func (d *Driver) begin(ctx context.Context) error {
 	}
 }
 
-// admit refuses a server without order of revisions, and a clock that is ahead.
+// admit rejects a server without ordered revisions, and a clock that is ahead.
 func (d *Driver) admit(ctx context.Context) error {
 	if d.advisory {
 		return nil
@@ -227,12 +227,11 @@ func guarantees(ttl time.Duration, p pace) interlock.Guarantees {
 	}
 }
 
-// Guarantees says what is promised.
+// Guarantees returns the guarantees of the driver.
 func (d *Driver) Guarantees() interlock.Guarantees { return d.guarantees }
 
-// Close stops renewing and watching, ends every request and waits until every
-// goroutine has ended. What is held is left to lapse. It returns nil, and may be
-// repeated.
+// Close stops renewals and the watch, ends every request and waits until every
+// goroutine has ended. Held claims expire. It returns nil, and may be repeated.
 func (d *Driver) Close(context.Context) error {
 	d.mu.Lock()
 	d.closed = true
@@ -259,7 +258,7 @@ func (d *Driver) bounded(ctx context.Context) (context.Context, context.CancelFu
 	}
 }
 
-// Object is the Lease of a lock, for kubectl and for clients of other kinds.
+// Object returns the Lease of a lock, for kubectl and for other clients.
 func (d *Driver) Object(name string) (namespace, object string, err error) {
 	object, err = d.layout.locate("locate", name)
 	return d.options.Namespace, object, err

@@ -11,16 +11,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// layout turns names into names of objects. A name that Kubernetes allows stays
-// as it is, so that other clients share the lock; any other is escaped.
+// layout maps names to names of objects. A name that Kubernetes allows is
+// unchanged, so that other clients share the lock; any other is escaped.
 type layout struct{ prefix string }
 
-// escaped begins the object names of escaped names. A raw name that begins so is
+// escaped begins the object names of escaped names. A raw name with that prefix is
 // escaped as well, so that no two names share an object.
 const escaped = "esc-"
 
-// object is the name of the Lease object for a lock. ok is false if it would be
-// longer than Kubernetes allows, 253 bytes.
+// object returns the name of the Lease object for a lock. ok is false if it would
+// exceed Kubernetes' 253 bytes.
 func (l layout) object(name string) (object string, ok bool) {
 	if strings.HasPrefix(name, escaped) || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		name = escape(name)
@@ -46,7 +46,7 @@ func escape(name string) string {
 
 func plain(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' }
 
-// name is the opposite of object; ok is false for an object that is no lock's.
+// name is the inverse of object; ok is false for an object that is not a lock's.
 func (l layout) name(object string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(object, l.prefix)
 	if body, is := strings.CutPrefix(name, escaped); ok && is {
@@ -78,7 +78,7 @@ func unescape(body string) (string, bool) {
 	return string(b), true
 }
 
-// locate is the object of a name that a caller gave.
+// locate returns the object of a caller's name.
 func (l layout) locate(op, name string) (string, error) {
 	if name == "" || len(name) > driver.MaxName {
 		return "", refused(op, "", fmt.Errorf("%w: it has %d bytes, 1 to %d are allowed", interlock.ErrName, len(name), driver.MaxName))
@@ -91,7 +91,7 @@ func (l layout) locate(op, name string) (string, error) {
 	return object, nil
 }
 
-// checkPrefix refuses a prefix that no object's name may begin with.
+// checkPrefix rejects a prefix that no object name can have.
 func checkPrefix(prefix string) error {
 	if problems := validation.IsDNS1123Subdomain(prefix + "a"); len(problems) > 0 {
 		return fmt.Errorf("the prefix %q cannot begin the name of an object: %s", prefix, problems[0])

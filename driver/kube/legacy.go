@@ -12,21 +12,21 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// legacyKey is where the locks of client-go were before there were Leases. Its
-// MultiLock of that time keeps one beside the Lease.
+// legacyKey holds the locks of client-go before Leases. Its MultiLock of that time
+// writes one beside the Lease.
 const legacyKey = "control-plane.alpha.kubernetes.io/leader"
 
-// A LegacyLockError says that a ConfigMap or Endpoints of the lock's name carries
-// a lock of an old client-go, whose users do not see Leases: taking the Lease would
-// not keep them out. It is Definite.
+// A LegacyLockError means that a ConfigMap or Endpoints of the lock's name has a
+// lock of an old client-go, whose users ignore Leases: taking the Lease would not
+// exclude them. It is Definite.
 type LegacyLockError struct {
 	Resource  string // "configmaps" or "endpoints"
 	Namespace string
 	Name      string // of the object
-	Holder    string // as it was last written; empty if it was given up
+	Holder    string // as last written; empty if it was released
 }
 
-// Error tells the way to migrate.
+// Error explains how to migrate.
 func (e *LegacyLockError) Error() string {
 	return fmt.Sprintf("%s %s/%s carries a lock of the kind before Leases (last holder %q): have all its users take Leases, "+
 		"by way of client-go's configmapsleases or endpointsleases if they must not pause, then remove its annotation %s",
@@ -36,8 +36,8 @@ func (e *LegacyLockError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *LegacyLockError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// clear looks once for locks of the old kinds under a name. Without the right to
-// look there it goes on.
+// clear checks once for locks of the old kinds under a name. Without the right to
+// read them it continues.
 func (d *Driver) clear(ctx context.Context, name, at string) error {
 	if d.look(at).cleared {
 		return nil
@@ -61,7 +61,7 @@ func (d *Driver) clear(ctx context.Context, name, at string) error {
 	return nil
 }
 
-// legacy asks for the metadata of an object and no more of it.
+// legacy reads only the metadata of an object.
 func (c *client) legacy(ctx context.Context, resource, name string) (*LegacyLockError, error) {
 	text, err := c.rest.Verb(http.MethodGet).AbsPath("/api/v1").Namespace(c.namespace).Resource(resource).Name(name).
 		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json").
@@ -81,6 +81,6 @@ func (c *client) legacy(ctx context.Context, resource, name string) (*LegacyLock
 		return nil, nil
 	}
 	var record struct{ HolderIdentity string }
-	_ = json.Unmarshal([]byte(value), &record) // whatever it says, it is a lock
+	_ = json.Unmarshal([]byte(value), &record) // with any content it is a lock
 	return &LegacyLockError{Resource: resource, Namespace: c.namespace, Name: name, Holder: record.HolderIdentity}, nil
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// record is what a holder changes when it renews. Its times are compared with
-// what they were before and with no clock.
+// record is what a holder changes when it renews. Its times are compared only with
+// their former values, with no clock.
 type record struct {
 	uid               string
 	holder            string
@@ -32,24 +32,24 @@ func recordOf(o object) record {
 	return r
 }
 
-// sight is what one observer has seen of one Lease: a pure machine, objects and
-// times in, verdicts out. It is the protocol of client-go's leaderelection: a
-// holder is believed dead when its record did not change for as long as the record
-// says, by the observer's own clock.
+// sight is what one observer has seen of one Lease: a pure machine that turns
+// objects and times into verdicts. It is the protocol of client-go's
+// leaderelection: a holder counts as dead when its record has not changed for the
+// record's duration, by the observer's own clock.
 //
 // A sight may be stale without harm: a contender that acts on it writes with the
-// revision that was seen as the condition.
+// observed revision as the condition.
 type sight struct {
 	object
 	record record
-	since  boottime.Instant // since when we have seen this record
-	heard  boottime.Instant // when we last heard anything new
+	since  boottime.Instant // when we first saw this record
+	heard  boottime.Instant // when we last received a change
 	// cleared: no lock of an old kind was found under the name.
 	cleared bool
 }
 
-// observe takes an object that was read or written at some time before now. News are
-// of a higher revision.
+// observe takes an object that was read or written at some time before now. Only a
+// higher revision is news.
 func (s *sight) observe(o object, now boottime.Instant) (news bool) {
 	if o.rev <= s.rev {
 		return false
@@ -58,8 +58,8 @@ func (s *sight) observe(o object, now boottime.Instant) (news bool) {
 	return true
 }
 
-// replace takes an object whatever its revision: from a list, which may be one of
-// another store.
+// replace takes an object of any revision: from a list, which may be another
+// store's.
 func (s *sight) replace(o object, now boottime.Instant) {
 	if r := recordOf(o); r != s.record || s.since == 0 {
 		s.record, s.since = r, now
@@ -70,13 +70,13 @@ func (s *sight) replace(o object, now boottime.Instant) {
 	s.object = o
 }
 
-// deleted notes that the object was deleted at rev.
+// deleted records that the object was deleted at rev.
 func (s *sight) deleted(rev int64, now boottime.Instant) (news bool) {
 	return s.observe(object{rev: rev}, now)
 }
 
-// absent takes the answer that there is no object, to a request that was sent when
-// rev was the last that had been seen.
+// absent records an answer that there is no object, to a request sent when rev was
+// the highest revision seen.
 func (s *sight) absent(rev int64, now boottime.Instant) (news bool) {
 	if s.rev != rev || !s.exists() {
 		return false
@@ -85,23 +85,23 @@ func (s *sight) absent(rev int64, now boottime.Instant) (news bool) {
 	return true
 }
 
-// verdict is what an owner may conclude.
+// verdict is the conclusion for an owner.
 type verdict struct {
 	state  state
 	holder string
-	until  boottime.Instant // when a holder's time is over, if nothing changes
+	until  boottime.Instant // when the holder's lease ends, without changes
 }
 
 type state int
 
 const (
-	vacant state = iota // it may be taken
+	vacant state = iota // it can be taken
 	mine                // the owner holds it
-	held                // another does
+	held                // another owner does
 )
 
-// judge says where owner stands at now. fallback is how long to wait for a holder
-// who did not say.
+// judge returns the verdict for owner at now. fallback is the lease of a holder
+// that did not write one.
 func (s *sight) judge(owner string, now boottime.Instant, fallback time.Duration) verdict {
 	holder := s.holder()
 	switch holder {

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// leaseOf is a Lease with a holder who last renewed at a second.
+// leaseOf returns a Lease with a holder that last renewed at a second.
 func leaseOf(rev int64, holder string, seconds int32, renewed int) object {
 	l := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "u", Annotations: map[string]string{}}}
 	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = &holder, &seconds
@@ -21,7 +21,7 @@ func leaseOf(rev int64, holder string, seconds int32, renewed int) object {
 	return object{l, rev}
 }
 
-// TestSight: times are in seconds, and a step is what is seen at one.
+// TestSight: times are in seconds, and a step is an observation at one.
 func TestSight(t *testing.T) {
 	type step struct {
 		at   int
@@ -61,8 +61,8 @@ func TestSight(t *testing.T) {
 	}
 }
 
-// TestSightOfWhatIsGone: an answer that there is nothing counts if nothing was
-// seen since it was asked; a deletion hides what is older.
+// TestSightOfWhatIsGone: an answer that there is no object counts if nothing was
+// seen since the request; a deletion hides older objects.
 func TestSightOfWhatIsGone(t *testing.T) {
 	var s sight
 	s.observe(leaseOf(5, "other", 10, 1), 1)
@@ -82,9 +82,9 @@ func TestSightOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestFloorNeverOvertakesTheClock, if the wall was read before the revision and no
-// server makes more than a revision a microsecond; and a later floor is above
-// every counter that was issued before.
+// TestFloorNeverOvertakesTheClock, if wall was read before the revision and no
+// server makes more than a revision a microsecond; and a later floor is above every
+// counter issued before.
 func TestFloorNeverOvertakesTheClock(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	check := func(rev uint32, late, grant, again uint16) bool {

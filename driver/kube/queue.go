@@ -10,21 +10,21 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// queue is a call of Acquire that waits. Kubernetes knows nothing of it: it is
-// woken by the watch, when a holder's time is over, and when nothing was heard of
-// the Lease for long, which a holder that lives does not let happen.
+// queue is a waiting call of Acquire. Kubernetes does not know it. It wakes by the
+// watch, at the end of the holder's lease, and after a long time without an event,
+// which a live holder does not cause.
 type queue struct {
 	d        *Driver
 	c        *contender
 	noWait   bool
 	fresh    bool             // the Lease was read during the call
-	woken    chan struct{}    // nil until it first looked
-	reported bool             // that it waits
-	holder   string           // for whom, as reported last
-	silent   boottime.Instant // when it last asked
+	woken    chan struct{}    // nil until its first look
+	reported bool             // Events.Waiting was called
+	holder   string           // the last reported holder
+	silent   boottime.Instant // when it last read the Lease
 }
 
-// rounds is how often a call may look.
+// rounds returns how often a call may try.
 func (q *queue) rounds() int {
 	if q.noWait {
 		return attempts
@@ -32,14 +32,14 @@ func (q *queue) rounds() int {
 	return math.MaxInt
 }
 
-// read looks at the Lease itself, for a call that does not wait.
+// read reads the Lease, for a call that does not wait.
 func (q *queue) read(ctx context.Context) error {
 	q.fresh = true
 	_, _, err := q.d.read(ctx, "acquire", q.c.name, q.c.object)
 	return err
 }
 
-// look is what is known of the Lease. What changes afterwards wakes the queue.
+// look returns the known state of the Lease. Later changes wake the queue.
 func (q *queue) look() sight {
 	d := q.d
 	d.mu.Lock()
@@ -64,14 +64,14 @@ func (q *queue) leave() {
 	}
 }
 
-// wait returns when it is worth looking again.
+// wait returns when another try is useful.
 func (q *queue) wait(ctx context.Context, v verdict) error {
 	q.reportWaiting(v.holder)
 	return q.sleep(ctx, v.until)
 }
 
-// awaitView waits until the view has caught up with what a write over tried ran into;
-// without waiting it reads that.
+// awaitView waits until the view shows the change that a write over tried met; a call
+// that does not wait reads it.
 func (q *queue) awaitView(ctx context.Context, tried sight) error {
 	if q.noWait {
 		return q.read(ctx)
@@ -87,21 +87,21 @@ func (q *queue) awaitView(ctx context.Context, tried sight) error {
 	}
 }
 
-// reportWaiting says that it waits, and for whom once that is known.
+// reportWaiting reports that it waits, and for which holder once that is known.
 func (q *queue) reportWaiting(holder string) {
 	if q.reported && (holder == "" || holder == q.holder) {
 		return
 	}
 	q.reported, q.holder = true, holder
 	q.d.mu.Lock()
-	defer q.d.mu.Unlock() // so that it does not follow a Release
+	defer q.d.mu.Unlock() // so that the report does not follow a Release
 	if waiting := q.c.events.Waiting; waiting != nil {
 		waiting(driver.Place{Ahead: -1, Holder: holder})
 	}
 }
 
-// sleep returns when the Lease changed, at until, or after it read a Lease of
-// which nothing was heard for long.
+// sleep returns when the Lease changed, at until, or after reading a Lease that had
+// no event for long.
 func (q *queue) sleep(ctx context.Context, until boottime.Instant) error {
 	now := boottime.Now()
 	heard := max(q.d.look(q.c.object).heard, q.silent)
@@ -126,8 +126,8 @@ func (q *queue) sleep(ctx context.Context, until boottime.Instant) error {
 	return q.ask(ctx)
 }
 
-// ask reads the Lease, and has the watch reopened if it should have shown
-// that. A server that does not answer now may do so later.
+// ask reads the Lease, and reopens the watch if that missed a change. A server that
+// does not answer now may do so later.
 func (q *queue) ask(ctx context.Context) error {
 	q.silent = boottime.Now()
 	_, news, err := q.d.read(ctx, "acquire", q.c.name, q.c.object)

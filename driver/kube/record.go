@@ -13,13 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Annotations of ours. Other clients carry them along.
+// Annotations of this driver. Other clients keep them.
 const (
 	domain    = "interlock-dev.github.io/"
 	baseKey   = domain + "base"    // of the counter: it never falls
-	holderKey = domain + "holder"  // whose term the token is; another holder is foreign
+	holderKey = domain + "holder"  // holder of the token's term; another holder is foreign
 	tokenKey  = domain + "token"   // of the term, once it was renewed, or noToken
-	nameKey   = domain + "name"    // of an escaped lock, for people
+	nameKey   = domain + "name"    // of an escaped lock, for display
 	touchKey  = domain + "touched" // only to change the revision
 	breaksKey = domain + "breaks"  // forced releases
 )
@@ -27,18 +27,18 @@ const (
 // noToken is what tokenKey has in a term of an [Advisory].
 const noToken = "none"
 
-// object is a Lease as it was at one revision; nobody changes it. The zero object
-// is one that does not exist, as far as we know.
+// object is an immutable Lease at one revision. The zero object is one that does
+// not exist, as far as known.
 type object struct {
 	lease *coordination.Lease
 	rev   int64
 }
 
-// newObject reads the revision. A server whose revisions are no numbers cannot
+// newObject parses the revision. A server whose revisions are no numbers cannot
 // order terms.
 func newObject(l *coordination.Lease) (object, error) {
 	rev, err := parseRevision(l.ResourceVersion)
-	l.ManagedFields = nil // large, and the server keeps them when an update leaves them out
+	l.ManagedFields = nil // large, and an update without them keeps them on the server
 	return object{l, rev}, err
 }
 
@@ -59,14 +59,14 @@ func (o object) holder() string {
 	return deref(o.lease.Spec.HolderIdentity, "")
 }
 
-// ours reports that the holder is a driver of this package and not a client that
-// left our annotations as they were.
+// ours reports whether the holder is a driver of this package, and not a client
+// that kept our annotations.
 func (o object) ours() bool {
 	return o.holder() != "" && o.lease.Annotations[holderKey] == o.holder()
 }
 
-// duration is for how long the record must stay unchanged until the lock may be
-// taken; what a holder did not say is fallback.
+// duration returns how long the record must stay unchanged until the lock may be
+// taken; fallback if the holder did not write it.
 func (o object) duration(fallback time.Duration) time.Duration {
 	if s := deref(o.lease.Spec.LeaseDurationSeconds, 0); s > 0 {
 		return time.Duration(s) * time.Second
@@ -74,7 +74,7 @@ func (o object) duration(fallback time.Duration) time.Duration {
 	return fallback
 }
 
-// base reads the base of the counter; 0 if there is none.
+// base returns the base of the counter; 0 if there is none.
 func (o object) base() (int64, error) {
 	if !o.exists() || o.lease.Annotations[baseKey] == "" {
 		return 0, nil
@@ -87,9 +87,9 @@ func (o object) base() (int64, error) {
 	return base, nil
 }
 
-// TokenOf is the token of the present holder of a Lease, if a driver of this
-// package wrote it. For writers that read the Lease by other means, such as
-// kubectl; it is true of the moment at which the Lease was read.
+// TokenOf returns the token of the present holder of a Lease, if a driver of this
+// package wrote it. It is for writers that read the Lease by other means, such as
+// kubectl, and valid for the moment of that read.
 func TokenOf(l *coordination.Lease) (interlock.Token, bool) {
 	o, err := newObject(l.DeepCopy())
 	if err != nil {
@@ -99,7 +99,7 @@ func TokenOf(l *coordination.Lease) (interlock.Token, bool) {
 	return token, token.Valid()
 }
 
-// token is that of the present term; 0 if there is none.
+// token returns that of the present term; 0 if there is none.
 func (o object) token() interlock.Token {
 	if !o.ours() || o.lease.Annotations[tokenKey] == noToken {
 		return 0
@@ -115,7 +115,7 @@ func (o object) token() interlock.Token {
 	return token
 }
 
-// draft is a Lease to be written over o.
+// draft returns a Lease to write over o.
 func (o object) draft(namespace, name string) *coordination.Lease {
 	l := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if o.exists() {
@@ -149,7 +149,7 @@ func renewRecord(l *coordination.Lease, owner string, base int64, token interloc
 	l.Annotations[baseKey] = strconv.FormatInt(base, 10)
 }
 
-// advise leaves the term in l without a token, and the base as it was in o.
+// advise leaves the term in l without a token, and the base as in o.
 func advise(l *coordination.Lease, o object) {
 	l.Annotations[tokenKey] = noToken
 	delete(l.Annotations, baseKey)
@@ -158,7 +158,7 @@ func advise(l *coordination.Lease, o object) {
 	}
 }
 
-// clearHolder ends the term in l the way other clients do.
+// clearHolder ends the term in l as other clients do.
 func clearHolder(l *coordination.Lease, now time.Time) {
 	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = new(""), new(int32(1))
 	l.Spec.AcquireTime, l.Spec.RenewTime = microTime(now), microTime(now)
@@ -166,14 +166,14 @@ func clearHolder(l *coordination.Lease, now time.Time) {
 	delete(l.Annotations, tokenKey)
 }
 
-// touch changes nothing but the revision.
+// touch changes only the revision.
 func touch(l *coordination.Lease, now time.Time) {
 	l.Annotations[touchKey] = now.UTC().Format(time.RFC3339Nano)
 }
 
-// nextStamp is the time to write into a renewal. Clients that compare records
-// compare whole seconds of it, so one that stays within the second of the last
-// would be no sign of life to them.
+// nextStamp returns the time to write into a renewal. Clients that compare records
+// compare its whole seconds, so a time in the second of the last one would not show
+// a live holder.
 func nextStamp(last, now time.Time) time.Time {
 	if least := last.Truncate(time.Second).Add(time.Second); now.Before(least) {
 		return least
@@ -190,7 +190,7 @@ func deref[T any](p *T, otherwise T) T {
 	return *p
 }
 
-// label notes the name of an escaped lock.
+// label stores the name of an escaped lock.
 func label(l *coordination.Lease, prefix, name string) {
 	if l.Name == prefix+name {
 		return

@@ -9,11 +9,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Release implements driver.Fenced: one request, which empties the holder the way
-// client-go does and leaves the Lease where it is. If the outcome of an Acquire is
-// unknown, and its write could still arrive, the Lease is touched so that it
-// cannot. An owner that this driver does not know has nothing here, and costs no
-// request.
+// Release implements driver.Fenced: one request, which clears the holder as
+// client-go does and keeps the Lease. If the outcome of an Acquire is unknown, and
+// its write could still arrive, Release touches the Lease so that it cannot. For an
+// owner unknown to this driver it sends nothing.
 func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	if _, err := d.layout.locate("release", name); err != nil {
 		return err
@@ -40,8 +39,8 @@ func (d *Driver) Release(ctx context.Context, name, owner string) error {
 	return problem("release", name, interlock.Retryable, errOthers)
 }
 
-// endClaim ends the claim here and now; nil means that there is nothing to tell the
-// server. known says that the Lease should be as we left it.
+// endClaim ends the claim in this process; nil means that there is nothing to send.
+// known means that the Lease should be as we left it.
 func (d *Driver) endClaim(name, owner string) (c *contender, known bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,7 +57,7 @@ func (d *Driver) endClaim(name, owner string) (c *contender, known bool, err err
 	}
 	nothing := c.stage == lost || c.stage == asking && !c.doubtful
 	c.stage = leaving
-	d.view.wake(c.object) // an Acquire that waits
+	d.view.wake(c.object) // a waiting Acquire
 	if nothing {
 		d.forget(c)
 		return nil, false, nil
@@ -66,7 +65,7 @@ func (d *Driver) endClaim(name, owner string) (c *contender, known bool, err err
 	return c, known, nil
 }
 
-// leave takes the owner out of the Lease as it was last read. done means that the
+// leave removes the owner from the Lease as it was last read. done means that the
 // server has confirmed that the owner has nothing there, and will have nothing.
 func (d *Driver) leave(ctx context.Context, c *contender) (done bool, err error) {
 	named := c.now.holder() == c.owner

@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestDriver runs the driver's own tests with one API server, each in a namespace
-// of its own.
+// TestDriver runs the driver's own tests with one API server, each in its own
+// namespace.
 func TestDriver(t *testing.T) {
 	shared := sharedServer(t)
 	for name, test := range map[string]func(*scene){
@@ -75,11 +75,11 @@ type scene struct {
 	leases *counted
 }
 
-// counted counts requests, but for those of the watch, and may replace them.
+// counted counts requests, except those of the watch, and may replace them.
 type counted struct {
 	n       atomic.Int64
 	mu      sync.Mutex
-	instead func(*http.Request, http.RoundTripper) (*http.Response, error) // nil: sent as they are
+	instead func(*http.Request, http.RoundTripper) (*http.Response, error) // nil: sent unchanged
 }
 
 func (c *counted) wrap(next http.RoundTripper) http.RoundTripper {
@@ -146,7 +146,7 @@ func (s *scene) lease(name string) *coordination.Lease {
 	return l
 }
 
-// edit changes a Lease as an operator would.
+// edit changes a Lease like an operator.
 func (s *scene) edit(name string, change func(*coordination.Lease)) {
 	s.Helper()
 	testbed.Eventually(s, "an operator's edit is not overtaken", patience, func() bool {
@@ -164,7 +164,7 @@ func (s *scene) remove(name string) {
 	}
 }
 
-// sees waits until d's view of a Lease has what fits.
+// sees waits until d's view of a Lease satisfies fits.
 func (s *scene) sees(d *Driver, name, what string, fits func(sight) bool) {
 	s.Helper()
 	testbed.Eventually(s, what, patience, func() bool { return fits(d.look(name)) })

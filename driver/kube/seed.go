@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// seed judges the bases of the namespace, of which there is a list, and starts
-// tokens where Options say.
+// seed checks the bases of the listed namespace, and starts tokens where Options
+// require.
 func (d *Driver) seed(ctx context.Context) error {
 	if err := d.checkBase(ctx); err != nil || d.options.Seed.After == 0 {
 		return err
@@ -29,7 +29,7 @@ func (d *Driver) seed(ctx context.Context) error {
 	return d.keepBase(ctx, max(0, least-rev))
 }
 
-// checkBase refuses an implausible base, or repairs it if Options ask for that.
+// checkBase rejects an implausible base, or repairs it if Options ask for that.
 func (d *Driver) checkBase(ctx context.Context) error {
 	odd, top, err := d.implausible()
 	switch {
@@ -54,15 +54,15 @@ func (d *Driver) checkBase(ctx context.Context) error {
 	return nil
 }
 
-// implausible are the objects whose base is, the highest of their counters, and the
-// error that says so.
+// implausible returns the objects with an implausible base, the highest of their
+// counters, and the error.
 func (d *Driver) implausible() (odd []string, top int64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for object, s := range d.view.sights {
 		base, unreadable := s.base()
 		if unreadable != nil || d.plausible(base, s.rev) == nil {
-			continue // one that cannot be read concerns only its own lock
+			continue // an unreadable one concerns only its own lock
 		}
 		odd = append(odd, object)
 		if base+s.rev > top {
@@ -72,15 +72,15 @@ func (d *Driver) implausible() (odd []string, top int64, err error) {
 	return odd, top, err
 }
 
-// record notes a repair as a forced release of driver.BaseName.
+// record records a repair as a forced release of driver.BaseName.
 func (d *Driver) record(ctx context.Context, r *driver.Repair, before, after int64) error {
 	b := driver.BreakRecord{At: d.options.Now().UTC().Truncate(time.Microsecond),
 		Break: driver.Break{Name: driver.BaseName, Owner: r.Record(before, after), Reason: r.Reason, By: r.By}}
 	return d.updateLease(ctx, d.options.Prefix+driver.BaseName, func(_ object, l *coordination.Lease) (bool, error) { return true, note(l, b) })
 }
 
-// lower sets an implausible base to a lower one. The token of a term that is under
-// way stays as it is.
+// lower sets an implausible base to a lower one. It keeps the token of a present
+// term.
 func (d *Driver) lower(o object, l *coordination.Lease, base int64) bool {
 	if now, err := o.base(); err != nil || d.plausible(now, o.rev) == nil {
 		return false
@@ -93,7 +93,7 @@ func (d *Driver) lower(o object, l *coordination.Lease, base int64) bool {
 }
 
 // keepBase writes a base into a Lease of its own, unless it has a higher one, so
-// that every process that opens later begins with it.
+// that every process that opens later starts with it.
 func (d *Driver) keepBase(ctx context.Context, base int64) error {
 	return d.updateLease(ctx, d.options.Prefix+driver.BaseName, func(o object, l *coordination.Lease) (bool, error) {
 		now, err := o.base()
@@ -102,8 +102,8 @@ func (d *Driver) keepBase(ctx context.Context, base int64) error {
 	})
 }
 
-// updateLease changes a Lease, or creates it, on the condition that it is as change saw
-// it. change returns false if there is nothing to do.
+// updateLease changes or creates a Lease, on the condition that it is as change saw it.
+// change returns false to change nothing.
 func (d *Driver) updateLease(ctx context.Context, name string, change func(o object, l *coordination.Lease) (bool, error)) error {
 	const op = "write base of tokens"
 	for range attempts {

@@ -15,7 +15,7 @@ import (
 
 const years = 5 * 365 * 24 * time.Hour
 
-// mustRefuse checks that no driver opens, with an error of type E.
+// mustRefuse requires that no driver opens, with an error of type E.
 func mustRefuse[E error](s *scene, o Options) {
 	s.Helper()
 	o.Namespace = s.namespace
@@ -37,14 +37,14 @@ func (s *scene) farBase(d *Driver, name string) {
 	s.sees(d, name, "the edit is seen", func(now sight) bool { return now.lease.Annotations[baseKey] == far })
 }
 
-// repairing are options that repair, and what was reported.
+// repairing returns options that repair, and store the reported counters.
 func repairing(before, after *int64) Options {
 	return Options{Seed: driver.Seed{Repair: &driver.Repair{Reason: "a wrong clock", By: "me",
 		Lowered: func(b, a int64) { *before, *after = b, a }}}}
 }
 
-// testImplausibleBaseIsRepaired: it is refused by those who open, until it is
-// repaired on record; those who are open go on then.
+// testImplausibleBaseIsRepaired: drivers that open refuse it, until it is repaired
+// with a record; open drivers then continue.
 func testImplausibleBaseIsRepaired(s *scene) {
 	d := s.open(Options{})
 	top := s.acquire(d, "n", "a").Token
@@ -78,8 +78,7 @@ func testImplausibleBaseIsRepaired(s *scene) {
 	}
 }
 
-// testRepairKeepsTheToken of a holder, whose next renewal leaves the base as it
-// was repaired.
+// testRepairKeepsTheToken of a holder, whose next renewal keeps the repaired base.
 func testRepairKeepsTheToken(s *scene) {
 	d := s.open(Options{TTL: suiteTTL})
 	g := s.acquire(d, "n", "holder")
@@ -95,8 +94,8 @@ func testRepairKeepsTheToken(s *scene) {
 	}
 }
 
-// testTokensAfterAMove are above those of the system that was left, of every name
-// and in every process that opens later.
+// testTokensAfterAMove are above those of the former system, for every name and in
+// every process that opens later.
 func testTokensAfterAMove(s *scene) {
 	d := s.open(Options{})
 	s.acquire(d, "old", "a")
@@ -118,7 +117,7 @@ func testTokensAfterAMove(s *scene) {
 	mustRefuse[*driver.ImplausibleError](s, Options{Seed: driver.Seed{After: beyond}})
 }
 
-// testClockOfOneClient: one that is dated years ahead raises nothing.
+// testClockOfOneClient: a clock years ahead raises nothing.
 func testClockOfOneClient(s *scene) {
 	ahead := func() time.Time { return time.Now().Add(years) }
 	mustRefuse[*driver.ClockError](s, Options{Now: ahead})
@@ -139,7 +138,7 @@ func testClockOfOneClient(s *scene) {
 	}
 }
 
-// testClockOfTheServer: by it bases are judged, and not by that of the process.
+// testClockOfTheServer: it decides about bases, not that of the process.
 func testClockOfTheServer(s *scene) {
 	d := s.open(Options{})
 	s.acquire(d, "n", "a")

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// TestShapes: readers and writers, permits and several names by way of Kubernetes.
+// TestShapes: readers and writers, permits and several names on Kubernetes.
 func TestShapes(t *testing.T) {
 	t.Parallel()
 	b := start(t, sharedServer(t))
@@ -51,7 +51,7 @@ func testElection(s *scene) {
 }
 
 // testServerClockJumps: a holder keeps its lock and tokens rise, wherever the API
-// server's clock goes.
+// server's clock jumps.
 func testServerClockJumps(s *scene) {
 	var ahead atomic.Int64
 	s.leases.replace(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {

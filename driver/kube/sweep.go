@@ -12,15 +12,15 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// A Lease that this process has seen without a holder, and unchanged, for
-// sweepAfter is removed. Every sweepEvery a process removes sweepSize at most.
+// sweepAfter is how long a Lease must be without a holder and unchanged before this
+// process removes it: every sweepEvery at most sweepSize.
 const (
 	sweepAfter = 10 * time.Minute
 	sweepEvery = time.Minute
 	sweepSize  = 1000
 )
 
-// keepSweeping sweeps until the driver closes. What fails is left to the next time
+// keepSweeping sweeps until the driver closes. A failure is left to the next time
 // and to other processes: without the right to delete Leases nothing is removed.
 func (d *Driver) keepSweeping() {
 	timer := time.NewTicker(sweepEvery)
@@ -35,10 +35,10 @@ func (d *Driver) keepSweeping() {
 	}
 }
 
-// sweep removes at most so many Leases that nobody has held for a time, each on the
-// condition that it is as it was seen. Before that the base of the namespace is
-// kept in a Lease of its own, so that the tokens of a name that comes back go on
-// above the former ones, whatever the clocks say.
+// sweep removes at most most Leases that have been free for a time, each on the
+// condition that it is unchanged. Before that it stores the base of the namespace
+// in a Lease of its own, so that the tokens of a returning name continue above the
+// former ones, whatever the clocks say.
 func (d *Driver) sweep(ctx context.Context, after time.Duration, most int) (removed int, err error) {
 	idle := d.idle(after, most)
 	if len(idle) == 0 {
@@ -46,7 +46,7 @@ func (d *Driver) sweep(ctx context.Context, after time.Duration, most int) (remo
 	}
 	base := int64(0)
 	for _, o := range idle {
-		own, _ := o.base() // idle leaves out what cannot be read
+		own, _ := o.base() // idle leaves out unreadable ones
 		base = max(base, own)
 	}
 	if err := d.keepBase(ctx, base); err != nil {
@@ -54,7 +54,7 @@ func (d *Driver) sweep(ctx context.Context, after time.Duration, most int) (remo
 	}
 	for _, o := range idle {
 		if d.look(o.lease.Name).rev != o.rev {
-			continue // somebody took it, or removed it before us
+			continue // it was taken or removed meanwhile
 		}
 		err := d.remove(ctx, o)
 		switch {
@@ -73,7 +73,7 @@ func (d *Driver) remove(ctx context.Context, o object) error {
 	return d.client.remove(rctx, o)
 }
 
-// idle are Leases to be removed, the oldest first.
+// idle returns Leases to be removed, the oldest first.
 func (d *Driver) idle(after time.Duration, most int) []object {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,9 +94,9 @@ func (d *Driver) idle(after time.Duration, most int) []object {
 	return idle
 }
 
-// disposable reports that a Lease has no holder and nothing in it but what drivers
-// of this package write and nobody needs later. Records of forced releases, and
-// what others wrote, keep it.
+// disposable reports whether a Lease has no holder and only data of this package
+// that is not needed later. Records of forced releases, and data of others, keep
+// it.
 func (o object) disposable() bool {
 	if !o.exists() || o.holder() != "" || strings.HasSuffix(o.lease.Name, driver.BaseName) {
 		return false

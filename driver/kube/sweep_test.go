@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// left are the names of the namespace's Leases.
+// left returns the names of the namespace's Leases.
 func (s *scene) left() (names []string) {
 	s.Helper()
 	all, err := s.operator.CoordinationV1().Leases(s.namespace).List(s.Context(), metav1.ListOptions{})
@@ -27,8 +27,7 @@ func (s *scene) left() (names []string) {
 	return names
 }
 
-// sweptTo waits until d has seen all that was released, sweeps it, and returns what
-// is left.
+// sweptTo waits until d has seen all releases, sweeps, and returns what is left.
 func (s *scene) sweptTo(d *Driver, most, want int) []string {
 	s.Helper()
 	testbed.Eventually(s, "what was released is swept", patience, func() bool {
@@ -68,8 +67,8 @@ func testReadsLeaveNothing(s *scene) {
 	})
 }
 
-// testSweepIsBounded: it removes no more than it was asked to, and nothing that has
-// not been idle for long.
+// testSweepIsBounded: it removes no more than requested, and only Leases that have
+// been idle for long.
 func testSweepIsBounded(s *scene) {
 	d := s.open(Options{})
 	for i := range 10 {
@@ -92,8 +91,8 @@ func testSweepIsBounded(s *scene) {
 	}
 }
 
-// testSweepSpares what is held, what was taken since it was seen, records, and what
-// others wrote.
+// testSweepSpares held Leases, Leases taken since they were seen, records, and data
+// of others.
 func testSweepSpares(s *scene) {
 	deaf := &ear{}
 	config := s.config()
@@ -126,8 +125,8 @@ func testSweepSpares(s *scene) {
 	}
 }
 
-// testTokensOverASweep rise also where they were ahead of the clock, and for a
-// process that opens afterwards.
+// testTokensOverASweep rise also if they were ahead of the clock, and for a process
+// that opens later.
 func testTokensOverASweep(s *scene) {
 	d := s.open(Options{})
 	ahead := s.open(Options{Now: func() time.Time { return time.Now().Add(time.Hour) }})

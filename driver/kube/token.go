@@ -8,31 +8,30 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// floor is the base with which a term that is granted at revision rev or later has
-// a counter of at least the time wall. wall must have been read before rev was:
-// then, since no server makes a million revisions a second, base + revision never
-// overtakes the clock, and a base that was lost is set again, from a later clock,
-// above every token that was issued with it.
+// floor returns the base with which a term granted at revision rev or later has a
+// counter of at least the time wall. wall must have been read before rev was. Then,
+// since no server makes a million revisions a second, base + revision never
+// overtakes the clock, and a lost base is set again, from a later clock, above
+// every token issued with it.
 func floor(wall time.Time, rev int64) int64 { return max(0, interlock.CounterAt(wall)-rev) }
 
 // observeBase keeps the highest base of the namespace, unless it is implausible. The
-// mutex is held.
+// caller holds the mutex.
 func (d *Driver) observeBase(o object) {
 	if base, err := o.base(); err == nil && d.plausible(base, o.rev) == nil {
 		d.base = max(d.base, base)
 	}
 }
 
-// plausible is a [*driver.ImplausibleError] if guards would refuse the tokens of a
-// base at revision rev, by the API server's clock.
+// plausible returns a [*driver.ImplausibleError] if guards would reject the tokens
+// of a base at revision rev, by the API server's clock.
 func (d *Driver) plausible(base, rev int64) error {
 	return driver.Plausible(base+min(rev, interlock.MaxCounter), d.client.clock.now(d.options.Now))
 }
 
-// baseFor is the base with which to take o: its own, or one of the namespace or
-// the clock if that is higher. A Lease without one, because it is new or because
-// somebody removed it, may have had any: then the clock and the revision of this
-// moment are read.
+// baseFor returns the base with which to take o: its own, or that of the namespace
+// or the clock if that is higher. A Lease without one, because it is new or it was
+// removed, may have had any: then the present clock and revision are read.
 func (d *Driver) baseFor(ctx context.Context, name string, o object) (int64, error) {
 	if d.advisory {
 		return 0, nil
@@ -59,8 +58,8 @@ func (d *Driver) highestBase() int64 {
 	return d.base
 }
 
-// raise makes the base of the namespace at least what the clock says now. rev is
-// a revision of this moment.
+// raise makes the base of the namespace at least the present clock. rev is a
+// present revision.
 func (d *Driver) raise(ctx context.Context, op, name string) (rev int64, err error) {
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -74,8 +73,8 @@ func (d *Driver) raise(ctx context.Context, op, name string) (rev int64, err err
 	return rev, nil
 }
 
-// raiseTo raises nothing by a clock that is ahead of the API server's, and returns
-// a [*driver.ClockError] then.
+// raiseTo returns a [*driver.ClockError], and raises nothing, if the clock is ahead
+// of the API server's.
 func (d *Driver) raiseTo(wall time.Time, rev int64) error {
 	if err := driver.SameClock(wall, d.client.clock.now(d.options.Now)); err != nil {
 		return err

@@ -72,7 +72,7 @@ func (c connection) View(ctx context.Context, o backend.LockOptions) (backend.Vi
 // Close does nothing.
 func (c connection) Close() error { return nil }
 
-// find looks for the cluster as kubectl does: KUBECONFIG, else ~/.kube/config, else the
+// find finds the cluster as kubectl does: KUBECONFIG, else ~/.kube/config, else the
 // service account of the pod. The namespace is that of the URL, else that of the
 // kubeconfig's context.
 func find(u *backend.URL) (*rest.Config, string, error) {

@@ -9,9 +9,9 @@ import (
 // view is what this process knows of the Leases of its namespace: from the watch,
 // and from every answer. The driver's mutex guards it.
 type view struct {
-	up       bool // the watch stands, or will bring whatever is not here
+	up       bool // the watch is open, or will report what is missing here
 	sights   map[string]*sight
-	waiting  map[string]map[chan struct{}]bool // who wants to know, by object
+	waiting  map[string]map[chan struct{}]bool // channels to signal, by object
 	watchers map[*mailbox]bool
 	reopen   context.CancelFunc // of the watch
 }
@@ -20,7 +20,7 @@ func newView() view {
 	return view{sights: map[string]*sight{}, waiting: map[string]map[chan struct{}]bool{}, watchers: map[*mailbox]bool{}}
 }
 
-// at is what is known of an object, to be changed.
+// at returns the sight of an object, to be changed.
 func (v *view) at(object string) *sight {
 	s := v.sights[object]
 	if s == nil {
@@ -30,7 +30,7 @@ func (v *view) at(object string) *sight {
 	return s
 }
 
-// now is a copy of what is known, and leaves nothing behind.
+// now returns a copy of the sight, and stores none.
 func (v *view) now(object string) sight {
 	if s := v.sights[object]; s != nil {
 		return *s
@@ -44,20 +44,20 @@ func (v *view) wake(object string) {
 	}
 }
 
-// look is a copy of what is known of an object.
+// look returns a copy of the sight of an object.
 func (d *Driver) look(object string) sight {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.view.now(object)
 }
 
-// learn takes an object that was read or written; news are what the watch has not
-// brought yet.
+// learn takes an object that was read or written; news means that the watch has not
+// reported it yet.
 func (d *Driver) learn(name string, o object) (news bool) {
 	return d.change(name, func(s *sight, now boottime.Instant) bool { return s.observe(o, now) })
 }
 
-// change changes a sight and informs those that it concerns.
+// change changes a sight and wakes its waiters and watchers.
 func (d *Driver) change(object string, how func(s *sight, now boottime.Instant) bool) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,7 +75,7 @@ func (d *Driver) change(object string, how func(s *sight, now boottime.Instant) 
 	return true
 }
 
-// drop forgets an object that does not exist and for which nobody waits.
+// drop forgets an object that does not exist and has no waiters.
 func (d *Driver) drop(object string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,8 +84,8 @@ func (d *Driver) drop(object string) {
 	}
 }
 
-// doubt has holders renew at once if somebody else seems to have their Lease. Only
-// the answer to that can end a claim.
+// doubt makes holders renew at once if another owner seems to have their Lease.
+// Only the answer to that can end a claim.
 func (d *Driver) doubt(object string, s *sight) {
 	for _, c := range d.contenders {
 		if c.object == object && c.stage == holding && s.holder() != c.owner && s.rev > c.now.rev {
@@ -95,7 +95,7 @@ func (d *Driver) doubt(object string, s *sight) {
 	}
 }
 
-// adopt takes a list in place of all that was known.
+// adopt replaces all sights by a list.
 func (d *Driver) adopt(all snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// follow keeps one watch over the namespace. up receives nil with the first list, or why
-// there is none.
+// follow keeps one watch over the namespace. up receives nil with the first list, or its
+// error.
 func (d *Driver) follow(up chan<- error) {
 	for d.ctx.Err() == nil {
 		err := d.followOnce(up)
@@ -39,9 +39,9 @@ func report(up chan<- error, err error) {
 	}
 }
 
-// followOnce lists all Leases and follows them from there until the watch ends,
-// for whatever reason: then everything is listed again, so that nothing rests on
-// how much of a history the server keeps.
+// followOnce lists all Leases and follows them from there until the watch ends for
+// any reason. Then everything is listed again, so that the length of the server's
+// history does not matter.
 func (d *Driver) followOnce(up chan<- error) error {
 	ctx, cancel := context.WithCancel(d.ctx)
 	defer cancel()
@@ -67,7 +67,7 @@ func (d *Driver) followOnce(up chan<- error) error {
 	return nil
 }
 
-// list also learns how far the revisions of the server have come by now.
+// list also learns the server's present revision.
 func (d *Driver) list(ctx context.Context) (snapshot, error) {
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()
@@ -79,7 +79,7 @@ func (d *Driver) list(ctx context.Context) (snapshot, error) {
 		}
 		return snapshot{}, unread(rctx, "list", "", err)
 	}
-	_ = d.raiseTo(wall, all.rev) // Open has judged the clock, and the next new Lease does
+	_ = d.raiseTo(wall, all.rev) // Open has checked the clock, and the next new Lease will
 	return all, nil
 }
 
@@ -108,8 +108,7 @@ func (d *Driver) event(e watch.Event) error {
 	return nil
 }
 
-// read asks for one Lease. What the answer says is returned, whatever the view
-// holds to be true.
+// read reads one Lease. It returns the answer, even if the view differs.
 func (d *Driver) read(ctx context.Context, op, name, at string) (o object, news bool, err error) {
 	before := d.look(at).rev
 	rctx, cancel := d.bounded(ctx)

@@ -58,7 +58,8 @@ func TestFsync(t *testing.T) {
 }
 
 // A waiter learns of its grant by a push or a heartbeat, which need no confirmation; the
-// grant counts when a request of the waiter is confirmed. Many wait for one fsync together.
+// grant counts when a request of the waiter is confirmed. Many wait for one fsync
+// together.
 func TestFsyncOfWaiters(t *testing.T) {
 	t.Parallel()
 	server := testbed.Valkey(t, "--appendonly", "yes", "--appendfsync", "everysec")

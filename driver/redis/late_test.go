@@ -47,7 +47,8 @@ func TestLateRequestIsNotKept(t *testing.T) {
 	})
 }
 
-// A late request that gets a place in the queue keeps it no longer than a dead waiter.
+// A late request that gets a place in the queue keeps it no longer than a dead
+// waiter.
 func TestLatePlaceIsNotKept(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

@@ -75,8 +75,9 @@ var constants = fmt.Sprintf("local EPOCH_US, MAX_COUNTER, ACCEPT_MS, ALIVE_MS, B
 	int64(interlock.EpochUnixMicro), int64(interlock.MaxCounter), acceptFor.Milliseconds(), aliveFor.Milliseconds(),
 	(heartbeat / 2).Milliseconds(), changes)
 
-// names is the head of the scripts of queue mode. KEYS are four for each name, then the counter and the
-// index, which all names of a run share. count is the Lua expression of the number of names.
+// names is the head of the scripts of queue mode. KEYS are four for each name, then the counter
+// and the index, which all names of a run share. count is the Lua expression of the number of
+// names.
 func names(count string) string {
 	return "local names = " + count + "\nlocal COUNTER, INDEX = KEYS[4 * names + 1], KEYS[4 * names + 2]\n"
 }

@@ -22,9 +22,10 @@ type Settings struct {
 	// cluster it is the number of replicas of each master, and each request then takes
 	// its own connection, because WAIT covers the writes of its connection.
 	Replicas int
-	// Fsync makes the server write a grant, a renewal or a guarded write to its disk before it
-	// counts, by WAITAOF, so that exclusion survives a crash of the server also with appendfsync
-	// everysec. If the write is not on disk after two seconds the error is Uncertain.
+	// Fsync makes the server write a grant, a renewal or a guarded write to its disk
+	// before it counts, by WAITAOF, so that exclusion survives a crash of the server
+	// also with appendfsync everysec. If the write is not on disk after two seconds
+	// the error is Uncertain.
 	//
 	// A server without WAITAOF (before Redis 7.2), without appendonly, or with
 	// appendfsync no refuses it, and so does a cluster. It takes as long as the server

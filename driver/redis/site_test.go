@@ -28,7 +28,8 @@ func alone(extra ...string) sites {
 // durable is alone on a server that loses nothing in a crash.
 var durable = alone("--appendonly", "yes", "--appendfsync", "always")
 
-// sharing gives each test a prefix on server, or a durable server of its own if it is exclusive.
+// sharing gives each test a prefix on server, or a durable server of its own if it is
+// exclusive.
 func sharing(server *testbed.Server) sites {
 	return func(t *testing.T, exclusive bool) site {
 		if exclusive {

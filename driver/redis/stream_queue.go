@@ -48,9 +48,10 @@ type QueueOptions struct {
 // Queue consumes streams, each as the queue of its name. It implements driver.Queue with leased
 // keys: messages of one key are handled one at a time, in order. It needs Redis 7 or Valkey.
 //
-// An entry has the fields of a [Stream]'s entries, so a [Stream] can add them, and so can any other
-// client by XADD: payload, and optionally id, key, headers (a JSON object), delay (milliseconds) and
-// priority (-1, 0, 1). The default id is that of the entry. Unique messages need Add.
+// An entry has the fields of a [Stream]'s entries, so a [Stream] can add them, and so can any
+// other client by XADD: payload, and optionally id, key, headers (a JSON object), delay
+// (milliseconds) and priority (-1, 0, 1). The default id is that of the entry. Unique messages
+// need Add.
 //
 // Entries that a queue has read and not finished, including dead letters, are pending in the
 // consumer group. Finished ones are acknowledged and deleted. A queue is in one hash slot of a

@@ -10,10 +10,11 @@
 //
 // # Configuration
 //
-// Address, database, account and credentials provider, TLS, dialer, protocol and client name are
-// copied from a *redis.Client or a *redis.ClusterClient. A client of redis.NewFailoverClient asks
-// its sentinels for the master at each connection. Pools, timeouts, retries, hooks, limiters and
-// caches are not copied: the timeouts are those of driver/redis.
+// Address, database, account and credentials provider, TLS, dialer, protocol and client
+// name are copied from a *redis.Client or a *redis.ClusterClient. A client of
+// redis.NewFailoverClient asks its sentinels for the master at each connection. Pools,
+// timeouts, retries, hooks, limiters and caches are not copied: the timeouts are those of
+// driver/redis.
 package goredis
 
 import (

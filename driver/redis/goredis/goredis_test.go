@@ -81,7 +81,8 @@ func handOver(t *testing.T, client rueidis.Client) {
 	}
 }
 
-// Database, account and providers are those of the client; a cluster stays a cluster.
+// Database, account and providers are those of the client; a cluster stays a
+// cluster.
 func TestWhatIsTakenOver(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
