@@ -14,20 +14,20 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A Business is what a [Barrier] runs, under its mutex: result is that of the first,
-// and known whether there is one. A first refuses by a [Refusal]; any other error is
-// a failure. It must not call the barrier.
+// A Business runs in a [Barrier], under its mutex: result is the result of the first
+// call, and known reports whether there is one. A first call refuses with a
+// [Refusal]; any other error is a failure. It must not call the barrier.
 type Business func(result []byte, known bool) ([]byte, error)
 
-// A Refusal is the reason for which a business refuses.
+// A Refusal is the reason of a business that refuses.
 type Refusal string
 
-// Error is the reason.
+// Error returns the reason.
 func (r Refusal) Error() string { return string(r) }
 
-// Barrier remembers the calls of branches in memory. It is the executable
-// specification of driver.Barrier: each call is one step under a mutex, and the
-// store's clock is that of this process. It forgets everything when the process ends.
+// Barrier records the calls of branches in memory. It is the executable specification
+// of driver.Barrier: each call is one step under a mutex, by this process's clock.
+// Its records end with the process.
 type Barrier struct {
 	mu       sync.Mutex
 	branches map[branchKey]*remembered
@@ -37,20 +37,20 @@ type Barrier struct {
 
 type branchKey struct{ transaction, branch, step string }
 
-// remembered is what is known of a branch.
+// remembered is the record of a branch.
 type remembered struct {
 	state  driver.BarrierState
-	hash   []byte // of the first; empty if none has come
+	hash   []byte // of the first call; empty before it
 	result []byte
 	begun  time.Time // as the first call stated it
 }
 
 var _ driver.Barrier[Business] = (*Barrier)(nil)
 
-// NewBarrier makes one that remembers nothing. All who share it share its memory.
+// NewBarrier returns an empty barrier. All users of it share its records.
 func NewBarrier() *Barrier { return &Barrier{branches: map[branchKey]*remembered{}} }
 
-// Call answers a call, and may run business; see driver.Barrier.
+// Call decides a call and runs business if it is due; see driver.Barrier.
 func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Business) (driver.BarrierAnswer, error) {
 	if err := c.Check(); err != nil {
 		return driver.BarrierAnswer{}, err
@@ -82,12 +82,12 @@ func (b *Barrier) Call(ctx context.Context, c driver.BarrierCall, business Busin
 	return r.answer(c, move.Outcome), nil
 }
 
-// other reports whether c is not the first that is remembered.
+// other reports whether c differs from the recorded first call.
 func (r *remembered) other(c driver.BarrierCall) bool {
 	return c.Phase == driver.BarrierFirst && len(r.hash) > 0 && r.state != driver.BarrierUndone && !bytes.Equal(r.hash, c.Hash)
 }
 
-// run runs the business. A first that panics has failed.
+// run runs the business. A first call that panics has failed.
 func (r *remembered) run(c driver.BarrierCall, next driver.BarrierState, business Business) (driver.BarrierAnswer, error) {
 	before, first := r.state, c.Phase == driver.BarrierFirst
 	known := before == driver.BarrierDone
@@ -122,7 +122,7 @@ func (r *remembered) answer(c driver.BarrierCall, o driver.BarrierOutcome) drive
 	return a
 }
 
-// Forget raises the mark and removes what lies far enough below it; see driver.Barrier.
+// Forget raises the mark and removes branches far enough below it; see driver.Barrier.
 func (b *Barrier) Forget(ctx context.Context, mark time.Time, except []string, limit int) (int, error) {
 	if err := driver.CheckBarrierForget(mark, except, limit); err != nil {
 		return 0, err

@@ -69,7 +69,7 @@ func TestBarrier(t *testing.T) {
 	})
 }
 
-// TestBarrierPanicIsAFailure: the undo of a first that panicked runs.
+// TestBarrierPanicIsAFailure: the undo of a first call that panicked runs.
 func TestBarrierPanicIsAFailure(t *testing.T) {
 	b, hash := memory.NewBarrier(), sha256.Sum256(nil)
 	c := driver.BarrierCall{Transaction: "t", Branch: "b", Phase: driver.BarrierFirst, Hash: hash[:], Begun: time.UnixMilli(1)}

@@ -14,7 +14,7 @@ var _ driver.Batch = (*Driver)(nil)
 
 var errNotDistinct = errors.New("names and owners are required, each once")
 
-// AcquireAll takes all names in one step of the space, however many they are; see
+// AcquireAll acquires all names in one step of the space, or none; see
 // driver.Batch.
 func (d *Driver) AcquireAll(ctx context.Context, requests []driver.Request) ([]driver.Grant, error) {
 	if ctx.Err() != nil {
@@ -52,7 +52,7 @@ func (d *Driver) forgetAll(requests []driver.Request) {
 	}
 }
 
-// arriveAll returns the counters of all calls, or who is in the way of them.
+// arriveAll returns the counters of all calls, or the holder of one of the names.
 func (s *Space) arriveAll(calls []*call, ttl time.Duration) ([]int64, error) {
 	s.mu.Lock()
 	defer s.unlock()

@@ -11,14 +11,14 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// maxBreaks is how many forced releases a space remembers.
+// maxBreaks is how many forced releases a space keeps.
 const maxBreaks = 1000
 
 var _ driver.Breaker = (*Driver)(nil)
 
 // Break takes a lock away from its holder and records that, in one step; see
-// driver.Breaker. The holder learns of it with its next renewal. A space keeps
-// the last 1,000 records.
+// driver.Breaker. The holder notices at its next renewal. A space keeps the last
+// 1,000 records.
 func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord, bool, error) {
 	if err := d.breakable(ctx, b); err != nil {
 		return driver.BreakRecord{}, false, err
@@ -27,7 +27,7 @@ func (d *Driver) Break(ctx context.Context, b driver.Break) (driver.BreakRecord,
 	return record, ok, nil
 }
 
-// Breaks shows the records, newest first; see driver.Breaker.
+// Breaks returns the records, newest first; see driver.Breaker.
 func (d *Driver) Breaks(ctx context.Context, name string, limit int) ([]driver.BreakRecord, error) {
 	switch {
 	case d.isClosed():

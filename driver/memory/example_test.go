@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
-// Two drivers on one Space play two processes. The lock is taken away from A,
-// which has not noticed yet and writes after B; the store's guard refuses it.
+// Two drivers on one Space act as two processes. The lock is taken away from A, which has
+// not noticed yet and writes after B; the store's guard rejects that write.
 func ExampleSpace() {
 	ctx := context.Background()
 	space := memory.NewSpace()
@@ -53,8 +53,8 @@ func ExampleSpace() {
 	// written by B
 }
 
-// The store by itself, with tokens made by hand: a late holder, and the way out
-// of a mark that is too high.
+// The store alone, with hand-made tokens: a stale holder, and the remedy for a mark
+// that is too high.
 func ExampleFence() {
 	ctx := context.Background()
 	store := memory.NewSpace().Fence()
@@ -80,8 +80,7 @@ func ExampleFence() {
 	// drill by operator: 8192 to 4096
 }
 
-// Values by themselves, with tokens made by hand: the one of a late holder is
-// refused.
+// Values alone, with hand-made tokens: that of a stale holder is rejected.
 func ExampleValues() {
 	ctx := context.Background()
 	values := memory.NewSpace().Values()
@@ -100,8 +99,7 @@ func ExampleValues() {
 	// 100 per second by worker, <nil>
 }
 
-// An operator takes a lock away from a holder that will not come back, having
-// looked who that is.
+// An operator finds the dead holder of a lock, and breaks it.
 func ExampleDriver_Break() {
 	ctx := context.Background()
 	space := memory.NewSpace()
@@ -134,7 +132,7 @@ func ExampleDriver_Break() {
 	// report, held by worker-7/1, broken by ann: its machine burnt down
 }
 
-// A lock that saves work. It has no token, so that no guard takes its claims.
+// A lock that only saves work. It has no token, so no guard accepts its claims.
 func ExamplePlain() {
 	ctx := context.Background()
 	d := memory.NewSpace().OpenPlain(nil)

@@ -12,10 +12,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A Fence is a key-value store that keeps the marks of resources beside its
-// data, all of it in memory. It is the executable specification of
-// driver.Fence: an Enter or a Rebase is one step under a mutex, and the store's
-// clock is that of this process. It is made by [Space.Fence].
+// A Fence is a key-value store that keeps the marks of resources beside its data,
+// all of it in memory. It is the executable specification of driver.Fence: an Enter
+// or a Rebase is one step under a mutex, by this process's clock. Use
+// [Space.Fence].
 type Fence struct {
 	mu      sync.Mutex
 	marks   map[string]driver.Mark
@@ -36,7 +36,7 @@ func newFence() *Fence {
 	return &Fence{marks: map[string]driver.Mark{}, data: map[string][]byte{}, rebases: map[string][]Rebase{}}
 }
 
-// Fence is the space's one guarded store. All callers get the same.
+// Fence returns the space's one guarded store.
 func (s *Space) Fence() *Fence { return s.fence }
 
 // Enter checks the token, raises the mark and applies the writes in their order,
@@ -68,7 +68,7 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	return nil
 }
 
-// Mark shows the mark of a resource; see driver.Fence.
+// Mark returns the mark of a resource; see driver.Fence.
 func (f *Fence) Mark(ctx context.Context, resource string) (driver.Mark, error) {
 	if err := asking(ctx, "show mark", resource); err != nil {
 		return driver.Mark{}, err
@@ -99,8 +99,8 @@ func (f *Fence) Rebase(ctx context.Context, resource string, to interlock.Token,
 	return old, nil
 }
 
-// Get reads a key past the guard; false if there is none. The value is the
-// caller's own. It blocks no longer than an Enter takes.
+// Get reads a key without the guard; false if there is none. The caller owns the
+// value. It blocks no longer than an Enter takes.
 func (f *Fence) Get(key string) (value []byte, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,14 +108,14 @@ func (f *Fence) Get(key string) (value []byte, ok bool) {
 	return slices.Clone(value), ok
 }
 
-// Rebases lists what was recorded for a resource, the oldest first.
+// Rebases returns the rebases of a resource, the oldest first.
 func (f *Fence) Rebases(resource string) []Rebase {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.rebases[resource])
 }
 
-// entering refuses what no state of the store would let in.
+// entering rejects arguments that are invalid in every state of the store.
 func entering(ctx context.Context, r driver.Raise, writes []driver.Write) error {
 	const op = "enter"
 	if err := asking(ctx, op, r.Resource); err != nil {
@@ -140,7 +140,7 @@ func asking(ctx context.Context, op, resource string) error {
 	return nil
 }
 
-// plausible refuses a token that no counter can have reached.
+// plausible rejects a token that no counter can have reached.
 func plausible(op, resource string, t interlock.Token, now time.Time) error {
 	if t.Counter() <= interlock.CounterAt(now.Add(interlock.MaxAhead)) {
 		return nil

@@ -19,7 +19,7 @@ func TestFence(t *testing.T) {
 	})
 }
 
-// store is the one of a space.
+// store is the fence of a space.
 type store struct{ space *memory.Space }
 
 func (s store) Open(*testing.T) (driver.Fence, error) { return s.space.Fence(), nil }
@@ -37,8 +37,8 @@ func (s store) Rebases(_ *testing.T, resource string) (all []drivertest.Rebased)
 	return all
 }
 
-// TestFenceKeepsTime: virtual time is enough to see the day pass after which a
-// token is not implausible any more, to the microsecond, and when what was done.
+// TestFenceKeepsTime: virtual time shows, to the microsecond, when a token stops
+// being implausible, and the times of marks and rebases.
 func TestFenceKeepsTime(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		f := memory.NewSpace().Fence()
@@ -64,7 +64,7 @@ func TestFenceKeepsTime(t *testing.T) {
 	})
 }
 
-// TestFenceIsOneForTheSpace, and its values are nobody's to change.
+// TestFenceIsOneForTheSpace, and callers cannot change its values.
 func TestFenceIsOneForTheSpace(t *testing.T) {
 	space := memory.NewSpace()
 	token, err := interlock.NewToken(1, 0)

@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// announce notes for every watch what the last step of the table changed. The mutex
-// is held.
+// announce records the changes of the table's last step for every watch. The caller
+// holds the mutex.
 func (s *Space) announce() {
 	for name := range s.table.touched {
 		for box := range s.watches {
@@ -19,7 +19,7 @@ func (s *Space) announce() {
 	clear(s.table.touched)
 }
 
-// watch begins a watch: from here on nothing is missed.
+// watch starts a watch: from here on nothing is missed.
 func (s *Space) watch(prefix string) *hints.Mailbox {
 	s.mu.Lock()
 	defer s.unlock()
@@ -36,8 +36,8 @@ func (s *Space) unwatch(box *hints.Mailbox) {
 }
 
 // Watch reports every change, expiry included; see driver.Watcher. Nothing
-// interrupts it, so that the empty name comes first, and again only if the
-// caller leaves more than a thousand names untaken.
+// interrupts it, so the empty name comes first, and again only if the caller leaves
+// more than a thousand names pending.
 func (d *Driver) Watch(ctx context.Context, prefix string, changed func(name string)) error {
 	box := d.space.watch(prefix)
 	defer d.space.unwatch(box)

@@ -14,9 +14,8 @@ import (
 )
 
 // Idempotency keeps records of requests in memory. It is the executable
-// specification of driver.Idempotency: each step is one under a mutex, and the
-// store's clock is that of this process. What it keeps ends with the process, and
-// so does any promise.
+// specification of driver.Idempotency: each call is one step under a mutex, by this
+// process's clock. Its records end with the process.
 type Idempotency struct {
 	mu      sync.Mutex
 	records map[driver.IdempotencyID]*requested
@@ -24,17 +23,17 @@ type Idempotency struct {
 
 var _ driver.Idempotency = (*Idempotency)(nil)
 
-// NewIdempotency makes an empty store of requests.
+// NewIdempotency returns an empty store of requests.
 func NewIdempotency() *Idempotency {
 	return &Idempotency{records: map[driver.IdempotencyID]*requested{}}
 }
 
-// requested is a record with the times that count.
+// requested is a record with its times.
 type requested struct {
 	record  driver.IdempotencyRecord // Remaining and Age are not set
 	created time.Time
 	until   time.Time // end of the lease
-	keep    time.Time // once it is finished
+	keep    time.Time // after the request is finished
 }
 
 func (r *requested) show(now time.Time) driver.IdempotencyRecord {
@@ -45,7 +44,7 @@ func (r *requested) show(now time.Time) driver.IdempotencyRecord {
 	return shown
 }
 
-// Claim makes or takes a record; see driver.Idempotency.
+// Claim creates or takes a record; see driver.Idempotency.
 func (s *Idempotency) Claim(ctx context.Context, c driver.IdempotencyClaim) (driver.IdempotencyRecord, error) {
 	const op = "claim request"
 	if err := requesting(ctx, op, c.ID); err != nil {
@@ -74,7 +73,7 @@ func (s *Idempotency) Claim(ctx context.Context, c driver.IdempotencyClaim) (dri
 	return r.show(now), nil
 }
 
-// Update does a step of an attempt; see driver.Idempotency.
+// Update records a step of an attempt; see driver.Idempotency.
 func (s *Idempotency) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 	const op = "update request"
 	if err := requesting(ctx, op, u.ID); err != nil {
@@ -100,12 +99,12 @@ func (s *Idempotency) Update(ctx context.Context, u driver.IdempotencyUpdate) er
 	}
 	if u.Answer != nil {
 		r.record.Finished, r.record.Answer, r.keep = true, *u.Answer, now.Add(u.Keep)
-		r.record = r.show(now) // with bytes of its own
+		r.record = r.show(now) // with its own bytes
 	}
 	return nil
 }
 
-// Unfinished lists what nobody works on; see driver.Idempotency.
+// Unfinished lists the records that no process works on; see driver.Idempotency.
 func (s *Idempotency) Unfinished(ctx context.Context, q driver.IdempotencyQuery) ([]driver.IdempotencyRecord, error) {
 	if ctx.Err() != nil {
 		return nil, problem("list requests", q.Operation, interlock.Definite, context.Cause(ctx))
@@ -127,7 +126,7 @@ func (s *Idempotency) Unfinished(ctx context.Context, q driver.IdempotencyQuery)
 	return found[:min(len(found), q.Limit)], nil
 }
 
-// Remove removes what was kept for long enough; see driver.Idempotency.
+// Remove removes records whose retention has ended; see driver.Idempotency.
 func (s *Idempotency) Remove(ctx context.Context, limit int) (int, error) {
 	if ctx.Err() != nil {
 		return 0, problem("remove requests", "", interlock.Definite, context.Cause(ctx))

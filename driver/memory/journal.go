@@ -14,8 +14,8 @@ import (
 )
 
 // Journal keeps records of transactions in memory. It is the executable
-// specification of driver.Journal: every method is one step under a mutex, and
-// the store's clock is that of this process. It is made by [NewJournal].
+// specification of driver.Journal: every method is one step under a mutex, by this
+// process's clock. Use [NewJournal].
 type Journal struct {
 	mu           sync.Mutex
 	epochs       map[int]interlock.Token
@@ -25,7 +25,7 @@ type Journal struct {
 
 	unfinished map[int][]*transaction // by shard, in the order of Due
 	ended      []*transaction         // in the order of the end
-	kept       []keeping              // in the order of time, those that were kept again too
+	kept       []keeping              // in the order of time, including repeated ones
 }
 
 type transaction struct {
@@ -40,7 +40,7 @@ type payload struct {
 
 var _ driver.Journal = (*Journal)(nil)
 
-// NewJournal makes an empty journal.
+// NewJournal returns an empty journal.
 func NewJournal() *Journal {
 	return &Journal{epochs: map[int]interlock.Token{}, transactions: map[string]*transaction{},
 		payloads: map[string]map[string]payload{}, unfinished: map[int][]*transaction{}}
@@ -127,7 +127,7 @@ func (j *Journal) append(a *driver.Append) error {
 	return nil
 }
 
-// owned refuses an epoch that is not that of the shard.
+// owned rejects an epoch that is not the shard's.
 func (j *Journal) owned(op string, shard int, epoch interlock.Token) error {
 	name, seen := driver.ShardName(shard), j.epochs[shard]
 	switch {
@@ -183,7 +183,7 @@ func (j *Journal) PutPayload(ctx context.Context, name string, sum, data []byte)
 	return nil
 }
 
-// Read gives a transaction's head and records; see driver.Journal.
+// Read returns a transaction's head and records; see driver.Journal.
 func (j *Journal) Read(ctx context.Context, name string, after int64) (driver.Head, []driver.Record, error) {
 	if err := driver.CheckTransaction("read journal", name); err != nil {
 		return driver.Head{}, nil, err
@@ -205,7 +205,7 @@ func (j *Journal) Read(ctx context.Context, name string, after int64) (driver.He
 	return cloneHead(t.head), records, nil
 }
 
-// Payload gives what was kept; see driver.Journal.
+// Payload returns a stored payload; see driver.Journal.
 func (j *Journal) Payload(ctx context.Context, name string, sum []byte) ([]byte, error) {
 	if err := driver.CheckTransaction("read payload", name); err != nil {
 		return nil, err
@@ -218,7 +218,7 @@ func (j *Journal) Payload(ctx context.Context, name string, sum []byte) ([]byte,
 	return slices.Clone(j.payloads[name][string(sum)].data), nil
 }
 
-// Due lists what is unfinished; see driver.Journal.
+// Due lists unfinished transactions; see driver.Journal.
 func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
 	if err := asking(ctx, "list due", driver.ShardName(shard)); err != nil {
 		return nil, err
@@ -240,7 +240,7 @@ func (j *Journal) Due(ctx context.Context, shard int, behind driver.Head, limit 
 	return heads, nil
 }
 
-// DueShards lists shards in which something is due; see driver.Journal.
+// DueShards lists shards with due transactions; see driver.Journal.
 func (j *Journal) DueShards(ctx context.Context, shards []int, by time.Time) ([]int, error) {
 	if err := asking(ctx, "list due shards", "due index"); err != nil {
 		return nil, err
@@ -274,7 +274,7 @@ func (j *Journal) Heads(ctx context.Context, behind string, limit int) ([]driver
 	return all[:min(limit, len(all))], nil
 }
 
-// Forget removes what ended long ago; see driver.Journal.
+// Forget removes transactions that ended long ago; see driver.Journal.
 func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (int, error) {
 	if err := asking(ctx, "forget", "ended transactions"); err != nil {
 		return 0, err
@@ -291,7 +291,7 @@ func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (int,
 	return n, nil
 }
 
-// Shards keeps the number of shards; see driver.Journal.
+// Shards stores or returns the number of shards; see driver.Journal.
 func (j *Journal) Shards(ctx context.Context, from, to int) (int, error) {
 	if err := asking(ctx, "read shards", "all"); err != nil {
 		return 0, err
@@ -319,7 +319,8 @@ func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error 
 	return nil
 }
 
-// Unscheduled is 0: the due index of this journal is the heads themselves.
+// Unscheduled returns 0: the due index of this journal consists of the heads
+// themselves.
 func (j *Journal) Unscheduled(ctx context.Context) (int, error) {
 	return 0, asking(ctx, "count unscheduled", "all")
 }

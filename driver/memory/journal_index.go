@@ -7,8 +7,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// The indexes of a journal, so that what is due and what can be forgotten costs what there
-// is of it. The mutex is held.
+// The indexes of a journal. With them, finding due or forgettable transactions takes time
+// only for these. Callers hold the mutex.
 
 // schedule adds an unfinished transaction to the index of its shard.
 func (j *Journal) schedule(t *transaction) {
@@ -17,7 +17,7 @@ func (j *Journal) schedule(t *transaction) {
 	j.unfinished[t.head.Shard] = slices.Insert(due, at, t)
 }
 
-// unschedule removes it again, before its head changes.
+// unschedule removes it before its head changes.
 func (j *Journal) unschedule(t *transaction) {
 	due := j.unfinished[t.head.Shard]
 	if at, there := slices.BinarySearchFunc(due, t.head, isDue); there {
@@ -27,7 +27,7 @@ func (j *Journal) unschedule(t *transaction) {
 
 func isDue(t *transaction, h driver.Head) int { return byDue(t.head, h) }
 
-// keeping is a payload at a time at which it was kept.
+// keeping is a payload and a time at which it was stored.
 type keeping struct {
 	transaction, sum string
 	at               time.Time
@@ -41,7 +41,7 @@ func (j *Journal) keep(k keeping, data []byte) {
 	j.kept = append(j.kept, k)
 }
 
-// remove removes a transaction that has ended, with its payloads of before that time.
+// remove removes an ended transaction, with its payloads from before that time.
 func (j *Journal) remove(id string, before time.Time) {
 	delete(j.transactions, id)
 	for sum, p := range j.payloads[id] {
@@ -53,8 +53,8 @@ func (j *Journal) remove(id string, before time.Time) {
 	}
 }
 
-// sweep removes payloads that were kept before that time for transactions that do not
-// exist. Those of one that exists are left to remove.
+// sweep removes payloads that were stored before that time and whose transaction does
+// not exist. Those of existing transactions are removed by remove.
 func (j *Journal) sweep(before time.Time) {
 	n := 0
 	for ; n < len(j.kept) && j.kept[n].at.Before(before); n++ {

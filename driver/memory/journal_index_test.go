@@ -9,8 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 )
 
-// TestJournalCosts: what is due, and what can be forgotten, is found without looking at the
-// transactions that are neither.
+// TestJournalCosts: due and forgettable transactions are found without reading the others.
 func TestJournalCosts(t *testing.T) {
 	j, now := memory.NewJournal(), time.Now()
 	const many = 20_000

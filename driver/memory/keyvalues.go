@@ -10,8 +10,8 @@ import (
 )
 
 // KeyValues is a key-value store in memory. It is the executable specification of
-// driver.KeyValues: each call is one step under a mutex. It is made by [NewKeyValues], and
-// safe for concurrent use.
+// driver.KeyValues: each call is one step under a mutex. Use [NewKeyValues]. It is safe
+// for concurrent use.
 type KeyValues struct {
 	mu       sync.Mutex
 	values   map[string]driver.KeyValue
@@ -21,10 +21,10 @@ type KeyValues struct {
 
 var _ driver.KeyValues = (*KeyValues)(nil)
 
-// NewKeyValues makes an empty store.
+// NewKeyValues returns an empty store.
 func NewKeyValues() *KeyValues { return &KeyValues{values: map[string]driver.KeyValue{}} }
 
-// Get reads keys; see driver.KeyValues. The values are the caller's own.
+// Get reads keys; see driver.KeyValues. The caller owns the values.
 func (s *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue, error) {
 	for _, key := range keys {
 		if err := driver.CheckName("get keys", "a key", key, driver.MaxName); err != nil {
@@ -43,13 +43,13 @@ func (s *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 	return got, nil
 }
 
-// get copies the value. The mutex is held.
+// get copies the value. The caller holds the mutex.
 func (s *KeyValues) get(key string) driver.KeyValue {
 	kv := s.values[key]
 	return driver.KeyValue{Key: key, Value: slices.Clone(kv.Value), Revision: kv.Revision}
 }
 
-// Swap makes all swaps or none; see driver.KeyValues.
+// Swap applies all swaps or none; see driver.KeyValues.
 func (s *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	const op = "swap keys"
 	if err := driver.CheckSwaps(swaps); err != nil {
@@ -72,7 +72,7 @@ func (s *KeyValues) Swap(ctx context.Context, swaps ...driver.Swap) (int64, erro
 	return s.revision, nil
 }
 
-// swap makes one swap. The mutex is held.
+// swap applies one swap. The caller holds the mutex.
 func (s *KeyValues) swap(w driver.Swap) {
 	at, found := slices.BinarySearch(s.keys, w.Key)
 	switch {
@@ -86,7 +86,7 @@ func (s *KeyValues) swap(w driver.Swap) {
 	s.values[w.Key] = driver.KeyValue{Value: append([]byte{}, w.Value...), Revision: s.revision}
 }
 
-// Scan reads a range of keys; see driver.KeyValues. The values are the caller's own.
+// Scan reads a range of keys; see driver.KeyValues. The caller owns the values.
 func (s *KeyValues) Scan(ctx context.Context, from, to string, limit int) (got []driver.KeyValue, err error) {
 	if ctx.Err() != nil {
 		return nil, problem("scan keys", from, interlock.Definite, context.Cause(ctx))

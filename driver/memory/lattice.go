@@ -9,7 +9,7 @@ import (
 )
 
 // Lattices keeps states in memory. It is the executable specification of driver.Lattices: each
-// call is one step under a mutex. It is made by [NewLattices], and safe for concurrent use.
+// call is one step under a mutex. Use [NewLattices]. It is safe for concurrent use.
 type Lattices struct {
 	mu     sync.Mutex
 	fence  *Fence
@@ -18,7 +18,7 @@ type Lattices struct {
 
 var _ driver.Lattices = (*Lattices)(nil)
 
-// NewLattices makes an empty store with marks of its own.
+// NewLattices returns an empty store with its own marks.
 func NewLattices() *Lattices {
 	return &Lattices{fence: newFence(), states: map[string]driver.Lattice{}}
 }
@@ -45,7 +45,7 @@ func (s *Lattices) Merge(ctx context.Context, name string, delta driver.Lattice,
 	return nil
 }
 
-// Load returns a state, which is the caller's own; see driver.Lattices.
+// Load returns a state, which the caller owns; see driver.Lattices.
 func (s *Lattices) Load(ctx context.Context, name string) (driver.Lattice, error) {
 	if err := asking(ctx, "load", name); err != nil {
 		return driver.Lattice{}, err

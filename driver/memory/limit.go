@@ -12,23 +12,23 @@ import (
 )
 
 // Limiter keeps limits in memory. It is the executable specification of driver.Limiter: each call
-// is one step under a mutex, by a clock that is never set. It forgets everything when the process
-// ends, and until then a limit soon after nothing of it counts any more.
+// is one step under a mutex, by a clock that is never set back. A limit is removed soon after
+// nothing of it counts any more. All limits end with the process.
 type Limiter struct {
 	mu     sync.Mutex
 	begun  time.Time
 	limits map[string]limited
-	swept  int // how many limits there were after the last sweep
+	swept  int // how many limits the last sweep left
 }
 
 type limited struct {
 	state driver.LimitState
-	until int64 // from when on nothing counts
+	until int64 // from then on nothing counts
 }
 
 var _ driver.LimitInspector = (*Limiter)(nil)
 
-// NewLimiter makes one of which nothing is consumed. All who share it share its limits.
+// NewLimiter returns a limiter without consumption. All users of it share its limits.
 func NewLimiter() *Limiter { return &Limiter{begun: time.Now(), limits: map[string]limited{}} }
 
 // Take decides calls; see driver.Limiter.
@@ -79,7 +79,7 @@ func (l *Limiter) Limits(_ context.Context, prefix string, limit int) (all []dri
 	return all[:min(len(all), limit)], len(all) > limit, nil
 }
 
-// Limit shows one key.
+// Limit returns the state of one key.
 func (l *Limiter) Limit(_ context.Context, key string) (driver.StoredLimit, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (k limited) stored(key string, now int64) driver.StoredLimit {
 	return driver.StoredLimit{Key: key, State: k.state, ResetAfter: time.Duration(k.until-now) * time.Microsecond}
 }
 
-// Reset forgets a key.
+// Reset removes the consumption of a key.
 func (l *Limiter) Reset(_ context.Context, key string) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,7 +102,8 @@ func (l *Limiter) Reset(_ context.Context, key string) (bool, error) {
 	return ok, nil
 }
 
-// sweep forgets the limits of which nothing counts, when there are twice as many as last time.
+// sweep removes the limits of which nothing counts, once their number has doubled since the last
+// sweep.
 func (l *Limiter) sweep(now int64) {
 	if len(l.limits) < 2*l.swept+1000 {
 		return

@@ -1,20 +1,19 @@
-// Package memory is a lock in one process. It excludes nobody outside this
-// process and forgets everything when the process ends. It is the executable
-// specification of driver.Fenced: the protocol is a pure state machine
-// (table.go), and the whole driver runs in the virtual time of
-// testing/synctest. [Fence] is the executable specification of driver.Fence, for
-// data that is in memory as well, [Values] that of driver.Values, and [Barrier] that of
-// driver.Barrier.
+// Package memory is a lock in one process. It excludes no other process, and its state
+// ends with the process. It is the executable specification of driver.Fenced: the
+// protocol is a pure state machine (table.go), and the whole driver runs in the virtual
+// time of testing/synctest. [Fence] is the executable specification of driver.Fence,
+// for data that is in memory as well, [Values] that of driver.Values, and [Barrier]
+// that of driver.Barrier.
 //
 //	space := memory.NewSpace()
 //	locks, err := lock.NewFenced(space.Open(nil), nil)
 //
-// Each driver opened on a [Space] plays the part of one process.
+// Each driver opened on a [Space] acts as one process.
 //
 // # Guarantees
 //
-// FIFO between drivers. CrossProcess is not promised, so that a requirement of
-// it fails at construction.
+// FIFO between drivers. CrossProcess is not guaranteed, so that requiring it fails
+// at construction.
 //
 // # Token
 //
@@ -49,7 +48,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/hints"
 )
 
-// DefaultTTL is how long a claim lives without renewal if Options do not say.
+// DefaultTTL is the default of Options.TTL.
 const DefaultTTL = 30 * time.Second
 
 // Options of a driver; nil and the zero value work.
@@ -59,11 +58,11 @@ type Options struct {
 	TTL time.Duration
 }
 
-// A Space is what the drivers of one namespace share. It needs no Close.
+// A Space is shared by the drivers of one namespace. It needs no Close.
 type Space struct {
 	mu    sync.Mutex
 	table *table
-	wakes map[string]chan struct{} // by owner: receives when it has become the holder
+	wakes map[string]chan struct{} // by owner: receives when it becomes the holder
 	sweep *time.Timer
 
 	watches map[*hints.Mailbox]bool
@@ -72,7 +71,7 @@ type Space struct {
 	values  *Values
 }
 
-// NewSpace makes an empty namespace whose counter starts at the present time.
+// NewSpace returns an empty namespace whose counter starts at the present time.
 func NewSpace() *Space {
 	return &Space{
 		table: newTable(interlock.CounterAt(time.Now())),
@@ -110,7 +109,7 @@ type Driver struct {
 	done    chan struct{} // closed by Close
 
 	mu     sync.Mutex
-	calls  map[string]*call // by owner: all that wait or hold
+	calls  map[string]*call // by owner: all calls that wait or hold
 	closed bool
 }
 
@@ -120,7 +119,7 @@ var (
 	_ driver.Advisory  = (*Plain)(nil)
 )
 
-// call is what one owner asked for. A repeated Acquire replaces it.
+// call is the request of one owner. A repeated Acquire replaces it.
 type call struct {
 	req   driver.Request
 	wake  chan struct{}   // receives when the space has granted; capacity 1; nil until it waits
@@ -129,7 +128,7 @@ type call struct {
 
 var errNoAnswer = errors.New("the driver was closed while the request was under way")
 
-// Guarantees promises order and tokens, but nothing between processes.
+// Guarantees returns order and tokens, and nothing between processes.
 func (d *Driver) Guarantees() interlock.Guarantees {
 	return interlock.Guarantees{
 		Driver: "memory", Class: interlock.Fenced, TokenFrom: "counter of the space",
@@ -181,7 +180,7 @@ func (d *Driver) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 	}
 }
 
-// Release gives up what owner has on name.
+// Release ends the grant or the wait of owner on name.
 func (d *Driver) Release(_ context.Context, name, owner string) error {
 	if d.isClosed() {
 		return interlock.ErrClosed
@@ -191,7 +190,7 @@ func (d *Driver) Release(_ context.Context, name, owner string) error {
 	return nil
 }
 
-// Close stops renewing. What is held is left to expire.
+// Close stops renewals. Held locks expire.
 func (d *Driver) Close(context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -203,13 +202,13 @@ func (d *Driver) Close(context.Context) error {
 	return nil
 }
 
-// Locks lists what is held or awaited.
+// Locks lists the names that are held or awaited.
 func (d *Driver) Locks(_ context.Context, prefix string, limit int) ([]driver.LockState, bool, error) {
 	locks, more := d.space.list(prefix, limit)
 	return locks, more, nil
 }
 
-// Lock shows one name.
+// Lock returns the state of one name.
 func (d *Driver) Lock(_ context.Context, name string) (driver.LockState, error) {
 	return d.space.show(name), nil
 }
@@ -260,7 +259,7 @@ func (d *Driver) isClosed() bool {
 	return d.closed
 }
 
-// renew renews all of this driver, and reports what was lost.
+// renew renews all leases of this driver, and reports lost ones.
 func (d *Driver) renew() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -275,10 +274,10 @@ func (d *Driver) renew() {
 	}
 }
 
-// hasOwnTime tells a lease that is not renewed with all others.
+// hasOwnTime reports whether the lease is renewed separately from the others.
 func (c *call) hasOwnTime() bool { return c.req.TTL != 0 || c.req.Renew != 0 }
 
-// renewAlone renews a lease that has a time of its own.
+// renewAlone renews a lease with its own times.
 func (d *Driver) renewAlone(c *call) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -289,8 +288,8 @@ func (d *Driver) renewAlone(c *call) {
 	d.renewOne(c.req.Owner, c)
 }
 
-// renewOne tells events with the driver locked, so that none comes after a
-// Release or Close.
+// renewOne calls events with the driver locked, so that none follows a Release or
+// Close.
 func (d *Driver) renewOne(owner string, c *call) {
 	sent := boottime.Sent()
 	ttl := d.ttl
@@ -299,7 +298,7 @@ func (d *Driver) renewOne(owner string, c *call) {
 	}
 	present := d.space.renew(c, ttl)
 	switch e := c.req.Events; {
-	case c.lease == nil: // it waits, and Acquire looks after it
+	case c.lease == nil: // it waits: Acquire handles the result
 	case present:
 		c.lease.Renew(sent, ttl)
 		if e.Renewed != nil {

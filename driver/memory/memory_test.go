@@ -46,14 +46,14 @@ func harness(open func(*memory.Space) driver.Fenced) drivertest.Harness {
 		},
 		TTL:        ttl,
 		Heartbeat:  ttl / 3,
-		DeadWaiter: ttl, // a waiter's life is that of a claim here
+		DeadWaiter: ttl, // here a waiter lives as long as a claim
 		Without:    drivertest.Servers | drivertest.LostPushes,
 	}
 }
 
 func inBubble(t *testing.T, test func(*testing.T)) {
 	virtual.Test(t, func(t *testing.T) {
-		time.Sleep(time.Until(present)) // virtual time begins before counters do
+		time.Sleep(time.Until(present)) // virtual time begins before the counters' epoch
 		test(t)
 	})
 }
@@ -73,7 +73,7 @@ func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
 	return d, nil
 }
 
-// Crash: a closed driver renews nothing and says goodbye to nobody.
+// Crash: a closed driver renews nothing and releases nothing.
 func (b *backend) Crash(t *testing.T, d driver.Fenced) {
 	testbed.OK(t, d.Close(t.Context()))
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Once remembers in memory which messages a consumer has had. It is the executable
-// specification of driver.Once: each call is one step under a mutex, and the
-// store's clock is that of this process. It forgets everything when the process
-// ends, and until then keeps what is over until it is asked for it.
+// Once remembers in memory which messages a consumer has processed. It is the
+// executable specification of driver.Once: each call is one step under a mutex, by
+// this process's clock. An expired record stays until the next call for its
+// message. All records end with the process.
 type Once struct {
 	mu       sync.Mutex
 	messages map[message]delivered
@@ -23,7 +23,7 @@ type Once struct {
 
 type message struct{ consumer, id string }
 
-// delivered is what is known of a message until it is over.
+// delivered is the record of a message until it expires.
 type delivered struct {
 	owner string
 	hash  []byte
@@ -33,7 +33,7 @@ type delivered struct {
 
 var _ driver.Once = (*Once)(nil)
 
-// NewOnce makes one that has had nothing. All who share it share its memory.
+// NewOnce returns an empty Once. All users of it share its records.
 func NewOnce() *Once { return &Once{messages: map[message]delivered{}} }
 
 // Claim takes a message unless it is done or taken; see driver.Once.
@@ -57,7 +57,7 @@ func (o *Once) Claim(ctx context.Context, d driver.Delivery, lease time.Duration
 	return driver.ClaimedNow, nil
 }
 
-// Done records that the effect was made; see driver.Once.
+// Done records that the effect was applied; see driver.Once.
 func (o *Once) Done(ctx context.Context, d driver.Delivery, keep time.Duration) error {
 	const op = "record message"
 	if err := delivering(ctx, op, d, keep); err != nil {
@@ -72,7 +72,7 @@ func (o *Once) Done(ctx context.Context, d driver.Delivery, keep time.Duration) 
 	return nil
 }
 
-// Forget gives up a claim; see driver.Once.
+// Forget ends a claim; see driver.Once.
 func (o *Once) Forget(ctx context.Context, d driver.Delivery) error {
 	if err := delivering(ctx, "forget message", d, time.Second); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (o *Once) Forget(ctx context.Context, d driver.Delivery) error {
 	return nil
 }
 
-// get finds what is known and not over. The mutex is held.
+// get returns a record that has not expired. The caller holds the mutex.
 func (o *Once) get(d driver.Delivery) (was delivered, known bool) {
 	was, known = o.messages[message{d.Consumer, d.ID}]
 	return was, known && time.Now().Before(was.until)

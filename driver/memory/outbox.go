@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Sink keeps in memory what is published. It is the executable specification of
-// driver.Sink. The zero value takes everything; it is safe for concurrent use.
+// Sink keeps published messages in memory. It is the executable specification of
+// driver.Sink. The zero value accepts all messages; it is safe for concurrent use.
 type Sink struct {
 	mu      sync.Mutex
 	taken   []driver.Message
@@ -20,8 +20,8 @@ type Sink struct {
 
 var _ driver.Sink = (*Sink)(nil)
 
-// Refuse makes the sink ask why before it takes a message, and not take it unless
-// the answer is nil; a nil why takes everything again. why is called by one
+// Refuse makes the sink call why for each message, and refuse the message with its
+// error if that is not nil; a nil why accepts all again. why is called by one
 // goroutine at a time and must not call the sink.
 func (s *Sink) Refuse(why func(driver.Message) error) {
 	s.mu.Lock()
@@ -47,7 +47,7 @@ func (s *Sink) Publish(ctx context.Context, messages []driver.Message) []error {
 	return answers
 }
 
-// take keeps one message. The mutex is held.
+// take keeps one message. The caller holds the mutex.
 func (s *Sink) take(ctx context.Context, m driver.Message) error {
 	const op = "publish"
 	switch {
@@ -66,7 +66,7 @@ func (s *Sink) take(ctx context.Context, m driver.Message) error {
 	return nil
 }
 
-// Messages are those that were taken, in the order in which they were.
+// Messages returns the accepted messages in their order.
 func (s *Sink) Messages() []driver.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()

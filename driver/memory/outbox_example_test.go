@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 )
 
-// What follows a failure of its topic and key is not taken.
+// After a failure, later messages of its topic and key are not accepted.
 func ExampleSink() {
 	var sink memory.Sink
 	sink.Refuse(func(m driver.Message) error {

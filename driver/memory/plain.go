@@ -7,11 +7,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Plain is one process of a [Space] that takes locks without tokens. It is a
+// Plain is one process of a [Space] that acquires locks without tokens. It is a
 // driver.Advisory.
 type Plain struct{ d *Driver }
 
-// Guarantees are those of [Driver], without a token.
+// Guarantees returns those of [Driver], without a token.
 func (p *Plain) Guarantees() interlock.Guarantees {
 	g := p.d.Guarantees()
 	g.Class, g.TokenFrom, g.TokensSurvive = interlock.Advisory, "", 0
@@ -24,10 +24,10 @@ func (p *Plain) Acquire(ctx context.Context, r driver.Request) (driver.Lease, er
 	return g.Lease, err
 }
 
-// Release gives up what owner has on name.
+// Release ends the grant or the wait of owner on name.
 func (p *Plain) Release(ctx context.Context, name, owner string) error {
 	return p.d.Release(ctx, name, owner)
 }
 
-// Close stops renewing. What is held is left to expire.
+// Close stops renewals. Held locks expire.
 func (p *Plain) Close(ctx context.Context) error { return p.d.Close(ctx) }

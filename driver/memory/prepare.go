@@ -15,18 +15,18 @@ import (
 )
 
 // Participant keeps numbers under keys and takes part in two-phase commit, in
-// memory: prepared branches outlast everything but the process. It is the executable
+// memory: prepared branches end only with the process. It is the executable
 // specification of driver.Participant and driver.Preparer: every method is one step
-// under a mutex. It is made by [NewParticipant].
+// under a mutex. Use [NewParticipant].
 type Participant struct {
 	mu       sync.Mutex
 	numbers  map[string]int64
 	locks    map[string]driver.XID // by key: the branch that has read or written it
 	branches map[driver.XID]*Branch
-	fates    map[driver.XID]fate // of branches that have ended; never forgotten
+	fates    map[driver.XID]fate // of ended branches; never removed
 }
 
-// fate is how a branch has ended.
+// fate is the outcome of a branch.
 type fate string
 
 const (
@@ -34,34 +34,34 @@ const (
 	rolledBack fate = "rolled back"
 )
 
-// Branch is a branch of a distributed transaction in a [Participant]. What it reads
-// and writes is its own until it has ended: another branch that comes to it is refused
-// at once, with an *interlock.HeldError. It is safe for concurrent use.
+// Branch is a branch of a distributed transaction in a [Participant]. It reserves what
+// it reads and writes until it has ended: another branch gets an *interlock.HeldError
+// at once. It is safe for concurrent use.
 type Branch struct {
 	participant *Participant
 	xid         driver.XID
 	writes      map[string]int64
-	prepared    time.Time // zero while it is worked in
+	prepared    time.Time // zero while it is in use
 }
 
 var _ driver.Preparer[*Branch] = (*Participant)(nil)
 var _ driver.Preparing = (*Branch)(nil)
 
-// NewParticipant makes one in which every number is 0.
+// NewParticipant returns one in which every number is 0.
 func NewParticipant() *Participant {
 	return &Participant{numbers: map[string]int64{}, locks: map[string]driver.XID{},
 		branches: map[driver.XID]*Branch{}, fates: map[driver.XID]fate{}}
 }
 
-// Get is the number under a key, as branches that were committed have left it.
+// Get returns the number under a key, after all committed branches.
 func (p *Participant) Get(key string) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.numbers[key]
 }
 
-// Restart is what the crash of a server leaves: branches that were not prepared are
-// gone.
+// Restart simulates a crash of the server: it removes branches that were not
+// prepared.
 func (p *Participant) Restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +72,7 @@ func (p *Participant) Restart() {
 	}
 }
 
-// Begin opens a branch; see driver.Preparer. An XID is good for one branch.
+// Begin opens a branch; see driver.Preparer. An XID can be used for one branch only.
 func (p *Participant) Begin(ctx context.Context, x driver.XID) (*Branch, driver.Preparing, error) {
 	const op = "begin branch"
 	if err := asked(ctx, op, x); err != nil {
@@ -88,8 +88,7 @@ func (p *Participant) Begin(ctx context.Context, x driver.XID) (*Branch, driver.
 	return b, b, nil
 }
 
-// asked says why nothing is done for a branch of that name, or for one whose time is
-// over.
+// asked returns the error for a call with an invalid XID or an ended ctx.
 func asked(ctx context.Context, op string, x driver.XID) error {
 	if err := x.Check(); err != nil {
 		return problem(op, x.Transaction, interlock.Bug, err)
@@ -97,7 +96,7 @@ func asked(ctx context.Context, op string, x driver.XID) error {
 	return asking(ctx, op, x.Transaction)
 }
 
-// Commit makes visible what a prepared branch did; see driver.Participant.
+// Commit publishes the changes of a prepared branch; see driver.Participant.
 func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	const op = "commit branch"
 	if err := asked(ctx, op, x); err != nil {
@@ -117,8 +116,8 @@ func (p *Participant) Commit(ctx context.Context, x driver.XID) error {
 	return problem(op, x.Transaction, interlock.Definite, fmt.Errorf("%w: it is not there, and has left no mark of a commit", driver.ErrHeuristic))
 }
 
-// Rollback takes back what a branch did, and keeps one that is not there yet from
-// coming to be; see driver.Participant.
+// Rollback discards the changes of a branch, and prevents a later Prepare of a
+// branch that does not exist yet; see driver.Participant.
 func (p *Participant) Rollback(ctx context.Context, x driver.XID) error {
 	const op = "roll back branch"
 	if err := asked(ctx, op, x); err != nil {
@@ -174,7 +173,7 @@ func (b *Branch) Set(key string, n int64) error {
 	return b.work("write", key, func() { b.writes[key] = n })
 }
 
-// Add adds to a number, and returns what it is then.
+// Add adds to a number, and returns the sum.
 func (b *Branch) Add(key string, delta int64) (int64, error) {
 	var n int64
 	err := b.work("write", key, func() { n = b.number(key) + delta; b.writes[key] = n })
@@ -188,7 +187,7 @@ func (b *Branch) number(key string) int64 {
 	return b.participant.numbers[key]
 }
 
-// work locks the key and does something under the mutex.
+// work locks the key and runs do under the mutex.
 func (b *Branch) work(op, key string, do func()) error {
 	p := b.participant
 	p.mu.Lock()
@@ -204,7 +203,7 @@ func (b *Branch) work(op, key string, do func()) error {
 	return nil
 }
 
-// open is an error if the branch is not worked in any more.
+// open returns an error if the branch is no longer in use.
 func (b *Branch) open(op string) error {
 	switch {
 	case b.participant.branches[b.xid] != b:
@@ -215,7 +214,7 @@ func (b *Branch) open(op string) error {
 	return nil
 }
 
-// Prepare is the branch's vote: read only if it has written nothing; see
+// Prepare returns the branch's vote: read-only if it has written nothing; see
 // driver.Preparing.
 func (b *Branch) Prepare(ctx context.Context) (driver.Vote, error) {
 	const op = "prepare branch"
@@ -250,7 +249,7 @@ func (b *Branch) CommitOne(ctx context.Context) error {
 	return nil
 }
 
-// Abandon takes back what the branch did if it is still worked in; see
+// Abandon discards the changes of a branch that is still in use; see
 // driver.Preparing.
 func (b *Branch) Abandon(context.Context) error {
 	b.participant.mu.Lock()

@@ -14,7 +14,7 @@ import (
 
 func xid(transaction string) driver.XID { return driver.XID{Transaction: transaction, Branch: "bank"} }
 
-// kept begins a branch that adds to a number.
+// kept starts a branch that adds to a number.
 func kept(t *testing.T, p *memory.Participant, x driver.XID) driver.Preparing {
 	t.Helper()
 	tx, branch, err := p.Begin(t.Context(), x)
@@ -39,8 +39,8 @@ func kind(t *testing.T, err error, want interlock.ErrorKind, is error) {
 	}
 }
 
-// TestPreparedOutlastsRestart: what voted yes is there and locked after a crash, and
-// what did not is gone.
+// TestPreparedOutlastsRestart: branches that voted yes are still there and locked
+// after a crash, others are not.
 func TestPreparedOutlastsRestart(t *testing.T) {
 	p := memory.NewParticipant()
 	prepare(t, kept(t, p, xid("a")), driver.VoteYes)
@@ -89,7 +89,7 @@ func TestLatePrepare(t *testing.T) {
 	kind(t, err, interlock.Bug, nil)
 }
 
-// TestCommitOne: one phase leaves nothing in doubt, and Abandon nothing at all.
+// TestCommitOne: one phase leaves nothing in doubt, and Abandon leaves nothing.
 func TestCommitOne(t *testing.T) {
 	p := memory.NewParticipant()
 	one, left := kept(t, p, xid("one")), kept(t, p, xid("left"))

@@ -16,7 +16,7 @@ import (
 )
 
 // Queue keeps queues in memory. It is the executable specification of driver.Queue: each call
-// is one step under a mutex, and its clock is that of this process.
+// is one step under a mutex, by this process's clock.
 type Queue struct {
 	notifier Notifier
 
@@ -27,10 +27,10 @@ type Queue struct {
 
 var _ driver.Queue = (*Queue)(nil)
 
-// NewQueue has no messages.
+// NewQueue returns a Queue without messages.
 func NewQueue() *Queue { return &Queue{queues: map[string]*queue{}} }
 
-// queue is the messages of one name.
+// queue holds the messages of one name.
 type queue struct {
 	of     *Queue
 	name   string
@@ -39,7 +39,7 @@ type queue struct {
 	dead   []driver.Received
 }
 
-// group is the messages of one key, or one message without a key.
+// group holds the messages of one key, or one message without a key.
 type group struct {
 	id       int64
 	key      string
@@ -56,7 +56,7 @@ type waitingMessage struct {
 	from time.Time // not delivered before
 }
 
-// get is the queue of a name. The mutex is held, as in all that follows.
+// get returns the queue of a name. The caller holds the mutex, as in all methods below.
 func (q *Queue) get(name string) *queue {
 	if q.queues[name] == nil {
 		q.queues[name] = &queue{of: q, name: name, groups: map[int64]*group{}, keys: map[string]*group{}}
@@ -64,8 +64,8 @@ func (q *Queue) get(name string) *queue {
 	return q.queues[name]
 }
 
-// Add appends messages to the queue of a name. Those that are unique and wait already are left
-// out.
+// Add appends messages to the queue of a name. It skips unique messages that are already
+// unfinished.
 func (q *Queue) Add(name string, messages ...driver.QueueMessage) error {
 	if err := driver.CheckName("add to queue", "a queue", name, 255); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (s *queue) add(m driver.QueueMessage) {
 		Received: driver.Received{QueueMessage: m, Queue: s.name, Attempt: 1, Added: now, Place: s.of.places}})
 }
 
-// Join begins to consume; see [driver.Queue].
+// Join starts to consume; see [driver.Queue].
 func (q *Queue) Join(_ context.Context, name string, o driver.QueueOptions) (driver.QueueConsumer, error) {
 	q.mu.Lock()
 	s := q.get(name)
@@ -117,14 +117,14 @@ func (q *Queue) Join(_ context.Context, name string, o driver.QueueOptions) (dri
 	return c, nil
 }
 
-// DeadLetters are the dead letters of a queue, in the order in which they were added.
+// DeadLetters returns the dead letters of a queue, in the order of their addition.
 func (q *Queue) DeadLetters(name string) []driver.Received {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.get(name).dead)
 }
 
-// Replay puts dead letters back, in their former places.
+// Replay returns dead letters to their former places.
 func (q *Queue) Replay(name string, ids ...string) error {
 	q.mu.Lock()
 	s := q.get(name)
@@ -225,7 +225,7 @@ func (g *group) lease(now time.Time, lease time.Duration, some []driver.Received
 	return leasequeue.Group{ID: g.id, Token: g.token, Messages: some}
 }
 
-// Renew begins leases again.
+// Renew renews leases.
 func (s *queue) Renew(_ context.Context, held []leasequeue.Held, lease time.Duration) (kept, lost []leasequeue.Held, err error) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
@@ -267,7 +267,7 @@ func (s *queue) Settle(ctx context.Context, settled []leasequeue.Settled) (lost 
 func (s *queue) settle(g *group, o driver.Settlement) {
 	i := slices.IndexFunc(g.messages, func(m *waitingMessage) bool { return m.Place == o.Place })
 	if i < 0 {
-		return // it is settled already
+		return // already settled
 	}
 	m := g.messages[i]
 	switch o.Outcome {

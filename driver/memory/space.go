@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// The methods here are the requests of the protocol: each takes one step of the
-// table under the lock and tells those who were granted.
+// These methods are the requests of the protocol: each takes one step of the table
+// under the lock and notifies the new holders.
 
 // arrive returns the counter if the caller holds the name now, else its place.
 func (s *Space) arrive(c *call, ttl time.Duration) (counter int64, place driver.Place, err error) {
@@ -37,7 +37,7 @@ func (s *Space) arrive(c *call, ttl time.Duration) (counter int64, place driver.
 	return 0, driver.Place{Ahead: s.table.ahead(who), Holder: s.table.names[name][0].owner}, nil
 }
 
-// renew reports whether the caller is still there.
+// renew reports whether the caller still holds or waits.
 func (s *Space) renew(c *call, ttl time.Duration) bool {
 	s.mu.Lock()
 	defer s.unlock()
@@ -57,8 +57,8 @@ func (s *Space) leave(name, owner string) {
 	s.notify(s.table.leave(boottime.Now(), name, owner))
 }
 
-// Revoke takes name away from its holder, as an operator would who deletes the
-// lock's key. The holder learns of it with its next renewal.
+// Revoke takes name away from its holder, like an operator who deletes the lock's
+// key. The holder notices at its next renewal.
 func (s *Space) Revoke(name string) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -106,7 +106,7 @@ func (s *Space) state(now boottime.Instant, name string) driver.LockState {
 	return state
 }
 
-// notify wakes those that were granted.
+// notify wakes the new holders.
 func (s *Space) notify(effects []granted) {
 	for _, g := range effects {
 		if wake := s.wakes[g.owner]; wake != nil {
@@ -119,8 +119,8 @@ func (s *Space) notify(effects []granted) {
 	}
 }
 
-// unlock ends what was begun with mu: it reports changes to those who watch, and arms
-// the timer of the next expiry.
+// unlock ends a step under mu: it reports changes to watchers, and sets the timer of
+// the next expiry.
 func (s *Space) unlock() {
 	defer s.mu.Unlock()
 	s.announce()
@@ -141,5 +141,5 @@ func (s *Space) expire() {
 	s.notify(s.table.expire(boottime.Now()))
 }
 
-// wall shows an instant as people read time.
+// wall converts an instant to wall-clock time.
 func wall(now, at boottime.Instant) time.Time { return time.Now().Add(at.Sub(now)) }

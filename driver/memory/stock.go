@@ -13,9 +13,8 @@ import (
 )
 
 // Stock keeps items and their reservations in memory. It is the executable
-// specification of driver.Stock: each call is one step under a mutex, and the
-// store's clock is that of this process. It forgets no id. It is made by
-// [NewStock], and safe for concurrent use.
+// specification of driver.Stock: each call is one step under a mutex, by this
+// process's clock. It removes no id. Use [NewStock]. It is safe for concurrent use.
 type Stock struct {
 	mu    sync.Mutex
 	items map[string]*item
@@ -23,7 +22,7 @@ type Stock struct {
 
 var _ driver.Stock = (*Stock)(nil)
 
-// item is one item. level counts as held also what has expired.
+// item is one item. Expired reservations count as held in level.
 type item struct {
 	level        driver.StockLevel
 	reservations map[string]*reserved
@@ -36,7 +35,7 @@ type reserved struct {
 	expires time.Time
 }
 
-// NewStock makes an empty store.
+// NewStock returns an empty store.
 func NewStock() *Stock { return &Stock{items: map[string]*item{}} }
 
 // Supply sets the supply of an item; see driver.Stock.
@@ -131,7 +130,7 @@ func (s *Stock) Settle(ctx context.Context, name, reservation string, to driver.
 	})
 }
 
-// Level shows an item; see driver.Stock.
+// Level returns the level of an item; see driver.Stock.
 func (s *Stock) Level(ctx context.Context, name string) (level driver.StockLevel, err error) {
 	_, err = s.step(ctx, "show stock", name, nil, func(i *item, now time.Time) driver.StockAnswer {
 		level = i.level
@@ -143,7 +142,7 @@ func (s *Stock) Level(ctx context.Context, name string) (level driver.StockLevel
 	return level, err
 }
 
-// step runs one step on an item, or on an empty one that nobody keeps.
+// step runs one step on an item, or on an empty one that is not stored.
 func (s *Stock) step(ctx context.Context, op, name string, ids []string, fn func(*item, time.Time) driver.StockAnswer) (driver.StockAnswer, error) {
 	for _, asked := range append(ids, name) {
 		if err := asking(ctx, op, asked); err != nil {
@@ -159,8 +158,8 @@ func (s *Stock) step(ctx context.Context, op, name string, ids []string, fn func
 	return fn(i, time.Now()), nil
 }
 
-// room makes n units available at the expense of what has expired, or changes
-// nothing if that is not enough.
+// room makes n units available by ending expired holds, or changes nothing if they
+// are not enough.
 func (i *item) room(n int64, now time.Time) driver.StockAnswer {
 	available, due := i.level.Available(), i.expired(now)
 	given := 0
@@ -177,7 +176,7 @@ func (i *item) room(n int64, now time.Time) driver.StockAnswer {
 	return driver.StockAnswer{Outcome: driver.StockDone}
 }
 
-// expired lists what is held and over, what expired first before the others.
+// expired lists the expired holds, the earliest first.
 func (i *item) expired(now time.Time) (due []*reserved) {
 	for _, r := range i.reservations {
 		if r.state == driver.StockHeld && !r.expires.After(now) {
@@ -190,7 +189,7 @@ func (i *item) expired(now time.Time) (due []*reserved) {
 	return due
 }
 
-// again answers a Hold for a reservation that is there.
+// again answers a Hold for an existing reservation.
 func (r *reserved) again(n int64, now time.Time) driver.StockAnswer {
 	switch {
 	case r.n != n:

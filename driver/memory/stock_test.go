@@ -28,7 +28,7 @@ func (d depot) Beside(*testing.T) (driver.Stock, error) { return d.stock, nil }
 
 func (d depot) Faults() drivertest.Faults { return nil }
 
-// What drivers answer. Users write against guard/stock.
+// The answers of a driver. Users write against guard/stock.
 func ExampleStock() {
 	ctx, stock := context.Background(), memory.NewStock()
 	_, _ = stock.Supply(ctx, "seat/12A", 1)

@@ -6,12 +6,12 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// table is the lock protocol as a pure state machine: one FIFO queue per name
-// whose head is the holder, contenders that die unless they are renewed, and
-// one counter. It neither reads a clock nor tells anyone: every method takes
-// the time and returns what follows from it.
+// table is the lock protocol as a pure state machine: one FIFO queue per name whose
+// head is the holder, contenders that expire unless they are renewed, and one
+// counter. It reads no clock and performs no I/O: every method takes the time and
+// returns the effects.
 type table struct {
-	counter int64 // the last one drawn
+	counter int64 // the last one issued
 	names   map[string][]*contender
 	touched map[string]bool // names whose holder or waiters changed, until the caller clears it
 }
@@ -20,21 +20,21 @@ type table struct {
 // waiter.
 type contender struct {
 	name, owner string
-	counter     int64            // drawn when it became the holder; 0 while it waits
-	expires     boottime.Instant // dies then unless renewed
+	counter     int64            // issued when it became the holder; 0 while it waits
+	expires     boottime.Instant // unless renewed
 	since       boottime.Instant // of its grant; while it waits, of its arrival
-	alone       [1]*contender    // where a queue of one is kept
+	alone       [1]*contender    // storage of a queue of one
 }
 
-// granted is the effect of a step: this contender has become the holder.
+// granted is the effect of a step: this contender became the holder.
 type granted struct{ name, owner string }
 
 func newTable(floor int64) *table {
 	return &table{counter: floor, names: make(map[string][]*contender), touched: make(map[string]bool)}
 }
 
-// arrive puts owner at the end of the queue of name, or finds it there, and
-// keeps it alive until expires.
+// arrive adds owner at the end of the queue of name, unless it is in it, and keeps
+// it alive until expires.
 func (t *table) arrive(now boottime.Instant, name, owner string, expires boottime.Instant) (*contender, []granted) {
 	effects := t.expire(now)
 	c := t.find(name, owner)
@@ -55,8 +55,8 @@ func (t *table) arrive(now boottime.Instant, name, owner string, expires boottim
 type claimant struct{ name, owner string }
 
 // arriveAll makes each of wanted the holder of its name, and keeps it alive until
-// expires. If anybody else is at the head of one of the queues it takes all of
-// wanted out instead, and returns who that is.
+// expires. If another owner is at the head of one of the queues, it removes all of
+// wanted instead, and returns that owner.
 func (t *table) arriveAll(now boottime.Instant, wanted []claimant, expires boottime.Instant) (counters []int64, barrier *contender, effects []granted) {
 	effects = t.expire(now)
 	for _, w := range wanted {
@@ -76,8 +76,8 @@ func (t *table) arriveAll(now boottime.Instant, wanted []claimant, expires boott
 	return counters, barrier, effects
 }
 
-// renew keeps owner alive until expires. It returns nil if owner is not there:
-// what has expired is never revived.
+// renew keeps owner alive until expires. It returns nil if owner is not in the
+// queue: expired contenders are never revived.
 func (t *table) renew(now boottime.Instant, name, owner string, expires boottime.Instant) (*contender, []granted) {
 	effects := t.expire(now)
 	c := t.find(name, owner)
@@ -87,22 +87,22 @@ func (t *table) renew(now boottime.Instant, name, owner string, expires boottime
 	return c, effects
 }
 
-// leave takes owner out, whether it holds, waits or was never there.
+// leave removes owner, whether it holds, waits or neither.
 func (t *table) leave(now boottime.Instant, name, owner string) []granted {
 	effects := t.expire(now)
 	t.remove(name, func(c *contender) bool { return c.owner == owner })
 	return append(effects, t.promote(now, name)...)
 }
 
-// revoke takes the holder out, as an operator would.
+// revoke removes the holder, like an operator.
 func (t *table) revoke(now boottime.Instant, name string) []granted {
 	effects := t.expire(now)
 	t.remove(name, func(c *contender) bool { return c.counter > 0 })
 	return append(effects, t.promote(now, name)...)
 }
 
-// breakHold takes owner out if it holds name, and tells with which counter it
-// did; 0 if it does not.
+// breakHold removes owner if it holds name, and returns the counter of its grant; 0
+// if it does not hold.
 func (t *table) breakHold(now boottime.Instant, name, owner string) (counter int64, effects []granted) {
 	effects = t.expire(now)
 	if c := t.find(name, owner); c != nil {
@@ -124,7 +124,7 @@ func (t *table) expire(now boottime.Instant) []granted {
 	return effects
 }
 
-// next is when expire has something to do; ok is false if nobody is there.
+// next returns when expire next has something to do; ok is false without contenders.
 func (t *table) next() (at boottime.Instant, ok bool) {
 	for _, queue := range t.names {
 		for _, c := range queue {
@@ -136,8 +136,8 @@ func (t *table) next() (at boottime.Instant, ok bool) {
 	return at, ok
 }
 
-// promote makes the head of the queue the holder, if it is not, and draws its
-// counter at that moment.
+// promote makes the head of the queue the holder, if it is not, and then issues its
+// counter.
 func (t *table) promote(now boottime.Instant, name string) []granted {
 	queue := t.names[name]
 	if len(queue) == 0 || queue[0].counter > 0 {

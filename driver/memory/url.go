@@ -20,13 +20,13 @@ func init() {
 	})
 }
 
-// spaces are those of URLs. A space lasts for as long as a connection to it is open.
+// spaces are those of URLs. A space lasts while a connection to it is open.
 var (
 	spacesMu sync.Mutex
 	spaces   = map[string]*shared{}
 )
 
-// shared is what the connections of one name share.
+// shared is shared by the connections of one name.
 type shared struct {
 	space     *Space
 	users     int
@@ -38,7 +38,7 @@ type shared struct {
 	keys      *KeyValues
 }
 
-// connection is what memory://name opens: every connection of a process to one name shares
+// connection is opened by memory://name: all connections of a process to one name share
 // its locks, values, marks and journals.
 type connection struct {
 	name  string
@@ -71,34 +71,34 @@ func (c connection) Fenced(_ context.Context, o backend.LockOptions) (backend.Lo
 	return c.to.space.Open(&Options{TTL: o.TTL}), nil
 }
 
-// Values are those of the space.
+// Values returns those of the space.
 func (c connection) Values(context.Context, string) (driver.Values, error) {
 	return c.to.space.Values(), nil
 }
 
-// Fence is that of the space.
+// Fence returns that of the space.
 func (c connection) Fence(string) driver.Fence { return c.to.space.Fence() }
 
-// Requests are one for all prefixes.
+// Requests returns one store for all prefixes.
 func (c connection) Requests(string) driver.Idempotency { return c.to.requests }
 
-// KeyValues are one for all prefixes.
+// KeyValues returns one store for all prefixes.
 func (c connection) KeyValues(string) driver.KeyValues { return c.to.keys }
 
-// Limiter is one for all prefixes.
+// Limiter returns one for all prefixes.
 func (c connection) Limiter(string) driver.Limiter { return c.to.limits }
 
-// Queue is one for all connections of the name.
+// Queue returns one for all connections of the name.
 func (c connection) Queue() driver.Queue { return c.to.queues }
 
-// OpenQueue is the queues of memory://name, which queue.Open handles: to add messages to them.
-// They last until close was called, and each other connection to the name is closed.
+// OpenQueue returns the queues of memory://name, which queue.Open consumes, to add messages to
+// them. They last until close and all other connections to the name are closed.
 func OpenQueue(name string) (q *Queue, close func()) {
 	c := connect(name)
 	return c.to.queues, c.close
 }
 
-// Journal is the one of its name.
+// Journal returns the one of its name.
 func (c connection) Journal(_ context.Context, name string) (driver.Journal, error) {
 	spacesMu.Lock()
 	defer spacesMu.Unlock()
@@ -110,7 +110,7 @@ func (c connection) Journal(_ context.Context, name string) (driver.Journal, err
 	return j, nil
 }
 
-// Notifier is the one of its name.
+// Notifier returns the one of its name.
 func (c connection) Notifier(_ context.Context, name string) (driver.Notifier, func(context.Context) error, error) {
 	spacesMu.Lock()
 	defer spacesMu.Unlock()
@@ -122,7 +122,7 @@ func (c connection) Notifier(_ context.Context, name string) (driver.Notifier, f
 	return b, func(context.Context) error { return nil }, nil
 }
 
-// Close forgets the space, unless another connection shares it.
+// Close removes the space, unless another connection shares it.
 func (c connection) Close() error {
 	c.close()
 	return nil

@@ -12,8 +12,8 @@ import (
 )
 
 // Values keeps one small value for each name in memory. It is the executable
-// specification of driver.Values: a Put is one step under a mutex, and the
-// store's clock is that of this process. It is made by [Space.Values].
+// specification of driver.Values: a Put is one step under a mutex, by this
+// process's clock. Use [Space.Values].
 type Values struct {
 	mu     sync.Mutex
 	values map[string]driver.Value
@@ -26,7 +26,7 @@ func newValues() *Values {
 	return &Values{values: map[string]driver.Value{}, next: map[string]chan struct{}{}}
 }
 
-// Values is the space's one store of values. All callers get the same.
+// Values returns the space's one store of values.
 func (s *Space) Values() *Values { return s.values }
 
 // Put stores a value if its token is not below the stored one; see driver.Values.
@@ -60,7 +60,7 @@ func (v *Values) Put(ctx context.Context, name string, value driver.Value) error
 	return nil
 }
 
-// Get reads a value; see driver.Values. The data is the caller's own.
+// Get reads a value; see driver.Values. The caller owns the data.
 func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 	if err := asking(ctx, "get value", name); err != nil {
 		return driver.Value{}, err
@@ -70,8 +70,8 @@ func (v *Values) Get(ctx context.Context, name string) (driver.Value, error) {
 	return v.get(name), nil
 }
 
-// Watch calls each with the value as it is and with every later one that it is
-// in time to see; see driver.Values.
+// Watch calls each with the present value and with later ones, of which it may skip
+// some; see driver.Values.
 func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)) error {
 	for {
 		if err := asking(ctx, "watch value", name); err != nil {
@@ -86,7 +86,7 @@ func (v *Values) Watch(ctx context.Context, name string, each func(driver.Value)
 	}
 }
 
-// follow gives the value, and what is closed when there is a later one.
+// follow returns the value, and a channel that is closed when there is a later one.
 func (v *Values) follow(name string) (driver.Value, <-chan struct{}) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -96,7 +96,7 @@ func (v *Values) follow(name string) (driver.Value, <-chan struct{}) {
 	return v.get(name), v.next[name]
 }
 
-// get copies the value. The mutex is held.
+// get copies the value. The caller holds the mutex.
 func (v *Values) get(name string) driver.Value {
 	value := v.values[name]
 	value.Data = slices.Clone(value.Data)

@@ -11,8 +11,8 @@ import (
 )
 
 // Versions keeps the newest state of each entity in memory. It is the executable
-// specification of driver.Versions: each call is one step under a mutex. It is
-// made by [NewVersions], and safe for concurrent use.
+// specification of driver.Versions: each call is one step under a mutex. Use
+// [NewVersions]. It is safe for concurrent use.
 type Versions struct {
 	mu     sync.Mutex
 	states map[string]driver.Versioned
@@ -20,7 +20,7 @@ type Versions struct {
 
 var _ driver.Versions = (*Versions)(nil)
 
-// NewVersions makes an empty store.
+// NewVersions returns an empty store.
 func NewVersions() *Versions { return &Versions{states: map[string]driver.Versioned{}} }
 
 // Apply stores a state that is newer than the stored one; see driver.Versions.
@@ -28,7 +28,7 @@ func (s *Versions) Apply(ctx context.Context, name string, v driver.Versioned) (
 	return s.write(ctx, "apply state", name, v, v.Judge)
 }
 
-// Replace stores a state in place of that of old; see driver.Versions.
+// Replace stores a state if the stored one has the stamp old; see driver.Versions.
 func (s *Versions) Replace(ctx context.Context, name string, old driver.Stamp, v driver.Versioned) (driver.VersionOutcome, driver.Versioned, error) {
 	const op = "replace state"
 	if v.Stamp.Compare(old) <= 0 {
@@ -55,7 +55,7 @@ func (s *Versions) write(ctx context.Context, op, name string, v driver.Versione
 	return outcome, s.get(name), nil
 }
 
-// Get reads a state; see driver.Versions. The data is the caller's own.
+// Get reads a state; see driver.Versions. The caller owns the data.
 func (s *Versions) Get(ctx context.Context, name string) (driver.Versioned, error) {
 	if err := asking(ctx, "get state", name); err != nil {
 		return driver.Versioned{}, err
@@ -65,7 +65,7 @@ func (s *Versions) Get(ctx context.Context, name string) (driver.Versioned, erro
 	return s.get(name), nil
 }
 
-// get copies the state. The mutex is held.
+// get copies the state. The caller holds the mutex.
 func (s *Versions) get(name string) driver.Versioned {
 	v := s.states[name]
 	v.Data = slices.Clone(v.Data)
