@@ -171,7 +171,7 @@ type sight struct {
 }
 
 // round takes the key or waits, depending on its observed state. If it returns neither a
-// grant nor an error, try again.
+// grant nor an error, call it again.
 func (d *Driver) round(ctx context.Context, c *contender, now sight, noWait bool) (driver.Grant, sight, error) {
 	r, ours := readRecord(now.entry)
 	switch {

@@ -1,4 +1,4 @@
-// Package consul keeps locks in Consul, as sessions that hold keys, in the layout of
+// Package consul keeps locks in Consul, as sessions that hold keys. It uses the layout of
 // "consul lock" and of the Lock of Consul's Go client, so that all of them exclude each other.
 //
 // It does not make a lock safe by itself: a process that is stopped for longer than its
@@ -28,13 +28,12 @@
 // The counter is base + (index − index of the base), where the index is that of the Raft entry
 // which took the lock. Consul's LockIndex is not used, because it starts again when the key is
 // deleted. The base is a key of the namespace. It is set to the microseconds since 2020 when
-// it is missing, when a session opens, and by a grant that finds the counter nine seconds
-// behind the clock, in the transaction of the grant; every grant fails if the base is not the
-// one that it counts from. So tokens rise over a deleted base, a new cluster and a snapshot
-// that was restored, given sane clocks, also where sessions of before are in the snapshot and
-// the restore took more than ten seconds. A process whose clock is far ahead of its agent's is
-// refused, and raises no base. A base that lies more than a day in the future is refused;
-// Options.Seed repairs it on record.
+// it is missing and when a session opens. A grant also sets it, in its own transaction, if the
+// counter is nine seconds below the clock. Every grant fails if the base has changed since it
+// was read. So tokens rise over a deleted base, a new cluster and a restored snapshot, given
+// correct clocks. This includes sessions in the snapshot, if the restore took more than ten
+// seconds. A process whose clock is far ahead of its agent's is refused, and raises no base. A
+// base more than a day in the future is refused; Options.Seed repairs it with a record.
 //
 // # Liveness
 //
@@ -61,10 +60,10 @@
 //
 // The key of a lock is PREFIX + NAME + "/.lock", with the flags of Consul's own locks: what
 // "consul lock PREFIX+NAME" takes, and the Go client's LockKey(d.Key(name)). Letters, digits
-// and "_.-/" of a name are unchanged, other bytes are escaped as "%XX", and so are a dot at the
-// beginning of a segment and a slash that would make an empty one. A free key that holds
-// anything else, such as a semaphore of Consul's clients, is refused with a [*ConflictError],
-// and they refuse ours. A release deletes the key, as "consul lock" does.
+// and "_.-/" of a name are unchanged; other bytes are escaped as "%XX". A dot at the beginning
+// of a segment, and a slash that would make an empty one, are escaped too. A free key that
+// holds anything else, such as a semaphore of Consul's clients, is refused with a
+// [*ConflictError], and they refuse ours. A release deletes the key, as "consul lock" does.
 //
 // # Escape hatch
 //

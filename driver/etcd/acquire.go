@@ -243,8 +243,8 @@ func (d *Driver) value(c *contender, base base) []byte {
 	return c.sent.value
 }
 
-// answered updates the line from a reply. It is false if another contender, or a new
-// base, is in the way, or if the line needs a later reply, because the watch was
+// answered updates the line from a reply. It is false if another contender, or a new base,
+// blocks the request, or if the line needs a later reply. That is so after the watch was
 // reopened or has reported later deletions: the repeated request only reads.
 func (d *Driver) answered(c *contender, reply *pb.TxnResponse, base int64, alone, noWait bool) bool {
 	d.mu.Lock()

@@ -82,8 +82,8 @@ func notInOneStep(why error) error {
 		Err: fmt.Errorf("%w: %w", driver.ErrNotInOneStep, why)}
 }
 
-// nested finds two names of which one's contenders are in the line of the other,
-// too. Keys written at one revision would have no order there.
+// nested returns two names if contenders of one are in the line of the other, too.
+// Keys written at one revision would have no order there.
 func (l layout) nested(requests []driver.Request) (outer, inner string, yes bool) {
 	for _, a := range requests {
 		for _, b := range requests {

@@ -17,10 +17,10 @@ import (
 // clockBound bounds a request for a server's time.
 const clockBound = time.Second
 
-// serverClock is the time of the server that answers. etcd's API has no clock, but
-// its HTTP answers have a date: those of gRPC where TLS is on, and those to
-// /version otherwise. A client in the server's process has the server's clock. ok is
-// false if no server returned a date.
+// serverClock returns the time of the server that answers. etcd's API has no clock,
+// but its HTTP answers have a date: those of gRPC with TLS, and those to /version
+// otherwise. A client in the server's process has the server's clock. ok is false if
+// no server returned a date.
 func (d *Driver) serverClock(ctx context.Context) (now time.Time, ok bool) {
 	conn := d.client.ActiveConnection()
 	if conn == nil {

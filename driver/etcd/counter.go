@@ -191,10 +191,10 @@ func (c *tokenCounter) observe(kvs []*mvccpb.KeyValue) {
 	c.adoptLocked(b)
 }
 
-// Token returns the token of the contender with this create revision, for writers
-// in the same namespace that hold the lock through another client and use the same
-// guard. It reads the base as of that revision. Once etcd has compacted the
-// revision, the result is an error of kind Definite.
+// Token returns the token of the contender with this create revision. It is for
+// writers in the same namespace that hold the lock through another client and use
+// the same guard. It reads the base as of that revision. Once etcd has compacted
+// the revision, the error is Definite.
 func (d *Driver) Token(ctx context.Context, createRevision int64) (interlock.Token, error) {
 	rctx, cancel := d.bounded(ctx)
 	defer cancel()

@@ -58,11 +58,11 @@
 // and a read. If the watch falls silent, the names of interest are read once per heartbeat
 // until it answers again.
 //
-// A waiter whose process died keeps its place until its lease ends. With a TTL of 4 s or more
-// that lease has a third of the TTL, between 2 s and 5 s, and the session has it while a
-// contender waits. A waiter that is cut off for longer loses its place, and acquires again. A
-// claim is held under that lease for its first 20 ms and one request, and then under the
-// session's.
+// A waiter whose process died keeps its place until its lease ends. With a TTL of 4 s or
+// more, a session with a waiter has a second lease of a third of the TTL, between 2 s and 5
+// s, for its waiters. A waiter that is cut off for longer loses its place, and acquires
+// again. A claim is held under that lease for its first 20 ms and one request, and then under
+// the session's.
 //
 // With an empty Prefix that watch receives every deletion in the cluster. Set a
 // Prefix in a cluster with other users. It should end in "/". Namespaces must not

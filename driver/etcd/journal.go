@@ -19,10 +19,9 @@ import (
 // concurrent appends share one request, each with its own conditions. It implements
 // driver.Journal.
 //
-// A transaction has a key for its head, one for what never changes, one for each record
-// and payload, one in the due index, and one in the index of ended transactions. An append
-// that does not know the former due time leaves that entry in the index; Claim and Forget
-// remove it.
+// A transaction has these keys: its head, its constant data, each record and payload, an
+// entry of the due index, and one of the index of ended transactions. An append that does
+// not know the former due time leaves that entry in the index; Claim and Forget remove it.
 //
 // etcd has no clock in its transactions: the caller's clock decides what is too far in the
 // future, and when something was written, kept or ended. A request holds 1.5 MiB and 128

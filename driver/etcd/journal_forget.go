@@ -10,9 +10,9 @@ import (
 )
 
 // Forget removes transactions that ended long ago, by their index; see driver.Journal. Each
-// call also checks 2,000 keys of payloads for those without a transaction, and fifty entries
-// of the due index and fifty transactions for leftovers of versions before that index. The
-// next call continues there.
+// call also checks 2,000 keys of payloads for those without a transaction. It checks fifty
+// entries of the due index and fifty transactions for leftovers of versions before that
+// index. The next call continues there.
 func (j *Journal) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	from, to := j.prefix+"ended/", j.endedAt(before)
 	for more := true; more && forgotten < limit; {

@@ -128,8 +128,8 @@ func (s *session) renewOnce() time.Duration {
 }
 
 // keepAlive sends one renewal. The client's own KeepAliveOnce repeats it without a
-// pause while no server is reachable, so it is used only for clients in the
-// server's process, which have no connection.
+// pause while no server is reachable. It is used only for clients in the server's
+// process, which have no connection.
 func (s *session) keepAlive(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
 	conn := s.d.client.ActiveConnection()
 	if conn == nil {

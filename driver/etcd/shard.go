@@ -38,9 +38,9 @@ import (
 // clock of the process that did it, and affect only what Forget removes.
 //
 // By etcd's default of 128 operations in a transaction a branch has room for 41 items
-// that it changes, or 62 that it only reads (3 for each of the first and 2 for each of
-// the second make 125), and for half a MiB of names and values. The call that exceeds
-// this returns a Bug. Prepare is one request; Commit and Rollback are two, of which one
+// that it changes, or 62 that it only reads: changed items take 3 of 125 operations,
+// others 2. Their names and values may have half a MiB. The call that exceeds this
+// returns a Bug. Prepare is one request; Commit and Rollback are two, of which one
 // writes.
 type Shard struct {
 	client *clientv3.Client
@@ -76,7 +76,7 @@ func (s *Shard) doubtKey(x driver.XID) string { return s.prefix + "doubt/" + bra
 
 func (s *Shard) endedKey(x driver.XID) string { return s.prefix + "ended/" + branchName(x) }
 
-// lowKey is written whenever markers are removed.
+// lowKey is written at every removal of markers.
 func (s *Shard) lowKey() string { return s.prefix + "low" }
 
 func branchName(x driver.XID) string { return x.Branch + "/" + x.Transaction }
@@ -97,7 +97,7 @@ type ShardBalance struct {
 	Version int64     // the revision that posted it, 0 if none did
 }
 
-// Available is what can be taken, whatever the outcome of the branch in doubt.
+// Available returns what can be taken, whatever the outcome of the branch in doubt.
 func (b ShardBalance) Available() int64 { return b.Posted - b.Held }
 
 // Balance reads an account at one instant, in one request; an account without

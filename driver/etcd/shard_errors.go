@@ -15,12 +15,12 @@ type OverdrawnError struct {
 	Amount  int64 // to be added
 }
 
-// Error shows both numbers.
+// Error includes both numbers.
 func (e *OverdrawnError) Error() string {
 	return fmt.Sprintf("%d added to the %d of account %q is not between 0 and %d", e.Amount, e.Balance, e.Account, int64(math.MaxInt64))
 }
 
-// ErrorKind is Definite.
+// ErrorKind returns Definite.
 func (e *OverdrawnError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // A ChangedError rejects a branch whose reads are outdated. Like an
@@ -31,10 +31,10 @@ type ChangedError struct {
 	Found int64 // the current version
 }
 
-// Error shows both versions.
+// Error includes both versions.
 func (e *ChangedError) Error() string {
 	return fmt.Sprintf("%q was changed: version %d was read, and %d is there", e.Name, e.Read, e.Found)
 }
 
-// ErrorKind is Retryable.
+// ErrorKind returns Retryable.
 func (e *ChangedError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }

@@ -22,19 +22,18 @@
 //
 // Claims exclude each other through crashes of the API server and of etcd, a
 // partition, and steps of any wall clock. Every write requires that the Lease is
-// unchanged, and a holder gives up before its lease can end for an observer, as
-// long as their clocks run equally fast to one part in a hundred. Two holders can
-// believe in their claims after an operator deleted the Lease, changed its holder,
-// or broke the lock; the former holder notices within Guarantees.Blind, and mostly
-// at once.
+// unchanged. A holder gives up before its lease can end for an observer, if their
+// clocks run equally fast to one part in a hundred. Two holders can believe in
+// their claims after an operator deleted the Lease, changed its holder, or broke
+// the lock; the former holder notices within Guarantees.Blind, and mostly at once.
 //
 // # Token
 //
-// The counter is the base, an annotation of the Lease, plus the first resource
-// version that the driver reads while the Lease names the owner, which is unique to
-// the attempt; it stays the same for the term. Resource versions rise with every
-// write to the cluster and are documented to be comparable from Kubernetes 1.35 on;
-// [Open] refuses older servers.
+// The counter is the base, an annotation of the Lease, plus a resource version: the
+// first that the driver reads while the Lease names the owner. The owner is unique
+// to the attempt, and the token stays the same for the term. Resource versions rise
+// with every write to the cluster and are documented to be comparable from
+// Kubernetes 1.35 on; [Open] refuses older servers.
 //
 // The update that takes the Lease sets and raises the base, so that the counter is at
 // least the microseconds since 2020 at the time when the driver connected. Its clock
@@ -66,7 +65,7 @@
 // a second.
 //
 // leaseDurationSeconds has whole seconds. Client-go compares only the seconds of
-// renewTime, so ours is always in a later second than before, if need be ahead of the
+// renewTime. So ours is always in a later second than before, if need be ahead of the
 // clock, and the shortest TTL is 3 s. Old versions of client-go wait for their own
 // duration instead of the one in the Lease: use the same for such peers.
 //
@@ -87,16 +86,16 @@
 // refused.
 //
 // A name is also refused if a ConfigMap or Endpoints has a lock of the kind before
-// Leases, or a MultiLock, with a [*LegacyLockError] that explains how to migrate.
-// That is checked once for each name and process, and not without the right to read
-// them.
+// Leases, or a MultiLock. The error is a [*LegacyLockError] that explains how to
+// migrate. That is checked once for each name and process, and not without the
+// right to read them.
 //
 // A released Lease stays for ten minutes. Then each process removes, once a minute,
-// at most a thousand of those that it has seen without a holder and unchanged for
-// that time, each on the condition that it is unchanged. A Lease stays if it has
-// labels, owners, finalizers, annotations of others or records of forced releases,
-// or if no driver of this package ever held it. Do not delete a held Lease, or
-// interlock.base.
+// at most a thousand of those that it has seen unchanged and without a holder for
+// that time. Each removal requires that the Lease is unchanged. A Lease stays if it
+// has labels, owners, finalizers, annotations of others or records of forced
+// releases, or if no driver of this package ever held it. Do not delete a held
+// Lease, or interlock.base.
 //
 // # Escape hatch
 //

@@ -33,7 +33,7 @@ func (e *LegacyLockError) Error() string {
 		e.Resource, e.Namespace, e.Name, e.Holder, legacyKey)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *LegacyLockError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // clear checks once for locks of the old kinds under a name. Without the right to

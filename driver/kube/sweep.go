@@ -37,8 +37,8 @@ func (d *Driver) keepSweeping() {
 
 // sweep removes at most most Leases that have been free for a time, each on the
 // condition that it is unchanged. Before that it stores the base of the namespace
-// in a Lease of its own, so that the tokens of a returning name continue above the
-// former ones, whatever the clocks say.
+// in its own Lease. So the tokens of a returning name continue above the former
+// ones, whatever the clocks say.
 func (d *Driver) sweep(ctx context.Context, after time.Duration, most int) (removed int, err error) {
 	idle := d.idle(after, most)
 	if len(idle) == 0 {

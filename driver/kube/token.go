@@ -9,10 +9,10 @@ import (
 )
 
 // floor returns the base with which a term granted at revision rev or later has a
-// counter of at least the time wall. wall must have been read before rev was. Then,
-// since no server makes a million revisions a second, base + revision never
-// overtakes the clock, and a lost base is set again, from a later clock, above
-// every token issued with it.
+// counter of at least the time wall. wall must have been read before rev was. No
+// server makes a million revisions a second, so base + revision never overtakes the
+// clock. A lost base is set again, from a later clock, above every token issued
+// with it.
 func floor(wall time.Time, rev int64) int64 { return max(0, interlock.CounterAt(wall)-rev) }
 
 // observeBase keeps the highest base of the namespace, unless it is implausible. The

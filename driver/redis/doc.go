@@ -105,12 +105,12 @@
 // Guarantees.Blind is therefore the TTL.
 //
 // A request may arrive late: a server that was stopped can still read the bytes of
-// a closed connection. If it reads an acquire request after a later request of the
-// same owner (a release, or an attempt that was answered "held"), an owner that is
-// not in use holds the name until the TTL ends, or until that owner is released.
-// The name is never granted twice. If the name is held, a late request that would
-// wait gets a place in the queue for 1.5 s, and if its turn comes meanwhile, the
-// name for a second.
+// a closed connection. It may read an acquire request after a later request of the
+// same owner (a release, or an attempt that was answered "held"). An unused owner
+// then holds the name until the TTL ends, or until it is released. The name is
+// never granted twice. If the name is held, a late request that would wait gets a
+// place in the queue for 1.5 s. If its turn comes meanwhile, it gets the name for a
+// second.
 //
 // # Waiting
 //

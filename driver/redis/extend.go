@@ -32,7 +32,7 @@ func extendOn(c *conn, l layout, ttl time.Duration) extender {
 	}
 }
 
-// lock is the key that stands for the lock.
+// lock returns the key of the lock.
 func (h *holding) lock() string { return h.keys[0] }
 
 // renewals returns the arguments of renewals, a batch for each part.

@@ -58,7 +58,7 @@ func kindOf(answer string) interlock.ErrorKind {
 // Answer is the server's error for one name of several.
 type Answer string
 
-// Error is the server's text, which begins with a code.
+// Error returns the server's text, which begins with a code.
 func (a Answer) Error() string { return string(a) }
 
 func problem(r request, kind interlock.ErrorKind, err error) error {

@@ -66,11 +66,10 @@ func (f *Fence) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	return err
 }
 
-// Eval checks the token and raises the mark, and then runs body, a Lua text of
-// EVAL, in the same script, with keys and args as its KEYS and ARGV. It returns
-// what body returns. No other request runs in between, but Redis does not undo
-// writes: if body fails half way, the mark and its writes stay, and the error is
-// Uncertain.
+// Eval checks the token, raises the mark and then runs body, a Lua text of EVAL, in
+// one script. keys and args are KEYS and ARGV of body. It returns what body
+// returns. No other request runs in between, but Redis does not undo writes: if
+// body fails half way, the mark and its writes stay, and the error is Uncertain.
 //
 // body is trusted code. Pass data in args, never in its text, also because the
 // server keeps every distinct text.

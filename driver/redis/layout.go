@@ -81,10 +81,10 @@ func chunks[T any](l layout, items []T, lock func(T) string) (all [][]T) {
 // wholeTag is the tag of the keys that serve a whole database.
 const wholeTag = "0"
 
-// namesKey is the index of held and awaited locks, of one slot in a cluster.
+// namesKey returns the index of held and awaited locks, of one slot in a cluster.
 func namesKey(tag string) string { return reserved + tag + "}:names" }
 
-// counterKey is the counter of all tokens, of one slot in a cluster.
+// counterKey returns the counter of all tokens, of one slot in a cluster.
 func counterKey(tag string) string { return reserved + tag + "}:counter" }
 
 var wholeNames, wholeCounter = namesKey(wholeTag), counterKey(wholeTag)

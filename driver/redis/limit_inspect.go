@@ -39,7 +39,7 @@ func (l *Limiter) Limits(ctx context.Context, prefix string, limit int) ([]drive
 	return all, false, nil
 }
 
-// Limit shows one key.
+// Limit returns the state of one key.
 func (l *Limiter) Limit(ctx context.Context, key string) (driver.StoredLimit, error) {
 	all, err := l.show(ctx, []string{key})
 	if err != nil {

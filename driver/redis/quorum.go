@@ -24,7 +24,7 @@ import (
 // milliseconds. If a node has lost its key, the next renewal writes it again,
 // provided that a majority still had theirs.
 //
-// A restarted node may have forgotten its vote, so its votes for new claims do not
+// A restarted node may have forgotten its vote. So its votes for new claims do not
 // count until it has been up for RestartDelay and a second more ("delayed restarts"
 // of the Redlock specification). This includes new servers: the first lock on them
 // waits that long. A node that loses its data while it runs (FLUSHALL, eviction),

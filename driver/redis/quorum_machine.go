@@ -11,7 +11,7 @@ import (
 // documentation, "Distributed Locks with Redis"), with its delayed restarts. It
 // performs no I/O and reads no clock: instants are arguments.
 
-// majorityOf is how many of n nodes a lock needs.
+// majorityOf returns how many of n nodes a lock needs.
 func majorityOf(n int) int { return n/2 + 1 }
 
 // vote is one node's part in an attempt at a lock.

@@ -156,7 +156,7 @@ func (n *node) knows() (at int64, known bool) {
 	return at, n.conn.link != nil && at == n.known
 }
 
-// reported is came for an answer to a request sent when knows returned at.
+// reported is came, for an answer to a request that was sent when knows returned at.
 func (n *node) reported(at int64, up, delay time.Duration) vote {
 	v := n.came(up, delay)
 	n.mu.Lock()

@@ -23,7 +23,7 @@ type Settings struct {
 	// its own connection, because WAIT covers the writes of its connection.
 	Replicas int
 	// Fsync makes the server write a grant, a renewal or a guarded write to its disk
-	// before it counts, by WAITAOF, so that exclusion survives a crash of the server
+	// before it counts, by WAITAOF. Exclusion then survives a crash of the server
 	// also with appendfsync everysec. If the write is not on disk after two seconds
 	// the error is Uncertain.
 	//

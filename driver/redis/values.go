@@ -28,8 +28,8 @@ const (
 // script compares and writes. It implements driver.Values. A value is the hash
 // interlock:{TAG}:value:PREFIX+NAME, which never expires. A crash without
 // appendfsync always, or a failover to a replica, may lose the latest writes with
-// their tokens, so that an older token can write until the newest has written
-// again. Watchers that saw a lost value do not go back.
+// their tokens. An older token can then write until the newest has written again.
+// Watchers that saw a lost value do not go back.
 type Values struct {
 	conn   *conn
 	prefix string
