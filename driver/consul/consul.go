@@ -79,11 +79,11 @@ func (o *Options) complete() (Options, error) {
 	case c.Address == "" || strings.Contains(c.Address, "/"):
 		err = fmt.Errorf("the address %q is not host:port", c.Address)
 	case c.TTL < minTTL || c.TTL > maxTTL:
-		err = fmt.Errorf("a TTL of %v is not possible: it must be between %v and %v", c.TTL, minTTL, maxTTL)
+		err = fmt.Errorf("a TTL of %v is invalid: it must be between %v and %v", c.TTL, minTTL, maxTTL)
 	case c.LockDelay < 0 || c.LockDelay > maxLockDelay:
-		err = fmt.Errorf("a lock-delay of %v is not possible: it must be between 0 and %v", c.LockDelay, maxLockDelay)
+		err = fmt.Errorf("a lock-delay of %v is invalid: it must be between 0 and %v", c.LockDelay, maxLockDelay)
 	case strings.Trim(c.Prefix, "/") == "" || strings.HasPrefix(c.Prefix, "/"):
-		err = fmt.Errorf("the prefix %q is not possible: it must begin with something else than a slash", c.Prefix)
+		err = fmt.Errorf("the prefix %q is invalid: it must not begin with a slash", c.Prefix)
 	}
 	if err != nil {
 		return c, refused("open", "", err)

@@ -33,7 +33,7 @@ func readBase(e entry) (base, error) {
 	}
 	value, err := driver.ParseInt(string(e.Value))
 	if err != nil || value <= 0 || value > interlock.MaxCounter {
-		return base{}, fmt.Errorf("the key %q holds %q, which is no base of tokens: delete it, and it is set again from the clock", e.Key, e.Value)
+		return base{}, fmt.Errorf("the key %q holds %q, which is not a base of tokens: delete it, and the clock sets it again", e.Key, e.Value)
 	}
 	return base{value, e.ModifyIndex}, nil
 }

@@ -72,7 +72,7 @@ func (d *Driver) checkAll(ctx context.Context, requests []driver.Request) error 
 		return notInOneStep(fmt.Errorf("at most %d", mostTogether))
 	}
 	if outer, inner, yes := d.layout.nested(requests); yes {
-		return notInOneStep(fmt.Errorf("%q lies inside %q", inner, outer))
+		return notInOneStep(fmt.Errorf("%q is inside %q", inner, outer))
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func (j *Journal) judgeEpoch(op string, shard int, stored []byte, got interlock.
 	case seen > got:
 		return journalError(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: got})
 	case seen < got:
-		return journalError(op, name, interlock.Bug, fmt.Errorf("nobody has entered with epoch %d", got))
+		return journalError(op, name, interlock.Bug, fmt.Errorf("no owner has entered with epoch %d", got))
 	}
 	return nil
 }

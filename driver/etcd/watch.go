@@ -44,8 +44,7 @@ type watch struct {
 	reopen context.CancelFunc
 }
 
-// need makes the watch report at least s. The caller holds the driver's mutex, here and in the two
-// below.
+// need makes the watch report at least s. Callers hold the driver's mutex, here and in the two below.
 func (w *watch) need(s scope) {
 	switch {
 	case s == w.wanted:

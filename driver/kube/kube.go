@@ -58,7 +58,7 @@ func (o *Options) complete() (Options, error) {
 		c.Now = time.Now
 	}
 	if c.TTL < minTTL || c.TTL > maxTTL {
-		return c, refused("open", "", fmt.Errorf("a TTL of %v is not possible: it must be between 3s and 24h", c.TTL))
+		return c, refused("open", "", fmt.Errorf("a TTL of %v is invalid: it must be between 3s and 24h", c.TTL))
 	}
 	if err := c.Seed.Validate(); err != nil {
 		return c, refused("open", "", err)

@@ -134,7 +134,7 @@ func (j *Journal) owned(op string, shard int, epoch interlock.Token) error {
 	case seen > epoch:
 		return problem(op, name, interlock.Definite, &interlock.StaleTokenError{Resource: name, Seen: seen, Got: epoch})
 	case seen < epoch:
-		return problem(op, name, interlock.Bug, fmt.Errorf("nobody has entered with epoch %d", epoch))
+		return problem(op, name, interlock.Bug, fmt.Errorf("no owner has entered with epoch %d", epoch))
 	}
 	return nil
 }
@@ -319,8 +319,7 @@ func (j *Journal) Reassign(ctx context.Context, h driver.Head, shard int) error 
 	return nil
 }
 
-// Unscheduled returns 0: the due index of this journal consists of the heads
-// themselves.
+// Unscheduled returns 0: the heads themselves are the due index of this journal.
 func (j *Journal) Unscheduled(ctx context.Context) (int, error) {
 	return 0, asking(ctx, "count unscheduled", "all")
 }

@@ -102,8 +102,7 @@ func (l *Limiter) Reset(_ context.Context, key string) (bool, error) {
 	return ok, nil
 }
 
-// sweep removes the limits of which nothing counts, once their number has doubled since the last
-// sweep.
+// sweep removes the limits of which nothing counts, once there are twice as many as last time.
 func (l *Limiter) sweep(now int64) {
 	if len(l.limits) < 2*l.swept+1000 {
 		return

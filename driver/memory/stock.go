@@ -107,7 +107,7 @@ func (s *Stock) Hold(ctx context.Context, h driver.StockHold) (driver.StockAnswe
 func (s *Stock) Settle(ctx context.Context, name, reservation string, to driver.StockState) (driver.StockAnswer, error) {
 	const op = "settle reservation"
 	if to != driver.StockConfirmed && to != driver.StockCancelled {
-		return driver.StockAnswer{}, problem(op, name, interlock.Bug, fmt.Errorf("it cannot be made %q", to))
+		return driver.StockAnswer{}, problem(op, name, interlock.Bug, fmt.Errorf("it cannot become %q", to))
 	}
 	return s.step(ctx, op, name, []string{reservation}, func(i *item, _ time.Time) driver.StockAnswer {
 		r := i.reservations[reservation]

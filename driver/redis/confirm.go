@@ -44,8 +44,7 @@ func confirmation(b rueidis.Builder, s Settings, mark bool) (all rueidis.Command
 	return all
 }
 
-// confirmed returns nil if the answers to confirmation show that the writes are
-// safe.
+// confirmed returns nil if the answers to confirmation show that writes are safe.
 func confirmed(s Settings, answers []rueidis.RedisResult) error {
 	for _, a := range answers {
 		if err := a.Error(); err != nil {

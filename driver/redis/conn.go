@@ -289,8 +289,7 @@ func (c *conn) enter(r request) bool {
 	return true
 }
 
-// stands reports whether the client can send without a dial and without waiting for its
-// queue.
+// stands reports whether the client can send without a dial or a wait for its queue.
 func (c *conn) stands() bool {
 	return c.link != nil && c.stood.Load() == c.link.breaks.Load() && c.link.inFlight.Load() < maxInFlight
 }

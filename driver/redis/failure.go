@@ -40,8 +40,7 @@ func failure(r request, err error) error {
 	return problem(r, kind, err)
 }
 
-// stopped is in the answer to a script that was stopped half way because a slot
-// moved.
+// stopped is in the answer to a script that a moving slot stopped half way.
 const stopped = "attempted to access a non local key"
 
 // kindOf classifies a server's answer, which begins with a code.

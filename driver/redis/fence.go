@@ -35,9 +35,8 @@ var maxAhead = strconv.FormatInt(interlock.MaxAhead.Microseconds(), 10)
 
 // Fence guards data in Redis: one script checks the token and writes the data. It
 // implements driver.Fence. The mark of a resource is the hash
-// interlock:{TAG}:mark:RESOURCE, which never expires. Deleting the data of a
-// database deletes its marks too. A failover to a replica that loses a write loses
-// its mark too.
+// interlock:{TAG}:mark:RESOURCE, which never expires. A loss of the database, or a
+// failover to a replica, loses marks together with their writes.
 type Fence struct {
 	conn *conn
 	kind string // of the key that holds the mark

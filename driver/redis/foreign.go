@@ -84,8 +84,7 @@ func nameHash(fields map[string]string) (text, raw string, known bool) {
 	return "Redisson " + holders[0], holders[0], true
 }
 
-// redissonKeys returns Redisson's list of the waiters of a fair lock, and their
-// deadlines.
+// redissonKeys returns Redisson's list of a fair lock's waiters, and their deadlines.
 func redissonKeys(lock string) []string {
 	name := lock
 	if !strings.Contains(lock, "{") {

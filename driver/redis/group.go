@@ -16,9 +16,8 @@ const groupFrom = 8
 // maxRuns bounds the runs of a group that are under way.
 const maxRuns = 4
 
-// group sends requests of one script together: a further run costs the server, and a
-// further command the client, more than a further name. A request waits while maxRuns are
-// under way.
+// group sends requests of one script together, because a run costs the server, and a
+// command the client, more than a name. A request waits while maxRuns are under way.
 type group struct {
 	conn   *conn
 	script *script
@@ -40,8 +39,7 @@ func (g *group) takes(b batch) bool {
 	return g != nil && len(b.keys) == ownKeys+2 && slices.Equal(g.head, b.args[:len(g.head)]) && g.conn.isBusy()
 }
 
-// isBusy reports whether so many requests share a link that more are sent in
-// groups.
+// isBusy reports whether so many requests are under way that more are grouped.
 func (c *conn) isBusy() bool { return c.link != nil && c.link.inFlight.Load() >= c.groupFrom }
 
 // eval waits for the answer for one name. The request keeps its place in its owner's

@@ -40,9 +40,8 @@ var (
 // expire, and are in the sorted set interlock:{TAG}:requests:PREFIX. All keys of a
 // prefix are in one slot.
 //
-// A record is no more durable than the server. A request whose record is lost by a
-// crash without appendfsync always, or by a failover to a replica, is executed
-// again.
+// A record is no more durable than the server. If a crash without appendfsync always,
+// or a failover to a replica, loses a record, its request is executed again.
 type Idempotency struct {
 	conn         *conn
 	records, due string // the prefix of records; the set

@@ -74,8 +74,7 @@ func (l layout) indexes(ctx context.Context, c *conn, low, high string) ([]batch
 	return batches, nil
 }
 
-// slotOfPrefix returns the slot of every key that begins with prefix, if it is the
-// same.
+// slotOfPrefix returns the one slot of all keys that begin with prefix, if any.
 func slotOfPrefix(prefix string) (slot int, ok bool) {
 	_, rest, open := strings.Cut(prefix, "{")
 	tag, _, closed := strings.Cut(rest, "}")
@@ -92,8 +91,7 @@ func beyond(prefix string) string {
 	return "+"
 }
 
-// masters returns the nodes that have keys: the client itself, or the masters of a
-// cluster.
+// masters returns the nodes with keys: the client itself, or a cluster's masters.
 func (c *conn) masters(ctx context.Context) ([]rueidis.Client, error) {
 	if c.client.Mode() != rueidis.ClientModeCluster {
 		return []rueidis.Client{c.client}, nil

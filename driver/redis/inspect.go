@@ -132,8 +132,7 @@ func scan(ctx context.Context, c *conn, pattern string, of func(key string) (str
 	return slices.Compact(found), nil
 }
 
-// list returns the states of the first limit of locks that are held or awaited, and
-// wanted.
+// list returns the states of the first limit of locks that are in use and wanted.
 func (l layout) list(ctx context.Context, c *conn, locks []string, limit int, wanted func(shown) bool) (states []driver.LockState, more bool, err error) {
 	for chunk := range slices.Chunk(locks, batchSize) {
 		all, err := l.show(ctx, c, chunk)

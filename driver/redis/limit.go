@@ -151,8 +151,7 @@ func (l *Limiter) read(b *limitBatch, m rueidis.RedisMessage, calls []driver.Lim
 	return nil
 }
 
-// answer parses that to one call: numbers, which become decisions, or the content of a key that is no
-// limit.
+// answer parses that to one call: numbers, or the content of a key that is no limit.
 func (l *Limiter) answer(call driver.LimitCall, messages []rueidis.RedisMessage, decisions []driver.Decision) (a driver.LimitAnswer, err error) {
 	for i, m := range messages {
 		if m.IsString() {

@@ -48,18 +48,18 @@ func (o *QuorumOptions) orDefault() (QuorumOptions, error) {
 	}
 	switch {
 	case options.MinWork < 0 || options.MinWork > options.TTL/2:
-		err = fmt.Errorf("a MinWork of %v is impossible: it must be 0 to half of the TTL, %v", options.MinWork, options.TTL/2)
+		err = fmt.Errorf("a MinWork of %v is invalid: it must be 0 to half of the TTL, %v", options.MinWork, options.TTL/2)
 	case options.NodeTimeout < 0 || options.NodeTimeout > options.TTL/3:
-		err = fmt.Errorf("a NodeTimeout of %v is impossible: it must be 0 to a third of the TTL, %v", options.NodeTimeout, options.TTL/3)
+		err = fmt.Errorf("a NodeTimeout of %v is invalid: it must be 0 to a third of the TTL, %v", options.NodeTimeout, options.TTL/3)
 	case options.RestartDelay > 0 && options.RestartDelay < options.TTL:
-		err = fmt.Errorf("a RestartDelay of %v is impossible: it must not be less than the TTL, %v", options.RestartDelay, options.TTL)
+		err = fmt.Errorf("a RestartDelay of %v is invalid: it must not be less than the TTL, %v", options.RestartDelay, options.TTL)
 	}
 	return options, err
 }
 
 func checkNodes(clients []rueidis.Client) error {
 	if len(clients) < 3 || len(clients)%2 == 0 {
-		return fmt.Errorf("%d clients are impossible: a quorum needs an odd number of nodes, at least 3", len(clients))
+		return fmt.Errorf("%d clients are invalid: a quorum needs an odd number of nodes, at least 3", len(clients))
 	}
 	for _, c := range clients {
 		if c == nil {

@@ -41,7 +41,7 @@ func (o *Options) orDefault() (Options, error) {
 		options.TTL = DefaultTTL
 	}
 	if options.TTL < MinTTL || options.TTL > MaxTTL {
-		return options, fmt.Errorf("a TTL of %v is impossible: it must be %v to %v", options.TTL, MinTTL, MaxTTL)
+		return options, fmt.Errorf("a TTL of %v is invalid: it must be %v to %v", options.TTL, MinTTL, MaxTTL)
 	}
 	return options, nil
 }

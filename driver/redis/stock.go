@@ -114,7 +114,7 @@ func (s *Stock) Hold(ctx context.Context, h driver.StockHold) (driver.StockAnswe
 func (s *Stock) Settle(ctx context.Context, item, reservation string, to driver.StockState) (driver.StockAnswer, error) {
 	asked := request{op: "settle reservation", name: item}
 	if to != driver.StockConfirmed && to != driver.StockCancelled {
-		return driver.StockAnswer{}, problem(asked, interlock.Bug, fmt.Errorf("it cannot be made %q", to))
+		return driver.StockAnswer{}, problem(asked, interlock.Bug, fmt.Errorf("it cannot become %q", to))
 	}
 	return s.ask(ctx, asked, stockSettleScript, reservation, reservation, string(to))
 }

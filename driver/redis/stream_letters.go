@@ -110,7 +110,7 @@ func (q *Queue) act(ctx context.Context, s *script, op, name string, args []stri
 		return err
 	}
 	if strings.TrimSpace(reason) == "" || strings.TrimSpace(by) == "" {
-		return problem(asked, interlock.Bug, errors.New("the audit needs a reason and who does it"))
+		return problem(asked, interlock.Bug, errors.New("a reason and an operator are required"))
 	}
 	m, err := q.conn.eval(ctx, asked, s, batch{keys, args})
 	if err != nil {

@@ -102,7 +102,7 @@ func (s *Stream) check(m driver.Message) error {
 	case strings.HasPrefix(key, reserved):
 		return problem(asked, interlock.Definite, fmt.Errorf("the stream %q cannot be written: names that begin with %s are reserved", key, reserved))
 	case s.options.MaxLen < 0:
-		return problem(asked, interlock.Bug, fmt.Errorf("%d entries are impossible", s.options.MaxLen))
+		return problem(asked, interlock.Bug, fmt.Errorf("a MaxLen of %d is invalid: it must be 0 or more", s.options.MaxLen))
 	}
 	return nil
 }

@@ -234,7 +234,7 @@ func owned(op string, shard int, seen, got interlock.Token) error {
 		return &interlock.Error{Op: op, Name: name, Kind: interlock.Definite,
 			Err: &interlock.StaleTokenError{Resource: name, Seen: seen, Got: got}}
 	case seen < got:
-		return failure.Bug(op, name, "nobody has entered with epoch %d", got)
+		return failure.Bug(op, name, "no owner has entered with epoch %d", got)
 	}
 	return nil
 }
