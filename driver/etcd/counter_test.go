@@ -49,7 +49,7 @@ func TestBaseFollowsTheClockOfTheSession(t *testing.T) {
 	now = now.Add(2 * time.Hour)
 	third := token(t, open(t, dial(t, server.Addr()), &Options{Now: clock}), "n", "a")
 	if third.Counter() < interlock.CounterAt(now) {
-		t.Fatalf("counter %d is behind the clock", third.Counter())
+		t.Fatalf("counter %d is below the clock", third.Counter())
 	}
 }
 
@@ -132,7 +132,7 @@ func TestTokensAndRevisionsAreConverted(t *testing.T) {
 	reply, err := client.Txn(t.Context()).If(clientv3.Compare(clientv3.CreateRevision(at.Key), "=", at.CreateRevision)).
 		Then(clientv3.OpPut("data", "x", clientv3.WithLease(at.Lease))).Commit()
 	if err != nil || !reply.Succeeded {
-		t.Fatalf("etcd's own guard refuses what stands at %+v: %v", at, err)
+		t.Fatalf("etcd's own guard refuses the claim at %+v: %v", at, err)
 	}
 	if _, err := d.Revision(t.Context(), 1<<12); interlock.Kind(err) != interlock.Definite {
 		t.Fatalf("a token that was never issued: %v", err)
@@ -146,7 +146,7 @@ func TestTokensAndRevisionsAreConverted(t *testing.T) {
 	}
 	mustRelease(t, d, r)
 	if _, ok := d.Contender("n", "me"); ok {
-		t.Fatal("a claim that was given up is still shown")
+		t.Fatal("a released claim is still shown")
 	}
 }
 

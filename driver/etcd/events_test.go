@@ -81,7 +81,7 @@ func TestNoWaitingAfterRelease(t *testing.T) {
 	done := queue(t, d, r)
 	proxy.Cut()
 	if err := d.Release(bounded(t), r.Name, r.Owner); err == nil {
-		t.Fatal("a release that nobody answered")
+		t.Fatal("an unanswered release")
 	}
 	if o := testbed.Receive(t, done, "the end"); o.Err == nil {
 		t.Fatal("granted")

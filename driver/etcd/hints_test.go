@@ -112,7 +112,7 @@ func TestHintsWithoutTheWatch(t *testing.T) {
 		return !d.session.watch.up
 	})
 	deaf.deaf.Store(false)
-	testbed.Eventually(t, "those who listen look again", patience, func() bool { return h.count("") > 1 })
+	testbed.Eventually(t, "listeners read again", patience, func() bool { return h.count("") > 1 })
 	mustPut(t, dial(t, server.Addr()), "m/foreign", "")
 	testbed.Eventually(t, "changes are reported again", patience, func() bool { return h.count("m") > 0 })
 }
@@ -130,7 +130,7 @@ func TestHintsOverALostSession(t *testing.T) {
 	if _, err := operator.Revoke(bounded(t), lease); err != nil {
 		t.Fatal(err)
 	}
-	testbed.Eventually(t, "those who listen look again", patience, func() bool { return h.count("") > 1 })
+	testbed.Eventually(t, "listeners read again", patience, func() bool { return h.count("") > 1 })
 	mustPut(t, operator, "n/foreign", "")
 	testbed.Eventually(t, "changes are reported again", patience, func() bool { return h.count("n") > 0 })
 }
@@ -152,7 +152,7 @@ func TestSlowListenerIsToldOfAll(t *testing.T) {
 	l := &listener{prefix: "n", pending: map[string]bool{}, pendingSignal: make(chan struct{}, 1)}
 	l.add("n too early")
 	if names := l.take(); len(names) != 0 {
-		t.Fatalf("told before it began: %v", names)
+		t.Fatalf("reported before it began: %v", names)
 	}
 	l.again()
 	if names := l.take(); len(names) != 1 || !names[""] {

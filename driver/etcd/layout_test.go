@@ -25,11 +25,11 @@ func TestNamesAreEscapedInjectively(t *testing.T) {
 			l.lines(key, func(line string) {
 				lines++
 				if line != l.line(n) {
-					t.Errorf("%q also stands in %q", n, line)
+					t.Errorf("%q is also in %q", n, line)
 				}
 			})
 			if lines != 1 || seen[l.line(n)] != "" {
-				t.Errorf("%q stands in %d lines, one of which is that of %q", n, lines, seen[l.line(n)])
+				t.Errorf("%q is in %d lines, one of which is that of %q", n, lines, seen[l.line(n)])
 			}
 			seen[l.line(n)] = n
 		}

@@ -30,9 +30,9 @@ func TestLossIsToldWithoutTheWatch(t *testing.T) {
 		t.Fatalf("cause %v", cause)
 	}
 	took := time.Since(began)
-	t.Logf("told after %v, claimed are %v", took, d.Guarantees().Blind)
+	t.Logf("reported after %v, guaranteed are %v", took, d.Guarantees().Blind)
 	if took > d.Guarantees().Blind {
-		t.Fatalf("told after %v, claimed are %v", took, d.Guarantees().Blind)
+		t.Fatalf("reported after %v, guaranteed are %v", took, d.Guarantees().Blind)
 	}
 	if left := g.Lease.Remaining(); left > 0 {
 		t.Fatalf("a lost claim has %v left", left)
@@ -125,7 +125,7 @@ func TestRevokedLeaseEndsTheSession(t *testing.T) {
 		t.Fatalf("token %d after %d", after.Token, before.Token)
 	}
 	if at, ok := d.Contender("held", "me"); !ok || at.Lease == lease {
-		t.Fatalf("it stands at %+v, under the lease that is gone", at)
+		t.Fatalf("it is at %+v, under the ended lease", at)
 	}
 	if len(held.Lost) > 0 {
 		t.Fatalf("reported again: %v", <-held.Lost)
@@ -188,10 +188,10 @@ func TestReleaseThatFailedIsCarriedOn(t *testing.T) {
 	proxy.Cut()
 	err := d.Release(bounded(t), r.Name, r.Owner)
 	if interlock.Kind(err) != interlock.Uncertain {
-		t.Fatalf("a release that nobody answered: %v", err)
+		t.Fatalf("an unanswered release: %v", err)
 	}
 	if left := g.Lease.Remaining(); left > 0 {
-		t.Fatalf("a claim that was given up has %v left", left)
+		t.Fatalf("a released claim has %v left", left)
 	}
 	proxy.Heal()
 	testbed.Eventually(t, "the key is gone", patience, func() bool { return len(keys(t, operator, "n/")) == 0 })

@@ -50,7 +50,7 @@ func watching(t testing.TB, d *Driver, s scope) {
 	d.mu.Lock()
 	d.session.watch.need(s)
 	d.mu.Unlock()
-	testbed.Eventually(t, "the watch stands", patience, func() bool {
+	testbed.Eventually(t, "the watch is open", patience, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return d.session.watch.up && d.session.watch.read == d.session.watch.opened
@@ -65,7 +65,7 @@ func passed(t testing.TB, d *Driver, operator *clientv3.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testbed.Eventually(t, "the watch tells of it", patience, func() bool {
+	testbed.Eventually(t, "the watch reports it", patience, func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return d.session != nil && d.session.watch.rev >= reply.Header.Revision

@@ -37,7 +37,7 @@ func TestStoreThatWentBackEndsTheSession(t *testing.T) {
 		deaf.deaf.Store(false)
 		mustRelease(t, d, held)
 		if r := ask("n", "me"); mustAcquire(t, d, r).Token == 0 || !replaced(d, s.id) {
-			t.Fatal("the session goes on")
+			t.Fatal("the session has not ended")
 		} else {
 			mustRelease(t, d, r)
 		}
@@ -64,7 +64,7 @@ func TestPlaceOfAnOutdatedSessionIsRemoved(t *testing.T) {
 		t.Fatalf("in line are %q, so this proves nothing", left)
 	}
 	proxy.Heal()
-	testbed.Eventually(t, "it stands in line again, once", patience, func() bool {
+	testbed.Eventually(t, "it is in line again, once", patience, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, err := d.Acquire(ctx, r.Request)

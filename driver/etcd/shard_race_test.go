@@ -158,9 +158,9 @@ func TestShardRace(t *testing.T) {
 		t.Fatal(err, end.doubts)
 	}
 	if committed < 20 {
-		t.Errorf("only %d of 240 transfers came through", committed)
+		t.Errorf("only %d of 240 transfers were committed", committed)
 	}
-	t.Logf("%d of 240 came through", committed)
+	t.Logf("%d of 240 were committed", committed)
 }
 
 // TestShardEndRace: of many concurrent commits of a branch one is effective, and a
@@ -220,7 +220,7 @@ func TestShardLostReplies(t *testing.T) {
 	repeat := func(do func(context.Context) error) error {
 		t.Helper()
 		var err error
-		testbed.Eventually(t, "an answer comes", patience, func() bool {
+		testbed.Eventually(t, "an answer arrives", patience, func() bool {
 			err = do(bounded(t))
 			return interlock.Kind(err) != interlock.Uncertain
 		})

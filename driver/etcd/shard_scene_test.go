@@ -180,8 +180,8 @@ func (b books) money() (sum int64) {
 	return sum
 }
 
-// sound finds money that was made or lost, transactions that ended both ways, and
-// reservations that nobody will free.
+// sound returns an error for created or lost money, transactions that ended both ways, and
+// reservations without a branch.
 func (b books) sound(money int64) error {
 	if got := b.money(); got != money {
 		return fmt.Errorf("there are %d, want %d: %+v", got, money, b)
@@ -197,7 +197,7 @@ func (b books) sound(money int64) error {
 		}
 	}
 	if len(b.unowned) > 0 {
-		return fmt.Errorf("nobody frees %v", b.unowned)
+		return fmt.Errorf("no branch frees %v", b.unowned)
 	}
 	return nil
 }

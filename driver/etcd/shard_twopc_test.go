@@ -146,7 +146,7 @@ func TestAnyInstanceFinishes(t *testing.T) {
 		case looked != nil && !errors.Is(looked, twopc.ErrNone):
 			t.Errorf("%s: %v", id, looked)
 		case err == nil && !committed, errors.Is(err, twopc.ErrAborted) && committed:
-			t.Errorf("%s: told %v, and it is committed: %v", id, err, committed)
+			t.Errorf("%s: reported %v, and it is committed: %v", id, err, committed)
 		case err != nil && interlock.Kind(err) == interlock.Uncertain:
 			uncertain++
 		}

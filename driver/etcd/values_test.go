@@ -164,7 +164,7 @@ func TestKeyThatIsNoValue(t *testing.T) {
 		if interlock.Kind(err) != interlock.Definite || err == nil {
 			t.Fatalf("get of %q: %v", text, err)
 		}
-		if err := v.Watch(bounded(t), "n", func(v driver.Value) { t.Errorf("told %+v", v) }); err == nil || interlock.Kind(err) != interlock.Definite {
+		if err := v.Watch(bounded(t), "n", func(v driver.Value) { t.Errorf("reported %+v", v) }); err == nil || interlock.Kind(err) != interlock.Definite {
 			t.Fatalf("watch of %q: %v", text, err)
 		}
 	}

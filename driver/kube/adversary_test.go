@@ -25,7 +25,7 @@ func testLateCreateAfterADeletion(s *scene) {
 		s.Fatalf("the late write is answered with %d", status)
 	}
 	if left := s.Residue(s.T, "n"); len(left) > 0 {
-		s.Fatalf("the Lease names %q, who released", left)
+		s.Fatalf("the Lease names %q, which has released", left)
 	}
 }
 
@@ -50,7 +50,7 @@ func testReleaseOvertakesATake(s *scene) {
 		s.Errorf("after a release: %v", o.Err)
 	}
 	if left := s.Residue(s.T, "n"); len(left) > 0 {
-		s.Fatalf("the Lease names %q, who released", left)
+		s.Fatalf("the Lease names %q, which has released", left)
 	}
 }
 

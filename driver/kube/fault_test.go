@@ -143,7 +143,7 @@ func testAnnotationsRemoved(s *scene) {
 	s.edit("n", strip)
 	other := s.open(Options{})
 	if next := s.acquire(other, "n", "next"); next.Token <= g.Token {
-		s.Fatalf("token %d came after %d", next.Token, g.Token)
+		s.Fatalf("token %d follows %d", next.Token, g.Token)
 	}
 }
 
@@ -158,7 +158,7 @@ func testTokensOverDeletion(s *scene) {
 	first := s.acquire(s.open(Options{}), "n", "first")
 	s.remove("n")
 	if next := s.acquire(early, "n", "next"); next.Token <= first.Token {
-		s.Fatalf("token %d came after %d", next.Token, first.Token)
+		s.Fatalf("token %d follows %d", next.Token, first.Token)
 	}
 }
 
@@ -212,7 +212,7 @@ func testOldBase(s *scene) {
 	old := s.acquire(d, "n", "then")
 	s.release(d, "n", "then")
 	if ceiling := interlock.CounterAt(long.Add(time.Hour)); old.Token.Counter() > ceiling {
-		s.Fatalf("counter %d of a clock that stands at %d", old.Token.Counter(), ceiling)
+		s.Fatalf("counter %d of a clock at %d", old.Token.Counter(), ceiling)
 	}
 	floor := interlock.CounterAt(time.Now())
 	if g := s.acquire(s.open(Options{}), "n", "now"); g.Token.Counter() < floor {
@@ -243,7 +243,7 @@ func testNotReleasedBeforeTheWork(s *scene) {
 	next := s.queue(other, "n", "next")
 	for range 20 {
 		if holder := s.lease("n").Spec.HolderIdentity; holder == nil || *holder == "" || *holder == "next" {
-			s.Fatal("the Lease was given up while the work went on")
+			s.Fatal("the Lease was released during the work")
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -297,7 +297,7 @@ func (s *scene) lateWrite(method string) {
 		s.Fatalf("the late write is answered with %d", status)
 	}
 	if left := s.Residue(s.T, "n"); len(left) > 0 {
-		s.Fatalf("the Lease names %q, who released", left)
+		s.Fatalf("the Lease names %q, which has released", left)
 	}
 }
 

@@ -78,7 +78,7 @@ func TestSightOfWhatIsGone(t *testing.T) {
 	s.observe(leaseOf(6, "other", 10, 1), 3)
 	s.deleted(8, 4)
 	if s.observe(leaseOf(7, "other", 10, 1), 5) || s.exists() {
-		t.Fatal("what was deleted comes back")
+		t.Fatal("a deleted object is back")
 	}
 }
 

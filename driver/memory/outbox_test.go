@@ -50,6 +50,6 @@ func TestNotifier(t *testing.T) {
 	stop()
 	b.Notify()
 	if notified != 1 {
-		t.Errorf("heard %d notifications", notified)
+		t.Errorf("received %d notifications", notified)
 	}
 }

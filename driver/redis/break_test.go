@@ -66,7 +66,7 @@ func TestBreakHandsOverAndIsRecorded(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(bound):
-		t.Error("the holder was not told")
+		t.Error("the loss was not reported")
 	}
 	if _, ok, err := b.Break(t.Context(), breaking("x", r.Owner)); ok || err != nil {
 		t.Fatalf("broke it twice: %v, %v", ok, err)

@@ -159,7 +159,7 @@ func TestConfirmationOfWhatIsDone(t *testing.T) {
 	replica.Pause()
 	defer replica.Resume()
 	if err := NewOnce(first).Done(t.Context(), d, time.Minute); interlock.Kind(err) != interlock.Uncertain {
-		t.Errorf("no replica has it: %v", err)
+		t.Errorf("no replica has the write: %v", err)
 	}
 	if _, err := NewOnce(second).Claim(t.Context(), d, time.Minute); interlock.Kind(err) != interlock.Uncertain {
 		t.Errorf("what no replica has is found done: %v", err)

@@ -65,7 +65,7 @@ func TestNoEventAfterAnErrorOrARelease(t *testing.T) {
 	h := holdingOf(d.held, r.Owner)
 	d.held.settle(h, boottime.Now(), 0, extension{ours: true})
 	if n.renewed.Load() != 1 || grant.Lease.Remaining() <= 0 {
-		t.Fatal("a renewal is not told while it is held")
+		t.Fatal("a renewal is not reported while it is held")
 	}
 	release(t, d, "x", r.Owner)
 	d.held.settle(h, boottime.Now(), 0, extension{ours: true})
@@ -94,7 +94,7 @@ func TestLossIsToldBeforeItIsForgotten(t *testing.T) {
 	k.settle(h, boottime.Now(), 0, extension{})
 	k.settle(h, boottime.Now(), 0, extension{})
 	if calls != 1 || holdingOf(k, "me") != nil {
-		t.Fatalf("told %d times, forgotten %v", calls, holdingOf(k, "me") == nil)
+		t.Fatalf("reported %d times, removed %v", calls, holdingOf(k, "me") == nil)
 	}
 }
 

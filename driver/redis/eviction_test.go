@@ -187,7 +187,7 @@ func TestServersThatEvictOrDoNotSayAreRefused(t *testing.T) {
 	}
 	blind := dial(t, "blind:pw@"+server.Addr())
 	if _, err := Open(t.Context(), blind, nil); !errors.Is(err, ErrEviction) || !strings.Contains(err.Error(), "?eviction=none") {
-		t.Errorf("a user who cannot ask: %v", err)
+		t.Errorf("a user that cannot read the policy: %v", err)
 	}
 	for what, declared := range map[string]rueidis.Client{
 		"With": With(blind, Settings{NoEviction: true}), "URL": dial(t, "blind:pw@"+server.Addr()+"?eviction=none"),

@@ -166,7 +166,7 @@ func TestForeignLocksAreBroken(t *testing.T) {
 			t.Errorf("Redisson's waiters received %q", m)
 		}
 	case <-time.After(bound):
-		t.Error("Redisson's waiters were not told")
+		t.Error("Redisson's waiters were not notified")
 	}
 	for _, name := range []string{"rw", "list"} {
 		s, err := d.Lock(t.Context(), name)

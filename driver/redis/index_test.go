@@ -153,6 +153,6 @@ func TestWatchersReceiveWhatTheyWatch(t *testing.T) {
 	limited.await(t, "mine/2", 1)
 	release(t, d, "mine/2", owner)
 	if n := limited.count("other/1"); n != 0 {
-		t.Errorf("told %d times of what is not watched", n)
+		t.Errorf("%d hints about names that are not watched", n)
 	}
 }

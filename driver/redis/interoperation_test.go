@@ -85,7 +85,7 @@ func TestPlainAndQueueModeExcludeEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, more, err := p.Locks(t.Context(), "", 10); err == nil || more {
-		t.Fatal("plain without a prefix listed strings that may be anybody's")
+		t.Fatal("plain without a prefix listed strings of any client")
 	}
 }
 

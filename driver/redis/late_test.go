@@ -62,7 +62,7 @@ func TestLatePlaceIsNotKept(t *testing.T) {
 	waiting := await(t, d, "x")
 	release(t, d, "x", owner)
 	if state := show(t, d, "x"); state.Holder == nil || state.Holder.Owner != r.Owner {
-		t.Fatalf("its turn came, but the name is held by %+v", state.Holder)
+		t.Fatalf("its turn has come, but the name is held by %+v", state.Holder)
 	}
 	o := receive(t, waiting, acceptFor+heartbeat)
 	release(t, d, "x", o.owner)

@@ -270,7 +270,7 @@ func TestLimitFailover(t *testing.T) {
 			if a := call(l, 3); !a.Allowed() {
 				t.Fatalf("%+v", a)
 			}
-			testbed.Eventually(t, "the replica has it", bound, func() bool {
+			testbed.Eventually(t, "the replica has the limit", bound, func() bool {
 				n, err := raw(t, operator, "WAIT", "1", "100").AsInt64()
 				return err == nil && n == 1
 			})

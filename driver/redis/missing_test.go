@@ -96,7 +96,7 @@ func TestDeletedQueueStarvesNobody(t *testing.T) {
 	waiting := await(t, b, "x")
 	remove(t, operator, keysOf("x").queue)
 	newcomer := driver.Request{Name: "x", Owner: owner, NoWait: true}
-	testbed.Eventually(t, "the waiter has it in spite of newcomers", bound, func() bool {
+	testbed.Eventually(t, "the waiter is granted despite newcomers", bound, func() bool {
 		release(t, a, "x", newcomer.Owner)
 		newcomer.Owner = newOwner()
 		_, err := a.Acquire(t.Context(), newcomer)

@@ -49,7 +49,7 @@ func TestDialSettings(t *testing.T) {
 		}
 	}
 	if _, err := Dial("redis://127.0.0.1:1"); interlock.Kind(err) != interlock.Retryable {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("no server listens: %v", err)
 	}
 }
 

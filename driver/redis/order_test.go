@@ -48,7 +48,7 @@ func testOrder(t *testing.T, acquire request) {
 	<-entered
 	giveUp()
 	if err := <-first; interlock.Kind(err) != interlock.Uncertain || !errors.Is(err, context.Canceled) {
-		t.Fatalf("given up: %v", err)
+		t.Fatalf("abandoned: %v", err)
 	}
 	send := func(owner, what string) <-chan error {
 		done := make(chan error, 1)
@@ -114,7 +114,7 @@ func TestHeartbeatDoesNotReviveAReleasedOwner(t *testing.T) {
 		}
 		reply, err := d.contend(t.Context(), w, refresh)
 		if err != nil || reply.status != statusGone {
-			t.Fatalf("held %v: a heartbeat of nobody got %+v, %v", held, reply, err)
+			t.Fatalf("held %v: a heartbeat of a released owner got %+v, %v", held, reply, err)
 		}
 		if n, _ := raw(t, operator, "EXISTS", k.queue, k.wait).AsInt64(); n != 0 {
 			t.Fatalf("held %v: it left a place", held)

@@ -202,7 +202,7 @@ func TestQuorumLosesALostMajority(t *testing.T) {
 			t.Errorf("%v, %v remain", err, lease.Remaining())
 		}
 	case <-time.After(bound):
-		t.Fatal("not told")
+		t.Fatal("not reported")
 	}
 	testbed.Eventually(t, "what was locked again is given back", bound, func() bool {
 		return slices.Equal(servers.holders(t, "x"), make([]string, quorumNodes))

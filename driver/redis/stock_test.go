@@ -79,7 +79,7 @@ func TestStockForgets(t *testing.T) {
 		t.Errorf("%+v, %v", level, err)
 	}
 	if held, err := raw(t, client, "HGET", keys[0], "held").AsInt64(); err != nil || held != 0 {
-		t.Errorf("%d units are held by nobody, %v", held, err)
+		t.Errorf("%d units are held without a reservation, %v", held, err)
 	}
 }
 

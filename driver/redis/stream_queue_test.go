@@ -194,7 +194,7 @@ func TestQueueLeavesNothing(t *testing.T) {
 				t.Fatalf("%+v, %v", letters, err)
 			}
 			if some, err := s.DeadLetters(t.Context(), "q", letters[1].Place, 1); err != nil || len(some) != 1 || some[0].ID != letters[2].ID {
-				t.Errorf("behind the second is %v, %v", some, err)
+				t.Errorf("after the second: %v, %v", some, err)
 			}
 			var places []int64
 			for _, l := range letters {
@@ -368,7 +368,7 @@ func TestQueueWakes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); store.subscribe(ctx, func(string) { heard <- struct{}{} }) }()
-	testbed.Eventually(t, "an entry is heard", bound, func() bool {
+	testbed.Eventually(t, "an entry is noticed", bound, func() bool {
 		s.add("a/" + fmt.Sprint(time.Now().UnixNano()))
 		select {
 		case <-heard:
@@ -451,7 +451,7 @@ func TestQueueKeyChangesItsPriority(t *testing.T) {
 	for _, id := range []string{"a/1", "a/2", "b/1"} {
 		m := s.receive(c, 1)
 		if m[0].ID != id {
-			t.Errorf("%s comes instead of %s", m[0].ID, id)
+			t.Errorf("%s instead of %s", m[0].ID, id)
 		}
 		s.settle(c, driver.Ack, m...)
 	}
@@ -494,10 +494,10 @@ func TestQueueRenewsItsOwn(t *testing.T) {
 		return len(lanesOf(t, client, keys[3])) == 1
 	})
 	if !renew(held) {
-		t.Error("a lease that nobody took is not renewed")
+		t.Error("a lease that was not taken is not renewed")
 	}
 	if some := claim(time.Minute, limit); len(some) > 0 {
-		t.Errorf("a lease that was renewed went to somebody else: %v", some)
+		t.Errorf("a renewed lease was granted to another consumer: %v", some)
 	}
 	free := leasequeue.Settled{Held: held, Finished: true}
 	if lost, err := store.Settle(t.Context(), []leasequeue.Settled{free}); err != nil || len(lost) > 0 {
@@ -508,7 +508,7 @@ func TestQueueRenewsItsOwn(t *testing.T) {
 	}
 	two := claim(time.Minute, limit)[0]
 	if renew(held) {
-		t.Error("a lease of somebody else is renewed")
+		t.Error("a lease of another consumer is renewed")
 	}
 	if !renew(leasequeue.Held{ID: two.ID, Token: two.Token}) {
 		t.Error("a lease is not renewed")

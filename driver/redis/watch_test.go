@@ -125,7 +125,7 @@ func TestWatchLooksAgainAfterAnInterruption(t *testing.T) {
 	proxy.Heal()
 	began := time.Now()
 	h.await(t, "", before+1)
-	t.Logf("told after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("reported after %v", time.Since(began).Round(time.Millisecond))
 	take(t, operator, "seen")
 	h.await(t, "seen", 1)
 	if err := stop(); !errors.Is(err, context.Canceled) {
