@@ -180,7 +180,7 @@ func (b books) money() (sum int64) {
 	return sum
 }
 
-// sound returns an error for created or lost money, transactions that ended both ways, and
+// sound returns an error for created or lost money, transactions with both outcomes, and
 // reservations without a branch.
 func (b books) sound(money int64) error {
 	if got := b.money(); got != money {

@@ -7,8 +7,8 @@
 --   notes    of a place: "FAILURES TIME REASON"
 --   dead     <PLACE>:<ENTRY> of each dead letter
 --   unique   the message that has a unique text
---   audit    a stream of what was done by hand
--- A lane is what is leased at once: the messages of a key, or one without a key. It is named by
+--   audit    a stream of manual operations
+-- A lane is the unit of a lease: the messages of a key, or one without a key. It is named by
 -- the place of its first message. Lanes and places have 16 digits, so that they sort as text.
 local STREAM, LANES, INDEX, READY, WAITING, NOTES, DEAD, UNIQUE, AUDIT, COUNTER = unpack(KEYS, 1, 10)
 
