@@ -8,14 +8,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// RunAdvisory runs what the suite asks of a driver without tokens, and without a
-// queue that could be shown. Backend.Open wraps each driver with [Advisory].
+// RunAdvisory runs the tests that apply to a driver without tokens and without an
+// inspectable queue. Backend.Open wraps each driver with [Advisory].
 func RunAdvisory(t *testing.T, h Harness) {
 	h.Without |= Tokens | Inspection
 	RunFenced(t, h)
 }
 
-// Advisory makes an advisory driver fit a [Backend]. Its grants have no token.
+// Advisory adapts an advisory driver to a [Backend]. Its grants have no token.
 func Advisory(d driver.Advisory) driver.Fenced { return advisory{d} }
 
 type advisory struct{ d driver.Advisory }
@@ -33,7 +33,7 @@ func (a advisory) Release(ctx context.Context, name, owner string) error {
 
 func (a advisory) Close(ctx context.Context) error { return a.d.Close(ctx) }
 
-// Unwrap gives the driver that [Advisory] wrapped, or nil.
+// Unwrap returns the driver that [Advisory] wrapped, or nil.
 func Unwrap(d driver.Fenced) driver.Advisory {
 	if a, ok := d.(advisory); ok {
 		return a.d

@@ -10,38 +10,38 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A BarrierWork is what a business of the suite does, all of it on a counter.
+// BarrierWork describes a business function of the suite. It changes one counter.
 type BarrierWork struct {
 	Key   string // of the counter
-	Limit int64  // a counter that has so many refuses, with "full"; 0 is no limit
-	// Add is added to the counter. With Known, it is what the result of the first says
-	// instead, and nothing if none is known.
+	Limit int64  // if the counter is at least Limit, the business refuses with "full"; 0 is no limit
+	// Add is added to the counter. If Known is set, the stored result of the first is
+	// added instead, or nothing if no result is known.
 	Add   int64
 	Known bool
-	// Fail makes the business fail once it has added, with "broken".
+	// Fail makes the business fail with "broken" after it has added.
 	Fail   bool
-	Result string // what it returns
+	Result string // the result that it returns
 }
 
-// BarrierHarness tells [RunBarrier] how to reach one driver.Barrier and its store, and
-// how to make what it runs.
+// BarrierHarness gives [RunBarrier] access to one driver.Barrier and its store, and
+// creates the businesses that it runs.
 type BarrierHarness[B any] struct {
 	StoreHarness[driver.Barrier[B]]
-	// Business makes a business for the store of a backend.
+	// Business returns a business for the store of a backend.
 	Business func(b BarrierBackend[B], w BarrierWork) B
-	// Count is what a counter has, past every fault.
+	// Count returns the value of a counter. Its path has no faults.
 	Count func(t *testing.T, b BarrierBackend[B], key string) int64
 }
 
 // BarrierBackend is one running store of branches.
 type BarrierBackend[B any] = StoreBackend[driver.Barrier[B]]
 
-// RunBarrier runs the suite of driver.Barrier.
+// RunBarrier runs the conformance suite of driver.Barrier.
 func RunBarrier[B any](t *testing.T, h BarrierHarness[B]) {
 	runStore(t, h.StoreHarness, func(s *storeScene[driver.Barrier[B]]) *barrierScene[B] {
 		return &barrierScene[B]{storeScene: s, h: h, barrier: s.store, began: time.Now().Add(-100 * stride).Truncate(time.Millisecond)}
 	}, []suiteTest[*barrierScene[B]]{
-		// What is answered.
+		// Answers.
 		{"BarrierFirstRunsOnce", 0, testBarrierFirstRunsOnce[B]},
 		{"BarrierUndoRunsOnce", 0, testBarrierUndoRunsOnce[B]},
 		{"BarrierEmptyUndoBlocksTheFirst", 0, testBarrierEmptyUndo[B]},
@@ -60,7 +60,7 @@ func RunBarrier[B any](t *testing.T, h BarrierHarness[B]) {
 		{"BarrierRefusalAfterAFailureIsUndone", 0, testBarrierDoubted[B]},
 		{"BarrierFailedUndoRunsAgain", 0, testBarrierFailedUndo[B]},
 		{"BarrierOnlyAFirstRefuses", 0, testBarrierOnlyAFirstRefuses[B]},
-		// What is forgotten.
+		// Forgetting.
 		{"BarrierForgetsBelowTheMark", 0, testBarrierForgets[B]},
 		{"BarrierForgetsInBatches", 0, testBarrierForgetsInBatches[B]},
 		{"BarrierForgetsAllButExceptions", 0, testBarrierForgetsExcept[B]},
@@ -79,17 +79,17 @@ type barrierScene[B any] struct {
 	*storeScene[driver.Barrier[B]]
 	h       BarrierHarness[B]
 	barrier driver.Barrier[B]
-	began   time.Time // when the transactions of the test did
+	began   time.Time // when the transactions of the test began
 }
 
-// call is one of the branch that most tests are about.
+// call returns a call of the branch that most tests use.
 func (s *barrierScene[B]) call(p driver.BarrierPhase) driver.BarrierCall {
 	sum := sha256.Sum256([]byte("input"))
 	return driver.BarrierCall{Transaction: "order/42", Branch: "stock", Phase: p, Hash: sum[:], Begun: s.began}
 }
 
-// The work that most tests do: a first adds 3 and says so, an undo takes back what the
-// first has said, and a confirm adds 100.
+// barrierWork is the work of most tests: a first adds 3 and returns -3, an undo adds
+// the result of the first, and a confirm adds 100.
 var barrierWork = map[driver.BarrierPhase]BarrierWork{
 	driver.BarrierFirst:   {Key: "n", Add: 3, Result: "-3"},
 	driver.BarrierUndo:    {Key: "n", Known: true},
@@ -101,8 +101,8 @@ func (s *barrierScene[B]) try(ctx context.Context, c driver.BarrierCall, w Barri
 	return s.barrier.Call(ctx, c, s.h.Business(s.backend, w))
 }
 
-// must makes a call, and requires an outcome, whether it runs the business, and what
-// the counter has then.
+// must makes a call and requires an outcome, whether the business ran, and the value
+// of the counter afterwards.
 func (s *barrierScene[B]) must(c driver.BarrierCall, w BarrierWork, want driver.BarrierOutcome, ran bool, count int64) driver.BarrierAnswer {
 	s.Helper()
 	got, err := s.try(s.Context(), c, w)
@@ -113,17 +113,17 @@ func (s *barrierScene[B]) must(c driver.BarrierCall, w BarrierWork, want driver.
 	return got
 }
 
-// stride is how far two transactions begin apart so that a mark at the second has the
-// first's branches forgotten.
+// stride is the time between the begins of two transactions. A mark at the second
+// forgets the branches of the first.
 const stride = 2 * driver.BarrierSpread
 
-// is makes the usual call.
+// is makes the usual call and checks it as must does.
 func (s *barrierScene[B]) is(p driver.BarrierPhase, want driver.BarrierOutcome, ran bool, count int64) driver.BarrierAnswer {
 	s.Helper()
 	return s.must(s.call(p), barrierWork[p], want, ran, count)
 }
 
-// fails makes a call whose business fails.
+// fails makes a call and requires that its business fails.
 func (s *barrierScene[B]) fails(p driver.BarrierPhase, w BarrierWork, count int64) {
 	s.Helper()
 	_, err := s.try(s.Context(), s.call(p), w)

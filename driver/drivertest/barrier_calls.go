@@ -26,7 +26,7 @@ func testBarrierFirstRunsOnce[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierUndoRunsOnce what the first has said that it did.
+// testBarrierUndoRunsOnce checks that an undo runs once and gets the result of the first.
 func testBarrierUndoRunsOnce[B any](s *barrierScene[B]) {
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 	for i := range 3 {
@@ -60,7 +60,7 @@ func testBarrierConfirmsOnce[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierReportsViolations, and what the branch is, which stays so.
+// testBarrierReportsViolations checks that a violation reports the state and keeps it.
 func testBarrierReportsViolations[B any](s *barrierScene[B]) {
 	violated := func(p driver.BarrierPhase, state driver.BarrierState, count int64) {
 		s.Helper()
@@ -69,7 +69,7 @@ func testBarrierReportsViolations[B any](s *barrierScene[B]) {
 		}
 	}
 	violated(driver.BarrierConfirm, driver.BarrierUnknown, 0)
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // it was not kept out by that
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // the violation did not block it
 	s.is(driver.BarrierConfirm, driver.BarrierIsDone, true, 103)
 	violated(driver.BarrierUndo, driver.BarrierConfirmed, 103)
 	s.is(driver.BarrierConfirm, driver.BarrierIsDone, false, 103)
@@ -83,7 +83,7 @@ func testBarrierReportsViolations[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierStoresARefusal, also once the business would not refuse any more.
+// testBarrierStoresARefusal checks that a refusal stays if the business would now succeed.
 func testBarrierStoresARefusal[B any](s *barrierScene[B]) {
 	full, room := BarrierWork{Key: "n", Limit: 3, Add: 3}, BarrierWork{Key: "n", Limit: 100, Add: 3}
 	other := s.call(driver.BarrierFirst)
@@ -114,8 +114,8 @@ func testBarrierRejectsAnotherInput[B any](s *barrierScene[B]) {
 	s.must(bare, barrierWork[driver.BarrierUndo], driver.BarrierIsDone, true, 0)
 }
 
-// testBarrierEveryState: what driver.BarrierState.Meet says of each phase in each state
-// is what the store does.
+// testBarrierEveryState checks that the store answers each phase in each state as
+// driver.BarrierState.Meet does.
 func testBarrierEveryState[B any](s *barrierScene[B]) {
 	first, fails := barrierWork[driver.BarrierFirst], BarrierWork{Key: "n", Fail: true}
 	full := BarrierWork{Key: "n", Limit: -1}
@@ -139,7 +139,7 @@ func testBarrierEveryState[B any](s *barrierScene[B]) {
 			for _, before := range into[state] {
 				made := c
 				made.Phase = before.p
-				_, _ = s.try(s.Context(), made, before.w) // some fail, as they should
+				_, _ = s.try(s.Context(), made, before.w) // some fail, as expected
 			}
 			move := state.Meet(p)
 			ran, want := move.Outcome == driver.BarrierRun, move.Outcome
@@ -154,7 +154,7 @@ func testBarrierEveryState[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierResultIsData: any bytes, none, and much.
+// testBarrierResultIsData stores results of any bytes, empty and large.
 func testBarrierResultIsData[B any](s *barrierScene[B]) {
 	for i, result := range []string{"", "x", "\x00\xff binary\r\n", "{\"a\": [1]}", "'; drop table x; --", "ключ", strings.Repeat("0123456789abcde\xff", 64<<10)} {
 		c := s.call(driver.BarrierFirst)
@@ -167,7 +167,7 @@ func testBarrierResultIsData[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierNamesAreData: each triple of names is a branch of its own.
+// testBarrierNamesAreData checks that each triple of names is a separate branch.
 func testBarrierNamesAreData[B any](s *barrierScene[B]) {
 	names := append([]string{"1:a/", "a/1:b", "b/", "1:"}, oddNames...)
 	seen := map[[3]string]bool{}
@@ -216,7 +216,7 @@ func testBarrierBadInput[B any](s *barrierScene[B]) {
 		_, err := s.barrier.Forget(s.Context(), bad.mark, make([]string, bad.except), bad.limit)
 		s.mustFail(err, interlock.Bug, nil)
 	}
-	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // nothing was done before
+	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3) // the earlier calls had no effect
 }
 
 func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
@@ -228,9 +228,9 @@ func testBarrierContextAlreadyEnded[B any](s *barrierScene[B]) {
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 }
 
-// testBarrierCompetition: firsts and undos of a branch at once, from several processes.
-// One of each takes effect, or none; and all callers with an answer have the
-// same.
+// testBarrierCompetition runs firsts and undos of a branch from several processes at
+// the same time. At most one of each takes effect, and all answered callers get the
+// same answer.
 func testBarrierCompetition[B any](s *barrierScene[B]) {
 	for round := range 30 {
 		key := "n" + strconv.Itoa(round)

@@ -4,12 +4,12 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testBarrierFailedFirst: a half of it is there, so its undo runs, and does not get a
-// result.
+// testBarrierFailedFirst checks that the undo of a failed first runs, without a
+// result: the first may have had a partial effect.
 func testBarrierFailedFirst[B any](s *barrierScene[B]) {
 	fails := BarrierWork{Key: "n", Add: 3, Fail: true}
 	s.fails(driver.BarrierFirst, fails, 3)
-	s.fails(driver.BarrierFirst, fails, 6) // it was run again
+	s.fails(driver.BarrierFirst, fails, 6) // it ran again
 	s.is(driver.BarrierConfirm, driver.BarrierViolation, false, 6)
 	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Known: true}, driver.BarrierIsDone, true, 6)
 	s.is(driver.BarrierFirst, driver.BarrierLate, false, 6)
@@ -23,8 +23,8 @@ func testBarrierFailedFirst[B any](s *barrierScene[B]) {
 	s.must(repeated, barrierWork[driver.BarrierFirst], driver.BarrierIsDone, false, 12)
 }
 
-// testBarrierDoubted: it refuses now, and had failed before, so there may be something
-// to undo.
+// testBarrierDoubted checks that a refusal after a failure can be undone: the failed
+// call may have had a partial effect.
 func testBarrierDoubted[B any](s *barrierScene[B]) {
 	s.fails(driver.BarrierFirst, BarrierWork{Key: "n", Add: 3, Fail: true}, 3)
 	full := BarrierWork{Key: "n", Limit: 3, Add: 3}
@@ -37,7 +37,7 @@ func testBarrierDoubted[B any](s *barrierScene[B]) {
 	s.must(s.call(driver.BarrierUndo), BarrierWork{Key: "n", Add: -3}, driver.BarrierIsDone, false, 0)
 }
 
-// testBarrierFailedUndo: nobody takes it for done.
+// testBarrierFailedUndo checks that a failed undo or confirm is not recorded as done.
 func testBarrierFailedUndo[B any](s *barrierScene[B]) {
 	for _, p := range []driver.BarrierPhase{driver.BarrierUndo, driver.BarrierConfirm} {
 		first, last := s.call(driver.BarrierFirst), s.call(p)
@@ -52,7 +52,7 @@ func testBarrierFailedUndo[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierOnlyAFirstRefuses: from anything else that is a failure.
+// testBarrierOnlyAFirstRefuses checks that a refusal by any other phase is a failure.
 func testBarrierOnlyAFirstRefuses[B any](s *barrierScene[B]) {
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)
 	for _, p := range []driver.BarrierPhase{driver.BarrierUndo, driver.BarrierConfirm} {

@@ -10,15 +10,15 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// at is a call of a branch of a transaction that began then.
+// at returns a call of a branch of a transaction that began at begun.
 func (s *barrierScene[B]) at(p driver.BarrierPhase, branch string, begun time.Time) driver.BarrierCall {
 	c := s.call(p)
 	c.Branch, c.Begun = branch, begun
 	return c
 }
 
-// testBarrierForgets: what lies BarrierSpread below is gone, and calls from below are
-// refused before any business; what lies on the mark and above is as it was.
+// testBarrierForgets checks that branches BarrierSpread below the mark are deleted and
+// their calls rejected before any business. Branches at or above the mark stay.
 func testBarrierForgets[B any](s *barrierScene[B]) {
 	mark := s.began
 	below, kept, on := mark.Add(-driver.BarrierSpread-time.Millisecond), mark.Add(-driver.BarrierSpread), mark
@@ -48,7 +48,7 @@ func testBarrierForgets[B any](s *barrierScene[B]) {
 	s.must(s.at(driver.BarrierFirst, "new", on), adds, driver.BarrierIsDone, true, 2)
 }
 
-// testBarrierForgetsInBatches, and refuses all of them from the first one on.
+// testBarrierForgetsInBatches checks that the first batch already rejects all late calls.
 func testBarrierForgetsInBatches[B any](s *barrierScene[B]) {
 	const branches = 25
 	for i := range branches {
@@ -65,10 +65,10 @@ func testBarrierForgetsInBatches[B any](s *barrierScene[B]) {
 	s.forgets(mark, 10, 5)
 }
 
-// testBarrierMarkNeverFalls, and does not rise to where nothing could pass.
+// testBarrierMarkNeverFalls checks that a mark neither falls nor moves implausibly far ahead.
 func testBarrierMarkNeverFalls[B any](s *barrierScene[B]) {
 	s.forgets(s.began, 1, 0)
-	s.forgets(s.began.Add(-time.Hour), 1, 0) // as from a coordinator whose clock was set back
+	s.forgets(s.began.Add(-time.Hour), 1, 0) // from a coordinator whose clock was set back
 	adds := BarrierWork{Key: "n", Add: 1}
 	s.must(s.at(driver.BarrierFirst, "b", s.began.Add(-time.Millisecond)), adds, driver.BarrierForgotten, false, 0)
 	_, err := s.barrier.Forget(s.Context(), time.Now().Add(interlock.MaxAhead+time.Hour), nil, 1)
@@ -76,8 +76,8 @@ func testBarrierMarkNeverFalls[B any](s *barrierScene[B]) {
 	s.must(s.at(driver.BarrierFirst, "b", s.began), adds, driver.BarrierIsDone, true, 1)
 }
 
-// testBarrierForgetsExcept: what a mark excepts keeps its branches and its calls, until a
-// mark that does not except it; the others go, however many are spared.
+// testBarrierForgetsExcept checks that an excepted transaction keeps its branches and
+// calls until a mark does not except it. All others are deleted.
 func testBarrierForgetsExcept[B any](s *barrierScene[B]) {
 	adds := BarrierWork{Key: "n", Add: 1, Result: "-1"}
 	call := func(p driver.BarrierPhase, transaction, branch string, i int) driver.BarrierCall {
@@ -97,8 +97,8 @@ func testBarrierForgetsExcept[B any](s *barrierScene[B]) {
 		s.must(call(driver.BarrierFirst, "t"+strconv.Itoa(i), "b", 0), adds, driver.BarrierIsDone, true, int64(2*i+2))
 	}
 	forgets(2, 2, 2, old, "never came")
-	forgets(2, 2, 2)       // not above: the exceptions stay as well
-	forgets(1, 9, 1, "t0") // nor are there new ones
+	forgets(2, 2, 2)       // the mark does not rise, so the old exceptions stay
+	forgets(1, 9, 1, "t0") // and new ones are not added
 	forgets(3, 9, 0, old)
 	s.must(call(driver.BarrierFirst, old, "4", 0), adds, driver.BarrierIsDone, false, 10)
 	s.must(call(driver.BarrierUndo, old, "4", 0), BarrierWork{Key: "n", Known: true}, driver.BarrierIsDone, true, 9)
@@ -110,8 +110,8 @@ func testBarrierForgetsExcept[B any](s *barrierScene[B]) {
 	s.must(call(driver.BarrierFirst, old, "new", 0), adds, driver.BarrierForgotten, false, 10)
 }
 
-// testBarrierBegunMayDiffer: another clock, or a successor, tells another begin of the
-// same transaction; its call is the same.
+// testBarrierBegunMayDiffer checks that a call with another begin of the same
+// transaction, from another clock or a successor, is the same call.
 func testBarrierBegunMayDiffer[B any](s *barrierScene[B]) {
 	for i, p := range []driver.BarrierPhase{driver.BarrierConfirm, driver.BarrierUndo} {
 		for n, apart := range []time.Duration{time.Millisecond, -time.Millisecond, driver.BarrierSpread} {
@@ -129,14 +129,14 @@ func testBarrierBegunMayDiffer[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierLaterBegin: a late call that tells a later begin than the calls before it
-// finds its branch, also if the mark lies between the two.
+// testBarrierLaterBegin checks that a call with a later begin than the earlier calls
+// finds its branch, even if the mark is between the two.
 func testBarrierLaterBegin[B any](s *barrierScene[B]) {
 	adds := BarrierWork{Key: "n", Add: 1}
 	s.must(s.at(driver.BarrierUndo, "undone", s.began), adds, driver.BarrierIsDone, false, 0)
 	s.must(s.at(driver.BarrierFirst, "done", s.began), adds, driver.BarrierIsDone, true, 1)
 	later := s.began.Add(driver.BarrierSpread)
-	// Neither a call nor its repetition moves the begin by which a branch is forgotten.
+	// Neither a call nor its repetition changes the begin by which a branch is forgotten.
 	s.must(s.at(driver.BarrierFirst, "done", later), adds, driver.BarrierIsDone, false, 1)
 	for _, mark := range []time.Time{s.began.Add(time.Millisecond), later} {
 		s.forgets(mark, 10, 0)
@@ -146,8 +146,8 @@ func testBarrierLaterBegin[B any](s *barrierScene[B]) {
 	s.forgets(later.Add(time.Millisecond), 10, 2)
 }
 
-// testBarrierLateCall: firsts come again and again while the mark passes them. However
-// it falls out, none runs twice.
+// testBarrierLateCall repeats firsts while the mark passes them. None runs twice,
+// whichever comes first.
 func testBarrierLateCall[B any](s *barrierScene[B]) {
 	const branches, callers = 40, 4
 	begun := func(i int) time.Time { return s.began.Add(time.Duration(i) * stride) }
@@ -177,10 +177,10 @@ func testBarrierLateCall[B any](s *barrierScene[B]) {
 	}
 }
 
-// testLostReplyToBarrier: the outcome is unknown, and repeating it converges.
+// testLostReplyToBarrier checks that the outcome is unknown and a repetition converges.
 func testLostReplyToBarrier[B any](s *barrierScene[B]) {
 	another := s.call(driver.BarrierFirst)
-	another.Transaction = "another" // the connection stands, and the store has seen such a request
+	another.Transaction = "another" // the connection is open, and the store has seen such a request
 	first := barrierWork[driver.BarrierFirst]
 	s.must(another, first, driver.BarrierIsDone, true, 3)
 	s.loseReply(func(ctx context.Context) error {
@@ -193,8 +193,8 @@ func testLostReplyToBarrier[B any](s *barrierScene[B]) {
 	}
 }
 
-// testBarrierOverARestart: neither the marker nor the mark is lost with the process of
-// a server that keeps data.
+// testBarrierOverARestart checks that a durable server keeps markers and the mark when
+// its process is killed.
 func testBarrierOverARestart[B any](s *barrierScene[B]) {
 	adds := BarrierWork{Key: "n", Add: 1}
 	s.is(driver.BarrierFirst, driver.BarrierIsDone, true, 3)

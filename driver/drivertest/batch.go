@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// RunBatch runs the suite on a driver that is a driver.Batch as well.
+// RunBatch runs the suite of a driver that also implements driver.Batch.
 func RunBatch(t *testing.T, h Harness) {
 	h.runAll(t, []suiteTest[*scene]{
 		{"TakesAll", 0, testBatchTakesAll},
@@ -31,8 +31,8 @@ func RunBatch(t *testing.T, h Harness) {
 	})
 }
 
-// party is several names that are taken together, for the tests to read like
-// sentences.
+// party is several names that are acquired together. Its methods make the
+// tests readable.
 type party struct {
 	s       *scene
 	d       driver.Fenced
@@ -80,7 +80,7 @@ func (p *party) acquire() *party {
 	return p
 }
 
-// mustBeRefused requires that holder is named as the one in the way.
+// mustBeRefused requires a refusal that reports that holder holds name.
 func (p *party) mustBeRefused(name, holder string) {
 	p.s.Helper()
 	var held *interlock.HeldError
@@ -91,7 +91,7 @@ func (p *party) mustBeRefused(name, holder string) {
 	p.s.mustBeKind(err, interlock.Retryable)
 }
 
-// mustHold requires that each is held, and by its owner.
+// mustHold requires that each name is held, by its owner.
 func (p *party) mustHold() {
 	p.s.Helper()
 	for _, c := range p.members {
@@ -131,7 +131,7 @@ func testBatchTakesAll(s *scene) {
 		p.release()
 		s.mustAllBeEmpty("a", "b", "c/d")
 		before = nil
-		for _, c := range p.members { // the next one by itself is above it, and below the next party
+		for _, c := range p.members { // the next single grant is above it, and below the next party
 			single := s.contender(other, c.req.Name).acquire()
 			s.mustIncrease([]interlock.Token{c.grant.Token, single.grant.Token})
 			before = append(before, single.grant.Token)
@@ -140,7 +140,7 @@ func testBatchTakesAll(s *scene) {
 	}
 }
 
-// testBatchAllOrNothing: whichever of the names is held, nothing is taken.
+// testBatchAllOrNothing checks that no name is acquired if any of them is held.
 func testBatchAllOrNothing(s *scene) {
 	names := []string{"a", "b", "c"}
 	d, other := s.open(), s.open()
@@ -160,8 +160,8 @@ func testBatchAllOrNothing(s *scene) {
 	s.party(d, names...).acquire().release()
 }
 
-// testBatchWaiterGoesFirst: a name is not to be had while somebody waits for it,
-// and a refused party does not hold anybody up.
+// testBatchWaiterGoesFirst checks that a batch does not get a name that has a waiter,
+// and that a refused party delays no other contender.
 func testBatchWaiterGoesFirst(s *scene) {
 	d, waiting := s.open(), s.open()
 	for range 10 {
@@ -179,8 +179,8 @@ func testBatchWaiterGoesFirst(s *scene) {
 	s.mustAllBeEmpty("a", "b")
 }
 
-// testBatchConcurrentBatches: parties that name the same names in different orders, and
-// single ones between. Nobody waits, so one always continues.
+// testBatchConcurrentBatches acquires the same names in different orders, with single
+// acquires in between. No batch waits, so one always continues.
 func testBatchConcurrentBatches(s *scene) {
 	const rounds = 10
 	names := []string{"a", "b", "c"}
@@ -215,7 +215,7 @@ func testBatchConcurrentBatches(s *scene) {
 					return
 				}
 				enter(p, 1)
-				time.Sleep(time.Millisecond) // the work, so that an overlap can be seen
+				time.Sleep(time.Millisecond) // long enough to observe an overlap
 				enter(p, -1)
 				for _, c := range p.members {
 					if err := c.tryRelease(patience); err != nil {
@@ -229,14 +229,14 @@ func testBatchConcurrentBatches(s *scene) {
 	all.Wait()
 	for _, name := range names {
 		if len(tokens[name]) == 0 {
-			s.Fatalf("nobody had %q", name)
+			s.Fatalf("no batch acquired %q", name)
 		}
 		s.mustIncrease(tokens[name])
 	}
 	s.mustAllBeEmpty(names...)
 }
 
-// testBatchTooMany: all of them, or a clear refusal that leaves nothing.
+// testBatchTooMany checks that a large batch gets all names or an error that leaves nothing.
 func testBatchTooMany(s *scene) {
 	var names []string
 	for i := range 300 {
@@ -255,7 +255,7 @@ func testBatchTooMany(s *scene) {
 		p.release()
 	}
 	s.mustAllBeEmpty(names[0], names[299])
-	s.party(d, names[:32]...).acquire().release() // so many at least
+	s.party(d, names[:32]...).acquire().release() // at least this many
 	s.mustAllBeEmpty(names[0], names[31])
 }
 
@@ -267,7 +267,7 @@ func testBatchRenewal(s *scene) {
 	s.mustAllBeEmpty("a", "b")
 }
 
-// testBatchLossOfOne: only that claim is lost, and the others continue.
+// testBatchLossOfOne checks that only the lost claim ends and the others continue.
 func testBatchLossOfOne(s *scene) {
 	p := s.party(s.open(), "a", "b", "c").acquire()
 	s.backend.Delete(s.T, "b")
@@ -296,7 +296,7 @@ func testBatchRepeatConverges(s *scene) {
 	s.mustAllBeEmpty("a", "b")
 }
 
-// testBatchRepeatAcquiresMissing: an operator deleted one of them meanwhile.
+// testBatchRepeatAcquiresMissing repeats a batch of which an operator deleted one name.
 func testBatchRepeatAcquiresMissing(s *scene) {
 	p := s.party(s.open(), "a", "b").acquire()
 	lost := p.members[1].grant.Token
@@ -310,7 +310,7 @@ func testBatchRepeatAcquiresMissing(s *scene) {
 	s.mustAllBeEmpty("a", "b")
 }
 
-// testBatchRepeatReleasesOnConflict: one of them has gone to somebody else meanwhile.
+// testBatchRepeatReleasesOnConflict repeats a batch of which another owner holds one name.
 func testBatchRepeatReleasesOnConflict(s *scene) {
 	p := s.party(s.open(), "a", "b", "c").acquire()
 	s.backend.Delete(s.T, "b")
@@ -323,7 +323,7 @@ func testBatchRepeatReleasesOnConflict(s *scene) {
 	thief.release()
 }
 
-// testBatchLostReply: repeated, and given up.
+// testBatchLostReply checks a batch that is repeated, and one that is released.
 func testBatchLostReply(s *scene) {
 	d := s.open()
 	for _, repeat := range []bool{true, false} {

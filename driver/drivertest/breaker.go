@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// RunBreaker runs what the suite asks of a driver.Breaker, with the harness of
-// the driver's locks. It needs Inspection.
+// RunBreaker runs the suite of driver.Breaker with the harness of the driver's locks.
+// It needs Inspection.
 func RunBreaker(t *testing.T, h Harness) {
 	h.runAll(t, []suiteTest[*scene]{
 		{"BreakTakesTheLock", 0, testBreakTakesTheLock},
@@ -42,12 +42,12 @@ func (s *scene) breaker(d driver.Fenced) driver.Breaker {
 	return b
 }
 
-// order is what an operator asks for.
+// order returns an operator's request to break the contender's lock.
 func (c *contender) order() driver.Break {
 	return driver.Break{Name: c.req.Name, Owner: c.req.Owner, Reason: "its machine burnt down", By: "an operator"}
 }
 
-// mustBreak requires that it is done and told truly.
+// mustBreak requires that the lock is broken and the record is correct.
 func (s *scene) mustBreak(d driver.Fenced, c *contender, b driver.Break) driver.BreakRecord {
 	s.Helper()
 	record, ok, err := s.breaker(d).Break(s.Context(), b)
@@ -65,7 +65,7 @@ func (s *scene) mustRecordBreak(record driver.BreakRecord, c *contender, b drive
 	}
 }
 
-// mustNotBreak requires that there was nothing to do.
+// mustNotBreak requires that there was nothing to break.
 func (s *scene) mustNotBreak(d driver.Fenced, b driver.Break) {
 	s.Helper()
 	if record, ok, err := s.breaker(d).Break(s.Context(), b); err != nil || ok {
@@ -95,8 +95,8 @@ func (s *scene) mustHaveBroken(d driver.Fenced, name string, limit int, want ...
 	}
 }
 
-// mustLose requires that the holder receives the loss in time, once, and that its lease is
-// over.
+// mustLose requires that the holder receives one loss in time and that its lease has
+// ended.
 func (s *scene) mustLose(c *contender) {
 	s.Helper()
 	bound := c.d.Guarantees().Blind
@@ -110,8 +110,8 @@ func (s *scene) mustLose(c *contender) {
 	}
 }
 
-// testBreakTakesTheLock: it is free, the record says so, and the holder hears
-// of it.
+// testBreakTakesTheLock checks that the lock is free, the record is correct, and the
+// holder receives the loss.
 func testBreakTakesTheLock(s *scene) {
 	d := s.open()
 	holder := s.contender(s.open(), lockName).acquire()
@@ -119,7 +119,7 @@ func testBreakTakesTheLock(s *scene) {
 	next := s.contender(s.open(), lockName).acquire()
 	s.mustIncrease([]interlock.Token{holder.grant.Token, next.grant.Token})
 	s.mustLose(holder)
-	s.mustHearNothing(holder, "told twice")
+	s.mustHearNothing(holder, "a second report")
 	holder.release()
 	s.mustHold(next)
 	s.mustNotBreak(d, holder.order())
@@ -129,8 +129,8 @@ func testBreakTakesTheLock(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testBreakGrantsTheNextWaiter who waits, also if it stands in the breaker's own
-// process, and another lock of the former holder stays.
+// testBreakGrantsTheNextWaiter checks that the next waiter gets the lock, even in the
+// breaker's process, and that another lock of the former holder stays.
 func testBreakGrantsTheNextWaiter(s *scene) {
 	d, holding := s.open(), s.open()
 	holder := s.contender(holding, lockName).acquire()
@@ -157,8 +157,8 @@ func testBreakGrantsTheNextWaiter(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testBreakOfACrashedHolder, which is what it is for: nobody waits for its time
-// to run out.
+// testBreakOfACrashedHolder checks that the next contender need not wait until the
+// crashed holder's lease expires.
 func testBreakOfACrashedHolder(s *scene) {
 	dying, d := s.open(), s.open()
 	holder := s.contender(dying, lockName).acquire()
@@ -177,11 +177,11 @@ func testBreakOfACrashedHolder(s *scene) {
 	next.release()
 }
 
-// testBreakOnlyTheHolder: for any name, no other claim is lost, and
-// nothing is recorded.
+// testBreakOnlyTheHolder checks that a break ends no other claim and that a break
+// without effect is not recorded.
 func testBreakOnlyTheHolder(s *scene) {
 	d := s.open()
-	s.mustNotBreak(d, s.contender(d, lockName).order()) // nobody holds it
+	s.mustNotBreak(d, s.contender(d, lockName).order()) // not held
 	holder := s.contender(s.open(), lockName).acquire()
 	waiter := s.contender(s.open(), lockName)
 	done := waiter.start(s.Context())
@@ -204,7 +204,7 @@ func testBreakOnlyTheHolder(s *scene) {
 	waiter.release()
 }
 
-// testBreakAfterRelease: the one who was looked at has gone, and another holds.
+// testBreakAfterRelease breaks an owner that has released; the new holder keeps the lock.
 func testBreakAfterRelease(s *scene) {
 	d := s.open()
 	former := s.contender(s.open(), lockName).acquire()
@@ -216,8 +216,8 @@ func testBreakAfterRelease(s *scene) {
 	holder.release()
 }
 
-// testBreakCompetition: several operators at once. Each one with the answer that it
-// broke the lock is on record, nobody else is, and the next holder is spared.
+// testBreakCompetition has several operators break a lock at the same time. The records
+// are those of the operators that broke it, and the next holder keeps it.
 func testBreakCompetition(s *scene) {
 	const operators = 6
 	processes := []driver.Fenced{s.open(), s.open(), s.open()}
@@ -262,12 +262,12 @@ func testBreakCompetition(s *scene) {
 		}
 	}
 	if len(records) == 0 {
-		s.Fatal("nobody broke it")
+		s.Fatal("no break took effect")
 	}
 	waiter.release()
 }
 
-// persistBreak repeats what was certainly not done because others were faster.
+// persistBreak repeats a break that had no effect because others were faster.
 func (s *scene) persistBreak(d driver.Fenced, b driver.Break) (ok bool, err error) {
 	for range 100 {
 		_, ok, err = d.(driver.Breaker).Break(s.Context(), b)
@@ -278,7 +278,7 @@ func (s *scene) persistBreak(d driver.Fenced, b driver.Break) (ok bool, err erro
 	return ok, err
 }
 
-// testBreakContextAlreadyEnded: the cause comes back, and nothing was done.
+// testBreakContextAlreadyEnded checks that the cause is returned and nothing was done.
 func testBreakContextAlreadyEnded(s *scene) {
 	d := s.open()
 	holder := s.contender(d, lockName).acquire()
@@ -310,11 +310,11 @@ func testBreakAfterClose(s *scene) {
 	holder.release()
 }
 
-// testLostReplyToBreak: it may be repeated until it is over, and is on record.
+// testLostReplyToBreak checks that a repeated break converges and is recorded.
 func testLostReplyToBreak(s *scene) {
 	d := s.open()
 	holder := s.contender(s.open(), lockName).acquire()
-	s.mustNotBreak(d, s.contender(d, "other").order()) // the connection stands
+	s.mustNotBreak(d, s.contender(d, "other").order()) // the connection is open
 	s.faults.(ReplyDropper).DropReplies()
 	errTimeUp := errors.New("the operator has no more time")
 	ctx, cancel := context.WithTimeoutCause(s.Context(), 500*time.Millisecond, errTimeUp)
@@ -323,9 +323,9 @@ func testLostReplyToBreak(s *scene) {
 	if ok || !errors.Is(err, errTimeUp) {
 		s.Fatalf("a break whose reply is lost: %v, %v, want the cause", ok, err)
 	}
-	s.mustBeKind(err, interlock.Uncertain, interlock.Retryable) // it may have to read before it writes
+	s.mustBeKind(err, interlock.Uncertain, interlock.Retryable) // a driver may read before it writes
 	s.faults.Heal()
-	s.eventually("repeating it says that it is over", patience, func() bool {
+	s.eventually("a repetition has nothing to break", patience, func() bool {
 		ctx, cancel := context.WithTimeout(s.Context(), 2*time.Second)
 		defer cancel()
 		_, ok, err := s.breaker(d).Break(ctx, holder.order())
@@ -343,7 +343,7 @@ func testLostReplyToBreak(s *scene) {
 	next.persistRelease()
 }
 
-// testBreaksSurviveARestart, unless the backend keeps nothing over one.
+// testBreaksSurviveARestart checks this for backends that keep records over a restart.
 func testBreaksSurviveARestart(s *scene) {
 	d := s.open()
 	holder := s.contender(s.open(), lockName).acquire()
@@ -357,7 +357,7 @@ func testBreaksSurviveARestart(s *scene) {
 		return err == nil
 	})
 	if !fresh.Guarantees().TokensSurvive.Has(interlock.ServerCrash) || !fresh.Guarantees().ExclusionSurvives.Has(interlock.ServerCrash) {
-		return // it does not say that anything is left
+		return // no record is expected
 	}
 	s.mustHaveBroken(fresh, lockName, 10, record)
 }

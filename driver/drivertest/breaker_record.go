@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testBreaksNewestFirst: of one name or of all, and no more than asked for.
+// testBreaksNewestFirst lists the records of one name or of all, up to a limit.
 func testBreaksNewestFirst(s *scene) {
 	d := s.open()
 	of := map[string][]driver.BreakRecord{}
@@ -37,14 +37,14 @@ func testBreaksNewestFirst(s *scene) {
 	s.mustHaveBroken(other, "nobody's", 10)
 }
 
-// oddWords are what people write, and what nobody should.
+// oddWords are unusual texts, some of them attempts to inject code.
 var oddWords = []string{
 	"restored \"yesterday\",\nключ \\ {}", "it's; drop table locks; --", "%s %d $(x) `x` ${1} $1 ?", " x ", "a:b/c|d\te\r\n",
 	strings.Repeat("x", driver.MaxName), "a\x00b", "\xff\xfe",
 }
 
-// testBreaksAreData: reasons and people are kept as they were written, or
-// refused with nothing done.
+// testBreaksAreData checks that reasons and names of operators are stored unchanged or
+// rejected with nothing done.
 func testBreaksAreData(s *scene) {
 	d := s.open()
 	for i, word := range oddWords {
@@ -68,7 +68,7 @@ func testBreaksAreData(s *scene) {
 	}
 }
 
-// testBreakNamesAreData: each has a record of its own.
+// testBreakNamesAreData checks that each name has its own record.
 func testBreakNamesAreData(s *scene) {
 	d := s.open()
 	want := map[string]driver.BreakRecord{}
@@ -93,7 +93,7 @@ func testBreakNamesAreData(s *scene) {
 	}
 }
 
-// testBreakRefuses what nobody could answer for.
+// testBreakRefuses checks that invalid requests are rejected.
 func testBreakRefuses(s *scene) {
 	d := s.open()
 	holder := s.contender(s.open(), lockName).acquire()

@@ -15,11 +15,11 @@ type Caller struct {
 	Lost    chan error
 }
 
-// Ask returns a request of owner for a lock.
+// Ask returns a request for a lock by owner.
 func Ask(lock, owner string) Caller {
 	c := Caller{
 		Request: driver.Request{Name: lock, Owner: owner},
-		Waiting: make(chan driver.Place, 100), // more than any test gets
+		Waiting: make(chan driver.Place, 100), // more than any test receives
 		Lost:    make(chan error, 10),
 	}
 	c.Events = driver.Events{
@@ -29,7 +29,7 @@ func Ask(lock, owner string) Caller {
 	return c
 }
 
-// Acquire waits for the grant, and ends the test if there is none soon.
+// Acquire waits for the grant and fails the test if none arrives soon.
 func Acquire(t testing.TB, d driver.Fenced, c Caller) driver.Grant {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -41,7 +41,7 @@ func Acquire(t testing.TB, d driver.Fenced, c Caller) driver.Grant {
 	return g
 }
 
-// Release releases, and ends the test if that is not confirmed soon.
+// Release releases the lock and fails the test if that is not confirmed soon.
 func Release(t testing.TB, d driver.Fenced, c Caller) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -51,7 +51,7 @@ func Release(t testing.TB, d driver.Fenced, c Caller) {
 	}
 }
 
-// Outcome is what an Acquire returned.
+// Outcome is the result of an Acquire.
 type Outcome struct {
 	driver.Grant
 	Err error
@@ -69,7 +69,7 @@ func Begin(t testing.TB, d driver.Fenced, c Caller) <-chan Outcome {
 	return done
 }
 
-// Wait acquires in the background, and returns once the owner waits.
+// Wait acquires in the background and returns when the owner is in the queue.
 func Wait(t testing.TB, d driver.Fenced, c Caller) <-chan Outcome {
 	t.Helper()
 	done := Begin(t, d, c)

@@ -12,13 +12,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// contender is one owner's attempt, for the tests to read like sentences.
+// contender is one owner's attempt. Its methods make the tests readable.
 type contender struct {
 	s     *scene
 	d     driver.Fenced
 	req   driver.Request
 	grant driver.Grant
-	place chan driver.Place // receives when it waits; drop-oldest is not needed, capacity is ample
+	place chan driver.Place // reports of waiting; the capacity is ample
 	lost  chan error
 }
 
@@ -57,7 +57,7 @@ func (c *contender) try(ctx context.Context) (err error) {
 	return err
 }
 
-// persist acquires as claim/lock does: it repeats what may be repeated.
+// persist acquires as claim/lock does: it repeats errors that may be repeated.
 func (c *contender) persist() *contender {
 	c.s.Helper()
 	ctx, cancel := context.WithTimeout(c.s.Context(), patience)
@@ -73,9 +73,9 @@ func (c *contender) persist() *contender {
 	return c
 }
 
-// start acquires in the background and returns when the backend has received
-// the request; done receives the outcome. Until then it repeats what a busy backend
-// answers late, as claim/lock does.
+// start acquires in the background and returns when the backend has received the
+// request. Until then it repeats late answers of a busy backend, as claim/lock does.
+// done receives the outcome.
 func (c *contender) start(ctx context.Context) (done chan error) {
 	c.s.Helper()
 	done = make(chan error, 1)
@@ -96,7 +96,7 @@ func (c *contender) start(ctx context.Context) (done chan error) {
 	}
 }
 
-// release gives up and requires that the backend confirms.
+// release releases the lock and requires a confirmation.
 func (c *contender) release() {
 	c.s.Helper()
 	if err := c.tryRelease(patience); err != nil {
@@ -120,7 +120,7 @@ func (c *contender) persistRelease() {
 
 func (c *contender) valid() bool { return c.grant.Lease.Remaining() > 0 }
 
-// wait returns what done receives.
+// wait returns the value that done receives.
 func (s *scene) wait(done <-chan error, bound time.Duration, what string) error {
 	s.Helper()
 	select {
@@ -142,7 +142,7 @@ func (s *scene) eventually(what string, bound time.Duration, holds func() bool) 
 	}
 }
 
-// mustHold requires that the backend still refuses others.
+// mustHold requires that the backend still rejects other owners.
 func (s *scene) mustHold(c *contender) {
 	s.Helper()
 	other := s.contender(c.d, c.req.Name)
@@ -152,7 +152,7 @@ func (s *scene) mustHold(c *contender) {
 	}
 }
 
-// mustBeEmpty requires that the backend keeps nothing for name.
+// mustBeEmpty requires that the backend stores nothing for name.
 func (s *scene) mustBeEmpty(name string) {
 	s.Helper()
 	var left []string
@@ -166,7 +166,7 @@ func (s *scene) mustBeEmpty(name string) {
 	}
 }
 
-// mustIncrease requires that tokens rise; those of an advisory lock are absent.
+// mustIncrease requires that tokens rise, or are absent for an advisory lock.
 func (s *scene) mustIncrease(tokens []interlock.Token) {
 	s.Helper()
 	if tokens[0] == 0 {

@@ -8,18 +8,18 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// FenceHarness tells [RunFence] how to reach one driver.Fence and its store. Each backend is a
-// [FencedData] too.
+// FenceHarness gives [RunFence] access to one driver.Fence and its store. Each backend
+// also implements [FencedData].
 type FenceHarness = StoreHarness[driver.Fence]
 
 // FenceBackend is one running store with guarded data.
 type FenceBackend = StoreBackend[driver.Fence]
 
-// FencedData reads what a fence guards and records, past the fence and past every fault.
+// FencedData reads the guarded data and the records. Its path has no faults.
 type FencedData interface {
-	// Get reads a key of the data; false if there is none.
+	// Get reads a key of the data. It returns false if the key does not exist.
 	Get(t *testing.T, key string) ([]byte, bool)
-	// Rebases lists what the store has recorded for a resource, oldest first.
+	// Rebases lists the stored records of a resource, oldest first.
 	Rebases(t *testing.T, resource string) []Rebased
 }
 
@@ -29,7 +29,7 @@ type Rebased struct {
 	Reason, By string
 }
 
-// RunFence runs the suite of driver.Fence.
+// RunFence runs the conformance suite of driver.Fence.
 func RunFence(t *testing.T, h FenceHarness) {
 	runStore(t, h, func(s *storeScene[driver.Fence]) *fenceScene {
 		return &fenceScene{storeScene: s, fence: s.store, data: s.backend.(FencedData)}
@@ -40,21 +40,21 @@ func RunFence(t *testing.T, h FenceHarness) {
 		{"ImplausibleTokenIsRefused", 0, testImplausibleTokenIsRefused},
 		{"NoTokenIsABug", 0, testNoTokenIsABug},
 		{"EnterCompetition", 0, testEnterCompetition},
-		// What they write.
+		// Writes.
 		{"WritesAreAppliedWithTheMark", 0, testWritesAreAppliedWithTheMark},
 		{"RefusalWritesNothing", 0, testRefusalWritesNothing},
 		{"InvalidWritesChangeNothing", 0, testInvalidWritesChangeNothing},
-		// What resources are.
+		// Resources.
 		{"ResourcesAreData", 0, testResourcesAreData},
 		{"ResourcesAreNotKeys", 0, testResourcesAreNotKeys},
 		{"MarkHasSourceAndTime", 0, testMarkHasSourceAndTime},
-		// The way out of a wrong mark.
+		// Repair of a wrong mark.
 		{"RebaseDown", 0, testRebaseDown},
 		{"RebaseUp", 0, testRebaseUp},
 		{"RebaseToNone", 0, testRebaseToNone},
 		{"RebaseRefuses", 0, testRebaseRefuses},
 		{"RebaseCompetition", 0, testRebaseCompetition},
-		// The contract around it.
+		// Contexts and faults.
 		{"FenceContextAlreadyEnded", 0, testFenceContextAlreadyEnded},
 		{"LostReplyToEnter", Servers | LostReplies | onPaths, testLostReplyToEnter},
 		{"LostReplyToStrictEnter", Servers | LostReplies | onPaths, testLostReplyToStrictEnter},
@@ -62,7 +62,7 @@ func RunFence(t *testing.T, h FenceHarness) {
 	})
 }
 
-// resource is the one that most tests guard.
+// resource is the resource that most tests guard.
 const resource = "accounts/42"
 
 // fenceScene is one test with its store and a first fence on it.
@@ -103,13 +103,13 @@ func (s *fenceScene) mustRebase(resource string, to interlock.Token) (was driver
 	return was
 }
 
-// mustBeStale requires a refusal that tells both tokens.
+// mustBeStale requires a refusal that reports both tokens.
 func (s *fenceScene) mustBeStale(err error, seen, got interlock.Token) {
 	s.Helper()
 	s.mustFail(err, interlock.Definite, interlock.ErrStaleToken)
 	var stale *interlock.StaleTokenError
 	if !errors.As(err, &stale) || *stale != (interlock.StaleTokenError{Resource: resource, Seen: seen, Got: got}) {
-		s.Fatalf("the refusal tells %+v, want %q, %d seen, %d got", stale, resource, seen, got)
+		s.Fatalf("the refusal reports %+v, want %q, %d seen, %d got", stale, resource, seen, got)
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testTokensAreOrdered: a lower token is refused and an equal one only where
-// that is asked for, also where tokens differ in their last bits, and are more
-// than a float holds exactly.
+// testTokensAreOrdered checks that a lower token is rejected, and an equal one only by
+// a strict Enter. The tokens include pairs that differ in their last bits and numbers
+// that a float cannot represent.
 func testTokensAreOrdered(s *fenceScene) {
 	var seen interlock.Token
 	s.mustEnter(newToken(s.T, 1, 0), put("data", "first"))
@@ -36,7 +36,7 @@ func testTokensAreOrdered(s *fenceScene) {
 	}
 }
 
-// testEnterWithoutWritesRaises: so that who enters before it reads is safe.
+// testEnterWithoutWritesRaises checks it because a holder may enter before it reads.
 func testEnterWithoutWritesRaises(s *fenceScene) {
 	high, low := s.token(1, 0), s.token(0, 0)
 	s.mustEnter(low, put("data", "of the lower"))
@@ -47,8 +47,8 @@ func testEnterWithoutWritesRaises(s *fenceScene) {
 	s.mustRead("data", "of the lower")
 }
 
-// testImplausibleTokenIsRefused, and not stored: it would keep out every token
-// that is to come.
+// testImplausibleTokenIsRefused checks that such a token is not stored: it would
+// reject every later token.
 func testImplausibleTokenIsRefused(s *fenceScene) {
 	at := func(ahead time.Duration) interlock.Token {
 		return newToken(s.T, interlock.CounterAt(time.Now().Add(ahead)), 0)
@@ -69,7 +69,7 @@ func testImplausibleTokenIsRefused(s *fenceScene) {
 	s.mustRead("data", "plausible")
 }
 
-// testNoTokenIsABug: zero means none, and below 1<<12 none is issued.
+// testNoTokenIsABug: zero is no token, and no driver issues one below 1<<12.
 func testNoTokenIsABug(s *fenceScene) {
 	for _, token := range []interlock.Token{0, -1, math.MinInt64, 1, interlock.MaxSub} {
 		for _, strict := range []bool{false, true} {
@@ -81,12 +81,12 @@ func testNoTokenIsABug(s *fenceScene) {
 	s.mustNotExist("data")
 }
 
-// claims is how many compete.
+// claims is the number of competing claims.
 const claims = 50
 
-// testEnterCompetition: claims of several processes enter at once. Each one that
-// was let in shuts out its predecessor from then on, what a reader sees never
-// goes back, and in the end everything is of the highest.
+// testEnterCompetition has claims of several processes enter at the same time. Each
+// admitted claim blocks its predecessor, readers never see an older state, and the
+// highest token remains.
 func testEnterCompetition(s *fenceScene) {
 	fences := []driver.Fence{s.fence, s.open(), s.open(), s.open()}
 	outcomes := make(chan entered, claims)
@@ -129,11 +129,11 @@ func testEnterCompetition(s *fenceScene) {
 
 // entered is the outcome of one claim's Enter.
 type entered struct {
-	token, seen interlock.Token // seen is 0 if it was let in
-	err         error           // if it was neither let in nor refused
+	token, seen interlock.Token // seen is 0 if it was admitted
+	err         error           // set if it was neither admitted nor rejected
 }
 
-// compete enters, and if that worked tries to go back behind it.
+// compete enters and, if admitted, tries to enter with the token before it.
 func (s *fenceScene) compete(f driver.Fence, token interlock.Token) entered {
 	enter := func(token interlock.Token) entered {
 		err := f.Enter(s.Context(), driver.Raise{Resource: resource, Token: token},
@@ -156,7 +156,7 @@ func (s *fenceScene) compete(f driver.Fence, token interlock.Token) entered {
 
 var errNotRefused = errors.New("not refused as it should be")
 
-// watchUntil reads the last writer again and again, until there is an outcome.
+// watchUntil reads the last writer repeatedly until there is an outcome.
 func (s *fenceScene) watchUntil(outcomes <-chan entered, last *interlock.Token) entered {
 	s.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -164,14 +164,14 @@ func (s *fenceScene) watchUntil(outcomes <-chan entered, last *interlock.Token) 
 		select {
 		case o := <-outcomes:
 			return o
-		case <-time.After(100 * time.Microsecond): // and virtual time goes on
+		case <-time.After(100 * time.Microsecond): // advances virtual time
 		}
 	}
 	s.Fatalf("no outcome after %v", patience)
 	return entered{}
 }
 
-// mustNotGoBack reads the last writer, which never is lower than before.
+// mustNotGoBack reads the last writer, which must not be lower than before.
 func (s *fenceScene) mustNotGoBack(before interlock.Token) interlock.Token {
 	s.Helper()
 	value, ok := s.data.Get(s.T, "last")

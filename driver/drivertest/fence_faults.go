@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testFenceContextAlreadyEnded: the cause comes back, and nothing was done.
+// testFenceContextAlreadyEnded checks that the cause is returned and nothing was done.
 func testFenceContextAlreadyEnded(s *fenceScene) {
 	s.mustEnter(s.token(0, 0))
 	ctx, cause := endedContext(s.T)
@@ -23,9 +23,9 @@ func testFenceContextAlreadyEnded(s *fenceScene) {
 	s.mustRecord(resource)
 }
 
-// testLostReplyToEnter: repeating it converges.
+// testLostReplyToEnter checks that a repetition converges.
 func testLostReplyToEnter(s *fenceScene) {
-	s.mustEnter(s.token(0, 0), put("data", "before"), put("doomed", "x")) // the connection stands
+	s.mustEnter(s.token(0, 0), put("data", "before"), put("doomed", "x")) // the connection is open
 	enter := func(ctx context.Context) error {
 		return s.fence.Enter(ctx, driver.Raise{Resource: resource, Token: s.token(1, 0)},
 			put("data", "after"), driver.Write{Key: "doomed", Delete: true})
@@ -38,9 +38,9 @@ func testLostReplyToEnter(s *fenceScene) {
 	s.mustNotExist("doomed")
 }
 
-// testLostReplyToStrictEnter: the repetition is let in or finds its own token.
+// testLostReplyToStrictEnter checks that a repetition is admitted or finds its own token.
 func testLostReplyToStrictEnter(s *fenceScene) {
-	s.mustEnter(s.token(0, 0)) // the connection stands
+	s.mustEnter(s.token(0, 0)) // the connection is open
 	raise := driver.Raise{Resource: resource, Token: s.token(1, 0), Strict: true}
 	enter := func(ctx context.Context) error { return s.fence.Enter(ctx, raise, put("data", "once")) }
 	s.loseReply(enter)
@@ -57,7 +57,7 @@ func testLostReplyToStrictEnter(s *fenceScene) {
 	s.mustRead("data", "once")
 }
 
-// eventuallyHolds waits until a write without a reply is made.
+// eventuallyHolds waits until a write without a reply has taken effect.
 func (s *fenceScene) eventuallyHolds(key, value string) {
 	s.Helper()
 	s.persistUntil("write "+key, func(context.Context) (bool, error) {
@@ -66,11 +66,11 @@ func (s *fenceScene) eventuallyHolds(key, value string) {
 	})
 }
 
-// testLostReplyToRebase: repeating it converges, and the record stays true.
+// testLostReplyToRebase checks that a repetition converges and the records are correct.
 func testLostReplyToRebase(s *fenceScene) {
 	high, low := s.token(1, 0), s.token(0, 0)
 	s.mustEnter(high)
-	s.mustRebase("another", low) // whatever a first call needs has been answered
+	s.mustRebase("another", low) // every request of a first call has been answered
 	rebase := func(ctx context.Context) error {
 		_, err := s.fence.Rebase(ctx, resource, low, "a reason", "an operator")
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testRebaseDown: lower tokens enter again, down to the new mark, and it is on
-// record who wanted that.
+// testRebaseDown checks that tokens down to the new mark are admitted again, and that
+// the record has the reason and the operator.
 func testRebaseDown(s *fenceScene) {
 	const reason, by = "restored \"yesterday\",\nключ \\ {}", "op's"
 	high, low := s.token(9, 3), s.token(-9, 1)
@@ -27,7 +27,7 @@ func testRebaseDown(s *fenceScene) {
 	}
 	s.mustRead("data", "x")
 	if m := s.mark(resource); m.Token != low || m.Source != driver.RebaseSource(by, reason) || time.Since(m.Raised).Abs() > 5*time.Minute {
-		s.Fatalf("the mark tells %+v", m)
+		s.Fatalf("the mark is %+v", m)
 	}
 	s.mustBeStale(s.enter(low-1), low, low-1)
 	s.mustEnter(low)
@@ -43,8 +43,8 @@ func (s *fenceScene) mustRecord(resource string, want ...Rebased) {
 	}
 }
 
-// testRebaseUp: what is below the new mark is refused from then on, whether or
-// not anything had entered before.
+// testRebaseUp checks that tokens below the new mark are rejected, whether or not a
+// token had entered before.
 func testRebaseUp(s *fenceScene) {
 	low, high := s.token(0, 5), s.token(0, 6)
 	if was := s.mustRebase(resource, low); was.Token != 0 {
@@ -61,7 +61,7 @@ func testRebaseUp(s *fenceScene) {
 	s.mustRecord(resource, Rebased{0, low, "a reason", "an operator"}, Rebased{low, high, "a reason", "an operator"})
 }
 
-// testRebaseToNone: as if nothing had entered, also for a strict claim.
+// testRebaseToNone checks that any token enters again, also a strict one.
 func testRebaseToNone(s *fenceScene) {
 	s.mustEnter(s.token(0, 0))
 	s.mustRebase(resource, 0)
@@ -76,7 +76,7 @@ func testRebaseToNone(s *fenceScene) {
 	s.mustRecord(resource, Rebased{s.token(0, 0), 0, "a reason", "an operator"})
 }
 
-// testRebaseRefuses what Enter would refuse, and leaves mark and record alone.
+// testRebaseRefuses checks that tokens that Enter rejects change neither mark nor record.
 func testRebaseRefuses(s *fenceScene) {
 	s.mustEnter(s.token(0, 0))
 	far := newToken(s.T, interlock.CounterAt(time.Now().Add(interlock.MaxAhead+time.Hour)), 0)
@@ -95,8 +95,8 @@ func testRebaseRefuses(s *fenceScene) {
 	s.mustRecord(resource, Rebased{s.token(0, 0), near, "a reason", "an operator"})
 }
 
-// testRebaseCompetition: of several at once, each replaces what the one before
-// it had set, and is answered and recorded so.
+// testRebaseCompetition checks that each of several concurrent rebases reports and
+// records the mark of the one before it.
 func testRebaseCompetition(s *fenceScene) {
 	const operators = 6
 	first := s.token(-1, 0)
@@ -125,7 +125,7 @@ func testRebaseCompetition(s *fenceScene) {
 	s.mustHaveMark(resource, from)
 }
 
-// persistRebase repeats what was not done because others were faster.
+// persistRebase repeats a rebase that had no effect because others were faster.
 func persistRebase(ctx context.Context, f driver.Fence, to interlock.Token) (was driver.Mark, err error) {
 	for range 100 {
 		was, err = f.Rebase(ctx, resource, to, "a reason", "an operator")

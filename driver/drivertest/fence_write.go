@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testWritesAreAppliedWithTheMark: all of them, whatever the values are.
+// testWritesAreAppliedWithTheMark checks that all writes are applied, for any values.
 func testWritesAreAppliedWithTheMark(s *fenceScene) {
 	const binary = "\x00\xff binary\r\n"
 	s.mustEnter(s.token(0, 0), put("old", "x"), put("doomed", "x"), put("kept", "x"))
@@ -30,7 +30,7 @@ func testWritesAreAppliedWithTheMark(s *fenceScene) {
 	s.mustRead("kept", "mine")
 }
 
-// testRefusalWritesNothing, neither the first write nor a later one.
+// testRefusalWritesNothing checks the first write and a later one.
 func testRefusalWritesNothing(s *fenceScene) {
 	s.mustEnter(s.token(1, 0), put("a", "x"), put("b", "x"))
 	err := s.enter(s.token(0, 0), put("a", "late"), driver.Write{Key: "b", Delete: true}, put("c", "late"))
@@ -40,8 +40,8 @@ func testRefusalWritesNothing(s *fenceScene) {
 	s.mustNotExist("c")
 }
 
-// testInvalidWritesChangeNothing: a store may refuse a key that comes twice,
-// and has to refuse one that is empty. Then nothing of the step is done.
+// testInvalidWritesChangeNothing: a store may reject a repeated key and must reject an
+// empty one. Then no part of the step has an effect.
 func testInvalidWritesChangeNothing(s *fenceScene) {
 	before, after := s.token(0, 0), s.token(1, 0)
 	s.mustEnter(before, put("data", "before"))
@@ -66,15 +66,15 @@ func testInvalidWritesChangeNothing(s *fenceScene) {
 	s.mustHaveMark(resource, before)
 }
 
-// oddNames are allowed or refused with ErrName, but never taken for others.
+// oddNames are accepted or rejected with ErrName, but never confused with each other.
 var oddNames = []string{
 	"a", "A", "é", "e\u0301", "a/b", "a/b/", "/a", "a:b", "a{b}c", "{}", "}{", "{a", "a%2Fb", "a%", "ключ", "a b", "a\nb", "a*", "a?", "[a]", "\\",
 	"..", ".", "'; drop table x; --", "$(x)", "\x00", "a\x00b", "\xff\xfe", "interlock", "interlock.base",
 	"a:0000000000000000001", "a:0000000000000000000", strings.Repeat("x", driver.MaxName),
 }
 
-// testResourcesAreData: each has a mark and a record of its own. The tokens
-// fall, so that one that shared a mark would be refused.
+// testResourcesAreData checks that each resource has its own mark and records. The
+// tokens fall, so a resource that shared a mark would be rejected.
 func testResourcesAreData(s *fenceScene) {
 	var taken []string
 	tokens := map[string]interlock.Token{}
@@ -113,8 +113,8 @@ func testResourcesAreData(s *fenceScene) {
 	}
 }
 
-// testResourcesAreNotKeys: a key of the same name is neither mark nor guarded by
-// it, and resources may share keys.
+// testResourcesAreNotKeys checks that a resource is independent of a key of the same
+// name, and that resources may share keys.
 func testResourcesAreNotKeys(s *fenceScene) {
 	enter := func(resource string, token interlock.Token, writes ...driver.Write) {
 		s.Helper()
@@ -136,8 +136,8 @@ func testResourcesAreNotKeys(s *fenceScene) {
 	s.mustHaveMark("one", s.token(9, 0))
 }
 
-// testMarkHasSourceAndTime who raised it and when, to every process; a refusal changes
-// neither.
+// testMarkHasSourceAndTime checks that every process reads who raised the mark and when,
+// and that a refusal changes neither.
 func testMarkHasSourceAndTime(s *fenceScene) {
 	if m := s.mark(resource); m != (driver.Mark{}) {
 		s.Fatalf("the mark of a resource that nothing entered: %+v", m)
@@ -149,12 +149,12 @@ func testMarkHasSourceAndTime(s *fenceScene) {
 	}
 	was := s.mark(resource)
 	if was.Token != raise.Token || was.Source != source || time.Since(was.Raised).Abs() > 5*time.Minute {
-		s.Fatalf("the mark tells %+v", was)
+		s.Fatalf("the mark is %+v", was)
 	}
 	raise.Token, raise.Source = s.token(1, 2), "another"
 	s.mustBeStale(s.fence.Enter(s.Context(), raise), s.token(1, 3), s.token(1, 2))
 	s.fence = s.open()
 	if m := s.mark(resource); m.Token != was.Token || m.Source != was.Source || !m.Raised.Equal(was.Raised) {
-		s.Fatalf("the mark tells %+v, before it told %+v", m, was)
+		s.Fatalf("the mark is %+v, was %+v", m, was)
 	}
 }

@@ -7,11 +7,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// RunFenced runs the whole suite on a driver of fenced locks, but for the tests
-// that need what Harness.Without says is not there.
+// RunFenced runs the whole suite of a driver of fenced locks, except the tests that
+// need an ability in Harness.Without.
 func RunFenced(t *testing.T, h Harness) {
 	h.runAll(t, []suiteTest[*scene]{
-		// Who holds.
+		// Holders.
 		{"Exclusion", 0, testExclusion},
 		{"NoWait", 0, testNoWait},
 		{"Names", 0, testNames},
@@ -28,11 +28,11 @@ func RunFenced(t *testing.T, h Harness) {
 		{"CancelledWaiterLeavesNothing", 0, testCancelledWaiterLeavesNothing},
 		{"DeadWaiter", 0, testDeadWaiter},
 		{"LostPush", LostPushes, testLostPush},
-		// Giving up.
+		// Releases.
 		{"ReleaseIsIdempotent", 0, testReleaseIsIdempotent},
 		{"ReleaseByNonHolder", 0, testReleaseByNonHolder},
 		{"ReleaseAfterLossSparesTheNext", 0, testReleaseAfterLossSparesTheNext},
-		// Staying alive, and its end.
+		// Renewals and loss.
 		{"RenewalKeepsIt", 0, testRenewalKeepsIt},
 		{"LeasePerRequest", 0, testLeasePerRequest},
 		{"DeadlineStartsWithTheRequest", Servers | Delays | onPaths, testDeadlineStartsWithTheRequest},
@@ -45,7 +45,7 @@ func RunFenced(t *testing.T, h Harness) {
 		{"RepeatedAcquireConverges", 0, testRepeatedAcquireConverges},
 		{"LostReplyToAcquire", Servers | LostReplies | onPaths, testLostReplyToAcquire},
 		{"LostReplyToRelease", Servers | LostReplies | onPaths, testLostReplyToRelease},
-		// The contract around it.
+		// Contexts and limits.
 		{"Guarantees", 0, testGuarantees},
 		{"UnmetRequirement", Tokens, testUnmetRequirement},
 		{"ContextAlreadyEnded", 0, testContextAlreadyEnded},
@@ -57,7 +57,7 @@ func RunFenced(t *testing.T, h Harness) {
 	}
 }
 
-// runAll runs the tests for which nothing is missing.
+// runAll runs the tests whose abilities the harness has.
 func (h Harness) runAll(t *testing.T, tests []suiteTest[*scene]) {
 	runTests(t, h.Without, tests, func(t *testing.T, c suiteTest[*scene]) {
 		h.run(t, c.needs.exclusive(), func(s *scene) {
@@ -82,7 +82,7 @@ func (h Harness) run(t *testing.T, exclusive bool, test func(*scene)) {
 	})
 }
 
-// mustHave fails a harness that lost an ability without saying so.
+// mustHave fails a test whose harness lacks an ability that Without does not list.
 func (s *scene) mustHave(n Ability) {
 	s.Helper()
 	_, dropsReplies := s.faults.(ReplyDropper)
@@ -92,7 +92,7 @@ func (s *scene) mustHave(n Ability) {
 		Servers: s.faults != nil, LostReplies: dropsReplies, Delays: delays, LostPushes: dropsPushes,
 	} {
 		if n&ability != 0 && !there {
-			s.Fatal("the harness lacks what this test needs, and Without does not say so")
+			s.Fatal("the harness lacks an ability that this test needs and Without does not list")
 		}
 	}
 }
@@ -106,12 +106,12 @@ func (s *scene) open() driver.Fenced {
 	return d
 }
 
-// lockName is the name that most tests use.
+// lockName is the lock that most tests use.
 const lockName = "accounts/42"
 
-// patience bounds what should happen at once on a slow machine.
+// patience bounds the time of an immediate result on a slow machine.
 const patience = 20 * time.Second
 
-// restarted bounds how long clients take to find a server again that was restarted. On a busy
-// machine several attempts to connect may time out.
+// restarted bounds the time until clients reach a restarted server again. On a busy machine
+// several attempts to connect may time out.
 const restarted = time.Minute

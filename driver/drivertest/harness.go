@@ -1,9 +1,9 @@
-// Package drivertest is the conformance suite of drivers. It proves what a lock
-// driver claims in its interlock.Guarantees, and what a fence owes, and only
-// that; it says nothing about what user code does with a claim. A driver's own
-// test opens the real system, fills in a harness and calls [RunFenced] or
-// [RunAdvisory], then [RunWatcher], [RunBreaker] and, if it can, [RunBatch], and
-// [RunFence] and [RunValues] for what its store can do.
+// Package drivertest is the conformance suite of drivers. It tests what a lock driver
+// claims in its interlock.Guarantees and the contract of a fence. It does not test
+// user code that holds a claim. A driver's own test starts the real system, fills in
+// a harness and calls [RunFenced] or [RunAdvisory], then [RunWatcher], [RunBreaker]
+// and, if the driver implements it, [RunBatch]. For its store it calls [RunFence],
+// [RunValues] and the like.
 package drivertest
 
 import (
@@ -13,41 +13,41 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Harness tells the suite how to reach one driver and its backend. Every test
-// of the suite calls it again, so that tests share nothing.
+// Harness gives the suite access to one driver and its backend. Every test starts a
+// backend of its own, so tests share nothing.
 type Harness struct {
 	// Bubble runs one test, normally test itself. The memory driver passes
 	// synctest.Test.
 	Bubble func(t *testing.T, test func(t *testing.T))
-	// Start prepares a backend for one test; it cleans up by t.Cleanup. A test
-	// that kills, wipes or pauses the server asks for one of its own by
-	// exclusive. All others may share a running server, if each Start has a
-	// namespace of its own there: they break only the paths of their drivers.
+	// Start prepares a backend for one test and registers its clean-up with
+	// t.Cleanup. If exclusive is set, the test kills, wipes or pauses the server.
+	// Other tests break only the paths of their drivers and may share a server, if
+	// each Start has its own namespace.
 	Start func(t *testing.T, exclusive bool) Backend
-	// TTL is the lease length with which Backend.Open opens drivers.
+	// TTL is the lease duration of the drivers that Backend.Open opens.
 	TTL time.Duration
-	// Heartbeat is how often a waiter of this driver makes sure that it has
-	// not missed a push.
+	// Heartbeat is the interval at which a waiter of this driver checks for a
+	// missed push.
 	Heartbeat time.Duration
-	// DeadWaiter is the longest that a waiter whose process died at the head
-	// of the queue holds up the next one after a release.
+	// DeadWaiter bounds the time for which a crashed waiter at the head of the
+	// queue delays the next grant after a release.
 	DeadWaiter time.Duration
-	// HandOvers is over how many hand-overs tokens are watched; 0 means 1000.
-	// Only a driver that needs tens of milliseconds for each asks for fewer.
+	// HandOvers is the number of hand-overs over which tokens are checked; 0 means
+	// 1000. Only a driver that needs tens of milliseconds for each sets fewer.
 	HandOvers int
-	// Names is how many locks one process holds at once; 0 means 200. Only a driver
-	// that renews each lock by a request of its own asks for fewer.
+	// Names is the number of locks that one process holds at once; 0 means 200. Only
+	// a driver that renews each lock by its own request sets fewer.
 	Names int
-	// Without names what is not there. The tests that need it are left out;
-	// whatever it does not name must be there.
+	// Without lists the abilities that are absent. The tests that need them are
+	// skipped. Every other ability must be present.
 	Without Ability
 }
 
-// Ability is a set of things that some tests need.
+// Ability is a set of features that some tests need.
 type Ability int
 
 const (
-	// Servers: there is a server to break, by Backend.Faults.
+	// Servers: there is a server that Backend.Faults can break.
 	Servers Ability = 1 << iota
 	// LostReplies: the backend's faults are a ReplyDropper.
 	LostReplies
@@ -55,30 +55,29 @@ const (
 	Delays
 	// LostPushes: the backend pushes grants, and is a PushDropper.
 	LostPushes
-	// FIFO: the driver claims that order.
+	// FIFO: the driver claims FIFO order.
 	FIFO
 	// Tokens: the driver is fenced.
 	Tokens
 	// Inspection: the driver is a driver.Inspector.
 	Inspection
-	// Queue: the backend knows who waits. The Inspector shows them in order and
-	// a Watcher tells when one comes. Without it a waiter asks again and again,
-	// and tells Events.Waiting with Ahead -1 when it was first refused.
+	// Queue: the backend knows the waiters. The Inspector shows them in order and a
+	// Watcher reports each new one. Without it a waiter polls, and reports
+	// Events.Waiting with Ahead -1 when it is first refused.
 	Queue
-	// Expiry: the Inspector tells when a holder expires. Without it
+	// Expiry: the Inspector reports when a holder expires. Without it
 	// Contender.Expires is 0, as for claims that live with a connection.
 	Expiry
-	// Refuser: an Acquire with NoWait that is refused tells who holds. Without
+	// Refuser: an Acquire with NoWait that is refused reports the holder. Without
 	// it HeldError.Owner may be empty.
 	Refuser
-	// LoneBreaks: a Break takes one lock. Without it everything goes that the
-	// holder's session has.
+	// LoneBreaks: a Break ends one lock. Without it a Break ends all locks of the
+	// holder's session.
 	LoneBreaks
-	// Durable: values that were stored are there after the server was killed
-	// and started again.
+	// Durable: stored values survive a kill and restart of the server.
 	Durable
-	// Alone: no other test runs meanwhile, so that goroutines can be counted. A package
-	// that counts them in its TestMain can do without.
+	// Alone: no other test runs at the same time, so goroutines can be counted. A
+	// package that counts them in its TestMain does not need it.
 	Alone
 
 	// onPaths marks a test whose faults do not reach the server itself.
@@ -87,20 +86,19 @@ const (
 
 // Backend is one running backend.
 type Backend interface {
-	// Open opens the driver as a further process would, with its own
-	// connections, by way of a path of its own that Faults and Crash can break.
-	// It is closed by t.Cleanup. An error is the driver's, and fails the test
-	// unless the server is out of reach.
+	// Open opens the driver as a further process would, with its own connections,
+	// over its own path that Faults and Crash can break. t.Cleanup closes it. An
+	// error is the driver's, and fails the test unless the server is unreachable.
 	Open(t *testing.T) (driver.Fenced, error)
-	// Crash cuts d off for good and without a goodbye, as if its process had
-	// died. What the backend has of it stays until the backend drops it.
+	// Crash cuts d off permanently, without closing its connections, as if its
+	// process had died. Its state stays until the backend removes it.
 	Crash(t *testing.T, d driver.Fenced)
-	// Residue lists what the backend keeps for name: holders and waiters,
-	// whatever the layout. Counters that are meant to stay do not count.
+	// Residue lists the holders and waiters that the backend stores for name, in
+	// any layout. It does not list counters that are meant to stay.
 	Residue(t *testing.T, name string) []string
 	// Delete removes name's lock as an operator would, past every driver.
 	Delete(t *testing.T, name string)
-	// Faults is nil where there is no server to break (Without Servers).
+	// Faults is nil if there is no server to break (Without Servers).
 	Faults() Faults
 }
 
@@ -112,31 +110,30 @@ type Faults interface {
 	Restart()
 	// Wipe kills the server and starts it on an empty data directory.
 	Wipe()
-	// Pause stops the server with SIGSTOP; Resume lets it go on.
+	// Pause stops the server with SIGSTOP; Resume continues it.
 	Pause()
 	Resume()
-	// Cut drops every byte in both directions without closing connections, and
-	// refuses new ones; Heal ends it and closes what was cut.
+	// Cut drops all bytes in both directions without closing connections, and
+	// refuses new connections. Heal ends it and closes the cut connections.
 	Cut()
 	Heal()
 }
 
-// ReplyDropper is an extra ability of Faults.
+// ReplyDropper is an optional interface of Faults.
 type ReplyDropper interface {
-	// DropReplies lets requests through and drops every byte of the answers,
-	// until Heal.
+	// DropReplies forwards requests and drops all bytes of the replies, until Heal.
 	DropReplies()
 }
 
-// Delayer is an extra ability of Faults.
+// Delayer is an optional interface of Faults.
 type Delayer interface {
-	// Delay holds every byte back for so long, in both directions, until Heal.
+	// Delay delays every byte by oneWay, in both directions, until Heal.
 	Delay(oneWay time.Duration)
 }
 
-// PushDropper is an extra ability of a Backend whose server pushes grants.
+// PushDropper is an optional interface of a Backend whose server pushes grants.
 type PushDropper interface {
-	// DropPushes makes d miss every push of a grant from now on, while its
-	// requests are answered.
+	// DropPushes makes d miss every later push of a grant, while its requests are
+	// answered.
 	DropPushes(t *testing.T, d driver.Fenced)
 }

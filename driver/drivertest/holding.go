@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testExclusion: among several processes with several contenders each, one
-// holds at a time, and tokens rise in the order of holding.
+// testExclusion checks that several processes with several contenders each never hold
+// at the same time, and that tokens rise in the order of holding.
 func testExclusion(s *scene) {
 	const processes, each, rounds = 3, 2, 8
 	var holding atomic.Int32
@@ -34,9 +34,9 @@ func testExclusion(s *scene) {
 						return
 					}
 					if n := holding.Add(1); n != 1 {
-						errs <- fmt.Errorf("%d hold at once", n)
+						errs <- fmt.Errorf("%d holders at the same time", n)
 					}
-					time.Sleep(time.Millisecond) // the work, so that an overlap can be seen
+					time.Sleep(time.Millisecond) // long enough to observe an overlap
 					mu.Lock()
 					tokens = append(tokens, c.grant.Token)
 					mu.Unlock()
@@ -61,7 +61,7 @@ func testExclusion(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testNoWait: an answer at once, that names the holder, and nothing is left.
+// testNoWait checks for an immediate answer that reports the holder and leaves nothing.
 func testNoWait(s *scene) {
 	holder := s.contender(s.open(), lockName)
 	holder.req.NoWait = true
@@ -77,7 +77,7 @@ func testNoWait(s *scene) {
 	}
 	told := held.Owner == holder.req.Owner || held.Owner == "" && s.Without&Refuser != 0
 	if !told || held.Name != lockName {
-		s.Fatalf("it says that %q is held by %q, want %q by %q", held.Name, held.Owner, lockName, holder.req.Owner)
+		s.Fatalf("the error reports %q held by %q, want %q by %q", held.Name, held.Owner, lockName, holder.req.Owner)
 	}
 	s.mustBeKind(err, interlock.Retryable)
 	if after := s.backend.Residue(s.T, lockName); len(after) != len(before) {
@@ -88,8 +88,7 @@ func testNoWait(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testNames: a name is data. Each is refused with ErrName or is a lock of its
-// own, whatever other names there are.
+// testNames checks that each name is rejected with ErrName or is a separate lock.
 func testNames(s *scene) {
 	d := s.open()
 	taken := 0
@@ -115,9 +114,9 @@ func testNames(s *scene) {
 	}
 }
 
-// testManyNames: one process holds many locks at once and gives them all up. On a
-// machine on which single requests take a good part of the TTL, or this process does not run
-// for as long, it shows nothing.
+// testManyNames holds many locks in one process and releases them all. It is skipped if
+// a request or a pause of this process takes a large part of the TTL and a lease has
+// ended.
 func testManyNames(s *scene) {
 	d := s.open()
 	held := make([]*contender, cmp.Or(s.Names, 200))
@@ -144,7 +143,7 @@ func testManyNames(s *scene) {
 	s.mustBeEmpty(held[len(held)-1].req.Name)
 }
 
-// stalls raises the longest time for which this process did not run, until stop is called.
+// stalls measures the longest pause of this process until stop is called.
 func (s *scene) stalls(longest *atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(s.Context())
 	var watching sync.WaitGroup
@@ -163,7 +162,7 @@ func raise(highest *atomic.Int64, took time.Duration) {
 	}
 }
 
-// testInspect: who holds and who waits, in order, is shown by any process.
+// testInspect checks that every process sees the holder and the waiters, in order.
 func testInspect(s *scene) {
 	d := s.open()
 	inspector, ok := d.(driver.Inspector)
@@ -189,7 +188,7 @@ func testInspect(s *scene) {
 		s.Fatal("our own holder is shown as foreign")
 	case (state.Holder.Expires <= 0) != (s.Without&Expiry != 0) || state.Holder.Expires > 2*s.TTL:
 		s.Fatalf("expires in %v with a TTL of %v", state.Holder.Expires, s.TTL)
-	case s.Without&Queue != 0: // then no waiter is shown, or those that the driver knows
+	case s.Without&Queue != 0: // no waiters are shown, or those of this driver
 	case len(state.Waiters) != 2 || state.Waiters[0].Owner != first.req.Owner || state.Waiters[1].Owner != second.req.Owner:
 		s.Fatalf("waiters %+v, want %s then %s", state.Waiters, first.req.Owner, second.req.Owner)
 	}
@@ -213,8 +212,8 @@ func testInspect(s *scene) {
 	second.release()
 }
 
-// testInspectShowsEveryGrant: as soon as an Acquire has returned, Inspect
-// shows that it holds, and those before it, also by way of another process.
+// testInspectShowsEveryGrant checks that Inspect, also of another process, shows each
+// grant as soon as its Acquire has returned.
 func testInspectShowsEveryGrant(s *scene) {
 	drivers, observer := []driver.Fenced{s.open(), s.open()}, s.open()
 	inspector, ok := observer.(driver.Inspector)
@@ -229,7 +228,7 @@ func testInspectShowsEveryGrant(s *scene) {
 		if err != nil || len(locks) != len(holders) {
 			s.Fatalf("%d grants, %d locks are listed (%v)", len(holders), len(locks), err)
 		}
-		for at, state := range locks { // the names sort as they were taken
+		for at, state := range locks { // the order of names is the order of grants
 			if state.Holder == nil || state.Holder.Owner != holders[at].req.Owner {
 				s.Fatalf("%q is shown with holder %+v, want %s", state.Name, state.Holder, holders[at].req.Owner)
 			}
@@ -244,7 +243,7 @@ func testInspectShowsEveryGrant(s *scene) {
 	}
 }
 
-// testReleaseIsIdempotent: also for what was never acquired.
+// testReleaseIsIdempotent includes locks that were never acquired.
 func testReleaseIsIdempotent(s *scene) {
 	d := s.open()
 	s.contender(d, lockName).release()
@@ -261,11 +260,11 @@ func testReleaseIsIdempotent(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testReleaseByNonHolder: nobody gives up what another has.
+// testReleaseByNonHolder checks that only the holder can release.
 func testReleaseByNonHolder(s *scene) {
 	holder := s.contender(s.open(), lockName).acquire()
 	thief := s.contender(s.open(), lockName)
-	_ = thief.tryRelease(patience) // may say anything, must do nothing
+	_ = thief.tryRelease(patience) // may return anything, must have no effect
 	s.mustHold(holder)
 
 	waiter := s.contender(s.open(), lockName)
@@ -281,8 +280,8 @@ func testReleaseByNonHolder(s *scene) {
 	waiter.release()
 }
 
-// testReleaseAfterLossSparesTheNext: a holder that lost the lock and releases
-// late does not touch the one who has it now.
+// testReleaseAfterLossSparesTheNext checks that a late release after a loss does not
+// affect the next holder.
 func testReleaseAfterLossSparesTheNext(s *scene) {
 	loser := s.contender(s.open(), lockName).acquire()
 	s.backend.Delete(s.T, lockName)
@@ -294,7 +293,7 @@ func testReleaseAfterLossSparesTheNext(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testGuarantees: what no driver may claim, and what every fenced one states.
+// testGuarantees checks claims that no driver may make, and values that all must state.
 func testGuarantees(s *scene) {
 	d := s.open()
 	g, class := d.Guarantees(), interlock.Fenced
@@ -305,13 +304,13 @@ func testGuarantees(s *scene) {
 	case g.Class != class:
 		s.Fatalf("class %v, want %v", g.Class, class)
 	case g.Driver == "" || (g.TokenFrom == "") != (class == interlock.Advisory):
-		s.Fatalf("a driver says who it is and where its tokens come from: %+v", g)
+		s.Fatalf("the driver's name or token source is missing: %+v", g)
 	case (g.Order == interlock.FIFO) != (s.Without&FIFO == 0):
-		s.Fatalf("order %v is claimed, and the harness says otherwise", g.Order)
+		s.Fatalf("the driver claims order %v, the harness does not", g.Order)
 	case g.ExclusionSurvives.Has(interlock.HolderPause):
 		s.Fatal("no driver can promise exclusion over a pause of the holder")
 	case g.TTL != s.TTL && (g.TTL != 0 || g.Liveness != interlock.Connection):
-		s.Fatalf("TTL %v, the harness says %v", g.TTL, s.TTL)
+		s.Fatalf("TTL %v, the harness has %v", g.TTL, s.TTL)
 	case g.Blind <= 0 || g.Blind > 2*s.TTL:
 		s.Fatalf("Blind %v is no useful bound with a TTL of %v", g.Blind, s.TTL)
 	case g.Order == interlock.OrderUnstated || g.Wait == interlock.WaitUnstated || g.Liveness == interlock.LivenessUnstated || g.Clock == interlock.ClockUnstated:
@@ -319,7 +318,7 @@ func testGuarantees(s *scene) {
 	}
 }
 
-// testContextAlreadyEnded: the cause comes back, soon, and nothing stays.
+// testContextAlreadyEnded checks that the cause is returned soon and nothing stays.
 func testContextAlreadyEnded(s *scene) {
 	d := s.open()
 	ctx, cause := endedContext(s.T)
@@ -333,8 +332,8 @@ func testContextAlreadyEnded(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testClose: later calls are refused, a waiter comes back, and what was held is
-// left to expire.
+// testClose checks that later calls are rejected, a waiter returns, and held locks
+// expire.
 func testClose(s *scene) {
 	holder := s.contender(s.open(), lockName).acquire()
 	d := s.open()
@@ -365,8 +364,8 @@ func testClose(s *scene) {
 	}
 }
 
-// testCloseLeavesWhatIsHeldToExpire: the work may go on, so nobody else gets it
-// before the lease is over.
+// testCloseLeavesWhatIsHeldToExpire checks that no one else is granted a lock before its
+// lease ends: the work of its holder may continue.
 func testCloseLeavesWhatIsHeldToExpire(s *scene) {
 	closing, other := s.open(), s.open()
 	held := s.contender(closing, lockName).acquire()
@@ -378,7 +377,7 @@ func testCloseLeavesWhatIsHeldToExpire(s *scene) {
 	next := s.contender(other, lockName)
 	next.req.NoWait = true
 	if err := next.try(s.Context()); !errors.Is(err, interlock.ErrHeld) {
-		s.Fatalf("a closed driver gave up what it held: another who tried got %v", err)
+		s.Fatalf("a closed driver released its lock: another acquire returned %v", err)
 	}
 	last := s.contender(other, lockName).acquire()
 	if held.valid() {

@@ -7,14 +7,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// IdempotencyHarness tells [RunIdempotency] how to reach one driver.Idempotency and
-// its store.
+// IdempotencyHarness gives [RunIdempotency] access to one driver.Idempotency and its
+// store.
 type IdempotencyHarness = StoreHarness[driver.Idempotency]
 
 // IdempotencyBackend is one running store of requests.
 type IdempotencyBackend = StoreBackend[driver.Idempotency]
 
-// RunIdempotency runs the suite of driver.Idempotency.
+// RunIdempotency runs the conformance suite of driver.Idempotency.
 func RunIdempotency(t *testing.T, h IdempotencyHarness) {
 	runStore(t, h, func(s *storeScene[driver.Idempotency]) *requestScene {
 		return &requestScene{storeScene: s, records: s.store}
@@ -50,13 +50,13 @@ type requestScene struct {
 	records driver.Idempotency
 }
 
-// Leases of the suite: one that does not end, and one that does soon.
+// Leases of the suite: one outlasts a test, one ends soon.
 const (
 	longLease  = 10 * time.Minute
 	shortLease = 150 * time.Millisecond
 )
 
-// requestID is what most tests claim.
+// requestID is the request that most tests claim.
 var requestID = driver.IdempotencyID{Scope: "alice", Operation: "POST /orders", Key: "k"}
 
 func claimBy(owner string, lease time.Duration) driver.IdempotencyClaim {
@@ -72,7 +72,7 @@ func (s *requestScene) claim(c driver.IdempotencyClaim) driver.IdempotencyRecord
 	return r
 }
 
-// mustOwn requires that a claim makes owner the one of an attempt.
+// mustOwn requires that a claim makes owner the owner of the given attempt.
 func (s *requestScene) mustOwn(c driver.IdempotencyClaim, attempt int) driver.IdempotencyRecord {
 	s.Helper()
 	r := s.claim(c)
@@ -82,7 +82,7 @@ func (s *requestScene) mustOwn(c driver.IdempotencyClaim, attempt int) driver.Id
 	return r
 }
 
-// mustBe requires that a record is of an owner, as another who claims sees it.
+// mustBe requires that another claimant sees a record of owner.
 func (s *requestScene) mustBe(owner string, attempt int, points string) driver.IdempotencyRecord {
 	s.Helper()
 	r := s.claim(claimBy("looker", longLease))
@@ -92,7 +92,7 @@ func (s *requestScene) mustBe(owner string, attempt int, points string) driver.I
 	return r
 }
 
-// takeWhenLapsed claims until the lease before has lapsed.
+// takeWhenLapsed claims until the previous lease has expired.
 func (s *requestScene) takeWhenLapsed(c driver.IdempotencyClaim) driver.IdempotencyRecord {
 	s.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {

@@ -6,7 +6,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testLostReplyToClaim: it was made, and claiming again as the same owner converges.
+// testLostReplyToClaim checks that another claim by the same owner converges.
 func testLostReplyToClaim(s *requestScene) {
 	s.claim(driver.IdempotencyClaim{ID: driver.IdempotencyID{Operation: "op", Key: "warm"}, Fingerprint: "f", Owner: "a", Lease: longLease})
 	claim := func(ctx context.Context) error {
@@ -31,7 +31,7 @@ func testLostReplyToFinish(s *requestScene) {
 	}
 }
 
-// testRequestsOverARestart: what was answered is not lost with the server's process.
+// testRequestsOverARestart checks that acknowledged records survive a kill of the server.
 func testRequestsOverARestart(s *requestScene) {
 	s.mustOwn(claimBy("a", longLease), 1)
 	s.must(reached("a", "[1]"))

@@ -18,7 +18,7 @@ func testClaimMakes(s *requestScene) {
 	}
 }
 
-// testClaimByAnother: what is there is shown, and stays.
+// testClaimByAnother checks that the claim returns the record and does not change it.
 func testClaimByAnother(s *requestScene) {
 	s.mustOwn(claimBy("a", longLease), 1)
 	s.must(reached("a", "[1]"))
@@ -30,11 +30,11 @@ func testClaimByAnother(s *requestScene) {
 	}
 }
 
-// testClaimAgain: the same owner claims as often as it likes, with another lease,
-// also after it has lapsed.
+// testClaimAgain checks that the same owner may claim again, with another lease, and
+// after its lease has expired.
 func testClaimAgain(s *requestScene) {
 	s.mustOwn(claimBy("a", shortLease), 1)
-	time.Sleep(shortLease) // no condition tells, since to look is to claim
+	time.Sleep(shortLease) // no condition to wait for: every look is a claim
 	s.mustOwn(claimBy("a", longLease), 1)
 	s.mustBe("a", 1, "")
 }
@@ -54,12 +54,12 @@ func testLapsedLease(s *requestScene) {
 	}
 }
 
-// testLeaseIsRenewed for longer than it was, also over its end.
+// testLeaseIsRenewed checks renewals beyond the first lease, and after its end.
 func testLeaseIsRenewed(s *requestScene) {
 	s.mustOwn(claimBy("a", shortLease), 1)
 	for range 6 {
 		s.must(renewal("a", longLease))
-		s.must(renewal("a", shortLease)) // the last one counts
+		s.must(renewal("a", shortLease)) // the last renewal counts
 	}
 	s.must(renewal("a", longLease))
 	if r := s.mustBe("a", 1, ""); r.Remaining < longLease/2 {
@@ -76,7 +76,7 @@ func testLeaseGivenUp(s *requestScene) {
 	}
 }
 
-// testOvertakenOwner is the fence: nothing of the former owner's arrives.
+// testOvertakenOwner checks the fence: writes of a former owner are rejected.
 func testOvertakenOwner(s *requestScene) {
 	s.mustOwn(claimBy("a", longLease), 1)
 	s.must(renewal("a", 0))
@@ -97,7 +97,7 @@ func testOvertakenOwner(s *requestScene) {
 	}
 }
 
-// testLapsedOwner: a lease that has lapsed takes nothing away by itself.
+// testLapsedOwner checks that an owner whose lease has expired may write until a takeover.
 func testLapsedOwner(s *requestScene) {
 	s.mustOwn(claimBy("a", longLease), 1)
 	s.must(renewal("a", 0))
@@ -116,7 +116,7 @@ func testFinishedIsFinal(s *requestScene) {
 	last.Points = []byte("[1]")
 	s.must(last)
 	for _, u := range []driver.IdempotencyUpdate{finishing("a", "another"), reached("a", "[2]"), renewal("a", 0), forgetting("a")} {
-		s.must(u) // done by this owner before, and nothing more
+		s.must(u) // this owner did it before, so it has no further effect
 	}
 	r := s.mustBe("a", 1, "[1]")
 	if !r.Finished || r.Answer.Status != 201 || string(r.Answer.Body) != "answer" || string(r.Answer.Header) != "A: b\r\n" || r.Answer.Digest != "" {
@@ -127,7 +127,7 @@ func testFinishedIsFinal(s *requestScene) {
 	}
 }
 
-// testOtherFingerprint: it is another request, with any outcome of this one.
+// testOtherFingerprint checks that it is another request, in every state of this one.
 func testOtherFingerprint(s *requestScene) {
 	other := claimBy("b", longLease)
 	other.Fingerprint = "g"
@@ -166,7 +166,7 @@ func testForgotten(s *requestScene) {
 	}
 }
 
-// testRequestBytes: what is kept comes back as it was, none, any and large.
+// testRequestBytes checks that empty, arbitrary and large data is returned unchanged.
 func testRequestBytes(s *requestScene) {
 	var all []byte
 	for b := range 256 {
@@ -190,7 +190,7 @@ func testRequestBytes(s *requestScene) {
 	}
 }
 
-// testRequestNames: no two of them are the same record.
+// testRequestNames checks that different names are different records.
 func testRequestNames(s *requestScene) {
 	long := strings.Repeat("n", driver.MaxIdempotencyName)
 	ids := []driver.IdempotencyID{
@@ -219,13 +219,13 @@ func testRequestNames(s *requestScene) {
 	}
 }
 
-// testClaimCompetition: many claim at once what is not there. One has it, all
-// others see that.
+// testClaimCompetition has many callers claim a new request at the same time. One gets
+// it, and all others see its owner.
 func testClaimCompetition(s *requestScene) {
 	s.compete(1)
 }
 
-// testTakeOverCompetition: many claim at once what was left. One takes it over.
+// testTakeOverCompetition has many callers claim an abandoned request at the same time.
 func testTakeOverCompetition(s *requestScene) {
 	s.mustOwn(claimBy("first", longLease), 1)
 	s.must(renewal("first", 0))
@@ -277,7 +277,7 @@ func testUnfinished(s *requestScene) {
 				s.must(driver.IdempotencyUpdate{ID: id, Owner: owner})
 			}
 		}
-		time.Sleep(time.Millisecond) // so that leases end in an order
+		time.Sleep(time.Millisecond) // so that leases end in order
 	}
 	begin("A", "1", 1, true)
 	begin("A", "busy", 2, false)
@@ -296,8 +296,8 @@ func testUnfinished(s *requestScene) {
 	}
 }
 
-// testRemoved: an answer is kept for its time and then forgotten; what is not
-// finished is not.
+// testRemoved checks that answers are deleted after their retention, and unfinished
+// records are not.
 func testRemoved(s *requestScene) {
 	s.mustOwn(claimBy("a", longLease), 1)
 	soon := finishing("a", "answer")

@@ -11,18 +11,18 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// JournalHarness tells [RunJournal] how to reach one driver.Journal and its store.
+// JournalHarness gives [RunJournal] access to one driver.Journal and its store.
 type JournalHarness = StoreHarness[driver.Journal]
 
 // JournalBackend is one running store of a journal.
 type JournalBackend = StoreBackend[driver.Journal]
 
-// RunJournal runs the suite of driver.Journal.
+// RunJournal runs the conformance suite of driver.Journal.
 func RunJournal(t *testing.T, h JournalHarness) {
 	runStore(t, h, func(s *storeScene[driver.Journal]) *journalScene {
 		return &journalScene{storeScene: s, journal: s.store, now: time.Now().Truncate(time.Millisecond)}
 	}, []suiteTest[*journalScene]{
-		// What is written is there.
+		// Writing and reading.
 		{"MissingTransaction", 0, testMissingTransaction},
 		{"RecordsAreRead", 0, testRecordsAreRead},
 		{"HeadHasBeginTime", 0, testHeadHasBeginTime},
@@ -33,7 +33,7 @@ func RunJournal(t *testing.T, h JournalHarness) {
 		{"JournalContextAlreadyEnded", 0, testJournalContextAlreadyEnded},
 		{"LostReplyToAppend", Servers | LostReplies | onPaths, testLostReplyToAppend},
 		{"JournalOverARestart", Servers, testJournalOverARestart},
-		// Who may write.
+		// Write permission.
 		{"PositionsGuard", 0, testPositionsGuard},
 		{"EndedIsClosed", 0, testEndedIsClosed},
 		{"EpochsGuard", 0, testEpochsGuard},
@@ -43,7 +43,7 @@ func RunJournal(t *testing.T, h JournalHarness) {
 		{"AppendersCompete", 0, testAppendersCompete},
 		{"AppendsAreIndependent", 0, testAppendsAreIndependent},
 		{"ManyAppendsAtOnce", 0, testManyAppendsAtOnce},
-		// What has to be looked at.
+		// Due times.
 		{"DueInOrder", 0, testDueInOrder},
 		{"ClaimMovesDue", 0, testClaimMovesDue},
 		{"ClaimsCompete", 0, testClaimsCompete},
@@ -63,13 +63,13 @@ func RunJournal(t *testing.T, h JournalHarness) {
 type journalScene struct {
 	*storeScene[driver.Journal]
 	journal driver.Journal
-	now     time.Time // when the test began, as due times have it
+	now     time.Time // when the test began, in the precision of due times
 }
 
-// at is a due time so long after the test began.
+// at returns a due time d after the test began.
 func (s *journalScene) at(d time.Duration) time.Time { return s.now.Add(d) }
 
-// enter makes an epoch the shard's.
+// enter sets the epoch of a shard.
 func (s *journalScene) enter(shard int, ahead int64) interlock.Token {
 	s.Helper()
 	epoch := s.token(ahead, 0)
@@ -79,7 +79,7 @@ func (s *journalScene) enter(shard int, ahead int64) interlock.Token {
 	return epoch
 }
 
-// records are some, whose data tells their kinds.
+// records returns one record of each kind, whose data is derived from it.
 func records(kinds ...string) []driver.Record {
 	var all []driver.Record
 	for _, k := range kinds {
@@ -88,17 +88,17 @@ func records(kinds ...string) []driver.Record {
 	return all
 }
 
-// begin is the first append of a transaction in shard 0.
+// begin returns the first append of a transaction in shard 0.
 func (s *journalScene) begin(transaction string, due time.Time) driver.Append {
 	return driver.Append{Transaction: transaction, Type: "order", Records: records("begin"), Due: due}
 }
 
-// appendAfter is one more record of a transaction in shard 0.
+// appendAfter returns an append of one more record to a transaction in shard 0.
 func (s *journalScene) appendAfter(transaction string, after int64, due time.Time) driver.Append {
 	return driver.Append{Transaction: transaction, After: after, Records: records("more"), Due: due}
 }
 
-// append does one append.
+// append makes one append.
 func (s *journalScene) append(j driver.Journal, a driver.Append) error {
 	s.Helper()
 	errs := j.Append(s.Context(), []driver.Append{a})
@@ -127,7 +127,7 @@ func (s *journalScene) read(transaction string) (driver.Head, []driver.Record) {
 	return head, all
 }
 
-// mustStand requires where a transaction is, and that its records have those kinds.
+// mustStand requires a transaction's head, and records of those kinds.
 func (s *journalScene) mustStand(transaction string, due time.Time, kinds ...string) driver.Head {
 	s.Helper()
 	head, all := s.read(transaction)
@@ -144,7 +144,7 @@ func (s *journalScene) mustStand(transaction string, due time.Time, kinds ...str
 	return head
 }
 
-// mustBeElsewhere requires the refusal of an append to a transaction that is at
+// mustBeElsewhere requires that an append is refused because the transaction is at
 // another position.
 func (s *journalScene) mustBeElsewhere(err error, transaction string, after, found int64) *driver.PositionError {
 	s.Helper()
@@ -156,18 +156,18 @@ func (s *journalScene) mustBeElsewhere(err error, transaction string, after, fou
 	return elsewhere
 }
 
-// mustBeStale requires the refusal of an epoch that tells both.
+// mustBeStale requires that an epoch is refused and both epochs are reported.
 func (s *journalScene) mustBeStale(err error, shard int, seen, got interlock.Token) {
 	s.Helper()
 	s.mustFail(err, interlock.Definite, interlock.ErrStaleToken)
 	var stale *interlock.StaleTokenError
 	want := interlock.StaleTokenError{Resource: driver.ShardName(shard), Seen: seen, Got: got}
 	if !errors.As(err, &stale) || *stale != want {
-		s.Fatalf("the refusal tells %+v, want %+v", stale, want)
+		s.Fatalf("the refusal reports %+v, want %+v", stale, want)
 	}
 }
 
-// due is the ids of what is unfinished in a shard, in the order of due times.
+// due returns the ids of the unfinished transactions of a shard, by due time.
 func (s *journalScene) due(shard int) []string {
 	s.Helper()
 	heads, err := s.journal.Due(s.Context(), shard, driver.Head{}, 1000)

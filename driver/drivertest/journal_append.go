@@ -13,10 +13,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testMissingTransaction: what does not exist is empty, and no error.
+// testMissingTransaction checks that a missing transaction is empty and not an error.
 func testMissingTransaction(s *journalScene) {
 	if head, all := s.read("nothing"); head.Transaction != "" || !head.Due.IsZero() || len(all) > 0 {
-		s.Fatalf("what does not exist is %+v", head)
+		s.Fatalf("a missing transaction is %+v", head)
 	}
 	s.mustBeDue(0)
 	heads, err := s.journal.Heads(s.Context(), "", 10)
@@ -26,7 +26,7 @@ func testMissingTransaction(s *journalScene) {
 	}
 }
 
-// testRecordsAreRead: everything that was written is read, by all.
+// testRecordsAreRead checks that every process reads everything that was written.
 func testRecordsAreRead(s *journalScene) {
 	epoch := s.enter(3, 1)
 	data := []byte{0, 1, 0xff, '"', '\'', '\\', '\n', 0x80}
@@ -57,8 +57,8 @@ func testRecordsAreRead(s *journalScene) {
 	}
 }
 
-// testHeadHasBeginTime: wherever a head is shown, it says when the first record was written,
-// whatever has come after that, and in the company of others.
+// testHeadHasBeginTime checks that every head has the time of the first record, also after
+// later records and among other transactions.
 func testHeadHasBeginTime(s *journalScene) {
 	epoch := s.enter(0, 1)
 	first := func(name string) time.Time {
@@ -102,10 +102,10 @@ func testHeadHasBeginTime(s *journalScene) {
 	}
 }
 
-// transactionNames are ids that a store might confuse with each other, or with its own.
+// transactionNames are ids that a store might confuse with each other or with its own.
 var transactionNames = []string{"a", "A", "a ", "a/b", "a/b/c", "a:b", `it's "\`, "%s", "{a}", "a*", "ä", "ß", "日本", "--", "\n", strings.Repeat("x", driver.MaxTransaction)}
 
-// testTransactionsAreData: each id is another transaction, with payloads of its own.
+// testTransactionsAreData checks that each id is a separate transaction, with payloads.
 func testTransactionsAreData(s *journalScene) {
 	for i, name := range transactionNames {
 		s.mustAppend(s.begin(name, s.at(time.Duration(i)*time.Second)))
@@ -122,8 +122,8 @@ func testTransactionsAreData(s *journalScene) {
 	s.mustBeDue(0, transactionNames...)
 }
 
-// testJournalLimits: what is as large as allowed is kept, what is larger refused
-// before anything was done, and so is what means nothing.
+// testJournalLimits checks that data of the largest size is stored, and that larger or
+// invalid data is rejected before anything is done.
 func testJournalLimits(s *journalScene) {
 	large := s.begin("large", s.at(0))
 	large.Records = nil
@@ -175,11 +175,11 @@ func testJournalLimits(s *journalScene) {
 		s.mustFail(s.journal.PutPayload(s.Context(), id, []byte("sum"), nil), interlock.Bug, interlock.ErrName)
 	}
 	if head, _ := s.read("bad"); head.Transaction != "" {
-		s.Errorf("something of what was refused is there: %+v", head)
+		s.Errorf("a refused append was stored: %+v", head)
 	}
 }
 
-// testPayloads: a payload is kept once, for its transaction.
+// testPayloads checks that a payload is stored once, for its transaction.
 func testPayloads(s *journalScene) {
 	large := bytes.Repeat([]byte("0123456789abcdef"), driver.MaxPayload/16)
 	for _, p := range []struct{ transaction, sum, data string }{{"t", "1", string(large)}, {"t", "2", ""}, {"u", "1", "of u"}} {
@@ -198,7 +198,7 @@ func testPayloads(s *journalScene) {
 	s.mustFail(s.journal.PutPayload(s.Context(), "t", nil, nil), interlock.Bug, nil)
 }
 
-// testHeadsInPages: every transaction is listed once, in the order of ids.
+// testHeadsInPages checks that every transaction is listed once, ordered by id.
 func testHeadsInPages(s *journalScene) {
 	var want []string
 	for i := range 25 {
@@ -229,7 +229,7 @@ func testHeadsInPages(s *journalScene) {
 	}
 }
 
-// testJournalContextAlreadyEnded: nothing is sent, and that is certain.
+// testJournalContextAlreadyEnded checks that nothing is sent and the error is definite.
 func testJournalContextAlreadyEnded(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.mustAppend(s.begin("t", s.at(0)))
@@ -252,8 +252,8 @@ func testJournalContextAlreadyEnded(s *journalScene) {
 	s.mustAppend(a)
 }
 
-// testLostReplyToAppend: an append without an answer is Uncertain, and a reader
-// can see afterwards that it was done.
+// testLostReplyToAppend checks that an append without an answer is Uncertain and that
+// a reader can see afterwards that it was done.
 func testLostReplyToAppend(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.mustAppend(s.begin("t", s.at(0)))
@@ -273,12 +273,12 @@ func testLostReplyToAppend(s *journalScene) {
 		return errors.Join(errors.New("it was not refused"), err)
 	})
 	if string(found.Found.Sum) != "sum of sent" || found.Found.Position != 2 {
-		s.Fatalf("the refusal tells %+v", found)
+		s.Fatalf("the refusal reports %+v", found)
 	}
 }
 
-// testJournalOverARestart: what was answered is there after the server was
-// killed, and the epoch still counts.
+// testJournalOverARestart checks that acknowledged records survive a kill of the server
+// and that the epoch still applies.
 func testJournalOverARestart(s *journalScene) {
 	if !s.durable {
 		s.Skip("this store forgets")

@@ -10,13 +10,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testDueInOrder: what is unfinished is listed by when it is due, far future and
-// past included, each in its shard, until it ends.
+// testDueInOrder checks that each shard lists its unfinished transactions by due time,
+// including times far in the past and future.
 func testDueInOrder(s *journalScene) {
 	s.mustAppend(s.begin("later", s.at(72*time.Hour)))
 	s.mustAppend(s.begin("past", s.at(-365*24*time.Hour)))
 	s.mustAppend(s.begin("b", s.at(time.Millisecond)))
-	s.mustAppend(s.begin("a", s.at(time.Millisecond).Add(time.Microsecond))) // counted in milliseconds
+	s.mustAppend(s.begin("a", s.at(time.Millisecond).Add(time.Microsecond))) // due times have milliseconds
 	s.mustAppend(s.begin("now", s.at(0)))
 	other := s.begin("other", s.at(0))
 	other.Shard = 12
@@ -36,7 +36,7 @@ func testDueInOrder(s *journalScene) {
 	s.mustBeDue(0, "now", "b", "past", "later")
 }
 
-// testClaimMovesDue: a claim takes the earliest, and says that it did.
+// testClaimMovesDue checks that a claim takes the earliest and returns their new due times.
 func testClaimMovesDue(s *journalScene) {
 	epoch := s.enter(0, 1)
 	for i, name := range []string{"a", "b", "c", "d"} {
@@ -72,7 +72,7 @@ func testClaimMovesDue(s *journalScene) {
 	s.mustFail(err, interlock.Bug, nil)
 }
 
-// testClaimsCompete: two who claim at once get different ones, and all.
+// testClaimsCompete checks that concurrent claims get different transactions, and all.
 func testClaimsCompete(s *journalScene) {
 	epoch := s.enter(0, 1)
 	const all = 40
@@ -104,8 +104,8 @@ func testClaimsCompete(s *journalScene) {
 	}
 }
 
-// testForgetDeletesEnded: what ended long enough ago goes with all it has; what
-// is unfinished never goes, however old.
+// testForgetDeletesEnded checks that transactions that ended long enough ago are deleted
+// completely, and unfinished ones never.
 func testForgetDeletesEnded(s *journalScene) {
 	for _, name := range []string{"open", "ended 1", "ended 2", "ended 3"} {
 		s.mustAppend(s.begin(name, s.at(-time.Hour)))
@@ -138,12 +138,12 @@ func testForgetDeletesEnded(s *journalScene) {
 		}
 	}
 	s.mustStand("open", s.at(-time.Hour), "begin")
-	s.mustAppend(s.begin("ended 1", s.at(0))) // an id that was forgotten is new
+	s.mustAppend(s.begin("ended 1", s.at(0))) // a forgotten id can be used again
 	s.mustStand("ended 1", s.at(0), "begin")
 }
 
-// testPutPayloadRefreshes: a payload that is kept again, for a transaction that is yet to begin,
-// is as young as the last Keep.
+// testPutPayloadRefreshes checks that a payload that is stored again, before its transaction
+// begins, has the age of the last PutPayload.
 func testPutPayloadRefreshes(s *journalScene) {
 	keep := func() {
 		s.Helper()
@@ -159,7 +159,7 @@ func testPutPayloadRefreshes(s *journalScene) {
 	}
 	keep()
 	between := storeClock("a")
-	for n := 0; !between.Before(storeClock(fmt.Sprint("b", n))); n++ { // clocks of milliseconds
+	for n := 0; !between.Before(storeClock(fmt.Sprint("b", n))); n++ { // clocks have milliseconds
 		time.Sleep(time.Millisecond)
 	}
 	keep()
@@ -177,7 +177,7 @@ func testPutPayloadRefreshes(s *journalScene) {
 	}
 }
 
-// testUnfinishedIsScheduled: whatever is done at once, what is unfinished is due.
+// testUnfinishedIsScheduled runs operations concurrently; all unfinished remain due.
 func testUnfinishedIsScheduled(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.atOnce(4, func(w int, j driver.Journal) error {

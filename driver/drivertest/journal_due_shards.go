@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// dueShards is those of the shards that have something due at a time.
+// dueShards returns those of the shards that have a transaction due by a time.
 func (s *journalScene) dueShards(by time.Time, shards ...int) []int {
 	s.Helper()
 	due, err := s.journal.DueShards(s.Context(), shards, by)
@@ -28,7 +28,7 @@ func (s *journalScene) mustHaveDue(by time.Time, shards []int, want ...int) {
 	}
 }
 
-// testDueShards: a shard is named if, and as long as, something of it is due.
+// testDueShards checks that a shard is listed while it has a due transaction.
 func testDueShards(s *journalScene) {
 	in := func(shard int, name string, due time.Duration) driver.Append {
 		a := s.begin(name, s.at(due))
@@ -61,7 +61,7 @@ func testDueShards(s *journalScene) {
 	claim(3, 1)
 	list := []int{5, 3, 0, 2, 1, 6, 70, 5, 1 << 40, 0, 4, -1}
 	given := slices.Clone(list)
-	for _, shard := range []int{2, 6} { // may be named until a claim has found nothing
+	for _, shard := range []int{2, 6} { // may be listed until a claim finds nothing
 		if due := s.dueShards(s.at(0), list...); !slices.Equal(slices.DeleteFunc(due, func(n int) bool { return n == 2 || n == 6 }), []int{0, 5}) {
 			s.Fatalf("due, beside 2 and 6: %v", due)
 		}
@@ -81,7 +81,7 @@ func testDueShards(s *journalScene) {
 	s.mustHaveDue(s.at(0), list, 5)
 }
 
-// testDueShardsOfMany: a list is as long as a journal has shards.
+// testDueShardsOfMany passes as many shards as a journal can have.
 func testDueShardsOfMany(s *journalScene) {
 	var all []int
 	for i := range 1000 {
@@ -97,8 +97,8 @@ func testDueShardsOfMany(s *journalScene) {
 	s.mustHaveDue(s.at(-time.Millisecond), all)
 }
 
-// testDueShardsUnderChanges: what is due all the time is seen all the time, however often it
-// is appended to and claimed meanwhile.
+// testDueShardsUnderChanges checks that a transaction that is always due is always seen,
+// while it is appended to and claimed.
 func testDueShardsUnderChanges(s *journalScene) {
 	epoch := s.enter(0, 1)
 	s.mustAppend(s.begin("t", s.at(0)))
@@ -119,7 +119,7 @@ func testDueShardsUnderChanges(s *journalScene) {
 	defer wg.Wait()
 	defer ended.Store(true)
 	for i := int64(1); i <= 60 || looks.Load() < 60 && !s.Failed(); i++ {
-		// Earlier and later in turn, and always due.
+		// Alternately earlier and later, and always due.
 		s.mustAppend(driver.Append{Transaction: "t", Epoch: epoch, After: i, Records: records("more"), Due: s.at(-time.Duration(i*7%60) * time.Second)})
 		if _, err := s.journal.Claim(s.Context(), 0, epoch, s.at(0), s.at(-time.Duration(i*11%60)*time.Second), 1); err != nil {
 			s.Fatalf("claim: %v", err)

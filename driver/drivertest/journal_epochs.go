@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testPositionsGuard: an append is done where the appender thinks it is, or not.
+// testPositionsGuard checks that an append is done only at the position that it expects.
 func testPositionsGuard(s *journalScene) {
 	a := s.begin("t", s.at(0))
 	a.After = 3
@@ -34,7 +34,7 @@ func testPositionsGuard(s *journalScene) {
 	s.mustStand("t", s.at(time.Second), "begin", "sent", "done")
 }
 
-// testEndedIsClosed: nothing follows the end.
+// testEndedIsClosed checks that nothing can be appended after the end.
 func testEndedIsClosed(s *journalScene) {
 	s.mustAppend(s.begin("t", s.at(0)))
 	ends := []driver.Append{{Transaction: "t", After: 1, Records: records("end")}}
@@ -43,7 +43,7 @@ func testEndedIsClosed(s *journalScene) {
 	}
 	end, head := ends[0], s.mustStand("t", time.Time{}, "begin", "end")
 	if time.Since(head.Ended).Abs() > time.Hour || !end.Ended.Equal(head.Ended) {
-		s.Errorf("it ended at %v; the append says %v", head.Ended, end.Ended)
+		s.Errorf("it ended at %v; the append had %v", head.Ended, end.Ended)
 	}
 	end.After, end.Due = 2, s.at(0)
 	s.mustBeElsewhere(s.append(s.journal, end), "t", 2, 2)
@@ -51,11 +51,11 @@ func testEndedIsClosed(s *journalScene) {
 	s.mustBeDue(0)
 }
 
-// testEpochsGuard: a shard has one epoch, and it never falls.
+// testEpochsGuard checks that a shard has one epoch, which never falls.
 func testEpochsGuard(s *journalScene) {
 	s.mustAppend(s.begin("t", s.at(0)))
 	a := driver.Append{Transaction: "t", Epoch: s.token(5, 1), After: 1, Records: records("sent"), Due: s.at(0)}
-	s.mustFail(s.append(s.journal, a), interlock.Bug, nil) // nobody has entered
+	s.mustFail(s.append(s.journal, a), interlock.Bug, nil) // the shard has no epoch yet
 	ctx := s.Context()
 	for _, epoch := range []interlock.Token{s.token(5, 0), s.token(5, 1), s.token(5, 1)} {
 		if err := s.open().Enter(ctx, 0, epoch); err != nil {
@@ -85,15 +85,15 @@ func testEpochsGuard(s *journalScene) {
 	s.mustFail(s.journal.Enter(ctx, -1, s.token(1, 0)), interlock.Bug, nil)
 }
 
-// testEnterRefusesImplausibleEpoch: an absurd epoch locks nobody out.
+// testEnterRefusesImplausibleEpoch: such an epoch would reject every later owner.
 func testEnterRefusesImplausibleEpoch(s *journalScene) {
 	ahead := 2 * interlock.MaxAhead.Microseconds()
 	s.mustFail(s.journal.Enter(s.Context(), 0, s.token(ahead, 0)), interlock.Definite, interlock.ErrImplausibleToken)
 	s.enter(0, 1)
 }
 
-// testPausedOwnerWritesNothing: an owner who slept while another took its shard
-// changes nothing when it wakes, not even when something is due.
+// testPausedOwnerWritesNothing checks that an owner that was paused while another took
+// its shard changes nothing afterwards, even if a transaction is due.
 func testPausedOwnerWritesNothing(s *journalScene) {
 	paused, old := s.journal, s.enter(0, 1)
 	s.mustAppend(driver.Append{Transaction: "t", Epoch: old, Records: records("begin"), Due: s.at(0)})
@@ -108,8 +108,8 @@ func testPausedOwnerWritesNothing(s *journalScene) {
 	s.mustAppend(driver.Append{Transaction: "t", Epoch: epoch, After: 1, Records: records("sent"), Due: s.at(time.Second)})
 }
 
-// testEnterEndsWhatIsUnderWay: appends of an old owner that are under way when a
-// new one enters are done before that, or never.
+// testEnterEndsWhatIsUnderWay checks that appends of an old owner take effect before a
+// new epoch enters, or never.
 func testEnterEndsWhatIsUnderWay(s *journalScene) {
 	old := s.enter(0, 1)
 	const writers = 8
@@ -128,7 +128,7 @@ func testEnterEndsWhatIsUnderWay(s *journalScene) {
 					if after++; after == 4 {
 						begun <- struct{}{}
 					}
-				case errors.Is(err, interlock.ErrHeld): // Enter is under way
+				case errors.Is(err, interlock.ErrHeld): // Enter is in progress
 				case !errors.Is(err, interlock.ErrStaleToken):
 					s.Errorf("writer %d: %v", i, err)
 					return
@@ -155,7 +155,7 @@ func testEnterEndsWhatIsUnderWay(s *journalScene) {
 	}
 }
 
-// testAppendersCompete: of those who append at one position, one does it.
+// testAppendersCompete checks that one of several appends at one position succeeds.
 func testAppendersCompete(s *journalScene) {
 	const appenders, rounds = 6, 10
 	s.mustAppend(s.begin("t", s.at(0)))
@@ -178,7 +178,7 @@ func testAppendersCompete(s *journalScene) {
 	}
 }
 
-// testAppendsAreIndependent: what is refused takes nothing with it.
+// testAppendsAreIndependent checks that a refused append affects no other of its group.
 func testAppendsAreIndependent(s *journalScene) {
 	old := s.enter(0, 1)
 	epoch := s.enter(0, 2)
@@ -219,7 +219,7 @@ func testAppendsAreIndependent(s *journalScene) {
 	s.mustBeDue(7)
 }
 
-// testManyAppendsAtOnce: a group is as large as its callers are many.
+// testManyAppendsAtOnce makes a group as large as its number of callers.
 func testManyAppendsAtOnce(s *journalScene) {
 	const many = 300
 	epoch := s.enter(0, 1)

@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testShardCount: the first number stays until it is changed by who knows it.
+// testShardCount checks that the first count stays until a caller that knows it changes it.
 func testShardCount(s *journalScene) {
 	set := func(from, to, want int) {
 		s.Helper()
@@ -33,8 +33,8 @@ func testShardCount(s *journalScene) {
 	set(0, 0, 7)
 }
 
-// testBeginUnderAnotherShardCount: an append that begins a transaction under another number of
-// shards than the stored one is refused, and others are not.
+// testBeginUnderAnotherShardCount checks that an append that begins a transaction under
+// another shard count than the stored one is refused, and other appends are not.
 func testBeginUnderAnotherShardCount(s *journalScene) {
 	begin := func(transaction string, shards int) error {
 		a := s.begin(transaction, s.at(time.Second))
@@ -76,8 +76,8 @@ func testBeginUnderAnotherShardCount(s *journalScene) {
 	s.mustStand("late", s.at(time.Second), "begin")
 }
 
-// testReassign: an unfinished transaction moves with its due time, and one that has moved on
-// or ended stays.
+// testReassign checks that an unfinished transaction moves with its due time, and that one
+// that has advanced or ended does not move.
 func testReassign(s *journalScene) {
 	s.mustAppend(s.begin("t", s.at(time.Second)))
 	s.mustAppend(s.begin("ended", s.at(0)))
@@ -111,7 +111,7 @@ func testReassign(s *journalScene) {
 	s.mustAppend(end)
 	reassign("ended", 0, 5)
 	if head, _ := s.read("ended"); head.Shard != 0 {
-		s.Errorf("what has ended is in shard %d", head.Shard)
+		s.Errorf("an ended transaction is in shard %d", head.Shard)
 	}
 	s.mustBeDue(0)
 	if n, err := s.journal.Unscheduled(s.Context()); n != 0 || err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// KeyValuesHarness tells [RunKeyValues] how to reach one driver.KeyValues and its store.
+// KeyValuesHarness gives [RunKeyValues] access to one driver.KeyValues and its store.
 type KeyValuesHarness = StoreHarness[driver.KeyValues]
 
 // KeyValuesBackend is one running key-value store.
 type KeyValuesBackend = StoreBackend[driver.KeyValues]
 
-// RunKeyValues runs the suite of driver.KeyValues.
+// RunKeyValues runs the conformance suite of driver.KeyValues.
 func RunKeyValues(t *testing.T, h KeyValuesHarness) {
 	runStore(t, h, func(s *storeScene[driver.KeyValues]) *keyValuesScene { return &keyValuesScene{storeScene: s} }, []suiteTest[*keyValuesScene]{
 		{"SwapComparesAndSets", 0, testSwapComparesAndSets},
@@ -61,7 +61,7 @@ func (s *keyValuesScene) mustSwap(want bool, swaps ...driver.Swap) {
 	}
 }
 
-// put sets a key whatever it has.
+// put sets a key unconditionally.
 func (s *keyValuesScene) put(key, value string) driver.KeyValue {
 	s.Helper()
 	s.mustSwap(true, driver.Swap{Key: key, Revision: s.get(key).Revision, Value: []byte(value)})
@@ -103,7 +103,7 @@ func testSwapComparesAndSets(s *keyValuesScene) {
 	}
 }
 
-// testSwapsAreAtomic: of several swaps all are made or none, also the last.
+// testSwapsAreAtomic checks that all swaps of a call are made or none, also if the last fails.
 func testSwapsAreAtomic(s *keyValuesScene) {
 	a, b := s.put("a", "1"), s.put("b", "1")
 	swaps := []driver.Swap{{Key: "c", Value: []byte("2")}, {Key: "b", Revision: b.Revision, Delete: true},
@@ -129,13 +129,13 @@ func testSwapsAreAtomic(s *keyValuesScene) {
 	s.mustSwap(false, all...)
 }
 
-// testSwapLosesNoUpdate: processes add to two counters that are always equal.
+// testSwapLosesNoUpdate has processes add to two counters, which are always equal.
 func testSwapLosesNoUpdate(s *keyValuesScene) {
 	const writers, each = 4, 10
 	s.atOnce(writers, func(i int, store driver.KeyValues) error {
 		keys := []string{"x", "y"}
 		if i%3 == 0 {
-			slices.Reverse(keys) // in no common order: a store must not deadlock for good
+			slices.Reverse(keys) // no common order: a store must not deadlock permanently
 		}
 		for n := 0; n < each; {
 			kvs, err := store.Get(s.Context(), keys...)
@@ -159,7 +159,7 @@ func testSwapLosesNoUpdate(s *keyValuesScene) {
 	s.mustHold("y", strings.Repeat(".", writers*each))
 }
 
-// testRevisionsDoNotRecur: a key that was deleted and written again is not the same.
+// testRevisionsDoNotRecur checks that a key that is deleted and rewritten gets a new revision.
 func testRevisionsDoNotRecur(s *keyValuesScene) {
 	seen := map[int64]bool{}
 	for range 5 {
@@ -252,9 +252,9 @@ func testKeyValuesContextAlreadyEnded(s *keyValuesScene) {
 	s.mustLack("a")
 }
 
-// testLostReplyToSwap: the outcome is unknown, and reading tells it.
+// testLostReplyToSwap checks that the outcome is unknown and reading returns it.
 func testLostReplyToSwap(s *keyValuesScene) {
-	first := s.put("a", "one") // the connection stands
+	first := s.put("a", "one") // the connection is open
 	s.loseReply(func(ctx context.Context) error {
 		_, err := s.store.Swap(ctx, driver.Swap{Key: "a", Revision: first.Revision, Value: []byte("two")})
 		return err

@@ -14,14 +14,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// LatticesHarness tells [RunLattices] how to reach one driver.Lattices and its store.
+// LatticesHarness gives [RunLattices] access to one driver.Lattices and its store.
 type LatticesHarness = StoreHarness[driver.Lattices]
 
 // LatticesBackend is one running store of states.
 type LatticesBackend = StoreBackend[driver.Lattices]
 
-// RunLattices runs the suite of driver.Lattices: a store joins as driver.Lattice.Join does, and
-// refuses stale tokens.
+// RunLattices runs the conformance suite of driver.Lattices: a store joins as
+// driver.Lattice.Join does, and rejects stale tokens.
 func RunLattices(t *testing.T, h LatticesHarness) {
 	runStore(t, h, func(s *storeScene[driver.Lattices]) *latticeScene { return &latticeScene{s} }, []suiteTest[*latticeScene]{
 		{"Joins", 0, testLatticeJoins},
@@ -54,7 +54,7 @@ func (s *latticeScene) expect(name string, want driver.Lattice) {
 	}
 }
 
-// lattice makes a delta, with values that other comparisons than that of bytes order differently.
+// lattice returns a delta, with values that only a comparison of bytes orders correctly.
 func lattice(random *rand.Rand) driver.Lattice {
 	values := []string{"", "0", "00", "9", "a", "B", "é", "\x00", "\xff", "a\x00b", strings.Repeat("z", 300)}
 	l := driver.Lattice{Max: map[string]string{}, Dots: map[driver.Dot]string{}, Seen: map[string]driver.Ranges{}}
@@ -149,7 +149,7 @@ func testLatticeBadInput(s *latticeScene) {
 	s.expect("k", driver.Lattice{})
 }
 
-// testLatticeCompetition: of several processes that merge at the same time, no delta is lost.
+// testLatticeCompetition checks that no delta of concurrent processes is lost.
 func testLatticeCompetition(s *latticeScene) {
 	var mu sync.Mutex
 	want := driver.Lattice{}
@@ -169,7 +169,7 @@ func testLatticeCompetition(s *latticeScene) {
 	s.expect("k", want)
 }
 
-// testLatticeLostReplies: a delta whose answer is lost is merged again.
+// testLatticeLostReplies merges a delta again whose answer was lost.
 func testLatticeLostReplies(s *latticeScene) {
 	delta := driver.Lattice{Dots: map[driver.Dot]string{{Replica: "eu", N: 1}: "a"}, Seen: map[string]driver.Ranges{"eu": {{First: 1, Last: 1}}}}
 	s.merge("k", driver.Lattice{}, nil)
@@ -179,7 +179,7 @@ func testLatticeLostReplies(s *latticeScene) {
 	s.expect("k", delta)
 }
 
-// testLatticeKilled: what was merged survives a crash of the server.
+// testLatticeKilled checks that merged deltas survive a kill of the server.
 func testLatticeKilled(s *latticeScene) {
 	delta := driver.Lattice{Max: map[string]string{"f": "1"}}
 	s.merge("k", delta, nil)

@@ -14,8 +14,8 @@ import (
 )
 
 // LeaderLoss has drivers compete for a lock while kill kills the leader of their servers and waits
-// for another. The holder's claim is not lost, which check may first have its driver find out.
-// One at a time is granted the contested lock, and tokens rise.
+// for another. The holder's claim must not be lost; check may first let its driver detect that.
+// The contested lock is granted to one driver at a time, and tokens rise.
 func LeaderLoss(t *testing.T, competing []driver.Fenced, holder driver.Fenced, kill, check func()) {
 	ctx, cancel := context.WithTimeout(t.Context(), 6*patience)
 	defer cancel()
@@ -45,17 +45,17 @@ func LeaderLoss(t *testing.T, competing []driver.Fenced, holder driver.Fenced, k
 		t.Errorf("the claim was lost with the leader: %v, %v left", len(held.Lost), grant.Lease.Remaining())
 	}
 	if _, err := holder.Acquire(ctx, driver.Request{Name: "held", Owner: "another", NoWait: true}); !errors.Is(err, interlock.ErrHeld) {
-		t.Errorf("another who asks for what is held gets %v", err)
+		t.Errorf("an acquire of a held lock returned %v", err)
 	}
 }
 
-// contest is a lock that several want all the time.
+// contest is a lock for which several drivers always compete.
 type contest struct {
 	grants atomic.Int64
 	over   atomic.Bool
 	mu     sync.Mutex
 	last   interlock.Token
-	holder string // whose claim is valid
+	holder string // the owner of the valid claim
 }
 
 func (c *contest) run(ctx context.Context, t *testing.T, locks *lock.Fenced) {
@@ -69,9 +69,9 @@ func (c *contest) run(ctx context.Context, t *testing.T, locks *lock.Fenced) {
 			continue
 		}
 		c.enter(t, claim)
-		time.Sleep(time.Millisecond) // the work
+		time.Sleep(time.Millisecond) // hold the lock for a while
 		c.leave(claim)
-		_ = claim.Release(ctx) // a release that is not confirmed expires
+		_ = claim.Release(ctx) // an unconfirmed release expires
 	}
 }
 

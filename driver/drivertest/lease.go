@@ -7,8 +7,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testLeasePerRequest: where Guarantees.MaxTTL says so, each claim has the TTL and the
-// renewals that its request asks for.
+// testLeasePerRequest checks that each claim has the TTL and the renewals of its
+// request if Guarantees.MaxTTL allows it.
 func testLeasePerRequest(s *scene) {
 	d := s.open()
 	g := d.Guarantees()
@@ -27,7 +27,7 @@ func testLeasePerRequest(s *scene) {
 
 	renewed := make(chan struct{}, 100)
 	often := s.contender(d, "often")
-	often.req.TTL, often.req.Renew = time.Hour, s.TTL/20 // by the rule it were every 20 minutes
+	often.req.TTL, often.req.Renew = time.Hour, s.TTL/20 // the default would be every 20 minutes
 	often.req.Events.Renewed = func(_ time.Duration, err error) {
 		if err == nil {
 			renewed <- struct{}{}
@@ -61,10 +61,10 @@ func testLeasePerRequest(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// mustLast requires that we and the backend believe in the TTL of the request.
+// mustLast requires that the claim and the backend have the TTL of the request.
 func (s *scene) mustLast(c *contender) {
 	s.Helper()
-	least := c.req.TTL - c.req.TTL/50 - s.TTL // it may be a slow machine
+	least := c.req.TTL - c.req.TTL/50 - s.TTL // the machine may be slow
 	if left := c.grant.Lease.Remaining(); left < least || left > c.req.TTL {
 		s.Fatalf("%v remain of %v", left, c.req.TTL)
 	}

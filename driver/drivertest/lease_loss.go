@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/claim/lock"
 )
 
-// testRenewalKeepsIt: a holder that does nothing for longer than the TTL.
+// testRenewalKeepsIt has a holder do nothing for longer than the TTL.
 func testRenewalKeepsIt(s *scene) {
 	c := s.contender(s.open(), lockName).acquire()
 	for end := time.Now().Add(s.TTL * 5 / 2); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -25,11 +25,11 @@ func testRenewalKeepsIt(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testDeadlineStartsWithTheRequest: neither a grant nor a renewal whose answer
-// took long is good for longer than the server keeps it.
+// testDeadlineStartsWithTheRequest checks that the lease of a grant or renewal with a
+// late answer ends no later than on the server.
 func testDeadlineStartsWithTheRequest(s *scene) {
 	d := s.open()
-	s.contender(d, "warm").acquire().release() // the connection stands
+	s.contender(d, "warm").acquire().release() // the connection is open
 	delay := s.TTL / 12
 	renewed := make(chan struct{}, 100)
 	c := s.contender(d, lockName)
@@ -43,7 +43,7 @@ func testDeadlineStartsWithTheRequest(s *scene) {
 	if left, most := c.grant.Lease.Remaining(), s.TTL-2*delay; left <= 0 || left > most {
 		s.Fatalf("%v remain after an answer that took %v: at most %v can be relied on", left, 2*delay, most)
 	}
-	for range 2 { // the first one may have been on its way before the grant
+	for range 2 { // the first may have been sent before the grant
 		select {
 		case <-renewed:
 		case <-time.After(s.TTL):
@@ -57,7 +57,7 @@ func testDeadlineStartsWithTheRequest(s *scene) {
 	c.persistRelease()
 }
 
-// testCrashedHolder: the lock becomes free after the TTL, and not before the
+// testCrashedHolder checks that the lock becomes free after the TTL, and not before the
 // holder's own deadline.
 func testCrashedHolder(s *scene) {
 	dying := s.open()
@@ -69,14 +69,14 @@ func testCrashedHolder(s *scene) {
 		s.Fatal(err)
 	}
 	if left := holder.grant.Lease.Remaining(); left > 0 {
-		s.Fatalf("the next one was granted while the crashed holder believed in %v more", left)
+		s.Fatalf("the next one was granted while the crashed holder's lease had %v left", left)
 	}
 	s.mustIncrease([]interlock.Token{holder.grant.Token, next.grant.Token})
 	next.release()
 }
 
-// testLossByDeletion: an operator deletes the lock; the holder receives it within
-// the bound that the driver claims, once, with the cause.
+// testLossByDeletion checks that, if an operator deletes the lock, the holder receives
+// one loss with its cause within the bound that the driver claims.
 func testLossByDeletion(s *scene) {
 	d := s.open()
 	c := s.contender(d, lockName).acquire()
@@ -90,7 +90,7 @@ func testLossByDeletion(s *scene) {
 	if !errors.Is(cause, interlock.ErrLost) && !errors.Is(cause, interlock.ErrSessionEnded) {
 		s.Fatalf("cause %v", cause)
 	}
-	s.mustHearNothing(c, "told twice")
+	s.mustHearNothing(c, "a second report")
 	c.release()
 	released := s.contender(d, lockName).persist()
 	s.mustIncrease([]interlock.Token{c.grant.Token, released.grant.Token})
@@ -99,7 +99,7 @@ func testLossByDeletion(s *scene) {
 	s.mustHearNothing(released, "received a loss after the release")
 }
 
-// mustHearNothing waits for as long as a renewal takes to come round.
+// mustHearNothing waits for as long as a renewal may take.
 func (s *scene) mustHearNothing(c *contender, what string) {
 	s.Helper()
 	select {
@@ -109,23 +109,23 @@ func (s *scene) mustHearNothing(c *contender, what string) {
 	}
 }
 
-// testServerKilled: the lease ends by its own clock while nobody answers, and
-// the lock works again when the server is back.
+// testServerKilled checks that the lease ends by the holder's clock during the outage,
+// and that the lock works again when the server is back.
 func testServerKilled(s *scene) {
 	s.outage(s.faults.Kill, s.faults.Restart)
 }
 
-// testServerPaused: the same for a server that hangs for longer than the TTL.
+// testServerPaused is testServerKilled for a server that hangs for longer than the TTL.
 func testServerPaused(s *scene) {
 	s.outage(s.faults.Pause, s.faults.Resume)
 }
 
-// testNetworkCut: the same for a network that swallows everything.
+// testNetworkCut is testServerKilled for a network that drops everything.
 func testNetworkCut(s *scene) {
 	s.outage(s.faults.Cut, s.faults.Heal)
 }
 
-// mustNotGrant: a process that comes now gets nothing, from Open or Acquire.
+// mustNotGrant requires that a new process is granted nothing, by Open or Acquire.
 func (s *scene) mustNotGrant() {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
@@ -141,7 +141,7 @@ func (s *scene) outage(begin, end func()) {
 	d := s.open()
 	c := s.contender(d, lockName).acquire()
 	begin()
-	began := time.Now() // whatever was renewed last had been sent before
+	began := time.Now() // every renewal so far was sent earlier
 	s.eventually("the lease ends by its own clock or the loss is reported", s.TTL, func() bool {
 		return !c.valid() || len(c.lost) > 0
 	})
@@ -165,7 +165,7 @@ func (s *scene) outage(begin, end func()) {
 	})
 }
 
-// testRepeatedAcquireConverges: the same owner finds its grant, and its token.
+// testRepeatedAcquireConverges checks that the same owner finds its grant and token.
 func testRepeatedAcquireConverges(s *scene) {
 	d := s.open()
 	c := s.contender(d, lockName).acquire()
@@ -196,14 +196,14 @@ func testRepeatedAcquireConverges(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testLostReplyToAcquire: the request is carried out and its answer is lost. What was
-// lost may have been the answer to a request before it, such as one that finds that the
-// lock's place is gone; then it is tried again.
+// testLostReplyToAcquire checks a request that is executed and whose answer is lost. The
+// lost answer may be that of an earlier request, such as one that finds that the lock's
+// place is gone. Then the test tries again.
 func testLostReplyToAcquire(s *scene) {
 	c := s.contender(s.open(), lockName)
 	s.eventually("a request whose answer is lost is carried out", patience, func() bool {
 		s.faults.Heal()
-		c.persist().persistRelease() // the connection stands
+		c.persist().persistRelease() // the connection is open
 		s.faults.(ReplyDropper).DropReplies()
 		ctx, cancel := context.WithTimeout(s.Context(), 500*time.Millisecond)
 		defer cancel()
@@ -224,7 +224,7 @@ func testLostReplyToAcquire(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testLostReplyToRelease: the same for giving up.
+// testLostReplyToRelease is testLostReplyToAcquire for a release.
 func testLostReplyToRelease(s *scene) {
 	c := s.contender(s.open(), lockName).acquire()
 	s.faults.(ReplyDropper).DropReplies()
@@ -236,7 +236,7 @@ func testLostReplyToRelease(s *scene) {
 	s.contender(s.open(), lockName).persist().persistRelease()
 }
 
-// testUnmetRequirement: what is not promised fails when the lock is made.
+// testUnmetRequirement checks that creating a lock fails if a requirement is not met.
 func testUnmetRequirement(s *scene) {
 	d := s.open()
 	g := d.Guarantees()
@@ -259,16 +259,16 @@ func testUnmetRequirement(s *scene) {
 	met := interlock.Requirements{CrossProcess: g.CrossProcess, Order: g.Order, Wait: g.Wait,
 		TokensSurvive: g.TokensSurvive, ExclusionSurvives: g.ExclusionSurvives, MaxBlind: g.Blind}
 	if _, err := lock.NewFenced(d, &lock.Options{Require: met}); err != nil {
-		s.Fatalf("what is promised was refused: %v", err)
+		s.Fatalf("a met requirement was refused: %v", err)
 	}
 }
 
-// testNoGoroutineIsLeft: after a driver that held, waited and lost is closed.
+// testNoGoroutineIsLeft checks it after a driver that held, waited and lost is closed.
 func testNoGoroutineIsLeft(t *testing.T, h Harness) {
 	var before goleak.Option
 	worked := t.Run("work", func(t *testing.T) {
 		h.run(t, false, func(s *scene) {
-			before = goleak.IgnoreCurrent() // also of the backend, which may outlive the test
+			before = goleak.IgnoreCurrent() // includes those of the backend, which may outlive the test
 			d := s.open()
 			c := s.contender(d, lockName).acquire()
 			ctx, cancel := context.WithCancel(s.Context())
@@ -279,7 +279,7 @@ func testNoGoroutineIsLeft(t *testing.T, h Harness) {
 			s.wait(done, patience, "the waiter")
 		})
 	})
-	if !worked || before == nil { // it failed, or was skipped
+	if !worked || before == nil { // the test failed or was skipped
 		return
 	}
 	err := goleak.Find(before)

@@ -12,21 +12,21 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// LimiterHarness tells [RunLimiter] how to reach one driver.Limiter and its store.
+// LimiterHarness gives [RunLimiter] access to one driver.Limiter and its store.
 type LimiterHarness = StoreHarness[driver.Limiter]
 
-// LimiterBackend is one running store of limits. One that other programs can write to is a
-// [LimitDamager].
+// LimiterBackend is one running store of limits. If other programs can write to it, it also
+// implements [LimitDamager].
 type LimiterBackend = StoreBackend[driver.Limiter]
 
-// A LimitDamager replaces the state of a key that is stored by another text.
+// LimitDamager overwrites the stored state of a key.
 type LimitDamager interface {
 	// Damage fails the test if it cannot.
 	Damage(t *testing.T, key, text string)
 }
 
-// RunLimiter runs the suite of driver.Limiter. That the arithmetic is right is tested beside
-// driver.Decide; the suite holds the store to it.
+// RunLimiter runs the conformance suite of driver.Limiter. It checks that the store decides as
+// driver.Decide does, whose arithmetic has its own tests.
 func RunLimiter(t *testing.T, h LimiterHarness) {
 	runStore(t, h, func(s *storeScene[driver.Limiter]) *limiterScene { return &limiterScene{s} }, []suiteTest[*limiterScene]{
 		{"Algorithms", 0, testLimiterAlgorithms},
@@ -45,14 +45,14 @@ func RunLimiter(t *testing.T, h LimiterHarness) {
 
 type limiterScene struct{ *storeScene[driver.Limiter] }
 
-// hourly is a rate of which nothing comes back while a test runs.
+// hourly returns a rate whose units do not return while a test runs.
 func hourly(n int64, a driver.Algorithm) driver.Rate {
 	return driver.Rate{Count: n, Period: 366 * 24 * time.Hour, Algorithm: a}
 }
 
 var algorithms = []driver.Algorithm{driver.GCRA, driver.SlidingLog, driver.FixedWindow, driver.SlidingCounter}
 
-// take makes one call, which must have an answer.
+// take makes one call, which must be answered.
 func (s *limiterScene) take(charges ...driver.Charge) driver.LimitAnswer {
 	s.Helper()
 	a := s.store.Take(s.Context(), []driver.LimitCall{charges})
@@ -140,7 +140,7 @@ func testLimiterBadInput(s *limiterScene) {
 	}
 }
 
-// testLimiterKeys: keys are data, and limits of different algorithms do not disturb each other.
+// testLimiterKeys checks that keys are data and that limits of different algorithms are independent.
 func testLimiterKeys(s *limiterScene) {
 	for _, key := range []string{`it's "1"\, {NULL} ?`, "é%_*", "NULL", "K", "k", "k ", strings.Repeat("x", 255)} {
 		if d := s.one(key, hourly(1, 0), 1, 0); !d.Allowed {
@@ -152,8 +152,8 @@ func testLimiterKeys(s *limiterScene) {
 	}
 }
 
-// testLimiterDamaged: a state that no store has written is an error of the calls that charge its
-// key, and of no others.
+// testLimiterDamaged checks that a state that no store has written is an error only of the calls
+// that charge its key.
 func testLimiterDamaged(s *limiterScene) {
 	damager, ok := s.backend.(LimitDamager)
 	if !ok {
@@ -186,7 +186,7 @@ func testLimiterDamaged(s *limiterScene) {
 	s.take(charge("bad"))
 }
 
-// testLimiterInspected: keys are listed in their order while something of them counts, and reset.
+// testLimiterInspected checks that keys with unexpired charges are listed in order, and reset.
 func testLimiterInspected(s *limiterScene) {
 	operator, ok := s.store.(driver.LimitInspector)
 	if !ok {
@@ -199,7 +199,7 @@ func testLimiterInspected(s *limiterScene) {
 	s.one("a/over", quick, 1, 0)
 	s.one("a*", hourly(10, 0), 1, 0)
 	s.one("b}:limit:a/", hourly(10, 0), 1, 0)
-	time.Sleep(5 * time.Millisecond) // until a/over is
+	time.Sleep(5 * time.Millisecond) // until a/over has expired
 	list := func(prefix string, limit int) (keys []string, more bool) {
 		s.Helper()
 		all, more, err := operator.Limits(s.Context(), prefix, limit)
@@ -246,9 +246,9 @@ func testLimiterInspected(s *limiterScene) {
 	}
 }
 
-// testLimiterCompetition holds what several processes were granted against the bound of the
-// rate, by the times of calls and answers: what was granted between the call of the first and
-// the answer of the last fell into that interval.
+// testLimiterCompetition checks the grants of several processes against the bound of the rate.
+// The units granted between the call of the first and the answer of the last all belong to that
+// interval.
 func testLimiterCompetition(s *limiterScene) {
 	for _, a := range []driver.Algorithm{driver.GCRA, driver.SlidingLog} {
 		r := driver.Rate{Count: 20, Period: 100 * time.Millisecond, Algorithm: a}
@@ -279,10 +279,10 @@ func testLimiterCompetition(s *limiterScene) {
 	}
 }
 
-// granted is one unit, between two times.
+// granted is one unit, granted between two times.
 type granted struct{ sent, answered time.Duration }
 
-// checkRate finds an interval in which more was granted than the rate allows.
+// checkRate fails the test if more was granted in an interval than the rate allows.
 func checkRate(t *testing.T, r driver.Rate, history []granted) {
 	t.Helper()
 	for _, first := range history {
@@ -310,7 +310,7 @@ func checkRate(t *testing.T, r driver.Rate, history []granted) {
 	}
 }
 
-// testLimiterLostReplies: what may have been consumed is, at most once for each call.
+// testLimiterLostReplies checks that each call without an answer consumes at most once.
 func testLimiterLostReplies(s *limiterScene) {
 	r := hourly(10, 0)
 	s.one("k", r, 1, 0)
@@ -323,7 +323,7 @@ func testLimiterLostReplies(s *limiterScene) {
 	}
 }
 
-// testLimiterKilled: while the server is down there is an error, and no decision.
+// testLimiterKilled checks that calls fail, without a decision, while the server is down.
 func testLimiterKilled(s *limiterScene) {
 	r := hourly(10, 0)
 	s.one("k", r, 1, 0)

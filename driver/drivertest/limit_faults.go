@@ -11,14 +11,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// limitPatience bounds one call while there are faults.
+// limitPatience bounds one call during faults.
 const limitPatience = 200 * time.Millisecond
 
-// slowUnits are those of a limit of which nothing comes back: more than one call takes, and not a
-// multiple of that.
+// slowUnits is the size of a limit whose units do not return. It is more than one call takes and
+// not a multiple of that.
 const slowUnits = 200
 
-// limitHistory is what processes were granted of one limit while there were faults.
+// limitHistory is what processes were granted of one limit during faults.
 type limitHistory struct {
 	key  string
 	rate driver.Rate
@@ -27,13 +27,13 @@ type limitHistory struct {
 	mu      sync.Mutex
 	granted []granted
 	refused int
-	unknown int64 // units of calls whose outcome is not known
+	unknown int64 // units of calls with an unknown outcome
 }
 
 // testLimiterFaults takes units from several processes while the server is paused, loses replies,
-// is cut off and is killed. Of no limit more is admitted than its bound allows; and a limit of
-// which nothing comes back has lost what was granted and perhaps what is unknown, in whole calls: so
-// refused calls consume nothing and no call consumes twice.
+// is cut off and is killed. No limit admits more than its bound. A limit whose units do not return
+// has lost the granted and perhaps the unknown units, in whole calls: refused calls consume nothing,
+// and no call consumes twice.
 func testLimiterFaults(s *limiterScene) {
 	var histories []*limitHistory
 	for _, a := range algorithms {
@@ -87,7 +87,7 @@ func testLimiterFaults(s *limiterScene) {
 	}
 }
 
-// take makes one call, and reports whether it was decided.
+// take makes one call and reports whether it was decided.
 func (h *limitHistory) take(t *testing.T, store driver.Limiter, begun time.Time) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limitPatience)
 	defer cancel()

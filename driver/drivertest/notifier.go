@@ -10,14 +10,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// NotifierHarness tells [RunNotifier] how to reach one driver.Notifier. Each opening of a backend is
-// one more process that notifies and listens; without Servers there is only one.
+// NotifierHarness gives [RunNotifier] access to one driver.Notifier. Each opening of a backend is
+// another process that notifies and listens; without Servers there is only one.
 type NotifierHarness = StoreHarness[driver.Notifier]
 
-// NotifierBackend is where processes notify each other.
+// NotifierBackend is a channel over which processes notify each other.
 type NotifierBackend = StoreBackend[driver.Notifier]
 
-// RunNotifier runs the suite of driver.Notifier.
+// RunNotifier runs the conformance suite of driver.Notifier.
 func RunNotifier(t *testing.T, h NotifierHarness) {
 	runStore(t, h, func(s *storeScene[driver.Notifier]) *notifierScene {
 		return &notifierScene{storeScene: s, notifier: s.store}
@@ -39,14 +39,14 @@ type notifierScene struct {
 	notifier driver.Notifier
 }
 
-// listen counts what a notifier hears while the test runs.
+// listen counts the notifications that b receives while the test runs.
 func (s *notifierScene) listen(b driver.Notifier) *atomic.Int64 {
 	var heard atomic.Int64
 	s.Cleanup(b.Listen(func(string) { heard.Add(1) }))
 	return &heard
 }
 
-// mustHear notifies until it is heard: a notification may be lost.
+// mustHear notifies until a notification is received: one may be lost.
 func (s *notifierScene) mustHear(by driver.Notifier, heard *atomic.Int64) {
 	s.Helper()
 	before := heard.Load()
@@ -58,15 +58,15 @@ func (s *notifierScene) mustHear(by driver.Notifier, heard *atomic.Int64) {
 	}
 }
 
-// testNotifierIsHeard by all who listen in the process that notifies.
+// testNotifierIsHeard checks that all listeners in the notifying process are called.
 func testNotifierIsHeard(s *notifierScene) {
-	s.notifier.Notify() // nobody listens
+	s.notifier.Notify() // no listener yet
 	one, two := s.listen(s.notifier), s.listen(s.notifier)
 	s.mustHear(s.notifier, one)
 	s.mustHear(s.notifier, two)
 }
 
-// testNotifierStops: nothing is heard once stop has returned, but by the others.
+// testNotifierStops checks that a listener is not called after stop returns; others are.
 func testNotifierStops(s *notifierScene) {
 	other := s.listen(s.notifier)
 	for range 50 {
@@ -101,7 +101,7 @@ func testNotifierCallsOneAtATime(s *notifierScene) {
 		if inside.Add(1) != 1 {
 			s.Error("two calls at once")
 		}
-		runtime.Gosched() // lets a second call come in
+		runtime.Gosched() // allows a second call to enter
 		heard.Add(1)
 		inside.Add(-1)
 	}))
@@ -117,7 +117,7 @@ func testNotifierCallsOneAtATime(s *notifierScene) {
 	s.mustHear(s.notifier, &heard)
 }
 
-// testNotifierNames: a name is heard as it was notified, here and elsewhere, unless any name is.
+// testNotifierNames checks that a name arrives unchanged in all processes; "" stands for any name.
 func testNotifierNames(s *notifierScene) {
 	const name = "!order/\"42\"\né"
 	var here, there, others atomic.Int64
@@ -141,11 +141,11 @@ func testNotifierNames(s *notifierScene) {
 		}
 	}
 	if n := others.Load(); n != 0 {
-		s.Errorf("%d names were heard that nobody sent", n)
+		s.Errorf("%d names were received that were not sent", n)
 	}
 }
 
-// testNotifierIsHeardByOthers: each process hears the other.
+// testNotifierIsHeardByOthers checks that each process receives the other's notifications.
 func testNotifierIsHeardByOthers(s *notifierScene) {
 	other := s.open()
 	here, there := s.listen(s.notifier), s.listen(other)
@@ -153,7 +153,7 @@ func testNotifierIsHeardByOthers(s *notifierScene) {
 	s.mustHear(other, here)
 }
 
-// testNotifierDoesNotBlock, whatever is wrong on the way.
+// testNotifierDoesNotBlock checks it during faults.
 func testNotifierDoesNotBlock(s *notifierScene) {
 	heard := s.listen(s.notifier)
 	s.mustHear(s.notifier, heard)

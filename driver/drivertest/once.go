@@ -13,13 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// OnceHarness tells [RunOnce] how to reach one driver.Once and its store.
+// OnceHarness gives [RunOnce] access to one driver.Once and its store.
 type OnceHarness = StoreHarness[driver.Once]
 
 // OnceBackend is one running store of deliveries.
 type OnceBackend = StoreBackend[driver.Once]
 
-// RunOnce runs the suite of driver.Once.
+// RunOnce runs the conformance suite of driver.Once.
 func RunOnce(t *testing.T, h OnceHarness) {
 	runStore(t, h, func(s *storeScene[driver.Once]) *onceScene { return &onceScene{storeScene: s, once: s.store} }, []suiteTest[*onceScene]{
 		{"OnceIsDone", 0, testOnceIsDone},
@@ -45,7 +45,7 @@ type onceScene struct {
 	once driver.Once
 }
 
-// delivery is that of an owner, of the message that most tests use.
+// delivery returns a delivery to owner of the message that most tests use.
 func delivery(owner string) driver.Delivery {
 	return driver.Delivery{Consumer: "billing", ID: "m1", Hash: bytes.Repeat([]byte("\x00h"), 16), Owner: owner}
 }
@@ -82,7 +82,7 @@ func (s *onceScene) forget(d driver.Delivery) {
 	}
 }
 
-// comes waits until a claim of d finds what is wanted.
+// comes waits until a claim of d returns want.
 func (s *onceScene) comes(d driver.Delivery, want driver.Claimed) {
 	s.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -124,9 +124,9 @@ func testOnceClaimIsHeld(s *onceScene) {
 
 func testOnceForget(s *onceScene) {
 	a, b := delivery("a"), delivery("b")
-	s.forget(a) // nothing is there
+	s.forget(a) // no record exists
 	s.claim(a, onceLong, driver.ClaimedNow)
-	s.forget(b) // not its own
+	s.forget(b) // another owner has it
 	s.mustBeHeld(b, "a")
 	s.forget(a)
 	s.claim(b, onceLong, driver.ClaimedNow)
@@ -148,11 +148,11 @@ func testOnceLeaseEnds(s *onceScene) {
 	s.claim(a, onceLong, driver.ClaimedDone)
 }
 
-// testOnceDoneAfterTheLease: the effect was made, and nobody else has begun.
+// testOnceDoneAfterTheLease: the effect is made, and no other owner has begun.
 func testOnceDoneAfterTheLease(s *onceScene) {
 	a, b := delivery("a"), delivery("b")
 	s.claim(a, time.Millisecond, driver.ClaimedNow)
-	time.Sleep(20 * time.Millisecond) // the lease is over, and there is nothing to see of it
+	time.Sleep(20 * time.Millisecond) // the lease has expired, which no call shows
 	s.done(a, onceLong)
 	s.claim(b, onceLong, driver.ClaimedDone)
 }
@@ -176,8 +176,8 @@ func testOnceOtherPayload(s *onceScene) {
 	s.claim(b, onceLong, driver.ClaimedDone)
 }
 
-// testOnceNamesAreData: each pair of consumer and message is its own, and none is
-// taken for another.
+// testOnceNamesAreData checks that each pair of consumer and message is separate and
+// not confused with another.
 func testOnceNamesAreData(s *onceScene) {
 	names := append([]string{"1:a", "a:b", "b:a:b"}, oddNames...) // a and b:a:b are not a:b and a:b
 	all := map[[2]string]bool{}
@@ -223,7 +223,7 @@ func testOnceBadInput(s *onceScene) {
 		s.mustFail(err, interlock.Bug, nil)
 		s.mustFail(s.once.Done(s.Context(), d, keep), interlock.Bug, nil)
 	}
-	s.claim(delivery("a"), driver.MaxKeep, driver.ClaimedNow) // nothing was done before
+	s.claim(delivery("a"), driver.MaxKeep, driver.ClaimedNow) // the earlier calls had no effect
 }
 
 func (s *onceScene) mustRefuse(d driver.Delivery, keep time.Duration, is error) {
@@ -234,8 +234,7 @@ func (s *onceScene) mustRefuse(d driver.Delivery, keep time.Duration, is error) 
 	s.mustFail(s.once.Forget(s.Context(), d), interlock.Bug, is)
 }
 
-// testOnceCompetition: of many who claim at once one has it, whatever happened to
-// those before; and of all only one is done.
+// testOnceCompetition checks that exactly one of many concurrent claims succeeds.
 func testOnceCompetition(s *onceScene) {
 	for round := range 20 {
 		won := make(chan driver.Delivery, 16)
@@ -266,8 +265,8 @@ func testOnceContextAlreadyEnded(s *onceScene) {
 	s.claim(delivery("b"), onceLong, driver.ClaimedNow)
 }
 
-// warm makes the connection, and each request once: a store that has not seen a
-// request before may need more than one answer to it.
+// warm opens the connection and makes each request once: a store may need more than
+// one answer to the first request of a kind.
 func (s *onceScene) warm() {
 	s.Helper()
 	d := delivery("a")
@@ -276,8 +275,8 @@ func (s *onceScene) warm() {
 	s.done(d, onceLong)
 }
 
-// testLostReplyToOnceClaim: the outcome is unknown; the owner may ask again, and no
-// other has it.
+// testLostReplyToOnceClaim checks that the outcome is unknown, the owner may ask again,
+// and no other owner gets the claim.
 func testLostReplyToOnceClaim(s *onceScene) {
 	s.warm()
 	s.loseReply(func(ctx context.Context) error {
@@ -298,8 +297,8 @@ func testLostReplyToOnceDone(s *onceScene) {
 	s.done(delivery("a"), onceLong)
 }
 
-// testOnceOverARestart: nothing is forgotten with the process of a server that
-// keeps data.
+// testOnceOverARestart checks that a durable server keeps all records when its process
+// is killed.
 func testOnceOverARestart(s *onceScene) {
 	held := delivery("a")
 	held.ID = "m2"

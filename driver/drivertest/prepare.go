@@ -12,17 +12,17 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Branches is a participant, and how the suite works in its branches. See [PreparerOf].
+// Branches is a participant and the suite's access to its branches. See [PreparerOf].
 type Branches interface {
 	driver.Participant
-	// Begin opens a branch; write sets a key to a value in it.
+	// Begin opens a branch and returns write, which sets a key to a value in it.
 	Begin(ctx context.Context, x driver.XID) (write func(ctx context.Context, key string, value int) error, b driver.Preparing, err error)
-	// Read is what was committed under a key, 0 if nothing was. It waits for nobody.
+	// Read returns the committed value of a key, 0 if there is none. It does not block.
 	Read(ctx context.Context, key string) (int, error)
 }
 
-// PreparerOf makes Branches of a participant: write is done in what its Begin gives,
-// and takes a key from everybody else until the branch ends; read is done past it.
+// PreparerOf returns Branches of a participant. write runs in the value of its Begin and
+// locks a key until the branch ends. read runs outside every branch.
 func PreparerOf[T any](p driver.Preparer[T], write func(ctx context.Context, in T, key string, value int) error,
 	read func(ctx context.Context, key string) (int, error)) Branches {
 	return &branches[T]{p, p, write, read}
@@ -42,18 +42,18 @@ func (b *branches[T]) Begin(ctx context.Context, x driver.XID) (func(context.Con
 
 func (b *branches[T]) Read(ctx context.Context, key string) (int, error) { return b.read(ctx, key) }
 
-// ParticipantHarness tells [RunParticipant] how to reach a participant and its store.
-// All openings of one Start have one namespace.
+// ParticipantHarness gives the suite access to a participant and its store. All openings
+// of one Start have one namespace.
 type ParticipantHarness = StoreHarness[Branches]
 
 // ParticipantBackend is one running store of a participant.
 type ParticipantBackend = StoreBackend[Branches]
 
-// RunParticipant runs the suite of driver.Preparer, which includes that of
+// RunParticipant runs the conformance suites of driver.Preparer and of
 // driver.Participant.
 func RunParticipant(t *testing.T, h ParticipantHarness) {
 	runStore(t, h, func(s *storeScene[Branches]) *branchScene { return &branchScene{storeScene: s} }, []suiteTest[*branchScene]{
-		// A branch is all or nothing, as decided.
+		// Atomic branches.
 		{"PreparedIsCommitted", 0, testPreparedIsCommitted},
 		{"PreparedIsRolledBack", 0, testPreparedIsRolledBack},
 		{"AbandonedIsGone", 0, testAbandonedIsGone},
@@ -68,7 +68,7 @@ func RunParticipant(t *testing.T, h ParticipantHarness) {
 		// Several processes.
 		{"CommittersRace", 0, testCommittersRace},
 		{"CommitAgainstRollback", 0, testCommitAgainstRollback},
-		// Whatever breaks.
+		// Faults.
 		{"PreparedOverAKill", Servers | Durable, testPreparedOverAKill},
 		{"KilledWhileWorking", Servers | Durable, testKilledWhileWorking},
 		{"LostReplyToPrepare", Servers | LostReplies | onPaths, testLostReplyToPrepare},
@@ -85,7 +85,7 @@ type branchScene struct {
 	probes int
 }
 
-// branchOf is the branch that tests use, of the n-th transaction.
+// branchOf returns the XID of the n-th transaction's branch.
 func branchOf(n int) driver.XID { return driver.XID{Transaction: fmt.Sprint("t", n), Branch: "bank"} }
 
 // work begins a branch and writes in it.
@@ -109,17 +109,17 @@ func (s *branchScene) vote(b driver.Preparing, want driver.Vote) {
 	}
 }
 
-// prepared is a branch that has written and voted yes.
+// prepared creates a branch that has written and voted yes.
 func (s *branchScene) prepared(x driver.XID, key string, value int) {
 	s.Helper()
 	b := s.work(s.store, x, key, value)
 	s.vote(b, driver.VoteYes)
-	if err := b.Abandon(s.Context()); err != nil { // takes nothing back any more
+	if err := b.Abandon(s.Context()); err != nil { // has no effect after prepare
 		s.Fatal(err)
 	}
 }
 
-// commit and rollback go on until there is an outcome.
+// commit and rollback repeat the call until there is an outcome.
 func (s *branchScene) commit(p driver.Participant, x driver.XID) {
 	s.Helper()
 	s.persist("commit", func(ctx context.Context) error { return p.Commit(ctx, x) })
@@ -130,7 +130,7 @@ func (s *branchScene) rollback(p driver.Participant, x driver.XID) {
 	s.persist("roll back", func(ctx context.Context) error { return p.Rollback(ctx, x) })
 }
 
-// mustBeHeuristic requires that an operation, repeated until there is an outcome, finds
+// mustBeHeuristic requires that an operation, repeated until there is an outcome, reports
 // that the branch was finished otherwise.
 func (s *branchScene) mustBeHeuristic(what string, x driver.XID, do func(context.Context, driver.XID) error) {
 	s.Helper()
@@ -153,7 +153,7 @@ func (s *branchScene) mustRead(in Branches, key string, want int) {
 	}
 }
 
-// mustBeInDoubt requires exactly those branches, in whatever order.
+// mustBeInDoubt requires exactly those branches, in any order.
 func (s *branchScene) mustBeInDoubt(in Branches, want ...driver.XID) []driver.InDoubt {
 	s.Helper()
 	all, err := in.InDoubt(s.Context())
@@ -171,7 +171,7 @@ func (s *branchScene) mustBeInDoubt(in Branches, want ...driver.XID) []driver.In
 	return all
 }
 
-// mustBeFree requires that nobody holds key any more, or will soon not.
+// mustBeFree requires that key is not locked, or soon not.
 func (s *branchScene) mustBeFree(in Branches, key string) {
 	s.Helper()
 	s.persist("write "+key, func(ctx context.Context) error {
@@ -188,7 +188,7 @@ func (s *branchScene) mustBeFree(in Branches, key string) {
 	})
 }
 
-// soon bounds what a fault keeps from being answered.
+// soon returns a context for calls that a fault blocks.
 func (s *branchScene) soon(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(s.Context(), d)
 	s.Cleanup(cancel)

@@ -5,8 +5,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testPreparedOverAKill: a server that is killed knows afterwards what was prepared and
-// what was finished.
+// testPreparedOverAKill checks that prepared and finished branches survive a kill of the
+// server.
 func testPreparedOverAKill(s *branchScene) {
 	s.prepared(branchOf(1), "a", 1)
 	s.prepared(branchOf(2), "b", 2)
@@ -30,7 +30,7 @@ func testPreparedOverAKill(s *branchScene) {
 	s.mustBeInDoubt(again)
 }
 
-// testKilledWhileWorking: what was not prepared is gone with the server.
+// testKilledWhileWorking checks that an unprepared branch does not survive a kill.
 func testKilledWhileWorking(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 1)
 	s.faults.Kill()
@@ -44,8 +44,8 @@ func testKilledWhileWorking(s *branchScene) {
 	s.mustRead(again, "a", 0)
 }
 
-// testLostReplyToPrepare: nobody knows the vote. It is taken for no, and ends in
-// nothing, which is not told before it is so.
+// testLostReplyToPrepare checks that a branch with an unknown vote counts as no and is
+// rolled back, which is reported only when it is certain.
 func testLostReplyToPrepare(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 1)
 	s.faults.(ReplyDropper).DropReplies()
@@ -64,8 +64,8 @@ func testLostReplyToPrepare(s *branchScene) {
 	s.mustRead(beside, "a", 0)
 }
 
-// testLostReplyToCommit: a commit whose answer was lost is reported as done when it is
-// repeated.
+// testLostReplyToCommit checks that a repeated commit whose first answer was lost is
+// reported as done.
 func testLostReplyToCommit(s *branchScene) {
 	s.prepared(branchOf(1), "a", 1)
 	s.faults.(ReplyDropper).DropReplies()
@@ -87,7 +87,7 @@ func testLostReplyToRollback(s *branchScene) {
 	s.mustBeFree(s.store, "a")
 }
 
-// testLostReplyToOnePhase: that it may have been committed is said.
+// testLostReplyToOnePhase checks that the error reports a possible commit.
 func testLostReplyToOnePhase(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 1)
 	s.faults.(ReplyDropper).DropReplies()
@@ -97,7 +97,7 @@ func testLostReplyToOnePhase(s *branchScene) {
 	s.mustBeInDoubt(s.store)
 }
 
-// testCutBeforePrepare: a branch whose session is out of reach is given up.
+// testCutBeforePrepare checks that a branch with an unreachable session is abandoned.
 func testCutBeforePrepare(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 1)
 	s.faults.Cut()

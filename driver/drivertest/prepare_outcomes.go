@@ -33,9 +33,9 @@ func testPreparedIsRolledBack(s *branchScene) {
 		s.rollback(s.store, x)
 	}
 	s.mustBeHeuristic("commit", x, s.store.Commit)
-	s.mustBeHeuristic("commit what never was", branchOf(2), s.store.Commit)
-	s.rollback(s.store, branchOf(3)) // which never was, either
-	s.mustBeHeuristic("commit what was rolled back before it began", branchOf(3), s.store.Commit)
+	s.mustBeHeuristic("commit of a missing branch", branchOf(2), s.store.Commit)
+	s.rollback(s.store, branchOf(3)) // never began
+	s.mustBeHeuristic("commit of a branch rolled back before it began", branchOf(3), s.store.Commit)
 	s.mustRead(s.store, "a", 0)
 	s.mustBeInDoubt(s.store)
 	s.mustBeFree(s.store, "a")
@@ -53,9 +53,9 @@ func testAbandonedIsGone(s *branchScene) {
 	s.mustBeInDoubt(s.store)
 }
 
-// testNothingChanged: a branch that only read needs no decision.
+// testNothingChanged checks that a branch that only read needs no decision.
 func testNothingChanged(s *branchScene) {
-	for n := range 3 { // also on a session that has written before
+	for n := range 3 { // includes a session that has written before
 		_, b, err := s.store.Begin(s.Context(), branchOf(n))
 		if err != nil {
 			s.Fatal(err)
@@ -93,7 +93,7 @@ func testFinishedByAnyProcess(s *branchScene) {
 	s.mustRead(other, "b", 0)
 }
 
-// testInDoubtIsListed: by their names, whatever is in them, and since when.
+// testInDoubtIsListed checks the names, which are data, and the times.
 func testInDoubtIsListed(s *branchScene) {
 	names := []driver.XID{
 		{Transaction: "a/b", Branch: "c"}, {Transaction: "b", Branch: "c-a"}, {Transaction: "A/B", Branch: "c"},
@@ -115,7 +115,7 @@ func testInDoubtIsListed(s *branchScene) {
 	}
 }
 
-// testLatePrepareVotesNo: what was given up before it was prepared does not come back.
+// testLatePrepareVotesNo checks that a rolled-back branch cannot be prepared.
 func testLatePrepareVotesNo(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 7)
 	s.rollback(s.open(), branchOf(1))
@@ -127,8 +127,8 @@ func testLatePrepareVotesNo(s *branchScene) {
 	s.mustRead(s.store, "a", 0)
 }
 
-// testNamesAreUsedOnce: a second branch of a name neither waits for the first one, nor
-// touches it, nor is taken for it.
+// testNamesAreUsedOnce checks that a second branch of a name does not wait for the first,
+// affect it, or be confused with it.
 func testNamesAreUsedOnce(s *branchScene) {
 	x := branchOf(1)
 	again := func(when string) {
@@ -159,7 +159,7 @@ func testNamesAreUsedOnce(s *branchScene) {
 	s.mustBeInDoubt(s.store)
 }
 
-// testCommittersRace: two processes that finish one branch both find it finished.
+// testCommittersRace checks that two processes that finish a branch both find it finished.
 func testCommittersRace(s *branchScene) {
 	other := s.open()
 	for n := range 20 {
@@ -174,7 +174,7 @@ func testCommittersRace(s *branchScene) {
 	}
 }
 
-// finishes is persist for other goroutines than the test's.
+// finishes is persist for goroutines other than the test's.
 func (s *branchScene) finishes(do func(context.Context, driver.XID) error, x driver.XID, otherwise error) (done bool) {
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		switch err := do(s.Context(), x); {
@@ -191,8 +191,8 @@ func (s *branchScene) finishes(do func(context.Context, driver.XID) error, x dri
 	return false
 }
 
-// testCommitAgainstRollback: of two who decide differently one finds out, and what is
-// visible is the other one's decision.
+// testCommitAgainstRollback checks that, of two different decisions, the loser is reported
+// and the visible state is that of the winner.
 func testCommitAgainstRollback(s *branchScene) {
 	other := s.open()
 	order := rand.New(rand.NewPCG(1, 2))

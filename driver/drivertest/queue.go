@@ -15,11 +15,11 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// QueueHarness tells [RunQueue] how to reach queues.
+// QueueHarness gives [RunQueue] access to queues.
 type QueueHarness struct {
 	// Bubble runs one test; nil calls test itself. The memory driver passes synctest.Test.
 	Bubble func(t *testing.T, test func(t *testing.T))
-	// Partitioned says that a claim is on a partition with many keys, and goes on when its
+	// Partitioned reports that a claim is on a partition with many keys and continues when its
 	// messages are settled. Such a queue has no delays, priorities and unique messages, and dead
 	// letters do not return to their places. Each queue of the suite has one partition.
 	Partitioned bool
@@ -30,24 +30,24 @@ type QueueHarness struct {
 // QueueBackend is the queues of one test.
 type QueueBackend interface {
 	driver.Queue
-	// Add appends messages to the queue of a name.
+	// Add appends messages to the named queue.
 	Add(t *testing.T, name string, messages ...driver.QueueMessage) error
-	// DeadLetters are the ids of dead letters, in order; Replay puts them back in their places. It is
-	// not called if claims are on partitions.
+	// DeadLetters returns the ids of dead letters, in order. Replay returns them to their places; it
+	// is not called if claims are on partitions.
 	DeadLetters(t *testing.T, name string) []string
 	Replay(t *testing.T, name string, ids ...string)
-	// Resume lets a parked key go on.
+	// Resume resumes a parked key.
 	Resume(t *testing.T, name, key string)
 }
 
 const (
-	// queueLease is the lease of consumers that crash, and the unit of the suite's pauses.
+	// queueLease is the lease of crashing consumers, and the unit of the suite's pauses.
 	queueLease = time.Second
-	// calmLease is that of all others: a busy machine renews late.
+	// calmLease is the lease of all others, because a busy machine renews late.
 	calmLease = 6 * time.Second
 )
 
-// RunQueue runs the suite of driver.Queue.
+// RunQueue runs the conformance suite of driver.Queue.
 func RunQueue(t *testing.T, h QueueHarness) {
 	tests := map[string]func(*queueScene){
 		"Crash": testQueueCrash, "Retry": testQueueRetry, "Dead": testQueueDead, "Park": testQueuePark, "Limits": testQueueLimits,
@@ -92,7 +92,7 @@ func (s *queueScene) ok(err error) {
 	}
 }
 
-// add adds messages whose ids are "KEY/N", or have no key if that is "-".
+// add adds messages with ids KEY/N. The key "-" means no key.
 func (s *queueScene) add(ids ...string) {
 	s.Helper()
 	var all []driver.QueueMessage
@@ -103,8 +103,8 @@ func (s *queueScene) add(ids ...string) {
 	s.ok(s.Add(s.T, "q", all...))
 }
 
-// receive receives messages until there are as many as ids, and checks which they are. If
-// there is one id it receives one message.
+// receive receives as many messages as there are ids and checks which they are. For one
+// id it receives one message.
 func (s *queueScene) receive(c driver.QueueConsumer, ids ...string) (all []driver.Received) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
@@ -161,8 +161,8 @@ func testQueueOrder(s *queueScene) {
 	one.Nothing(queueLease / 4)
 }
 
-// testQueuePartition: a claim on a partition has its keys in order, goes on when all are settled,
-// and moves with a higher token.
+// testQueuePartition checks that a claim on a partition has its keys in order, continues when all
+// are settled, and moves with a higher token.
 func testQueuePartition(s *queueScene) {
 	s.add("a/1", "b/1", "a/2", "-/1", "a/3", "b/2")
 	one := s.join("one")
@@ -196,8 +196,8 @@ func testQueuePartition(s *queueScene) {
 	two.Record(driver.Ack, next...)
 }
 
-// testQueueBeyond has a consumer crash when its first message is unsettled and all others are
-// handled. The next consumer gets the first message only, as a second attempt, under a higher token.
+// testQueueBeyond crashes a consumer whose first message is unsettled and whose others are
+// handled. The next consumer gets only the first, as a second attempt, under a higher token.
 func testQueueBeyond(s *queueScene) {
 	ids := QueueIDs(50, 0, 1)
 	s.add(ids...)
@@ -338,11 +338,11 @@ func testQueuePriority(s *queueScene) {
 	}
 }
 
-// testQueueStarvation: a key of low priority that has waited a minute longer for each step of
-// priority goes first.
+// testQueueStarvation checks that a key of low priority that has waited a minute longer for each
+// step of priority is received first.
 func testQueueStarvation(s *queueScene) {
 	aged, ok := s.QueueBackend.(interface {
-		// Age makes all keys of a queue wait for so much longer.
+		// Age adds d to the waiting time of all keys of a queue.
 		Age(t *testing.T, name string, d time.Duration)
 	})
 	if !ok {
@@ -478,7 +478,7 @@ func testQueueBadInput(s *queueScene) {
 	c := s.join("one")
 	for _, err := range c.Settle(s.Context(), []driver.Settlement{{Outcome: driver.Ack}}) {
 		if interlock.Kind(err) != interlock.Bug {
-			s.Errorf("settle of what was not received: %v", err)
+			s.Errorf("settle of a message that was not received: %v", err)
 		}
 	}
 }

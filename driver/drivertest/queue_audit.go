@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A QueueAudit is what guarded writes of handlers leave: the guard keeps the highest token of each
-// claim, and refuses lower ones. Its methods are safe for concurrent use.
+// QueueAudit records guarded writes of handlers. The guard stores the highest token of each claim
+// and rejects lower ones. Its methods are safe for concurrent use.
 type QueueAudit struct {
 	mu      sync.Mutex
 	marks   map[string]interlock.Token
@@ -28,13 +28,13 @@ type QueueAudit struct {
 	changed chan struct{}
 }
 
-// NewQueueAudit has no writes.
+// NewQueueAudit returns an audit without writes.
 func NewQueueAudit() *QueueAudit {
 	return &QueueAudit{marks: map[string]interlock.Token{}, last: map[string]string{}, under: map[string]interlock.Token{}, times: map[string]int{}, changed: make(chan struct{})}
 }
 
-// Write is one write of a handler. Ids of a key rise; one may come again, but not an earlier one
-// after a later one, unless its assignment is a later one.
+// Write records one write of a handler. The ids of a key must rise. One may repeat, but an earlier
+// one must not follow a later one under the same assignment.
 func (a *QueueAudit) Write(claim string, token interlock.Token, key, id string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -57,14 +57,14 @@ func (a *QueueAudit) Handle(_ context.Context, m driver.Received) error {
 	return a.Write(m.Claim.Name(), m.Claim.Token(), m.Key, m.ID)
 }
 
-// Refused is how many writes had a token that is too low.
+// Refused returns the number of writes whose token was too low.
 func (a *QueueAudit) Refused() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.refused
 }
 
-// Wait waits until n ids are written.
+// Wait blocks until n ids are written.
 func (a *QueueAudit) Wait(t *testing.T, n int) {
 	t.Helper()
 	timer := time.NewTimer(2 * time.Minute) // a cluster may take half a minute to elect leaders
@@ -84,7 +84,7 @@ func (a *QueueAudit) Wait(t *testing.T, n int) {
 	}
 }
 
-// Check requires that all of the ids are written in order, and each at most so often.
+// Check requires that all ids are written in order, and each at most most times.
 func (a *QueueAudit) Check(t *testing.T, ids []string, most int) {
 	t.Helper()
 	a.mu.Lock()
@@ -99,7 +99,7 @@ func (a *QueueAudit) Check(t *testing.T, ids []string, most int) {
 	}
 }
 
-// Serve lets handlers of other processes write: see [WriteTo]. A handler that begins is announced.
+// Serve accepts writes of handlers in other processes: see [WriteTo]. begun receives each start.
 func (a *QueueAudit) Serve(t *testing.T) (address string, begun <-chan struct{}) {
 	begins := make(chan struct{}, 1000)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -120,8 +120,8 @@ func (a *QueueAudit) Serve(t *testing.T) (address string, begun <-chan struct{})
 	return server.URL, begins
 }
 
-// WriteTo is a handler of another process that announces itself to the audit at an address, takes a
-// while, whatever happens to its claim, and writes.
+// WriteTo returns a handler for another process. It announces itself to the audit at address, waits
+// for the given time, even if its claim ends, and writes.
 func WriteTo(address string, while time.Duration) func(context.Context, driver.Received) error {
 	ask := func(m driver.Received, how string) error {
 		q := url.Values{how: {""}, "claim": {m.Claim.Name()}, "token": {m.Claim.Token().String()}, "key": {m.Key}, "id": {m.ID}}
@@ -144,7 +144,7 @@ func WriteTo(address string, while time.Duration) func(context.Context, driver.R
 	}
 }
 
-// QueueIDs are the ids, KEY/NUMBER, of n messages for each of some keys.
+// QueueIDs returns the ids, KEY/NUMBER, of n messages for each of some keys.
 func QueueIDs(keys, from, n int) (all []string) {
 	for i := range n {
 		for k := range keys {

@@ -11,29 +11,29 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A QueueGroup is a queue of several partitions and its consumers. Its methods are tests; each
-// needs a queue of its own.
+// QueueGroup is a queue of several partitions and its consumers. Its methods are tests; each
+// needs its own queue.
 type QueueGroup struct {
-	// Add appends messages with such ids, KEY/NUMBER.
+	// Add appends messages with the given ids, KEY/NUMBER.
 	Add func(ids ...string)
-	// Start begins a consumer, and returns what closes it.
+	// Start starts a consumer and returns a function that closes it.
 	Start func(handler QueueHandler) (stop func())
-	// Process is the environment in which this test binary is a consumer, whose handlers write to
-	// the audit at an address: see [WriteTo].
+	// Process returns the environment that makes this test binary a consumer, whose handlers write
+	// to the audit at an address: see [WriteTo].
 	Process func(guard string) (env []string)
 }
 
-// QueueHandler is that of flow/queue.
+// QueueHandler is the handler type of flow/queue.
 type QueueHandler = func(context.Context, driver.Received) error
 
-// slowly is a handler that takes 5 ms, also if its claim ends.
+// slowly is a handler that takes 5 ms, even if its claim ends.
 func (a *QueueAudit) slowly(ctx context.Context, m driver.Received) error {
 	pause(context.WithoutCancel(ctx), 5*time.Millisecond)
 	return a.Handle(ctx, m)
 }
 
-// Rebalance adds and removes consumers under load: every message is handled once, and those of a
-// key in order, because a partition is given up when its handlers have returned.
+// Rebalance adds and removes consumers under load. Every message is handled once and each key in
+// order, because a partition is released when its handlers have returned.
 func (g QueueGroup) Rebalance(t *testing.T) {
 	const keys, each = 20, 100
 	all := QueueIDs(keys, 0, each)
@@ -53,8 +53,8 @@ func (g QueueGroup) Rebalance(t *testing.T) {
 	a.Check(t, all, 1)
 }
 
-// RevokeWaits: a partition is given up when the handlers that have its messages have returned;
-// their contexts last so long.
+// RevokeWaits checks that a partition is released when the handlers of its messages have returned,
+// and that their contexts do not end before that.
 func (g QueueGroup) RevokeWaits(t *testing.T) {
 	all := QueueIDs(20, 0, 2)
 	g.Add(all...)
@@ -82,8 +82,8 @@ func (g QueueGroup) RevokeWaits(t *testing.T) {
 	a.Check(t, all, 1)
 }
 
-// Zombie stops a consumer's process in a handler until its lease has expired, and lets it go on
-// when another one has handled its messages. Its write is refused.
+// Zombie stops a consumer's process in a handler until its lease has expired, and continues it
+// when another consumer has handled its messages. Its write must be rejected.
 func (g QueueGroup) Zombie(t *testing.T) {
 	all := QueueIDs(6, 0, 20)
 	g.Add(all...)
@@ -106,7 +106,7 @@ func (g QueueGroup) Zombie(t *testing.T) {
 			t.Fatal("no late write was refused")
 		}
 	}
-	stop() // what comes now is for the process that was stopped
+	stop() // further messages go to the process that was stopped
 	more := QueueIDs(6, 20, 5)
 	g.Add(more...)
 	a.Wait(t, len(all)+len(more))
@@ -135,10 +135,10 @@ func signal(t *testing.T, p *os.Process, s syscall.Signal) {
 	}
 }
 
-// Survives kills a consumer's process in a handler, and then breaks what is behind the queue, in one
-// way after the other, while two consumers handle messages. A fault returns what repairs it, which
-// is called when the messages of its time are handled. None is lost, the order of keys holds, and no
-// token falls.
+// Survives kills a consumer's process in a handler, and then injects faults into the queue's servers,
+// one after the other, while two consumers handle messages. A fault returns its repair, which
+// is called when the messages of its time are handled. No message is lost, keys stay in order, and
+// tokens never fall.
 func (g QueueGroup) Survives(t *testing.T, faults ...func() (repair func())) {
 	const keys, each = 10, 60
 	a := NewQueueAudit()

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A QueueMember is a consumer whose calls a test makes itself. The test fails if a call fails.
+// QueueMember is a consumer that a test calls directly. If a call fails, the test fails.
 type QueueMember struct {
 	*testing.T
 	driver.QueueConsumer
@@ -30,7 +30,7 @@ func JoinQueue(t *testing.T, q driver.Queue, name string, o driver.QueueOptions)
 // Leave closes the consumer.
 func (m QueueMember) Leave() { m.close(patience) }
 
-// Crash ends the consumer, which does not leave its group.
+// Crash ends the consumer, which stays in its group.
 func (m QueueMember) Crash() { m.close(0) }
 
 func (m QueueMember) close(bound time.Duration) {
@@ -42,7 +42,7 @@ func (m QueueMember) close(bound time.Duration) {
 // Take receives n messages.
 func (m QueueMember) Take(n int) (all []driver.Received) {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), time.Minute) // a group may have to expire first
+	ctx, cancel := context.WithTimeout(m.Context(), time.Minute) // an old member of the group may have to expire first
 	defer cancel()
 	for len(all) < n {
 		some, err := m.Receive(ctx, driver.QueueLimit{Messages: n - len(all), Bytes: 1 << 20})
@@ -64,10 +64,10 @@ func (m QueueMember) Nothing(during time.Duration) {
 	}
 }
 
-// Fails receives until Receive returns an error that is wanted.
+// Fails receives until Receive returns a wanted error.
 func (m QueueMember) Fails(wanted func(error) bool) {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), time.Minute) // a group may have to expire first
+	ctx, cancel := context.WithTimeout(m.Context(), time.Minute) // an old member of the group may have to expire first
 	defer cancel()
 	for {
 		if _, err := m.Receive(ctx, driver.QueueLimit{Messages: 1, Bytes: 1}); err != nil && wanted(err) {
@@ -94,7 +94,7 @@ func (m QueueMember) RecordAll(all ...driver.Settlement) {
 	}
 }
 
-// Settlements gives messages one outcome, and each a reason.
+// Settlements returns a settlement for each message, with one outcome and a reason.
 func Settlements(o driver.Outcome, all ...driver.Received) (each []driver.Settlement) {
 	for _, m := range all {
 		each = append(each, driver.Settlement{Received: m, Outcome: o, Reason: "reason of " + m.ID})
@@ -102,7 +102,7 @@ func Settlements(o driver.Outcome, all ...driver.Received) (each []driver.Settle
 	return each
 }
 
-// ReceivedIDs are the ids of messages.
+// ReceivedIDs returns the ids of messages.
 func ReceivedIDs(all []driver.Received) (ids []string) {
 	for _, m := range all {
 		ids = append(ids, m.ID)

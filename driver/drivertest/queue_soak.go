@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// QueueSoak tells [RunQueueSoak] how to reach the queue under test, and the server behind it.
+// QueueSoak gives [RunQueueSoak] access to the queue under test and its server.
 type QueueSoak struct {
 	// Add appends messages with the given ids, KEY/NUMBER.
 	Add func(ids ...string)
@@ -23,7 +23,7 @@ type QueueSoak struct {
 	Dead  func(err error) error
 }
 
-// A SoakMember is a consumer of a soak.
+// SoakMember is a consumer of a soak.
 type SoakMember struct {
 	// Path is its path to the server. Heal undoes Cut.
 	Path interface {
@@ -31,7 +31,7 @@ type SoakMember struct {
 		Heal()
 	}
 	Consumer interface{ Close(context.Context) error }
-	// Done reports whether no message is left, and this consumer has all partitions.
+	// Done reports whether no message is left and this consumer has all partitions.
 	Done func() bool
 }
 
@@ -42,9 +42,9 @@ func (m SoakMember) stop(patience time.Duration) {
 	_ = m.Consumer.Close(ctx)
 }
 
-// RunQueueSoak adds messages for a length of time. At random, consumers join, leave, crash and lose
-// their connection, handlers fail, and the server restarts. No message is lost, and the order of
-// keys holds.
+// RunQueueSoak adds messages for a given time. At random, consumers join, leave, crash and lose
+// their connection, handlers fail, and the server restarts. No message is lost, and keys stay in
+// order.
 func RunQueueSoak(t *testing.T, length time.Duration, s QueueSoak) {
 	const keys, each = 50, 4
 	audit := NewQueueAudit()

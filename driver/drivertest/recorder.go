@@ -10,18 +10,18 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// recorder calls a Watch, repeats it as the portable types do, and keeps what it reports.
+// recorder calls a Watch, repeats it as the portable types do, and stores its reports.
 type recorder[T any] struct {
 	t      *testing.T
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when the last call has returned
 	news   chan struct{} // capacity 1: there are new reports
 
-	calls int // of report; not guarded, so that the race detector sees calls that overlap
+	calls int // of report; unguarded, so that the race detector finds overlapping calls
 
 	mu      sync.Mutex
 	reports []T
-	ended   bool // the present call of Watch has returned
+	ended   bool // the current call of Watch has returned
 	late    int  // reports after that
 	err     error
 }
@@ -75,7 +75,7 @@ func (r *recorder[T]) all() ([]T, error) {
 	return slices.Clone(r.reports), r.err
 }
 
-// wait waits for new reports. It returns false after timeout, and fails the test if the watch is over.
+// wait waits for new reports. It returns false after timeout, and fails the test if the watch has ended.
 func (r *recorder[T]) wait(timeout <-chan time.Time) bool {
 	r.t.Helper()
 	select {
@@ -89,7 +89,7 @@ func (r *recorder[T]) wait(timeout <-chan time.Time) bool {
 	return false
 }
 
-// end ends the watch with a cause, waits for that and returns Watch's error.
+// end ends the watch with a cause, waits until it has ended and returns Watch's error.
 func (r *recorder[T]) end(cause error) error {
 	r.t.Helper()
 	r.cancel(cause)

@@ -2,8 +2,8 @@ package drivertest
 
 import "slices"
 
-// ReorderedIDs are the ids, KEY/NUMBER, of n messages for each of some keys, numbered from 0, as a
-// sloppy producer sends them: in groups of five that are reversed, every third group twice.
+// ReorderedIDs returns the ids, KEY/NUMBER, of n messages per key, numbered from 0, in the order of
+// a faulty producer: in groups of five that are reversed, every third group twice.
 func ReorderedIDs(keys, n int) (all []string) {
 	for from := 0; from < n; from += 5 {
 		some := QueueIDs(keys, from, min(5, n-from))

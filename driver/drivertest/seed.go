@@ -16,7 +16,7 @@ type Seeded interface {
 	driver.Breaker
 }
 
-// SeedHarness tells [RunSeed] how to reach a backend.
+// SeedHarness gives [RunSeed] access to a backend.
 type SeedHarness struct {
 	// Open opens a driver, which t.Cleanup closes.
 	Open func(t *testing.T, seed driver.Seed) (Seeded, error)
@@ -24,7 +24,7 @@ type SeedHarness struct {
 	Set func(t *testing.T, counter int64)
 }
 
-// RunSeed runs the tests of driver.Seed on one backend, in this order: a repair lowers tokens
+// RunSeed runs the tests of driver.Seed on one backend, in this order: the repair lowers tokens
 // that are ahead of the clock.
 func RunSeed(t *testing.T, h SeedHarness) {
 	t.Run("ImplausibleCounter", h.testImplausible)
@@ -55,8 +55,8 @@ func tokenOf(t *testing.T, d driver.Fenced, name string) interlock.Token {
 	return g.Token
 }
 
-// testMove: tokens are above those of the former system, for known names too, and rise from
-// there, although the server's clock is an hour behind them.
+// testMove checks that tokens are above those of the former system, also for known names, and
+// rise from there, although the server's clock is an hour behind them.
 func (h SeedHarness) testMove(t *testing.T) {
 	tokenOf(t, h.mustOpen(t, driver.Seed{}), "old")
 	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)
@@ -76,8 +76,8 @@ func (h SeedHarness) testMove(t *testing.T) {
 	}
 }
 
-// testImplausible: a driver with an implausible counter does not open and does not grant,
-// until the counter is repaired, on record.
+// testImplausible checks that a driver with an implausible counter neither opens nor grants
+// until the counter is repaired, which is recorded.
 func (h SeedHarness) testImplausible(t *testing.T) {
 	d := h.mustOpen(t, driver.Seed{})
 	before := tokenOf(t, d, "x")

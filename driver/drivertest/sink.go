@@ -15,21 +15,21 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A KeptSink is a driver.Sink whose system can be read.
+// KeptSink is a driver.Sink whose system can be read.
 type KeptSink interface {
 	driver.Sink
-	// Kept are the messages of a topic that the system has, in the order in which it
-	// took them.
+	// Kept returns the messages of a topic in the order in which the system accepted
+	// them.
 	Kept(ctx context.Context, topic string) ([]driver.Message, error)
 }
 
-// SinkHarness tells [RunSink] how to reach one driver.Sink and its system.
+// SinkHarness gives [RunSink] access to one driver.Sink and its system.
 type SinkHarness = StoreHarness[KeptSink]
 
-// SinkBackend is one running system that a sink hands messages to.
+// SinkBackend is one running system that receives a sink's messages.
 type SinkBackend = StoreBackend[KeptSink]
 
-// RunSink runs the suite of driver.Sink.
+// RunSink runs the conformance suite of driver.Sink.
 func RunSink(t *testing.T, h SinkHarness) {
 	runStore(t, h, func(s *storeScene[KeptSink]) *sinkScene { return &sinkScene{storeScene: s, sink: s.store} }, []suiteTest[*sinkScene]{
 		{"SinkStoresMessages", 0, testSinkStoresMessages},
@@ -51,12 +51,12 @@ type sinkScene struct {
 	sink KeptSink
 }
 
-// event is a message with nothing but its names.
+// event returns a message that has only names.
 func event(topic, key, id string) driver.Message {
 	return driver.Message{ID: id, Topic: topic, Key: key}
 }
 
-// publish hands messages over, and requires an answer to each.
+// publish publishes messages and requires an answer to each.
 func (s *sinkScene) publish(ctx context.Context, messages ...driver.Message) []error {
 	s.Helper()
 	answers := s.sink.Publish(ctx, messages)
@@ -84,7 +84,7 @@ func (s *sinkScene) kept(topic string) []driver.Message {
 	return all
 }
 
-// ids of what a topic has of a key.
+// ids returns the ids of a topic's messages with a key.
 func (s *sinkScene) ids(topic, key string) string {
 	s.Helper()
 	var ids []string
@@ -96,7 +96,7 @@ func (s *sinkScene) ids(topic, key string) string {
 	return strings.Join(ids, " ")
 }
 
-// mustKeep requires what a topic has of a key, in order.
+// mustKeep requires the ids of a topic's messages with a key, in order.
 func (s *sinkScene) mustKeep(topic, key string, ids ...string) {
 	s.Helper()
 	if got, want := s.ids(topic, key), strings.Join(ids, " "); got != want {
@@ -108,7 +108,7 @@ func sameMessage(a, b driver.Message) bool {
 	return a.ID == b.ID && a.Topic == b.Topic && a.Key == b.Key && maps.Equal(a.Headers, b.Headers) && bytes.Equal(a.Payload, b.Payload)
 }
 
-// testSinkStoresMessages: a nil answer says that the system has the message, as it was.
+// testSinkStoresMessages checks that an acknowledged message is stored unchanged.
 func testSinkStoresMessages(s *sinkScene) {
 	every := make([]byte, 256)
 	for i := range every {
@@ -136,14 +136,14 @@ func testSinkStoresMessages(s *sinkScene) {
 	}
 }
 
-// impossible is a message that no sink takes, since it has no id.
+// impossible returns a message that every sink rejects, because it has no id.
 func impossible(topic, key string) driver.Message { return event(topic, key, "") }
 
-// mustRefuse requires an answer that says that the message will never be taken.
+// mustRefuse requires an answer that the message will never be accepted.
 func (s *sinkScene) mustRefuse(err error) {
 	s.Helper()
 	if kind := interlock.Kind(err); err == nil || kind != interlock.Definite && kind != interlock.Bug {
-		s.Errorf("what cannot be taken: %v (%v)", err, kind)
+		s.Errorf("an impossible message: %v (%v)", err, kind)
 	}
 }
 
@@ -166,7 +166,7 @@ func testSinkAnswersInOrder(s *sinkScene) {
 	}
 }
 
-// testSinkKeepsOrderByKey hands more over than fits into one request of any sink.
+// testSinkKeepsOrderByKey publishes more messages than one request of any sink contains.
 func testSinkKeepsOrderByKey(s *sinkScene) {
 	var messages []driver.Message
 	want := map[[2]string][]string{}
@@ -205,8 +205,8 @@ func testSinkHoldsBackAfterAFailure(s *sinkScene) {
 	s.mustKeep("t", "k", "0", "2", "7")
 }
 
-// testSinkNamesAreData: each topic and key is its own, and a failure of one holds back
-// no other. A sink may refuse a topic, for good.
+// testSinkNamesAreData checks that each topic and key is separate, and that a failure of
+// one delays no other. A sink may reject a topic permanently.
 func testSinkNamesAreData(s *sinkScene) {
 	taken := 0
 	for i, name := range append([]string{"1:a/", "a/1:b", "b/"}, oddNames...) {
@@ -259,8 +259,8 @@ func testSinkIsSafeForConcurrentUse(s *sinkScene) {
 	}
 }
 
-// mustTellOfTheEnd requires of each answer that it tells why, and does not blame the
-// message.
+// mustTellOfTheEnd requires that each answer reports the end of the context and does not
+// reject the message.
 func (s *sinkScene) mustTellOfTheEnd(answers []error, why error) {
 	s.Helper()
 	for i, err := range answers {
@@ -270,7 +270,7 @@ func (s *sinkScene) mustTellOfTheEnd(answers []error, why error) {
 	}
 }
 
-// refusedOf reports whether an error says of itself that its message will never be taken.
+// refusedOf reports whether an error permanently rejects its own message.
 func refusedOf(err error) bool {
 	var of *interlock.Error
 	return errors.As(err, &of) && (of.Kind == interlock.Definite || of.Kind == interlock.Bug) &&
@@ -288,7 +288,7 @@ func testSinkContextAlreadyEnded(s *sinkScene) {
 }
 
 func testSinkReturnsWhenTheContextEnds(s *sinkScene) {
-	s.mustTake(event("t", "k", "0")) // so that it has connections
+	s.mustTake(event("t", "k", "0")) // opens the connections
 	s.faults.Cut()
 	ctx, cancel := context.WithTimeout(s.Context(), 300*time.Millisecond)
 	defer cancel()
@@ -306,8 +306,8 @@ func testSinkReturnsWhenTheContextEnds(s *sinkScene) {
 	}
 }
 
-// testSinkRetriesNothing: what was not answered may have arrived, and has arrived once;
-// only who publishes it again has it there twice.
+// testSinkRetriesNothing checks that an unacknowledged message arrives at most once; if the
+// caller publishes it again, it arrives twice.
 func testSinkRetriesNothing(s *sinkScene) {
 	s.mustTake(event("t", "k", "0"))
 	s.faults.(ReplyDropper).DropReplies()
@@ -328,14 +328,14 @@ func testSinkRetriesNothing(s *sinkScene) {
 	}
 }
 
-// persistPublish hands a message over until it is taken.
+// persistPublish publishes a message until it is accepted.
 func (s *sinkScene) persistPublish(m driver.Message) {
 	s.Helper()
 	s.persist("publish "+m.ID, func(ctx context.Context) error { return s.publish(ctx, m)[0] })
 }
 
-// testSinkOverARestart: a system that is away does not make a message one that will
-// never be taken.
+// testSinkOverARestart checks that an unreachable system does not reject messages
+// permanently.
 func testSinkOverARestart(s *sinkScene) {
 	s.mustTake(event("t", "k", "0"))
 	s.faults.Kill()
@@ -353,9 +353,9 @@ func testSinkOverARestart(s *sinkScene) {
 	}
 }
 
-// PublishAll publishes messages until the sink has taken all, as a relay does: what has no answer,
-// and what is held back, is sent again. It gives up after two minutes, and at once if the sink
-// refuses a message for good.
+// PublishAll publishes messages until the sink has accepted all, as a relay does: it repeats those
+// without an answer and those held back. It fails after two minutes, and immediately if the sink
+// rejects a message permanently.
 func PublishAll(ctx context.Context, sink driver.Sink, left []driver.Message) error {
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		try, cancel := context.WithTimeout(ctx, time.Second)

@@ -7,14 +7,14 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// StockHarness tells [RunStock] how to reach one driver.Stock and its store.
+// StockHarness gives [RunStock] access to one driver.Stock and its store.
 type StockHarness = StoreHarness[driver.Stock]
 
 // StockBackend is one running store of stock.
 type StockBackend = StoreBackend[driver.Stock]
 
-// RunStock runs the suite of driver.Stock. The store remembers ids for longer
-// than a test takes.
+// RunStock runs the conformance suite of driver.Stock. The store must remember ids for
+// longer than a test takes.
 func RunStock(t *testing.T, h StockHarness) {
 	runStore(t, h, func(s *storeScene[driver.Stock]) *stockScene { return &stockScene{s} }, []suiteTest[*stockScene]{
 		{"MissingItem", 0, testMissingItem},
@@ -47,16 +47,16 @@ type stockScene struct {
 	*storeScene[driver.Stock]
 }
 
-// stockDone is the answer that says that it is done.
+// stockDone is the answer to a successful operation.
 var stockDone = driver.StockAnswer{Outcome: driver.StockDone}
 
-// answers requires an outcome, and of a refusal what it tells.
+// answers requires an outcome, and the fields of a refusal.
 func (s *stockScene) answers(a driver.StockAnswer, err error) func(want driver.StockAnswer) {
 	s.Helper()
 	return func(want driver.StockAnswer) {
 		s.Helper()
 		if want.Outcome == driver.StockDone {
-			a.State = want.State // anybody may tell more
+			a.State = want.State // every answer may have more
 		}
 		if err != nil || a != want {
 			s.Fatalf("answered %+v, %v; want %+v", a, err, want)
@@ -94,7 +94,7 @@ func (s *stockScene) adjust(a driver.StockAdjustment) func(driver.StockAnswer) {
 	return s.answers(s.store.Adjust(s.Context(), a))
 }
 
-// has requires what is shown of an item, also by another opening.
+// has requires an item's level, also in another opening of the store.
 func (s *stockScene) has(item string, supply, held, sold int64) {
 	s.Helper()
 	want := driver.StockLevel{Supply: supply, Held: held, Sold: sold}
@@ -105,7 +105,7 @@ func (s *stockScene) has(item string, supply, held, sold int64) {
 	}
 }
 
-// lapse waits until so many units of the seat's are held and not expired.
+// lapse waits until the given number of units of seat is held and not expired.
 func (s *stockScene) lapse(held int64) {
 	s.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {

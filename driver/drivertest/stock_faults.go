@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testStockContextAlreadyEnded: the cause comes back, and nothing was done.
+// testStockContextAlreadyEnded checks that the cause is returned and nothing was done.
 func testStockContextAlreadyEnded(s *stockScene) {
 	s.supply(seat, 5)(stockDone)
 	ctx, cause := endedContext(s.T)
@@ -26,8 +26,8 @@ func testStockContextAlreadyEnded(s *stockScene) {
 	s.has(seat, 5, 0, 0)
 }
 
-// testStockCompetition lets many buyers of several processes want few units. Each
-// asks again with what it asked for, and some give back what they have.
+// testStockCompetition has many buyers in several processes compete for few units. Each
+// repeats its requests, and some return their units.
 func testStockCompetition(s *stockScene) {
 	const units, buyers = 20, 200
 	s.supply(seat, units)(stockDone)
@@ -61,7 +61,7 @@ func testStockCompetition(s *stockScene) {
 	s.hold(seat, "rest", units-sold.Load()+1, time.Hour)(stockShort(units-sold.Load()+1, units-sold.Load()))
 }
 
-// testStockConfirmAndCancelRace: one of them wins, and the other gets an error that says so.
+// testStockConfirmAndCancelRace checks that one succeeds and the other gets an error.
 func testStockConfirmAndCancelRace(s *stockScene) {
 	const rounds = 50
 	s.supply(seat, rounds)(stockDone)
@@ -104,10 +104,10 @@ func testStockDeltasRace(s *stockScene) {
 	s.has(seat, operations, 0, 0)
 }
 
-// testLostReplyToHold: the outcome is unknown, and repeating it converges.
+// testLostReplyToHold checks that the outcome is unknown and a repetition converges.
 func testLostReplyToHold(s *stockScene) {
 	s.supply(seat, 5)(stockDone)
-	s.hold(seat, "before", 1, time.Hour)(stockDone) // the connection stands
+	s.hold(seat, "before", 1, time.Hour)(stockDone) // the connection is open
 	hold := func(ctx context.Context) error {
 		a, err := s.store.Hold(ctx, driver.StockHold{Item: seat, Reservation: "r", N: 2, TTL: time.Hour})
 		if err == nil && a.Outcome != driver.StockDone {
@@ -127,7 +127,7 @@ func testLostReplyToHold(s *stockScene) {
 	}
 }
 
-// testStockOverARestart: what was sold stays so if the store keeps data.
+// testStockOverARestart checks that sales survive a restart of a durable store.
 func testStockOverARestart(s *stockScene) {
 	s.supply(seat, 3)(stockDone)
 	s.hold(seat, "sold", 1, time.Hour)(stockDone)

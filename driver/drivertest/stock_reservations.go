@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// brief is a hold that a test waits for.
+// brief is the duration of a hold that expires during a test.
 const brief = 30 * time.Millisecond
 
 func testMissingItem(s *stockScene) {
@@ -53,7 +53,7 @@ func testStockRepeatingConverges(s *stockScene) {
 		s.has(seat, 10, 0, 3)
 	}
 	s.supply(seat, 3)(stockDone)
-	s.hold(seat, "r", 3, time.Hour)(stockDone) // although everything is sold
+	s.hold(seat, "r", 3, time.Hour)(stockDone) // a repetition, although everything is sold
 }
 
 func testStockReservationIsReused(s *stockScene) {
@@ -65,7 +65,7 @@ func testStockReservationIsReused(s *stockScene) {
 	s.has(seat, 10, 3, 0)
 	s.cancel("r")(stockDone)
 	s.hold(seat, "r", 4, time.Hour)(stockOther)
-	s.hold("other", "r", 4, time.Hour)(stockDone) // an item has ids of its own
+	s.hold("other", "r", 4, time.Hour)(stockDone) // each item has its own ids
 	s.has(seat, 10, 0, 0)
 }
 
@@ -81,7 +81,7 @@ func testStockSettledStaysSo(s *stockScene) {
 	s.has(seat, 5, 0, 1)
 }
 
-// testStockExpires: nothing has to run for it.
+// testStockExpires checks that holds expire without a background process.
 func testStockExpires(s *stockScene) {
 	s.supply(seat, 1)(stockDone)
 	s.hold(seat, "slow", 1, brief)(stockDone)
@@ -137,7 +137,7 @@ func testStockAdjustsOnce(s *stockScene) {
 	take.Delta = 70
 	s.adjust(take)(stockOther)
 	take.Operation, take.Delta = "two", -31
-	for range 2 { // what is refused is not recorded
+	for range 2 { // a refusal is not recorded
 		s.adjust(take)(stockShort(31, 30))
 	}
 	take.Delta, take.Floor = -30, 1
@@ -145,7 +145,7 @@ func testStockAdjustsOnce(s *stockScene) {
 	s.hold(seat, "r", 30, brief)(stockDone)
 	take.Floor = 0
 	s.lapse(0)
-	s.adjust(take)(stockDone) // at the expense of what has expired
+	s.adjust(take)(stockDone) // takes units of expired holds
 	s.confirm("r")(stockGone)
 	s.has(seat, 0, 0, 0)
 	for range 3 {
@@ -171,7 +171,7 @@ func testStockSupply(s *stockScene) {
 	s.supply(seat, 0)(stockShort(2, 0))
 }
 
-// testStockNumbersAreExact up to the highest, where a float counts by ones still.
+// testStockNumbersAreExact checks numbers up to the highest that a float represents exactly.
 func testStockNumbersAreExact(s *stockScene) {
 	const all = int64(driver.MaxQuantity)
 	s.supply(seat, all)(stockDone)

@@ -10,43 +10,43 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// StoreHarness tells the suite of a store how to reach it. S is the store's
-// interface in package driver.
+// StoreHarness gives the suite of a store access to it. S is the store's interface
+// in package driver.
 type StoreHarness[S any] struct {
 	// Bubble runs one test; nil calls test itself. The memory driver passes
 	// synctest.Test.
 	Bubble func(t *testing.T, test func(t *testing.T))
-	// Start prepares an empty store for one test, whose clock is that of the
-	// test give or take a few minutes; it cleans up by t.Cleanup. A test that
-	// kills or pauses the server asks for one of its own by exclusive.
+	// Start prepares an empty store for one test and registers its clean-up with
+	// t.Cleanup. The store's clock is within a few minutes of the test's. If
+	// exclusive is set, the test kills or pauses the server.
 	Start func(t *testing.T, exclusive bool) StoreBackend[S]
-	// Without says Servers for a store that has no server to break, LostReplies
-	// for one that cannot lose them, and Durable for one that forgets. Whatever
-	// it does not name must be there.
+	// Without lists Servers for a store without a server to break, LostReplies for
+	// one that cannot lose replies, and Durable for one that loses its data at a
+	// restart. Every other ability must be present.
 	Without Ability
 }
 
 // StoreBackend is one running store.
 type StoreBackend[S any] interface {
-	// Open opens the store as a further process would, on the same data, by way
-	// of a path of its own that Faults can break.
+	// Open opens the store as a further process would, on the same data, over its
+	// own path that Faults can break.
 	Open(t *testing.T) (S, error)
-	// Beside opens it past every fault of the paths.
+	// Beside opens the store over a path without faults.
 	Beside(t *testing.T) (S, error)
-	// Faults is nil where there is no server to break (Without Servers). Its
-	// DropReplies, if it is a ReplyDropper, may wait for the next request that
-	// changes something.
+	// Faults is nil if there is no server to break (Without Servers). Its
+	// DropReplies, if it is a ReplyDropper, may take effect at the next request
+	// that changes something.
 	Faults() Faults
 }
 
-// suiteTest is one test of a suite, and what it needs. C is the scene of the suite.
+// suiteTest is one test of a suite and its needs. C is the scene of the suite.
 type suiteTest[C any] struct {
 	name  string
 	needs Ability
 	test  func(C)
 }
 
-// runTests calls run in a subtest of its own for each test that needs nothing of without.
+// runTests calls run in a subtest for each test that needs nothing of without.
 func runTests[C any](t *testing.T, without Ability, tests []suiteTest[C], run func(*testing.T, suiteTest[C])) {
 	for _, c := range tests {
 		if c.needs&without == 0 {
@@ -61,7 +61,7 @@ func runTests[C any](t *testing.T, without Ability, tests []suiteTest[C], run fu
 // exclusive reports whether a test breaks the server itself.
 func (a Ability) exclusive() bool { return a&(Servers|onPaths) == Servers }
 
-// inBubble runs a test by bubble, or directly if that is nil.
+// inBubble runs a test in bubble, or directly if bubble is nil.
 func inBubble(t *testing.T, bubble func(*testing.T, func(*testing.T)), test func(*testing.T)) {
 	if bubble == nil {
 		test(t)
@@ -70,7 +70,7 @@ func inBubble(t *testing.T, bubble func(*testing.T, func(*testing.T)), test func
 	}
 }
 
-// runStore runs the tests of a store's suite. scene makes the scene of one test.
+// runStore runs the tests of a store's suite. scene creates the scene of one test.
 func runStore[S, C any](t *testing.T, h StoreHarness[S], scene func(*storeScene[S]) C, tests []suiteTest[C]) {
 	runTests(t, h.Without, tests, func(t *testing.T, c suiteTest[C]) {
 		inBubble(t, h.Bubble, func(t *testing.T) {
@@ -79,7 +79,7 @@ func runStore[S, C any](t *testing.T, h StoreHarness[S], scene func(*storeScene[
 				durable: h.Without&Durable == 0}
 			_, drops := s.faults.(ReplyDropper)
 			if c.needs&Servers != 0 && s.faults == nil || c.needs&LostReplies != 0 && !drops {
-				t.Fatal("the harness lacks what this test needs, and Without does not say so")
+				t.Fatal("the harness lacks an ability that this test needs and Without does not list")
 			}
 			s.store = s.open()
 			c.test(scene(s))
@@ -116,7 +116,7 @@ func (s *storeScene[S]) open() S {
 	return store
 }
 
-// beside opens the store past every fault.
+// beside opens the store over a path without faults.
 func (s *storeScene[S]) beside() S {
 	s.Helper()
 	store, err := s.backend.Beside(s.T)
@@ -126,12 +126,12 @@ func (s *storeScene[S]) beside() S {
 	return store
 }
 
-// token is one whose counter is so far from that of the present time.
+// token returns a token with the given distance from the counter of the present time.
 func (s *storeScene[S]) token(ahead int64, sub int) interlock.Token {
 	return newToken(s.T, s.start+ahead, sub)
 }
 
-// mustFail requires an error of a kind that is also another; nil is any.
+// mustFail requires an error of a kind that also is another; nil means any.
 func (s *storeScene[S]) mustFail(err error, kind interlock.ErrorKind, is error) {
 	s.Helper()
 	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {
@@ -139,7 +139,7 @@ func (s *storeScene[S]) mustFail(err error, kind interlock.ErrorKind, is error) 
 	}
 }
 
-// persist repeats what may be repeated, as the portable types do.
+// persist repeats errors that may be repeated, as the portable types do.
 func (s *storeScene[S]) persist(what string, try func(context.Context) error) {
 	s.Helper()
 	for end := time.Now().Add(restarted); ; time.Sleep(20 * time.Millisecond) {
@@ -158,7 +158,7 @@ func (s *storeScene[S]) persist(what string, try func(context.Context) error) {
 	}
 }
 
-// loseReply makes a request whose reply is lost, over a connection that stands. It must return
+// loseReply makes a request over an open connection and drops its reply. The request must return
 // soon after its deadline, with the cause and an unknown outcome.
 func (s *storeScene[S]) loseReply(request func(context.Context) error) {
 	s.Helper()
@@ -176,7 +176,7 @@ func (s *storeScene[S]) loseReply(request func(context.Context) error) {
 	s.faults.Heal()
 }
 
-// unanswered is the deadline of a request whose reply is lost.
+// unanswered is the deadline of a request whose reply is dropped.
 const unanswered = 500 * time.Millisecond
 
 // persistUntil repeats a request as persist does, until it also reports true.
@@ -191,7 +191,7 @@ func (s *storeScene[S]) persistUntil(what string, try func(context.Context) (boo
 	})
 }
 
-// restartAround kills the server, requires that a request then fails in a way that allows it to be
+// restartAround kills the server, requires that a request fails with an error that may be
 // repeated, and starts the server again.
 func (s *storeScene[S]) restartAround(request func(context.Context) error) {
 	s.Helper()
@@ -205,7 +205,7 @@ func (s *storeScene[S]) restartAround(request func(context.Context) error) {
 	s.faults.Restart()
 }
 
-// atOnce runs do n times at once, on three openings of the store in turn. Errors fail the test.
+// atOnce runs do n times concurrently, on three openings of the store in turn. Errors fail the test.
 func (s *storeScene[S]) atOnce(n int, do func(i int, store S) error) {
 	s.Helper()
 	if s.openings == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// testTokensOverHandOvers: two processes that always compete.
+// testTokensOverHandOvers has two processes compete continuously.
 func testTokensOverHandOvers(s *scene) {
 	a, b := s.open(), s.open()
 	var tokens []interlock.Token
@@ -32,8 +32,8 @@ func testTokensOverHandOvers(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testTokensOverRestart: the server is killed and comes back on its data, or
-// without it where it keeps none.
+// testTokensOverRestart kills the server and restarts it on its data, or without data
+// if it stores none.
 func testTokensOverRestart(s *scene) {
 	s.tokensOver(func() {
 		s.faults.Kill()
@@ -41,7 +41,7 @@ func testTokensOverRestart(s *scene) {
 	})
 }
 
-// testTokensOverWipe: the server comes back on an empty data directory.
+// testTokensOverWipe restarts the server on an empty data directory.
 func testTokensOverWipe(s *scene) { s.tokensOver(s.faults.Wipe) }
 
 func (s *scene) tokensOver(disaster func()) {
@@ -54,7 +54,7 @@ func (s *scene) tokensOver(disaster func()) {
 		c.release()
 	}
 	disaster()
-	// The same process goes on, and a new one comes.
+	// The same process continues, and a new one joins.
 	old := s.contender(d, lockName).persist()
 	tokens = append(tokens, old.grant.Token)
 	old.persistRelease()
@@ -64,8 +64,8 @@ func (s *scene) tokensOver(disaster func()) {
 	s.mustIncrease(tokens)
 }
 
-// testTokensStartAtTheClock: the counter is at least the present time, and does
-// not run away from it.
+// testTokensStartAtTheClock checks that the counter is at least the present time and not
+// far above it.
 func testTokensStartAtTheClock(s *scene) {
 	floor := interlock.CounterAt(time.Now())
 	c := s.contender(s.open(), lockName).acquire()
@@ -76,14 +76,14 @@ func testTokensStartAtTheClock(s *scene) {
 	}
 }
 
-// tokenStep is a token that comes after those before it.
+// tokenStep is one token of a sequence.
 type tokenStep struct {
 	token            interlock.Token
 	strict, accepted bool
 }
 
-// tokenSteps are orders that a store could get wrong: tokens differ in their last bits, in their
-// number of digits, and are more than a float holds exactly. now is the counter of the present time.
+// tokenSteps returns sequences that a store could order wrongly: tokens differ in their last bits or
+// number of digits, or exceed what a float represents. now is the counter of the present time.
 func tokenSteps(t *testing.T, now int64) (steps []tokenStep) {
 	t.Helper()
 	if now < 1<<40 {

@@ -10,16 +10,16 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// ValuesHarness tells [RunValues] how to reach one driver.Values and its store.
+// ValuesHarness gives [RunValues] access to one driver.Values and its store.
 type ValuesHarness = StoreHarness[driver.Values]
 
 // ValuesBackend is one running store of values.
 type ValuesBackend = StoreBackend[driver.Values]
 
-// RunValues runs the suite of driver.Values.
+// RunValues runs the conformance suite of driver.Values.
 func RunValues(t *testing.T, h ValuesHarness) {
 	runStore(t, h, func(s *storeScene[driver.Values]) *valuesScene { return &valuesScene{storeScene: s, values: s.store} }, []suiteTest[*valuesScene]{
-		// What is stored.
+		// Storing.
 		{"MissingValue", 0, testMissingValue},
 		{"ValuesAreOrderedByToken", 0, testValuesAreOrderedByToken},
 		{"ValueHasSourceAndTime", 0, testValueHasSourceAndTime},
@@ -31,10 +31,10 @@ func RunValues(t *testing.T, h ValuesHarness) {
 		{"ValuesContextAlreadyEnded", 0, testValuesContextAlreadyEnded},
 		{"LostReplyToPut", Servers | LostReplies | onPaths, testLostReplyToPut},
 		{"ValuesOverARestart", Servers, testValuesOverARestart},
-		// What portable types keep.
+		// Values of portable types.
 		{"LockMetadata", 0, testLockMetadata},
 		{"SemaphoreSize", 0, testSemaphoreSize},
-		// What is seen.
+		// Watching.
 		{"WatchValueBegins", 0, testWatchValueBegins},
 		{"WatchValueSeesEqualTokens", 0, testWatchValueSeesEqualTokens},
 		{"WatchValueKeepsToItsName", 0, testWatchValueKeepsToItsName},
@@ -83,17 +83,17 @@ func (s *valuesScene) mustHave(v driver.Values, name string, token interlock.Tok
 	}
 }
 
-// mustBeStale requires a refusal that tells both tokens.
+// mustBeStale requires a refusal that reports both tokens.
 func (s *valuesScene) mustBeStale(err error, seen, got interlock.Token) {
 	s.Helper()
 	s.mustFail(err, interlock.Definite, interlock.ErrStaleToken)
 	var stale *interlock.StaleTokenError
 	if !errors.As(err, &stale) || *stale != (interlock.StaleTokenError{Resource: valueName, Seen: seen, Got: got}) {
-		s.Fatalf("the refusal tells %+v, want %q, %d seen, %d got", stale, valueName, seen, got)
+		s.Fatalf("the refusal reports %+v, want %q, %d seen, %d got", stale, valueName, seen, got)
 	}
 }
 
-// persistPut repeats a Put until it is done.
+// persistPut repeats a Put until it succeeds.
 func (s *valuesScene) persistPut(token interlock.Token, data string) {
 	s.Helper()
 	v := s.open()

@@ -12,10 +12,10 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 )
 
-// The claims of these tests are those of a lock in memory: it is the store of what
-// stands beside them that is under test, through two openings of it.
+// The claims of these tests are those of a lock in memory. The tests cover the store
+// of their values, through two openings.
 
-// testLockMetadata: a holder describes itself, and is asked to release.
+// testLockMetadata: a holder describes itself and is asked to release.
 func testLockMetadata(s *valuesScene) {
 	space := memory.NewSpace()
 	here, there := s.locks(space, s.values), s.locks(space, s.open())
@@ -55,7 +55,7 @@ func testLockMetadata(s *valuesScene) {
 	s.must(second.Release(s.Context()))
 }
 
-// testSemaphoreSize: all processes see the number of permits that one of them sets.
+// testSemaphoreSize checks that all processes see the permits that one of them sets.
 func testSemaphoreSize(s *valuesScene) {
 	space := memory.NewSpace()
 	here, there := s.permits(space, s.values), s.permits(space, s.open())

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testMissingValue is the zero Value.
+// testMissingValue checks that a missing value is the zero Value.
 func testMissingValue(s *valuesScene) {
 	value := s.get(s.values, valueName)
 	if len(value.Data) > 0 || value.Token != 0 || value.Source != "" || !value.Written.IsZero() {
@@ -21,8 +21,8 @@ func testMissingValue(s *valuesScene) {
 	}
 }
 
-// testValuesAreOrderedByToken: a lower one is refused, an equal one replaces,
-// also where tokens differ in their last bits, and are more than a float holds.
+// testValuesAreOrderedByToken checks that a lower token is rejected and an equal one
+// replaces, also for tokens with different last bits and above a float's precision.
 func testValuesAreOrderedByToken(s *valuesScene) {
 	other := s.open()
 	var seen interlock.Token
@@ -47,7 +47,7 @@ func testValuesAreOrderedByToken(s *valuesScene) {
 	}
 }
 
-// testValueHasSourceAndTime who wrote it and when; a refusal changes neither.
+// testValueHasSourceAndTime checks both, and that a refusal changes neither.
 func testValueHasSourceAndTime(s *valuesScene) {
 	const source = "worker \"7\"\n на mail \\ {}"
 	value := driver.Value{Data: []byte("x"), Token: s.token(1, 3), Source: source}
@@ -56,17 +56,17 @@ func testValueHasSourceAndTime(s *valuesScene) {
 	}
 	was := s.get(s.values, valueName)
 	if was.Source != source || !was.Written.IsZero() && time.Since(was.Written).Abs() > 5*time.Minute {
-		s.Fatalf("the value tells %+v", was)
+		s.Fatalf("the value is %+v", was)
 	}
 	value.Token, value.Source = s.token(1, 2), "another"
 	s.mustBeStale(s.values.Put(s.Context(), valueName, value), s.token(1, 3), s.token(1, 2))
 	now := s.get(s.open(), valueName)
 	if now.Source != was.Source || !now.Written.Equal(was.Written) {
-		s.Fatalf("the value tells %+v, before it told %+v", now, was)
+		s.Fatalf("the value is %+v, was %+v", now, was)
 	}
 }
 
-// testValueDataIsData: any bytes, up to the longest, and nobody else's.
+// testValueDataIsData checks any bytes up to the limit, and that other values stay.
 func testValueDataIsData(s *valuesScene) {
 	long := bytes.Repeat([]byte("0123456789abcde\xff"), driver.MaxValue/16)
 	for i, data := range []string{"", "x", "\x00\xff binary\r\n", "{\"a\": [1]}", "'; drop table x; --", "ключ", string(long), "", "short again"} {
@@ -87,8 +87,8 @@ func testValueDataIsData(s *valuesScene) {
 	s.mustHave(s.values, valueName, s.token(21, 0), "")
 }
 
-// testValueNamesAreData: each has a value of its own. The tokens fall, so that
-// one that shared a value would be refused.
+// testValueNamesAreData checks that each name has its own value. The tokens fall, so a
+// name that shared a value would be rejected.
 func testValueNamesAreData(s *valuesScene) {
 	tokens := map[string]interlock.Token{}
 	for i, name := range oddNames {
@@ -115,8 +115,8 @@ func testValueNamesAreData(s *valuesScene) {
 	}
 }
 
-// testValueRefusesImplausibleToken, and does not store it: it would keep out
-// every token that is to come.
+// testValueRefusesImplausibleToken checks that such a token is not stored: it would
+// reject every later token.
 func testValueRefusesImplausibleToken(s *valuesScene) {
 	at := func(ahead time.Duration) interlock.Token {
 		return newToken(s.T, interlock.CounterAt(time.Now().Add(ahead)), 0)
@@ -136,7 +136,7 @@ func testValueRefusesImplausibleToken(s *valuesScene) {
 	s.mustPut(at(interlock.MaxAhead-time.Hour), "nearly absurd")
 }
 
-// testValueWithoutTokenIsABug: zero means none, and below 1<<12 none is issued.
+// testValueWithoutTokenIsABug: zero is no token, and no driver issues one below 1<<12.
 func testValueWithoutTokenIsABug(s *valuesScene) {
 	for _, token := range []interlock.Token{0, -1, math.MinInt64, 1, interlock.MaxSub} {
 		s.mustFail(s.put(token, "x"), interlock.Bug, nil)
@@ -144,8 +144,8 @@ func testValueWithoutTokenIsABug(s *valuesScene) {
 	s.mustHave(s.values, valueName, 0, "")
 }
 
-// testValueCompetition: claims of several processes write at once, the highest
-// stays, and what a reader gets never goes back.
+// testValueCompetition has claims of several processes write at the same time. The
+// highest remains, and readers never get an older value.
 func testValueCompetition(s *valuesScene) {
 	const claims = 40
 	over := make(chan struct{})
@@ -158,7 +158,7 @@ func testValueCompetition(s *valuesScene) {
 		select {
 		case <-over:
 			done = true
-		case <-time.After(100 * time.Microsecond): // and virtual time goes on
+		case <-time.After(100 * time.Microsecond): // advances virtual time
 		}
 		value := s.get(s.values, valueName)
 		if value.Token < last || value.Token > 0 && string(value.Data) != value.Token.String() {
@@ -170,8 +170,8 @@ func testValueCompetition(s *valuesScene) {
 	s.mustHave(s.values, valueName, highest, highest.String())
 }
 
-// competePut writes; it is refused only for a higher one, and if it was not,
-// the one before it is.
+// competePut writes. It must be rejected only for a higher token. If it is accepted,
+// the token before it must be rejected.
 func (s *valuesScene) competePut(v driver.Values, token interlock.Token) error {
 	put := func(token interlock.Token) (seen interlock.Token, err error) {
 		for range 100 {
@@ -201,7 +201,7 @@ func (s *valuesScene) competePut(v driver.Values, token interlock.Token) error {
 	return nil
 }
 
-// testValuesContextAlreadyEnded: the cause comes back, and nothing was done.
+// testValuesContextAlreadyEnded checks that the cause is returned and nothing was done.
 func testValuesContextAlreadyEnded(s *valuesScene) {
 	s.mustPut(s.token(0, 0), "before")
 	ctx, cause := endedContext(s.T)
@@ -214,10 +214,10 @@ func testValuesContextAlreadyEnded(s *valuesScene) {
 	s.mustHave(s.values, valueName, s.token(0, 0), "before")
 }
 
-// testLostReplyToPut: the outcome is unknown, and repeating it converges, also
-// after a watcher has seen it.
+// testLostReplyToPut checks that the outcome is unknown and a repetition converges, also
+// after a watcher has seen the value.
 func testLostReplyToPut(s *valuesScene) {
-	s.mustPut(s.token(0, 0), "before") // the connection stands
+	s.mustPut(s.token(0, 0), "before") // the connection is open
 	put := func(ctx context.Context) error {
 		return s.values.Put(ctx, valueName, driver.Value{Data: []byte("after"), Token: s.token(1, 0)})
 	}
@@ -231,8 +231,8 @@ func testLostReplyToPut(s *valuesScene) {
 	s.mustHave(fresh, valueName, s.token(1, 0), "after")
 }
 
-// testValuesOverARestart: nothing written is lost with the process of a server
-// that keeps data, and none goes back.
+// testValuesOverARestart checks that a durable server keeps all writes when its process
+// is killed, and that no value goes back.
 func testValuesOverARestart(s *valuesScene) {
 	s.mustPut(s.token(1, 0), "kept")
 	s.restartAround(func(ctx context.Context) error {

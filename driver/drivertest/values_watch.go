@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// valueWatch is one watch under test. What it reports must not go back: by token, and with equal
-// tokens by the number in which data ends after a dot.
+// valueWatch is one watch under test. Its reports must not go back: they are ordered by token, and
+// for equal tokens by the number after the dot in data.
 type valueWatch struct{ *recorder[driver.Value] }
 
 // watch watches valueName. After each report it sleeps.
@@ -27,7 +27,7 @@ func (s *valuesScene) watch(v driver.Values, sleep time.Duration) *valueWatch {
 	})}
 }
 
-// number is what data ends in after a dot; 0 if there is none.
+// number returns the number after the dot in data, 0 if there is none.
 func number(v driver.Value) (n int) {
 	_, after, _ := strings.Cut(string(v.Data), ".")
 	_, _ = fmt.Sscanf(after, "%d", &n) // no number is 0
@@ -47,7 +47,7 @@ func (w *valueWatch) values() ([]driver.Value, error) {
 	return all, err
 }
 
-// await waits until the last value is this.
+// await waits until the last reported value has this token and data.
 func (w *valueWatch) await(token interlock.Token, data string) {
 	w.t.Helper()
 	timeout := time.After(2 * patience)
@@ -65,7 +65,7 @@ func (w *valueWatch) await(token interlock.Token, data string) {
 	}
 }
 
-// testWatchValueBegins with what is there, be it nothing.
+// testWatchValueBegins checks that a watch starts with the current value, even if empty.
 func testWatchValueBegins(s *valuesScene) {
 	early := s.watch(s.values, 0)
 	early.await(0, "")
@@ -81,8 +81,8 @@ func testWatchValueBegins(s *valuesScene) {
 	}
 }
 
-// testWatchValueSeesEqualTokens: the holder writes again and again, and the last
-// counts.
+// testWatchValueSeesEqualTokens has the holder write repeatedly. The last value must be
+// seen.
 func testWatchValueSeesEqualTokens(s *valuesScene) {
 	w := s.watch(s.open(), 0)
 	token := s.token(0, 5)
@@ -96,7 +96,7 @@ func testWatchValueSeesEqualTokens(s *valuesScene) {
 	w.await(s.token(0, 6), "")
 }
 
-// testWatchValueKeepsToItsName, and a refusal is no news.
+// testWatchValueKeepsToItsName checks that other names and refusals are not reported.
 func testWatchValueKeepsToItsName(s *valuesScene) {
 	w := s.watch(s.values, 0)
 	s.mustPut(s.token(1, 0), "first")
@@ -118,7 +118,7 @@ func testWatchValueKeepsToItsName(s *valuesScene) {
 	}
 }
 
-// testWatchValueOfManyWriters: nothing goes back, and the highest is seen.
+// testWatchValueOfManyWriters checks that reports do not go back and include the highest.
 func testWatchValueOfManyWriters(s *valuesScene) {
 	const writers, each = 4, 15
 	watches := []*valueWatch{s.watch(s.values, 0), s.watch(s.open(), 0)}
@@ -153,7 +153,7 @@ func (s *valuesScene) writeAsOneOfMany(v driver.Values, token interlock.Token, t
 	return nil
 }
 
-// testWatchValueBySlowReader: it skips some, and holds nobody up.
+// testWatchValueBySlowReader checks that it skips values and delays no one else.
 func testWatchValueBySlowReader(s *valuesScene) {
 	slow, quick := s.watch(s.values, 200*time.Millisecond), s.watch(s.values, 0)
 	const n = 60
@@ -166,12 +166,12 @@ func testWatchValueBySlowReader(s *valuesScene) {
 	slow.await(last, want)
 }
 
-// testWatchValueEnds soon, with the cause, and says nothing more.
+// testWatchValueEnds checks that a watch ends soon, with the cause and no later report.
 func testWatchValueEnds(s *valuesScene) {
 	s.mustPut(s.token(0, 0), "first")
 	ending, witness := s.watch(s.values, 0), s.watch(s.values, 0)
 	ending.await(s.token(0, 0), "first")
-	cause := errors.New("nobody looks any more")
+	cause := errors.New("the caller stopped watching")
 	if err := ending.end(cause); !errors.Is(err, cause) {
 		s.Fatalf("a watch whose context ended returned %v, want the cause", err)
 	}
@@ -182,7 +182,7 @@ func testWatchValueEnds(s *valuesScene) {
 	}
 }
 
-// testWatchValueOverACut: what another wrote meanwhile is seen afterwards.
+// testWatchValueOverACut checks that a value written during the cut is reported after it.
 func testWatchValueOverACut(s *valuesScene) {
 	beside := s.beside()
 	w := s.watchValueOver(s.faults.Cut, func() {
@@ -206,7 +206,7 @@ func testWatchValueOverAPausedServer(s *valuesScene) {
 	s.writeAfter(s.watchValueOver(s.faults.Pause, s.faults.Resume))
 }
 
-// watchValueOver watches over an outage that begins right after a value was
+// watchValueOver watches during an outage that starts immediately after a value is
 // written.
 func (s *valuesScene) watchValueOver(begin, end func()) *valueWatch {
 	s.Helper()
@@ -219,8 +219,8 @@ func (s *valuesScene) watchValueOver(begin, end func()) *valueWatch {
 	return w
 }
 
-// writeAfter has values written after an outage, of which the watch must not
-// miss the last.
+// writeAfter writes values after an outage. The watch must report the last of
+// them.
 func (s *valuesScene) writeAfter(w *valueWatch) {
 	s.Helper()
 	s.persistPut(s.token(1, 0), "after.1")

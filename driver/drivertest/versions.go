@@ -7,17 +7,17 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// VersionsHarness tells [RunVersions] how to reach one driver.Versions and its
+// VersionsHarness gives [RunVersions] access to one driver.Versions and its
 // store.
 type VersionsHarness = StoreHarness[driver.Versions]
 
 // VersionsBackend is one running store of states.
 type VersionsBackend = StoreBackend[driver.Versions]
 
-// RunVersions runs the suite of driver.Versions.
+// RunVersions runs the conformance suite of driver.Versions.
 func RunVersions(t *testing.T, h VersionsHarness) {
 	runStore(t, h, func(s *storeScene[driver.Versions]) *versionsScene { return &versionsScene{storeScene: s} }, []suiteTest[*versionsScene]{
-		// What is applied.
+		// Apply.
 		{"MissingState", 0, testMissingState},
 		{"StatesAreOrderedByStamp", 0, testStatesAreOrderedByStamp},
 		{"StatesAreJudgedAsSpecified", 0, testStatesAreJudgedAsSpecified},
@@ -25,10 +25,10 @@ func RunVersions(t *testing.T, h VersionsHarness) {
 		{"TombstoneKeepsOldStatesOut", 0, testTombstoneKeepsOldStatesOut},
 		{"TerminalStateStays", 0, testTerminalStateStays},
 		{"StateCompetition", 0, testStateCompetition},
-		// What is replaced.
+		// Replace.
 		{"ReplaceComparesAndSets", 0, testReplaceComparesAndSets},
 		{"ReplaceLosesNoUpdate", 0, testReplaceLosesNoUpdate},
-		// The contract around it.
+		// Data, contexts and faults.
 		{"StateDataIsData", 0, testStateDataIsData},
 		{"StateNamesAreData", 0, testStateNamesAreData},
 		{"StateThatCannotBeIsABug", 0, testStateThatCannotBeIsABug},
@@ -45,7 +45,7 @@ const entity = "order/42"
 // versionsScene is one test with its store and a first opening of it.
 type versionsScene struct{ *storeScene[driver.Versions] }
 
-// state is one whose data tells its stamp.
+// state returns a state whose data is derived from its stamp.
 func state(version int64, tie string) driver.Versioned {
 	s := driver.Stamp{Version: version, Tie: tie}
 	return driver.Versioned{Stamp: s, Data: []byte(s.String())}
@@ -60,13 +60,13 @@ func terminal(v driver.Versioned) driver.Versioned {
 	return v
 }
 
-// wins is a terminal state that is applied to newer ones.
+// wins makes v a terminal state that also replaces newer states.
 func wins(v driver.Versioned) driver.Versioned {
 	v.Terminal, v.TerminalWins = true, true
 	return v
 }
 
-// mustApply requires an outcome, and that what is stored is returned and kept.
+// mustApply requires an outcome, and that the stored state is returned and kept.
 func (s *versionsScene) mustApply(v driver.Versioned, want driver.VersionOutcome, stored driver.Versioned) {
 	s.Helper()
 	got, told, err := s.store.Apply(s.Context(), entity, v)
@@ -77,7 +77,7 @@ func (s *versionsScene) mustApply(v driver.Versioned, want driver.VersionOutcome
 	s.mustHave(entity, stored)
 }
 
-// mustReplace is mustApply of Replace.
+// mustReplace is mustApply for Replace.
 func (s *versionsScene) mustReplace(old driver.Stamp, v driver.Versioned, want driver.VersionOutcome, stored driver.Versioned) {
 	s.Helper()
 	got, told, err := s.store.Replace(s.Context(), entity, old, v)

@@ -11,15 +11,15 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testMissingState is the zero Versioned, to readers and to those who replace.
+// testMissingState checks that a missing state is the zero Versioned for all calls.
 func testMissingState(s *versionsScene) {
 	s.mustHave(entity, driver.Versioned{})
 	s.mustReplace(driver.Stamp{Version: 1}, state(2, ""), driver.VersionStale, driver.Versioned{})
 	s.mustReplace(driver.Stamp{}, state(1, ""), driver.VersionApplied, state(1, ""))
 }
 
-// testStatesAreOrderedByStamp, also where versions are more than a float holds,
-// and where ties differ as bytes do, not as people sort them.
+// testStatesAreOrderedByStamp includes versions that a float cannot represent, and ties
+// whose order as bytes differs from their alphabetical order.
 func testStatesAreOrderedByStamp(s *versionsScene) {
 	const beyond = 1 << 53
 	longest := strings.Repeat("z", driver.MaxTie)
@@ -37,11 +37,11 @@ func testStatesAreOrderedByStamp(s *versionsScene) {
 		{10, "B", driver.VersionStale}, // upper case is below lower case
 		{10, "", driver.VersionStale},
 		{10, "a b", driver.VersionApplied},
-		{10, "a", driver.VersionStale}, // what it begins with is older
+		{10, "a", driver.VersionStale}, // a prefix is older
 		{10, "a\x01", driver.VersionStale},
 		{10, "a\x7f", driver.VersionApplied},
 		{10, "z", driver.VersionApplied},
-		{10, "é", driver.VersionApplied}, // its bytes are above
+		{10, "é", driver.VersionApplied}, // its bytes are higher
 		{10, "zz", driver.VersionStale},
 		{10, longest, driver.VersionStale},
 		{11, longest, driver.VersionApplied},
@@ -63,7 +63,7 @@ func testStatesAreOrderedByStamp(s *versionsScene) {
 	}
 }
 
-// someState is any of a few states, so that all relations between two are frequent.
+// someState returns one of a few states, so that all relations of two are frequent.
 func someState(r *rand.Rand) driver.Versioned {
 	v := state(1+r.Int64N(4), []string{"", "a", "ab"}[r.IntN(3)])
 	if r.IntN(4) == 0 {
@@ -73,8 +73,8 @@ func someState(r *rand.Rand) driver.Versioned {
 	return v
 }
 
-// testStatesAreJudgedAsSpecified: many short lives of entities, each step as
-// driver.Versioned judges it.
+// testStatesAreJudgedAsSpecified makes many short histories of entities. Each step must
+// have the outcome that driver.Versioned specifies.
 func testStatesAreJudgedAsSpecified(s *versionsScene) {
 	r := rand.New(rand.NewPCG(3, 14))
 	for life := range 60 {
@@ -106,8 +106,8 @@ func testStatesAreJudgedAsSpecified(s *versionsScene) {
 	}
 }
 
-// testStatesConvergeInEveryOrder: what is stored in the end does not depend on the
-// order in which states come, nor on how often.
+// testStatesConvergeInEveryOrder checks that the final state does not depend on the order
+// or the number of arrivals.
 func testStatesConvergeInEveryOrder(s *versionsScene) {
 	cancelled := wins(state(3, "a"))
 	for i, set := range []struct {
@@ -147,8 +147,8 @@ func permute[E any](all []E, each func([]E)) {
 	rest(nil, all)
 }
 
-// testTombstoneKeepsOldStatesOut, also of an entity that was never seen; a newer
-// state brings it back.
+// testTombstoneKeepsOldStatesOut includes an entity that was never seen. A newer state
+// replaces the tombstone.
 func testTombstoneKeepsOldStatesOut(s *versionsScene) {
 	s.mustApply(tombstone(5), driver.VersionApplied, tombstone(5))
 	s.mustApply(state(4, ""), driver.VersionStale, tombstone(5))
@@ -159,8 +159,8 @@ func testTombstoneKeepsOldStatesOut(s *versionsScene) {
 	s.mustReplace(driver.Stamp{Version: 7}, state(8, ""), driver.VersionApplied, state(8, ""))
 }
 
-// testTerminalStateStays, though newer ones come. It is stale beside a newer one
-// that came before, unless it asks to win.
+// testTerminalStateStays checks that newer states do not replace a terminal one. A terminal
+// state after a newer one is stale, unless TerminalWins is set.
 func testTerminalStateStays(s *versionsScene) {
 	end := terminal(state(5, "m"))
 	s.mustApply(state(9, ""), driver.VersionApplied, state(9, ""))
@@ -179,14 +179,14 @@ func testTerminalStateStays(s *versionsScene) {
 	s.mustReplace(end.Stamp, state(11, ""), driver.VersionTerminal, end)
 }
 
-// testStateCompetition: consumers of several processes bring states at once, each
-// twice; the newest stays, each is applied at most once, and no reader goes back.
+// testStateCompetition has several processes apply each state twice, concurrently. The newest
+// remains, each is applied at most once, and readers never get an older state.
 func testStateCompetition(s *versionsScene) {
 	const states = 60
 	applied := make([][]driver.Stamp, 6)
 	s.readUntil(func() {
 		s.atOnce(len(applied), func(lane int, store driver.Versions) error {
-			r := rand.New(rand.NewPCG(7, uint64(lane/2))) // two lanes bring the same
+			r := rand.New(rand.NewPCG(7, uint64(lane/2))) // two lanes apply the same states
 			for range states {
 				v := state(1+r.Int64N(40), fmt.Sprint(r.IntN(3)))
 				outcome, _, err := store.Apply(s.Context(), entity, v)
@@ -209,7 +209,7 @@ func testStateCompetition(s *versionsScene) {
 	s.mustHave(entity, state(newest.Version, newest.Tie))
 }
 
-// readUntil reads until wait returns: stamps never fall.
+// readUntil reads until wait returns, and requires that stamps never fall.
 func (s *versionsScene) readUntil(wait func()) {
 	s.Helper()
 	over := make(chan struct{})
@@ -219,7 +219,7 @@ func (s *versionsScene) readUntil(wait func()) {
 		select {
 		case <-over:
 			done = true
-		case <-time.After(100 * time.Microsecond): // and virtual time goes on
+		case <-time.After(100 * time.Microsecond): // advances virtual time
 		}
 		v, err := s.store.Get(s.Context(), entity)
 		if err != nil || v.Stamp.Compare(last) < 0 || v.Stamp.Version > 0 && string(v.Data) != v.Stamp.String() {

@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testReplaceComparesAndSets: only the state that was read is replaced, to the
-// last byte of its stamp.
+// testReplaceComparesAndSets checks that a state is replaced only under its own stamp,
+// of which every byte counts.
 func testReplaceComparesAndSets(s *versionsScene) {
 	first, second := state(1<<53, "ab"), state(1<<53+1, "b")
 	s.mustReplace(driver.Stamp{}, first, driver.VersionApplied, first)
@@ -31,7 +31,7 @@ func testReplaceComparesAndSets(s *versionsScene) {
 	s.mustReplace(second.Stamp, state(1<<53+3, ""), driver.VersionTerminal, end)
 }
 
-// testReplaceLosesNoUpdate: writers of several processes each add to a counter.
+// testReplaceLosesNoUpdate has writers in several processes add to a counter.
 func testReplaceLosesNoUpdate(s *versionsScene) {
 	const writers, each = 8, 10
 	s.atOnce(writers, func(i int, store driver.Versions) error {
@@ -48,7 +48,7 @@ func testReplaceLosesNoUpdate(s *versionsScene) {
 	}
 }
 
-// count adds one byte, as often as it takes.
+// count adds one byte and repeats until it succeeds.
 func (s *versionsScene) count(store driver.Versions, tie string) error {
 	for {
 		was, err := store.Get(s.Context(), entity)
@@ -66,7 +66,7 @@ func (s *versionsScene) count(store driver.Versions, tie string) error {
 	}
 }
 
-// testStateDataIsData: any bytes, up to the longest, and nobody else's.
+// testStateDataIsData checks any bytes up to the limit, and that other states stay.
 func testStateDataIsData(s *versionsScene) {
 	long := bytes.Repeat([]byte("0123456789abcde\xff"), driver.MaxValue/16)
 	for i, data := range []string{"", "x", "\x00\xff binary\r\n", "{\"a\": [1]}", "'; drop table x; --", string(long), "", "short again"} {
@@ -85,8 +85,8 @@ func testStateDataIsData(s *versionsScene) {
 	s.mustHave(entity, state(20, ""))
 }
 
-// testStateNamesAreData: each has a state of its own. The versions fall, so that
-// one that shared a state would be stale.
+// testStateNamesAreData checks that each name has its own state. The versions fall, so a
+// name that shared a state would be stale.
 func testStateNamesAreData(s *versionsScene) {
 	taken := map[string]driver.Versioned{}
 	for i, name := range oddNames {
@@ -119,7 +119,7 @@ func testStateNamesAreData(s *versionsScene) {
 	}
 }
 
-// testStateThatCannotBeIsABug, and changes nothing.
+// testStateThatCannotBeIsABug checks that invalid states are a Bug and change nothing.
 func testStateThatCannotBeIsABug(s *versionsScene) {
 	s.mustApply(state(5, ""), driver.VersionApplied, state(5, ""))
 	for _, bad := range []driver.Versioned{
@@ -140,7 +140,7 @@ func testStateThatCannotBeIsABug(s *versionsScene) {
 	s.mustHave(entity, state(5, ""))
 }
 
-// testVersionsContextAlreadyEnded: the cause comes back, and nothing was done.
+// testVersionsContextAlreadyEnded checks that the cause is returned and nothing was done.
 func testVersionsContextAlreadyEnded(s *versionsScene) {
 	ctx, cause := endedContext(s.T)
 	_, _, err := s.store.Apply(ctx, entity, state(1, ""))
@@ -155,7 +155,7 @@ func testVersionsContextAlreadyEnded(s *versionsScene) {
 // write is Apply or Replace.
 type write func(ctx context.Context) (driver.VersionOutcome, driver.Versioned, error)
 
-// testLostReplyToApply: the outcome is unknown, and repeating it converges.
+// testLostReplyToApply checks that the outcome is unknown and a repetition converges.
 func testLostReplyToApply(s *versionsScene) {
 	s.loseReplyTo(state(2, "a"), func(ctx context.Context) (driver.VersionOutcome, driver.Versioned, error) {
 		return s.store.Apply(ctx, entity, state(2, "a"))
@@ -163,7 +163,7 @@ func testLostReplyToApply(s *versionsScene) {
 	s.mustApply(state(1, "z"), driver.VersionStale, state(2, "a"))
 }
 
-// testLostReplyToReplace: the repetition finds its own state.
+// testLostReplyToReplace checks that the repetition finds its own state.
 func testLostReplyToReplace(s *versionsScene) {
 	s.loseReplyTo(state(2, "a"), func(ctx context.Context) (driver.VersionOutcome, driver.Versioned, error) {
 		return s.store.Replace(ctx, entity, driver.Stamp{Version: 1}, state(2, "a"))
@@ -172,7 +172,7 @@ func testLostReplyToReplace(s *versionsScene) {
 
 func (s *versionsScene) loseReplyTo(want driver.Versioned, do write) {
 	s.Helper()
-	s.mustApply(state(1, ""), driver.VersionApplied, state(1, "")) // the connection stands
+	s.mustApply(state(1, ""), driver.VersionApplied, state(1, "")) // the connection is open
 	s.mustReplace(driver.Stamp{}, state(2, ""), driver.VersionStale, state(1, ""))
 	s.loseReply(func(ctx context.Context) error {
 		_, _, err := do(ctx)
@@ -192,8 +192,8 @@ func (s *versionsScene) loseReplyTo(want driver.Versioned, do write) {
 	})
 }
 
-// testVersionsOverARestart: no stamp is lost with the process of a server that
-// keeps data, tombstones included.
+// testVersionsOverARestart checks that a durable server keeps all stamps, including those
+// of tombstones, when its process is killed.
 func testVersionsOverARestart(s *versionsScene) {
 	s.mustApply(tombstone(5), driver.VersionApplied, tombstone(5))
 	s.restartAround(func(ctx context.Context) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testFIFO: processes are served in the order in which the backend heard them.
+// testFIFO checks that waiters are granted in the order in which they queued.
 func testFIFO(s *scene) {
 	const waiters = 12
 	processes := []driver.Fenced{s.open(), s.open(), s.open()}
@@ -41,7 +41,7 @@ func testFIFO(s *scene) {
 		case err := <-failed:
 			s.Fatal(err)
 		case <-time.After(patience):
-			s.Fatalf("nobody is served after %v", order)
+			s.Fatalf("no waiter is granted after %v", order)
 		}
 	}
 	if !slices.IsSorted(order) {
@@ -50,8 +50,8 @@ func testFIFO(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testCancelledWaiterLeavesNothing: neither in the queue nor as a ghost that is
-// granted later.
+// testCancelledWaiterLeavesNothing checks that a cancelled waiter leaves the queue and is
+// not granted later.
 func testCancelledWaiterLeavesNothing(s *scene) {
 	holder := s.contender(s.open(), lockName).acquire()
 	alone := len(s.backend.Residue(s.T, lockName))
@@ -69,7 +69,7 @@ func testCancelledWaiterLeavesNothing(s *scene) {
 	if !errors.Is(err, cause) {
 		s.Fatalf("a cancelled waiter got %v, want the cause", err)
 	}
-	s.mustBeKind(err, interlock.Uncertain) // it had sent its request
+	s.mustBeKind(err, interlock.Uncertain) // it has sent its request
 	waiter.release()
 	holder.release()
 	if err := s.wait(behindDone, patience, "the waiter behind a cancelled one"); err != nil {
@@ -82,8 +82,8 @@ func testCancelledWaiterLeavesNothing(s *scene) {
 	s.mustBeEmpty(lockName)
 }
 
-// testDeadWaiter: one whose process died at the head of the queue holds up the
-// next for a bounded time.
+// testDeadWaiter checks that a crashed waiter at the head of the queue delays the next
+// one for a bounded time.
 func testDeadWaiter(s *scene) {
 	holder := s.contender(s.open(), lockName).acquire()
 	dying := s.open()
@@ -111,7 +111,7 @@ func testDeadWaiter(s *scene) {
 	next.release()
 }
 
-// testLostPush: a waiter that misses the push finds out with its next heartbeat.
+// testLostPush checks that a waiter that misses a push is granted at its next heartbeat.
 func testLostPush(s *scene) {
 	holder := s.contender(s.open(), lockName).acquire()
 	d := s.open()

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// RunWatcher runs what the suite asks of a driver.Watcher, with the harness of
-// the driver's locks. It needs Inspection.
+// RunWatcher runs the suite of driver.Watcher with the harness of the driver's locks.
+// It needs Inspection.
 func RunWatcher(t *testing.T, h Harness) {
 	h.runAll(t, []suiteTest[*scene]{
 		// Hints.
@@ -26,7 +26,7 @@ func RunWatcher(t *testing.T, h Harness) {
 		{"WatchOverACut", Servers | onPaths, testWatchOverACut},
 		{"WatchOverAKilledServer", Servers, testWatchOverAKilledServer},
 		{"WatchOverAPausedServer", Servers, testWatchOverAPausedServer},
-		// Its end.
+		// End.
 		{"WatchEndsWithItsContext", 0, testWatchEndsWithItsContext},
 		{"WatchEndsWithClose", 0, testWatchEndsWithClose},
 		{"WatchAfterClose", 0, testWatchAfterClose},
@@ -40,7 +40,7 @@ type watch struct {
 	used int // hints that next has returned
 }
 
-// watchNames watches and returns when changes are not missed any more.
+// watchNames starts a watch and returns when it reports every later change.
 func (s *scene) watchNames(d driver.Fenced, prefix string) *watch {
 	s.Helper()
 	watcher, ok := d.(driver.Watcher)
@@ -71,7 +71,7 @@ func (w *watch) next() []string {
 	return news
 }
 
-// await waits for a hint that fits, among those that next has not returned.
+// await waits for a matching hint among those that next has not returned.
 func (w *watch) await(what string, fits func(name string) bool) {
 	w.s.Helper()
 	if !w.hear(patience, fits) {
@@ -79,8 +79,8 @@ func (w *watch) await(what string, fits func(name string) bool) {
 	}
 }
 
-// hear reports whether a hint that fits comes in time. The hints before it are
-// used up; those that came with it are, too.
+// hear reports whether a matching hint arrives in time. It consumes the hints before
+// it and those that arrived with it.
 func (w *watch) hear(bound time.Duration, fits func(name string) bool) bool {
 	w.s.Helper()
 	for timeout := time.After(bound); ; {
@@ -93,8 +93,8 @@ func (w *watch) hear(bound time.Duration, fits func(name string) bool) bool {
 	}
 }
 
-// awaitState looks at the Inspector of d when there was a hint, and when what
-// expires by itself has expired, but not otherwise, until what it sees fits.
+// awaitState inspects d after each hint, and when the shown state has expired, until
+// the state fits. It does not poll otherwise.
 func (w *watch) awaitState(d driver.Fenced, name, what string, fits func(driver.LockState) bool) {
 	w.s.Helper()
 	about := func(hint string) bool { return hint == "" || hint == name }
@@ -104,7 +104,7 @@ func (w *watch) awaitState(d driver.Fenced, name, what string, fits func(driver.
 		state, err := w.s.inspect(d, name)
 		switch {
 		case err != nil:
-			again = 50 * time.Millisecond // nothing was seen, so look again
+			again = 50 * time.Millisecond // no state was seen, so inspect again
 		case fits(state):
 			return
 		case state.Holder != nil && state.Holder.Expires > 0:
@@ -112,7 +112,7 @@ func (w *watch) awaitState(d driver.Fenced, name, what string, fits func(driver.
 		}
 		w.hear(again, about)
 	}
-	w.s.Fatalf("a watcher who looks when told to did not see that %s; the hints were %q", what, w.hints())
+	w.s.Fatalf("a watcher that inspects after each hint did not see that %s; the hints were %q", what, w.hints())
 }
 
 func (s *scene) inspect(d driver.Fenced, name string) (driver.LockState, error) {
@@ -125,7 +125,7 @@ func (s *scene) inspect(d driver.Fenced, name string) (driver.LockState, error) 
 	return inspector.Lock(ctx, name)
 }
 
-// exactly is for hints about one name; any of them is about it too.
+// exactly returns a filter for hints about one name, which "" includes.
 func exactly(name string) func(string) bool {
 	return func(hint string) bool { return hint == name || hint == "" }
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testWatchBeginsWithAHint, and from then on a change is reported.
+// testWatchBeginsWithAHint checks that every change after the first hint is reported.
 func testWatchBeginsWithAHint(s *scene) {
-	holder := s.contender(s.open(), lockName).acquire() // of before: it need not be reported
+	holder := s.contender(s.open(), lockName).acquire() // an earlier change need not be reported
 	d := s.open()
 	w := s.watchNames(d, "")
 	if state, err := s.inspect(d, lockName); err != nil || !heldBy(holder)(state) {
@@ -21,7 +21,7 @@ func testWatchBeginsWithAHint(s *scene) {
 	w.await("the release", exactly(lockName))
 }
 
-// testWatchReportsGrantAndRelease of every process, and its own.
+// testWatchReportsGrantAndRelease checks this for its own and another process.
 func testWatchReportsGrantAndRelease(s *scene) {
 	d, other := s.open(), s.open()
 	w := s.watchNames(d, "accounts/")
@@ -37,7 +37,7 @@ func testWatchReportsGrantAndRelease(s *scene) {
 	}
 }
 
-// testWatchReportsWaiters: those who come, those who give up, and who is next.
+// testWatchReportsWaiters checks for hints about new, cancelled and granted waiters.
 func testWatchReportsWaiters(s *scene) {
 	d := s.open()
 	holder := s.contender(d, lockName).acquire()
@@ -70,27 +70,27 @@ func testWatchReportsWaiters(s *scene) {
 	staying.release()
 }
 
-// testWatchReportsDeletion by an operator.
+// testWatchReportsDeletion checks for a hint after an operator deletes the lock.
 func testWatchReportsDeletion(s *scene) {
 	d := s.open()
 	s.contender(s.open(), lockName).acquire()
 	w := s.watchNames(d, lockName)
 	s.backend.Delete(s.T, lockName)
-	w.awaitState(d, lockName, "nobody holds it", nobodyHolds)
+	w.awaitState(d, lockName, "it is free", nobodyHolds)
 }
 
-// testWatchReportsACrashedHolder, by a hint or because it looks again when the
-// holder has expired.
+// testWatchReportsACrashedHolder checks that the loss is seen by a hint, or by another
+// look when the holder has expired.
 func testWatchReportsACrashedHolder(s *scene) {
 	dying, d := s.open(), s.open()
 	holder := s.contender(dying, lockName).acquire()
 	w := s.watchNames(d, "")
 	w.awaitState(d, lockName, "it is held", heldBy(holder))
 	s.backend.Crash(s.T, dying)
-	w.awaitState(d, lockName, "nobody holds it", nobodyHolds)
+	w.awaitState(d, lockName, "it is free", nobodyHolds)
 }
 
-// testWatchKeepsToItsPrefix, which is a string and no path.
+// testWatchKeepsToItsPrefix checks that the prefix is a string, not a path.
 func testWatchKeepsToItsPrefix(s *scene) {
 	d := s.open()
 	w := s.watchNames(d, "accounts/4")
@@ -100,7 +100,7 @@ func testWatchKeepsToItsPrefix(s *scene) {
 	}
 	inside := s.contender(d, "accounts/4").acquire()
 	w.await("a change of the name that is the prefix", exactly("accounts/4"))
-	held := s.contender(d, lockName).acquire() // a state that does not last may be missed
+	held := s.contender(d, lockName).acquire() // a short state may be missed
 	w.await("a change of a name with the prefix", exactly(lockName))
 	held.release()
 	inside.release()
@@ -111,8 +111,8 @@ func testWatchKeepsToItsPrefix(s *scene) {
 	}
 }
 
-// testWatchedNamesAreData: hints give each name as its user wrote it. All are held, and
-// watched, at the same time: drivers that poll need not be waited for again with each.
+// testWatchedNamesAreData checks that hints have each name unchanged. It holds and watches all at
+// the same time, so that a driver that polls is not waited for once per name.
 func testWatchedNamesAreData(s *scene) {
 	d := s.open()
 	all := s.watchNames(d, "")
@@ -144,13 +144,13 @@ func testWatchedNamesAreData(s *scene) {
 	}
 	for _, hint := range all.hints() {
 		if !known[hint] {
-			s.Fatalf("a hint about %q, which nobody wrote", hint)
+			s.Fatalf("a hint about %q, which is not in use", hint)
 		}
 	}
 }
 
-// testConcurrentWatches: each learns of everything, and the end of one is not
-// that of another.
+// testConcurrentWatches checks that each watch reports every change, and that the end of
+// one does not end another.
 func testConcurrentWatches(s *scene) {
 	d := s.open()
 	first, second, third := s.watchNames(d, ""), s.watchNames(d, "accounts/"), s.watchNames(s.open(), lockName)

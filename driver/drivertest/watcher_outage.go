@@ -9,12 +9,12 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// testWatchOverACut: what an operator did meanwhile is seen afterwards.
+// testWatchOverACut checks that a deletion during the cut is seen after it.
 func testWatchOverACut(s *scene) {
 	s.watchOver(s.faults.Cut, func() { s.backend.Delete(s.T, lockName) }, s.faults.Heal)
 }
 
-// testWatchOverAKilledServer: the holder went with its time, or with its server.
+// testWatchOverAKilledServer checks that the holder is gone after the restart or its TTL.
 func testWatchOverAKilledServer(s *scene) {
 	s.watchOver(s.faults.Kill, func() {}, func() {
 		s.faults.Restart()
@@ -22,7 +22,7 @@ func testWatchOverAKilledServer(s *scene) {
 	})
 }
 
-// testWatchOverAPausedServer that hangs for a while.
+// testWatchOverAPausedServer does so for a server that hangs for a while.
 func testWatchOverAPausedServer(s *scene) {
 	s.watchOver(s.faults.Pause, func() {}, func() {
 		s.faults.Resume()
@@ -30,8 +30,8 @@ func testWatchOverAPausedServer(s *scene) {
 	})
 }
 
-// watchOver has the holder's claim end around an outage. A watcher sees
-// that, and the watch goes on.
+// watchOver ends the holder's claim during an outage. A watcher must see that, and
+// its watch must continue.
 func (s *scene) watchOver(begin, during, end func()) {
 	s.Helper()
 	d := s.open()
@@ -42,18 +42,18 @@ func (s *scene) watchOver(begin, during, end func()) {
 	begin()
 	during()
 	end()
-	w.awaitState(d, lockName, "nobody holds it", nobodyHolds)
+	w.awaitState(d, lockName, "it is free", nobodyHolds)
 	next := s.contender(s.open(), lockName).persist()
 	w.awaitState(d, lockName, "it is held again", heldBy(next))
 	next.persistRelease()
 	w.awaitState(d, lockName, "it is free again", nobodyHolds)
 }
 
-// testWatchEndsWithItsContext: soon, with the cause, and says nothing more.
+// testWatchEndsWithItsContext checks that it ends soon, with the cause and no later hint.
 func testWatchEndsWithItsContext(s *scene) {
 	d := s.open()
 	ending, witness := s.watchNames(d, ""), s.watchNames(d, "")
-	cause := errors.New("nobody looks any more")
+	cause := errors.New("the caller stopped watching")
 	if err := ending.end(cause); !errors.Is(err, cause) {
 		s.Fatalf("a watch whose context ended returned %v, want the cause", err)
 	}
@@ -65,7 +65,7 @@ func testWatchEndsWithItsContext(s *scene) {
 	}
 }
 
-// testWatchEndsWithClose of its driver, which waits for it.
+// testWatchEndsWithClose checks that Close of the driver ends its watches.
 func testWatchEndsWithClose(s *scene) {
 	d := s.open()
 	w := s.watchNames(d, "")
@@ -84,7 +84,7 @@ func testWatchEndsWithClose(s *scene) {
 	}
 }
 
-// testWatchAfterClose: neither of a closed driver nor under an ended context.
+// testWatchAfterClose includes a watch under a context that has already ended.
 func testWatchAfterClose(s *scene) {
 	d := s.open()
 	ctx, cause := endedContext(s.T)
