@@ -333,7 +333,7 @@ func testLostReplyToBreak(s *scene) {
 	})
 	records := s.breaks(d, lockName, 10)
 	if len(records) == 0 {
-		s.Fatal("it is over, and nothing is on record")
+		s.Fatal("a break took effect and is not recorded")
 	}
 	for _, r := range records {
 		s.mustRecordBreak(r, holder, holder.order())

@@ -24,8 +24,8 @@ type build struct {
 }
 
 // Go builds the command in directory pkg of this repository, such as
-// "server/cmd/interlock", and returns the path of the program. It is built once
-// per test process, with the race detector if the test has it.
+// "server/cmd/interlock", and returns the path of the program. It builds once per
+// test process, with the race detector if the test has it.
 func Go(tb testing.TB, pkg string) string {
 	tb.Helper()
 	return built(tb, wanted{pkg, Race})
@@ -70,7 +70,7 @@ func goBuild(w wanted) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, filepath.Base(w.pkg))
-	// Without tables for debuggers, which take a third of the time to link.
+	// Omit the debugger's tables, which take a third of the link time.
 	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", path}
 	if w.race {
 		args = append(args, "-race")

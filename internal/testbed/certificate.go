@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// LoopbackCertificate returns a certificate of servers on 127.0.0.1 and of clients that
-// signs itself and is valid for a day, and its key, both in PEM.
+// LoopbackCertificate returns a self-signed certificate of servers on 127.0.0.1 and of
+// clients, valid for a day, and its key, both in PEM.
 func LoopbackCertificate() (certificate, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -42,8 +42,8 @@ func LoopbackCertificate() (certificate, key []byte, err error) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), nil
 }
 
-// CertificateFiles writes a [LoopbackCertificate] and its key into files for the time of
-// the test. The certificate is its own authority.
+// CertificateFiles writes a [LoopbackCertificate] and its key into files that last until
+// the end of the test. The certificate is its own authority.
 func CertificateFiles(tb testing.TB) (certificate, key string) {
 	tb.Helper()
 	cert, private, err := LoopbackCertificate()

@@ -15,18 +15,18 @@ import (
 	"time"
 )
 
-// StepClock makes the wall clock that the server reads differ from the machine's by
-// that many whole seconds; monotonic clocks are not changed. It lasts until the next
-// StepClock, Restart or Wipe. On other systems than Linux on amd64 the test is skipped.
+// StepClock sets the wall clock of the server to that of the machine plus by, in whole
+// seconds; monotonic clocks do not change. It lasts until the next StepClock, Restart
+// or Wipe. On systems other than Linux on amd64 it skips the test.
 //
 // It replaces the functions of the kernel's vDSO in the memory of the server's
-// processes, as Chaos Mesh's TimeChaos does; no other process sees it.
+// processes, as Chaos Mesh's TimeChaos does. No other process is affected.
 func (s *Server) StepClock(by time.Duration) {
 	s.tb.Helper()
 	s.do("step the clock", func() error { return stepClock(s.dir, by) })
 }
 
-// StepClock does what [Server.StepClock] does to the process and what it started.
+// StepClock does what [Server.StepClock] does, to the process and its children.
 func (p *Process) StepClock(by time.Duration) {
 	p.tb.Helper()
 	if err := stepClock(p.dir, by); err != nil {
@@ -34,11 +34,11 @@ func (p *Process) StepClock(by time.Duration) {
 	}
 }
 
-// errInside is why a process cannot be patched now.
+// errInside reports that a process cannot be patched at this moment.
 var errInside = errors.New("a thread reads the clock")
 
-// stepClock patches the processes of dir while they are stopped, and tries again if
-// a thread is within what is replaced.
+// stepClock stops and patches the processes of dir, and tries again if a thread is
+// executing the code to replace.
 func stepClock(dir string, by time.Duration) error {
 	var err error
 	for range looks(bound) {
@@ -71,7 +71,7 @@ func patchAll(pids []int, by time.Duration) error {
 	return nil
 }
 
-// vdsoOf is where the kernel has put its functions.
+// vdsoOf returns the addresses of a process's vDSO.
 func vdsoOf(pid int) (start, end int64, err error) {
 	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {
@@ -86,7 +86,7 @@ func vdsoOf(pid int) (start, end int64, err error) {
 	return 0, 0, errors.New("it has no vDSO")
 }
 
-// outside reports that no thread of a stopped process is in the vDSO.
+// outside checks that no thread of a stopped process is in the vDSO.
 func outside(pid int, start, end int64) error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
 	if err != nil {
@@ -96,18 +96,18 @@ func outside(pid int, start, end int64) error {
 		text, err := os.ReadFile(task)
 		fields := strings.Fields(string(text))
 		if err != nil || len(fields) < 2 {
-			return fmt.Errorf("%s says %q: %w", task, text, errInside)
+			return fmt.Errorf("%s reads %q: %w", task, text, errInside)
 		}
 		counter, err := strconv.ParseInt(fields[len(fields)-1], 0, 64)
 		if err != nil || counter >= start && counter < end {
-			return fmt.Errorf("%s says %q: %w", task, text, errInside)
+			return fmt.Errorf("%s reads %q: %w", task, text, errInside)
 		}
 	}
 	return nil
 }
 
-// code asks the kernel and adds the seconds, which stand between its parts, to the
-// answer.
+// code calls the kernel and adds the seconds to the answer. The seconds are inserted
+// between its two parts.
 var code = map[string]struct{ before, after []byte }{
 	// clock_gettime(edi, rsi): for CLOCK_REALTIME (0) and CLOCK_REALTIME_COARSE (5).
 	"__vdso_clock_gettime": {[]byte{0xb8, 228, 0, 0, 0, 0x0f, 0x05, 0x85, 0xff, 0x74, 0x05, 0x83, 0xff, 0x05, 0x75, 0x07,

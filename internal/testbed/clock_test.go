@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestStepClock: programs of C and of Go read a wall clock that was stepped, and
-// this process does not.
+// TestStepClock checks that programs of C and of Go read the stepped wall clock, and this
+// process does not.
 func TestStepClock(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
@@ -39,6 +39,6 @@ func TestStepClock(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	defer answer.Body.Close()
 	if date, err := http.ParseTime(answer.Header.Get("Date")); err != nil || time.Until(date) < 50*time.Minute {
-		t.Errorf("the server says that it is %v (%v)", date, err)
+		t.Errorf("the server's time is %v (%v)", date, err)
 	}
 }

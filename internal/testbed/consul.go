@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// Consul starts one Consul server, a cluster of itself, and returns when it serves consistent
-// reads, which takes about two seconds and 100 MB. Its shortest session is one second. extra
-// are its arguments.
+// Consul starts one Consul server, a cluster of one, and returns when it serves consistent reads,
+// which takes about two seconds and 100 MB. Its shortest session is one second. extra is
+// appended to its arguments.
 func Consul(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	return launch(tb, consulServer(Binary(tb, "consul"), "server-0", 1, nil, askConsul), extra)
 }
 
-// ConsulTLS is [Consul] over HTTPS, for clients that show a certificate: of the files, in PEM
-// form, ca has the authority that signs theirs and the server's, for 127.0.0.1.
+// ConsulTLS is [Consul] over HTTPS with client certificates. The PEM file ca has the authority
+// that signs the certificates of clients and of the server, for 127.0.0.1.
 func ConsulTLS(tb testing.TB, ca, cert, key string, extra ...string) *Server {
 	tb.Helper()
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -41,13 +41,13 @@ func ConsulTLS(tb testing.TB, ca, cert, key string, extra ...string) *Server {
 	return launch(tb, k, extra)
 }
 
-// ConsulCluster starts n servers and returns when all of them serve. A server that is
-// restarted serves later than Restart returns: see [Ensemble.Leader].
+// ConsulCluster starts n servers and returns when all of them serve. Restart may return
+// before a server serves again: see [Ensemble.Leader].
 func ConsulCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 	tb.Helper()
 	path := Binary(tb, "consul")
 	e := &Ensemble{tb: tb, serves: askConsul, leads: leadsConsul}
-	alive := func(addr string) error { // alone a server does not serve
+	alive := func(addr string) error { // a single server does not serve
 		_, err := getConsul(addr, "/v1/status/leader")
 		return err
 	}
@@ -60,7 +60,7 @@ func ConsulCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 	return e
 }
 
-// consulServer is one of n servers that know of each other by the ports of e, if it is not nil.
+// consulServer is one of n servers, which find each other by the ports of e if it is not nil.
 func consulServer(path, node string, n int, e *Ensemble, ready func(addr string) error) kind {
 	return kind{
 		name: "consul", url: "http://%s", ports: 3, ready: ready,
@@ -70,7 +70,7 @@ func consulServer(path, node string, n int, e *Ensemble, ready func(addr string)
 				"-http-port=" + ports[0].String(), "-server-port=" + ports[1].String(), fmt.Sprint("-serf-lan-port=", gossip(ports[2])),
 				"-serf-wan-port=-1", "-dns-port=-1", "-grpc-port=-1", "-grpc-tls-port=-1", "-log-level=warn",
 				`-hcl=session_ttl_min = "1s"`, "-hcl=performance { raft_multiplier = 1 }",
-				"-hcl=limits { http_max_conns_per_client = 4096 }", // of all members that tests run at once on one server
+				"-hcl=limits { http_max_conns_per_client = 4096 }", // for all members that tests run at once on one server
 				"-hcl=connect { enabled = false }", "-hcl=disable_update_check = true"}
 			if e != nil && len(e.Peers) > 0 {
 				command = append(command, fmt.Sprint("-retry-join=127.0.0.1:", gossip(e.Peers[0].ports[2])), "-retry-interval=200ms")
@@ -80,17 +80,17 @@ func consulServer(path, node string, n int, e *Ensemble, ready func(addr string)
 	}
 }
 
-// gossip is the port for the gossip of the servers, which uses UDP too: the UDP port of p's own
-// number is its claim. Nobody else derives this one.
+// gossip returns the port for the servers' gossip, which uses UDP too. The UDP port with p's own
+// number is p's reservation. No other port derives the same number.
 func gossip(p *port) int { return p.number - (highest - lowest) }
 
-// askConsul makes a consistent read, which needs a leader that has heard of a majority.
+// askConsul makes a consistent read, which needs a leader with a majority.
 func askConsul(addr string) error {
 	_, err := getConsul(addr, "/v1/kv/?keys&consistent")
 	return err
 }
 
-// leadsConsul asks a server whether it leads.
+// leadsConsul reports whether a server is the leader.
 func leadsConsul(addr string) bool {
 	body, err := getConsul(addr, "/v1/agent/self")
 	var self struct {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestConsulClusterElects another leader when the first is killed, which comes back as a
-// follower with what was written meanwhile.
+// TestConsulClusterElects checks that another server leads after the first is killed, which
+// returns as a follower with the writes that it missed.
 func TestConsulClusterElects(t *testing.T) {
 	t.Parallel()
 	e := ConsulCluster(t, 3)
@@ -15,7 +15,7 @@ func TestConsulClusterElects(t *testing.T) {
 	first.Kill()
 	next := e.Leader()
 	if next == first {
-		t.Fatal("the killed one leads")
+		t.Fatal("the killed server leads")
 	}
 	put(t, next, "k", "v")
 	first.Restart()

@@ -5,34 +5,34 @@ import (
 	"syscall"
 )
 
-// Addr is where clients connect, "127.0.0.1:port".
+// Addr returns the address for clients, "127.0.0.1:port".
 func (s *Server) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ports[0].addr()
 }
 
-// URL is Addr as a connection string. Redis: "redis://…", etcd: "http://…",
+// URL returns Addr as a connection string. Redis: "redis://…", etcd: "http://…",
 // PostgreSQL: "postgres://postgres@…/postgres?sslmode=disable".
 func (s *Server) URL() string { return fmt.Sprintf(s.kind.url, s.Addr()) }
 
-// PID is the process id of the server; it changes with Restart and Wipe.
+// PID returns the process id of the server; it changes with Restart and Wipe.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.proc.pid()
 }
 
-// Kill ends the server and its own children with SIGKILL, as a crash would,
-// and returns when they are gone. It does nothing to a server that has ended.
+// Kill ends the server and its children with SIGKILL, as a crash would, and
+// returns when they are gone. It has no effect on a server that has ended.
 func (s *Server) Kill() {
 	s.tb.Helper()
 	s.do("kill", s.kill)
 }
 
-// Restart starts the server on the data that it has, killing it first if it
-// runs, and returns when it answers. What Redis and etcd find again depends on
-// their options.
+// Restart kills the server if it runs, starts it on its data, and returns when it
+// answers. The data that Redis and etcd have after a restart depends on their
+// options.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	s.do("restart", func() error {
@@ -43,8 +43,8 @@ func (s *Server) Restart() {
 	})
 }
 
-// Wipe kills the server, empties its data and starts it again; it returns when
-// the server answers.
+// Wipe kills the server, empties its data, starts it again, and returns when it
+// answers.
 func (s *Server) Wipe() {
 	s.tb.Helper()
 	s.do("wipe", func() error {
@@ -58,15 +58,15 @@ func (s *Server) Wipe() {
 	})
 }
 
-// Pause stops the server and its own children with SIGSTOP. It returns when
-// they have stopped: connections stay open, and nothing is answered.
+// Pause stops the server and its children with SIGSTOP and returns when they have
+// stopped. Connections stay open, and the server answers nothing.
 func (s *Server) Pause() {
 	s.tb.Helper()
 	s.do("pause", func() error {
 		if s.proc.ended() {
 			return fmt.Errorf("it is not running: %v", s.proc.cmd.ProcessState)
 		}
-		// The leader first, so that it cannot start more.
+		// The parent first, so that it cannot start more.
 		if err := s.proc.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			return err
 		}
@@ -74,7 +74,7 @@ func (s *Server) Pause() {
 	})
 }
 
-// Resume lets a paused server go on.
+// Resume continues a paused server.
 func (s *Server) Resume() {
 	s.tb.Helper()
 	s.do("resume", func() error { return signalMarked(s.dir, syscall.SIGCONT, running) })
@@ -84,7 +84,7 @@ func (s *Server) do(what string, action func() error) {
 	s.tb.Helper()
 	s.mu.Lock()
 	err := action()
-	s.mu.Unlock() // before Fatalf, whose clean-up takes it again
+	s.mu.Unlock() // before Fatalf, whose clean-up locks it again
 	if err != nil {
 		s.tb.Fatalf("%s: %s: %v%s", s.kind.name, what, err, s.tail())
 	}

@@ -4,17 +4,17 @@ import (
 	"testing"
 )
 
-// An Ensemble is several servers that agree.
+// Ensemble is a cluster of servers.
 type Ensemble struct {
 	tb testing.TB
-	// Peers are the servers, each of which can be killed and restarted alone.
+	// Peers are the servers. Each can be killed and restarted separately.
 	Peers []*Server
 
 	serves func(addr string) error
 	leads  func(addr string) bool
 }
 
-// Addrs are the addresses of all peers.
+// Addrs returns the addresses of all peers.
 func (e *Ensemble) Addrs() []string {
 	var all []string
 	for _, s := range e.Peers {
@@ -23,7 +23,7 @@ func (e *Ensemble) Addrs() []string {
 	return all
 }
 
-// Wait waits until all peers serve, as after the restart of one.
+// Wait blocks until all peers serve, for example after a restart of one.
 func (e *Ensemble) Wait() {
 	e.tb.Helper()
 	for _, s := range e.Peers {
@@ -31,7 +31,7 @@ func (e *Ensemble) Wait() {
 	}
 }
 
-// Leader is the peer of etcd or ZooKeeper that leads now. The test fails if none does soon.
+// Leader returns the current leader of etcd, Consul or ZooKeeper. It fails the test if none leads soon.
 func (e *Ensemble) Leader() *Server {
 	e.tb.Helper()
 	for range looks(bound) {

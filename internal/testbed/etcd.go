@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// Etcd starts a single etcd node with a fast election and returns when it
-// serves linearizable reads. Its shortest lease is one second. extra is
-// appended to its arguments: "--unsafe-no-fsync" trades durability for speed.
+// Etcd starts one etcd node with a fast election and returns when it serves
+// linearizable reads. Its shortest lease is one second. extra is appended to its
+// arguments: "--unsafe-no-fsync" trades durability for speed.
 func Etcd(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	return launch(tb, oneEtcd(tb, "http", askEtcd), extra)
 }
 
-// EtcdTLS is [Etcd] for clients that show a certificate: of the files, in PEM form, ca
-// has the authority that signs theirs and the server's, for 127.0.0.1.
+// EtcdTLS is [Etcd] with client certificates. The PEM file ca has the authority that signs
+// the certificates of clients and of the server, for 127.0.0.1.
 func EtcdTLS(tb testing.TB, ca, cert, key string) *Server {
 	tb.Helper()
 	pair, err := tls.LoadX509KeyPair(cert, key)
@@ -34,7 +34,7 @@ func EtcdTLS(tb testing.TB, ca, cert, key string) *Server {
 	return launch(tb, oneEtcd(tb, "https", ask), []string{"--cert-file=" + cert, "--key-file=" + key, "--trusted-ca-file=" + ca, "--client-cert-auth"})
 }
 
-// oneEtcd is a node that clients reach by a scheme.
+// oneEtcd is a node with the given URL scheme for clients.
 func oneEtcd(tb testing.TB, scheme string, ready func(addr string) error) kind {
 	path := Binary(tb, "etcd")
 	return kind{
@@ -50,15 +50,15 @@ func oneEtcd(tb testing.TB, scheme string, ready func(addr string) error) kind {
 	}
 }
 
-// member is the command of a member, but for whom else there is.
+// member is the command of a member, without the flags that list the others.
 func member(path, name, data, url, peer string) []string {
 	return []string{path, "--name=" + name, "--data-dir=" + filepath.Join(data, "etcd"),
 		"--listen-client-urls=" + url, "--advertise-client-urls=" + url,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer}
 }
 
-// EtcdCluster starts n members and returns when all of them serve. A member that is
-// restarted serves later than Restart returns: see [Ensemble.Leader].
+// EtcdCluster starts n members and returns when all of them serve. Restart may return before
+// a member serves again: see [Ensemble.Leader].
 func EtcdCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 	tb.Helper()
 	path := Binary(tb, "etcd")
@@ -78,7 +78,7 @@ func EtcdCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 			name:  "etcd",
 			url:   "http://%s",
 			ports: 1,
-			ready: func(string) error { return nil }, // alone it does not serve
+			ready: func(string) error { return nil }, // a single member does not serve
 			command: func(data string, ports []*port) []string {
 				return append(member(path, fmt.Sprint("m", i), data, "http://"+ports[0].addr(), peer), "--initial-cluster="+strings.Join(all, ","),
 					"--heartbeat-interval=50", "--election-timeout=500")
@@ -89,7 +89,7 @@ func EtcdCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 	return e
 }
 
-// leadsEtcd asks a member whether it is the leader that it knows.
+// leadsEtcd reports whether a member considers itself the leader.
 func leadsEtcd(addr string) bool {
 	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Post("http://"+addr+"/v3/maintenance/status", "application/json", strings.NewReader("{}"))
@@ -107,7 +107,7 @@ func leadsEtcd(addr string) bool {
 	return err == nil && status.Leader != "" && status.Leader == status.Header.Member
 }
 
-// askEtcd uses /health, which makes a linearizable read and so needs a leader.
+// askEtcd requests /health, which makes a linearizable read and so needs a leader.
 func askEtcd(addr string) error { return askHealth("http://"+addr, nil) }
 
 func askHealth(url string, c *tls.Config) error {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestEtcdClusterElects another leader when the first is killed, which comes back as
-// a follower.
+// TestEtcdClusterElects checks that another member leads after the first is killed, which
+// returns as a follower.
 func TestEtcdClusterElects(t *testing.T) {
 	t.Parallel()
 	e := EtcdCluster(t, 3, "--unsafe-no-fsync")
@@ -15,7 +15,7 @@ func TestEtcdClusterElects(t *testing.T) {
 	first.Kill()
 	next := e.Leader()
 	if next == first {
-		t.Fatal("the killed one leads")
+		t.Fatal("the killed server leads")
 	}
 	first.Restart()
 	e.mustServe(first)

@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Eventually waits until cond holds, and ends the test by tb.Fatal if it does not within
-// bound. It looks at least once, and after pauses of a tenth of the time that it has
-// waited, 2 to 50 ms. what is what was waited for, as the failure says it: "the key is
-// gone".
+// Eventually waits until cond returns true, and ends the test by tb.Fatal if it does not
+// within bound. It calls cond at least once, and pauses for a tenth of the time that it
+// has waited, 2 to 50 ms. what names the condition in the failure: "the key is gone".
 func Eventually(tb testing.TB, what string, bound time.Duration, cond func() bool) {
 	tb.Helper()
 	for range looks(bound) {
@@ -20,8 +19,8 @@ func Eventually(tb testing.TB, what string, bound time.Duration, cond func() boo
 	tb.Fatalf("not within %v: %s", bound, what)
 }
 
-// looks ranges over the looks at a condition, as [Eventually] describes them. Looks that
-// cost processor time, as a handshake does, would slow down a server that starts.
+// looks yields once for each check of [Eventually]. Checks that cost processor time, such
+// as handshakes, must be few, because they would slow down a server that starts.
 func looks(bound time.Duration) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
 		began := time.Now()

@@ -9,7 +9,7 @@ func TestEventually(t *testing.T) {
 	looks := 0
 	Eventually(t, "the third look", bound, func() bool { looks++; return looks == 3 })
 	if looks != 3 {
-		t.Errorf("it went on after %d looks, want 3", looks)
+		t.Errorf("it returned after %d checks, want 3", looks)
 	}
 	Eventually(t, "what holds already", 0, func() bool { return true })
 }

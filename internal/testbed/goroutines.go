@@ -9,16 +9,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main is the TestMain of a package that leaves no goroutine: it runs the tests, stops the
-// [Shared] servers, and fails if a goroutine is still there ten seconds later. Some clients
-// end theirs about a second after Close.
+// Main is the TestMain of a package without goroutine leaks: it runs the tests, stops the
+// [Shared] servers, and fails if a goroutine is left ten seconds later. Some clients end
+// theirs about a second after Close.
 func Main(m *testing.M) {
 	code := m.Run()
 	endShared()
 	if code == 0 {
 		var err error
 		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
-			if err = goleak.Find(); err == nil { // after half a second of its own
+			if err = goleak.Find(); err == nil { // goleak retries for half a second itself
 				break
 			}
 		}

@@ -9,15 +9,15 @@ import (
 	"syscall"
 )
 
-// mark is the environment variable by which our processes, and whatever they
-// start, are known. Its value is the directory that they belong to.
+// mark is the environment variable that identifies our processes and their
+// descendants. Its value is the directory that they belong to.
 const mark = "INTERLOCK_TESTBED"
 
-// watch runs until its standard input ends, which is when the test process
-// does, however that comes. Then it ends what was left running, gives back the
-// shared memory of a PostgreSQL that had no time to do so, and removes the
-// directory $1. It looks until nothing is found twice in a row, because a
-// process can be missed in the middle of a fork or an exec.
+// watch runs until its standard input ends, which happens when the test process
+// ends in any way. Then it kills the remaining processes, frees the shared memory
+// of a PostgreSQL that could not do so, and removes the directory $1. It stops
+// when it finds nothing twice in a row, because it can miss a process during a
+// fork or an exec.
 const watch = `
 trap '' HUP INT QUIT TERM
 while read -r _; do :; done
@@ -41,23 +41,23 @@ done
 rm -rf "$root"
 `
 
-// home is the directory of this test process, watched over from its creation.
-// Directories of test processes that a testbed started lie inside its own.
+// home is the directory of this test process, watched from its creation. Test
+// processes that a testbed starts have theirs inside it.
 var home = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp(os.Getenv(mark), "interlock-test-")
 	if err != nil {
 		return "", fmt.Errorf("make a directory for servers: %w", err)
 	}
-	// PostgreSQL runs as another user and must be able to reach its own part.
+	// PostgreSQL runs as another user and must reach its own directory.
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return "", fmt.Errorf("open up the directory for servers: %w", err)
 	}
 	return dir, startJanitor(dir)
 })
 
-// lifeline is the writing end of the janitor's standard input. Nothing is ever
-// written; the kernel closes it when this process ends. It is a variable so
-// that it is not collected, and closed, before.
+// lifeline is the writing end of the janitor's standard input. Nothing is
+// written; the kernel closes it when this process ends. It is a variable so that
+// it is not collected, and closed, earlier.
 //
 //lint:ignore U1000 it is held, not used
 var lifeline *os.File
@@ -78,8 +78,8 @@ func startJanitor(dir string) error {
 		Dir:   "/",
 		Env:   environment(""),
 		Files: []*os.File{input, null, null},
-		// A session of its own: a signal to the test's process group or from
-		// its terminal must not take the janitor along.
+		// A separate session: a signal to the test's process group or from its
+		// terminal must not reach the janitor.
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
@@ -93,7 +93,7 @@ var (
 	placed int
 )
 
-// place makes a directory for one server or process.
+// place creates a directory for one server or process.
 func place(name string) (string, error) {
 	root, err := home()
 	if err != nil {
@@ -106,5 +106,5 @@ func place(name string) (string, error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	return dir, os.Chmod(dir, 0o755) // whatever the umask
+	return dir, os.Chmod(dir, 0o755) // independent of the umask
 }

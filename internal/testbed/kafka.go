@@ -19,10 +19,10 @@ import (
 var kafkaPOM string
 
 // Kafka starts one broker that is its own controller (KRaft) and returns when it has
-// registered itself. Topics are created by their first use, with four partitions; members of
-// groups have sessions of 500 ms at least, or of 6 s if the broker assigns partitions. extra
-// are lines of its configuration, "key=value". It does not fsync, which a killed process does
-// not miss. It takes about three seconds of a processor.
+// registered itself. Topics are created at first use, with four partitions. Group sessions
+// last at least 500 ms, or 6 s if the broker assigns partitions. extra are lines of its
+// configuration, "key=value". It does not fsync, which a kill of the process does not need.
+// It takes about three seconds of processor time.
 func Kafka(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	k := newKafka(tb, extra...)
@@ -43,8 +43,8 @@ func (k kafka) kind(ports int, ready func(addr string) error) kind {
 	return kind{name: "kafka", url: "kafka://%s", ports: ports, prepare: k.prepare, command: k.command, ready: ready}
 }
 
-// KafkaSASL is [Kafka] with a second listener, at secure, for clients over TLS that log in: by PLAIN
-// with the name and password of a user, or by SCRAM with what is stored in the broker. ca is the
+// KafkaSASL is [Kafka] with a second listener, at secure, for clients that log in over TLS: by PLAIN
+// with the name and password of a user, or by SCRAM with credentials in the broker. ca is the
 // certificate of the listener, in PEM.
 func KafkaSASL(tb testing.TB, user, password string) (s *Server, secure string, ca []byte) {
 	tb.Helper()
@@ -66,10 +66,10 @@ func KafkaSASL(tb testing.TB, user, password string) (s *Server, secure string, 
 	return s, s.ports[1].addr(), ca
 }
 
-// KafkaCluster starts n brokers that are the controllers, too, and returns when they know each
-// other. Topics have a replica on each of up to three of them, and two have to be in sync. Another
-// broker leads about four seconds after one went. One that is restarted serves later than Restart
-// returns: see [Ensemble.Wait]. See [Kafka] for the rest.
+// KafkaCluster starts n brokers that are also the controllers, and returns when they know each
+// other. Topics have up to three replicas, of which two must be in sync. About four seconds after
+// a broker is killed, another leads. Restart may return before a broker serves again: see
+// [Ensemble.Wait]. See [Kafka] for the rest.
 func KafkaCluster(tb testing.TB, n int) *Ensemble {
 	tb.Helper()
 	k := newKafka(tb, fmt.Sprint("default.replication.factor=", min(3, n)), fmt.Sprint("offsets.topic.replication.factor=", min(3, n)), "min.insync.replicas=2",
@@ -83,30 +83,30 @@ func KafkaCluster(tb testing.TB, n int) *Ensemble {
 		k.voters = append(k.voters, p.String())
 	}
 	e := &Ensemble{tb: tb, Peers: make([]*Server, n), serves: func(addr string) error { return askBrokers(addr, uint32(n)) }}
-	var starts sync.WaitGroup // the JVMs start side by side
+	var starts sync.WaitGroup // start the JVMs in parallel
 	for i := range e.Peers {
 		k := k
 		k.node = i + 1
-		starts.Go(func() { e.Peers[i] = launch(tb, k.kind(1, func(string) error { return nil }), nil) }) // alone it does not serve
+		starts.Go(func() { e.Peers[i] = launch(tb, k.kind(1, func(string) error { return nil }), nil) }) // a single broker does not serve
 	}
 	starts.Wait()
 	if tb.Failed() {
-		tb.FailNow() // one has, in its goroutine
+		tb.FailNow() // a launch failed in its goroutine
 	}
 	e.Wait()
 	return e
 }
 
-// kafka is how to start a broker.
+// kafka is the configuration of a broker.
 type kafka struct {
 	java, jars string
 	node       int
 	voters     []string // the ports of controllers; empty: its own
-	secure     []string // lines of the listener SECURE, if it has one
+	secure     []string // lines of the listener SECURE, if there is one
 	extra      []string
 }
 
-// run sets the JVM to start fast and stay small rather than to run fast for long.
+// run sets the JVM to start fast and stay small, not to run fast for long.
 func (k kafka) run(class string, args ...string) []string {
 	return append([]string{k.java, "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", filepath.Join(k.jars, "*"), class}, args...)
@@ -123,7 +123,7 @@ func (k kafka) prepare(data string) error {
 	if err := kafkaFormat.copyTo(data, jar[0], nil, func(data, scratch string) *exec.Cmd {
 		file := filepath.Join(scratch, "server.properties")
 		if scratch != "" {
-			// what cannot be written the tool misses, and says so
+			// the tool reports a missing file
 			_ = kafka{node: 1}.configure(file, data, "19092", "19093")
 		}
 		argv := k.run("kafka.tools.StorageTool", "format", "--cluster-id", "AAAAAAAAAAAAAAAAAAAAAQ", "--config", file)
@@ -131,7 +131,7 @@ func (k kafka) prepare(data string) error {
 	}); err != nil || k.node == 1 {
 		return err
 	}
-	directory := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "testbed-node-%03d", k.node)) // each node has its own
+	directory := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "testbed-node-%03d", k.node)) // unique to the node
 	return os.WriteFile(filepath.Join(data, "meta.properties"), fmt.Appendf(nil, "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAQ\nnode.id=%d\ndirectory.id=%s\n", k.node, directory), 0o600)
 }
 
@@ -165,14 +165,14 @@ func (k kafka) configure(file, data, client, controller string) error {
 		"transaction.state.log.replication.factor=1", "transaction.state.log.min.isr=1", "transaction.state.log.num.partitions=1",
 		"share.coordinator.state.topic.replication.factor=1", "share.coordinator.state.topic.min.isr=1",
 		"group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=500",
-		"group.consumer.min.session.timeout.ms=500", "group.consumer.session.timeout.ms=6000", // of members whose partitions the broker assigns
+		"group.consumer.min.session.timeout.ms=500", "group.consumer.session.timeout.ms=6000", // for members whose partitions the broker assigns
 		"group.consumer.min.heartbeat.interval.ms=100", "group.consumer.heartbeat.interval.ms=300",
 		"broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500", // a restarted broker waits for the end of its former session
 	}, k.extra...)
 	return os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 }
 
-// askBrokers asks for the brokers that serve, in the protocol itself: version 1 of a metadata
+// askBrokers requests the list of brokers in the protocol itself: version 1 of a metadata
 // request for no topics.
 func askBrokers(addr string, want uint32) error {
 	conn, err := dial(addr)

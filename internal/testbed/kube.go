@@ -17,27 +17,27 @@ import (
 	"time"
 )
 
-// Bearer tokens of the users that a [Kube] knows. KubeAdmin may do everything.
-// KubeUser, whose name is "user", may do what a test binds to it by RBAC.
+// Bearer tokens of the users of a [Kube]. KubeAdmin has all permissions. KubeUser,
+// whose name is "user", has the permissions that a test binds to it by RBAC.
 const (
 	KubeAdmin = "admin-token"
 	KubeUser  = "user-token"
 )
 
-// Kube is a Kubernetes API server with an etcd of its own, which alone keeps the
-// data: Kill and Pause concern the API server only, and Wipe empties both. It
-// serves HTTPS. There are no nodes, no controllers and no service accounts.
+// Kube is a Kubernetes API server with its own etcd, which stores all data: Kill and
+// Pause affect the API server only, and Wipe empties both. It serves HTTPS. There are
+// no nodes, no controllers and no service accounts.
 type Kube struct {
 	*Server
-	// CA is the certificate that the server shows, in PEM; it names 127.0.0.1.
+	// CA is the server's certificate, in PEM; it names 127.0.0.1.
 	CA []byte
-	// Namespace is where the test may write: "default", or with [SharedKube] one of its own.
+	// Namespace is where the test may write: "default", or its own with [SharedKube].
 	Namespace string
 }
 
-// KubeAPIServer starts an etcd and a kube-apiserver on it, and returns when it
-// says that it is ready, which takes several seconds and about 300 MB. extra is
-// appended to its arguments. Tests that do not break it use [SharedKube].
+// KubeAPIServer starts an etcd and a kube-apiserver on it, and returns when the server
+// is ready, which takes several seconds and about 300 MB. extra is appended to its
+// arguments. Tests that do not break it use [SharedKube].
 func KubeAPIServer(tb testing.TB, extra ...string) *Kube {
 	tb.Helper()
 	Binary(tb, "kube-apiserver") // skips the test before anything is started
@@ -93,9 +93,9 @@ func kubeOn(tb testing.TB, store []*Server, extra []string) *Kube {
 	return &Kube{Server: launch(tb, k, extra), CA: keys.certificate, Namespace: "default"}
 }
 
-// renew is Wipe for a server that keeps its data in these.
+// renew is Wipe for a server whose data is in store.
 func renew(store []*Server) error {
-	for _, s := range store { // all, before one of them has others to learn from
+	for _, s := range store { // kill all first, because a running one would pass on its data
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err := s.kill(); err != nil {
@@ -113,7 +113,7 @@ func renew(store []*Server) error {
 	return nil
 }
 
-// create makes a namespace.
+// create creates a namespace.
 func (k *Kube) create(namespace string) error {
 	body := fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, namespace)
 	request, err := http.NewRequest(http.MethodPost, k.URL()+"/api/v1/namespaces", strings.NewReader(body))
@@ -124,7 +124,7 @@ func (k *Kube) create(namespace string) error {
 	return asAdmin(request, k.CA, http.StatusCreated)
 }
 
-// TLS is how clients reach the server.
+// TLS returns a client configuration for the server.
 func (k *Kube) TLS() *tls.Config { return trusting(k.CA) }
 
 func trusting(ca []byte) *tls.Config {
@@ -133,7 +133,7 @@ func trusting(ca []byte) *tls.Config {
 	return &tls.Config{RootCAs: roots}
 }
 
-// askKube asks whether the server is ready.
+// askKube checks whether the server is ready.
 func askKube(addr string, ca []byte) error {
 	request, err := http.NewRequest(http.MethodGet, "https://"+addr+"/readyz", nil)
 	if err != nil {
@@ -142,7 +142,7 @@ func askKube(addr string, ca []byte) error {
 	return asAdmin(request, ca, http.StatusOK)
 }
 
-// asAdmin asks as the user who may do everything, over a connection of its own.
+// asAdmin makes a request as KubeAdmin, over a connection of its own.
 func asAdmin(request *http.Request, ca []byte, want int) error {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, TLSClientConfig: trusting(ca)}}
@@ -159,10 +159,10 @@ func asAdmin(request *http.Request, ca []byte, want int) error {
 	return err
 }
 
-// kubeFiles is what every API server of this process is given.
+// kubeFiles are the files of every API server of this process.
 type kubeFiles struct {
 	certificate, key       []byte // of its TLS
-	accountKey, accountPub []byte // for the tokens of service accounts, which nobody uses
+	accountKey, accountPub []byte // for the tokens of service accounts, which are not used
 }
 
 func (f *kubeFiles) write(data string) error {
@@ -176,7 +176,7 @@ func (f *kubeFiles) write(data string) error {
 	return nil
 }
 
-// kubeKeys makes the keys once, because that takes time.
+// kubeKeys generates the keys once, because that takes time.
 var kubeKeys = sync.OnceValues(func() (*kubeFiles, error) {
 	var f kubeFiles
 	account, err := rsa.GenerateKey(rand.Reader, 2048)

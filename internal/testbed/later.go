@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Later runs fn beside the test. wait gives its error, and ends the test by tb.Fatal if
-// there is none within bound.
+// Later runs fn concurrently. wait returns its error, and ends the test by tb.Fatal if fn
+// does not return within bound.
 func Later(tb testing.TB, bound time.Duration, fn func() error) (wait func() error) {
 	tb.Helper()
 	done := make(chan error, 1)

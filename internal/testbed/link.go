@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A link is one connection through a proxy.
+// link is one connection through a proxy.
 type link struct {
 	proxy   *Proxy
 	target  string
@@ -20,7 +20,7 @@ type link struct {
 	ended  chan struct{} // the server has ended its stream
 }
 
-// A chunk is some bytes on their way; without any, the end of the stream.
+// chunk is bytes in transit, or the end of the stream if it is empty.
 type chunk struct {
 	bytes []byte
 	due   time.Time
@@ -39,8 +39,8 @@ func (l *link) run() {
 	directions.Wait()
 }
 
-// connected takes over the connection to the server, unless the link has been
-// closed meanwhile.
+// connected stores the connection to the server, unless the link has been closed
+// meanwhile.
 func (l *link) connected(server net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,8 +54,8 @@ func (l *link) connected(server net.Conn) bool {
 	}
 }
 
-// carry moves one direction until its end. Reading runs ahead of writing, so
-// that a delay adds latency and does not cost throughput.
+// carry forwards one direction until its end. It reads ahead of writing, so that a
+// delay adds latency and does not reduce throughput.
 func (l *link) carry(to, from net.Conn, answer bool) {
 	chunks := make(chan chunk, 256)
 	var reader sync.WaitGroup
@@ -102,8 +102,8 @@ func (l *link) hand(chunks chan<- chunk, c chunk) bool {
 	}
 }
 
-// deliver writes a chunk when it is due and reports whether the direction goes
-// on.
+// deliver writes a chunk when it is due and reports whether the direction
+// continues.
 func (l *link) deliver(to net.Conn, c chunk, answer bool) bool {
 	if !l.until(c.due) {
 		return false
@@ -117,14 +117,14 @@ func (l *link) deliver(to net.Conn, c chunk, answer bool) bool {
 		return true
 	}
 	if v.quiet {
-		<-l.gone // the other side must not learn of it before the link is healed
+		<-l.gone // the other side must not see the end before the link is healed
 		return false
 	}
 	to.(*net.TCPConn).CloseWrite()
 	return false
 }
 
-// write skips a write of nothing, which fails after hangUp.
+// write skips an empty write, which fails after hangUp.
 func (l *link) write(to net.Conn, bytes []byte) bool {
 	if len(bytes) == 0 {
 		return true
@@ -133,7 +133,7 @@ func (l *link) write(to net.Conn, bytes []byte) bool {
 	return err == nil
 }
 
-// hangUp ends the stream to the server, and waits until the server ends its own.
+// hangUp ends the stream to the server and waits until the server ends its own.
 func (l *link) hangUp() {
 	l.mu.Lock()
 	server := l.server
@@ -163,8 +163,8 @@ func (l *link) until(due time.Time) bool {
 	}
 }
 
-// close closes both connections, after what has been written to them. It may be
-// repeated, and called while holding the proxy's lock.
+// close closes both connections after pending writes. It may be called repeatedly,
+// and while holding the proxy's lock.
 func (l *link) close() {
 	l.once.Do(func() {
 		l.mu.Lock()

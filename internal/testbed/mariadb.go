@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// MariaDB starts a MariaDB server with an empty database "test" and one
-// superuser "root", who needs no password, and returns when it lets him in. It
-// writes its log at each commit and does not fsync, which a killed process does
-// not miss; extra is appended to its arguments. Since MariaDB refuses to run as
-// root, a test that runs as root needs the system user mysql.
+// MariaDB starts a MariaDB server with an empty database "test" and one superuser
+// "root" without a password, and returns when root can log in. It writes its log at
+// each commit and does not fsync, which a kill of the process does not need. extra
+// is appended to its arguments. MariaDB refuses to run as root, so a test that runs
+// as root needs the system user mysql.
 func MariaDB(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	skipShort(tb, "mariadb")
@@ -33,8 +33,8 @@ func MariaDB(tb testing.TB, extra ...string) *Server {
 		ready:   greetMariaDB,
 		prepare: func(data string) error { return copyInstallation(bin, cred, data) },
 		command: func(_ string, ports []*port) []string {
-			// Files are named as seen from the data directory, in which the server
-			// is started: a Unix socket has no room for a long path.
+			// Paths are relative to the data directory, in which the server starts:
+			// the path of a Unix socket must be short.
 			argv := []string{bin, "--no-defaults", "--datadir=.", "--tmpdir=.", "--socket=socket", "--pid-file=pid",
 				"--bind-address=127.0.0.1", "--port=" + ports[0].String()}
 			return append(argv, mariadbSettings...)
@@ -42,13 +42,13 @@ func MariaDB(tb testing.TB, extra ...string) *Server {
 	}, extra)
 }
 
-// Names are not resolved, small files, and no fsync.
+// No name resolution, small files, and no fsync.
 var mariadbSettings = []string{
 	"--skip-name-resolve", "--max-connections=200", "--innodb-flush-method=nosync", "--innodb-fast-shutdown=2",
 	"--innodb-log-file-size=4M", "--innodb-buffer-pool-size=16M", "--key-buffer-size=1M", "--aria-pagecache-buffer-size=1M",
 }
 
-// mariadbBin is the server: of the PATH, or Debian's, which may not be on it.
+// mariadbBin returns the server on the PATH, or Debian's, which may not be on it.
 func mariadbBin() (string, error) {
 	if path, err := exec.LookPath("mariadbd"); err == nil {
 		return path, nil

@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// greetMariaDB logs in by the protocol itself: the server speaks first, and
-// answers a login without a password by one packet that begins with 0. One that
-// hung up before would count as an attack.
+// greetMariaDB logs in with the protocol itself. The server speaks first, and answers
+// a login without a password by a packet that begins with 0. To hang up earlier would
+// count as an attack.
 func greetMariaDB(addr string) error {
 	conn, err := dial(addr)
 	if err != nil {
@@ -32,11 +32,11 @@ func greetMariaDB(addr string) error {
 	if len(answer) == 0 || answer[0] != 0 {
 		return fmt.Errorf("refused: %q", answer)
 	}
-	_, err = conn.Write(packet(0, []byte{1})) // goodbye
+	_, err = conn.Write(packet(0, []byte{1})) // COM_QUIT
 	return err
 }
 
-// login asks to be let in without a password, in the protocol of version 4.1.
+// login is a login without a password, in the protocol of version 4.1.
 func login(user string) []byte {
 	const protocol41, secure = 0x200, 0x8000
 	body := binary.LittleEndian.AppendUint32(nil, protocol41|secure)
@@ -44,10 +44,10 @@ func login(user string) []byte {
 	body = append(body, 45)                              // utf8mb4_general_ci
 	body = append(body, make([]byte, 23)...)
 	body = append(append(body, user...), 0)
-	return append(body, 0) // a password of no bytes
+	return append(body, 0) // an empty password
 }
 
-// packet is body behind its length and number.
+// packet prepends length and number to body.
 func packet(number byte, body []byte) []byte {
 	n := len(body)
 	return append([]byte{byte(n), byte(n >> 8), byte(n >> 16), number}, body...)

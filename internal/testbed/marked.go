@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	tick  = 2 * time.Millisecond // between the first looks at a condition
+	tick  = 2 * time.Millisecond // between the first checks of a condition
 	bound = time.Minute          // for what takes milliseconds on an idle machine, and a JVM seconds
 )
 
-// marked lists the living processes that belong to dir: by their environment,
-// or by their working directory where they have overwritten it, as PostgreSQL
-// does. It finds none where there is no /proc.
+// marked lists the living processes that belong to dir: by their environment, or by
+// their working directory if they have overwritten it, as PostgreSQL does. It finds
+// none on systems without /proc.
 func marked(dir string) []int { return markedFrom(dir, 0) }
 
-// markedFrom leaves out the processes whose ids are below lowest. To look at each process of
-// the machine costs milliseconds, and thousands of processes end during the tests.
+// markedFrom skips processes whose ids are below lowest. To check each process of the
+// machine costs milliseconds, and thousands of processes end during the tests.
 func markedFrom(dir string, lowest int) []int {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -40,8 +40,8 @@ func markedFrom(dir string, lowest int) []int {
 	return pids
 }
 
-// lowestID is the lowest id that the process or one that it started can have. Ids rise, and
-// begin again at the bottom after the highest one.
+// lowestID returns the lowest id that the process or its descendants can have. Ids rise,
+// and start again at the bottom after the highest one.
 func (c *child) lowestID() int {
 	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
 	if err != nil {
@@ -53,7 +53,7 @@ func (c *child) lowestID() int {
 	return c.pid()
 }
 
-// forks is how many processes and threads the machine has started.
+// forks returns how many processes and threads the machine has started.
 func forks() int {
 	text, _ := os.ReadFile("/proc/stat")
 	_, rest, _ := strings.Cut(string(text), "\nprocesses ")
@@ -73,8 +73,8 @@ func belongs(entry, dir string) bool {
 	return false
 }
 
-// environ is the environment of a process. In the middle of an exec it reads as
-// empty, so then we look again. What we may not read is not ours.
+// environ returns the environment of a process. During an exec it reads as empty, so
+// environ reads it again. Unreadable processes are not ours.
 func environ(entry string) []byte {
 	for end := time.Now().Add(time.Second); ; time.Sleep(tick) {
 		env, err := os.ReadFile(filepath.Join(entry, "environ"))
@@ -100,9 +100,9 @@ func signalMarked(dir string, sig syscall.Signal, settled func(pid int) bool) er
 	return signalFrom(dir, 0, sig, settled)
 }
 
-// signalFrom sends sig to what belongs to dir and has no lower id, until settled is true of every
-// process found. It looks twice in the end, because one that was forked during
-// the first look, by a process that ended during it, was in neither place.
+// signalFrom sends sig to the processes of dir with ids from lowest, until settled is true for
+// each process found. It checks twice at the end, because the first check can miss a process
+// that was forked by one that has just ended.
 func signalFrom(dir string, lowest int, sig syscall.Signal, settled func(pid int) bool) error {
 	var left []int
 	quiet := 0
@@ -121,7 +121,7 @@ func signalFrom(dir string, lowest int, sig syscall.Signal, settled func(pid int
 			return nil
 		}
 	}
-	return fmt.Errorf("processes %v in %s do not obey %v", left, dir, sig)
+	return fmt.Errorf("processes %v in %s: no effect of %v", left, dir, sig)
 }
 
 // stopped reports whether SIGSTOP has taken effect.
@@ -129,7 +129,7 @@ func stopped(pid int) bool { return state(pid) == 'T' }
 
 func running(pid int) bool { return state(pid) != 'T' }
 
-// state is the letter in /proc/PID/stat, or 0 for a process that is gone.
+// state returns the letter in /proc/PID/stat, or 0 for a process that is gone.
 func state(pid int) byte {
 	if fields := stat(fmt.Sprintf("/proc/%d", pid)); len(fields) > 0 {
 		return fields[0][0]
@@ -137,7 +137,7 @@ func state(pid int) byte {
 	return 0
 }
 
-// stat is the stat of a process from its third field on; none if it is gone.
+// stat returns the stat of a process from its third field, or nil if it is gone.
 // The name before that, in parentheses, may contain anything.
 func stat(entry string) []string {
 	text, _ := os.ReadFile(filepath.Join(entry, "stat"))

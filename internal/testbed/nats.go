@@ -11,7 +11,7 @@ import (
 )
 
 // NATS starts one nats-server with JetStream and returns when it serves. It fsyncs every two
-// minutes, which a killed process does not miss. extra are its arguments.
+// minutes, which a kill of the process does not need. extra is appended to its arguments.
 func NATS(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	path := Binary(tb, "nats-server")
@@ -24,8 +24,8 @@ func NATS(tb testing.TB, extra ...string) *Server {
 	}, extra)
 }
 
-// NATSCluster starts n servers with one JetStream, and returns when all of them are up to date with
-// its leader. One that is restarted is so later than Restart returns: see [Ensemble.Wait]. See [NATS]
+// NATSCluster starts n servers with one JetStream, and returns when all are up to date with its
+// leader. Restart may return before a server is up to date again: see [Ensemble.Wait]. See [NATS]
 // for the rest.
 func NATSCluster(tb testing.TB, n int) *Ensemble {
 	tb.Helper()
@@ -70,7 +70,7 @@ func askHealthz(url string) error {
 	return nil
 }
 
-// askNATS waits for the greeting of a server, which it sends once JetStream has read its data.
+// askNATS waits for the greeting of a server, sent once JetStream has read its data.
 func askNATS(addr string) error {
 	conn, err := dial(addr)
 	if err != nil {
@@ -79,7 +79,7 @@ func askNATS(addr string) error {
 	defer conn.Close()
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	if err == nil && !strings.Contains(line, `"jetstream":true`) {
-		err = fmt.Errorf("it says %.200q", line)
+		err = fmt.Errorf("the greeting is %.200q", line)
 	}
 	return err
 }

@@ -2,6 +2,6 @@
 
 package testbed
 
-// Race reports whether the race detector is on: it slows down what one goroutine computes
+// Race reports whether the race detector is on: it slows down the computation of one goroutine
 // about tenfold.
 const Race = false

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// roleVariable tells TestBadEnd, run in a process of its own, how to end.
+// roleVariable selects how TestBadEnd, run in a separate process, ends.
 const roleVariable = "INTERLOCK_TESTBED_ROLE"
 
 func TestBadEnd(t *testing.T) {
@@ -24,7 +24,7 @@ func TestBadEnd(t *testing.T) {
 		s := start(t)
 		fmt.Printf("started %d\n", s.PID())
 		if name == "postgres" {
-			s.Pause() // a stopped process does not notice that its server is gone
+			s.Pause() // a stopped process does not notice the end of its server
 		}
 	}
 	Command(t, "/bin/sh", "-c", "sleep 1000 & echo; wait").Line(bound)
@@ -56,8 +56,8 @@ func TestNothingIsLeftAfterABadEnd(t *testing.T) {
 	}
 }
 
-// comeToABadEnd lets servers start in another test process, sees that they run,
-// and kills it if its role is to be killed.
+// comeToABadEnd starts servers in another test process, checks that they run, and
+// kills it if its role is to be killed.
 func comeToABadEnd(t *testing.T, role string) (home string, pids []int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestBadEnd$", "-test.v", "-test.timeout=5m")
@@ -90,12 +90,12 @@ func comeToABadEnd(t *testing.T, role string) (home string, pids []int) {
 		syscall.Kill(target, syscall.SIGKILL)
 	}
 	if cmd.Wait() == nil {
-		t.Error("it was to come to a bad end")
+		t.Error("the process should have been killed")
 	}
 	return home, pids
 }
 
-// listen reads what TestBadEnd says until its servers run.
+// listen reads the output of TestBadEnd until its servers run.
 func listen(output io.Reader) (home string, pids []int, said string) {
 	for lines := bufio.NewScanner(output); lines.Scan(); {
 		said += lines.Text() + "\n"

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// Peer is the directory with the libraries of a program that is no Go
-// module, as `make deps` puts it into the user's cache. INTERLOCK_<NAME> in the
-// environment overrides it. Without one the test is skipped, or fails if
-// INTERLOCK_REQUIRE names it.
+// Peer returns the directory with the libraries of a program that is not a Go module.
+// `make deps` puts it into the user's cache. The environment variable INTERLOCK_<NAME>
+// overrides it. If it is missing, the test is skipped, or fails if INTERLOCK_REQUIRE
+// names it.
 func Peer(tb testing.TB, name, version string) string {
 	tb.Helper()
 	skipShort(tb, name)

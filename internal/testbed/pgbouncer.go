@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// PgBouncer starts a pooler in front of a PostgreSQL server of the same test, in
-// pool mode "session", "transaction" or "statement". Everyone is the user
-// postgres. Each of extra is one more line of its configuration, such as
-// "default_pool_size = 2". A test that runs as root needs the system user
-// postgres, since PgBouncer refuses to run as root. URL is as PostgreSQL's.
+// PgBouncer starts a pooler for a PostgreSQL server of the same test, in pool mode
+// "session", "transaction" or "statement". Every client is the user postgres. Each of
+// extra is one line of its configuration, such as "default_pool_size = 2". PgBouncer
+// refuses to run as root, so a test that runs as root needs the system user postgres.
+// URL is as PostgreSQL's.
 func PgBouncer(tb testing.TB, server *Server, mode string, extra ...string) *Server {
 	tb.Helper()
 	skipShort(tb, "pgbouncer")
@@ -42,17 +42,17 @@ func PgBouncer(tb testing.TB, server *Server, mode string, extra ...string) *Ser
 		command: func(data string, ports []*port) []string {
 			config := filepath.Join(data, "pgbouncer.ini")
 			text := pgbouncerConfig(behind, ports[0], mode, extra)
-			// If this fails, the program says that it has no configuration.
+			// If this fails, the program reports a missing configuration.
 			_ = os.WriteFile(config, []byte(text), 0o644)
 			return []string{path, "--quiet", config}
 		},
 	}, nil)
 }
 
-// pgbouncerConfig takes clients without a password, in TCP alone, and knows the
+// pgbouncerConfig accepts clients without a password, over TCP only, and the
 // parameters that clients send when they connect.
 func pgbouncerConfig(behind string, own *port, mode string, extra []string) string {
-	host, port, _ := net.SplitHostPort(behind) // it is our own server's
+	host, port, _ := net.SplitHostPort(behind) // the address of our own server
 	return fmt.Sprintf(`[databases]
 * = host=%s port=%s user=postgres
 [pgbouncer]
@@ -66,8 +66,8 @@ ignore_startup_parameters = extra_float_digits
 `, host, port, own, mode, strings.Join(extra, "\n"))
 }
 
-// pgbouncerPath is on the PATH, or where Debian has it, which a user's PATH
-// leaves out.
+// pgbouncerPath returns the program on the PATH, or Debian's, which is not on a user's
+// PATH.
 func pgbouncerPath() (string, error) {
 	if path, err := exec.LookPath("pgbouncer"); err == nil {
 		return path, nil

@@ -2,8 +2,8 @@ package testbed
 
 import "testing"
 
-// The pooler passes queries on, and does so again after it and the server behind
-// it were killed and restarted.
+// TestPgBouncer checks that the pooler forwards queries, also after it and its server
+// were killed and restarted.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"session", "transaction"} {

@@ -8,22 +8,21 @@ import (
 	"strconv"
 )
 
-// A port is a TCP port of 127.0.0.1 that no other testbed will choose until it
-// is freed.
+// port is a TCP port of 127.0.0.1 that no other testbed chooses until it is
+// freed.
 type port struct {
 	number int
 	claim  net.PacketConn
 }
 
-// The ports to choose from lie below those that systems give to outgoing
-// connections (from 32768 on Linux, 49152 elsewhere). A server's port in that
-// range could be taken while the server is down, even by a client that tries to
-// reconnect to it: it would be connected to itself.
+// The ports are below those that systems assign to outgoing connections (from 32768
+// on Linux, 49152 elsewhere). A port in that range could be taken while its server is
+// down, even by a client that reconnects to it: it would be connected to itself.
 const lowest, highest = 20000, 32700
 
-// takePort finds a free port. Other test processes are kept from it by the UDP
-// port of the same number, which is ours until free; a server needs the TCP
-// port only when it runs.
+// takePort finds a free port. It reserves the UDP port of the same number until free,
+// which excludes other test processes. A server needs the TCP port only while it
+// runs.
 func takePort() (*port, error) {
 	var failures []error
 	for range 100 {

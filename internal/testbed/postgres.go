@@ -13,11 +13,11 @@ import (
 	"testing"
 )
 
-// Postgres starts a PostgreSQL server with one superuser "postgres", who needs
-// no password, and returns when it answers queries. It does not fsync, which a
-// killed process does not miss; "-c", "fsync=on" among extra, which is appended
-// to its arguments, turns it on. Since PostgreSQL refuses to run as root, a
-// test that runs as root needs the system user postgres.
+// Postgres starts a PostgreSQL server with one superuser "postgres" without a
+// password, and returns when it answers queries. It does not fsync, which a kill of
+// the process does not need; "-c", "fsync=on" in extra, which is appended to its
+// arguments, turns it on. PostgreSQL refuses to run as root, so a test that runs as
+// root needs the system user postgres.
 func Postgres(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	skipShort(tb, "postgres")
@@ -44,15 +44,15 @@ func Postgres(tb testing.TB, extra ...string) *Server {
 	}, extra)
 }
 
-// No Unix socket, since its path is short of room; shared memory for parallel
-// queries in a file of the data directory, so that a killed server leaves none.
+// No Unix socket, since its path must be short; shared memory for parallel queries
+// in a file of the data directory, so that a killed server leaves none.
 var postgresSettings = []string{
 	"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
 	"-c", "dynamic_shared_memory_type=mmap", "-c", "shared_buffers=16MB",
 	"-c", "max_connections=100", "-c", "max_prepared_transactions=100", "-c", "fsync=off",
 }
 
-// postgresBin is the directory with initdb and postgres: that of the PATH, or
+// postgresBin returns the directory with initdb and postgres: that on the PATH, or
 // Debian's newest, which is not on the PATH.
 func postgresBin() (string, error) {
 	if path, err := exec.LookPath("initdb"); err == nil {
@@ -70,8 +70,8 @@ func postgresBin() (string, error) {
 	return filepath.Dir(newest), nil
 }
 
-// unprivileged is the user to run a server as that refuses to run as root: of
-// the given name if we are, and nil for ourselves if not.
+// unprivileged returns the user for a server that refuses to run as root: the named
+// one if we are root, else nil, which means our own.
 func unprivileged(name string) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -93,7 +93,7 @@ func unprivileged(name string) (*syscall.Credential, error) {
 
 var cluster template
 
-// copyCluster fills data with a fresh cluster.
+// copyCluster copies a new cluster to data.
 func copyCluster(bin string, cred *syscall.Credential, data string) error {
 	return cluster.copyTo(data, filepath.Join(bin, "postgres"), cred, func(data, _ string) *exec.Cmd {
 		return exec.Command(filepath.Join(bin, "initdb"), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C",
@@ -101,7 +101,7 @@ func copyCluster(bin string, cred *syscall.Credential, data string) error {
 	})
 }
 
-// run runs a program to its end; its output is in the error if it fails.
+// run runs a program to its end. If it fails, the error includes its output.
 func run(cmd *exec.Cmd, dir string, cred *syscall.Credential) error {
 	output, err := os.CreateTemp(filepath.Dir(dir), "output-")
 	if err != nil {
@@ -121,19 +121,19 @@ func run(cmd *exec.Cmd, dir string, cred *syscall.Credential) error {
 	return fmt.Errorf("%s: %v%s", cmd.Path, c.cmd.ProcessState, tailOf(output.Name()))
 }
 
-// bury gives back the System V segment by which PostgreSQL notices a second
-// server on its data, and which outlives a SIGKILL. Its id is the second number
-// on line 7 of the pid file. The file goes too: by the time of a restart its
-// process id may be somebody else's, and PostgreSQL would not start.
+// bury frees the System V segment by which PostgreSQL detects a second server on its
+// data, and which survives a SIGKILL. Its id is the second number on line 7 of the
+// pid file. bury deletes that file too: at a restart another process may have its
+// process id, and PostgreSQL would not start.
 func bury(data string) {
 	file := filepath.Join(data, "postmaster.pid")
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return // it ended in order
+		return // an orderly end
 	}
 	if lines := strings.Split(string(text), "\n"); len(lines) > 6 {
 		if ids := strings.Fields(lines[6]); len(ids) == 2 {
-			exec.Command("ipcrm", "-m", ids[1]).Run() // fails if it is gone already
+			exec.Command("ipcrm", "-m", ids[1]).Run() // fails if it is gone
 		}
 	}
 	os.Remove(file)

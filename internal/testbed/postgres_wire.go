@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// greetPostgres logs in by the protocol itself: the start-up message, answered
-// by messages of one type byte and a length each, until ReadyForQuery. A server
-// that is still recovering answers with an error.
+// greetPostgres logs in with the protocol itself: the start-up message, then messages
+// of a type byte and a length each, until ReadyForQuery. A server that is still
+// recovering answers with an error.
 func greetPostgres(addr string) error {
 	conn, err := dial(addr)
 	if err != nil {
@@ -26,7 +26,7 @@ func greetPostgres(addr string) error {
 		case kind == 'E':
 			return fmt.Errorf("refused: %q", body)
 		case kind == 'Z':
-			_, err := conn.Write([]byte{'X', 0, 0, 0, 4}) // goodbye
+			_, err := conn.Write([]byte{'X', 0, 0, 0, 4}) // Terminate
 			return err
 		}
 	}

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// A Program is what to run.
+// Program is a program to run.
 type Program struct {
 	Path string
 	Args []string
-	// Env is added to the test's own environment.
+	// Env is appended to the test's environment.
 	Env []string
 	// Dir is the working directory; empty means that of the test.
 	Dir string
 }
 
-// A Process is one running program of ours. It leads a process group of its
-// own. When the test ends, it and everything that it started is killed.
+// Process is a running program that we started. It leads its own process group. At the
+// end of the test, it and its descendants are killed.
 type Process struct {
 	tb     testing.TB
 	proc   *child
@@ -31,7 +31,7 @@ type Process struct {
 	stdin  *os.File
 	stdout *os.File
 	lines  chan string
-	unread chan struct{} // closed when nobody will read lines any more
+	unread chan struct{} // closed when lines are no longer read
 	reader sync.WaitGroup
 }
 
@@ -103,11 +103,11 @@ func (p *Process) read() {
 
 func (p *Process) stderrFile() string { return filepath.Join(p.dir, "stderr") }
 
-// Stdout delivers the lines of the standard output, and is closed at its end.
-// A process that is far ahead of the reader waits, as at any pipe.
+// Stdout delivers the lines of the standard output and is closed at its end. A
+// process that is far ahead of the reader blocks, as at any pipe.
 func (p *Process) Stdout() <-chan string { return p.lines }
 
-// Line is the next line of the standard output. It ends the test if none comes
+// Line returns the next line of the standard output. It ends the test if none arrives
 // within bound.
 func (p *Process) Line(bound time.Duration) string {
 	p.tb.Helper()
@@ -125,20 +125,20 @@ func (p *Process) Line(bound time.Duration) string {
 	return ""
 }
 
-// Stderr is what the process has written to its standard error so far.
+// Stderr returns what the process has written to its standard error so far.
 func (p *Process) Stderr() string {
 	text, _ := os.ReadFile(p.stderrFile())
 	return string(text)
 }
 
-// Stdin is the process's standard input, open until closed.
+// Stdin returns the process's standard input, open until closed.
 func (p *Process) Stdin() io.WriteCloser { return p.stdin }
 
-// PID is its process id, and that of its process group.
+// PID returns its process id, which is also that of its process group.
 func (p *Process) PID() int { return p.proc.pid() }
 
-// Signal sends a signal to the process alone. That it has ended by then is not
-// an error.
+// Signal sends a signal to the process alone. It is not an error if the process has
+// ended.
 func (p *Process) Signal(sig syscall.Signal) {
 	p.tb.Helper()
 	if err := p.proc.cmd.Process.Signal(sig); err != nil && !p.proc.ended() && err != os.ErrProcessDone {
@@ -152,7 +152,7 @@ func (p *Process) Pause() {
 	p.settle(syscall.SIGSTOP, stopped)
 }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (p *Process) Resume() {
 	p.tb.Helper()
 	p.settle(syscall.SIGCONT, running)
@@ -169,21 +169,21 @@ func (p *Process) settle(sig syscall.Signal, settled func(pid int) bool) {
 			break
 		}
 	}
-	p.tb.Fatalf("%s: does not obey %v%s", p.name(), sig, p.tail())
+	p.tb.Fatalf("%s: no effect of %v%s", p.name(), sig, p.tail())
 }
 
-// Kill ends the process alone with SIGKILL and returns when it has been reaped.
-// What it has started goes on, until the test ends.
+// Kill ends the process alone with SIGKILL and returns when it has been reaped. Its
+// children continue until the end of the test.
 func (p *Process) Kill() {
 	p.tb.Helper()
 	p.Signal(syscall.SIGKILL)
 	p.Wait(bound)
 }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.proc.done }
 
-// Wait waits for the process to end and says how it did. It ends the test if
+// Wait waits for the end of the process and returns its state. It ends the test if
 // that takes longer than bound.
 func (p *Process) Wait(bound time.Duration) *os.ProcessState {
 	p.tb.Helper()
@@ -202,7 +202,7 @@ func (p *Process) close() {
 	}
 	p.stdin.Close()
 	close(p.unread)
-	p.stdout.Close() // somebody may hold the other end open
+	p.stdout.Close() // another process may hold the other end open
 	p.reader.Wait()
 	if err := os.RemoveAll(p.dir); err != nil {
 		p.tb.Errorf("%s: clean up: %v", p.name(), err)

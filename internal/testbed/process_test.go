@@ -18,7 +18,7 @@ func TestCommandTalks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := p.Line(bound); got != "well hello" {
-		t.Errorf("it says %q", got)
+		t.Errorf("output %q", got)
 	}
 	if got := p.Wait(bound).ExitCode(); got != 7 {
 		t.Errorf("exit code %d, want 7", got)
@@ -27,7 +27,7 @@ func TestCommandTalks(t *testing.T) {
 		t.Errorf("standard error %q", got)
 	}
 	if line, ok := <-p.Stdout(); ok {
-		t.Errorf("it goes on with %q", line)
+		t.Errorf("further output %q", line)
 	}
 }
 
@@ -44,24 +44,24 @@ func TestCommandPauses(t *testing.T) {
 	p.Stdin().Write([]byte("a\n"))
 	select {
 	case line := <-p.Stdout():
-		t.Errorf("a paused process says %q", line)
+		t.Errorf("a paused process writes %q", line)
 	case <-time.After(50 * time.Millisecond):
 	}
 	p.Resume()
 	if got := p.Line(bound); got != "a" {
-		t.Errorf("it says %q", got)
+		t.Errorf("output %q", got)
 	}
 	p.Signal(syscall.SIGTERM)
 	if got := p.Wait(bound).Sys().(syscall.WaitStatus).Signal(); got != syscall.SIGTERM {
 		t.Errorf("ended by %v", got)
 	}
-	p.Signal(syscall.SIGTERM) // it has ended: nothing to do
+	p.Signal(syscall.SIGTERM) // the process has ended: no effect
 }
 
 func TestKillSparesTheChildrenUntilTheEnd(t *testing.T) {
 	var child int
 	t.Run("use", func(t *testing.T) {
-		// setsid: out of the process group and the session of its parent.
+		// setsid leaves the process group and the session of its parent.
 		p := Command(t, "/bin/sh", "-c", "setsid sleep 1000 & echo $!; wait")
 		child, _ = strconv.Atoi(p.Line(bound))
 		p.Kill()
@@ -83,7 +83,7 @@ func TestGoBuildsOnce(t *testing.T) {
 	const pkg = "internal/testbed/testdata/hello"
 	path := Go(t, pkg)
 	if out, err := exec.Command(path).Output(); err != nil || string(out) != "hello\n" {
-		t.Fatalf("it says %q, %v", out, err)
+		t.Fatalf("output %q, %v", out, err)
 	}
 	built, err := os.Stat(path)
 	if err != nil {
@@ -109,7 +109,7 @@ func TestRequired(t *testing.T) {
 	}
 }
 
-// outcome is a testing.TB that notes how a test would have ended.
+// outcome is a testing.TB that records how a test would have ended.
 type outcome struct {
 	testing.TB
 	skipped, failed string

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Proxy forwards TCP connections to one address, and breaks them on demand. Its methods may be called from any
-// goroutine, and take effect on the next bytes that are to be passed on.
+// Proxy forwards TCP connections to one address and breaks them on demand. Its methods may be called from any
+// goroutine. They affect the next bytes to be forwarded.
 type Proxy struct {
 	target   string
 	listener net.Listener
@@ -22,16 +22,16 @@ type Proxy struct {
 	closed bool
 }
 
-// faults is what is broken at the moment.
+// faults are the current faults.
 type faults struct {
 	cut     bool
-	replies bool // drop them
+	replies bool // drop replies
 	delay   time.Duration
 	limited bool
-	left    int // bytes of answers until a connection is closed, if limited
+	left    int // bytes of replies until a connection is closed, if limited
 }
 
-// NewProxy starts a proxy in front of target, "host:port". It ends with the test.
+// NewProxy starts a proxy for target, "host:port". It ends with the test.
 func NewProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -44,15 +44,15 @@ func NewProxy(tb testing.TB, target string) *Proxy {
 	return p
 }
 
-// Addr is where clients connect to reach the target, "127.0.0.1:port".
+// Addr returns the address for clients of the target, "127.0.0.1:port".
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Cut drops every byte in both directions from now on. Connections stay open,
-// and do not notice that the other side closes; new ones are reset at once.
+// Cut drops all later bytes in both directions. Connections stay open and do not
+// forward the other side's close; new ones are reset immediately.
 func (p *Proxy) Cut() { p.change(func(f *faults) { f.cut = true }) }
 
-// Abandon is a Cut that the server notices: it sees the end of every connection,
-// and the clients see nothing. Abandon returns when the server has closed them.
+// Abandon is a Cut that the server notices: it sees the end of every connection and
+// the clients do not. Abandon returns when the server has closed them.
 func (p *Proxy) Abandon() {
 	p.Cut()
 	p.mu.Lock()
@@ -63,23 +63,23 @@ func (p *Proxy) Abandon() {
 	}
 }
 
-// DropReplies lets requests through and drops every byte of the answers, also
-// on new connections. A server that closes is not noticed.
+// DropReplies forwards requests and drops all bytes of the replies, also on new
+// connections. Clients do not see a close by the server.
 func (p *Proxy) DropReplies() { p.change(func(f *faults) { f.replies = true }) }
 
-// Delay holds back every byte by d, in each direction; 0 ends that. It adds to
-// the time a byte takes and does not slow down the stream.
+// Delay delays each byte by d, in each direction; 0 ends that. It adds latency and
+// does not reduce throughput.
 func (p *Proxy) Delay(d time.Duration) { p.change(func(f *faults) { f.delay = d }) }
 
-// CutAfter lets n more bytes of answers pass, over all connections together,
-// and then closes the connection on which the next one comes. That happens
+// CutAfter forwards n more bytes of replies, over all connections together, and then
+// closes the connection of the next byte. It does so
 // once.
 func (p *Proxy) CutAfter(n int) {
 	p.change(func(f *faults) { f.limited, f.left = true, n })
 }
 
-// Heal ends every fault and closes the connections that were open during a Cut
-// or DropReplies, since bytes may be missing from them.
+// Heal ends all faults and closes the connections that were open during a Cut or
+// DropReplies, because bytes may be missing from them.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	p.faults = faults{}
@@ -91,7 +91,7 @@ func (p *Proxy) Heal() {
 	p.mu.Unlock()
 }
 
-// Close ends all connections and goroutines. It may be repeated.
+// Close ends all connections and goroutines. It may be called repeatedly.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -110,7 +110,7 @@ func (p *Proxy) change(set func(*faults)) {
 	p.damage()
 }
 
-// damage marks the connections from which bytes are being dropped.
+// damage marks the connections whose bytes are being dropped.
 func (p *Proxy) damage() {
 	if !p.faults.cut && !p.faults.replies {
 		return
@@ -128,7 +128,7 @@ func (p *Proxy) accept() {
 		}
 		l := &link{proxy: p, target: p.target, client: client, gone: make(chan struct{}), ended: make(chan struct{})}
 		if !p.admit(l) {
-			client.(*net.TCPConn).SetLinger(0) // a reset, as from a port nobody listens on
+			client.(*net.TCPConn).SetLinger(0) // a reset, as from a closed port
 			l.close()
 			continue
 		}
@@ -136,7 +136,7 @@ func (p *Proxy) accept() {
 	}
 }
 
-// admit registers a new connection, unless none is wanted.
+// admit registers a new connection, unless the proxy refuses it.
 func (p *Proxy) admit(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -160,14 +160,14 @@ func (p *Proxy) delay() time.Duration {
 	return p.faults.delay
 }
 
-// A verdict says what to do with some bytes, or with an end of stream.
+// verdict is the decision about some bytes or an end of stream.
 type verdict struct {
-	pass  int  // how many bytes to pass on; the rest is dropped
-	open  bool // the stream goes on
-	quiet bool // an end of stream is not passed on
+	pass  int  // how many bytes to forward; the rest is dropped
+	open  bool // the stream continues
+	quiet bool // an end of stream is not forwarded
 }
 
-// judge decides about n bytes; of an end of stream, n is 0.
+// judge decides about n bytes; 0 is an end of stream.
 func (p *Proxy) judge(answer bool, n int) verdict {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// A peer is the server behind a proxy: it answers every line with itself, and
-// tells what it received.
+// peer is the server of a proxy: it answers each line with the same line, and records
+// what it received.
 type peer struct {
 	addr     string
 	received chan string
@@ -64,7 +64,7 @@ func (p *peer) expect(t *testing.T, line string) {
 	}
 }
 
-// behind makes a proxy in front of a peer, and one connection through it.
+// behind returns a proxy for a peer, and one connection through it.
 func behind(t *testing.T) (*Proxy, *peer, net.Conn) {
 	t.Helper()
 	server := newPeer(t)
@@ -89,7 +89,7 @@ func say(t *testing.T, conn net.Conn, line string) {
 	}
 }
 
-// hear reads exactly what is expected.
+// hear reads exactly want.
 func hear(t *testing.T, conn net.Conn, want string) {
 	t.Helper()
 	conn.SetReadDeadline(time.Now().Add(bound))
@@ -99,7 +99,7 @@ func hear(t *testing.T, conn net.Conn, want string) {
 	}
 }
 
-// silence sees that nothing comes and that the connection stays open.
+// silence checks that nothing arrives and that the connection stays open.
 func silence(t *testing.T, conn net.Conn) {
 	t.Helper()
 	conn.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
@@ -108,7 +108,7 @@ func silence(t *testing.T, conn net.Conn) {
 	}
 }
 
-// end sees that the connection ends without a further byte.
+// end checks that the connection ends without another byte.
 func end(t *testing.T, conn net.Conn) {
 	t.Helper()
 	conn.SetReadDeadline(time.Now().Add(bound))
@@ -159,7 +159,7 @@ func TestProxyCutAndHeal(t *testing.T) {
 	proxy.Cut()
 	say(t, conn, "lost")
 	silence(t, conn)
-	if refused, err := net.Dial("tcp", proxy.Addr()); err == nil { // or reset that early
+	if refused, err := net.Dial("tcp", proxy.Addr()); err == nil { // or the reset arrives earlier
 		end(t, refused)
 		refused.Close()
 	}
@@ -253,7 +253,7 @@ func TestProxyDelays(t *testing.T) {
 	}
 	hear(t, conn, "b\n")
 	if took := time.Since(before); took < 2*d {
-		t.Errorf("there and back took %v, want at least %v", took, 2*d)
+		t.Errorf("the round trip took %v, want at least %v", took, 2*d)
 	}
 	for range 19 {
 		hear(t, conn, "b\n")
@@ -262,7 +262,7 @@ func TestProxyDelays(t *testing.T) {
 		t.Errorf("20 lines took %v: the delay slows down the stream", took)
 	}
 	proxy.Heal()
-	say(t, conn, "c") // nothing was lost, so the connection goes on
+	say(t, conn, "c") // nothing was lost, so the connection continues
 	hear(t, conn, "c\n")
 }
 

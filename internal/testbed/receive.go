@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Patience bounds what happens soon on a machine that is not busy.
+// Patience bounds the time of an immediate result on a machine that is not busy.
 const Patience = 20 * time.Second
 
-// Receive returns what ch delivers, and ends the test by tb.Fatal if that is nothing within
-// [Patience]. what is what was waited for, as the failure says it: "the grant".
+// Receive returns the next value of ch, and ends the test by tb.Fatal if there is none within
+// [Patience]. what names the value in the failure: "the grant".
 func Receive[T any](tb testing.TB, ch <-chan T, what string) T {
 	tb.Helper()
 	select {
@@ -22,7 +22,7 @@ func Receive[T any](tb testing.TB, ch <-chan T, what string) T {
 	}
 }
 
-// Bounded is the context of a call that returns soon: it ends after [Patience], and with the test.
+// Bounded returns the context of a short call: it ends after [Patience], and with the test.
 func Bounded(tb testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
 	tb.Cleanup(cancel)

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Redis starts redis-server without persistence and returns when it answers.
-// extra is appended to its arguments: "--appendonly", "yes" keeps the data over
-// a Restart.
+// Redis starts redis-server without persistence and returns when it answers. extra is
+// appended to its arguments: "--appendonly", "yes" keeps the data over a
+// Restart.
 func Redis(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	skipShort(tb, "redis")
@@ -23,7 +23,7 @@ func Redis(tb testing.TB, extra ...string) *Server {
 	return redisServer(tb, path, extra)
 }
 
-// Valkey is [Redis] of a newer version, which knows WAITAOF.
+// Valkey is [Redis] in a newer version, which has WAITAOF.
 func Valkey(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	return redisServer(tb, Binary(tb, "valkey-server"), extra)
@@ -43,8 +43,8 @@ func redisServer(tb testing.TB, path string, extra []string) *Server {
 	}, extra)
 }
 
-// pingRedis asks in the protocol itself. A server that is still loading its
-// data answers with an error; one that asks for a password is ready.
+// pingRedis sends PING in the protocol itself. A server that is loading its data
+// answers with an error. One that asks for a password is ready.
 func pingRedis(addr string) error {
 	conn, err := dial(addr)
 	if err != nil {
@@ -61,7 +61,7 @@ func pingRedis(addr string) error {
 	return err
 }
 
-// dial connects for one question, which must be answered within a second.
+// dial connects for one request, which must be answered within a second.
 func dial(addr string) (net.Conn, error) {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"testing"
 )
 
-// A Cluster is a Redis Cluster of three masters; server i+3 is the replica of i, if it
-// has replicas.
+// Cluster is a Redis Cluster of three masters. If it has replicas, server i+3 is the
+// replica of i.
 type Cluster struct {
 	Servers []*Server
 }
 
-// nodeTimeout is after how many milliseconds of silence a node suspects another.
+// nodeTimeout is the silence in milliseconds after which a node suspects another.
 const nodeTimeout = "1000"
 
-// RedisCluster starts one, and returns when every server sees all slots served: after
-// about two seconds, for which Redis does not let a new master serve.
+// RedisCluster starts a cluster and returns when every server sees all slots served. That
+// takes about two seconds, during which Redis does not let a new master serve.
 func RedisCluster(tb testing.TB, replicas bool, extra ...string) *Cluster {
 	tb.Helper()
 	skipShort(tb, "redis")
@@ -70,8 +70,8 @@ func clusterNode(path string) kind {
 	}
 }
 
-// Settled waits until every server of those that run knows so many, all slots are
-// served, and replicas follow.
+// Settled waits until every running server knows the given number of servers, all slots
+// are served, and replicas follow.
 func (c *Cluster) Settled(tb testing.TB, known int) {
 	tb.Helper()
 	for _, s := range c.Servers {
@@ -90,7 +90,7 @@ func (c *Cluster) Settled(tb testing.TB, known int) {
 	}
 }
 
-// bulk asks a Redis server once, in the protocol itself, for a text.
+// bulk makes one request to a Redis server, in the protocol itself, and returns its text.
 func bulk(addr, command string) (string, error) {
 	conn, err := dial(addr)
 	if err != nil {
@@ -110,10 +110,10 @@ func bulk(addr, command string) (string, error) {
 	return string(text), err
 }
 
-// Addr is that of the first server; Addrs are those of all.
+// Addr returns the address of the first server.
 func (c *Cluster) Addr() string { return c.Servers[0].Addr() }
 
-// Addrs are the addresses of all servers.
+// Addrs returns the addresses of all servers.
 func (c *Cluster) Addrs() (all []string) {
 	for _, s := range c.Servers {
 		all = append(all, s.Addr())
@@ -121,11 +121,11 @@ func (c *Cluster) Addrs() (all []string) {
 	return all
 }
 
-// URL names the cluster by its first server.
+// URL returns the URL of the first server.
 func (c *Cluster) URL() string { return c.Servers[0].URL() }
 
-// Migrate begins to move a slot from one master to another, and returns what finishes
-// it: until then its keys are in both.
+// Migrate starts to move a slot from one master to another and returns a function that
+// finishes the move. Until then its keys are on both.
 func (c *Cluster) Migrate(tb testing.TB, slot, from, to int) (finish func()) {
 	tb.Helper()
 	source, target := c.must(tb, from, "CLUSTER", "MYID"), c.must(tb, to, "CLUSTER", "MYID")

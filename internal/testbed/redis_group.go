@@ -25,10 +25,10 @@ func redisCLI(addr string, command ...string) (string, error) {
 	return text, err
 }
 
-// Sentinel starts a Redis Sentinel, alone, that watches the master at an address
-// under the name "main", with the least patience that works: it fails over about a
-// second after the master went. The master's replicas find themselves.
-// extra are lines of its configuration.
+// Sentinel starts one Redis Sentinel that monitors the master under the name "main",
+// with the shortest time-outs that work: it fails over about a second after the end
+// of the master. It discovers the master's replicas. extra are lines of its
+// configuration.
 func Sentinel(tb testing.TB, master *Server, extra ...string) *Server {
 	tb.Helper()
 	path, err := exec.LookPath("redis-server")
@@ -53,7 +53,7 @@ func Sentinel(tb testing.TB, master *Server, extra ...string) *Server {
 	}, nil)
 }
 
-// Replica starts a Redis server that follows master, and returns when it has its data.
+// Replica starts a Redis server that follows master and returns when it has its data.
 func Replica(tb testing.TB, master *Server, extra ...string) *Server {
 	tb.Helper()
 	host, port, _ := net.SplitHostPort(master.Addr())
@@ -65,7 +65,7 @@ func Replica(tb testing.TB, master *Server, extra ...string) *Server {
 	return s
 }
 
-// SentinelKnows waits until a sentinel knows so many replicas that can take over.
+// SentinelKnows waits until a sentinel knows the given number of usable replicas.
 func SentinelKnows(tb testing.TB, sentinel *Server, replicas int) {
 	tb.Helper()
 	Eventually(tb, "the sentinel knows the replicas", bound, func() bool {

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// Binary is the path of a program that `make deps` puts into bin/, such as
-// "etcd" or "valkey-server". INTERLOCK_<NAME> in the environment overrides it
-// (INTERLOCK_KUBE_APISERVER), and a program on the PATH does where bin/ has none.
-// Without one the test is skipped, or fails if INTERLOCK_REQUIRE names it.
+// Binary returns the path of a program that `make deps` puts into bin/, such as "etcd"
+// or "valkey-server". The environment variable INTERLOCK_<NAME> overrides it
+// (INTERLOCK_KUBE_APISERVER). If bin/ has none, Binary searches the PATH. If it is
+// missing, the test is skipped, or fails if INTERLOCK_REQUIRE names it.
 func Binary(tb testing.TB, name string) string {
 	tb.Helper()
 	skipShort(tb, name)
@@ -41,7 +41,7 @@ func findBinary(name string) (string, error) {
 	return exec.LookPath(name)
 }
 
-// repository is the directory with go.work, found from where the test runs.
+// repository is the directory with go.work, at or above the working directory.
 var repository = sync.OnceValues(func() (string, error) {
 	dir, err := os.Getwd()
 	for ; err == nil; dir = filepath.Dir(dir) {
@@ -67,8 +67,8 @@ func skipShort(tb testing.TB, name string) {
 	}
 }
 
-// missing ends the test: as skipped, or as failed if the environment says that
-// this program must be there.
+// missing ends the test. It is skipped, or fails if the environment requires the
+// program.
 func missing(tb testing.TB, name string, err error) {
 	tb.Helper()
 	if required(os.Getenv("INTERLOCK_REQUIRE"), name) {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A Server is one running server. It keeps its address for its whole life, and
-// its data unless it is wiped.
+// Server is one running server. It keeps its address permanently, and its data until
+// it is wiped.
 type Server struct {
 	tb    testing.TB
 	kind  kind
@@ -23,19 +23,19 @@ type Server struct {
 	proc  *child // nil before the first start
 }
 
-// kind is what differs between servers.
+// kind is the part that differs between servers.
 type kind struct {
 	name  string
 	url   string // a format for the address
 	ports int
-	cred  *syscall.Credential // nil: as we are
+	cred  *syscall.Credential // nil means our own user
 	// prepare fills an empty data directory; nil leaves it empty.
 	prepare func(data string) error
-	// command is the program and its arguments.
+	// command returns the program and its arguments.
 	command func(data string, ports []*port) []string
-	// ready asks the server once whether it serves.
+	// ready checks once whether the server serves.
 	ready func(addr string) error
-	// buried cleans up what a killed server leaves outside its data.
+	// buried frees what a killed server leaves outside its data.
 	buried func(data string)
 }
 
@@ -54,8 +54,8 @@ func launch(tb testing.TB, k kind, extra []string) *Server {
 	return s
 }
 
-// firstStart tries again with other ports, in case somebody took one between
-// our look and the server's.
+// firstStart tries again with other ports if another process takes one before the
+// server does.
 func (s *Server) firstStart() (err error) {
 	for range 3 {
 		if err = s.takePorts(); err != nil {
@@ -163,7 +163,7 @@ func (s *Server) close() {
 	}
 }
 
-// tail is the end of the server's log, for people.
+// tail returns the end of the server's log, for failure messages.
 func (s *Server) tail() string { return tailOf(s.logFile()) }
 
 func tailOf(file string) string {

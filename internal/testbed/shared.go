@@ -23,7 +23,7 @@ var shared struct {
 // Shared returns the server that all tests of this process share. start is [Postgres],
 // [MariaDB], [Redis], [Etcd], [ZooKeeper], [Kafka], [NATS], [Consul] or [SQSEmulator], and runs once. The server ends with the
 // process, or when [Main] has run the tests. A test must not stop, pause or wipe it, and
-// must use names of its own.
+// must use its own names.
 func Shared(tb testing.TB, start func(testing.TB, ...string) *Server) *Server {
 	tb.Helper()
 	s := sharedBy(tb, start)
@@ -49,10 +49,10 @@ func sharedBy(tb testing.TB, start func(testing.TB, ...string) *Server) *Server 
 	return shared.servers[key]
 }
 
-// Borrowed returns a server that the test has for itself: one that a test which is over
-// borrowed before, or a new one. The test leaves it running and, when its clean-up is over,
-// clean empties it for the next. It ends as that of [Shared] does; one on which a test
-// failed is not lent again.
+// Borrowed returns a server for this test alone: one that a finished test has returned, or a
+// new one. The test must leave it running. After the test's clean-up, clean empties it for
+// the next test. It ends as that of [Shared] does. If the test fails, the server is not
+// borrowed again.
 func Borrowed(tb testing.TB, start func(testing.TB, ...string) *Server, clean func(*Server)) *Server {
 	tb.Helper()
 	shared.Lock()
@@ -82,7 +82,7 @@ func Borrowed(tb testing.TB, start func(testing.TB, ...string) *Server, clean fu
 }
 
 // SharedKube is [Shared] for an API server, with the arguments of the first call. The test
-// has a namespace of its own there.
+// has its own namespace there.
 func SharedKube(tb testing.TB, extra ...string) *Kube {
 	tb.Helper()
 	shared.Lock()
@@ -109,8 +109,8 @@ func endShared() {
 	shared.servers, shared.idle, shared.kube, shared.ends = nil, nil, nil, nil
 }
 
-// lasting is the test that starts a shared server. What it leaves is cleaned up when the
-// process ends, not when that test does.
+// lasting is the test that starts a shared server. Its clean-up runs when the process ends,
+// not when that test does.
 type lasting struct{ testing.TB }
 
 // Cleanup is called with shared locked.

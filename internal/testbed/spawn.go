@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// A child is one process that was started and will be reaped.
+// child is one process that was started and will be reaped.
 type child struct {
 	cmd   *exec.Cmd
 	dir   string        // the value of its mark
-	forks int           // of the machine before it was started
+	forks int           // the machine's count before it was started
 	done  chan struct{} // closed when it has been reaped
 }
 
-// spawn starts cmd as the leader of a process group, marked as belonging to
-// dir; cred may be nil. The kernel kills it when this process dies.
+// spawn starts cmd as the leader of a process group, with the mark of dir; cred may be
+// nil. The kernel kills it when this process dies.
 func spawn(cmd *exec.Cmd, dir string, cred *syscall.Credential) (*child, error) {
 	cmd.Env = append(environmentFrom(cmd.Env), mark+"="+dir)
 	cmd.SysProcAttr = attributes(cred)
@@ -28,9 +28,9 @@ func spawn(cmd *exec.Cmd, dir string, cred *syscall.Credential) (*child, error) 
 	return c, <-started
 }
 
-// run keeps its thread for as long as the process lives: the signal on the
-// parent's death is sent when the thread that forked ends, and Go ends idle
-// threads as it likes.
+// run keeps its thread while the process lives: the kernel sends the parent-death
+// signal when the thread that forked ends, and Go ends idle threads at any
+// time.
 func (c *child) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -39,7 +39,7 @@ func (c *child) run(started chan<- error) {
 	if err != nil {
 		return
 	}
-	c.cmd.Wait() // how it ended is in cmd.ProcessState
+	c.cmd.Wait() // the result is in cmd.ProcessState
 	close(c.done)
 }
 
@@ -54,7 +54,7 @@ func (c *child) ended() bool {
 	}
 }
 
-// wait waits until the process has been reaped, at most for bound.
+// wait blocks until the process has been reaped, at most for bound.
 func (c *child) wait(bound time.Duration) bool {
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
@@ -66,7 +66,7 @@ func (c *child) wait(bound time.Duration) bool {
 	}
 }
 
-// killAll ends the process and everything that it started.
+// killAll ends the process and its descendants.
 func (c *child) killAll() error {
 	if !c.ended() {
 		syscall.Kill(-c.pid(), syscall.SIGKILL)
@@ -75,7 +75,7 @@ func (c *child) killAll() error {
 	return signalFrom(c.dir, c.lowestID(), syscall.SIGKILL, func(int) bool { return false })
 }
 
-// environment is ours without a mark; with value, marked by it.
+// environment returns our environment, marked with value if that is not empty.
 func environment(value string) []string {
 	env := environmentFrom(nil)
 	if value != "" {
@@ -84,7 +84,7 @@ func environment(value string) []string {
 	return env
 }
 
-// environmentFrom is env, or our own where env is nil, without a mark.
+// environmentFrom returns env, or our own if env is nil, without a mark.
 func environmentFrom(env []string) []string {
 	if env == nil {
 		env = os.Environ()

@@ -16,12 +16,12 @@ import (
 //go:embed testdata/elasticmq/pom.xml
 var elasticPOM string
 
-// SQSEmulator starts one ElasticMQ and returns when it serves. It is an emulator of Amazon SQS, no
-// SQS: what a test shows on it holds on SQS where the two agree. Of those tried it is the one that
-// keeps FIFO groups in order and blocks them while messages are in flight. Any credentials and
-// region do. It has queues and messages in memory: a restart loses them. extra are lines of its
-// configuration; it enforces SQS's limits with "rest-sqs.sqs-limits = strict".
-// It takes about three seconds of a processor.
+// SQSEmulator starts one ElasticMQ and returns when it serves. It emulates Amazon SQS: a test
+// result holds on SQS only where the two agree. Of the emulators tried, it is the only one that
+// keeps FIFO groups in order and blocks them while messages are in flight. It accepts any
+// credentials and region. It stores queues and messages in memory: a restart loses them. extra are
+// lines of its configuration; "rest-sqs.sqs-limits = strict" enforces SQS's limits.
+// It takes about three seconds of processor time.
 func SQSEmulator(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	jars := Peer(tb, "elasticmq", regexp.MustCompile(`<elasticmq>(.*)</elasticmq>`).FindStringSubmatch(elasticPOM)[1])
@@ -37,14 +37,14 @@ func SQSEmulator(tb testing.TB, extra ...string) *Server {
 				"rest-sqs { bind-hostname = 127.0.0.1, bind-port = " + ports[0].String() + ", sqs-limits = relaxed }",
 				"rest-stats.enabled = false", "pekko { loglevel = WARNING, http.parsing.illegal-header-warnings = off }",
 			}, extra...)
-			// without the file the server does not start, and says so
+			// without the file the server does not start, and reports that
 			_ = os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600)
 			return []string{java, "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
 				"-Dconfig.file=" + file, "-cp", filepath.Join(jars, "*"), "org.elasticmq.server.Main"}
 		}}, nil)
 }
 
-// askElasticMQ asks for the queues, in the older protocol of SQS, which needs no signature.
+// askElasticMQ lists the queues, in the older protocol of SQS, which needs no signature.
 func askElasticMQ(addr string) error {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Get("http://" + addr + "/?Action=ListQueues")
@@ -53,7 +53,7 @@ func askElasticMQ(addr string) error {
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("it says %s", answer.Status)
+		return fmt.Errorf("the server answered %s", answer.Status)
 	}
 	return nil
 }

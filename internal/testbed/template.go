@@ -12,17 +12,17 @@ import (
 	"syscall"
 )
 
-// A template is the data directory of a fresh database. Making one costs more than a
-// second of a processor, so it is kept in the user's cache directory, for every test
-// process of this machine, and copied.
+// template is the data directory of a new database. To create one costs more than a
+// second of processor time, so it is stored in the user's cache directory for all test
+// processes of this machine, and copied.
 type template struct {
 	once sync.Once
 	dir  string
 	err  error
 }
 
-// copyTo fills data. Of the command that makes a template, program is the server that
-// will run on it.
+// copyTo copies the template to data. command creates a template; program is the server
+// that will run on it.
 func (t *template) copyTo(data, program string, cred *syscall.Credential, command func(data, scratch string) *exec.Cmd) error {
 	t.once.Do(func() { t.dir, t.err = keptTemplate(program, cred, command) })
 	if t.err != nil {
@@ -39,9 +39,9 @@ func copyTree(from, to string) error {
 	return nil
 }
 
-// keptTemplate is the one in the cache, made if there is none. Its name changes with
-// the server, the command and the user. It appears whole or not at all, and what
-// another process put there meanwhile is as good.
+// keptTemplate returns the cached template and creates it if there is none. Its name
+// depends on the server, the command and the user. It appears atomically; one that
+// another process stored meanwhile is equivalent.
 func keptTemplate(program string, cred *syscall.Credential, command func(data, scratch string) *exec.Cmd) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -61,12 +61,12 @@ func keptTemplate(program string, cred *syscall.Credential, command func(data, s
 		return "", err
 	}
 	if err := keep(made, kept); err != nil {
-		return made, nil // a cache that cannot be written costs time only
+		return made, nil // an unwritable cache only costs time
 	}
 	return kept, nil
 }
 
-// keep copies a template to where it is kept.
+// keep copies a template into the cache.
 func keep(made, kept string) error {
 	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil {
 		return err
@@ -85,7 +85,7 @@ func keep(made, kept string) error {
 	return nil
 }
 
-// newTemplate makes one in a directory of this test process.
+// newTemplate creates a template in a directory of this test process.
 func newTemplate(program string, cred *syscall.Credential, command func(data, scratch string) *exec.Cmd) (string, error) {
 	dir, err := place("template-" + filepath.Base(program))
 	if err != nil {

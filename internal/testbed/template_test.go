@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A template is made once for all test processes of a user, and made for one of them
-// where the cache cannot be written.
+// TestATemplateIsMadeOnce checks that all test processes of a user share one template,
+// or each creates its own if the cache is not writable.
 func TestATemplateIsMadeOnce(t *testing.T) {
 	for _, c := range []struct {
 		name, cache, made string

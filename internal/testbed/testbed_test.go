@@ -21,9 +21,9 @@ func eachServer(t *testing.T, test func(t *testing.T, start func(testing.TB, ...
 	}
 }
 
-// A server keeps its address over its lives, is silent while it is stopped, and leaves
-// nothing, even if the test ends while it is stopped. That data stays over a Restart, and not
-// over a Wipe, the suites of the drivers show.
+// TestServers checks that a server keeps its address, does not answer while it is stopped, and
+// leaves nothing, even if the test ends while it is stopped. The suites of the drivers check
+// that data survives a Restart and not a Wipe.
 func TestServers(t *testing.T) {
 	t.Parallel()
 	eachServer(t, func(t *testing.T, start func(testing.TB, ...string) *Server) {
@@ -56,7 +56,7 @@ func live(t *testing.T, s *Server) {
 	if err := s.kind.ready(addr); err == nil {
 		t.Fatal("a killed server answers")
 	}
-	s.Kill() // again: nothing to do
+	s.Kill() // again, without effect
 	s.Restart()
 	if s.PID() == first || s.Addr() != addr {
 		t.Fatalf("restarted as %d at %s, was %d at %s", s.PID(), s.Addr(), first, addr)
@@ -70,7 +70,7 @@ func live(t *testing.T, s *Server) {
 	}
 }
 
-// pause leaves the server stopped.
+// pause stops the server and checks that.
 func pause(t *testing.T, s *Server) {
 	t.Helper()
 	s.Pause()
@@ -87,7 +87,7 @@ func pause(t *testing.T, s *Server) {
 	s.Pause()
 }
 
-// A shared server outlives the test that started it, and ends with the process.
+// TestSharedServer checks that a shared server survives its first test and ends with the process.
 func TestSharedServer(t *testing.T) {
 	var first *Server
 	t.Run("one test", func(t *testing.T) { first = Shared(t, Redis) })
@@ -119,6 +119,6 @@ func TestRedisKeepsWhatItIsToldTo(t *testing.T) {
 
 func TestPostgresTakesSettings(t *testing.T) {
 	if got := query(t, Postgres(t, "-c", "fsync=on"), "show fsync"); got != "on" {
-		t.Errorf("fsync is %q though extra says on", got)
+		t.Errorf("fsync is %q, extra sets on", got)
 	}
 }

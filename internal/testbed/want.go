@@ -15,7 +15,7 @@ func OK(tb testing.TB, err error) {
 	}
 }
 
-// WantKind fails the test unless err is an error of that kind and, unless is is nil, is is.
+// WantKind fails the test unless err has the given kind and, unless is is nil, matches it.
 func WantKind(tb testing.TB, err error, kind interlock.ErrorKind, is error) {
 	tb.Helper()
 	if err == nil || interlock.Kind(err) != kind || is != nil && !errors.Is(err, is) {

@@ -27,8 +27,8 @@ func redis(t *testing.T, s *Server, words ...string) string {
 	return strings.TrimSpace(line)
 }
 
-// query runs one statement by the simple protocol and returns the first column
-// of the last row.
+// query runs one statement in the simple protocol and returns the first column of the
+// last row.
 func query(t *testing.T, s *Server, statement string) string {
 	t.Helper()
 	conn, err := dial(s.Addr())

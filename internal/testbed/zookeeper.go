@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// ZooKeeper starts a standalone server whose tick is 100 ms, so that sessions of
-// 500 ms are allowed, and returns when it serves. It does not fsync, which a
-// killed process does not miss. extra are lines of its configuration,
-// "key=value", or properties for Java, "-Dkey=value". It takes about half a second.
+// ZooKeeper starts a standalone server with a tick of 100 ms, which allows sessions of
+// 500 ms, and returns when it serves. It does not fsync, which a kill of the process
+// does not need. extra are lines of its configuration, "key=value", or properties for
+// Java, "-Dkey=value". It takes about half a second.
 func ZooKeeper(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	z := zookeeperFor(tb, extra)
@@ -42,14 +42,14 @@ func ZooKeeperEnsemble(tb testing.TB, n int, extra ...string) *Ensemble {
 		return err == nil && strings.Contains(answer, "Mode: leader")
 	}}
 	for i := range n {
-		// a server alone answers, but does not serve before it has found others
+		// a single server answers, but does not serve before it has found others
 		e.Peers = append(e.Peers, launch(tb, z.kind("zookeeper", fmt.Sprint(i+1), answering), nil))
 	}
 	e.Wait()
 	return e
 }
 
-// FourLetterWord asks a ZooKeeper server for one of its reports: "srvr", "mntr",
+// FourLetterWord requests one of a ZooKeeper server's reports: "srvr", "mntr",
 // "wchs".
 func FourLetterWord(addr, word string) (string, error) {
 	conn, err := dial(addr)
@@ -80,7 +80,7 @@ func serving(addr string) error {
 	return err
 }
 
-// zookeeper is how to start its servers.
+// zookeeper is the configuration of its servers.
 type zookeeper struct {
 	java, jar    string
 	lines, flags []string
@@ -110,8 +110,8 @@ func zookeeperFor(tb testing.TB, extra []string) *zookeeper {
 	return z
 }
 
-// kind is one server; id is its number in an ensemble, or empty. The JVM is set
-// to start fast and stay small rather than to run fast for long.
+// kind returns one server; id is its number in an ensemble, or empty. The JVM is set
+// to start fast and stay small, not to run fast for long.
 func (z *zookeeper) kind(name, id string, ready func(addr string) error) kind {
 	return kind{
 		name:  name,
@@ -119,7 +119,7 @@ func (z *zookeeper) kind(name, id string, ready func(addr string) error) kind {
 		ports: 1,
 		ready: ready,
 		command: func(data string, ports []*port) []string {
-			// what cannot be written the server misses, and says so
+			// the server reports a missing file
 			_ = z.configure(data, id, ports[0])
 			argv := []string{z.java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData", "-Xlog:disable",
 				"-Dzookeeper.forceSync=no", "-Dzookeeper.admin.enableServer=false"}

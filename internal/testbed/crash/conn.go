@@ -5,15 +5,15 @@ import (
 	"net"
 )
 
-// Wire is a network on which every request is two points, before it is sent and after:
-// the second is where its answer was not read. The zero value has none until Watch.
+// Wire is a network on which every request has two points, before and after it is sent.
+// At the second the answer has not been read. The zero value has none until Watch.
 type Wire struct{ at *Points }
 
-// Watch begins to count. What was opened before is counted too, from here on. It is not
-// safe for use while something is sent.
+// Watch starts counting, also on open connections. It is not safe for use while a
+// request is being sent.
 func (w *Wire) Watch(at *Points) { w.at = at }
 
-// Dial opens a connection of the wire.
+// Dial opens a connection that counts its requests.
 func (w *Wire) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package crash kills a process of the test's own between any two of its steps, or stops
-// it there. It does not choose what to look at afterwards: the test reads what is left in
+// Package crash kills or stops a child process of the test between any two of its steps.
+// It does not choose what to check afterwards: the test reads the remaining state from
 // the real server, and runs the same role again to see it recover.
 //
-// A role is what a process does; it passes points on its way, and ends by
-// SIGKILL at the one that was chosen:
+// A role is the code of a child process. It passes points, and SIGKILL ends it at
+// the chosen one:
 //
 //	var roles = map[string]crash.Role{"relay": relay}
 //
@@ -23,7 +23,7 @@
 //	}
 //
 // [Pairs] kills the second run too, [Asleep] stops a run while another one takes over, and
-// [Lead] takes a process from point to point.
+// [Lead] runs a process from point to point.
 package crash
 
 import (
@@ -40,20 +40,20 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// A Role is what a child process does. Its points must be passed in the same
+// A Role is the code of a child process. It must pass its points in the same
 // order in every run.
 type Role func(ctx context.Context, at *Points, args []string) error
 
-// Points are the places of a process where it can be killed, or stopped by who walks
-// it, numbered from 1 as they are passed.
+// Points are the places at which a process can be killed, or stopped by a [Walk],
+// numbered from 1 in the order in which they are passed.
 type Points struct {
-	chosen int64 // 0 is none
+	chosen int64 // 0 means none
 	passed atomic.Int64
 	led    *led // nil without a walk
 }
 
-// Pass is one of the points: if it is the chosen one, nothing after it happens.
-// The Points of nobody, nil, are passed.
+// Pass passes the next point. At the chosen point it does not return. Nil Points have
+// no effect.
 func (p *Points) Pass() {
 	if p == nil {
 		return
@@ -64,7 +64,7 @@ func (p *Points) Pass() {
 		return
 	}
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	select {} // the signal is on its way
+	select {} // until the signal arrives
 }
 
 // Environment of a child.
@@ -73,12 +73,12 @@ const (
 	pointVariable = "INTERLOCK_CRASH_POINT"
 )
 
-// donePrefix begins the line in which a child that was not killed says how many
+// donePrefix begins the line in which a child that was not killed reports how many
 // points it has passed.
 const donePrefix = "crash: points passed: "
 
-// Main is the TestMain of a package whose processes crash: it plays the role in a
-// child, and elsewhere runs the tests and looks for goroutines that they left.
+// Main is the TestMain of a package whose processes crash. In a child it runs the role;
+// otherwise it runs the tests and checks for goroutine leaks.
 func Main(m *testing.M, roles map[string]Role) {
 	name := os.Getenv(roleVariable)
 	if name == "" {
@@ -109,12 +109,12 @@ func exit(format string, args ...any) {
 	os.Exit(1)
 }
 
-// bound is how long a child may take.
+// bound is the time limit of a child.
 const bound = time.Minute
 
-// Run plays a role in a child that is killed at a point, counted from 1; 0 lets
-// it come to its end. It returns how many points were passed, or that it was
-// killed. A child that fails by itself fails the test.
+// Run runs a role in a child that is killed at a point, counted from 1; 0 lets it
+// finish. It returns how many points were passed, or that the child was killed.
+// If a child fails by itself, Run fails the test.
 func Run(tb testing.TB, role string, point int, args ...string) (passed int, killed bool) {
 	tb.Helper()
 	p := Start(tb, role, point, args...)
@@ -133,8 +133,8 @@ func Run(tb testing.TB, role string, point int, args ...string) (passed int, kil
 	return passed, false
 }
 
-// Start is Run that does not wait for the end: the test may pause the process,
-// read what it prints, or kill it itself.
+// Start is Run without waiting for the end: the test may pause the process, read
+// its output, or kill it.
 func Start(tb testing.TB, role string, point int, args ...string) *testbed.Process {
 	tb.Helper()
 	return start(tb, role, strconv.Itoa(point), args)
@@ -148,6 +148,6 @@ func start(tb testing.TB, role, point string, args []string) *testbed.Process {
 	}
 	return testbed.Start(tb, testbed.Program{Path: self, Args: args, Env: []string{
 		roleVariable + "=" + role, pointVariable + "=" + point,
-		"GORACE=atexit_sleep_ms=0", // the race detector sleeps a second at each end
+		"GORACE=atexit_sleep_ms=0", // the race detector sleeps a second at each exit
 	}})
 }

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	crash.Main(m, map[string]crash.Role{"writer": write, "filer": file, "completer": complete})
 }
 
-// write commits two rows, each in a transaction of its own, unless they are there.
+// write commits two rows in separate transactions, unless they exist.
 func write(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -46,8 +46,8 @@ func write(ctx context.Context, at *crash.Points, args []string) error {
 	return nil
 }
 
-// TestOnce: every point of the role is a real one, and what was not committed
-// before it is gone.
+// TestOnce checks that every point of the role is reached, and that uncommitted rows
+// are lost.
 func TestOnce(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		points := crash.Once(t, "writer", func(tb testing.TB) crash.Scene {
@@ -60,7 +60,7 @@ func TestOnce(t *testing.T) {
 				}
 			}}
 		})
-		// Begin, a look, an insert, before COMMIT and after it; twice.
+		// Begin, a query, an insert, before COMMIT and after it; twice.
 		if points != 10 {
 			t.Errorf("%d points", points)
 		}
@@ -85,7 +85,7 @@ func file(_ context.Context, at *crash.Points, args []string) error {
 	return nil
 }
 
-// TestTwice: each pair of points comes, and no other.
+// TestTwice checks that each pair of points occurs, and no other.
 func TestTwice(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]bool{}
@@ -118,7 +118,7 @@ func TestTwice(t *testing.T) {
 	}
 }
 
-// TestPairs: of all pairs there are as many as were asked for, each time the same.
+// TestPairs checks that the sample has the requested size and is the same each time.
 func TestPairs(t *testing.T) {
 	if crash.Full() {
 		t.Skip("all of them are TestTwice")
@@ -137,13 +137,13 @@ func TestPairs(t *testing.T) {
 		})
 	})
 	slices.Sort(seen)
-	// A whole run; and two of which one of the runs that were killed had written a letter.
+	// A complete run, and two in which one of the killed runs had written a letter.
 	if want := []string{"aabc", "aabc", "abc"}; !slices.Equal(seen, want) {
 		t.Errorf("left %v, want %v", seen, want)
 	}
 }
 
-// complete appends those of three letters that are not there.
+// complete appends the missing ones of three letters.
 func complete(_ context.Context, at *crash.Points, args []string) error {
 	for _, letter := range "abc" {
 		at.Pass()
@@ -161,7 +161,7 @@ func complete(_ context.Context, at *crash.Points, args []string) error {
 	return nil
 }
 
-// TestWalk: a process goes from point to point as it is led.
+// TestWalk checks that a process runs from point to point.
 func TestWalk(t *testing.T) {
 	name := empty(t)
 	w := crash.Lead(t, "completer", name)
@@ -183,7 +183,7 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// TestAsleep: at each point all is done by the heir, and nothing by who wakes up.
+// TestAsleep checks that at each point the heir finishes, and the woken process adds nothing.
 func TestAsleep(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string

@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Journal has a point before and after each append to j.
+// Journal adds a point before and after each append to j.
 func Journal(j driver.Journal, at *Points) driver.Journal { return marking{j, at} }
 
 type marking struct {
@@ -21,9 +21,9 @@ func (m marking) Append(ctx context.Context, appends []driver.Append) []error {
 	return m.Journal.Append(ctx, appends)
 }
 
-// Preparer has a point before and after each message to p that ends a phase: to prepare,
-// to commit or to roll back. Those to participants with the same turns follow each other,
-// with their points; nil is none.
+// Preparer adds a point before and after each message to p that ends a phase: to prepare,
+// to commit or to roll back. turns serializes the messages, with their points, of all
+// participants that share it; nil does not.
 func Preparer[B any](p driver.Preparer[B], at *Points, turns *sync.Mutex) driver.Preparer[B] {
 	return preparer[B]{p, way{at, turns}}
 }
@@ -56,7 +56,7 @@ func (p preparation) Prepare(ctx context.Context) (vote driver.Vote, err error) 
 	return vote, err
 }
 
-// way is what messages pass.
+// way is the path of messages.
 type way struct {
 	at    *Points
 	turns *sync.Mutex

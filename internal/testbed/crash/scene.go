@@ -11,24 +11,23 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// A Scene is a world for one run of a role.
+// Scene is the environment of one run of a role.
 type Scene struct {
-	Args []string         // of the role
-	Want func(testing.TB) // judges what is left once the role has ended
+	Args []string         // arguments of the role
+	Want func(testing.TB) // checks the state after the role has ended
 }
 
-// Once kills a role at each of its points, lets it run again to its end, and asks
-// the scene whether all is as it should be. The scene of each point is its own, and
-// they are parallel subtests: Once returns before they have run.
-// It returns how many points there are, and fails the test if there are none.
+// Once kills a role at each of its points, runs it again to its end, and checks the scene.
+// Each point has its own scene and parallel subtest: Once returns before they have run.
+// It returns the number of points, and fails the test if there are none.
 func Once(t *testing.T, role string, scene func(testing.TB) Scene) int {
 	t.Helper()
 	return Share(t, role, 0, 1, scene)
 }
 
-// Share is Once for one of several places, such as databases, that divide the points
-// among them: it kills at every of-th point, beginning with the part-th, from 0. All
-// points are killed at if [Full] says so.
+// Share is Once for one of several places, such as databases, that divide the points. It
+// kills at every of-th point, starting with the part-th, from 0, or at all points if
+// [Full] is true.
 func Share(t *testing.T, role string, part, of int, scene func(testing.TB) Scene) int {
 	t.Helper()
 	if Full() {
@@ -44,7 +43,7 @@ func Share(t *testing.T, role string, part, of int, scene func(testing.TB) Scene
 	return all
 }
 
-// Part is the part of a [Share] by PostgreSQL and MariaDB for a subtest of databases.Each.
+// Part returns the part of a [Share] by PostgreSQL and MariaDB for a subtest of databases.Each.
 func Part(t *testing.T) int {
 	if strings.Contains(t.Name(), "mariadb") {
 		return 1
@@ -52,10 +51,10 @@ func Part(t *testing.T) int {
 	return 0
 }
 
-// Seconds are the points at which the second run of a process in memory is killed, after
-// the first one was killed at a point: all if [Full] says so, else every third one, or
-// every twelfth under the race detector, which has little to find there and takes ten
-// times as long. With as many points of the first run in a row they are all.
+// Seconds returns the points at which the second run of an in-memory process is killed, after
+// the first was killed at first. It is every point if [Full] is true, else every third, or
+// every twelfth under the race detector, which takes ten times as long and finds little here.
+// Over consecutive first points, all points are covered.
 func Seconds(first int) (from, step int) {
 	if Full() {
 		return 1, 1
@@ -67,14 +66,14 @@ func Seconds(first int) (from, step int) {
 	return 1 + first%step, step
 }
 
-// Twice is Once that kills the second run too, at each of its points.
+// Twice is Once, and kills the second run too, at each of its points.
 func Twice(t *testing.T, role string, scene func(testing.TB) Scene) {
 	t.Helper()
 	all := whole(t, role, scene)
 	for first := 1; first <= all; first++ {
 		t.Run(fmt.Sprintf("killed at %d of %d", first, all), func(t *testing.T) {
 			t.Parallel()
-			// How long the second run is depends on where the first one ended.
+			// The length of the second run depends on where the first one ended.
 			for second, killed := 1, true; killed; second++ {
 				s := scene(t)
 				if _, dead := Run(t, role, first, s.Args...); !dead {
@@ -92,9 +91,9 @@ func Twice(t *testing.T, role string, scene func(testing.TB) Scene) {
 	}
 }
 
-// Pairs is Twice if [Full] says so; else it takes as many pairs as sample says, spread
-// over the points of the first run, and a point of the second one that chance chooses,
-// each time the same.
+// Pairs is Twice if [Full] is true. Otherwise it runs sample pairs: points spread over the
+// first run, each with a random point of the second run. The choice is the same in every
+// run.
 func Pairs(t *testing.T, role string, sample int, scene func(testing.TB) Scene) {
 	t.Helper()
 	if Full() {
@@ -112,18 +111,18 @@ func Pairs(t *testing.T, role string, sample int, scene func(testing.TB) Scene) 
 	}
 }
 
-// diceOf fall the same in each run of a test, and otherwise in each test.
+// diceOf returns a random generator that is seeded by the name of the test.
 func diceOf(t *testing.T) *rand.Rand {
 	name := fnv.New64a()
-	_, _ = name.Write([]byte(t.Name())) // it never fails
+	_, _ = name.Write([]byte(t.Name())) // never fails
 	return rand.New(rand.NewPCG(name.Sum64(), 8))
 }
 
-// Full reports whether every pair of points is asked for, by INTERLOCK_CRASHES=full: it
+// Full reports whether every pair of points is requested by INTERLOCK_CRASHES=full, which
 // takes minutes.
 func Full() bool { return os.Getenv("INTERLOCK_CRASHES") == "full" }
 
-// spread are n of the points, or all of them if there are fewer, one in each n-th part.
+// spread returns n of the points, or all if there are fewer: one in each n-th part.
 func spread(dice *rand.Rand, n, all int) (points []int) {
 	n = min(n, all)
 	for i := range n {
@@ -133,8 +132,8 @@ func spread(dice *rand.Rand, n, all int) (points []int) {
 	return points
 }
 
-// pair kills the first run at one point, and the second at one of those that are left,
-// by a number that is reduced to theirs: if there are fewer than was thought, that shows.
+// pair kills the first run at one point, and the second at one of its remaining points,
+// chosen by number modulo left. If there are fewer than left, it tries again with their number.
 func pair(t *testing.T, role string, first, number, left int, scene func(testing.TB) Scene) {
 	t.Helper()
 	for left > 0 {
@@ -175,8 +174,8 @@ func play(t *testing.T, role string, s Scene, point int) {
 	finish(t, role, s)
 }
 
-// shorter judges a run that came to its end with fewer points than the one that was counted:
-// what a slow machine makes a role repeat are points too.
+// shorter checks a run that finished with fewer points than counted before: repetitions
+// on a slow machine count as points.
 func shorter(t *testing.T, s Scene, point int) {
 	t.Helper()
 	t.Logf("it passed fewer than %d points this time", point)

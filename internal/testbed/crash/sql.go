@@ -6,13 +6,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Beginner has a point before each transaction, statement and commit of db, and
+// Beginner adds a point before each transaction, statement and commit of db, and
 // one after each commit.
 func Beginner[T any](db driver.Beginner[T], at *Points) driver.Beginner[T] {
 	return beginner[T]{db, at}
 }
 
-// BeginnerAt is Beginner for transactions whose level is chosen.
+// BeginnerAt is Beginner for transactions with a chosen isolation level.
 func BeginnerAt[T any](db driver.BeginnerAt[T], at *Points) driver.BeginnerAt[T] {
 	return beginnerAt[T]{beginner[T]{db, at}, db}
 }
@@ -49,7 +49,7 @@ type transaction[T any] struct {
 	at *Points
 }
 
-// Native is the user's handle; one that is a driver.SQL has the points too.
+// Native returns the user's handle. If it is a driver.SQL, it has the points too.
 func (t transaction[T]) Native() T {
 	native := t.Tx.Native()
 	if db, ok := any(native).(driver.SQL); ok {
@@ -77,7 +77,7 @@ func (t transaction[T]) Commit(ctx context.Context) error {
 	return err
 }
 
-// SQL has a point before each statement of db.
+// SQL adds a point before each statement of db.
 func SQL(db driver.SQL, at *Points) driver.SQL { return statements{db, at} }
 
 type statements struct {

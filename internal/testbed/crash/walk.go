@@ -11,18 +11,18 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// each is the point of a child that is walked: it waits at every one.
+// each is the point of a child that stops at every point.
 const each = "each"
 
-// atPrefix begins the line in which it says so, and onward and home are the answers.
+// atPrefix begins the line in which the child reports a point; onward and home are the answers.
 const (
 	atPrefix = "crash: at a point"
 	onward   = "to the next"
 	home     = "to the end"
 )
 
-// A Walk leads a process from point to point. While it waits at one nothing of it passes
-// another, but what is under way goes on; between Pause and Resume nothing does.
+// Walk runs a process from point to point. While it waits at one, no goroutine passes another
+// point, but other work continues. Between Pause and Resume everything stops.
 type Walk struct {
 	tb   testing.TB
 	role string
@@ -30,14 +30,14 @@ type Walk struct {
 	at int
 }
 
-// Lead begins the walk of a process that plays a role, before its first point.
+// Lead starts a process that plays a role, before its first point.
 func Lead(tb testing.TB, role string, args ...string) *Walk {
 	tb.Helper()
 	return &Walk{tb: tb, role: role, Process: start(tb, role, each, args)}
 }
 
-// Next goes on to the next point, and returns when the process is there. It is false if
-// the process has ended instead.
+// Next continues to the next point and returns when the process is there. It returns false
+// if the process has ended instead.
 func (w *Walk) Next() bool {
 	tb := w.tb
 	tb.Helper()
@@ -56,8 +56,8 @@ func (w *Walk) Next() bool {
 	}
 }
 
-// End lets the process go on to its end, and waits for that. One that fails by itself
-// fails the test.
+// End lets the process run to its end and waits for that. If the process fails by itself,
+// End fails the test.
 func (w *Walk) End() {
 	w.tb.Helper()
 	w.answer(home)
@@ -78,16 +78,16 @@ func (w *Walk) answer(line string) {
 	}
 }
 
-// led is what a process that is walked follows.
+// led receives the orders of a Walk in its process.
 type led struct {
 	mu     sync.Mutex
 	orders *bufio.Reader
-	free   bool // it is to stop nowhere any more
+	free   bool // stop at no further point
 }
 
 func newLed(orders io.Reader) *led { return &led{orders: bufio.NewReader(orders)} }
 
-// stop waits for the order to go on.
+// stop waits for the order to continue.
 func (l *led) stop() {
 	if l == nil {
 		return
@@ -102,24 +102,24 @@ func (l *led) stop() {
 	l.free = err != nil || strings.TrimSpace(line) == home
 }
 
-// Sleeper is a [Scene] of a process that is stopped while another one is at work.
+// Sleeper is a [Scene] of a process that is stopped while another one runs.
 type Sleeper struct {
 	Scene
-	// Left is what may not change when the process wakes up; empty is that it may go
-	// on, because the other one has found nothing.
+	// Left returns the state that must not change when the process wakes up. If it
+	// is empty, the process may continue, because the other one has found nothing.
 	Left func(testing.TB) string
 }
 
-// EndIdle has PostgreSQL end, in this database, sessions that wait in a transaction for
-// longer than a second: those of a process that was stopped. Without it the locks that
-// such a process has last until it wakes up.
+// EndIdle makes PostgreSQL end sessions of this database that are idle in a transaction for
+// more than a second, as those of a stopped process. Without it the locks of such a process
+// last until it wakes up.
 const EndIdle = `do $$ begin
 	execute format('alter database %I set idle_in_transaction_session_timeout = ''1s''', current_database());
 end $$`
 
-// Asleep stops a role by SIGSTOP at each of its points, has another process play heir to
-// its end, and wakes the first. All has to be as it should be, and what the heir has left
-// as it was. Unless [Full] says so, the points are as many as sample says, spread over all.
+// Asleep stops a role by SIGSTOP at each of its points, runs heir to its end in another
+// process, and wakes the first. The scene must be correct, and the heir's state unchanged.
+// Unless [Full] is true, it uses sample points, spread over all.
 func Asleep(t *testing.T, role, heir string, sample int, scene func(testing.TB) Sleeper) {
 	t.Helper()
 	all := whole(t, role, func(tb testing.TB) Scene { return scene(tb).Scene })

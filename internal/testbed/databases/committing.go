@@ -8,13 +8,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Committing begins transactions whose Commit calls Instead, with the transaction itself.
+// Committing begins transactions whose Commit calls Instead with the transaction itself.
 type Committing[T any] struct {
 	driver.BeginnerAt[T]
 	Instead func(ctx context.Context, tx driver.Tx[T]) error
 }
 
-// Unanswered commits by db, and loses the reply if lost returns true.
+// Unanswered commits in db, and drops the reply if lost returns true.
 func Unanswered[T any](db driver.BeginnerAt[T], lost func() bool) Committing[T] {
 	return Committing[T]{db, func(ctx context.Context, tx driver.Tx[T]) error {
 		err := tx.Commit(ctx)

@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Counted counts what is asked of a database, by way of transactions that it began or
-// of SQL that it wraps. A Bound counts as a statement.
+// Counted counts the operations of transactions that it began or of SQL that it wraps.
+// A Bound counts as a statement.
 type Counted struct {
 	driver.BeginnerAt[driver.SQL]
 	Begun, Statements, Commits, Rollbacks atomic.Int64
@@ -23,15 +23,15 @@ func (c *Counted) Reset() {
 	}
 }
 
-// SQL counts the statements of a transaction that somebody else began.
+// SQL counts the statements of a transaction that another beginner began.
 func (c *Counted) SQL(db driver.SQL) driver.SQL { return countedSQL{db, c} }
 
-// Begin begins a transaction that is counted.
+// Begin begins a counted transaction.
 func (c *Counted) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
 	return c.BeginAt(ctx, driver.SessionIsolation)
 }
 
-// BeginAt begins a transaction that is counted.
+// BeginAt begins a counted transaction.
 func (c *Counted) BeginAt(ctx context.Context, level driver.Isolation) (driver.Tx[driver.SQL], error) {
 	tx, err := c.BeginnerAt.BeginAt(ctx, level)
 	if err != nil {

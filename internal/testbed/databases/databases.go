@@ -1,7 +1,7 @@
-// Package databases gives tests of SQL code databases of their own, on a real
-// PostgreSQL and a real MariaDB, by each client library that the drivers take.
-// It has no other SQL than it needs for that: what differs between databases is
-// the test's to know.
+// Package databases gives each test of SQL code its own databases on a real
+// PostgreSQL and a real MariaDB, by each client library that the drivers support.
+// It contains only the SQL that it needs for that; differences between databases
+// are left to the test.
 //
 //	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 //		t.Run("a row is claimed once", func(t *testing.T) {
@@ -41,29 +41,29 @@ const (
 	Pgx          = "postgres by pgx"
 	PgxStd       = "postgres by database/sql"
 	Maria        = "mariadb"
-	MariaInlined = "mariadb, interpolated, found rows" // parameters inside the statement; affected rows are those found
+	MariaInlined = "mariadb, interpolated, found rows" // parameters inside the statement; affected rows are the found ones
 )
 
 // All is every client.
 var All = []string{Pgx, PgxStd, Maria, MariaInlined}
 
-// A DB is one database of a test's own, reached by one client. Transactions are
-// those of the driver; what they lend as Native is the driver.SQL itself, so that
-// one test serves all clients.
+// DB is one database of one test, reached by one client. Its transactions are those
+// of the driver. Their Native is the driver.SQL itself, so one test serves all
+// clients.
 type DB struct {
 	driver.BeginnerAt[driver.SQL]
 	Client  string
 	Dialect driver.Dialect
 	URL     string          // for Connect, also in another process
-	Server  *testbed.Server // which other tests use too
+	Server  *testbed.Server // shared with other tests
 }
 
 var numbers atomic.Int64
 
-// Each runs test for the clients named. If none is, it runs for one client of each system,
-// which the name of the test chooses; with INTERLOCK_CLIENTS=all for all. The tests of the
-// process share the servers; each call of open makes another database, and the name of the
-// test that calls it chooses the mode of the sessions on MariaDB.
+// Each runs test for the named clients. Without names it runs one client of each system,
+// chosen by the name of the test, or all with INTERLOCK_CLIENTS=all. All tests of the
+// process share the servers. Each call of open creates another database, and the name of
+// the test that calls it chooses the session mode on MariaDB.
 func Each(t *testing.T, test func(t *testing.T, open func(testing.TB) *DB), clients ...string) {
 	t.Helper()
 	if len(clients) == 0 {
@@ -87,8 +87,8 @@ func Each(t *testing.T, test func(t *testing.T, open func(testing.TB) *DB), clie
 	}
 }
 
-// chosen are the clients of a test that names none. The statements are the same by all
-// clients, and the clients the same in all tests, so not each test needs each client.
+// chosen returns the clients of a test that names none. All clients send the same statements
+// and all tests use the same clients, so not each test needs each client.
 func chosen(test string) (clients []string) {
 	if os.Getenv("INTERLOCK_CLIENTS") == "all" {
 		return All
@@ -99,14 +99,14 @@ func chosen(test string) (clients []string) {
 	return clients
 }
 
-// pick chooses one of all by a name.
+// pick chooses one of all by a hash of name.
 func pick(all []string, name string) string {
 	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(name)) // it never fails
+	_, _ = sum.Write([]byte(name)) // never fails
 	return all[int(sum.Sum32()>>8)%len(all)]
 }
 
-// Open makes a database on server for a client.
+// Open creates a database on server for a client.
 func Open(tb testing.TB, server *testbed.Server, client string) *DB {
 	tb.Helper()
 	for _, sys := range systems {
@@ -123,7 +123,7 @@ type system struct {
 	start   func(testing.TB, ...string) *testbed.Server
 	library string
 	clients []string
-	modes   []string // of sessions, added to URLs
+	modes   []string // of sessions, appended to URLs
 	url     func(server, database string) string
 }
 
@@ -143,8 +143,8 @@ var systems = []system{{
 	url:     func(url, name string) string { return strings.Replace(url, "/test", "/"+name, 1) },
 }}
 
-// Modes are settings of a user's sessions on MariaDB: what quotes and empty texts mean, what
-// an assignment sees, whether texts are padded, and the time zone.
+// Modes are session settings of MariaDB users: the meaning of quotes and empty texts, the
+// evaluation of assignments, padding of texts, and the time zone.
 var Modes = []string{
 	"",
 	"?time_zone=%27-09:30%27&sql_mode=%27STRICT_TRANS_TABLES,EMPTY_STRING_IS_NULL%27",
@@ -168,7 +168,7 @@ func create(tb testing.TB, sys system, server *testbed.Server, client, mode stri
 	return d
 }
 
-// Again reaches the same database by connections of their own.
+// Again opens the same database with separate connections.
 func (d *DB) Again(tb testing.TB) driver.BeginnerAt[driver.SQL] {
 	tb.Helper()
 	db, closed, err := Connect(context.WithoutCancel(tb.Context()), d.Client, d.URL)
@@ -179,7 +179,7 @@ func (d *DB) Again(tb testing.TB) driver.BeginnerAt[driver.SQL] {
 	return db
 }
 
-// Connect reaches a database by one of the clients, from any process.
+// Connect opens a database by one of the clients, from any process.
 func Connect(ctx context.Context, client, url string) (db driver.BeginnerAt[driver.SQL], closed func(), err error) {
 	switch client {
 	case Pgx:
@@ -198,7 +198,7 @@ func Connect(ctx context.Context, client, url string) (db driver.BeginnerAt[driv
 	return nil, nil, fmt.Errorf("there is no client %q", client)
 }
 
-// With is a URL with further options.
+// With returns a URL with further options.
 func With(url, options string) string {
 	if strings.Contains(url, "?") {
 		return url + "&" + options
@@ -214,7 +214,7 @@ func std(library, url string, by func(*sql.DB) driver.BeginnerAt[*sql.Tx]) (driv
 	return backend.Untyped(by(db)), func() { db.Close() }, nil
 }
 
-// Do runs fn in a transaction, and commits it; an error of either ends the test.
+// Do runs fn in a transaction and commits it. If either fails, Do ends the test.
 func (d *DB) Do(tb testing.TB, fn func(ctx context.Context, db driver.SQL) error) {
 	tb.Helper()
 	if err := d.Try(tb.Context(), fn); err != nil {
@@ -222,8 +222,8 @@ func (d *DB) Do(tb testing.TB, fn func(ctx context.Context, db driver.SQL) error
 	}
 }
 
-// Try runs fn in a transaction, and commits it if fn returns nil. It is rolled back
-// if fn ends the test.
+// Try runs fn in a transaction, and commits if fn returns nil. If fn ends the test, Try
+// rolls back.
 func (d *DB) Try(ctx context.Context, fn func(ctx context.Context, db driver.SQL) error) error {
 	tx, err := d.Begin(ctx)
 	if err != nil {
@@ -255,7 +255,7 @@ func (d *DB) Exec(tb testing.TB, queries ...string) {
 	})
 }
 
-// Begun is a transaction that the test ends, or that is rolled back after it.
+// Begun returns a transaction that the test ends, or that is rolled back after it.
 func (d *DB) Begun(tb testing.TB, level driver.Isolation) driver.Tx[driver.SQL] {
 	tb.Helper()
 	tx, err := d.BeginAt(tb.Context(), level)
@@ -266,8 +266,8 @@ func (d *DB) Begun(tb testing.TB, level driver.Isolation) driver.Tx[driver.SQL] 
 	return tx
 }
 
-// One is the single value that query gives in a transaction of its own, and the
-// zero value if it gives no row.
+// One returns the single value of query, in its own transaction, or the zero value if
+// there is no row.
 func One[V any](tb testing.TB, d *DB, query string, args ...any) (v V) {
 	tb.Helper()
 	d.Do(tb, func(ctx context.Context, db driver.SQL) (err error) {
@@ -277,7 +277,7 @@ func One[V any](tb testing.TB, d *DB, query string, args ...any) (v V) {
 	return v
 }
 
-// Value is the single value that query gives.
+// Value returns the single value of query.
 func Value[V any](ctx context.Context, db driver.SQL, query string, args ...any) (v V, err error) {
 	err = db.Query(ctx, query, args, func(scan func(...any) error) error { return scan(&v) })
 	return v, err

@@ -13,8 +13,8 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// TestEach: each database of a test is its own, and a transaction has the level
-// that was asked for, which the next one of the connection has not.
+// TestEach checks that each database belongs to its test, and that a transaction has the
+// requested level, which the next one of the connection does not inherit.
 func TestEach(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db, other := open(t), open(t)
@@ -36,8 +36,8 @@ func TestEach(t *testing.T) {
 	}, databases.All...)
 }
 
-// seesCommits tells whether a transaction of that level sees a row that another
-// one committed after its first look.
+// seesCommits reports whether a transaction of that level sees a row that another one
+// commits after its first query.
 func seesCommits(t *testing.T, db *databases.DB, level driver.Isolation) bool {
 	t.Helper()
 	tx := db.Begun(t, level)
@@ -57,7 +57,7 @@ func seesCommits(t *testing.T, db *databases.DB, level driver.Isolation) bool {
 	return after > before
 }
 
-// TestEndOfATestEndsItsTransaction: what t.Fatal does within one leaves no lock behind.
+// TestEndOfATestEndsItsTransaction checks that t.Fatal in a transaction leaves no lock.
 func TestEndOfATestEndsItsTransaction(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
@@ -76,6 +76,6 @@ func TestEndOfATestEndsItsTransaction(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Fatal(err)
 		}
-		db.Exec(t, `insert into only_here (id) values (1)`) // it waits for nobody
+		db.Exec(t, `insert into only_here (id) values (1)`) // does not block
 	}, databases.All...)
 }

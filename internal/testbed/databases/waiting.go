@@ -6,9 +6,9 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Waiting is how many sessions of the database wait for a lock. MariaDB renews its list
-// of them only if nobody has looked for a tenth of a second: there a statement waits
-// that takes longer than that.
+// Waiting returns the number of sessions of the database that wait for a lock. MariaDB
+// refreshes its list only if it was not read for a tenth of a second. There, a statement
+// that takes longer than that counts as waiting.
 func (d *DB) Waiting(tb testing.TB) int64 {
 	tb.Helper()
 	query := `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`

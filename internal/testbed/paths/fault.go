@@ -31,30 +31,30 @@ func (s *Server[D]) Pause() {
 	s.server.Pause()
 }
 
-// Resume lets a paused server go on, and heals the paths.
+// Resume continues a paused server and heals the paths.
 func (s *Server[D]) Resume() {
 	s.server.Resume()
 	s.Heal()
 }
 
-// down makes a client that comes while nobody answers fail at once, where it
-// might wait for longer than a test can.
+// down makes new clients fail immediately while the server is down. Otherwise they
+// might wait for longer than a test.
 func (s *Server[D]) down() { s.broken = append(s.broken, (*testbed.Proxy).Cut) }
 
-// Cut drops every byte on every path, in both directions and without closing
-// connections, and refuses new ones.
+// Cut drops all bytes on all paths, in both directions, without closing connections,
+// and refuses new ones.
 func (s *Server[D]) Cut() { s.damage((*testbed.Proxy).Cut) }
 
-// DropReplies lets requests through and drops every byte of the answers.
+// DropReplies forwards requests and drops all bytes of the replies.
 func (s *Server[D]) DropReplies() { s.damage((*testbed.Proxy).DropReplies) }
 
-// Delay holds every byte back for so long, in each direction; 0 ends that.
+// Delay delays each byte by oneWay, in each direction; 0 ends that.
 func (s *Server[D]) Delay(oneWay time.Duration) {
 	s.damage(func(path *testbed.Proxy) { path.Delay(oneWay) })
 }
 
-// Heal ends what is wrong with the paths, and closes the connections from which
-// bytes may be missing. It does not bring back a server that is down.
+// Heal ends the faults of the paths and closes the connections from which bytes may
+// be missing. It does not restart a server.
 func (s *Server[D]) Heal() {
 	s.broken = nil
 	s.each((*testbed.Proxy).Heal)

@@ -1,11 +1,11 @@
-// Package paths leads each driver of a test to a real server by a path of its
-// own, and breaks server and paths as the suites of driver/drivertest ask. It
-// does not break what runs inside a driver, such as a push that arrives and is
-// overlooked, and it does not touch clients that go to the server directly.
+// Package paths connects each driver of a test to a real server over its own path,
+// and breaks server and paths as the suites of driver/drivertest request. It does
+// not inject faults inside a driver, such as a push that arrives and is ignored. It
+// does not affect clients that connect to the server directly.
 //
 //	type backend struct {
 //		*paths.Server[driver.Fenced] // Crash, and all faults
-//		operator                     // goes past them
+//		operator                     // bypasses them
 //	}
 //
 //	func (b *backend) Open(t *testing.T) (driver.Fenced, error) {
@@ -25,26 +25,26 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// Server is a server that each D, a driver or a fence, reaches by a path of its
-// own. Its methods end the test by tb.Fatal when they cannot do what they say,
-// so they belong on the test's own goroutine.
+// Server is a server that each D, a driver or a fence, reaches over its own path.
+// Its methods end the test by tb.Fatal if they fail, so call them on the test's own
+// goroutine.
 type Server[D comparable] struct {
 	server *testbed.Server
 	led    map[D]*testbed.Proxy
-	broken []fault // what is wrong with the paths, and so with the next one
+	broken []fault // the faults of all paths, also of the next one
 }
 
 type fault func(*testbed.Proxy)
 
-// New makes one of a server that runs, without any path to it.
+// New returns a Server for a running server, without any path.
 func New[D comparable](server *testbed.Server) *Server[D] {
 	return &Server[D]{server: server, led: map[D]*testbed.Proxy{}}
 }
 
-// Lead opens a D at the end of a new path, which is as broken as the others are
-// at the moment, and cut while the server is killed or paused. What could not be
-// opened has its path as it was, for good. What was opened is closed with the
-// test if it has a Close like that of a driver; an error of that fails the test.
+// Lead opens a D over a new path, which has the faults of the others, and is cut
+// while the server is killed or paused. If open fails, its path keeps these faults.
+// If D has a Close like that of a driver, it is called at the end of the test, and
+// its error fails the test.
 func (s *Server[D]) Lead(t testing.TB, open func(path *testbed.Proxy) (D, error)) (D, error) {
 	t.Helper()
 	path := testbed.NewProxy(t, s.server.Addr())
@@ -74,7 +74,7 @@ func closeAfter(t testing.TB, d any) {
 	})
 }
 
-// Crash cuts d's path for good: no Heal reaches it any more.
+// Crash cuts d's path permanently: Heal does not affect it.
 func (s *Server[D]) Crash(t *testing.T, d D) {
 	t.Helper()
 	path, ok := s.led[d]

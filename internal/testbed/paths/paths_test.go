@@ -15,10 +15,10 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 
 const (
 	bound   = 20 * time.Second
-	silence = 200 * time.Millisecond // an answer would have come by then
+	silence = 200 * time.Millisecond // longer than any answer takes
 )
 
-// visitor is one that was led to Redis.
+// visitor is a client that was led to Redis.
 type visitor struct {
 	addr   string
 	conn   net.Conn
@@ -39,7 +39,7 @@ func visit(t *testing.T, s *Server[*visitor]) *visitor {
 	return v
 }
 
-// stay keeps a connection, over which ping goes from now on.
+// stay keeps a connection, which ping uses from now on.
 func (v *visitor) stay(t *testing.T) *visitor {
 	t.Helper()
 	conn, err := net.Dial("tcp", v.addr)
@@ -52,7 +52,7 @@ func (v *visitor) stay(t *testing.T) *visitor {
 	return v
 }
 
-// ping asks once.
+// ping makes one request.
 func (v *visitor) ping(within time.Duration) error {
 	conn := v.conn
 	if conn == nil {
@@ -87,8 +87,8 @@ func (v *visitor) mustNotReach(t *testing.T) {
 	}
 }
 
-// Whatever is broken is so for those that were there and for those that come,
-// and well again for both afterwards.
+// TestFaults checks that each fault affects existing and new clients, and that both
+// work again afterwards.
 func TestFaults(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -119,7 +119,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// One that comes while nobody answers is refused at once, and not left to wait.
+// A client that connects while the server is paused is refused immediately.
 func TestComingToAPausedServerIsRefused(t *testing.T) {
 	s := New[*visitor](testbed.Redis(t))
 	s.Pause()
@@ -141,7 +141,7 @@ func TestCrashIsForGood(t *testing.T) {
 	}
 }
 
-// What could not be opened is neither closed nor led anywhere.
+// If open fails, its D is not closed and has no path.
 func TestWhatIsOpenedIsClosed(t *testing.T) {
 	var opened, failed *visitor
 	t.Run("use", func(t *testing.T) {
