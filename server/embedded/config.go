@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// config is a node that is alone and quiet.
+// config returns the configuration of a single node that logs little.
 func config(dataDir, listen string) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.Name = "interlock"
@@ -19,7 +19,7 @@ func config(dataDir, listen string) *embed.Config {
 	cfg.ElectionMs = uint(election.Milliseconds())
 	cfg.EnableGRPCGateway = false
 	// A page in a browser on this machine reaches loopback, too. No origin is called
-	// "none", and a name that a page has pointed at loopback is none of ours.
+	// "none", and a foreign name that resolves to loopback is not in the whitelist.
 	cfg.CORS = map[string]struct{}{"none": {}}
 	cfg.HostWhitelist = map[string]struct{}{"localhost": {}, "127.0.0.1": {}, "::1": {}, "[::1]": {}}
 	if host, _, err := net.SplitHostPort(listen); err == nil {
@@ -29,7 +29,7 @@ func config(dataDir, listen string) *embed.Config {
 	client := url.URL{Scheme: "http", Host: listen}
 	cfg.ListenClientUrls = []url.URL{client}
 	cfg.AdvertiseClientUrls = []url.URL{client}
-	// No peer ever dials a node that is alone; the name is only for its records.
+	// A single node has no peers that dial it; the name is only for its records.
 	peer := url.URL{Scheme: "http", Host: "localhost:0"}
 	cfg.ListenPeerUrls = nil
 	cfg.AdvertisePeerUrls = []url.URL{peer}
@@ -37,22 +37,22 @@ func config(dataDir, listen string) *embed.Config {
 	return cfg
 }
 
-// An AddressError says why a listen address cannot be used.
+// AddressError reports why a listen address cannot be used.
 type AddressError struct {
 	Listen string
 	Err    error
 }
 
-// Error names the address.
+// Error returns the address and the reason.
 func (e *AddressError) Error() string {
 	return fmt.Sprintf("embedded: listen on %s: %v", e.Listen, e.Err)
 }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *AddressError) Unwrap() error { return e.Err }
 
-// loopback gives listen with "localhost" made numeric, and refuses what is no
-// address or one that other machines could reach.
+// loopback returns listen with "localhost" made numeric. It rejects an invalid address
+// and one that other machines could reach.
 func loopback(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// lockName is the file whose lock says that a node runs on a data directory.
+// lockName is the file whose lock shows that a node runs on a data directory.
 const lockName = "interlock.lock"
 
-// Running tells where a node is.
+// Running is the process and the address of a node.
 type Running struct {
 	PID      int    `json:"pid"`
 	Endpoint string `json:"endpoint"` // host:port; empty while it starts
 }
 
-// An InUseError says that another process runs on a data directory.
+// InUseError reports that another process runs on a data directory.
 type InUseError struct {
 	DataDir string
-	Running Running // zero if it has not said yet
+	Running Running // zero if it is not known yet
 }
 
-// Error tells where the other one is, as far as it has said.
+// Error includes the process and the address, if known.
 func (e *InUseError) Error() string {
 	if e.Running.PID == 0 {
 		return fmt.Sprintf("embedded: start etcd: another process is starting on %s", e.DataDir)
@@ -36,7 +36,7 @@ func (e *InUseError) Error() string {
 }
 
 // dirLock is held by the process that runs a node on a directory. The kernel
-// gives it up when the process ends, however that happens.
+// releases it when the process ends in any way.
 type dirLock struct{ file *os.File }
 
 func lockDir(dir string) (*dirLock, error) {
@@ -55,8 +55,8 @@ func lockDir(dir string) (*dirLock, error) {
 	return l, l.write(Running{})
 }
 
-// lockFile tries for a tenth of a second, because [Find] holds the lock for an
-// instant when it asks whether anybody does.
+// lockFile tries for a tenth of a second, because [Find] holds the lock for a
+// moment to check whether another process has it.
 func lockFile(f *os.File) error {
 	var err error
 	for range 5 {
@@ -68,7 +68,7 @@ func lockFile(f *os.File) error {
 	return err
 }
 
-// write replaces what the file says. Nobody writes but the one who holds it.
+// write replaces the text of the file. Only the holder of the lock writes.
 func (l *dirLock) write(r Running) error {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -83,15 +83,15 @@ func (l *dirLock) write(r Running) error {
 	return nil
 }
 
-// release empties the file but leaves it: removing it would let a second
-// process lock a new file while a third still waits on the old one.
+// release empties the file and does not remove it. Otherwise a second process
+// could lock a new file while a third waits for the old one.
 func (l *dirLock) release() {
-	_ = l.file.Truncate(0) // the file's lock is what counts, and Close gives it up
+	_ = l.file.Truncate(0) // only the lock of the file matters, and Close releases it
 	_ = l.file.Close()
 }
 
-// Find tells which node runs on dataDir. ok is false if none does, or if it has
-// not yet said where it is.
+// Find returns the node that runs on dataDir. ok is false if there is none, or if it
+// has not yet written its address.
 func Find(dataDir string) (r Running, ok bool) {
 	f, err := os.OpenFile(filepath.Join(dataDir, lockName), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -99,7 +99,7 @@ func Find(dataDir string) (r Running, ok bool) {
 	}
 	defer f.Close()
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); err == nil {
-		return Running{}, false // nobody holds it; closing gives our lock up
+		return Running{}, false // not locked; closing releases our lock
 	}
 	r = readRunning(f)
 	return r, r.Endpoint != ""
@@ -109,7 +109,7 @@ func readRunning(f *os.File) Running {
 	var r Running
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, 4096))
 	if err != nil || json.Unmarshal(text, &r) != nil {
-		return Running{} // it is being written: the same as not said yet
+		return Running{} // it is being written: as if not written yet
 	}
 	return r
 }

@@ -1,7 +1,7 @@
 // Package embedded runs one etcd node inside the process, for development and
-// for tests. It does not make anything highly available: the node is alone,
-// listens on loopback only, has neither authentication nor TLS, and what it
-// stores is as durable as the one disk it stands on.
+// tests. It is not highly available: the node has no peers, listens on loopback
+// only, has neither authentication nor TLS, and its data is as durable as its one
+// disk.
 //
 //	s, err := embedded.Start(ctx, embedded.Options{DataDir: dir, Listen: "127.0.0.1:7460"})
 //	if err != nil {
@@ -31,28 +31,28 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A node alone has nobody to wait for: these two only decide how soon it elects
+// A single node waits for no other: these two only determine how soon it elects
 // itself, and with it the shortest lease it grants (one second).
 const (
 	heartbeat = 10 * time.Millisecond
 	election  = 100 * time.Millisecond
 )
 
-// Options says where a node lives.
+// Options configures a node.
 type Options struct {
-	// DataDir is where it keeps its data, its log and its lock file; created if
-	// it is missing. Required.
+	// DataDir is the directory for its data, its log and its lock file. It is
+	// created if it is missing. Required.
 	DataDir string
 	// Listen is the host and port that etcd clients dial. The host must be a
 	// loopback address or "localhost"; port 0 picks a free one. Required.
 	Listen string
-	// Quota is the most bytes that the file of the data may have, before etcd refuses
-	// writes; 0 means [DefaultQuota]. Options.Log and [Server.Status] warn before.
+	// Quota is the size in bytes of the data file at which etcd refuses writes; 0
+	// means [DefaultQuota]. Options.Log and [Server.Status] warn before that.
 	Quota int64
-	// Compact is for how long etcd remembers former values, for watches that come back;
-	// 0 means [DefaultCompact].
+	// Compact is how long etcd keeps former values, for watches that reconnect; 0
+	// means [DefaultCompact].
 	Compact time.Duration
-	// Check is how often the room that the data takes is looked at; 0 means [DefaultCheck].
+	// Check is the interval of checks of the data's size; 0 means [DefaultCheck].
 	Check time.Duration
 	// Log receives warnings; nil means slog.Default.
 	Log *slog.Logger
@@ -78,13 +78,13 @@ type Server struct {
 	events   *eventLog
 	close    sync.Once
 	closing  chan struct{}
-	kept     chan struct{} // closed when nobody looks after the room any more; nil before
+	kept     chan struct{} // closed when keepSpace has ended; nil before it starts
 }
 
 // Start starts a node and waits until it serves, which takes about a tenth of a
-// second, or until ctx ends. It returns an [*InUseError] when another process
-// runs on the same data, an [*AddressError] when Listen cannot be used, and
-// leaves nothing running when it fails.
+// second, or until ctx ends. It returns an [*InUseError] if another process runs on
+// the same data, and an [*AddressError] if Listen cannot be used. If it fails, it
+// leaves nothing running.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	listen, err := loopback(o.Listen)
 	if err != nil {
@@ -120,7 +120,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// run starts the node and tells the lock file where it is.
+// run starts the node and writes its address to the lock file.
 func (s *Server) run(ctx context.Context, cfg *embed.Config) error {
 	node, err := startEtcd(cfg)
 	if err != nil {
@@ -142,8 +142,8 @@ func (s *Server) run(ctx context.Context, cfg *embed.Config) error {
 	return s.lock.write(Running{PID: os.Getpid(), Endpoint: s.endpoint})
 }
 
-// startEtcd returns as an error what etcd would end the process with, such as a full
-// disk.
+// startEtcd returns an error for a failure at which etcd would end the process, such
+// as a full disk.
 func startEtcd(cfg *embed.Config) (node *embed.Etcd, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -164,22 +164,22 @@ func startError(cfg *embed.Config, err error) error {
 	return fmt.Errorf("embedded: start etcd on %s (its log is %s): %w", cfg.Dir, LogFile(cfg.Dir), err)
 }
 
-// Client talks to the node without a network. It lives as long as the node and
-// is not to be closed.
+// Client returns a client that reaches the node without a network. It lasts as long as
+// the node. Do not close it.
 func (s *Server) Client() *clientv3.Client { return s.client }
 
-// Endpoint is the host:port at which other processes reach the node.
+// Endpoint returns the host:port at which other processes reach the node.
 func (s *Server) Endpoint() string { return s.endpoint }
 
-// Err reports when the node stops by itself, with the reason.
+// Err receives the reason if the node stops by itself.
 func (s *Server) Err() <-chan error { return s.node.Err() }
 
-// Failed reports what the node could not go on after, such as a full disk. It then
-// answers nothing any more, and Close may take long.
+// Failed receives a failure after which the node cannot continue, such as a full disk.
+// It then answers no requests, and Close may take long.
 func (s *Server) Failed() <-chan error { return s.events.failed }
 
-// Close stops the node and waits for it. Requests under way are given a few
-// seconds; open watches and keep-alives end at once. Later calls do nothing.
+// Close stops the node and waits for it. Requests in progress have a few seconds to
+// finish; open watches and keep-alives end immediately. Later calls have no effect.
 func (s *Server) Close() {
 	s.close.Do(func() {
 		close(s.closing)
@@ -199,5 +199,5 @@ func (s *Server) Close() {
 	})
 }
 
-// LogFile is where a node on dataDir writes what etcd has to say.
+// LogFile returns the path of etcd's log of a node on dataDir.
 func LogFile(dataDir string) string { return filepath.Join(dataDir, "etcd.log") }

@@ -77,7 +77,7 @@ func TestDataOutlivesTheServer(t *testing.T) {
 func TestCloseDoesNotWaitForOpenWatches(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())
-	for range 8 { // one alone is often gone before the node waits for it
+	for range 8 { // a single one often ends before the node waits for it
 		<-dial(t, s).Watch(t.Context(), "key", clientv3.WithCreatedNotify())
 	}
 	begun := time.Now()
@@ -142,7 +142,7 @@ func TestFind(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if r, ok := embedded.Find(dir); ok {
-		t.Fatalf("found %v where nothing ever ran", r)
+		t.Fatalf("found %v where no node ever ran", r)
 	}
 	s := start(t, dir)
 	if r, ok := embedded.Find(dir); !ok || r.Endpoint != s.Endpoint() || r.PID != os.Getpid() {
@@ -160,7 +160,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	cancel()
 	dir := t.TempDir()
 	if s, err := embedded.Start(ctx, embedded.Options{DataDir: dir, Listen: anyPort}); err == nil {
-		s.Close() // it was ready before anyone looked at the context: allowed
+		s.Close() // it may be ready before the context is checked
 	} else if !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}

@@ -13,15 +13,15 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// eventLog is where etcd logs, and what learns that etcd cannot go on: etcd logs that,
-// and then ends its goroutine by a panic, or the process.
+// eventLog is etcd's log, and detects that etcd cannot continue: etcd logs that, and
+// then ends its goroutine by a panic, or the process.
 type eventLog struct {
 	file    *os.File
 	started atomic.Bool
-	failed  chan error // what etcd could not go on after, once it had started
+	failed  chan error // failures after the start, after which etcd cannot continue
 }
 
-// openEventLog opens the log in a data directory, for the user alone.
+// openEventLog opens the log in a data directory, readable by the user alone.
 func openEventLog(dir string) (*eventLog, error) {
 	f, err := openPrivate(LogFile(dir), os.O_WRONLY|os.O_APPEND)
 	if err != nil {
@@ -35,10 +35,10 @@ func (j *eventLog) logger() *zap.Logger {
 	return zap.New(core, zap.WithCaller(true), zap.WithFatalHook(j), zap.WithPanicHook(j))
 }
 
-// A fatalError is what etcd could not go on after.
+// fatalError is a failure after which etcd cannot continue.
 type fatalError struct{ error }
 
-// OnWrite ends the goroutine that cannot go on, instead of the process.
+// OnWrite ends the goroutine that cannot continue, instead of the process.
 func (j *eventLog) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(e.Message)
 	for _, f := range fields {
@@ -51,15 +51,15 @@ func (j *eventLog) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 	}
 	select {
 	case j.failed <- err:
-	default: // the first reason counts
+	default: // only the first reason is reported
 	}
 	runtime.Goexit()
 }
 
-func (j *eventLog) close() { _ = j.file.Close() } // nothing is left to be written
+func (j *eventLog) close() { _ = j.file.Close() } // everything is written
 
-// openPrivate opens a file of the user's own, which it creates if it is missing. A
-// symbolic link is refused: it could lead to a file of somebody else's choice.
+// openPrivate opens a file of the user's own, and creates it if it is missing. It
+// rejects a symbolic link, because another user could have chosen its target.
 func openPrivate(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if errors.Is(err, syscall.ELOOP) {
@@ -72,7 +72,7 @@ func openPrivate(path string, flags int) (*os.File, error) {
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a file", path)
 	}
-	if err == nil && info.Mode().Perm()&0o077 != 0 { // of an earlier version
+	if err == nil && info.Mode().Perm()&0o077 != 0 { // from an earlier version
 		err = f.Chmod(0o600)
 	}
 	if err != nil {
@@ -82,8 +82,8 @@ func openPrivate(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// privateDir creates the data directory, or makes sure that nobody else can write to
-// the one that is there or has put a link in its place.
+// privateDir creates the data directory, or checks that no other user can write to
+// the existing one or has replaced it by a link.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("embedded: create the data directory: %w", err)

@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/server/embedded"
 )
 
-// A page in a browser on the same machine must not read the node: neither from another
-// origin, nor by a name that it has pointed at loopback.
+// TestBrowsersAreKeptOut checks that a page in a browser on the same machine cannot read
+// the node, neither from another origin nor by a name that resolves to loopback.
 func TestBrowsersAreKeptOut(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir())
@@ -41,7 +41,7 @@ func TestBrowsersAreKeptOut(t *testing.T) {
 		}
 	}
 	if answer := ask("evil.example:"+port, ""); answer.StatusCode == http.StatusOK {
-		t.Errorf("a foreign name: %s", answer.Status)
+		t.Errorf("a foreign host name: %s", answer.Status)
 	}
 }
 
@@ -70,7 +70,7 @@ func TestDataIsPrivate(t *testing.T) {
 	}
 }
 
-// A user who can place a link must not choose which file is written.
+// TestLinksAreNotFollowed: a user who can create a link must not choose the written file.
 func TestLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"etcd.log", "interlock.lock", "member", "."} {

@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/etcd"
 )
 
-// The journal of transactions is on the embedded node what it is on a server of its own,
-// whose faults are tried there.
+// TestJournal runs the suite of the journal on the embedded node. The tests on a
+// separate server inject faults.
 func TestJournal(t *testing.T) {
 	t.Parallel()
 	drivertest.RunJournal(t, drivertest.JournalHarness{

@@ -13,34 +13,34 @@ import (
 
 // Defaults of Options.
 const (
-	DefaultQuota   = 8 << 30 // the most that etcd recommends
+	DefaultQuota   = 8 << 30 // the largest size that etcd recommends
 	DefaultCompact = 10 * time.Minute
 	DefaultCheck   = time.Minute
 )
 
-// Nothing is served while the data is defragmented. So that takes place where it frees
-// half of a file of some size, and copies little; or where the quota comes near.
+// The node serves nothing while it defragments. So it does that only if this frees half
+// of a large file and copies little, or if the size is near the quota.
 const (
-	defragMin  = 64 << 20  // bytes of a file that may be defragmented
-	defragMost = 512 << 20 // bytes in use that may be copied as long as there is room
+	defragMin  = 64 << 20  // bytes of a file from which it may be defragmented
+	defragMost = 512 << 20 // bytes in use that may be copied while there is room
 )
 
 // near reports whether n bytes are more than four fifths of the quota.
 func near(n, quota int64) bool { return n > quota/5*4 }
 
-// Status is how much room the data takes.
+// Status is the size of the data.
 type Status struct {
 	Size  int64 // bytes of the file
-	InUse int64 // bytes of it that are used; the rest is reused, or freed by defragmenting
-	Quota int64 // bytes of the file from which etcd refuses writes
-	// Near says that InUse is above four fifths of the quota: remove what has ended, or
+	InUse int64 // bytes of it in use; the rest is reused, or freed by defragmenting
+	Quota int64 // bytes of the file at which etcd refuses writes
+	// Near reports that InUse is above four fifths of the quota: remove old data, or
 	// raise Options.Quota. Defragmenting does not help.
 	Near bool
-	// Full says that etcd refuses writes.
+	// Full reports that etcd refuses writes.
 	Full bool
 }
 
-// Status asks the node how much room its data takes.
+// Status returns the size of the node's data.
 func (s *Server) Status(ctx context.Context) (Status, error) {
 	alarms, err := s.client.AlarmList(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Server) Status(ctx context.Context) (Status, error) {
 	return st, nil
 }
 
-// keepSpace looks after the room that the data takes until the server closes.
+// keepSpace checks the size of the data regularly until the server closes.
 func (s *Server) keepSpace() {
 	defer close(s.kept)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -82,14 +82,14 @@ func (s *Server) keepSpace() {
 	}
 }
 
-// keeper remembers of what it has warned.
+// keeper stores the warnings that it has given.
 type keeper struct {
 	*Server
 	warned time.Time
 	full   bool // the last warning was of refused writes
 }
 
-// repeatWarning is how often it is warned of the same.
+// repeatWarning is the interval between equal warnings.
 const repeatWarning = 10 * time.Minute
 
 func (k *keeper) check(ctx context.Context) error {
@@ -97,7 +97,7 @@ func (k *keeper) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if st.Full { // what is in the file may be history
+	if st.Full { // the file may contain history
 		if err := k.compact(ctx); err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func (k *keeper) check(ctx context.Context) error {
 		}
 	}
 	if st.Full && !near(st.Size, st.Quota) {
-		// An alarm is a member's: disarming that of nobody does nothing, without an error.
+		// An alarm belongs to a member; disarming without a member has no effect and no error.
 		self := uint64(k.node.Server.MemberID())
 		if _, err := k.client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: self, Alarm: pb.AlarmType_NOSPACE}); err != nil {
 			return err
@@ -123,13 +123,13 @@ func (k *keeper) check(ctx context.Context) error {
 	return nil
 }
 
-// pays reports whether defragmenting is worth its pause.
+// pays reports whether defragmenting is worth the pause.
 func pays(st Status) bool {
 	half := st.Size >= defragMin && st.InUse < st.Size/2
 	return half && st.InUse <= defragMost || near(st.Size, st.Quota) && st.InUse < st.Size/10*9
 }
 
-// compact removes the history.
+// compact deletes the history.
 func (k *keeper) compact(ctx context.Context) error {
 	now, err := k.client.Get(ctx, "\x00", clientv3.WithCountOnly())
 	if err != nil {
@@ -142,7 +142,7 @@ func (k *keeper) compact(ctx context.Context) error {
 	return err
 }
 
-// warn warns at once, then now and then, as long as there is a reason.
+// warn warns immediately, then at intervals, while there is a reason.
 func (k *keeper) warn(st Status, now time.Time) {
 	if !st.Near && !st.Full {
 		k.warned, k.full = time.Time{}, false

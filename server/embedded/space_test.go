@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// lines is a log that is written and read at the same time.
+// lines is a log that is written and read concurrently.
 type lines struct {
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -32,7 +32,7 @@ func (l *lines) has(text string) bool {
 	return strings.Contains(l.out.String(), text)
 }
 
-// small has a quota that is used up soon, and looks after its room as often as check.
+// small starts a server with a small quota, which checks its size at the given interval.
 func small(t *testing.T, log *lines, check time.Duration) *Server {
 	t.Helper()
 	s, err := Start(t.Context(), Options{DataDir: t.TempDir(), Listen: "127.0.0.1:0", Quota: 4 << 20,
@@ -46,7 +46,7 @@ func small(t *testing.T, log *lines, check time.Duration) *Server {
 
 const big = 64 << 10 // bytes of a value
 
-// put writes, as long as etcd has no room again and again.
+// put writes, and repeats while etcd has no space.
 func put(t *testing.T, s *Server, key, value string) {
 	t.Helper()
 	for until := time.Now().Add(time.Minute); ; {
@@ -61,7 +61,7 @@ func put(t *testing.T, s *Server, key, value string) {
 	}
 }
 
-// TestHistoryDoesNotFill: what is written over and over does not use up the quota.
+// TestHistoryDoesNotFill checks that repeated writes do not use up the quota.
 func TestHistoryDoesNotFill(t *testing.T) {
 	t.Parallel()
 	s := small(t, &lines{}, 20*time.Millisecond)
@@ -75,8 +75,8 @@ func TestHistoryDoesNotFill(t *testing.T) {
 	}
 }
 
-// TestQuotaComesNear: it is said before etcd refuses writes, in the log and by Status,
-// and when it does so. It takes them again when there is room.
+// TestQuotaComesNear checks that the log and Status warn before etcd refuses writes, and
+// while it does. It accepts them again when there is space.
 func TestQuotaComesNear(t *testing.T) {
 	t.Parallel()
 	var log lines
@@ -106,7 +106,7 @@ func TestQuotaComesNear(t *testing.T) {
 		}
 		check()
 	}
-	for !log.has("writes are refused") { // defragmenting makes room a few times
+	for !log.has("writes are refused") { // defragmenting frees space a few times
 		err := fill()
 		for ; err == nil; err = fill() {
 		}

@@ -6,9 +6,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// endStreams makes open watches and keep-alives end when closing does. A node
-// that stops waits for all of its streams, and these two have no end of their
-// own: it would wait until its request timeout, five seconds.
+// endStreams ends open watches and keep-alives when closing is closed. A node that
+// stops waits for all of its streams. These two have no end of their own, so the node
+// would wait until its request timeout, five seconds.
 func endStreams(closing <-chan struct{}) grpc.ServerOption {
 	return grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		ctx, cancel := context.WithCancel(stream.Context())
@@ -26,11 +26,11 @@ func endStreams(closing <-chan struct{}) grpc.ServerOption {
 	})
 }
 
-// An endingStream is a stream with a context of ours.
+// endingStream is a stream with its own context.
 type endingStream struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-// Context ends with the stream, or when the node is closed.
+// Context returns a context that ends with the stream or when the node closes.
 func (s endingStream) Context() context.Context { return s.ctx }

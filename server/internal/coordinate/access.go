@@ -12,19 +12,19 @@ import (
 	"strings"
 )
 
-// refuse answers a request that is not served.
+// refuse answers a request that is not served, with the reason.
 func refuse(w http.ResponseWriter, status int, why string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	text, _ := json.Marshal(map[string]string{"error": why, "kind": "definite"})
-	_, _ = io.WriteString(w, string(text)+"\n") // an error means that the client has left
+	_, _ = io.WriteString(w, string(text)+"\n") // fails if the client has disconnected
 }
 
-// open are the paths that need no token. They say nothing but whether the service is
-// well.
+// open are the paths that need no token. They report only whether the service is
+// healthy.
 var open = []string{"/healthz", "/readyz"}
 
-// trusted requires one of the tokens in a request, if there is a file of tokens.
+// trusted requires a token in a request if there is a file of tokens.
 func trusted(tokens *secretFile, h http.Handler) http.Handler {
 	if tokens == nil {
 		return h
@@ -40,8 +40,8 @@ func trusted(tokens *secretFile, h http.Handler) http.Handler {
 	})
 }
 
-// fits compares sums, which have one length, with all tokens: the time tells nothing of
-// them.
+// fits compares the sum of shown with those of all tokens. The sums have one length, and
+// the time of the comparison reveals nothing.
 func fits(tokens []string, shown string) bool {
 	got, fit := sha256.Sum256([]byte(shown)), 0
 	for _, t := range tokens {
@@ -51,9 +51,9 @@ func fits(tokens []string, shown string) bool {
 	return fit == 1
 }
 
-// addressed is a handler of requests whose Host is an IP address, localhost or one of
-// the names. A page that was made to reach this process by a name of its own, which then
-// resolves to this address, sends that name.
+// addressed returns a handler of requests whose Host is an IP address, localhost or one
+// of the names. A page that reaches this process through its own name, which it has
+// pointed at this address (DNS rebinding), sends that name.
 func addressed(names []string, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -69,9 +69,9 @@ func addressed(names []string, h http.Handler) http.Handler {
 	})
 }
 
-// pageless is a handler that counts every page in a browser as one of another site. It
-// has none itself, so one of its own origin was led here: by a name of its own that was
-// made to mean this address.
+// pageless returns a handler that treats every browser page as one of another site. The
+// service has no pages, so one of its own origin came through a foreign name that
+// resolves to this address.
 func pageless(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Origin") != "" {

@@ -23,23 +23,23 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-// Calls is how branches are called.
+// Calls configures calls of branches.
 type Calls struct {
-	// Local permits loopback and private addresses. Link-local ones, which clouds answer
-	// with credentials, need a network all the same.
+	// Local permits loopback and private addresses. Link-local ones, at which clouds
+	// serve credentials, need an entry in Networks nevertheless.
 	Local bool
 	// Networks are private networks whose addresses may be called.
 	Networks []netip.Prefix
-	// SecretFile has secrets that calls are signed with, as the Standard Webhooks
-	// specification has it; empty is none.
+	// SecretFile has the secrets that sign calls, in the format of the Standard Webhooks
+	// specification; empty means unsigned calls.
 	SecretFile string
-	// Certificate and Key are the files of a client certificate, which are read again at
-	// each handshake, and CA has the certificates that servers are verified by; empty is
-	// none, and the system's.
+	// Certificate and Key are the files of a client certificate, read again at each
+	// handshake; empty means none. CA has the certificates that verify servers; empty
+	// means the system's.
 	Certificate, Key, CA string
 }
 
-// client makes the client that calls branches.
+// client returns the client that calls branches.
 func (c Calls) client(tell func(error)) (*http.Client, error) {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, ControlContext: c.control}
 	config, err := c.tls()
@@ -62,8 +62,8 @@ func (c Calls) client(tell func(error)) (*http.Client, error) {
 	return &http.Client{Transport: s}, nil
 }
 
-// control refuses an address that must not be called. It sees the address that a name
-// has resolved to, just before it is connected.
+// control rejects an address that must not be called. It checks the address to which a
+// name has resolved, just before the connection.
 func (c Calls) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -72,8 +72,8 @@ func (c Calls) control(_ context.Context, _, address string, _ syscall.RawConn) 
 	return c.permits(at.Addr())
 }
 
-// special are networks that are not public, or lead to others, beside those that netip
-// names.
+// special are networks that are not public, or lead to others, in addition to those that
+// netip identifies.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
 	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
@@ -122,13 +122,13 @@ func (c Calls) tls() (*tls.Config, error) {
 	return config, err
 }
 
-// signing signs what is sent.
+// signing signs requests.
 type signing struct {
 	transport http.RoundTripper
 	secrets   *secretFile
 }
 
-// signer signs with each secret: whsec_ and base64, or the text as it is.
+// signer returns a signer with each secret: whsec_ and base64, or the plain text.
 func (s *signing) signer() (webhook.Signer, error) {
 	var all []webhook.Signer
 	for _, text := range s.secrets.all() {
@@ -164,23 +164,23 @@ func (s *signing) RoundTrip(r *http.Request) (*http.Response, error) {
 	id, at := messageID(r), strconv.FormatInt(time.Now().Unix(), 10)
 	r = r.Clone(r.Context())
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.GetBody = nil // the transport repeats nothing
+	r.GetBody = nil // the transport does not repeat requests
 	r.Header.Set("webhook-id", id)
 	r.Header.Set("webhook-timestamp", at)
 	r.Header.Set("webhook-signature", signer.Sign(append([]byte(id+"."+at+"."), body...)))
 	return s.transport.RoundTrip(r)
 }
 
-// CloseIdleConnections ends connections that are not in use.
+// CloseIdleConnections closes idle connections.
 func (s *signing) CloseIdleConnections() {
 	if t, ok := s.transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
 	}
 }
 
-// messageID covers what a call is about, so that the signature does: the key of the call
-// without dots, which separate what is signed. A request that is no call has an id of its
-// address.
+// messageID returns the id that is signed with a call: the key of the call without dots,
+// which separate the signed parts. For a request that is not a call, the id is derived
+// from its address.
 func messageID(r *http.Request) string {
 	c, err := branchhttp.FromRequest(r)
 	if ended := r.Header.Get(branchhttp.HeaderTransaction); err != nil && ended != "" {

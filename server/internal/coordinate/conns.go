@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// capped is a listener that closes connections beyond so many, in total and of one
-// address, at once.
+// capped is a listener that limits the open connections, in total and per address, and
+// closes further ones.
 type capped struct {
 	net.Listener
 	total, each int
@@ -21,7 +21,7 @@ func newCapped(l net.Listener, total, each int) *capped {
 	return &capped{Listener: l, total: total, each: each, open: map[netip.Addr]int{}}
 }
 
-// Accept waits for the next connection that is not one too many.
+// Accept waits for the next connection within the limits.
 func (c *capped) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
@@ -56,7 +56,7 @@ func (c *capped) leave(from netip.Addr) {
 	}
 }
 
-// address identifies the client of a connection; for IPv6 by its network, since one machine may
+// address identifies the client of a connection. For IPv6 it is the network, since one machine may
 // use all addresses of it.
 func address(conn net.Conn) netip.Addr {
 	at, err := netip.ParseAddrPort(conn.RemoteAddr().String())
@@ -72,13 +72,13 @@ func address(conn net.Conn) netip.Addr {
 	return ip
 }
 
-// counted is a connection that is counted until it is closed.
+// counted is a connection that counts until it is closed.
 type counted struct {
 	net.Conn
 	leave func()
 }
 
-// Close ends it.
+// Close closes the connection and ends its count.
 func (c *counted) Close() error {
 	defer c.leave()
 	return c.Conn.Close()

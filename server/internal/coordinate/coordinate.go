@@ -1,6 +1,6 @@
-// Package coordinate runs a coordinator of transactions as a service: it owns its part
-// of the shards of a journal, beside others of its kind, and takes requests over HTTP.
-// It decides nothing: package txn/httpapi and what stands below it do.
+// Package coordinate runs a coordinator of transactions as a service. It owns a part of
+// the shards of a journal, shared with other services, and serves requests over HTTP. It
+// makes no decisions: package txn/httpapi and the packages below it do.
 package coordinate
 
 import (
@@ -23,47 +23,47 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Config is what a service is.
+// Config configures a service.
 type Config struct {
 	Backend backend.Target // of the journal, and of the claims on its shards
-	Journal string         // its name there; empty is the default
-	Shards  int            // of the journal; all services on it have the same number
+	Journal string         // its name there; empty means the default
+	Shards  int            // of the journal; equal in all of its services
 	TTL     time.Duration  // of the claims
 	Prefix  string         // of their names
-	Keep    time.Duration  // how long what has ended is kept; below zero for ever
+	Keep    time.Duration  // retention of ended transactions; negative means for ever
 	Web     httpapi.Options
-	Calls   Calls         // how branches are called
-	Sweeps  []string      // addresses of participants that are sent what they may forget
-	Access  Access        // of clients
-	Timeout time.Duration // for a request to come before it is authenticated; 0 means 15 seconds
+	Calls   Calls         // calls of branches
+	Sweeps  []string      // addresses of participants that receive low-water marks
+	Access  Access        // limits of clients
+	Timeout time.Duration // for a request to arrive before authentication; 0 means 15 seconds
 	// Tell receives errors outside the transactions' own calls.
 	Tell func(error)
 }
 
 // Access limits the clients of the service.
 type Access struct {
-	TokenFile string   // a request has to show one of the tokens in it, as a bearer; empty is none
-	Hosts     []string // names of the service in the Host of requests, beside localhost and addresses
+	TokenFile string   // a request needs one of its tokens as a bearer token; empty means none
+	Hosts     []string // allowed Host names of requests, in addition to localhost and addresses
 	Total     int      // connections; 0 means 2048
 	Each      int      // connections of one address; 0 means 512
 }
 
-// shortestToken is the least length of a token.
+// shortestToken is the minimum length of a token.
 const shortestToken = 16
 
-// shutdown bounds how long requests that are under way may take when the service ends.
+// shutdown bounds requests in progress when the service ends.
 const shutdown = 10 * time.Second
 
-// longest is for how long a request may wait for a transaction's end.
+// longest bounds the time for which a request may wait for a transaction's end.
 const longest = 10 * time.Minute
 
-// Service is one that runs.
+// Service is a running service.
 type Service struct {
 	config  Config
 	runtime *txn.Runtime
 	web     *httpapi.Service
-	tokens  *secretFile // nil if none is needed
-	serving atomic.Bool // it owns its part, or stands by for it
+	tokens  *secretFile // nil if no token is needed
+	serving atomic.Bool // it owns its part, or is on standby
 	closers []func()
 }
 
@@ -93,7 +93,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.closing(func() { _ = b.Close(context.Background()) }) // what is held expires
+	s.closing(func() { _ = b.Close(context.Background()) }) // held claims expire
 	s.runtime, err = txn.On(ctx, b, &txn.Options{
 		Journal: c.Journal, Shards: c.Shards, Locks: backend.Options{TTL: c.TTL, Prefix: c.Prefix}, Failed: c.Tell,
 		Coordinator: &coordinator.Options{Retention: coordinator.Retention{Keep: c.Keep, Sweeps: c.sweeps()}, Hooks: &observe.Coordinator{
@@ -108,7 +108,7 @@ func Open(ctx context.Context, c Config) (_ *Service, err error) {
 	return s, err
 }
 
-// sweeps send participants what they may forget.
+// sweeps returns the senders of low-water marks to participants.
 func (c Config) sweeps() (all []coordinator.Sweep) {
 	for _, address := range c.Sweeps {
 		all = append(all, coordinator.SweepAt(branchhttp.Redact(address), branchhttp.Caller{Client: c.Web.Client}, address))
@@ -116,7 +116,7 @@ func (c Config) sweeps() (all []coordinator.Sweep) {
 	return all
 }
 
-// failure is a mistake in the configuration.
+// failure returns an error of the configuration.
 func failure(format string, args ...any) error {
 	return &interlock.Error{Op: "configure coordinator", Kind: interlock.Bug, Err: fmt.Errorf(format, args...)}
 }
@@ -130,9 +130,9 @@ func (s *Service) Close() {
 	}
 }
 
-// Serve takes requests on l, which it closes, and drives what it owns, until ctx ends
-// or one of that cannot go on. It calls ready once it takes requests, which is when it has
-// joined the others on the journal: what does not fit theirs is an error before.
+// Serve serves requests on l, which it closes, and drives its transactions, until ctx ends
+// or a part of it fails. It calls ready when it has joined the other services on the
+// journal and serves. If its configuration does not match theirs, it fails before that.
 func (s *Service) Serve(ctx context.Context, l net.Listener, ready func()) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -151,15 +151,15 @@ func (s *Service) Serve(ctx context.Context, l net.Listener, ready func()) error
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdown)
 	defer cancel()
 	if server.Shutdown(bound) != nil {
-		_ = server.Close() // callers that still wait get an error by that
+		_ = server.Close() // waiting callers get an error
 	}
 	s.web.Close(bound)
 	work.Wait()
 	return errors.Join(context.Cause(ctx), s.runtime.Close(ctx))
 }
 
-// server is the HTTP server. A request has to come within its ReadTimeout until it is
-// authenticated; the service itself bounds how long its body takes from then on.
+// server returns the HTTP server. A request must arrive within ReadTimeout until it is
+// authenticated; after that, the service itself bounds the time of its body.
 func (s *Service) server(ctx context.Context) *http.Server {
 	timeout := orElse(s.config.Timeout, 15*time.Second)
 	handler := addressed(s.config.Access.Hosts, trusted(s.tokens, pageless(s.well(s.web))))
@@ -167,7 +167,7 @@ func (s *Service) server(ctx context.Context) *http.Server {
 		ReadHeaderTimeout: min(timeout, 10*time.Second), ReadTimeout: timeout, IdleTimeout: 2 * time.Minute, WriteTimeout: longest + time.Minute, MaxHeaderBytes: 64 << 10}
 }
 
-// well is a handler that is not ready while the service stops.
+// well returns a handler that reports not ready while the service stops.
 func (s *Service) well(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/readyz" && !s.serving.Load() {

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 
 const patience = time.Minute
 
-// running is a service that takes requests until it is stopped.
+// running is a service that serves requests until it is stopped.
 type running struct {
 	t       *testing.T
 	target  backend.Target
@@ -37,7 +37,7 @@ type running struct {
 
 func start(t *testing.T, url string) *running { return startWith(t, url, Config{}) }
 
-// startWith is start with more of a configuration.
+// startWith is start with a configuration.
 func startWith(t *testing.T, url string, c Config) *running {
 	t.Helper()
 	target, err := backend.Parse(url)
@@ -72,7 +72,7 @@ func startWith(t *testing.T, url string, c Config) *running {
 	return r
 }
 
-// do sends a request, and gives its answer.
+// do sends a request and returns its answer.
 func (r *running) do(method, path, body string, headers ...string) (status int, answer map[string]any, err error) {
 	request, err := http.NewRequest(method, "http://"+r.address+path, strings.NewReader(body))
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *running) must(method, path, body string, want int, headers ...string) m
 	return answer
 }
 
-// busy is a participant that is at work until it may end, or its caller has gone.
+// busy is a participant that works until it may end or its caller has disconnected.
 func busy(t *testing.T) (order string, at *atomic.Int64, well *atomic.Bool) {
 	t.Helper()
 	at, well = new(atomic.Int64), new(atomic.Bool)
@@ -117,8 +117,8 @@ func busy(t *testing.T) (order string, at *atomic.Int64, well *atomic.Bool) {
 	return fmt.Sprintf(`{"type":"x","steps":[{"name":"a","do":%q,"pivot":true}]}`, server.URL), at, well
 }
 
-// TestStopIsOrderly: who waits for an answer has one at once, calls under way are given
-// up, nobody is let in any more, and another service goes on with what was begun.
+// TestStopIsOrderly checks that waiting callers are answered immediately, calls are
+// cancelled, new requests are refused, and another service continues the transactions.
 func TestStopIsOrderly(t *testing.T) {
 	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
@@ -149,7 +149,7 @@ func TestStopIsOrderly(t *testing.T) {
 	testbed.Eventually(t, "no call is under way", patience, func() bool { return at.Load() == 0 })
 	if conn, err := net.Dial("tcp", s.address); err == nil {
 		conn.Close()
-		t.Error("somebody is let in")
+		t.Error("a request is accepted")
 	}
 	well.Store(true)
 	next := start(t, url)
@@ -160,8 +160,8 @@ func TestStopIsOrderly(t *testing.T) {
 	}
 }
 
-// TestPagesAreRefused, also those that count as the service's own, because their name
-// was made to mean its address.
+// TestPagesAreRefused includes pages of the service's own origin, whose name resolves to
+// its address.
 func TestPagesAreRefused(t *testing.T) {
 	t.Parallel()
 	order, _, well := busy(t)
@@ -173,15 +173,15 @@ func TestPagesAreRefused(t *testing.T) {
 	s.must("POST", "/v1/sagas/1", order, 403, "Origin", "null")
 	s.must("POST", "/v1/2pc/1/decision", "", 403, "Sec-Fetch-Site", "cross-site")
 	s.must("GET", "/v1/sagas/1", "", 404)
-	for _, method := range []string{"GET", "POST", "HEAD", "OPTIONS"} { // by a name that was made to mean its address
+	for _, method := range []string{"GET", "POST", "HEAD", "OPTIONS"} { // by a name that resolves to its address
 		if status, _, err := s.do(method, "/v1/sagas/1", order, "Host", own); status != http.StatusMisdirectedRequest {
 			t.Errorf("%s: %d, %v", method, status, err)
 		}
 	}
-	s.must("POST", "/v1/sagas/1?wait=1m", order, 200, "Host", "Coordinator.internal:7461") // of a program, or a proxy
+	s.must("POST", "/v1/sagas/1?wait=1m", order, 200, "Host", "Coordinator.internal:7461") // from a program or a proxy
 }
 
-// TestHeadersThatDoNotCome are not waited for, and neither is a header without an end.
+// TestHeadersThatDoNotCome checks that slow and endless headers are rejected.
 func TestHeadersThatDoNotCome(t *testing.T) {
 	t.Parallel()
 	s := start(t, "etcd://"+testbed.Etcd(t).Addr())
@@ -196,7 +196,7 @@ func TestHeadersThatDoNotCome(t *testing.T) {
 			}
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(patience))
-			_, _ = io.WriteString(conn, sent) // which it may refuse to read
+			_, _ = io.WriteString(conn, sent) // it may refuse to read this
 			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Error("it is waited for")
 			}
@@ -204,8 +204,8 @@ func TestHeadersThatDoNotCome(t *testing.T) {
 	}
 }
 
-// TestManyAtOnceOnFewConnections: a database that other clients share is not asked for
-// more connections than it has.
+// TestManyAtOnceOnFewConnections checks that the service does not exceed the connections of a
+// database that it shares with other clients.
 func TestManyAtOnceOnFewConnections(t *testing.T) {
 	t.Parallel()
 	order, _, well := busy(t)
@@ -234,7 +234,7 @@ func TestManyAtOnceOnFewConnections(t *testing.T) {
 	}
 }
 
-// TestToken: who does not show the token learns nothing and begins nothing.
+// TestToken checks that a client without the token can neither read nor begin anything.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	file := secrets(t, "s3cret-0123456789\n")
@@ -247,10 +247,10 @@ func TestToken(t *testing.T) {
 		}
 	}
 	if status, _, err := r.do("GET", path, "", "Authorization", "bearer s3cret-0123456789"); err != nil || status != http.StatusNotFound {
-		t.Errorf("something was begun: %d, %v", status, err)
+		t.Errorf("a saga was begun: %d, %v", status, err)
 	}
 	if status, answer, err := r.do("POST", path+"?wait=10s", body, "Authorization", "Bearer s3cret-0123456789"); err != nil || status != http.StatusOK {
-		t.Errorf("who shows it: %d, %v, %v", status, answer, err)
+		t.Errorf("with the token: %d, %v, %v", status, answer, err)
 	}
 	for _, health := range []string{"/healthz", "/readyz"} {
 		r.must("GET", health, "", 200)
@@ -270,7 +270,7 @@ func TestToken(t *testing.T) {
 	}
 	rewrite(t, file, "next-0123456789ab\n", 0o600)
 	testbed.Eventually(t, "the former token is gone", patience, func() bool { return status("s3cret-0123456789") == 401 })
-	rewrite(t, file, "other-0123456789a\n", 0o644) // which is not taken
+	rewrite(t, file, "other-0123456789a\n", 0o644) // rejected
 	for range 3 {
 		if old, new := status("next-0123456789ab"), status("other-0123456789a"); old != 200 || new != 401 {
 			t.Errorf("of a file that others can read: %d, and %d for what it had before", new, old)
@@ -279,8 +279,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestPrivateFiles: only the owner may read a file of secrets, and the group if the owner is
-// root.
+// TestPrivateFiles checks that only the owner may read a file of secrets, and the group if the
+// owner is root.
 func TestPrivateFiles(t *testing.T) {
 	for mode, want := range map[os.FileMode]struct{ own, roots bool }{
 		0o400: {true, true}, 0o600: {true, true}, 0o440: {false, true}, 0o640: {false, true},
@@ -292,7 +292,7 @@ func TestPrivateFiles(t *testing.T) {
 	}
 }
 
-// secrets is a file of them.
+// secrets writes a file of secrets.
 func secrets(t *testing.T, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "secrets")
@@ -300,7 +300,7 @@ func secrets(t *testing.T, text string) string {
 	return file
 }
 
-// rewrite replaces a file, as those who rotate secrets do.
+// rewrite replaces a file, as a rotation of secrets does.
 func rewrite(t *testing.T, file, text string, mode os.FileMode) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(file+".new", []byte(text), mode), os.Chmod(file+".new", mode), os.Rename(file+".new", file)); err != nil {
@@ -308,7 +308,7 @@ func rewrite(t *testing.T, file, text string, mode os.FileMode) {
 	}
 }
 
-// TestSweeps: participants over HTTP are sent what they may forget.
+// TestSweeps checks that participants over HTTP receive low-water marks.
 func TestSweeps(t *testing.T) {
 	t.Parallel()
 	target, err := backend.Parse(testbed.Postgres(t).URL())

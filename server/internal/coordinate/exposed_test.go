@@ -23,8 +23,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-// TestSlowBodies: who does not send a request whole is not waited for, before it is known
-// who it is; neither is who speaks HTTP/2.
+// TestSlowBodies checks that the service does not wait for a slow request before it is
+// authenticated, also over HTTP/2.
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, "etcd://"+testbed.Etcd(t).Addr(), Config{Timeout: 300 * time.Millisecond, Access: Access{TokenFile: secrets(t, "s3cret-0123456789")}})
@@ -51,8 +51,8 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// TestFewConnections: one address has so many, and another one is let in once one of
-// them has ended.
+// TestFewConnections checks the limit of one address, and that another connection is
+// accepted once one has ended.
 func TestFewConnections(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]Access{"of an address": {Each: 2}, "in total": {Total: 2}} {
@@ -78,7 +78,7 @@ func TestFewConnections(t *testing.T) {
 				}
 			}
 			if conn, ok := served(); ok {
-				t.Error("one too many is served")
+				t.Error("a connection above the limit is served")
 			} else {
 				conn.Close()
 			}
@@ -95,7 +95,7 @@ func TestFewConnections(t *testing.T) {
 	}
 }
 
-// TestAddressesThatAreCalled: what a name has resolved to is judged when it is dialed.
+// TestAddressesThatAreCalled checks that a resolved address is checked when it is dialed.
 func TestAddressesThatAreCalled(t *testing.T) {
 	t.Parallel()
 	allowed := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("169.254.7.7/32")}
@@ -122,11 +122,11 @@ func TestAddressesThatAreCalled(t *testing.T) {
 	call := branch.Call{Transaction: "1", Branch: "a", Operation: branch.Do, Attempt: 1, Begun: time.Now()}
 	_, err = branchhttp.Caller{Client: client}.Post(t.Context(), "http://localhost:"+port, call, nil)
 	if class, _ := branch.ClassOf(err); class != branch.ClassRetry || !strings.Contains(err.Error(), "--allow-network") {
-		t.Errorf("a name that means this machine: %v", err)
+		t.Errorf("a name that resolves to this machine: %v", err)
 	}
 }
 
-// TestCallsAreSigned, with all secrets of the file, and about what the call is.
+// TestCallsAreSigned checks that all secrets of the file sign, and that the id is the call's.
 func TestCallsAreSigned(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -170,7 +170,7 @@ func TestCallsAreSigned(t *testing.T) {
 	}
 }
 
-// TestCallsShowACertificate to a participant that requires one.
+// TestCallsShowACertificate calls a participant that requires one.
 func TestCallsShowACertificate(t *testing.T) {
 	t.Parallel()
 	cert, key := testbed.CertificateFiles(t)
@@ -203,11 +203,11 @@ func TestCallsShowACertificate(t *testing.T) {
 	}
 }
 
-// TestShardsThatDoNotFit are refused before anything is served.
+// TestShardsThatDoNotFit checks that Serve fails before it serves.
 func TestShardsThatDoNotFit(t *testing.T) {
 	t.Parallel()
 	url := "etcd://" + testbed.Etcd(t).Addr()
-	first := start(t, url) // which has two
+	first := start(t, url) // has two shards
 	s, err := Open(t.Context(), Config{Backend: first.target, Shards: 4, TTL: 3 * time.Second, Tell: func(err error) { t.Log(err) }})
 	if err == nil {
 		l, e := net.Listen("tcp", "127.0.0.1:0")

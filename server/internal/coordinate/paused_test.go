@@ -16,9 +16,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestCopiesOnAPausedStore: while the journal's store does not answer, no copy of a
-// request is answered as if the saga surely had not begun, because one of them may have
-// begun it.
+// TestCopiesOnAPausedStore checks that, while the journal's store does not answer, no copy
+// of a request gets the answer that the saga has certainly not begun: one of them may
+// have begun it.
 func TestCopiesOnAPausedStore(t *testing.T) {
 	t.Parallel()
 	etcd := testbed.Etcd(t)
@@ -71,7 +71,7 @@ func TestCopiesOnAPausedStore(t *testing.T) {
 			t.Errorf("a copy is answered %s, want 504", got)
 		}
 	}
-	for i := range copies { // of which most are never sent to the store
+	for i := range copies { // most are never sent to the store
 		go func() { answers <- post(t.Context(), fmt.Sprint("other", i)) }()
 	}
 	for range copies {

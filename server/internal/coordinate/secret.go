@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A secretFile has a secret on each line. It is read again once it has changed, so that
-// secrets are rotated without a restart: add the new one, change those who use it, and
-// take the old one away.
+// secretFile has a secret on each line. It is read again after a change, so secrets can
+// be rotated without a restart: add the new one, change its users, and remove the
+// old one.
 type secretFile struct {
 	path  string
 	least int // bytes of a secret
 
 	mu      sync.Mutex
-	read    os.FileInfo // when it was last read
+	read    os.FileInfo // at the last read
 	looked  time.Time
 	secrets []string
 	tell    func(error)
@@ -31,12 +31,12 @@ func openSecrets(path string, least int, tell func(error)) (*secretFile, error) 
 	return f, f.load()
 }
 
-// all are the secrets by now. An error of reading the file is reported, and leaves those
-// that were read before.
+// all returns the current secrets. If the file cannot be read, it reports the error and
+// returns the former secrets.
 func (f *secretFile) all() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if time.Since(f.looked) > 100*time.Millisecond { // the file is not looked at for each of many requests
+	if time.Since(f.looked) > 100*time.Millisecond { // do not check the file for each of many requests
 		f.looked = time.Now()
 		if now, err := os.Stat(f.path); err != nil || !now.ModTime().Equal(f.read.ModTime()) || now.Size() != f.read.Size() || now.Mode() != f.read.Mode() || !os.SameFile(now, f.read) {
 			if err = errors.Join(err, f.load()); err != nil && f.tell != nil {
@@ -78,9 +78,9 @@ func (f *secretFile) load() error {
 	return nil
 }
 
-// checkPrivate refuses a file of secrets that others can read or write. The group may read
-// a file of root, as with the keys of PostgreSQL: Kubernetes mounts secrets so, as root with
-// the group fsGroup and mode 0440.
+// checkPrivate rejects a file of secrets that other users can read or write. The group may
+// read a file of root, as with PostgreSQL's keys: Kubernetes mounts secrets as root with the
+// group fsGroup and mode 0440.
 func checkPrivate(path string, info os.FileInfo) error {
 	owner, known := info.Sys().(*syscall.Stat_t)
 	if private(info.Mode(), known && owner.Uid == 0) {

@@ -22,15 +22,15 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// work begins a transaction named "1", or attaches to it, and waits for its end.
+// work begins or attaches to the transaction "1", and waits for its end.
 type work func(ctx context.Context) error
 
-// protocols make the work of a process, from its arguments behind the first two.
+// protocols create the work of a process from its arguments after the first two.
 var protocols = map[string]func(ctx context.Context, n *node, args []string) (work, func(), error){
 	"saga": sagaOf, "tcc": holdsOf, "twopc": branchesOf,
 }
 
-// alone is a process that drives all shards while it has the lock, and does one
+// alone is a process that drives all shards while it has the lock, and runs one
 // transaction of a protocol.
 func alone(ctx context.Context, at *crash.Points, args []string) error {
 	target, err := backend.Parse(args[1])
@@ -70,7 +70,7 @@ func sagaOf(_ context.Context, n *node, args []string) (work, func(), error) {
 	}, func() {}, err
 }
 
-// holdsOf moves ten from one account of a database to another one.
+// holdsOf moves ten between two accounts of a database.
 func holdsOf(ctx context.Context, n *node, args []string) (work, func(), error) {
 	db, closed, err := databases.Connect(ctx, databases.Pgx, args[0])
 	if err != nil {
@@ -107,7 +107,7 @@ func (p passing) Confirm(ctx context.Context, w, h tcc.Want) error {
 	return p.Resource.Confirm(ctx, w, h)
 }
 
-// branchesOf moves ten from one database to another one.
+// branchesOf moves ten between two databases.
 func branchesOf(ctx context.Context, n *node, args []string) (work, func(), error) {
 	var at [2]twopc.Definition[pgx.Tx]
 	var pools []*pgxpool.Pool
@@ -132,7 +132,7 @@ func branchesOf(ctx context.Context, n *node, args []string) (work, func(), erro
 	return func(ctx context.Context) error { return moved(ctx, m, at) }, end, err
 }
 
-// moved runs the transfer until it is decided, and has ended.
+// moved runs the transfer until it is decided and has ended.
 func moved(ctx context.Context, m *twopc.Engine, at [2]twopc.Definition[pgx.Tx]) error {
 	watching, stop := context.WithCancel(ctx)
 	watched := make(chan error, 1)
@@ -148,11 +148,11 @@ func moved(ctx context.Context, m *twopc.Engine, at [2]twopc.Definition[pgx.Tx])
 		if ctx.Err() != nil {
 			return errors.Join(err, context.Cause(ctx))
 		}
-		time.Sleep(20 * time.Millisecond) // before it tries again
+		time.Sleep(20 * time.Millisecond) // before the next attempt
 	}
 }
 
-// unfinished counts what is in doubt, and what is decided and has not ended.
+// unfinished counts transactions in doubt, and decided ones that have not ended.
 func unfinished(ctx context.Context, m *twopc.Engine) (n int, err error) {
 	doubts, err := m.InDoubt(ctx)
 	for _, unread := range m.Operator().List(ctx, twopc.Filter{Unfinished: true}) {
@@ -174,9 +174,9 @@ func move(ctx context.Context, t *twopc.T, at [2]twopc.Definition[pgx.Tx]) error
 	return nil
 }
 
-// TestAsleep stops a process at points of a transaction for as long as it takes another
-// one to get its lock, and to complete the transaction: when it wakes up it
-// appends nothing, and moves nothing.
+// TestAsleep stops a process at points of a transaction until another one has acquired
+// its lock and completed the transaction. When it wakes up, it must append nothing and
+// move nothing.
 func TestAsleep(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
@@ -194,7 +194,7 @@ func TestAsleep(t *testing.T) {
 	}
 }
 
-// idle is a database that waits for nobody who is stopped in a transaction.
+// idle opens a database that ends the sessions of stopped processes.
 func idle(tb testing.TB, server *testbed.Server) *databases.DB {
 	tb.Helper()
 	db := databases.Open(tb, server, databases.Pgx)
@@ -202,8 +202,8 @@ func idle(tb testing.TB, server *testbed.Server) *databases.DB {
 	return db
 }
 
-// recorded is what the journal has, and what is there beside it; nothing as long as the
-// transaction has not ended. There is one decision in it.
+// recorded returns the journal's records and the state of beside, or nothing until the
+// transaction has ended. It requires exactly one decision.
 func recorded(tb testing.TB, db *databases.DB, key string, beside ...any) string {
 	tb.Helper()
 	head, records, err := journal.NewTable(db, "").Read(tb.Context(), key, 0)
@@ -284,7 +284,7 @@ func branchesScene(tb testing.TB, db *databases.DB) crash.Sleeper {
 	return sleeper(left, db.URL, south.URL)
 }
 
-// sleeper judges by what is left: everything, for the heir comes to the end.
+// sleeper requires that the heir has completed the transaction.
 func sleeper(left func(testing.TB) string, args ...string) crash.Sleeper {
 	return crash.Sleeper{Left: left, Scene: crash.Scene{Args: args, Want: func(tb testing.TB) {
 		tb.Helper()

@@ -17,16 +17,16 @@ import (
 
 var errRefused = errors.New("no")
 
-// bank is a participant: accounts, and the outcome of each call by its key. It stands
-// for a service of somebody else's that outlives the coordinators: it is idempotent,
-// gives a repeated call the first one's answer, and refuses a call behind its undo.
+// bank is a participant with accounts and the outcome of each call by its key. It
+// represents a foreign service that outlives the coordinators: it is idempotent,
+// answers a repeated call as the first one, and refuses a call after its undo.
 type bank struct {
 	url string
 
 	mu       sync.Mutex
 	accounts map[string]int64
 	states   map[string]state // by transaction and branch
-	wrong    []string         // what no participant may ever be asked
+	wrong    []string         // requests that no participant may receive
 }
 
 type state string
@@ -60,7 +60,7 @@ func (b *bank) answer(ctx context.Context, input []byte) ([]byte, error) {
 		return nil, err
 	}
 	c := branch.From(ctx)
-	time.Sleep(rand.N(50 * time.Millisecond)) // so that calls are under way when somebody dies
+	time.Sleep(rand.N(50 * time.Millisecond)) // so that calls are in progress when a coordinator dies
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := c.Transaction + " " + c.Branch
@@ -97,7 +97,7 @@ func (b *bank) undo(key, account string, amount int64) error {
 	return nil
 }
 
-// judge looks for money that was made or lost, and for transfers that are half done.
+// judge checks that no money was created or lost, and that transfers are complete.
 func (b *bank) judge(t *testing.T, ids []string, succeeded map[string]bool) {
 	t.Helper()
 	b.mu.Lock()
@@ -112,7 +112,7 @@ func (b *bank) judge(t *testing.T, ids []string, succeeded map[string]bool) {
 	for _, id := range ids {
 		debit, credit := b.states[id+" debit"] == applied, b.states[id+" credit"] == applied
 		if debit != credit || credit != succeeded[id] {
-			t.Errorf("%s: debit %v, credit %v, said to have succeeded: %v", id, debit, credit, succeeded[id])
+			t.Errorf("%s: debit %v, credit %v, reported as succeeded: %v", id, debit, credit, succeeded[id])
 		}
 	}
 	for _, w := range b.wrong {

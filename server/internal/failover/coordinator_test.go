@@ -29,7 +29,7 @@ const (
 	ttl    = 3 * time.Second
 )
 
-// node is a coordinator on the journal of a backend, and what ends it.
+// node is a coordinator on the journal of a backend, and the functions that end it.
 type node struct {
 	coordinator *coordinator.Coordinator
 	journal     *journal.Journal
@@ -56,7 +56,7 @@ func connect(ctx context.Context, url string, at *crash.Points) (*node, error) {
 	return n, err
 }
 
-// engine has sagas that call a bank.
+// engine has sagas that call the bank.
 type engine struct {
 	*saga.Engine
 	*node
@@ -92,9 +92,9 @@ func (n *node) engine(bank string) (e *engine, err error) {
 	return e, err
 }
 
-// coordinate is a process that drives what it owns until it is killed. Shards are
-// owned by a group where the backend keeps what a group needs, else all of them under
-// one lock.
+// coordinate is a process that drives its shards until it is killed. If the backend
+// supports groups, a group owns the shards; otherwise one lock covers
+// all of them.
 func coordinate(ctx context.Context, _ *crash.Points, args []string) error {
 	url, bank := args[0], args[1]
 	e, err := open(ctx, url, bank)

@@ -1,6 +1,6 @@
 // Package failover kills and stops coordinators of transactions, as processes on real
-// servers. It does not look for every point at which one can die, which the packages of
-// the protocols do: it has several of them at work at once, for longer.
+// servers. It does not test every crash point, as the packages of the protocols do.
+// Instead, several processes work at once, for longer.
 //
-// It has nothing but tests; INTERLOCK_KILLS sets how many processes are killed.
+// It contains only tests; INTERLOCK_KILLS sets the number of killed processes.
 package failover

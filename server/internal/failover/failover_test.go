@@ -18,8 +18,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// bound is how long after a coordinator's death what it drove may take to end: its
-// claims expire, another takes over, the calls are repeated.
+// bound is the time limit for the transactions of a dead coordinator: its claims
+// expire, another one takes over and repeats the calls.
 const bound = 30 * time.Second
 
 func kills(t *testing.T) int {
@@ -38,9 +38,9 @@ var systems = map[string]func(testing.TB, ...string) *testbed.Server{
 	"etcd": testbed.Etcd, "postgres": testbed.Postgres, "mariadb": testbed.MariaDB,
 }
 
-// TestCoordinatorsDie: two coordinators drive transfers; again and again one is
-// killed, or stopped past its claims and woken beside its successor. Every transfer
-// comes to its end within a bound, wholly or not at all, and none twice.
+// TestCoordinatorsDie runs transfers on two coordinators and repeatedly kills one, or
+// stops it past its claims and wakes it beside its successor. Every transfer must end
+// within a bound, completely or not at all, and none twice.
 func TestCoordinatorsDie(t *testing.T) {
 	for name, start := range systems {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestCoordinatorsDie(t *testing.T) {
 	}
 }
 
-// world is a bank, a journal and the coordinators on it.
+// world is a bank, a journal and its coordinators.
 type world struct {
 	t            *testing.T
 	bank         *bank
@@ -81,7 +81,7 @@ func newWorld(t *testing.T, server *testbed.Server) *world {
 }
 
 // trouble starts transfers, strikes one of the coordinators while they run, and waits
-// until all of them have ended.
+// until all have ended.
 func (w *world) trouble(round int) {
 	ids := make(chan string, 100)
 	var work sync.WaitGroup
@@ -110,15 +110,15 @@ func (w *world) trouble(round int) {
 	}
 }
 
-// strike kills a coordinator and starts another in its place; every third time it
-// stops one for longer than its claims last.
+// strike kills a coordinator and starts another in its place. Every third time it stops
+// one for longer than its claims last.
 func (w *world) strike(round int, work *sync.WaitGroup) {
 	n := w.random.IntN(len(w.coordinators))
 	p := w.coordinators[n]
 	if round%3 == 2 {
 		p.Pause()
 		work.Go(func() {
-			time.Sleep(2 * ttl) // for so long it is stopped: nothing is waited for
+			time.Sleep(2 * ttl) // the time of the pause: there is no condition to wait for
 			p.Resume()
 		})
 		return
@@ -150,7 +150,7 @@ func (w *world) judge() {
 	}
 }
 
-// owners looks for what a former owner has appended behind its successor.
+// owners checks that no former owner has appended after its successor.
 func (w *world) owners(id string) {
 	_, entries, err := w.engine.journal.Open(w.t.Context(), id)
 	if err != nil {
@@ -165,7 +165,7 @@ func (w *world) owners(id string) {
 	}
 }
 
-// address is a server as backends name it.
+// address returns the URL of a server in the form of backends.
 func address(s *testbed.Server) string {
 	url := strings.Replace(s.URL(), "http://", "etcd://", 1)
 	if rest, is := strings.CutPrefix(url, "root@tcp("); is {

@@ -21,24 +21,24 @@ const (
 	patience = 20 * time.Second
 )
 
-// kept is the state of a lock after its holder was cut off and the server broke.
+// kept is the state of a lock after its holder was disconnected and the server broke.
 type kept int
 
 const (
 	stays kept = iota
 	goes
-	hidden // it goes only if the machine itself fails or, at a step of a clock, the holder is cut off as well
+	hidden // lost only if the machine itself fails or, at a clock step, the holder is disconnected as well
 )
 
-// TestFaults shows what is promised of exclusion, and what is disclaimed: another
-// is granted the lock while the first still believes in it. Each system has one
-// server, which one fault after the other befalls:
+// TestFaults checks the promises and disclaimers of exclusion: whether another owner
+// is granted the lock while the first still considers it valid. Each system has one
+// server, to which the faults are applied in turn:
 //
-//   - a partition of which only the server takes notice: it sees the end of the
-//     holder's connections, as behind a gateway that has restarted, and the holder
-//     sees silence;
-//   - a crash, with the server as it is found and as it is set;
-//   - the loss of its data, over which nobody promises exclusion, and tokens rise;
+//   - a partition that only the server detects: it sees the end of the holder's
+//     connections, as behind a gateway that has restarted, and the holder gets no
+//     answers;
+//   - a crash, with the server's default and its durable settings;
+//   - the loss of its data, over which no driver promises exclusion, and tokens rise;
 //   - steps of its clock, over which tokens rise.
 func TestFaults(t *testing.T) {
 	t.Parallel()
@@ -76,7 +76,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// befall has one fault after the other, the worst last.
+// befall applies the faults in turn, the worst last.
 func (s system) befall(t *testing.T, server *testbed.Server, partition, crashed, stepped kept) {
 	t.Run("Partition", func(t *testing.T) {
 		path := testbed.NewProxy(t, server.Addr())
@@ -101,7 +101,7 @@ func crash(server *testbed.Server) {
 	server.Restart()
 }
 
-// TestFailover to a replica that has not heard of the grant.
+// TestFailover fails over to a replica that has not received the grant.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"redis", "redis-plain"} {
@@ -128,35 +128,35 @@ func onKube(k *testbed.Kube) system {
 	}}
 }
 
-// mustEndUp has a holder cut off from a server that breaks.
+// mustEndUp disconnects a holder from a server that breaks.
 func (s system) mustEndUp(t *testing.T, server *testbed.Server, f interlock.Faults, want kept, fault func(*testbed.Server)) {
 	t.Helper()
 	path := testbed.NewProxy(t, server.Addr())
-	defer path.Heal() // else a pool would wait long for the goodbye of its server
+	defer path.Heal() // otherwise a pool waits long for its server to close
 	s.meet(t, path, server.Addr(), f, want, func() {
 		path.Cut()
 		fault(server)
 	})
 }
 
-// keeps has a holder that is not cut off, and compares the result with what
-// is wanted and with what the driver says.
+// keeps has a holder that stays connected, and compares the result with the wanted one
+// and with the driver's guarantees.
 func (s system) keeps(t *testing.T, addr string, f interlock.Faults, want kept, fault func()) {
 	t.Helper()
 	g := s.handsOver(t, addr, want, fault)
 	if (want == stays) != g.ExclusionSurvives.Has(f) {
-		t.Errorf("the driver says that exclusion survives: %v", g.ExclusionSurvives)
+		t.Errorf("the driver's ExclusionSurvives is %v", g.ExclusionSurvives)
 	}
 	if g.Class == interlock.Fenced && !g.TokensSurvive.Has(f) {
-		t.Errorf("the driver says that tokens survive: %v", g.TokensSurvive)
+		t.Errorf("the driver's TokensSurvive is %v", g.TokensSurvive)
 	}
 }
 
-// notice is within what a server finds a lease that has ended, by whatever clock.
+// notice bounds the time until a server detects the end of a lease, by any clock.
 const notice = 1500 * time.Millisecond
 
-// handsOver has a holder, a fault, another one who asks, and a hand-over to that one,
-// whose token is higher.
+// handsOver has a holder, a fault, another contender, and a hand-over to it, whose token
+// must be higher.
 func (s system) handsOver(t *testing.T, addr string, want kept, fault func()) interlock.Guarantees {
 	t.Helper()
 	open := func() (driver.Fenced, error) { return s.open(t, addr, long) }
@@ -174,7 +174,7 @@ func (s system) handsOver(t *testing.T, addr string, want kept, fault func()) in
 		return err == nil || errors.Is(err, interlock.ErrHeld) && time.Since(began) > notice
 	})
 	if (want == stays) != errors.Is(err, interlock.ErrHeld) {
-		t.Errorf("after the fault another gets %v", err)
+		t.Errorf("after the fault an acquire returned %v", err)
 	}
 	if want == stays && (len(lost) > 0 || first.Lease.Remaining() <= 0) {
 		t.Errorf("the claim was lost: %v, %v left", len(lost), first.Lease.Remaining())
@@ -194,9 +194,9 @@ func (s system) handsOver(t *testing.T, addr string, want kept, fault func()) in
 
 var owners, names atomic.Int64
 
-// meet has one holder on a path that the fault cuts, before its last moment comes
-// has another one ask elsewhere, and compares the result with what is
-// wanted and with what the driver says.
+// meet has a holder on a path that the fault cuts. Before the holder's lease ends,
+// another contender asks elsewhere. It compares the result with the wanted one and
+// with the driver's guarantees.
 func (s system) meet(t *testing.T, path *testbed.Proxy, elsewhere string, f interlock.Faults, want kept, fault func()) {
 	t.Helper()
 	d := mustOpen(t, func() (driver.Fenced, error) { return s.open(t, path.Addr(), long) })
@@ -222,9 +222,9 @@ func (s system) meet(t *testing.T, path *testbed.Proxy, elsewhere string, f inte
 	case left <= 0:
 		t.Skip("too slow a machine: the first lease has ended")
 	case (want == stays) != errors.Is(err, interlock.ErrHeld):
-		t.Errorf("while the first has %v left another gets %v", left, err)
+		t.Errorf("while the first lease has %v left another acquire returned %v", left, err)
 	case (want == stays) != d.Guarantees().ExclusionSurvives.Has(f):
-		t.Errorf("the driver says that exclusion survives: %v", d.Guarantees().ExclusionSurvives)
+		t.Errorf("the driver's ExclusionSurvives is %v", d.Guarantees().ExclusionSurvives)
 	case err == nil && first.Token > 0 && d.Guarantees().TokensSurvive.Has(f) && second.Token <= first.Token:
 		t.Errorf("token %d after %d", second.Token, first.Token)
 	}

@@ -7,18 +7,18 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// The values of a cell whose promise can be kept or not.
+// The values of a cell whose promise can be kept or broken.
 const (
 	yes       = "yes"
 	no        = "no"
 	sometimes = "if"
 )
 
-// Abilities are what can be built on a driver, by the id of the promise.
+// Abilities are the types that can be built on a driver, by the id of the promise.
 type Abilities map[string]bool
 
-// CellsOf compares what a driver says on a server as it may be found with what
-// it says on one that is set to be durable.
+// CellsOf compares a driver's guarantees on a server with default settings and on one
+// with durable settings.
 func CellsOf(found, set interlock.Guarantees, can Abilities) Cells {
 	cells := Cells{
 		"token":         either(found.Class == interlock.Fenced, set.Class == interlock.Fenced),
@@ -54,5 +54,5 @@ func either(found, set bool) string {
 	return no
 }
 
-// round leaves out what is below a tenth of a second.
+// round rounds to a tenth of a second.
 func round(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }

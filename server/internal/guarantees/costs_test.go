@@ -24,7 +24,7 @@ import (
 
 var costs = flag.Bool("costs", false, "measure what locks cost, and write docs/reference/performance.md; takes minutes")
 
-// A priced system tells how much it was asked.
+// priced is a system that counts its requests.
 type priced struct {
 	title, unit, from string
 	args              []string
@@ -47,7 +47,7 @@ var pricedSystems = []priced{
 
 var statements = []string{"-c", "shared_preload_libraries=pg_stat_statements"}
 
-// A price is what was measured on one system.
+// price is the measurement of one system.
 type price struct {
 	priced
 	cycle, handOver, renewal float64 // requests
@@ -55,8 +55,8 @@ type price struct {
 	goroutines               int
 }
 
-// TestCosts measures one system after the other and writes the page. The exact
-// figures are asserted in the drivers' own tests; this only reports.
+// TestCosts measures the systems in turn and writes the page. The drivers' own tests
+// assert the exact figures; this only reports.
 func TestCosts(t *testing.T) {
 	t.Parallel()
 	if !*costs {
@@ -95,7 +95,7 @@ const (
 	heldTTL   = 15 * time.Second
 )
 
-// cycles takes and gives up a lock that nobody else wants.
+// cycles acquires and releases an uncontended lock.
 func (p priced) cycles(t *testing.T, addr string, d driver.Fenced) (requests float64, took time.Duration) {
 	acquire(t, d, "free", "warm")
 	release(t, d, "free", "warm")
@@ -110,9 +110,9 @@ func (p priced) cycles(t *testing.T, addr string, d driver.Fenced) (requests flo
 	return (p.count(t, addr) - before) / cycles, median(each)
 }
 
-// handOvers gives a lock back and forth between two processes. It looks for the
-// moment at which the next one waits in none: where a place in the queue is reported it
-// is awaited, elsewhere a little time has to do.
+// handOvers hands a lock back and forth between two processes. Before each, the next one
+// must wait: where the driver reports a place in the queue, handOvers waits for the
+// report, elsewhere for a short time.
 func (p priced) handOvers(t *testing.T, addr string, a, b driver.Fenced) (requests float64, took time.Duration) {
 	acquire(t, a, "hot", "h")
 	last := "h"
@@ -139,7 +139,7 @@ func (p priced) handOvers(t *testing.T, addr string, a, b driver.Fenced) (reques
 	return (after - before) / handOvers, median(each)
 }
 
-// holds keeps many claims for three renewals.
+// holds holds many claims for three renewals.
 func (p priced) holds(t *testing.T, addr string, d driver.Fenced) (requests float64, goroutines int) {
 	acquire(t, d, "held", "first")
 	before := runtime.NumGoroutine()
@@ -149,7 +149,7 @@ func (p priced) holds(t *testing.T, addr string, d driver.Fenced) (requests floa
 	goroutines = runtime.NumGoroutine() - before
 	const renewals = 3
 	counted := p.count(t, addr)
-	time.Sleep(renewals * heldTTL / 3) // it is a time that is measured
+	time.Sleep(renewals * heldTTL / 3) // the time of the measurement
 	return (p.count(t, addr) - counted) / renewals, max(goroutines, 0)
 }
 
@@ -196,7 +196,7 @@ func kubeRequests(t *testing.T, k *testbed.Kube) float64 {
 	return metric(t, &http.Client{Transport: transport}, k.URL()+"/metrics", testbed.KubeAdmin, "apiserver_request_total", `resource="leases"`)
 }
 
-// metric sums a counter over its labels, without watches.
+// metric returns the sum of a counter over its labels, without watches.
 func metric(t *testing.T, client *http.Client, url, token, name, with string) (sum float64) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -252,7 +252,7 @@ func postgresStatements(t *testing.T, addr string) (n float64) {
 	return n
 }
 
-// mysqlQuestions leaves out its own: one for each time it was called before.
+// mysqlQuestions excludes its own questions: one for each earlier call.
 func mysqlQuestions(t *testing.T, addr string) float64 {
 	db, err := sql.Open("mysql", mysqlAt(addr))
 	if err != nil {
@@ -307,7 +307,7 @@ by the drivers' own tests against the same counters.
 	return b.String()
 }
 
-// besideOthers shows what `make bench` draws.
+// besideOthers shows the plot of `make bench`.
 const besideOthers = `
 ## Beside other libraries
 
@@ -322,7 +322,7 @@ The plots are of the run that is recorded in ` + "`" + `bench/recorded.json` + "
 ![Rates of sagas, outboxes, queues and rate limits, as ratios](../pictures/bench-transactions.svg)
 `
 
-// moveTimes is what TestMoveTimes of claim/partition and driver/etcd logged.
+// moveTimes is the log of TestMoveTimes of claim/partition and driver/etcd.
 const moveTimes = `
 ## How long a planned move of a partition takes
 
@@ -342,7 +342,7 @@ mode of Postgres looks for changes every 250 ms, which is most of its time.
 To measure again: ` + "`" + `INTERLOCK_BENCH=full go test ./claim/partition -run TestMoveTimes -v` + "`" + `, and the same in ` + "`" + `driver/etcd` + "`" + `.
 `
 
-// manyCallers is what make bench printed.
+// manyCallers is the output of make bench.
 const manyCallers = `
 ## Many callers on one connection
 
@@ -381,7 +381,7 @@ The client of ZooKeeper has no contexts, so that each of our requests needs a go
 an uncontended pair costs more than ` + "`" + `zk.Lock` + "`" + `: 190 instead of 100 microseconds of the client with 4 goroutines.
 `
 
-// asserted are the tests that fail when a lock asks more than it should.
+// asserted are the tests that fail if a lock makes more requests than it should.
 var asserted = []string{
 	"driver/redis TestUncontendedCostsTwoRequests",
 	"driver/redis TestHandOverCostsTwoRequests",
@@ -426,7 +426,7 @@ var asserted = []string{
 	"txn/branchhttp TestAllocations",
 }
 
-// TestCostsAreAsserted where the page says so, and the page is of this list.
+// TestCostsAreAsserted checks that these tests exist and that the page lists them.
 func TestCostsAreAsserted(t *testing.T) {
 	t.Parallel()
 	tree := &tree{t: t, tests: map[string]map[string]string{}}

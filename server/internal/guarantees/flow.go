@@ -12,19 +12,19 @@ import (
 //go:embed flow.yaml
 var flow []byte
 
-// A Section is a table of what is said by hand: drivers of queues, sinks and limits do not speak
-// for themselves.
+// Section is a table that is written by hand: drivers of queues, sinks and limits report no
+// guarantees.
 type Section struct {
 	Title, Text string
 	Columns     []string
 	Rows        []Row
 }
 
-// A Row is one promise.
+// Row is one promise.
 type Row struct {
 	Promise string
 	Cells   []string // yes, no or if, by column
-	Proof   []string // of the cells that are not no
+	Proof   []string // for the cells other than no
 	Note    string
 }
 
@@ -38,7 +38,7 @@ func sections() (all []Section, err error) {
 	return all, nil
 }
 
-// markdown is the section on the page.
+// markdown writes the section of the page.
 func (s Section) markdown(b *strings.Builder) {
 	fmt.Fprintf(b, "\n# %s\n\n%s\n\n", s.Title, s.Text)
 	gridOf(b, append(s.Columns, "proof"), len(s.Rows), func(i int) (string, []string) {

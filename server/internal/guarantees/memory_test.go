@@ -14,8 +14,8 @@ import (
 
 const stepped = "INTERLOCK_GUARANTEES_STEPPED"
 
-// TestMemoryOverAClockStep: the clock of a process goes forth and back. What is held
-// stays held, and tokens rise by one.
+// TestMemoryOverAClockStep steps the clock of a process in both directions. Locks stay
+// held, and tokens rise by one.
 func TestMemoryOverAClockStep(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(stepped) != "" {
@@ -44,14 +44,14 @@ func TestMemoryOverAClockStep(t *testing.T) {
 	}
 }
 
-// grantOnRequest is the child: for each line it takes a lock, and says its token and
+// grantOnRequest is the child: for each line it acquires a lock and prints its token and
 // the time.
 func grantOnRequest(t *testing.T) {
 	d := openMemory()
 	acquire(t, d, "held", "holder")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if _, err := ask(t, d, "held"); !errors.Is(err, interlock.ErrHeld) {
-			t.Fatalf("what is held is granted to another: %v", err)
+			t.Fatalf("a held lock is granted to another owner: %v", err)
 		}
 		g, err := ask(t, d, "n")
 		if err != nil {

@@ -20,7 +20,7 @@ entered**. TTLs are the default of 30 s. **no** is written where the truth is no
 
 `
 
-// Markdown is the page.
+// Markdown returns the page.
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	b.WriteString(head)
@@ -47,7 +47,7 @@ func (t *Table) Markdown() string {
 var inShort = []string{"token", "guard", "exclusion holder-pause", "exclusion server-crash", "exclusion partition",
 	"exclusion async-failover", "order", "wait"}
 
-// Summary is what the README shows of the table.
+// Summary returns the part of the table that the README shows.
 func (t *Table) Summary() string {
 	var b strings.Builder
 	short := *t
@@ -61,7 +61,7 @@ func (t *Table) Summary() string {
 	return b.String()
 }
 
-// grid is the table itself.
+// grid writes the table itself.
 func (t *Table) grid(b *strings.Builder) {
 	var columns []string
 	for _, backend := range t.Backends {
@@ -77,7 +77,7 @@ func (t *Table) grid(b *strings.Builder) {
 	})
 }
 
-// gridOf is a table, with what is not simply promised in bold.
+// gridOf writes a table, with all cells that are not a plain promise in bold.
 func gridOf(b *strings.Builder, columns []string, rows int, row func(i int) (title string, cells []string)) {
 	fmt.Fprintf(b, "| | %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 	for i := range rows {
@@ -93,7 +93,7 @@ func gridOf(b *strings.Builder, columns []string, rows int, row func(i int) (tit
 	}
 }
 
-// evidence lists the proofs of a row, backends with the same ones together.
+// evidence lists the proofs of a row, and groups backends with the same ones.
 func (t *Table) evidence(b *strings.Builder, p Promise) {
 	fmt.Fprintf(b, "\n## %s%s\n\n", strings.ToUpper(p.Title[:1]), p.Title[1:])
 	type group struct{ cell, proof string }
@@ -111,7 +111,7 @@ func (t *Table) evidence(b *strings.Builder, p Promise) {
 	}
 }
 
-// shown is a list of proofs as Markdown.
+// shown returns a list of proofs as Markdown.
 func shown(proofs []string) string {
 	var all []string
 	for _, proof := range proofs {
@@ -125,7 +125,7 @@ func shown(proofs []string) string {
 	return strings.Join(slices.Compact(all), ", ")
 }
 
-// suites are the tests that run the conformance suites.
+// suites lists the tests that run the conformance suites.
 func (t *Table) suites(b *strings.Builder) {
 	for _, backend := range t.Backends {
 		var all []string

@@ -16,7 +16,7 @@ const top = "../../../" // of the repository
 
 const page = top + "docs/GUARANTEES.md"
 
-// TestPage: the page is the one that the table makes.
+// TestPage checks that the page is generated from the table.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	if *update {
@@ -27,8 +27,8 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestReadme: where the README shows a part of the table, between two comments, it
-// shows what the table says.
+// TestReadme checks that the part of the table in the README, between two comments, is
+// up to date.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(top + "README.md")
@@ -44,8 +44,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// TestEveryCellHasAProof that exists: a case of a suite that the backend runs, a
-// test, or the reason why there is none.
+// TestEveryCellHasAProof checks that the proof exists: a case of a suite that the backend
+// runs, a test, or a reason for its absence.
 func TestEveryCellHasAProof(t *testing.T) {
 	t.Parallel()
 	table, tree := load(t), &tree{t: t, cases: casesOf(t), tests: map[string]map[string]string{}}
@@ -72,14 +72,14 @@ func TestEveryCellHasAProof(t *testing.T) {
 	}
 }
 
-// TestEveryYesCanFail: behind every promise that is kept stands a test.
+// TestEveryYesCanFail checks that every kept promise has a test.
 func TestEveryYesCanFail(t *testing.T) {
 	t.Parallel()
 	table := load(t)
 	for _, b := range table.Backends {
 		for _, p := range table.Promises {
 			if cell := table.Cell(b, p); (cell == yes || cell == sometimes) && table.Untested(b, p) {
-				t.Errorf("%s, %s: it says %s, and no test can fail", b.ID, p.ID, cell)
+				t.Errorf("%s, %s: the cell is %s, and no test can fail", b.ID, p.ID, cell)
 			}
 		}
 	}
@@ -90,8 +90,8 @@ func TestEveryYesCanFail(t *testing.T) {
 	}
 }
 
-// TestSections: each cell of the tables that are written by hand is yes, no or if, those that are
-// not no have a proof that exists, and those that are not yes a note.
+// TestSections checks that each cell of the hand-written tables is yes, no or if. Cells other than
+// no need an existing proof, and cells other than yes a note.
 func TestSections(t *testing.T) {
 	t.Parallel()
 	tree := &tree{t: t, tests: map[string]map[string]string{}}
@@ -118,7 +118,7 @@ func TestSections(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftOver: whatever drivers say has a row, and every row is said.
+// TestNothingIsLeftOver checks that all guarantees have a row, and all rows a value.
 func TestNothingIsLeftOver(t *testing.T) {
 	t.Parallel()
 	table := load(t)
@@ -131,15 +131,15 @@ func TestNothingIsLeftOver(t *testing.T) {
 	}
 	for id, cells := range table.Said {
 		if !columns[id] {
-			t.Errorf("%s spoke and has no column", id)
+			t.Errorf("%s reported guarantees and has no column", id)
 		}
 		for promise := range cells {
 			if !rows[promise] {
-				t.Errorf("%s speaks of %q, which has no row", id, promise)
+				t.Errorf("%s reports %q, which has no row", id, promise)
 			}
 		}
 		if len(cells) != len(rows) {
-			t.Errorf("%s speaks of %d promises of %d", id, len(cells), len(rows))
+			t.Errorf("%s reports %d promises of %d", id, len(cells), len(rows))
 		}
 	}
 	for _, p := range table.Promises {
@@ -151,7 +151,7 @@ func TestNothingIsLeftOver(t *testing.T) {
 	}
 }
 
-// TestProofsThatAreNone are refused.
+// TestProofsThatAreNone checks that invalid proofs are rejected.
 func TestProofsThatAreNone(t *testing.T) {
 	t.Parallel()
 	tree := &tree{t: t, cases: casesOf(t), tests: map[string]map[string]string{}}
@@ -167,14 +167,14 @@ func TestProofsThatAreNone(t *testing.T) {
 	}
 }
 
-// tree is where proofs have to be.
+// tree is the source in which proofs must exist.
 type tree struct {
 	t     *testing.T
 	cases map[string]string            // the suite of each case
 	tests map[string]map[string]string // directory, function, source
 }
 
-// refuses says why a proof is none, or nothing.
+// refuses returns the reason why a proof is invalid, or "".
 func (tr *tree) refuses(b Backend, proof string) string {
 	first, rest, _ := strings.Cut(proof, " ")
 	switch {
@@ -197,8 +197,8 @@ func (tr *tree) refuses(b Backend, proof string) string {
 	return ""
 }
 
-// body is the source of a test function, if it also has the subtest that may be
-// named after it.
+// body returns the source of a test function, if it also has the subtest that is named
+// after it, if any.
 func (tr *tree) body(dir, test string) string {
 	if tr.tests[dir] == nil {
 		tr.tests[dir] = functions(tr.t, dir)
@@ -211,7 +211,7 @@ func (tr *tree) body(dir, test string) string {
 	return body
 }
 
-// functions are those of a directory's tests.
+// functions returns the functions of a directory's tests.
 func functions(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -238,7 +238,7 @@ func functions(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// suites are the functions of driver/drivertest by what the table calls them.
+// suites are the functions of driver/drivertest with their names in the table.
 var suites = map[string]string{"RunFenced": "lock", "RunWatcher": "watch", "RunBreaker": "break", "RunValues": "values", "RunFence": "fence"}
 
 func runs(body, suite string) bool {
@@ -250,7 +250,7 @@ func runs(body, suite string) bool {
 	return suite == "lock" && strings.Contains(body, "drivertest.RunAdvisory(")
 }
 
-// casesOf reads the names out of the suites' tables: the first string of each row.
+// casesOf reads the case names from the suites' tables: the first string of each row.
 func casesOf(t *testing.T) map[string]string {
 	t.Helper()
 	cases := map[string]string{}

@@ -26,13 +26,13 @@ var update = flag.Bool("update", false, "write said.json and docs/GUARANTEES.md 
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// said collects what drivers say, for -update.
+// collected are the guarantees of the drivers, for -update.
 var collected struct {
 	sync.Mutex
 	cells map[string]Cells
 }
 
-// TestDriversSayWhatThePageSays on real servers.
+// TestDriversSayWhatThePageSays runs on real servers.
 func TestDriversSayWhatThePageSays(t *testing.T) {
 	t.Parallel()
 	table := load(t)
@@ -75,7 +75,7 @@ func TestDriversSayWhatThePageSays(t *testing.T) {
 	}
 }
 
-// cells opens the driver on a server of either kind.
+// cells opens the driver on a server with each of the settings.
 func (s system) cells(t *testing.T) Cells {
 	addr := s.server(t, s.found...).Addr()
 	found := mustOpen(t, func() (driver.Fenced, error) { return s.open(t, addr, 0) })
@@ -113,7 +113,7 @@ func kubeCells(t *testing.T) Cells {
 	return CellsOf(d.Guarantees(), d.Guarantees(), built(t, d, system{}))
 }
 
-// built tries what can be built on a driver.
+// built tries which types can be built on a driver.
 func built(t *testing.T, d driver.Fenced, s system) Abilities {
 	t.Helper()
 	can := Abilities{"values": s.values, "fence": s.fence, "fence-sql": s.sql, "rows": s.sql}
@@ -131,7 +131,7 @@ func built(t *testing.T, d driver.Fenced, s system) Abilities {
 	return can
 }
 
-// showsWaiters looks at a lock that one owner holds and another waits for.
+// showsWaiters inspects a lock that one owner holds and another waits for.
 func showsWaiters(t *testing.T, d driver.Fenced, i driver.Inspector) bool {
 	const name = "waiters-shown"
 	acquire(t, d, name, "holder")
@@ -167,7 +167,7 @@ func permits(t *testing.T, d driver.Fenced) bool {
 	return made(t, err, func(ctx context.Context) error { return s.Close(ctx) })
 }
 
-// elects accepts every weakness: the rows above say which there are.
+// elects accepts every weakness: other rows list them.
 func elects(t *testing.T, d driver.Fenced) bool {
 	g := d.Guarantees()
 	weak := elect.Required &^ (g.ExclusionSurvives & g.TokensSurvive)

@@ -30,16 +30,16 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// A system is one backend of the page.
+// system is one backend of the page.
 type system struct {
-	// set are the server's arguments with which it is durable, found
-	// those without; equal if there is no choice.
+	// set are the server's arguments for durability, found the default ones; both are
+	// equal if there is no choice.
 	found, set []string
 	server     func(testing.TB, ...string) *testbed.Server
 	// open connects to the server, or to a proxy of it.
 	open func(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error)
-	// values and fence: such a store is there. sql: with transactions of the
-	// user's that a guard can be in, rows: that can lock rows.
+	// values and fence: the backend has such a store. sql: a guard can join the user's
+	// transactions. rows: it can lock rows.
 	values, fence, sql bool
 }
 
@@ -50,7 +50,7 @@ var (
 	weakMariaDB     = []string{"--innodb-flush-log-at-trx-commit=2"}
 )
 
-// systems are those with one server.
+// systems are the systems with one server.
 var systems = map[string]system{
 	"redis":       {set: durableRedis, server: testbed.Redis, open: openRedis, values: true, fence: true},
 	"redis-plain": {set: durableRedis, server: testbed.Redis, open: openPlain},
@@ -130,7 +130,7 @@ func openPostgresTable(t *testing.T, addr string, ttl time.Duration) (driver.Fen
 	return orNil(d, err)
 }
 
-// mysqlAt takes what is before and after the address from the testbed's URL.
+// mysqlAt returns a data source name for an address of the testbed.
 func mysqlAt(addr string) string { return "root@tcp(" + addr + ")/test?interpolateParams=true" }
 
 func openMySQL(t *testing.T, addr string, ttl time.Duration) (driver.Fenced, error) {
@@ -168,7 +168,7 @@ func orNil[D driver.Fenced](d D, err error) (driver.Fenced, error) {
 	return d, nil
 }
 
-// mustOpen opens a driver for the time of the test.
+// mustOpen opens a driver until the end of the test.
 func mustOpen(t *testing.T, open func() (driver.Fenced, error)) driver.Fenced {
 	t.Helper()
 	d, err := open()

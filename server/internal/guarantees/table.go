@@ -1,7 +1,7 @@
-// Package guarantees makes docs/GUARANTEES.md: what each driver said of itself on
-// a real server, beside the test that proves it or the scenario that breaks it.
-// It promises nothing itself: whether a test proves what the page says is for its
-// author to judge; that it exists, and that the drivers say so, is checked.
+// Package guarantees generates docs/GUARANTEES.md: what each driver reports on a real
+// server, with the test that proves it or the scenario that breaks it. It makes no
+// promises itself. It checks that the tests exist and that the drivers report this; the
+// author decides whether a test proves it.
 //
 //	table, err := guarantees.Load()
 //	page := table.Markdown()
@@ -29,16 +29,16 @@ var said []byte
 type Table struct {
 	Backends []Backend
 	Promises []Promise
-	// Said has the cells as the drivers gave them: backend, then promise.
+	// Said has the cells as the drivers report them: backend, then promise.
 	Said map[string]Cells `yaml:"-"`
-	// Sections are the tables of what drivers do not say themselves.
+	// Sections are the tables of guarantees that drivers do not report.
 	Sections []Section `yaml:"-"`
 }
 
 // Cells are the values of one backend, by the id of the promise.
 type Cells map[string]string
 
-// A Backend is a column.
+// Backend is a column.
 type Backend struct {
 	ID    string
 	Title string
@@ -48,14 +48,14 @@ type Backend struct {
 	Suites map[string]string
 }
 
-// A Promise is a row.
+// Promise is a row.
 type Promise struct {
 	ID    string
 	Title string
-	Short string // in the grid, below a row that begins alike; empty is Title
-	// Proofs are those of a cell by what it says; "*" is for all others.
+	Short string // in the grid, below a row with the same beginning; empty means Title
+	// Proofs are the proofs of a cell by its value; "*" is for all others.
 	Proofs map[string][]string
-	// Cells are proofs for single backends instead.
+	// Cells are proofs for single backends, which replace Proofs.
 	Cells map[string][]string
 }
 
@@ -75,13 +75,13 @@ func Load() (*Table, error) {
 	return t, err
 }
 
-// untested begins a proof that there is none, with the reason.
+// untested is the prefix of an entry without a proof, before the reason.
 const untested = "untested:"
 
-// notYet is the cell of a backend that no driver spoke for.
+// notYet is the cell of a backend without a reporting driver.
 const notYet = "not yet"
 
-// Cell is the value of a backend for a promise.
+// Cell returns the value of a backend for a promise.
 func (t *Table) Cell(b Backend, p Promise) string {
 	if cell := t.Said[b.ID][p.ID]; cell != "" {
 		return cell
@@ -89,7 +89,7 @@ func (t *Table) Cell(b Backend, p Promise) string {
 	return notYet
 }
 
-// Proof is the evidence for a cell; nil if there is no entry for it. A cell "if"
+// Proof returns the evidence for a cell; nil if there is no entry for it. A cell "if"
 // has that of both outcomes.
 func (t *Table) Proof(b Backend, p Promise) []string {
 	cell := t.Cell(b, p)
@@ -107,7 +107,7 @@ func (t *Table) Proof(b Backend, p Promise) []string {
 	return p.Proofs["*"]
 }
 
-// Untested reports that no test proves a cell.
+// Untested reports whether no test proves a cell.
 func (t *Table) Untested(b Backend, p Promise) bool {
 	for _, proof := range t.Proof(b, p) {
 		if !strings.HasPrefix(proof, untested) {

@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// sinceTokens is from the beginning of virtual time to after 2020, when tokens begin.
+// sinceTokens is the time from the start of virtual time until after 2020, when tokens start.
 const sinceTokens = 30 * 365 * 24 * time.Hour
 
 // The lanes of the failover.
@@ -29,7 +29,7 @@ const (
 	payee
 )
 
-// node is a coordinator of the failover. Its epochs and reads are in the film.
+// node is a coordinator of the failover. The film records its epochs and reads.
 type node struct {
 	recorder
 	locks *memory.Driver
@@ -59,8 +59,8 @@ func (n *node) Read(ctx context.Context, transaction string, after int64) (drive
 	return head, records, err
 }
 
-// Append pauses the process when the request has left its checks behind. So nothing but the
-// journal can reject it.
+// Append pauses the process when the request has passed its checks. Then only the journal
+// can reject it.
 func (n *node) Append(ctx context.Context, appends []driver.Append) []error {
 	written := kinds(appends[0].Records)
 	n.mu.Lock()
@@ -81,7 +81,7 @@ func (n *node) Append(ctx context.Context, appends []driver.Append) []error {
 	return errs
 }
 
-// open starts a coordinator whose step charges at the bank under the call's key.
+// open starts a coordinator whose step charges the bank under the call's key.
 func (n *node) open(t *testing.T, charged map[string]bool) {
 	n.order = saga.Define("order", saga.Step("charge", func(ctx context.Context, _ string) (string, error) {
 		key := saga.From(ctx).Key()
@@ -109,8 +109,8 @@ func (n *node) open(t *testing.T, charged map[string]bool) {
 	synctest.Wait()
 }
 
-// TestFailover draws a coordinator that is paused for longer than its lease while an append
-// of it is under way, and its successor.
+// TestFailover draws a coordinator that is paused for longer than its lease during an append,
+// and its successor.
 func TestFailover(t *testing.T) {
 	f := &film{}
 	virtual.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestFailover(t *testing.T) {
 		if outcome.State != saga.Succeeded || len(charged) != 1 {
 			t.Errorf("it ended as %v, %v, with %d charges", outcome.State, err, len(charged))
 		}
-		synctest.Wait() // the owner of the shard at A reads the transaction, too
+		synctest.Wait() // the owner of the shard at A also reads the transaction
 		f.add(picture.Cell{Lane: nodeA, To: nodeA, Text: "answer: " + string(outcome.State)})
 	})
 	compare(t, "failover", picture.Sequence{Title: "A coordinator is paused, and another one takes over its shard",

@@ -14,13 +14,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/picture"
 )
 
-// A film records a run in virtual time as the rows of a sequence.
+// film records a run in virtual time as the rows of a sequence.
 type film struct {
 	mu     sync.Mutex
 	began  time.Time
 	rows   []picture.Row
 	paused []picture.Cell    // of every row, while a process is paused
-	epochs []interlock.Token // in the order in which they were used
+	epochs []interlock.Token // in the order of first use
 }
 
 func (f *film) add(cells ...picture.Cell) {
@@ -50,12 +50,12 @@ func (f *film) epoch(token interlock.Token) int {
 	return 1 + slices.Index(f.epochs, token)
 }
 
-// recorder is the journal as a process in a lane uses it. Its appends are in the film.
+// recorder is the journal of a process in a lane. The film records its appends.
 type recorder struct {
 	driver.Journal
 	*film
 	lane, store int
-	epochs      bool // whether the film names them
+	epochs      bool // whether the film shows them
 }
 
 func kinds(records []driver.Record) string {

@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "draw docs/pictures")
 
 const docs = "../../../docs/"
 
-// compare writes a picture, or compares it with the one that the docs have.
+// compare writes a picture, or compares it with that of the docs.
 func compare(t *testing.T, name, svg string) {
 	t.Helper()
 	file := filepath.Join(docs, "pictures", name+".svg")
@@ -32,7 +32,7 @@ func compare(t *testing.T, name, svg string) {
 	}
 }
 
-// TestLatency draws the times of docs/reference/performance.md.
+// TestLatency draws the measurements of docs/reference/performance.md.
 func TestLatency(t *testing.T) {
 	text, err := os.ReadFile(docs + "reference/performance.md")
 	if err != nil {

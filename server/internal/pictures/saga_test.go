@@ -35,7 +35,7 @@ func (f *film) call(lane int, name string, failure error) (string, error) {
 	return "", nil
 }
 
-// TestSaga draws a saga whose pivot is refused: its steps are undone in reverse.
+// TestSaga draws a saga whose pivot is refused: its steps are undone in reverse order.
 func TestSaga(t *testing.T) {
 	f := &film{}
 	virtual.Test(t, func(t *testing.T) {

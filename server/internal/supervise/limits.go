@@ -8,11 +8,11 @@ import (
 
 // Limits bounds a hold.
 type Limits struct {
-	// TTL is how long the claim lives without renewal. Required.
+	// TTL is how long the claim lasts without renewal. Required.
 	TTL time.Duration
-	// Grace is the time between TERM and KILL; 0 means [DefaultGrace]. It must
-	// be shorter than half the TTL, because a claim that is renewed every third
-	// of it often has no more than two thirds left.
+	// Grace is the time between TERM and KILL; 0 means [DefaultGrace]. It must be
+	// shorter than half the TTL: a claim that is renewed every third of the TTL
+	// often has no more than two thirds left.
 	Grace time.Duration
 	// MaxHold bounds the hold; 0 means no bound.
 	MaxHold time.Duration
@@ -24,11 +24,11 @@ type Limits struct {
 type Policy int
 
 const (
-	// ContinueOnSuspend lets the command go on.
+	// ContinueOnSuspend lets the command continue.
 	ContinueOnSuspend Policy = iota
-	// ReleaseOnSuspend ends the command in good order and gives the lock up.
+	// ReleaseOnSuspend ends the command in order and releases the lock.
 	ReleaseOnSuspend
-	// KillOnSuspend kills the command and gives the lock up.
+	// KillOnSuspend kills the command and releases the lock.
 	KillOnSuspend
 )
 
@@ -52,42 +52,42 @@ func (l Limits) Check() (Limits, error) {
 	return l, nil
 }
 
-// sweep is how often a group that must end is looked at.
+// sweep is the interval of checks of a group that must end.
 const sweep = 20 * time.Millisecond
 
-// margin is kept free between the KILL and the end of the claim, for timers
-// that fire late and for the kernel to act.
+// margin is the time between the KILL and the end of the claim, for late timers and for
+// the kernel to act.
 func (l Limits) margin() time.Duration {
 	return min(max(l.TTL/50, 10*time.Millisecond), 250*time.Millisecond)
 }
 
-// tick is how often the clock is looked at when nothing is due: timers do not
-// count while the machine sleeps, the claim's clock does.
+// tick is the longest time between two readings of the clock: timers do not count
+// while the machine sleeps, but the claim's clock does.
 func (l Limits) tick() time.Duration {
 	return min(max(l.TTL/20, 10*time.Millisecond), 500*time.Millisecond)
 }
 
-// late is how late a step must be to mean that the supervisor was stopped.
+// late is the delay of a step that shows that the supervisor was stopped.
 func (l Limits) late() time.Duration { return l.TTL / 10 }
 
 // Outcome is how a hold ended.
 type Outcome string
 
 const (
-	// Completed: the command ran to its end, or died by a signal of its own.
+	// Completed: the command ended by itself, or by a signal that we did not send.
 	Completed Outcome = "completed"
 	// Lost: the claim ended, or was about to, while the command ran.
 	Lost Outcome = "lost"
-	// MaxHold: the command was ended because the time allowed was over.
+	// MaxHold: the command was ended because it exceeded MaxHold.
 	MaxHold Outcome = "max_hold"
-	// Suspended: the command was ended because someone suspended it.
+	// Suspended: the command was ended because it was suspended.
 	Suspended Outcome = "suspended"
 )
 
 // Status is how the command itself ended.
 type Status struct {
 	Code   int            // its exit code, if Signal is 0
-	Signal syscall.Signal // what it died by; 0 if it exited
+	Signal syscall.Signal // the signal that ended it; 0 if it exited
 }
 
 // Result is the outcome of a hold.

@@ -10,17 +10,17 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Reading is what the clock and the claim say at one instant.
+// Reading is the time and the state of the claim at one instant.
 type Reading struct {
 	// Now is a clock that also counts while the machine sleeps. Only
-	// differences mean anything.
+	// differences are meaningful.
 	Now time.Duration
-	// Remaining is how long the claim is good for from Now.
+	// Remaining is how long the claim is valid from Now.
 	Remaining time.Duration
 }
 
-// Events are what happens to a hold; every one of them also makes the machine
-// look at the clock.
+// Events of a hold. After each of them the machine also checks the
+// time.
 type (
 	// Tick: time has passed.
 	Tick struct{}
@@ -32,11 +32,11 @@ type (
 	Stopped struct{ By syscall.Signal }
 	// Exited: the command, the direct child, ended.
 	Exited struct{ Status Status }
-	// Empty: nothing that the command started is left.
+	// Empty: no process that the command started is left.
 	Empty struct{}
 )
 
-// Effects are what the supervisor has to do, in order.
+// Effects are the actions of the supervisor, in order.
 type (
 	// Send delivers a signal to the command's process group.
 	Send struct{ Number syscall.Signal }
@@ -46,20 +46,20 @@ type (
 	Say struct{ Text string }
 )
 
-// phase is how far a hold has come.
+// phase is the state of a hold.
 type phase int
 
 const (
 	running  phase = iota // the command runs
-	frozen                // stopped until the claim is known to be good
+	frozen                // stopped until the claim is known to be valid
 	stopping              // TERM is sent, with a time limit
-	killed                // being killed
-	done                  // nothing left to do
+	killed                // KILL is sent
+	done                  // no actions are left
 )
 
-// Machine decides what happens to a command while its claim lasts. It does no
-// I/O and reads no clock: every decision follows from the readings and events
-// it is given, in order. The zero Machine is not usable; see newMachine.
+// Machine decides what happens to a command while its claim lasts. It does no I/O and
+// reads no clock: every decision follows from the readings and events, in
+// order. The zero Machine is not usable; see newMachine.
 type Machine struct {
 	limits  Limits
 	phase   phase
@@ -67,11 +67,11 @@ type Machine struct {
 	why     error
 
 	now     time.Duration // of the last step
-	due     time.Duration // when the next step was asked for
-	until   time.Duration // the claim is good until then, as last known
-	ended   bool          // the claim has ended; until moves no more
+	due     time.Duration // the requested time of the next step
+	until   time.Duration // the claim is valid until then, as last known
+	ended   bool          // the claim has ended; until no longer changes
 	holdEnd time.Duration // when MaxHold is over; 0 if there is none
-	killAt  time.Duration // in stopping: when patience ends
+	killAt  time.Duration // in stopping: when to send KILL
 	thawAt  time.Duration // in frozen: when to stop waiting for a renewal
 
 	interrupted time.Duration // when the last INT was forwarded; 0 if none was
@@ -91,7 +91,7 @@ func newMachine(l Limits, r Reading) *Machine {
 	return m
 }
 
-// Step takes one event, looks at the clock, and returns what to do.
+// Step handles one event at the time of a reading and returns the actions.
 func (m *Machine) Step(r Reading, event any) []any {
 	late := r.Now - m.due
 	m.now, m.out = r.Now, nil
@@ -115,8 +115,8 @@ func (m *Machine) Step(r Reading, event any) []any {
 	return m.out
 }
 
-// settle applies whatever the clock demands. woke says that the supervisor has
-// just been unable to run for a while.
+// settle applies what the time requires. woke reports that the supervisor has just been
+// unable to run for a while.
 func (m *Machine) settle(woke bool) {
 	left := m.until - m.limits.margin() - m.now
 	switch {
@@ -146,8 +146,8 @@ func (m *Machine) settle(woke bool) {
 
 var errMaxHold = errors.New("the command ran longer than --max-hold allows")
 
-// freeze stops the group: the supervisor slept, little time is left, and no
-// renewal has been confirmed since. The other half is kept for an orderly end.
+// freeze stops the group: the supervisor slept, little time is left, and no renewal has
+// been confirmed since. The other half of the time is for an orderly end.
 func (m *Machine) freeze(left time.Duration) {
 	m.phase, m.thawAt = frozen, m.now+left/2
 	m.send(syscall.SIGSTOP)
@@ -179,8 +179,8 @@ func (m *Machine) kill(o Outcome, why error) {
 	}
 }
 
-// lose reacts to a claim that ended while the command ran. What the last
-// renewal bought is still used for an orderly end, up to the grace.
+// lose handles a claim that ended while the command ran. The time that the last renewal
+// added is still used for an orderly end, up to the grace.
 func (m *Machine) lose(cause error) {
 	m.ended = true
 	if m.phase == done || m.phase == killed || m.outcome != Completed {
@@ -215,7 +215,7 @@ func (m *Machine) empty() {
 	}
 }
 
-// next is when the machine must be stepped again at the latest.
+// next returns the latest time of the next step.
 func (m *Machine) next() time.Duration {
 	at := m.now + m.limits.tick()
 	if m.phase == killed || m.exited || m.phase == frozen {

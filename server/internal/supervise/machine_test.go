@@ -20,18 +20,18 @@ const (
 	sec = time.Second
 )
 
-// script drives a machine in virtual time. A step happens at `at` unless the
-// machine asked to be stepped before; those steps are ticks.
+// script drives a machine in virtual time. A step happens at `at` unless the machine
+// requests an earlier one; those steps are ticks.
 type script struct {
 	t     *testing.T
 	m     *Machine
 	now   time.Duration
 	until time.Duration // of the claim
-	log   []string      // "4.9s TERM", without what is said
+	log   []string      // "4.9s TERM", without printed lines
 	said  []string
 }
 
-// begin is a hold of a claim of 30 s, with a grace of 5 s, just renewed.
+// begin starts a hold of a claim of 30 s that was just renewed, with a grace of 5 s.
 func begin(t *testing.T, change func(*Limits)) *script {
 	t.Helper()
 	l := Limits{TTL: 30 * sec}
@@ -69,7 +69,7 @@ func name(n syscall.Signal) string {
 		syscall.SIGINT: "INT", syscall.SIGHUP: "HUP", syscall.SIGUSR1: "USR1", syscall.SIGWINCH: "WINCH"}[n]
 }
 
-// run lets time pass until `to` after the beginning, ticking as asked.
+// run advances time until `to` after the beginning, with the requested ticks.
 func (s *script) run(to time.Duration) {
 	for s.m.phase != done && s.m.due < 1000*sec+to {
 		s.now = s.m.due
@@ -78,13 +78,13 @@ func (s *script) run(to time.Duration) {
 	s.now = 1000*sec + to
 }
 
-// at runs until then and delivers an event.
+// at advances time to then and delivers an event.
 func (s *script) at(then time.Duration, event any) {
 	s.run(then)
 	s.step(event)
 }
 
-// sleepTo is a supervisor that does not run until then.
+// sleepTo advances time to then without running the supervisor.
 func (s *script) sleepTo(then time.Duration) {
 	s.now = 1000*sec + then
 	s.step(Tick{})
@@ -164,7 +164,7 @@ func TestADefiniteLossMeansTermAtOnce(t *testing.T) {
 func TestADefiniteLossLateKillsBeforeTheOldLimit(t *testing.T) {
 	s := begin(t, func(l *Limits) { l.Grace = 10 * sec; l.TTL = 30 * sec })
 	s.at(18*sec, Ended{interlock.ErrSessionEnded})
-	s.until = 0 // what an ended claim says does not matter any more
+	s.until = 0 // an ended claim's remaining time is not used
 	s.run(60 * sec)
 	s.want("18s TERM", "18s CONT", "28s KILL-ALL")
 
@@ -270,7 +270,7 @@ func TestASleepBeyondTheClaimKillsFirstThing(t *testing.T) {
 
 func TestACommandThatEndedWhileTheClaimRanOutWasNotSafe(t *testing.T) {
 	s := begin(t, nil)
-	s.now = 1031 * sec // the supervisor slept; the command's end is the first it sees
+	s.now = 1031 * sec // the supervisor slept; the command's end is its first event
 	s.step(Exited{Status{}})
 	s.want("31s KILL-ALL")
 	s.ends(killed, Lost, interlock.ErrExpired)
@@ -289,7 +289,7 @@ func TestWakingNearTheEndFreezesUntilARenewal(t *testing.T) {
 	s := begin(t, nil)
 	s.sleepTo(26 * sec)
 	s.want("26s STOP")
-	s.until = s.now + 30*sec // the renewal that was overdue is confirmed
+	s.until = s.now + 30*sec // the overdue renewal is confirmed
 	s.run(27 * sec)
 	s.want("26s STOP", "26.02s CONT")
 	s.ends(running, Completed, nil)
@@ -313,7 +313,7 @@ func TestFrozenAndLost(t *testing.T) {
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		give Limits
-		want string // in the error; empty means fine
+		want string // in the error; empty means no error
 	}{
 		{Limits{TTL: 30 * sec}, ""},
 		{Limits{TTL: 30 * sec, Grace: 15*sec - 1}, ""},
@@ -335,8 +335,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// Whatever happens and whenever the supervisor is able to run, no command is
-// left running past the end of the claim once a step was taken there.
+// TestNeverRunsPastTheClaim checks that, for any events and pauses of the supervisor, no
+// command runs past the end of the claim once a step was taken there.
 func TestNeverRunsPastTheClaim(t *testing.T) {
 	events := []any{Tick{}, Signal{syscall.SIGINT}, Signal{syscall.SIGTSTP}, Signal{syscall.SIGCONT},
 		Stopped{syscall.SIGTSTP}, Stopped{syscall.SIGTTIN}, Ended{interlock.ErrLost}}

@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes: a process group of its own, and death with the thread that forks
-// it.
+// attributes sets a separate process group, and death with the thread that
+// forks.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// adoptOrphans makes what the command leaves behind our children, so that it
-// can be found.
+// adoptOrphans makes processes that the command leaves behind our children, so that we
+// can find them.
 func adoptOrphans() {
 	_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) // Linux before 3.4: orphans are init's
 }
 
-// adopted lists our children. A kernel that does not list them leaves only the
-// process group to be killed.
+// adopted lists our children. If a kernel does not list them, only the process group can
+// be killed.
 func adopted() []int {
 	var pids []int
 	threads, _ := os.ReadDir("/proc/self/task")

@@ -4,7 +4,7 @@ package supervise
 
 import "syscall"
 
-// attributes: a process group of its own. Elsewhere than on Linux the command
+// attributes sets a separate process group. On systems other than Linux the command
 // survives a supervisor that is killed.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 

@@ -16,8 +16,8 @@ type process struct {
 	events chan any // Stopped and Exited, from the goroutine that waits
 }
 
-// start forks the command. Signals that our parent ignores (nohup) stay ignored
-// for it; all others are as new.
+// start forks the command. Signals that our parent ignores (nohup) stay ignored for it;
+// all others have their defaults.
 func start(cmd Command) (*process, error) {
 	files := []uintptr{0, 1, 2}
 	if cmd.NoStdin {
@@ -41,9 +41,9 @@ func start(cmd Command) (*process, error) {
 	return p, nil
 }
 
-// wait forks the command and waits for it, on one thread that stays alive until
-// the command is gone: the kernel kills the command when the thread that forked
-// it ends, not the process. It ends with the command.
+// wait forks the command and waits for it, on one thread that exists until the command
+// is gone: the kernel kills the command when the thread that forked it ends, not
+// when the process does. It ends with the command.
 func (p *process) wait(cmd Command, attr *syscall.ProcAttr, started chan<- error) {
 	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 	pid, err := syscall.ForkExec(cmd.Path, cmd.Args, attr)
@@ -57,7 +57,7 @@ func (p *process) wait(cmd Command, attr *syscall.ProcAttr, started chan<- error
 		got, err := unix.Wait4(-1, &status, unix.WUNTRACED, nil)
 		switch {
 		case errors.Is(err, unix.EINTR) || err == nil && got != pid:
-			continue // an orphan of the command's, now reaped
+			continue // an orphan of the command, now reaped
 		case err != nil:
 			p.events <- Exited{Status{Code: 255}} // another wait has its status
 			return
@@ -73,11 +73,11 @@ func (p *process) wait(cmd Command, attr *syscall.ProcAttr, started chan<- error
 	}
 }
 
-// send delivers a signal to the command's process group. That there is nobody
-// left to receive it is no error.
+// send delivers a signal to the command's process group. It is not an error if the
+// group has no process left.
 func (p *process) send(s syscall.Signal) { _ = syscall.Kill(-p.pid, s) }
 
-// killAll kills the group, and those of our children that have left it.
+// killAll kills the group and those of our children that have left it.
 func (p *process) killAll() {
 	p.send(syscall.SIGKILL)
 	for _, pid := range adopted() {
@@ -85,8 +85,8 @@ func (p *process) killAll() {
 	}
 }
 
-// anyLeft reaps what has ended and reports whether something of the command's
-// group, or an orphan of it, still runs. Only once the command itself is gone.
+// anyLeft reaps ended processes and reports whether a process of the command's group or
+// an orphan of it still runs. Call it only after the command itself has ended.
 func (p *process) anyLeft() bool {
 	for {
 		got, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)

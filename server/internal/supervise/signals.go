@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// again is how soon a second INT means "now".
+// again is the time within which a second INT means "now".
 const again = 2 * time.Second
 
 var errSuspended = errors.New("the command was suspended")
 
-// signal handles what the supervisor itself received.
+// signal handles a signal to the supervisor itself.
 func (m *Machine) signal(s syscall.Signal) {
 	if m.phase == done {
 		return
@@ -19,7 +19,7 @@ func (m *Machine) signal(s syscall.Signal) {
 	switch s {
 	case syscall.SIGTSTP:
 		m.suspend()
-	case syscall.SIGCONT, syscall.SIGPIPE: // the clock is looked at after every event
+	case syscall.SIGCONT, syscall.SIGPIPE: // the time is checked after every event
 	case syscall.SIGINT:
 		if m.interrupted > 0 && m.now-m.interrupted <= again {
 			m.kill(m.outcome, m.why)
@@ -32,8 +32,8 @@ func (m *Machine) signal(s syscall.Signal) {
 	}
 }
 
-// stopped handles a command that was stopped. SIGSTOP is left alone: it is our
-// own, or somebody meant it, and the claim is renewed meanwhile.
+// stopped handles a command that was stopped. It ignores SIGSTOP, which we or the user
+// sent on purpose; the claim is renewed meanwhile.
 func (m *Machine) stopped(by syscall.Signal) {
 	switch by {
 	case syscall.SIGTSTP:

@@ -1,15 +1,15 @@
-// Package supervise runs a command for as long as a claim is good, and ends it
-// before the claim can belong to somebody else. It cannot reach a command on a
-// machine that is stopped as a whole, nor what a command has already sent: only
-// a guard in the store refuses that.
+// Package supervise runs a command while a claim is valid, and ends it before the claim
+// can belong to another owner. It cannot reach a command on a machine that is stopped as
+// a whole, nor requests that a command has already sent: only a guard in the store
+// rejects those.
 //
 //	r, err := supervise.Run(claim, supervise.Command{Path: "/bin/backup"}, supervise.Options{
 //		Limits: supervise.Limits{TTL: 30 * time.Second},
 //	})
 //
-// What happens when is decided by [Machine], which does no I/O; Run does what
-// it says. The command gets a process group of its own; on Linux it dies with
-// the supervisor, and what it leaves behind becomes the supervisor's child.
+// [Machine], which does no I/O, makes the decisions; Run executes them. The command gets
+// its own process group. On Linux it dies with the supervisor, and processes that it
+// leaves behind become the supervisor's children.
 package supervise
 
 import (
@@ -22,18 +22,18 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// A Claim is what the command needs to run.
+// Claim is the claim under which the command runs.
 type Claim interface {
-	// Remaining is how long it is still good for, counting a machine's sleep.
+	// Remaining returns how long it is still valid, counting a machine's sleep.
 	Remaining() time.Duration
-	// Context ends with the claim, with the cause.
+	// Context returns a context that ends with the claim, with the cause.
 	Context() context.Context
 }
 
 // Command is the program to run.
 type Command struct {
 	Path    string   // the executable, already looked up
-	Args    []string // with the name it is called by in front
+	Args    []string // including the program name
 	Env     []string // the whole environment
 	NoStdin bool     // give it /dev/null instead of the standard input
 }
@@ -41,29 +41,29 @@ type Command struct {
 // Options of [Run]. Limits.TTL is required.
 type Options struct {
 	Limits Limits
-	// Signals is where the caller's signals arrive; nil if it takes none. The
-	// caller subscribes, so that none is lost between its own work and Run.
+	// Signals receives the caller's signals; nil if there are none. The caller
+	// subscribes, so that no signal is lost between its own work and Run.
 	Signals <-chan os.Signal
 	// Say prints one line on the terminal; nil prints nothing.
 	Say func(text string)
 }
 
-// A StartError means that the command could not be started.
+// StartError reports that the command could not be started.
 type StartError struct {
 	Path string
 	Err  error
 }
 
-// Error names the command.
+// Error returns the command and the reason.
 func (e *StartError) Error() string { return fmt.Sprintf("start %s: %v", e.Path, e.Err) }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Run runs a command under a claim and returns when the command has ended and,
-// if it was made to end, everything it started as well. It does not release the
-// claim. The error is a [*StartError], or tells which limit is impossible; the
-// claim's fate is in the result.
+// Run runs a command under a claim and returns when the command has ended. If Run ended
+// it, all its descendants have ended too. It does not release the claim. The error is a
+// [*StartError], or reports an impossible limit; the result reports the
+// claim's end.
 //
 // Run waits for every child of the process, so the process must have no
 // children of its own.
@@ -85,14 +85,14 @@ func Run(c Claim, cmd Command, o Options) (Result, error) {
 	return Result{Outcome: h.machine.outcome, Status: h.machine.status, Why: h.machine.why}, nil
 }
 
-// hold connects the machine with the world.
+// hold connects the machine with processes, signals and the claim.
 type hold struct {
 	claim   Claim
 	process *process
 	options Options
 	machine *Machine
 
-	wantsTerminal bool // the command was stopped for using it in the background
+	wantsTerminal bool // the command was stopped because it used the terminal in the background
 }
 
 func (h *hold) run() {
@@ -116,9 +116,9 @@ func (h *hold) run() {
 	}
 }
 
-// step looks at the clock before the claim, so that the claim never seems to
-// last longer than it does, and at the claim before its context, because a
-// claim that has ended has nothing remaining.
+// step reads the clock before the claim, so that the claim never seems to last longer
+// than it does. It reads the claim before its context, because an ended claim has
+// nothing remaining.
 func (h *hold) step(event any) {
 	r := Reading{Now: now(), Remaining: h.claim.Remaining()}
 	if _, told := event.(Ended); !told && !h.machine.ended && h.claim.Context().Err() != nil {
@@ -129,7 +129,7 @@ func (h *hold) step(event any) {
 	}
 }
 
-// tick is an Empty once the command and all that it started are gone.
+// tick returns an Empty once the command and its descendants are gone.
 func (h *hold) tick() any {
 	if h.machine.exited && !h.process.anyLeft() {
 		return Empty{}
@@ -138,9 +138,9 @@ func (h *hold) tick() any {
 	return Tick{}
 }
 
-// foreground hands the terminal on to a command that waits for it, once a
-// shell's fg has handed it to us. Shells do not tell a job that runs, so every
-// tick asks.
+// foreground gives the terminal to a command that waits for it, once a shell's fg has
+// given it to us. Shells do not notify a running job, so every tick
+// checks.
 func (h *hold) foreground() {
 	if h.wantsTerminal && h.process.giveTerminal() {
 		h.wantsTerminal = false
@@ -148,7 +148,7 @@ func (h *hold) foreground() {
 	}
 }
 
-// noticed is an event of the command's, which may be that it wants the terminal.
+// noticed returns an event of the command, and records that it wants the terminal.
 func (h *hold) noticed(event any) any {
 	if s, ok := event.(Stopped); ok && (s.By == syscall.SIGTTIN || s.By == syscall.SIGTTOU) {
 		h.wantsTerminal = true

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stdin is the only descriptor by which a terminal is handed over: a command
-// that reads from elsewhere does not need to be in the foreground.
+// stdin is the only descriptor by which a terminal is handed over: a command that reads
+// another one does not need to be in the foreground.
 const stdin = 0
 
 // terminal is the foreground process group of the terminal at the standard input.
@@ -31,17 +31,17 @@ func (t terminal) handOver(a *syscall.SysProcAttr) {
 	a.Foreground, a.Ctty = t.foreground, stdin
 }
 
-// ignoreOutputStops lets us write to the terminal and take it back although we
-// are in its background from now on. It is called after the fork, because an
-// ignored signal stays ignored in a command.
+// ignoreOutputStops lets us write to the terminal and take it back although we are now
+// in its background. Call it after the fork, because an ignored signal stays ignored
+// in a command.
 func (t terminal) ignoreOutputStops() {
 	if t.present {
 		signal.Ignore(syscall.SIGTTOU)
 	}
 }
 
-// give puts the command's group in the foreground if we are there now. It
-// reports whether it did.
+// give puts the command's group in the foreground if we are there now, and reports
+// whether it did.
 func (t *terminal) give(group int) bool {
 	if !t.present {
 		return false
@@ -53,9 +53,9 @@ func (t *terminal) give(group int) bool {
 	return t.foreground
 }
 
-// takeBack makes us the foreground again, as a shell expects of its job.
+// takeBack puts us in the foreground again, as a shell expects of its job.
 func (t terminal) takeBack() {
 	if t.foreground {
-		_ = unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, t.group) // a terminal that is gone needs no owner
+		_ = unix.IoctlSetPointerInt(stdin, unix.TIOCSPGRP, t.group) // fails if the terminal is gone
 	}
 }
