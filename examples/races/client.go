@@ -7,7 +7,7 @@ import (
 	"net/http"
 )
 
-// A client posts to a server of its own, over real connections on loopback.
+// client posts to its own server, over real connections on loopback.
 type client struct {
 	url    string
 	http   http.Client

@@ -7,39 +7,39 @@ import (
 	"time"
 )
 
-// An actor is one worker of a race. It calls pause wherever the others may get
-// ahead of it, and says for the timeline what it believes to know there.
+// actor is one worker of a race. It calls pause at each point at which others may
+// overtake it, with the state that it observes there, for the timeline.
 type actor struct {
 	name string
 	play func(ctx context.Context, pause func(believes string)) error
 }
 
-// A stage is where actors play: start begins one, now or later, waiting counts
-// those who are made to wait by what they share, and note keeps what they believe.
+// stage runs actors: start starts one, now or later, waiting counts the blocked
+// actors, and note records what they observe.
 type stage struct {
 	start   func(ctx context.Context, run func()) error
 	waiting func(context.Context) (int, error)
 	note    func(actor, believes string)
 }
 
-// atOnce gives each actor a goroutine.
+// atOnce starts each actor in a goroutine.
 func atOnce(_ context.Context, run func()) error { go run(); return nil }
 
-// bound is how long one act may take.
+// bound is the time limit of an act.
 const bound = 30 * time.Second
 
-// afterwards closes what an act has used, also if ctx has ended.
+// afterwards closes a resource of an act, even if ctx has ended.
 func afterwards(ctx context.Context, close func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
 	return close(ctx)
 }
 
-// act plays the actors in an order of steps: each entry lets the actor of that
-// name go on to its next pause, or to its end. When the order is used up, all
-// run freely. So a race is not a matter of luck, and the same order is forced on
-// code that is right: who is made to wait is left waiting, as soon as the server
-// says so, and the order goes on without it.
+// act runs the actors in an order of steps: each entry lets the named actor
+// continue to its next pause, or to its end. After the order, all run freely. So a
+// race does not depend on luck, and the same order is forced on correct code: if an
+// actor blocks, the order continues without it, as soon as the server reports
+// that it waits.
 func (g stage) act(ctx context.Context, order []string, actors ...actor) error {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -66,18 +66,18 @@ type conductor struct {
 	stage
 	parts map[string]*part
 	rests chan rest
-	over  chan struct{} // closed when the order is used up
+	over  chan struct{} // closed at the end of the order
 }
 
-// A part is what the conductor knows of an actor: how often it came to rest, the
-// first time before it begins, and how often it was let go on.
+// part is the conductor's state of an actor: how often it stopped, the first time
+// before it begins, and how often it was continued.
 type part struct {
 	permits       chan struct{}
 	arrived, sent int
 	ended         bool
 }
 
-// A rest is an actor's coming to a pause, or to its end.
+// rest reports that an actor has paused or ended.
 type rest struct {
 	part  *part
 	ended bool
@@ -121,7 +121,7 @@ func (c *conductor) run(ctx context.Context, p *part, a actor) {
 	c.rests <- rest{part: p, ended: true, err: err}
 }
 
-// lead lets one actor after the other make a step.
+// lead lets the actors make their steps in order.
 func (c *conductor) lead(ctx context.Context, order []string) (err error) {
 	for _, name := range order {
 		p := c.parts[name]
@@ -137,7 +137,7 @@ func (c *conductor) lead(ctx context.Context, order []string) (err error) {
 	return nil
 }
 
-// settle returns when p has stopped, or when all who run are made to wait.
+// settle returns when p has stopped, or when all running actors are blocked.
 func (c *conductor) settle(ctx context.Context, p *part) (err error) {
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()

@@ -14,7 +14,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// A log is what actors did, in order.
+// log records the steps of actors, in order.
 type log struct {
 	mu   sync.Mutex
 	said []string
@@ -34,7 +34,7 @@ func freely(waiting func(context.Context) (int, error)) stage {
 	return stage{start: atOnce, waiting: waiting, note: func(string, string) {}}
 }
 
-// stepper says each of its steps.
+// stepper records each of its steps.
 func stepper(l *log, name string, steps int) actor {
 	return actor{name, func(_ context.Context, pause func(string)) error {
 		for i := range steps {
@@ -47,8 +47,8 @@ func stepper(l *log, name string, steps int) actor {
 	}}
 }
 
-// TestOrderIsForced: whatever the order is, the steps are made in it, and only
-// then the others.
+// TestOrderIsForced checks that the steps are made in any given order, and the others
+// only after it.
 func TestOrderIsForced(t *testing.T) {
 	t.Parallel()
 	names := []string{"A", "B", "C"}
@@ -68,7 +68,7 @@ func TestOrderIsForced(t *testing.T) {
 	}
 }
 
-// TestWhoEndsEarlyIsSkipped: an order may ask for more steps than there are.
+// TestWhoEndsEarlyIsSkipped uses an order with more steps than the actor has.
 func TestWhoEndsEarlyIsSkipped(t *testing.T) {
 	t.Parallel()
 	var l log
@@ -78,8 +78,8 @@ func TestWhoEndsEarlyIsSkipped(t *testing.T) {
 	}
 }
 
-// TestWhoIsMadeToWaitIsLeftWaiting: B waits for a lock that A has, while the order
-// is B's turn; it goes on without B, and B does its step when it can.
+// TestWhoIsMadeToWaitIsLeftWaiting: B is blocked by A's lock when it is B's turn. The
+// order continues without B, which makes its step when it can.
 func TestWhoIsMadeToWaitIsLeftWaiting(t *testing.T) {
 	t.Parallel()
 	var l log
@@ -110,8 +110,8 @@ func TestWhoIsMadeToWaitIsLeftWaiting(t *testing.T) {
 	}
 }
 
-// TestWhoRunsLongIsWaitedFor: while somebody works and nobody is made to wait, the
-// next one does not begin, however often the server is asked.
+// TestWhoRunsLongIsWaitedFor checks that, while an actor works and none is blocked, the
+// next one does not start, however often the server is asked.
 func TestWhoRunsLongIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	var l log
@@ -136,7 +136,7 @@ func TestWhoRunsLongIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestErrorsOfActors: an act ends with the errors of all, when all have ended.
+// TestErrorsOfActors checks that an act returns all errors after all actors have ended.
 func TestErrorsOfActors(t *testing.T) {
 	failed, blind := errors.New("failed"), errors.New("blind")
 	var l log

@@ -11,13 +11,13 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A price is changed in a transaction that is rolled back in the end. Readers at
-// READ UNCOMMITTED have seen it meanwhile, and sold at a price that there never
-// was. PostgreSQL has no such level; MariaDB has, and some pools set it "for
+// A transaction changes a price and is rolled back. Meanwhile, readers at READ
+// UNCOMMITTED have seen the price and sold at it, although it was never committed.
+// PostgreSQL has no such level; MariaDB has, and some pools set it "for
 // speed".
 //
 // The remedy is any higher level: the readers then see the last committed price,
-// and wait for nobody.
+// and do not block.
 var dirtyRead = race{
 	name:    "dirty-read",
 	symptom: "a decision used a value that is in no backup and no log",
@@ -32,7 +32,7 @@ var dirtyRead = race{
 	rule:   history.RuleOrigin,
 }
 
-// pricing lets the readers look after the change and before its rollback.
+// pricing lets the readers read between the change and its rollback.
 func pricing(level interlock.Isolation) twin {
 	return func(ctx context.Context, s *scene) error {
 		item, price := s.name("item"), 1+s.rand.Int64N(100)
@@ -51,7 +51,7 @@ func pricing(level interlock.Isolation) twin {
 	}
 }
 
-// reprice changes its mind.
+// reprice changes a price and rolls back.
 func reprice(ctx context.Context, s *scene, item string, price int64, pause func(string)) error {
 	call := s.told.Invoke(history.Event{Lane: "clerk", Op: history.OpWrite, Key: item, Value: strconv.FormatInt(price, 10)})
 	tx, err := s.mariadb.BeginTx(ctx, nil)

@@ -12,11 +12,11 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// Two people book the last seat. Each request asks Redis whether the seat is
-// free, and then writes its name there: both get the answer that they have it, and the
-// one who wrote last is right.
+// Two people book the last seat. Each request reads from Redis that the seat is
+// free, and then writes its name there. Both report success, and the last write
+// wins.
 //
-// The remedy is to ask and write in one step, with a hold that expires while the
+// The remedy is to check and write in one step, with a hold that expires while the
 // customer pays, and is confirmed afterwards.
 var doubleBooking = race{
 	name:    "double-booking",
@@ -29,7 +29,7 @@ var doubleBooking = race{
 	rule:    history.RuleCapacity,
 }
 
-// booking lets all ask, and then all write.
+// booking lets all check, and then all write.
 func booking(book func(ctx context.Context, s *scene, seat, who string, pause func(string)) (booked bool, err error)) twin {
 	return func(ctx context.Context, s *scene) error {
 		seat, names := s.name("seat"), s.workers(5)
@@ -56,13 +56,13 @@ func bookIfFree(ctx context.Context, s *scene, seat, who string, pause func(stri
 	if !rueidis.IsRedisNil(err) {
 		return false, err // taken, unless there is an error
 	}
-	pause("the seat is free") // meanwhile others ask
+	pause("the seat is free") // meanwhile others check
 	return true, s.redis.Do(ctx, s.redis.B().Set().Key("race:"+seat).Value(who).Build()).Error()
 }
 
 func holdSeat(ctx context.Context, s *scene, seat, who string, pause func(string)) (booked bool, err error) {
 	seats := stock.NewStore(redis.NewStock(s.redis, &redis.StockOptions{Prefix: "race:"}), nil)
-	if err := seats.Set(ctx, seat, 1); err != nil { // there is one: saying so again changes nothing
+	if err := seats.Set(ctx, seat, 1); err != nil { // a repeated Set changes nothing
 		return false, err
 	}
 	err = seats.Hold(ctx, who, time.Minute, stock.Line{Item: seat, N: 1})

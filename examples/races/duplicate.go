@@ -9,13 +9,13 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A broker delivers a message again, because the acknowledgement was late, while
-// the first consumer is still at work. Each consumer looks whether the message
-// was handled, finds that it was not, and books it: twice. To look and to mark
-// are two steps, and others come between them.
+// A broker delivers a message again, because its acknowledgement was late, while
+// the first consumer still handles it. Each consumer checks whether the message was
+// handled, finds that it was not, and books it: twice. The check and the mark are
+// two steps, and others run between them.
 //
 // The remedy is to mark first, under a unique key and in the transaction of the
-// effect: the second one waits for the first, and then finds the mark.
+// effect. The second consumer waits for the first, and then finds the mark.
 var duplicate = race{
 	name:    "duplicate",
 	symptom: "a customer is charged or mailed twice for one message",
@@ -38,7 +38,7 @@ var duplicate = race{
 
 var inbox = once.Inbox{Name: "race_inbox", Consumer: "ledger"}
 
-// delivering hands one message to several consumers at the same time.
+// delivering delivers one message to several consumers at the same time.
 func delivering(consume func(ctx context.Context, s *scene, message string, amount int64, pause func(string)) error) twin {
 	return func(ctx context.Context, s *scene) error {
 		message, amount, names := s.name("message"), 1+s.rand.Int64N(100), s.workers(4)
@@ -58,7 +58,7 @@ func delivering(consume func(ctx context.Context, s *scene, message string, amou
 	}
 }
 
-// audit records each booking that is there.
+// audit records each booking of a message.
 func (s *scene) audit(ctx context.Context, message string) error {
 	var n int
 	err := s.mariadb.QueryRowContext(ctx, `select count(*) from race_ledger where message = ?`, message).Scan(&n)
@@ -75,7 +75,7 @@ func bookUnlessHandled(ctx context.Context, s *scene, message string, amount int
 		if err != nil || handled > 0 {
 			return err
 		}
-		pause("nobody has handled it") // meanwhile another consumer looks
+		pause("nobody has handled it") // meanwhile another consumer checks
 		if err := book(ctx, tx, message, amount); err != nil {
 			return err
 		}

@@ -9,14 +9,14 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// Producers write events into a table, each in its own transaction; a relay reads
-// those with an id above the last one that it has sent. Ids are drawn when rows
-// are written, not when they are committed: who draws a low one and commits late
-// appears behind the relay's back, and is never sent.
+// Producers write events into a table, each in its own transaction. A relay reads
+// rows with an id above the last one that it has sent. Ids are assigned when rows are
+// written, not when they are committed: a row with a low id that commits late
+// appears below the relay's cursor, and is never sent.
 //
-// The remedy is to have no cursor: the relay of flow/outbox sends what is there
-// and deletes it under a claim. Add locks the key before it draws ids, so that
-// their order is that of the commits as well.
+// The remedy is a relay without a cursor: that of flow/outbox sends all rows and
+// deletes them under a claim. Add locks the key before it assigns ids, so their order
+// is also that of the commits.
 var lateCommit = race{
 	name:    "late-commit",
 	symptom: "sometimes an event in the outbox is never sent",
@@ -29,8 +29,8 @@ var lateCommit = race{
 	rule:    history.RuleDelivered,
 }
 
-// committingLate lets the one who writes first commit after the relay has been
-// there.
+// committingLate lets the first writer commit after the relay has
+// read.
 func committingLate(open func(ctx context.Context, s *scene, topic string) (relay, error)) twin {
 	return func(ctx context.Context, s *scene) (err error) {
 		topic := s.name("orders")
@@ -57,7 +57,7 @@ func committingLate(open func(ctx context.Context, s *scene, topic string) (rela
 	}
 }
 
-// cursorRelay remembers the highest id that it has sent.
+// cursorRelay stores the highest id that it has sent.
 type cursorRelay struct {
 	s           *scene
 	topic, only string

@@ -14,13 +14,13 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A client asks for a payment over HTTP, and the answer is lost on its way, or
-// comes when a proxy has asked again already. The client cannot know what became
-// of the request, repeats it, and has paid twice.
+// A client requests a payment over HTTP, and the answer is lost, or arrives after a
+// proxy has repeated the request. The client cannot know the outcome, repeats the
+// request, and has paid twice.
 //
-// The remedy is a key that the client chooses once and sends with every attempt:
-// the server pays once and answers later attempts with the first answer, or
-// tells them to come back while the first is at work.
+// The remedy is a key that the client chooses once and sends with every attempt. The
+// server pays once. It answers later attempts with the first answer, or with an error
+// to retry later while the first is in progress.
 var lostReply = race{
 	name:    "lost-reply",
 	symptom: "a customer whose client or proxy retried has paid twice",
@@ -55,8 +55,8 @@ var lostReply = race{
 
 var requests = idempotency.Table{Name: "race_request"}
 
-// paying lets the answers to some attempts be lost, while they are at work or
-// afterwards; then the client asks until it has one.
+// paying drops the answers to some attempts, during or after their work. Then the
+// client repeats the request until it has an answer.
 func paying(open func(*scene, pauses) (http.Handler, error)) twin {
 	return func(ctx context.Context, s *scene) (err error) {
 		attempts, payment, waits := s.workers(4), s.name("payment"), pauses{}
@@ -91,10 +91,10 @@ func paying(open func(*scene, pauses) (http.Handler, error)) twin {
 	}
 }
 
-// pauses are those of the client's attempts, for the server.
+// pauses has the pause functions of the client's attempts, for the server.
 type pauses map[string]chan func(string)
 
-// pay is the effect.
+// pay makes the payment.
 func pay(r *http.Request, tx pgx.Tx, waits pauses) error {
 	select {
 	case pause := <-waits[r.Header.Get("Attempt")]:
@@ -113,7 +113,7 @@ func answer(w http.ResponseWriter, err error) {
 	fmt.Fprintln(w, "paid")
 }
 
-// ask makes one attempt. If its answer is lost, the client knows nothing.
+// ask makes one attempt. If its answer is lost, the outcome is unknown.
 func (s *scene) ask(ctx context.Context, c *client, attempt, payment, lost string) error {
 	call := s.told.Invoke(history.Event{Lane: attempt, Op: history.OpAsk, ID: payment})
 	status, err := c.post(ctx, attempt, payment)

@@ -12,13 +12,13 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// Several workers add to one balance. Each reads it, adds in the program and
-// writes the sum. A worker that read before another one wrote overwrites that: the money
-// is gone, and no statement has failed. A transaction around it does not help at
-// READ COMMITTED.
+// Several workers add to one balance. Each reads it, adds in the program and writes
+// the sum. A worker that read before another one wrote overwrites that: the money is
+// lost, and no statement has failed. A transaction around it does not help at READ
+// COMMITTED.
 //
-// The remedy is to write only on top of what was read: the row has a version,
-// the UPDATE names the one that was read, and who finds another one reads again.
+// The remedy is a conditional write: the row has a version, the UPDATE names the one
+// that was read, and a worker that finds another version reads again.
 var lostUpdate = race{
 	name:    "lost-update",
 	symptom: "a balance or counter is lower than what was added to it",
@@ -33,7 +33,7 @@ var lostUpdate = race{
 	rule:   history.RuleTotal,
 }
 
-// deposits lets all read, and then all write.
+// deposits lets all workers read, and then all write.
 func deposits(deposit func(ctx context.Context, s *scene, account string, amount int64, pause func(string)) error) twin {
 	return func(ctx context.Context, s *scene) error {
 		account, start := s.name("account"), s.rand.Int64N(100)

@@ -1,16 +1,16 @@
-// Command races shows what goes wrong when two things happen at once, and what
-// keeps it from going wrong: each race is played by real workers on a real
-// server, in an order of steps that a seed chooses, once by code as it is often
-// written and once by code that uses Interlock. A checker of package history
-// judges what happened. It does not measure how often a race would happen by
-// itself: that is a matter of luck, and the steps are forced here.
+// Command races shows concurrency faults and their remedies. Real workers run each
+// race on a real server, in an order of steps that a seed chooses: once with code as
+// it is often written, and once with code that uses Interlock. A checker of package
+// history checks the recorded history. The command does not measure how often a race
+// would occur by itself: that depends on luck, and the steps are forced
+// here.
 //
 //	races                                                   # lists them
 //	races -race lost-update -variant broken -seed 7 -postgres URL
 //	races -race lost-update -variant fixed  -seed 7 -postgres URL
 //
-// The exit code is 0 when the run came to a verdict, whatever it is, 2 for a
-// command line that is not understood, and 1 for everything else.
+// The exit code is 0 when the run reached a verdict, whatever it is, 2 for an invalid
+// command line, and 1 for all other errors.
 package main
 
 import (
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return 0
 }
 
-// urls are what they look like.
+// urls are examples of URLs.
 var urls = map[system]string{
 	onPostgres: "postgres://me@127.0.0.1:5432/test",
 	onMariaDB:  "'me:secret@tcp(127.0.0.1:3306)/test'",
@@ -93,7 +93,7 @@ func list(out io.Writer) {
 	w.Flush()
 }
 
-// show runs one race, and tells what happened and what a checker says of it.
+// show runs one race, and prints its timeline and the verdict of its checker.
 func show(ctx context.Context, r race, play twin, s settings, url string, out io.Writer) error {
 	where, done, err := connect(ctx, r.system, url)
 	if done != nil {

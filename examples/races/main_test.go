@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// told runs the program.
+// runs runs the program.
 func runs(t *testing.T, args ...string) (code int, out, errs string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -39,8 +39,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestShown: each race can be run from the command line, twice on the same server
-// with the same seed, and the timeline and the verdict say what happened.
+// TestShown runs each race from the command line, twice on the same server with the
+// same seed, and checks the timeline and the verdict.
 func TestShown(t *testing.T) {
 	t.Parallel()
 	for kind, start := range servers {

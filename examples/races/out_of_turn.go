@@ -9,13 +9,13 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// Events of one customer are read in order, and handed to a pool of workers so
-// that it goes faster. Two workers have two events of the same customer, and the
-// one with the later event writes first: the address is the old one again.
+// Events of one customer are read in order and passed to a pool of workers, for
+// throughput. Two workers have two events of the same customer, and the one with the
+// later event writes first: the record has the old address again.
 //
-// The remedy is a queue for each key: events of one customer are done one after
-// the other, those of different customers at the same time. It holds within one
-// process; what goes wrong between two of them is two-owners.
+// The remedy is a queue per key: events of one customer are handled in order, those
+// of different customers concurrently. This holds within one process; two-owners
+// shows the fault between two processes.
 var outOfTurn = race{
 	name:    "out-of-turn",
 	symptom: "after two quick changes of a record the first one remains",
@@ -33,7 +33,7 @@ var outOfTurn = race{
 			return stage{}, nil, err
 		}
 		start := func(ctx context.Context, run func()) error {
-			ctx = context.WithoutCancel(ctx) // each of them is to run, and to come to its end
+			ctx = context.WithoutCancel(ctx) // each of them must run to its end
 			return workers.Go(ctx, customer, func(context.Context) error { run(); return nil }, nil)
 		}
 		queued := func(context.Context) (int, error) { return workers.Load().Queued, nil }
@@ -43,7 +43,7 @@ var outOfTurn = race{
 	rule:  history.RuleKeyOrder,
 }
 
-// moving lets workers pick up the events in order, and write in another one.
+// moving lets workers receive the events in order, and write in another one.
 func moving(pool func(s *scene, customer string) (g stage, shut func(context.Context) error, err error)) twin {
 	return func(ctx context.Context, s *scene) (err error) {
 		customer, events := s.name("customer"), s.workers(4)

@@ -15,16 +15,16 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A relay sends events that were written in the transactions of their producers.
+// relay sends events that were written in the transactions of their producers.
 type relay interface {
 	// add writes an event in tx.
 	add(ctx context.Context, tx pgx.Tx, id string) error
-	// send delivers what is there to deliver; ids are committed.
+	// send delivers the committed events; ids are theirs.
 	send(ctx context.Context, ids []string) error
 	close() error
 }
 
-// An office is where producers and a relay meet: it records what both do.
+// office runs producers and a relay, and records their operations.
 type office struct {
 	*scene
 	relay
@@ -34,13 +34,13 @@ type office struct {
 	committed []string
 }
 
-// produce adds an event and commits it, with a pause before that.
+// produce adds an event, pauses, and commits it.
 func (o *office) produce(ctx context.Context, producer string, pause func(string)) error {
 	id := o.name(producer)
 	call := o.told.Invoke(history.Event{Lane: producer, Op: history.OpPublish, Key: o.topic, ID: id})
 	err := pgx.BeginFunc(ctx, o.postgres, func(tx pgx.Tx) error {
 		err := o.add(ctx, tx, id)
-		pause("") // the transaction goes on with other things
+		pause("") // the transaction continues with other work
 		return err
 	})
 	call.End(err)
@@ -52,7 +52,7 @@ func (o *office) produce(ctx context.Context, producer string, pause func(string
 	return err
 }
 
-// drain asks the relay for all that is committed by now.
+// drain has the relay send all events committed so far.
 func (o *office) drain(ctx context.Context) error {
 	o.mu.Lock()
 	ids := slices.Clone(o.committed)
@@ -79,7 +79,7 @@ func prepareOutbox(ctx context.Context, s systems) error {
 	return pgx.BeginFunc(ctx, s.postgres, func(tx pgx.Tx) error { return box.Create(ctx, postgres.Tx(tx)) })
 }
 
-// claimedRelay is that of flow/outbox, under a lock. It runs until it is closed.
+// claimedRelay is the relay of flow/outbox, under a lock. It runs until it is closed.
 type claimedRelay struct {
 	s       *scene
 	topic   string
@@ -117,7 +117,7 @@ func newClaimedRelay(ctx context.Context, s *scene, topic string) (relay, error)
 	return r, nil
 }
 
-// receive is the sink. What an earlier run left is not of this one.
+// receive is the sink. It ignores events of earlier runs.
 func (r *claimedRelay) receive(ctx context.Context, m outbox.Message) error {
 	if m.Topic == r.topic {
 		r.s.deliver(m.Topic, m.ID)
@@ -130,7 +130,7 @@ func (r *claimedRelay) add(ctx context.Context, tx pgx.Tx, id string) error {
 	return box.Add(ctx, postgres.Tx(tx), outbox.Message{ID: id, Topic: r.topic, Key: r.topic, Payload: []byte(id)})
 }
 
-// send waits until all have arrived, though not for ever: then the checker tells.
+// send waits until all have arrived, for a limited time: then the checker decides.
 func (r *claimedRelay) send(ctx context.Context, ids []string) error {
 	r.wake()
 	patience := time.NewTimer(bound / 3)

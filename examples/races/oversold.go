@@ -12,12 +12,12 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A shop has a few pieces left. Each order checks that there is one, and then
-// takes it. Between the check and the act others check too: more is sold than
-// there was, and the transaction around it does not help.
+// A shop has a few pieces left. Each order checks that there is one, and then takes
+// it. Between check and act others check too: more is sold than there was. The
+// transaction around it does not help.
 //
 // The remedy is to check in the statement that takes: it changes the row only if
-// there is enough, and the number of changed rows is the answer.
+// enough is left, and the number of changed rows is the result.
 var oversold = race{
 	name:    "oversold",
 	symptom: "stock falls below zero, or more tickets are sold than seats",
@@ -47,7 +47,7 @@ var oversold = race{
 
 var pieces = stock.Table{Name: "race_stock"}
 
-// A sale takes one piece in tx, or reports that there is none.
+// sale takes one piece in tx, or reports that there is none.
 type sale func(ctx context.Context, tx *sql.Tx, item, order string, pause func(string)) (sold bool, err error)
 
 // selling lets all check, and then all take.
@@ -99,6 +99,6 @@ func holdPiece(ctx context.Context, tx *sql.Tx, item, order string, pause func(s
 	if err != nil {
 		return false, err
 	}
-	pause("one piece is held") // whatever others do meanwhile
+	pause("one piece is held") // independent of others' actions
 	return true, pieces.Confirm(ctx, mysql.Tx(tx), order)
 }

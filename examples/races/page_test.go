@@ -36,11 +36,11 @@ var update = flag.Bool("update", false, "put the code into docs/how-to/remedies.
 
 const page = "../../docs/how-to/remedies.md"
 
-// block is one block of code of the page, under the name of a function here.
+// block matches one code block of the page, under the name of a function here.
 var block = regexp.MustCompile("(?ms)^<!-- (\\w+) -->\n```go\n(.*?)^```\n")
 
-// TestPage: each block of code of docs/how-to/remedies.md is a function here, as it is,
-// and each function stands on the page; and so do each race and its symptom.
+// TestPage checks that each code block of docs/how-to/remedies.md is a function here,
+// and that the page has each function, each race and its symptom.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	bodies := bodiesOf(t, "remedies_test.go")
@@ -76,7 +76,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// bodiesOf are those of the functions of a file, by name, moved to the left.
+// bodiesOf returns the bodies of the functions of a file, by name, without indentation.
 func bodiesOf(t *testing.T, file string) map[string]string {
 	t.Helper()
 	source, err := os.ReadFile(file)
@@ -98,8 +98,8 @@ func bodiesOf(t *testing.T, file string) map[string]string {
 	return bodies
 }
 
-// TestRemedies runs the code of the page, on a database with what it speaks of:
-// each does what it says, and again what it says of that.
+// TestRemedies runs the code of the page on a database, and checks that each function
+// does what the page describes, also when it is repeated.
 func TestRemedies(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) { t.Parallel(); testRemediesOnPostgres(t) })
@@ -204,7 +204,7 @@ func testRemediesOnPostgres(t *testing.T) {
 	says(`select balance::text from account`, "70")
 }
 
-// testInSequence: the events 1, 3, 2, 5 come, and 4 once it was passed over.
+// testInSequence offers the events 1, 3, 2, 5, and 4 after it was skipped.
 func testInSequence(ctx context.Context, t *testing.T, pool *pgxpool.Pool) {
 	t.Helper()
 	overdue, acknowledged := make(chan observe.SequenceGap, 1), make(chan int64, 9)
@@ -277,7 +277,7 @@ func testPayOnce(t *testing.T, pool *pgxpool.Pool) {
 	}
 }
 
-// What a consumer is given.
+// The inputs of consumers.
 type (
 	event struct {
 		Customer    string

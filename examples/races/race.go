@@ -7,16 +7,16 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A race is one way in which correct-looking code goes wrong, and its remedy.
-// Both twins run the same plot in the same order of steps, as far as the fixed
-// one lets itself be driven; judge tells them apart by nothing but the history.
+// race is one fault of code that looks correct, and its remedy. Both twins run the
+// same plot in the same order of steps, as far as the fixed one does not block. The
+// checker distinguishes them only by the history.
 type race struct {
 	name    string
-	symptom string // what users see
-	remedy  string // the package, and what of it
+	symptom string // what users observe
+	remedy  string // the package and the part of it
 	system  system
 
-	// prepare makes the tables, if they are not there; nil if none are needed.
+	// prepare creates the missing tables; nil if none are needed.
 	prepare func(ctx context.Context, s systems) error
 	broken  twin
 	fixed   twin
@@ -24,11 +24,11 @@ type race struct {
 	rule    history.Rule // what the broken twin violates
 }
 
-// A twin plays one run. It records what happens, and returns only errors that
-// are no part of the plot.
+// twin runs the plot once. It records the operations, and returns only errors that
+// are not part of the plot.
 type twin func(ctx context.Context, s *scene) error
 
-// races are all of them, in the order in which they are best read.
+// races are all races, in reading order.
 var races = []race{
 	lostUpdate, writeSkew, dirtyRead, // transactions
 	oversold, doubleBooking, // conditional writes

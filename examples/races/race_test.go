@@ -11,9 +11,9 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// TestRaces: of a hundred runs of each broken twin at least 95 are convicted, of
-// what they are said to do wrong, and of a thousand of the fixed one none. By
-// default there are fewer runs; INTERLOCK_RACES=full makes them all.
+// TestRaces checks that at least 95 of a hundred runs of each broken twin violate its
+// rule, and none of a thousand runs of the fixed one. By default there are fewer runs;
+// INTERLOCK_RACES=full makes them all.
 func TestRaces(t *testing.T) {
 	t.Parallel()
 	brokenRuns, fixedRuns := 20, 50

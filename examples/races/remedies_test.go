@@ -31,8 +31,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// The bodies of these functions are the code of docs/how-to/remedies.md, word for word,
-// and are run on real servers: see page_test.go.
+// The bodies of these functions are the code of docs/how-to/remedies.md, verbatim,
+// and run on real servers: see page_test.go.
 
 var errLastDoctor, errTaken = errors.New("nobody else is on call"), errors.New("it is taken")
 

@@ -9,12 +9,12 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A consumer keeps the newest price of an item in Redis. Its group is reset, or
-// a dead letter is retried: old events come again and are written over the newer
-// state, which stays old until the next event, perhaps for ever.
+// A consumer stores the newest price of an item in Redis. Its group is reset, or a
+// dead letter is retried. Old events arrive again and overwrite the newer state, which
+// stays wrong until the next event, perhaps for ever.
 //
-// The remedy is to keep the version with the state, and to compare and write in
-// one step: then a replay changes nothing.
+// The remedy is to store the version with the state, and to compare and write in one
+// step: then a replay changes nothing.
 var replay = race{
 	name:    "replay",
 	symptom: "after a replay or a retried dead letter, caches and read models are out of date",
@@ -29,13 +29,13 @@ var replay = race{
 	rule:  history.RuleVersion,
 }
 
-// A cache keeps the newest state of items.
+// cache stores the newest state of items.
 type cache interface {
 	put(ctx context.Context, item string, version int64) (written bool, err error)
 	get(ctx context.Context, item string) (version int64, err error)
 }
 
-// replaying lets events come, old ones again, and a new one in between.
+// replaying delivers events, old ones again, and a new one in between.
 func replaying(open func(*scene) (cache, error)) twin {
 	return func(ctx context.Context, s *scene) error {
 		c, err := open(s)
@@ -54,7 +54,7 @@ func replaying(open func(*scene) (cache, error)) twin {
 		for range newest {
 			order = append(order, "live")
 		}
-		last := []string{"live"} // the newest event comes among the old ones
+		last := []string{"live"} // the newest event arrives among the old ones
 		for range newest + 1 - from {
 			last = append(last, "replay")
 		}
@@ -68,7 +68,7 @@ func replaying(open func(*scene) (cache, error)) twin {
 	}
 }
 
-// consume brings the events of an item, one after the other.
+// consume handles the events of an item in order.
 func (s *scene) consume(ctx context.Context, c cache, lane, item string, from, to int64, pause func(string)) error {
 	for v := from; v <= to; v++ {
 		call := s.told.Invoke(history.Event{Lane: lane, Op: history.OpApply, Key: item, Stamp: v})
@@ -88,7 +88,7 @@ func (s *scene) consume(ctx context.Context, c cache, lane, item string, from, t
 	return nil
 }
 
-// plainCache writes whatever comes.
+// plainCache writes every event.
 type plainCache struct{ s *scene }
 
 func (c plainCache) put(ctx context.Context, item string, version int64) (bool, error) {
@@ -99,7 +99,7 @@ func (c plainCache) get(ctx context.Context, item string) (int64, error) {
 	return c.s.redis.Do(ctx, c.s.redis.B().Get().Key("race:"+item).Build()).AsInt64()
 }
 
-// versionedCache writes what is newer.
+// versionedCache writes only newer events.
 type versionedCache struct{ store *version.Store }
 
 func (c versionedCache) put(ctx context.Context, item string, v int64) (bool, error) {

@@ -11,13 +11,13 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// An order is created, paid, packed and cancelled, and each of these events
-// finds its own way to the consumer. The cancellation overtakes one of the
-// others; that one comes last, and the cancelled order is alive again.
+// An order is created, paid, packed and cancelled, and each of these events reaches
+// the consumer by its own path. The cancellation overtakes another event, which
+// arrives last, and the cancelled order is active again.
 //
-// The remedy is a version, given by the producer of the events: the consumer
-// raises it in the transaction that writes, and skips what is older than what
-// it has. The cancellation is terminal besides: nothing follows it.
+// The remedy is a version from the producer of the events. The consumer raises it in
+// the transaction that writes, and skips older events. The cancellation is also
+// terminal: nothing follows it.
 var resurrected = race{
 	name:    "resurrected",
 	symptom: "a cancelled order is open again, a deleted record is back",
@@ -38,7 +38,7 @@ var resurrected = race{
 
 var seen = version.Table{Name: "race_version"}
 
-// An orderEvent is one piece of news; number counts them.
+// orderEvent is one event; number counts them.
 type orderEvent struct {
 	order, status string
 	number        int64

@@ -12,26 +12,26 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A scene is one run of one twin.
+// scene is one run of one twin.
 type scene struct {
 	systems
 	stage
 	told *history.Writer
-	// rand is drawn from before the actors begin, so that a seed says all.
+	// rand is used only before the actors begin, so that a seed determines the run.
 	rand *rand.Rand
 	tag  string
 }
 
-// name is what this run works on: of no other run, also with the same seed.
+// name returns a name that no other run uses, even with the same seed.
 func (s *scene) name(what string) string { return what + "/" + s.tag }
 
-// workers are two to most names.
+// workers returns from two to most names.
 func (s *scene) workers(most int) []string {
 	return []string{"A", "B", "C", "D", "E"}[:2+s.rand.IntN(most-1)]
 }
 
-// rounds is an order in which each makes n steps, none the next one before all
-// made theirs, and in each round another goes first.
+// rounds returns an order in which each makes n steps, none starts a step before all
+// have made the previous one, and each round starts with another one.
 func (s *scene) rounds(n int, names []string) (order []string) {
 	for range n {
 		order = append(order, s.shuffled(names)...)
@@ -45,30 +45,30 @@ func (s *scene) shuffled(names []string) []string {
 	return names
 }
 
-// state records what is there before the actors begin, or is found after them.
+// state records the state before the actors begin or after they have ended.
 func (s *scene) state(op, key string, amount int64) {
 	s.told.Record(history.Event{Lane: "-", Kind: history.State, Op: op, Key: key, Amount: amount, Stamp: amount})
 }
 
-// refused is the end of a call that the guard turned down, for why.
+// refused is the end of a call that the guard rejected, with the reason.
 func refused(why string) history.Event { return history.Event{Kind: history.Reject, Value: why} }
 
-// opBelieves is what an actor says at a pause. No checker knows it.
+// opBelieves is an actor's observation at a pause. Checkers ignore it.
 const opBelieves = "believes"
 
-// An outcome is what came of a run.
+// outcome is the result of a run.
 type outcome struct {
 	history.Verdict
 	events []history.Event
 	tag    string
 }
 
-// String is the timeline and the verdict, without what tells runs apart.
+// String returns the timeline and the verdict, without the names that identify runs.
 func (o outcome) String() string {
 	return strings.ReplaceAll(fmt.Sprintf("%s\n%v\n", timeline(o.events), o.Verdict), "/"+o.tag, "")
 }
 
-// run plays a twin of r and judges it.
+// run runs a twin of r and checks it.
 func (r race) run(ctx context.Context, s systems, play twin, seed uint64) (o outcome, err error) {
 	var file bytes.Buffer
 	told, err := history.NewWriter(&file, history.Header{Run: r.name, Seed: int64(seed)}, nil)

@@ -9,13 +9,13 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// Who knows that ids can come late lets the relay wait: it sends only what is
-// older than every transaction that is still under way. That is right, and stands
-// still as soon as any transaction of the whole server does: a report, a backup,
-// a session that somebody forgot. Meanwhile nothing at all is sent.
+// A relay can wait because ids can commit late: it sends only rows that are older
+// than every open transaction. That is correct, but it stops as soon as any
+// transaction of the server stays open: a report, a backup, a forgotten session.
+// Meanwhile it sends nothing at all.
 //
-// The remedy is the same as for late-commit: without a cursor there is nothing to
-// wait for. An uncommitted event holds up its own key, and no other.
+// The remedy is the same as for late-commit: a relay without a cursor need not wait.
+// An uncommitted event delays its own key, and no other.
 var stalled = race{
 	name:    "stalled-outbox",
 	symptom: "events stop for minutes, then arrive at once",
@@ -28,8 +28,8 @@ var stalled = race{
 	rule:    history.RuleDelivered,
 }
 
-// reporting drains the outbox while a long transaction, which has nothing to do
-// with events, is open.
+// reporting drains the outbox while a long transaction without events is
+// open.
 func reporting(open func(ctx context.Context, s *scene, topic string) (relay, error)) twin {
 	return func(ctx context.Context, s *scene) (err error) {
 		topic := s.name("orders")
@@ -41,7 +41,7 @@ func reporting(open func(ctx context.Context, s *scene, topic string) (relay, er
 		o := &office{scene: s, relay: r, topic: topic}
 		report := actor{"report", func(ctx context.Context, pause func(string)) error {
 			return pgx.BeginFunc(ctx, s.postgres, func(tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `select pg_current_xact_id()`) // as any write would have one
+				_, err := tx.Exec(ctx, `select pg_current_xact_id()`) // assigned as by any write
 				s.told.Record(history.Event{Lane: "report", Kind: history.FaultBegin, Op: "long transaction"})
 				pause("")
 				s.told.Record(history.Event{Lane: "report", Kind: history.FaultEnd, Op: "long transaction"})
@@ -63,8 +63,8 @@ func reporting(open func(ctx context.Context, s *scene, topic string) (relay, er
 	}
 }
 
-// newXminRelay leaves alone what may still be overtaken: rows of transactions that
-// are not older than all that are under way.
+// newXminRelay skips rows that others may still overtake: those of transactions that
+// are not older than every open transaction.
 func newXminRelay(_ context.Context, s *scene, topic string) (relay, error) {
 	return &cursorRelay{s: s, topic: topic, only: `and tx < pg_snapshot_xmin(pg_current_snapshot())`}, nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 )
 
-// A system is where a race takes place.
+// system is the server of a race.
 type system string
 
 const (
@@ -22,15 +22,15 @@ const (
 	onRedis    system = "redis"
 )
 
-// systems are connections to one of them; the others are nil.
+// systems are connections to one system; the others are nil.
 type systems struct {
 	postgres *pgxpool.Pool
 	mariadb  *sql.DB
 	redis    rueidis.Client
 }
 
-// connect reaches a system by its URL; that of MariaDB has the form of
-// go-sql-driver. close ends the connections.
+// connect connects to a system by its URL; that of MariaDB has the form of
+// go-sql-driver. close closes the connections.
 func connect(ctx context.Context, kind system, url string) (s systems, close func(), err error) {
 	switch kind {
 	case onPostgres:
@@ -38,7 +38,7 @@ func connect(ctx context.Context, kind system, url string) (s systems, close fun
 		if err != nil {
 			return s, nil, err
 		}
-		config.MaxConns = 16 // each actor holds one, also while it is made to wait
+		config.MaxConns = 16 // each actor holds one, also while it is blocked
 		if s.postgres, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 			return s, nil, err
 		}
@@ -57,7 +57,7 @@ func connect(ctx context.Context, kind system, url string) (s systems, close fun
 	return s, nil, fmt.Errorf("there is no system %q", kind)
 }
 
-// create runs statements that make tables.
+// create runs statements that create tables.
 func (s systems) create(ctx context.Context, statements ...string) error {
 	for _, statement := range statements {
 		var err error
@@ -73,8 +73,8 @@ func (s systems) create(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// waiting counts who waits for a lock in the database, by what the server says
-// of itself. Redis lets nobody wait.
+// waiting returns how many sessions wait for a lock in the database, as the server
+// reports. Redis has no waiting.
 func (s systems) waiting(ctx context.Context) (n int, err error) {
 	switch {
 	case s.postgres != nil:

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// timeline shows a history to people: a line for each event, with its time, who
-// it was, and what.
+// timeline formats a history for people: a line for each event, with its time, actor
+// and text.
 func timeline(events []history.Event) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -23,7 +23,7 @@ func timeline(events []history.Event) string {
 	return b.String()
 }
 
-// told is an event in words.
+// told describes an event.
 func told(e history.Event) string {
 	switch e.Kind {
 	case history.Invoke:
@@ -45,7 +45,7 @@ func told(e history.Event) string {
 	return string(e.Kind) + ": " + words(e, e.Value)
 }
 
-// words are what an event is about: "add 30 (account)".
+// words returns the object of an event: "add 30 (account)".
 func words(e history.Event, value string) string {
 	said := []string{e.Op, e.ID}
 	switch {

@@ -11,13 +11,13 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A partition passes from one consumer to another, as in every deploy. The former
-// one has an event in its hands and does not know it yet; the new one is given
-// the same event and those after it. Then the former one writes, and the record
-// is back where it was. A queue in each process does not help: there are two.
+// A partition moves from one consumer to another, as in every deploy. The former one
+// is still handling an event and does not know that. The new one receives the same
+// event and later ones. Then the former one writes, and the record has an old state
+// again. A queue in each process does not help: there are two.
 //
-// The remedy is a sequence number for each key, raised in the transaction that
-// writes: what was done, by whomever, is a duplicate. A fencing token under the
+// The remedy is a sequence number per key, raised in the transaction that writes: an
+// event that any process has handled is a duplicate. A fencing token under the
 // partition's claim (guard/fence) does the same for events without numbers.
 var twoOwners = race{
 	name:    "two-owners",
@@ -39,7 +39,7 @@ var twoOwners = race{
 
 var profiles = once.Inbox{Name: "race_profile_inbox", Consumer: "profiles"}
 
-// A move is one event of a customer; seq counts them.
+// move is one event of a customer; seq counts them.
 type move struct {
 	customer string
 	seq      int64

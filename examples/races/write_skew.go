@@ -11,15 +11,15 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// Doctors are on call, and each may go home if another one stays. Each looks,
-// sees that others are there, and goes: in the end nobody is on call. No doctor
-// wrote what another one wrote, so neither a version of the row nor snapshots
-// (REPEATABLE READ) notice anything: what was read is no longer true.
+// Doctors are on call, and each may go home if another one stays. Each checks, sees
+// others, and goes: in the end no doctor is on call. Each wrote another row, so
+// neither a row version nor snapshots (REPEATABLE READ) detect it: the data that was
+// read has changed.
 //
-// The remedy is SERIALIZABLE, where the database finds out that the transactions
-// cannot have run one after the other and ends one of them, together with the
-// loop that runs that one again. Package guard/isolation shows two others: a row
-// that stands for the shift, and locking all the rows that were read.
+// The remedy is SERIALIZABLE: the database detects that the transactions could not
+// have run one after the other, and aborts one of them, which a loop then runs again.
+// Package guard/isolation shows two alternatives: a row for the shift, and locks on
+// all rows that were read.
 var writeSkew = race{
 	name:    "write-skew",
 	symptom: "a rule over several rows is broken, although each change checked it",
@@ -41,7 +41,7 @@ var writeSkew = race{
 // leaving is the transaction of one doctor.
 type leaving = func(ctx context.Context, tx pgx.Tx) error
 
-// goingHome lets all look, and then all go.
+// goingHome lets all check, and then all go.
 func goingHome(run func(ctx context.Context, s *scene, leave leaving) error) twin {
 	return func(ctx context.Context, s *scene) error {
 		shift, names := s.name("shift"), s.workers(4)
@@ -50,7 +50,7 @@ func goingHome(run func(ctx context.Context, s *scene, leave leaving) error) twi
 				return err
 			}
 		}
-		s.state(history.OpCapacity, shift, int64(len(names)-1)) // so many may be at home
+		s.state(history.OpCapacity, shift, int64(len(names)-1)) // as many may be at home
 		var actors []actor
 		for _, name := range names {
 			actors = append(actors, actor{name, func(ctx context.Context, pause func(string)) error {
@@ -78,7 +78,7 @@ func leave(ctx context.Context, tx pgx.Tx, shift, name string, pause func(string
 	if err != nil || others == 0 {
 		return true, err
 	}
-	pause(fmt.Sprint("others on call: ", others)) // meanwhile the others look too
+	pause(fmt.Sprint("others on call: ", others)) // meanwhile the others check too
 	_, err = tx.Exec(ctx, `update race_doctor set on_call = false where shift = $1 and name = $2`, shift, name)
 	return false, err
 }
