@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
-// The arithmetic between readBalance and writeBalance happens in the program on
-// purpose: one UPDATE that subtracts would need no lock at all.
+// The arithmetic between readBalance and writeBalance runs in the program on
+// purpose: one UPDATE that subtracts would not need a lock.
 
 func readBalance(ctx context.Context, tx pgx.Tx, account string) (balance int64, err error) {
 	err = tx.QueryRow(ctx, "SELECT balance FROM bank_account WHERE name = $1", account).Scan(&balance)
@@ -30,7 +30,7 @@ func writeBalance(ctx context.Context, tx pgx.Tx, account string, balance int64)
 	return nil
 }
 
-// openAccount creates the tables that are missing and sets the balance.
+// openAccount creates the missing tables and sets the balance.
 func openAccount(ctx context.Context, db *pgxpool.Pool, account string, balance int64) error {
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		if err := (fence.Table{}).Create(ctx, postgres.Tx(tx)); err != nil {

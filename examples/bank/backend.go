@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 )
 
-// openLocks opens the lock system that rawURL names. close ends the driver's
-// claims and its connections.
+// openLocks opens the lock system of rawURL. close ends the driver's claims and its
+// connections.
 func openLocks(ctx context.Context, rawURL string, ttl time.Duration) (d driver.Fenced, close func(), err error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -56,8 +56,8 @@ func openRedis(ctx context.Context, rawURL string, ttl time.Duration) (driver.Fe
 	return d, func() { shut(d); client.Close() }, nil
 }
 
-// shut closes a lock or a driver within a bound of its own: the program is
-// ending, and what is still held expires by itself.
+// shut closes a lock or a driver within its own time limit: the program is ending,
+// and held claims expire by themselves.
 func shut(c interface{ Close(context.Context) error }) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -15,15 +15,15 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// errFunds is the program's own refusal; it has nothing to do with locks.
+// errFunds is a refusal by the program; it is unrelated to locks.
 var errFunds = &interlock.Error{Op: "withdraw", Kind: interlock.Definite,
 	Err: errors.New("the account does not hold that much")}
 
-// writeTimeout bounds a write that does not end with its claim.
+// writeTimeout bounds a write whose context does not end with its claim.
 const writeTimeout = 10 * time.Second
 
-// A bank reads a balance, decides, and writes the new balance. That is right
-// only if nobody else writes in between.
+// bank reads a balance, decides, and writes the new balance. That is correct only if
+// no other process writes in between.
 type bank struct {
 	locks  *lock.Fenced
 	db     *pgxpool.Pool
@@ -54,11 +54,11 @@ func (b *bank) withdraw(ctx context.Context, account string, amount int64) error
 	})
 }
 
-// withdrawInSteps is made to be late. It reads in one transaction and writes in
-// another, and sends the write without asking its claim, as if it had asked one
-// instruction ago: no check of its own can close that gap, only the guard can.
-// Each transaction enters the guard before anything else; with broken neither
-// does, and that is the only difference.
+// withdrawInSteps demonstrates a late write. It reads in one transaction and writes in
+// another, and does not check its claim before the write, as if the claim had ended
+// right after a check. No check can close that gap, only the guard can. Each
+// transaction enters the guard first, except with broken, and that is the only
+// difference.
 func (b *bank) withdrawInSteps(ctx context.Context, account string, amount int64) error {
 	return b.locks.Do(ctx, lockName(account), func(ctx context.Context, c interlock.Claim) error {
 		var balance int64
@@ -81,10 +81,10 @@ func (b *bank) withdrawInSteps(ctx context.Context, account string, amount int64
 	})
 }
 
-// step is one transaction that enters the guard first. fn returns the balance
-// that it read or wrote. A program should use fence.Tx instead, which also looks
-// at the claim and bounds a transaction that stands still; both are left out
-// here, so that a late write gets as far as the guard.
+// step is one transaction that enters the guard first. fn returns the balance that it
+// read or wrote. A program should use fence.Tx instead, which also checks the claim
+// and bounds a transaction that stalls. Both are omitted here, so that a late write
+// reaches the guard.
 func (b *bank) step(ctx context.Context, c interlock.Claim, op string,
 	fn func(ctx context.Context, tx pgx.Tx) (int64, error)) error {
 	call := b.told.invoke(op, c)

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// judge reads what all three recorded.
+// judge reads the records of all three.
 func (s *story) judge(t *testing.T) {
 	var err error
 	if s.events, err = merged(s.files()); err != nil {
@@ -43,8 +43,8 @@ func merged(files []string) (events []history.Event, err error) {
 	return events, nil
 }
 
-// check judges a story that ran to its end. A story that did not was skipped,
-// or has failed already.
+// check checks a complete story. Other stories were skipped or have already
+// failed.
 func (s *story) check(t *testing.T, must func(t *testing.T)) {
 	if s.report.Events == 0 {
 		return
@@ -52,12 +52,12 @@ func (s *story) check(t *testing.T, must func(t *testing.T)) {
 	s.holds = t.Run("check/"+s.backend+" "+s.mode, func(t *testing.T) {
 		must(t)
 		if t.Failed() {
-			t.Logf("A told: %s\nB told: %s\n%v", s.a.told(), s.b.told(), s.report)
+			t.Logf("A reported: %s\nB reported: %s\n%v", s.a.told(), s.b.told(), s.report)
 		}
 	})
 }
 
-// mustBeGuarded: B's withdrawal counts, A's does not, A knows both that and why.
+// mustBeGuarded: B's withdrawal counts, A's does not, and A knows both and the reason.
 func (s *story) mustBeGuarded(t *testing.T) {
 	t.Helper()
 	s.mustLearnOfItsLoss(t)
@@ -75,7 +75,7 @@ func (s *story) mustBeGuarded(t *testing.T) {
 	}
 }
 
-// mustBeRefusedByTheGuard: Postgres said no, and named both tokens.
+// mustBeRefusedByTheGuard requires that Postgres refused A, and reported both tokens.
 func (s *story) mustBeRefusedByTheGuard(t *testing.T) {
 	t.Helper()
 	refused, _ := s.a.find("refused")
@@ -91,8 +91,8 @@ func (s *story) mustBeRefusedByTheGuard(t *testing.T) {
 	}
 }
 
-// mustBeBroken: both committed, only one withdrawal counts, and the checker
-// points at A's write.
+// mustBeBroken requires that both committed, only one withdrawal counts, and the
+// checker reports A's write.
 func (s *story) mustBeBroken(t *testing.T) {
 	t.Helper()
 	s.mustLearnOfItsLoss(t)
@@ -106,8 +106,8 @@ func (s *story) mustBeBroken(t *testing.T) {
 	}
 }
 
-// mustLearnOfItsLoss: A's claim ended for a reason that a stop can have, and
-// B's did not end before it was released.
+// mustLearnOfItsLoss requires that A's claim ended for a reason that a pause can have,
+// and that B's did not end before it was released.
 func (s *story) mustLearnOfItsLoss(t *testing.T) {
 	t.Helper()
 	lost, _ := s.a.find("lost")

@@ -1,16 +1,16 @@
 // Command bank withdraws money from an account that several workers share.
 //
-// It does not keep two workers from believing at the same time that they hold
-// the account's lock: a worker that is stopped for longer than its lease wakes
-// up and goes on. The guard in front of the balance is what refuses its write.
-// bank.go shows the pattern; witness.go only tells what happens.
+// Two workers can believe at the same time that they hold the account's lock: a worker
+// that is stopped for longer than its lease continues when it wakes up. The guard of
+// the balance rejects its write. bank.go shows the pattern; witness.go only reports
+// the events.
 //
 //	bank open     --postgres URL --account alice --balance 100
 //	bank withdraw --postgres URL --account alice --amount 30 --backend redis://127.0.0.1:6379
 //
-// Every stage of a withdrawal is one line of JSON on stdout. The exit code is 0
-// if the withdrawal was committed under a lock that held until then, 2 for a
-// command line that is not understood, and 1 for everything else.
+// Each stage of a withdrawal is one line of JSON on stdout. The exit code is 0 if the
+// withdrawal was committed under a lock that was held until then, 2 for an invalid
+// command line, and 1 for all other errors.
 package main
 
 import (
@@ -128,7 +128,7 @@ func runWithdraw(ctx context.Context, s settings) (err error) {
 	return b.withdraw(ctx, s.account, s.amount)
 }
 
-// newBank opens everything that a withdrawal needs; close ends it again.
+// newBank opens the resources of a withdrawal; close closes them.
 func newBank(ctx context.Context, s settings, told *witness) (b *bank, close func(), err error) {
 	db, err := pgxpool.New(ctx, s.postgres)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestWithdraw withdraws undisturbed, in each way: once within the balance, and
-// once beyond it.
+// TestWithdraw withdraws without faults, in each way: once within the balance, and once
+// beyond it.
 func TestWithdraw(t *testing.T) {
 	t.Parallel()
 	database, locks := testbed.Postgres(t), startLocks(t, "redis")
@@ -25,14 +25,14 @@ func TestWithdraw(t *testing.T) {
 			t.Errorf("%v: exit code %d: %s %s", flags, code, w.told(), w.p.Stderr())
 		}
 		if done := w.mustFind("committed"); done.Balance == nil || *done.Balance != 70 {
-			t.Errorf("%v: told %s", flags, w.told())
+			t.Errorf("%v: reported %s", flags, w.told())
 		}
 		w = s.start(t, "beyond", 71)
 		if code := w.rest(); code != 1 {
 			t.Errorf("%v: exit code %d of a withdrawal beyond the balance", flags, code)
 		}
 		if failed := w.mustFind("failed"); failed.Kind != interlock.Definite.String() {
-			t.Errorf("%v: told %s", flags, w.told())
+			t.Errorf("%v: reported %s", flags, w.told())
 		}
 		if got := s.finalBalance(t); got != 70 {
 			t.Errorf("%v: the balance is %d, want 70", flags, got)

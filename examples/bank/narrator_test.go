@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The narrator turns recorded histories into text for people. It decides
-// nothing: the assertions are in check_test.go.
+// The narrator turns recorded histories into text for people. It makes no assertions:
+// they are in check_test.go.
 
 const prologue = `
 Two workers withdraw from one account that holds 100: A takes 30, B takes 40.
@@ -36,8 +36,8 @@ continues, and asks the claim again before it commits.
 
 var runs int // of TestStory in this process
 
-// narrate tells the stories in full the first time, and in a line each after
-// that, for runs with -test.count.
+// narrate prints the stories in full the first time, and in one line each after that,
+// for runs with -test.count.
 func narrate(out *os.File, stories []*story) {
 	runs++
 	p := paint(inColour(out))
@@ -93,7 +93,7 @@ func (t *timeline) conclude(out io.Writer, p painter) {
 	fmt.Fprintln(out)
 	switch {
 	case !s.holds:
-		fmt.Fprintln(out, p(bad, "This run did not go as the story says; the test tells why."))
+		fmt.Fprintln(out, p(bad, "This run differs from the story; the test reports why."))
 	case s.mode == "broken":
 		fmt.Fprintln(out, p(bad, fmt.Sprintf("Both were informed that they have withdrawn, together %d, but the account fell by %d: B's update is lost.",
 			amountA+amountB, opening-s.balance)))
@@ -116,7 +116,7 @@ func (t *timeline) legend() string {
 	return strings.Join(names, ", ")
 }
 
-// verdict is the checker's, with the tokens by their numbers.
+// verdict returns the checker's verdict, with short token numbers.
 func (t *timeline) verdict() string {
 	r := t.s.report
 	if r.OK() {
@@ -145,7 +145,7 @@ func wrap(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// A tone says how a line is meant.
+// tone is the meaning of a line.
 type tone int
 
 const (
@@ -156,7 +156,7 @@ const (
 	fault
 )
 
-// A painter colours a line, or leaves it alone.
+// painter colours a line, or returns it unchanged.
 type painter func(tone, string) string
 
 func paint(coloured bool) painter {
@@ -169,8 +169,8 @@ func paint(coloured bool) painter {
 	}
 }
 
-// inColour follows the customs of NO_COLOR, for none, and CLICOLOR_FORCE, for
-// colours through a pipe that ends at a terminal.
+// inColour follows the conventions of NO_COLOR, for none, and CLICOLOR_FORCE, for
+// colours through a pipe to a terminal.
 func inColour(f *os.File) bool {
 	if os.Getenv("NO_COLOR") != "" {
 		return false

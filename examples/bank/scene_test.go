@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// startLocks starts a lock system of this story's own.
+// startLocks starts a lock system for one story.
 func startLocks(t *testing.T, backend string) string {
 	if backend == "etcd" {
 		return "etcd://" + testbed.Etcd(t).Addr()
@@ -19,14 +19,14 @@ func startLocks(t *testing.T, backend string) string {
 	return "redis://" + testbed.Redis(t).Addr()
 }
 
-// schema makes a place of this story's own in the database, with the account.
+// schema creates a schema for one story in the database, with the account.
 func schema(t *testing.T, url, name string) string {
 	query(t, url, "CREATE SCHEMA "+name)
 	return url + "&search_path=" + name
 }
 
-// historyDir is STORY_DIR/name if that is set, emptied of an earlier run's
-// histories; otherwise a directory that goes away.
+// historyDir returns STORY_DIR/name if that is set, without the histories of an earlier
+// run; otherwise a temporary directory.
 func historyDir(t *testing.T, name string) string {
 	kept := os.Getenv("STORY_DIR")
 	if kept == "" {
@@ -44,7 +44,7 @@ func historyDir(t *testing.T, name string) string {
 	return dir
 }
 
-// query runs one statement; into takes the columns of its only row.
+// query runs one statement; into receives the columns of its only row.
 func query(t *testing.T, url, sql string, into ...any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -24,31 +24,31 @@ const (
 	amountB = 40
 )
 
-// ttl is how long a lock lives without renewal: long enough for a busy machine,
-// short enough for a story.
+// ttl is the lease duration without renewal: long enough for a busy machine, short
+// enough for a story.
 const ttl = 2 * time.Second
 
-// A story is one run: a lock system, and a way of withdrawing.
+// story is one run with a lock system and a way of withdrawing.
 type story struct {
 	backend string   // etcd or redis
 	mode    string   // "broken", "guarded" or "transaction"
 	flags   []string // of both workers
 
-	postgres string // URL of this story's own schema
-	locks    string // URL of this story's own lock system
+	postgres string // URL of this story's schema
+	locks    string // URL of this story's lock system
 	worker   string // path of the program
-	dir      string // where the histories go
+	dir      string // directory of the histories
 
 	a, b         *worker
 	codeA, codeB int
 	balance      int64
 	events       []history.Event
 	report       history.Report
-	holds        bool // went as it should
+	holds        bool // the story went as expected
 }
 
-// TestStory stops a worker past its lease, between reading a balance and writing
-// it, with the guard and without, and tells what happened on stdout.
+// TestStory stops a worker past its lease, between reading a balance and writing it, with
+// and without the guard, and prints the events on stdout.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	var stories []*story
@@ -71,9 +71,9 @@ func TestStory(t *testing.T) {
 	narrate(os.Stdout, stories)
 }
 
-// TestStoppedInsideTheTransaction stops the worker while it holds the row lock of
-// the guard's mark. Postgres ends its transaction with its lease, so that the
-// next one continues.
+// TestStoppedInsideTheTransaction stops the worker while it has the row lock of the
+// guard's mark. Postgres ends its transaction with its lease, so that the next worker
+// continues.
 func TestStoppedInsideTheTransaction(t *testing.T) {
 	t.Parallel()
 	stories := []*story{{backend: "etcd", mode: "transaction"}, {backend: "redis", mode: "transaction"}}
@@ -88,7 +88,7 @@ func TestStoppedInsideTheTransaction(t *testing.T) {
 	}
 }
 
-// runAll runs the stories side by side: most of each is waiting for a lease.
+// runAll runs the stories in parallel: each mostly waits for a lease.
 func runAll(t *testing.T, stories []*story) {
 	database := testbed.Postgres(t)
 	program := testbed.Go(t, "examples/bank")
@@ -106,13 +106,13 @@ func runAll(t *testing.T, stories []*story) {
 	})
 }
 
-// run is the story itself.
+// run runs the story.
 func (s *story) run(t *testing.T) {
 	w, err := history.Create(s.file("story"), history.Header{Run: "story", Mode: s.mode}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close() // again, if the story fails on the way
+	defer w.Close() // a second time, unless the story fails before
 	note := func(kind history.Kind, op, key, value string) {
 		w.Record(history.Event{Lane: "story", Kind: kind, Op: op, Key: key, Value: value})
 	}
@@ -124,7 +124,7 @@ func (s *story) run(t *testing.T) {
 	note(history.FaultBegin, "stop", "A", "")
 	s.a.p.Pause()
 	s.b = s.start(t, "B", amountB)
-	s.b.until("acquired") // so A's lease is over
+	s.b.until("acquired") // so A's lease has ended
 	s.codeB = s.b.rest()
 	s.a.goOn()
 	note(history.FaultEnd, "stop", "A", "")
@@ -143,7 +143,7 @@ func (s *story) file(lane string) string { return filepath.Join(s.dir, lane+".js
 
 func (s *story) files() []string { return []string{s.file("A"), s.file("B"), s.file("story")} }
 
-// open creates the account by the program itself.
+// open creates the account with the program.
 func (s *story) open(t *testing.T) {
 	p := testbed.Command(t, s.worker, "open", "--postgres", s.postgres,
 		"--account", account, "--balance", strconv.Itoa(opening))

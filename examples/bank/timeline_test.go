@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/history"
 )
 
-// A timeline is one story as rows of cells.
+// timeline is one story as rows of cells.
 type timeline struct {
 	s       *story
 	start   int64
@@ -19,16 +19,16 @@ type timeline struct {
 	rows    []row
 }
 
-// A row is one instant. The cells are those of A, B and the database.
+// row is one instant. The cells are those of A, B and the database.
 type row struct {
 	at    time.Duration
-	lane  string // whose event it is
+	lane  string // the lane of the event
 	call  int64  // the Seq of the invocation that it shows; 0 for others
 	cells [3]string
 	tone  tone
 }
 
-// learned is what a worker reports, by the cause with which its claim ended.
+// learned is the text of a worker's report, by the cause with which its claim ended.
 var learned = map[string]string{
 	"expired":       "has expired",
 	"lost":          "is lost",
@@ -50,7 +50,7 @@ func newTimeline(s *story) *timeline {
 	return t
 }
 
-// event adds what e shows. Releases and unanswered calls show nothing.
+// event adds a row for e. Releases and unanswered calls have none.
 func (t *timeline) event(e history.Event) {
 	lane := laneA
 	if e.Lane == "B" {
@@ -80,18 +80,18 @@ func (t *timeline) event(e history.Event) {
 	}
 }
 
-// invoked shows what is worth a row before its answer.
+// invoked shows the invocations that need a row before their answer.
 func (t *timeline) invoked(e history.Event, lane int) {
 	switch {
-	case e.Op == history.OpAcquire && lane == laneB: // A's is answered at once
+	case e.Op == history.OpAcquire && lane == laneB: // A's is answered immediately
 		t.add(e, lane, "asks for the lock, waits")
 	case e.Op == history.OpWrite:
 		t.add(e, lane, t.writing(e)).call = e.Seq
 	}
 }
 
-// answered shows the database's answer, in the row of the call if nothing else
-// happened meanwhile.
+// answered shows the database's answer, in the row of the call if no event followed
+// it.
 func (t *timeline) answered(e history.Event, text string) *row {
 	r := &t.rows[len(t.rows)-1]
 	if r.call != e.Cause || r.lane != e.Lane {
@@ -137,7 +137,7 @@ func (t *timeline) writing(e history.Event) string {
 	return fmt.Sprintf("writes %d - %d = %d", read, amount, read-amount)
 }
 
-// name is the token's number in the story; the whole number is in the legend.
+// name returns the token's number in the story; the whole number is in the legend.
 func (t *timeline) name(token interlock.Token) string { return fmt.Sprintf("#%d", t.tokens[token]) }
 
 func (t *timeline) add(e history.Event, lane int, text string) *row {

@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A stage is one line on stdout: how far a withdrawal has come. Tokens are
-// strings there, since many readers of JSON round numbers of their size.
+// stage is one line on stdout: the progress of a withdrawal. Tokens are strings there,
+// because many JSON readers round numbers of their size.
 type stage struct {
 	Stage   string          `json:"stage"` // waiting, acquired, read, lost; at the end committed, refused or failed
 	Token   interlock.Token `json:"token,string,omitempty"`
@@ -26,8 +26,8 @@ type stage struct {
 	Error   string          `json:"error,omitempty"`       // of refused and failed
 }
 
-// A witness tells what happens, on stdout and in a history, and can hold the
-// program up where it has read. Nothing that makes a withdrawal right is here.
+// witness reports the events, on stdout and in a history, and can pause the program
+// after it has read. The correctness of a withdrawal does not depend on it.
 type witness struct {
 	lane    string
 	history *history.Writer
@@ -46,16 +46,16 @@ func (w *witness) tell(s stage) {
 	_, _ = w.out.Write(append(line, '\n'))
 }
 
-// reached prints a stage and, where the command line says so, waits for a line
-// on stdin, even if the claim ends meanwhile.
+// reached prints a stage and, if the command line requests it, waits for a line on
+// stdin, even if the claim ends meanwhile.
 func (w *witness) reached(s stage) {
 	w.tell(s)
 	if s.Stage == w.pause {
-		_, _ = w.in.ReadString('\n') // the end of the input goes on as well
+		_, _ = w.in.ReadString('\n') // the end of the input continues as well
 	}
 }
 
-// A call is one transaction: recorded before it begins, and with its outcome.
+// call is one transaction: recorded before it begins, and with its outcome.
 type call struct {
 	history.Call
 	w       *witness
@@ -69,7 +69,7 @@ func (w *witness) invoke(op string, c interlock.Claim) *call {
 	return &call{Call: w.history.Invoke(e), w: w, claim: c, writes: op == history.OpWrite}
 }
 
-// end records the outcome, prints it where it is the withdrawal's, and returns err.
+// end records the outcome, prints it if it is the withdrawal's, and returns err.
 func (c *call) end(err error) error {
 	switch {
 	case err != nil:
@@ -84,7 +84,7 @@ func (c *call) end(err error) error {
 	return err
 }
 
-// failure is the stage of a withdrawal that did not happen, or may not have.
+// failure returns the stage of a withdrawal that did not happen, or may not have.
 func failure(token interlock.Token, err error) stage {
 	s := stage{Stage: "failed", Token: token, Kind: interlock.Kind(err).String(), Error: err.Error()}
 	var stale *interlock.StaleTokenError
@@ -94,8 +94,8 @@ func failure(token interlock.Token, err error) stage {
 	return s
 }
 
-// acquiring is printed before the lock is requested; its hooks tell the rest of
-// the claim's life.
+// acquiring is printed before the lock is requested; its hooks report the later events
+// of the claim.
 func (w *witness) acquiring(name string) *observe.Lock {
 	acquire := w.history.Invoke(history.Event{Lane: w.lane, Op: history.OpAcquire, Key: name})
 	return &observe.Lock{
@@ -113,7 +113,7 @@ func (w *witness) acquiring(name string) *observe.Lock {
 	}
 }
 
-// claimEnded tells why a claim ended; being released is not worth a line.
+// claimEnded reports why a claim ended; a release has no line.
 func (w *witness) claimEnded(e observe.LockEnded) {
 	kind := history.Lose
 	switch {
@@ -130,7 +130,7 @@ func (w *witness) claimEnded(e observe.LockEnded) {
 	}
 }
 
-// cause is the short name of why a claim ended.
+// cause returns the short name of the reason why a claim ended.
 func cause(err error) string {
 	for name, c := range map[string]error{
 		"released":      interlock.ErrReleased,

@@ -10,10 +10,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// patience bounds every wait of a story. Nothing in one takes a tenth of it.
+// patience bounds every wait of a story. A story needs less than a tenth of it.
 const patience = 30 * time.Second
 
-// A worker is one bank process.
+// worker is one bank process.
 type worker struct {
 	tb   testing.TB
 	lane string
@@ -21,14 +21,14 @@ type worker struct {
 	seen []stage // every stage so far
 }
 
-// until reads stages up to one of the given name. The worker's end before that
-// fails the test.
+// until reads stages up to one of the given name. If the worker ends before that, the
+// test fails.
 func (w *worker) until(name string) stage {
 	w.tb.Helper()
 	for {
 		s, ok := w.next()
 		if !ok {
-			w.tb.Fatalf("worker %s ended before %q; it told: %s%s", w.lane, name, w.told(), w.p.Stderr())
+			w.tb.Fatalf("worker %s ended before %q; it reported: %s%s", w.lane, name, w.told(), w.p.Stderr())
 		}
 		if s.Stage == name {
 			return s
@@ -36,7 +36,7 @@ func (w *worker) until(name string) stage {
 	}
 }
 
-// goOn answers the pause. A stopped worker reads it when it wakes.
+// goOn ends the pause. A stopped worker reads it when it wakes.
 func (w *worker) goOn() {
 	w.tb.Helper()
 	if _, err := io.WriteString(w.p.Stdin(), "go on\n"); err != nil {
@@ -54,7 +54,7 @@ func (w *worker) rest() int {
 	}
 }
 
-// next is the next stage, or false when the worker has closed its output.
+// next returns the next stage, or false when the worker has closed its output.
 func (w *worker) next() (stage, bool) {
 	w.tb.Helper()
 	bound := time.NewTimer(patience)
@@ -66,17 +66,17 @@ func (w *worker) next() (stage, bool) {
 		}
 		var s stage
 		if err := json.Unmarshal([]byte(line), &s); err != nil {
-			w.tb.Fatalf("worker %s told %q: %v", w.lane, line, err)
+			w.tb.Fatalf("worker %s reported %q: %v", w.lane, line, err)
 		}
 		w.seen = append(w.seen, s)
 		return s, true
 	case <-bound.C:
-		w.tb.Fatalf("worker %s told nothing for %v after: %s", w.lane, patience, w.told())
+		w.tb.Fatalf("worker %s reported nothing for %v after: %s", w.lane, patience, w.told())
 		return stage{}, false
 	}
 }
 
-// find is the first stage of that name among those read.
+// find returns the first stage of that name among those read.
 func (w *worker) find(name string) (stage, bool) {
 	for _, s := range w.seen {
 		if s.Stage == name {
@@ -91,7 +91,7 @@ func (w *worker) mustFind(name string) stage {
 	w.tb.Helper()
 	s, ok := w.find(name)
 	if !ok {
-		w.tb.Fatalf("worker %s did not tell %q but: %s%s", w.lane, name, w.told(), w.p.Stderr())
+		w.tb.Fatalf("worker %s did not report %q but: %s%s", w.lane, name, w.told(), w.p.Stderr())
 	}
 	return s
 }

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// Two rooms and three seats, of which a booking that has died holds one room for a
-// while. TestExample runs this on servers of its own, and compares what it says.
+// Two rooms and three seats; a crashed booking holds one room for a while. TestExample
+// runs this on its own servers and compares the output.
 func Example() {
 	run(context.Background(), []string{"-postgres", os.Getenv("POSTGRES_URL"), "-mariadb", os.Getenv("MARIADB_DSN")}, os.Stdout, os.Stderr)
 }

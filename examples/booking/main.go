@@ -1,10 +1,10 @@
-// Command booking books a room and a seat on a flight, both or none: rooms are kept in
+// Command booking books a room and a seat on a flight, both or none. Rooms are in
 // PostgreSQL and seats in MariaDB, and each booking is a TCC transaction over the two.
 //
-// It does not hide what is held: others see that there is less left, also if the
-// booking is cancelled then. It frees nothing because time has passed: who holds
-// something past its time asks what was decided, and that question decides to cancel if
-// nothing was. trip.go shows the pattern; each participant's table of holds is its
+// It does not isolate holds: others see that less is left, even if the booking is then
+// cancelled. Time alone frees nothing: a participant with an expired hold asks for the
+// decision, and if there is none, that question decides to cancel. trip.go shows the
+// pattern; each participant's table of holds is its
 // guard.
 //
 //	booking -postgres postgres://me@127.0.0.1/test -mariadb 'me@tcp(127.0.0.1:3306)/test'
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return 0
 }
 
-// travel lets people book until there is nothing left.
+// travel books until nothing is left.
 func travel(ctx context.Context, s settings, season string, out io.Writer) error {
 	a, err := open(ctx, s)
 	if err != nil {
@@ -69,7 +69,7 @@ func travel(ctx context.Context, s settings, season string, out io.Writer) error
 	if err := errors.Join(a.rooms.offer(ctx, room, 2), a.seats.offer(ctx, seat, 3)); err != nil {
 		return err
 	}
-	// A program holds a room for three seconds, and dies before it has decided anything.
+	// A program holds a room for three seconds, and dies before any decision.
 	if err := a.abandoned(ctx, "trip/"+season+"/ghost", room, 3*time.Second); err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func travel(ctx context.Context, s settings, season string, out io.Writer) error
 	return errors.Join(err, err2)
 }
 
-// tell books, waits until everybody can see its outcome, and says it.
+// tell books, waits until the outcome is visible to all, and prints it.
 func (a *agency) tell(ctx context.Context, season, who string, out io.Writer) error {
 	outcome, err := a.book(ctx, "trip/"+season+"/"+who, "room/"+season, "seat/"+season)
 	if err == nil || errors.Is(err, tcc.ErrCancelled) {
@@ -104,7 +104,7 @@ func (a *agency) tell(ctx context.Context, season, who string, out io.Writer) er
 	case errors.Is(err, tcc.ErrCancelled):
 		fmt.Fprintf(out, "%s: %s: %s\n", who, outcome.State, outcome.Reason)
 	case err != nil:
-		return err // it may be decided: booked again, it is the same booking
+		return err // it may be decided: a repetition is the same booking
 	default:
 		fmt.Fprintf(out, "%s: %s\n", who, outcome.State)
 	}

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"agent": sendAgent}) }
 
-// patience bounds every wait. Nothing takes a tenth of it.
+// patience bounds every wait. No step needs a tenth of it.
 const patience = 30 * time.Second
 
 func ok(tb testing.TB, err error) {
@@ -30,14 +30,14 @@ func ok(tb testing.TB, err error) {
 	}
 }
 
-// world is a database at each server.
+// world creates a database on each server.
 func world(tb testing.TB, pg, maria *testbed.Server) settings {
 	tb.Helper()
 	return settings{hold: 10 * time.Second,
 		postgres: databases.Open(tb, pg, databases.Pgx).URL, mariadb: databases.Open(tb, maria, databases.Maria).URL}
 }
 
-// bounded is a context of the test's that ends, so that no wait is endless.
+// bounded returns a context that bounds the waits of the test.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
@@ -52,14 +52,14 @@ func opened(tb testing.TB, s settings) *agency {
 	return a
 }
 
-// offer says how many rooms and seats there are, for everybody.
+// offer sets the number of rooms and seats.
 func (a *agency) offer(tb testing.TB, rooms, seats int64) {
 	tb.Helper()
 	ok(tb, errors.Join(a.rooms.offer(tb.Context(), "room", rooms), a.seats.offer(tb.Context(), "seat", seats)))
 }
 
-// want judges both databases: what is sold, that nothing is held, and that each sale is
-// written down, for the same trips on both sides.
+// want checks both databases: the sales, that nothing is held, and that both sides have
+// recorded the same trips.
 func (a *agency) want(tb testing.TB, sold int64) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), patience)
@@ -94,7 +94,7 @@ func sales[T any](tb testing.TB, s *seller[T], query string) (all []string) {
 	return all
 }
 
-// TestExample: it says what its comment says.
+// TestExample checks that the output is that of the example.
 func TestExample(t *testing.T) {
 	s := world(t, testbed.Postgres(t), testbed.MariaDB(t))
 	t.Setenv("POSTGRES_URL", s.postgres)
@@ -114,8 +114,8 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestLastSeat: twenty book at once in two processes, each twice, for three rooms and
-// two seats: two are booked, nothing is sold twice, and what the others held is free.
+// TestLastSeat books twenty trips concurrently in two processes, each twice, for three rooms
+// and two seats. Two are booked, nothing is sold twice, and all other holds are freed.
 func TestLastSeat(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
@@ -151,8 +151,8 @@ func TestLastSeat(t *testing.T) {
 	if booked > 2 {
 		t.Errorf("%d are booked on two seats", booked)
 	}
-	// Those who held one of the two and not the other may have kept each other out. What
-	// they held is free, and who comes now gets it.
+	// Bookings that held one of the two may have blocked each other. Their holds are free,
+	// and the next booking gets them.
 	free := func(l tcc.Level) bool { return l.Held == 0 }
 	ok(t, errors.Join(agencies[0].rooms.until(ctx, "room", free), agencies[0].seats.until(ctx, "seat", free)))
 	for i := booked; i < 2; i++ {
@@ -165,8 +165,8 @@ func TestLastSeat(t *testing.T) {
 	agencies[0].want(t, 2)
 }
 
-// TestExpiry: what a program holds that died before the decision is not freed by the
-// clock alone, but once the sweeper runs; then it cannot be booked any more.
+// TestExpiry checks that the hold of a program that died before the decision is freed by
+// the sweeper, not by the clock alone. Then the trip cannot be booked.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	ctx := bounded(t)
@@ -191,8 +191,8 @@ func TestExpiry(t *testing.T) {
 
 const trips = 12
 
-// sendAgent is the process that is killed: it books several trips at once, and says of
-// each what was decided.
+// sendAgent is the process that is killed: it books several trips concurrently and prints
+// each decision.
 func sendAgent(ctx context.Context, _ *crash.Points, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -208,7 +208,7 @@ func sendAgent(ctx context.Context, _ *crash.Points, args []string) error {
 	return ctx.Err()
 }
 
-// bookAll books all trips at once, and yields each as soon as it is decided.
+// bookAll books all trips concurrently and yields each as soon as it is decided.
 func bookAll(ctx context.Context, a *agency) iter.Seq2[string, tcc.Decision] {
 	return func(yield func(string, tcc.Decision) bool) {
 		decided := make(chan tcc.Outcome)
@@ -230,8 +230,8 @@ func bookAll(ctx context.Context, a *agency) iter.Seq2[string, tcc.Decision] {
 	}
 }
 
-// TestKilled: a process is killed while it books, and the next one books the same
-// trips: what was acknowledged stays so, and what was not is whole on both sides or on neither.
+// TestKilled kills a process while it books; the next one books the same trips. Acknowledged
+// bookings stay, and all others are complete on both sides or absent from both.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
@@ -266,7 +266,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestCommandLine: what is not understood is said, and nothing is done.
+// TestCommandLine checks that an invalid command line is reported and has no effect.
 func TestCommandLine(t *testing.T) {
 	for _, c := range []struct {
 		args, says string

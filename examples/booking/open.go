@@ -18,14 +18,14 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// settings say where the databases are.
+// settings are the addresses of the databases.
 type settings struct {
 	postgres, mariadb string
 	hold              time.Duration
 }
 
-// An agency books at a hotel and at an airline. Its journal is in the hotel's database
-// here; it may be anywhere.
+// agency books at a hotel and at an airline. Its journal is in the hotel's database in
+// this example, but may be anywhere.
 type agency struct {
 	rooms          *seller[pgx.Tx]
 	seats          *seller[*sql.Tx]
@@ -36,14 +36,14 @@ type agency struct {
 
 func (a *agency) later(end func()) { a.ends = append(a.ends, end) }
 
-// close ends what was opened, the last first.
+// close closes all resources in reverse order.
 func (a *agency) close() {
 	for _, end := range slices.Backward(a.ends) {
 		end()
 	}
 }
 
-// open makes the tables that are missing, and serves.
+// open creates the missing tables and starts serving.
 func open(ctx context.Context, s settings) (*agency, error) {
 	a := &agency{}
 	if err := a.open(ctx, s); err != nil {
@@ -70,7 +70,7 @@ func (a *agency) open(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	a.later(func() { _ = rt.Close(context.Background()) }) // what is still held expires
+	a.later(func() { _ = rt.Close(context.Background()) }) // held claims expire
 	if a.bookings, err = tcc.New(rt.Coordinator(), &tcc.Options{Hold: s.hold}, a.hotel, a.airline); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (a *agency) open(ctx context.Context, s settings) error {
 	return rt.Start(ctx)
 }
 
-// sellers says how each writes its sales down.
+// sellers defines how each side records its sales.
 func (a *agency) sellers(pool *pgxpool.Pool, db *sql.DB) {
 	a.rooms = newSeller(postgres.Pool(pool), func(ctx context.Context, tx pgx.Tx, trip string, w tcc.Want) error {
 		_, err := tx.Exec(ctx, `insert into trip_sale values ($1, $2, $3)`, trip, w.Item, w.N)
@@ -93,7 +93,7 @@ func (a *agency) sellers(pool *pgxpool.Pool, db *sql.DB) {
 	a.define()
 }
 
-// createTables makes those that are missing. One process does it at a time.
+// createTables creates the missing tables, in one process at a time.
 func (a *agency) createTables(ctx context.Context) error {
 	return a.rooms.in(ctx, func(hotel interlock.SQL) error {
 		if err := postgres.TxLock(ctx, hotel, "the tables of examples/booking", 0); err != nil {

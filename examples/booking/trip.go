@@ -12,36 +12,36 @@ import (
 // holding is the table of holds at both participants, and the guard of each.
 var holding = tcc.Table{Name: "trip_item"}
 
-// define names the two resources. The journal remembers the names.
+// define names the two resources. The journal stores the names.
 func (a *agency) define() {
 	a.hotel, a.airline = tcc.Define("hotel", a.rooms.take), tcc.Define("airline", a.seats.take)
 }
 
-// book is the whole pattern: both are tried at once, which only holds them, and the
-// decision is made. It returns with the decision, which is then carried out even if
-// this process dies. A second call with the same id has the same outcome.
+// book is the whole pattern: it tries both at once, which only holds them, and then
+// decides. It returns with the decision, which is carried out even if this process
+// dies. A second call with the same id has the same outcome.
 func (a *agency) book(ctx context.Context, id, room, seat string) (tcc.Outcome, error) {
 	return a.bookings.Run(ctx, "booking", id,
 		a.hotel.Try(tcc.Want{Item: room, N: 1}),
 		a.airline.Try(tcc.Want{Item: seat, N: 1}))
 }
 
-// abandoned is what a program leaves that dies between its first try and the decision.
+// abandoned leaves the state of a program that dies between its first try and the decision.
 func (a *agency) abandoned(ctx context.Context, id, room string, hold time.Duration) error {
 	call := branch.Call{Transaction: id, Branch: "hotel", Operation: branch.Try, Attempt: 1, Begun: time.Now()}
 	_, err := a.rooms.take.Try(branch.With(ctx, call), tcc.Want{Item: room, N: 1}, time.Now().Add(hold))
 	return err
 }
 
-// A seller is a participant: it holds and sells units of what it has. The runtime frees what
-// is held past its time and not decided.
+// seller is a participant: it holds and sells units of an item. The runtime frees expired
+// holds that are not decided.
 type seller[T any] struct {
 	db    interlock.BeginnerAt[T]
 	holds tcc.Holds[T]
 	take  tcc.Resource[tcc.Want, tcc.Want]
 }
 
-// newSeller writes each sale down in the transaction that makes it.
+// newSeller records each sale in its own transaction.
 func newSeller[T any](db interlock.BeginnerAt[T], sale func(ctx context.Context, tx T, trip string, w tcc.Want) error) *seller[T] {
 	s := &seller[T]{db: db}
 	s.holds = tcc.Holds[T]{DB: db, Table: holding, Confirmed: func(ctx context.Context, tx T, w tcc.Want) error {
@@ -51,12 +51,12 @@ func newSeller[T any](db interlock.BeginnerAt[T], sale func(ctx context.Context,
 	return s
 }
 
-// offer says how many units there are.
+// offer sets the number of units.
 func (s *seller[T]) offer(ctx context.Context, item string, n int64) error {
 	return s.in(ctx, func(db interlock.SQL) error { return holding.Set(ctx, db, item, n) })
 }
 
-// level is what there is of an item, and what was held and sold.
+// level returns how much of an item is left, held and sold.
 func (s *seller[T]) level(ctx context.Context, item string) (l tcc.Level, err error) {
 	err = s.in(ctx, func(db interlock.SQL) (err error) {
 		l, err = holding.Show(ctx, db, item)
@@ -76,13 +76,13 @@ func (s *seller[T]) until(ctx context.Context, item string, is func(tcc.Level) b
 	}
 }
 
-// in works in a transaction.
+// in runs work in a transaction.
 func (s *seller[T]) in(ctx context.Context, work func(db interlock.SQL) error) error {
 	tx, err := s.db.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) // nothing, if it was committed
+	defer tx.Rollback(context.WithoutCancel(ctx)) // no effect after the commit
 	if err := work(tx); err != nil {
 		return err
 	}

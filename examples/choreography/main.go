@@ -1,14 +1,14 @@
 // Command choreography has three services and a tracker run orders by events alone, over Kafka or
 // NATS JetStream, while their processes are killed.
 //
-// A shop places an order, the stock reserves a piece, a card is charged; if it is declined, the
-// others take back what they did. Nobody calls anybody: each service reacts to the events of the
-// one before it. Then the run audits what the services have against what the tracker says.
+// A shop places an order, the stock reserves a piece, and a card is charged. If it is declined,
+// the others undo their steps. The services do not call each other: each reacts to the events of
+// the previous one. Then the run compares the services' data with the tracker's.
 //
 //	choreography -broker kafka://127.0.0.1:9092 -postgres postgres://me@127.0.0.1/test
 //	choreography -broker nats://127.0.0.1:4222 -postgres postgres://me@127.0.0.1/test
 //
-// services.go is the pattern. The tables' names begin with choreography_; they are emptied first.
+// services.go has the pattern. The tables' names begin with choreography_; the run empties them.
 package main
 
 import (
@@ -86,7 +86,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 
 func (s settings) topic() string { return "orders-" + s.name }
 
-// queue opens the events for one group of consumers: each service gets all of them.
+// queue opens the events for one group of consumers: each service receives all of them.
 func (s settings) queue(group string) (driver.Queue, func(), error) {
 	if strings.HasPrefix(s.broker, "nats:") {
 		q, err := nats.OpenQueue(s.broker, &nats.QueueOptions{Group: group, Partitions: 4})
@@ -109,7 +109,7 @@ func (s settings) sink(ctx context.Context) (outbox.Sink, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		first := driver.Message{ID: s.name, Topic: s.topic()} // no event
+		first := driver.Message{ID: s.name, Topic: s.topic()} // not an event
 		return sink, sink.Close, errors.Join(sink.Publish(ctx, []driver.Message{first})...)
 	}
 	client, err := natsgo.Connect(s.broker)
@@ -135,7 +135,7 @@ func (s settings) tracker() choreography.Tracker {
 	return choreography.Tracker{Definition: define(s.topic()), Name: "choreography_tracker", Outbox: box}
 }
 
-// serve is a service, or the tracker, until in ends.
+// serve runs a service, or the tracker, until in ends.
 func (s settings) serve(ctx context.Context, name string, in io.Reader) error {
 	pool, err := pgxpool.New(ctx, s.postgres)
 	if err != nil {
@@ -155,13 +155,13 @@ func (s settings) serve(ctx context.Context, name string, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, in) // until the run is over, or its process gone
+	_, _ = io.Copy(io.Discard, in) // until the run ends or its process dies
 	goodbye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return c.Close(goodbye)
 }
 
-// play is a run: orders, processes that are killed, and the audit.
+// play is a run: it places orders, kills processes, and audits the result.
 func (s settings) play(ctx context.Context, args []string, n int, out io.Writer) error {
 	pool, err := pgxpool.New(ctx, s.postgres)
 	if err != nil {
@@ -204,7 +204,7 @@ func (s settings) play(ctx context.Context, args []string, n int, out io.Writer)
 // processNames are the services and the tracker.
 var processNames = []string{"shop", "stock", "card", "tracker"}
 
-// orders begins n orders, kills each process once meanwhile, and waits until all orders have ended.
+// orders places n orders, kills each process once meanwhile, and waits until all have ended.
 func (s settings) orders(ctx context.Context, pool *pgxpool.Pool, f fleet, n int, out io.Writer) error {
 	every := max(1, n/(len(processNames)+1))
 	for i := range n {
@@ -235,7 +235,7 @@ func (s settings) reconciling(ctx context.Context, pool *pgxpool.Pool) (end func
 	return func() { cancel(); running.Wait() }
 }
 
-// order begins the order of a number.
+// order places the order with the given number.
 func (s settings) order(ctx context.Context, pool *pgxpool.Pool, number int) error {
 	shop := services(define(s.topic()), pool)["shop"]
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -259,7 +259,7 @@ func (s settings) awaitEnds(ctx context.Context, pool *pgxpool.Pool, n int) erro
 	}
 }
 
-// fleet is the processes of a run.
+// fleet are the processes of a run.
 type fleet struct {
 	args    []string
 	running map[string]*process
@@ -288,7 +288,7 @@ func (f fleet) close() (err error) {
 	return err
 }
 
-// process is one that a run has started.
+// process is a process that a run has started.
 type process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -308,7 +308,7 @@ func start(args []string) (*process, error) {
 }
 
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // one that has ended needs none
+	_ = p.cmd.Process.Kill() // fails if it has ended
 	_ = p.cmd.Wait()
 }
 

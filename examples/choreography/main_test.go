@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestMain is also the service that a run starts.
+// TestMain is also the entry point of services that a run starts.
 func TestMain(m *testing.M) {
 	for _, arg := range os.Args[1:] {
 		if strings.HasPrefix(arg, "-serve=") {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-// TestRuns: every order ends, and nothing is lost or done twice, while each process is killed once.
+// TestRuns kills each process once; every order ends, and nothing is lost or done twice.
 func TestRuns(t *testing.T) {
 	for _, broker := range []struct {
 		scheme string
@@ -45,7 +45,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// convicts plants a charge that nobody ordered: the audit finds it.
+// convicts inserts a charge without an order, which the audit must find.
 func convicts(t *testing.T, url string) {
 	pool, err := pgxpool.New(t.Context(), url)
 	if err != nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/choreography"
 )
 
-// box is where services put their events. In this example all of them have one database; services
-// with a database each have an outbox and a barrier there.
+// box is the outbox of all services. In this example they share one database; services with separate
+// databases have an outbox and a barrier in each.
 var box = outbox.Table{Name: "choreography_outbox"}
 
-// define is the saga of an order: every event, and which one undoes which.
+// define returns the saga of an order: all events and their compensations.
 func define(topic string) *choreography.Definition {
 	return &choreography.Definition{
 		Name: "order", Topic: topic, Cancelled: "order cancelled", Stalled: 10 * time.Second,
@@ -34,7 +34,7 @@ func define(topic string) *choreography.Definition {
 	}
 }
 
-// service is one of the three that take part.
+// service is one of the three services.
 type service struct {
 	*choreography.Definition
 	pool *pgxpool.Pool
@@ -45,8 +45,8 @@ type service struct {
 	refusal  string // if do changes nothing
 }
 
-// services are those of the saga, by name. Each does one step when the event before it comes, and
-// takes it back when an event undoes the saga. They do not call each other.
+// services returns the services of the saga, by name. Each does one step when the previous event
+// arrives, and undoes it when an event aborts the saga. They do not call each other.
 func services(d *choreography.Definition, pool *pgxpool.Pool) map[string]*service {
 	of := func(step string) choreography.Participant {
 		return choreography.Participant{Definition: d, Step: step, Outbox: box, Barrier: barrier.Table{Name: "choreography_barrier"}}
@@ -64,8 +64,8 @@ func services(d *choreography.Definition, pool *pgxpool.Pool) map[string]*servic
 	}
 }
 
-// handle reacts to an event. The effect and the event that reports it are one transaction, behind a
-// barrier: a repeated message has no effect again, and sends the same event again.
+// handle reacts to an event. The effect and its event are one transaction, behind a barrier: a
+// repeated message has no second effect, and sends the same event again.
 func (s *service) handle(ctx context.Context, m queue.Received) error {
 	e, ok := s.Read(m.QueueMessage)
 	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
@@ -78,7 +78,7 @@ func (s *service) handle(ctx context.Context, m queue.Received) error {
 				return err
 			})
 		}
-		return nil // an event of others
+		return nil // an event of another service
 	})
 }
 
@@ -93,7 +93,7 @@ func (s *service) begin(ctx context.Context, tx pgx.Tx, cause choreography.Event
 	})
 }
 
-// watcher reads the same events, and knows the state of each saga.
+// watcher reads the same events and tracks the state of each saga.
 type watcher struct {
 	choreography.Tracker
 	pool *pgxpool.Pool
@@ -119,7 +119,7 @@ func (w watcher) reconcile(ctx context.Context) {
 	}
 }
 
-// create makes the tables, empty, with so many pieces in stock.
+// create creates empty tables, with the given number of pieces in stock.
 func create(ctx context.Context, pool *pgxpool.Pool, t choreography.Tracker, pieces int) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		db := postgres.Tx(tx)
@@ -142,8 +142,8 @@ func create(ctx context.Context, pool *pgxpool.Pool, t choreography.Tracker, pie
 
 var errConvicted = errors.New("the audit found what is wrong")
 
-// audit compares what the services have with what the tracker says: an order that is completed has
-// one parcel and one charge, one that is compensated has neither and is closed, and no piece is lost.
+// audit compares the data of the services with the tracker's: a completed order has one parcel and
+// one charge, a compensated one has neither and is closed, and no piece is lost.
 func audit(ctx context.Context, pool *pgxpool.Pool, t choreography.Tracker, orders, pieces int) (report string, err error) {
 	var sagas []choreography.Saga
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {

@@ -43,7 +43,7 @@ func main() {
 type settings struct {
 	redis, etcd, postgres string
 	rounds                int
-	as                    string // the worker that this process is; empty: it starts them
+	as                    string // this process's worker; empty: the process that starts them
 }
 
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
@@ -73,14 +73,14 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	return 0
 }
 
-// A report is what a worker says of a round, in one line of JSON.
+// report is a worker's result of a round, in one line of JSON.
 type report struct {
 	Worker string
 	Cycle  []deadlock.Edge // of the wait that was ended; empty if the worker got both
-	Error  string          // anything else
+	Error  string          // any other error
 }
 
-// conduct starts the workers, and plays the rounds.
+// conduct starts the workers and runs the rounds.
 func conduct(ctx context.Context, s settings, args []string, out, errs io.Writer) (err error) {
 	ctx, stop := context.WithTimeout(ctx, time.Minute+time.Duration(s.rounds)*10*time.Second)
 	defer stop()
@@ -122,8 +122,8 @@ func conduct(ctx context.Context, s settings, args []string, out, errs io.Writer
 	return nil
 }
 
-// play has every worker take what it holds, then await what the next one holds. It returns the
-// cycle that was found, and how long it lasted.
+// play has every worker take its own resource, then wait for that of the next one. It returns
+// the detected cycle and how long it lasted.
 func play(workers []*worker) (cycle []deadlock.Edge, lasted time.Duration, err error) {
 	for _, w := range workers {
 		if r, err := w.say("hold"); err != nil || r.Error != "" {
@@ -155,7 +155,7 @@ func play(workers []*worker) (cycle []deadlock.Edge, lasted time.Duration, err e
 	return cycle, lasted, err
 }
 
-// draw prints a cycle as a diagram in Mermaid.
+// draw prints a cycle as a Mermaid diagram.
 func draw(out io.Writer, cycle []deadlock.Edge) {
 	fmt.Fprintln(out, "graph LR")
 	for _, e := range cycle {
@@ -165,7 +165,7 @@ func draw(out io.Writer, cycle []deadlock.Edge) {
 	}
 }
 
-// A worker is one of the processes.
+// worker is one of the processes.
 type worker struct {
 	name string
 	cmd  *exec.Cmd
@@ -188,7 +188,7 @@ func start(ctx context.Context, program string, args []string, errs io.Writer) (
 	return w, w.cmd.Start()
 }
 
-// say sends a command, and returns the answer.
+// say sends a command and returns the answer.
 func (w *worker) say(command string) (r report, err error) {
 	if _, err := fmt.Fprintln(w.in, command); err != nil {
 		return r, err
@@ -199,7 +199,7 @@ func (w *worker) say(command string) (r report, err error) {
 	return r, json.Unmarshal(w.out.Bytes(), &r)
 }
 
-// end closes the input, at which a worker ends.
+// end closes the input, which ends the worker.
 func (w *worker) end() error {
 	return errors.Join(w.in.Close(), w.cmd.Wait())
 }

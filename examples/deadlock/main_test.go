@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestMain is a worker if a run of this program has started it as one.
+// TestMain is also the entry point of workers that a run starts.
 func TestMain(m *testing.M) {
 	for _, arg := range os.Args[1:] {
 		if arg == "-as" {
@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-// TestDeadlocks: of each deadlock of three processes over three systems one wait is ended, and
-// the others go on.
+// TestDeadlocks checks that, in each deadlock of three processes over three systems, one wait is
+// ended and the others continue.
 func TestDeadlocks(t *testing.T) {
 	redis, etcd, pg := testbed.Redis(t), testbed.Etcd(t), testbed.Postgres(t)
 	rounds := cmp.Or(os.Getenv("INTERLOCK_SOAK_DEADLOCKS"), "3")
@@ -47,6 +47,6 @@ func TestMisuse(t *testing.T) {
 		}
 	}
 	if err := serve(t.Context(), settings{as: "nobody"}, nil, nil); err == nil {
-		t.Error("there is a worker nobody")
+		t.Error("a worker with an unknown name was served")
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 )
 
-// names are the workers. Each holds the thing of its own place, and awaits that of the next one.
+// names are the workers. Each holds the thing at its own index, and waits for that of the next one.
 var names = []string{"stock", "invoice", "parcel"}
 
 // prepare creates the row.
@@ -37,7 +37,7 @@ func prepare(ctx context.Context, s settings) error {
 	return err
 }
 
-// A thing can be taken by one task at a time. take waits, and returns how it is given back.
+// thing can be taken by one task at a time. It blocks, and returns a function that gives it back.
 type thing func(ctx context.Context) (give func(), err error)
 
 // locked is a lock on any system; its waits are published on board.
@@ -72,7 +72,7 @@ func row(board deadlock.Board, pool *pgxpool.Pool, id int) thing {
 	}
 }
 
-// things are what a worker has opened, and how that is closed.
+// things are the connections of a worker and their close functions.
 type things struct{ ends []func() }
 
 func (t *things) later(end func()) { t.ends = append(t.ends, end) }
@@ -126,8 +126,8 @@ func (t *things) locked(ctx context.Context, board deadlock.Board, backend drive
 	return locked(board, locks, name), nil
 }
 
-// serve is a worker: at the command hold it takes its thing, and at await that of the next
-// worker. It answers each in one line, and ends with its input.
+// serve is a worker: at the command hold it takes its thing, and at await that of the next worker.
+// It answers each in one line, and ends with its input.
 func serve(ctx context.Context, s settings, in io.Reader, out io.Writer) error {
 	place := slices.Index(names, s.as)
 	if place < 0 {

@@ -18,10 +18,10 @@ import (
 	"github.com/interlock-dev/interlock/driver/postgres"
 )
 
-// errConvicted says that an audit has found something.
+// errConvicted reports that an audit has found errors.
 var errConvicted = errors.New("the audit has found errors")
 
-// stocked is how many units there are of a product at first: too few for the last products.
+// stocked returns the initial units of each product: too few of the last products.
 func stocked(orders []Order) map[string]int {
 	units := map[string]int{}
 	for _, o := range orders {
@@ -33,7 +33,7 @@ func stocked(orders []Order) map[string]int {
 	return units
 }
 
-// create makes the tables, or empties them, and stocks the shelf.
+// create creates or empties the tables, and sets the initial units.
 func create(ctx context.Context, pool *pgxpool.Pool, orders []Order) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `create table if not exists inventory_shelf (product text primary key, units int not null);
@@ -58,7 +58,7 @@ func done(ctx context.Context, pool *pgxpool.Pool, orders []Order) (bool, error)
 	return n >= len(orders), err
 }
 
-// audit prints what a run has left, and returns errConvicted unless it is right.
+// audit prints the result of a run, and returns errConvicted unless it is correct.
 func (s settings) audit(ctx context.Context, pool *pgxpool.Pool, orders []Order, out io.Writer) error {
 	var findings []string
 	taken, times, last := map[string]int{}, map[string]int{}, map[string]int{}
@@ -124,7 +124,7 @@ func (s settings) events(ctx context.Context, pool *pgxpool.Pool) (map[string]in
 	if err := pool.QueryRow(ctx, `select count(*) from inventory_ledger`).Scan(&want); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // then those that are missing are a finding
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second) // after that, missing events are findings
 	defer cancel()
 	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(strings.TrimPrefix(s.kafka, "kafka://"), ",")...),
 		kgo.ConsumeTopics("inventory-updated", "inventory-insufficient"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))

@@ -1,17 +1,17 @@
-// Command inventory takes orders from Kafka off the shelf, behind five defences, and shows what
-// each of them catches when the ones before it are taken away.
+// Command inventory takes ordered units from stock, for orders from Kafka, behind five defences. It
+// shows what each defence catches when the ones before it are disabled.
 //
-// It adds orders to a topic, some of them twice, and runs three workers as processes of their own.
-// One is killed. Another one is stopped until the rest is done, and wakes up in the middle of
-// orders that others have handled. Then it audits: each order took its units once, no shelf is below zero,
-// the orders of a product came in order, and each has one event in Kafka.
+// It adds orders to a topic, some of them twice, and runs three workers as separate processes. It
+// kills one, and stops another until the rest is done, which then continues orders that others have
+// handled. Then it audits: each order took its units once, no product is below zero, the orders of
+// a product came in order, and each has one event in Kafka.
 //
 //	inventory -kafka kafka://127.0.0.1:9092 -postgres postgres://me@127.0.0.1/test -redis redis://127.0.0.1:6379
-//	inventory … -without lock,fence          # the inbox catches what they let through
+//	inventory … -without lock,fence          # the inbox catches their misses
 //	inventory … -without lock,fence,inbox    # the audit finds units that were taken twice
 //
-// stock.go has the defences, audit.go the audit. The lock only saves work: without it nothing goes
-// wrong. The tables' names begin with inventory_; they are emptied first.
+// stock.go has the defences, audit.go the audit. The lock only saves work: correctness does not
+// need it. The tables' names begin with inventory_; the run empties them.
 package main
 
 import (
@@ -52,7 +52,7 @@ func main() {
 // settings of a run; workers get them as arguments.
 type settings struct {
 	kafka, postgres, redis string
-	name                   string // of the run: the topic of its orders ends with it
+	name                   string // of the run: the suffix of its topic
 	without                map[string]bool
 	session, think         time.Duration
 }
@@ -104,7 +104,7 @@ func (s settings) work(ctx context.Context, in io.Reader, out io.Writer) (err er
 		return err
 	}
 	defer pool.Close()
-	locks, err := lock.Open(ctx, s.redis, &lock.Options{TTL: s.session}) // a killed worker keeps its orders no longer
+	locks, err := lock.Open(ctx, s.redis, &lock.Options{TTL: s.session}) // a killed worker keeps its orders no longer than its session
 	if err != nil {
 		return err
 	}
@@ -124,13 +124,13 @@ func (s settings) work(ctx context.Context, in io.Reader, out io.Writer) (err er
 	if err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, in) // until the run is over, or its process gone
+	_, _ = io.Copy(io.Discard, in) // until the run ends or its process dies
 	goodbye, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return consumer.Close(goodbye)
 }
 
-// connect opens the database. A worker that is stopped inside a transaction loses it after a while.
+// connect opens the database. If a worker is stopped in a transaction, the server aborts it after a while.
 func (s settings) connect(ctx context.Context) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(s.postgres)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s settings) sink() (*kafka.Sink, error) {
 	return kafka.OpenSink(s.kafka, &kafka.SinkOptions{Client: []kgo.Opt{kgo.AllowAutoTopicCreation()}})
 }
 
-// play is a run: orders, workers, what befalls them, and the audit.
+// play is a run: it adds orders, runs workers, injects faults, and audits the result.
 func (s settings) play(ctx context.Context, args []string, n int, out io.Writer) error {
 	pool, err := s.connect(ctx)
 	if err != nil {
@@ -194,7 +194,7 @@ func (s settings) play(ctx context.Context, args []string, n int, out io.Writer)
 		return fmt.Errorf("orders are not done: %w", err)
 	}
 	w.all[1].signal(syscall.SIGCONT)
-	// It ends what it has begun, late.
+	// It finishes its order late.
 	if err := until(ctx, w.all[1].idle); err != nil {
 		return fmt.Errorf("the worker that was stopped: %w", err)
 	}
@@ -220,7 +220,7 @@ func list(without map[string]bool) string {
 	return strings.Join(some, ", ")
 }
 
-// products, of which some are ordered more than there is.
+// products, some of which have more orders than units.
 const products = 20
 
 // orders of a run.
@@ -262,7 +262,7 @@ type workers struct {
 	all  []*worker
 
 	mu    sync.Mutex
-	heard map[string]int // how often each word was reported
+	heard map[string]int // number of reports of each word
 }
 
 type worker struct {
@@ -271,7 +271,7 @@ type worker struct {
 	ended chan struct{} // closed when its output has ended
 
 	mu    sync.Mutex
-	begun int // orders that it has begun and not ended
+	begun int // orders begun and not ended
 }
 
 func (w *workers) start() error {
@@ -312,7 +312,7 @@ func (w *workers) start() error {
 	return nil
 }
 
-func (x *worker) signal(s syscall.Signal) { _ = x.cmd.Process.Signal(s) } // an ended one needs none
+func (x *worker) signal(s syscall.Signal) { _ = x.cmd.Process.Signal(s) } // fails if it has ended
 
 func (x *worker) kill() {
 	x.signal(syscall.SIGKILL)
@@ -332,12 +332,12 @@ func (w *workers) count(word string) int {
 	return w.heard[word]
 }
 
-// wait waits until a word was reported so often.
+// wait waits until a word was reported n times.
 func (w *workers) wait(ctx context.Context, word string, n int) error {
 	return until(ctx, func() (bool, error) { return w.count(word) >= n, nil })
 }
 
-// close lets workers end.
+// close ends workers in order.
 func (w *workers) close() (err error) {
 	for _, x := range w.all {
 		_ = x.stdin.Close() // a killed one has closed it
@@ -351,7 +351,7 @@ func (w *workers) close() (err error) {
 	return err
 }
 
-// end ends what still runs.
+// end kills the workers that still run.
 func (w *workers) end() {
 	for _, x := range w.all {
 		if x.cmd.ProcessState == nil {
@@ -360,7 +360,7 @@ func (w *workers) end() {
 	}
 }
 
-// until asks again and again.
+// until polls a condition.
 func until(ctx context.Context, ok func() (bool, error)) error {
 	for {
 		if yes, err := ok(); yes || err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestMain is also the worker that a run starts.
+// TestMain is also the entry point of workers that a run starts.
 func TestMain(m *testing.M) {
 	for _, arg := range os.Args[1:] {
 		if arg == "-work" {
@@ -20,16 +20,16 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-// TestDefences: with all defences nothing goes wrong although orders come twice, a worker is killed
-// and another one wakes up late. One that is taken away is made up for by those behind it,
-// until the inbox is gone too: then the audit convicts.
+// TestDefences checks that with all defences nothing is wrong, although orders are repeated, a
+// worker is killed and another one wakes up late. The later defences replace a disabled one, until
+// the inbox is disabled too: then the audit finds errors.
 func TestDefences(t *testing.T) {
 	kafka, redis := testbed.Shared(t, testbed.Kafka), testbed.Shared(t, testbed.Redis)
 	server := testbed.Shared(t, testbed.Postgres)
 	for _, c := range []struct {
 		without string
 		right   bool
-		caught  string // by whom something must have been caught
+		caught  string // the defence that must have caught something
 	}{
 		{"", true, byInbox},
 		{"lock,fence", true, byInbox},

@@ -43,16 +43,16 @@ var (
 	outgoing = outbox.Table{Name: "inventory_outbox"}
 )
 
-// A store handles orders.
+// store handles orders.
 type store struct {
 	pool    *pgxpool.Pool
 	locks   *lock.Fenced
 	without map[string]bool
-	think   time.Duration         // how long a handler takes, beside its transaction
-	tell    func(what, id string) // reports what happens
+	think   time.Duration         // time of the other work of a handler
+	tell    func(what, id string) // reports events
 }
 
-// handle takes the units of an order, and adds the event that says so to the outbox.
+// handle takes the units of an order and adds an event about it to the outbox.
 func (s *store) handle(ctx context.Context, m queue.Received) error {
 	var o Order
 	if err := json.Unmarshal(m.Payload, &o); err != nil {
@@ -73,11 +73,11 @@ func (s *store) handle(ctx context.Context, m queue.Received) error {
 // reserve runs the transaction of an order.
 func (s *store) reserve(ctx context.Context, c interlock.Claim, o Order) error {
 	s.tell("begin", o.ID)
-	time.Sleep(s.think) // stands for other work; a worker that is stopped here wakes up late
+	time.Sleep(s.think) // simulates other work; a worker that is stopped here wakes up late
 	work := func(ctx context.Context, tx pgx.Tx) error { return s.take(ctx, tx, o) }
 	var err error
 	if s.without[byFence] {
-		// It also ignores that the claim has ended, as code without claims does.
+		// It also ignores the end of the claim, as code without claims does.
 		err = pgx.BeginFunc(context.WithoutCancel(ctx), s.pool, func(tx pgx.Tx) error { return work(context.WithoutCancel(ctx), tx) })
 	} else {
 		err = fence.Tx(ctx, postgres.Pool(s.pool), marks, c, c.Name()+"/"+o.Product, work)
@@ -87,7 +87,7 @@ func (s *store) reserve(ctx context.Context, c interlock.Claim, o Order) error {
 	return err
 }
 
-// take has the effect of an order once: its units leave the shelf, or there are too few.
+// take makes the effect of an order once: it takes the units, or records that there are too few.
 func (s *store) take(ctx context.Context, tx pgx.Tx, o Order) error {
 	if s.without[byInbox] {
 		return s.effect(ctx, tx, o)
@@ -107,18 +107,18 @@ func (s *store) effect(ctx context.Context, tx pgx.Tx, o Order) error {
 	if err != nil {
 		return err
 	}
-	// The ledger has no unique constraint, so that the audit sees what a missing defence lets through.
+	// The ledger has no unique constraint, so that the audit sees the effect of a missing defence.
 	if _, err := tx.Exec(ctx, `insert into inventory_ledger (id, product, seq, units) values ($1, $2, $3, $4)`, o.ID, o.Product, o.Seq, taken); err != nil {
 		return err
 	}
 	event := outbox.Message{ID: "event-" + o.ID, Topic: topic, Key: o.Product, Payload: fmt.Appendf(nil, `{"order":%q,"left":%d}`, o.ID, left)}
 	if s.without[byInbox] {
-		event.ID += fmt.Sprint("-", time.Now().UnixNano()) // else the outbox would catch the repetition
+		event.ID += fmt.Sprint("-", time.Now().UnixNano()) // otherwise the outbox would catch the repetition
 	}
 	return outgoing.Add(ctx, postgres.Tx(tx), event)
 }
 
-// withdraw takes units off the shelf. If there are too few it returns pgx.ErrNoRows.
+// withdraw takes units from stock. If there are too few it returns pgx.ErrNoRows.
 func (s *store) withdraw(ctx context.Context, tx pgx.Tx, o Order) (left int, err error) {
 	if !s.without[byCondition] {
 		err = tx.QueryRow(ctx, `update inventory_shelf set units = units - $2 where product = $1 and units >= $2 returning units`, o.Product, o.Units).Scan(&left)
@@ -135,7 +135,7 @@ func (s *store) withdraw(ctx context.Context, tx pgx.Tx, o Order) (left int, err
 	return left - o.Units, err
 }
 
-// caught reports that a defence has kept an order from doing harm.
+// caught reports that a defence has blocked an order.
 func (s *store) caught(defence string, o Order, yes bool) {
 	if yes {
 		s.tell(defence, o.ID)

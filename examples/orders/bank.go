@@ -13,25 +13,25 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-// Charge is what the bank is asked for, Receipt what it answers.
+// Charge is a request to the bank, Receipt its answer.
 type (
 	Charge struct {
 		Card  string `json:"card"`
 		Cents int    `json:"cents"`
 	}
 	Receipt struct {
-		Left int `json:"left"` // on the account
+		Left int `json:"left"` // the balance of the account
 	}
 )
 
-// bankCalls is the bank's guard: a row for each call that it was asked.
+// bankCalls is the bank's guard: a row for each call that it received.
 var bankCalls = barrier.Table{Name: "bank_barrier"}
 
 var errRefused = errors.New("the bank refuses the card")
 
-// newBank charges cards. It knows nothing of the shop but what the headers of a call
-// say. The account and the answer are committed together, so a call that comes again
-// has the first one's answer, a refusal too.
+// newBank returns a service that charges cards. It knows only the headers of a call. The
+// account and the answer are committed together, so a repeated call gets the first
+// answer, including a refusal.
 func newBank(db interlock.BeginnerAt[pgx.Tx]) http.Handler {
 	accounts := &barrier.Participant[pgx.Tx, Charge, Receipt]{
 		DB: db, Table: bankCalls,

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// Three orders: one that ships, one whose card is refused, and one for more than there
-// is. TestExample runs this on a server of its own, and compares what it says.
+// Three orders: one ships, the card of one is refused, and one exceeds the stock.
+// TestExample runs this on its own server and compares the output.
 func Example() {
 	run(context.Background(), []string{"-postgres", os.Getenv("POSTGRES_URL")}, os.Stdout, os.Stderr)
 }

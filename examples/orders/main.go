@@ -1,17 +1,17 @@
-// Command orders takes orders in a shop: each is a saga that reserves what was
-// ordered, charges a card at a bank, and ships with a letter to the customer.
+// Command orders runs a shop whose orders are sagas: each reserves the ordered units,
+// charges a card at a bank, and ships with a letter to the customer.
 //
-// It does not hide what is reserved: others see that there is less left before it is
-// paid. It does not call the bank once: a call whose answer was lost is repeated, and
-// it is the barrier beside the bank's accounts that charges once. Nor is a letter put
-// out once: the record of the customer's letter box keeps it from being there twice.
-// shop.go shows the steps, bank.go somebody else's service, serve.go how processes
-// share the work: start several, and kill the one that is at work.
+// It does not isolate: others see that less is left before an order is paid. It may call
+// the bank more than once, because it repeats a call whose answer was lost; the barrier
+// in the bank's database charges once. It may also send a letter more than once; the
+// record of the customer's letter box stores it once. shop.go shows the steps, bank.go
+// a foreign service, serve.go how processes share the work: start several, and kill the
+// active one.
 //
 //	orders -postgres postgres://me@127.0.0.1/test
 //
-// It makes three orders in tables that begin with shop_ and bank_. A second run finds
-// them made, and charges nobody again.
+// It places three orders in tables that begin with shop_ and bank_. A second run finds
+// them, and makes no second charge.
 package main
 
 import (
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return 0
 }
 
-// trade opens a bank and a shop, and makes the orders.
+// trade opens a bank and a shop, and places the orders.
 func trade(ctx context.Context, database string, out io.Writer) (err error) {
 	pool, err := pgxpool.New(ctx, database)
 	if err != nil {
@@ -93,7 +93,7 @@ func trade(ctx context.Context, database string, out io.Writer) (err error) {
 	return nil
 }
 
-// make makes an order, whose name is the customer's here, and says how it has ended.
+// make places an order, named after its customer here, and prints how it ended.
 func (s *shop) make(ctx context.Context, o Order, out io.Writer) error {
 	outcome, err := s.orders.Do(ctx, s.engine, "order/"+o.Customer, o)
 	switch {
@@ -101,14 +101,14 @@ func (s *shop) make(ctx context.Context, o Order, out io.Writer) error {
 		fmt.Fprintf(out, "%s: %s: %s\n", o.Customer, outcome.State, outcome.Reason)
 		return nil
 	case err != nil:
-		return err // it goes on, here or elsewhere: asked again, it is the same order
+		return err // it continues, here or elsewhere: a repetition is the same order
 	}
 	letter, err := s.letter(ctx, o.Customer)
 	fmt.Fprintf(out, "%s: %s, letter: %s\n", o.Customer, outcome.State, letter)
 	return err
 }
 
-// serveBank serves at an address of its own until close.
+// serveBank serves on its own address until close.
 func serveBank(bank http.Handler) (address string, close func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"shop": keepShop}) }
 
-// patience bounds every wait. Nothing takes a tenth of it.
+// patience bounds every wait. No step needs a tenth of it.
 const patience = 30 * time.Second
 
 func ok(tb testing.TB, err error) {
@@ -34,7 +34,7 @@ func ok(tb testing.TB, err error) {
 	}
 }
 
-// world is a database with the tables of shop and bank.
+// world creates a database with the tables of shop and bank.
 func world(tb testing.TB, server *testbed.Server) (url string, pool *pgxpool.Pool) {
 	tb.Helper()
 	url = databases.Open(tb, server, databases.Pgx).URL
@@ -57,15 +57,15 @@ func open(tb testing.TB, pool *pgxpool.Pool, bank string) *shop {
 	return s
 }
 
-// bounded is a context of the test's that ends, so that no wait is endless.
+// bounded returns a context that bounds the waits of the test.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// want compares what there is: the lamps on the shelf, the money on the card, parcels
-// and letters.
+// want checks the lamps in stock, the money on the card, and the numbers of parcels and
+// letters.
 func want(tb testing.TB, pool *pgxpool.Pool, what string, lamps, cents, parcels, letters int) {
 	tb.Helper()
 	var got [4]int
@@ -78,8 +78,8 @@ func want(tb testing.TB, pool *pgxpool.Pool, what string, lamps, cents, parcels,
 	}
 }
 
-// TestExample: it says what its comment says, and a second run, which finds the orders
-// made, changes nothing.
+// TestExample checks the output, and that a second run, which finds the orders, changes
+// nothing.
 func TestExample(t *testing.T) {
 	url, pool := world(t, testbed.Postgres(t))
 	t.Setenv("POSTGRES_URL", url)
@@ -101,7 +101,7 @@ func TestExample(t *testing.T) {
 	want(t, pool, "second run", 8, 9940, 1, 1)
 }
 
-// printed is what fn writes to the standard output.
+// printed returns what fn writes to the standard output.
 func printed(t *testing.T, fn func()) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "out")
@@ -117,8 +117,8 @@ func printed(t *testing.T, fn func()) string {
 	return string(text)
 }
 
-// TestLostReply: the bank charges, and its answer does not arrive. The shop asks again,
-// the bank has charged once, and everything ends as if nothing had happened.
+// TestLostReply loses the answer of a charge. The shop repeats the call, the bank has
+// charged once, and the order ends as without the fault.
 func TestLostReply(t *testing.T) {
 	t.Parallel()
 	_, pool := world(t, testbed.Postgres(t))
@@ -142,7 +142,7 @@ func TestLostReply(t *testing.T) {
 	want(t, pool, "", 8, 9940, 1, 1)
 }
 
-// counted counts requests, which come one after the other here.
+// counted counts sequential requests.
 type counted struct {
 	http.RoundTripper
 	n *int
@@ -153,8 +153,8 @@ func (c counted) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.RoundTripper.RoundTrip(r)
 }
 
-// TestLastUnits: two shops, of which each owns a part of the orders, take twenty orders
-// at once for ten lamps. Ten are sold and paid, and nothing is left over or missing.
+// TestLastUnits has two shops, each of which owns a part of the orders, take twenty orders
+// concurrently for ten lamps. Ten are sold and paid, and nothing is left over or missing.
 func TestLastUnits(t *testing.T) {
 	t.Parallel()
 	_, pool := world(t, testbed.Postgres(t))
@@ -188,8 +188,8 @@ func TestLastUnits(t *testing.T) {
 }
 
 // keepShop is the process that is killed: shop and bank, with a point at each statement
-// of their barriers and around each commit. It makes an order, waits for its letter, and
-// then another one that is refused.
+// of their barriers and around each commit. It places an order, waits for its letter, and
+// then places another one that is refused.
 func keepShop(ctx context.Context, at *crash.Points, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -219,10 +219,10 @@ func keepShop(ctx context.Context, at *crash.Points, args []string) error {
 	return nil
 }
 
-// TestKilled: a process that is killed at any third of its points (all with
-// INTERLOCK_CRASHES=full; txn/saga kills at each) leaves two orders that the next one brings
-// to the same end: the first is charged, shipped and told once, the second has given back
-// its lamp.
+// TestKilled kills a process at every third of its points, or at all with
+// INTERLOCK_CRASHES=full; txn/saga kills at each. The next process completes both orders:
+// the first is charged, shipped and has one letter, the second has returned its
+// lamp.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	server := testbed.Postgres(t)
@@ -253,7 +253,7 @@ func unfinished(tb testing.TB, pool *pgxpool.Pool) {
 	}
 }
 
-// TestCommandLine: what is not understood is said, and nothing is done.
+// TestCommandLine checks that an invalid command line is reported and has no effect.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

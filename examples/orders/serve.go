@@ -20,15 +20,15 @@ import (
 
 const (
 	shards      = 4                // of the journal, and slices of the outbox
-	ttl         = 5 * time.Second  // how long a process that stands still keeps what it owns
-	recheck     = 5 * time.Second  // after which an order that nobody seems to drive is looked at
-	goodbye     = 10 * time.Second // how long a process that ends waits for what it has begun
+	ttl         = 5 * time.Second  // how long a stopped process keeps its shards
+	recheck     = 5 * time.Second  // after which an order without a visible driver is checked
+	goodbye     = 10 * time.Second // how long a closing process waits for its work in progress
 	journalName = "shop_journal"
 )
 
-// start joins the processes that share the work. Each shard of the journal has one
-// owner among them, who drives its orders and sends its letters; those of one that has
-// died go to the others. leave ends all that was started.
+// start joins the processes that share the work. Each shard of the journal has one owner,
+// which drives its orders and sends its letters. The others take over the shards of a dead
+// process. leave stops everything that was started.
 func (s *shop) start(ctx context.Context) (leave func(), err error) {
 	var ends []func()
 	leave = func() {
@@ -72,8 +72,8 @@ func (s *shop) start(ctx context.Context) (leave func(), err error) {
 	return leave, nil
 }
 
-// work is what the owner of a partition does: it drives a shard and empties a slice.
-// The first of the two that ends ends the other.
+// work runs in the owner of a partition: it drives a shard and empties a slice. When one
+// of the two ends, it ends the other.
 func work(ctx context.Context, p partition.Partition, c *coordinator.Coordinator, relay *outbox.Relay) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var both sync.WaitGroup
@@ -83,14 +83,14 @@ func work(ctx context.Context, p partition.Partition, c *coordinator.Coordinator
 	return context.Cause(ctx)
 }
 
-// within closes something, and gives up after a while: what is still held expires.
+// within closes a resource within a time limit; held claims expire.
 func within(d time.Duration, close func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	_ = close(ctx)
 }
 
-// createTables makes the tables that are missing, with a few lamps and a card.
+// createTables creates the missing tables, with a few lamps and a card.
 func createTables(ctx context.Context, pool *pgxpool.Pool) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		db := postgres.Tx(tx)

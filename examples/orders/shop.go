@@ -28,8 +28,8 @@ type Order struct {
 	Card           string
 }
 
-// The shop's tables: the guard of its steps, letters to be sent, those that the
-// customers' letter boxes have taken.
+// The shop's tables: the guard of its steps, letters to be sent, and letters in the
+// customers' letter boxes.
 var (
 	shopCalls = barrier.Table{Name: "shop_barrier"}
 	outgoing  = outbox.Table{Name: "shop_outbox", Slices: shards}
@@ -38,13 +38,13 @@ var (
 
 var errSoldOut = errors.New("there are not so many left")
 
-// A shop knows how to reserve, charge and ship.
+// shop reserves, charges and ships.
 type shop struct {
 	pool   *pgxpool.Pool
 	db     interlock.BeginnerAt[pgx.Tx]
 	bank   string // its address
 	caller branchhttp.Caller
-	told   io.Writer // what the steps have done
+	told   io.Writer // reports of the steps
 
 	orders saga.Definition[Order]
 	engine *saga.Engine
@@ -60,7 +60,7 @@ func newShop(pool *pgxpool.Pool, bank string, told io.Writer) *shop {
 	return s
 }
 
-// reserve takes the units off the shelf, if there are so many.
+// reserve takes the units from stock, if there are enough.
 func (s *shop) reserve(ctx context.Context, o Order) (left int, err error) {
 	left, err = barrier.Do(ctx, s.db, shopCalls, o, func(ctx context.Context, tx pgx.Tx) (left int, err error) {
 		err = tx.QueryRow(ctx, `update shop_stock set units = units - $2
@@ -76,8 +76,8 @@ func (s *shop) reserve(ctx context.Context, o Order) (left int, err error) {
 	return left, err
 }
 
-// giveBack puts the units back, if they were taken, and keeps a reserve that is still
-// on its way from taking them: the barrier knows.
+// giveBack returns the units if they were taken. The barrier also blocks a reserve that
+// arrives later.
 func (s *shop) giveBack(ctx context.Context, o Order, _ *int) error {
 	return barrier.Undo(ctx, s.db, shopCalls, func(ctx context.Context, tx pgx.Tx, _ *int) error {
 		_, err := tx.Exec(ctx, `update shop_stock set units = units + $2 where item = $1`, o.Item, o.Units)
@@ -85,7 +85,7 @@ func (s *shop) giveBack(ctx context.Context, o Order, _ *int) error {
 	})
 }
 
-// charge calls the bank. Its error says what is known: refused, not sent, or nothing.
+// charge calls the bank. Its error reports a refusal, an unsent call, or an unknown outcome.
 func (s *shop) charge(ctx context.Context, o Order) (r Receipt, err error) {
 	input, err := json.Marshal(Charge{Card: o.Card, Cents: o.Price})
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *shop) charge(ctx context.Context, o Order) (r Receipt, err error) {
 	return r, json.Unmarshal(output, &r)
 }
 
-// ship writes the parcel down, and in the same transaction the letter that says so.
+// ship records the parcel and, in the same transaction, the letter about it.
 func (s *shop) ship(ctx context.Context, o Order) (parcel int64, err error) {
 	parcel, err = barrier.Do(ctx, s.db, shopCalls, o, func(ctx context.Context, tx pgx.Tx) (parcel int64, err error) {
 		err = tx.QueryRow(ctx, `insert into shop_parcel (customer, item, units) values ($1, $2, $3)
@@ -117,7 +117,7 @@ func (s *shop) ship(ctx context.Context, o Order) (parcel int64, err error) {
 	return parcel, err
 }
 
-// deliver puts a letter into the customer's box. It comes at least once, and is there
+// deliver puts a letter into the customer's box. It is delivered at least once and stored
 // once.
 func (s *shop) deliver(ctx context.Context, m outbox.Message) error {
 	_, err := once.Tx(ctx, s.db, arrived, once.Message{ID: m.ID}, func(ctx context.Context, tx pgx.Tx) error {

@@ -23,8 +23,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// ends is what the client prints: each transaction comes to its end, and has sold at
-// both sites or at none.
+// ends is the output of the client: each transaction ends, and has sold at both sites or
+// at none.
 const ends = `sagas, room for both: SUCCEEDED, north sold 1, south sold 1
 sagas, no room in south: COMPENSATED, north sold 0, south sold 0
 tcc, room for both: CONFIRMED, north sold 1, south sold 1
@@ -32,8 +32,8 @@ tcc, no room in south: CANCELLED, north sold 0, south sold 0
 2pc, room for both: COMMITTED, north sold 1, south sold 1
 2pc, no room in south: ABORTED, north sold 0, south sold 0`
 
-// TestClient: the client's transactions end as they should, also if it starts all of them
-// again after the participants were killed, and if answers are lost on their way.
+// TestClient checks that the client's transactions end correctly, also if it starts all of
+// them again after the participants were killed, and if answers are lost.
 func TestClient(t *testing.T) {
 	t.Parallel()
 	sites := map[string]*site{"north": newSite(t, "north"), "south": newSite(t, "south")}
@@ -57,8 +57,8 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestPythonListsWhatIsInDoubt: what is prepared is listed until it is decided, so that a
-// coordinator that lost it can tell.
+// TestPythonListsWhatIsInDoubt checks that a prepared branch is listed until it is decided,
+// so that a coordinator that lost it can find it.
 func TestPythonListsWhatIsInDoubt(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "north")
@@ -79,7 +79,7 @@ func TestPythonListsWhatIsInDoubt(t *testing.T) {
 			t.Errorf("after %s: %s, want %s", c.operation, got, c.want)
 		}
 	}
-	call.Operation, call.Branch = branch.Try, "held" // is no branch of a two-phase commit
+	call.Operation, call.Branch = branch.Try, "held" // not a branch of a two-phase commit
 	if _, err := caller.Post(t.Context(), s.address, call, []byte(`{"account":"b","amount":1,"capacity":1}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +105,8 @@ func newSite(t *testing.T, name string) *site {
 	return s
 }
 
-// coordinate serves a coordinator whose journal is in memory, and loses the answer to
-// every third request, once what it asks is done.
+// coordinate serves a coordinator with an in-memory journal. It drops the answer to every
+// third request after executing it.
 func coordinate(t *testing.T, participants map[string]string) string {
 	t.Helper()
 	ok := func(err error) {
@@ -145,7 +145,7 @@ func coordinate(t *testing.T, participants map[string]string) string {
 	return server.URL
 }
 
-// loses breaks the connection instead of every n-th answer.
+// loses closes the connection instead of sending every n-th answer.
 func loses(h http.Handler, n int64) http.Handler {
 	var count atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -158,7 +158,7 @@ func loses(h http.Handler, n int64) http.Handler {
 	})
 }
 
-// TestPythonTellsOfAnotherInput, so that the coordinator finds out that an operator's edit
+// TestPythonTellsOfAnotherInput checks that the coordinator detects an operator's edit that
 // came too late.
 func TestPythonTellsOfAnotherInput(t *testing.T) {
 	t.Parallel()
@@ -174,8 +174,8 @@ func TestPythonTellsOfAnotherInput(t *testing.T) {
 	}
 }
 
-// TestPythonForgets what a mark says, and refuses late calls of it; what the mark excepts
-// stays.
+// TestPythonForgets checks that branches below a mark are deleted and late calls rejected,
+// except for the mark's exceptions.
 func TestPythonForgets(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "north")
@@ -191,7 +191,7 @@ func TestPythonForgets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// As if the rows were of two days ago.
+	// Make the rows two days old.
 	if out, err := exec.Command("python3", "-c", `import sqlite3, sys
 db = sqlite3.connect(sys.argv[1])
 db.execute("update branch set since = since - 172800000")

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// python starts the participant on a database, and gives its address. Without a port it
+// python starts the participant on a database and returns its address. Without a port it
 // chooses one.
 func python(t *testing.T, database string, port ...string) (*testbed.Process, string) {
 	t.Helper()
@@ -30,14 +30,14 @@ func python(t *testing.T, database string, port ...string) (*testbed.Process, st
 	return p, p.Line(30 * time.Second)
 }
 
-// client has connections of its own, which end with the test.
+// client returns a client with its own connections, which end with the test.
 func client(t *testing.T) *http.Client {
 	transport := &http.Transport{MaxIdleConnsPerHost: 16}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
 
-// TestPythonPassesTheKit: every protocol, every order.
+// TestPythonPassesTheKit runs every protocol in every order.
 func TestPythonPassesTheKit(t *testing.T) {
 	t.Parallel()
 	p, address := python(t, filepath.Join(t.TempDir(), "seats.db"))
@@ -52,8 +52,8 @@ func TestPythonPassesTheKit(t *testing.T) {
 	}
 }
 
-// TestPythonRefusesWhatItCannotRead, and goes on: nothing of it is done, and nothing is
-// taken for the next request.
+// TestPythonRefusesWhatItCannotRead checks that an invalid request has no effect and is not
+// mistaken for the next request.
 func TestPythonRefusesWhatItCannotRead(t *testing.T) {
 	t.Parallel()
 	_, address := python(t, filepath.Join(t.TempDir(), "seats.db"))
@@ -86,7 +86,7 @@ func TestPythonRefusesWhatItCannotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\n"+c.request) // which it may refuse to read
+		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\n"+c.request) // it may refuse to read this
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		conn.Close()
 		if err != nil || answer.StatusCode != c.status {
@@ -98,8 +98,8 @@ func TestPythonRefusesWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// TestPythonKilledKeepsWhatItSaid: it is killed three times while transactions come to
-// their ends, and each comes to its own, once.
+// TestPythonKilledKeepsWhatItSaid kills the participant three times during transactions;
+// each must end, once.
 func TestPythonKilledKeepsWhatItSaid(t *testing.T) {
 	t.Parallel()
 	const transactions = 24
@@ -134,7 +134,7 @@ func TestPythonKilledKeepsWhatItSaid(t *testing.T) {
 	}
 }
 
-// transact tries, and then confirms or cancels, as often as it takes.
+// transact tries, and then confirms or cancels, until it succeeds.
 func transact(ctx context.Context, caller branchhttp.Caller, address string, i int) error {
 	last := branch.Confirm
 	if i%2 == 1 {
@@ -156,7 +156,7 @@ func transact(ctx context.Context, caller branchhttp.Caller, address string, i i
 	return nil
 }
 
-// persist calls until there is an answer, or a refusal.
+// persist calls until there is an answer or a refusal.
 func persist(ctx context.Context, caller branchhttp.Caller, address string, c branch.Call, input []byte) ([]byte, error) {
 	for c.Attempt = 1; ; c.Attempt++ {
 		calling, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -166,7 +166,7 @@ func persist(ctx context.Context, caller branchhttp.Caller, address string, c br
 		if err == nil || class == branch.ClassFail || c.Attempt == 600 {
 			return output, err
 		}
-		time.Sleep(50 * time.Millisecond) // the participant is being started again
+		time.Sleep(50 * time.Millisecond) // the participant is restarting
 	}
 }
 

@@ -66,7 +66,7 @@ func (b *bank) close() {
 	if b.db != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_ = b.db.Close(ctx) // what is left, readers complete
+		_ = b.db.Close(ctx) // readers complete what is left
 	}
 	if b.pool != nil {
 		b.pool.Close()
@@ -79,7 +79,7 @@ func (b *bank) close() {
 	}
 }
 
-// deposit opens all accounts, unless a former run did.
+// deposit opens all accounts, unless an earlier run did.
 func (b *bank) deposit(ctx context.Context) error {
 	return b.db.Update(ctx, func(tx *percolator.Tx) error {
 		if _, found, err := tx.Get(ctx, accounts[0]); err != nil || found {
@@ -104,7 +104,7 @@ func balance(ctx context.Context, tx *percolator.Tx, account string) (int, error
 	return strconv.Atoi(string(text))
 }
 
-// transfer moves up to n from one account to another one, wherever they are.
+// transfer moves up to n between two accounts in any stores.
 func (b *bank) transfer(ctx context.Context, from, to string, n int) error {
 	return b.db.Update(ctx, func(tx *percolator.Tx) error {
 		has, errFrom := balance(ctx, tx, from)
@@ -117,7 +117,7 @@ func (b *bank) transfer(ctx context.Context, from, to string, n int) error {
 	})
 }
 
-// audit counts the money in one snapshot of all stores.
+// audit sums the money in one snapshot of all stores.
 func (b *bank) audit(ctx context.Context) (sum int, err error) {
 	err = b.db.View(ctx, func(tx *percolator.Tx) error {
 		sum = 0
@@ -134,7 +134,7 @@ func (b *bank) audit(ctx context.Context) (sum int, err error) {
 }
 
 // tell transfers money until ctx ends or the process is killed. It writes a line for each
-// transfer that was acknowledged.
+// acknowledged transfer.
 func (b *bank) tell(ctx context.Context, out io.Writer) {
 	for ctx.Err() == nil {
 		i := rand.IntN(len(accounts))

@@ -1,7 +1,7 @@
 // Command percolator moves money between accounts in etcd, Redis and PostgreSQL. Tellers are
-// processes that are stopped for longer than their locks live, or killed, at any moment, and
-// started again. An audit counts the money in one snapshot after the other: it always finds
-// the same sum.
+// processes that are stopped for longer than their locks last, or killed, at any time, and
+// restarted. An audit sums the money in successive snapshots, and always gets the same
+// sum.
 //
 // It does not make Redis more durable than it is: run it with --appendonly yes
 // --appendfsync always, if you kill the stores too.
@@ -107,9 +107,9 @@ func start(ctx context.Context, s settings, args []string, out io.Writer) error 
 	return nil
 }
 
-// killTeller starts a teller and kills it after a while. Half of the tellers are stopped
-// before, until their locks have expired, and go on for a moment. It is false if the teller
-// ended by itself, because a store was down.
+// killTeller starts a teller and kills it after a while. It first stops half of the tellers
+// until their locks have expired, and continues them for a moment. It returns false if the
+// teller ended by itself, because a store was down.
 func killTeller(args []string, out io.Writer) bool {
 	teller := exec.Command(os.Args[0], append(args[:len(args):len(args)], "-teller")...)
 	teller.Stdout = out
@@ -124,12 +124,12 @@ func killTeller(args []string, out io.Writer) bool {
 		_ = teller.Process.Signal(syscall.SIGCONT)
 		time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
 	}
-	_ = teller.Process.Kill() // SIGKILL, in the middle of whatever it does
+	_ = teller.Process.Kill() // SIGKILL, at any point of its work
 	_ = teller.Wait()
 	return !teller.ProcessState.Exited()
 }
 
-// auditUntil counts the money until ctx ends, and returns how many times it has.
+// auditUntil sums the money until ctx ends, and returns how often it did.
 func (b *bank) auditUntil(ctx context.Context) (audits int, wrong error) {
 	for ctx.Err() == nil && wrong == nil {
 		sum, err := b.audit(ctx)
@@ -142,7 +142,7 @@ func (b *bank) auditUntil(ctx context.Context) (audits int, wrong error) {
 	return audits, wrong
 }
 
-// mustSum counts the money, as soon as all stores answer.
+// mustSum sums the money, as soon as all stores answer.
 func (b *bank) mustSum(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

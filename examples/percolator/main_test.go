@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestMain is a teller if a run of this program has started it as one.
+// TestMain is also the entry point of tellers that a run starts.
 func TestMain(m *testing.M) {
 	if slices.Contains(os.Args[1:], "-teller") {
 		main()
@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-// TestBank: no audit finds a wrong sum while tellers are killed, and stores are paused, or
-// killed and started again. INTERLOCK_SOAK_PERCOLATOR is how long it runs.
+// TestBank checks that no audit finds a wrong sum while tellers are killed, and stores are
+// paused or restarted. INTERLOCK_SOAK_PERCOLATOR is how long it runs.
 func TestBank(t *testing.T) {
 	servers := []*testbed.Server{testbed.Redis(t, "--appendonly", "yes", "--appendfsync", "always"), testbed.Etcd(t), testbed.Postgres(t)}
 	length := cmp.Or(os.Getenv("INTERLOCK_SOAK_PERCOLATOR"), "5s")

@@ -21,8 +21,8 @@ import (
 	"github.com/interlock-dev/interlock/guard/fence"
 )
 
-// counter is the key that holds the count. It has no slash: what stands under
-// "NAME/" are the contenders for the lock NAME.
+// counter is the key that holds the count. It has no slash: keys below "NAME/" are the
+// contenders for the lock NAME.
 const counter = "runs.count"
 
 func main() {
@@ -72,7 +72,7 @@ func run(ctx context.Context, endpoint string) error {
 	})
 }
 
-// count reads how many runs there were.
+// count reads the number of runs.
 func count(ctx context.Context, client *clientv3.Client) (int64, error) {
 	r, err := client.Get(ctx, counter)
 	if err != nil || len(r.Kvs) == 0 {

@@ -10,8 +10,8 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// TestQuickstart runs the program several times at once: no count is lost, and
-// tokens rise with the counts.
+// TestQuickstart runs the program several times concurrently, and checks that no count is
+// lost and that tokens rise with the counts.
 func TestQuickstart(t *testing.T) {
 	t.Parallel()
 	const runs = 5

@@ -64,7 +64,7 @@ func TestPage(t *testing.T) {
 	}
 	for _, r := range races {
 		if !strings.Contains(want, "`"+r.name+"`") || !strings.Contains(want, r.symptom) {
-			t.Errorf("the page does not tell of %s: %s", r.name, r.symptom)
+			t.Errorf("the page does not have %s: %s", r.name, r.symptom)
 		}
 	}
 	if *update {
@@ -185,7 +185,7 @@ func testRemediesOnPostgres(t *testing.T) {
 
 	first, second := letter{Key: "order/42", Seq: 1, Body: []byte("packed")}, letter{Key: "order/42", Seq: 2, Body: []byte("sent")}
 	if err := receiveInSequence(ctx, pool, second); err == nil {
-		t.Error("the second one came first, and nobody minds")
+		t.Error("an event out of order was not rejected")
 	}
 	for _, m := range []letter{first, second, first} {
 		wants(t, receiveInSequence(ctx, pool, m), nil)

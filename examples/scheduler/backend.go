@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/redis"
 )
 
-// backend is one system that elects leaders, keeps what they save, and guards
-// what they write.
+// backend is one system that elects leaders, stores what they save, and guards what they
+// write.
 type backend struct {
 	locks  driver.Fenced
 	values driver.Values
@@ -80,8 +80,8 @@ func openRedis(ctx context.Context, rawURL string, ttl time.Duration) (*backend,
 		close: func() { shut(d); client.Close() }}, nil
 }
 
-// shut closes elections or a driver within a bound of its own: the program is
-// ending, and what is still held expires by itself.
+// shut closes elections or a driver within its own time limit: the program is ending,
+// and held claims expire by themselves.
 func shut(c interface{ Close(context.Context) error }) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

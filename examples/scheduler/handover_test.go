@@ -10,9 +10,9 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestHandOverOnEtcd measures for how long nobody leads when a leadership is
-// handed over, past a candidate that is first in the queue. etcd needs no
-// weakness to be accepted.
+// TestHandOverOnEtcd measures how long there is no leader when a leadership is handed
+// over, past a candidate that is first in the queue. On etcd no weakness needs to be
+// accepted.
 func TestHandOverOnEtcd(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -65,7 +65,7 @@ func TestHandOverOnEtcd(t *testing.T) {
 		case l := <-turns:
 			return l
 		case <-time.After(patience):
-			t.Fatal("nobody is elected")
+			t.Fatal("no candidate is elected")
 			return turn{}
 		}
 	}
@@ -86,5 +86,5 @@ func TestHandOverOnEtcd(t *testing.T) {
 	if leader = next(); leader.identity != "successor" {
 		t.Fatalf("%q leads", leader.identity)
 	}
-	t.Logf("nobody led for %v", leader.at.Sub(released))
+	t.Logf("there was no leader for %v", leader.at.Sub(released))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// job notes each tick under a key of its own, once.
+// job records each tick under its own key, once.
 type job struct {
 	*backend
 	name string
@@ -20,8 +20,8 @@ type job struct {
 	out  io.Writer
 }
 
-// run does the work of one tick. It enters the guard before it looks what an
-// earlier run of the tick did: from then on that run can do nothing more.
+// run does the work of one tick. It enters the guard before it reads the result of an
+// earlier run of the tick: from then on that run can write nothing.
 func (j *job) run(ctx context.Context, tick schedule.Tick) error {
 	j.tell("begun", tick, nil)
 	guard := driver.Raise{Resource: j.name, Token: tick.Term.Token(), Source: tick.Term.Owner()}
@@ -35,8 +35,8 @@ func (j *job) run(ctx context.Context, tick schedule.Tick) error {
 	}
 	time.Sleep(j.work)
 	note := driver.Write{Key: j.key(tick), Value: []byte(tick.Term.Owner())}
-	// The context may have ended while we worked; whether the write still counts
-	// is for the guard to say.
+	// The context may have ended meanwhile; the guard decides whether the write still
+	// counts.
 	if err := j.fence.Enter(context.WithoutCancel(ctx), guard, note); err != nil {
 		return j.tell("refused", tick, err)
 	}
@@ -49,7 +49,7 @@ func (j *job) key(tick schedule.Tick) string {
 	return j.name + "/" + tick.At.Format(time.RFC3339Nano)
 }
 
-// line is what is printed on stdout.
+// line is one line of output.
 type line struct {
 	What   string          `json:"what"`
 	Tick   time.Time       `json:"tick"`
@@ -67,7 +67,7 @@ func (j *job) tell(what string, tick schedule.Tick, err error) error {
 	if err != nil {
 		l.Error = err.Error()
 	}
-	text, _ := json.Marshal(l) // it has nothing that cannot be
+	text, _ := json.Marshal(l) // cannot fail
 	fmt.Fprintf(j.out, "%s\n", text)
 	return err
 }

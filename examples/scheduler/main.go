@@ -1,15 +1,15 @@
-// Command scheduler runs a job at its times, in whichever of several processes
-// leads.
+// Command scheduler runs a job at its scheduled times, in the leader of several
+// processes.
 //
-// It does not keep a process that was stopped from going on with a job that its
-// successor has taken over: the guard in front of what the job writes is what
-// refuses that. job.go shows the pattern.
+// A process that was stopped may continue a job that its successor has taken over. The
+// guard of the job's data rejects its writes. job.go shows the
+// pattern.
 //
 //	scheduler --backend etcd://127.0.0.1:7460 --every 1s --missed late
 //
-// Start it in several terminals, and stop or kill the one that is at work. What
-// happens is one line of JSON each on stdout. On Redis it wants --accept-weakness,
-// because a replica that takes over may not know who leads.
+// Start it in several terminals, and stop or kill the leader. Each event is one line of
+// JSON on stdout. On Redis it requires --accept-weakness, because a replica that takes
+// over may not know the leader.
 package main
 
 import (

@@ -21,9 +21,9 @@ const (
 	every    = time.Second
 )
 
-// TestOneRunForEachTick kills a leader in the middle of a job, stops the next one
-// in the middle of another for longer than its lease, lets it go on, and judges
-// what three real processes did on a real backend.
+// TestOneRunForEachTick kills a leader during a job, stops the next one during another for
+// longer than its lease, continues it, and checks the results of three real processes on a
+// real backend.
 func TestOneRunForEachTick(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -44,7 +44,7 @@ func TestOneRunForEachTick(t *testing.T) {
 	}
 }
 
-// scene is a backend and the processes on it.
+// scene is a backend and its processes.
 type scene struct {
 	*testing.T
 	program string
@@ -52,10 +52,10 @@ type scene struct {
 	missed  string
 
 	mu   sync.Mutex
-	told []event // in the order in which it was read
+	told []event // in the order in which they were read
 }
 
-// event is a line of a worker's.
+// event is a worker's line.
 type event struct {
 	line
 	by *worker
@@ -75,7 +75,7 @@ func (s *scene) start(as string) *worker {
 		for text := range w.Stdout() {
 			e := event{by: w}
 			if err := json.Unmarshal([]byte(text), &e.line); err != nil {
-				s.Errorf("%s told %q: %v", as, text, err)
+				s.Errorf("%s reported %q: %v", as, text, err)
 			}
 			s.mu.Lock()
 			s.told = append(s.told, e)
@@ -107,7 +107,7 @@ func (s *scene) now() int {
 	return len(s.told)
 }
 
-// accepted waits for n more ticks that are run by somebody else than by.
+// accepted waits for n more accepted ticks of workers other than by.
 func (s *scene) accepted(n int, by *worker) {
 	s.Helper()
 	for from := s.now(); n > 0; n-- {
@@ -115,7 +115,7 @@ func (s *scene) accepted(n int, by *worker) {
 	}
 }
 
-// begun waits until somebody begins a job.
+// begun waits until a worker begins a job.
 func (s *scene) begun() *worker {
 	s.Helper()
 	e, _ := s.await("the begin of a job", s.now(), func(e event) bool { return e.What == "begun" })
@@ -146,7 +146,7 @@ func (s *scene) play() {
 	}
 }
 
-// judge looks at each tick from the first to the last one that was accepted.
+// judge checks each tick from the first to the last accepted one.
 func (s *scene) judge() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,8 +216,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestRedisWantsItsWeaknessAccepted: a replica that takes over may not know who
-// leads.
+// TestRedisWantsItsWeaknessAccepted: a replica that takes over may not know the
+// leader.
 func TestRedisWantsItsWeaknessAccepted(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -27,46 +27,46 @@ const (
 	south side = false // MariaDB
 )
 
-// A Transfer moves cents from an account in the north to one in the south, or the other
-// way if they are below 0. Its ID is the same whenever it is tried again.
+// Transfer moves cents from an account in the north to one in the south, or back if they
+// are negative. Repetitions have the same ID.
 type Transfer struct {
 	ID, North, South string
 	Cents            int64
 }
 
-// account is one to be opened.
+// account is an account to be opened.
 type account struct {
 	side  side
 	name  string
 	cents int64
 }
 
-// errRefused tells that nothing was moved: there is not enough, or no such account.
+// errRefused reports that nothing was moved: the balance is too low, or an account is missing.
 var errRefused = errors.New("the transfer is refused")
 
-// A way is how money is moved.
+// way is a method of moving money.
 type way interface {
 	// move returns nil once it is decided that the money is moved, and errRefused if it is
-	// not. After any other error it is not known: move again.
+	// not. After any other error the outcome is unknown: call move again.
 	move(ctx context.Context, t Transfer) error
-	// settle waits until everybody can see what was moved.
+	// settle waits until the transfer is visible on both sides.
 	settle(ctx context.Context, id string) error
-	// open makes an account unless there is one.
+	// open creates an account unless it exists.
 	open(ctx context.Context, db interlock.SQL, a account) error
 	balance(ctx context.Context, on side, account string) (cents int64, err error)
-	// create makes the tables that are missing.
+	// create creates the missing tables.
 	create(ctx context.Context, db interlock.SQL) error
 	// tend works in the background, in every process, until ctx ends.
 	tend(ctx context.Context)
 }
 
-// settings say how, and where the databases are.
+// settings are the method, and the addresses of the databases.
 type settings struct{ by, postgres, mariadb string }
 
-// connections is how many a process has to the north.
+// connections is the number of a process's connections to the north.
 const connections = 8
 
-// A bank is a process that moves money.
+// bank is a process that moves money.
 type bank struct {
 	pool *pgxpool.Pool
 	db   *sql.DB
@@ -76,14 +76,14 @@ type bank struct {
 
 func (b *bank) later(end func()) { b.ends = append(b.ends, end) }
 
-// close ends what was opened, the last first.
+// close closes all resources in reverse order.
 func (b *bank) close() {
 	for _, end := range slices.Backward(b.ends) {
 		end()
 	}
 }
 
-// open makes the tables that are missing, and serves.
+// open creates the missing tables and starts serving.
 func open(ctx context.Context, s settings) (*bank, error) {
 	b := &bank{}
 	if err := b.open(ctx, s); err != nil {
@@ -108,7 +108,7 @@ func (b *bank) open(ctx context.Context, s settings) (err error) {
 	}
 	b.later(func() { _ = b.db.Close() })
 	name := "transfer_journal_" + s.by
-	store := journal.NewTable(postgres.Pool(b.pool), name) // it may be anywhere
+	store := journal.NewTable(postgres.Pool(b.pool), name) // it may be in any database
 	j, err := journal.New(store, &journal.Options{Shards: 4})
 	if err != nil {
 		return err
@@ -137,8 +137,8 @@ func (b *bank) open(ctx context.Context, s settings) (err error) {
 	return nil
 }
 
-// createTables makes the tables if that of the name is missing. It leaves those alone
-// that are there: to create an index again waits for all branches in doubt, and nobody
+// createTables creates the tables if the one named name is missing. It does not touch
+// existing ones: to create an index again waits for all branches in doubt, and no process
 // finishes them before we serve.
 func (b *bank) createTables(ctx context.Context, name string, journal func(context.Context, interlock.SQL) error) error {
 	return b.alone(ctx, func(ctx context.Context, db interlock.SQL) error {
@@ -157,7 +157,7 @@ func (b *bank) createTables(ctx context.Context, name string, journal func(conte
 	})
 }
 
-// openAccounts makes those that are missing.
+// openAccounts creates the missing accounts.
 func (b *bank) openAccounts(ctx context.Context, accounts ...account) error {
 	return b.alone(ctx, func(ctx context.Context, inNorth interlock.SQL) error {
 		return within(ctx, mysql.DB(b.db), func(ctx context.Context, inSouth interlock.SQL) error {
@@ -175,7 +175,7 @@ func (b *bank) openAccounts(ctx context.Context, accounts ...account) error {
 	})
 }
 
-// alone works in the north, while no other process does so.
+// alone runs work in the north, while no other process does so.
 func (b *bank) alone(ctx context.Context, work func(ctx context.Context, db interlock.SQL) error) error {
 	return within(ctx, postgres.Pool(b.pool), func(ctx context.Context, db interlock.SQL) error {
 		if err := postgres.TxLock(ctx, db, "the making of examples/transfer", 0); err != nil {
@@ -200,14 +200,14 @@ func (b *bank) openLocks(ctx context.Context) (*lock.Fenced, error) {
 	return locks, nil
 }
 
-// serve starts what runs until close: what the way needs, in every process, and the
-// coordinator, in the process that has the lock. Others wait for it.
+// serve starts what runs until close: the background work of the way, in every process, and
+// the coordinator, in the process that has the lock. The others wait for the lock.
 func (b *bank) serve(c *coordinator.Coordinator, locks *lock.Fenced, name string) {
 	ctx, stop := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() { b.way.tend(ctx) })
 	work.Go(func() {
-		for ctx.Err() == nil { // a claim that was lost is asked for again
+		for ctx.Err() == nil { // a lost claim is acquired again
 			_ = locks.Do(ctx, name, func(ctx context.Context, claim interlock.Claim) error { return c.Run(ctx, claim) })
 			pause(ctx, 100*time.Millisecond)
 		}
@@ -215,20 +215,20 @@ func (b *bank) serve(c *coordinator.Coordinator, locks *lock.Fenced, name string
 	b.later(func() { stop(); work.Wait() })
 }
 
-// within works in a transaction.
+// within runs work in a transaction.
 func within[T any](ctx context.Context, in interlock.BeginnerAt[T], work func(ctx context.Context, db interlock.SQL) error) error {
 	tx, err := in.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) // nothing, if it was committed
+	defer tx.Rollback(context.WithoutCancel(ctx)) // no effect after the commit
 	if err := work(ctx, tx); err != nil {
 		return err
 	}
 	return tx.Commit(ctx)
 }
 
-// bounded closes something, and gives up after a while: what is still held expires.
+// bounded closes a resource within a time limit; held claims expire.
 func bounded(close func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// Sixty go from the north to the south, twenty come back, and ninety are more than there
-// are: by TCC. TestExamples runs this on servers of its own, and compares what it says.
+// Sixty go from the north to the south, twenty come back, and ninety exceed the balance,
+// by TCC. TestExamples runs this on its own servers and compares the output.
 func Example_tcc() {
 	run(context.Background(), []string{"-by", "tcc", "-postgres", os.Getenv("POSTGRES_URL"), "-mariadb", os.Getenv("MARIADB_DSN")}, os.Stdout, os.Stderr)
 }

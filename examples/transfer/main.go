@@ -3,17 +3,17 @@
 // are confirmed (tcc.go), and by two-phase commit with PREPARE TRANSACTION and XA
 // (twopc.go).
 //
-// It does not isolate: between two confirmations, or two commits, a reader can see the
-// money on one side and not on the other. Two-phase commit keeps rows locked until it
-// is decided, for as long as nobody can decide; TCC keeps no lock, but both databases
-// need its tables. What both give: the money is there or here, whatever crashes.
+// It does not isolate: between two confirmations, or two commits, a reader can see the money
+// on one side and not on the other. Two-phase commit keeps rows locked until it is decided,
+// even if no process can decide. TCC keeps no lock, but both databases need its tables. With
+// both, the money is on exactly one side in the end, whatever crashes.
 //
 //	transfer -by tcc -postgres postgres://me@127.0.0.1/test -mariadb 'me@tcp(127.0.0.1:3306)/test'
 //	transfer -by 2pc …
 //
 // The latter needs max_prepared_transactions above 0 in PostgreSQL. Tables begin with
-// transfer_. A second run finds its transfers made, and moves nothing again; with
-// another -run it does.
+// transfer_. A second run finds its transfers and moves nothing again; with another -run it
+// does.
 package main
 
 import (
@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return 0
 }
 
-// story moves money there, some of it back, and more than there is.
+// story moves money there, some of it back, and more than the balance.
 func story(ctx context.Context, s settings, name string, out io.Writer) error {
 	b, err := open(ctx, s)
 	if err != nil {
@@ -78,7 +78,7 @@ func story(ctx context.Context, s settings, name string, out io.Writer) error {
 			fmt.Fprintf(out, "%+d: refused\n", cents)
 			continue
 		case err != nil:
-			return err // it may be decided: moved again, it is the same transfer
+			return err // it may be decided: a repetition is the same transfer
 		}
 		if err := b.way.settle(ctx, t.ID); err != nil {
 			return err

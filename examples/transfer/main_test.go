@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"teller": sendTeller}) }
 
-// patience bounds every wait. Nothing takes a tenth of it on a quiet machine.
+// patience bounds every wait. No step needs a tenth of it on a quiet machine.
 const patience = time.Minute
 
 func ok(tb testing.TB, err error) {
@@ -29,8 +29,8 @@ func ok(tb testing.TB, err error) {
 	}
 }
 
-// TestExamples: both say what their comments say, and so does a second run, which finds
-// the transfers made.
+// TestExamples checks the output of both examples, and of a second run, which finds the
+// transfers.
 func TestExamples(t *testing.T) {
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
 	t.Setenv("POSTGRES_URL", pg.URL())
@@ -44,7 +44,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// printed is what fn writes to the standard output.
+// printed returns what fn writes to the standard output.
 func printed(t *testing.T, fn func()) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "out")
@@ -66,8 +66,8 @@ const (
 	opening   = 50 // in each
 )
 
-// plan is what all tellers of a test have to move. Some of it is more than there is; the
-// first is not.
+// plan returns all transfers of a test's tellers. Some exceed the balance; the first does
+// not.
 func plan(seed uint64) []Transfer {
 	dice := rand.New(rand.NewPCG(seed, 0))
 	all := []Transfer{{ID: "transfer/first", North: "0", South: "0", Cents: 1}}
@@ -81,13 +81,13 @@ func plan(seed uint64) []Transfer {
 	return all
 }
 
-// A fate is the outcome of a transfer.
+// fate is the outcome of a transfer.
 type fate struct {
 	Transfer
 	err error
 }
 
-// moveAll moves everything at once, as often as it takes to know, and sends each fate.
+// moveAll moves everything concurrently, repeats until the outcomes are known, and sends each.
 func (b *bank) moveAll(ctx context.Context, all []Transfer) <-chan fate {
 	fates := make(chan fate, len(all))
 	for _, t := range all {
@@ -102,9 +102,9 @@ func (b *bank) moveAll(ctx context.Context, all []Transfer) <-chan fate {
 	return fates
 }
 
-// sendTeller is the process that is killed. It moves one transfer, alone, to see that
-// it is the one that carries decisions out, and then all others at once. It says what
-// it knows.
+// sendTeller is the process that is killed. It first moves one transfer alone, to check that
+// it is the process that carries out decisions, and then all others concurrently. It prints
+// the known outcomes.
 func sendTeller(ctx context.Context, _ *crash.Points, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -131,10 +131,10 @@ func sendTeller(ctx context.Context, _ *crash.Points, args []string) error {
 	return ctx.Err()
 }
 
-// TestKilled: a process that moves money by twenty transfers at once is killed in the
-// middle, and another one, which stood by, takes over and is asked for the same
-// transfers. No money is lost or made, what was acknowledged is moved once, and nothing is
-// in doubt in the end.
+// TestKilled kills a process during twenty concurrent transfers. Another one, which was on
+// standby, takes over and receives the same transfers. No money is lost or created,
+// acknowledged transfers are made once, and nothing is in doubt in the
+// end.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
@@ -176,16 +176,16 @@ func kill(t *testing.T, s settings, lines int) {
 			south[f.South] += f.Cents
 			ok(t, b.way.settle(ctx, f.ID))
 		} else if !errors.Is(f.err, errRefused) || told[f.ID] {
-			t.Errorf("%s, told to be moved: %v: %v", f.ID, told[f.ID], f.err)
+			t.Errorf("%s, reported as moved: %v: %v", f.ID, told[f.ID], f.err)
 		}
 	}
-	if t.Logf("%d of %d moved, %d told before", made, transfers, len(told)); made == 0 || made == transfers {
+	if t.Logf("%d of %d moved, %d reported before", made, transfers, len(told)); made == 0 || made == transfers {
 		t.Errorf("%d of %d are moved: nothing was tried", made, transfers)
 	}
 	b.want(ctx, t, north, south)
 }
 
-// want judges the balances, and that nothing is held or in doubt any more.
+// want checks the balances, and that nothing is held or in doubt.
 func (b *bank) want(ctx context.Context, t *testing.T, inNorth, inSouth map[string]int64) {
 	t.Helper()
 	testbed.Eventually(t, "nothing is in doubt", patience, func() bool { return b.pending(ctx, t) == 0 })
@@ -205,7 +205,7 @@ func (b *bank) want(ctx context.Context, t *testing.T, inNorth, inSouth map[stri
 	}
 }
 
-// pending is how much is held, announced or in doubt, by the databases' own word.
+// pending returns how much the databases show as held, announced or in doubt.
 func (b *bank) pending(ctx context.Context, t *testing.T) (n int64) {
 	t.Helper()
 	if h, is := b.way.(*held); is {
@@ -233,7 +233,7 @@ func (b *bank) pending(ctx context.Context, t *testing.T) (n int64) {
 	return n
 }
 
-// TestCommandLine: what is not understood is said, and nothing is done.
+// TestCommandLine checks that an invalid command line is reported and has no effect.
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

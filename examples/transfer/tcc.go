@@ -17,13 +17,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// money is the table of accounts on both sides: an item is an account, a unit a cent. It
-// is the guard, too: a row for each transfer.
+// money is the table of accounts on both sides: an item is an account, a unit a cent. It is
+// also the guard, with a row for each transfer.
 var money = tcc.Table{Name: "transfer_money"}
 
-// hold is how long money is held for a transfer that is not decided: what a process
-// leaves that has died is free, or can be used elsewhere, that much later. The default is
-// a minute.
+// hold is how long money is held for an undecided transfer: after that, money that a dead
+// process has left is free, or can be used elsewhere. The default is a
+// minute.
 const hold = 5 * time.Second
 
 // held moves money by TCC.
@@ -46,8 +46,8 @@ func newHeld(c *coordinator.Coordinator, pool *pgxpool.Pool, db *sql.DB) (h *hel
 	return h, err
 }
 
-// move holds the money where it is and announces it where it goes. Once both have said
-// yes and that is written, it is moved. A refusal is remembered under the id.
+// move holds the money at its source and announces it at its destination. Once both have
+// agreed and the decision is stored, it is moved. A refusal is stored under the id.
 func (h *held) move(ctx context.Context, t Transfer) error {
 	take := h.take[north].Try(tcc.Want{Item: t.North, N: t.Cents})
 	give := h.give[south].Try(tcc.Want{Item: t.South, N: t.Cents})
@@ -91,8 +91,8 @@ func (h *held) balance(ctx context.Context, on side, account string) (cents int6
 	return cents, err
 }
 
-// tend frees what is held for transfers that nobody has decided on in time. What could
-// not be asked is asked again.
+// tend frees holds of transfers that were not decided in time. It repeats failed
+// requests.
 func (h *held) tend(ctx context.Context) {
 	var both sync.WaitGroup
 	for _, sweep := range []func(context.Context, tcc.Ask, int) (tcc.SweepResult, error){h.inNorth.Sweep, h.inSouth.Sweep} {

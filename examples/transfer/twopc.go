@@ -18,15 +18,15 @@ import (
 	"github.com/interlock-dev/interlock/txn/twopc"
 )
 
-// namespace tells our branches from those of other journals, on both servers, for ever.
+// namespace distinguishes our branches from those of other journals, on both servers, permanently.
 const namespace = "transfer"
 
-// moved is the guard: which transfers were made. It is in the north, and its record is
+// moved is the guard: the ids of completed transfers. It is in the north, and its record is
 // committed with the transfer.
 var moved = once.Inbox{Name: "transfer_inbox", Consumer: "transfers"}
 
-// How long a branch waits for its decision before somebody decides to abort, and how
-// often they look. The defaults are a minute and ten seconds.
+// quick sets how long a branch waits for its decision before a process decides to abort, and
+// the interval of checks. The defaults are a minute and ten seconds.
 var quick = &twopc.Options{Prepare: 2 * time.Second, Patience: 3 * time.Second, Scan: 500 * time.Millisecond}
 
 // prepared moves money by two-phase commit.
@@ -36,8 +36,8 @@ type prepared struct {
 	db      *sql.DB
 	inNorth twopc.Definition[pgx.Tx]
 	inSouth twopc.Definition[*sql.Conn]
-	// Half of the connections are for work: who waits there for a row waits for a branch
-	// that has to be committed, by one of the others.
+	// Half of the connections are for work: a connection that waits for a row waits for a
+	// branch that must be committed over one of the others.
 	places chan struct{}
 }
 
@@ -56,10 +56,10 @@ func newPrepared(ctx context.Context, c *coordinator.Coordinator, pool *pgxpool.
 	return p, err
 }
 
-// move runs the transfer until it is known to have been made, or is refused. An id of
-// two-phase commit is used up by an abort that stands in the journal, so each attempt has
-// one of its own; that there is one transfer is the guard's to see to. A refusal is not
-// remembered.
+// move runs the transfer until it is known to be made or refused. An abort in the journal
+// uses up an id of two-phase commit, so each attempt has its own. The guard ensures that
+// there is one transfer. A refusal is not
+// stored.
 func (p *prepared) move(ctx context.Context, t Transfer) (err error) {
 	select {
 	case p.places <- struct{}{}:
@@ -79,13 +79,13 @@ func (p *prepared) move(ctx context.Context, t Transfer) (err error) {
 		case errors.Is(err, twopc.ErrAborted):
 			attempt++
 		}
-		pause(ctx, 50*time.Millisecond) // and otherwise the same again, to find out
+		pause(ctx, 50*time.Millisecond) // otherwise repeat it to learn the outcome
 	}
 	return err
 }
 
-// work is done in a branch of each database. All go to the north first, so that no two
-// of them wait for each other.
+// work runs a branch in each database. All transfers use the north first, so that no two of
+// them deadlock.
 func (p *prepared) work(ctx context.Context, x *twopc.T, t Transfer) error {
 	tx, err := p.inNorth.Join(ctx, x)
 	if err != nil {
@@ -104,7 +104,7 @@ func (p *prepared) work(ctx context.Context, x *twopc.T, t Transfer) error {
 	return err
 }
 
-// add changes a balance, if it does not fall below 0 by that.
+// add changes a balance unless it would fall below 0.
 func add(ctx context.Context, db interlock.SQL, account string, cents int64) error {
 	update := `update transfer_account set cents = cents + ? where name = ? and cents + ? >= 0`
 	if db.Dialect() == interlock.Postgres {
@@ -137,7 +137,7 @@ func (p *prepared) create(ctx context.Context, db interlock.SQL) error {
 	return err
 }
 
-// open looks first, without a lock: the account may be in doubt.
+// open reads first, without a lock: the account may be in doubt.
 func (p *prepared) open(ctx context.Context, db interlock.SQL, a account) error {
 	if _, err := p.balance(ctx, a.side, a.name); !errors.Is(err, sql.ErrNoRows) && !errors.Is(err, pgx.ErrNoRows) {
 		return err
@@ -159,5 +159,5 @@ func (p *prepared) balance(ctx context.Context, on side, account string) (cents 
 	return cents, err
 }
 
-// tend finishes what others have left in doubt.
+// tend finishes branches that others have left in doubt.
 func (p *prepared) tend(ctx context.Context) { _ = p.engine.Watch(ctx) }

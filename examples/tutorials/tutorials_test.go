@@ -24,7 +24,7 @@ const patience = 30 * time.Second
 
 var program = regexp.MustCompile("(?s)<!-- program: (\\w+) -->\n```go\n.*?```\n")
 
-// TestPages: the programs that pages show are those of this directory, and each is shown.
+// TestPages checks that the pages show the programs of this directory, each of them.
 func TestPages(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/tutorials/*.md")
 	if err != nil || len(pages) < 6 {

@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// TestUsesRun: each use does its work against real databases, and the work of memory.
+// TestUsesRun runs each use on real databases, with locks in memory instead of Redis.
 func TestUsesRun(t *testing.T) {
 	pool, db := shop(t)
 	var cancelled context.CancelFunc
@@ -79,7 +79,7 @@ func TestUsesRun(t *testing.T) {
 	}
 }
 
-// shop is the databases that the uses work on, with their tables.
+// shop creates the databases of the uses, with their tables.
 func shop(t *testing.T) (*pgxpool.Pool, *sql.DB) {
 	t.Helper()
 	north, south := databases.Open(t, testbed.Postgres(t), databases.Pgx), databases.Open(t, testbed.MariaDB(t), databases.Maria)
@@ -99,7 +99,7 @@ func shop(t *testing.T) (*pgxpool.Pool, *sql.DB) {
 	return pool, db
 }
 
-// application notes what work was done.
+// application records which work was done.
 func application() map[string]bool {
 	did := map[string]bool{}
 	done := func(what string) error { did[what] = true; return nil }
@@ -156,14 +156,14 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// goals are the most lines of a use.
+// goals are the maximum lines of a use.
 var goals = map[string]int{"lock a thing": 6, "elect a leader": 8, "outbox in a transaction, with its relay": 8,
 	"saga of three steps, with undo and runtime": 20, "TCC": 14, "two-phase commit": 14}
 
 var made = regexp.MustCompile(`^\t(\w+(?:, \w+)*) :=`)
 
-// count gives the lines of a use, and the objects that it keeps: variables but for errors.
-// A check of an error is part of the line that it belongs to.
+// count returns the lines of a use and the number of its variables, except for errors. A check
+// of an error is part of its line.
 func count(text string) (lines, objects int) {
 	all := strings.Split(strings.Trim(text, "\n"), "\n")
 	for i := 0; i < len(all); i++ {
@@ -185,7 +185,7 @@ func count(text string) (lines, objects int) {
 	return lines, objects
 }
 
-// TestUses: docs/reference/uses.md says how many lines each use has, and none exceeds its goal.
+// TestUses checks the lines in docs/reference/uses.md, and that none exceeds its goal.
 func TestUses(t *testing.T) {
 	source, err := os.ReadFile("uses.go")
 	if err != nil {
