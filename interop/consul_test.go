@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestConsul runs all tests against Consul's own clients on one server, each on a lock of its
-// own.
+// TestConsul runs all tests against Consul's own clients on one server, each on its own
+// lock.
 func TestConsul(t *testing.T) {
 	t.Parallel()
 	server := testbed.Consul(t)
@@ -51,7 +51,7 @@ func TestConsul(t *testing.T) {
 	}
 }
 
-// consulBed is one lock, for a driver of ours and for Consul's clients.
+// consulBed is one lock, for our driver and for Consul's clients.
 type consulBed struct {
 	*testing.T
 	server    *testbed.Server
@@ -60,7 +60,7 @@ type consulBed struct {
 	lock, key string
 }
 
-// theirs is a lock of the Go client, with a session of its own.
+// theirs returns a lock of the Go client, with its own session.
 func (b *consulBed) theirs(try bool) *api.Lock {
 	b.Helper()
 	l, err := b.client.LockOpts(&api.LockOptions{Key: b.key, SessionOpts: &api.SessionEntry{TTL: foreignSession.String(), LockDelay: time.Millisecond},
@@ -71,7 +71,7 @@ func (b *consulBed) theirs(try bool) *api.Lock {
 	return l
 }
 
-// acquire waits longer than the kill of a child by consul lock and a lock-delay together take.
+// acquire waits longer than the kill of a child by consul lock plus a lock-delay.
 func (b *consulBed) acquire(owner string) driver.Grant {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), 3*patience)
@@ -95,7 +95,7 @@ func (b *consulBed) try(owner string) error {
 	return err
 }
 
-// mustWait requires that they do not get what we hold, and do when we release it.
+// mustWait requires that their client does not get our lock before we release it.
 func (b *consulBed) mustWait(owner string, granted <-chan error) {
 	b.Helper()
 	select {
@@ -110,12 +110,12 @@ func (b *consulBed) mustWait(owner string, granted <-chan error) {
 			b.Fatal(err)
 		}
 	case <-time.After(patience):
-		b.Fatal("they do not get what we released")
+		b.Fatal("their client does not get the released lock")
 	}
 }
 
-// testConsulGoLock: each excludes the other, and gets what the other gave up. Tokens rise over
-// the turns of the Go client, which deletes the key.
+// testConsulGoLock checks that each excludes the other, and gets the lock after its release. Tokens
+// rise over the turns of the Go client, which deletes the key.
 func testConsulGoLock(b *consulBed) {
 	first := b.acquire("a")
 	if lost, err := b.theirs(true).Lock(nil); lost != nil || err != nil {
@@ -140,7 +140,7 @@ func testConsulGoLock(b *consulBed) {
 	b.release("b")
 }
 
-// command is "consul lock" with a command that says when it holds, and ends with its input.
+// command runs "consul lock" with a command that prints when it holds, and ends with its input.
 func (b *consulBed) command(options ...string) *testbed.Process {
 	b.Helper()
 	args := append([]string{"lock", "-http-addr=" + b.server.Addr(), "-child-exit-code"}, options...)
@@ -151,7 +151,7 @@ func says(p *testbed.Process) <-chan error {
 	granted := make(chan error, 1)
 	go func() {
 		if line, ok := <-p.Stdout(); !ok || line != "held" {
-			granted <- fmt.Errorf("consul lock says %q: %s", line, p.Stderr())
+			granted <- fmt.Errorf("consul lock printed %q: %s", line, p.Stderr())
 			return
 		}
 		granted <- nil
@@ -159,7 +159,7 @@ func says(p *testbed.Process) <-chan error {
 	return granted
 }
 
-// testConsulCommand: the same with "consul lock".
+// testConsulCommand is testConsulGoLock for "consul lock".
 func testConsulCommand(b *consulBed) {
 	first := b.acquire("a")
 	p := b.command()
@@ -174,8 +174,8 @@ func testConsulCommand(b *consulBed) {
 	b.release("b")
 }
 
-// testConsulGoSemaphore: what is a semaphore of Consul's is no lock, while somebody has a part
-// of it and afterwards.
+// testConsulGoSemaphore checks that we refuse to lock a Consul semaphore, whether or not one of
+// its slots is held.
 func testConsulGoSemaphore(b *consulBed) {
 	s, err := b.client.SemaphoreOpts(&api.SemaphoreOptions{Prefix: strings.TrimSuffix(b.key, ".lock"), Limit: 2, SessionTTL: foreignSession.String()})
 	if err != nil {
@@ -192,7 +192,7 @@ func testConsulGoSemaphore(b *consulBed) {
 		b.Fatal(err)
 	}
 	if err := b.try("a"); !errors.As(err, &conflict) {
-		b.Fatalf("over a semaphore that nobody holds: %v", err)
+		b.Fatalf("over a free semaphore: %v", err)
 	}
 	if err := s.Destroy(); err != nil {
 		b.Fatal(err)
@@ -201,7 +201,7 @@ func testConsulGoSemaphore(b *consulBed) {
 	b.release("a")
 }
 
-// testConsulSemaphoreComesLate: their semaphore refuses our lock.
+// testConsulSemaphoreComesLate checks that their semaphore refuses our lock.
 func testConsulSemaphoreComesLate(b *consulBed) {
 	b.acquire("a")
 	s, err := b.client.SemaphorePrefix(strings.TrimSuffix(b.key, ".lock"), 2)
@@ -217,7 +217,7 @@ func testConsulSemaphoreComesLate(b *consulBed) {
 	b.release("a")
 }
 
-// testConsulNeverTwoAtOnce: both take turns for a while.
+// testConsulNeverTwoAtOnce has both take turns for a while.
 func testConsulNeverTwoAtOnce(b *consulBed) {
 	const turns = 20
 	inside, failed := make(chan string, 1), make(chan error, 2)
@@ -227,7 +227,7 @@ func testConsulNeverTwoAtOnce(b *consulBed) {
 		default:
 			return fmt.Errorf("%s is beside %s", who, <-inside)
 		}
-		time.Sleep(time.Millisecond) // the work
+		time.Sleep(time.Millisecond) // hold the lock for a while
 		<-inside
 		return nil
 	}
@@ -237,7 +237,7 @@ func testConsulNeverTwoAtOnce(b *consulBed) {
 		for i := 0; i < turns && err == nil; i++ {
 			_, err = theirs.Lock(nil)
 			if err != nil && strings.Contains(err.Error(), "invalid session") {
-				// Their client ends the session of its last turn beside the next one.
+				// Their client ends the session of its last turn during the next one.
 				theirs, err = b.theirs(false), nil
 				continue
 			}
@@ -271,12 +271,12 @@ func testConsulNeverTwoAtOnce(b *consulBed) {
 				b.Fatal(err)
 			}
 		case <-time.After(3 * patience):
-			b.Fatal("they do not come to an end")
+			b.Fatal("their client does not end")
 		}
 	}
 }
 
-// testConsulTheyCrash: we get it when their session has ended, and its lock-delay is over.
+// testConsulTheyCrash checks that we get the lock after their session and its lock-delay.
 func testConsulTheyCrash(b *consulBed) {
 	first := b.acquire("a")
 	p := b.command()
@@ -309,7 +309,7 @@ func testConsulTheyCrash(b *consulBed) {
 	b.release("b")
 }
 
-// testConsulShownAndBroken: their hold can be seen and taken away, which they notice.
+// testConsulShownAndBroken checks that their hold is shown and can be broken, and that they notice.
 func testConsulShownAndBroken(b *consulBed) {
 	theirs := b.theirs(false)
 	lost, err := theirs.Lock(nil)
@@ -331,5 +331,5 @@ func testConsulShownAndBroken(b *consulBed) {
 	}
 	b.acquire("a")
 	b.release("a")
-	_ = theirs.Unlock() // to end its session
+	_ = theirs.Unlock() // ends its session
 }

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// settings are those of goreleaser, version 2, that we use. It refuses fields that it does
-// not know, and so does this test.
+// settings are the fields of goreleaser, version 2, that we use. It rejects unknown fields,
+// and so does this test.
 type settings struct {
 	Version int    `json:"version"`
 	Project string `json:"project_name"`
@@ -60,8 +60,8 @@ func deployed(t *testing.T, name string, into any) string {
 	return string(text)
 }
 
-// The release builds the command for the platforms that it names, and packs files that
-// exist; the image is built by the same flags, for a user without rights.
+// TestRelease checks that the release builds the command for its platforms and packs existing
+// files, and that the image has the same flags and an unprivileged user.
 func TestRelease(t *testing.T) {
 	var s settings
 	deployed(t, "goreleaser.yaml", &s)
@@ -102,7 +102,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// What the services of the compose file refer to exists.
+// TestCompose checks that the references of the compose file's services exist.
 func TestCompose(t *testing.T) {
 	var c struct {
 		Services map[string]struct {

@@ -1,6 +1,6 @@
-// Package interop tests drivers against other clients of the same backends:
-// the real programs and libraries, on a real server. It also tests what needs drivers of
-// several modules at once.
+// Package interop tests drivers against other clients of the same backends: the real
+// programs and libraries, on a real server. It also has the tests that need drivers of
+// several modules.
 package interop
 
 import (
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { testbed.Main(m) }
 
 const patience = 20 * time.Second
 
-// etcdBed is a server with a driver of ours on it.
+// etcdBed is a server with our driver.
 type etcdBed struct {
 	*testing.T
 	server *testbed.Server
@@ -73,15 +73,15 @@ func (b *etcdBed) open(o *etcd.Options) *etcd.Driver {
 	return d
 }
 
-// contender is one that wants a lock, ours or foreign: it is granted or waits,
-// and gives up.
+// contender wants a lock, with our driver or a foreign client: it is granted or
+// waits, and releases.
 type contender struct {
 	who     string
 	granted chan error
 	release func()
 }
 
-// acquire has our driver ask. It returns when the request is in line.
+// acquire requests a lock with our driver. It returns when the request is queued.
 func (b *etcdBed) acquire(d *etcd.Driver, lock, owner string) *contender {
 	b.Helper()
 	c := &contender{who: owner, granted: make(chan error, 1)}
@@ -101,7 +101,7 @@ func (b *etcdBed) acquire(d *etcd.Driver, lock, owner string) *contender {
 	return c
 }
 
-// etcdctl runs the real program, with the lease that it makes itself.
+// etcdctl runs the real program, with the lease that it creates itself.
 func (b *etcdBed) etcdctl(lock string, ttl int) (*contender, *testbed.Process) {
 	b.Helper()
 	before := b.inLine(lock)
@@ -110,7 +110,7 @@ func (b *etcdBed) etcdctl(lock string, ttl int) (*contender, *testbed.Process) {
 	c := &contender{who: "etcdctl", granted: make(chan error, 1)}
 	go func() {
 		if key, ok := <-p.Stdout(); !ok || !strings.HasPrefix(key, lock+"/") {
-			c.granted <- fmt.Errorf("etcdctl says %q", key)
+			c.granted <- fmt.Errorf("etcdctl printed %q", key)
 			return
 		}
 		c.granted <- nil
@@ -120,7 +120,7 @@ func (b *etcdBed) etcdctl(lock string, ttl int) (*contender, *testbed.Process) {
 	return c, p
 }
 
-// mutex is that of the Go package concurrency, in a session of its own.
+// mutex uses the Go package concurrency, in its own session.
 func (b *etcdBed) mutex(lock string) (*contender, *concurrency.Mutex) {
 	b.Helper()
 	before := b.inLine(lock)
@@ -173,7 +173,7 @@ func (b *etcdBed) mustBeGranted(c *contender) {
 	}
 }
 
-// mustWait looks once, after everything before it was seen to be in line.
+// mustWait checks once, after all earlier contenders are queued.
 func (b *etcdBed) mustWait(waiting ...*contender) {
 	b.Helper()
 	for _, c := range waiting {
@@ -185,7 +185,7 @@ func (b *etcdBed) mustWait(waiting ...*contender) {
 	}
 }
 
-// mustRefuse requires that our driver says who holds.
+// mustRefuse requires that our driver reports the holder.
 func (b *etcdBed) mustRefuse(lock string) {
 	b.Helper()
 	_, err := b.ours.Acquire(b.Context(), driver.Request{Name: lock, Owner: "impatient", NoWait: true})
@@ -194,8 +194,8 @@ func (b *etcdBed) mustRefuse(lock string) {
 	}
 }
 
-// TestOneLineForAll: contenders are served in the order in which they came,
-// one at a time.
+// TestOneLineForAll checks that contenders are granted in the order in which they
+// queued, one at a time.
 func TestOneLineForAll(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
@@ -223,7 +223,7 @@ func TestOneLineForAll(t *testing.T) {
 	testbed.Eventually(b, "nobody is in line", patience, func() bool { return b.inLine(lock) == 0 })
 }
 
-// TestWeExcludeOthers: what we hold, they cannot have.
+// TestWeExcludeOthers checks that foreign clients cannot get our lock.
 func TestWeExcludeOthers(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
@@ -238,7 +238,7 @@ func TestWeExcludeOthers(t *testing.T) {
 	}
 }
 
-// TestNeverTwoAtOnce: many of both kinds on one lock.
+// TestNeverTwoAtOnce has many contenders of both kinds on one lock.
 func TestNeverTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
@@ -246,7 +246,7 @@ func TestNeverTwoAtOnce(t *testing.T) {
 	var holding, total atomic.Int32
 	critical := func() {
 		if n := holding.Add(1); n != 1 {
-			t.Errorf("%d hold at once", n)
+			t.Errorf("%d holders at the same time", n)
 		}
 		total.Add(1)
 		holding.Add(-1)
@@ -289,7 +289,7 @@ func TestNeverTwoAtOnce(t *testing.T) {
 	}
 }
 
-// TestForeignHolderCrashes: ours is served when its lease is over.
+// TestForeignHolderCrashes checks that ours is granted after the foreign lease ends.
 func TestForeignHolderCrashes(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
@@ -307,7 +307,7 @@ func TestForeignHolderCrashes(t *testing.T) {
 	}
 }
 
-// TestForeignWaiterCrashes: it does not keep the line waiting behind it.
+// TestForeignWaiterCrashes checks that a crashed waiter does not block the queue.
 func TestForeignWaiterCrashes(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
@@ -320,8 +320,8 @@ func TestForeignWaiterCrashes(t *testing.T) {
 	b.mustBeGranted(last)
 }
 
-// TestOurCrashFreesOthers: our process dies without a word, and a foreign
-// waiter is served when our lease is over.
+// TestOurCrashFreesOthers checks that, after a crash of our process, a foreign waiter
+// is granted when our lease ends.
 func TestOurCrashFreesOthers(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
@@ -346,7 +346,7 @@ func TestOurCrashFreesOthers(t *testing.T) {
 	b.mustBeGranted(ctl)
 }
 
-// TestForeignContendersAreShown with the lease that is all they tell.
+// TestForeignContendersAreShown by their leases, the only identity that they have.
 func TestForeignContendersAreShown(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
@@ -376,7 +376,7 @@ func TestForeignContendersAreShown(t *testing.T) {
 	}
 }
 
-// TestRawNames: locks that others named with slashes.
+// TestRawNames includes foreign lock names with slashes.
 func TestRawNames(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, &etcd.Options{RawNames: true})
@@ -388,8 +388,8 @@ func TestRawNames(t *testing.T) {
 	b.mustBeGranted(ours)
 }
 
-// TestForeignWriterPassesTheSameGuard with the token of its create revision,
-// between our holder before it and ours after it.
+// TestForeignWriterPassesTheSameGuard with the token of its create revision, between
+// our earlier and our later holder.
 func TestForeignWriterPassesTheSameGuard(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
@@ -410,7 +410,7 @@ func TestForeignWriterPassesTheSameGuard(t *testing.T) {
 	before := grant(b.ours, "before")
 	c, m := b.mutex("n")
 	b.mustBeGranted(c)
-	later := b.open(nil) // raises the base while the foreigner holds
+	later := b.open(nil) // raises the base while the foreign client holds
 	reply, err := b.client.Get(t.Context(), m.Key())
 	if err != nil {
 		t.Fatal(err)

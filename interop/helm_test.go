@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// chart is the directory of the chart; chartValues are the least that it needs, and one of
+// chart is the directory of the chart. chartValues are its required values, and one entry of
 // every list.
 const chart = "../deploy/helm"
 
@@ -32,7 +32,7 @@ func chartValues() map[string]any {
 	}
 }
 
-// render is the chart as an install renders it, by the name of the template.
+// render renders the chart as an install does, by the name of the template.
 func render(t *testing.T, values map[string]any) (map[string]string, error) {
 	t.Helper()
 	loaded, err := loader.Load(chart)
@@ -46,12 +46,12 @@ func render(t *testing.T, values map[string]any) (map[string]string, error) {
 	return engine.Render(loaded, all)
 }
 
-// Helm finds no fault with the chart, and a real API server takes what it renders, every
-// field of it.
+// TestChart checks that Helm's lint passes, and that a real API server accepts every rendered
+// field.
 func TestChart(t *testing.T) {
 	t.Parallel()
 	for _, message := range lint.RunAll(chart, chartValues(), "default").Messages {
-		if message.Severity > 1 { // an icon is recommended
+		if message.Severity > 1 { // lint recommends an icon
 			t.Error(message)
 		}
 	}
@@ -96,7 +96,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// An install without an image, or with nothing that may be called, says what is missing.
+// TestChartNeedsValues checks that an install reports missing required values.
 func TestChartNeedsValues(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"image", "allow"} {

@@ -23,8 +23,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestClientGo runs all tests against client-go's leaderelection on one API server,
-// each on Leases of its own.
+// TestClientGo runs all tests against client-go's leaderelection on one API server, each
+// on its own Leases.
 func TestClientGo(t *testing.T) {
 	t.Parallel()
 	k := testbed.KubeAPIServer(t)
@@ -48,10 +48,10 @@ func TestClientGo(t *testing.T) {
 	}
 }
 
-// kubeTTL is that of both sides.
+// kubeTTL is the lease duration of both sides.
 const kubeTTL = 3 * time.Second
 
-// kubeBed is one Lease with a driver of ours.
+// kubeBed is one Lease with our driver.
 type kubeBed struct {
 	*testing.T
 	kube   *testbed.Kube
@@ -104,11 +104,11 @@ type elector struct {
 	b     *kubeBed
 	id    string
 	leads chan struct{} // closed when it leads
-	stop  func()        // ends it, and waits for that
+	stop  func()        // ends it and waits for its end
 	now   atomic.Bool   // it believes that it leads
 }
 
-// elect starts a candidate that gives up the Lease when it is stopped.
+// elect starts a candidate that releases the Lease when it is stopped.
 func (b *kubeBed) elect(client kubernetes.Interface, id string, leading func(context.Context)) *elector {
 	b.Helper()
 	return b.candidate(client, id, true, leading)
@@ -174,8 +174,8 @@ func (b *kubeBed) release(d *kube.Driver, owner string) {
 	}
 }
 
-// testWeExcludeClientGo for as long as we hold, which is longer than a lease, and
-// it follows at its next look.
+// testWeExcludeClientGo checks that it does not lead while we hold, for longer than a
+// lease, and leads at its next check after our release.
 func testWeExcludeClientGo(b *kubeBed) {
 	b.acquire(b.ours, "ours")
 	e := b.elect(b.client, "theirs", nil)
@@ -192,7 +192,7 @@ func testWeExcludeClientGo(b *kubeBed) {
 	}
 }
 
-// testClientGoExcludesUs, and we follow by the watch when it gives up.
+// testClientGoExcludesUs checks that our watch sees its release.
 func testClientGoExcludesUs(b *kubeBed) {
 	e := b.elect(b.client, "theirs", nil)
 	b.mustLead(e)
@@ -215,9 +215,9 @@ func testClientGoExcludesUs(b *kubeBed) {
 	b.Logf("granted %v after it was stopped", time.Since(began).Round(time.Millisecond))
 }
 
-// testClientGoCrashes: ours is served when the lease is over, and not before. A
-// candidate with ReleaseOnCancel would lead on for as long as it tries to release,
-// which can be longer than its lease.
+// testClientGoCrashes checks that ours is granted when its lease ends, and not before.
+// A candidate with ReleaseOnCancel would lead while it tries to release, possibly for
+// longer than its lease.
 func testClientGoCrashes(b *kubeBed) {
 	path := testbed.NewProxy(b, b.kube.Addr())
 	e := b.candidate(b.dial(path.Addr()), "theirs", false, nil)
@@ -233,7 +233,7 @@ func testClientGoCrashes(b *kubeBed) {
 	}
 }
 
-// testOurCrashFreesClientGo: it follows when our lease is over, and we know it then.
+// testOurCrashFreesClientGo checks that it leads only after our lease has ended for us.
 func testOurCrashFreesClientGo(b *kubeBed) {
 	path := testbed.NewProxy(b, b.kube.Addr())
 	dying := b.open(path.Addr())
@@ -243,20 +243,20 @@ func testOurCrashFreesClientGo(b *kubeBed) {
 	began := time.Now()
 	b.mustLead(e)
 	if left := g.Lease.Remaining(); left > 0 {
-		b.Fatalf("it leads while we believe in %v more", left)
+		b.Fatalf("it leads while our lease has %v left", left)
 	}
 	b.Logf("it leads %v after our crash", time.Since(began).Round(time.Millisecond))
 }
 
-// testNeverTwoLeaders: several of both kinds, each for some turns.
+// testNeverTwoLeaders has several candidates of both kinds, each for some turns.
 func testNeverTwoLeaders(b *kubeBed) {
 	const each, rounds = 2, 5
 	var holding, total atomic.Int32
 	critical := func() {
 		if n := holding.Add(1); n != 1 {
-			b.Errorf("%d hold at once", n)
+			b.Errorf("%d holders at the same time", n)
 		}
-		time.Sleep(2 * time.Millisecond) // the work, so that an overlap can be seen
+		time.Sleep(2 * time.Millisecond) // long enough to observe an overlap
 		total.Add(1)
 		holding.Add(-1)
 	}
@@ -300,8 +300,8 @@ func testNeverTwoLeaders(b *kubeBed) {
 	}
 }
 
-// testTokensOverAForeignTerm: it carries our base along, also over a Lease that it
-// made itself, and the same identity again is a new term.
+// testTokensOverAForeignTerm checks that client-go keeps our base, also on a Lease that
+// it created itself, and that the same identity again is a new term.
 func testTokensOverAForeignTerm(b *kubeBed) {
 	var tokens []interlock.Token
 	for i := range 3 {
@@ -315,8 +315,8 @@ func testTokensOverAForeignTerm(b *kubeBed) {
 	b.mustRise(tokens)
 }
 
-// testTokensOverAForeignRecreation: the Lease is deleted with its base, created again
-// by client-go, and taken by a process that never saw the old one.
+// testTokensOverAForeignRecreation deletes the Lease with its base. client-go creates it
+// again, and a process that never saw the old one acquires it.
 func testTokensOverAForeignRecreation(b *kubeBed) {
 	var tokens []interlock.Token
 	for i := range 3 {
@@ -346,7 +346,7 @@ func (b *kubeBed) mustRise(tokens []interlock.Token) {
 	}
 }
 
-// testForeignHolderIsShownAndBroken: it stops leading, and ours is next.
+// testForeignHolderIsShownAndBroken checks that it stops leading, and ours is next.
 func testForeignHolderIsShownAndBroken(b *kubeBed) {
 	path := testbed.NewProxy(b, b.kube.Addr())
 	e := b.candidate(b.dial(path.Addr()), "theirs", false, nil)
@@ -355,7 +355,7 @@ func testForeignHolderIsShownAndBroken(b *kubeBed) {
 	if h := state.Holder; err != nil || h == nil || !h.Foreign || h.Owner != "theirs" || h.Token != 0 || h.Expires <= 0 {
 		b.Fatalf("%+v, %v", state.Holder, err)
 	}
-	path.Cut() // it would come back at once
+	path.Cut() // otherwise it would lead again immediately
 	if _, ok, err := b.ours.Break(b.Context(), driver.Break{Name: b.lease, Owner: "theirs", Reason: "its node is gone", By: "test"}); !ok || err != nil {
 		b.Fatalf("break: %v, %v", ok, err)
 	}

@@ -24,7 +24,7 @@ type access struct {
 	write int
 }
 
-// register is the model of a key; unknown is the answer that a client did not get.
+// register is the model of a key; unknown is the answer of a call without one.
 var register = porcupine.Model{
 	Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
 		keys := map[string][]porcupine.Operation{}
@@ -49,8 +49,8 @@ var register = porcupine.Model{
 
 const unknown = -1
 
-// registers reads and writes single keys in all processes. What a client does not know the
-// outcome of may take place at any time after it was sent, or never; what failed otherwise
+// registers reads and writes single keys in all processes. A call with an unknown outcome may
+// take effect at any time after it was sent, or never. A call that failed otherwise
 // must not.
 func (b *percolatorBed) registers(ctx context.Context, w percolatortest.Workload) (int, error) {
 	var mu sync.Mutex
@@ -86,7 +86,7 @@ func (b *percolatorBed) registers(ctx context.Context, w percolatortest.Workload
 					log = append(log, op)
 					mu.Unlock()
 				}
-				if err != nil { // it may be dead
+				if err != nil { // the client may be dead
 					_ = db.Close(ctx)
 					db = nil
 				}
@@ -103,7 +103,7 @@ func (b *percolatorBed) registers(ctx context.Context, w percolatortest.Workload
 	return int(done.Load()), context.Cause(ctx)
 }
 
-// run returns what was read, or unknown.
+// run returns the value that it read, or unknown.
 func (a access) run(ctx context.Context, db *percolator.DB) (read int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -128,7 +128,7 @@ func (a access) run(ctx context.Context, db *percolator.DB) (read int, err error
 	return read, nil
 }
 
-// TestRegisterModel: the checker convicts a read of an old value.
+// TestRegisterModel checks that the checker rejects a read of an old value.
 func TestRegisterModel(t *testing.T) {
 	log := []porcupine.Operation{
 		{ClientId: 0, Input: access{"a", 1}, Output: 0, Call: 0, Return: 1},

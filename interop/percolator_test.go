@@ -32,7 +32,7 @@ import (
 
 const transactors = 6
 
-// keyValueServer is a server that loses nothing by a crash, with a path for each process.
+// keyValueServer is a server that loses nothing in a crash, with a path for each process.
 type keyValueServer struct {
 	prefix string
 	server *testbed.Server
@@ -118,7 +118,7 @@ func (s *keyValueServer) disturb(draw func(int) int) {
 	path.Heal()
 }
 
-// percolatorBed is processes that share one or more stores. The first has the oracle.
+// percolatorBed has processes that share one or more stores. The first store has the oracle.
 type percolatorBed struct {
 	servers []*keyValueServer
 	draw    func(int) int
@@ -141,7 +141,7 @@ func newPercolatorBed(t *testing.T, prefixes ...string) *percolatorBed {
 	return b
 }
 
-// oracle is as of a new process: it takes over from the leader.
+// oracle opens an oracle as a new process does, which takes over from the leader.
 func (b *percolatorBed) oracle(process int) (*timestamp.Oracle, error) {
 	return timestamp.NewOracle(b.servers[0].stores[process], "oracle", nil)
 }
@@ -161,7 +161,7 @@ func (b *percolatorBed) open(ctx context.Context, process int, crashes bool, o *
 	return percolator.Open(ctx, oracle, stores, o)
 }
 
-// workload has keys of its own, and runs for a time and at least some transactions.
+// workload has its own keys, and runs for a time and at least some transactions.
 func (b *percolatorBed) workload(d time.Duration, o *percolator.Options) percolatortest.Workload {
 	end := time.Now().Add(d)
 	w := percolatortest.Workload{
@@ -179,7 +179,7 @@ func (b *percolatorBed) workload(d time.Duration, o *percolator.Options) percola
 	return w
 }
 
-// under runs a workload while servers and paths break.
+// under runs a workload during faults of servers and paths.
 func (b *percolatorBed) under(t *testing.T, name string, run func(ctx context.Context) (int, error)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Minute, fmt.Errorf("%s does not end", name))
@@ -251,9 +251,9 @@ func (b *percolatorBed) timestamps(ctx context.Context, d time.Duration) (int, e
 	return int(issued.Load()), err
 }
 
-// TestPercolator: transactions on real stores, and on all of them at once, while
-// connections are cut, replies are lost, stores are paused or killed and started again,
-// and clients die at any request. INTERLOCK_SOAK_PERCOLATOR is how long each workload runs.
+// TestPercolator runs transactions on real stores, and on all of them together, while
+// connections are cut, replies are lost, stores are paused or restarted, and clients die at
+// any request. INTERLOCK_SOAK_PERCOLATOR is how long each workload runs.
 func TestPercolator(t *testing.T) {
 	each := time.Second
 	rounds := 1
@@ -288,7 +288,7 @@ func TestPercolator(t *testing.T) {
 	}
 }
 
-// writeSkew takes place with snapshot isolation, and not if serializable.
+// writeSkew checks that it occurs with snapshot isolation, and not if serializable.
 func (b *percolatorBed) writeSkew(t *testing.T) {
 	t.Helper()
 	for serializable, want := range map[bool]int{false: 0, true: 1} {

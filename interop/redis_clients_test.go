@@ -23,16 +23,16 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// foreignRedis is a client of somebody else's. try takes a name or does not, at
-// once; release reports whether it still was its own.
+// foreignRedis is a foreign client. try acquires a name or fails, without waiting;
+// release reports whether the client still held it.
 type foreignRedis interface {
 	try(name string, ttl time.Duration) (release func() (bool, error), err error)
 }
 
-// errTaken: somebody else has it.
+// errTaken reports that another client has the lock.
 var errTaken = errors.New("taken")
 
-// foreignClients are those that lock one key on one server.
+// foreignClients are the clients that lock one key on one server.
 var foreignClients = map[string]func(t *testing.T, addr string) foreignRedis{
 	"redsync":   func(t *testing.T, addr string) foreignRedis { return newRedsync(t, addr) },
 	"redislock": newRedislock,
@@ -49,7 +49,7 @@ func goRedis(t *testing.T, addr string) *goredislib.Client {
 	return client
 }
 
-// redsyncClient is redsync over one server or several.
+// redsyncClient is redsync on one server or several.
 type redsyncClient struct{ *redsync.Redsync }
 
 func newRedsync(t *testing.T, addrs ...string) redsyncClient {
@@ -61,7 +61,7 @@ func newRedsync(t *testing.T, addrs ...string) redsyncClient {
 }
 
 func (c redsyncClient) try(name string, ttl time.Duration) (func() (bool, error), error) {
-	// Its own time for each node is a twentieth of the TTL, too little here.
+	// Its default time limit for each node is a twentieth of the TTL, too short here.
 	m := c.NewMutex(name, redsync.WithExpiry(ttl), redsync.WithTries(1), redsync.WithTimeoutFactor(0.3))
 	var taken *redsync.ErrTaken
 	err := m.TryLock()
@@ -131,7 +131,7 @@ func newRedisPy(t *testing.T, addr string) foreignRedis {
 	return &redisPy{in, bufio.NewScanner(out)}
 }
 
-// redisPyLibrary is where scripts/interop-redis.sh put it.
+// redisPyLibrary returns the directory to which scripts/interop-redis.sh installs it.
 func redisPyLibrary(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/redis/redis-py/requirements.txt")
@@ -175,7 +175,7 @@ func (p *redisPy) try(name string, ttl time.Duration) (func() (bool, error), err
 	}, err
 }
 
-// awaitForeign tries until it has the name.
+// awaitForeign tries until it acquires the name.
 func awaitForeign(t *testing.T, c foreignRedis, name string, ttl time.Duration) (release func() (bool, error)) {
 	t.Helper()
 	testbed.Eventually(t, "the foreign client gets it", patience, func() bool {

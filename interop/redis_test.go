@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// ourRedis is a lock of ours, whether or not its grants have a token.
+// ourRedis is one of our locks, with or without tokens.
 type ourRedis interface {
 	acquire(ctx context.Context, r driver.Request) (driver.Lease, error)
 	Release(ctx context.Context, name, owner string) error
@@ -43,7 +43,7 @@ type plainRedis struct {
 	driver.Inspector
 }
 
-// redisBed is what a test of two kinds of clients needs.
+// redisBed is the environment of a test of two kinds of clients.
 type redisBed struct {
 	open    func(t *testing.T, ttl time.Duration) ourRedis
 	foreign func(t *testing.T) foreignRedis
@@ -133,7 +133,7 @@ func TestRedisQuorumAndRedsync(t *testing.T) {
 			for _, addr := range addrs {
 				clients = append(clients, dialRedis(t, addr))
 			}
-			// The servers are new, and have forgotten nothing.
+			// The servers are new and have lost no data.
 			q, err := redis.OpenQuorum(t.Context(), clients, &redis.QuorumOptions{TTL: ttl, NodeTimeout: ttl / 3, RestartDelay: -1})
 			if err != nil {
 				t.Fatal(err)
@@ -183,7 +183,7 @@ func testTheyHold(t *testing.T, b redisBed) {
 		}
 	}
 	if _, err := d.acquire(t.Context(), driver.Request{Name: "theirs", Owner: "us/1", NoWait: true}); !errors.Is(err, interlock.ErrHeld) {
-		t.Fatalf("while they hold it we got %v", err)
+		t.Fatalf("while they hold it our acquire returned %v", err)
 	}
 	if err := d.Release(t.Context(), "theirs", "us/1"); err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func testWeHold(t *testing.T, b redisBed) {
 	d, them := b.open(t, longRedis), b.foreign(t)
 	mustAcquire(t, d, "ours", "us/3")
 	if _, err := them.try("ours", longRedis); !errors.Is(err, errTaken) {
-		t.Fatalf("while we hold it they got %v", err)
+		t.Fatalf("while we hold it theirs returned %v", err)
 	}
 	if holder := b.holder(t, "ours"); holder != "us/3" {
 		t.Fatalf("their attempt left %q", holder)
@@ -218,7 +218,7 @@ func testWeHold(t *testing.T, b redisBed) {
 	}
 }
 
-// Their lock expires, and what they release then is not ours.
+// testTheyCrash checks that their lock expires, and that their late release is not of ours.
 func testTheyCrash(t *testing.T, b redisBed) {
 	d, them := b.open(t, longRedis), b.foreign(t)
 	const ttl = time.Second
@@ -242,7 +242,7 @@ func testTheyCrash(t *testing.T, b redisBed) {
 	}
 }
 
-// The same the other way round. A driver that is closed leaves what it holds.
+// testWeCrash is the reverse. A driver that is closed leaves its locks to expire.
 func testWeCrash(t *testing.T, b redisBed) {
 	const ttl = 1500 * time.Millisecond
 	d, them := b.open(t, ttl), b.foreign(t)
@@ -265,7 +265,7 @@ func testWeCrash(t *testing.T, b redisBed) {
 	}
 }
 
-// Two of each contend; never two are inside, and both kinds get in.
+// testOneAtATime: two of each kind contend, at most one holds, and both kinds get a turn.
 func testOneAtATime(t *testing.T, b redisBed) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -274,7 +274,7 @@ func testOneAtATime(t *testing.T, b redisBed) {
 		if n := inside.Add(1); n != 1 {
 			t.Errorf("%d are inside", n)
 		}
-		time.Sleep(time.Millisecond) // the work
+		time.Sleep(time.Millisecond) // hold the lock for a while
 		count.Add(1)
 		inside.Add(-1)
 	}

@@ -23,10 +23,10 @@ const (
 	kazooVersion   = "2.10.0"
 )
 
-// sessions of foreign clients are short, so that a crashed one goes soon.
+// Sessions of foreign clients are short, so that crashed ones end soon.
 const foreignSession = 2 * time.Second
 
-// zkBed is a server with a driver of ours on it.
+// zkBed is a server with our driver.
 type zkBed struct {
 	*testing.T
 	server *testbed.Server
@@ -85,8 +85,8 @@ func (b *zkBed) inLine(path string) int {
 	return len(list)
 }
 
-// contend starts one that wants the lock at path, and returns when it is in
-// line.
+// contend starts a contender for the lock at path, and returns when it is
+// queued.
 func (b *zkBed) contend(who, path string, acquire func() error, release func()) *contender {
 	b.Helper()
 	c := &contender{who: who, granted: make(chan error, 1), release: release}
@@ -96,7 +96,7 @@ func (b *zkBed) contend(who, path string, acquire func() error, release func()) 
 	return c
 }
 
-// us has our driver contend.
+// us adds a contender with our driver.
 func (b *zkBed) us(path, owner string) *contender {
 	b.Helper()
 	name := strings.TrimPrefix(path, "/interlock/")
@@ -112,7 +112,7 @@ func (b *zkBed) us(path, owner string) *contender {
 	})
 }
 
-// A zkClient is one foreign client of a kind, with a session of its own.
+// zkClient is one foreign client, with its own session.
 type zkClient struct {
 	lock  func(path string) *contender
 	crash func()
@@ -142,7 +142,7 @@ func (b *zkBed) goClient() zkClient {
 	}}
 }
 
-// program is a foreign client in a process of its own, which takes commands.
+// program is a foreign client in a separate process, which receives commands.
 func (b *zkBed) program(who, path string, args ...string) zkClient {
 	b.Helper()
 	p := testbed.Command(b, path, args...)
@@ -154,7 +154,7 @@ func (b *zkBed) program(who, path string, args ...string) zkClient {
 			return err
 		}
 		if line := <-p.Stdout(); line != want+" "+at {
-			return fmt.Errorf("%s says %q to %q", who, line, command)
+			return fmt.Errorf("%s answered %q to %q", who, line, command)
 		}
 		return nil
 	}
@@ -204,8 +204,8 @@ func (b *zkBed) mustHold(c *contender) {
 	}
 }
 
-// TestZooKeeperClientsExcludeEachOther: each kind in both directions, in one
-// line, through releases and the crash of either side.
+// TestZooKeeperClientsExcludeEachOther runs each kind in both directions, in one queue,
+// through releases and the crash of either side.
 func TestZooKeeperClientsExcludeEachOther(t *testing.T) {
 	for name, c := range map[string]struct {
 		options zookeeper.Options
@@ -246,7 +246,7 @@ func (b *zkBed) takeTurns(path string, them zkClient) {
 	}
 }
 
-// mustShow requires that the inspector knows the foreign holder for what it is.
+// mustShow requires that the inspector identifies the foreign holder.
 func (b *zkBed) mustShow(path, holder, waiter string) {
 	b.Helper()
 	state, err := b.ours.Lock(b.Context(), strings.TrimPrefix(path, "/interlock/"))
@@ -289,12 +289,12 @@ func (b *zkBed) survivesOurCrash(path string, o zookeeper.Options, them zkClient
 	proxy.Cut()
 	b.mustHold(foreign)
 	if left := grant.Lease.Remaining(); left > 0 {
-		b.Fatalf("%s has it while ours believes in %v more", foreign.who, left)
+		b.Fatalf("%s has it while our lease has %v left", foreign.who, left)
 	}
 	foreign.release()
 }
 
-// TestKazooIsRefused: without the pattern it does not see us, so we do not lock
+// TestKazooIsRefused: without the pattern kazoo ignores our nodes, so we refuse to lock
 // beside it, and leave nothing.
 func TestKazooIsRefused(t *testing.T) {
 	b := onZooKeeper(t, zookeeper.Options{})
@@ -318,8 +318,8 @@ func TestKazooIsRefused(t *testing.T) {
 	c.release()
 }
 
-// TestForeignHolderHasAToken: another client's holder can write under the guard
-// that ours use, in the order of the line, also when the base was raised since.
+// TestForeignHolderHasAToken checks that a foreign holder can write under our guard, in the
+// order of the queue, also after a raise of the base.
 func TestForeignHolderHasAToken(t *testing.T) {
 	b := onZooKeeper(t, zookeeper.Options{})
 	const path = "/interlock/data"
