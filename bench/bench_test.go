@@ -25,14 +25,14 @@ var (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// A benchmark is a case with its sides.
+// benchmark is a case with its sides.
 type benchmark struct {
 	compare.Case
-	smoke bool // it is the one that is tried on every change
+	smoke bool // it is tried on every change
 	open  func(tb testing.TB) []compare.Side
 }
 
-// suites are the benchmarks by store. A suite starts no server until a case is opened.
+// suites are the benchmarks by store. A suite starts its server when a case is opened.
 var suites = []struct {
 	name  string
 	cases func(tb testing.TB) []benchmark
@@ -54,8 +54,8 @@ var suites = []struct {
 	{"percolator", percolatorCases},
 }
 
-// TestBench measures the cases one after the other, each with the machine to itself, and
-// prints the table. Without -rounds it tries one case of each suite for an instant.
+// TestBench measures the cases in turn, each alone on the machine, and prints the table.
+// Without -rounds it runs one case of each suite for a moment.
 func TestBench(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers")
@@ -77,15 +77,15 @@ func TestBench(t *testing.T) {
 	}
 }
 
-// run collects what is measured.
+// run collects the measurements.
 type run struct {
 	began   time.Time
 	machine compare.Machine
-	before  compare.Report // the recorded one
+	before  compare.Report // the recorded report
 	results []compare.Result
 }
 
-// measure adds the result of a case. One that the gate would fail is measured once more.
+// measure adds the result of a case. If the gate would fail it, it is measured once more.
 func (r *run) measure(t *testing.T, b benchmark) {
 	o := compare.Options{Rounds: 1, Window: 30 * time.Millisecond}
 	if *rounds > 0 {
@@ -124,7 +124,7 @@ func fails(findings []compare.Finding) (failing []compare.Finding) {
 	return failing
 }
 
-// report prints the table and does what the flags ask for.
+// report prints the table and does what the flags request.
 func (r *run) report(t *testing.T) {
 	report := compare.Report{Machine: r.machine, Servers: servers(t), Peers: peers(t), Began: r.began, Took: time.Since(r.began), Rounds: *rounds, Window: *window, Results: r.results}
 	ok(t, report.Table(os.Stdout))
@@ -153,7 +153,7 @@ func ok(tb testing.TB, err error) {
 	}
 }
 
-// closeAfter ends something that closes within a context after the case.
+// closeAfter closes a resource after the case, with a time limit.
 func closeAfter(tb testing.TB, closing func(ctx context.Context) error) {
 	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

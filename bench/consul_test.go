@@ -19,7 +19,7 @@ func consulCases(tb testing.TB) []benchmark {
 		map[int][]compare.Goal{1: goal, 16: goal}) // more clients of api.Lock have more connections than an agent accepts
 }
 
-// consulSides are ours and Consul's own lock, each with one session.
+// consulSides are our lock and Consul's own, each with one session.
 func consulSides(tb testing.TB, server *testbed.Server, c contest) []compare.Side {
 	return []compare.Side{
 		c.side("interlock", func() acquire {

@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// dbosSide runs workflows of two steps by DBOS Transact: started under an id of their own, and
-// waited for in the process that runs them.
+// dbosSide runs workflows of two steps with DBOS Transact. Each is started under its own id
+// and waited for in the process that runs it.
 func dbosSide(tb testing.TB, server *testbed.Server, clients int) compare.Side {
 	var done effects
 	c, err := dbos.NewContext(context.Background(), dbos.Config{AppName: "bench", SystemDBPool: poolOf(tb, server, sagaConnections),

@@ -16,11 +16,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// places is how many calls the target is to see at once.
+// places is the number of concurrent calls of the target.
 const places = 32
 
-// drainCase compares sagas that are stuck because a target is down, from when it is up again,
-// with healthy ones: though each of them had put its next try off by then.
+// drainCase compares sagas that were blocked by an unavailable target, from its recovery, with
+// healthy ones, although each had postponed its next attempt by then.
 func drainCase(server func() *testbed.Server) benchmark {
 	return benchmark{
 		Case: compare.Case{Name: "saga/drain", Rounds: 1, Window: 3 * time.Second, Goals: []compare.Goal{faster("healthy", 0.25)},
@@ -36,7 +36,7 @@ func drainCase(server func() *testbed.Server) benchmark {
 	}
 }
 
-// drain is a target that can be down, and sagas that call it.
+// drain is a target that can be unavailable, and sagas that call it.
 type drain struct {
 	ship         saga.Definition[string]
 	engine       *saga.Engine
@@ -50,7 +50,7 @@ func (d *drain) call(context.Context, string) (string, error) {
 	defer d.inside.Add(-1)
 	for most := d.most.Load(); inside > most && !d.most.CompareAndSwap(most, inside); most = d.most.Load() {
 	}
-	time.Sleep(time.Millisecond) // a target takes its time
+	time.Sleep(time.Millisecond) // the time of a call
 	if d.down.Load() {
 		d.tried.Add(1)
 		return "", saga.Retry(errors.New("the target is down"))
@@ -58,8 +58,8 @@ func (d *drain) call(context.Context, string) (string, error) {
 	return "shipped", nil
 }
 
-// stuck starts a thousand sagas for each second of the window while the target is down, and
-// measures from when it is up again until they have ended.
+// stuck starts a thousand sagas per second of the window while the target is unavailable, and
+// measures from its recovery until they have ended.
 func (d *drain) stuck(ctx context.Context, window time.Duration) (compare.Sample, error) {
 	sagas := max(100, int(1000*window.Seconds()))
 	d.down.Store(true)
@@ -83,7 +83,7 @@ func (d *drain) stuck(ctx context.Context, window time.Duration) (compare.Sample
 	return s, nil
 }
 
-// start starts sagas by 64 clients.
+// start starts sagas from 64 clients.
 func (d *drain) start(ctx context.Context, sagas int) error {
 	var next atomic.Int64
 	var work sync.WaitGroup
@@ -111,7 +111,7 @@ func (d *drain) healthy(ctx context.Context, window time.Duration) (compare.Samp
 	})
 }
 
-// until waits for a condition, for five minutes at most.
+// until waits for a condition, for at most five minutes.
 func until(ctx context.Context, condition func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()

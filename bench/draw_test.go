@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/picture"
 )
 
-// plots are the pictures of docs/reference/performance.md: the ratios of a metric, in the
-// cases of stores or of transactions.
+// plots are the pictures of docs/reference/performance.md: the ratios of a metric in the cases
+// of stores or of transactions.
 var plots = []struct {
 	name, title  string
 	metrics      []string
@@ -58,7 +58,7 @@ func barName(r compare.Ratio) string {
 	return fmt.Sprintf("%s: %sagainst %s", r.Name, ours, r.Theirs)
 }
 
-// TestDraw draws what is measured, and says so where nothing is.
+// TestDraw draws measurements, and an explanation if there are none.
 func TestDraw(t *testing.T) {
 	dir := t.TempDir()
 	side := func(name string, rate float64) compare.Measured {

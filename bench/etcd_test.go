@@ -45,7 +45,7 @@ func etcdCases(tb testing.TB) []benchmark {
 	return cases
 }
 
-// etcdSides are ours and etcd's own lock, each with a session for each process.
+// etcdSides are our lock and etcd's own, each with a session per process.
 func etcdSides(tb testing.TB, server *testbed.Server, c contest) []compare.Side {
 	return []compare.Side{
 		c.side("interlock", func() acquire {
@@ -78,8 +78,8 @@ func etcdMutex(tb testing.TB, client *clientv3.Client) acquire {
 	}
 }
 
-// putAndWatch is the limit of a lock that many want: one client puts a key, and another sees
-// it by a watch that stands.
+// putAndWatch is the limit of a contended lock: one client puts a key, and another receives it
+// over an open watch.
 func putAndWatch(putter, watcher *clientv3.Client) compare.Side {
 	return compare.Side{Name: "put and watch", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		ctx, cancel := context.WithCancel(ctx)

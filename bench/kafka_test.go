@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// logKeys is how many keys a log has.
+// logKeys is the number of keys of a log.
 const logKeys = 1000
 
 // kafkaCases compares a consumer with a loop that polls and commits.
@@ -36,14 +36,14 @@ func kafkaCases(tb testing.TB) []benchmark {
 	}}
 }
 
-// logs are topics, by the number of their messages. Each run reads one with a group of its own.
+// logs are topics, by the number of their messages. Each run reads one with its own group.
 type logs struct {
 	tb     testing.TB
 	server func() *testbed.Server
 	topics sync.Map
 }
 
-// topic has n messages. Each says its key and its number among those of the key.
+// topic creates n messages. Each contains its key and its number among those of the key.
 func (l *logs) topic(n int) string {
 	name := fmt.Sprint("bench-", n)
 	if _, exists := l.topics.LoadOrStore(n, true); exists {
@@ -55,7 +55,7 @@ func (l *logs) topic(n int) string {
 	random := rand.NewChaCha8([32]byte{})
 	for i := range n {
 		value := binary.BigEndian.AppendUint64(make([]byte, 0, 100), uint64(i))
-		_, _ = random.Read(value[8:cap(value)]) // it does not compress, as most messages do not
+		_, _ = random.Read(value[8:cap(value)]) // incompressible
 		c.Produce(l.tb.Context(), &kgo.Record{Topic: name, Key: fmt.Append(nil, "key/", i%logKeys), Value: value[:cap(value)]}, func(_ *kgo.Record, err error) {
 			if err != nil {
 				l.tb.Error(err)
@@ -66,7 +66,7 @@ func (l *logs) topic(n int) string {
 	return name
 }
 
-// reading is one run. It checks that the messages of each key come in order, and once.
+// reading is one run. It checks that the messages of each key arrive in order, and once.
 type reading struct {
 	topic, group string
 	n            int64
@@ -113,7 +113,7 @@ func (l *logs) run(consume func(ctx context.Context, r *reading) error) func(con
 	}
 }
 
-// poll handles records as they come, and commits after each poll.
+// poll handles records and commits after each poll.
 func (l *logs) poll(ctx context.Context, r *reading) error {
 	c, err := kgo.NewClient(kgo.SeedBrokers(l.server().Addr()), kgo.ConsumerGroup(r.group), kgo.ConsumeTopics(r.topic), kgo.DisableAutoCommit())
 	if err != nil {
@@ -130,7 +130,7 @@ func (l *logs) poll(ctx context.Context, r *reading) error {
 	return nil
 }
 
-// queue handles them by a consumer.
+// queue handles them with a consumer.
 func (l *logs) queue(ctx context.Context, r *reading) error {
 	q, err := kafka.OpenQueue("kafka://"+l.server().Addr(), &kafka.QueueOptions{Group: r.group})
 	if err != nil {

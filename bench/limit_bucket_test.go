@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// bucket keeps token buckets in Redis, which are read and written under a distributed lock.
+// bucket stores token buckets in Redis and updates them under a distributed lock.
 type bucket struct {
 	locks  *lock.Fenced
 	client rueidis.Client
@@ -26,8 +26,8 @@ var compareAndSet = rueidis.NewLuaScript(`if (redis.call('GET', KEYS[1]) or '') 
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 return 1`)
 
-// allow takes a unit under the lock of the key. If the lock was lost meanwhile and another
-// holder has written, the write fails, and the next try sees what that holder took.
+// allow takes a unit under the lock of the key. If the lock was lost and another holder has
+// written, the write fails, and the next attempt reads what that holder took.
 func (b *bucket) allow(ctx context.Context, key string, r driver.Rate) (allowed bool, err error) {
 	err = b.locks.Do(ctx, "bucket/"+key, func(ctx context.Context, _ interlock.Claim) error {
 		for written := false; !written; {
@@ -80,7 +80,7 @@ func newBucket(tb testing.TB, server *testbed.Server) *bucket {
 	return &bucket{locks, client}
 }
 
-// TestBucketWithoutItsLock: of those whose lock was lost the late write fails, and takes nothing.
+// TestBucketWithoutItsLock checks that a late write after a lost lock fails and takes nothing.
 func TestBucketWithoutItsLock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server")
@@ -100,7 +100,7 @@ func TestBucketWithoutItsLock(t *testing.T) {
 		done <- err
 	}()
 	<-read
-	// The lock of the one that has read is taken away, as if its lease had expired.
+	// Delete the lock of the one that has read, as if its lease had expired.
 	operator := dialRedis(t, server)
 	ok(t, operator.Do(t.Context(), operator.B().Del().Key("bucket/k").Build()).Error())
 	allowed, err := other.allow(t.Context(), "k", rate)

@@ -22,8 +22,8 @@ import (
 
 const limitClients = 256
 
-// Rates of limits that refuse nothing while the store is measured, and of the one that the
-// checker looks at.
+// Rates of limits that refuse nothing during a measurement, and of the limit that the
+// checker checks.
 var (
 	ample  = driver.Rate{Count: 1_000_000, Period: time.Second}
 	scarce = driver.Rate{Count: 100, Period: time.Second, Burst: 10}
@@ -81,7 +81,7 @@ func limitCases(tb testing.TB) []benchmark {
 	}
 }
 
-// admissions are those of one limit, each between two times.
+// admissions are the admitted calls of one limit, each between two times.
 type admissions struct {
 	mu  sync.Mutex
 	all []admission
@@ -95,8 +95,8 @@ func (a *admissions) add(sent, answered time.Time) {
 	a.all = append(a.all, admission{sent, answered})
 }
 
-// check holds the admissions to the bound: of those that were sent after a time and answered
-// before another, no more than the burst and what drains meanwhile.
+// check compares the admissions with the bound: between any two times, at most the burst plus
+// the units that drain meanwhile are admitted.
 func (a *admissions) check(r driver.Rate) []string {
 	slices.SortFunc(a.all, func(x, y admission) int { return x.answered.Compare(y.answered) })
 	for _, first := range a.all {
@@ -118,7 +118,7 @@ func (a *admissions) check(r driver.Rate) []string {
 	return nil
 }
 
-// decisions has clients take units of a key each, or of one.
+// decisions has each client take units of its own key, or all of one.
 func decisions(name string, hot bool, take allow) compare.Side {
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		run, checked, count := fresh.Add(1), &admissions{}, make([]int, limitClients)
@@ -163,13 +163,13 @@ func allowBy(tb testing.TB, store driver.Limiter) (*limit.Limits, allow) {
 	}
 }
 
-// shared sends calls together.
+// shared sends calls in batches.
 func shared(tb testing.TB, server *testbed.Server) allow {
 	_, take := allowBy(tb, redis.NewLimiter(dialRedis(tb, server), ""))
 	return take
 }
 
-// alone sends each call for itself.
+// alone sends each call separately.
 func alone(tb testing.TB, server *testbed.Server) allow {
 	store := redis.NewLimiter(dialRedis(tb, server), "")
 	return func(ctx context.Context, key string, r driver.Rate) (bool, error) {
@@ -194,7 +194,7 @@ func redisRate(tb testing.TB, server *testbed.Server) allow {
 	}
 }
 
-// throttle has a limiter for each rate.
+// throttle creates a limiter for each rate.
 func throttle(tb testing.TB, server *testbed.Server) allow {
 	store, err := goredisstore.NewCtx(goRedis(tb, server), "throttled/")
 	ok(tb, err)
@@ -210,10 +210,10 @@ func throttle(tb testing.TB, server *testbed.Server) allow {
 	}
 }
 
-// leaseCalls is how many calls are one operation that is measured.
+// leaseCalls is the number of calls in one measured operation.
 const leaseCalls = 1000
 
-// leased has clients take units that one lease has taken in advance.
+// leased has clients take units that one lease has acquired in advance.
 func leased(tb testing.TB, server *testbed.Server, name string, r driver.Rate) compare.Side {
 	limits, _ := allowBy(tb, redis.NewLimiter(dialRedis(tb, server), ""))
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {

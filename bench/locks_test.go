@@ -17,26 +17,26 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// ttl is the lease of all sides that have one: no benchmark of pairs waits for a renewal.
+// ttl is the lease duration of all sides: no benchmark of pairs waits for a renewal.
 const ttl = 30 * time.Second
 
 // fresh numbers the names of locks, so that none is used in two rounds.
 var fresh atomic.Int64
 
-// acquire is how clients of one process get a lock.
+// acquire acquires a lock for the clients of one process.
 type acquire = func(ctx context.Context, name string) (token uint64, held compare.Held, err error)
 
-// A contest is clients that compete for one name, or have one each.
+// contest is a number of clients that compete for one name, or have one each.
 type contest struct {
 	clients   int
-	processes int // 0 means one; each has a client of the store of its own
+	processes int // 0 means one; each has its own client of the store
 	hot       bool
 	hold      time.Duration
 	pairs     bool // latencies are of pairs
 }
 
-// side runs a contest on the processes that open makes, of which each is used by as many
-// clients as the others. count adds metrics of the store, and may be nil.
+// side runs a contest on the processes that open creates, each with an equal number of
+// clients. count adds metrics of the store, and may be nil.
 func (c contest) side(name string, open func() acquire, count func() float64) compare.Side {
 	processes := make([]acquire, max(1, c.processes))
 	for i := range processes {
@@ -64,18 +64,18 @@ func (c contest) side(name string, open func() acquire, count func() float64) co
 	}}
 }
 
-// faster is the goal that our rate is so many times that of another side; 0 is no goal.
+// faster is the goal that our rate is the given multiple of another side's; 0 is no goal.
 func faster(than string, times float64) compare.Goal {
 	return compare.Goal{Metric: compare.Rate, Against: []string{than}, Want: times}
 }
 
-// allocs is the goal that a side allocates so often at most; 0 is no goal.
+// allocs is the goal for the allocations of a side; 0 is no goal.
 func allocs(side string, most float64) compare.Goal {
 	return compare.Goal{Metric: compare.Allocs, Side: side, Want: most, AtMost: true}
 }
 
-// distinct are cases of as many clients as the goals have, with a name each and one client
-// of the store. The first of them is tried on every change.
+// distinct are cases with as many clients as the goals have, each with its own name, and one
+// client of the store. The first of them is tried on every change.
 func distinct(store, note string, server func() *testbed.Server, sides func(testing.TB, *testbed.Server, contest) []compare.Side,
 	goals map[int][]compare.Goal) (cases []benchmark) {
 	for _, clients := range slices.Sorted(maps.Keys(goals)) {
@@ -89,7 +89,7 @@ func distinct(store, note string, server func() *testbed.Server, sides func(test
 	return cases
 }
 
-// fenced is a lock of ours on a driver, which the lock closes.
+// fenced is our lock on a driver, which the lock closes.
 func fenced(tb testing.TB, d driver.Fenced) acquire {
 	closeAfter(tb, d.Close)
 	locks, err := lock.NewFenced(d, nil)
@@ -104,7 +104,7 @@ func fenced(tb testing.TB, d driver.Fenced) acquire {
 	}
 }
 
-// memoryCases measure what a lock costs without a server.
+// memoryCases measure the cost of a lock without a server.
 func memoryCases(testing.TB) []benchmark {
 	return []benchmark{{
 		Case: compare.Case{Name: "memory/pair/1", Note: "one client, one name; no server", Window: 200 * time.Millisecond,
@@ -117,7 +117,7 @@ func memoryCases(testing.TB) []benchmark {
 	}}
 }
 
-// advisory is a lock of ours without tokens.
+// advisory is our lock without tokens.
 func advisory(tb testing.TB, d driver.Advisory) acquire {
 	closeAfter(tb, d.Close)
 	locks, err := lock.NewAdvisory(d, nil)
@@ -132,7 +132,7 @@ func advisory(tb testing.TB, d driver.Advisory) acquire {
 	}
 }
 
-// idle holds 1,000 locks for a window and counts what the store is asked meanwhile.
+// idle holds 1,000 locks for a window and counts the requests to the store.
 func idle(name string, lock acquire, count func() float64) compare.Side {
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		const locks = 1000
@@ -147,7 +147,7 @@ func idle(name string, lock acquire, count func() float64) compare.Side {
 			all = append(all, held)
 		}
 		goroutines, counted, cpu := runtime.NumGoroutine()-before, count(), compare.ProcessorTime()
-		time.Sleep(window) // the time is what is measured
+		time.Sleep(window) // the time of the measurement
 		s := compare.Sample{Ops: locks, Elapsed: window, Values: map[string]float64{
 			"requests/s": (count() - counted) / window.Seconds(), "goroutines": float64(goroutines),
 			"processor share": (compare.ProcessorTime() - cpu).Seconds() / window.Seconds()}}

@@ -72,10 +72,10 @@ func outboxCases(tb testing.TB) (cases []benchmark) {
 	})
 }
 
-// mail is an outbox whose sink counts.
+// mail is an outbox whose sink counts messages.
 type mail struct {
 	relay  *outbox.Relay
-	sink   driver.Sink // nil if there is no more than the mail
+	sink   driver.Sink // nil if the mail itself is the sink
 	add    func(ctx context.Context, messages []driver.Message, committing func()) error
 	commit func(ctx context.Context) error
 
@@ -83,12 +83,12 @@ type mail struct {
 	mu      sync.Mutex
 	last    map[string]int       // number of the last message of a key
 	wrong   []string             // the first message that overtook another
-	sent    map[string]time.Time // when the commit of a message was sent; nil if nobody asks
+	sent    map[string]time.Time // when the commit of a message was sent; nil if it is not measured
 	waits   []time.Duration
 	done    atomic.Int64
 }
 
-// mailToKafka is a mail whose sink is Kafka: it counts what the broker has acknowledged.
+// mailToKafka is a mail whose sink is Kafka: it counts acknowledged messages.
 func mailToKafka(tb testing.TB, server, broker *testbed.Server) *mail {
 	c, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()), kgo.AllowAutoTopicCreation())
 	ok(tb, err)
@@ -145,7 +145,7 @@ func (m *mail) Publish(ctx context.Context, messages []driver.Message) []error {
 	return answers
 }
 
-// deliver notices messages that come twice, or before others of their key.
+// deliver detects repeated messages, and messages before earlier ones of their key.
 func (m *mail) deliver(_ context.Context, message driver.Message) error {
 	now := time.Now()
 	m.effects.add(message.ID)
@@ -163,7 +163,7 @@ func (m *mail) deliver(_ context.Context, message driver.Message) error {
 	return nil
 }
 
-// messages are new ones, over a hundred keys.
+// messages returns new messages, over a hundred keys.
 func messages(n int) (all []driver.Message) {
 	for range n {
 		id := fresh.Add(1)
@@ -172,7 +172,7 @@ func messages(n int) (all []driver.Message) {
 	return all
 }
 
-// serve runs the relay until the end that it returns.
+// serve runs the relay until end is called.
 func (m *mail) serve(ctx context.Context) (end func() error, err error) {
 	d := memory.NewSpace().Open(nil)
 	locks, err := lock.NewFenced(d, nil)
@@ -211,7 +211,7 @@ func (m *mail) latency(ctx context.Context, window time.Duration) (s compare.Sam
 	return s, errors.Join(err, end())
 }
 
-// send adds messages and notes when their commit was sent.
+// send adds messages and records when their commit was sent.
 func (m *mail) send(ctx context.Context, messages []driver.Message) error {
 	return m.add(ctx, messages, func() {
 		m.mu.Lock()
@@ -220,7 +220,7 @@ func (m *mail) send(ctx context.Context, messages []driver.Message) error {
 	})
 }
 
-// backlog adds messages, and then measures a relay that begins to deliver them.
+// backlog adds messages, and then measures a relay that delivers them.
 func (m *mail) backlog(ctx context.Context, window time.Duration) (s compare.Sample, err error) {
 	n := int(20_000 * window.Seconds())
 	for left := n; left > 0; left -= 500 {
@@ -241,7 +241,7 @@ func (m *mail) backlog(ctx context.Context, window time.Duration) (s compare.Sam
 	return s, err
 }
 
-// check is what the sink noticed of so many messages.
+// check returns the violations that the sink has detected for n messages.
 func (m *mail) check(n int) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -33,8 +33,8 @@ const (
 	bankConnections = 64 // of each pool
 )
 
-// bankStores keep accounts for Percolator and, but for Redis, for two-phase commit. Both have
-// two participants on one server, with the half of the accounts each.
+// bankStores have accounts for Percolator and, except for Redis, for two-phase commit. Both
+// have two participants on one server, each with half of the accounts.
 var bankStores = []struct {
 	name  string
 	start func(tb testing.TB) *testbed.Server
@@ -52,15 +52,15 @@ var bankStores = []struct {
 	}, redisBank},
 }
 
-// A bankStore is what one server offers.
+// bankStore is what one server supports.
 type bankStore struct {
 	keys   func(name string) driver.KeyValues
 	commit func(ctx context.Context) error
-	// ledger is accounts for two-phase commit; nil if the store prepares nothing.
+	// ledger returns accounts for two-phase commit; nil if the store cannot prepare.
 	ledger func(accounts int) ledger
 }
 
-// A ledger is two participants of two-phase commit, with accounts.
+// ledger is two participants of two-phase commit, with accounts.
 type ledger struct {
 	url      string // of the journal
 	defined  []twopc.Defined
@@ -129,7 +129,7 @@ func percolated(tb testing.TB, name string, stores percolator.Stores, clock driv
 	db, err := percolator.Open(tb.Context(), oracle, stores, nil)
 	ok(tb, err)
 	closeAfter(tb, db.Close)
-	half := fresh.Add(1) // accounts of their own
+	half := fresh.Add(1) // separate accounts
 	add := func(ctx context.Context, tx *percolator.Tx, key string, n int64) error {
 		value, found, err := tx.Get(ctx, key)
 		if err != nil {
@@ -163,7 +163,7 @@ func percolated(tb testing.TB, name string, stores percolator.Stores, clock driv
 	})
 }
 
-// committed runs the transfers by two-phase commit, again after a conflict.
+// committed runs the transfers by two-phase commit, and repeats them after a conflict.
 func committed(tb testing.TB, l ledger, clients, accounts int) compare.Side {
 	rt, err := txn.Open(tb.Context(), l.url, &txn.Options{Journal: fmt.Sprint("bank", fresh.Add(1))})
 	ok(tb, err)
@@ -181,7 +181,7 @@ func committed(tb testing.TB, l ledger, clients, accounts int) compare.Side {
 		}
 	}
 	return transfers("two-phase commit", clients, accounts, move, func(ctx context.Context) (sum int64, err error) {
-		for n := 1; ; n++ { // the last commits may be under way
+		for n := 1; ; n++ { // the last commits may be in progress
 			if sum, err = l.sum(ctx); err != nil || sum == 0 || n == 20 || !pauses.Wait(ctx, n) {
 				return sum, err
 			}
@@ -189,7 +189,7 @@ func committed(tb testing.TB, l ledger, clients, accounts int) compare.Side {
 	})
 }
 
-// participants are a ledger of two participants, of which the first is asked first.
+// participants are a ledger of two participants, of which the first is called first.
 func participants[B any](north, south driver.Preparer[B], add func(ctx context.Context, b B, side string, account int, n int64) error) ledger {
 	atNorth, atSouth := twopc.Define("north", north), twopc.Define("south", south)
 	return ledger{defined: []twopc.Defined{atNorth, atSouth}, transfer: func(ctx context.Context, t *twopc.T, from, to int) error {

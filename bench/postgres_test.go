@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// connections are those of a pool of a database.
+// connections is the size of a connection pool.
 const connections = 32
 
 func postgresCases(tb testing.TB) []benchmark {
@@ -29,7 +29,7 @@ func postgresCases(tb testing.TB) []benchmark {
 		})
 }
 
-// tableFaster is faster for the table in place of sessions.
+// tableFaster is faster for the table instead of sessions.
 func tableFaster(than string, times float64) compare.Goal {
 	return compare.Goal{Metric: compare.Rate, Side: "interlock table", Against: []string{than}, Want: times}
 }
@@ -63,7 +63,7 @@ func poolOf(tb testing.TB, server *testbed.Server, connections int32) *pgxpool.P
 	return pool
 }
 
-// advisoryLock is a lock of a connection of the pool, which it keeps until it is released.
+// advisoryLock is a lock of a connection of the pool, which is kept until the release.
 func advisoryLock(pool *pgxpool.Pool) acquire {
 	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		conn, err := pool.Acquire(ctx)
@@ -95,7 +95,7 @@ func postgresCommit(tb testing.TB, pool *pgxpool.Pool) func(ctx context.Context)
 	}
 }
 
-// commits are the least that a store can make durable, by as many clients.
+// commits measures the minimum of a durable operation, with the given number of clients.
 func commits(clients int, commit func(ctx context.Context) error) compare.Side {
 	return compare.Side{Name: "commits", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		return compare.Drive(ctx, clients, window, func(ctx context.Context, _ int) (time.Duration, error) {

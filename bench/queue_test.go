@@ -20,7 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// queueCases compares queues that work off a backlog.
+// queueCases compares queues that process a backlog.
 func queueCases(tb testing.TB) []benchmark {
 	server := sync.OnceValue(func() *testbed.Server { return startPostgres(tb) })
 	const note = "one Postgres that syncs to disk; pools of 32 connections; from the first message of a backlog of 20,000 until all are handled and recorded; "
@@ -115,7 +115,7 @@ type backlog struct {
 	wrong []string         // the first message that overtook another
 }
 
-// handled notes one message. An empty key is in no order.
+// handled records one message. Messages with an empty key have no order.
 func (b *backlog) handled(key string, number int64) {
 	b.began.Do(func() { b.first = time.Now() })
 	b.effects.add(strconv.FormatInt(number, 10))
@@ -157,7 +157,7 @@ func work(ctx context.Context, window time.Duration, add func(ctx context.Contex
 	return s, err
 }
 
-// handler makes the handler of a consumer.
+// handler creates the handler of a consumer.
 type handler func(tb testing.TB, pool *pgxpool.Pool, b *backlog) queue.Handler
 
 func nothing(_ testing.TB, _ *pgxpool.Pool, b *backlog) queue.Handler {
@@ -168,7 +168,7 @@ func nothing(_ testing.TB, _ *pgxpool.Pool, b *backlog) queue.Handler {
 }
 
 func number(m queue.Received) int64 {
-	n, _ := strconv.ParseInt(m.ID, 10, 64) // the checker notices
+	n, _ := strconv.ParseInt(m.ID, 10, 64) // the checker detects errors
 	return n
 }
 
@@ -183,7 +183,7 @@ func guarded(tb testing.TB, pool *pgxpool.Pool, b *backlog) queue.Handler {
 	}
 }
 
-// inBatches inserts the rows of many messages in one statement, and finishes them in its
+// inBatches inserts the rows of many messages in one statement, and settles them in its
 // transaction.
 func inBatches(tb testing.TB, pool *pgxpool.Pool, b *backlog) queue.Handler {
 	insertOnce(tb, pool) // creates the table
@@ -205,7 +205,7 @@ func insertMany(ctx context.Context, tx pgx.Tx, numbers []int64) error {
 	return err
 }
 
-// insertOnce inserts the row of a message unless it is there.
+// insertOnce inserts the row of a message unless it exists.
 func insertOnce(tb testing.TB, pool *pgxpool.Pool) func(ctx context.Context, number int64) error {
 	_, err := pool.Exec(tb.Context(), `create table if not exists effect (id bigint primary key, text varchar(200))`)
 	ok(tb, err)
@@ -215,7 +215,7 @@ func insertOnce(tb testing.TB, pool *pgxpool.Pool) func(ctx context.Context, num
 	}
 }
 
-// interlockQueue works off messages of so many keys; of none if that is 0. Concurrency 0 is the default. Concurrency 0 is the default.
+// interlockQueue processes messages of the given number of keys; 0 means none. Concurrency 0 is the default.
 func interlockQueue(tb testing.TB, server *testbed.Server, name string, keys int64, h handler, concurrency int) compare.Side {
 	pool := poolOf(tb, server, connections)
 	table := queue.Table{Name: fmt.Sprint("queue", fresh.Add(1))}

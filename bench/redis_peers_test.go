@@ -19,12 +19,12 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// compareAndDelete is how every lock on SET NX is released.
+// compareAndDelete releases a lock on SET NX.
 var compareAndDelete = rueidis.NewLuaScript(`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end return 0`)
 
 var owners atomic.Int64
 
-// rawPair is the least that a lock with an owner takes: two round trips.
+// rawPair is the minimum of a lock with an owner: two round trips.
 func rawPair(tb testing.TB, client rueidis.Client) acquire {
 	ok(tb, client.Do(tb.Context(), client.B().ScriptLoad().Script(`return 1`).Build()).Error())
 	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
@@ -39,8 +39,8 @@ func rawPair(tb testing.TB, client rueidis.Client) acquire {
 	}
 }
 
-// tokens is the limit of a lock that many want: the server pushes the token to the client
-// that waits longest. It is no lock, because it is lost with its holder.
+// tokens is the limit of a contended lock: the server pushes the token to the client that has
+// waited longest. It is not a lock, because it is lost with its holder.
 func tokens(client rueidis.Client) acquire {
 	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		made, err := client.Do(ctx, client.B().Setnx().Key(name+"-made").Value("1").Build()).AsBool()
@@ -97,7 +97,7 @@ func redisLock(tb testing.TB, server *testbed.Server, retry func() redislock.Ret
 	}
 }
 
-// redSync has its own delays between tries, of 50 ms to 250 ms, and as many tries as it takes.
+// redSync has its own delays between attempts, of 50 ms to 250 ms, and unlimited attempts.
 func redSync(tb testing.TB, ttl time.Duration, servers ...*testbed.Server) acquire {
 	var pools []redsyncredis.Pool
 	for _, s := range servers {

@@ -18,7 +18,7 @@ import (
 
 const redisNote = "one Redis without persistence; TTL 30 s; "
 
-// polling are peers that ask again and again while they wait.
+// polling are peers that poll while they wait.
 var polling = []string{"rueidislock", "redislock 2 ms", "redislock exponential", "redsync"}
 
 func redisCases(tb testing.TB) []benchmark {
@@ -32,7 +32,7 @@ func redisCases(tb testing.TB) []benchmark {
 	return append(append(cases, redisHot(server)...), redisIdle(server))
 }
 
-// redisHot are the cases of one name that all want.
+// redisHot are the cases of one contended name.
 func redisHot(server func() *testbed.Server) []benchmark {
 	hot := func(name, note string, c contest, goals ...compare.Goal) benchmark {
 		return benchmark{Case: compare.Case{Name: name, Note: redisNote + note, Goals: goals, Window: time.Second},
@@ -52,8 +52,8 @@ func redisHot(server func() *testbed.Server) []benchmark {
 	}
 }
 
-// redisSides are ours, the limits and the peers. A contest of one name has the token that
-// the server pushes as its limit, others the two round trips that a lock takes.
+// redisSides are ours, the limits and the peers. The limit of a contest for one name is the
+// token that the server pushes, otherwise the two round trips of a lock.
 func redisSides(tb testing.TB, server *testbed.Server, c contest) []compare.Side {
 	counter := dialRedis(tb, server)
 	count := func() float64 { return redisCommands(tb, counter) }
@@ -86,7 +86,7 @@ func dialRedis(tb testing.TB, server *testbed.Server) rueidis.Client {
 
 var calls = regexp.MustCompile(`calls=(\d+)`)
 
-// redisCommands is how many commands the server has run, those inside scripts too.
+// redisCommands returns how many commands the server has run, including those in scripts.
 func redisCommands(tb testing.TB, client rueidis.Client) (sum float64) {
 	text, err := client.Do(tb.Context(), client.B().Info().Section("commandstats").Build()).ToString()
 	ok(tb, err)
@@ -101,7 +101,7 @@ func redisCommands(tb testing.TB, client rueidis.Client) (sum float64) {
 // idleWindow is long enough for a renewal, which is due every third of the TTL.
 const idleWindow = 15 * time.Second
 
-// redisIdle counts what 1,000 held locks cost while nobody does anything.
+// redisIdle counts the requests of 1,000 idle held locks.
 func redisIdle(server func() *testbed.Server) benchmark {
 	return benchmark{
 		Case: compare.Case{Name: "redis/idle/1000", Note: redisNote + "1,000 locks held for 15 s, renewed in the background; requests are scripts", Rounds: 1, Window: idleWindow,
@@ -119,7 +119,7 @@ func redisIdle(server func() *testbed.Server) benchmark {
 
 var evalsha = regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`)
 
-// redisScripts is how many scripts the server was sent: by them both sides renew.
+// redisScripts returns how many scripts the server has received: both sides renew by them.
 func redisScripts(tb testing.TB, client rueidis.Client) float64 {
 	text, err := client.Do(tb.Context(), client.B().Info().Section("commandstats").Build()).ToString()
 	ok(tb, err)
@@ -132,7 +132,7 @@ func redisScripts(tb testing.TB, client rueidis.Client) float64 {
 	return n
 }
 
-// quorumCases are five servers of which most must agree.
+// quorumCases use five servers of which a majority must agree.
 func quorumCases(tb testing.TB) []benchmark {
 	servers := sync.OnceValue(func() (all []*testbed.Server) {
 		for range 5 {
@@ -157,8 +157,8 @@ func quorumCases(tb testing.TB) []benchmark {
 	return cases
 }
 
-// quorum is ours, with the first lock acquired: new servers do not vote until they are as
-// old as a TTL.
+// quorum is ours, after a first acquire: new servers do not vote until they are as old as
+// a TTL.
 func quorum(tb testing.TB, ttl time.Duration, servers []*testbed.Server) acquire {
 	var clients []rueidis.Client
 	for _, s := range servers {

@@ -23,7 +23,7 @@ type job struct {
 
 func (job) Kind() string { return "bench" }
 
-// riverQueue works off jobs by River, with the options of its own benchmark: the defaults fetch
+// riverQueue processes jobs with River, with the options of its own benchmark: the defaults fetch
 // 100 jobs every 100 ms.
 func riverQueue(tb testing.TB, server *testbed.Server, do func(ctx context.Context, number int64) error) compare.Side {
 	pool := poolOf(tb, server, connections)
@@ -44,7 +44,7 @@ func riverQueue(tb testing.TB, server *testbed.Server, do func(ctx context.Conte
 		return err
 	}
 	return compare.Side{Name: "River", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
-		if _, err := pool.Exec(ctx, `truncate river_job`); err != nil { // it keeps what was done
+		if _, err := pool.Exec(ctx, `truncate river_job`); err != nil { // it keeps completed jobs
 			return compare.Sample{}, err
 		}
 		return work(ctx, window, add, func(b *backlog) (func(context.Context) error, error) {

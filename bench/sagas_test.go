@@ -21,7 +21,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// sagaStores are those with a journal, with the goals of sagas over HTTP and in the process:
+// sagaStores are the stores with a journal, with the goals of sagas over HTTP and in the process:
 // their share of the durable commits, by the number of clients.
 var sagaStores = []struct {
 	name, note    string
@@ -81,7 +81,7 @@ func sagaSides(tb testing.TB, store journaled, clients int) []compare.Side {
 	}
 }
 
-// twoCoordinators serve the shards of one journal, and are compared with one that does.
+// twoCoordinators serve the shards of one journal, compared with one coordinator.
 func twoCoordinators(server func() *testbed.Server) benchmark {
 	const clients = 32
 	return benchmark{
@@ -113,10 +113,10 @@ func startRuntime(tb testing.TB, url string, o *txn.Options, sagas ...saga.Defin
 	return e
 }
 
-// sagas are started and counted. Their steps only note that they took place.
+// sagas starts and counts sagas. Their steps only record that they ran.
 type sagas struct{ effects effects }
 
-// effects notices what takes place twice, or not at all.
+// effects detects effects that are repeated or missing.
 type effects struct {
 	seen  sync.Map // by key
 	once  atomic.Int64
@@ -131,7 +131,7 @@ func (e *effects) add(key string) {
 	e.once.Add(1)
 }
 
-// check compares what took place with what should, and forgets it.
+// check compares the effects with the expected number, and resets them.
 func (e *effects) check(want int) []string {
 	once, twice := e.once.Swap(0), e.twice.Swap(0)
 	e.seen.Clear()
@@ -150,7 +150,7 @@ func (w *sagas) local() saga.Definition[string] {
 	return twoSteps("local", func(ctx context.Context, _ string) (string, error) { return w.act(ctx), nil })
 }
 
-// remote has a participant that is asked by HTTP.
+// remote has a participant that is called over HTTP.
 func (w *sagas) remote(tb testing.TB) saga.Definition[string] {
 	participant := httptest.NewServer(branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		return fmt.Appendf(nil, "%q", w.act(ctx)), nil
@@ -171,7 +171,7 @@ func twoSteps(name string, act func(ctx context.Context, input string) (string, 
 	return saga.Define(name, saga.Step("reserve", act).Undo("release", undo), saga.Step("pay", act).Pivot())
 }
 
-// side has clients that each wait for the end of their saga before they start the next.
+// side has clients that each wait for the end of a saga before they start the next.
 func (w *sagas) side(name string, clients int, engine func(client int) *saga.Engine, d saga.Definition[string]) compare.Side {
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		s, err := compare.Drive(ctx, clients, window, func(ctx context.Context, client int) (time.Duration, error) {

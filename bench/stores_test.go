@@ -18,21 +18,21 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// sagaConnections are those of each pool of a side that runs sagas, or commits beside them.
+// sagaConnections is the pool size of sides that run sagas, or commits for comparison.
 const sagaConnections = 64
 
-// A journaled is a store with a journal on it, and the least that it can commit.
+// journaled is a store with a journal, and its minimal commit.
 type journaled struct {
 	journal driver.Journal
 	commit  func(ctx context.Context) error
 }
 
-// startPostgres lets each side have a pool of its own.
+// startPostgres starts a server with enough connections for a pool per side.
 func startPostgres(tb testing.TB) *testbed.Server {
 	return testbed.Postgres(tb, "-c", "fsync=on", "-c", "max_connections=400")
 }
 
-// onPostgres is a journal of its own at each call.
+// onPostgres creates another journal at each call.
 func onPostgres(tb testing.TB, server *testbed.Server) journaled {
 	pool := poolOf(tb, server, sagaConnections)
 	return journaled{table(tb, postgres.Pool(pool)), postgresCommit(tb, poolOf(tb, server, sagaConnections))}
@@ -51,7 +51,7 @@ func onEtcd(tb testing.TB, server *testbed.Server) journaled {
 	}}
 }
 
-// table is a new journal in a database.
+// table creates a journal in a database.
 func table[T any](tb testing.TB, db driver.BeginnerAt[T]) driver.Journal {
 	t := journal.NewTable(db, fmt.Sprint("journal", fresh.Add(1)))
 	tx, err := db.Begin(tb.Context())
@@ -61,7 +61,7 @@ func table[T any](tb testing.TB, db driver.BeginnerAt[T]) driver.Journal {
 	return t
 }
 
-// serve drives the sagas of a journal, all shards, until the case ends.
+// serve drives the sagas of all shards of a journal until the case ends.
 func serve(tb testing.TB, store driver.Journal, o *coordinator.Options, hooks *observe.Saga, sagas ...saga.Defined) *saga.Engine {
 	j, err := journal.New(store, &journal.Options{Shards: 8})
 	ok(tb, err)
@@ -87,7 +87,7 @@ func serve(tb testing.TB, store driver.Journal, o *coordinator.Options, hooks *o
 	return e
 }
 
-// withPool is the URL of a database with a size of the pool.
+// withPool returns the URL of a database with a pool size.
 func withPool(server *testbed.Server) string {
 	return server.URL() + "&pool_max_conns=" + fmt.Sprint(sagaConnections)
 }

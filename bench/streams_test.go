@@ -41,7 +41,7 @@ func clientOf(tb testing.TB, server *testbed.Server) rueidis.Client {
 	return client
 }
 
-// interlockStream works off messages of so many keys; of none if that is 0.
+// interlockStream processes messages of the given number of keys; 0 means none.
 func interlockStream(tb testing.TB, server *testbed.Server, name string, keys int64) compare.Side {
 	q := redis.NewQueue(clientOf(tb, server), nil)
 	stream := fmt.Sprint("queue", fresh.Add(1))
@@ -97,7 +97,7 @@ func groupLoop(tb testing.TB, server *testbed.Server) compare.Side {
 			}
 			var ids []string
 			for _, e := range found[stream] {
-				n, _ := strconv.ParseInt(e.FieldValues["id"], 10, 64) // the checker notices
+				n, _ := strconv.ParseInt(e.FieldValues["id"], 10, 64) // the checker detects errors
 				b.handled("", n)
 				ids = append(ids, e.ID)
 			}

@@ -13,7 +13,7 @@ import (
 
 var version = regexp.MustCompile(`\d+\.\d+(\.\d+)?`)
 
-// servers are the versions of those that are installed.
+// servers returns the versions of the installed servers.
 func servers(tb testing.TB) (all []string) {
 	postgres, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	for _, s := range []struct {
@@ -38,7 +38,7 @@ func servers(tb testing.TB) (all []string) {
 
 var required = regexp.MustCompile(`(?m)^\t(\S+ v\S+)$`)
 
-// peers are the libraries that go.mod requires, with their versions.
+// peers returns the libraries that go.mod requires, with their versions.
 func peers(tb testing.TB) (all []string) {
 	text, err := os.ReadFile("go.mod")
 	ok(tb, err)

@@ -19,8 +19,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// watermillOutbox is a table of Watermill, and its forwarder, which publishes what is there. What the
-// mail notices holds for it, too.
+// watermillOutbox is a table of Watermill and its forwarder, which publishes its rows. The mail
+// checks it as well.
 type watermillOutbox struct {
 	*mail
 	pool       *pgxpool.Pool
@@ -73,7 +73,7 @@ func (w *watermillOutbox) Publish(_ string, all ...*message.Message) error {
 // Close has nothing to do.
 func (w *watermillOutbox) Close() error { return nil }
 
-// backlog adds messages, and then measures a forwarder that begins to publish them.
+// backlog adds messages, and then measures a forwarder that publishes them.
 func (w *watermillOutbox) backlog(ctx context.Context, window time.Duration) (s compare.Sample, err error) {
 	n := int(20_000 * window.Seconds())
 	for left := n; left > 0; left -= 500 {

@@ -18,7 +18,7 @@ func zookeeperCases(tb testing.TB) []benchmark {
 	goal := []compare.Goal{faster("zk.Lock", 1)}
 	cases := distinct("zookeeper", "one ZooKeeper that syncs to disk; session of 30 s; ", server, zookeeperSides,
 		map[int][]compare.Goal{1: goal, 16: goal, 256: goal})
-	cases[0].smoke = false // starting Java is not cheap
+	cases[0].smoke = false // starting Java is slow
 	return cases
 }
 
@@ -33,7 +33,7 @@ func zookeeperSides(tb testing.TB, server *testbed.Server, c contest) []compare.
 	}
 }
 
-// quiet drops what the client logs.
+// quiet discards the client's log.
 type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}

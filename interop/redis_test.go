@@ -47,9 +47,9 @@ type plainRedis struct {
 type redisBed struct {
 	open    func(t *testing.T, ttl time.Duration) ourRedis
 	foreign func(t *testing.T) foreignRedis
-	// holder is what the first server names; empty if nobody.
+	// holder returns the holder on the first server; empty if there is none.
 	holder func(t *testing.T, name string) string
-	// shown begins what an Inspector of ours shows of them; empty: there is none.
+	// shown is the prefix of a foreign owner in our Inspector; empty: it shows none.
 	shown string
 }
 

@@ -1,5 +1,5 @@
 // Package compare measures several sides that do the same work: in interleaved rounds,
-// by medians and paired ratios, each side under a checker. It knows no server.
+// by medians and paired ratios, each side under a checker. It is independent of servers.
 //
 //	result := compare.Case{Name: "redis/distinct/16", Goals: goals}.Measure(ctx, sides, options)
 package compare
@@ -11,35 +11,35 @@ import (
 	"time"
 )
 
-// A Case is one kind of work. The first of its sides is ours.
+// Case is one kind of work. The first of its sides is ours.
 type Case struct {
 	Name  string // as "redis/distinct/16"
-	Note  string // what all sides have in common: clients, options, durability
+	Note  string // common to all sides: clients, options, durability
 	Goals []Goal
-	// Rounds is how often at most each side is measured; 0 means as often as the run says.
+	// Rounds bounds the rounds of each side; 0 means that the run decides.
 	Rounds int
-	// Window is how long a side is measured in a round at least, unless the run says less than
-	// half a second, which only shows that the case works.
+	// Window is the minimum time of a side in a round. If the run's window is below half a
+	// second, that one applies: such a run only shows that the case works.
 	Window time.Duration
 }
 
-// A Side does the work of a case in one way.
+// Side does the work of a case in one way.
 type Side struct {
 	Name string
-	// Run works for a window of time. It uses no name of a lock twice.
+	// Run works for a window of time. It uses each name of a lock once.
 	Run func(ctx context.Context, window time.Duration) (Sample, error)
 }
 
-// A Goal compares a metric of one side with that of other sides.
+// Goal compares a metric of one side with that of other sides.
 type Goal struct {
 	Metric string
-	// Side is whose metric it is; empty means the first side.
+	// Side is the side of the metric; empty means the first side.
 	Side string
-	// Against are the sides to compare with: the best of them counts. Without any the
+	// Against are the sides to compare with: the best of them counts. If it is empty, the
 	// goal is about the metric itself.
 	Against []string
-	// Want is the least ratio, or the most if AtMost is set; 0 means that there is no goal,
-	// and the ratio is only shown.
+	// Want is the lowest ratio, or the highest if AtMost is set; 0 means that the ratio is
+	// only shown.
 	Want   float64
 	AtMost bool
 }
@@ -59,12 +59,12 @@ const (
 type Options struct {
 	Rounds int           // of each side
 	Window time.Duration // of each side in a round
-	// Progress receives a line for each round; nil means that there are none.
+	// Progress receives a line for each round; nil disables it.
 	Progress func(line string)
 }
 
-// Measure runs all sides in every round, each time in another order, after a short round
-// that does not count. It stops at the first error.
+// Measure runs all sides in every round, each time in another order, after a short warm-up
+// round. It stops at the first error.
 func (c Case) Measure(ctx context.Context, sides []Side, o Options) (Result, error) {
 	if c.Rounds > 0 {
 		o.Rounds = min(o.Rounds, c.Rounds)
@@ -99,7 +99,7 @@ func (c Case) Measure(ctx context.Context, sides []Side, o Options) (Result, err
 	return r, nil
 }
 
-// sample runs a side once, on a heap without the garbage of the side before it.
+// sample runs a side once, after a collection of the previous side's garbage.
 func (s Side) sample(ctx context.Context, window time.Duration) (Sample, error) {
 	runtime.GC()
 	return s.Run(ctx, window)

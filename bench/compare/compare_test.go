@@ -32,7 +32,7 @@ func TestMedianAndSpread(t *testing.T) {
 	}
 }
 
-// result has our side and two others, with the rates of three rounds.
+// result returns our side and two others, with the rates of three rounds.
 func result(goals ...Goal) Result {
 	rounds := func(rates ...float64) (all []map[string]float64) {
 		for _, rate := range rates {
@@ -143,7 +143,7 @@ func TestMeasureInterleaves(t *testing.T) {
 	var order []string
 	side := func(name string) Side {
 		return Side{name, func(_ context.Context, window time.Duration) (Sample, error) {
-			if window == time.Second { // it is no warming up
+			if window == time.Second { // not the warm-up
 				order = append(order, name)
 			}
 			return Sample{Ops: 10, Elapsed: window}, nil
@@ -164,7 +164,7 @@ func TestMeasureInterleaves(t *testing.T) {
 	}
 }
 
-// mutex is a lock in this process. A broken one lets everybody in; a stale one grants the
+// mutex is a lock in this process. A broken one does not exclude; a stale one grants the
 // same token again.
 type mutex struct {
 	mu            sync.Mutex

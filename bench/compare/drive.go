@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// An Op is one operation of a client. It returns how long the client waited for it.
+// Op is one operation of a client. It returns how long the client waited for it.
 type Op func(ctx context.Context, client int) (wait time.Duration, err error)
 
-// Drive has clients do one operation after the other for a quarter of a window, and then for
-// a window in which the operations that end are counted. Those that end later do not count,
-// but how long they waited does, so that a side does not look better because some clients
-// starve. Those that have not ended a minute later are canceled, or when ctx ends. Drive
-// returns the first error of an operation that was not canceled.
+// Drive has clients run operations in sequence for a quarter of a window, and then for a
+// window in which completed operations are counted. Later ones do not count, but their
+// waits do, so that a side does not look better because some clients starve. Drive cancels
+// operations that are still running a minute later, or when ctx ends. It returns the first
+// error of an operation that was not canceled.
 func Drive(ctx context.Context, clients int, window time.Duration, op Op) (Sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, window/4+window+time.Minute)
 	defer cancel()
@@ -44,7 +44,7 @@ func Drive(ctx context.Context, clients int, window time.Duration, op Op) (Sampl
 	return s, nil
 }
 
-// driven is what one client did.
+// driven is the work of one client.
 type driven struct {
 	ops, total int
 	waits      []time.Duration // of those that ended after the begin of the window
@@ -71,7 +71,7 @@ func (d *driven) run(ctx context.Context, client int, begin, end time.Time, op O
 	}
 }
 
-// cost is what this process had used when something began.
+// cost is the resource usage of this process at the start of a measurement.
 type cost struct {
 	mallocs uint64
 	cpu     time.Duration
@@ -83,14 +83,14 @@ func startCost() cost {
 	return cost{memory.Mallocs, ProcessorTime()}
 }
 
-// end sets the metrics of cost for each of a number of operations.
+// end sets the metrics of cost per operation.
 func (c cost) end(ops int, values map[string]float64) {
 	now := startCost()
 	values[Allocs] = float64(now.mallocs-c.mallocs) / float64(max(1, ops))
 	values[CPU] = (now.cpu - c.cpu).Seconds() / float64(max(1, ops))
 }
 
-// ProcessorTime is how much processor time this process has used.
+// ProcessorTime returns the processor time of this process.
 func ProcessorTime() time.Duration {
 	var usage syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &usage) != nil {

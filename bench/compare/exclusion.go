@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// Exclusion notices when two clients hold one name at once, and when a token does not rise.
+// Exclusion detects that two clients hold one name at once, or that a token does not rise.
 // The zero value is ready. It is safe for concurrent use.
 type Exclusion struct {
 	names sync.Map // of *held by name
@@ -20,20 +20,20 @@ type held struct {
 	token  atomic.Uint64
 }
 
-// Name prepares to check a name: its methods are called by the holders.
+// Name returns the checker of a name: the holders call its methods.
 func (e *Exclusion) Name(name string) *Checked {
 	h, _ := e.names.LoadOrStore(name, &held{})
 	return &Checked{e, name, h.(*held)}
 }
 
-// Checked is one name under an Exclusion.
+// Checked is one name of an Exclusion.
 type Checked struct {
 	exclusion *Exclusion
 	name      string
 	held      *held
 }
 
-// Enter is called after a lock was acquired. A token of 0 means that the lock has none.
+// Enter must be called after a lock was acquired. A token of 0 means that the lock has none.
 func (c *Checked) Enter(token uint64) {
 	if n := c.held.inside.Add(1); n != 1 {
 		c.exclusion.add(fmt.Sprintf("%d clients held %q at once", n, c.name))
@@ -46,7 +46,7 @@ func (c *Checked) Enter(token uint64) {
 	}
 }
 
-// Leave is called before the lock is released.
+// Leave must be called before the lock is released.
 func (c *Checked) Leave() { c.held.inside.Add(-1) }
 
 func (e *Exclusion) add(text string) {
@@ -57,7 +57,7 @@ func (e *Exclusion) add(text string) {
 	}
 }
 
-// Violations are the first one and the number of others.
+// Violations returns the first violation and the number of others.
 func (e *Exclusion) Violations() []string {
 	n := e.found.Load()
 	if n == 0 {

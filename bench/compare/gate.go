@@ -2,20 +2,20 @@ package compare
 
 import "fmt"
 
-// Share is how much of a recorded ratio has to be reached.
+// Share is the part of a recorded ratio that must be reached.
 const Share = 0.8
 
-// A Finding is what the gate says of one ratio.
+// Finding is the gate's result for one ratio.
 type Finding struct {
 	Name string // of the case
 	Text string
-	// Fails says that the ratio fell below its share of the recorded one. Otherwise the
-	// finding is that the gate cannot tell.
+	// Fails reports that the ratio fell below its share of the recorded one. Otherwise the
+	// gate cannot decide.
 	Fails bool
 }
 
-// Gate compares the ratios of a run with the recorded ones. A time or a rate that is not
-// compared with another side is a property of the machine, and passes.
+// Gate compares the ratios of a run with the recorded ones. A time or a rate without
+// another side is a property of the machine, and passes.
 func Gate(now, recorded Report) []Finding {
 	before := map[string]Ratio{}
 	for _, r := range recorded.Ratios() {
@@ -40,7 +40,7 @@ func Gate(now, recorded Report) []Finding {
 func (r Ratio) judge(was Ratio, recorded bool) (text string, fails bool) {
 	kept := r.Value >= was.Value*Share
 	if r.AtMost {
-		kept = r.Value*Share <= was.Value || was.Value == 0 && r.Met() // a count of nothing may become one of little
+		kept = r.Value*Share <= was.Value || was.Value == 0 && r.Met() // a count of zero may become a small one
 	}
 	switch {
 	case r.ofMachine():
@@ -55,7 +55,7 @@ func (r Ratio) judge(was Ratio, recorded bool) (text string, fails bool) {
 	return "", false
 }
 
-// ofMachine says that the figure is an absolute time or rate.
+// ofMachine reports whether the figure is an absolute time or rate.
 func (r Ratio) ofMachine() bool {
 	if len(r.Against) > 0 {
 		return false

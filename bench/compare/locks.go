@@ -7,11 +7,11 @@ import (
 
 // Held is a lock that a client holds.
 type Held interface {
-	// Release gives the lock up.
+	// Release releases the lock.
 	Release(ctx context.Context) error
 }
 
-// Release is a Held of a function.
+// Release implements Held by a function.
 type Release func(ctx context.Context) error
 
 // Release calls the function.
@@ -20,19 +20,19 @@ func (r Release) Release(ctx context.Context) error { return r(ctx) }
 // Locks are clients that acquire and release locks.
 type Locks struct {
 	Clients int
-	// Name is what a client locks. It must differ between rounds.
+	// Name returns the lock of a client. It must differ between rounds.
 	Name func(client int) string
 	// Hold is how long a client keeps the lock.
 	Hold time.Duration
-	// Pairs has the metrics of waits be those of an acquire, the hold and the release
-	// together, in place of those of the acquire.
+	// Pairs sets the metrics of waits to the time of an acquire, the hold and the release
+	// together, instead of that of the acquire.
 	Pairs bool
 	// Acquire waits for the lock. A token of 0 means that the lock has none.
 	Acquire func(ctx context.Context, client int, name string) (token uint64, held Held, err error)
 }
 
 // Run drives the clients. An Exclusion checks them. A client that still waits for its lock
-// after five windows, at least three seconds, gives up: it starves.
+// after five windows, at least three seconds, stops: it starves.
 func (l Locks) Run(ctx context.Context, window time.Duration) (Sample, error) {
 	var exclusion Exclusion
 	checked := make([]*Checked, l.Clients)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A Machine is where a run took place.
+// Machine is the machine of a run.
 type Machine struct {
 	Processors int    `json:"processors"`
 	Model      string `json:"model"`
@@ -15,12 +15,12 @@ type Machine struct {
 	Kernel     string `json:"kernel"`
 	Platform   string `json:"platform"`
 	Go         string `json:"go"`
-	// Load is the load average of the last minute when the run began: of more than one, the
-	// machine was busy with something else.
+	// Load is the load average of the last minute before the run. Above one, the machine
+	// was busy with other work.
 	Load string `json:"load"`
 }
 
-// ThisMachine describes the machine. What the system does not show is left empty.
+// ThisMachine describes the machine. Unavailable fields are empty.
 func ThisMachine() Machine {
 	load, _, _ := strings.Cut(line("/proc/loadavg", ""), " ")
 	return Machine{
@@ -29,7 +29,7 @@ func ThisMachine() Machine {
 	}
 }
 
-// line is the value of the first line of a file that begins with a key.
+// line returns the value of the first line of a file that starts with key.
 func line(file, key string) string {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -43,7 +43,7 @@ func line(file, key string) string {
 	return ""
 }
 
-// String is a line for the report.
+// String returns a line for the report.
 func (m Machine) String() string {
 	return fmt.Sprintf("%d × %s, %s, Linux %s, %s, %s, load %s", m.Processors, m.Model, m.Memory, m.Kernel, m.Platform, m.Go, m.Load)
 }

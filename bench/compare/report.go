@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A Report is the results of a run.
+// Report has the results of a run.
 type Report struct {
 	Machine Machine       `json:"machine"`
 	Servers []string      `json:"servers"` // with their versions
@@ -21,7 +21,7 @@ type Report struct {
 	Results []Result      `json:"results"`
 }
 
-// Ratios are those of all results.
+// Ratios returns the ratios of all results.
 func (r Report) Ratios() []Ratio {
 	var all []Ratio
 	for _, result := range r.Results {
@@ -30,7 +30,7 @@ func (r Report) Ratios() []Ratio {
 	return all
 }
 
-// Write writes the report as JSON into a file.
+// Write writes the report as JSON to a file.
 func (r Report) Write(file string) error {
 	text, err := json.MarshalIndent(r, "", "\t")
 	if err != nil {
@@ -51,7 +51,7 @@ func Read(file string) (r Report, err error) {
 	return r, nil
 }
 
-// Table writes the ratios as Markdown, and after it what all sides of a case did.
+// Table writes the ratios as Markdown, and then the metrics of all sides of a case.
 func (r Report) Table(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n%s; %s\n\n", r.Machine, strings.Join(r.Servers, ", "), strings.Join(r.Peers, ", "))
@@ -103,7 +103,7 @@ func (r Ratio) reached() string {
 	return "no"
 }
 
-// Figure writes a value of a metric with its unit.
+// Figure formats a value of a metric with its unit.
 func Figure(metric string, value float64) string {
 	switch metric {
 	case P50, P99, Max, CPU:
@@ -124,7 +124,7 @@ func duration(seconds float64) string {
 	return d.String()
 }
 
-// figure writes a number with three digits that count.
+// figure formats a number with three significant digits.
 func figure(v float64) string {
 	switch {
 	case v >= 100:

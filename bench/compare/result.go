@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A Result is what was measured of a case.
+// Result is the measurement of a case.
 type Result struct {
 	Name  string     `json:"name"`
 	Note  string     `json:"note"`
@@ -13,8 +13,8 @@ type Result struct {
 	Sides []Measured `json:"sides"`
 }
 
-// A Ratio is a goal with its figures: a metric of our side divided by that of another side
-// in the same round, or the metric itself if nothing is compared.
+// Ratio is a goal with its figures: a metric of our side divided by that of another side in
+// the same round, or the metric itself if there is no other side.
 type Ratio struct {
 	Goal
 	Name   string // of the case
@@ -25,7 +25,7 @@ type Ratio struct {
 	Value, Low, High float64
 }
 
-// Ratios are those of the case's goals that were measured.
+// Ratios returns the measured goals of the case.
 func (r Result) Ratios() []Ratio {
 	var all []Ratio
 	for _, g := range r.Goals {
@@ -62,7 +62,7 @@ func (r Result) ratio(g Goal) (ratio Ratio, ok bool) {
 	return ratio, len(values) > 0
 }
 
-// side finds a side by name; an empty name is the first one.
+// side returns a side by name; an empty name is the first one.
 func (r Result) side(name string) (Measured, bool) {
 	for _, side := range r.Sides {
 		if name == "" || side.Name == name {
@@ -72,7 +72,7 @@ func (r Result) side(name string) (Measured, bool) {
 	return Measured{}, false
 }
 
-// best is the side with the best median of those that a goal compares with.
+// best returns the side with the best median among those that a goal compares with.
 func (r Result) best(g Goal) (best Measured, ok bool) {
 	for _, name := range g.Against {
 		side, found := r.side(name)
@@ -96,7 +96,7 @@ func (r *Result) Join(again Result) {
 	}
 }
 
-// Checker is what the checkers noticed on all sides; "ok" if that is nothing.
+// Checker returns the violations of all sides, or "ok" if there are none.
 func (r Result) Checker() string {
 	var found []string
 	for _, side := range r.Sides {
@@ -110,7 +110,7 @@ func (r Result) Checker() string {
 	return strings.Join(found, ". ")
 }
 
-// Met says whether the goal is reached; it is true where there is none.
+// Met reports whether the goal is reached, or there is none.
 func (r Ratio) Met() bool {
 	if r.AtMost {
 		return r.Want == 0 || r.Value <= r.Want
@@ -118,7 +118,7 @@ func (r Ratio) Met() bool {
 	return r.Value >= r.Want
 }
 
-// Key names a ratio among all of a run.
+// Key identifies a ratio among all of a run.
 func (r Ratio) Key() string {
 	key := r.Name + " " + r.Ours + " " + r.Metric
 	if len(r.Against) > 0 {

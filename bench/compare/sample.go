@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// A Sample is what one side did in one round.
+// Sample is the work of one side in one round.
 type Sample struct {
-	Ops     int // that ended in the time that is measured
+	Ops     int // completed in the measured time
 	Elapsed time.Duration
-	Total   int // operations from which the costs come, also those before and after that time
-	// Waits are how long operations took, or how long they waited for the lock. It is nil
-	// if that is not known.
+	Total   int // operations that the costs are divided by, also those before and after that time
+	// Waits are the durations of operations, or the waits for the lock. It is nil if they
+	// are unknown.
 	Waits []time.Duration
-	// PerClient is the number of operations of each client; nil if that is not known.
+	// PerClient is the number of operations of each client; nil if it is unknown.
 	PerClient []int
 	// Values are further metrics.
 	Values map[string]float64
-	// Violations are what the checker noticed. Nothing counts in a sample that has any.
+	// Violations are the checker's findings. A sample with violations does not count.
 	Violations []string
 }
 
-// metrics are the values of a sample by name.
+// metrics returns the values of a sample by name.
 func (s Sample) metrics() map[string]float64 {
 	m := maps.Clone(s.Values)
 	if m == nil {
@@ -45,10 +45,10 @@ func (s Sample) quantile(q float64) float64 {
 	return s.Waits[int(q*float64(len(s.Waits)-1))].Seconds()
 }
 
-// Measured is what one side did in all rounds.
+// Measured has the metrics of one side in all rounds.
 type Measured struct {
 	Name string `json:"name"`
-	// Rounds are its metrics, round by round.
+	// Rounds are its metrics per round.
 	Rounds     []map[string]float64 `json:"rounds"`
 	Violations []string             `json:"violations,omitempty"`
 }
@@ -58,7 +58,7 @@ func (m *Measured) add(s Sample) {
 	m.Violations = append(m.Violations, s.Violations...)
 }
 
-// values are those of one metric, round by round; nil if a round does not have it.
+// values returns one metric per round; nil if a round does not have it.
 func (m Measured) values(metric string) []float64 {
 	var all []float64
 	for _, round := range m.Rounds {
@@ -71,10 +71,10 @@ func (m Measured) values(metric string) []float64 {
 	return all
 }
 
-// Median is the middle of the values of a metric, or 0 if it was not measured.
+// Median returns the median of a metric, or 0 if it was not measured.
 func (m Measured) Median(metric string) float64 { return median(m.values(metric)) }
 
-// median is the middle of values, and the mean of the two in the middle of an even number.
+// median returns the middle of values, or the mean of the two middle ones.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -87,8 +87,8 @@ func median(values []float64) float64 {
 	return sorted[middle]
 }
 
-// spread is the range of values, without the smallest and the largest if there are five or
-// more: of seven rounds that is an interval in which the median lies seven times in eight.
+// spread returns the range of values, without the smallest and the largest if there are five
+// or more. For seven rounds, the interval contains the median in seven cases of eight.
 func spread(values []float64) (low, high float64) {
 	if len(values) == 0 {
 		return 0, 0

@@ -1,6 +1,6 @@
-"""Takes and gives up locks with redis-py, by commands on standard input.
+"""Acquires and releases locks with redis-py, by commands on standard input.
 
-    acquire NAME SECONDS   answers yes or no, at once
+    acquire NAME SECONDS   answers yes or no, without waiting
     release NAME           answers released, or lost if it was not the owner's
 
 Names have no spaces here. It ends with its input.

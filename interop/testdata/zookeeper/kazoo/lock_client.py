@@ -1,4 +1,4 @@
-"""Takes and gives up kazoo's locks as its standard input says, one command a
+"""Acquires and releases kazoo's locks by commands on standard input, one per
 line, and answers each with one line: "acquire PATH" by "held PATH", "try PATH"
 by that or "busy PATH", "release PATH" by "released PATH".
 
