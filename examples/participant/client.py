@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Has a coordinator run transactions whose branches are two participants, and looks at their outcomes.
+"""Starts transactions with two participants on a coordinator, and checks their outcomes.
 
     python3 participant.py north.db 8081 &
     python3 participant.py south.db 8082 &
@@ -7,11 +7,11 @@
         --participant north=http://127.0.0.1:8081/ --participant south=http://127.0.0.1:8082/ &
     python3 client.py http://127.0.0.1:7461 http://127.0.0.1:8081/ http://127.0.0.1:8082/
 
-It needs nothing but Python's standard library. What is asked and answered is in docs/reference/http.md.
+It needs only Python's standard library. docs/reference/http.md describes the requests and answers.
 
-The rule to take home: the client chooses the transaction's id, and whatever happens to a
-request, it sends the same one again. Where there is a transaction of that id it is not
-started again, so this is also how to wait for its end.
+The rule to remember: the client chooses the transaction's id, and repeats the same request
+after any failure. A transaction with that id is not started again, so the same request also
+waits for its end.
 """
 
 import http.client
@@ -24,12 +24,12 @@ import urllib.parse
 import urllib.request
 import uuid
 
-PATIENCE = 60  # seconds for what has to come to its end
+PATIENCE = 60  # seconds until a transaction must have ended
 ENDED = {"SUCCEEDED", "COMPENSATED", "DEAD_LETTER", "RESOLVED", "CONFIRMED", "CANCELLED", "COMMITTED"}
 
 
 def saga(sites, order):
-    """North sells first, and takes it back if south, the pivot, refuses."""
+    """North sells first, and undoes that if south, the pivot, refuses."""
     north, south = sites.items()
     return {"type": "seats", "steps": [
         {"name": north[0], "do": north[1], "undo": north[1], "input": order["north"]},
@@ -38,13 +38,13 @@ def saga(sites, order):
 
 
 def tcc(sites, order):
-    """Both hold seats; then both sell them, or both let go."""
+    """Both hold seats; then both sell or release them."""
     return {"type": "seats", "branches": [
         {"name": name, "url": url, "input": order[name]} for name, url in sites.items()]}
 
 
 def two_phase(_, order):
-    """Both prepare; then both commit, or both roll back. The coordinator knows where they are."""
+    """Both prepare; then both commit, or both roll back. The coordinator has their addresses."""
     return {"branches": order}
 
 
@@ -59,7 +59,7 @@ def finish(url, body):
 
 
 def sold(url, account):
-    """How many seats of an account are sold, once none is held any more."""
+    """Returns the sold seats of an account, once none is held."""
     for _ in patiently(f"{account} is still held"):
         has = fetch(url + "?account=" + urllib.parse.quote(account))
         if has.get("held") == 0:
@@ -67,23 +67,23 @@ def sold(url, account):
 
 
 def fetch(url, body=None):
-    """The JSON of an answer, empty if there was none. A body is posted."""
+    """Returns the JSON of an answer, empty if there is none. A body is posted."""
     data = None if body is None else json.dumps(body).encode()
-    token = os.environ.get("INTERLOCK_TOKEN")  # of a coordinator that was started with --token-file
+    token = os.environ.get("INTERLOCK_TOKEN")  # for a coordinator with --token-file
     headers = {"Authorization": f"Bearer {token}"} if token and data else {}  # participants are only read
     try:
         with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=30) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        if error.code not in (503, 504):  # 503: nothing was done; 504: nobody knows
+        if error.code not in (503, 504):  # 503: nothing was done; 504: the outcome is unknown
             sys.exit(f"{url}: {error.code} {error.read().decode()}")
     except (OSError, http.client.HTTPException):
-        pass  # nobody is there, or the answer was lost on its way
+        pass  # the server is down, or the answer was lost
     return {}
 
 
 def patiently(otherwise):
-    """Goes round a loop, with a pause, as long as there is patience."""
+    """Repeats a loop, with a pause, until PATIENCE has passed."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         yield

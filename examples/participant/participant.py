@@ -3,11 +3,11 @@
 
     python3 participant.py seats.db 8080
 
-It needs nothing but Python's standard library. What it answers to which message is in
-docs/reference/conformance.md; the conformance kit plays all of it to this file.
+It needs only Python's standard library. docs/reference/conformance.md lists its answers to
+all messages; the conformance kit sends all of them to this file.
 
-The rule to take home: the row about the branch and the business are written in one local
-transaction, and the row is looked at first. Everything else is bookkeeping.
+The rule to remember: one local transaction reads the row of the branch first, and writes
+that row and the business data. Everything else is bookkeeping.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ create table if not exists account (name text primary key, held int not null def
 
 
 class Refused(Exception):
-    """The business says no: 409, now and whenever the message comes again."""
+    """The business refuses: 409, now and for every repetition of the message."""
 
 
 class Answer(Exception):
@@ -49,7 +49,7 @@ class Answer(Exception):
 
 
 def business(db, operation, order):
-    """Does one operation. The barrier sees to it that it is done once, and in order."""
+    """Does one operation. The barrier ensures that it is done once, and in order."""
     name, amount = order["account"], order["amount"]
     db.execute("insert into account (name) values (?) on conflict do nothing", (name,))
     if operation in FIRST:
@@ -70,7 +70,7 @@ def business(db, operation, order):
 
 @contextlib.contextmanager
 def transaction(path):
-    """Commits what was done in it, or nothing. One writes at a time; the others wait."""
+    """Commits all of its writes or none. One transaction writes at a time; the others wait."""
     db = sqlite3.connect(path, timeout=10, isolation_level=None)
     try:
         db.execute("pragma synchronous = full")  # done means that it is on the disk
@@ -104,19 +104,19 @@ def barrier(db, key, operation, body):
         return 409, "it cannot be undone, it is confirmed"
     if state == "done":
         run_last(db, key, operation, order, "undone")
-    elif state == "unknown":  # nothing to take back; but the first may still be on its way
+    elif state == "unknown":  # nothing to undo, but the first may arrive later
         remember(db, key, "undone", operation, b"", "")
     return 200, ""
 
 
 def forgotten(db, transaction, begun):
-    """Whether a message is one of a transaction that may have been forgotten: its rows may be gone."""
+    """Reports whether the transaction of a message may be forgotten: its rows may be deleted."""
     before, excepted = db.execute("select before, excepted from mark").fetchone() or (0, "[]")
     return begun < before and transaction not in json.loads(excepted)
 
 
 def forget(db, before, excepted):
-    """Forgets what began before a time and has ended, as the coordinator says. An hour is left for clocks that differ."""
+    """Raises the mark to a time from the coordinator, and deletes rows that are an hour older, for clock differences."""
     if before > (db.execute("select max(before) from mark").fetchone()[0] or 0):
         db.execute("delete from mark")
         db.execute("insert into mark values (?, ?)", (before, json.dumps(excepted)))
@@ -127,7 +127,7 @@ def forget(db, before, excepted):
 
 
 def run_first(db, key, operation, body):
-    """Runs the business, and stores the outcome, also a refusal."""
+    """Runs the business and stores the outcome, including a refusal."""
     db.execute("savepoint business")
     try:
         output = json.dumps(business(db, operation, json.loads(body)))
@@ -140,7 +140,7 @@ def run_first(db, key, operation, body):
 
 
 def run_last(db, key, operation, order, state):
-    """Makes final, or takes back, what the first was asked for: the row knows it."""
+    """Confirms or undoes the order of the first, which is in the row."""
     business(db, operation, json.loads(order))
     db.execute("update branch set state = ? where transaction_id = ? and branch = ? and step = ?", (state, *key))
 
@@ -151,7 +151,7 @@ def remember(db, key, state, operation, order, output):
 
 
 def in_doubt(db):
-    """The branches that are prepared: a coordinator that finds one it has forgotten tells it what to do."""
+    """Returns the prepared branches, so that a coordinator can decide those that it has lost."""
     rows = db.execute("select transaction_id, branch, since from branch where state = 'done' and operation = 'prepare'")
     return [{"transaction": transaction, "branch": branch, "since": since} for transaction, branch, since in rows]
 
@@ -182,12 +182,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status, text = answer.status, str(answer)
         except sqlite3.OperationalError as busy:
             status, text = 503, str(busy)
-        except Exception as error:  # nobody knows how far it came; it was rolled back
+        except Exception as error:  # an unexpected error; the transaction was rolled back
             status, text = 500, repr(error)
         self.answer(status, text)
 
     def do_GET(self):
-        """Tells what an account has, or which branches are in doubt."""
+        """Returns the state of an account, or the branches in doubt."""
         query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query, keep_blank_values=True)
         name = query.get("account", [""])[0]
         with transaction(self.database) as db:
@@ -200,7 +200,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def body(self):
         length = "" if "Transfer-Encoding" in self.headers else self.headers.get("Content-Length", "")
         if not re.fullmatch("[0-9]{1,9}", length) or int(length) > MAX_BODY:
-            self.close_connection = True  # what is left of the request is not read
+            self.close_connection = True  # the rest of the request is not read
             raise Answer(413 if length.isdigit() else 411, "a body has a length, of 4 MiB at most, and no chunks")
         body = b""
         with contextlib.suppress(TimeoutError):
@@ -211,7 +211,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return body
 
     def call(self):
-        """The key and the operation that the headers tell of, and nothing but that."""
+        """Returns the key and the operation of the headers, which must all be valid."""
         key = self.name("Transaction", 200), self.name("Branch", 255), self.name("Step", 255, "")
         operation = self.header("Operation")
         if operation not in FIRST | CONFIRM | UNDO:
@@ -226,7 +226,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return key, operation
 
     def mark(self, body):
-        """What may be forgotten: all that began before, but for some transactions."""
+        """Returns the mark: transactions that began before it may be forgotten, with exceptions."""
         try:
             mark = json.loads(body)
             before, excepted = mark["before"], mark["except"]

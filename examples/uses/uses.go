@@ -1,5 +1,5 @@
-// Package uses has each use of Interlock in as few lines as it takes. docs/reference/uses.md shows how
-// many, beside other libraries; a test counts the lines between "use" and "end", and runs them.
+// Package uses has each use of Interlock in as few lines as possible. docs/reference/uses.md compares
+// their number with other libraries; a test counts the lines between "use" and "end", and runs them.
 package uses
 
 import (
@@ -40,7 +40,7 @@ var (
 	shopURL  = "postgres://127.0.0.1/shop"
 )
 
-// The work of an application, which the uses put to use.
+// The work of an application, which the uses call.
 var (
 	work   func(ctx context.Context, c interlock.Claim) error
 	write  func(ctx context.Context, tx pgx.Tx) error
@@ -51,7 +51,7 @@ var (
 	serve  http.Handler
 	tenant func(*http.Request) string
 	listen func(http.Handler) error
-	orders func(handle func(id string) error) error // one that another process owns is Retryable
+	orders func(handle func(id string) error) error // an order that another process owns is Retryable
 	flight tcc.Resource[string, string]
 	locked func(ctx context.Context, tx pgx.Tx, found []int) error
 	debit  func(ctx context.Context, tx pgx.Tx) error
@@ -59,7 +59,7 @@ var (
 	ctx    = context.Background()
 )
 
-// Trip is what a saga books.
+// Trip is the input of the saga.
 type Trip struct{ Day string }
 
 func book(context.Context, Trip) (string, error)  { return "", nil }
@@ -237,7 +237,7 @@ func semaphores() error {
 	// end
 }
 
-// sweeps is what docs/explanation/transactions.md shows of retention.
+// sweeps is the code of retention in docs/explanation/transactions.md.
 func sweeps(db interlock.BeginnerAt[pgx.Tx], table barrier.Table, seats tcc.Table, answers *idempotency.Store) coordinator.Options {
 	return coordinator.Options{Retention: coordinator.Retention{Sweeps: []coordinator.Sweep{
 		{Name: "stock", Run: func(ctx context.Context, m journal.Mark) (coordinator.SweepResult, error) {
@@ -249,4 +249,4 @@ func sweeps(db interlock.BeginnerAt[pgx.Tx], table barrier.Table, seats tcc.Tabl
 	}}}
 }
 
-var _ = sweeps // of a page
+var _ = sweeps // used only on a page

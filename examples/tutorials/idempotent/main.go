@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/idempotency"
 )
 
-// A Charge is an amount that an account pays.
+// Charge is an amount that an account pays.
 type Charge struct {
 	ID      int    `json:"id"`
 	Account string `json:"account"`

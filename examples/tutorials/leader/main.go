@@ -47,8 +47,8 @@ func lead(ctx context.Context, term *elect.Term) error {
 	return nil
 }
 
-// count reads and writes under the term's token. It does not look at the leadership first,
-// as a process does not that was paused right before it: the store rejects the write.
+// count reads and writes under the term's token. It does not check the leadership, because a
+// process can be paused right after a check: the store rejects a stale write.
 func count(term *elect.Term) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// An Order is what the steps get.
+// Order is the input of the steps.
 type Order struct {
 	Item  string
 	Price int

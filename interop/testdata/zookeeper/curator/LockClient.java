@@ -9,11 +9,11 @@ import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /**
- * Takes and gives up Curator's locks as its standard input says, one command a
+ * Acquires and releases Curator's locks by commands on standard input, one per
  * line, and answers each with one line: "acquire PATH" by "held PATH", "try PATH"
  * by that or "busy PATH", "release PATH" by "released PATH".
  *
- * <p>Arguments: the servers, the length of the session in milliseconds.
+ * <p>Arguments: the servers, the session timeout in milliseconds.
  */
 public class LockClient {
   public static void main(String[] args) throws Exception {

@@ -2,7 +2,7 @@
 line, and answers each with one line: "acquire PATH" by "held PATH", "try PATH"
 by that or "busy PATH", "release PATH" by "released PATH".
 
-Arguments: the servers, the length of the session in seconds, and patterns of
+Arguments: the servers, the session timeout in seconds, and patterns of
 other clients' nodes that count as contenders.
 """
 import sys
