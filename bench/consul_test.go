@@ -19,7 +19,7 @@ func consulCases(tb testing.TB) []benchmark {
 		map[int][]compare.Goal{1: goal, 16: goal}) // more clients of api.Lock have more connections than an agent accepts
 }
 
-// consulSides are our lock and Consul's own, each with one session.
+// consulSides returns our lock and Consul's own, each with one session.
 func consulSides(tb testing.TB, server *testbed.Server, c contest) []compare.Side {
 	return []compare.Side{
 		c.side("interlock", func() acquire {
@@ -31,7 +31,7 @@ func consulSides(tb testing.TB, server *testbed.Server, c contest) []compare.Sid
 	}
 }
 
-// consulLock is Consul's own lock. It has no token, and its key stays after the release.
+// consulLock returns Consul's own lock. It has no token, and its key stays after the release.
 func consulLock(tb testing.TB, server *testbed.Server) acquire {
 	client, err := api.NewClient(&api.Config{Address: server.Addr()})
 	ok(tb, err)

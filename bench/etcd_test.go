@@ -45,7 +45,7 @@ func etcdCases(tb testing.TB) []benchmark {
 	return cases
 }
 
-// etcdSides are our lock and etcd's own, each with a session per process.
+// etcdSides returns our lock and etcd's own, each with a session per process.
 func etcdSides(tb testing.TB, server *testbed.Server, c contest) []compare.Side {
 	return []compare.Side{
 		c.side("interlock", func() acquire {
@@ -64,7 +64,7 @@ func dialEtcd(tb testing.TB, server *testbed.Server) *clientv3.Client {
 	return client
 }
 
-// etcdMutex is etcd's own lock. The revision of its key is a token.
+// etcdMutex returns etcd's own lock. The revision of its key is a token.
 func etcdMutex(tb testing.TB, client *clientv3.Client) acquire {
 	session, err := concurrency.NewSession(client, concurrency.WithTTL(int(ttl.Seconds())))
 	ok(tb, err)
@@ -78,7 +78,7 @@ func etcdMutex(tb testing.TB, client *clientv3.Client) acquire {
 	}
 }
 
-// putAndWatch is the limit of a contended lock: one client puts a key, and another receives it
+// putAndWatch measures the limit of a contended lock: one client puts a key, and another receives it
 // over an open watch.
 func putAndWatch(putter, watcher *clientv3.Client) compare.Side {
 	return compare.Side{Name: "put and watch", Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {

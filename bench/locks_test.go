@@ -64,17 +64,17 @@ func (c contest) side(name string, open func() acquire, count func() float64) co
 	}}
 }
 
-// faster is the goal that our rate is the given multiple of another side's; 0 is no goal.
+// faster returns the goal that our rate is the given multiple of another side's; 0 is no goal.
 func faster(than string, times float64) compare.Goal {
 	return compare.Goal{Metric: compare.Rate, Against: []string{than}, Want: times}
 }
 
-// allocs is the goal for the allocations of a side; 0 is no goal.
+// allocs returns the goal for the allocations of a side; 0 is no goal.
 func allocs(side string, most float64) compare.Goal {
 	return compare.Goal{Metric: compare.Allocs, Side: side, Want: most, AtMost: true}
 }
 
-// distinct are cases with as many clients as the goals have, each with its own name, and one
+// distinct returns cases with as many clients as the goals have, each with its own name, and one
 // client of the store. The first of them is tried on every change.
 func distinct(store, note string, server func() *testbed.Server, sides func(testing.TB, *testbed.Server, contest) []compare.Side,
 	goals map[int][]compare.Goal) (cases []benchmark) {
@@ -89,7 +89,7 @@ func distinct(store, note string, server func() *testbed.Server, sides func(test
 	return cases
 }
 
-// fenced is our lock on a driver, which the lock closes.
+// fenced returns our lock on a driver, which the lock closes.
 func fenced(tb testing.TB, d driver.Fenced) acquire {
 	closeAfter(tb, d.Close)
 	locks, err := lock.NewFenced(d, nil)
@@ -117,7 +117,7 @@ func memoryCases(testing.TB) []benchmark {
 	}}
 }
 
-// advisory is our lock without tokens.
+// advisory returns our lock without tokens.
 func advisory(tb testing.TB, d driver.Advisory) acquire {
 	closeAfter(tb, d.Close)
 	locks, err := lock.NewAdvisory(d, nil)

@@ -64,7 +64,7 @@ func mariadbPool(tb testing.TB, server *testbed.Server, connections int) *sql.DB
 	return db
 }
 
-// getLock is a lock of a connection of the pool, which is kept until the release.
+// getLock returns a lock of a connection of the pool, which is kept until the release.
 func getLock(db *sql.DB) acquire {
 	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		conn, err := db.Conn(ctx)

@@ -88,7 +88,7 @@ type mail struct {
 	done    atomic.Int64
 }
 
-// mailToKafka is a mail whose sink is Kafka: it counts acknowledged messages.
+// mailToKafka returns a mail whose sink is Kafka: it counts acknowledged messages.
 func mailToKafka(tb testing.TB, server, broker *testbed.Server) *mail {
 	c, err := kgo.NewClient(kgo.SeedBrokers(broker.Addr()), kgo.AllowAutoTopicCreation())
 	ok(tb, err)
@@ -131,7 +131,7 @@ func newMail[T any](tb testing.TB, db driver.BeginnerAt[T], sql func(T) driver.S
 	return m
 }
 
-// Publish is the sink.
+// Publish implements the sink.
 func (m *mail) Publish(ctx context.Context, messages []driver.Message) []error {
 	answers := make([]error, len(messages))
 	if m.sink != nil {

@@ -189,7 +189,7 @@ func committed(tb testing.TB, l ledger, clients, accounts int) compare.Side {
 	})
 }
 
-// participants are a ledger of two participants, of which the first is called first.
+// participants returns a ledger of two participants, of which the first is called first.
 func participants[B any](north, south driver.Preparer[B], add func(ctx context.Context, b B, side string, account int, n int64) error) ledger {
 	atNorth, atSouth := twopc.Define("north", north), twopc.Define("south", south)
 	return ledger{defined: []twopc.Defined{atNorth, atSouth}, transfer: func(ctx context.Context, t *twopc.T, from, to int) error {

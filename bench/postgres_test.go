@@ -29,7 +29,7 @@ func postgresCases(tb testing.TB) []benchmark {
 		})
 }
 
-// tableFaster is faster for the table instead of sessions.
+// tableFaster is the goal faster for the table instead of sessions.
 func tableFaster(than string, times float64) compare.Goal {
 	return compare.Goal{Metric: compare.Rate, Side: "interlock table", Against: []string{than}, Want: times}
 }
@@ -63,7 +63,7 @@ func poolOf(tb testing.TB, server *testbed.Server, connections int32) *pgxpool.P
 	return pool
 }
 
-// advisoryLock is a lock of a connection of the pool, which is kept until the release.
+// advisoryLock returns a lock of a connection of the pool, which is kept until the release.
 func advisoryLock(pool *pgxpool.Pool) acquire {
 	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
 		conn, err := pool.Acquire(ctx)

@@ -24,7 +24,7 @@ var compareAndDelete = rueidis.NewLuaScript(`if redis.call("get", KEYS[1]) == AR
 
 var owners atomic.Int64
 
-// rawPair is the minimum of a lock with an owner: two round trips.
+// rawPair makes the minimum of a lock with an owner: two round trips.
 func rawPair(tb testing.TB, client rueidis.Client) acquire {
 	ok(tb, client.Do(tb.Context(), client.B().ScriptLoad().Script(`return 1`).Build()).Error())
 	return func(ctx context.Context, name string) (uint64, compare.Held, error) {
@@ -39,7 +39,7 @@ func rawPair(tb testing.TB, client rueidis.Client) acquire {
 	}
 }
 
-// tokens is the limit of a contended lock: the server pushes the token to the client that has
+// tokens measures the limit of a contended lock: the server pushes the token to the client that has
 // waited longest. It is not a lock, because it is lost with its holder.
 func tokens(client rueidis.Client) acquire {
 	return func(ctx context.Context, name string) (uint64, compare.Held, error) {

@@ -32,7 +32,7 @@ func redisCases(tb testing.TB) []benchmark {
 	return append(append(cases, redisHot(server)...), redisIdle(server))
 }
 
-// redisHot are the cases of one contended name.
+// redisHot returns the cases of one contended name.
 func redisHot(server func() *testbed.Server) []benchmark {
 	hot := func(name, note string, c contest, goals ...compare.Goal) benchmark {
 		return benchmark{Case: compare.Case{Name: name, Note: redisNote + note, Goals: goals, Window: time.Second},
@@ -52,7 +52,7 @@ func redisHot(server func() *testbed.Server) []benchmark {
 	}
 }
 
-// redisSides are ours, the limits and the peers. The limit of a contest for one name is the
+// redisSides returns ours, the limits and the peers. The limit of a contest for one name is the
 // token that the server pushes, otherwise the two round trips of a lock.
 func redisSides(tb testing.TB, server *testbed.Server, c contest) []compare.Side {
 	counter := dialRedis(tb, server)
@@ -157,7 +157,7 @@ func quorumCases(tb testing.TB) []benchmark {
 	return cases
 }
 
-// quorum is ours, after a first acquire: new servers do not vote until they are as old as
+// quorum returns ours, after a first acquire: new servers do not vote until they are as old as
 // a TTL.
 func quorum(tb testing.TB, ttl time.Duration, servers []*testbed.Server) acquire {
 	var clients []rueidis.Client

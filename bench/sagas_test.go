@@ -69,7 +69,7 @@ func sagaCases(tb testing.TB) (cases []benchmark) {
 	return cases
 }
 
-// sagaSides are sagas in the process and over HTTP, and the durable commits of the store.
+// sagaSides returns sagas in the process and over HTTP, and the durable commits of the store.
 func sagaSides(tb testing.TB, store journaled, clients int) []compare.Side {
 	w := &sagas{}
 	local, remote := w.local(), w.remote(tb)
@@ -150,7 +150,7 @@ func (w *sagas) local() saga.Definition[string] {
 	return twoSteps("local", func(ctx context.Context, _ string) (string, error) { return w.act(ctx), nil })
 }
 
-// remote has a participant that is called over HTTP.
+// remote returns a saga whose participant is called over HTTP.
 func (w *sagas) remote(tb testing.TB) saga.Definition[string] {
 	participant := httptest.NewServer(branchhttp.Handler(func(ctx context.Context, _ []byte) ([]byte, error) {
 		return fmt.Appendf(nil, "%q", w.act(ctx)), nil
@@ -165,13 +165,13 @@ func (w *sagas) remote(tb testing.TB) saga.Definition[string] {
 	})
 }
 
-// twoSteps is a saga whose second step is the pivot.
+// twoSteps returns a saga whose second step is the pivot.
 func twoSteps(name string, act func(ctx context.Context, input string) (string, error)) saga.Definition[string] {
 	undo := func(context.Context, string, *string) error { return nil }
 	return saga.Define(name, saga.Step("reserve", act).Undo("release", undo), saga.Step("pay", act).Pivot())
 }
 
-// side has clients that each wait for the end of a saga before they start the next.
+// side returns clients that each wait for the end of a saga before they start the next.
 func (w *sagas) side(name string, clients int, engine func(client int) *saga.Engine, d saga.Definition[string]) compare.Side {
 	return compare.Side{Name: name, Run: func(ctx context.Context, window time.Duration) (compare.Sample, error) {
 		s, err := compare.Drive(ctx, clients, window, func(ctx context.Context, client int) (time.Duration, error) {

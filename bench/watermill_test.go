@@ -60,7 +60,7 @@ func (w *watermillOutbox) put(ctx context.Context, all []driver.Message) error {
 	})
 }
 
-// Publish is the publisher of the forwarder.
+// Publish implements the publisher of the forwarder.
 func (w *watermillOutbox) Publish(_ string, all ...*message.Message) error {
 	for _, m := range all {
 		if err := w.deliver(context.Background(), driver.Message{ID: m.UUID, Key: m.Metadata.Get("key")}); err != nil {
@@ -70,7 +70,7 @@ func (w *watermillOutbox) Publish(_ string, all ...*message.Message) error {
 	return nil
 }
 
-// Close has nothing to do.
+// Close does nothing.
 func (w *watermillOutbox) Close() error { return nil }
 
 // backlog adds messages, and then measures a forwarder that publishes them.

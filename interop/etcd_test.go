@@ -346,7 +346,7 @@ func TestOurCrashFreesOthers(t *testing.T) {
 	b.mustBeGranted(ctl)
 }
 
-// TestForeignContendersAreShown by their leases, the only identity that they have.
+// TestForeignContendersAreShown shows them by their leases, their only identity.
 func TestForeignContendersAreShown(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)
@@ -388,8 +388,8 @@ func TestRawNames(t *testing.T) {
 	b.mustBeGranted(ours)
 }
 
-// TestForeignWriterPassesTheSameGuard with the token of its create revision, between
-// our earlier and our later holder.
+// TestForeignWriterPassesTheSameGuard writes with the token of its create revision,
+// between our earlier and our later holder.
 func TestForeignWriterPassesTheSameGuard(t *testing.T) {
 	t.Parallel()
 	b := onEtcd(t, nil)

@@ -161,7 +161,7 @@ func (b *percolatorBed) open(ctx context.Context, process int, crashes bool, o *
 	return percolator.Open(ctx, oracle, stores, o)
 }
 
-// workload has its own keys, and runs for a time and at least some transactions.
+// workload returns a workload with its own keys, which runs for a time and at least some transactions.
 func (b *percolatorBed) workload(d time.Duration, o *percolator.Options) percolatortest.Workload {
 	end := time.Now().Add(d)
 	w := percolatortest.Workload{

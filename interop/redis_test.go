@@ -242,7 +242,7 @@ func testTheyCrash(t *testing.T, b redisBed) {
 	}
 }
 
-// testWeCrash is the reverse. A driver that is closed leaves its locks to expire.
+// testWeCrash is the reverse of testTheyCrash. A driver that is closed leaves its locks to expire.
 func testWeCrash(t *testing.T, b redisBed) {
 	const ttl = 1500 * time.Millisecond
 	d, them := b.open(t, ttl), b.foreign(t)

@@ -118,7 +118,7 @@ type zkClient struct {
 	crash func()
 }
 
-// goClient is the lock of the Go client, over a path that can be cut.
+// goClient returns the lock of the Go client, over a path that can be cut.
 func (b *zkBed) goClient() zkClient {
 	b.Helper()
 	path := testbed.NewProxy(b, b.server.Addr())
@@ -142,7 +142,7 @@ func (b *zkBed) goClient() zkClient {
 	}}
 }
 
-// program is a foreign client in a separate process, which receives commands.
+// program starts a foreign client in a separate process, which receives commands.
 func (b *zkBed) program(who, path string, args ...string) zkClient {
 	b.Helper()
 	p := testbed.Command(b, path, args...)

@@ -119,7 +119,7 @@ func (s *branchScene) prepared(x driver.XID, key string, value int) {
 	}
 }
 
-// commit and rollback repeat the call until there is an outcome.
+// commit repeats Commit until there is an outcome; rollback repeats Rollback.
 func (s *branchScene) commit(p driver.Participant, x driver.XID) {
 	s.Helper()
 	s.persist("commit", func(ctx context.Context) error { return p.Commit(ctx, x) })

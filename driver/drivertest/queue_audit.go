@@ -52,7 +52,7 @@ func (a *QueueAudit) Write(claim string, token interlock.Token, key, id string) 
 	return nil
 }
 
-// Handle is a handler that writes.
+// Handle implements a handler that writes.
 func (a *QueueAudit) Handle(_ context.Context, m driver.Received) error {
 	return a.Write(m.Claim.Name(), m.Claim.Token(), m.Key, m.ID)
 }

@@ -55,8 +55,8 @@ func tokenOf(t *testing.T, d driver.Fenced, name string) interlock.Token {
 	return g.Token
 }
 
-// testMove checks that tokens are above those of the former system, also for known names, and
-// rise from there, although the server's clock is an hour behind them.
+// testMove checks that tokens rise from above those of the former system, also for known names.
+// The server's clock is an hour behind them.
 func (h SeedHarness) testMove(t *testing.T) {
 	tokenOf(t, h.mustOpen(t, driver.Seed{}), "old")
 	last, err := interlock.NewToken(interlock.CounterAt(time.Now().Add(time.Hour)), 7)

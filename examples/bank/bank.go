@@ -32,7 +32,7 @@ type bank struct {
 	told   *witness
 }
 
-// withdraw is the whole pattern: acquire the lock, enter the guard, read, write.
+// withdraw shows the whole pattern: acquire the lock, enter the guard, read, write.
 func (b *bank) withdraw(ctx context.Context, account string, amount int64) error {
 	name := lockName(account)
 	return b.locks.Do(ctx, name, func(ctx context.Context, c interlock.Claim) error { // acquire
@@ -81,7 +81,7 @@ func (b *bank) withdrawInSteps(ctx context.Context, account string, amount int64
 	})
 }
 
-// step is one transaction that enters the guard first. fn returns the balance that it
+// step runs one transaction that enters the guard first. fn returns the balance that it
 // read or wrote. A program should use fence.Tx instead, which also checks the claim
 // and bounds a transaction that stalls. Both are omitted here, so that a late write
 // reaches the guard.

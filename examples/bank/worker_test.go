@@ -86,7 +86,7 @@ func (w *worker) find(name string) (stage, bool) {
 	return stage{}, false
 }
 
-// mustFind is find that fails the test.
+// mustFind is find, and fails the test if there is none.
 func (w *worker) mustFind(name string) stage {
 	w.tb.Helper()
 	s, ok := w.find(name)

@@ -191,7 +191,7 @@ func TestExpiry(t *testing.T) {
 
 const trips = 12
 
-// sendAgent is the process that is killed: it books several trips concurrently and prints
+// sendAgent runs the process that is killed: it books several trips concurrently and prints
 // each decision.
 func sendAgent(ctx context.Context, _ *crash.Points, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -17,7 +17,7 @@ func (a *agency) define() {
 	a.hotel, a.airline = tcc.Define("hotel", a.rooms.take), tcc.Define("airline", a.seats.take)
 }
 
-// book is the whole pattern: it tries both at once, which only holds them, and then
+// book shows the whole pattern: it tries both at once, which only holds them, and then
 // decides. It returns with the decision, which is carried out even if this process
 // dies. A second call with the same id has the same outcome.
 func (a *agency) book(ctx context.Context, id, room, seat string) (tcc.Outcome, error) {

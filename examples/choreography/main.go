@@ -161,7 +161,7 @@ func (s settings) serve(ctx context.Context, name string, in io.Reader) error {
 	return c.Close(goodbye)
 }
 
-// play is a run: it places orders, kills processes, and audits the result.
+// play makes a run: it places orders, kills processes, and audits the result.
 func (s settings) play(ctx context.Context, args []string, n int, out io.Writer) error {
 	pool, err := pgxpool.New(ctx, s.postgres)
 	if err != nil {

@@ -140,7 +140,7 @@ func create(ctx context.Context, pool *pgxpool.Pool, t choreography.Tracker, pie
 	})
 }
 
-var errConvicted = errors.New("the audit found what is wrong")
+var errConvicted = errors.New("the audit found errors")
 
 // audit compares the data of the services with the tracker's: a completed order has one parcel and
 // one charge, a compensated one has neither and is closed, and no piece is lost.

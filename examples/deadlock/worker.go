@@ -40,7 +40,7 @@ func prepare(ctx context.Context, s settings) error {
 // thing can be taken by one task at a time. It blocks, and returns a function that gives it back.
 type thing func(ctx context.Context) (give func(), err error)
 
-// locked is a lock on any system; its waits are published on board.
+// locked returns a lock on any system; its waits are published on board.
 func locked(board deadlock.Board, locks *lock.Fenced, name string) thing {
 	acquire := deadlock.Wrap(deadlock.Resource{Board: board}, locks.Acquire)
 	return func(ctx context.Context) (func(), error) {
@@ -52,7 +52,7 @@ func locked(board deadlock.Board, locks *lock.Fenced, name string) thing {
 	}
 }
 
-// row is the row of an item, locked by a transaction.
+// row returns the row of an item, locked by a transaction.
 func row(board deadlock.Board, pool *pgxpool.Pool, id int) thing {
 	return func(ctx context.Context) (func(), error) {
 		tx, err := pool.Begin(ctx)
@@ -126,7 +126,7 @@ func (t *things) locked(ctx context.Context, board deadlock.Board, backend drive
 	return locked(board, locks, name), nil
 }
 
-// serve is a worker: at the command hold it takes its thing, and at await that of the next worker.
+// serve runs a worker: at the command hold it takes its thing, and at await that of the next worker.
 // It answers each in one line, and ends with its input.
 func serve(ctx context.Context, s settings, in io.Reader, out io.Writer) error {
 	place := slices.Index(names, s.as)

@@ -146,7 +146,7 @@ func (s settings) sink() (*kafka.Sink, error) {
 	return kafka.OpenSink(s.kafka, &kafka.SinkOptions{Client: []kgo.Opt{kgo.AllowAutoTopicCreation()}})
 }
 
-// play is a run: it adds orders, runs workers, injects faults, and audits the result.
+// play makes a run: it adds orders, runs workers, injects faults, and audits the result.
 func (s settings) play(ctx context.Context, args []string, n int, out io.Writer) error {
 	pool, err := s.connect(ctx)
 	if err != nil {
@@ -223,7 +223,7 @@ func list(without map[string]bool) string {
 // products, some of which have more orders than units.
 const products = 20
 
-// orders of a run.
+// orders returns the orders of a run.
 func (s settings) orders(n int) (all []Order) {
 	for i := range n {
 		all = append(all, Order{ID: fmt.Sprintf("%s-%d", s.name, i), Product: fmt.Sprint("product-", i%products), Units: 1 + i%3, Seq: i / products})

@@ -187,7 +187,7 @@ func TestLastUnits(t *testing.T) {
 	want(t, pool, "", 0, 9700, 10, 10)
 }
 
-// keepShop is the process that is killed: shop and bank, with a point at each statement
+// keepShop runs the process that is killed: shop and bank, with a point at each statement
 // of their barriers and around each commit. It places an order, waits for its letter, and
 // then places another one that is refused.
 func keepShop(ctx context.Context, at *crash.Points, args []string) error {

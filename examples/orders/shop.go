@@ -54,7 +54,7 @@ func newShop(pool *pgxpool.Pool, bank string, told io.Writer) *shop {
 	s := &shop{pool: pool, db: postgres.Pool(pool), bank: bank, told: told}
 	s.orders = saga.Define("order",
 		saga.Step("reserve", s.reserve).Undo("give back", s.giveBack),
-		saga.Step("charge", s.charge).Timeout(5*time.Second).Pivot(), // behind it everything is done
+		saga.Step("charge", s.charge).Timeout(5*time.Second).Pivot(), // no step is undone after it
 		saga.Step("ship", s.ship),
 	)
 	return s

@@ -117,7 +117,7 @@ func newClaimedRelay(ctx context.Context, s *scene, topic string) (relay, error)
 	return r, nil
 }
 
-// receive is the sink. It ignores events of earlier runs.
+// receive implements the sink. It ignores events of earlier runs.
 func (r *claimedRelay) receive(ctx context.Context, m outbox.Message) error {
 	if m.Topic == r.topic {
 		r.s.deliver(m.Topic, m.ID)

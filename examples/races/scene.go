@@ -50,7 +50,7 @@ func (s *scene) state(op, key string, amount int64) {
 	s.told.Record(history.Event{Lane: "-", Kind: history.State, Op: op, Key: key, Amount: amount, Stamp: amount})
 }
 
-// refused is the end of a call that the guard rejected, with the reason.
+// refused returns the end of a call that the guard rejected, with the reason.
 func refused(why string) history.Event { return history.Event{Kind: history.Reject, Value: why} }
 
 // opBelieves is an actor's observation at a pause. Checkers ignore it.

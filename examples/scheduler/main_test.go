@@ -21,9 +21,9 @@ const (
 	every    = time.Second
 )
 
-// TestOneRunForEachTick kills a leader during a job, stops the next one during another for
-// longer than its lease, continues it, and checks the results of three real processes on a
-// real backend.
+// TestOneRunForEachTick kills a leader during a job. It stops the next one during another
+// for longer than its lease, and continues it. Then it checks the results of three real
+// processes on a real backend.
 func TestOneRunForEachTick(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// The two sides.
+// side is one of the two sides.
 type side bool
 
 const (

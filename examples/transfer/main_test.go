@@ -102,7 +102,7 @@ func (b *bank) moveAll(ctx context.Context, all []Transfer) <-chan fate {
 	return fates
 }
 
-// sendTeller is the process that is killed. It first moves one transfer alone, to check that
+// sendTeller runs the process that is killed. It first moves one transfer alone, to check that
 // it is the process that carries out decisions, and then all others concurrently. It prints
 // the known outcomes.
 func sendTeller(ctx context.Context, _ *crash.Points, args []string) error {

@@ -60,7 +60,7 @@ func ConsulCluster(tb testing.TB, n int, extra ...string) *Ensemble {
 	return e
 }
 
-// consulServer is one of n servers, which find each other by the ports of e if it is not nil.
+// consulServer returns one of n servers, which find each other by the ports of e if it is not nil.
 func consulServer(path, node string, n int, e *Ensemble, ready func(addr string) error) kind {
 	return kind{
 		name: "consul", url: "http://%s", ports: 3, ready: ready,

@@ -34,7 +34,7 @@ func EtcdTLS(tb testing.TB, ca, cert, key string) *Server {
 	return launch(tb, oneEtcd(tb, "https", ask), []string{"--cert-file=" + cert, "--key-file=" + key, "--trusted-ca-file=" + ca, "--client-cert-auth"})
 }
 
-// oneEtcd is a node with the given URL scheme for clients.
+// oneEtcd returns a node with the given URL scheme for clients.
 func oneEtcd(tb testing.TB, scheme string, ready func(addr string) error) kind {
 	path := Binary(tb, "etcd")
 	return kind{
@@ -50,7 +50,7 @@ func oneEtcd(tb testing.TB, scheme string, ready func(addr string) error) kind {
 	}
 }
 
-// member is the command of a member, without the flags that list the others.
+// member returns the command of a member, without the flags that list the others.
 func member(path, name, data, url, peer string) []string {
 	return []string{path, "--name=" + name, "--data-dir=" + filepath.Join(data, "etcd"),
 		"--listen-client-urls=" + url, "--advertise-client-urls=" + url,

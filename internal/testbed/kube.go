@@ -44,7 +44,7 @@ func KubeAPIServer(tb testing.TB, extra ...string) *Kube {
 	return kubeOn(tb, []*Server{Etcd(tb, "--unsafe-no-fsync")}, extra)
 }
 
-// KubeOnCluster is a KubeAPIServer whose etcd has three members.
+// KubeOnCluster starts a KubeAPIServer whose etcd has three members.
 func KubeOnCluster(tb testing.TB, extra ...string) (*Kube, *Ensemble) {
 	tb.Helper()
 	Binary(tb, "kube-apiserver")

@@ -36,7 +36,7 @@ func greetMariaDB(addr string) error {
 	return err
 }
 
-// login is a login without a password, in the protocol of version 4.1.
+// login returns a login without a password, in the protocol of version 4.1.
 func login(user string) []byte {
 	const protocol41, secure = 0x200, 0x8000
 	body := binary.LittleEndian.AppendUint32(nil, protocol41|secure)

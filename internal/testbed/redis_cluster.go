@@ -54,7 +54,7 @@ func RedisCluster(tb testing.TB, replicas bool, extra ...string) *Cluster {
 	return c
 }
 
-// clusterNode is one server of a cluster.
+// clusterNode returns one server of a cluster.
 func clusterNode(path string) kind {
 	return kind{
 		name:  "redis",

@@ -113,7 +113,7 @@ func endShared() {
 // not when that test does.
 type lasting struct{ testing.TB }
 
-// Cleanup is called with shared locked.
+// Cleanup must be called with shared locked.
 func (lasting) Cleanup(end func()) { shared.ends = append(shared.ends, end) }
 
 func (lasting) Failed() bool { return false }

@@ -13,7 +13,7 @@ import (
 )
 
 // template is the data directory of a new database. To create one costs more than a
-// second of processor time, so it is stored in the user's cache directory for all test
+// second of processor time. So it is stored in the user's cache directory, for all test
 // processes of this machine, and copied.
 type template struct {
 	once sync.Once

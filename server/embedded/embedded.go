@@ -68,7 +68,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// A Server is a running node. Its methods are safe for concurrent use.
+// Server is a running node. Its methods are safe for concurrent use.
 type Server struct {
 	node     *embed.Etcd
 	client   *clientv3.Client

@@ -40,7 +40,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// A Role is the code of a child process. It must pass its points in the same
+// Role is the code of a child process. It must pass its points in the same
 // order in every run.
 type Role func(ctx context.Context, at *Points, args []string) error
 

@@ -119,7 +119,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A client that connects while the server is paused is refused immediately.
+// TestComingToAPausedServerIsRefused checks that a new client is refused immediately.
 func TestComingToAPausedServerIsRefused(t *testing.T) {
 	s := New[*visitor](testbed.Redis(t))
 	s.Pause()
@@ -141,7 +141,7 @@ func TestCrashIsForGood(t *testing.T) {
 	}
 }
 
-// If open fails, its D is not closed and has no path.
+// TestWhatIsOpenedIsClosed: if open fails, its D is not closed and has no path.
 func TestWhatIsOpenedIsClosed(t *testing.T) {
 	var opened, failed *visitor
 	t.Run("use", func(t *testing.T) {

@@ -136,7 +136,7 @@ func (s *signing) signer() (webhook.Signer, error) {
 		if encoded, ok := strings.CutPrefix(text, "whsec_"); ok {
 			var err error
 			if secret, err = base64.StdEncoding.DecodeString(encoded); err != nil {
-				return nil, errors.New("a secret that begins with whsec_ goes on in base64")
+				return nil, errors.New("a secret with the prefix whsec_ must continue in base64")
 			}
 		}
 		one, err := webhook.NewSecret(secret)

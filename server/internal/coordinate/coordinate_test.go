@@ -37,7 +37,7 @@ type running struct {
 
 func start(t *testing.T, url string) *running { return startWith(t, url, Config{}) }
 
-// startWith is start with a configuration.
+// startWith starts a service with a configuration.
 func startWith(t *testing.T, url string, c Config) *running {
 	t.Helper()
 	target, err := backend.Parse(url)
@@ -100,7 +100,7 @@ func (r *running) must(method, path, body string, want int, headers ...string) m
 	return answer
 }
 
-// busy is a participant that works until it may end or its caller has disconnected.
+// busy returns a participant that works until it may end or its caller has disconnected.
 func busy(t *testing.T) (order string, at *atomic.Int64, well *atomic.Bool) {
 	t.Helper()
 	at, well = new(atomic.Int64), new(atomic.Bool)

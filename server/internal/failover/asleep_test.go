@@ -30,7 +30,7 @@ var protocols = map[string]func(ctx context.Context, n *node, args []string) (wo
 	"saga": sagaOf, "tcc": holdsOf, "twopc": branchesOf,
 }
 
-// alone is a process that drives all shards while it has the lock, and runs one
+// alone runs a process that drives all shards while it has the lock, and runs one
 // transaction of a protocol.
 func alone(ctx context.Context, at *crash.Points, args []string) error {
 	target, err := backend.Parse(args[1])

@@ -92,7 +92,7 @@ func (n *node) engine(bank string) (e *engine, err error) {
 	return e, err
 }
 
-// coordinate is a process that drives its shards until it is killed. If the backend
+// coordinate runs a process that drives its shards until it is killed. If the backend
 // supports groups, a group owns the shards; otherwise one lock covers
 // all of them.
 func coordinate(ctx context.Context, _ *crash.Points, args []string) error {

@@ -44,7 +44,7 @@ func TestMemoryOverAClockStep(t *testing.T) {
 	}
 }
 
-// grantOnRequest is the child: for each line it acquires a lock and prints its token and
+// grantOnRequest runs the child: for each line it acquires a lock and prints its token and
 // the time.
 func grantOnRequest(t *testing.T) {
 	d := openMemory()

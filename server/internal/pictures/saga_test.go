@@ -23,7 +23,7 @@ const (
 	post
 )
 
-// call is a step or an undo, which takes a tenth of a second.
+// call records a step or an undo, which takes a tenth of a second.
 func (f *film) call(lane int, name string, failure error) (string, error) {
 	f.add(picture.Cell{Lane: coordinator, Text: "call " + name, To: lane})
 	time.Sleep(100 * time.Millisecond)

@@ -32,7 +32,7 @@ const (
 	KillOnSuspend
 )
 
-// DefaultGrace is 5 s, or a sixth of the TTL if that is shorter.
+// DefaultGrace returns 5 s, or a sixth of the TTL if that is shorter.
 func DefaultGrace(ttl time.Duration) time.Duration { return min(5*time.Second, ttl/6) }
 
 // Check sets defaults, and returns an error for an impossible limit.
@@ -55,19 +55,19 @@ func (l Limits) Check() (Limits, error) {
 // sweep is the interval of checks of a group that must end.
 const sweep = 20 * time.Millisecond
 
-// margin is the time between the KILL and the end of the claim, for late timers and for
+// margin returns the time between the KILL and the end of the claim, for late timers and for
 // the kernel to act.
 func (l Limits) margin() time.Duration {
 	return min(max(l.TTL/50, 10*time.Millisecond), 250*time.Millisecond)
 }
 
-// tick is the longest time between two readings of the clock: timers do not count
+// tick returns the longest time between two readings of the clock: timers do not count
 // while the machine sleeps, but the claim's clock does.
 func (l Limits) tick() time.Duration {
 	return min(max(l.TTL/20, 10*time.Millisecond), 500*time.Millisecond)
 }
 
-// late is the delay of a step that shows that the supervisor was stopped.
+// late returns the delay of a step that shows that the supervisor was stopped.
 func (l Limits) late() time.Duration { return l.TTL / 10 }
 
 // Outcome is how a hold ended.
