@@ -276,7 +276,7 @@ func testBatchLossOfOne(s *scene) {
 	}
 	for _, i := range []int{0, 2} {
 		if s.mustHold(p.members[i]); len(p.members[i].lost) > 0 || !p.members[i].valid() {
-			s.Fatalf("%q went with it", p.members[i].req.Name)
+			s.Fatalf("%q was lost too", p.members[i].req.Name)
 		}
 	}
 	p.release()

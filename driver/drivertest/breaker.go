@@ -252,13 +252,13 @@ func testBreakCompetition(s *scene) {
 	records := s.breaks(processes[0], lockName, 100)
 	for _, r := range records {
 		if !told[r.By] {
-			s.Fatalf("%q is on record, and got the answer that there was nothing to do: %+v", r.By, records)
+			s.Fatalf("%q is recorded, and was answered that there was nothing to break: %+v", r.By, records)
 		}
 		delete(told, r.By)
 	}
 	for by, ok := range told {
 		if ok {
-			s.Fatalf("%q got the answer that the lock was broken, and is not on record: %+v", by, records)
+			s.Fatalf("%q was answered that it broke the lock, and is not recorded: %+v", by, records)
 		}
 	}
 	if len(records) == 0 {

@@ -149,7 +149,7 @@ func (s *fenceScene) compete(f driver.Fence, token interlock.Token) entered {
 		return o
 	}
 	if late := enter(token - 1); late.err != nil || late.seen < token {
-		o.err = fmt.Errorf("after it the one before it was tried: seen %d, %w", late.seen, errors.Join(errNotRefused, late.err))
+		o.err = fmt.Errorf("an enter with the token before it: seen %d, %w", late.seen, errors.Join(errNotRefused, late.err))
 	}
 	return o
 }

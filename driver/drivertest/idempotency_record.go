@@ -250,7 +250,7 @@ func (s *requestScene) compete(attempt int) {
 		return err
 	})
 	if len(owners) != 1 {
-		s.Fatalf("they saw these owners: %v", owners)
+		s.Fatalf("the claims returned these owners: %v", owners)
 	}
 }
 

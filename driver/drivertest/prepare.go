@@ -105,7 +105,7 @@ func (s *branchScene) work(in Branches, x driver.XID, key string, value int) dri
 func (s *branchScene) vote(b driver.Preparing, want driver.Vote) {
 	s.Helper()
 	if vote, err := b.Prepare(s.Context()); vote != want || err != nil {
-		s.Fatalf("it votes %v, %v; want %v", vote, err, want)
+		s.Fatalf("the vote is %v, %v; want %v", vote, err, want)
 	}
 }
 
@@ -238,7 +238,7 @@ func testBranchContextAlreadyEnded(s *branchScene) {
 	}
 	b := s.work(s.store, branchOf(3), "b", 1)
 	if vote, err := b.Prepare(ended); vote != driver.VoteNo || err == nil {
-		s.Fatalf("it votes %v, %v", vote, err)
+		s.Fatalf("the vote is %v, %v", vote, err)
 	}
 	one := s.work(s.store, branchOf(4), "c", 1)
 	if err := one.CommitOne(ended); err == nil {

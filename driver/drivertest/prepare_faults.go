@@ -35,7 +35,7 @@ func testKilledWhileWorking(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 1)
 	s.faults.Kill()
 	if vote, err := b.Prepare(s.soon(patience)); vote != driver.VoteNo || err == nil {
-		s.Fatalf("it votes %v, %v", vote, err)
+		s.Fatalf("the vote is %v, %v", vote, err)
 	}
 	s.faults.Restart()
 	again := s.open()
@@ -50,7 +50,7 @@ func testLostReplyToPrepare(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 1)
 	s.faults.(ReplyDropper).DropReplies()
 	if vote, err := b.Prepare(s.soon(unanswered)); vote != driver.VoteNo || err == nil {
-		s.Fatalf("it votes %v, %v", vote, err)
+		s.Fatalf("the vote is %v, %v", vote, err)
 	}
 	beside := s.beside()
 	err := beside.Rollback(s.soon(patience), branchOf(1))
@@ -102,7 +102,7 @@ func testCutBeforePrepare(s *branchScene) {
 	b := s.work(s.store, branchOf(1), "a", 1)
 	s.faults.Cut()
 	if vote, err := b.Prepare(s.soon(unanswered)); vote != driver.VoteNo || err == nil {
-		s.Fatalf("it votes %v, %v", vote, err)
+		s.Fatalf("the vote is %v, %v", vote, err)
 	}
 	s.faults.Heal()
 	again := s.beside()

@@ -196,7 +196,7 @@ func (s *valuesScene) competePut(v driver.Values, token interlock.Token) error {
 		return nil
 	}
 	if seen, err := put(token - 1); err != nil || seen < token {
-		return fmt.Errorf("after %d the one before it was tried: seen %d, %w", token, seen, errors.Join(errNotRefused, err))
+		return fmt.Errorf("after %d a put with the token before it: seen %d, %w", token, seen, errors.Join(errNotRefused, err))
 	}
 	return nil
 }

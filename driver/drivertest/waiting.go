@@ -104,7 +104,7 @@ func testDeadWaiter(s *scene) {
 		s.Fatalf("a dead waiter cost %v, the bound is %v", took, s.DeadWaiter)
 	}
 	if !next.valid() {
-		s.Fatal("the grant had ended when it came")
+		s.Fatal("the grant's lease had ended at its arrival")
 	}
 	cancel()
 	s.wait(deadDone, patience, "the dead waiter's call")
