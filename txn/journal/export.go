@@ -15,14 +15,14 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// An audit is JSONL: a header, one line for each record, and a trailer. Each line
-// ends with the SHA-256 of the chain so far and its own text, so that no line can be
-// changed, left out, moved or added without all that follow. Inside, each record has
-// the sum that it was stored with, which chains it to its transaction.
+// An audit is JSONL: a header, one line for each record, and a trailer. Each line ends
+// with the SHA-256 of the chain so far and its own text. So changing, removing, moving or
+// adding a line changes all lines after it. Each record contains its stored sum, which
+// chains it to its transaction.
 
-// line is one of the lines. Of a header only Audit is set, of a trailer only End.
+// line is a line of an audit. A header sets Audit, a trailer End and Lines.
 type line struct {
-	Audit int `json:"interlock_audit,omitempty"` // the version of this form
+	Audit int `json:"interlock_audit,omitempty"` // the format's version
 
 	Transaction string          `json:"transaction,omitempty"`
 	Type        string          `json:"type,omitempty"`
@@ -31,13 +31,13 @@ type line struct {
 	Step        string          `json:"step,omitempty"`
 	Epoch       interlock.Token `json:"epoch,omitempty,string"` // above 2^53: many readers would round a number
 	Written     *time.Time      `json:"written,omitempty"`
-	Data        []byte          `json:"data,omitempty"`   // as it stands in the record
-	Beside      []byte          `json:"beside,omitempty"` // the payload that Data is the sum of
+	Data        []byte          `json:"data,omitempty"`   // as in the record
+	Beside      []byte          `json:"beside,omitempty"` // the payload whose sum is in Data
 	Sum         string          `json:"sum,omitempty"`
 
 	End   bool   `json:"end,omitempty"`
 	Lines int    `json:"lines,omitempty"` // of records
-	Chain string `json:"chain,omitempty"` // last, and not part of what it is the sum of
+	Chain string `json:"chain,omitempty"` // last, and not part of its own input
 }
 
 const auditVersion = 1
@@ -80,8 +80,8 @@ func (j *Journal) export(ctx context.Context, a *audit, id string) error {
 	return nil
 }
 
-// audit writes or reads lines, and keeps the chain and the sum of the transaction at
-// hand.
+// audit writes or reads lines. It keeps the chain, and the sum of the current
+// transaction.
 type audit struct {
 	w           io.Writer
 	chain       [sha256.Size]byte
@@ -91,7 +91,7 @@ type audit struct {
 	sum         []byte
 }
 
-// add writes the line of a record, if its sum is right.
+// add writes the line of a record if its sum is correct.
 func (a *audit) add(l line) error {
 	if err := a.verify(l); err != nil {
 		return err
@@ -110,7 +110,7 @@ func (a *audit) put(l line) error {
 	return err
 }
 
-// seal is the text of a line with its link, to which the chain moves on.
+// seal returns the text of a line with its link, and advances the chain.
 func (a *audit) seal(l line) ([]byte, error) {
 	l.Chain = ""
 	text, err := json.Marshal(l)
@@ -175,8 +175,8 @@ func Verify(r io.Reader) (records int, err error) {
 	return a.lines, nil
 }
 
-// next reads a line that is, to the byte, the one that follows in the chain: what only
-// reads the same may say something else to another reader.
+// next reads a line, which must be byte for byte the next one in the chain: another parser
+// may read another text with the same meaning differently.
 func (a *audit) next(text []byte) (l line, err error) {
 	if err := json.Unmarshal(text, &l); err != nil {
 		return l, err

@@ -10,26 +10,26 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// TxStore is a store of a journal in a database, as a transaction of the user's on that
-// database uses it: a [*Table]. No method needs another connection.
+// TxStore is the store of a journal in a database, for use in the user's transaction on
+// that database: a [*Table]. No method needs another connection.
 type TxStore interface {
-	// AppendIn does the append if and when the transaction commits. It refuses as the
-	// store's own Append does.
+	// AppendIn does an append, which takes effect when the transaction commits. It refuses
+	// what the store's Append refuses.
 	AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error
-	// KeepIn keeps a payload if and when the transaction commits.
+	// KeepIn stores a payload if the transaction commits.
 	KeepIn(ctx context.Context, db driver.SQL, transaction string, sum, payload []byte) error
-	// FirstIn reads a transaction's head and first record as they were committed last, or
-	// written in this transaction; the zero Head if it does not exist.
+	// FirstIn reads a transaction's head and first record, as last committed or as written
+	// in this transaction; the zero Head if it does not exist.
 	FirstIn(ctx context.Context, db driver.SQL, transaction string) (driver.Head, driver.Record, error)
-	// PayloadIn reads a payload, and nil if there is none.
+	// PayloadIn reads a payload; nil if there is none.
 	PayloadIn(ctx context.Context, db driver.SQL, transaction string, sum []byte) ([]byte, error)
-	// ShardsIn reads the number of shards that is stored, and 0 if none is.
+	// ShardsIn reads the stored number of shards; 0 if there is none.
 	ShardsIn(ctx context.Context, db driver.SQL) (int, error)
 }
 
-// BeginIn is [Journal.Begin] in a transaction of the user's on the database of the journal's
-// store. The transaction begins if and when that commits. Large data is part of it, too. Roll the
-// user's transaction back after an error.
+// BeginIn is [Journal.Begin] in the user's transaction on the database of the journal's store. The
+// transaction, including large data, begins when that commits. Roll the user's transaction back
+// after an error.
 func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kind string, due time.Time, entries ...Entry) error {
 	l := &Log{journal: j, head: driver.Head{Transaction: id, Shard: j.ShardOf(id), Type: kind}}
 	if due.IsZero() {
@@ -38,7 +38,7 @@ func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kin
 	if err := j.checkShardsIn(ctx, s, db); err != nil {
 		return err
 	}
-	if j.shardsChecked.Load() { // else there may be no number yet
+	if j.shardsChecked.Load() { // otherwise there may be no number yet
 		l.shards = j.options.Shards
 	}
 	_, err := l.AppendIn(ctx, s, db, due, entries...)
@@ -49,9 +49,9 @@ func (j *Journal) BeginIn(ctx context.Context, s TxStore, db driver.SQL, id, kin
 	return err
 }
 
-// AppendIn is [Log.Append] in a transaction of the user's, or [Log.End] if due is zero. It
-// retries nothing. Call [Log.Accept] once that transaction has committed. If its outcome is
-// unknown, or the store has rejected the append, open the log again.
+// AppendIn is [Log.Append] in the user's transaction, or [Log.End] if due is zero. It does not
+// retry. Call [Log.Accept] once that transaction has committed. If its outcome is unknown, or
+// the store has rejected the append, open the log again.
 func (l *Log) AppendIn(ctx context.Context, s TxStore, db driver.SQL, due time.Time, entries ...Entry) (driver.Append, error) {
 	if err := l.owner.valid(); err != nil {
 		return driver.Append{}, err
@@ -73,7 +73,7 @@ func (l *Log) AppendIn(ctx context.Context, s TxStore, db driver.SQL, due time.T
 	return a, err
 }
 
-// FirstIn reads the head of a transaction and its first entry in a transaction of the user's. The
+// FirstIn reads the head of a transaction and its first entry in the user's transaction. The
 // Head is zero if it does not exist.
 func (j *Journal) FirstIn(ctx context.Context, s TxStore, db driver.SQL, id string) (driver.Head, Entry, error) {
 	head, r, err := s.FirstIn(ctx, db, id)

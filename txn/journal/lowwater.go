@@ -11,22 +11,22 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// MaxExcept is the most transactions that a [Mark] excepts: every call of a
-// participant reads the list.
+// MaxExcept bounds the transactions that a [Mark] excepts: every call of a participant
+// reads the list.
 const MaxExcept = 256
 
-// A Mark tells participants what they may forget. The zero value allows nothing.
+// A Mark bounds what participants may delete. The zero value allows nothing.
 type Mark struct {
-	// Time is the low-water mark: what began before it has ended, except for Except.
+	// Time is the low-water mark: transactions that began before it have ended, except Except.
 	Time time.Time
-	// Except are the ids of unfinished transactions that began before Time, or less
-	// than the margin after it: dead letters, and sagas that wait for days. Each is
-	// excepted by all later marks, until it ends.
+	// Except are the ids of unfinished transactions that began before Time, or less than
+	// the margin after it: dead letters, and sagas that wait for days. All later marks
+	// except each of them until it ends.
 	Except []string
-	// Pinned is the mark without exceptions, for participants that know none.
+	// Pinned is the mark for participants that do not support exceptions.
 	Pinned time.Time
-	// Unfinished is how many transactions have not ended, Oldest when the first of
-	// them began; zero if there is none.
+	// Unfinished is the number of unfinished transactions, and Oldest the time when the
+	// first of them began; zero if there is none.
 	Unfinished int
 	Oldest     time.Time
 }
@@ -45,8 +45,8 @@ func (j *Journal) LowWater(ctx context.Context, now time.Time, margin time.Durat
 	return mark.Pinned, err
 }
 
-// Mark is [Journal.LowWater] that does not wait for transactions which began more than slow ago:
-// it excepts the oldest of them, up to [MaxExcept]. A slow of 0 excepts none.
+// Mark is like [Journal.LowWater], but transactions that began more than slow ago do not hold the
+// mark back: it excepts the oldest of them, up to [MaxExcept]. A slow of 0 excepts none.
 func (j *Journal) Mark(ctx context.Context, now time.Time, margin, slow time.Duration) (Mark, error) {
 	if margin <= 0 || slow < 0 {
 		return Mark{}, failure.Bug("find low-water mark", "", "the margin is %v, slow is %v: the margin must be above zero, slow not below", margin, slow)
@@ -58,9 +58,9 @@ func (j *Journal) Mark(ctx context.Context, now time.Time, margin, slow time.Dur
 	unfinished := 0
 	for number := range j.options.Shards {
 		shard := &Shard{journal: j, number: number}
-		// What becomes due earlier while all that is due is gone through can pass by, so
-		// that is done twice. An active transaction would have to do so both times, and be
-		// older than the margin.
+		// A pass can miss a transaction whose due time becomes earlier meanwhile, so there
+		// are two. For an error, an active transaction would have to be missed by both
+		// and be older than the margin.
 		for pass := range 2 {
 			for head, err := range shard.Unfinished(ctx) {
 				if err != nil {
@@ -80,12 +80,12 @@ func (j *Journal) Mark(ctx context.Context, now time.Time, margin, slow time.Dur
 	return mark, nil
 }
 
-// marker collects what a mark is computed from.
+// marker collects the data of a mark.
 type marker struct {
-	slow   time.Time     // what began before it may be excepted; zero if nothing
-	oldest time.Time     // began of the oldest
-	young  time.Time     // began of the oldest that is not slow
-	old    []driver.Head // slow ones: the MaxExcept + 1 oldest at least
+	slow   time.Time     // transactions that began before it may be excepted; zero: none
+	oldest time.Time     // when the oldest began
+	young  time.Time     // when the oldest that is not slow began
+	old    []driver.Head // slow ones, at least the MaxExcept+1 oldest
 }
 
 func (m *marker) add(h driver.Head) {
@@ -104,7 +104,7 @@ func (m *marker) add(h driver.Head) {
 	}
 }
 
-// shrink keeps the oldest, each once.
+// shrink keeps the MaxExcept+1 oldest, without repeats.
 func (m *marker) shrink() {
 	slices.SortFunc(m.old, func(a, b driver.Head) int {
 		return cmp.Or(a.Began.Compare(b.Began), strings.Compare(a.Transaction, b.Transaction))
@@ -116,7 +116,7 @@ func (m *marker) shrink() {
 func (m *marker) mark(margin time.Duration) Mark {
 	m.shrink()
 	limit := m.young
-	if len(m.old) > MaxExcept { // the first that there is no room for
+	if len(m.old) > MaxExcept { // the first beyond the bound
 		limit = m.old[MaxExcept].Began
 		m.old = m.old[:MaxExcept]
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// chain is the sum of a record: SHA-256 over the sum of the record before it and
-// its own fields, each with its length, so that no two records have one text.
+// chain returns the sum of a record: SHA-256 over the previous record's sum and its own
+// fields. Each has its length before it, so that no two records have the same input.
 func chain(before []byte, transaction, kind string, position int64, epoch interlock.Token, what, step string, data []byte) []byte {
 	const version = "interlock journal 1"
 	b := make([]byte, 0, len(version)+len(before)+len(transaction)+len(kind)+len(what)+len(step)+len(data)+(9+2)*8)
@@ -28,20 +28,20 @@ func chain(before []byte, transaction, kind string, position int64, epoch interl
 	return sum[:]
 }
 
-// appendField appends a value behind its length.
+// appendField appends a value after its length.
 func appendField[T string | []byte](b []byte, value T) []byte {
 	return append(appendLength(b, len(value)), value...)
 }
 
 func appendLength(b []byte, n int) []byte { return binary.BigEndian.AppendUint64(b, uint64(n)) }
 
-// Data of a record begins with a byte that says where the entry's data is.
+// The first byte of a record's data shows where the entry's data is.
 const (
 	inline = 0 // here
-	beside = 1 // in a payload of which this is the sum
+	beside = 1 // in a payload, whose sum follows
 )
 
-// stow makes the data of a record, once keep has taken what does not fit in it.
+// storePayload returns the data of a record. It passes data above Options.Inline to keep.
 func (j *Journal) storePayload(data []byte, keep func(sum, payload []byte) error) ([]byte, error) {
 	if len(data) <= j.options.Inline {
 		return append(append(make([]byte, 0, 1+len(data)), inline), data...), nil
@@ -50,12 +50,12 @@ func (j *Journal) storePayload(data []byte, keep func(sum, payload []byte) error
 	return append([]byte{beside}, sum[:]...), keep(sum[:], data)
 }
 
-// entry is a record as it was before it was written, in the journal's own store.
+// entry decodes a record, with its payload from the journal's store.
 func (j *Journal) entry(ctx context.Context, transaction string, r driver.Record) (Entry, error) {
 	return unstow(transaction, r, func(sum []byte) ([]byte, error) { return j.store.Payload(ctx, transaction, sum) })
 }
 
-// unstow is a record as it was before it was written.
+// unstow decodes a record.
 func unstow(transaction string, r driver.Record, payload func(sum []byte) ([]byte, error)) (Entry, error) {
 	e := Entry{Kind: r.Kind, Step: r.Step, Position: r.Position, Epoch: r.Epoch, Written: r.Written}
 	switch {
@@ -73,7 +73,7 @@ func unstow(transaction string, r driver.Record, payload func(sum []byte) ([]byt
 	return e, damaged(transaction, r.Position, "its data is not as this package writes it")
 }
 
-// damaged tells of a record that was changed past this package.
+// damaged reports a record that was not written by this package.
 func damaged(transaction string, position int64, why string) error {
 	return &interlock.Error{Op: "read journal", Name: transaction, Kind: interlock.Definite,
 		Err: fmt.Errorf("record %d is damaged: %s", position, why)}

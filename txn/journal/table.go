@@ -14,31 +14,30 @@ import (
 	"github.com/interlock-dev/interlock/internal/transact"
 )
 
-// Table is a driver.Journal in PostgreSQL or MariaDB: a table of transactions, one
-// of their records and one of payloads, and the marks of the shards as those of
-// [fence.Table]. Its transactions are READ COMMITTED, whatever the session's level
-// is, and as durable as those of the database are: synchronous_commit and
-// innodb_flush_log_at_trx_commit are the user's.
+// Table is a driver.Journal in PostgreSQL or MariaDB: tables of transactions, of
+// records and of payloads, and the shards' marks in a [fence.Table]. Its transactions
+// are READ COMMITTED at every level of the session. The database's settings decide how
+// durable they are: synchronous_commit or innodb_flush_log_at_trx_commit.
 //
-// It is made by [NewTable], and is safe for concurrent use.
+// Create it by [NewTable]. It is safe for concurrent use.
 type Table[T any] struct {
 	db   driver.BeginnerAt[T]
 	name string
-	idle time.Duration // how long the server lets a transaction of the journal's stand still
+	idle time.Duration // the server's idle timeout for the journal's transactions
 
 	checked atomic.Bool // the columns of the tables
 }
 
-// NewTable makes a journal in tables whose names begin with name, or schema.name;
+// NewTable returns a journal in tables whose names begin with name, or schema.name;
 // empty means "interlock_journal". A name has at most 48 bytes and is trusted: never
-// take it from a request. Nothing is sent.
+// take it from a request. NewTable performs no I/O.
 func NewTable[T any](db driver.BeginnerAt[T], name string) *Table[T] {
 	return &Table[T]{db: db, name: cmp.Or(name, layout.Default), idle: maxIdle}
 }
 
-// maxIdle is how long a transaction that holds locks of the journal may send nothing. The
-// server then ends it, so that a process that is stopped, or cut off, does not keep the next
-// owner from its shards.
+// maxIdle bounds how long a transaction that holds locks of the journal may send nothing.
+// Then the server ends it, so that a stopped or disconnected process does not block the
+// next owner of its shards.
 const maxIdle = 5 * time.Second
 
 // tables are the tables in one transaction.
@@ -48,7 +47,7 @@ type tables struct {
 	lent  bool // the transaction is the user's: it may wait for others
 }
 
-// marksSuffix is that of the table of marks, which fence.Table creates and raises.
+// marksSuffix is the suffix of the table of marks, a fence.Table.
 const marksSuffix = "_shard"
 
 var layout = sqltable.Layout{Part: "journal", Default: DefaultName,
@@ -63,8 +62,8 @@ func (t *Table[T]) in(op, about string, db driver.SQL) (tables, error) {
 	return tables{Tables: n, marks: fence.Table{Name: t.name + marksSuffix}}, err
 }
 
-// Create makes the tables unless they exist. It takes effect when the transaction
-// commits, on MariaDB at once: there it commits what was done in the transaction
+// Create creates the tables unless they exist. It takes effect when the transaction
+// commits. On MariaDB it takes effect at once, and commits what the transaction did
 // before.
 func (t *Table[T]) Create(ctx context.Context, db driver.SQL) error {
 	n, err := t.in("create table", "", db)
@@ -122,8 +121,8 @@ func (t *Table[T]) Enter(ctx context.Context, shard int, epoch interlock.Token) 
 	})
 }
 
-// Append does each append wholly or not at all, in one transaction for as many as
-// stand together in memory; see driver.Journal.
+// Append does each append atomically. One transaction does up to maxAppends appends of
+// at most maxBytes; see driver.Journal.
 func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error {
 	errs := make([]error, len(appends))
 	for begin := 0; begin < len(appends); {
@@ -148,7 +147,7 @@ func (t *Table[T]) Append(ctx context.Context, appends []driver.Append) []error 
 	return errs
 }
 
-// One transaction appends at most so much.
+// The bounds of one transaction of Append.
 const (
 	maxAppends = 200
 	maxBytes   = 4 << 20
@@ -162,8 +161,8 @@ func bytesOf(a driver.Append) int {
 	return size
 }
 
-// change runs fn, which locks rows, in a transaction that the server ends if it stands
-// still, and commits it if fn returns nil.
+// change runs fn, which locks rows, in a transaction with an idle timeout on the server,
+// and commits it if fn returns nil.
 func (t *Table[T]) change(ctx context.Context, op, name string, fn func(tables) error) error {
 	return t.within(ctx, op, name, func(tx driver.Tx[T], n tables) error {
 		if err := tx.Bound(ctx, t.idle, 0); err != nil {
@@ -180,8 +179,8 @@ func (t *Table[T]) read(ctx context.Context, op, name string, fn func(tables) er
 	}, fn)
 }
 
-// alone runs fn, whose statements are atomic by themselves, without a transaction around them
-// where the database has that, and else in one of another function.
+// alone runs fn, whose statements are atomic by themselves. If the database supports it, alone
+// opens no transaction around them; otherwise it calls other.
 func (t *Table[T]) alone(ctx context.Context, op, name string, other func(context.Context, string, string, func(tables) error) error, fn func(tables) error) error {
 	db, ok := t.db.(driver.Autocommitter)
 	if !ok || ctx.Err() != nil {

@@ -13,13 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// append does each append wholly or not at all, and sets in errs the errors of those that are
-// refused. One that has an error already is skipped. An error of its own is that of the
-// database: then nothing was done, whatever errs contains.
+// append does each append atomically, and sets in errs the errors of refused ones. It skips
+// an append that has an error already. If append itself returns an error, the database failed
+// and nothing was done, whatever errs contains.
 //
-// Outside of lent transactions it does not wait for row locks. An append to what another
-// transaction holds fails with [interlock.ErrHeld]. On MariaDB all appends fail if one begins
-// what that transaction has begun.
+// Outside of lent transactions it does not wait for row locks: an append to a row that another
+// transaction has locked fails with [interlock.ErrHeld]. On MariaDB all appends fail if one
+// begins a transaction that another one has begun.
 func (n tables) append(ctx context.Context, appends []driver.Append, errs []error) error {
 	var asked []int
 	for i := range appends {
@@ -37,16 +37,17 @@ func (n tables) append(ctx context.Context, appends []driver.Append, errs []erro
 }
 
 // appendStatement checks epochs, positions and the number of shards, and writes heads and
-// records, in one atomic statement. It returns the appends that are refused, with what they
+// records, in one atomic statement. It returns the refused appends, with the values they
 // were checked against, and those that end their transaction.
 //
-// The marks and the number of shards stay locked against changes until the commit. Heads are
-// locked and written by their key: a join would scan the whole table while that is small, and
-// a prepared statement would keep that plan. Parameters are in subqueries, where the planner
-// cannot see how long arrays are: else no plan would do for another length, and the server would
-// plan each time, which takes longer than the rest. An array that is compared with rows is parsed
-// in its subquery: else it is parsed again for each row. The lock on an id comes before its INSERT, which
-// would wait for another transaction that inserts the same id.
+//   - The marks and the number of shards stay locked against changes until the commit.
+//   - Heads are locked and written by their key: a join would scan the whole table while it
+//     is small, and a prepared statement would keep that plan.
+//   - Parameters are in subqueries, where the planner cannot see the length of arrays. Otherwise
+//     the server would plan again for each length, which takes longer than the rest.
+//   - An array that is compared with rows is parsed in its subquery, not once for each row.
+//   - The lock on an id comes before its INSERT, which would wait for another transaction
+//     that inserts the same id.
 const appendStatement = `with marks as materialized (
 	select resource, token from {marks} where resource = any((select ?::text::text[])::text[]) order by resource for share {skip}),
 stored as materialized (
@@ -81,7 +82,7 @@ written as (
 	join asked v on v.n = r.n join grown g on g.id = v.id)
 select v.n, g.ended, v.token, v.stored from asked v left join grown g on g.id = v.id where g.id is null or g.ended is not null`
 
-// checked is what an append was checked against.
+// checked has the values that an append was checked against.
 type checked struct {
 	token, stored *int64 // nil if there is none, or another transaction is changing it
 }
@@ -113,7 +114,7 @@ func (n tables) appendPostgres(ctx context.Context, appends []driver.Append, ask
 	return n.refuse(ctx, appends, refused, errs)
 }
 
-// arguments are the parameters of appendStatement.
+// arguments returns the parameters of appendStatement.
 func arguments(appends []driver.Append, asked []int) []any {
 	count := 0
 	for _, i := range asked {
@@ -160,8 +161,8 @@ func arguments(appends []driver.Append, asked []int) []any {
 		sqltable.Numbers(of), sqltable.Numbers(at), sqltable.Bytes(kinds), sqltable.Bytes(steps), sqltable.Bytes(data), sqltable.Bytes(chains)}
 }
 
-// refuse sets the errors of appends that were refused. What fits by now was held by another
-// transaction.
+// refuse sets the errors of refused appends. If an append fits by now, another transaction
+// had locked its rows.
 func (n tables) refuse(ctx context.Context, appends []driver.Append, refused map[int]checked, errs []error) error {
 	v := values{}
 	for i := range refused {
@@ -190,8 +191,8 @@ func (n tables) refuse(ctx context.Context, appends []driver.Append, refused map
 	return err
 }
 
-// checkEpoch refuses an epoch that is not the one that has entered. Without a mark nobody has
-// entered, or another transaction is entering.
+// checkEpoch refuses an epoch other than the entered one. Without a mark no epoch has entered,
+// or another transaction is entering one.
 func (n tables) checkEpoch(ctx context.Context, a driver.Append, token *int64) (refusal, err error) {
 	if token != nil {
 		return owned("append", a.Shard, interlock.Token(*token), a.Epoch), nil
@@ -204,8 +205,8 @@ func (n tables) checkEpoch(ctx context.Context, a driver.Append, token *int64) (
 	return owned("append", a.Shard, 0, a.Epoch), err
 }
 
-// checkShards refuses another number of shards than the one that is stored. Without one none
-// is stored, or another transaction is changing it.
+// checkShards refuses a number of shards other than the stored one. If stored is nil, none is
+// stored, or another transaction is changing it.
 func (n tables) checkShards(ctx context.Context, a driver.Append, stored *int64) (refusal, err error) {
 	if stored == nil {
 		number, err := n.shards(ctx, "")
@@ -220,13 +221,13 @@ func (n tables) checkShards(ctx context.Context, a driver.Append, stored *int64)
 	return &driver.ShardsError{Stored: int(*stored), Opened: a.Shards}, nil
 }
 
-// inUse refuses to wait for a transaction of somebody else's.
+// inUse returns the error for a row that another transaction has locked.
 func inUse(op, name string) error {
 	return &interlock.Error{Op: op, Name: name, Kind: interlock.Retryable,
 		Err: fmt.Errorf("%w: a transaction that has not ended is using it", interlock.ErrHeld)}
 }
 
-// owned refuses an epoch that is not the one that has entered.
+// owned refuses an epoch other than the entered one.
 func owned(op string, shard int, seen, got interlock.Token) error {
 	name := driver.ShardName(shard)
 	switch {
@@ -239,7 +240,7 @@ func owned(op string, shard int, seen, got interlock.Token) error {
 	return nil
 }
 
-// fits refuses an append to a transaction that is elsewhere.
+// fits refuses an append at another position, to an ended transaction, or in another shard.
 func fits(a driver.Append, h driver.Head) error {
 	switch {
 	case h.Position != a.After || !h.Ended.IsZero():

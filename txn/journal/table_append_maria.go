@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// appendMaria is append on MariaDB, in several statements. All that append lock rows in the
-// order of their ids.
+// appendMaria is append on MariaDB, in several statements. All appends lock rows in the order
+// of their ids.
 func (n tables) appendMaria(ctx context.Context, appends []driver.Append, asked []int, errs []error) error {
 	checks, err := n.check(ctx, appends, asked)
 	if err != nil {
@@ -45,8 +45,8 @@ func (n tables) appendMaria(ctx context.Context, appends []driver.Append, asked 
 	return err
 }
 
-// check locks what appends are checked against, until the commit: the marks of their shards,
-// and the number of shards if one asks for it.
+// check locks and returns the values that appends are checked against, until the commit: the
+// marks of their shards, and the number of shards if an append needs it.
 func (n tables) check(ctx context.Context, appends []driver.Append, asked []int) (map[int]checked, error) {
 	var shards []string
 	var stored *int64
@@ -80,7 +80,7 @@ func (n tables) check(ctx context.Context, appends []driver.Append, asked []int)
 	return checks, err
 }
 
-// owned reports whether the append may be done by its epoch.
+// owned reports whether the append's epoch allows it.
 func (c checked) owned(a driver.Append) bool {
 	return a.Epoch == 0 || c.token != nil && interlock.Token(*c.token) == a.Epoch
 }
@@ -90,8 +90,8 @@ func (c checked) begins(a driver.Append) bool {
 	return a.After == 0 && c.owned(a) && (a.Shards == 0 || c.stored != nil && *c.stored == int64(a.Shards))
 }
 
-// begin inserts the transactions that do not exist, and returns when each of them began. It
-// fails at once if another transaction has inserted one of them. A lent transaction begins one.
+// begin inserts transactions that do not exist, and returns when each of them began. It fails
+// at once if another transaction is inserting one of them. A lent transaction begins one.
 func (n tables) begin(ctx context.Context, appends []driver.Append, asked []int, checks map[int]checked) (map[string]int64, error) {
 	v := values{}
 	for _, i := range asked {
@@ -119,7 +119,7 @@ func (n tables) begin(ctx context.Context, appends []driver.Append, asked []int,
 	return begun, err
 }
 
-// lock finds and locks the transactions that exist, in the order of their ids.
+// lock finds and locks existing transactions, in the order of their ids.
 func (n tables) lock(ctx context.Context, appends []driver.Append, asked []int, checks map[int]checked, begun map[string]int64) (map[string]driver.Head, error) {
 	v := values{}
 	for _, i := range asked {
@@ -142,7 +142,7 @@ func (n tables) lock(ctx context.Context, appends []driver.Append, asked []int, 
 	return found, err
 }
 
-// move writes where the transactions stand now, and sets when those that it ends did.
+// move updates the heads of transactions, and sets Ended of appends that end theirs.
 func (n tables) move(ctx context.Context, appends []driver.Append, grown []int, begun map[string]int64, found map[string]driver.Head) error {
 	v := values{}
 	for _, i := range grown {
@@ -176,7 +176,7 @@ func (n tables) move(ctx context.Context, appends []driver.Append, grown []int, 
 	})
 }
 
-// write writes the records. The first of a transaction are written when that began.
+// write writes the records. Those of a new transaction have the time when it began.
 func (n tables) write(ctx context.Context, appends []driver.Append, grown []int, begun map[string]int64) error {
 	v := values{}
 	for _, i := range grown {
@@ -196,14 +196,14 @@ func (n tables) write(ctx context.Context, appends []driver.Append, grown []int,
 	return err
 }
 
-// values is the rows of a VALUES list.
+// values builds the rows of a VALUES list.
 type values struct {
 	text strings.Builder
 	args []any
 	rows int
 }
 
-// row adds a row of parameters, behind which expressions may stand.
+// row adds a row of parameters, followed by the expressions in last.
 func (v *values) row(last string, args ...any) {
 	if v.rows > 0 {
 		v.text.WriteByte(',')
@@ -223,7 +223,7 @@ func (v *values) row(last string, args ...any) {
 	v.text.WriteByte(')')
 }
 
-// head adds the row of a transaction as it is after an append.
+// head adds the row of a transaction after an append.
 func (v *values) head(a driver.Append, kind string) {
 	ended := "null"
 	if a.Due.IsZero() {
@@ -232,7 +232,7 @@ func (v *values) head(a driver.Append, kind string) {
 	v.row(ended+`,`+now, a.Transaction, int64(a.Shard), []byte(kind), a.After+int64(len(a.Records)), a.Records[len(a.Records)-1].Sum, due(a.Due), int64(0))
 }
 
-// due is a time in milliseconds since 1970, or null.
+// due returns a time in milliseconds since 1970, or nil for null.
 func due(t time.Time) any {
 	if t.IsZero() {
 		return nil

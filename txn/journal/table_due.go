@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// DueShards lists shards in which something is due; see driver.Journal. It looks at one
-// entry of the index for each of them, in one statement; on MariaDB one for each hundred.
+// DueShards lists shards with due transactions; see driver.Journal. It reads one index entry
+// for each shard, in one statement; on MariaDB in one for each hundred shards.
 func (t *Table[T]) DueShards(ctx context.Context, shards []int, by time.Time) (due []int, err error) {
 	all := slices.Compact(slices.Sorted(slices.Values(shards)))
 	if len(all) == 0 {
@@ -41,12 +41,12 @@ func (t *Table[T]) DueShards(ctx context.Context, shards []int, by time.Time) (d
 	return due, nil
 }
 
-// maxBranches is how many queries one UNION has: each opens the table once more.
+// maxBranches bounds the queries of one UNION: each opens the table once more.
 const maxBranches = 100
 
-// due asks for the earliest due time of each shard. It must not become a join, for
-// which a database might read all that is due, or, on MariaDB, all that has ended as well:
-// there null comes first in the index, and only a constant shard makes a range of it.
+// due returns the query of the shards whose earliest due time is at most by. It must not be
+// a join: a database might then read all due rows. MariaDB might read all ended rows as well:
+// its indexes sort null first, and only a constant shard bounds the range.
 func (n tables) due(shards []int, by int64) (query string, args []any) {
 	if !n.Maria() {
 		list := strings.Trim(strings.ReplaceAll(fmt.Sprint(shards), " ", ","), "[]")

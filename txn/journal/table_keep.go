@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Claim moves due times; see driver.Journal. Transactions that somebody else
-// has locked, since he appends or claims, are left out.
+// Claim moves due times; see driver.Journal. It skips transactions that another append
+// or claim has locked.
 func (t *Table[T]) Claim(ctx context.Context, shard int, epoch interlock.Token, by, until time.Time, limit int) (heads []driver.Head, err error) {
 	name := driver.ShardName(shard)
 	if until.IsZero() {
@@ -38,7 +38,7 @@ func (t *Table[T]) Claim(ctx context.Context, shard int, epoch interlock.Token, 
 	return heads, nil
 }
 
-// putOff makes heads due later, in the rows and in the slice.
+// putOff moves the due times of heads, in the rows and in the slice.
 func (n tables) putOff(ctx context.Context, heads []driver.Head, until time.Time) error {
 	v := values{}
 	v.args = append(v.args, until.UnixMilli())
@@ -50,7 +50,7 @@ func (n tables) putOff(ctx context.Context, heads []driver.Head, until time.Time
 	return err
 }
 
-// Forget removes what ended long ago; see driver.Journal.
+// Forget removes transactions that ended before a time; see driver.Journal.
 func (t *Table[T]) Forget(ctx context.Context, before time.Time, limit int) (forgotten int, err error) {
 	err = t.change(ctx, "forget", "", func(n tables) error {
 		heads, err := n.query(ctx, `where ended < ? order by ended limit ? for update skip locked`,
@@ -85,12 +85,12 @@ func (t *Table[T]) Forget(ctx context.Context, before time.Time, limit int) (for
 	return forgotten, err
 }
 
-// settled stands for the time of a payload whose transaction exists: it goes with that, and
-// Forget does not look at it again.
+// settled replaces the time of a payload whose transaction exists: it is removed with that,
+// and Forget skips it.
 const settled = 1 << 62
 
-// forgetPayloads removes the payloads without a transaction among the next that were kept
-// before a time, and settles the others.
+// forgetPayloads removes payloads without a transaction from the next page that was stored
+// before a time, and marks the others as settled.
 func (n tables) forgetPayloads(ctx context.Context, before int64) (more bool, err error) {
 	const page = 200
 	v := values{args: []any{before}}
@@ -112,8 +112,8 @@ func (n tables) forgetPayloads(ctx context.Context, before int64) (more bool, er
 	return v.rows == page, err
 }
 
-// Unscheduled counts what is not due and has not ended; see driver.Journal. A
-// constraint of the table keeps it at 0.
+// Unscheduled counts transactions that are neither due nor ended; see driver.Journal.
+// A constraint of the table keeps it at 0.
 func (t *Table[T]) Unscheduled(ctx context.Context) (count int, err error) {
 	err = t.read(ctx, "count unscheduled", "", func(n tables) error {
 		return n.Each(ctx, `select count(*) from {heads} where due is null and ended is null`, nil,

@@ -10,27 +10,27 @@ import (
 
 var _ TxStore = (*Table[driver.SQL])(nil)
 
-// bounded is a transaction that the server can be asked to end; see driver.Tx.
+// bounded is a transaction with timeouts on the server; see driver.Tx.
 type bounded interface {
 	Bound(ctx context.Context, idle, statement time.Duration) error
 }
 
-// lend is the tables as a transaction of the user's uses them.
+// lend returns the tables in the user's transaction.
 func (t *Table[T]) lend(op, about string, db driver.SQL) (tables, error) {
 	n, err := t.in(op, about, db)
 	n.lent = true
 	return n, err
 }
 
-// AppendIn does one append in a transaction of the user's on the same database: it
-// is done if and when that commits. A Retryable error, or a refusal, leaves a
-// transaction that should be rolled back. Under the user's REPEATABLE READ a refusal
-// may tell of an older state than there is. It waits for a transaction that is appending to
-// the same id; what other transactions append to other ids does not wait for this one.
+// AppendIn does one append in the user's transaction on the same database: it takes
+// effect when that commits. Roll the transaction back after a Retryable error or a
+// refusal. Under the user's REPEATABLE READ a refusal may show an outdated state.
+// AppendIn waits for a transaction that is appending to the same id. Appends of other
+// transactions to other ids do not wait for this one.
 //
-// An append under an epoch keeps the next owner of the shard waiting until the transaction
-// has ended. If db is a driver.Tx, the server therefore ends it once it has sent nothing for
-// 5 seconds; of another one the user has to see to that.
+// An append under an epoch blocks the next owner of the shard until the transaction has
+// ended. If db is a driver.Tx, the server therefore ends it if it sends nothing for 5
+// seconds. For any other db, the user must bound it.
 func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append) error {
 	n, err := t.lend("append", a.Transaction, db)
 	if err != nil {
@@ -48,7 +48,7 @@ func (t *Table[T]) AppendIn(ctx context.Context, db driver.SQL, a driver.Append)
 	return errs[0]
 }
 
-// KeepIn keeps a payload in a transaction of the user's; see [TxStore].
+// KeepIn stores a payload in the user's transaction; see [TxStore].
 func (t *Table[T]) KeepIn(ctx context.Context, db driver.SQL, id string, sum, payload []byte) error {
 	n, err := t.lend("keep payload", id, db)
 	if err == nil {
@@ -60,7 +60,7 @@ func (t *Table[T]) KeepIn(ctx context.Context, db driver.SQL, id string, sum, pa
 	return err
 }
 
-// FirstIn reads the first record of a transaction in a transaction of the user's; see
+// FirstIn reads the first record of a transaction in the user's transaction; see
 // [TxStore].
 func (t *Table[T]) FirstIn(ctx context.Context, db driver.SQL, id string) (head driver.Head, r driver.Record, err error) {
 	const op = "read journal"
@@ -78,7 +78,7 @@ func (t *Table[T]) FirstIn(ctx context.Context, db driver.SQL, id string) (head 
 	return head, records[0], nil
 }
 
-// PayloadIn reads a payload in a transaction of the user's; see [TxStore].
+// PayloadIn reads a payload in the user's transaction; see [TxStore].
 func (t *Table[T]) PayloadIn(ctx context.Context, db driver.SQL, id string, sum []byte) ([]byte, error) {
 	n, err := t.lend("read payload", id, db)
 	if err != nil {
@@ -88,9 +88,9 @@ func (t *Table[T]) PayloadIn(ctx context.Context, db driver.SQL, id string, sum 
 	return payload, err
 }
 
-// latest ends a query for one row that may be newer than the snapshot of the user's
-// transaction. On MariaDB it locks that row and, since its key is given whole, no gap; on
-// PostgreSQL such a transaction has failed before.
+// latest returns the end of a query for one row that may be newer than the snapshot of the
+// user's transaction. On MariaDB it locks the row, and no gap, since the query gives the
+// whole key. On PostgreSQL such a transaction has failed before.
 func (n tables) latest() string {
 	if n.lent && n.Maria() {
 		return ` lock in share mode`

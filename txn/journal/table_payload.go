@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// PutPayload stores a payload; see driver.Journal. It waits for no lock: what another
-// transaction is keeping is an [interlock.ErrHeld].
+// PutPayload stores a payload; see driver.Journal. It does not wait for locks: if another
+// transaction is storing the payload, the error is [interlock.ErrHeld].
 func (t *Table[T]) PutPayload(ctx context.Context, id string, sum, payload []byte) error {
 	if err := driver.CheckPayload(id, sum, payload); err != nil {
 		return err
@@ -19,7 +19,7 @@ func (t *Table[T]) PutPayload(ctx context.Context, id string, sum, payload []byt
 	})
 }
 
-// keep stores a payload, or refreshes the time of the one that is kept.
+// keep stores a payload, or refreshes the time of a stored one.
 func (n tables) keep(ctx context.Context, id string, sum, payload []byte) error {
 	query := `insert into {payloads} (id, sum, data, kept)
 		select v.id, ?::varchar, ?::bytea, ` + now + ` from (select ?::varchar as id) v
@@ -36,13 +36,13 @@ func (n tables) keep(ctx context.Context, id string, sum, payload []byte) error 
 	return err
 }
 
-// oid is that of the table of heads, on PostgreSQL.
+// oid returns the oid of the table of heads, as SQL of PostgreSQL.
 func (n tables) oid() string {
 	return `'` + strings.ReplaceAll(n.Quoted("heads"), `'`, `''`) + `'::regclass::oid::bigint`
 }
 
-// lockID is the condition, on PostgreSQL, that no other transaction is beginning the
-// transaction v.id or keeps a payload of it. Only a lent one waits.
+// lockID returns the condition, on PostgreSQL, that no other transaction is beginning the
+// transaction v.id or storing a payload of it. Only a lent one waits.
 func (n tables) lockID() string {
 	if n.lent {
 		return `pg_advisory_xact_lock(hashtextextended(v.id, ` + n.oid() + `)) is not null`
@@ -50,7 +50,7 @@ func (n tables) lockID() string {
 	return `pg_try_advisory_xact_lock(hashtextextended(v.id, ` + n.oid() + `))`
 }
 
-// nowait stands before a statement on MariaDB that must not wait for a row.
+// nowait returns the prefix of a statement on MariaDB that must not wait for a row.
 func (n tables) nowait() string {
 	if n.lent || !n.Maria() {
 		return ``
@@ -58,7 +58,7 @@ func (n tables) nowait() string {
 	return `set statement innodb_lock_wait_timeout = 0 for `
 }
 
-// Payload gives what was kept; see driver.Journal.
+// Payload returns a stored payload; see driver.Journal.
 func (t *Table[T]) Payload(ctx context.Context, id string, sum []byte) (payload []byte, err error) {
 	const op = "read payload"
 	if err := driver.CheckTransaction(op, id); err != nil {

@@ -11,7 +11,7 @@ import (
 
 const headColumns = `id, shard, type, position, sum, due, claimed, ended, began`
 
-// query reads the heads that the rest of the query chooses.
+// query reads the heads that rest selects.
 func (n tables) query(ctx context.Context, rest string, args []any) (heads []driver.Head, err error) {
 	err = n.Each(ctx, `select `+headColumns+` from {heads} `+rest, args, func(scan func(...any) error) error {
 		h, err := scanHead(scan)
@@ -21,7 +21,7 @@ func (n tables) query(ctx context.Context, rest string, args []any) (heads []dri
 	return heads, err
 }
 
-// scanHead scans headColumns, and more behind them.
+// scanHead scans headColumns, and more after them.
 func scanHead(scan func(...any) error, more ...any) (h driver.Head, err error) {
 	var id, kind []byte
 	var shard, claimed, began int64
@@ -39,8 +39,8 @@ func scanHead(scan func(...any) error, more ...any) (h driver.Head, err error) {
 
 const recordColumns = `r.position, r.kind, r.step, r.data, r.sum, r.epoch, r.written`
 
-// Read returns a transaction's head and records, by one query, so that they are of one
-// snapshot; see driver.Journal.
+// Read returns a transaction's head and records by one query, and thus of one snapshot; see
+// driver.Journal.
 func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head driver.Head, records []driver.Record, err error) {
 	const op = "read journal"
 	if err := driver.CheckTransaction(op, id); err != nil {
@@ -53,7 +53,7 @@ func (t *Table[T]) Read(ctx context.Context, id string, after int64) (head drive
 	return head, records, err
 }
 
-// read reads a head, and those of its records that a condition chooses.
+// read reads a head, and the records that the condition chosen selects.
 func (n tables) read(ctx context.Context, chosen, locking string, args ...any) (head driver.Head, records []driver.Record, err error) {
 	query := `select h.` + strings.ReplaceAll(headColumns, ", ", ", h.") + `, ` + recordColumns + ` from {heads} h
 		left join {records} r on r.id = h.id` + chosen + ` where h.id = ? order by r.position` + locking
@@ -72,7 +72,7 @@ func (n tables) read(ctx context.Context, chosen, locking string, args ...any) (
 	return head, records, err
 }
 
-// Due lists what is unfinished; see driver.Journal.
+// Due lists unfinished transactions; see driver.Journal.
 func (t *Table[T]) Due(ctx context.Context, shard int, behind driver.Head, limit int) (heads []driver.Head, err error) {
 	err = t.read(ctx, "list due", driver.ShardName(shard), func(n tables) (err error) {
 		where := `where shard = ? and due is not null`

@@ -6,7 +6,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Shards keeps the number of shards; see driver.Journal.
+// Shards sets or reads the number of shards; see driver.Journal.
 func (t *Table[T]) Shards(ctx context.Context, from, to int) (stored int, err error) {
 	err = t.change(ctx, "read shards", t.name, func(n tables) (err error) {
 		if err := t.check(ctx, n.SQL()); err != nil {
@@ -55,7 +55,7 @@ func (n tables) shards(ctx context.Context, locking string) (stored int, err err
 	return stored, err
 }
 
-// ShardsIn reads the number of shards in a transaction of the user's; see [TxStore].
+// ShardsIn reads the number of shards in the user's transaction; see [TxStore].
 func (t *Table[T]) ShardsIn(ctx context.Context, db driver.SQL) (int, error) {
 	n, err := t.lend("read shards", t.name, db)
 	if err != nil {

@@ -29,7 +29,7 @@ func (j *Journal) Unfinished(ctx context.Context, after string) iter.Seq2[driver
 	}
 }
 
-// never is later than anything is due.
+// never is later than every due time.
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (j *Journal) unfinished(ctx context.Context, after string) ([]driver.Head, error) {
@@ -52,7 +52,7 @@ func (j *Journal) unfinished(ctx context.Context, after string) ([]driver.Head, 
 	}
 	found := map[string]driver.Head{}
 	for _, number := range shards {
-		// What becomes due earlier meanwhile can pass by once: see Mark.
+		// One pass can miss what becomes due earlier meanwhile: see Mark.
 		for range 2 {
 			for h, err := range (&Shard{journal: j, number: number}).Unfinished(ctx) {
 				if err != nil {
