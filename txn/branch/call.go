@@ -1,17 +1,17 @@
-// Package branch has the vocabulary of coordinators and participants: which call this is, and
-// what a failure means. It does not make a call happen once: a participant that does not use a
-// barrier (txn/barrier) will do things twice, or after they were undone.
+// Package branch defines the terms of coordinators and participants: the identity of a call, and
+// the classes of its errors. It does not make calls idempotent: without a barrier (txn/barrier) a
+// participant repeats effects, or applies them after their undo.
 //
 //	func charge(ctx context.Context, o Order) (Receipt, error) {
 //		c := branch.From(ctx)                          // transaction, branch, epoch, deadline
 //		receipt, err := bank.Charge(ctx, c.Key(), o.Total)
 //		switch {
 //		case errors.Is(err, bank.ErrNoMoney):
-//			return Receipt{}, branch.Fail(err)          // it has not happened, and will not
+//			return Receipt{}, branch.Fail(err)          // no effect, now or later
 //		case errors.Is(err, bank.ErrBusy):
-//			return Receipt{}, branch.Retry(err)         // it has not happened yet
+//			return Receipt{}, branch.Retry(err)         // no effect yet
 //		}
-//		return receipt, err                            // any other error: nobody knows
+//		return receipt, err                            // any other error: unknown
 //	}
 //
 // Calls are delivered at least once, and possibly late: after a later call, or from a former
@@ -26,7 +26,7 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// Operation is what a call asks for.
+// Operation is the operation that a call requests.
 type Operation string
 
 // The operations. A saga's step is done and undone; a branch of a TCC transaction is
@@ -48,21 +48,21 @@ type Call struct {
 	Transaction string    // its id, 1 to driver.MaxTransaction bytes
 	Branch      string    // of the transaction: a saga's step, a resource; 1 to 255 bytes
 	Step        string    // of the branch, where it has several: an index; usually empty, at most 255 bytes
-	Operation   Operation // what is asked for
+	Operation   Operation // the requested one
 	Attempt     int       // from 1, counted by the coordinator that calls
-	// Epoch is the token of the coordinator's claim, 0 if it has none: a resource that
-	// knows guards can refuse lower ones. A participant with a barrier needs not.
+	// Epoch is the token of the coordinator's claim, 0 if it has none. A resource with a
+	// guard can refuse lower ones. A participant with a barrier need not.
 	Epoch interlock.Token
-	// Begun is when the transaction began, in whole milliseconds: the same in all of
-	// its calls, but for the difference of the clocks of who makes them, and for a TCC
-	// that is run again; they lie at most driver.BarrierSpread apart. A participant
-	// may forget what began before the coordinator's low-water mark, and refuses what
-	// comes from there.
+	// Begun is when the transaction began, in whole milliseconds. In calls of one
+	// transaction it differs by at most driver.BarrierSpread: by the callers' clocks,
+	// or because a TCC runs again. A participant may delete the records of
+	// transactions that began before the coordinator's low-water mark, and refuses
+	// their calls.
 	Begun time.Time
-	// Deadline is when nobody waits for the answer any more; zero is never.
+	// Deadline is when the caller stops waiting for the answer; zero means never.
 	Deadline time.Time
-	// Until is how long a try has to hold what it holds, in whole milliseconds; zero in
-	// all other calls. Past it the participant asks the coordinator.
+	// Until is when a try's hold expires, in whole milliseconds; zero in all other
+	// calls. After it the participant asks the coordinator.
 	Until time.Time
 }
 

@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// Class is what a participant says about a failure.
+// Class is the meaning of a participant's error.
 type Class int
 
-// The classes. What bears no mark is Unknown, because that is what an error of the
-// network is.
+// The classes. An error without a mark, such as one of the network, is Unknown.
 const (
-	ClassUnknown    Class = iota // nobody knows whether it has happened
+	ClassUnknown    Class = iota // whether it has happened is unknown
 	ClassFail                    // it has not happened, and never will
 	ClassRetry                   // it has not happened; it may later
-	ClassInProgress              // the participant is at work on it
+	ClassInProgress              // the participant is processing it
 )
 
 // String is the class's name in lower case.
@@ -71,7 +70,7 @@ func classify(class Class, after time.Duration, err error) error {
 	return &classified{class, after, err}
 }
 
-// ClassOf returns the outermost mark of err, and after which time an InProgress call is repeated.
+// ClassOf returns the outermost mark of err, and for InProgress the delay before the next call.
 func ClassOf(err error) (class Class, after time.Duration) {
 	if err == nil {
 		return ClassUnknown, 0

@@ -9,7 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// TestAllocations: what the headers of a call cost that is sent.
+// TestAllocations bounds the allocations for the headers of a sent call.
 func TestAllocations(t *testing.T) {
 	if testbed.Race {
 		t.Skip("the race detector changes the count")

@@ -24,12 +24,12 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// a is a call that means something.
+// a returns a valid call.
 func a(operation branch.Operation) branch.Call {
 	return branch.Call{Transaction: "order/42", Branch: "charge", Operation: operation, Attempt: 1, Begun: time.UnixMilli(1)}
 }
 
-// participant serves by a handler, and gives its address.
+// participant serves a handler, and returns its address.
 func participant(t *testing.T, h http.Handler) string {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -37,14 +37,14 @@ func participant(t *testing.T, h http.Handler) string {
 	return s.URL
 }
 
-// caller has connections of its own, which end with the test.
+// caller returns a caller with its own connections, which end with the test.
 func caller(t *testing.T) branchhttp.Caller {
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	return branchhttp.Caller{Client: &http.Client{Transport: transport}}
 }
 
-// TestCallArrivesAsItWas: whatever names it has.
+// TestCallArrivesAsItWas, with any names.
 func TestCallArrivesAsItWas(t *testing.T) {
 	var got branch.Call
 	url := participant(t, branchhttp.Handler(func(ctx context.Context, input []byte) ([]byte, error) {
@@ -78,7 +78,7 @@ func TestCallArrivesAsItWas(t *testing.T) {
 	}
 }
 
-// randomText has letters of all kinds.
+// randomText returns letters of all kinds.
 func randomText(random *rand.Rand, n int) string {
 	var b strings.Builder
 	for range n {
@@ -129,7 +129,7 @@ func TestAnswersAreClasses(t *testing.T) {
 	}
 }
 
-// mustBe requires a class, what Interlock says of it, and the status; 0 is no answer.
+// mustBe requires a class, an error kind and a status; 0 is no answer.
 func mustBe(t *testing.T, err error, class branch.Class, kind interlock.ErrorKind, status int) {
 	t.Helper()
 	var said *branchhttp.AnswerError
@@ -141,8 +141,8 @@ func mustBe(t *testing.T, err error, class branch.Class, kind interlock.ErrorKin
 	}
 }
 
-// TestForeignAnswers: of participants that are not ours, of proxies and of what is no
-// participant at all.
+// TestForeignAnswers: of foreign participants, of proxies and of servers that are not
+// participants.
 func TestForeignAnswers(t *testing.T) {
 	elsewhere := 0
 	target := participant(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere++ }))
@@ -199,7 +199,7 @@ func status(code int, retryAfter string) http.HandlerFunc {
 	}
 }
 
-// TestRefusalIsKept, and no more of it than is bounded.
+// TestRefusalIsKept, up to the bound.
 func TestRefusalIsKept(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	url := participant(t, branchhttp.Handler(func(context.Context, []byte) ([]byte, error) { return nil, branch.Fail(errors.New(long)) }))
@@ -223,7 +223,7 @@ func TestNothingWasSent(t *testing.T) {
 
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
-	secure.StartTLS() // by a certificate that nobody knows
+	secure.StartTLS() // by an unknown certificate
 	defer secure.Close()
 	_, err = caller(t).Post(t.Context(), secure.URL, a(branch.Do), nil)
 	mustBe(t, err, branch.ClassRetry, interlock.Retryable, 0)
@@ -238,12 +238,12 @@ func TestNothingWasSent(t *testing.T) {
 	}
 }
 
-// strange is a transport that tells nothing of its ways, and fails.
+// strange is a transport without httptrace that fails.
 type strange struct{ err error }
 
 func (s strange) RoundTrip(*http.Request) (*http.Response, error) { return nil, s.err }
 
-// again is a transport that connects, sends, and then fails to connect once more.
+// again is a transport that connects, sends, and then fails to connect again.
 type again struct{ http.RoundTripper }
 
 func (a again) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -253,7 +253,7 @@ func (a again) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, &net.OpError{Op: "dial", Err: errors.New("refused")}
 }
 
-// TestSomethingMayHaveBeenSent: whatever else happened.
+// TestSomethingMayHaveBeenSent: the outcome is unknown.
 func TestSomethingMayHaveBeenSent(t *testing.T) {
 	by := func(transport http.RoundTripper) branchhttp.Caller {
 		return branchhttp.Caller{Client: &http.Client{Transport: transport}}
@@ -270,8 +270,8 @@ func TestSomethingMayHaveBeenSent(t *testing.T) {
 	mustBe(t, err, branch.ClassUnknown, interlock.Uncertain, 0)
 }
 
-// TestNobodyWaitsAfterTheDeadline: it is sent, and both sides obey it, whichever of
-// ctx and the call has the earlier one.
+// TestNobodyWaitsAfterTheDeadline: the earlier deadline of ctx and the call is sent, and
+// ends the work of both sides.
 func TestNobodyWaitsAfterTheDeadline(t *testing.T) {
 	told := make(chan time.Time, 1)
 	ended := make(chan error, 1)
@@ -305,7 +305,6 @@ func TestNobodyWaitsAfterTheDeadline(t *testing.T) {
 	}
 }
 
-// TestDeadlineInThePastIsNotWorkedOn.
 func TestDeadlineInThePastIsNotWorkedOn(t *testing.T) {
 	c := a(branch.Do)
 	c.Deadline = time.Now().Add(-time.Second)
@@ -323,7 +322,7 @@ func TestDeadlineInThePastIsNotWorkedOn(t *testing.T) {
 	}
 }
 
-// raw is a request with other headers than it should have; an empty one is left out.
+// raw returns a request with changed headers; it omits empty ones.
 func raw(transaction string, headers map[string]string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("{}"))
 	for name, value := range map[string]string{branchhttp.HeaderTransaction: transaction, branchhttp.HeaderBranch: "b",
@@ -338,8 +337,8 @@ func raw(transaction string, headers map[string]string) *http.Request {
 	return r
 }
 
-// TestBadCallIsRefused: what cannot be read, could be read in two ways or means
-// nothing is not worked on, and cannot be sent either.
+// TestBadCallIsRefused: a participant does not work on an unreadable, ambiguous or
+// invalid call, and a caller cannot send it.
 func TestBadCallIsRefused(t *testing.T) {
 	if _, err := branchhttp.FromRequest(raw("t", nil)); err != nil {
 		t.Fatal(err)
@@ -385,7 +384,7 @@ func mustRefuse(t *testing.T, r *http.Request, header string) {
 	}
 }
 
-// TestBadCallIsNotSent: it is a Bug, and never was sent.
+// TestBadCallIsNotSent: it is a Bug.
 func TestBadCallIsNotSent(t *testing.T) {
 	url := participant(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }))
 	bad := map[string]branch.Call{"zero": {}}
@@ -416,9 +415,9 @@ func TestBadCallIsNotSent(t *testing.T) {
 	mustBe(t, err, branch.ClassFail, interlock.Bug, 0)
 }
 
-// TestUnusableOutput: what was answered 2xx is done, whatever its body is: it is neither
-// repeated nor undone, and what is wrong is reported with what to do. Only a try and a
-// prepare, which can be taken back, are in doubt.
+// TestUnusableOutput: a call that was answered 2xx is done, whatever its body: it is neither
+// repeated nor undone, and the fault is reported with the next step. Only a try and a
+// prepare, which can be undone, are in doubt.
 func TestUnusableOutput(t *testing.T) {
 	for output, fix := range map[string]string{"OK": "answer JSON", `"` + strings.Repeat("x", branchhttp.MaxBody) + `"`: "answer less"} {
 		url := participant(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, output) }))
@@ -440,7 +439,7 @@ func TestUnusableOutput(t *testing.T) {
 	}
 }
 
-// TestRequestThatIsNoCall: it gets an error that says so.
+// TestRequestThatIsNoCall gets an error with the reason.
 func TestRequestThatIsNoCall(t *testing.T) {
 	h := branchhttp.Handler(func(context.Context, []byte) ([]byte, error) {
 		t.Error("it was worked on")
@@ -486,9 +485,9 @@ func ExampleHandler() {
 	//  true
 }
 
-// TestOtherInput: the answer that a participant has had another input arrives as such; a
-// status alone, or another value, does not mean it, nor does the header change what is
-// known otherwise.
+// TestOtherInput: the answer that a participant had another input arrives as such. The
+// status alone, or another value of the header, does not mean it. The header does not
+// change the meaning of 2xx, 409 and 425.
 func TestOtherInput(t *testing.T) {
 	url := participant(t, branchhttp.Handler(func(context.Context, []byte) ([]byte, error) { return nil, branch.ErrOtherInput }))
 	_, err := caller(t).Post(t.Context(), url, a(branch.Do), []byte(`1`))
@@ -513,8 +512,8 @@ func TestOtherInput(t *testing.T) {
 	}
 }
 
-// TestMarkArrivesAsItWas, with as many exceptions as a coordinator sends, as long as they
-// can be; and its answer comes back.
+// TestMarkArrivesAsItWas, with the maximum number and length of exceptions; and its answer
+// returns.
 func TestMarkArrivesAsItWas(t *testing.T) {
 	var got branchhttp.Mark
 	var fails error
@@ -553,7 +552,7 @@ func TestMarkArrivesAsItWas(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoMark has nothing forgotten.
+// TestWhatIsNoMark deletes nothing.
 func TestWhatIsNoMark(t *testing.T) {
 	url := participant(t, branchhttp.ForgetHandler(func(context.Context, branchhttp.Mark) (int, error) { t.Error("forgotten"); return 0, nil }))
 	client := caller(t).Client

@@ -62,8 +62,8 @@ type Caller struct {
 //   - Fail: the participant refused (409, an [*AnswerError]), or the call cannot be sent:
 //     an invalid url or call, an input above [MaxInput] (Bug).
 //   - Retry: no connection was made, so nothing was sent.
-//   - InProgress: the participant is at work (425); call again after its Retry-After, whole
-//     seconds, 0 if there is none.
+//   - InProgress: the participant is processing the call (425); call again after its
+//     Retry-After, whole seconds, 0 if there is none.
 //   - Unknown: everything else, also a [branch.ErrOtherInput], a 2xx whose output was cut off,
 //     and a 2xx to a try or a prepare whose output is above [MaxBody] or not JSON.
 //
@@ -135,7 +135,7 @@ func newPost(ctx context.Context, address string, body []byte) (*http.Request, e
 	return r, nil
 }
 
-// A connection records how far a request came. A transport without httptrace never sets
+// A connection records the progress of a request. A transport without httptrace never sets
 // requested.
 type connection struct{ requested, connected atomic.Bool }
 

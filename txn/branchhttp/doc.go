@@ -2,7 +2,7 @@
 // call, and it does not make a call take effect once: a coordinator retries, and the
 // participant's barrier absorbs repeated and late calls (see txn/barrier).
 //
-// A participant needs only [Handler], around a function that asks its barrier:
+// A participant needs only [Handler], around a function that uses its barrier:
 //
 //	http.Handle("POST /charge", branchhttp.Handler(participant.Call)) // a barrier.Participant
 //
@@ -13,6 +13,6 @@
 //	}
 //
 // The headers, the meaning of each status and the orders in which calls arrive are in
-// docs/adr/030-http-branches.md; docs/reference/conformance.md tells how to test a participant in
-// any language.
+// docs/adr/030-http-branches.md; docs/reference/conformance.md describes how to test a participant
+// in any language.
 package branchhttp

@@ -34,7 +34,7 @@ var errLate = errors.New("the deadline of the call has passed")
 // http.Server bounds how long a request may take to arrive.
 //
 // If the deadline has passed by the clock of this process, the answer is 408 and work is
-// not called: nobody waits for the answer. It is not 425, although nothing was done. If
+// not called: the caller no longer waits. It is not 425, although nothing was done. If
 // the two clocks differ, the coordinator would repeat a 425 forever; a 408 counts as an
 // attempt, so that an operator sees it.
 func Handler(work func(ctx context.Context, input []byte) (output []byte, err error)) http.Handler {

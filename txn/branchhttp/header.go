@@ -48,14 +48,14 @@ type HeaderError struct {
 	Why    string
 }
 
-// Error names the header and says what is wrong with it.
+// Error returns the header's name and the fault.
 func (e *HeaderError) Error() string { return "header " + e.Header + " " + e.Why }
 
 // ErrorKind is Bug.
 func (e *HeaderError) ErrorKind() interlock.ErrorKind { return interlock.Bug }
 
 // FromRequest returns the call in r's headers. It is strict, because a call that was
-// mistaken for another would be done twice or refused: each header comes once and is not
+// mistaken for another would be done twice or refused: each header occurs once and is not
 // empty, and each number has one form. An error is a [*HeaderError].
 func FromRequest(r *http.Request) (branch.Call, error) {
 	h := headers{from: r.Header}

@@ -20,10 +20,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-// A talker answers requests on a connection as it likes, until it returns.
+// A talker serves one connection, and answers its requests in any way, until it returns.
 type talker func(conn net.Conn, next func() (*http.Request, bool))
 
-// talks serves by a talker for each connection, and gives the address.
+// talks serves each connection by a talker, and returns the address.
 func talks(t *testing.T, talk talker) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -48,7 +48,7 @@ func talks(t *testing.T, talk talker) string {
 	return "http://" + l.Addr().String()
 }
 
-// requests reads those of a connection, whole.
+// requests returns a function that reads the next whole request of a connection.
 func requests(conn net.Conn) func() (*http.Request, bool) {
 	from := bufio.NewReader(conn)
 	return func() (*http.Request, bool) {
@@ -60,14 +60,14 @@ func requests(conn net.Conn) func() (*http.Request, bool) {
 	}
 }
 
-// endless writes the same until nobody listens.
+// endless writes the same text until the connection fails.
 func endless(conn net.Conn, text string) {
 	for _, err := io.WriteString(conn, text); err == nil; _, err = io.WriteString(conn, text) {
 	}
 }
 
-// TestHostileAnswers: whatever a participant says, and for however long, the call ends
-// at its deadline, and says no more than is known.
+// TestHostileAnswers: the call ends at its deadline whatever a participant sends, and its error
+// claims no more than is known.
 func TestHostileAnswers(t *testing.T) {
 	var bomb bytes.Buffer
 	z := gzip.NewWriter(&bomb)
@@ -75,7 +75,7 @@ func TestHostileAnswers(t *testing.T) {
 	_ = z.Close()
 	chunk := fmt.Sprintf("%x\r\n%s\r\n", 1<<16, strings.Repeat(" ", 1<<16))
 	for name, c := range map[string]struct {
-		head, then string // once, and for ever after; empty is silence
+		head, then string // once, and then repeated forever; empty is silence
 		class      branch.Class
 		kind       interlock.ErrorKind
 		status     int
@@ -106,10 +106,10 @@ func TestHostileAnswers(t *testing.T) {
 				if c.then != "" {
 					endless(conn, c.then)
 				}
-				next() // waits until the other side has had enough
+				next() // waits until the other side closes
 			})
 			call := a(branch.Try)
-			call.Deadline = time.Now().Add(2 * time.Second) // what answers at once has to be read before it
+			call.Deadline = time.Now().Add(2 * time.Second) // an immediate answer must be read before it
 			came := make(chan error, 1)
 			go func() {
 				_, err := caller(t).Post(t.Context(), url, call, []byte(`{}`))
@@ -125,7 +125,7 @@ func TestHostileAnswers(t *testing.T) {
 	}
 }
 
-// TestAnswersOfOldServers: those that end with the connection are whole.
+// TestAnswersOfOldServers: an answer that ends with the connection is complete.
 func TestAnswersOfOldServers(t *testing.T) {
 	for head, want := range map[string]string{
 		"HTTP/1.0 200 OK\r\n\r\n{\"a\":1}":                                                `{"a":1}`,
@@ -144,7 +144,7 @@ func TestAnswersOfOldServers(t *testing.T) {
 	}
 }
 
-// TestRetryAfter: only whole seconds count, and no more than a day of them.
+// TestRetryAfter: only whole seconds count, up to a day.
 func TestRetryAfter(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"7": 7 * time.Second, "0": 0, "86400": 24 * time.Hour, "86401": 24 * time.Hour, "2147483647": 24 * time.Hour,
@@ -159,9 +159,8 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-// TestNothingIsSentTwice: a connection that ends when it is used again has a request
-// sent once more only if nothing of it had left, since the transport repeats none that
-// may have arrived.
+// TestNothingIsSentTwice: if a reused connection ends, the transport sends the request again
+// only if it had sent nothing of it: it repeats no request that may have arrived.
 func TestNothingIsSentTwice(t *testing.T) {
 	var mu sync.Mutex
 	came := map[string]int{} // by attempt
@@ -192,7 +191,7 @@ func TestNothingIsSentTwice(t *testing.T) {
 		c.Attempt = i + 1
 		input := []byte(`{}`)
 		if i%2 == 0 {
-			input = nil // what has no body is the easiest to send again
+			input = nil // without a body, a transport repeats most easily
 		}
 		_, err := caller.Post(t.Context(), url, c, input)
 		mu.Lock()
@@ -212,8 +211,8 @@ func TestNothingIsSentTwice(t *testing.T) {
 	}
 }
 
-// TestLateAnswerIsNobodys: that to a call that was given up is not taken for the next
-// one's.
+// TestLateAnswerIsNobodys: the answer to an abandoned call is not taken for that of the next
+// one.
 func TestLateAnswerIsNobodys(t *testing.T) {
 	given := make(chan struct{})
 	url := talks(t, func(conn net.Conn, next func() (*http.Request, bool)) {

@@ -14,10 +14,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// A Mark is the low-water mark that a coordinator sends, below which a participant may
-// forget: every transaction that began before Before has ended, except those in Except.
-// Each transaction in Except stays in all later marks until it ends. A mark below the last
-// one has no effect.
+// A Mark is the low-water mark that a coordinator sends: every transaction that began before
+// Before has ended, except those in Except. A participant may delete their records. Each
+// transaction in Except stays in all later marks until it ends. A mark below the last one
+// has no effect.
 type Mark struct {
 	Before time.Time // in whole milliseconds
 	Except []string  // ids; a coordinator sends at most 256
@@ -78,9 +78,9 @@ func (caller Caller) Forget(ctx context.Context, url string, m Mark) (removed in
 }
 
 // ForgetHandler serves the marks of one coordinator, or of several on one journal: forget
-// deletes what a participant may forget, as barrier.ForgetExcept does, and returns how many
-// rows it removed. A participant of several journals must not use it: a mark covers
-// the transactions of one journal only. Restrict it to those who may call the branches.
+// deletes what the mark allows, as barrier.ForgetExcept does, and returns how many rows it
+// removed. A participant of several journals must not use it: a mark covers the
+// transactions of one journal only. Restrict it to the callers of the branches.
 //
 // The answer is 200, or 500 with the error's text; a request that is not a mark is answered
 // 400, 405 or 413.
@@ -111,7 +111,7 @@ func ForgetHandler(forget func(ctx context.Context, m Mark) (removed int, err er
 	})
 }
 
-// readMark is strict: a misread exception would be forgotten too early.
+// readMark is strict: records of a misread exception would be deleted too early.
 func readMark(text []byte) (Mark, error) {
 	var b markBody
 	d := json.NewDecoder(bytes.NewReader(text))

@@ -16,36 +16,35 @@ import (
 // DefaultStalled is the default of [Definition].Stalled.
 const DefaultStalled = time.Minute
 
-// MaxEvent is how long the name of an event is at most, in bytes. So long is also the name of a
-// definition at most.
+// MaxEvent is the maximum length of the name of an event or a definition, in bytes.
 const MaxEvent = 50
 
-// MaxSaga is how long the id of a saga is at most, in bytes.
+// MaxSaga is the maximum length of a saga's id, in bytes.
 const MaxSaga = driver.MaxTransaction - MaxEvent - len("/")
 
-// A Definition is the events of which sagas consist. It does not change while it is used.
+// A Definition lists the events of sagas. It must not change while it is used.
 type Definition struct {
 	Name  string // 1 to [MaxEvent] bytes, without a slash
 	Topic string // where the outbox sends all events; their key is the saga's id
-	// Steps have different events. Their order is only that of lists: which event causes which
-	// is what the services do.
+	// Steps have different events. Their order matters only for lists: the services decide
+	// which event causes which.
 	Steps []Step
 	// Cancelled is the event by which a user, or [Tracker.Reconcile], cancels a saga.
 	Cancelled string
-	// Stalled is after how long without a new event an unfinished saga is stalled; 0 means
-	// [DefaultStalled].
+	// Stalled is the time without a new event after which an unfinished saga is stalled; 0
+	// means [DefaultStalled].
 	Stalled time.Duration
 }
 
-// A Step is what one service does in a saga, as the events that report it.
+// A Step is the work of one service in a saga, described by the events that report it.
 type Step struct {
 	Done   string // required, and names the step
 	Undone string // required: the step is not done any more, and will not be done
-	Failed string // the step was refused, and the saga is to be undone; empty: it is never refused
+	Failed string // the step was refused, and all services undo the saga; empty: it is never refused
 	Pivot  bool   // once done, the step cannot be undone
 }
 
-// Validate says what is wrong, as an error of kind Bug.
+// Validate returns an error of kind Bug if d is invalid.
 func (d *Definition) Validate() error {
 	const op = "define choreographed saga"
 	if d == nil {
@@ -70,7 +69,7 @@ func (d *Definition) Validate() error {
 	return nil
 }
 
-// events are the names of all events.
+// events returns the names of all events.
 func (d *Definition) events() []string {
 	all := []string{d.Cancelled}
 	for _, s := range d.Steps {
@@ -96,7 +95,7 @@ type Event struct {
 	Name    string            // 1 to [MaxEvent] bytes
 	Cause   string            // the id of the event that caused it, as [Definition.ID] makes it; empty: none
 	Begun   time.Time         // when the saga began, in whole milliseconds, the same in all of its events
-	Headers map[string]string // others than those of this package
+	Headers map[string]string // without those of this package
 	Payload []byte            // the same in every message of the event
 }
 
@@ -108,16 +107,16 @@ const (
 	HeaderBegun = "Interlock-Begun" // in milliseconds since 1970
 )
 
-// ID names an event in its saga: the same in every message of the event. It is the causation id
-// of those that the event causes.
+// ID returns the id of an event, the same in every message of the event. It is the causation id
+// of the events that it causes.
 func (d *Definition) ID(e Event) string { return d.transaction(e) + "/" + e.Name }
 
-// transaction is the id of the saga in barriers.
+// transaction returns the id of the saga in barriers.
 func (d *Definition) transaction(e Event) string { return d.Name + "/" + e.Saga }
 
-// Message is the message of an event, for an outbox. It has no id, so that the outbox makes one:
-// several messages of one event are the same to a Participant and to a Tracker. An event without
-// the time of its saga's begin begins it now.
+// Message returns the message of an event, for an outbox. It has no id, so the outbox makes one:
+// several messages of one event are the same to a Participant and to a Tracker. If e.Begun is
+// zero, the saga begins now.
 func (d *Definition) Message(e Event) driver.Message {
 	headers := maps.Clone(e.Headers)
 	if headers == nil {
@@ -133,8 +132,8 @@ func (d *Definition) Message(e Event) driver.Message {
 	return driver.Message{Topic: d.Topic, Key: e.Saga, Headers: headers, Payload: e.Payload}
 }
 
-// Read returns the event of a message. It is not ok if the message is no event of a saga of this
-// definition.
+// Read returns the event of a message. If the message is not an event of this definition, ok is
+// false.
 func (d *Definition) Read(m driver.QueueMessage) (e Event, ok bool) {
 	begun, err := strconv.ParseInt(m.Headers[HeaderBegun], 10, 64)
 	e = Event{Name: m.Headers[HeaderEvent], Cause: m.Headers[HeaderCause], Begun: time.UnixMilli(begun), Payload: m.Payload}
@@ -153,5 +152,5 @@ func check(e Event) error {
 	return cmp.Or(driver.CheckName("read event", "a saga's id", e.Saga, MaxSaga), driver.CheckName("read event", "an event's name", e.Name, MaxEvent))
 }
 
-// String is how errors and logs show the event.
+// String returns the event as errors and logs show it.
 func (e Event) String() string { return fmt.Sprintf("%q of saga %q", e.Name, e.Saga) }

@@ -1,7 +1,7 @@
 // Package choreography runs sagas without a coordinator: services react to each other's events,
-// and a tracker that reads the same events knows the state of each saga. It isolates nothing,
-// does not deliver messages, and does not order them. A service that has its effects without a
-// [Participant] can break what the tracker reports.
+// and a tracker that reads the same events knows the state of each saga. It does not isolate
+// sagas, and does not deliver or order messages. If a service works without a [Participant], the
+// tracker's reports can be wrong.
 //
 //	var order = &choreography.Definition{Name: "order", Topic: "orders", Cancelled: "order cancelled", Steps: []choreography.Step{
 //		{Done: "order placed", Undone: "order closed"},
@@ -19,17 +19,18 @@
 //
 // # Events
 //
-// An event happens at most once in a saga. [Definition.Message] puts into its headers which saga
-// it belongs to (the correlation id), which event it is, and which event caused it (the causation
-// id). An event counts as happened also if only an event that it caused arrives. A message can be lost, repeated, late or out of order.
+// An event happens at most once in a saga. Its headers, set by [Definition.Message], are its saga
+// (the correlation id), its name, and the event that caused it (the causation id). An event counts
+// as happened if it, or an event that it caused, arrives. A message can be lost, repeated, late or
+// out of order.
 //
 // # Services
 //
-// A [Participant] puts each effect behind txn/barrier, in one transaction with the event that
-// reports it. A repeated event has no effect again, and emits the same event again, because that
-// one may be what was lost. After an undo, a late event that would do the step has no effect.
-// Every service answers every event that undoes the saga, also if it has done nothing: its answer
-// says that the step is not done and will not be done.
+// A [Participant] guards each effect by txn/barrier, in one transaction with the event that
+// reports it. A repeated event has no second effect, but emits the same event again, because that
+// one may have been lost. After an undo, a late event that would do the step has no effect.
+// Every service answers every event that undoes the saga, even if it has done nothing: the answer
+// means that the step is not done and will not be done.
 //
 // # The tracker
 //
@@ -38,7 +39,7 @@
 // step that did not fail has reported its undo, so that later events change nothing.
 //
 // A saga without a new event for [Definition].Stalled is stalled. [Tracker.Reconcile] finds it,
-// and emits its events again or cancels it. If it is called every d, it finds each stalled saga
+// and emits its events again or cancels it. Called every d, it finds each stalled saga
 // within Stalled + d, and each contradictory one within d of its last event.
 //
 // Sagas with compensation go back to Garcia-Molina and Salem (Sagas, 1987); choreography is the

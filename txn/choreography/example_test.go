@@ -67,12 +67,12 @@ func ExampleParticipant() {
 				return err
 			})
 		}
-		return nil // an event of others
+		return nil // an event for other services
 	})
 	_ = handler // for queue.New or queue.Open
 }
 
-// The tracker has a queue of its own, and finds what is stalled or contradictory.
+// The tracker has its own queue, and finds stalled and contradictory sagas.
 func ExampleTracker() {
 	var ctx context.Context
 	var pool *pgxpool.Pool

@@ -12,17 +12,17 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// A Saga is what the tracker knows about a saga. Times but Begun are by the clock of the database.
+// A Saga is the tracker's view of a saga. All times except Begun are the database's clock.
 type Saga struct {
 	Definition string // its name
 	ID         string
 	State      State
 	Reason     string    // of a contradiction
-	Events     []string  // those that happened, by name: observed, or the cause of one that was
-	Begun      time.Time // as the events say
+	Events     []string  // names of events that happened: observed, or the cause of an observed one
+	Begun      time.Time // from the events
 	Progressed time.Time // when the last new event was observed
-	Stalled    bool      // it is not finished, and had no new event for [Definition].Stalled
-	Attempts   int       // how often [Tracker.Reconcile] emitted events since the last new one
+	Stalled    bool      // it is unfinished, and had no new event for [Definition].Stalled
+	Attempts   int       // how often [Tracker.Reconcile] emitted events after the last new one
 	Reported   bool      // Reconcile gave up: an operator decides
 }
 
@@ -30,11 +30,11 @@ type Saga struct {
 type Filter struct {
 	ID       string        // if not empty
 	State    State         // if not empty
-	Stalled  bool          // only those that are stalled
+	Stalled  bool          // only stalled ones
 	Reported bool          // only those that wait for an operator
-	Idle     time.Duration // only those without a new event for so long
-	After    string        // only those whose id comes after it
-	Limit    int           // how many at most; 0 means 100
+	Idle     time.Duration // only those without a new event for this time
+	After    string        // only those with a greater id
+	Limit    int           // the maximum number; 0 means 100
 }
 
 // List returns sagas in the order of their ids. A Tracker without a Definition lists those of all
@@ -85,8 +85,8 @@ type Observed struct {
 	At time.Time
 }
 
-// Events returns the events of a saga in the order in which they were first observed, without those
-// that the definition does not have. They are none if the saga is not known.
+// Events returns the definition's events of a saga in the order in which they were first observed;
+// none if the saga is not known.
 func (t Tracker) Events(ctx context.Context, db driver.SQL, saga string) ([]Observed, error) {
 	q, err := t.open("list events", db)
 	if err != nil {
@@ -109,10 +109,10 @@ where e.definition = ? and e.id = ? order by e.observed, e.event`, []any{t.Defin
 	return all, err
 }
 
-// Forget deletes up to limit sagas that are finished and had no new event for age, and returns how
-// many. The age must be longer than a message can be late: an event that comes later begins its
-// saga in the table again, and [Tracker.Reconcile] then finds it stalled. A limit or an age that is
-// not positive is a Bug.
+// Forget deletes up to limit finished sagas without a new event for age, and returns their number.
+// The age must exceed the maximum delay of a message: a later event creates its saga in the table
+// again, and [Tracker.Reconcile] then finds it stalled. A limit or an age that is not positive is
+// a Bug.
 func (t Tracker) Forget(ctx context.Context, db driver.SQL, age time.Duration, limit int) (deleted int, err error) {
 	q, err := t.open("forget choreographed sagas", db)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// State is what the events of a saga say.
+// State is the state of a saga, computed from its events.
 type State string
 
 // The states. [Completed] and [Compensated] are final, except that a cancellation undoes a
@@ -21,16 +21,16 @@ const (
 	Contradictory State = "contradictory" // events exclude each other: see [Saga].Reason
 )
 
-// facts are the events of one saga that have arrived. They grow only, and are the same after
-// every order and repetition of the same events: a join semilattice.
+// facts are the arrived events of one saga. They only grow, and do not depend on the order and
+// repetition of the events: a join semilattice.
 type facts struct {
-	Sums    map[string]string `json:"sums"`              // by event: the hash of its payload, the least of several; empty: only what it caused has arrived
+	Sums    map[string]string `json:"sums"`              // by event: the hash of its payload, the least of several; empty: only an event that it caused has arrived
 	Differs string            `json:"differs,omitempty"` // the first by name of events with different payloads
 	Unknown string            `json:"unknown,omitempty"` // the first by name of events that the definition does not have
 }
 
 // note adds an event, and the one that caused it, which has happened too. It reports whether the
-// event itself is new, and whether anything has changed.
+// event itself is new, and whether the facts changed.
 func (f *facts) note(d *Definition, e Event) (fresh, changed bool) {
 	if f.Sums == nil {
 		f.Sums = map[string]string{}
@@ -58,7 +58,7 @@ func (f *facts) note(d *Definition, e Event) (fresh, changed bool) {
 	return false, changed
 }
 
-// first keeps the first of two names, and reports whether that is another one than before.
+// first keeps the first of two names in order, and reports whether it changed kept.
 func first(kept *string, name string) bool {
 	if *kept != "" && *kept <= name {
 		return false
@@ -67,7 +67,7 @@ func first(kept *string, name string) bool {
 	return true
 }
 
-// has reports whether an event has happened, and arrived whether its message has.
+// has reports whether an event has happened; arrived reports whether its message has arrived.
 func (f *facts) has(event string) bool {
 	_, ok := f.Sums[event]
 	return ok
@@ -75,7 +75,7 @@ func (f *facts) has(event string) bool {
 
 func (f *facts) arrived(event string) bool { return f.Sums[event] != "" }
 
-// pivot is a step that is done and cannot be undone.
+// pivot returns a step that is done and cannot be undone; empty if there is none.
 func (f *facts) pivot(d *Definition) (done string) {
 	for _, s := range d.Steps {
 		if s.Pivot && f.has(s.Done) {
@@ -85,8 +85,8 @@ func (f *facts) pivot(d *Definition) (done string) {
 	return ""
 }
 
-// judge is the state that facts have, and the reason of a contradiction. An undone step counts as
-// a failure: the event that caused the undo may be lost or late.
+// judge returns the state, and the reason of a contradiction. An undone step counts as a failure:
+// the event that caused the undo may be lost or late.
 func (f *facts) judge(d *Definition) (state State, reason string) {
 	complete, settled, failing := true, true, slices.ContainsFunc(d.events(), func(e string) bool { return d.Undoes(e) && f.has(e) })
 	for _, s := range d.Steps {
@@ -128,7 +128,7 @@ const (
 	Reported  Action = "reported"  // it gave up: an operator decides
 )
 
-// decide is what to do about a saga that is stalled or contradictory, after so many attempts
+// decide returns the action for a stalled or contradictory saga, after this number of attempts
 // since its last new event.
 func decide(d *Definition, f *facts, state State, attempts int, p Policy) Action {
 	again := Repeated
@@ -150,8 +150,8 @@ func decide(d *Definition, f *facts, state State, attempts int, p Policy) Action
 	return Reported
 }
 
-// emitted are the names of the events of an action, in the order of the definition: those that
-// report steps of a running saga, those that undo any other.
+// emitted returns the names of the events of an action, in the order of the definition: for a
+// running saga those that report steps, for any other those that undo.
 func (f *facts) emitted(d *Definition, state State, a Action) (names []string) {
 	if a == Cancelled {
 		return []string{d.Cancelled}

@@ -20,7 +20,7 @@ var order = &Definition{Name: "order", Topic: "orders", Cancelled: "C", Steps: [
 	{Done: "p", Undone: "-p", Failed: "!p", Pivot: true},
 }}
 
-// noted are the facts of events in an order. A name with a star has another
+// noted returns the facts of events in an order. A name with a star has another
 // payload, and one with < a cause.
 func noted(d *Definition, names ...string) *facts {
 	f := &facts{}
@@ -80,8 +80,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestEveryOrder: of each set of up to five events the facts are the same in every order, and if
-// any of them comes again at any place.
+// TestEveryOrder: the facts of each set of up to five events are the same in every order, with
+// any event repeated at any place.
 func TestEveryOrder(t *testing.T) {
 	pool := []string{"a", "-a", "b", "!b", "p", "C<b", "a*", "x", "y<a"}
 	orders := 0
@@ -121,9 +121,9 @@ func permute(names []string, fn func([]string), chosen ...string) {
 	}
 }
 
-// TestLateEventsChangeNothing: over all sets of events, one more event never makes a saga that is
-// undone run or complete, and takes a compensated one only to a contradiction: if its pivot was
-// done nonetheless, or if a step that failed was done nonetheless.
+// TestLateEventsChangeNothing: over all sets of events, one more event never makes an undone saga
+// run or complete. It changes a compensated one only to a contradiction: if its pivot, or a step
+// that failed, was done nonetheless.
 func TestLateEventsChangeNothing(t *testing.T) {
 	all := order.events()
 	seen := map[State]int{}

@@ -17,13 +17,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// ErrPivot refuses the undo of a step that is done and cannot be undone. Nothing was run, and the
-// transaction must be rolled back. It is Definite: make the message a dead letter. The tracker
-// finds that the saga is [Contradictory].
+// ErrPivot refuses the undo of a step that is done and cannot be undone. Undo ran nothing; roll
+// the transaction back. It is Definite: make the message a dead letter. The tracker reports the
+// saga as [Contradictory].
 var ErrPivot = errors.New("the step is done and cannot be undone")
 
 // A Participant is the service of one step. Its barrier and its outbox are tables of the database
-// that has the step's effects. It is safe for concurrent use, with a transaction for each.
+// that has the step's effects. It is safe for concurrent use, each call with its own transaction.
 type Participant struct {
 	Definition *Definition
 	Step       string // its event Done
@@ -32,15 +32,14 @@ type Participant struct {
 }
 
 // Do handles an event that causes the step, in the user's transaction db. The first time it runs
-// fn and adds [Step].Done with the payload that fn returned to the outbox; or [Step].Failed, with
-// the reason, if fn returned a branch.Fail. A repeated event runs nothing, and adds the same event
-// again. If the step was undone, Do does nothing and returns nil. The event that it adds has the
-// Headers of cause.
+// fn and adds an event with the Headers of cause to the outbox: [Step].Done with fn's payload, or
+// [Step].Failed with the reason if fn returned a branch.Fail. For a repeated event it runs nothing
+// and adds the same event again. If the step was undone, Do does nothing and returns nil.
 //
-// The service that begins the saga calls Do with an Event that has no other field than Saga.
+// The service that begins the saga calls Do with an Event in which only Saga is set.
 //
-// After an error the transaction must be rolled back, as after barrier.DoIn. A refusal that the
-// step has no event for, and a step that the definition does not have, are Bugs.
+// After an error the transaction must be rolled back, as after barrier.DoIn. If fn refuses a step
+// without a Failed event, or the definition lacks the step, the error is a Bug.
 func (p Participant) Do(ctx context.Context, db driver.SQL, cause Event, fn func(ctx context.Context) (payload []byte, err error)) error {
 	step, cause, ctx, err := p.call(ctx, "do step", cause, branch.Do)
 	if err != nil {
@@ -68,10 +67,10 @@ func (p Participant) Do(ctx context.Context, db driver.SQL, cause Event, fn func
 }
 
 // Undo handles an event that undoes the saga, in the user's transaction db: see
-// [Definition.Undoes]. If the step was done it runs fn, once, with the payload of [Step].Done. If
-// not, it runs nothing and keeps the step from being done later. Each time it adds [Step].Undone to
-// the outbox. Of a pivot that was done it returns [ErrPivot]. After an error the transaction must
-// be rolled back, as after barrier.UndoIn.
+// [Definition.Undoes]. If the step was done, it runs fn once, with the payload of [Step].Done.
+// Otherwise it runs nothing and prevents the step later. Each time it adds [Step].Undone to the
+// outbox. If a pivot was done, it returns [ErrPivot]. After an error the transaction must be rolled
+// back, as after barrier.UndoIn.
 func (p Participant) Undo(ctx context.Context, db driver.SQL, cause Event, fn func(ctx context.Context, done []byte) error) error {
 	step, cause, ctx, err := p.call(ctx, "undo step", cause, branch.Undo)
 	if err != nil {
@@ -82,7 +81,7 @@ func (p Participant) Undo(ctx context.Context, db driver.SQL, cause Event, fn fu
 		if ran = true; step.Pivot {
 			return &interlock.Error{Op: "undo step", Name: p.Step, Kind: interlock.Definite, Err: ErrPivot}
 		}
-		return fn(ctx, *done) // it is known: no call to the outside is made
+		return fn(ctx, *done) // the payload is known: fn needs no remote call
 	})
 	if err != nil {
 		return err
@@ -90,8 +89,8 @@ func (p Participant) Undo(ctx context.Context, db driver.SQL, cause Event, fn fu
 	return p.emit(ctx, db, cause, step.Undone, nil, ran)
 }
 
-// call is the step of p, the event with the time at which its saga began, and the context of a
-// call of the step's barrier.
+// call returns the step of p, the event with the time when its saga began, and the context for
+// the step's barrier.
 func (p Participant) call(ctx context.Context, op string, cause Event, o branch.Operation) (Step, Event, context.Context, error) {
 	if err := cmp.Or(p.Definition.Validate(), driver.CheckName(op, "a saga's id", cause.Saga, MaxSaga)); err != nil {
 		return Step{}, cause, ctx, err
@@ -107,9 +106,9 @@ func (p Participant) call(ctx context.Context, op string, cause Event, o branch.
 	return p.Definition.Steps[i], cause, branch.With(ctx, call), nil
 }
 
-// emit adds an event to the outbox. The message of one that happens now has an id that follows
-// from the event. One of an event that happened before has another: the first may still wait in
-// the outbox, and a receiver that compares ids must not drop the repetition.
+// emit adds an event to the outbox. If the event happens now, its message has an id derived from
+// the event. A repetition has another id: the first message may still wait in the outbox, and a
+// receiver that compares ids must not drop the repetition.
 func (p Participant) emit(ctx context.Context, db driver.SQL, cause Event, name string, payload []byte, now bool) error {
 	e := Event{Saga: cause.Saga, Name: name, Begun: cause.Begun, Payload: payload, Headers: cause.Headers}
 	if cause.Name != "" {

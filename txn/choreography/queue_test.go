@@ -16,9 +16,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/choreography"
 )
 
-// TestQueues: services and tracker consume queues of their own in the database, with effects and
-// the end of a message in one transaction. Handlers fail after their effects. Every effect happens
-// once, and nothing needs to be emitted again.
+// TestQueues: services and tracker consume their own queues in the database, with effects and the
+// end of a message in one transaction. Handlers fail after their effects. Every effect happens
+// once, and no event needs to be emitted again.
 func TestQueues(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

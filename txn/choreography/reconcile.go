@@ -12,36 +12,35 @@ import (
 // DefaultRepeats is the default of [Policy].Repeats.
 const DefaultRepeats = 3
 
-// A Policy says what [Tracker.Reconcile] does. The zero value emits events again, and never cancels
-// a saga.
+// A Policy configures [Tracker.Reconcile]. The zero value emits events again and never cancels.
 type Policy struct {
-	// Repeats is how often events of a stalled saga are emitted again, with a pause of
-	// [Definition].Stalled each time, before the saga is cancelled or reported. 0 means
-	// [DefaultRepeats], below zero never.
+	// Repeats is how often a stalled saga's events are emitted again, at intervals of
+	// [Definition].Stalled, before the saga is cancelled or reported. 0 means
+	// [DefaultRepeats]; a negative number means never.
 	Repeats int
-	// Cancel cancels a running saga that is stalled after that, and a contradictory one at once,
-	// so that all services undo it. The cancellation is emitted up to Repeats times. A saga whose
-	// pivot is done is never cancelled.
+	// Cancel cancels a running saga that is still stalled then, and a contradictory one at once:
+	// all services undo it. The cancellation is emitted up to Repeats times. A saga whose pivot
+	// is done is never cancelled.
 	Cancel bool
-	// Limit is how many sagas one call handles at most; 0 means 100.
+	// Limit is the maximum number of sagas of one call; 0 means 100.
 	Limit int
 }
 
 func (p Policy) repeats() int { return max(0, cmp.Or(p.Repeats, DefaultRepeats)) }
 
-// A Reconciled is a saga as it was found, and what was done about it.
+// A Reconciled is a saga as Reconcile found it, and the action.
 type Reconciled struct {
 	Saga
 	Action Action
 }
 
-// Reconcile finds sagas that are stalled or contradictory, adds events to the tracker's outbox
-// as the policy says, and returns what it did, all in the user's transaction db. A saga is found
-// again after a pause of [Definition].Stalled, until a new event comes or it is [Reported]; a new
-// event begins the count of attempts again, of which a saga has a bounded number.
+// Reconcile finds stalled and contradictory sagas, adds events to the tracker's outbox by the
+// policy, and returns the actions, all in the user's transaction db. It finds a saga again after
+// [Definition].Stalled, until a new event arrives or the saga is [Reported]. The number of attempts
+// for a saga is bounded; a new event resets it.
 //
-// Call it at regular intervals, in any number of processes: they leave each other's sagas alone. It takes three
-// statements for each saga, one more for all, and those of outbox.Table.Add.
+// Call it at regular intervals, in any number of processes: each skips sagas that another has
+// locked. It takes three statements for each saga, one for all, and those of outbox.Table.Add.
 func (t Tracker) Reconcile(ctx context.Context, db driver.SQL, p Policy) (all []Reconciled, err error) {
 	q, err := t.open("reconcile choreographed sagas", db)
 	if err != nil {
@@ -50,7 +49,7 @@ func (t Tracker) Reconcile(ctx context.Context, db driver.SQL, p Policy) (all []
 	if p.Limit < 0 {
 		return nil, q.Bug("the limit %d is negative", p.Limit)
 	}
-	// It looks without locks, and locks by key: a lock by time would keep new sagas out on MariaDB.
+	// The select takes no locks, and each saga is locked by key: a lock by time would block new sagas on MariaDB.
 	ids, err := sqltable.Column[string](ctx, q, `select id from {sagas} where definition = ? and due <= {micros now} order by due limit {pg ?::bigint}{maria ?}`,
 		t.Definition.Name, cmp.Or(p.Limit, 100))
 	if err != nil {
@@ -74,7 +73,7 @@ func (t Tracker) Reconcile(ctx context.Context, db driver.SQL, p Policy) (all []
 	return all, t.Outbox.Add(ctx, db, messages...)
 }
 
-// reconcile handles one saga, and returns what is to be emitted.
+// reconcile handles one saga, and returns the messages to emit.
 func (t Tracker) reconcile(ctx context.Context, q sqltable.Tables, r row, p Policy) (done Reconciled, messages []driver.Message, err error) {
 	done = Reconciled{Saga: r.saga(), Action: decide(t.Definition, &r.facts, r.state, r.attempts, p)}
 	if done.Action == Reported {

@@ -10,14 +10,14 @@ import (
 )
 
 // A Tracker keeps the sagas of a definition in a table of PostgreSQL or MariaDB, which trackers of
-// other definitions can share. It reads events only: services do not wait for it, and sagas run
-// without it. It is safe for concurrent use, with a transaction for each.
+// other definitions can share. It only reads events: services do not wait for it, and sagas run
+// without it. It is safe for concurrent use, each call with its own transaction.
 type Tracker struct {
 	Definition *Definition
 	// Name is the table, or schema.table; empty means "interlock_choreography". It is at most 50
 	// bytes, and is trusted: never take it from a request.
 	Name   string
-	Outbox outbox.Table // where [Tracker.Reconcile] adds events; it is in the tracker's database
+	Outbox outbox.Table // [Tracker.Reconcile] adds events to it; in the tracker's database
 }
 
 var layout = sqltable.Layout{Part: "choreography", Default: "interlock_choreography",
@@ -31,10 +31,10 @@ func (t Tracker) open(op string, db driver.SQL) (sqltable.Tables, error) {
 	return layout.Open(op, t.Definition.Name, db, t.Name)
 }
 
-// Create creates the tables unless they exist: one of sagas, and one of events with "_event" at the
-// end of its name. Several processes may do it at once. It takes effect when the transaction
-// commits, on MariaDB at once: there it commits what was done in the transaction before. It does
-// not create the outbox.
+// Create creates the tables unless they exist: one of sagas, and one of events with the suffix
+// "_event". Several processes may call it at once. It takes effect when the transaction commits.
+// On MariaDB it takes effect at once, and commits what the transaction did before. It does not
+// create the outbox.
 func (t Tracker) Create(ctx context.Context, db driver.SQL) error {
 	q, err := layout.Open("create choreography", "", db, t.Name)
 	if err != nil {
@@ -64,10 +64,10 @@ func (t Tracker) Create(ctx context.Context, db driver.SQL) error {
 		primary key (definition, id, event)){engine}`)
 }
 
-// never is the time at which nothing is done about a saga.
+// never is the due time of a saga that needs no action.
 const never = int64(1) << 62
 
-// row is a saga in the table. Times are in microseconds, but begun is in milliseconds.
+// row is a saga in the table. Times are in microseconds; begun is in milliseconds.
 type row struct {
 	name, id          string // of the definition, and of the saga
 	state             State
@@ -76,12 +76,12 @@ type row struct {
 	reason            string
 	begun, progressed int64
 	stalled           int64 // when the saga is stalled; never if it has ended
-	due               int64 // when Reconcile looks at it
+	due               int64 // when Reconcile reads it
 	attempts          int
 	now               int64
 }
 
-// columns are those of fields.
+// columns are the columns of fields.
 const columns = `definition, id, state, facts, reason, begun, progressed, stalled, due, attempts, {micros now}`
 
 func (r *row) fields() []any {
@@ -96,7 +96,7 @@ func (r *row) decode(q sqltable.Tables) error {
 	return nil
 }
 
-// lock locks the row of a saga and reads it. It is not found also if it is locked and skip is true.
+// lock locks the row of a saga and reads it. With skip, it does not find a locked row.
 func (t Tracker) lock(ctx context.Context, q sqltable.Tables, id string, skip bool) (r row, found bool, err error) {
 	locking := ` for update`
 	if skip {
@@ -122,9 +122,9 @@ func (r row) write(ctx context.Context, q sqltable.Tables) error {
 }
 
 // Observe records the event of a message, in the user's transaction db: for the handler of the
-// tracker's own queue, such as queue.InTx. A message that is no event of the definition is ignored.
-// An event that is recorded already changes nothing. It takes four statements for a new event, and
-// two for a repeated one.
+// tracker's own queue, such as queue.InTx. It ignores messages that are not events of the
+// definition. A recorded event changes nothing. Observe takes four statements for a new event,
+// and two for a repeated one.
 func (t Tracker) Observe(ctx context.Context, db driver.SQL, m driver.QueueMessage) error {
 	q, err := t.open("observe event", db)
 	if err != nil {
@@ -134,7 +134,7 @@ func (t Tracker) Observe(ctx context.Context, db driver.SQL, m driver.QueueMessa
 	if !ok {
 		return nil
 	}
-	// The insert locks the row, also if it is there, so that it cannot be deleted before it is read.
+	// The insert also locks an existing row, so that it cannot be deleted before it is read.
 	_, err = q.Exec(ctx, `insert into {sagas} {as present} (definition, id, state, facts, reason, begun, progressed, stalled, due, attempts)
 values (?, ?, ?, '{}', {empty}, {pg ?::bigint}{maria ?}, {micros now}, {micros now}, {micros now}, 0)
 {or definition, id} begun = least({old begun}, {new begun})`, t.Definition.Name, e.Saga, string(Running), e.Begun.UnixMilli())

@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/choreography"
 )
 
-// A sent list has the messages that a relay delivered.
+// A sent list contains the messages that a relay delivered.
 type sent struct {
 	mu  sync.Mutex
 	all []driver.Message
@@ -32,7 +32,7 @@ func (s *sent) take(_ context.Context, m driver.Message) error {
 	return nil
 }
 
-// next waits until the outbox is empty, and returns what was delivered since the last call.
+// next waits until the outbox is empty, and returns the messages since the last call.
 func (s *sent) next(t *testing.T, db *databases.DB) (all []driver.Message) {
 	t.Helper()
 	testbed.Eventually(t, "the outbox is empty", bound, func() bool {
@@ -44,7 +44,7 @@ func (s *sent) next(t *testing.T, db *databases.DB) (all []driver.Message) {
 	return all
 }
 
-// names are the events of messages.
+// names returns the events of messages.
 func names(all []driver.Message) (names []string) {
 	for _, m := range all {
 		names = append(names, m.Headers[choreography.HeaderEvent])
@@ -76,14 +76,14 @@ func (w tracked) reconcile(p choreography.Policy) (all []choreography.Reconciled
 	return all
 }
 
-// pass lets time pass for the tracker.
+// pass moves the tracker's clock forward.
 func (w tracked) pass(d time.Duration) {
 	w.Helper()
 	w.db.Exec(w.T, fmt.Sprintf(`update interlock_choreography set progressed = progressed - %d, stalled = stalled - %[1]d, due = due - %[1]d where due < 4000000000000000000`, d.Microseconds()),
 		fmt.Sprintf(`update interlock_choreography set progressed = progressed - %d, stalled = case when stalled = due then stalled else stalled - %[1]d end where due > 4000000000000000000`, d.Microseconds()))
 }
 
-// ids are the sagas that a filter chooses.
+// ids returns the sagas that a filter selects.
 func (w tracked) ids(f choreography.Filter) string {
 	w.Helper()
 	var ids []string
@@ -111,8 +111,8 @@ func eachTracker(t *testing.T, test func(w tracked)) {
 	})
 }
 
-// TestReconcile: a stalled saga is found when its bound is over and not before, emitted again,
-// cancelled and reported, in that order and as often as the policy says. A new event begins again.
+// TestReconcile: a stalled saga is found after its bound and not before. It is repeated, cancelled
+// and reported, in that order and as often as the policy allows. A new event resets the count.
 func TestReconcile(t *testing.T) {
 	eachTracker(t, func(w tracked) {
 		var s sent
@@ -167,7 +167,7 @@ func TestReconcile(t *testing.T) {
 	})
 }
 
-// TestEnded: what has ended is left alone, whatever comes late, and forgotten when it is old.
+// TestEnded: late events do not change an ended saga, and Forget deletes it when it is old.
 func TestEnded(t *testing.T) {
 	eachTracker(t, func(w tracked) {
 		w.observe("done", "order placed", "stock reserved", "card charged")
@@ -210,7 +210,7 @@ func TestEnded(t *testing.T) {
 	})
 }
 
-// TestContradiction: it is found at once, and reported, or undone if the policy says so.
+// TestContradiction: it is found at once, and reported, or undone if the policy cancels.
 func TestContradiction(t *testing.T) {
 	eachTracker(t, func(w tracked) {
 		w.observe("1", "card charged", "card declined")
@@ -233,8 +233,8 @@ func TestContradiction(t *testing.T) {
 	})
 }
 
-// TestTransactions: a saga that somebody else has locked is left alone, what is rolled back has not
-// happened, and each call takes the statements that it says.
+// TestTransactions: Reconcile skips a locked saga, a rollback leaves nothing, and each call takes
+// the documented number of statements.
 func TestTransactions(t *testing.T) {
 	eachTracker(t, func(w tracked) {
 		w.observe("1", "order placed")
@@ -303,7 +303,7 @@ func TestTransactions(t *testing.T) {
 	})
 }
 
-// TestEvents: a saga's events are listed in the order of their arrival, with what caused them.
+// TestEvents: a saga's events are listed in the order of their arrival, with their causes.
 func TestEvents(t *testing.T) {
 	eachTracker(t, func(w tracked) {
 		e := choreography.Event{Saga: "1", Name: "stock reserved", Cause: "shop/1/order placed", Begun: time.UnixMilli(5000), Headers: map[string]string{"a": "b"}, Payload: []byte("x")}
@@ -324,8 +324,8 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// TestParticipant: a repeated event has no effect and the same answer, a refusal is repeated too,
-// and an undo keeps what comes late from being done.
+// TestParticipant: a repeated event has no effect and the same answer, also after a refusal, and
+// an undo prevents a late do.
 func TestParticipant(t *testing.T) {
 	eachTracker(t, func(w tracked) {
 		var s sent
@@ -354,7 +354,7 @@ func TestParticipant(t *testing.T) {
 				})
 			})
 		}
-		// emitted checks the messages of a call that was made twice.
+		// emitted checks the messages of a repeated call.
 		emitted := func(err error, event, payload string) {
 			w.Helper()
 			if err != nil {

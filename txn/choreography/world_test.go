@@ -29,12 +29,12 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 60 * time.Second
 
 var box = outbox.Table{Slices: 2}
 
-// shop is the definition of the tests, with a bound on stalls.
+// shop returns the definition of the tests, with a bound on stalls.
 func shop(stalled time.Duration) *choreography.Definition {
 	return &choreography.Definition{Name: "shop", Topic: "orders", Cancelled: "order cancelled", Stalled: stalled, Steps: []choreography.Step{
 		{Done: "order placed", Undone: "order closed"},
@@ -43,12 +43,12 @@ func shop(stalled time.Duration) *choreography.Definition {
 	}}
 }
 
-// service is the participant of a step. Each has tables of its own.
+// service returns the participant of a step. Each has its own tables.
 func service(d *choreography.Definition, step int) choreography.Participant {
 	return choreography.Participant{Definition: d, Step: d.Steps[step].Done, Outbox: box, Barrier: barrier.Table{Name: fmt.Sprint("barrier", step)}}
 }
 
-// opened is a database with the tables of all services and of the tracker.
+// opened returns a database with the tables of all services and of the tracker.
 func opened(t *testing.T, open func(testing.TB) *databases.DB, tracker choreography.Tracker) *databases.DB {
 	db := open(t)
 	db.Do(t, box.Create)
@@ -70,7 +70,7 @@ func effects(t *testing.T, db *databases.DB, saga string, step int, what string)
 	return databases.One[int64](t, db, fmt.Sprintf(`select count(*) from effect where saga = '%s' and step = %d and what = '%s'`, saga, step, what))
 }
 
-// handle is what a service does with an event: its step follows the one before it.
+// handle handles an event in a service: its step follows the previous one.
 func handle(ctx context.Context, tx driver.SQL, p choreography.Participant, step int, e choreography.Event, declined func(saga string) bool) error {
 	d := p.Definition
 	switch {
@@ -129,8 +129,8 @@ type network struct {
 	faults map[string]int
 }
 
-// deliver calls handle as often, and as late, as chance wants, and reports its errors if the
-// sender shall repeat.
+// deliver calls handle a random number of times, at random times, and returns its error if the
+// sender is to retry.
 func (n *network) deliver(ctx context.Context, handle func(ctx context.Context) error) error {
 	n.mu.Lock()
 	chance := n.random.IntN(100)
@@ -163,7 +163,7 @@ func (n *network) deliver(ctx context.Context, handle func(ctx context.Context) 
 	return handle(ctx)
 }
 
-// release delivers the messages that are late, in any order, and keeps those that fail.
+// release delivers the late messages, in any order, and keeps those that fail.
 func (n *network) release(ctx context.Context) (left int) {
 	n.mu.Lock()
 	late := n.late
@@ -184,7 +184,7 @@ func (n *network) release(ctx context.Context) (left int) {
 
 // TestFaults: three services and a tracker, with messages that are lost, repeated, late and out of
 // order, handlers that die before their commit, and a service that is down until the tracker finds
-// that sagas are stalled. Every saga ends completed or compensated, with the effects of that.
+// stalled sagas. Every saga ends completed or compensated, with the corresponding effects.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -269,8 +269,8 @@ func TestFaults(t *testing.T) {
 			reconcile()
 			n.release(t.Context())
 			all := list()
-			// The first events of a saga may all be lost: the tracker then knows nothing of it, so that
-			// the shop places the order again, as after any request without an answer.
+			// If all first events of a saga are lost, the tracker does not know it. So the shop places
+			// the order again, as after any request without an answer.
 			for _, id := range ids {
 				if !slices.ContainsFunc(all, func(s choreography.Saga) bool { return s.ID == id }) {
 					_ = db.Try(t.Context(), func(ctx context.Context, tx driver.SQL) error { return place(ctx, tx, d, id) })
@@ -291,7 +291,7 @@ func TestFaults(t *testing.T) {
 		n.mu.Lock()
 		n.calm = true
 		n.mu.Unlock()
-		// What is late, or was emitted twice, comes when the sagas have ended; a cancellation may undo one.
+		// Late and repeated messages arrive after the sagas have ended; a cancellation may undo one.
 		testbed.Eventually(t, "no message is left", bound, func() bool {
 			ended := finished()
 			return n.release(t.Context()) == 0 && databases.One[int64](t, db, `select count(*) from interlock_outbox`) == 0 && ended && finished()
