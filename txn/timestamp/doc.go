@@ -1,8 +1,8 @@
-// Package timestamp is a timestamp oracle: it orders the events of several processes. It
-// does not tell the time of a clock, and it is no cheaper than one read of its store for
-// each batch of requests. What it gives: no two timestamps are equal, and one that was
-// requested after another was returned is greater, whichever process requested them, also over the
-// crash, the pause or the jumping clock of any process.
+// Package timestamp is a timestamp oracle: it orders the events of several processes. A
+// timestamp is not the time of a clock, and each batch of requests costs at least one read
+// of the store. Guarantee: no two timestamps are equal, and one that was requested after
+// another was returned is greater. This holds across processes, and if any process crashes,
+// pauses or has a clock that jumps.
 //
 //	oracle, err := timestamp.NewOracle(store, "oracle", nil) // store: a driver.KeyValues that all processes share
 //	at, err := oracle.Next(ctx)
@@ -12,14 +12,13 @@
 // The store keeps an epoch and an upper bound. The leader is the process that wrote them
 // last; it issues timestamps below the bound from memory. A new leader raises the epoch
 // by compare-and-swap and starts at the bound. Before a leader issues a batch it reads the
-// epoch; if it has changed, the leader is fenced, and takes over again or not at all. So
-// no lease and no clock is trusted. Requests that arrive while a batch is under way are
-// the next batch.
+// epoch; if it has changed, the leader is fenced, and must take over again. So correctness
+// depends on no lease and no clock. Requests that arrive during a batch form the next one.
 //
-// Any process may lead. One that requests alone costs one read for each batch, and one
-// write each few seconds. Processes that alternate cost one write for each change.
+// Any process may lead. A single process costs one read for each batch, and one write
+// every few seconds. Processes that alternate cost one write for each change.
 //
-// The upper half of a timestamp is a time in milliseconds, which advances with the
-// leader's monotonic clock. A clock that is set forward carries the oracle along only when
-// a leader takes over, and one that is set back is not followed.
+// The upper bits of a timestamp are a time in milliseconds, which advances with the
+// leader's monotonic clock. The oracle follows a clock that is set forward only when a
+// leader takes over, and never one that is set back.
 package timestamp

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// stored is what the store keeps: nothing at or above Bound was issued yet.
+// stored is the value in the store: no timestamp at or above Bound has been issued.
 type stored struct {
 	Format int       `json:"format"`
 	Epoch  int64     `json:"epoch"` // rises with each change of the leader
@@ -41,26 +41,26 @@ func decode(text []byte) (s stored, err error) {
 // monotonic clock of the process.
 type leader struct {
 	stored
-	next  Timestamp     // the lowest that was not issued
+	next  Timestamp     // the lowest not yet issued
 	base  Timestamp     // the oracle's time at since
 	since time.Duration // when the epoch began
-	ahead time.Duration // how far the bound is raised at most
+	ahead time.Duration // the maximum raise of the bound
 }
 
-// succeed is the leader after s, once the store has its stored part. It may issue n
-// timestamps before it raises the bound: changes of the leader do not make time run ahead.
+// succeed returns the leader after s, valid once its stored part is in the store. It may issue
+// only n timestamps before it raises the bound, so changes of the leader do not advance time.
 func succeed(s stored, wall Timestamp, mono, ahead time.Duration, n int) leader {
 	base := max(s.Bound, wall, 1)
 	return leader{stored: stored{Epoch: s.Epoch + 1, Bound: base + Timestamp(n)},
 		next: base, base: base, since: mono, ahead: ahead}
 }
 
-// first is the first timestamp of a batch now. It follows the time.
+// first returns the first timestamp of a batch at mono.
 func (l leader) first(mono time.Duration) Timestamp {
 	return max(l.next, l.base.Add(mono-l.since))
 }
 
-// issue returns the first of n timestamps. It is false if the bound must be raised before.
+// issue returns the first of n timestamps. It returns false if the bound must be raised first.
 func (l *leader) issue(mono time.Duration, n int) (Timestamp, bool) {
 	first := l.first(mono)
 	if first+Timestamp(n) > l.Bound {
@@ -70,8 +70,8 @@ func (l *leader) issue(mono time.Duration, n int) (Timestamp, bool) {
 	return first, true
 }
 
-// raised is the leader with a bound that has room for n. A leader of long standing raises
-// it further, so as to write seldom.
+// raised returns the leader with a bound for n timestamps. The longer it has led, the further
+// it raises the bound, to write seldom.
 func (l leader) raised(mono time.Duration, n int) leader {
 	first := l.first(mono)
 	l.Bound = max(first+Timestamp(n), l.base.Add(mono-l.since).Add(min(l.ahead, 2*(mono-l.since))))

@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// DefaultAhead is how far ahead the bound is raised if Options do not say.
+	// DefaultAhead is the default of Options.Ahead.
 	DefaultAhead = 3 * time.Second
 	// batchTimeout bounds the requests of one batch.
 	batchTimeout = 5 * time.Second
 	maxBatch     = 1 << 16
 )
 
-// races is how long to wait after another process took over at the same time.
+// races is the delay after another process took over at the same time.
 var races = backoff.Policy{First: time.Millisecond, Max: 50 * time.Millisecond}
 
 var errNoAnswer = errors.New("the store did not answer in time")
 
 // Options of an [Oracle]; nil and the zero value work.
 type Options struct {
-	// Ahead is how far ahead of its time a leader raises the bound, and by how much the
-	// time can leap when the leader changes; 0 means [DefaultAhead].
+	// Ahead is the distance by which a leader raises the bound ahead of its time. It is also
+	// the maximum leap of time at a change of the leader. 0 means [DefaultAhead].
 	Ahead time.Duration
 }
 
-// Oracle issues timestamps. It is safe for concurrent use, and has a goroutine only
-// while somebody waits. It needs no Close.
+// Oracle issues timestamps. It is safe for concurrent use, runs a goroutine only while
+// a caller waits, and needs no Close.
 type Oracle struct {
 	store driver.KeyValues
 	key   string
@@ -55,9 +55,9 @@ type issued struct {
 	err error
 }
 
-// NewOracle makes an oracle of what store keeps under key, which all processes share. It
-// does no I/O. It fails, with an error of kind Bug, if the key or the options are
-// impossible.
+// NewOracle returns an oracle whose state is in store under key, which all processes share.
+// It performs no I/O. It fails with an error of kind Bug if the key or the options are
+// invalid.
 func NewOracle(store driver.KeyValues, key string, o *Options) (*Oracle, error) {
 	oracle := &Oracle{store: store, key: key, start: time.Now(), wall: time.Now}
 	if o != nil {
@@ -75,9 +75,8 @@ func NewOracle(store driver.KeyValues, key string, o *Options) (*Oracle, error) 
 }
 
 // Next returns a timestamp above all that were returned before the call, in any process.
-// It blocks until its batch is answered or ctx ends. After an error that is Retryable the
-// call can be repeated; nothing is retried here. The oracle is not harmed by a call that
-// ended early.
+// It blocks until its batch is answered or ctx ends, which does not harm the oracle. It does
+// not retry; the caller can, after a Retryable error.
 func (o *Oracle) Next(ctx context.Context) (Timestamp, error) {
 	if ctx.Err() != nil {
 		return 0, o.failed(interlock.Definite, context.Cause(ctx))
@@ -102,7 +101,7 @@ func (o *Oracle) failed(kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: "get timestamp", Name: o.key, Kind: kind, Err: err}
 }
 
-// serve answers batch after batch until nobody waits.
+// serve answers batch after batch until no request waits.
 func (o *Oracle) serve() {
 	for {
 		o.mu.Lock()
@@ -122,8 +121,8 @@ func (o *Oracle) serve() {
 	}
 }
 
-// issue takes n timestamps, and the lead first if it must. The batch is closed: whatever
-// was returned before any of its requests is below.
+// issue returns the first of n timestamps, and takes over first if it must. The batch is
+// closed: all timestamps returned before any of its requests are lower.
 func (o *Oracle) issue(n int) (Timestamp, error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), batchTimeout, errNoAnswer)
 	defer cancel()
@@ -144,7 +143,7 @@ func (o *Oracle) issue(n int) (Timestamp, error) {
 	}
 }
 
-// attempt is false if another process was faster.
+// attempt returns false if another process was faster.
 func (o *Oracle) attempt(ctx context.Context, n int) (Timestamp, bool, error) {
 	kvs, err := o.store.Get(ctx, o.key)
 	if err != nil {
@@ -157,7 +156,7 @@ func (o *Oracle) attempt(ctx context.Context, n int) (Timestamp, bool, error) {
 		}
 	}
 	now := succeed(was, Of(o.wall()), mono, o.ahead, n)
-	if o.leader.Epoch > 0 && o.leader.Epoch == was.Epoch { // nobody had taken over when this was read
+	if o.leader.Epoch > 0 && o.leader.Epoch == was.Epoch { // no process had taken over at this read
 		o.leader.Bound = was.Bound // a write without an answer may have raised it
 		if first, ok := o.leader.issue(mono, n); ok {
 			return first, true, nil

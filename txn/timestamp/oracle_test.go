@@ -112,7 +112,7 @@ func TestConcurrentRequestsAreOneBatch(t *testing.T) {
 	})
 }
 
-// TestAlternatingLeadersDoNotHurryTime: changes of the leader cost no time.
+// TestAlternatingLeadersDoNotHurryTime: changes of the leader do not advance time.
 func TestAlternatingLeadersDoNotHurryTime(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		store := memory.NewKeyValues()
@@ -181,7 +181,7 @@ func ExampleOracle() {
 	if err != nil {
 		panic(err)
 	}
-	other, err := NewOracle(store, "oracle", nil) // as of another process
+	other, err := NewOracle(store, "oracle", nil) // like another process
 	if err != nil {
 		panic(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// flaky is a store that delays, refuses and loses requests, and replies to some that
-// take place later, as of a process that is paused or cut off.
+// flaky is a store that delays, refuses and loses requests and replies. Some requests
+// take effect later, like those of a paused or disconnected process.
 type flaky struct {
 	driver.KeyValues
 	random *rand.Rand
@@ -72,8 +72,8 @@ func (f *flaky) Swap(ctx context.Context, swaps ...driver.Swap) (int64, error) {
 	return revision, err
 }
 
-// run lets processes request timestamps at once, and returns what the checker says.
-// Their clocks jump, if jumps is set.
+// run lets processes request timestamps concurrently, and returns the checker's report.
+// Their clocks jump if jumps is set.
 func run(t *testing.T, seed uint64, jumps bool) history.Report {
 	random := rand.New(rand.NewPCG(seed, 1))
 	var mu sync.Mutex

@@ -20,7 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// TestConformingParticipantPasses, by all protocols, and all was played.
+// TestConformingParticipantPasses, in all protocols, and Run plays everything.
 func TestConformingParticipantPasses(t *testing.T) {
 	t.Parallel()
 	p := newSimple(none)
@@ -34,7 +34,7 @@ func TestConformingParticipantPasses(t *testing.T) {
 	}
 }
 
-// TestFlawedParticipantIsConvicted, by a play that shows the flaw.
+// TestFlawedParticipantIsConvicted by a play that shows the flaw.
 func TestFlawedParticipantIsConvicted(t *testing.T) {
 	t.Parallel()
 	for f, want := range map[flaw]string{
@@ -79,7 +79,7 @@ func TestFlawedParticipantIsConvicted(t *testing.T) {
 	}
 }
 
-// TestFlawedSagaIsConvicted: the same barrier, by the other operations.
+// TestFlawedSagaIsConvicted: the same barrier, with the other operations.
 func TestFlawedSagaIsConvicted(t *testing.T) {
 	t.Parallel()
 	p := newSimple(hanging)
@@ -97,8 +97,8 @@ func TestFlawedSagaIsConvicted(t *testing.T) {
 	}
 }
 
-// TestParticipantAtWorkIsAskedAgain: 425 is no failure, and neither is a server that
-// gives up one of two that it has at once.
+// TestParticipantAtWorkIsAskedAgain: 425 is no failure, and neither is a server that fails
+// one of two concurrent messages.
 func TestParticipantAtWorkIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	virtual.Test(t, testParticipantAtWork)
@@ -123,7 +123,7 @@ func testParticipantAtWork(t *testing.T) {
 		case crowded:
 			return nil, branch.Retry(errors.New("one at a time"))
 		}
-		time.Sleep(time.Millisecond) // the other one of two finds it at work
+		time.Sleep(time.Millisecond) // the other one of two finds it in progress
 		return p.work(ctx, input)
 	}
 	if err := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{handler(work, p.effects)}}, Concurrency: 1, Rounds: 1}).Err(); err != nil {
@@ -131,20 +131,20 @@ func testParticipantAtWork(t *testing.T) {
 	}
 }
 
-// TestParticipantForEverAtWorkIsConvicted, within the kit's patience.
+// TestParticipantForEverAtWorkIsConvicted within Options.Patience.
 func TestParticipantForEverAtWorkIsConvicted(t *testing.T) {
 	t.Parallel()
 	p := newSimple(none)
 	work := func(context.Context, []byte) ([]byte, error) { return nil, branch.InProgress(0) }
 	report := plays(t, conformance.Options{URL: "http://participant/", Client: &http.Client{Transport: inside{handler(work, p.effects)}},
 		Patience: 200 * time.Millisecond, Concurrency: 100, Rounds: 1, Protocols: []conformance.Protocol{conformance.Saga}})
-	early := strings.Contains(fmt.Sprint(report.Err()), "425 Too Early") // at least where the time sufficed for a first answer
+	early := strings.Contains(fmt.Sprint(report.Err()), "425 Too Early") // if the time sufficed for a first answer
 	if len(report.Failures) != report.Plays || !early {
 		t.Errorf("%d of %d: %v", len(report.Failures), report.Plays, report.Err())
 	}
 }
 
-// TestParticipantThatCannotBeJudged is an error, and no good report.
+// TestParticipantThatCannotBeJudged is an error, not a report without failures.
 func TestParticipantThatCannotBeJudged(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -197,7 +197,7 @@ func TestParticipantThatCannotBeJudged(t *testing.T) {
 	}
 }
 
-// TestParticipantOfAnotherProtocolIsConvicted, and not waited for without a bound.
+// TestParticipantOfAnotherProtocolIsConvicted: the wait for it is bounded.
 func TestParticipantOfAnotherProtocolIsConvicted(t *testing.T) {
 	t.Parallel()
 	p := newSimple(none)
@@ -210,7 +210,7 @@ func TestParticipantOfAnotherProtocolIsConvicted(t *testing.T) {
 		}
 		defer conn.Close()
 		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-		_, _ = conn.Read(make([]byte, 1)) // until the kit has gone
+		_, _ = conn.Read(make([]byte, 1)) // until the kit disconnects
 	}))
 	defer silent.Close()
 	done := make(chan conformance.Report, 1)

@@ -2,53 +2,53 @@ package conformance
 
 import "github.com/interlock-dev/interlock/txn/branch"
 
-// A Protocol is one whose messages are played.
+// A Protocol is a protocol whose messages are played.
 type Protocol string
 
 // The protocols.
 const (
 	Saga  Protocol = "saga" // do and undo
 	TCC   Protocol = "tcc"  // try, confirm and cancel
-	TwoPC Protocol = "2pc"  // prepare, commit and rollback, which are the same by other names
+	TwoPC Protocol = "2pc"  // prepare, commit and rollback: as TCC by other names
 )
 
-// Protocols are all that there are.
+// Protocols returns all protocols.
 func Protocols() []Protocol { return []Protocol{Saga, TCC, TwoPC} }
 
-// A kind is what the operations of all protocols have in common.
+// A kind is the role of an operation, the same in all protocols.
 type kind int
 
 const (
-	first   kind = iota // does the work, or all of it that can be undone
+	first   kind = iota // does the work that can be undone
 	confirm             // makes it final
-	undo                // takes it back
+	undo                // reverses it
 )
 
-// operations are those of the kinds; a saga confirms nothing.
+// operations are the operations of the kinds; a saga has no confirm.
 var operations = map[Protocol][3]branch.Operation{
 	Saga:  {branch.Do, "", branch.Undo},
 	TCC:   {branch.Try, branch.Confirm, branch.Cancel},
 	TwoPC: {branch.Prepare, branch.Commit, branch.Rollback},
 }
 
-// An answer is what a participant says.
+// An answer is the meaning of a participant's answer.
 type answer string
 
 const (
 	ok      answer = "done"     // 2xx
 	no      answer = "refused"  // 409: it has not happened and never will
-	not     answer = "not done" // anything but 2xx: the message should never have come
-	unheard answer = "unheard"  // neither 2xx nor 409: it may come again as it should be
+	not     answer = "not done" // anything but 2xx: a correct coordinator never sends it
+	unheard answer = "unheard"  // neither 2xx nor 409: it may come again without its fault
 )
 
-// A state is that of a branch at its participant.
+// A state is the state of a branch at its participant.
 type state int
 
 const (
-	unknown   state = iota // nothing came that was done
+	unknown   state = iota // no message had an effect
 	held                   // the first was done
 	confirmed              // and made final
-	undone                 // taken back, or kept from happening
+	undone                 // reversed, or prevented
 	refused                // the business has refused the first
 	states
 )
@@ -57,14 +57,14 @@ func (s state) String() string {
 	return [states]string{"unknown", "done", "confirmed", "undone", "refused"}[s]
 }
 
-// expected is what a participant has to answer, and to become.
+// expected is the answer and the next state.
 type expected struct {
 	answer answer
 	next   state
 }
 
-// table is all that is expected of a participant, but that the business refuses a
-// first in state unknown if there is no room. It was not made from any barrier's.
+// table has the expected answers. In addition, the business refuses a first in state
+// unknown if there is no room. It is not derived from any barrier.
 var table = [states][3]expected{
 	unknown:   {first: {ok, held}, confirm: {not, unknown}, undo: {ok, undone}},
 	held:      {first: {ok, held}, confirm: {ok, confirmed}, undo: {ok, undone}},
@@ -73,13 +73,13 @@ var table = [states][3]expected{
 	refused:   {first: {no, refused}, confirm: {not, refused}, undo: {ok, undone}},
 }
 
-// Effects are what an account has.
+// Effects are the units of an account.
 type Effects struct {
 	Held      int64 `json:"held"`      // by branches that are tried or prepared
 	Confirmed int64 `json:"confirmed"` // by branches that are confirmed, committed or done
 }
 
-// of are the effects of a branch in a state, of one unit.
+// of returns the effects of a branch of one unit in a state.
 func (p Protocol) of(s state) Effects {
 	switch {
 	case s == confirmed, s == held && p == Saga:

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// TestMemoryBarrierPasses: the executable specification does what the page says.
+// TestMemoryBarrierPasses: the executable specification agrees with the page.
 func TestMemoryBarrierPasses(t *testing.T) {
 	t.Parallel()
 	seats, p := memory.NewBarrier(), newSimple(none)

@@ -5,7 +5,7 @@ import "maps"
 // A key is a branch of a play: most have one, which is the zero key.
 type key struct{ branch, step string }
 
-// A variation is how a message differs from what it should be.
+// A variation is a deviation of a message.
 type variation int
 
 const (
@@ -15,14 +15,14 @@ const (
 	headless             // a header is missing
 )
 
-// A message is one of a play.
+// A message is one message of a play.
 type message struct {
 	to   key
 	kind kind
 	as   variation
 }
 
-// A model is an account as it should be. It is a value: with gives another one.
+// A model is the expected state of an account. It is immutable: with returns another one.
 type model struct {
 	protocol Protocol
 	capacity int64
@@ -31,7 +31,7 @@ type model struct {
 
 func newModel(p Protocol, capacity int64) model { return model{p, capacity, map[key]state{}} }
 
-// with is the answer to a message, and the model after it.
+// with returns the answer to a message, and the model after it.
 func (m model) with(msg message) (answer, model) {
 	switch msg.as {
 	case late, headless:
@@ -48,7 +48,7 @@ func (m model) with(msg message) (answer, model) {
 	return e.answer, m
 }
 
-// effects are those of all branches together.
+// effects returns the sum over all branches.
 func (m model) effects() (sum Effects) {
 	for _, s := range m.branches {
 		e := m.protocol.of(s)

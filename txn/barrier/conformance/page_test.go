@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write docs/reference/conformance.md")
 
 const page = "../../../docs/reference/conformance.md"
 
-// TestPageIsWhatTheKitExpects: nothing is published that is not judged by.
+// TestPageIsWhatTheKitExpects: the page is generated from the kit's tables.
 func TestPageIsWhatTheKitExpects(t *testing.T) {
 	want := written()
 	if *update {
@@ -31,7 +31,7 @@ func TestPageIsWhatTheKitExpects(t *testing.T) {
 	}
 }
 
-// TestSequencesAreAll: the counts are those of combinatorics, and none comes twice.
+// TestSequencesAreAll: the counts match combinatorics, and none is repeated.
 func TestSequencesAreAll(t *testing.T) {
 	for p, want := range map[Protocol][]int{TCC: {0, 3, 8, 18, 30, 30}, Saga: {0, 2, 4, 6, 6}} {
 		seen := map[string]bool{}
@@ -79,7 +79,7 @@ func written() string {
 	return b.String()
 }
 
-// writeMore writes what is not one of all sequences; it is the same for all protocols.
+// writeMore writes the other plays, which are the same for all protocols.
 func writeMore(b *strings.Builder) {
 	for _, c := range TCC.scenes() {
 		fmt.Fprintf(b, "\n**%s** (capacity %d)\n\n| message | branch, step | answer | held | confirmed |\n|---|---|---|---|---|\n", c.name, c.capacity)

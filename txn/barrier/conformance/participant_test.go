@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// handler is a participant: its branch, and what its accounts have.
+// handler serves a participant: its branch, and the effects of its accounts.
 func handler(work func(context.Context, []byte) ([]byte, error),
 	effects func(context.Context, string) (conformance.Effects, error)) http.Handler {
 	mux := http.NewServeMux()
@@ -36,7 +36,7 @@ func handler(work func(context.Context, []byte) ([]byte, error),
 	return mux
 }
 
-// served gives the address of a participant.
+// served returns the address of a participant.
 func served(t *testing.T, work func(context.Context, []byte) ([]byte, error),
 	effects func(context.Context, string) (conformance.Effects, error)) string {
 	t.Helper()
@@ -45,7 +45,7 @@ func served(t *testing.T, work func(context.Context, []byte) ([]byte, error),
 	return s.URL
 }
 
-// inside sends requests to a handler without a network: the kit has much to say.
+// inside sends requests to a handler without a network, since there are many.
 type inside struct{ handler http.Handler }
 
 func (i inside) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -54,14 +54,14 @@ func (i inside) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// client has connections of its own, which end with the test.
+// client returns a client with its own connections, which end with the test.
 func client(t *testing.T) *http.Client {
 	transport := &http.Transport{MaxIdleConnsPerHost: 16}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
 }
 
-// plays runs the kit, which must be able to judge.
+// plays runs the kit, which must not return an error.
 func plays(t *testing.T, o conformance.Options) conformance.Report {
 	t.Helper()
 	if o.Client == nil {
@@ -109,7 +109,7 @@ func (a *accounts) run(c branch.Call, in conformance.Input) ([]byte, error) {
 	return fmt.Appendf(nil, `{"hold":%d}`, a.runs), nil
 }
 
-// A flaw is what is wrong with a participant.
+// A flaw is a fault of a participant.
 type flaw string
 
 const (
@@ -139,10 +139,10 @@ const (
 	busyRefused     flaw = "a message is refused while another of its branch is under way"
 )
 
-// row is what a barrier remembers of a branch.
+// row is a barrier's row of a branch.
 type row struct{ state, result, input string }
 
-// simple is a participant in memory, whose barrier is a map and has a flaw.
+// simple is a participant in memory. Its barrier is a map and has a flaw.
 type simple struct {
 	flaw flaw
 
@@ -182,7 +182,7 @@ func (p *simple) work(ctx context.Context, input []byte) ([]byte, error) {
 		fallthrough
 	case racy:
 		p.mu.Unlock()
-		time.Sleep(time.Millisecond) // so that two that are there at once have both looked
+		time.Sleep(time.Millisecond) // so that two concurrent messages both read first
 		p.mu.Lock()
 	}
 	var in conformance.Input
@@ -194,7 +194,7 @@ func (p *simple) work(ctx context.Context, input []byte) ([]byte, error) {
 	return output, err
 }
 
-// spoil has the flaws that show in HTTP.
+// spoil adds the flaws in HTTP.
 func (p *simple) spoil(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

@@ -2,8 +2,8 @@ package conformance
 
 import "slices"
 
-// A play is what is sent about one account: some messages one after the other, and
-// then, perhaps, two at once.
+// A play is a list of messages about one account, sent one after the other, and then,
+// optionally, two at once.
 type play struct {
 	protocol Protocol
 	name     string // empty for a sequence that is one of all
@@ -13,7 +13,7 @@ type play struct {
 	pair     []message // sent at once in the end; none, or two
 }
 
-// plays are all of a protocol. Each pair is played so many times.
+// plays returns all plays of a protocol, with each pair rounds times.
 func (p Protocol) plays(rounds int) (all []play) {
 	for _, twice := range []bool{false, true} {
 		for _, kinds := range p.sequences() {
@@ -27,7 +27,7 @@ func (p Protocol) plays(rounds int) (all []play) {
 	return all
 }
 
-// sequences are all distinct ones, from one message to all, of two firsts, one
+// sequences returns all distinct sequences, from one message to all, of two firsts, one
 // confirm and two undos, the shorter ones first. Sagas have no confirm.
 func (p Protocol) sequences() (all [][]kind) {
 	left := [3]int{first: 2, confirm: 1, undo: 2}
@@ -58,7 +58,7 @@ func count(kinds []kind, k kind) (n int) {
 	return n
 }
 
-// messages are plain ones to the only branch.
+// messages returns plain messages to the only branch.
 func messages(kinds []kind) (all []message) {
 	for _, k := range kinds {
 		all = append(all, message{kind: k})
@@ -66,8 +66,8 @@ func messages(kinds []kind) (all []message) {
 	return all
 }
 
-// pairs are the messages that may well be under way at once, in the states in which
-// they may. Confirm and undo never are: somebody has decided.
+// pairs returns the pairs of messages that can be concurrent, in each state in which they
+// can. Confirm and undo cannot: a coordinator decides for one of them.
 func (p Protocol) pairs() (all []play) {
 	for _, c := range []struct {
 		before []kind
@@ -89,11 +89,11 @@ func (p Protocol) pairs() (all []play) {
 	return all
 }
 
-// scenes are of several branches, or of messages that are not as they should be.
+// scenes returns plays with several branches, or with variations of messages.
 func (p Protocol) scenes() []play {
 	x, y, z := key{branch: "x"}, key{branch: "y"}, key{branch: "z"}
 	refusal := []message{{to: x, kind: first}, {to: y, kind: first}, {to: y, kind: first}, // there is no room
-		{to: x, kind: undo}, {to: y, kind: first}, // now there is, and the answer stands
+		{to: x, kind: undo}, {to: y, kind: first}, // now there is, but the answer remains
 		{to: y, kind: undo}, {to: y, kind: undo}, {to: y, kind: first}, {to: z, kind: first}}
 	if p != Saga {
 		refusal = slices.Insert(refusal, 5, message{to: y, kind: confirm})

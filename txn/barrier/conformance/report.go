@@ -8,11 +8,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// A Report is what came of a run.
+// A Report is the result of a run.
 type Report struct {
-	Plays    int       // that were begun: one account each
-	Messages int       // that were sent, repeated ones included
-	Failures []Failure // at most one of each play, in their order; none is good
+	Plays    int       // begun, one account each
+	Messages int       // sent, including repeated ones
+	Failures []Failure // at most one for each play, in their order; empty means passed
 }
 
 // Err joins the failures; nil if there are none.
@@ -24,18 +24,18 @@ func (r Report) Err() error {
 	return errors.Join(all...)
 }
 
-// A Failure is where a participant did something else than expected.
+// A Failure is a deviation of a participant from the expected.
 type Failure struct {
 	Protocol  Protocol
-	Play      string             // what is played; empty for one of all sequences
-	Sequence  []branch.Operation // all messages of the play, in the order in which they are sent
+	Play      string             // its name; empty for one of all sequences
+	Sequence  []branch.Operation // all messages of the play, in the order of sending
 	Position  int                // of the message in it, from 1
 	Operation branch.Operation   // of the message
 	Expected  string             // answers and effects
 	Got       string
 }
 
-// Error is one line of all that.
+// Error returns all of f in one line.
 func (f *Failure) Error() string {
 	var names []string
 	for _, o := range f.Sequence {
@@ -48,10 +48,10 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("%s: %s: message %d, %s: expected %s, got %s", f.Protocol, name, f.Position, f.Operation, f.Expected, f.Got)
 }
 
-// String is Error.
+// String returns the same as Error.
 func (f Failure) String() string { return f.Error() }
 
-// told is what a participant answered and did, as people read it.
+// told formats an answer and effects.
 func told(answer string, e Effects) string {
 	return fmt.Sprintf("%s (held %d, confirmed %d)", answer, e.Held, e.Confirmed)
 }

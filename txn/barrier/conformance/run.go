@@ -16,30 +16,30 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Options say what is played to whom. Only URL is needed.
+// Options configure a run. Only URL is required.
 type Options struct {
-	// URL is where the participant takes messages.
+	// URL is the participant's address for messages.
 	URL string
-	// Inspect is where it tells of an account; empty means URL.
+	// Inspect is its address for reading accounts; empty means URL.
 	Inspect string
-	// Client sends the requests; nil means http.DefaultTransport's. Redirects count as
-	// answers.
+	// Client sends the requests; nil means a client with http.DefaultTransport. Redirects
+	// count as answers.
 	Client *http.Client
-	// Protocols are those that are played; empty means saga and TCC.
+	// Protocols are the protocols to play; empty means saga and TCC.
 	Protocols []Protocol
 	// Prefix begins the names of transactions and accounts, at most 64 bytes. The
 	// participant must not have seen it before; empty means a random one.
 	Prefix string
-	// Rounds is how often each pair of messages is sent at once; 0 means 10.
+	// Rounds is how often each concurrent pair is sent; 0 means 10.
 	Rounds int
-	// Concurrency is how many accounts are played on at a time; 0 means 4.
+	// Concurrency is the number of accounts played at a time; 0 means 4.
 	Concurrency int
-	// Patience is how long a message may take to have an answer; within it, one that
-	// was answered that the participant is at work (425) is sent again, and of two that
-	// are sent at once also one that failed (5xx). 0 means 10 seconds.
+	// Patience bounds the time until a message is answered; 0 means 10 seconds. Within it,
+	// a message that was answered 425 is sent again, and also a message of a concurrent
+	// pair that was answered 5xx.
 	Patience time.Duration
 
-	now func() time.Time // the clock; nil means that of the process
+	now func() time.Time // the clock; nil means the process's
 }
 
 // longestPrefix leaves room in a transaction's id.
@@ -80,10 +80,9 @@ func bug(err error) error {
 	return &interlock.Error{Op: "play to participant", Kind: interlock.Bug, Err: err}
 }
 
-// Run plays everything, and returns when that is over, or ctx is. An error says that
-// the participant could not be judged: it was not to be reached, does not tell of its
-// accounts, or the options mean nothing (Bug). The report tells of what was played until
-// then.
+// Run blocks until everything is played or ctx ends. An error means that the participant
+// could not be judged: it was unreachable, it does not show its accounts, or the options
+// are invalid (Bug). The report covers the plays until then.
 func Run(ctx context.Context, o Options) (Report, error) {
 	o, err := o.resolve()
 	if err != nil {
@@ -123,7 +122,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	return collect(played), context.Cause(ctx)
 }
 
-// collect puts together what the plays have found.
+// collect combines the results of the plays.
 func collect(played []*stage) (r Report) {
 	for _, s := range played {
 		if s == nil {

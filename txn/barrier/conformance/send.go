@@ -27,7 +27,7 @@ type Input struct {
 // A reply is a participant's answer to a message.
 type reply struct {
 	status int
-	result any    // of a 2xx, as its JSON says; nil if it is empty
+	result any    // of a 2xx, decoded from JSON; nil if it is empty
 	text   string // of another, and of a 2xx that is not JSON
 }
 
@@ -42,7 +42,7 @@ func (r reply) is(a answer) bool {
 	return a == not || a == no && conflict || a == unheard && !conflict
 }
 
-// String is the answer as a [Failure] shows it.
+// String returns the answer as a [Failure] shows it.
 func (r reply) String() string {
 	switch {
 	case r.is(ok):
@@ -53,13 +53,13 @@ func (r reply) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s %.100s", r.status, http.StatusText(r.status), r.text))
 }
 
-// unfinished says that the same message is to be sent again. A server that fails is
-// judged if nothing else is under way.
+// unfinished reports whether to send the same message again. A 5xx is judged if no other
+// message is concurrent.
 func (r reply) unfinished(racing bool) bool {
 	return r.status == http.StatusTooEarly || racing && r.status >= 500
 }
 
-// send sends a message until it has an answer that means something.
+// send sends a message until it has an answer to judge.
 func (s *stage) send(ctx context.Context, m message, racing bool) (reply, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.options.Patience, errors.New("the participant did not answer"))
 	defer cancel()
@@ -80,7 +80,7 @@ func (s *stage) send(ctx context.Context, m message, racing bool) (reply, error)
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
-			return r, nil // it is judged by that
+			return r, nil // judged by this answer
 		}
 	}
 }
@@ -115,7 +115,7 @@ func (s *stage) post(ctx context.Context, m message, attempt int) (reply, error)
 	return r, err
 }
 
-// defaultBranch is that of a play that has one, and needs its percent-encoding undone.
+// defaultBranch is the branch of the zero key. A participant must percent-decode it.
 const defaultBranch = "seats / é%2F"
 
 func (s *stage) call(m message, attempt int) branch.Call {
@@ -133,7 +133,7 @@ func (s *stage) call(m message, attempt int) branch.Call {
 	return c
 }
 
-// inspect asks what the account has.
+// inspect reads the account's effects.
 func (s *stage) inspect(ctx context.Context) (e Effects, err error) {
 	u, err := url.Parse(s.options.Inspect)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *stage) inspect(ctx context.Context) (e Effects, err error) {
 	return e, err
 }
 
-// exchange has a request answered.
+// exchange sends a request and reads the answer.
 func (s *stage) exchange(request *http.Request) (status int, body []byte, err error) {
 	client := http.Client{}
 	if s.options.Client != nil {

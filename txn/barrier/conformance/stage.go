@@ -14,14 +14,14 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// A stage is one play, as it is performed.
+// A stage is one running play.
 type stage struct {
 	play
 	options     Options
-	transaction string // and account
+	transaction string // also the account
 	begun       time.Time
 	sent        atomic.Int64
-	model       model       // that the participant agreed with so far
+	model       model       // which the participant has matched so far
 	results     map[key]any // of each branch's first
 	failure     *Failure
 }
@@ -31,8 +31,8 @@ func newStage(o Options, p play, number int) *stage {
 		begun: o.now(), model: newModel(p.protocol, p.capacity), results: map[key]any{}}
 }
 
-// perform plays until something is not as expected. An error says that the participant
-// cannot be judged.
+// perform plays until the first deviation. An error means that the participant cannot be
+// judged.
 func (s *stage) perform(ctx context.Context) error {
 	for i, m := range s.script {
 		for range s.times() {
@@ -47,7 +47,7 @@ func (s *stage) perform(ctx context.Context) error {
 	if err := s.atOnce(ctx); err != nil || s.failure != nil {
 		return err
 	}
-	for i, m := range s.pair { // and what they left behind
+	for i, m := range s.pair { // again, to see their state
 		if err := s.one(ctx, len(s.script)+i+1, m); err != nil || s.failure != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (s *stage) one(ctx context.Context, position int, m message) error {
 	return nil
 }
 
-// compare requires of a first that its result is that of the first one.
+// compare requires the same result of every first of a branch.
 func (s *stage) compare(position int, m message, got reply) {
 	if m.kind != first || !got.is(ok) {
 		return
@@ -118,7 +118,7 @@ func (s *stage) atOnce(ctx context.Context) error {
 	return err
 }
 
-// judge requires of a pair what would have come of one after the other, in either order.
+// judge requires of a pair the outcome of sending one after the other, in either order.
 func (s *stage) judge(got [2]reply, effects Effects) {
 	position := len(s.script) + 1
 	var wanted []string

@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// everything is what participants on real systems are asked.
+// everything plays all protocols to a participant on a real system.
 func everything(t *testing.T, url string) {
 	t.Helper()
 	report := plays(t, conformance.Options{URL: url, Rounds: 2})
@@ -28,14 +28,14 @@ func everything(t *testing.T, url string) {
 	}
 }
 
-// hold is what a first of the SQL participant did, and what its confirm and undo go by.
+// hold is the output of the SQL participant's first, which its confirm and undo use.
 type hold struct {
 	ID      string `json:"id"`
 	Account string `json:"account"`
 	Amount  int64  `json:"amount"`
 }
 
-// moves are what an operation adds to held and confirmed, for each unit.
+// moves are the changes of held and confirmed by an operation, for each unit.
 var moves = map[branch.Operation][2]int64{
 	branch.Do: {0, 1}, branch.Undo: {0, -1},
 	branch.Try: {1, 0}, branch.Confirm: {-1, 1}, branch.Cancel: {-1, 0},
@@ -92,7 +92,6 @@ func TestBarrierTablePasses(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestRedisBarrierPasses.
 func TestRedisBarrierPasses(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
