@@ -9,20 +9,20 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// A cell is a record as it was read or written last.
+// A cell is a record as last read or written.
 type cell struct {
 	key      string
 	record   record
 	text     []byte // of the record
 	revision int64
-	fresh    bool // it was read or written: it can be tried without reading it again
+	fresh    bool // it was read or written: an attempt need not read it again
 	sent     bool // a swap of it took place, or may still
 }
 
 // step is a step of the machine, on the record of a key.
 type step func(r record, key string) (record, answer)
 
-// load reads the records of cells of one store by one request.
+// load reads the records of cells from one store in one request.
 func (p place) load(ctx context.Context, cells []*cell) error {
 	keys := make([]string, len(cells))
 	for i, c := range cells {
@@ -55,10 +55,10 @@ func (c *cell) set(kv driver.KeyValue) (err error) {
 	return nil
 }
 
-// apply takes a step on up to [driver.MaxSwaps] records of one store, in one atomic step
-// of the store, and returns the answers. If all is set, none is changed unless all answers
-// are done or committed. Steps can be repeated, and are, until the store answers. Records
-// that are fresh are not read before the first attempt.
+// apply applies a step to up to [driver.MaxSwaps] records in one atomic operation of a
+// store, and returns the answers. If all is set, it changes none unless all answers are
+// done or committed. It repeats the idempotent steps until the store answers, and does not
+// read fresh records before the first attempt.
 func (p place) apply(ctx context.Context, cells []*cell, all bool, s step) (answers []answer, err error) {
 	err = persist(ctx, func() error {
 		for lost := 1; ; lost++ {
@@ -79,7 +79,7 @@ func (p place) apply(ctx context.Context, cells []*cell, all bool, s step) (answ
 	return answers, err
 }
 
-// attempt is false if a record was changed after it was read.
+// attempt returns false if a record changed after it was read.
 func (p place) attempt(ctx context.Context, cells []*cell, all bool, s step, answers *[]answer) (bool, error) {
 	for _, c := range cells {
 		if !c.fresh {

@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
 
-// hotRecord is the record of a key with all versions that it can keep, of values of size
-// bytes, 2 ms apart.
+// hotRecord returns a record with the maximum number of versions, 2 ms apart, with values
+// of size bytes.
 func hotRecord(tb testing.TB, size int) record {
 	tb.Helper()
 	at := timestamp.Of(time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC))
@@ -21,7 +21,7 @@ func hotRecord(tb testing.TB, size int) record {
 	return r
 }
 
-// written is r after a transaction that began at start wrote a value.
+// written returns r after a transaction that began at start wrote a value.
 func written(tb testing.TB, r record, start Timestamp, value []byte) record {
 	tb.Helper()
 	r, _ = prewrite(r, lock{Start: start, Primary: "account", Store: "ABCDEFGHIJKLMNOPQRSTUVWXYZ", Kind: put, Value: value,

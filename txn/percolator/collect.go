@@ -10,12 +10,12 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// Collect drops the versions that no snapshot of the last keep can see, and what is left
-// of keys that were deleted long ago. It returns the safe point: transactions that began
-// before it get [ErrTooOld] from then on, if they need what was dropped. It first resolves
-// all locks below the safe point, lowers that if one belongs to a living transaction or to
-// a [DB.Snapshot], and registers it in the stores. It reads all keys twice; run it every
-// few minutes, in any process. Several at once do no harm.
+// Collect drops versions that no snapshot younger than keep can see, and the records of keys
+// that were deleted long ago. It returns the safe point: from then on, transactions that
+// began before it get [ErrTooOld] if they need dropped versions. Collect first resolves all
+// locks below the safe point and registers it in a store. A living transaction or a
+// [DB.Snapshot] below it lowers it. Collect reads all keys twice; run it every few minutes,
+// in any process. Concurrent calls are harmless.
 func (db *DB) Collect(ctx context.Context, keep time.Duration) (Timestamp, error) {
 	if keep < 0 {
 		return 0, failed("collect", "", interlock.Bug, fmt.Errorf("keep is %v", keep))
@@ -59,9 +59,9 @@ func (db *DB) all(ctx context.Context, fn func(p place, c *cell) error) error {
 	return nil
 }
 
-// drop collects one record. A record that says no more than a safe point is deleted when
-// every transaction below that is older than [MaxAge]: none of those can commit, whatever
-// of it arrives late.
+// drop collects one record. A record that contains only a safe point is deleted when every
+// transaction below that is older than [MaxAge]: none of those can commit, even if a
+// request arrives late.
 func (db *DB) drop(ctx context.Context, p place, c *cell, safe, now Timestamp) error {
 	r, _ := collect(c.record, safe)
 	if r.empty() && now.Sub(c.record.Safe) > MaxAge && c.record.empty() {
@@ -70,7 +70,7 @@ func (db *DB) drop(ctx context.Context, p place, c *cell, safe, now Timestamp) e
 	}
 	if len(r.Writes) == len(c.record.Writes) && len(r.Aborted) == len(c.record.Aborted) && !r.empty() ||
 		bytes.Equal(r.encode(), c.record.encode()) || c.record.empty() {
-		return nil // there is nothing to drop: only the safe point would change
+		return nil // nothing to drop: only the safe point would change
 	}
 	_, err := p.apply(ctx, []*cell{c}, false, func(r record, _ string) (record, answer) { return collect(r, safe) })
 	return err

@@ -14,16 +14,15 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// A batch is the cells that are written in one atomic step of a store.
+// A batch contains the cells of one atomic operation of a store.
 type batch struct {
 	place place
 	cells []*cell
 }
 
-// Commit writes all or nothing. It blocks until the primary is committed; the keys of
-// other stores are committed afterwards, and any reader commits them before. After an
-// error of another kind than Uncertain nothing was written. A transaction that writes
-// nothing needs no request.
+// Commit writes all or nothing. It blocks until the primary is committed. Keys of other
+// stores are committed in the background, or earlier by any reader. If it returns an error
+// other than Uncertain, nothing was written. A transaction without writes sends no request.
 func (tx *Tx) Commit(ctx context.Context) error {
 	if tx.ended {
 		return failed("commit", "", interlock.Bug, ErrDone)
@@ -54,7 +53,7 @@ func (tx *Tx) batches() []batch {
 	for _, key := range keys {
 		c, at, err := tx.cell("", key)
 		if err != nil {
-			panic(err) // it was found when it was written
+			panic(err) // write found the place
 		}
 		p := tx.db.places[at]
 		i, ok := open[p.id]
@@ -92,7 +91,7 @@ func each(batches []batch, fn func(b batch) error) error {
 	return nil
 }
 
-// expires is when locks end that are placed or renewed now, by the oracle's time.
+// expires returns the expiry of a lock that is placed or renewed now, in the oracle's time.
 func (tx *Tx) expires() Timestamp {
 	return tx.start.Add(boottime.Now().Sub(tx.begun) + tx.db.options.TTL)
 }
@@ -118,8 +117,8 @@ func (c *committer) prewrite(ctx context.Context) error {
 	})
 }
 
-// refused resolves the locks in the way of a batch. It is true if the batch can be tried
-// again. A transaction does not wait for a living one: both may hold what the other needs.
+// refused resolves the locks that block a batch, and reports whether to try it again. A
+// transaction does not wait for a living one: each may hold what the other needs.
 func (c *committer) refused(ctx context.Context, b batch, answers []answer) (again bool, err error) {
 	for i, a := range answers {
 		cell := b.cells[i]
@@ -141,7 +140,7 @@ func (c *committer) refused(ctx context.Context, b batch, answers []answer) (aga
 	return again, nil
 }
 
-// commit decides at the primary.
+// commit decides the transaction at the primary.
 func (c *committer) commit(ctx context.Context) error {
 	first := batch{c.batches[0].place, c.batches[0].cells[:1]}
 	if len(c.batches) == 1 {
@@ -176,7 +175,7 @@ func (c *committer) commit(ctx context.Context) error {
 }
 
 // decide commits the primary. Once the request may have been sent, the caller's
-// cancellation does not end it: the outcome is found out, within cleanTimeout.
+// cancellation does not end it: it finds out the outcome within cleanTimeout.
 func (c *committer) decide(ctx context.Context, first batch, at Timestamp) (answer, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanTimeout, errNoTime)
 	defer cancel()
@@ -191,7 +190,7 @@ func (c *committer) commitAt(at Timestamp) step {
 	return func(r record, key string) (record, answer) { return commit(r, key, c.tx.start, at) }
 }
 
-// finish commits what is not committed yet, in the background. If that fails, readers do it.
+// finish commits the other keys in the background. If that fails, readers do it.
 func (c *committer) finish(ctx context.Context, at Timestamp) {
 	if len(c.batches) == 1 {
 		return
@@ -206,8 +205,8 @@ func (c *committer) finish(ctx context.Context, at Timestamp) {
 	})
 }
 
-// rollback removes the locks of a transaction that is not committed, the primary first:
-// from then on it cannot be. If that fails, readers do it.
+// rollback removes the locks of an uncommitted transaction, the primary first: after that it
+// cannot commit. If that fails, readers do it.
 func (c *committer) rollback(ctx context.Context) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cleanTimeout, errNoTime)
 	defer cancel()
@@ -223,8 +222,8 @@ func (c *committer) rollback(ctx context.Context) {
 	}
 }
 
-// beat renews the primary lock, unless it is gone. The local clock says only when to send;
-// the lock ends by the oracle's time.
+// beat renews the primary lock, unless it is gone. The local clock decides only when to
+// send; the lock expires by the oracle's time.
 func (c *committer) beat(ctx context.Context) (again bool) {
 	a, err := c.batches[0].place.one(ctx, c.primary, func(r record, key string) (record, answer) {
 		return heartbeat(r, key, c.tx.start, c.tx.expires())
@@ -232,8 +231,8 @@ func (c *committer) beat(ctx context.Context) (again bool) {
 	return err != nil || a.outcome != notPrimary
 }
 
-// every calls fn until it returns false or stop is called, which waits for it. The
-// caller's cancellation does not end it.
+// every calls fn at intervals until it returns false or the caller calls stop, which waits
+// for fn. The cancellation of ctx does not end it.
 func every(ctx context.Context, interval time.Duration, fn func(ctx context.Context) bool) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup

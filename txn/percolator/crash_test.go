@@ -15,7 +15,7 @@ import (
 )
 
 // transfer moves money between three stores, in a process with a fault. It returns the
-// number of requests, and what its caller learned.
+// number of requests, and the error that its caller got.
 func transfer(w *world, pr *process, o *Options) (requests int, learned error) {
 	oracle := w.open(nil, o)
 	db := w.open(pr, o)
@@ -29,8 +29,8 @@ func transfer(w *world, pr *process, o *Options) (requests int, learned error) {
 	return pr.gets + pr.swaps + pr.scans, learned
 }
 
-// mustBeWhole fails unless the transfer took place whole or not at all, as its caller
-// learned, and no lock is left.
+// mustBeWhole fails unless the transfer took effect completely or not at all, as its
+// caller learned, and no lock is left.
 func (w *world) mustBeWhole(learned error) {
 	w.Helper()
 	time.Sleep(2 * DefaultTTL)
@@ -54,8 +54,8 @@ func (w *world) mustBeWhole(learned error) {
 // opening is the number of requests that open the stores.
 const opening = 3
 
-// TestEveryCrash: the process dies before and after each of its requests, or a request or
-// its reply is lost; another one finds all or nothing.
+// TestEveryCrash: the process dies before or after each of its requests, or a request or
+// its reply is lost. Another process finds all or nothing.
 func TestEveryCrash(t *testing.T) {
 	for _, serializable := range []bool{false, true} {
 		o := &Options{Serializable: serializable}
@@ -86,8 +86,8 @@ func TestEveryCrash(t *testing.T) {
 	}
 }
 
-// TestEveryCrashOfTheRescue: a second process dies at each request while it clears up what
-// the first one left.
+// TestEveryCrashOfTheRescue: a second process dies at each request while it resolves the
+// locks of the first one.
 func TestEveryCrashOfTheRescue(t *testing.T) {
 	run := func(first, second *process) (n, m int) {
 		virtual.Test(t, func(t *testing.T) {
@@ -125,8 +125,8 @@ func TestEveryCrashOfTheRescue(t *testing.T) {
 	}
 }
 
-// TestSlowWritersKeepTheirLocks: while a commit is under way for longer than the TTL, its
-// locks are renewed; a writer that meets them does not roll it back.
+// TestSlowWritersKeepTheirLocks: a commit that takes longer than the TTL renews its locks.
+// A writer that meets them does not roll it back.
 func TestSlowWritersKeepTheirLocks(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.set(w.open(nil, nil), map[string]int{"x/a": 100})
@@ -136,7 +136,7 @@ func TestSlowWritersKeepTheirLocks(t *testing.T) {
 			if p.KeyValues != driver.KeyValues(w.y) || held {
 				return
 			}
-			held = true // the prewrite of y takes ten seconds; that of x has taken place
+			held = true // the prewrite of y takes ten seconds; that of x is done
 			for range 10 {
 				time.Sleep(time.Second)
 				ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
@@ -203,7 +203,7 @@ func TestRefusedAtThePrimary(t *testing.T) {
 			w.set(db, map[string]int{"x/a": 100})
 			began = time.Now()
 			go func() { read <- w.values(db, "y/b") }()
-			time.Sleep(time.Millisecond) // it has asked the primary
+			time.Sleep(time.Millisecond) // it has read the primary
 		}
 		tx, err := refused.Begin(w.Context())
 		testbed.OK(t, err)

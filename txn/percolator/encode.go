@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// recordFormat is the first byte of a record. It is followed by numbers of variable
-	// length, as encoding/binary has them, and by texts with their length:
+	// recordFormat is the first byte of a record. After it come varints, as in
+	// encoding/binary, and texts with their length:
 	//
 	//	safe point
 	//	kind and flags of the lock; if there is one, its start, expiry, lowest commit
@@ -18,7 +18,7 @@ const (
 	//
 	// A timestamp is its difference to the one before it, since most are close together.
 	recordFormat = 2
-	// documentFormat is that of the mapping and of the safe point, which are JSON.
+	// documentFormat is the format of the mapping and of the safe point, which are JSON.
 	documentFormat = 1
 
 	flagBit = 1 << 2 // beside the kind: Alone of a lock, Primary of a version
@@ -128,7 +128,7 @@ type decoder struct {
 
 func (d *decoder) fail() { d.data, d.failed = nil, true }
 
-// skip drops the n bytes of a number; none is a failure.
+// skip drops the n bytes of a number; n below 1 is a failure.
 func (d *decoder) skip(n int) {
 	if n <= 0 {
 		d.fail()
@@ -161,7 +161,7 @@ func (d *decoder) head(mask kind) (k kind, flag bool) {
 	return k &^ flagBit, k&flagBit != 0
 }
 
-// count reads the length of a list whose members have at least some bytes each.
+// count reads the length of a list whose members have at least least bytes each.
 func (d *decoder) count(least int) int {
 	n := d.number()
 	if n > uint64(len(d.data)/least) {

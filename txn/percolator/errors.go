@@ -8,12 +8,12 @@ import (
 )
 
 var (
-	// ErrConflict: another transaction has written, or is writing, what this one wrote or,
-	// if serializable, read. Nothing was written. It is Retryable.
+	// ErrConflict: another transaction has written, or is writing, a key that this one wrote
+	// or, if serializable, read. Nothing was written. It is Retryable.
 	ErrConflict = errors.New("conflict with another transaction")
 	// ErrTooOld: a version that the snapshot needs may have been collected, because the
-	// transaction is below the safe point or reads a key that is written often; or it is
-	// older than [MaxAge] and commits. Nothing was written. It is Retryable by a
+	// transaction is below the safe point or reads a key that is written often. Or it is
+	// older than [MaxAge] at its commit. Nothing was written. It is Retryable by a
 	// transaction that begins later.
 	ErrTooOld = errors.New("the transaction is too old")
 	// ErrTooLarge: a key, a value, a record or a transaction exceeds its bound. Nothing was
@@ -32,7 +32,7 @@ func failed(op, key string, kind interlock.ErrorKind, err error) error {
 	return &interlock.Error{Op: op, Name: key, Kind: kind, Err: err}
 }
 
-// because is an error of a transaction of which nothing was written.
+// because returns the error of a transaction that wrote nothing.
 func because(op, key string, a answer) error {
 	switch a.outcome {
 	case conflict:

@@ -13,13 +13,13 @@ const (
 	conflict           // another transaction committed after this one began, at answer.at
 	tooOld             // the snapshot or the transaction is below the safe point, answer.at
 	alive              // the transaction has its primary lock, and time left
-	missing            // the primary lock is not there, and may still come
+	missing            // the primary lock is not there, but may still arrive
 	tooEarly           // a reader asks for a commit timestamp of at least answer.at
 	notPrimary         // the lock names another primary
 	unknown            // too old: its commit may have been collected
 )
 
-// answer is what a step returns beside the record.
+// answer is the result of a step in addition to the record.
 type answer struct {
 	outcome outcome
 	at      Timestamp
@@ -28,7 +28,7 @@ type answer struct {
 	found   bool
 }
 
-// prewrite places the lock l. It can be repeated.
+// prewrite places the lock l. It is idempotent.
 func prewrite(r record, l lock) (record, answer) {
 	switch at := r.committed(l.Start); {
 	case at > 0:
@@ -48,7 +48,7 @@ func prewrite(r record, l lock) (record, answer) {
 	return r, answer{}
 }
 
-// commit makes the lock of the transaction start a version. key is that of the record.
+// commit turns the lock of the transaction start into a version. key is the record's key.
 func commit(r record, key string, start, at Timestamp) (record, answer) {
 	switch was := r.committed(start); {
 	case was > 0:
@@ -81,18 +81,18 @@ func rollback(r record, start Timestamp) (record, answer) {
 	return r, answer{outcome: aborted}
 }
 
-// A question is about the fate of the transaction that has the lock.
+// A question asks for the fate of the transaction that has the lock.
 type question struct {
 	lock *lock     // found anywhere; its primary is asked
 	now  Timestamp // the oracle's time
-	// push lets the transaction commit above it only, if it is alive: a reader's snapshot;
-	// 0 lets it be.
+	// push is a reader's snapshot: if the transaction is alive, it can commit only above
+	// push. 0 changes nothing.
 	push Timestamp
 }
 
 // check answers a question at the primary of its lock, and rolls the transaction back
-// there if its time is over. Looking and rolling back are one step, so that no heartbeat
-// and no commit comes in between.
+// there if the lock has expired. Both are one step, so that no heartbeat and no commit can
+// happen in between.
 func check(r record, key string, q question) (record, answer) {
 	start := q.lock.Start
 	switch at := r.committed(start); {
@@ -124,7 +124,7 @@ func checkHeld(r record, key string, q question) (record, answer) {
 	return r, answer{outcome: alive, lock: r.Lock}
 }
 
-// heartbeat lets the primary lock of the transaction start live until expires.
+// heartbeat extends the primary lock of the transaction start until expires.
 func heartbeat(r record, key string, start, expires Timestamp) (record, answer) {
 	switch {
 	case !r.heldBy(start):
@@ -139,8 +139,8 @@ func heartbeat(r record, key string, start, expires Timestamp) (record, answer) 
 	return r, answer{outcome: alive, lock: r.Lock}
 }
 
-// read returns the value in the snapshot at. A lock that could commit in it is an
-// answer of its own, except those of passed: transactions that will commit later.
+// read returns the value in the snapshot at. For a lock that could commit in it, the answer
+// is locked, except for those of passed: transactions that will commit later.
 func read(r record, at Timestamp, passed map[Timestamp]bool) answer {
 	switch {
 	case at < r.Safe:
@@ -156,8 +156,8 @@ func read(r record, at Timestamp, passed map[Timestamp]bool) answer {
 	return answer{}
 }
 
-// validate reports whether a key that the transaction start has read is still as it was
-// just before the commit timestamp at. It ignores its own lock.
+// validate checks that a key that the transaction start has read is unchanged just before
+// the commit timestamp at. It ignores the transaction's own lock.
 func validate(r record, start, at Timestamp, passed map[Timestamp]bool) answer {
 	for _, w := range r.Writes {
 		if w.Commit > start && w.Commit <= at && w.Kind != lockOnly {
@@ -182,8 +182,8 @@ const (
 	maxBytes    = 256 << 10 // of all values
 )
 
-// trim raises the safe point of a record that is too large. Commits that other locks may
-// depend on stay, without their values, until collect.
+// trim raises the safe point of a record that is too large. It keeps commits that other
+// locks may depend on, without their values, until collect.
 func trim(r record) record {
 	count, bytes, safe := 0, 0, r.Safe
 	for _, w := range r.Writes {
@@ -196,8 +196,8 @@ func trim(r record) record {
 	return r
 }
 
-// drop makes safe the safe point, and drops what no snapshot from it on can see. It keeps
-// the commits of primaries if decisions is set.
+// drop sets the safe point to safe, and drops versions that no snapshot from it on can see.
+// If decisions is set, it keeps the commits of primaries.
 func drop(r record, safe Timestamp, decisions bool) record {
 	kept := make([]write, 0, len(r.Writes))
 	for i, seen := 0, false; i < len(r.Writes); i++ {
@@ -217,9 +217,9 @@ func drop(r record, safe Timestamp, decisions bool) record {
 	return r
 }
 
-// collect drops what no snapshot from safe on can see. Before it runs, every lock of a
-// transaction that began before safe must be resolved, in all records: the commits that
-// decide their fate are dropped too.
+// collect drops versions that no snapshot from safe on can see. Before it runs, every lock
+// of a transaction that began before safe must be resolved, in all records: collect also
+// drops the commits that decide their fate.
 func collect(r record, safe Timestamp) (record, answer) {
 	if r.Lock != nil && r.Lock.Start < safe {
 		return r, answer{outcome: locked, lock: r.Lock}

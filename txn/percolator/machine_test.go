@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// locked1 is a record with the primary lock of a transaction that began at 5.
+// locked1 returns a record with the primary lock of a transaction that began at 5.
 func locked1(t *testing.T) record {
 	t.Helper()
 	r, a := prewrite(record{}, lock{Start: 5, Primary: "a", Kind: put, Value: []byte("v"), Expires: 100})
@@ -206,7 +206,7 @@ func TestEncodedRecord(t *testing.T) {
 	}
 }
 
-// TestCostOfHotRecord: what one step on a key with 64 versions of 8 bytes costs.
+// TestCostOfHotRecord bounds the cost of one step on a key with 64 versions of 8 bytes.
 func TestCostOfHotRecord(t *testing.T) {
 	r := hotRecord(t, 8)
 	text := r.encode()

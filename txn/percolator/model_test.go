@@ -11,15 +11,15 @@ import (
 )
 
 // The explorer visits every order of the steps of a few transactions on three keys. Each
-// step is atomic on one record. A transaction may stop for ever in every state, so that
-// every crash is among the orders, and any lock may be taken for expired at any time, so
-// that every clock is. A prewrite may arrive after its client gave up.
+// step is atomic on one record. To cover every crash, a transaction may stop forever in
+// every state. To cover every clock, any lock may count as expired at any time. A prewrite
+// may arrive after its client gave up.
 //
-// Each state is checked as it is, and after a recovery that crashes all clients.
+// The explorer checks each state, and the state after all clients crash and recovery runs.
 
 const keys = 3
 
-// A program is what a transaction does: it reads, then writes; writes[0] is its primary.
+// A program is a transaction: it reads, then writes; writes[0] is its primary.
 type program struct {
 	reads, writes []int
 	serializable  bool
@@ -30,7 +30,7 @@ const (
 	idle = iota
 	reading
 	writing
-	deciding // all prewrites were answered, a commit timestamp is there
+	deciding // all prewrites were answered, and it has a commit timestamp
 	won      // the caller knows that it is committed
 	lost     // the caller knows that it is rolled back
 	unsure   // the caller cannot know: its commit may have been collected
@@ -42,11 +42,11 @@ type client struct {
 	start, commit Timestamp
 	next          int        // read or validation to do
 	saw           [keys]int  // 1 + commit timestamp of the version that was read
-	sent          [keys]bool // prewrites that took place, as far as the client or the network is concerned
+	sent          [keys]bool // prewrites that the client or the network has delivered
 	cleaned       [keys]bool
-	meets         Timestamp // start of the lock that it met, which it resolves
+	meets         Timestamp // start of the lock that it resolves
 	meetsAt       int       // key of that lock
-	fate          outcome   // of that transaction, once it has asked
+	fate          outcome   // of that transaction, once known
 	fateAt        Timestamp
 	passed        [keys]Timestamp // transactions that commit above its snapshot
 }
@@ -57,7 +57,7 @@ type state struct {
 	clients [3]client
 	decided [3]Timestamp // ghost: the commit timestamp that the primary recorded
 	safe    Timestamp    // of the collection; 0 before it
-	swept   int          // keys that it has resolved, then those it has collected
+	swept   int          // keys resolved, then keys collected
 }
 
 type explorer struct {
@@ -96,8 +96,8 @@ func explore(t *testing.T, collects bool, programs ...program) int {
 	return len(x.seen)
 }
 
-// push visits s if it is new. The checks are made once a state. What an ended client
-// knew does not distinguish states.
+// push visits s if it is new, and checks each state once. The knowledge of an ended client
+// does not distinguish states.
 func (x *explorer) push(s state) {
 	for i := range s.clients {
 		if c := &s.clients[i]; c.phase >= won {
@@ -158,7 +158,7 @@ func (s *state) id() [16]byte {
 	return [16]byte(sum[:16])
 }
 
-// passes is the set of transactions that a client reads past.
+// passes returns the set of transactions that a client reads past.
 func (c client) passes() map[Timestamp]bool {
 	m := map[Timestamp]bool{}
 	for _, p := range c.passed {
@@ -200,7 +200,7 @@ func (x *explorer) client(s state, i int) {
 	}
 }
 
-// met lets a client go on after a read, or begin to resolve the lock in its way.
+// met continues a client after a read, or begins to resolve the lock that blocks it.
 func (x *explorer) met(c *client, k int, a answer, goOn func()) {
 	switch a.outcome {
 	case done:
@@ -212,8 +212,8 @@ func (x *explorer) met(c *client, k int, a answer, goOn func()) {
 	}
 }
 
-// resolve asks for the fate of the transaction in the way, and then applies it to the
-// key. The lock is expired, or it is not.
+// resolve finds the fate of the blocking transaction, and then applies it to the key, for
+// both an expired and an unexpired lock.
 func (x *explorer) resolve(s state, i int) {
 	c := s.clients[i]
 	k := c.meetsAt
@@ -231,7 +231,7 @@ func (x *explorer) resolve(s state, i int) {
 	}
 	l := lock{Start: c.meets, Primary: name(x.programs[x.by(s, c.meets)].writes[0]), Expires: 1}
 	snapshot := c.start
-	yields := c.phase == deciding && c.meets < c.start // of two that validate, the older one wins
+	yields := c.phase == deciding && c.meets < c.start // if both validate, the older one wins
 	switch {
 	case yields:
 		snapshot = 0
@@ -253,7 +253,7 @@ func (x *explorer) resolve(s state, i int) {
 			switch {
 			case yields:
 				nc.phase = lost
-			case c.phase == writing: // it waits: here, it looks again
+			case c.phase == writing: // it waits: here, it reads again
 				nc.meets = 0
 			default:
 				nc.passed[x.by(s, c.meets)], nc.meets = c.meets, 0
@@ -265,7 +265,7 @@ func (x *explorer) resolve(s state, i int) {
 	}
 }
 
-// by is the transaction that began at start.
+// by returns the index of the transaction that began at start.
 func (x *explorer) by(s state, start Timestamp) int {
 	return slices.IndexFunc(s.clients[:], func(c client) bool { return c.start == start })
 }
@@ -276,7 +276,7 @@ func (x *explorer) write(s state, i int) {
 		x.resolve(s, i)
 		return
 	}
-	n := s // it gives up: its caller's time is over
+	n := s // it gives up: its caller's context has ended
 	n.clients[i].phase = lost
 	x.push(n)
 	left := false
@@ -332,7 +332,7 @@ func (x *explorer) decide(s state, i int) {
 		nc.phase, n.decided[i] = won, a.at
 		x.commits++
 		x.push(n)
-		n.clients[i].phase = deciding // the answer is lost: it asks again
+		n.clients[i].phase = deciding // the answer is lost: it repeats the request
 		n.clients[i].next = len(p.reads)
 		x.push(n)
 	case tooEarly:
@@ -348,8 +348,7 @@ func (x *explorer) decide(s state, i int) {
 	}
 }
 
-// finish commits the secondaries, or cleans up; prewrites that were sent and had no
-// answer arrive late.
+// finish commits the secondaries, or cleans up. Prewrites without an answer arrive late.
 func (x *explorer) finish(s state, i int) {
 	p, c := x.programs[i], s.clients[i]
 	for _, k := range p.writes {
@@ -406,7 +405,7 @@ func settle(records *[keys]record, k int) {
 	}
 }
 
-// judge checks a state, and what a recovery makes of it.
+// judge checks a state, and the state after a recovery.
 func (x *explorer) judge(s state) error {
 	if err := x.isolated(s); err != nil {
 		return err
@@ -435,7 +434,7 @@ func (x *explorer) judge(s state) error {
 	return nil
 }
 
-// atomic checks that after recovery a transaction is committed in all its keys or in none.
+// atomic checks that after recovery a transaction is committed in all of its keys or none.
 func (x *explorer) atomic(s state, records [keys]record) error {
 	for i, p := range x.programs {
 		c := s.clients[i]

@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// DefaultTTL is how long a dead process keeps its locks if Options do not say.
+	// DefaultTTL is the default of Options.TTL.
 	DefaultTTL = 3 * time.Second
-	// MaxAge is how old a transaction can be when it commits.
+	// MaxAge is the maximum age of a transaction at its commit.
 	MaxAge = time.Hour
-	// MaxKey is the length of a key, in bytes.
+	// MaxKey is the maximum length of a key, in bytes.
 	MaxKey = driver.MaxName - len(dataPrefix)
-	// MaxValue is the length of a value, in bytes.
+	// MaxValue is the maximum length of a value, in bytes.
 	MaxValue = driver.MaxValue
-	// MaxKeys is how many keys a transaction can write.
+	// MaxKeys is the maximum number of keys that a transaction writes.
 	MaxKeys = 4096
 
 	dataPrefix  = "data:"
 	identityKey = "percolator:store"
-	// cleanTimeout bounds what goes on after the caller's context ended.
+	// cleanTimeout bounds work after the caller's context has ended.
 	cleanTimeout = 10 * time.Second
 	maxAttempts  = 8 // of one request
 )
@@ -45,19 +45,17 @@ var (
 	errNoTime = errors.New("the stores did not answer in time")
 )
 
-// Stores says where keys are: in the store of the longest prefix that a key begins with.
-// All processes need the same, as far as they have the same prefixes: Open refuses others. A
-// store may have several prefixes.
+// Stores maps prefixes to stores. A key is in the store of its longest prefix. All processes
+// must map a prefix to the same store: Open refuses others. A store may have several prefixes.
 type Stores map[string]driver.KeyValues
 
 // Options of a [DB]; nil and the zero value work.
 type Options struct {
-	// TTL is how long a process that died keeps its locks, from 100 ms to a minute;
-	// 0 means [DefaultTTL]. While a commit is under way its locks are renewed.
+	// TTL is the lease duration of the locks of a dead process, from 100 ms to a minute;
+	// 0 means [DefaultTTL]. A running commit renews its locks.
 	TTL time.Duration
-	// Serializable makes transactions that write serializable: what they read is
-	// validated before they commit. Otherwise they have snapshot isolation, which allows
-	// write skew.
+	// Serializable makes transactions that write serializable: they validate their reads
+	// before they commit. Otherwise they have snapshot isolation, which allows write skew.
 	Serializable bool
 }
 
@@ -76,10 +74,9 @@ type place struct {
 	id     string // identity, which the store keeps
 }
 
-// Open opens the stores, whose timestamps come from oracle. It reads from each store its
-// identity, and which prefixes lead to which stores, and adds what is new. If a prefix leads
-// to another store than before, it fails with ErrStores. Impossible options and stores are a
-// Bug.
+// Open opens the stores, with timestamps from oracle. It reads each store's identity and its
+// mapping of prefixes to stores, and adds new ones. If a prefix was mapped to another store
+// before, it fails with ErrStores. Invalid options and stores are a Bug.
 func Open(ctx context.Context, oracle *timestamp.Oracle, stores Stores, o *Options) (*DB, error) {
 	const op = "open percolator"
 	db := &DB{oracle: oracle}
@@ -116,8 +113,8 @@ func Open(ctx context.Context, oracle *timestamp.Oracle, stores Stores, o *Optio
 	return db, nil
 }
 
-// A mapping is what a store knows of all stores, so that processes which map a prefix to
-// different stores are noticed.
+// A mapping is a store's list of all stores. It reveals processes that map a prefix to
+// different stores.
 type mapping struct {
 	Format int               `json:"format"` // documentFormat
 	ID     string            `json:"id"`     // identity of this store
@@ -127,7 +124,7 @@ type mapping struct {
 	revision int64
 }
 
-// identify reads the mapping of a store, and gives the store an identity if it has none.
+// identify reads the mapping of a store, with a new identity if the store has none.
 func identify(ctx context.Context, store driver.KeyValues) (m *mapping, err error) {
 	err = persist(ctx, func() error {
 		m = &mapping{Format: documentFormat, store: store}
@@ -160,8 +157,8 @@ func (m *mapping) write(ctx context.Context) error {
 	return err
 }
 
-// agree adds places to the mapping. It fails if a prefix would lead to another store than
-// before: what processes wrote by the one mapping would be missing by the other.
+// agree adds places to the mapping. It fails if a key would move to another store: what
+// processes wrote by one mapping would be missing by the other.
 func (m *mapping) agree(ctx context.Context, places []place) error {
 	read := true
 	return persist(ctx, func() error {
@@ -196,7 +193,7 @@ func (m *mapping) agree(ctx context.Context, places []place) error {
 	})
 }
 
-// owner is the identity of the store that has a key; empty if none has.
+// owner returns the identity of the store that has a key; empty if there is none.
 func owner(places []place, key string) string {
 	prefix, id := -1, ""
 	for _, p := range places {
@@ -208,7 +205,7 @@ func owner(places []place, key string) string {
 }
 
 // Close waits until the secondaries of all committed transactions are committed, or ctx
-// ends; then readers commit them. The stores stay open.
+// ends; then readers commit the rest. The stores stay open.
 func (db *DB) Close(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -223,7 +220,7 @@ func (db *DB) Close(ctx context.Context) error {
 	}
 }
 
-// place is where a key is.
+// place returns the index of a key's place.
 func (db *DB) place(op, key string) (int, error) {
 	for i, p := range db.places {
 		if strings.HasPrefix(key, p.prefix) {
@@ -233,7 +230,7 @@ func (db *DB) place(op, key string) (int, error) {
 	return 0, failed(op, key, interlock.Bug, fmt.Errorf("%w: no prefix fits the key", ErrStores))
 }
 
-// now is a timestamp.
+// now returns a timestamp.
 func (db *DB) now(ctx context.Context) (at Timestamp, err error) {
 	err = persist(ctx, func() error {
 		at, err = db.oracle.Next(ctx)
@@ -242,7 +239,7 @@ func (db *DB) now(ctx context.Context) (at Timestamp, err error) {
 	return at, err
 }
 
-// persist repeats what is Retryable or Uncertain, which must converge.
+// persist repeats try after Retryable or Uncertain errors. try must be idempotent.
 func persist(ctx context.Context, try func() error) error {
 	for n := 1; ; n++ {
 		err := try()

@@ -89,7 +89,7 @@ func TestWritersOfOneKeyConflict(t *testing.T) {
 	})
 }
 
-// TestARefusedTransactionWritesNothing: a batch is locked whole or not at all.
+// TestARefusedTransactionWritesNothing: a batch is locked completely or not at all.
 func TestARefusedTransactionWritesNothing(t *testing.T) {
 	inWorld(t, func(w *world) {
 		pr := &process{}
@@ -98,7 +98,7 @@ func TestARefusedTransactionWritesNothing(t *testing.T) {
 		testbed.OK(t, err)
 		testbed.OK(t, errors.Join(add(tx, "a", 1), add(tx, "b", 1)))
 		w.set(other, map[string]int{"a": 1})
-		pr.swaps = 0 // one attempt with what it had read
+		pr.swaps = 0 // one attempt with the records it had read
 		if err := tx.Commit(w.Context()); !errors.Is(err, ErrConflict) || pr.swaps > 1 {
 			t.Errorf("it wrote %d times: %v", pr.swaps, err)
 		}
@@ -106,8 +106,8 @@ func TestARefusedTransactionWritesNothing(t *testing.T) {
 	})
 }
 
-// TestReadersDoNotWaitForWriters: a reader that meets the lock of a living writer lets it
-// commit later, in no time.
+// TestReadersDoNotWaitForWriters: a reader that meets the lock of a living writer raises
+// the writer's commit timestamp, without waiting.
 func TestReadersDoNotWaitForWriters(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.set(w.open(nil, nil), map[string]int{"x/a": 100, "y/b": 0})
@@ -139,8 +139,8 @@ func TestReadersDoNotWaitForWriters(t *testing.T) {
 	})
 }
 
-// TestCosts: requests of transactions that read what they write. A timestamp is one read of
-// the oracle's store.
+// TestCosts counts requests of transactions that read the keys that they write. A timestamp is
+// one read of the oracle's store.
 func TestCosts(t *testing.T) {
 	tests := map[string]struct {
 		run         func(tx *Tx) error
@@ -163,7 +163,7 @@ func TestCosts(t *testing.T) {
 				pr := &process{}
 				db, clock := w.open(pr, &test.options), &process{}
 				oracle, err := timestamp.NewOracle(&path{w.oracle, clock}, "oracle", nil)
-				for range 2 { // it leads, and then raises the bound
+				for range 2 { // it takes over, and then raises the bound
 					if time.Sleep(time.Minute); err == nil {
 						_, err = oracle.Next(w.Context())
 					}
@@ -256,7 +256,7 @@ func TestCollect(t *testing.T) {
 			t.Errorf("afterwards: %v", got)
 		}
 		time.Sleep(MaxAge + time.Minute)
-		for range 2 { // the first empties records, the second deletes what it had emptied before
+		for range 2 { // the first empties records, the second deletes emptied ones
 			if _, err := db.Collect(ctx, 0); err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +307,7 @@ func TestStoresThatDoNotAgree(t *testing.T) {
 	})
 }
 
-// TestOpenRefusesAnotherMapping: keys written by the one mapping would be missing by the other.
+// TestOpenRefusesAnotherMapping: keys written by one mapping would be missing by the other.
 func TestOpenRefusesAnotherMapping(t *testing.T) {
 	inWorld(t, func(w *world) {
 		ctx, db := w.Context(), w.open(nil, nil)

@@ -9,19 +9,19 @@ import (
 // Timestamp is [timestamp.Timestamp].
 type Timestamp = timestamp.Timestamp
 
-// kind is what a transaction does to a key.
+// kind is a transaction's operation on a key.
 type kind uint8
 
 // The numbers are part of the record's encoding.
 const (
 	put      kind = 0
 	remove   kind = 1
-	lockOnly kind = 2 // ForUpdate: it conflicts as a write does, and changes nothing
+	lockOnly kind = 2 // ForUpdate: it conflicts like a write, and changes nothing
 	status   kind = 3 // a version whose value was dropped; see trim
 )
 
-// A record is all that the store has of one key. Each step makes a new record: what
-// slices and pointers refer to is never changed.
+// A record is the stored state of one key. Each step makes a new record, and never changes
+// the targets of slices and pointers.
 type record struct {
 	Lock    *lock
 	Writes  []write // newest commit first
@@ -40,8 +40,8 @@ type lock struct {
 	Alone   bool // no other lock depends on the fate of this one
 	Value   []byte
 	Expires Timestamp // by the oracle's time; heartbeats raise that of the primary alone
-	// MinCommit is the lowest commit timestamp that is allowed, which readers raise so as
-	// not to wait. It counts in the primary alone.
+	// MinCommit is the lowest allowed commit timestamp. Readers raise it instead of
+	// waiting. It counts in the primary alone.
 	MinCommit Timestamp
 }
 
@@ -55,8 +55,8 @@ type write struct {
 }
 
 // aborts are the start timestamps of transactions that were rolled back here, in
-// ascending order: the tombstones that refuse their late prewrites. They are apart from
-// the versions so that no commit timestamp can hide one.
+// ascending order: the tombstones that refuse their late prewrites. They are separate from
+// the versions, so that no commit timestamp can hide one.
 type aborts []Timestamp
 
 func (a aborts) has(start Timestamp) bool {
@@ -72,7 +72,7 @@ func (a aborts) with(start Timestamp) aborts {
 	return slices.Insert(slices.Clone(a), at, start)
 }
 
-// from drops those below safe.
+// from returns those not below safe.
 func (a aborts) from(safe Timestamp) aborts {
 	at, _ := slices.BinarySearch(a, safe)
 	return a[at:]
@@ -99,5 +99,5 @@ func (r record) newest() Timestamp {
 	return r.Writes[0].Commit
 }
 
-// empty reports whether the record says no more than that old transactions came too late.
+// empty reports whether the record contains nothing but its safe point.
 func (r record) empty() bool { return r.Lock == nil && len(r.Writes) == 0 && len(r.Aborted) == 0 }

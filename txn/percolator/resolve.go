@@ -9,7 +9,7 @@ import (
 )
 
 // resolve finds the fate of the transaction whose lock l is at key, and applies it there.
-// If it is alive, it commits above push from now on; 0 lets it be. The outcome is
+// If it is alive, it can commit only above push; 0 changes nothing. The outcome is
 // committed, aborted, alive, or done if the lock is gone meanwhile.
 func (db *DB) resolve(ctx context.Context, key string, l *lock, push Timestamp) (answer, error) {
 	primary, err := db.place("resolve lock", l.Primary)
@@ -41,8 +41,8 @@ func (db *DB) resolve(ctx context.Context, key string, l *lock, push Timestamp) 
 	return fate, err
 }
 
-// ask checks a transaction at its primary. If that may still arrive, it waits while held
-// returns true: a transaction that is refused at its primary leaves no trace there.
+// ask checks a transaction at its primary. If the primary lock may still arrive, it waits
+// while held returns true: a transaction refused at its primary leaves no trace there.
 func (db *DB) ask(ctx context.Context, primary int, l *lock, push Timestamp, held func() (bool, error)) (answer, error) {
 	for n := 1; ; n++ {
 		now, err := db.now(ctx)
@@ -68,14 +68,14 @@ func (db *DB) ask(ctx context.Context, primary int, l *lock, push Timestamp, hel
 	}
 }
 
-// snapshot reads a key at a time. cells that are read stay fresh for a later write.
+// snapshot reads keys at a timestamp. Cells stay fresh for a later write.
 type snapshot struct {
 	db     *DB
 	at     Timestamp
 	passed map[Timestamp]bool // transactions that commit above it
 }
 
-// read reads a record until no lock is in the way.
+// read reads a record until no lock blocks it.
 func (s *snapshot) read(ctx context.Context, p place, c *cell) (answer, error) {
 	for {
 		if !c.fresh {
@@ -98,7 +98,7 @@ func (s *snapshot) read(ctx context.Context, p place, c *cell) (answer, error) {
 	}
 }
 
-// settle resolves a lock, or lets the reader pass it.
+// settle resolves a lock, or adds a living transaction to passed.
 func (s *snapshot) settle(ctx context.Context, c *cell, l *lock) error {
 	fate, err := s.db.resolve(ctx, c.key, l, s.at)
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 
 const (
 	safePointKey = "percolator:safe"
-	// holdTTL is how long the snapshot of a process that died holds back the safe point.
+	// holdTTL is the time for which the snapshot of a dead process holds back the safe point.
 	holdTTL = time.Minute
 )
 
-// A safePoint is what all collections agree on. It is kept by the store of the shortest
+// A safePoint is the state that all collections share, in the store of the shortest
 // prefix.
 type safePoint struct {
 	Format int `json:"format"` // documentFormat
@@ -43,7 +43,7 @@ func (s *safePoint) hold(name string, start, now Timestamp) error {
 	return nil
 }
 
-// raise returns how far a collection may go, at most to safe.
+// raise registers and returns the safe point of a collection, at most safe.
 func (s *safePoint) raise(safe, now Timestamp) Timestamp {
 	maps.DeleteFunc(s.Held, func(_ string, h held) bool { return h.Expires <= now })
 	for _, h := range s.Held {
@@ -117,9 +117,9 @@ func (db *DB) raise(ctx context.Context, safe Timestamp) (Timestamp, error) {
 }
 
 // Snapshot is View for reads that take longer than a collection keeps versions, such as a
-// backup: no safe point passes the snapshot until fn returns. It costs a read and a write
-// more, and as much every 20 s. A process that died holds the safe point back for a minute.
-// Records that are written often still keep 64 versions.
+// backup: no safe point passes the snapshot until fn returns. It costs one more read and
+// write at the beginning and every 20 s. A dead process holds the safe point back for a
+// minute. Records that are written often still keep only 64 versions.
 func (db *DB) Snapshot(ctx context.Context, fn func(tx *Tx) error) error {
 	return db.rerun(ctx, func(tx *Tx) error {
 		name := crand.Text()
@@ -145,9 +145,8 @@ func (db *DB) letGo(ctx context.Context, name string) {
 	})
 }
 
-// recent refuses what was read if the snapshot is so old that a deleted record, which has
-// no safe point of its own any more, may have had the value. Records are deleted [MaxAge]
-// after they were emptied.
+// recent refuses a read if the snapshot is so old that a deleted record, whose safe point is
+// gone, may have had the value. Records are deleted [MaxAge] after they were emptied.
 func (tx *Tx) recent(ctx context.Context, key string) error {
 	if boottime.Now().Sub(tx.begun) < MaxAge/2 {
 		return nil

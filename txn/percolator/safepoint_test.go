@@ -71,8 +71,8 @@ func TestDeadSnapshotIsPassed(t *testing.T) {
 	})
 }
 
-// TestSnapshotBelowTheSafePoint: a snapshot that was passed before it was registered begins
-// again, and an old transaction is refused also where the record is gone.
+// TestSnapshotBelowTheSafePoint: if the safe point passes a snapshot before it is registered,
+// the snapshot begins again. An old transaction is refused even if the record is gone.
 func TestSnapshotBelowTheSafePoint(t *testing.T) {
 	inWorld(t, func(w *world) {
 		ctx, db := w.Context(), w.open(nil, nil)
@@ -119,7 +119,7 @@ func TestSnapshotBelowTheSafePoint(t *testing.T) {
 	})
 }
 
-// TestConcurrentSafePoints: no change of one process is lost by another one.
+// TestConcurrentSafePoints: no change of one process overwrites that of another.
 func TestConcurrentSafePoints(t *testing.T) {
 	inWorld(t, func(w *world) {
 		const many = 20

@@ -34,8 +34,8 @@ type Pair struct {
 	Value []byte
 }
 
-// Begin begins a transaction, whose snapshot is as of now. It needs no end if it is not
-// committed: nothing is locked before Commit.
+// Begin begins a transaction with a snapshot as of now. A transaction can be abandoned:
+// nothing is locked before Commit.
 func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 	start, err := db.now(ctx)
 	if err != nil {
@@ -45,8 +45,8 @@ func (db *DB) Begin(ctx context.Context) (*Tx, error) {
 		cells: map[string]*cell{}, writes: map[string]write{}, reads: map[string]bool{}}, nil
 }
 
-// View runs fn with a snapshot. What fn writes is not committed. It returns fn's error. If
-// the snapshot is too old, fn runs again with a newer one.
+// View runs fn with a snapshot, and returns fn's error. It does not commit fn's writes. If the
+// snapshot is too old, fn runs again with a newer one.
 func (db *DB) View(ctx context.Context, fn func(tx *Tx) error) error {
 	return db.rerun(ctx, func(tx *Tx) error { return fn(tx) })
 }
@@ -55,8 +55,8 @@ func (db *DB) View(ctx context.Context, fn func(tx *Tx) error) error {
 // too old, fn runs again, with capped exponential backoff, until ctx ends. If fn returns
 // another error, nothing is written and Update returns the error.
 //
-// An error that is Uncertain means that the commit may have taken place: repeat the
-// transaction only if that does no harm.
+// An Uncertain error means that the commit may have taken effect: repeat the transaction
+// only if that is harmless.
 func (db *DB) Update(ctx context.Context, fn func(tx *Tx) error) error {
 	return db.rerun(ctx, func(tx *Tx) error {
 		if err := fn(tx); err != nil {
@@ -80,11 +80,11 @@ func (db *DB) rerun(ctx context.Context, try func(tx *Tx) error) error {
 	}
 }
 
-// Start is the timestamp of the snapshot.
+// Start returns the timestamp of the snapshot.
 func (tx *Tx) Start() Timestamp { return tx.start }
 
 // Get returns the value of a key in the snapshot, or as the transaction wrote it; found is
-// false if there is none. The value must not be changed.
+// false if there is none. Do not change the value.
 func (tx *Tx) Get(ctx context.Context, key string) (value []byte, found bool, err error) {
 	if w, ok := tx.writes[key]; ok && w.Kind != lockOnly {
 		return w.Value, w.Kind == put, nil
@@ -101,9 +101,8 @@ func (tx *Tx) Get(ctx context.Context, key string) (value []byte, found bool, er
 	return a.value, a.found, tx.recent(ctx, key)
 }
 
-// ForUpdate returns what Get returns, and makes the transaction conflict with all that
-// write the key until it commits: what it does on the ground of the value is then as if
-// it had written it.
+// ForUpdate returns what Get returns, and makes the transaction conflict with all others
+// that write the key until it commits, as if it had written the key itself.
 func (tx *Tx) ForUpdate(ctx context.Context, key string) (value []byte, found bool, err error) {
 	value, found, err = tx.Get(ctx, key)
 	if _, ok := tx.writes[key]; err == nil && !ok {
@@ -134,7 +133,7 @@ func (tx *Tx) write(op, key string, k kind, value []byte) error {
 	return nil
 }
 
-// cell is the record of a key as the transaction knows it, and its place.
+// cell returns the transaction's cell of a key, and the index of its place.
 func (tx *Tx) cell(op, key string) (*cell, int, error) {
 	if tx.ended {
 		return nil, 0, failed(op, key, interlock.Bug, ErrDone)
@@ -152,8 +151,8 @@ func (tx *Tx) cell(op, key string) (*cell, int, error) {
 	return tx.cells[key], p, nil
 }
 
-// Scan returns the pairs with from ≤ key < to in ascending order, as Get would, at most
-// limit; an empty to is no bound. It blocks while it reads the stores.
+// Scan returns up to limit pairs with from ≤ key < to in ascending order, as Get would; an
+// empty to is no bound. It blocks while it reads the stores.
 func (tx *Tx) Scan(ctx context.Context, from, to string, limit int) ([]Pair, error) {
 	switch {
 	case tx.ended:
@@ -230,7 +229,7 @@ func (db *DB) each(ctx context.Context, place int, r keyRange, fn func(c *cell) 
 		for _, kv := range kvs {
 			c := &cell{key: strings.TrimPrefix(kv.Key, dataPrefix)}
 			if !strings.HasPrefix(c.key, p.prefix) {
-				return nil // behind all with the prefix
+				return nil // after all with the prefix
 			}
 			if at, err := db.place("scan", c.key); err != nil || at != place {
 				continue // of a longer prefix

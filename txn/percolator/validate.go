@@ -7,10 +7,10 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// validate checks that nothing the transaction read was changed before the commit
+// validate checks that no other transaction changed what this one read before the commit
 // timestamp at. It runs after the last prewrite: a transaction that locks a key later
-// commits above at, and the lock of one that did before is seen. Of two that see each
-// other's locks the older one goes on.
+// commits above at, and one that did before shows its lock. If two see each other's locks,
+// the older one continues.
 func (c *committer) validate(ctx context.Context, at Timestamp) error {
 	passed := map[Timestamp]bool{}
 	keys := make([]string, 0, len(c.tx.reads))

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/timestamp"
 )
 
-// virtual is a workload over three stores in memory. It needs virtual time.
+// workload returns a workload over three stores in memory. It needs virtual time.
 func workload(t *testing.T, seed uint64, rounds int, o *percolator.Options) percolatortest.Workload {
 	t.Helper()
 	var mu sync.Mutex
@@ -62,7 +62,7 @@ func TestAppends(t *testing.T) {
 	}
 }
 
-// TestBank: transfers between three stores, with audits beside them in snapshots.
+// TestBank: transfers between three stores, with concurrent audits in snapshots.
 func TestBank(t *testing.T) {
 	for seed := range uint64(4) {
 		virtual.Test(t, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestBank(t *testing.T) {
 	}
 }
 
-// TestWriteSkew takes place with snapshot isolation, and not with Serializable or
+// TestWriteSkew: it happens with snapshot isolation, and not with Serializable or
 // ForUpdate.
 func TestWriteSkew(t *testing.T) {
 	locked := func(ctx context.Context, tx *percolator.Tx, key string) (int, error) {

@@ -40,13 +40,13 @@ type process struct {
 	onSwap func(store *path) // before each swap, if it is not nil
 }
 
-// path is the way of a process to a store.
+// path is the connection of a process to a store.
 type path struct {
 	driver.KeyValues
 	process *process
 }
 
-// pass runs a request with what happens to it.
+// pass runs a request with its fault.
 func (p *path) pass(count *int, request func() error) error {
 	pr := p.process
 	pr.mu.Lock()
@@ -102,8 +102,8 @@ func (p *path) Scan(ctx context.Context, from, to string, limit int) (kvs []driv
 	return kvs, err
 }
 
-// world is the stores that processes share. Keys that begin with "x/" and "y/" have
-// stores of their own.
+// world contains the stores that processes share. Keys with the prefixes "x/" and "y/" have
+// their own stores.
 type world struct {
 	*testing.T
 	oracle, x, y, rest *memory.KeyValues
@@ -113,7 +113,7 @@ func newWorld(t *testing.T) *world {
 	return &world{t, memory.NewKeyValues(), memory.NewKeyValues(), memory.NewKeyValues(), memory.NewKeyValues()}
 }
 
-// open is a database of one process. Its oracle is not counted and cannot fail.
+// open returns a database of one process. Its oracle is not counted and cannot fail.
 func (w *world) open(pr *process, o *Options) *DB {
 	w.Helper()
 	oracle, err := timestamp.NewOracle(w.oracle, "oracle", nil)

@@ -1,5 +1,5 @@
-// Package percolatortest runs transactions of several processes at once, and checks what
-// they saw. It breaks no server: the caller does, while a workload runs.
+// Package percolatortest runs transactions of several processes concurrently, and checks
+// their reads. It injects no server faults: the caller does, while a workload runs.
 package percolatortest
 
 import (
@@ -20,24 +20,24 @@ import (
 // patience bounds one transaction.
 const patience = 20 * time.Second
 
-// Workload is processes that run transactions.
+// Workload configures processes that run transactions.
 type Workload struct {
 	Processes int
-	// Keys are in all stores. Nothing was written to them.
+	// Keys are in all stores, and have never been written.
 	Keys []string
 	// Open opens the database as a new process would. It is called again after a crash.
 	Open func(ctx context.Context, process int) (*percolator.DB, error)
-	// More is whether a process that has run this many transactions, of which all
-	// processes have committed done, runs another.
+	// More reports whether a process runs another transaction after rounds of its own,
+	// and done committed ones of all processes.
 	More func(rounds, done int) bool
-	// Draw returns a random number below n. Processes call it at once.
+	// Draw returns a random number below n. It must be safe for concurrent use.
 	Draw func(n int) int
 }
 
 var errCrashed = errors.New("the process is dead")
 
-// Path is the way of one process to a store. A request takes up to 3 ms more. A few are
-// lost, or their replies are, and at a few the process dies.
+// Path is the connection of one process to a store. It delays requests by up to 3 ms, loses
+// a few requests or replies, and kills the process at a few.
 type Path struct {
 	driver.KeyValues
 	Draw    func(n int) int

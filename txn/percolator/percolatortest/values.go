@@ -31,8 +31,8 @@ func set(tx *percolator.Tx, key string, n int) error {
 	return tx.Put(key, binary.BigEndian.AppendUint64(nil, uint64(n)))
 }
 
-// plan is one to three operations on lists, each on another key. Values that are appended
-// are unique, as far as 2^30 drawn at random are.
+// plan returns one to three operations on lists, each on another key. Appended values are
+// unique, as far as random numbers below 2^30 are.
 func (w Workload) plan(round int64) (plan []history.ListOp) {
 	seen := map[string]bool{}
 	for range 1 + w.Draw(3) {
@@ -49,7 +49,7 @@ func (w Workload) plan(round int64) (plan []history.ListOp) {
 	return plan
 }
 
-// list runs the operations in a transaction, and returns them with what was read.
+// list runs the operations in a transaction, and returns them with their reads.
 func list(ctx context.Context, tx *percolator.Tx, plan []history.ListOp) (saw []history.ListOp, err error) {
 	for _, op := range plan {
 		value, found, err := tx.Get(ctx, op.Key)
