@@ -2,31 +2,31 @@ package history
 
 import "github.com/interlock-dev/interlock"
 
-// A resource is what is known of one guarded resource.
+// A resource is the known state of one guarded resource.
 type resource struct {
-	// top is the highest floor that would hold if no rebase under way were done:
-	// an access that returned since the last rebase that was done, or that rebase.
+	// top is the highest floor without pending rebases: an access that returned since
+	// the last completed rebase, or that rebase.
 	top       mark
 	presented interlock.Token // the highest token that any call presented
 	judged    bool
 
-	// rebasing counts rebases that may still happen, during which nothing is
-	// judged. rebased counts those that were done: a call that saw it change may
-	// stand on either side of one, and is neither judged nor a measure.
+	// rebasing counts rebases that may still happen; meanwhile nothing is judged.
+	// rebased counts completed ones: a call during which it changed may be on either
+	// side of one, so it is not judged and sets no floor.
 	rebasing int
 	rebased  int
 }
 
 func (r *resource) present(t interlock.Token) { r.presented = max(r.presented, t) }
 
-// asked notes that an access under token t begins, and returns its floor.
+// asked records that an access under token t begins, and returns its floor.
 func (r *resource) asked(t interlock.Token) (floor mark, epoch int) {
 	r.present(t)
 	return r.top, r.rebased
 }
 
-// before notes the mark that the resource had before the run. Of a rebase
-// that was done since, the mark says nothing.
+// before records the mark that the resource had before the run. After a
+// completed rebase, it sets no floor.
 func (r *resource) before(m mark) {
 	r.present(m.token)
 	if r.rebased == 0 {
@@ -40,7 +40,7 @@ func (r *resource) raise(m mark) {
 	}
 }
 
-// rebase notes that a rebase may happen from now on.
+// rebase records that a rebase may happen from now on.
 func (r *resource) rebase(t interlock.Token) (epoch int) {
 	r.present(t)
 	r.rebasing++
@@ -101,8 +101,8 @@ func (c *checker) rejected(k call, e Event) {
 	}
 }
 
-// endRebase makes the token of a rebase that was done the new floor, unless
-// another was done meanwhile: either may have been the last.
+// endRebase sets the floor to the token of a completed rebase, unless another
+// completed meanwhile: either may have been the last.
 func (c *checker) endRebase(k call, e Event) {
 	r := entry(c.resources, k.start.Key)
 	switch e.Kind {

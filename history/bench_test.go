@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// workload yields calls·4 events of calls acquires, each followed by one write,
-// over keys names.
+// workload yields 4·calls events: acquires, each followed by one write, over
+// keys names.
 func workload(calls, keys int) iter.Seq2[Event, error] {
 	names := make([]string, keys)
 	for i := range names {

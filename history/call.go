@@ -13,8 +13,8 @@ type Call struct {
 	start Event
 }
 
-// Invoke records that an operation is about to begin. Call it before the request is sent. It
-// sets e.Kind.
+// Invoke records that an operation is about to begin, and sets e.Kind. Call it before the
+// request is sent.
 func (w *Writer) Invoke(e Event) Call {
 	if e.Src == "" {
 		e.Src = caller(1)
@@ -24,7 +24,7 @@ func (w *Writer) Invoke(e Event) Call {
 	return Call{w: w, start: e}
 }
 
-// OK records that it was done. value is what was read or written, or empty.
+// OK records that it was done. value is the read or written value, or empty.
 func (c Call) OK(value string) { c.end(Event{Kind: OK, Value: value}) }
 
 // Granted records that an acquire got the lock.
@@ -32,7 +32,7 @@ func (c Call) Granted(token interlock.Token, owner string) {
 	c.end(Event{Kind: Grant, Token: token, Owner: owner})
 }
 
-// Fail records that it was certainly not done.
+// Fail records that it was definitely not done.
 func (c Call) Fail(why string) { c.end(Event{Kind: Fail, Value: why}) }
 
 // Info records that its outcome is unknown.
@@ -45,8 +45,8 @@ func (c Call) Reject(seen interlock.Token) { c.end(Event{Kind: Reject, Seen: see
 // or Stamp of e is zero, the call's value is used.
 func (c Call) EndWith(e Event) { c.end(e) }
 
-// End records the outcome that err means: nil is OK, a [interlock.StaleTokenError] a rejection,
-// an uncertain error Info, and everything else Fail.
+// End records the outcome by err: nil is OK, an [interlock.StaleTokenError] Reject, an
+// uncertain error Info, and everything else Fail.
 func (c Call) End(err error) {
 	var stale *interlock.StaleTokenError
 	switch {

@@ -5,13 +5,13 @@ import "iter"
 // RuleCapacity: the amount taken never exceeds the capacity.
 const RuleCapacity Rule = "capacity"
 
-// CheckCapacity finds overselling: of seats, stock or rooms, or of doctors who may leave while
-// one has to stay. It takes one pass, and memory for each key.
+// CheckCapacity finds overselling: of seats, stock or rooms, or of doctors of whom one must
+// stay on call. It takes one pass, and memory for each key.
 //
 // A State with [OpCapacity] sets the capacity of a key; a later one applies from then on. A key
 // without one is not checked. A process that takes units records an [OpTake] of Amount: OK if
 // it got them, Reject if there were too few. A process that returns units records an [OpGive].
-// The units are certainly held from the end of the take to the beginning of the give.
+// The units are definitely held from the end of the take to the beginning of the give.
 //
 // It does not check overlapping calls: if two processes take the last unit, and the first has
 // begun to return it, they may have held it one after the other. It does not check rejections:
@@ -27,11 +27,11 @@ type capacity struct {
 	keys  map[string]*supply
 }
 
-// A supply is what is known of one key. held is what certainly is held.
+// A supply is the known state of one key. held counts units that are definitely held.
 type supply struct {
 	stated     bool
 	size, held int64
-	at         Ref // where size was stated
+	at         Ref // the State that set size
 }
 
 func (c *capacity) began(call Event) struct{} {
@@ -48,7 +48,7 @@ func (c *capacity) ended(call, end Event, _ struct{}) {
 		s.held += call.Amount
 		c.judge(s, call.Key, refOf(end))
 	case call.Op == OpGive && (end.Kind == Fail || end.Kind == Reject):
-		s.held += call.Amount // it had it all the time
+		s.held += call.Amount // the units were never given back
 		c.judge(s, call.Key, refOf(end))
 	}
 }

@@ -31,22 +31,22 @@ func InFiles[R any](check func(iter.Seq2[Event, error]) (R, error), paths ...str
 // takes one pass, in time linear in the events and memory for the resources, the
 // calls without a known end, and up to 1,024 grants of each name.
 //
-// It raises no false alarm. One call comes before another only if it had
-// returned before the other was invoked; what overlaps may have happened in
-// either order. A call without a known end may have been accepted, so its
-// token may be what a guard has seen, but nothing is judged against it. A
-// resource is not judged while its mark is being rebased, nor after a rebase
-// whose outcome is not known. Once a rebase was done, its token is the floor,
-// unless another was done at the same time.
+// It raises no false alarm:
+//   - One call comes before another only if it had returned before the other was
+//     invoked; calls that overlap may have happened in either order.
+//   - A call without a known end may have been accepted: a guard may have seen its
+//     token, but nothing is judged against it.
+//   - A resource is not judged during a rebase of its mark, nor after a rebase with
+//     an unknown outcome. The token of a completed rebase is the floor, unless
+//     another completed at the same time.
 //
-// It misses little: a token granted twice is found if no more than 1,024 grants
-// of the name lie between. An access that ends while a rebase is under way is
-// not judged, also if the rebase then fails.
+// It finds a token granted twice if at most 1,024 grants of the name are in between.
+// It does not judge an access that ends during a rebase, even if the rebase fails.
 //
-// The history must tell all that presented tokens to the resources, and, by a
-// [State] event with [OpMark], the marks that they had before; otherwise a
-// rejection seems to have no reason. Such a mark is a floor too. The error is that of events, or tells
-// that a call ends which was not open.
+// The history must contain all calls that presented tokens to the resources. Their
+// marks before the run are [State] events with [OpMark]; otherwise a rejection seems
+// to have no reason. Such a mark is a floor too. The error is that of events, or
+// reports the end of a call that was not open.
 func CheckTokens(events iter.Seq2[Event, error]) (Report, error) {
 	c := &checker{names: map[string]*name{}, resources: map[string]*resource{}}
 	v, err := walk(events, &Verdict{}, c, OpAcquire, OpEnter, OpRead, OpWrite, OpRebase)
@@ -60,7 +60,7 @@ type checker struct {
 	resources map[string]*resource
 }
 
-// A call is under way. floor is what had returned when it was invoked.
+// A call is an open call. floor is the highest mark that had returned at its invocation.
 type call struct {
 	start Event
 	floor mark

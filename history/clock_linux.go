@@ -10,8 +10,8 @@ import (
 
 const clockBoottime = 7 // CLOCK_BOOTTIME, see clock_gettime(2)
 
-// hostMono reads CLOCK_BOOTTIME: the same in every process of the host, also
-// counting while it sleeps.
+// hostMono reads CLOCK_BOOTTIME, which all processes of the host share. It also
+// counts while the host sleeps.
 func hostMono() time.Duration {
 	var ts syscall.Timespec
 	_, _, errno := syscall.Syscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
@@ -21,7 +21,7 @@ func hostMono() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// hostBoot names this boot of this host.
+// hostBoot returns the id of this boot of the host.
 func hostBoot() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

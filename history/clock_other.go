@@ -6,8 +6,8 @@ import "time"
 
 var started = time.Now()
 
-// hostMono is the wall clock of the process's start plus monotonic time since:
-// processes of one host agree on it as long as nobody steps the wall clock.
+// hostMono returns the wall clock of the process's start plus monotonic time since.
+// Processes of one host agree on it unless the wall clock is set.
 func hostMono() time.Duration {
 	return time.Duration(started.UnixNano()) + time.Since(started)
 }

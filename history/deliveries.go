@@ -4,29 +4,29 @@ import "iter"
 
 // The rules of [CheckDeliveries].
 const (
-	// RuleDelivered: a message that was acknowledged before a drain began is delivered when the
-	// drain ends.
+	// RuleDelivered: a message that was acknowledged before a drain began is delivered by the
+	// end of the drain.
 	RuleDelivered Rule = "delivered"
-	// RuleKeyOrder: the first deliveries of the messages of one key are in the order of their
-	// publishing.
+	// RuleKeyOrder: the first deliveries of the messages of one key are in the order of
+	// publication.
 	RuleKeyOrder Rule = "key order"
-	// RuleOrigin: what is delivered, or takes place, or is read, was asked for,
-	// and not certainly without success.
+	// RuleOrigin: a message that is delivered, an effect that happens, or a value that
+	// is read has a cause: a call that did not definitely fail.
 	RuleOrigin Rule = "origin"
 )
 
-// CheckDeliveries judges an at-least-once channel: nothing that was acknowledged
-// is lost, order is kept for each key, and nothing comes out of nothing. It
-// takes one pass, and memory for each message.
+// CheckDeliveries judges an at-least-once channel: no acknowledged message is lost,
+// the order of each key is kept, and only published messages are delivered. It takes
+// one pass, and memory for each message.
 //
-// A message is an ID, whatever its deliveries are, and only its first delivery
-// is judged for order; a message without a Key is in no order. One publish comes
-// before another if it had returned OK before the other was invoked. A delivery
-// is recorded where it takes effect, not where a consumer picks it up.
+// Deliveries with one ID are one message, and only the first of them is judged for
+// order; a message without a Key is in no order. One publish comes before another if
+// it had returned OK before the other was invoked. Record a delivery where it takes
+// effect, not where a consumer receives it.
 //
-// It does not see a loss that no [OpDrain] asks about, nor an order broken by a
-// delivery that overlaps the one which it overtakes, or by one that fails later.
-// That a message is delivered twice is no violation: see [CheckEffects].
+// It does not detect a loss without an [OpDrain] after it. Nor does it detect an order
+// broken by a delivery that overlaps the overtaken one, or by one that fails later. A
+// message that is delivered twice is no violation: see [CheckEffects].
 func CheckDeliveries(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
 	d := &deliveries{found: &v.Findings, byID: map[string]*message{}, keys: map[string][]*message{}}
@@ -36,18 +36,18 @@ func CheckDeliveries(events iter.Seq2[Event, error]) (Verdict, error) {
 type deliveries struct {
 	found   *Findings
 	byID    map[string]*message
-	seen    []*message            // in the order in which they came up
-	keys    map[string][]*message // acknowledged, and maybe not delivered, in order
-	waiting []*message            // acknowledged, and not yet drained, in order
-	acked   int                   // how many were acknowledged so far
+	seen    []*message            // in order of appearance
+	keys    map[string][]*message // acknowledged, perhaps not delivered, in order
+	waiting []*message            // acknowledged, not yet drained, in order
+	acked   int                   // number of acknowledged messages so far
 }
 
-// A message is one ID. asked and tried count publishes and deliveries of it that
-// may have been done.
+// A message is one ID. asked and tried count its publishes and deliveries that may
+// have been done.
 type message struct {
 	id, key      string
-	floor        int // how many had been acknowledged when it was first published
-	place        int // its own place among them, from 1; 0 if it is not
+	floor        int // deliveries.acked when it was first published
+	place        int // its place among acknowledged ones, from 1; 0 if it is not
 	asked, tried int
 
 	published, acked, delivered Ref // the first time; zero for never
@@ -63,7 +63,7 @@ func (d *deliveries) message(id string) *message {
 	return m
 }
 
-// began returns how many messages were acknowledged by then.
+// began returns the number of messages acknowledged by then.
 func (d *deliveries) began(call Event) int {
 	switch call.Op {
 	case OpPublish:
@@ -109,7 +109,7 @@ func (d *deliveries) acknowledged(m *message, end Event) {
 	}
 }
 
-// delivered judges the first delivery of m by the oldest message that waits.
+// delivered judges the first delivery of m against the oldest waiting message.
 func (d *deliveries) delivered(m *message) {
 	if m.published == (Ref{}) {
 		d.found.add(RuleOrigin, m.key, m.delivered, m.delivered, "message %q was delivered (%v) before anybody published it", m.id, m.delivered)
@@ -127,7 +127,7 @@ func (d *deliveries) delivered(m *message) {
 	}
 }
 
-// drained judges what was acknowledged before the drain; each message once.
+// drained judges messages acknowledged before the drain, each once.
 func (d *deliveries) drained(end Event, acked int) {
 	for len(d.waiting) > 0 && d.waiting[0].place <= acked {
 		if m := d.waiting[0]; m.tried == 0 {

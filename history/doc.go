@@ -1,11 +1,10 @@
-// Package history records what a run did and judges it afterwards. It does not
-// prove anything about calls that were not recorded, does not replay a run, and
-// takes what was recorded as true.
+// Package history records the calls of a run and checks them afterwards. It proves
+// nothing about calls that were not recorded, does not replay a run, and trusts the
+// records.
 //
-// A history is JSONL: a header line, then one event per line, in the order in
-// which one writer saw them. Record the invocation before the request leaves
-// and the end after the answer came, and every order the checker relies on is
-// an order that really was:
+// A history is JSONL: a header line, then one event per line, in the order of one
+// writer. Record the invocation before the request is sent and the end after the
+// answer arrived. Then every order that a checker relies on is real:
 //
 //	w, err := history.Create("worker-a.jsonl", history.Header{Run: "story"}, nil)
 //	call := w.Invoke(history.Event{Lane: "A", Op: history.OpWrite, Key: "account/42", Token: c.Token()})
@@ -16,8 +15,8 @@
 //
 // # Checkers
 //
-// Each judges one promise, in one pass over the same events, and leaves alone
-// what it does not know. What each does not see is said there.
+// Each judges one guarantee, in one pass over the same events, and ignores other
+// operations. Its documentation states what it does not detect.
 //
 //   - [CheckTokens]: no stale token is accepted
 //   - [CheckVersions]: the newest state wins
@@ -25,25 +24,24 @@
 //   - [CheckCapacity]: no more is taken than there is
 //   - [CheckReads]: nothing that was rolled back is read
 //   - [CheckDeliveries]: nothing acknowledged is lost, and each key is in order
-//   - [CheckEffects]: what was acknowledged took place exactly once
+//   - [CheckEffects]: each acknowledged effect happens exactly once
 //   - [CheckSnapshotIsolation], [CheckSerializable]: an order explains all transactions
 //
-// [InFiles] lets one judge what several processes wrote.
+// [InFiles] runs a checker on the histories of several processes.
 //
 // # Several processes
 //
-// Each process writes its own file. A process can be stopped between reading
-// the clock and writing the line, so lines of several processes in one file
-// would not be in order; one file each always is, and [Merge] joins files by
-// Mono in constant memory. On Linux Mono is CLOCK_BOOTTIME, which all processes
-// of a host share; histories of different hosts or boots cannot be merged.
+// Each process writes its own file. A process can be stopped between reading the
+// clock and writing the line, so a file shared by several processes would not be in
+// order. [Merge] joins files by Mono in constant memory. On Linux Mono is
+// CLOCK_BOOTTIME, which all processes of a host share; histories of different hosts
+// or boots cannot be merged.
 //
 // # Transactions
 //
-// What a transaction did counts from its commit. Record the transaction as one
-// call, invoked before it begins and ended by the outcome of its commit, not
-// one call for each statement: a statement that was rolled back was never
-// accepted.
+// A transaction takes effect at its commit. Record it as one call, invoked before
+// it begins and ended by the outcome of its commit, not one call for each
+// statement: a statement that was rolled back was never accepted.
 //
 // # Unknown outcomes
 //

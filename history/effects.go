@@ -4,23 +4,23 @@ import "iter"
 
 // The rules of [CheckEffects], beside [RuleOrigin].
 const (
-	// RuleOnce: no effect takes place twice.
+	// RuleOnce: no effect happens twice.
 	RuleOnce Rule = "once"
-	// RuleEffect: what was acknowledged took place.
+	// RuleEffect: each acknowledged effect happens.
 	RuleEffect Rule = "effect"
 )
 
-// CheckEffects judges that each effect took place exactly once if it was
-// acknowledged, at most once if its outcome is not known, and not at all if it
-// certainly failed. It takes one pass, and memory for each effect.
+// CheckEffects judges that each effect happens exactly once if it was acknowledged,
+// at most once if its outcome is unknown, and not at all if it definitely failed. It
+// takes one pass, and memory for each effect.
 //
-// Those who want an effect record [OpAsk], as often as they ask, with the same
-// ID. The effect itself is an [OpEffect] of that ID, recorded where it takes
-// place, or as a State for each that is found in the store at the end. An effect
-// that nobody asked for in the history is judged by [RuleOnce] only.
+// A client records an [OpAsk] for each request of an effect, with the same ID. The
+// effect itself is an [OpEffect] of that ID, recorded where it happens, or as a State
+// for each one in the store at the end. An effect without a request in the history
+// is judged by [RuleOnce] only.
 //
-// It does not see whether the effect was the right one, nor when it took place,
-// and takes the end of the history for the time by which it must have.
+// It does not check whether the effect is correct, nor when it happens: it may happen
+// until the end of the history.
 func CheckEffects(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
 	c := &effects{found: &v.Findings, byID: map[string]*effect{}}
@@ -38,7 +38,7 @@ type effect struct {
 	id            string
 	request       Ref // the first; zero if there was none
 	acked         Ref
-	seen          Ref // the first time that it took place
+	seen          Ref // the first time that it happened
 	asked, unsure int
 }
 

@@ -11,8 +11,8 @@ const maxListed = 1000
 
 // Findings are the broken rules of a history.
 type Findings struct {
-	Violations []Violation // the first 1,000, in the order in which they were found
-	Total      int         // how many there are
+	Violations []Violation // the first 1,000, in the order of detection
+	Total      int         // their number
 }
 
 // OK reports whether no rule was violated.
@@ -25,7 +25,7 @@ func (f *Findings) add(rule Rule, key string, first, second Ref, format string, 
 	}
 }
 
-// list ends a summary: a line for each listed violation.
+// list appends a line for each listed violation to a summary.
 func (f Findings) list(b *strings.Builder) {
 	if f.OK() {
 		b.WriteString("no violation")
@@ -40,18 +40,18 @@ func (f Findings) list(b *strings.Builder) {
 	}
 }
 
-// A Verdict is what a checker other than [CheckTokens] found. Look at the counts
-// too: a history in which nothing was done shows nothing.
+// A Verdict is the result of a checker other than [CheckTokens]. Check the counts
+// too: a history in which nothing was done proves nothing.
 type Verdict struct {
 	Events  int // of the whole history
-	Done    int // calls that the checker knows, and that were done
-	Refused int // of them, refused by a guard
-	Unknown int // of them, without a known outcome
+	Done    int // calls known to the checker that were done
+	Refused int // known calls that a guard rejected
+	Unknown int // known calls with an unknown outcome
 
 	Findings
 }
 
-// String is a summary, with one line for each listed violation.
+// String returns a summary, with one line for each listed violation.
 func (v Verdict) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d events: %d done, %d refused, %d unknown; ", v.Events, v.Done, v.Refused, v.Unknown)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestFloors is about what sets the lowest token that may be accepted, or
-// granted, other than an access or a grant that was called for.
+// TestFloors: events other than accesses and grants by calls that set the lowest
+// token that may be accepted or granted.
 func TestFloors(t *testing.T) {
 	mark := Event{Kind: State, Op: OpMark, Key: "r", Token: 100}
 	for name, tt := range map[string]struct {

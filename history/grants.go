@@ -2,10 +2,10 @@ package history
 
 import "github.com/interlock-dev/interlock"
 
-// maxRecent bounds the grants remembered of each name.
+// maxRecent bounds the remembered grants of each name.
 const maxRecent = 1024
 
-// A name is what is known of one lock.
+// A name is the known state of one lock.
 type name struct {
 	top    mark // the first grant with the highest token of those that returned
 	judged bool
@@ -16,8 +16,8 @@ type name struct {
 	order  []interlock.Token
 	next   int
 
-	// unsure keeps, for an owner whose attempt ended without a known outcome,
-	// the floor of that attempt: a later one may find the grant that it got.
+	// unsure keeps the floor of an owner's attempt with an unknown outcome: a
+	// later attempt may find the grant of that one.
 	unsure map[string]mark
 }
 
@@ -30,7 +30,7 @@ func (c *checker) name(key string) *name {
 	return n
 }
 
-// asked notes that owner asks for the name, and returns its floor.
+// asked records that owner requests the name, and returns its floor.
 func (n *name) asked(owner string) mark {
 	if floor, again := n.unsure[owner]; again {
 		return floor
@@ -56,8 +56,8 @@ func (c *checker) endAcquire(k call, e Event) {
 	}
 }
 
-// granted judges a grant. An attempt that is repeated may find what its owner
-// has; a hand-over never does, and makes a token of its own. floor is zero if it is not known when it was asked for.
+// granted judges a grant. A repeated attempt may find its owner's grant; a hand-over
+// always has a new token. floor is zero if the time of the request is not known.
 func (c *checker) granted(n *name, e Event, floor mark) {
 	if e.Token <= 0 {
 		return // an advisory lock
@@ -80,7 +80,7 @@ func (c *checker) granted(n *name, e Event, floor mark) {
 	n.remember(g)
 }
 
-// first is the first grant with token, as far as it is remembered.
+// first returns the first remembered grant with token.
 func (n *name) first(token interlock.Token, floor mark) (mark, bool) {
 	if floor.token == token {
 		return floor, true
@@ -108,5 +108,5 @@ func (n *name) remember(g mark) {
 	n.next = (n.next + 1) % maxRecent
 }
 
-// sameOwner is false where an owner is not known: then two grants are two.
+// sameOwner returns false if an owner is not known: then the grants differ.
 func sameOwner(a, b mark) bool { return a.owner != "" && a.owner == b.owner }

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// A definition is what a checker has to find, told the slow way: it looks at all
-// calls for each.
+// A definition states the violations that a checker has to find, by a slow search
+// over all calls for each call.
 type definition struct {
 	check   verdictOf
 	ops     []string
 	state   string // Op of the States
-	certain string // an op whose calls do not fail, since the checker is blind there
+	certain string // an op whose calls do not fail, since the checker cannot judge those
 	brute   func(all []span, say func(rule Rule, at int64))
 }
 
@@ -27,8 +27,8 @@ var definitions = map[string]definition{
 	"reads":      {CheckReads, []string{OpWrite, OpRead}, OpValue, "", bruteReads},
 }
 
-// TestJudgesAgainstBruteForce compares each checker with its definition on
-// random histories, of which many violate something and many do not.
+// TestJudgesAgainstBruteForce compares each checker with its definition on random
+// histories, many with violations and many without.
 func TestJudgesAgainstBruteForce(t *testing.T) {
 	for name, d := range definitions {
 		t.Run(name, func(t *testing.T) {
@@ -106,15 +106,15 @@ func randomCalls(r *rand.Rand, d definition) []Event {
 
 func (s span) ok() bool { return s.last.Kind == OK }
 
-// undone reports whether it certainly was not done, as known at an instant.
+// undone reports whether s was definitely not done, as known at an instant.
 func (s span) undone(at int64) bool {
 	return (s.last.Kind == Fail || s.last.Kind == Reject) && s.end <= at
 }
 
-// maybe reports whether it may have been done by then.
+// maybe reports whether s may have been done by then.
 func (s span) maybe(at int64) bool { return s.start < at && !s.undone(at) }
 
-// of are the calls of an operation, and withID those of an ID.
+// of returns the calls of an operation, and withID those of an ID.
 func of(all []span, op string) []span {
 	return slices.DeleteFunc(slices.Clone(all), func(s span) bool { return s.call.Op != op })
 }
@@ -123,7 +123,7 @@ func withID(all []span, id string) []span {
 	return slices.DeleteFunc(slices.Clone(all), func(s span) bool { return s.call.ID != id })
 }
 
-// firstOK is the end of the first that was done, or never.
+// firstOK returns the end of the first call that was done, or never.
 func firstOK(all []span) int64 {
 	first := int64(never)
 	for _, s := range all {
@@ -174,8 +174,7 @@ func bruteDeliveries(all []span, say func(Rule, int64)) {
 	}
 }
 
-// asked reports whether a drain that ended before this one asked about the same
-// message.
+// asked reports whether a drain that ended before this one covered the same message.
 func asked(all []span, acked int64, drain span) bool {
 	return slices.ContainsFunc(of(all, OpDrain), func(d span) bool { return d.ok() && d.end < drain.end && acked < d.start })
 }
@@ -224,7 +223,7 @@ func bruteUpdates(all []span, say func(Rule, int64)) {
 			if before := states[0].end < read.start; before {
 				low, high = states[0].last.Amount, states[0].last.Amount
 			} else {
-				high = states[0].last.Amount // told while the read was under way
+				high = states[0].last.Amount // stated during the read
 			}
 		}
 		for _, add := range of(all, OpAdd) {
@@ -245,7 +244,7 @@ func bruteUpdates(all []span, say func(Rule, int64)) {
 }
 
 func bruteVersions(all []span, say func(Rule, int64)) {
-	there := func(by int64) (top int64) { // the highest that certainly was there
+	there := func(by int64) (top int64) { // the highest that was definitely there
 		for _, s := range all {
 			if s.end < by && (s.ok() || s.alone() && s.call.Op == OpVersion) {
 				top = max(top, s.last.Stamp)

@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// A judged history is played by hand: each call begins and ends where the test
-// says so.
+// A verdictOf is a checker. The tests write its histories by hand.
 type verdictOf = func(iter.Seq2[Event, error]) (Verdict, error)
 
 func (s *script) begin(op, key, id string, n int64) int64 {
@@ -35,7 +34,7 @@ func (s *script) state(op, key string, n int64) {
 	s.add(Event{Kind: State, Op: op, Key: key, ID: key, Amount: n, Stamp: n, Value: fmt.Sprint(n)})
 }
 
-// write is begun; its value is n.
+// write begins a write of the value n.
 func (s *script) write(n int64) int64 {
 	return s.add(Event{Kind: Invoke, Op: OpWrite, Key: "k", Value: fmt.Sprint(n)})
 }
@@ -295,8 +294,8 @@ func TestVerdictCounts(t *testing.T) {
 	}
 }
 
-// TestEndOfNoCall: a history that lost a line is refused, and so is one that
-// cannot be read.
+// TestEndOfNoCall: a history with a lost line is refused, and so is one that cannot
+// be read.
 func TestEndOfNoCall(t *testing.T) {
 	for name, check := range map[string]verdictOf{"deliveries": CheckDeliveries, "effects": CheckEffects,
 		"updates": CheckUpdates, "versions": CheckVersions, "capacity": CheckCapacity, "reads": CheckReads} {
@@ -312,7 +311,7 @@ func TestEndOfNoCall(t *testing.T) {
 	}
 }
 
-// TestInFiles: what two processes did to one number is judged together.
+// TestInFiles: the updates of one number by two processes are judged together.
 func TestInFiles(t *testing.T) {
 	var paths []string
 	for lane, total := range []int64{5, 10} {
@@ -337,8 +336,8 @@ func TestInFiles(t *testing.T) {
 
 var errTorn = fmt.Errorf("torn")
 
-// TestFieldsAreKept: what the judges look at survives the file, and the end of a
-// call says what the call was about.
+// TestFieldsAreKept: the file keeps the fields that checkers use, and the end of a
+// call repeats those of its invocation.
 func TestFieldsAreKept(t *testing.T) {
 	var file bytes.Buffer
 	w, err := NewWriter(&file, Header{}, nil)

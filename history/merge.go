@@ -8,9 +8,9 @@ import (
 // Merge yields the events of several histories in the order of Mono, each with
 // Writer set to the index of its reader. It needs memory for one event of each.
 //
-// Where two events of different writers carry the same nanosecond, an Invoke
-// comes first: so they overlap, and no order is claimed that may not have been.
-// Histories of different boots or hosts are refused, since their clocks differ.
+// If two events of different writers have the same nanosecond, an Invoke comes first:
+// then the calls overlap, and no false order is claimed. Histories of different boots
+// or hosts are refused, since their clocks differ.
 func Merge(readers ...*Reader) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if err := sameClock(readers); err != nil {
@@ -66,7 +66,7 @@ func (m *merger) add(writer int, r *Reader) {
 	}
 }
 
-// next takes the earliest head. Few histories are merged, so it looks at all.
+// next takes the earliest head, by a linear search, since there are few.
 func (m *merger) next() (Event, error, bool) {
 	if len(m.heads) == 0 {
 		return Event{}, nil, false

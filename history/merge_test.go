@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// recorded is a history of count writes by lane, read back.
+// recorded returns a history of count writes by lane.
 func recorded(t *testing.T, lane string, start, step time.Duration, count int) *Reader {
 	t.Helper()
 	var buf bytes.Buffer

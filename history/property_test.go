@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// TestAgainstBruteForce compares the linear checker with one that looks at
-// every pair of calls, on random histories most of which violate something.
+// TestAgainstBruteForce compares the linear checker with one that compares every
+// pair of calls, on random histories, most of them with violations.
 func TestAgainstBruteForce(t *testing.T) {
 	seen := map[Rule]int{}
 	clean := 0
@@ -76,7 +76,7 @@ func randomHistory(r *rand.Rand) []Event {
 	return s.events
 }
 
-// randomAlone is an event that belongs to no call.
+// randomAlone returns an event that belongs to no call.
 func randomAlone(r *rand.Rand, lane string) Event {
 	e := Event{Lane: lane, Kind: State, Op: OpMark, Key: fmt.Sprintf("k%d", r.IntN(2)), Token: interlock.Token(1 + r.IntN(5))}
 	if kind := []Kind{State, Grant, HandOver}[r.IntN(3)]; kind != State {
@@ -103,8 +103,8 @@ func randomEnd(r *rand.Rand, call Event) (end Event, alive bool) {
 	return end, true
 }
 
-// span is one call of a history: never is the end of one that has none. An
-// event that stands alone is one that began before the run.
+// span is one call of a history; its end is never if it has none. An event that
+// stands alone is a span that began before the run.
 type span struct {
 	start, end int64
 	call, last Event
@@ -137,13 +137,13 @@ func (s span) access() bool   { return slices.Contains([]string{OpEnter, OpRead,
 func (s span) accepted() bool { return s.access() && s.last.Kind == OK }
 func (s span) alone() bool    { return s.start == 0 }
 
-// floor reports whether s is a reason to refuse a lower token.
+// floor reports whether s is a reason to reject a lower token.
 func (s span) floor() bool {
 	return s.accepted() || s.call.Op == OpRebase && s.last.Kind == OK || s.call.Op == OpMark
 }
 
 // bruteForce lists the violations by their definitions, in the order of the
-// events that must not have been.
+// violating events.
 func bruteForce(events []Event) []string {
 	all := spans(events)
 	byEnd := slices.SortedFunc(slices.Values(all), func(a, b span) int { return int(min(a.end, 1e6) - min(b.end, 1e6)) })
@@ -208,8 +208,8 @@ func bruteAccess(all []span, s span) Rule {
 	return ""
 }
 
-// rebased reports whether a rebase other than floor itself touches the time of
-// both floor and s. One that is known at the end of s to have failed does not.
+// rebased reports whether a rebase other than floor overlaps the time of both floor
+// and s. One that is known to have failed at the end of s does not count.
 func rebased(all []span, floor int, s span) bool {
 	for i, r := range all {
 		failed := r.last.Kind == Fail && r.end < s.end

@@ -38,9 +38,8 @@ func NewReader(r io.Reader) (*Reader, error) {
 	return hr, nil
 }
 
-// Events yields the events once, in order. After an error it yields nothing
-// more. A last line that was cut short, as by a full disk, is left out and told
-// by [Reader.Torn].
+// Events yields the events once, in order. It ends after an error. It omits a
+// truncated last line, as after a full disk, which [Reader.Torn] reports.
 func (r *Reader) Events() iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for {
@@ -52,7 +51,7 @@ func (r *Reader) Events() iter.Seq2[Event, error] {
 	}
 }
 
-// Torn reports, after the last event, whether a line that was cut short followed.
+// Torn reports, after the last event, whether a truncated line followed.
 func (r *Reader) Torn() bool { return r.torn }
 
 func (r *Reader) next() (Event, error) {

@@ -2,15 +2,14 @@ package history
 
 import "iter"
 
-// CheckReads finds dirty reads: a value that was read though all that wrote it
-// were rolled back, or nobody had begun to write it ([RuleOrigin]). It takes one
-// pass, and memory for each value.
+// CheckReads finds dirty reads: a value was read although all of its writes were rolled
+// back, or none had begun ([RuleOrigin]). It takes one pass, and memory for each value.
 //
-// A transaction is one [OpWrite] of Value, which Fail ends if it was rolled back,
-// and a read an [OpRead] that ends with the Value; an empty one says that nothing
-// was there. A State with [OpValue] is a value that was there before the run.
-// Values of a key are to be different, or a rollback of one is excused by the
-// other. It does not see that a value is out of date: see [CheckVersions].
+// A transaction is one [OpWrite] of Value, which ends with Fail if it was rolled back.
+// A read is an [OpRead] that ends with the Value; empty means that there was none. A
+// State with [OpValue] is a value before the run. The values of a key must differ:
+// otherwise one excuses the rollback of the other. CheckReads does not detect outdated
+// values: see [CheckVersions].
 func CheckReads(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
 	c := &reads{found: &v.Findings, byKey: map[datum]*written{}}
@@ -20,13 +19,12 @@ func CheckReads(events iter.Seq2[Event, error]) (Verdict, error) {
 type reads struct {
 	found *Findings
 	byKey map[datum]*written
-	read  []*written // those that were read, once each
+	read  []*written // those that were read, each once
 }
 
 type datum struct{ key, value string }
 
-// What was written under one key. possible counts the writes that may have been
-// done.
+// written is a value of one key. possible counts its writes that may have been done.
 type written struct {
 	datum
 	possible    int

@@ -7,65 +7,64 @@ import (
 	"github.com/interlock-dev/interlock"
 )
 
-// A Rule is what a history may violate.
+// A Rule is a property that a history can violate.
 type Rule string
 
 // The rules that [CheckTokens] judges by.
 const (
 	// RuleGrantOrder: a grant's token is above that of every grant of the name
-	// that had returned before this one was asked for.
+	// that had returned before this one was requested.
 	RuleGrantOrder Rule = "grant order"
 	// RuleOneOwner: a token of a name is granted to one owner, and is not handed
 	// over to the next holder.
 	RuleOneOwner Rule = "one owner"
-	// RuleAccessOrder: nothing is accepted under a token if something under a
-	// higher one had been accepted, or the mark had been rebased to a higher
-	// one, and that had returned, before it was invoked; nor under one below
-	// the mark from before the run.
+	// RuleAccessOrder: no access is accepted under a token lower than that of
+	// an access or a rebase that had succeeded and returned before its
+	// invocation, or lower than the mark from before the run.
 	RuleAccessOrder Rule = "access order"
-	// RuleRejection: a guard refuses only what is stale, and has seen only
-	// what was presented.
+	// RuleRejection: a guard rejects only stale tokens, and has seen only
+	// presented ones.
 	RuleRejection Rule = "rejection"
 )
 
-// A Ref names an event: Seq alone where there is one writer.
+// A Ref identifies an event. With one writer, Seq is enough.
 type Ref struct {
 	Writer int
 	Seq    int64
 	Lane   string
 }
 
-// String is "seq 12 by A".
+// String returns text such as "seq 12 by A".
 func (r Ref) String() string { return fmt.Sprintf("seq %d by %s", r.Seq, r.Lane) }
 
 // A Violation is one broken rule.
 type Violation struct {
 	Rule   Rule
 	Key    string // the name or resource
-	First  Ref    // what had happened; for a rejection, the invocation that was refused
-	Second Ref    // what must not have happened then
+	First  Ref    // the earlier event; for a rejection, the rejected invocation
+	Second Ref    // the event that violates the rule
 	Text   string // both, in one sentence
 }
 
-// String is the rule and the sentence.
+// String returns the rule and the sentence.
 func (v Violation) String() string { return string(v.Rule) + ": " + v.Text }
 
-// A Report says what was judged. Look at the counts too: a history in which
-// nothing was accepted shows nothing.
+// A Report is the result of [CheckTokens]. Check the counts too: a history in which
+// nothing was accepted proves nothing.
 type Report struct {
 	Events    int
 	Names     int // locks with a judged grant
 	Resources int // resources with a judged access
 	Grants    int
 	Accepted  int // enters, reads and writes that were accepted under a token
-	Rejected  int // of them, refused by a guard
-	Unknown   int // of them and of acquires, without a known outcome
-	Unclaimed int // of them, made without a token, which nothing can judge
+	Rejected  int // those that a guard rejected
+	Unknown   int // those, and acquires, with an unknown outcome
+	Unclaimed int // those without a token, which cannot be judged
 
 	Findings
 }
 
-// String is a summary, with one line for each listed violation.
+// String returns a summary, with one line for each listed violation.
 func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d events: %d grants of %d names; %d accepted, %d rejected on %d resources; %d unknown, %d without a claim; ",
@@ -74,11 +73,11 @@ func (r Report) String() string {
 	return b.String()
 }
 
-// A mark is a token and the event that set it.
+// A mark is a token with the event that set it.
 type mark struct {
 	token interlock.Token
 	owner string
-	op    string // what set it, such as "write under token"
+	op    string // its cause, such as "write under token"
 	at    Ref
 }
 

@@ -33,7 +33,7 @@ func (s *script) grant(cause int64, token interlock.Token, owner string) int64 {
 	return s.add(Event{Kind: Grant, Op: OpAcquire, Cause: cause, Key: "n", Token: token, Owner: owner})
 }
 
-// done is an operation that was accepted at once.
+// done appends an operation that was accepted at once.
 func (s *script) done(op, key string, token interlock.Token) int64 {
 	return s.end(OK, s.invoke(op, key, token))
 }

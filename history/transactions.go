@@ -9,32 +9,32 @@ import (
 )
 
 // OpTransaction is a transaction over lists. Value of its Invoke is a JSON array of its
-// [ListOp]s with the appends; Value of its OK is the same with what was read.
+// [ListOp]s with the appends; Value of its OK adds the reads.
 const OpTransaction = "transaction"
 
-// RuleCycle: an order of the transactions explains what all of them read.
+// RuleCycle: an order of the transactions explains all of their reads.
 const RuleCycle Rule = "transaction order"
 
 // A ListOp is one operation of a transaction on lists.
 type ListOp struct {
 	Key    string  `json:"key"`
 	Append int64   `json:"append,omitempty"` // an element that no other append has, above zero
-	Read   []int64 `json:"read,omitempty"`   // what was read, without the transaction's own appends
-	Seen   bool    `json:"seen,omitempty"`   // it was read, maybe as empty
+	Read   []int64 `json:"read,omitempty"`   // the read list, without the transaction's own appends
+	Seen   bool    `json:"seen,omitempty"`   // it was read, perhaps as empty
 }
 
 // CheckSnapshotIsolation finds transactions over lists that no order of commits with
 // snapshot isolation explains ([RuleCycle]): lost updates, fractured and dirty reads, long
-// forks, and reads of the past. Write skew is allowed. It infers the order of the versions
-// of a key from the lists that were read, as Elle does (Kingsbury and Alvaro, 2020), and
-// looks for a cycle of dependencies in which no two anti-dependencies follow each other
-// (Cerone and Gotsman, 2018). It keeps all transactions in memory.
+// forks, and reads of the past. Write skew is allowed. It infers the order of a key's
+// versions from the read lists, as Elle does (Kingsbury and Alvaro, 2020). Then it searches
+// for a cycle of dependencies without two adjacent anti-dependencies (Cerone and Gotsman,
+// 2018). It keeps all transactions in memory.
 func CheckSnapshotIsolation(events iter.Seq2[Event, error]) (Verdict, error) {
 	return checkTransactions(events, false)
 }
 
 // CheckSerializable finds transactions over lists that no serial order explains which
-// keeps the order of those that did not overlap ([RuleCycle]). Otherwise it is as
+// keeps the order of those that did not overlap ([RuleCycle]). Otherwise it is like
 // [CheckSnapshotIsolation].
 func CheckSerializable(events iter.Seq2[Event, error]) (Verdict, error) {
 	return checkTransactions(events, true)
@@ -57,7 +57,7 @@ type listTxn struct {
 	at     Ref
 	failed bool
 	point  bool
-	ended  int   // index of the point in time when it was known to be committed; 0 if it is not
+	ended  int   // index of the point in time when its commit was known; 0 if it is not
 	edges  []int // transactions that come after it
 	antis  []int // transactions that overwrite what it read
 }
@@ -82,14 +82,14 @@ func (c *listChecker) began(call Event) int {
 	if err := json.Unmarshal([]byte(call.Value), &t.ops); err != nil {
 		c.found.add(RuleCycle, "", t.at, t.at, "the transaction (%v) cannot be read: %v", t.at, err)
 	}
-	for i := range t.ops { // what it read is known from its end
+	for i := range t.ops { // its reads are known from its end
 		t.ops[i].Seen, t.ops[i].Read = false, nil
 	}
 	c.append(id)
 	return id
 }
 
-// append notes what a transaction appends.
+// append records a transaction's appends.
 func (c *listChecker) append(id int) {
 	for _, op := range c.txns[id].ops {
 		if op.Append > 0 {
@@ -105,7 +105,7 @@ func (c *listChecker) ended(_, end Event, id int) {
 		t.failed = true
 		return
 	case OK:
-	default: // it may be committed at any time, and what it read is not known
+	default: // it may be committed at any time, with unknown reads
 		return
 	}
 	if err := json.Unmarshal([]byte(end.Value), &t.ops); err != nil {
@@ -143,7 +143,7 @@ func (c *listChecker) finished() {
 	}
 }
 
-// versions takes the longest list that was read of each key for the order of its appends.
+// versions derives the order of a key's appends from the longest read list.
 func (c *listChecker) versions() {
 	read := map[string]int{} // the last transaction that read the key
 	for id, t := range c.txns {
@@ -173,7 +173,7 @@ func (c *listChecker) versions() {
 	}
 }
 
-// depend adds the edges that end or begin at what a transaction read and appended.
+// depend adds the edges of a transaction's reads and appends.
 func (c *listChecker) depend(id int, t *listTxn) {
 	for _, op := range t.ops {
 		order := c.order[op.Key]
@@ -198,7 +198,7 @@ func (c *listChecker) edge(key string, value int64, to int) {
 	}
 }
 
-// by is the transaction that appended the element at n; -1 if none was seen.
+// by returns the transaction that appended the element at n; -1 if there is none.
 func (c *listChecker) by(key string, order []int64, n int) int {
 	if n >= len(order) {
 		return -1
@@ -209,8 +209,8 @@ func (c *listChecker) by(key string, order []int64, n int) int {
 	return -1
 }
 
-// targets are the nodes after a node. A node is a transaction, doubled, and one more if it
-// was reached by an anti-dependency: with snapshot isolation none follows such a one.
+// targets returns the nodes after a node. A node is twice the index of a transaction, plus
+// one if an anti-dependency led to it: with snapshot isolation no other one follows that.
 func (c *listChecker) targets(node int) (to []int) {
 	t := c.txns[node/2]
 	for _, id := range t.edges {
@@ -249,20 +249,20 @@ func (c *listChecker) cycle() []int {
 		}
 	}
 	var shortest []int
-	for node, n := range left { // those that are left are in a cycle, or come after one
+	for node, n := range left { // the rest are in a cycle, or after one
 		if n > 0 {
 			if way := c.way(node); len(way) > 0 && (shortest == nil || len(way) < len(shortest)) {
 				shortest = way
 			}
 			if len(shortest) > 0 && node > 2000 {
-				break // a cycle is enough
+				break // one cycle is enough
 			}
 		}
 	}
 	return shortest
 }
 
-// way is the shortest way from a node back to it, by breadth-first search.
+// way returns the shortest path from a node back to it, by breadth-first search.
 func (c *listChecker) way(from int) (cycle []int) {
 	before := map[int]int{}
 	for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
@@ -283,7 +283,7 @@ func (c *listChecker) way(from int) (cycle []int) {
 	return nil
 }
 
-// FormatListOps is the Value of a transaction.
+// FormatListOps returns the Value of a transaction.
 func FormatListOps(ops []ListOp) string {
 	text, err := json.Marshal(ops)
 	if err != nil {

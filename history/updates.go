@@ -2,22 +2,21 @@ package history
 
 import "iter"
 
-// RuleTotal: what is read is the total before the run, and all that was added
-// before the read, and some of what may have been added meanwhile.
+// RuleTotal: a read total is the total before the run, plus all additions before the
+// read, plus any of the additions that may have happened meanwhile.
 const RuleTotal Rule = "total"
 
-// CheckUpdates finds lost and doubled updates of numbers: counters, balances,
-// sums of entries. It takes one pass, and memory for each key and each call
-// under way.
+// CheckUpdates finds lost and doubled updates of numbers: counters, balances, sums of
+// entries. It takes one pass, and memory for each key and each open call.
 //
-// Who changes a number, in whatever way, records the change as an [OpAdd] of
-// Amount (negative to subtract), and who reads it an [OpRead] that ends with the
-// total as Amount. A State with [OpTotal] is the number before the run if it is
-// the first of its key, which else is 0, and later a read at that instant.
+// Record each change of a number as an [OpAdd] of Amount (negative to subtract), and
+// each read as an [OpRead] that ends with the total as Amount. The first State with
+// [OpTotal] of a key is the number before the run, which is 0 without one. A later one
+// is a read at that instant.
 //
-// A read is judged by bounds, so that changes which cancel each other out, or
-// which an unknown outcome may explain, are not seen. Let workers add amounts of
-// one sign, and read once at the end when all have answered.
+// A read is judged by bounds. So it does not detect changes that cancel each other
+// out, or that an unknown outcome may explain. Let workers add amounts of one sign,
+// and read once at the end after all answers.
 func CheckUpdates(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
 	return walk(events, &v, &updates{found: &v.Findings, keys: map[string]*number{}}, OpAdd, OpRead)
@@ -28,15 +27,15 @@ type updates struct {
 	keys  map[string]*number
 }
 
-// A number is what is known of one key's total.
+// A number is the known state of one key's total.
 type number struct {
 	stated bool
 	last   Ref    // the last event that changed done
-	done   bounds // what was certainly added: the total before the run in both, each addition in one of them
-	maybe  bounds // what may have been added: under way, or unknown
+	done   bounds // definite additions: the total before the run, and each addition, in one of them
+	maybe  bounds // possible additions: open, or unknown
 }
 
-// bounds are the sums of what lowers and of what raises a total.
+// bounds are the sums of the amounts that lower and that raise a total.
 type bounds struct{ down, up int64 }
 
 func (b *bounds) add(amount int64) {
@@ -49,7 +48,7 @@ func (b *bounds) remove(amount int64) {
 	b.up -= max(0, amount)
 }
 
-// began returns what was certainly added by then.
+// began returns the definite additions by then.
 func (u *updates) began(call Event) bounds {
 	n := entry(u.keys, call.Key)
 	if call.Op == OpAdd {
@@ -86,8 +85,8 @@ func (u *updates) stated(e Event) {
 	u.read(n, e, e, n.done)
 }
 
-// read judges a total that was read after everything in before was done. What
-// was done since may have been seen or not.
+// read judges a total that was read after all additions in before. It may include
+// any later ones.
 func (u *updates) read(n *number, e, call Event, before bounds) {
 	low := before.up + n.done.down + n.maybe.down
 	high := before.down + n.done.up + n.maybe.up

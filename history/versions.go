@@ -7,28 +7,25 @@ import (
 
 // The rules of [CheckVersions], beside [RuleOrigin].
 const (
-	// RuleVersion: no state is applied, or read, once one of a higher version
-	// had been.
+	// RuleVersion: no state is applied or read after one of a higher version.
 	RuleVersion Rule = "version"
-	// RuleRefusal: a state is refused only if another of its version, or of a
-	// higher one, may have been applied.
+	// RuleRefusal: a state is rejected only if another of the same or a higher
+	// version may have been applied.
 	RuleRefusal Rule = "refusal"
 )
 
-// CheckVersions judges that the newest state of each key wins: it is never
-// overwritten by an older one, nor lost. It takes one pass, and memory for each
-// key, each call under way and each one whose outcome is not known.
+// CheckVersions judges that the newest state of each key wins: it is never overwritten
+// by an older one, nor lost. It takes one pass, and memory for each key, each open call
+// and each call with an unknown outcome.
 //
-// Who brings the state of version Stamp records an [OpApply]: OK where it was
-// written, Reject where the store skipped it as old or as a duplicate. Who reads
-// records an [OpRead] that ends with the Stamp of what it read. A State with
-// [OpVersion] is what was there before the run if it is the first of its key,
-// and later a read at that instant.
+// Record a write of the state of version Stamp as an [OpApply]: OK if it was written,
+// Reject if the store skipped it as old or as a duplicate. Record a read as an [OpRead]
+// that ends with the Stamp of the read state. The first State with [OpVersion] of a key
+// is the version before the run; a later one is a read at that instant.
 //
-// One call comes before another only if it had returned before the other was
-// invoked. Equal versions are taken for the same state, whose content is not
-// looked at. It knows no terminal states: if one may replace newer ones, give it
-// a Stamp above theirs.
+// One call comes before another only if it had returned before the other was invoked.
+// Equal versions count as the same state; the content is not checked. There are no
+// terminal states: if a state may replace newer ones, give it a Stamp above theirs.
 func CheckVersions(events iter.Seq2[Event, error]) (Verdict, error) {
 	var v Verdict
 	return walk(events, &v, &versions{found: &v.Findings, keys: map[string]*state{}}, OpApply, OpRead)
@@ -39,14 +36,14 @@ type versions struct {
 	keys  map[string]*state
 }
 
-// A state is what is known of one key.
+// A state is the known state of one key.
 type state struct {
 	stated bool
-	top    version       // the highest that certainly was there
+	top    version       // the highest that was definitely there
 	maybe  map[int64]int // how many calls may have applied a version above top
 }
 
-// A version and where it was seen.
+// A version is a version with the event that shows it.
 type version struct {
 	stamp int64
 	at    Ref
@@ -96,8 +93,8 @@ func (s *state) notApplied(stamp int64) {
 	}
 }
 
-// excuses reports whether something of that version, or of a higher one, may
-// have been there.
+// excuses reports whether a state of that version, or of a higher one, may have
+// been there.
 func (s *state) excuses(stamp int64) bool {
 	if s.top.at != (Ref{}) && s.top.stamp >= stamp {
 		return true
@@ -130,7 +127,7 @@ func (c *versions) read(s *state, key string, v, floor version) {
 	c.there(s, key, v, floor)
 }
 
-// there notes that v was there at some time since floor was.
+// there records that v was there at some time after floor.
 func (c *versions) there(s *state, key string, v, floor version) {
 	if v.stamp < floor.stamp {
 		c.found.add(RuleVersion, key, floor.at, v.at, "%q had version %d (%v), after version %d had been there (%v)",

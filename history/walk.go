@@ -8,33 +8,33 @@ import (
 	"slices"
 )
 
-// A judge receives the calls of a history that it knows, and all States. N is
-// what it wants to remember of a call until its end.
+// A judge receives the calls of a history that it knows, and all States. N is its
+// note about a call until its end.
 type judge[N any] interface {
 	began(call Event) N
-	// ended receives OK, Reject, Fail, or Info: also, after the last event, of
-	// calls that have no end.
+	// ended receives OK, Reject, Fail, or Info; after the last event also for
+	// calls without an end.
 	ended(call, end Event, note N)
 	// stated receives each State, and each Grant and HandOver that ends no call.
 	stated(e Event)
 	finished()
 }
 
-// callID names a call of a history.
+// callID identifies a call of a history.
 type callID struct {
 	writer int
 	seq    int64
 }
 
-// openCall is a call under way; known says that it concerns the judge.
+// openCall is an open call; known means that the judge receives it.
 type openCall[N any] struct {
 	start Event
 	known bool
 	note  N
 }
 
-// walk takes a judge through a history once. found is where the judge puts what
-// it finds.
+// walk passes a history to a judge once. v is the Verdict to which the judge adds
+// its findings.
 func walk[N any](events iter.Seq2[Event, error], v *Verdict, j judge[N], ops ...string) (Verdict, error) {
 	open := map[callID]openCall[N]{}
 	for e, err := range events {
@@ -96,7 +96,7 @@ func (id callID) compare(other callID) int {
 	return cmp.Or(cmp.Compare(id.writer, other.writer), cmp.Compare(id.seq, other.seq))
 }
 
-// entry returns the value of a key, which is made if there is none.
+// entry returns the value of a key, and creates it if there is none.
 func entry[V any](of map[string]*V, key string) *V {
 	v := of[key]
 	if v == nil {

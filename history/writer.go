@@ -11,19 +11,19 @@ import (
 	"time"
 )
 
-// Options changes how a [Writer] works. The zero value, and nil, are good.
+// Options configure a [Writer]; nil and the zero value are valid.
 type Options struct {
-	// Clock gives the time of an event: monotonic time that all writers to be
-	// merged share, and the wall clock. Nil reads the host's. Under virtual
-	// time pass one that follows it.
+	// Clock returns the time of an event: monotonic time shared by all writers
+	// that are merged, and the wall clock. Nil reads the host's clocks. Under
+	// virtual time, pass one that follows it.
 	Clock func() (mono time.Duration, wall time.Time)
 }
 
 // A Writer appends events to one history. It is safe for concurrent use.
 //
-// Each event is one call of the underlying Write, made before the method that
-// records it returns, and nothing is buffered: what was recorded survives the
-// death of the process. [Writer.Sync] makes it survive that of the machine.
+// Each event is one call of the underlying Write before the recording method
+// returns, without buffering: events survive a crash of the process. After
+// [Writer.Sync] they survive a crash of the machine.
 type Writer struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -47,8 +47,8 @@ func Create(path string, h Header, o *Options) (*Writer, error) {
 	return w, nil
 }
 
-// NewWriter starts a history on w and writes the header. If w has Sync or
-// Close, the methods of the same name use it.
+// NewWriter starts a history on w and writes the header. If w has Sync or Close,
+// the methods of the same name call it.
 func NewWriter(w io.Writer, h Header, o *Options) (*Writer, error) {
 	hw := &Writer{w: w, clock: hostClock}
 	h.Version = Version
@@ -65,8 +65,8 @@ func NewWriter(w io.Writer, h Header, o *Options) (*Writer, error) {
 
 func hostClock() (time.Duration, time.Time) { return hostMono(), time.Now() }
 
-// Record stamps e with the next Seq and the time, writes it, and returns its
-// Seq. After a failure it writes nothing and returns 0; [Writer.Close] tells.
+// Record sets the next Seq and the time of e, writes it, and returns its Seq.
+// After a failure it writes nothing and returns 0; [Writer.Close] returns the error.
 func (w *Writer) Record(e Event) int64 {
 	if e.Src == "" {
 		e.Src = caller(1)
@@ -83,7 +83,7 @@ func (w *Writer) Record(e Event) int64 {
 	return e.Seq
 }
 
-// line writes one value, whole or not at all as far as w allows.
+// line writes one value by one Write.
 func (w *Writer) line(v any) error {
 	if w.err != nil {
 		return w.err
@@ -98,8 +98,8 @@ func (w *Writer) line(v any) error {
 	return w.err
 }
 
-// Sync makes what was recorded survive a crash of the machine. It returns the
-// first failure of any event so far.
+// Sync makes recorded events survive a crash of the machine. It returns the first
+// failure of any event so far.
 func (w *Writer) Sync() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,8 +111,8 @@ func (w *Writer) Sync() error {
 	return w.err
 }
 
-// Close syncs and closes, and returns the first failure of any event: a run
-// whose history has a hole proves nothing. Later events are not written.
+// Close syncs and closes, and returns the first failure of any event: a history with
+// a gap proves nothing. Later events are not written.
 func (w *Writer) Close() error {
 	err := w.Sync()
 	w.mu.Lock()
@@ -128,7 +128,7 @@ func (w *Writer) Close() error {
 	return err
 }
 
-// caller is the place skip levels above its caller, as dir/file.go:line.
+// caller returns the place skip levels above its caller, as dir/file.go:line.
 func caller(skip int) string {
 	_, file, line, ok := runtime.Caller(skip + 1)
 	if !ok {

@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// ticking is a clock that advances by step at every reading.
+// ticking returns a clock that advances by step at every reading.
 func ticking(start, step time.Duration) func() (time.Duration, time.Time) {
 	now := start
 	return func() (time.Duration, time.Time) {

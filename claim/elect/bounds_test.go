@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// silent are values that do not answer while they are hushed.
+// silent are values that do not answer while hushed is set.
 type silent struct {
 	driver.Values
 	hushed atomic.Bool
@@ -41,9 +41,9 @@ func (s *silent) Put(ctx context.Context, name string, v driver.Value) error {
 	return s.Values.Put(ctx, name, v)
 }
 
-// TestSilentValuesDoNotKeepTheLeadership: a candidate that cannot take office
-// because its values do not answer, while its lock is renewed, gives it up to
-// others. It goes on campaigning, and leads once they answer.
+// TestSilentValuesDoNotKeepTheLeadership: if a candidate cannot take office because
+// its values do not answer, it releases its lock for others, though the lock is
+// renewed. It continues to campaign, and leads once they answer.
 func TestSilentValuesDoNotKeepTheLeadership(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		values := &silent{Values: b.space.Values()}
@@ -70,8 +70,8 @@ func TestSilentValuesDoNotKeepTheLeadership(t *testing.T) {
 	})
 }
 
-// TestAWriteThatIsNotAnsweredIsInDoubt: it may arrive later, so what follows it
-// has a higher token.
+// TestAWriteThatIsNotAnsweredIsInDoubt: it may arrive later, so writes after it have
+// a higher token.
 func TestAWriteThatIsNotAnsweredIsInDoubt(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		values := &silent{Values: b.space.Values()}
@@ -91,8 +91,8 @@ func TestAWriteThatIsNotAnsweredIsInDoubt(t *testing.T) {
 	})
 }
 
-// vague is a driver that shows, for a moment, a holder without the time that is
-// left to it, and tells nothing of its end.
+// vague is a driver that shows, for a moment, a holder without its remaining time,
+// and sends no hint of its end.
 type vague struct {
 	*memory.Driver
 	vague, deaf atomic.Bool
@@ -114,8 +114,8 @@ func (v *vague) Watch(ctx context.Context, prefix string, changed func(string)) 
 	})
 }
 
-// TestAnEndIsSeenThoughItsTimeWasNotShown: what is left may be shown as nothing,
-// rounded in the last moment of a lease, and nobody tells of an expiry.
+// TestAnEndIsSeenThoughItsTimeWasNotShown: in the last moment of a lease its remaining
+// time may be rounded to zero, and an expiry causes no event.
 func TestAnEndIsSeenThoughItsTimeWasNotShown(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a, d := b.candidate("a")
@@ -141,7 +141,7 @@ func TestAnEndIsSeenThoughItsTimeWasNotShown(t *testing.T) {
 	})
 }
 
-// TestTTLOfALeadership: two elections on one driver, each with a TTL of its own.
+// TestTTLOfALeadership: two elections on one driver, each with its own TTL.
 func TestTTLOfALeadership(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const own = 5 * ttl

@@ -64,8 +64,7 @@ func (b *bench) on(d driver.Fenced, identity string, change ...func(*elect.Optio
 	return e
 }
 
-// office is a candidate that runs in the background and leads until told to
-// end.
+// office is a candidate that runs in the background and leads until the test ends it.
 type office struct {
 	*bench
 	term    *elect.Term
@@ -120,7 +119,7 @@ func (o *office) waits() {
 	}
 }
 
-// resign ends the leader's function and gives Run's error.
+// resign ends the leader's function and returns Run's error.
 func (o *office) resign(err error) error {
 	o.end <- err
 	<-o.done
@@ -262,12 +261,12 @@ func TestObserversSeeBeginningDataAndEnd(t *testing.T) {
 		}
 		testbed.OK(t, o.term.Proclaim(b.Context(), []byte("10.0.0.1:80")))
 		b.saw(w, "a:10.0.0.1:80>")
-		time.Sleep(10 * ttl) // renewals are nothing new
+		time.Sleep(10 * ttl) // renewals change nothing
 		b.saw(w)
 		o.resign(nil)
 		b.saw(w, ":>")
 
-		// Who dies is missed once its lease is over, with nobody there to say so.
+		// The death of a leader is seen when its lease expires, without an event.
 		c, dying := b.candidate("c")
 		o = b.run(b.Context(), c)
 		b.saw(w, "c:>")
@@ -282,7 +281,8 @@ func TestObserversSeeBeginningDataAndEnd(t *testing.T) {
 	})
 }
 
-// With Values, a holder of the lock that has not taken office does not lead.
+// TestALockIsNoLeadership: with Values, a holder of the lock that has not taken office
+// does not lead.
 func TestALockIsNoLeadership(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		a, d := b.candidate("a")
@@ -304,7 +304,7 @@ func TestALockIsNoLeadership(t *testing.T) {
 	})
 }
 
-// deaf is a driver that never tells of a change.
+// deaf is a driver that never sends a hint.
 type deaf struct{ *memory.Driver }
 
 func (d deaf) Watch(ctx context.Context, _ string, changed func(string)) error {

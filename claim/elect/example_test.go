@@ -24,7 +24,7 @@ func ExampleElection_Run() {
 	defer elections.Close(ctx)
 
 	err = elections.Run(ctx, "billing", func(ctx context.Context, term *elect.Term) error {
-		// A former leader that wakes up now is refused by the store.
+		// The store rejects the writes of a former leader that wakes up now.
 		return store.Enter(ctx, term, "invoices", driver.Write{Key: "invoices", Value: []byte("42 sent")})
 	})
 	text, _ := space.Fence().Get("invoices")
@@ -32,7 +32,7 @@ func ExampleElection_Run() {
 	// Output: 42 sent, <nil>
 }
 
-// The next leader goes on where the last one stopped.
+// The next leader continues where the last one stopped.
 func ExampleTerm_Save() {
 	ctx := context.Background()
 	space := memory.NewSpace()

@@ -72,7 +72,7 @@ func TestADeadSuccessorCostsAtMostALease(t *testing.T) {
 		leader := b.run(b.Context(), a)
 		heir, dead := b.run(b.Context(), other), b.run(b.Context(), dying)
 		testbed.OK(t, leader.term.HandOver(b.Context(), "c"))
-		_ = d.Close(b.Context()) // its place lapses, nobody says so
+		_ = d.Close(b.Context()) // its place expires, without an event
 		<-dead.done
 		leader.resign(nil)
 		heir.leads(ttl + time.Second)
@@ -80,14 +80,15 @@ func TestADeadSuccessorCostsAtMostALease(t *testing.T) {
 	})
 }
 
-// A nominee that is seen waiting and never comes: others lead after StandBack.
+// TestANominationExpires: if a nominee is in the queue and never leads, others lead
+// after StandBack.
 func TestANominationExpires(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		patient := func(o *elect.Options) { o.StandBack = 10 * time.Second }
 		unordered := func() barging { return barging{b.space.Open(&memory.Options{TTL: ttl})} }
 		leader := b.run(b.Context(), b.on(unordered(), "a", patient))
 		leader.leads(0)
-		if err := leader.term.HandOver(b.Context(), "nobody"); err != nil { // nobody knows who waits here
+		if err := leader.term.HandOver(b.Context(), "nobody"); err != nil { // this queue is not shown
 			t.Fatal(err)
 		}
 		heir := b.run(b.Context(), b.on(unordered(), "b", patient))
@@ -101,7 +102,7 @@ func TestANominationExpires(t *testing.T) {
 	})
 }
 
-// barging is a driver that does not say who comes next.
+// barging is a driver without an order of waiters.
 type barging struct{ *memory.Driver }
 
 func (d barging) Guarantees() interlock.Guarantees {

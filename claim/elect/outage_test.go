@@ -12,7 +12,7 @@ import (
 
 func init() { _ = client.SetLogger(&client.NopLogger{}) } // of connections that break
 
-// TestOutagesLeaveNoCandidateBehind: etcd's is in its driver.
+// TestOutagesLeaveNoCandidateBehind: the test for etcd is in its driver.
 func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
 	t.Parallel()
 	for name, start := range systems {
@@ -27,7 +27,7 @@ func TestOutagesLeaveNoCandidateBehind(t *testing.T) {
 	}
 }
 
-// outages last longer than a lease, but for one.
+// outages returns faults that last longer than a lease, except one.
 func outages(f drivertest.Faults) map[string]func() {
 	const outage = leaseOfServers + time.Second
 	return map[string]func(){

@@ -32,15 +32,15 @@ const (
 	patience       = 20 * time.Second // bounds every wait for a condition
 )
 
-// system is a real one; etcd's is in the examples, whose module has its client. Those
-// without values hand over to the first to come.
+// system is a real system; the one of etcd is in the examples, whose module has its
+// client. Systems without values hand over to the first waiter.
 type system struct {
 	open   func(t *testing.T) (driver.Fenced, driver.Values)
 	crash  func(t *testing.T, d driver.Fenced)
 	cut    func()
 	heal   func()
 	faults drivertest.Faults
-	accept interlock.Faults // the least that it is used with
+	accept interlock.Faults // the minimum that it needs
 }
 
 var systems = map[string]func(t *testing.T) system{
@@ -62,7 +62,7 @@ var systems = map[string]func(t *testing.T) system{
 			}}
 	},
 	"postgres": func(t *testing.T) system {
-		server := testbed.Postgres(t, "-c", "fsync=on") // else it promises nothing after a crash
+		server := testbed.Postgres(t, "-c", "fsync=on") // otherwise it guarantees nothing after a crash
 		p := paths.New[driver.Fenced](server)
 		pool, err := pgxpool.New(t.Context(), server.URL())
 		testbed.OK(t, err)
@@ -154,8 +154,8 @@ func lead(t *testing.T, p *paths.Server[driver.Fenced], open func(*testbed.Proxy
 	return d
 }
 
-// TestSystems hands a leadership over, lets the successor's connection die, then
-// everybody's for a while, and compares what an observer saw.
+// TestSystems hands a leadership over, cuts the successor's connection, then all
+// connections for a while, and compares an observer's events.
 func TestSystems(t *testing.T) {
 	t.Parallel()
 	for name, start := range systems {
@@ -212,7 +212,7 @@ func TestSystems(t *testing.T) {
 	}
 }
 
-// handOver resigns in favour of another, who campaigns.
+// handOver resigns in favor of another contender, which campaigns.
 func (c *contender) handOver(t *testing.T, to *contender) {
 	t.Helper()
 	if c.named {
@@ -232,10 +232,10 @@ func (c *contender) handOver(t *testing.T, to *contender) {
 	t.Logf("nobody led for %v", to.elected.Sub(released))
 }
 
-// contender is a candidate on a real system, with a driver of its own.
+// contender is a candidate on a real system, with its own driver.
 type contender struct {
 	identity string
-	named    bool // it can hand over to somebody
+	named    bool // it can nominate a successor
 	driver   driver.Fenced
 	election *elect.Election
 
@@ -262,7 +262,7 @@ func (s system) candidate(t *testing.T, identity string) *contender {
 	return &contender{identity: identity, named: v != nil, driver: d, election: e, begun: make(chan struct{}), end: make(chan struct{}), done: make(chan error, 1)}
 }
 
-// campaign begins to; a test that ends early ends it.
+// campaign starts a campaign, which ends with the test.
 func (c *contender) campaign(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	gone := make(chan struct{})
@@ -297,8 +297,7 @@ func (c *contender) resign() error {
 	return <-c.done
 }
 
-// lost waits until a leader whose connection is cut knows it, and ends its
-// function.
+// lost waits until a leader with a cut connection has noticed, and ends its function.
 func (c *contender) lost(t *testing.T) {
 	t.Helper()
 	testbed.Eventually(t, "the leader that was cut off sees its end", patience, func() bool { return c.ctx.Err() != nil })
@@ -308,7 +307,7 @@ func (c *contender) lost(t *testing.T) {
 	}
 }
 
-// sight is what an observer saw.
+// sight contains an observer's events.
 type sight struct {
 	mu   sync.Mutex
 	seen []string
@@ -335,7 +334,7 @@ func (s system) observe(t *testing.T) *sight {
 	return w
 }
 
-// until waits until the last one that was seen is this.
+// until waits until identity is the last seen leader.
 func (s *sight) until(t *testing.T, identity string) {
 	t.Helper()
 	testbed.Eventually(t, "an observer sees "+identity, patience, func() bool {
@@ -345,7 +344,7 @@ func (s *sight) until(t *testing.T, identity string) {
 	})
 }
 
-// leaders are those that were seen, without repetitions.
+// leaders returns the seen leaders, without repetitions.
 func (s *sight) leaders() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

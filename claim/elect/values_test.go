@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// flaky are values with faults that a test plants.
+// flaky are values with faults from the test.
 type flaky struct {
 	driver.Values
 	mu     sync.Mutex
@@ -71,8 +71,8 @@ func TestWhatIsSavedOutlivesTheTerm(t *testing.T) {
 	})
 }
 
-// The leader is stopped between the two writes of a Save, and does not notice
-// that its successor has begun, and even loaded. It gets an error.
+// TestASaveThatASuccessorMayHaveMissedFails: a leader is paused between the two writes
+// of a Save, and its successor begins and loads meanwhile. Save returns an error.
 func TestASaveThatASuccessorMayHaveMissedFails(t *testing.T) {
 	for _, stop := range []string{"saved/", "term/"} {
 		inBubble(t, func(b *bench) {
@@ -107,7 +107,8 @@ func TestASaveThatASuccessorMayHaveMissedFails(t *testing.T) {
 	}
 }
 
-// A late copy of a request that was repeated does not undo what came after it.
+// TestALateRequestDoesNotUndoLaterOnes: a late copy of a repeated request does not
+// overwrite later ones.
 func TestALateRequestDoesNotUndoLaterOnes(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		values, with := b.flaky()
@@ -239,7 +240,7 @@ func TestARecordOfSomebodyElseIsNotOverwritten(t *testing.T) {
 	})
 }
 
-// promising is a driver that promises what a test says.
+// promising is a driver with guarantees from the test.
 type promising struct {
 	*memory.Driver
 	g interlock.Guarantees
@@ -253,7 +254,7 @@ func TestWeakSystemsAreRefusedUnlessTheWeaknessIsNamed(t *testing.T) {
 	for _, c := range []struct {
 		what      string
 		survives  interlock.Faults // exclusion does; tokens survive a crash besides
-		alone     bool             // promises nothing between processes
+		alone     bool             // no guarantees between processes
 		liveness  interlock.Liveness
 		accept    interlock.Faults
 		inProcess bool
@@ -297,7 +298,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// blind is a driver that can do nothing but lock.
+// blind is a driver that can only lock.
 type blind struct{ driver.Fenced }
 
 func TestObservingNeedsADriverThatShows(t *testing.T) {

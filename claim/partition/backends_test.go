@@ -30,7 +30,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/paths"
 )
 
-// ttl is that of the real systems' locks: a busy machine renews late.
+// ttl is the TTL of the real systems' locks: a busy machine renews late.
 const ttl = 6 * time.Second
 
 func TestRedis(t *testing.T) {
@@ -122,8 +122,8 @@ func TestConsul(t *testing.T) {
 	})
 }
 
-// Members that have nothing to do cost the server a few requests a second, whatever
-// else its database holds.
+// TestIdleMembersOnRedis: idle members cost the server a few requests a second,
+// however large its database is.
 func TestIdleMembersOnRedis(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)
@@ -153,7 +153,7 @@ func TestIdleMembersOnRedis(t *testing.T) {
 	scripts, scans = redisCount(t, operator, "evalsha")-scripts, redisCount(t, operator, "scan")-scans
 	perSecond := float64(scripts) / time.Since(began).Seconds()
 	t.Logf("%.1f requests a second for %d idle members", perSecond, members)
-	// A renewal, and a look at the index and at what it names, every third of the TTL.
+	// Every third of the TTL: a renewal, and a read of the index and of the keys in it.
 	if most := 10.0 * members; scans > 0 || perSecond > most {
 		t.Errorf("%d scans, and %.1f requests a second for %d idle members, want none and at most %.0f", scans, perSecond, members, most)
 	}
@@ -214,8 +214,8 @@ func testPostgres(t *testing.T, open func(context.Context, *pgxpool.Pool) (drive
 	})
 }
 
-// dialPostgres makes a pool that is closed with the test, at once also where its
-// path was cut: pgx would wait for the server's goodbye.
+// dialPostgres returns a pool that is closed with the test. It closes at once even if its
+// connection is cut: pgx would wait for the server.
 func dialPostgres(t *testing.T, addr string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig("postgres://postgres@" + addr + "/postgres?sslmode=disable&pool_max_conns=8")
@@ -232,7 +232,7 @@ func dialPostgres(t *testing.T, addr string) *pgxpool.Pool {
 	testbed.OK(t, err)
 	t.Cleanup(func() {
 		conns.Range(func(conn, _ any) bool {
-			_ = conn.(net.Conn).Close() // it may be closed already
+			_ = conn.(net.Conn).Close() // perhaps already closed
 			return true
 		})
 		pool.Close()

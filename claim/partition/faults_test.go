@@ -31,14 +31,14 @@ func inTown(t *testing.T, test func(*town)) {
 	inBubble(t, func(t *testing.T) { test(&town{t, memory.NewSpace()}) })
 }
 
-// driver is one that lives as long as the test.
+// driver returns a driver that is closed with the test.
 func (t *town) driver() *memory.Driver {
 	d := t.space.Open(nil)
 	t.Cleanup(func() { _ = d.Close(context.Background()) })
 	return d
 }
 
-// join joins with four partitions, over parts that may misbehave.
+// join joins with four partitions, over parts with faults.
 func (t *town) join(name string, d driver.Fenced, values driver.Values, hooks *observe.Partition) *partition.Group {
 	t.Helper()
 	g, err := partition.Join(t.Context(), d, values, "g", partition.Layout{Partitions: 4}, &partition.Options{Identity: name, Hooks: hooks})
@@ -60,8 +60,8 @@ func (unwatched) Watch(context.Context, string, func(driver.Value)) error {
 	return &interlock.Error{Op: "watch", Kind: interlock.Retryable, Err: errors.New("not today")}
 }
 
-// TestAWatchThatFailsTakesNoHints: while values cannot be watched, what the locks
-// tell is seen at once all the same, and the failure is reported.
+// TestAWatchThatFailsTakesNoHints: while values cannot be watched, hints of locks still
+// work at once, and the failure is reported.
 func TestAWatchThatFailsTakesNoHints(t *testing.T) {
 	inTown(t, func(t *town) {
 		var failed atomic.Int64
@@ -116,7 +116,7 @@ func TestAMapThatWasClosedIsNotWaitedFor(t *testing.T) {
 }
 
 // TestNobodyIsFoundWhileTheLayoutChanges: the member that changes it has the partitions'
-// locks, and owns nothing.
+// locks, but owns no partition.
 func TestNobodyIsFoundWhileTheLayoutChanges(t *testing.T) {
 	inTown(t, func(t *town) {
 		a := t.join("a", t.driver(), t.space.Values(), nil)
@@ -141,7 +141,7 @@ func TestNobodyIsFoundWhileTheLayoutChanges(t *testing.T) {
 	})
 }
 
-// counted counts the watches that are under way and the looks at everything.
+// counted counts the open watches and the reads of the whole group.
 type counted struct {
 	*memory.Driver
 	watches, looks atomic.Int64
@@ -178,8 +178,8 @@ func TestAJoinThatFailedLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestALossIsToldToWhoeverWorked: work that went on after its claim was lost does
-// not look as if it had counted.
+// TestALossIsToldToWhoeverWorked: work that continued after the loss of its claim returns
+// an error.
 func TestALossIsToldToWhoeverWorked(t *testing.T) {
 	inTown(t, func(t *town) {
 		d := t.driver()
@@ -198,8 +198,8 @@ func TestALossIsToldToWhoeverWorked(t *testing.T) {
 	})
 }
 
-// TestHintsAreTakenTogether: a group with many partitions that move does not make
-// everybody look at everything all the time.
+// TestHintsAreTakenTogether: many moving partitions do not make every member read the
+// whole group all the time.
 func TestHintsAreTakenTogether(t *testing.T) {
 	inTown(t, func(t *town) {
 		const n = 256
@@ -220,7 +220,7 @@ func TestHintsAreTakenTogether(t *testing.T) {
 		if before > 20 {
 			t.Errorf("b looked %d times at everything", before)
 		}
-		// One partition after the other changes hands for a moment.
+		// Each partition changes its owner for a moment.
 		for i := range a.Owned() {
 			name := fmt.Sprintf("{big}/partition/1/%d", a.Owned()[i%len(a.Owned())])
 			l, err := c.Lock(t.Context(), name)
@@ -244,16 +244,16 @@ func TestHintsAreTakenTogether(t *testing.T) {
 	})
 }
 
-// slow is a store whose writes, from a member that does not learn of losses, arrive
-// when they are let.
+// slow is a store that delays the writes of a member, which does not notice losses, until
+// the test releases them.
 type slow struct {
 	*memory.Values
-	slow  atomic.Bool        // each write of a record waits for its turn
-	gate  chan chan struct{} // and says so
+	slow  atomic.Bool        // each write of a record waits at gate
+	gate  chan chan struct{} // one channel for each waiting write
 	story *story
 }
 
-// story is the records that were accepted, in their order.
+// story lists the accepted records, in order.
 type story struct {
 	mu      sync.Mutex
 	records []string
@@ -281,7 +281,7 @@ func (s *slow) Put(ctx context.Context, name string, v driver.Value) error {
 	return err
 }
 
-// deaf is a driver that tells its member nothing of losses.
+// deaf is a driver that does not report losses to its member.
 type deaf struct{ *memory.Driver }
 
 type forever struct{}
@@ -295,9 +295,8 @@ func (d deaf) Acquire(ctx context.Context, r driver.Request) (driver.Grant, erro
 	return grant, err
 }
 
-// TestAFormerChangerChangesNothing: a member that has lost the lock on the layout,
-// and has not heard of it, goes on after its successor has read the layout and
-// before that has written anything.
+// TestAFormerChangerChangesNothing: a member that lost the lock on the layout without
+// noticing continues after its successor has read the layout, and before that writes.
 func TestAFormerChangerChangesNothing(t *testing.T) {
 	inTown(t, func(t *town) {
 		var story story
@@ -322,7 +321,7 @@ func TestAFormerChangerChangesNothing(t *testing.T) {
 		}
 		go free(former.gate)
 		close(late)
-		time.Sleep(5 * time.Second) // a carries out what it can
+		time.Sleep(5 * time.Second) // a continues as far as it can
 		go free(next.gate)
 		close(writing)
 		<-done
@@ -337,8 +336,8 @@ func TestAFormerChangerChangesNothing(t *testing.T) {
 	})
 }
 
-// TestAFormerFounderSettlesNothing: the same for the first layout, and members that
-// name different ones.
+// TestAFormerFounderSettlesNothing: the same for the first layout, with members that
+// request different ones.
 func TestAFormerFounderSettlesNothing(t *testing.T) {
 	inTown(t, func(t *town) {
 		var story story
@@ -398,8 +397,8 @@ func judge(t *town, story []string) {
 	}
 }
 
-// TestAStuckDrainIsTold: work that does not return keeps a partition, and the
-// hook names it.
+// TestAStuckDrainIsTold: work that does not return keeps a partition, and the hook
+// reports it.
 func TestAStuckDrainIsTold(t *testing.T) {
 	inTown(t, func(t *town) {
 		told := make(chan observe.PartitionDraining, 100)
@@ -432,8 +431,8 @@ func TestAStuckDrainIsTold(t *testing.T) {
 	})
 }
 
-// TestDrainingIsMeasured: what a partition waited for is the work, Options.Work
-// included, and not the release.
+// TestDrainingIsMeasured: the reported time is that of the work, including Options.Work,
+// without the release.
 func TestDrainingIsMeasured(t *testing.T) {
 	inTown(t, func(t *town) {
 		released := make(chan observe.PartitionReleased, 10)
@@ -455,7 +454,7 @@ func TestDrainingIsMeasured(t *testing.T) {
 	})
 }
 
-// mute is a store of values that does not answer while it is hushed.
+// mute is a store of values that does not answer while hushed is set.
 type mute struct {
 	*memory.Values
 	hushed atomic.Bool
@@ -470,7 +469,7 @@ func (m *mute) Get(ctx context.Context, name string) (driver.Value, error) {
 }
 
 // TestSilentValuesAreTold: a member that has locks and cannot read the layout owns
-// nothing, does not wait for the answer for ever, and says so.
+// nothing, bounds its wait for the answer, and reports the failure.
 func TestSilentValuesAreTold(t *testing.T) {
 	inTown(t, func(t *town) {
 		a := t.join("a", t.driver(), t.space.Values(), nil)
@@ -484,7 +483,7 @@ func TestSilentValuesAreTold(t *testing.T) {
 		synctest.Wait() // a has work in each partition, so that b has to wait for its half
 		values := &mute{Values: t.space.Values()}
 		b := t.join("b", t.driver(), values, &observe.Partition{Failed: func(e observe.PartitionFailed) { failed <- e.Partition }})
-		values.hushed.Store(true) // it stands in line for its half
+		values.hushed.Store(true) // it queues for its half
 		close(goOn)
 		work.Wait()
 		time.Sleep(2 * time.Minute)
@@ -517,8 +516,8 @@ func (d deafToMembers) Watch(ctx context.Context, prefix string, changed func(st
 	})
 }
 
-// TestAnOwnerIsKnownWithItsAddress: a partition's lock is seen before that of the
-// member that took it.
+// TestAnOwnerIsKnownWithItsAddress: a partition's lock is seen before the lock of its new
+// owner.
 func TestAnOwnerIsKnownWithItsAddress(t *testing.T) {
 	inTown(t, func(t *town) {
 		d := t.driver()
@@ -528,13 +527,13 @@ func TestAnOwnerIsKnownWithItsAddress(t *testing.T) {
 		m, err := partition.Follow(t.Context(), deafToMembers{t.driver()}, t.space.Values(), "g")
 		testbed.OK(t, err)
 		defer m.Close()
-		time.Sleep(100 * time.Millisecond) // it has looked, and has nothing to look at
+		time.Sleep(100 * time.Millisecond) // it has read the group, and has no hints
 		for _, name := range []string{"{g}/member/b/b%3A80", fmt.Sprint("{g}/partition/1/", m.Layout().Of("key"))} {
 			if _, err := d.Acquire(t.Context(), driver.Request{Name: name, Owner: "b/1"}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the next look at everything comes later
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the next read of the whole group is later
 		defer cancel()
 		if at, err := m.Await(ctx, "key", 0); err != nil || at.Address != "b:80" {
 			t.Errorf("%+v, %v", at, err)

@@ -274,7 +274,7 @@ func (m *Map) draw(last picture) (picture, error) {
 	for name := range names {
 		_, _, one := m.names.isPartition(name)
 		switch {
-		case name == m.names.layout(): // that lock is nobody's concern here; its value is
+		case name == m.names.layout(): // only its value matters here, not its lock
 			continue
 		case !one:
 			return m.ask(ctx)

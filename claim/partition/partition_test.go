@@ -49,7 +49,7 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// frozen is a driver whose member sees nothing new for a while.
+// frozen is a driver whose member sees no changes for a while.
 type frozen struct {
 	*memory.Driver
 	thaw chan struct{} // nil until it is frozen, closed when that ends
@@ -62,9 +62,8 @@ func (f *frozen) Locks(ctx context.Context, prefix string, limit int) ([]driver.
 	return f.Driver.Locks(ctx, prefix, limit)
 }
 
-// TestALaggardOwnsNothingByAnOldLayout: a member that has not heard of a change
-// stands in line for a partition of the old layout, and is granted it while the
-// change is under way.
+// TestALaggardOwnsNothingByAnOldLayout: a member that has not seen a change queues for a
+// partition of the old layout, and is granted it during the change.
 func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		space, old := memory.NewSpace(), partition.Layout{Partitions: 4}
@@ -79,7 +78,7 @@ func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
 		defer slow.Close(context.Background())
 		a := join(d, "a")
 		defer a.Leave(context.Background())
-		time.Sleep(time.Second) // it may see what it owns only by its second look
+		time.Sleep(time.Second) // it may see what it owns only in its second read
 		if n := len(a.Owned()); n != 4 {
 			t.Fatalf("it owns %d partitions", n)
 		}
@@ -111,7 +110,7 @@ func TestALaggardOwnsNothingByAnOldLayout(t *testing.T) {
 	})
 }
 
-// blind is a driver that shows nothing.
+// blind is a driver that can only lock.
 type blind struct{ driver.Fenced }
 
 func TestADriverThatShowsNothingIsRefused(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// load counts what each member has.
+// load counts the partitions of each member.
 func load(assigned map[int]string) map[string]int {
 	n := make(map[string]int)
 	for _, m := range assigned {
@@ -32,7 +32,7 @@ func TestPlanOfNobody(t *testing.T) {
 	}
 }
 
-// TestPlanMovesNoMoreThanItMust lets random members come and go.
+// TestPlanMovesNoMoreThanItMust lets random members join and leave.
 func TestPlanMovesNoMoreThanItMust(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -65,8 +65,8 @@ func TestPlanMovesNoMoreThanItMust(t *testing.T) {
 	}
 }
 
-// least is how many have to move: what nobody has any more, and what members
-// have above their share.
+// least returns how many partitions must move: those without an owner, and those above
+// a member's share.
 func least(n int, before, after []string, now map[int]string) (must int) {
 	l := load(now)
 	for _, m := range before {
@@ -86,8 +86,8 @@ func least(n int, before, after []string, now map[int]string) (must int) {
 	return must
 }
 
-// TestPlanSettles: while a plan is carried out, in any order and with partitions
-// that nobody has for a while, it stays the same plan.
+// TestPlanSettles: the plan stays the same while members carry it out, in any order and
+// with partitions temporarily without an owner.
 func TestPlanSettles(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -110,7 +110,7 @@ func TestPlanSettles(t *testing.T) {
 	}
 }
 
-// fits: what a member already has according to the goal stays with it.
+// fits reports whether a partition that a member already owns by the goal stays there.
 func fits(got, goal, now map[int]string) bool {
 	for p, m := range now {
 		if goal[p] == m && got[p] != m {
@@ -120,8 +120,8 @@ func fits(got, goal, now map[int]string) bool {
 	return true
 }
 
-// TestPlanWithYields: a partition that was yielded is not planned for who did so last if
-// there are others, stays with its owner otherwise, and the plan settles.
+// TestPlanWithYields: the plan does not assign a yielded partition to its last yielder if
+// there are others, keeps it with another owner, and settles.
 func TestPlanWithYields(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 300 {

@@ -75,8 +75,8 @@ func (g *Group) Resize(ctx context.Context, to Layout) error {
 	})
 }
 
-// to changes the layout from that of r to next. If nobody entered after the change was
-// announced, every later holder of the lock finds the announcement.
+// to changes the layout from that of r to next. If no other holder entered after the change
+// was announced, every later holder of the lock finds the announcement.
 func (c changer) to(ctx context.Context, r record, next Layout) (record, error) {
 	r.Next = &next
 	err := c.put(ctx, c.view.names.layout(), r.encode())
@@ -90,8 +90,8 @@ func (c changer) to(ctx context.Context, r record, next Layout) (record, error) 
 }
 
 // change carries out the change that the record announces, if any. It holds every partition of
-// the old layout at once before it writes that the new one is in force. From then on nobody can
-// own a partition of the old layout, because a new owner reads the record after it has its
+// the old layout at once before it writes that the new one is in force. From then on no member
+// can own a partition of the old layout, because a new owner reads the record after it has its
 // lock.
 func (c changer) change(ctx context.Context) (record, error) {
 	r, _, err := c.view.read(ctx)

@@ -47,9 +47,9 @@ type partition struct {
 	// Guarded by group.mu.
 	layout  Layout
 	claim   *lock.Claim // set while it is owned or draining
-	closed  bool        // nobody is let in any more
+	closed  bool        // no caller can enter
 	inside  int
-	drained chan struct{} // closed when closed and nobody is inside
+	drained chan struct{} // closed when closed and no caller is inside
 }
 
 func newPartition(g *Group, generation int64, i int) *partition {
@@ -163,7 +163,7 @@ func (p *partition) opened(claim *lock.Claim, layout Layout) {
 	}
 }
 
-// drain blocks until nobody is inside, and reports every TTL what it waits for.
+// drain blocks until no caller is inside, and reports the wait every TTL.
 func (p *partition) drain(since boottime.Instant) {
 	drained, g := p.stopAccepting(), p.group
 	ticker := time.NewTicker(patience(g.view.d.Guarantees()))
@@ -229,7 +229,7 @@ func (p *partition) orLost(err error) error {
 	}
 	cause := context.Cause(p.claim.Context())
 	if cause == nil {
-		cause = interlock.ErrExpired // nobody has looked yet
+		cause = interlock.ErrExpired // the claim has not noticed yet
 	}
 	return errors.Join(err, &interlock.Error{Op: "own partition until the work was done", Name: p.claim.Name(),
 		Kind: interlock.Uncertain, Err: cause})

@@ -48,7 +48,7 @@ func (o offered) Yield(ctx context.Context) error {
 	return nil
 }
 
-// backOff returns when the yield ends: nobody has acquired the partition, another member has
+// backOff returns when the yield ends: no member has acquired the partition, another member has
 // yielded it since, this member owns it again, or longestYield has passed.
 func (p *partition) backOff(claim *lock.Claim) {
 	g := p.group

@@ -12,14 +12,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// yielder is what the claim of a partition is beside a claim.
+// yielder has the additional methods of a partition's claim.
 type yielder interface {
 	Contended() bool
 	Yield(ctx context.Context) error
 }
 
-// TestYield: a partition that its owner yields goes to the other members in turn, with
-// nothing else moved.
+// TestYield: a partition that its owner yields moves to the other members in turn, and no
+// other partition moves.
 func TestYield(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		space := memory.NewSpace()

@@ -1,6 +1,6 @@
-// Package electtest finds out whether candidates of package elect are left behind by
-// outages of a lock system. It says nothing about the system's locks themselves, which
-// package drivertest judges, nor about what two leaders do at once.
+// Package electtest tests whether candidates of package elect campaign again after outages
+// of a lock system. It does not test the system's locks, which package drivertest does,
+// nor what two simultaneous leaders do.
 package electtest
 
 import (
@@ -16,25 +16,25 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// ElectedWithin bounds how long a candidate waits for its turn after an outage, if
-// each of those before it leads for a moment: the lease of a leader that did not come
-// back, twice, and the longest pause between requests.
+// ElectedWithin bounds how long a candidate waits for its turn after an outage, if each
+// leader before it leads for a moment: two leases of leaders that did not return, and
+// the longest pause between requests.
 const ElectedWithin = 12 * time.Second
 
-// A World is one lock system that can be broken.
+// A World is one lock system with faults.
 type World struct {
-	// Open opens it as a further process would, by a path that Faults can break.
-	// What it returns is closed after the candidates.
+	// Open opens it like another process, through a connection that Faults can
+	// break. The test closes the results after the candidates.
 	Open func(t *testing.T) (driver.Fenced, driver.Values)
-	// Accept is that of the candidates' Options.
+	// Accept is Options.Accept of the candidates.
 	Accept interlock.Faults
-	// Faults are outages, by their names; one is over when its function returns.
+	// Faults are outages by name; an outage ends when its function returns.
 	Faults map[string]func()
 }
 
-// Outages lets five candidates campaign again and again, and breaks the world. No
-// campaign may end in an error because of that, and after each outage each of the
-// candidates must be elected within [ElectedWithin].
+// Outages lets five candidates campaign repeatedly, and runs the faults. No campaign
+// may end with an error because of them. After each outage each candidate must be
+// elected within [ElectedWithin].
 func Outages(t *testing.T, w World) {
 	t.Helper()
 	r := &rounds{elected: map[string]int{}}
@@ -103,7 +103,7 @@ func lostOffice(err error) bool {
 	return errors.Is(err, interlock.ErrExpired) || errors.Is(err, interlock.ErrLost) || errors.Is(err, interlock.ErrSessionEnded)
 }
 
-// all waits until each candidate was elected once more.
+// all waits until each candidate is elected again.
 func (r *rounds) all(t *testing.T, when string) {
 	t.Helper()
 	r.mu.Lock()

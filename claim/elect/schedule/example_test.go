@@ -31,8 +31,8 @@ func ExampleSchedule_Run() {
 
 	store, runs := fence.NewStore(space.Fence()), 0
 	_ = jobs.Run(ctx, "rollup", func(ctx context.Context, tick schedule.Tick) error {
-		// The key is the tick's: an earlier run of it, which Tick.Begun tells of,
-		// is overwritten and not added to.
+		// The key is the tick's: so this overwrites the result of an earlier
+		// run, which Tick.Begun reports.
 		write := driver.Write{Key: "rollup/" + tick.At.Format(time.RFC3339Nano), Value: []byte("done")}
 		if err := store.Enter(ctx, tick.Term, "rollup", write); err != nil {
 			return err

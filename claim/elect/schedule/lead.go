@@ -147,8 +147,8 @@ func (l *leader) save(ctx context.Context, s state) error {
 	return nil
 }
 
-// lookAgain is the interval for reading the wall clock while the next tick is far: somebody may
-// set the clock, and timers do not count while the machine sleeps.
+// lookAgain is the interval for reading the wall clock while the next tick is far: the clock may
+// be set, and timers do not count while the machine sleeps.
 const lookAgain = 10 * time.Second
 
 // now reads the clock of the ticks: the wall clock without the monotonic reading, which does

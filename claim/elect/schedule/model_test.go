@@ -19,8 +19,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestNoTickTwiceWhileLeadersDieAndPause lets processes die and pause at any
-// point of what they do, and judges the whole history.
+// TestNoTickTwiceWhileLeadersDieAndPause lets processes die and pause at any point,
+// and judges the whole history.
 func TestNoTickTwiceWhileLeadersDieAndPause(t *testing.T) {
 	seeds := uint64(12)
 	if testing.Short() {
@@ -39,7 +39,7 @@ func TestNoTickTwiceWhileLeadersDieAndPause(t *testing.T) {
 	}
 }
 
-// world is a space with processes that come and go.
+// world is a space with processes that start and die.
 type world struct {
 	*bench
 	missed schedule.Missed
@@ -71,7 +71,7 @@ func (w *world) fate(at time.Time, do func(*fate)) {
 	do(w.ticks[at])
 }
 
-// live lets three processes run for so long, with a fault every few leases.
+// live runs three processes for a time, with a fault every few leases.
 func (w *world) live(length time.Duration) {
 	members := make([]*member, 3)
 	for i := range members {
@@ -139,8 +139,8 @@ func (w *world) member() *member {
 	return m
 }
 
-// kill ends a process: from now on nothing of it reaches anything, and nobody
-// gives up what it had.
+// kill ends a process: none of its requests takes effect any more, and its locks are
+// not released.
 func (m *member) kill() {
 	m.dead.Store(true)
 	m.leads.Store(false)
@@ -155,8 +155,8 @@ func (m *member) stop() {
 	_ = m.driver.Close(context.Background())
 }
 
-// pause stops a process for longer than its lease lasts. What it was about to do
-// it does afterwards.
+// pause stops a process for longer than its lease. Afterwards it continues with its
+// next action.
 func (m *member) pause(length time.Duration) {
 	m.running.Lock()
 	m.space.Revoke(name)
@@ -166,12 +166,12 @@ func (m *member) pause(length time.Duration) {
 	synctest.Wait()
 }
 
-// reach is what comes before every effect on the outside: time passes, and the
-// process may be paused or dead.
+// reach runs before every effect on the outside: time passes, and the process may be
+// paused or dead.
 func (m *member) reach() error {
 	time.Sleep(m.up(20 * time.Millisecond))
 	for !m.running.TryRLock() {
-		time.Sleep(10 * time.Millisecond) // a mutex would keep virtual time from passing
+		time.Sleep(10 * time.Millisecond) // a mutex would stop virtual time
 	}
 	m.running.RUnlock()
 	if m.dead.Load() {
@@ -180,8 +180,7 @@ func (m *member) reach() error {
 	return nil
 }
 
-// slow are values whose requests and answers take time, and whose answers may be
-// lost.
+// slow are values with delayed requests and answers, some of which are lost.
 type slow struct {
 	driver.Values
 	m *member
@@ -206,8 +205,8 @@ func (m *member) report(_ context.Context, t schedule.Tick) {
 	}
 }
 
-// job does the work of a tick: it enters the guard, looks what an earlier run
-// did, and writes. It does not care whether its context has ended.
+// job does the work of a tick: it enters the guard, reads the result of an earlier
+// run, and writes. It ignores the end of its context.
 func (m *member) job(_ context.Context, t schedule.Tick) error {
 	if !t.Begun {
 		m.fate(t.At, func(f *fate) { f.begun++ })
@@ -246,7 +245,7 @@ func (f *fate) handle() {
 	}
 }
 
-// judge looks at every tick there was.
+// judge checks every tick.
 func (w *world) judge() {
 	complete, given := 0, 0
 	for at := begin.Add(time.Second); !at.After(w.last); at = at.Add(time.Second) {

@@ -17,7 +17,7 @@ func (moonless) Next(t time.Time) time.Time {
 	return time.Time{}
 }
 
-// stuck says the same whatever it is asked.
+// stuck always returns the same tick.
 type stuck struct{}
 
 func (stuck) Next(time.Time) time.Time { return noon }

@@ -41,7 +41,7 @@ func inBubble(t *testing.T, test func(*bench)) {
 	})
 }
 
-// diary is what happened, in order: "3s run", "4s late", …
+// diary lists events in order: "3s run", "4s late", …
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -126,7 +126,7 @@ func TestOneRunForEachTickOverAllProcesses(t *testing.T) {
 	})
 }
 
-// What happens to ticks while nobody leads, and to the one that was under way
+// TestMissedTicks: the outcome of ticks without a leader, and of one that was running
 // when its leader died.
 func TestMissedTicks(t *testing.T) {
 	for missed, want := range map[schedule.Missed][]string{
@@ -167,7 +167,7 @@ func TestMissedTicks(t *testing.T) {
 			})
 			after(1200 * time.Millisecond)
 			b.logged(l, "1s begun")
-			_ = dying.driver.Close(b.Context()) // it renews no more, and says nothing; the lease lapses at 3.3s
+			_ = dying.driver.Close(b.Context()) // it stops renewing without a release; the lease expires at 3.3s
 			dying.stop(context.Canceled)
 			after(5500 * time.Millisecond)
 			b.logged(l, want...)
@@ -175,8 +175,8 @@ func TestMissedTicks(t *testing.T) {
 	}
 }
 
-// After a day in which nobody led, a job that is due every second is run for the
-// newest ticks only, and not for all 86,400.
+// TestADayOfMissedTicks: after a day without a leader, a job that is due every second
+// runs for the newest ticks only, and not for all 86,400.
 func TestADayOfMissedTicks(t *testing.T) {
 	for maxLate, want := range map[int]int{0: schedule.DefaultMaxLate, 1: 1, 7: 7} {
 		inBubble(t, func(b *bench) {
@@ -207,7 +207,7 @@ func TestADayOfMissedTicks(t *testing.T) {
 	}
 }
 
-// A leader that ends in good order lets its job end, and records that.
+// TestAnOrderlyEnd: a leader that ends normally waits for its job, and records its end.
 func TestAnOrderlyEnd(t *testing.T) {
 	for ends, want := range map[error][]string{
 		nil:               {"2s run"},
@@ -243,7 +243,8 @@ func TestAnOrderlyEnd(t *testing.T) {
 	}
 }
 
-// No job begins after the context of Run has ended, however many ticks are late.
+// TestNoRunAfterTheEnd: no job begins after Run's context has ended, for any number of
+// late ticks.
 func TestNoRunAfterTheEnd(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		runs := 0
@@ -251,7 +252,7 @@ func TestNoRunAfterTheEnd(t *testing.T) {
 		o := schedule.Options{Times: schedule.Every(time.Second), Missed: schedule.RunLate, MaxLate: 1000}
 		p = b.process(o, func(context.Context, schedule.Tick) error {
 			if runs++; runs == 1 {
-				time.Sleep(500 * time.Second) // that many ticks are late then
+				time.Sleep(500 * time.Second) // then 500 ticks are late
 			} else {
 				p.stop(context.Canceled)
 			}
@@ -264,8 +265,8 @@ func TestNoRunAfterTheEnd(t *testing.T) {
 	})
 }
 
-// Once a leader has begun, what a former one sends late is refused, also before
-// there is anything to do.
+// TestAFormerLeaderCannotReplaceTheState: once a leader has begun, late writes of a
+// former one are rejected, even before the first tick.
 func TestAFormerLeaderCannotReplaceTheState(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		var former interlock.Token

@@ -7,8 +7,8 @@ import (
 	_ "time/tzdata"
 )
 
-// daily is due at some times of each day, in the location of the time that it is
-// given, as cron expressions are; it knows nothing of changes of the offset.
+// daily is due at some times of each day, in the location of Next's argument, like
+// cron expressions; it ignores changes of the offset.
 type daily []time.Duration
 
 func (d daily) Next(t time.Time) time.Time {
@@ -23,9 +23,8 @@ func (d daily) Next(t time.Time) time.Time {
 	}
 }
 
-// TestZone: ticks are read off the clock of the zone. One that the clock skips runs
-// when the clock is put forward, together with others; one that it shows twice runs
-// the first time.
+// TestZone: ticks follow the clock of the zone. A skipped tick runs when the clock is
+// put forward, together with others; a tick that is shown twice runs the first time.
 func TestZone(t *testing.T) {
 	const minute, hour = time.Minute, time.Hour
 	for _, c := range []struct {

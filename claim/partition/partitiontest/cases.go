@@ -17,7 +17,7 @@ func testOneOwner(s *scene) {
 	s.settled(a, b, c)
 	members := []*member{a, b, c}
 	for i := range keys {
-		// On a busy machine a lease may lapse, and its partition moves once more.
+		// On a busy machine a lease may expire, and its partition moves again.
 		s.eventually(key(i)+" has one owner", func() bool {
 			owners := 0
 			for _, m := range members {
@@ -40,9 +40,8 @@ func testOneOwner(s *scene) {
 	s.ledger.judge(s.T)
 }
 
-// testPlannedMoves lets members join and leave under load. Nothing is worked on
-// twice at once, no more moves than must, and a key is without an owner for a
-// short time only.
+// testPlannedMoves lets members join and leave under load. No key has two workers at
+// once, the minimum of partitions moves, and a key has no owner for a short time only.
 func testPlannedMoves(s *scene) {
 	a := s.join("a", partition.Options{})
 	s.settled(a)
@@ -86,8 +85,8 @@ func testPlannedMoves(s *scene) {
 	}
 }
 
-// gap is the median, over the partitions that from owns, of the time between the
-// last call that it let in and the first that one of the others did.
+// gap returns the median, over the partitions of from, of the time between the last
+// call that from accepted and the first that one of the others accepted.
 func (s *scene) gap(leave func(), from *member, others ...*member) time.Duration {
 	var gaps []time.Duration
 	var mu sync.Mutex
@@ -127,7 +126,7 @@ func (s *scene) gap(leave func(), from *member, others ...*member) time.Duration
 	return gaps[len(gaps)/2]
 }
 
-// keyOf finds a key of a partition.
+// keyOf returns a key of a partition.
 func keyOf(m *member, p int) string {
 	for i := 0; ; i++ {
 		if m.Map().Layout().Of(key(i)) == p {
@@ -153,8 +152,8 @@ func testCrashedOwner(s *scene) {
 	s.ledger.judge(s.T)
 }
 
-// testFormerOwner: an owner is stopped in the middle of its work, which does not
-// look at its context, and goes on when another has entered.
+// testFormerOwner: an owner is paused during its work, which ignores its context, and
+// continues after another has entered.
 func testFormerOwner(s *scene) {
 	a, b := s.join("a", partition.Options{}), s.join("b", partition.Options{})
 	s.settled(a, b)
@@ -195,11 +194,11 @@ func testResize(s *scene) {
 	s.ledger.judge(s.T)
 }
 
-// testAbandonedResize: who asked for a change goes away after it was announced.
+// testAbandonedResize: the member that requested a change leaves after it was announced.
 func testAbandonedResize(s *scene) {
 	a, b := s.join("a", partition.Options{}), s.join("b", partition.Options{})
 	s.settled(a, b)
-	release, _ := s.occupy(b, keyOf(b, b.Owned()[0]), func(context.Context, interlock.Claim) error { return nil }) // so that the change cannot be carried out yet
+	release, _ := s.occupy(b, keyOf(b, b.Owned()[0]), func(context.Context, interlock.Claim) error { return nil }) // so that the change cannot complete yet
 	c := s.join("c", partition.Options{})
 	to := partition.Layout{Partitions: 3}
 	ctx, cancel := context.WithCancel(s.Context())
@@ -216,8 +215,8 @@ func testAbandonedResize(s *scene) {
 	s.settled(a, b)
 }
 
-// testDrainWaits: a partition does not move while work on it is under way, and
-// lets no more in.
+// testDrainWaits: a partition does not move while its work runs, and accepts no more
+// callers.
 func testDrainWaits(s *scene) {
 	released := make(chan observe.PartitionReleased, partitions)
 	goOn := make(chan struct{})
@@ -236,7 +235,7 @@ func testDrainWaits(s *scene) {
 		inside.Add(1)
 		work.Go(func() {
 			entered := sync.OnceFunc(inside.Done)
-			defer entered() // also if it is let in nowhere
+			defer entered() // even if no member accepts it
 			err := a.Do(s.Context(), k, func(ctx context.Context, c interlock.Claim) error {
 				entered()
 				<-goOn
@@ -284,8 +283,8 @@ func testLayoutsDiffer(s *scene) {
 	}
 }
 
-// testWork: the work of a partition runs where it is owned, nowhere twice, and
-// again after it failed.
+// testWork: the work of a partition runs at its owner, never twice at once, and again
+// after a failure.
 func testWork(s *scene) {
 	var mu sync.Mutex
 	running, failed := map[int]int{}, map[int]bool{}

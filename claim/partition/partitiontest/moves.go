@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// An Opening opens a lock system as a further process would; disconnect ends what
-// the driver does not own.
+// An Opening opens a lock system like another process; disconnect closes what the
+// driver does not own.
 type Opening func(t *testing.T) (d driver.Fenced, v driver.Values, disconnect func())
 
 // MoveTimes measures how long a partition has no owner while it moves as planned:
@@ -34,7 +34,7 @@ func MoveTimes(t *testing.T, open Opening, partitions, rounds int) {
 	t.Logf("%d moves: median %v, p99 %v", len(m.took), at(50), at(99))
 }
 
-// moves is a group whose members come and go.
+// moves is a group whose members join and leave.
 type moves struct {
 	open       Opening
 	group      string

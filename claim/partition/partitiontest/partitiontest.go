@@ -1,7 +1,6 @@
-// Package partitiontest is the suite that a lock system passes which carries groups of
-// package own. It finds out whether keys have one owner at a time and whether a
-// guard refuses former ones; it says nothing about a system's locks themselves,
-// which package drivertest judges.
+// Package partitiontest is the conformance suite of a lock system for groups of package
+// partition. It tests whether keys have one owner at a time and whether a guard rejects
+// former ones. It does not test the system's locks, which package drivertest does.
 package partitiontest
 
 import (
@@ -20,18 +19,17 @@ import (
 
 // World is one backend for one test.
 type World struct {
-	// Open opens the lock driver and the values as a further process would. Both
-	// are closed by t.Cleanup.
+	// Open opens the lock driver and the values like another process. It closes both
+	// by t.Cleanup.
 	Open func(t *testing.T) (driver.Fenced, driver.Values)
-	// Crash cuts d off for good and without a goodbye.
+	// Crash disconnects d permanently, without closing it.
 	Crash func(t *testing.T, d driver.Fenced)
 	// Enter raises a resource's mark in a guard of the backend.
 	Enter func(ctx context.Context, resource string, token interlock.Token, source string) error
-	// TTL is that of the drivers.
+	// TTL is the drivers' TTL.
 	TTL time.Duration
-	// Move is the longest that a key may have no owner while its partition
-	// moves as planned; 0, for real time that a busy machine stretches, requires no speed of
-	// any move.
+	// Move is the maximum time without an owner for a key whose partition moves as
+	// planned. 0 means no bound, for real time on a busy machine.
 	Move time.Duration
 }
 
@@ -59,7 +57,7 @@ func Run(t *testing.T, bubble func(t *testing.T, test func(*testing.T)), start f
 	}
 }
 
-// patience bounds what should happen soon on a slow machine.
+// patience bounds each wait for a condition on a slow machine.
 const patience = 40 * time.Second
 
 const (
@@ -118,8 +116,8 @@ func (s *scene) eventually(what string, is func() bool) {
 	}
 }
 
-// occupy works on a key, and returns when it has begun. After release, or at the end of the test, the
-// work ends with what then returns, and done has the result.
+// occupy works on a key, and returns when it has begun. After release, or at the end of the test,
+// the work returns the result of then, and done receives it.
 func (s *scene) occupy(m *member, k string, then func(context.Context, interlock.Claim) error) (release func(), done <-chan error) {
 	s.Helper()
 	inside, ended, ctx := make(chan struct{}), make(chan error, 1), s.Context()
@@ -154,7 +152,7 @@ func (s *scene) result(of <-chan error) error {
 	}
 }
 
-// settled waits until members own everything, with loads that differ by at most
+// settled waits until the members own all partitions, with loads that differ by at most
 // one.
 func (s *scene) settled(members ...*member) {
 	s.Helper()
@@ -169,7 +167,7 @@ func (s *scene) settled(members ...*member) {
 	})
 }
 
-// ledger knows what was done to each key.
+// ledger records the work on each key.
 type ledger struct {
 	mu   sync.Mutex
 	last map[string]interlock.Token
@@ -182,7 +180,7 @@ func newLedger() *ledger {
 	return &ledger{last: map[string]interlock.Token{}, busy: map[string]bool{}, done: map[string]int{}}
 }
 
-// begin notes that a key is worked on under a token.
+// begin records the start of work on a key under a token.
 func (l *ledger) begin(key string, token interlock.Token) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +215,8 @@ func (l *ledger) judge(t *testing.T) {
 	}
 }
 
-// touch works on a key at a member, under the guard; false if it is not the owner.
+// touch works on a key at a member, under the guard. It returns false if the member is
+// not the owner.
 func (s *scene) touch(m *member, key string) bool {
 	err := m.Do(s.Context(), key, func(ctx context.Context, c interlock.Claim) error {
 		if err := s.Enter(ctx, key, c.Token(), c.Owner()); err != nil {
@@ -234,7 +233,7 @@ func (s *scene) touch(m *member, key string) bool {
 	return err == nil
 }
 
-// load works on all keys, wherever they are, until stop is called.
+// load works on all keys, at their owners, until the test calls stop.
 func (s *scene) load(members func() []*member) (stop func()) {
 	ctx, cancel := context.WithCancel(s.Context())
 	var workers sync.WaitGroup

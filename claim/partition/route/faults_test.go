@@ -22,7 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// distant is a store of values whose answers take a while.
+// distant is a store of values with slow answers.
 type distant struct {
 	*memory.Values
 	away time.Duration
@@ -36,7 +36,7 @@ func (d distant) Get(ctx context.Context, name string) (driver.Value, error) {
 	return d.Values.Get(ctx, name)
 }
 
-// single starts a member that is alone in its group, with a handler of its own.
+// single starts the only member of a group, with its own handler.
 func (s *shop) single(values driver.Values, hooks *observe.Partition, next http.HandlerFunc) (*member, *memory.Driver) {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,8 +53,8 @@ func (s *shop) single(values driver.Values, hooks *observe.Partition, next http.
 	return &member{g, server.URL}, d
 }
 
-// TestAnOwnerThatIsAboutToLetCallersIn: others see that it has the lock before it
-// has read that the layout is as it was, and refuses until then.
+// TestAnOwnerThatIsAboutToLetCallersIn: others see its lock before it has confirmed the
+// layout, and it refuses callers until then.
 func TestAnOwnerThatIsAboutToLetCallersIn(t *testing.T) {
 	s := open(t)
 	m, err := func() (*partition.Map, error) {
@@ -72,8 +72,8 @@ func TestAnOwnerThatIsAboutToLetCallersIn(t *testing.T) {
 	}
 }
 
-// TestWhatIsServedIsNotForwarded: a request whose claim is lost while it is served
-// was carried out here, and is not brought to the next owner as well.
+// TestWhatIsServedIsNotForwarded: a request whose claim is lost while it is served was
+// executed here, and is not forwarded to the next owner.
 func TestWhatIsServedIsNotForwarded(t *testing.T) {
 	s := open(t)
 	var served atomic.Int64
@@ -94,7 +94,7 @@ func TestWhatIsServedIsNotForwarded(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreCounted: what came by a stale route is, what is on its way is not.
+// TestRefusalsAreCounted: requests by a stale route count, requests to be forwarded do not.
 func TestRefusalsAreCounted(t *testing.T) {
 	s := open(t)
 	var refused atomic.Int64
@@ -125,15 +125,15 @@ func TestRefusalsAreCounted(t *testing.T) {
 	}
 }
 
-// lost is a transport whose answers do not come.
+// lost is a transport whose answers are lost.
 type lost struct{}
 
 func (lost) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("read tcp 10.1.2.3: connection reset")
 }
 
-// TestTheInsideIsNotShown: the hook receives what went wrong, the client what
-// it may have caused.
+// TestTheInsideIsNotShown: the hook receives the full error, the client only the
+// possible effect.
 func TestTheInsideIsNotShown(t *testing.T) {
 	s := open(t)
 	a := s.join("a")

@@ -21,10 +21,10 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// inbox is what the members of a group have handled.
+// inbox records the messages that the members of a group have handled.
 type inbox struct {
 	mu   sync.Mutex
-	seen map[string][]string // by key: who handled what
+	seen map[string][]string // by key: members and messages
 	fail error
 }
 
@@ -43,7 +43,7 @@ func (i *inbox) receives(s *shop, identity string) func(context.Context, interlo
 	}
 }
 
-// listen starts a member that takes messages.
+// listen starts a member that receives messages.
 func (s *shop) listen(i *inbox, identity string) *member {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -62,8 +62,8 @@ func (s *shop) listen(i *inbox, identity string) *member {
 	return &member{g, server.URL}
 }
 
-// TestMessagesReachTheOwnersOfTheirKeys, those of one key in order, also while a
-// member joins and takes half of them over.
+// TestMessagesReachTheOwnersOfTheirKeys, those of one key in order, also while a member
+// joins and acquires half of the partitions.
 func TestMessagesReachTheOwnersOfTheirKeys(t *testing.T) {
 	s, i := open(t), &inbox{seen: map[string][]string{}}
 	a := s.listen(i, "a")
@@ -117,8 +117,8 @@ func TestMessagesReachTheOwnersOfTheirKeys(t *testing.T) {
 	}
 }
 
-// TestAHandlersErrorDecides whether a message is sent again; what follows one of its
-// key is not sent, and other keys are.
+// TestAHandlersErrorDecides whether a message is sent again. Later messages of its key
+// are not sent; those of other keys are.
 func TestAHandlersErrorDecides(t *testing.T) {
 	s, i := open(t), &inbox{seen: map[string][]string{}}
 	a := s.listen(i, "a")

@@ -73,7 +73,7 @@ func (s *shop) order(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, c.Owner())
 }
 
-// join starts a member with a server of its own.
+// join starts a member with its own server.
 func (s *shop) join(name string) *member {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -108,7 +108,7 @@ func (s *shop) settled(members ...*member) {
 	})
 }
 
-// post orders at a member and returns who served it.
+// post sends an order to a member and returns the answer of the member that served it.
 func (s *shop) post(url, key, epoch string) (code int, answer string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, url+"/orders/"+key, strings.NewReader("one please"))
@@ -200,7 +200,7 @@ func TestAStaleRouteIsRefusedByItsEpoch(t *testing.T) {
 		{owner, now.String(), http.StatusOK},
 		{owner, (now - 1).String(), http.StatusMisdirectedRequest},
 		{owner, (now + 1).String(), http.StatusMisdirectedRequest},
-		{other, now.String(), http.StatusMisdirectedRequest}, // and not forwarded once more
+		{other, now.String(), http.StatusMisdirectedRequest}, // and not forwarded again
 		{owner, "no number", http.StatusBadRequest},
 	} {
 		if code, text := s.post(x.at.url, "7", x.epoch); code != x.want {
@@ -209,8 +209,8 @@ func TestAStaleRouteIsRefusedByItsEpoch(t *testing.T) {
 	}
 }
 
-// TestAnOwnerThatCannotBeReached: the request waits for the next owner, since
-// nothing was sent; and gets an error after a while that there is none.
+// TestAnOwnerThatCannotBeReached: the request waits for the next owner, since nothing
+// was sent. If there is none after a while, it gets an error.
 func TestAnOwnerThatCannotBeReached(t *testing.T) {
 	s := open(t)
 	d := s.space.Open(&memory.Options{TTL: time.Second})
@@ -241,7 +241,7 @@ func TestAnOwnerThatCannotBeReached(t *testing.T) {
 	}
 }
 
-// TestALongBodyIsSentOnce: what is not kept cannot be sent again.
+// TestALongBodyIsSentOnce: a body that is not buffered cannot be sent again.
 func TestALongBodyIsSentOnce(t *testing.T) {
 	s := open(t)
 	a, b := s.join("a"), s.join("b")
