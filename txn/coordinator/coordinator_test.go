@@ -20,8 +20,8 @@ import (
 
 var errDown = errors.New("down")
 
-// TestBeginAndFind: what is begun here is driven at once, what somebody else begins
-// within a poll, and what a former owner left at take-over, whatever its due time.
+// TestBeginAndFind: a transaction that begins here is driven at once, one of another
+// process within a poll, and one of a former owner at take-over, at any due time.
 func TestBeginAndFind(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		do := func(context.Context, string) error { return nil }
@@ -45,8 +45,8 @@ func TestBeginAndFind(t *testing.T) {
 	})
 }
 
-// TestNudge: what was begun in a transaction of the user's is taken up when it is
-// nudged, and what is unknown to the journal does no harm.
+// TestNudge: Nudge drives a transaction that was begun in the user's transaction, and
+// ignores an unknown one.
 func TestNudge(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, &Options{Poll: time.Hour}, func(context.Context, string) error { return nil })
@@ -61,8 +61,8 @@ func TestNudge(t *testing.T) {
 	})
 }
 
-// TestTargets: a target that hangs takes its own places, and neither those of others
-// nor the slots; it is never called more often at once than it has places.
+// TestTargets: a target that hangs takes its own places, and neither those of others nor
+// the slots. It never has more concurrent calls than places.
 func TestTargets(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var inside, most atomic.Int64
@@ -99,9 +99,8 @@ func TestTargets(t *testing.T) {
 	})
 }
 
-// TestHealing: once a sick target answers all who wait to call it again do, hours
-// before they would. One that fails for itself among others is not called more
-// often for it.
+// TestHealing: once a sick target answers, all waiting transactions call it again, hours
+// early. A transaction that fails alone does not call it more often.
 func TestHealing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var down atomic.Bool
@@ -141,8 +140,8 @@ func TestHealing(t *testing.T) {
 	})
 }
 
-// TestMoved: a transaction that somebody else has appended to is read again, though it
-// waits in memory; nothing is called for it by what was known before.
+// TestMoved: a transaction that waits in memory is read again after an append of another
+// process, and makes no call by its outdated state.
 func TestMoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var tried atomic.Int64
@@ -166,8 +165,8 @@ func TestMoved(t *testing.T) {
 	})
 }
 
-// TestPausedOwner: an owner that was stopped calls nothing once its claim has expired,
-// and appends nothing once another has entered; that one finishes what is there.
+// TestPausedOwner: a paused owner calls nothing once its claim has expired, and appends
+// nothing once another has entered, which finishes the transactions.
 func TestPausedOwner(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -202,8 +201,8 @@ func TestPausedOwner(t *testing.T) {
 	})
 }
 
-// TestQueuedCall: a call that waits for a place of its target is not made when the
-// claim has expired meanwhile.
+// TestQueuedCall: a call that waits for a place of its target is not made if the claim
+// expires meanwhile.
 func TestQueuedCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -221,7 +220,7 @@ func TestQueuedCall(t *testing.T) {
 	})
 }
 
-// TestHeld: more than fits into memory is taken up as room comes.
+// TestHeld: transactions beyond the memory bound are driven as others end.
 func TestHeld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -243,7 +242,7 @@ func TestHeld(t *testing.T) {
 	})
 }
 
-// TestRound: calls are made at once, with the call in their contexts; each has its own
+// TestRound: calls are concurrent, with the call in their contexts; each has its own
 // end.
 func TestRound(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -311,7 +310,8 @@ type protocolFunc func(t *Turn) error
 
 func (f protocolFunc) Drive(t *Turn) error { return f(t) }
 
-// TestFailedDrive: what cannot be driven is reported, and found again when it is due.
+// TestFailedDrive: a transaction that cannot be driven is reported, and found again when
+// it is due.
 func TestFailedDrive(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -352,7 +352,7 @@ func TestFailedDrive(t *testing.T) {
 	})
 }
 
-// TestMisuse: each mistake has an error that says what to do.
+// TestMisuse: each mistake has an error with the next step.
 func TestMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, o := range []Options{{Concurrency: -1}, {PerTarget: -1}, {Held: -1}} {

@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestNudgeAtRest: who appends while a transaction is about to rest is not overheard.
+// TestNudgeAtRest: an append while a transaction is about to rest is not missed.
 func TestNudgeAtRest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, &Options{Poll: time.Hour}, nil)
@@ -39,8 +39,8 @@ func TestNudgeAtRest(t *testing.T) {
 	})
 }
 
-// TestAppendRefused: who finds by an append that somebody else has appended goes on
-// from what is there, at once, though nobody has told.
+// TestAppendRefused: after an append that another process's append refuses, the turn
+// continues at once from the new state, without a nudge.
 func TestAppendRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		failed := func(e observe.CoordinatorFailed) { t.Error(e.Err) }
@@ -61,8 +61,8 @@ func TestAppendRefused(t *testing.T) {
 	})
 }
 
-// TestReserved: what is found while somebody tries to begin it once more is driven all
-// the same, and what may have begun is looked for.
+// TestReserved: a transaction that is found during another try to begin it is driven
+// nonetheless, and one that may have begun is looked up.
 func TestReserved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, &Options{Poll: time.Hour}, func(context.Context, string) error { return nil })
@@ -95,7 +95,7 @@ func (c *Coordinator) holding() int {
 	return c.activeTurns
 }
 
-// waiting is how many wait to repeat a call of a target.
+// waiting returns how many transactions wait to repeat a call of a target.
 func (c *Coordinator) waiting(name string) int {
 	g := c.acquireTarget(name)
 	defer c.releaseTarget(g)
@@ -104,7 +104,8 @@ func (c *Coordinator) waiting(name string) int {
 	return len(g.waiting)
 }
 
-// TestHeldAtTakeOver: what a former owner left is not all taken into memory at once.
+// TestHeldAtTakeOver: the transactions of a former owner are not all read into memory at
+// once.
 func TestHeldAtTakeOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -131,9 +132,9 @@ func TestHeldAtTakeOver(t *testing.T) {
 	})
 }
 
-// TestCrowd: what waits for a target, because it hangs or because it is down, does not
-// take all the room there is: others are taken up and driven. All of it ends once the
-// target is well, and no false failures are reported.
+// TestCrowd: transactions that wait for a target that hangs or is down do not take all
+// the room: others are driven. All of them end once the target recovers, and no false
+// failures are reported.
 func TestCrowd(t *testing.T) {
 	for _, way := range []string{"hangs", "is down"} {
 		t.Run(way, func(t *testing.T) {
@@ -161,7 +162,7 @@ func TestCrowd(t *testing.T) {
 				for i := range 50 {
 					other.begin(t, fmt.Sprint("well ", i), "call:well")
 				}
-				time.Sleep(2 * time.Minute) // each poll takes up what there is room for, the earliest first
+				time.Sleep(2 * time.Minute) // each poll takes as many as there is room for, the earliest first
 				for i := range 50 {
 					if synctest.Wait(); !r.ended(t, fmt.Sprint("well ", i)) {
 						t.Fatal("a target is kept waiting by another")
@@ -186,8 +187,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestTargetsAreForgotten: names of targets that are well and not called any more take
-// no memory.
+// TestTargetsAreForgotten: names of healthy targets without calls take no memory.
 func TestTargetsAreForgotten(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
@@ -225,8 +225,8 @@ func TestPanickingDrive(t *testing.T) {
 	})
 }
 
-// TestLoneFailures: what is known of a sick target lasts from one call to the next,
-// though nobody uses it between them.
+// TestLoneFailures: the state of a sick target lasts from one call to the next, even if
+// it is not used between them.
 func TestLoneFailures(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, func(context.Context, string) error { return nil })
@@ -249,8 +249,8 @@ func TestLoneFailures(t *testing.T) {
 	})
 }
 
-// TestFlapping: a target that answers one call in eight is not called again and again
-// for all that wait for it, while one transaction tries it once a minute.
+// TestFlapping: a target that answers one call in eight is not called repeatedly for all
+// waiting transactions, while one transaction tries it once a minute.
 func TestFlapping(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -279,7 +279,7 @@ func TestFlapping(t *testing.T) {
 }
 
 // TestGoexit: an action that ends its goroutine has an unknown outcome, alone and among
-// others, and a protocol that does is found again when it is due.
+// others. A transaction whose protocol does so is found again when it is due.
 func TestGoexit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var told atomic.Value

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// notifier counts what is notified.
+// notifier counts notifications.
 type notifier struct {
 	memory.Notifier
 	notified atomic.Int64
@@ -24,7 +24,7 @@ func (b *notifier) Notify(names ...string) {
 	b.Notifier.Notify(names...)
 }
 
-// pair is two coordinators on one journal, of which the first serves the shard.
+// pair returns two coordinators on one journal, of which the first serves the shard.
 func pair(t *testing.T, do func(ctx context.Context, id string) error) (owner, other *rig, notified *atomic.Int64) {
 	t.Helper()
 	b := &notifier{}
@@ -34,7 +34,7 @@ func pair(t *testing.T, do func(ctx context.Context, id string) error) (owner, o
 	return owner, other, &b.notified
 }
 
-// wait waits for the end, and counts how often it looks.
+// wait waits for the end, and counts its reads.
 func (r *rig) wait(t *testing.T, w *Waiter, id string) (looks int) {
 	t.Helper()
 	ok(t, w.Wait(t.Context(), func(ctx context.Context, _ any) (bool, error) {
@@ -44,8 +44,8 @@ func (r *rig) wait(t *testing.T, w *Waiter, id string) (looks int) {
 	return looks
 }
 
-// TestForeignShard: what begins in a process that does not serve its shard is driven at once,
-// and who waits for its end there looks once, at its end: both would be polls without a notifier.
+// TestForeignShard: a transaction that begins in a process without its shard is driven at once,
+// and a waiter there reads it once, at its end. Without a notifier both would be polls.
 func TestForeignShard(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		owner, other, notified := pair(t, func(context.Context, string) error { time.Sleep(300 * time.Millisecond); return nil })
@@ -77,7 +77,7 @@ func TestForeignShard(t *testing.T) {
 	})
 }
 
-// TestWaitAsItEnds: who begins to wait as the transaction ends does not wait for a poll.
+// TestWaitAsItEnds: a waiter that begins as the transaction ends does not wait for a poll.
 func TestWaitAsItEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		owner, other, _ := pair(t, func(context.Context, string) error { return nil })
@@ -86,7 +86,7 @@ func TestWaitAsItEnds(t *testing.T) {
 			owner.begin(t, id, "call:x")
 			first, from := true, time.Now()
 			ok(t, other.Await(t.Context(), id, func(context.Context) (bool, error) {
-				is := owner.ended(t, id) && !first // the first look is from before the end
+				is := owner.ended(t, id) && !first // the first read is from before the end
 				first = false
 				return is, nil
 			}))
@@ -97,7 +97,7 @@ func TestWaitAsItEnds(t *testing.T) {
 	})
 }
 
-// TestMissedRings: where notifications may have been missed, owners ask and waiters look at once.
+// TestMissedRings: if notifications may have been missed, owners and waiters read at once.
 func TestMissedRings(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var b memory.Notifier
@@ -125,7 +125,7 @@ func TestMissedRings(t *testing.T) {
 	})
 }
 
-// TestNudgeElsewhere: the owner takes in what was appended in another process at once.
+// TestNudgeElsewhere: the owner reads an append of another process at once.
 func TestNudgeElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		owner, other, _ := pair(t, func(context.Context, string) error { return errDown })

@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// noted keeps what the hooks of a coordinator receive.
+// noted records the events of a coordinator's hooks.
 type noted struct {
 	mu       sync.Mutex
 	retained []observe.CoordinatorRetained
@@ -48,8 +48,8 @@ func (r *rig) exists(t *testing.T, id string) bool {
 	return head.Position > 0
 }
 
-// TestRetentionByDefault: a coordinator without options removes what ended long ago,
-// keeps what has not ended, and reports both.
+// TestRetentionByDefault: a coordinator without options removes transactions that ended
+// long ago, keeps unfinished ones, and reports both.
 func TestRetentionByDefault(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var n noted
@@ -93,8 +93,8 @@ func TestRetentionByDefault(t *testing.T) {
 	})
 }
 
-// TestRetentionSweeps: participants may forget what is younger than an old unfinished
-// transaction, which they are to except. A sweep that fails keeps no other from its turn.
+// TestRetentionSweeps: participants may delete records younger than an old unfinished
+// transaction, which they except. A sweep that fails does not prevent others.
 func TestRetentionSweeps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var n noted
@@ -140,7 +140,7 @@ func TestRetentionSweeps(t *testing.T) {
 	})
 }
 
-// TestOneRetains: of the owners of shards it is one, and its successor after it.
+// TestOneRetains: one of the owners of shards retains, and its successor after it.
 func TestOneRetains(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := memory.NewJournal()
@@ -173,7 +173,7 @@ func TestOneRetains(t *testing.T) {
 
 func errOf(_ *Coordinator, err error) error { return err }
 
-// TestSweepAt: a participant over HTTP is sent the mark, with what has not ended.
+// TestSweepAt: a participant over HTTP receives the mark, with unfinished transactions.
 func TestSweepAt(t *testing.T) {
 	var got branchhttp.Mark
 	server := httptest.NewServer(branchhttp.ForgetHandler(func(_ context.Context, m branchhttp.Mark) (int, error) { got = m; return 3, nil }))

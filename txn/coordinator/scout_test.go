@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// counted counts the requests by which owners look for what is due, and can fail them.
+// counted counts, and can fail, the requests of owners for due transactions.
 type counted struct {
 	driver.Journal
 	memory      *memory.Journal
@@ -30,7 +30,7 @@ func away(t *testing.T) *counted {
 	return &counted{Journal: store, memory: store}
 }
 
-// fail has it fail from now on by an error of a kind; 0 is none.
+// fail makes requests fail from now on with an error of a kind; 0 is none.
 func (c *counted) fail(kind interlock.ErrorKind) {
 	if kind == 0 {
 		c.broken.Store(nil)
@@ -60,8 +60,8 @@ func (c *counted) Claim(ctx context.Context, shard int, epoch interlock.Token, b
 	return c.Journal.Claim(ctx, shard, epoch, by, until, limit)
 }
 
-// scouts is a coordinator of the protocol "call" that runs on 64 shards, and what Run
-// returns.
+// scouts returns a coordinator of the protocol "call" that runs on 64 shards, and the
+// result of Run.
 func scouts(t *testing.T, hooks *observe.Coordinator) (*Coordinator, *counted, *calls, chan error) {
 	t.Helper()
 	store := away(t)
@@ -79,9 +79,9 @@ func scouts(t *testing.T, hooks *observe.Coordinator) (*Coordinator, *counted, *
 	return c, store, p, ran
 }
 
-// TestIdle: a process asks its store once in a poll for all of its shards, and for none
-// by itself in which nothing is due; what others begin is found within a poll, though
-// the clock is set back.
+// TestIdle: a process sends one request in a poll for all of its shards, and none for an
+// idle shard. It finds transactions of other processes within a poll, even if the clock is
+// set back.
 func TestIdle(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c, store, p, _ := scouts(t, nil)
@@ -105,7 +105,7 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestClockSetBack: who asks does not wait until the clock is again where it was.
+// TestClockSetBack: polls do not wait until the clock reaches its former time.
 func TestClockSetBack(t *testing.T) {
 	c := &Coordinator{options: Options{Poll: time.Second}, servers: map[int]*server{7: nil}}
 	for _, step := range []struct {
@@ -118,8 +118,8 @@ func TestClockSetBack(t *testing.T) {
 	}
 }
 
-// TestStoreAway: a store that cannot answer is reported once in a poll, and asked again;
-// an error that cannot pass ends all.
+// TestStoreAway: an unavailable store is reported once in a poll, and retried; a permanent
+// error ends Run.
 func TestStoreAway(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var told atomic.Int64

@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestServeWaits: Serve returns once no call is under way any more, and the shard can be
-// served again then; what is left over from before starts nothing.
+// TestServeWaits: Serve returns once no call is running, and the shard can then be served
+// again; leftovers of the first Serve start nothing.
 func TestServeWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -45,8 +45,7 @@ func TestServeWaits(t *testing.T) {
 	})
 }
 
-// TestEndedMeanwhile: what was found to be due, and has ended before it is looked at, is
-// not driven any more.
+// TestEndedMeanwhile: a due transaction that ends before it is read is not driven.
 func TestEndedMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var called atomic.Int64
@@ -61,8 +60,8 @@ func TestEndedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestBegunHere: what is begun where it is driven is left to that, by others and by a
-// look at what is due.
+// TestBegunHere: other processes and polls skip a transaction that is driven where it
+// began.
 func TestBegunHere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hang := make(chan struct{})
@@ -77,15 +76,15 @@ func TestBegunHere(t *testing.T) {
 	})
 }
 
-// TestTakeOverStoreAway: a new owner whose store cannot tell what is left tells so, asks
-// again in a while, and does not wait for that when its claim ends.
+// TestTakeOverStoreAway: a new owner whose store cannot list unfinished transactions
+// reports that, retries later, and does not wait for that when its claim ends.
 func TestTakeOverStoreAway(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var told atomic.Int64
 		store := away(t)
 		first := idle(t, store.memory, nil, nil)
 		_, err := first.Journal().Begin(t.Context(), "1", "call:x", time.Now().Add(24*time.Hour), journal.Entry{Kind: "begin"})
-		ok(t, err) // which nobody finds but by taking over
+		ok(t, err) // found only at take-over
 		j, err := journal.New(store, &journal.Options{Shards: 1})
 		ok(t, err)
 		defer j.Close()
@@ -122,8 +121,8 @@ func TestTakeOverStoreAway(t *testing.T) {
 	})
 }
 
-// TestShardIsLost: an owner whose epoch was passed though its claim seems to last finds
-// out when it takes what is due, and ends, with what it has put off.
+// TestShardIsLost: an owner with a stale epoch and an apparently valid claim finds out when
+// it claims due transactions, and ends, with those it has put off.
 func TestShardIsLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, func(context.Context, string) error { return errDown })
@@ -138,9 +137,9 @@ func TestShardIsLost(t *testing.T) {
 	})
 }
 
-// TestHungCall: a call that does not return when its context ends keeps its shard for
-// Options.Drain, and no longer; another owner goes on, and what the call comes to at last
-// is not recorded.
+// TestHungCall: a call that does not return when its context ends keeps its shard for at
+// most Options.Drain. Then another owner continues, and the call's late result is not
+// recorded.
 func TestHungCall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hang, calls := make(chan struct{}), 0
@@ -173,8 +172,8 @@ func TestHungCall(t *testing.T) {
 	})
 }
 
-// TestForeign: what this process does not know the type of is not read, takes no room and
-// is no failure; it is counted as long as it is there.
+// TestForeign: a transaction of an unknown type is not read, takes no room and is no
+// failure; it is counted while it exists.
 func TestForeign(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var found atomic.Int32

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	testbed.Main(m)
 }
 
-// What the packages of txn test with in the same way.
+// The helpers that the tests of txn share.
 var (
 	ok, wantKind  = txntest.OK, txntest.WantKind
 	bubble, began = txntest.Bubble, txntest.Began
@@ -106,7 +106,7 @@ func (r *rig) ended(t *testing.T, id string) bool {
 	return !head.Ended.IsZero()
 }
 
-// recordsOf is how many records a transaction has.
+// recordsOf returns the number of records of a transaction.
 func (r *rig) recordsOf(t *testing.T, id string) int {
 	t.Helper()
 	return len(txntest.Records(t, r.store, id))

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// fleet is processes of one journal, each of which knows one protocol.
+// fleet contains processes of one journal, each with one protocol.
 type fleet struct {
 	store  driver.Journal
 	space  *memory.Space
@@ -22,7 +22,7 @@ type fleet struct {
 	o      Options
 }
 
-// process is a member that drives transactions of one protocol, by the action.
+// process starts a member that drives transactions of one protocol, by the action.
 func (f *fleet) process(t *testing.T, name, protocol string, do func(ctx context.Context, id string) error) *Coordinator {
 	t.Helper()
 	j, err := journal.New(f.store, &journal.Options{Shards: 4})
@@ -52,7 +52,7 @@ func (f *fleet) ended(ctx context.Context, id string) (bool, error) {
 	return err == nil && !head.Ended.IsZero(), err
 }
 
-// drives has two processes of disjoint types drive transactions of both.
+// drives runs transactions of both types in two processes with one type each.
 func (f *fleet) drives(t *testing.T) map[string]*Coordinator {
 	t.Helper()
 	done := func(context.Context, string) error { return nil }
@@ -74,9 +74,8 @@ func (f *fleet) drives(t *testing.T) map[string]*Coordinator {
 	return all
 }
 
-// TestDisjointTypes: where no process knows all types, each transaction ends all the same:
-// a shard is given to other processes while something is due in it that its owner does
-// not know.
+// TestDisjointTypes: if no process knows all types, each transaction still ends: a shard
+// moves to other processes while a transaction of an unknown type is due in it.
 func TestDisjointTypes(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
@@ -93,8 +92,8 @@ func TestDisjointTypes(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestUnknownType: what no process knows is counted, and moves its shard ever more seldom;
-// others are driven meanwhile.
+// TestUnknownType: a type that no process knows is counted, and moves its shard at growing
+// intervals; others are driven meanwhile.
 func TestUnknownType(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fleet{store: memory.NewJournal(), space: memory.NewSpace()}
@@ -113,7 +112,7 @@ func TestUnknownType(t *testing.T) {
 	})
 }
 
-// more drives one more of each type.
+// more drives another transaction of each type.
 func (f *fleet) more(t *testing.T, all map[string]*Coordinator, id string) {
 	t.Helper()
 	for kind, c := range all {
@@ -123,8 +122,8 @@ func (f *fleet) more(t *testing.T, all map[string]*Coordinator, id string) {
 	}
 }
 
-// TestYieldWaitsForCalls: a call that is under way returns before its shard moves, is
-// recorded, and is not repeated.
+// TestYieldWaitsForCalls: a running call returns before its shard moves, is recorded, and
+// is not repeated.
 func TestYieldWaitsForCalls(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := &fleet{store: memory.NewJournal(), space: memory.NewSpace()}
@@ -144,7 +143,7 @@ func TestYieldWaitsForCalls(t *testing.T) {
 			ok(t, a.Begin(t.Context(), fmt.Sprint("a", i), "a:x", journal.Entry{Kind: "begin"}))
 		}
 		b := f.process(t, "second", "b", func(context.Context, string) error { return nil })
-		time.Sleep(5 * time.Minute) // the new member has its share, and what was driven there is repeated
+		time.Sleep(5 * time.Minute) // the new member has its share, and transactions driven there are repeated
 		before := called.Load()
 		for i := range 8 {
 			ok(t, a.Begin(t.Context(), fmt.Sprint("again", i), "a:x", journal.Entry{Kind: "begin"}))

@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestSum: the sum of a record is SHA-256 over its fields in their order, each behind its length
-// in eight bytes. Exports of all versions are verified by it.
+// TestSum: the sum of a record is SHA-256 over its fields in order, each after its length in
+// eight bytes. It verifies exports of all versions.
 func TestSum(t *testing.T) {
 	number := func(n int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 	before := bytes.Repeat([]byte{7}, sha256.Size)
@@ -28,8 +28,8 @@ func TestSum(t *testing.T) {
 	}
 }
 
-// TestAllocations: what an append of two records allocates for its sums, and what it adds to
-// the parameters of a group's statement.
+// TestAllocations bounds the allocations of an append of two records, for its sums and for the
+// parameters of a group's statement.
 func TestAllocations(t *testing.T) {
 	if testbed.Race {
 		t.Skip("the race detector changes the count")

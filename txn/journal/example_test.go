@@ -41,7 +41,7 @@ func Example() {
 	// <nil>
 }
 
-// The owner of a shard takes what is due, and is the only one who can.
+// Only the owner of a shard can claim its due transactions.
 func ExampleJournal_Own() {
 	ctx := context.Background()
 	j, err := journal.New(memory.NewJournal(), &journal.Options{Shards: 1})

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// exported is an audit of two transactions, one with a payload.
+// exported returns an audit of two transactions, one with a payload.
 func exported(t *testing.T, store driver.Journal) string {
 	t.Helper()
 	j := open(t, store, &journal.Options{Inline: 10})
@@ -32,7 +32,7 @@ func export(t *testing.T, j *journal.Journal) string {
 	return b.String()
 }
 
-// TestAudit: an audit is verified, and any change of it noticed.
+// TestAudit: Verify accepts an audit, and detects any change of it.
 func TestAudit(t *testing.T) {
 	text := exported(t, memory.NewJournal())
 	if n, err := journal.Verify(strings.NewReader(text)); n != 6 || err != nil {
@@ -65,8 +65,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestAuditKeepsTokens: an epoch is above what a reader of JSON may take for a number,
-// and stands there to the last digit.
+// TestAuditKeepsTokens: an epoch above the exact integers of JSON readers is kept to the
+// last digit.
 func TestAuditKeepsTokens(t *testing.T) {
 	store := memory.NewJournal()
 	j := open(t, store, nil)
@@ -90,8 +90,8 @@ func TestAuditKeepsTokens(t *testing.T) {
 	}
 }
 
-// TestAuditIsWhatIsWritten: what reads the same, and is written otherwise, is a change
-// too: another reader may take it for something else.
+// TestAuditIsWhatIsWritten: another text with the same meaning is a change too: another
+// parser may read it differently.
 func TestAuditIsWhatIsWritten(t *testing.T) {
 	text := exported(t, memory.NewJournal())
 	for what, change := range map[string][2]string{
@@ -108,7 +108,7 @@ func TestAuditIsWhatIsWritten(t *testing.T) {
 	}
 }
 
-// forged shows one record differently than it was written.
+// forged returns one record with changes.
 type forged struct {
 	driver.Journal
 	change func(*driver.Record)

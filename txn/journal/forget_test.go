@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestForgetAll: all that ended before a time goes, in batches, and what has not ended
-// stays; by hand it leaves a record of who did it.
+// TestForgetAll: it removes all transactions that ended before a time, in batches, and
+// keeps unfinished ones. By an operator it leaves a record with the actor.
 func TestForgetAll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		j := open(t, memory.NewJournal(), nil)
@@ -52,8 +52,8 @@ func TestForgetAll(t *testing.T) {
 	})
 }
 
-// TestForgetLooksOnce at each payload of a transaction that exists: what it costs to forget
-// nothing does not grow with what there is.
+// TestForgetLooksOnce at each payload of an existing transaction: the cost of forgetting
+// nothing does not grow with the table.
 func TestForgetLooksOnce(t *testing.T) {
 	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
 		db := openDB(t)

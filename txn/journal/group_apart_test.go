@@ -31,8 +31,8 @@ func (p picky) Append(ctx context.Context, appends []driver.Append) []error {
 	return p.slow.Append(ctx, appends)
 }
 
-// TestRefusedApart: what the store refuses of one member fails no other member, and
-// finding it costs few requests.
+// TestRefusedApart: the store's refusal of one member fails no other member, and finding
+// that member costs few requests.
 func TestRefusedApart(t *testing.T) {
 	for name, err := range map[string]error{
 		"definite": &interlock.Error{Op: "append", Kind: interlock.Definite, Err: errors.New("value out of range")},
@@ -57,7 +57,7 @@ func TestRefusedApart(t *testing.T) {
 						}
 					})
 				}
-				synctest.Wait() // one is under way, the others are a group
+				synctest.Wait() // one is sent, the others form a group
 				close(gate)
 				work.Wait()
 				if n := len(store.groups); n > 50 {
@@ -68,8 +68,7 @@ func TestRefusedApart(t *testing.T) {
 	}
 }
 
-// TestBadTextIsRefusedAtTheEdge: before anything is sent, with the rule that all stores
-// have.
+// TestBadTextIsRefusedAtTheEdge: before anything is sent, by the rule of all stores.
 func TestBadTextIsRefusedAtTheEdge(t *testing.T) {
 	store := newSlow()
 	j := open(t, store, nil)
@@ -92,7 +91,7 @@ func TestBadTextIsRefusedAtTheEdge(t *testing.T) {
 	}
 }
 
-// TestBadIDHurtsNobody: of 300 that begin at once, those with a bad id alone fail.
+// TestBadIDHurtsNobody: of 300 concurrent begins, only those with a bad id fail.
 func TestBadIDHurtsNobody(t *testing.T) {
 	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
 		db := openDB(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// lasting is a store whose requests take a time, and do not return while they hang.
+// lasting is a store with slow requests, some of which hang.
 type lasting struct {
 	*slow
 	takes time.Duration
@@ -28,8 +28,8 @@ func (l lasting) Append(ctx context.Context, appends []driver.Append) []error {
 	return l.slow.Append(ctx, appends)
 }
 
-// TestGroupsAreLarge: appends of clients that append again and again travel in groups of about
-// ten, because no request leaves with a few of them while a larger one is under way.
+// TestGroupsAreLarge: appends of clients that append repeatedly form groups of about ten,
+// because no small request is sent during a larger one.
 func TestGroupsAreLarge(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const clients, each, most = 32, 100, 315
@@ -40,7 +40,7 @@ func TestGroupsAreLarge(t *testing.T) {
 			work.Go(func() {
 				log, err := j.Begin(t.Context(), fmt.Sprint("t", i), "", due, says("begin")...)
 				for n := 1; n < each && err == nil; n++ {
-					// What is done between two appends takes each client another time.
+					// The time between two appends differs for each client.
 					time.Sleep(time.Duration(i*n%7) * 100 * time.Microsecond)
 					err = log.Append(t.Context(), due, says("more")...)
 				}
@@ -56,8 +56,8 @@ func TestGroupsAreLarge(t *testing.T) {
 	})
 }
 
-// TestLargeRequestThatHangs: a single append does not wait for company for longer than
-// requests take.
+// TestLargeRequestThatHangs: a single append does not wait for others for longer than a
+// request takes.
 func TestLargeRequestThatHangs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		released := make(chan struct{})
@@ -78,7 +78,7 @@ func TestLargeRequestThatHangs(t *testing.T) {
 			work.Go(func() { begin(fmt.Sprint("t", i)) })
 			synctest.Wait()
 		}
-		time.Sleep(time.Second) // two have returned by themselves; the others hang in one request
+		time.Sleep(time.Second) // two have returned; the others hang in one request
 		for i := range 3 {
 			from := time.Now()
 			begin(fmt.Sprint("single", i))

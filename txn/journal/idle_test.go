@@ -2,5 +2,5 @@ package journal
 
 import "time"
 
-// EndIdleAfter sets how long the server lets a transaction of the journal's stand still.
+// EndIdleAfter sets the server's idle timeout for the journal's transactions.
 func (t *Table[T]) EndIdleAfter(d time.Duration) { t.idle = d }

@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestBeginOnce: of those who begin one transaction one does, and the others can
-// read what it wrote.
+// TestBeginOnce: one of several concurrent begins succeeds, and the others can read its
+// records.
 func TestBeginOnce(t *testing.T) {
 	store := memory.NewJournal()
 	first, second := open(t, store, nil), open(t, store, nil)
@@ -36,7 +36,7 @@ func TestBeginOnce(t *testing.T) {
 	}
 }
 
-// TestAppendBehindAnother: who does not know the last record appends nothing.
+// TestAppendBehindAnother: a log that is not at the last record appends nothing.
 func TestAppendBehindAnother(t *testing.T) {
 	j := open(t, memory.NewJournal(), nil)
 	mine, err := j.Begin(t.Context(), "t", "", due, says("begin")...)
@@ -53,8 +53,8 @@ func TestAppendBehindAnother(t *testing.T) {
 	}
 }
 
-// TestLostAnswer: an append whose answer was lost is found to be done, not done
-// twice and not taken for somebody else's; so is a begin, and an end.
+// TestLostAnswer: an append whose answer was lost is recognized as done and as its own,
+// and not repeated; so are a begin and an end.
 func TestLostAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -73,8 +73,7 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// TestSameWordsAreNotMine: records that say the same under another epoch are
-// another's.
+// TestSameWordsAreNotMine: equal records under another epoch belong to another owner.
 func TestSameWordsAreNotMine(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -93,7 +92,7 @@ func TestSameWordsAreNotMine(t *testing.T) {
 	})
 }
 
-// TestRetried: a store that refuses for now is asked again, until patience ends.
+// TestRetried: Retryable errors of a store are retried until patience ends.
 func TestRetried(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -113,7 +112,7 @@ func TestRetried(t *testing.T) {
 	})
 }
 
-// TestGroupCommit: what comes while a request is under way travels with the next.
+// TestGroupCommit: appends that arrive during a request are sent with the next.
 func TestGroupCommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -137,8 +136,8 @@ func TestGroupCommit(t *testing.T) {
 	})
 }
 
-// TestGroupHasEachTransactionOnce: two who append to one transaction do so in
-// different requests.
+// TestGroupHasEachTransactionOnce: two appends to one transaction are in different
+// requests.
 func TestGroupHasEachTransactionOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -167,8 +166,8 @@ func TestGroupHasEachTransactionOnce(t *testing.T) {
 	})
 }
 
-// TestCallerWhoLeaves: what was not sent when the caller left is not sent; of what
-// was the outcome is not known.
+// TestCallerWhoLeaves: if the caller leaves, an unsent append is not sent; the outcome of
+// a sent one is unknown.
 func TestCallerWhoLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -202,9 +201,9 @@ func TestCallerWhoLeaves(t *testing.T) {
 	})
 }
 
-// TestQueuedBehindTheSameID: an append that leaves the queue behind another append of its
-// transaction has an unknown outcome, because the other one may be what it would have
-// written. An append of a transaction that nobody else appends to has not happened.
+// TestQueuedBehindTheSameID: an append that leaves the queue after another append to its
+// transaction has an unknown outcome, because the other one may have written the same. An
+// append without another one to its transaction has not happened.
 func TestQueuedBehindTheSameID(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -237,7 +236,7 @@ func TestQueuedBehindTheSameID(t *testing.T) {
 	})
 }
 
-// TestLargeData: data of any length comes back, and what is large stands beside the
+// TestLargeData: data of any length is read back, and large data is stored beside the
 // record.
 func TestLargeData(t *testing.T) {
 	store := memory.NewJournal()
@@ -266,8 +265,8 @@ func TestLargeData(t *testing.T) {
 	wantKind(t, err, interlock.Definite, nil)
 }
 
-// TestOwners: a new owner finds everything, what the former one had claimed
-// included; the former one writes nothing more.
+// TestOwners: a new owner finds everything, including claimed transactions of the former
+// one, which can write nothing more.
 func TestOwners(t *testing.T) {
 	store := memory.NewJournal()
 	j := open(t, store, &journal.Options{Shards: 1})
@@ -311,8 +310,7 @@ func TestOwners(t *testing.T) {
 	wantKind(t, err, interlock.Bug, nil)
 }
 
-// TestClaimEndsBetween: an owner whose claim ends while the store refuses does not
-// try again.
+// TestClaimEndsBetween: an owner whose claim ends while the store refuses does not retry.
 func TestClaimEndsBetween(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -330,8 +328,8 @@ func TestClaimEndsBetween(t *testing.T) {
 	})
 }
 
-// TestLostAnswerThenRefused: what ends the tries of an append is no proof that it was
-// not done, if the answer to an earlier one was lost; the cause is there all the same.
+// TestLostAnswerThenRefused: a final refusal does not prove that an append was not done,
+// if the answer to an earlier try was lost; the error still has the cause.
 func TestLostAnswerThenRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -375,7 +373,7 @@ func TestBadInput(t *testing.T) {
 	ok(t, log.Append(t.Context(), due, says("still")...))
 }
 
-// TestSumsChain: the sum of a record tells what came before it.
+// TestSumsChain: the sum of a record depends on the records before it.
 func TestSumsChain(t *testing.T) {
 	var sums []string
 	for _, first := range []string{"a", "b"} {
@@ -389,8 +387,8 @@ func TestSumsChain(t *testing.T) {
 	}
 }
 
-// TestLostAnswerThenNone: an append that may have been done is Uncertain, though all
-// tries after it were refused until patience ended.
+// TestLostAnswerThenNone: an append that may have been done is Uncertain, although all
+// later tries were refused until patience ended.
 func TestLostAnswerThenNone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()
@@ -413,8 +411,8 @@ func TestLostAnswerThenNone(t *testing.T) {
 	})
 }
 
-// TestLostAnswerThenOutrun: an append that was done is not reported as none because
-// somebody else has appended behind it; the log has to be reopened all the same.
+// TestLostAnswerThenOutrun: a done append is not reported as not done because another
+// process has appended after it; the log must be reopened nonetheless.
 func TestLostAnswerThenOutrun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newSlow()

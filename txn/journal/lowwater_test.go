@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// between is a store that does something once, between two pages of what is unfinished.
+// between is a store that runs a function once, between two pages of unfinished heads.
 type between struct {
 	*memory.Journal
 	do func()
@@ -28,8 +28,8 @@ func (b *between) Due(ctx context.Context, shard int, behind driver.Head, limit 
 	return heads, err
 }
 
-// TestLowWaterMissesNone: a transaction that becomes due earlier while the mark is looked
-// for, and so passes by who looks for it in the order of due times, counts.
+// TestLowWaterMissesNone: a transaction counts even if it becomes due earlier during the
+// listing by due times, which then misses it.
 func TestLowWaterMissesNone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := &between{Journal: memory.NewJournal()}
@@ -51,7 +51,7 @@ func TestLowWaterMissesNone(t *testing.T) {
 	})
 }
 
-// heads is a store that counts how often it is asked for what is due, and shows nothing
+// heads is a store that counts the listings of due transactions, and supports nothing
 // else.
 type heads struct {
 	driver.Journal
@@ -91,8 +91,8 @@ func TestLowWaterCosts(t *testing.T) {
 	}
 }
 
-// TestLowWater: the mark lies a margin before the oldest transaction that is
-// unfinished, however late it was last appended to, and never after now.
+// TestLowWater: the mark is a margin before the oldest unfinished transaction, even after
+// later appends to that, and never after now.
 func TestLowWater(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		j := open(t, memory.NewJournal(), nil)
@@ -127,8 +127,8 @@ func TestLowWater(t *testing.T) {
 	})
 }
 
-// TestMarkExcepts: old transactions do not hold the mark back; they are excepted, the
-// oldest first, as many as there is room for.
+// TestMarkExcepts: old transactions do not hold the mark back; it excepts them, the
+// oldest first, up to MaxExcept.
 func TestMarkExcepts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		j := open(t, memory.NewJournal(), &journal.Options{Shards: 3})
@@ -158,7 +158,7 @@ func TestMarkExcepts(t *testing.T) {
 		ok(t, err)
 		time.Sleep(30 * time.Minute)
 		at(young, journal.MaxExcept)
-		time.Sleep(time.Hour) // now it is old, and there is no room
+		time.Sleep(time.Hour) // now it is old, and beyond MaxExcept
 		at(young, journal.MaxExcept)
 		pinned, err := j.LowWater(t.Context(), time.Now(), time.Minute)
 		if ok(t, err); !pinned.Equal(first.Add(-time.Minute).Truncate(time.Millisecond)) {

@@ -15,8 +15,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestShardsMustMatch: who opens a journal with another number of shards than it has can
-// neither begin a transaction nor own a shard, and learns both numbers.
+// TestShardsMustMatch: a journal opened with a wrong number of shards can neither begin a
+// transaction nor own a shard, and the error has both numbers.
 func TestShardsMustMatch(t *testing.T) {
 	store := memory.NewJournal()
 	_, err := open(t, store, &journal.Options{Shards: 64}).Begin(t.Context(), "t", "", due, says("begin")...)
@@ -57,8 +57,8 @@ func TestShardsInALentTransaction(t *testing.T) {
 }
 
 // TestSetShards: after a planned change every unfinished transaction is in the shard of its
-// id, a former owner writes nothing, and its successor does. A change that was cut off is
-// completed by the same call, and keeps the journal from being used until then.
+// id, a former owner writes nothing, and its successor does. The same call completes an
+// interrupted change, which blocks the journal until then.
 func TestSetShards(t *testing.T) {
 	store := memory.NewJournal()
 	j := open(t, store, &journal.Options{Shards: 8})
@@ -101,8 +101,8 @@ func TestSetShards(t *testing.T) {
 	ok(t, log.Append(t.Context(), due, says("sent")...))
 }
 
-// TestStartersOfTheOldNumber: who has opened the journal before its number of shards changes
-// begins nothing afterwards. The change is on record.
+// TestStartersOfTheOldNumber: a journal that was opened before its number of shards changes
+// begins nothing afterwards. The change is recorded.
 func TestStartersOfTheOldNumber(t *testing.T) {
 	store := memory.NewJournal()
 	former := open(t, store, &journal.Options{Shards: 8})
@@ -121,8 +121,8 @@ func TestStartersOfTheOldNumber(t *testing.T) {
 	}
 }
 
-// TestSetShardsWaitsForLentTransactions: what a transaction of the user's has begun before a
-// change and commits after it is moved as well.
+// TestSetShardsWaitsForLentTransactions: a transaction that the user's transaction begins
+// before a change and commits after it is moved as well.
 func TestSetShardsWaitsForLentTransactions(t *testing.T) {
 	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
 		db := openDB(t)
@@ -156,7 +156,7 @@ func TestSetShardsWaitsForLentTransactions(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// cutOff is a store that fails after so many moves.
+// cutOff is a store that fails after a number of moves.
 type cutOff struct {
 	*memory.Journal
 	left int

@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// watched tells how much its queries look at.
+// watched counts the entries that its queries read.
 type watched struct {
 	driver.BeginnerAt[driver.SQL]
 	statements, entries int    // entries of an index, on MariaDB rows as well
@@ -39,7 +39,7 @@ func (t watchedTx) Query(ctx context.Context, query string, args []any, each fun
 	if t.Dialect() == driver.Postgres {
 		return errors.Join(t.Tx.Query(ctx, query, args, each), t.explain(ctx, query, args))
 	}
-	// A notification is something to look at, too.
+	// A notification counts as a read entry, too.
 	first, err := t.handled(ctx)
 	before, err2 := t.handled(ctx)
 	err = errors.Join(err, err2, t.Tx.Query(ctx, query, args, each))
@@ -48,7 +48,7 @@ func (t watchedTx) Query(ctx context.Context, query string, args []any, each fun
 	return errors.Join(err, err2)
 }
 
-// handled is how much the session has looked at on MariaDB.
+// handled returns how many entries the session has read on MariaDB.
 func (t watchedTx) handled(ctx context.Context) (int, error) {
 	return databases.Value[int](ctx, t.Tx, `select cast(sum(variable_value) as signed) from information_schema.session_status
 		where variable_name like 'HANDLER_READ_%'`)
@@ -56,7 +56,7 @@ func (t watchedTx) handled(ctx context.Context) (int, error) {
 
 var scanned = regexp.MustCompile(`Index.* Scan .*rows=([0-9.]+) loops=([0-9]+)`)
 
-// explain has Postgres do it once more, and tell.
+// explain runs the query again on Postgres, with EXPLAIN.
 func (t watchedTx) explain(ctx context.Context, query string, args []any) error {
 	return t.Tx.Query(ctx, `explain (analyze, timing off) `+query, args, func(scan func(...any) error) error {
 		var line string
@@ -72,8 +72,8 @@ func (t watchedTx) explain(ctx context.Context, query string, args []any) error 
 	})
 }
 
-// TestDueShardsProbes: what is due, or has ended, costs nothing: each shard is one look at the
-// index, and all of them are one statement.
+// TestDueShardsProbes: due and ended transactions cost nothing: each shard is one read of
+// the index, and all of them are one statement.
 func TestDueShardsProbes(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// groupOf is an append to each of so many transactions.
+// groupOf returns an append to each of n transactions.
 func groupOf(n int, after int64) []driver.Append {
 	var group []driver.Append
 	for i := range n {
@@ -23,7 +23,7 @@ func groupOf(n int, after int64) []driver.Append {
 	return group
 }
 
-// TestGroupIsFoundByIndex, also by a database that takes the table for a small one.
+// TestGroupIsFoundByIndex, also if the database expects a small table.
 func TestGroupIsFoundByIndex(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
@@ -39,9 +39,9 @@ func TestGroupIsFoundByIndex(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestGroupsCompete: of groups that have transactions in common, whatever their order,
-// each of these is appended to by one. They do not wait for each other; what a new owner
-// has entered over is refused.
+// TestGroupsCompete: if groups share transactions, in any order, one of them appends to
+// each. They do not wait for each other. Appends are refused once a new owner has
+// entered.
 func TestGroupsCompete(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
@@ -99,8 +99,8 @@ func TestGroupsCompete(t *testing.T) {
 	})
 }
 
-// TestAppendInOfAnOldSnapshot: a transaction of the user's that sees an older state writes
-// nothing over what has been appended since.
+// TestAppendInOfAnOldSnapshot: a user's transaction with an old snapshot does not overwrite
+// later appends.
 func TestAppendInOfAnOldSnapshot(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

@@ -49,7 +49,7 @@ func TestAppendIn(t *testing.T) {
 	})
 }
 
-// autocommitting counts the requests that are transactions of their own as well.
+// autocommitting also counts requests without a transaction around them.
 type autocommitting struct {
 	*txntest.Counted
 	driver.Autocommitter
@@ -69,13 +69,13 @@ func (s countedSQL) Query(ctx context.Context, query string, args []any, each fu
 	return s.SQL.Query(ctx, query, args, each)
 }
 
-// TestCostOfAppend: a group is one commit, and as many statements as one append is. On a pool
-// of PostgreSQL it is one request.
+// TestCostOfAppend: a group is one commit, and as many statements as one append. On a pool of
+// PostgreSQL it is one request.
 func TestCostOfAppend(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)
 		count := &txntest.Counted{BeginnerAt: db}
-		wrapped, costs := driver.BeginnerAt[driver.SQL](count), [3]int{2, 2, 2} // the bound, and all the rest
+		wrapped, costs := driver.BeginnerAt[driver.SQL](count), [3]int{2, 2, 2} // the bound, and the rest
 		if db.Dialect == driver.MariaDB {
 			costs = [3]int{4, 5, 5} // the bound, the epochs, the new transactions, the records; and a lock on those that exist
 		}
@@ -140,8 +140,8 @@ func TestLostCommit(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// drive completes a transaction, from wherever it finds it: the role of the
-// process that is killed.
+// drive completes a transaction from any state: the role of the process that is
+// killed.
 func drive(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -169,8 +169,8 @@ func drive(ctx context.Context, at *crash.Points, args []string) error {
 	return err
 }
 
-// TestCrashes: a driver that is killed between any two writes, once or twice, leaves a
-// transaction that the next one brings to its end, with every record once.
+// TestCrashes: if a driver is killed between any two writes, once or twice, the next one
+// completes its transaction, with every record once.
 func TestCrashes(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
@@ -201,9 +201,9 @@ func TestCrashes(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestHeldIDsHurtNobody: while transactions of the user's hold ids, of new and of old
-// transactions, and the mark of a shard, appends to others are done; those to the same
-// are held up alone, and go on when the user's transactions have ended.
+// TestHeldIDsHurtNobody: while the user's transactions lock ids, of new and of old
+// transactions, and the mark of a shard, appends to others succeed. Only those to the same
+// wait, until the user's transactions have ended.
 func TestHeldIDsHurtNobody(t *testing.T) {
 	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
 		db := openDB(t)
@@ -230,7 +230,7 @@ func TestHeldIDsHurtNobody(t *testing.T) {
 			}()
 		}
 		go func() { begun <- old.Append(t.Context(), due, says("sent")...) }()
-		// More than one request's worth, while those wait.
+		// More than fits into one request, while those wait.
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		var work sync.WaitGroup
@@ -264,9 +264,9 @@ func TestHeldIDsHurtNobody(t *testing.T) {
 	})
 }
 
-// TestEnteringHoldsUpOneShard: while somebody enters a shard, and waits there for a
-// transaction of the former owner's, appends to other shards that travel with one to this
-// shard are done.
+// TestEnteringHoldsUpOneShard: while a new owner enters a shard, and waits for a
+// transaction of the former one, appends to other shards in one group with an append to
+// this shard succeed.
 func TestEnteringHoldsUpOneShard(t *testing.T) {
 	databases.Each(t, func(t *testing.T, openDB func(testing.TB) *databases.DB) {
 		db := openDB(t)
@@ -293,10 +293,10 @@ func TestEnteringHoldsUpOneShard(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// stopping begins transactions of a process that is stopped just before it commits.
+// stopping begins transactions of a process that is paused just before it commits.
 type stopping struct {
 	driver.BeginnerAt[driver.SQL]
-	stopped chan struct{} // one value for each that is stopped
+	stopped chan struct{} // one value for each paused one
 	wake    chan struct{}
 }
 
@@ -318,7 +318,7 @@ func (t stoppingTx) Commit(ctx context.Context) error {
 
 const bound = 20 * time.Second
 
-// wait waits until another one is stopped.
+// wait waits until another one is paused.
 func (s stopping) wait(t *testing.T) {
 	t.Helper()
 	select {
@@ -328,9 +328,9 @@ func (s stopping) wait(t *testing.T) {
 	}
 }
 
-// TestStoppedOwner: an owner that is stopped within a transaction of the journal's, its own
-// or one that was lent, does not keep the next one from entering the shard, and what it
-// commits when it wakes up fails.
+// TestStoppedOwner: an owner that is paused within a transaction of the journal, its own or
+// a lent one, does not prevent the next one from entering the shard. When it wakes up, its
+// commit fails.
 func TestStoppedOwner(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

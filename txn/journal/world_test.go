@@ -17,14 +17,14 @@ import (
 
 func TestMain(m *testing.M) { crash.Main(m, map[string]crash.Role{"driver": drive}) }
 
-// What the packages of txn test with in the same way.
+// The helpers that the tests of txn share.
 var (
 	ok, wantKind  = txntest.OK, txntest.WantKind
 	bubble, grant = txntest.Bubble, txntest.Grant
 	token, repeat = txntest.Token, txntest.Repeat
 )
 
-// open makes a journal on a store, closed after the test.
+// open returns a journal on a store, closed after the test.
 func open(t *testing.T, store driver.Journal, o *journal.Options) *journal.Journal {
 	t.Helper()
 	j, err := journal.New(store, o)
@@ -33,7 +33,7 @@ func open(t *testing.T, store driver.Journal, o *journal.Options) *journal.Journ
 	return j
 }
 
-// due is some time.
+// due is an arbitrary time.
 var due = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func says(kinds ...string) []journal.Entry {
