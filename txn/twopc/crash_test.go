@@ -16,25 +16,25 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// roles are processes that are killed and stopped.
+// roles are the processes that are killed and paused.
 var roles = map[string]crash.Role{"teller": telling, "teller in turn": tellingInTurn, "finisher": finishing}
 
-// way is what messages of a process pass.
+// way carries the messages of a process.
 type way struct {
 	at    *crash.Points
-	turns *sync.Mutex // nil is that those to participants may be under way at the same time
+	turns *sync.Mutex // nil: messages to participants may be concurrent
 }
 
-// hasty presumes and scans so soon that tests need not wait.
+// hasty presumes and scans soon, so that tests need not wait.
 var hasty = Options{Patience: 300 * time.Millisecond, Scan: 50 * time.Millisecond}
 
-// telling is the process that is killed: it makes one transfer, and finishes whatever
-// its predecessors have left.
+// telling is the process that is killed: it makes one transfer, and finishes those of its
+// predecessors.
 func telling(ctx context.Context, at *crash.Points, args []string) error {
 	return tell(ctx, way{at: at}, hasty, args)
 }
 
-// tellingInTurn sends one message after the other, and finds nothing in doubt meanwhile.
+// tellingInTurn sends one message after the other, without scans.
 func tellingInTurn(ctx context.Context, at *crash.Points, args []string) error {
 	return tell(ctx, way{at, &sync.Mutex{}}, Options{Scan: time.Hour}, args)
 }
@@ -60,7 +60,7 @@ func tell(ctx context.Context, on way, o Options, args []string) error {
 	return t.finished(bounded)
 }
 
-// finishing finishes what others have left, and makes no transfer.
+// finishing finishes the transfers of others, and makes none.
 func finishing(ctx context.Context, at *crash.Points, args []string) error {
 	t, stop, err := hire(ctx, way{at: at}, txntest.Present(), &hasty, args[0], args[1], args[2])
 	defer stop()
@@ -72,7 +72,7 @@ func finishing(ctx context.Context, at *crash.Points, args []string) error {
 	return t.finished(bounded)
 }
 
-// killing is a scene of one transfer.
+// killing returns a scene of one transfer.
 func (b branches) killing() crash.Scene {
 	return crash.Scene{Args: []string{b.north.URL, b.south.URL, b.namespace()}, Want: func(tb testing.TB) { tb.Helper(); b.judge(tb, nil) }}
 }
@@ -89,8 +89,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestAsleep stops a process anywhere until another one has finished what it left: when
-// it wakes up it appends nothing behind that, and moves nothing that is decided.
+// TestAsleep pauses a process anywhere until another one has finished its transfer: when it
+// wakes up it appends nothing after that, and changes nothing decided.
 func TestAsleep(t *testing.T) {
 	t.Parallel()
 	pg, maria := testbed.Postgres(t), testbed.MariaDB(t)
@@ -100,7 +100,7 @@ func TestAsleep(t *testing.T) {
 	})
 }
 
-// recorded is what the journal has, and how much was moved; nothing if that is undecided.
+// recorded returns the journal's records, and the moved amount; empty if undecided.
 func (b branches) recorded(tb testing.TB) string {
 	tb.Helper()
 	_, records, err := journal.NewTable(b.north, "").Read(tb.Context(), Key("1"), 0)

@@ -21,8 +21,8 @@ import (
 
 var errPoor = errors.New("there is not enough")
 
-// Ten move from one bank to another; a hundred would overdraw, and nothing of that is
-// left. The guard is the balance itself, read in the branch that locks it.
+// Ten move from one bank to another. A hundred would overdraw, and leave nothing. The
+// guard is the balance itself, read in the branch that locks it.
 func Example() {
 	ctx := context.Background()
 	north, south := memory.NewParticipant(), memory.NewParticipant()
@@ -69,8 +69,8 @@ func Example() {
 }
 
 // A transfer from Postgres to MariaDB happens once, however often its message is
-// delivered: the record of that is committed with it. The id is that of the attempt,
-// because one whose abort was recorded is used up.
+// delivered: it commits together with its record. The id identifies the attempt, because
+// an id with a recorded abort cannot be used again.
 func ExampleEngine_Run() {
 	var (
 		pool  *pgxpool.Pool            // of the one database

@@ -21,9 +21,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestHeuristic: a branch that a person rolled back though it was to be committed
-// makes the outcome HEURISTIC; it is reported repeatedly, until a person acknowledges
-// it.
+// TestHeuristic: if an operator rolled back a branch of a commit, the outcome is HEURISTIC.
+// It is reported repeatedly, until an operator acknowledges it.
 func TestHeuristic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -71,8 +70,8 @@ func TestHeuristic(t *testing.T) {
 	})
 }
 
-// TestHeuristicAbort: a branch that a person committed before it could be rolled back
-// is reported, and kept.
+// TestHeuristicAbort: a branch that an operator committed before its rollback is reported,
+// and kept.
 func TestHeuristicAbort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -98,8 +97,8 @@ func TestHeuristicAbort(t *testing.T) {
 	})
 }
 
-// TestDownParticipant: a participant that does not answer for hours is called to commit
-// again and again, and the others do not wait for it.
+// TestDownParticipant: the commit of a participant that is down for hours is retried, and
+// the others do not wait for it.
 func TestDownParticipant(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -140,8 +139,8 @@ func TestDownParticipant(t *testing.T) {
 	})
 }
 
-// TestJournalGone: while the journal does not answer, who voted yes is blocked, shown
-// and timed, and nobody decides for himself; when it is back, all is finished.
+// TestJournalGone: while the journal does not answer, branches that voted yes are blocked
+// and reported with their times, and none decides alone. When it is back, all finish.
 func TestJournalGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -186,8 +185,8 @@ func TestJournalGone(t *testing.T) {
 	})
 }
 
-// TestLostDecision: a decision that stands in the journal is found there, though no
-// answer to it ever came back, and reported once.
+// TestLostDecision: a decision in the journal whose answer was lost is found there, and
+// reported once.
 func TestLostDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -229,8 +228,8 @@ func TestJournalAskedOnce(t *testing.T) {
 	})
 }
 
-// TestSecondDecision: who puts an abort behind a commit, which was not there when he
-// looked, follows that.
+// TestSecondDecision: a process that appends an abort after a commit that it had not seen
+// follows the commit.
 func TestSecondDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -251,7 +250,7 @@ func TestSecondDecision(t *testing.T) {
 		}()
 		<-deciding
 		second := w.start(t, func(at string) error {
-			if at == "journal append 1 "+leaving { // it has looked, and found nothing
+			if at == "journal append 1 "+leaving { // it has read the journal, and found nothing
 				close(decide)
 				ok(t, <-done)
 			}
@@ -267,11 +266,10 @@ func TestSecondDecision(t *testing.T) {
 	})
 }
 
-// TestHalfIsSeen shows what two-phase commit does not give: a process is stopped before
-// and after each of its messages, and at each a reader looks at both databases and at the
-// journal. Nobody sees anything of the transfer before the decision is in the journal;
-// between the first commit and the last everybody sees a half of it, but for those who
-// lock what they read.
+// TestHalfIsSeen shows a limit of two-phase commit: at a pause before and after each message
+// of a process, a reader reads both databases and the journal. No reader sees the transfer
+// before the decision is in the journal. Between the first and the last commit a reader sees
+// half of it, unless it locks the rows that it reads.
 func TestHalfIsSeen(t *testing.T) {
 	t.Parallel()
 	b := build(t, testbed.Postgres(t), testbed.MariaDB(t))
@@ -292,7 +290,7 @@ func TestHalfIsSeen(t *testing.T) {
 		"decided, all moved", "decided, all moved") // around the append of the end
 }
 
-// seen is what a reader of both databases and the journal finds.
+// seen returns what a reader of both databases and the journal finds.
 func (b branches) seen(tb testing.TB) string {
 	tb.Helper()
 	_, records, err := journal.NewTable(b.north, "").Read(tb.Context(), Key("1"), 0)
@@ -305,9 +303,9 @@ func (b branches) seen(tb testing.TB) string {
 	return fmt.Sprintf("%s, %s moved", decision, moved)
 }
 
-// moved is 1 if a reader sees in one database what the transfer leaves there, and 0 if
-// what was before. Who locks what he reads sees the same, or has to wait: never what was
-// before.
+// moved returns 1 if a reader sees the transfer's result in one database, and 0 if the
+// state before. A locking reader sees the same, or waits; it never sees the state before a
+// commit.
 func (b branches) moved(tb testing.TB, db *databases.DB, want int64, lock string) int {
 	tb.Helper()
 	const balance = `select balance from account where id = 1`
@@ -325,7 +323,7 @@ func (b branches) moved(tb testing.TB, db *databases.DB, want int64, lock string
 	return 0
 }
 
-// refusing is a participant that lets no branch come through.
+// refusing is a participant that refuses every branch.
 type refusing struct {
 	driver.Preparer[*memory.Branch]
 	err error
@@ -347,10 +345,9 @@ func (r refused) Prepare(ctx context.Context) (driver.Vote, error) {
 
 func (r refused) CommitOne(ctx context.Context) error { return errors.Join(r.err, r.Abandon(ctx)) }
 
-// TestRefusedCommit: what a participant says when it does not let a branch come through
-// is what may be concluded from the abort: a deadlock that another run may come
-// through, anything else that is known that it will not. Only what is not known is
-// Uncertain.
+// TestRefusedCommit: the kind of a participant's refusal is that of the abort: Retryable
+// for a deadlock, Definite for another known reason, Uncertain only if the outcome is
+// unknown.
 func TestRefusedCommit(t *testing.T) {
 	said := func(kind interlock.ErrorKind) error {
 		return &interlock.Error{Op: "commit", Kind: kind, Err: errWork}
@@ -366,7 +363,7 @@ func TestRefusedCommit(t *testing.T) {
 		{interlock.Bug, interlock.Definite, true},
 		{interlock.Bug, interlock.Definite, false},
 		{interlock.Uncertain, interlock.Uncertain, true},
-		{interlock.Uncertain, interlock.Definite, false}, // it was never told to commit
+		{interlock.Uncertain, interlock.Definite, false}, // it never received a commit
 	} {
 		t.Run(fmt.Sprintf("%v, alone %v", c.said, c.alone), func(t *testing.T) {
 			served(t, nil, func(t *testing.T, p *process) {
@@ -390,8 +387,8 @@ func TestRefusedCommit(t *testing.T) {
 	}
 }
 
-// TestRetryableWork: that others were in the way of the work is a reason to run it
-// again; an abort that stands in the journal is none.
+// TestRetryableWork: a conflict of the work with others is Retryable; an abort in the
+// journal is not.
 func TestRetryableWork(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
 		held := &interlock.HeldError{Name: "sum"}
@@ -400,7 +397,7 @@ func TestRetryableWork(t *testing.T) {
 	})
 }
 
-// TestBranchThatAPersonMissed: a branch that was not in doubt yet when a person decided
+// TestBranchThatAPersonMissed: a branch that was not yet in doubt when an operator decided
 // to commit its run is committed too.
 func TestBranchThatAPersonMissed(t *testing.T) {
 	bubble(t, func(t *testing.T) {

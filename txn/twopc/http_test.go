@@ -24,8 +24,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// service is a participant behind HTTP: what it is sent is an amount, which it adds to
-// a number of a memory participant.
+// service is a participant behind HTTP. Its input is an amount, which it adds to a number
+// of a memory participant.
 type service struct {
 	bank *memory.Participant
 
@@ -111,21 +111,21 @@ func (s *service) list(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(all)
 }
 
-// says has the next call of an operation answered by a status, without any work.
+// says answers the next call of an operation by a status, without any work.
 func (s *service) says(op branch.Operation, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer[op] = status
 }
 
-// insists has all calls of an operation answered by a status: the watcher's too.
+// insists answers all calls of an operation by a status: the watcher's too.
 func (s *service) insists(op branch.Operation, status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer[op], s.insist = status, true
 }
 
-// loses has the answer to the next call of an operation lost, once it is done.
+// loses loses the answer to the next call of an operation, once it is done.
 func (s *service) loses(op branch.Operation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,11 +223,11 @@ func TestHTTP(t *testing.T) {
 		t.Errorf("%+v", calls)
 	}
 
-	// The answer to prepare is lost: it is aborted, and taken back there.
+	// The answer to prepare is lost: it is aborted, and rolled back there.
 	r.service.loses(branch.Prepare)
 	wantKind(t, r.Run(t.Context(), "2", r.pay(7)), interlock.Definite, ErrAborted)
 	r.want(t, 5)
-	// That to the rollback too: the scan finds what is left, if anything is.
+	// That to the rollback too: the scan finds the rest, if there is any.
 	r.service.loses(branch.Prepare)
 	r.service.says(branch.Rollback, 500)
 	wantKind(t, r.Run(t.Context(), "2", r.pay(7)), interlock.Definite, ErrAborted)
@@ -245,7 +245,7 @@ func TestHTTP(t *testing.T) {
 	r.want(t, 20)
 }
 
-// TestHTTPAttemptsAreCounted: what is sent again has the next number.
+// TestHTTPAttemptsAreCounted: a repeated call has the next number.
 func TestHTTPAttemptsAreCounted(t *testing.T) {
 	r := online(t)
 	r.service.says(branch.Prepare, 425)
@@ -282,9 +282,9 @@ func TestHTTPAlone(t *testing.T) {
 	r.service.says(branch.Commit, 500)
 	wantKind(t, r.Run(t.Context(), "4", alone("5")), interlock.Uncertain, nil)
 	r.certain(t)
-	r.service.says(branch.Commit, 425) // it may go on with it
+	r.service.says(branch.Commit, 425) // it may still be in progress
 	wantKind(t, r.Run(t.Context(), "5", alone("5")), interlock.Uncertain, nil)
-	r.certain(t) // nobody had decided, so they were aborted
+	r.certain(t) // undecided, so they were aborted
 	if n := r.service.bank.Get("sum"); n != 5 {
 		t.Errorf("the shop has %d", n)
 	}
@@ -295,8 +295,8 @@ func TestHTTPAlone(t *testing.T) {
 	same(t, "calls", operations, "prepare", "commit", "prepare")
 }
 
-// TestHTTPHeuristic: a service that refuses to commit what it has voted for makes the
-// outcome HEURISTIC.
+// TestHTTPHeuristic: if a service refuses to commit after its yes vote, the outcome is
+// HEURISTIC.
 func TestHTTPHeuristic(t *testing.T) {
 	r := online(t)
 	r.service.insists(branch.Commit, 409)
@@ -308,7 +308,7 @@ func TestHTTPHeuristic(t *testing.T) {
 	}
 }
 
-// TestHTTPListKeepsSecrets: an error of a list shows no secret of the address.
+// TestHTTPListKeepsSecrets: the error of a list does not show secrets of the address.
 func TestHTTPListKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	for address, kind := range map[string]interlock.ErrorKind{
@@ -322,8 +322,7 @@ func TestHTTPListKeepsSecrets(t *testing.T) {
 	}
 }
 
-// TestHTTPList: a service without a list has none, and one whose list is no list is
-// an error.
+// TestHTTPList: a service without a list returns none, and an invalid list is an error.
 func TestHTTPList(t *testing.T) {
 	var status int
 	var body string

@@ -13,7 +13,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// letters are all records, by a letter each, in a transaction of north and south.
+// letters are all records of a transaction of north and south, each with a letter.
 var letters = map[rune]journal.Entry{
 	'C': decide(Commit, decided{ID: "1", Run: "r", Branches: []string{"north", "south"}}),
 	'A': decide(Abort, decided{Run: "r", Reason: "nobody had decided"}),
@@ -26,8 +26,8 @@ var letters = map[rune]journal.Entry{
 	'e': end(),
 }
 
-// TestMachineTakesNothingElse: of all sequences of up to five records, those are taken
-// that this says, and no others.
+// TestMachineTakesNothingElse: of all sequences of up to five records, the machine accepts
+// the legal ones, and no others.
 func TestMachineTakesNothingElse(t *testing.T) {
 	taken := 0
 	var try func(word string)
@@ -41,7 +41,7 @@ func TestMachineTakesNothingElse(t *testing.T) {
 			t.Fatalf("%s: %v", word, err)
 		}
 		if err != nil {
-			return // nor is anything that begins so
+			return // nor is any continuation
 		}
 		if taken++; m.state != stateOf(word) || m.ended != strings.HasSuffix(word, "e") {
 			t.Errorf("%s: %v, ended %v", word, m.state, m.ended)
@@ -60,7 +60,7 @@ func TestMachineTakesNothingElse(t *testing.T) {
 	}
 }
 
-// legal says by the letters alone whether records can follow each other.
+// legal reports by the letters alone whether a sequence of records is possible.
 func legal(word string) bool {
 	first, rest := word[0], word[1:]
 	if first != 'C' && first != 'A' || strings.ContainsAny(rest, "CA") {
@@ -110,7 +110,7 @@ func stateOf(word string) State {
 	return Committing
 }
 
-// TestMachineRefusesStrangeRecords: what a newer version or a broken store wrote is an
+// TestMachineRefusesStrangeRecords: a record of a newer version or a broken store is an
 // error.
 func TestMachineRefusesStrangeRecords(t *testing.T) {
 	for name, entries := range map[string][]journal.Entry{
@@ -129,8 +129,8 @@ func TestMachineRefusesStrangeRecords(t *testing.T) {
 	}
 }
 
-// TestCount: whatever is no clear yes or read-only vote is against it, and what may be
-// prepared is rolled back.
+// TestCount: all but a clear yes or read-only vote counts as no, and branches that may be
+// prepared are rolled back.
 func TestCount(t *testing.T) {
 	clear := &interlock.Error{Op: "prepare", Kind: interlock.Definite, Err: errWork}
 	retry := &interlock.Error{Op: "prepare", Kind: interlock.Retryable, Err: errWork}
@@ -155,8 +155,8 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestJudge: each branch in doubt has one verdict, and an abort is presumed of nothing
-// that somebody may be at work on, or that may have been forgotten.
+// TestJudge: each branch in doubt has one verdict. No abort is presumed for a branch whose
+// run may be active, or whose records may be deleted.
 func TestJudge(t *testing.T) {
 	l := limits{time.Minute, time.Hour}
 	committing, aborted, byHand := machine{}, machine{}, machine{}
@@ -194,8 +194,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestNames: each id has a key and each run a name that participants can hold, which
-// tells the run, and nothing else is taken for one.
+// TestNames: each id has a key, and each run a name that participants can hold and that
+// identifies it; other names are not mistaken for one.
 func TestNames(t *testing.T) {
 	now := time.Unix(1795300000, 5)
 	seen := map[string]string{}

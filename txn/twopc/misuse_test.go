@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestMisuseOfNew: what is wrong with options and participants is said, all of it.
+// TestMisuseOfNew: New reports all faults of options and participants.
 func TestMisuseOfNew(t *testing.T) {
 	j, err := journal.New(memory.NewJournal(), nil)
 	ok(t, err)
@@ -80,7 +80,7 @@ func TestMisuseOfRun(t *testing.T) {
 		wantSums(t, p.world, 0, 0)
 		ok(t, p.Run(t.Context(), "1", work)) // nothing was left locked
 
-		// A panic frees what was joined, and comes through.
+		// A panic frees joined branches, and propagates.
 		func() {
 			defer func() {
 				if r := recover(); r != "no" {
@@ -102,8 +102,7 @@ func TestMisuseOfRun(t *testing.T) {
 	})
 }
 
-// TestOtherTransaction: an id that belongs to another protocol, or to another id's
-// key, is not touched.
+// TestOtherTransaction: an id of another protocol, or of another id's key, is not touched.
 func TestOtherTransaction(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
 		_, err := p.coordinator.Journal().Begin(t.Context(), "saga", "saga:order", time.Now().Add(time.Hour), journal.Entry{Kind: "begin"})
@@ -128,8 +127,8 @@ func TestOtherTransaction(t *testing.T) {
 	})
 }
 
-// TestStrangersAreLeft: what others have prepared, in the same namespace or under a
-// name that is not ours, is shown and not touched.
+// TestStrangersAreLeft: branches of others, in the same namespace or under a foreign name,
+// are shown and not touched.
 func TestStrangersAreLeft(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -165,8 +164,8 @@ func (w *world) prepare(t *testing.T, bank string, x driver.XID) {
 	}
 }
 
-// TestDecide: a participant that asks hears what stands in the journal; if nothing
-// does, an abort stands there before it gets that answer.
+// TestDecide: a participant that asks gets the decision in the journal. If there is none,
+// Decide writes an abort before it answers.
 func TestDecide(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -207,7 +206,8 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-// TestTooOld: what may have been forgotten is left to a person, who can decide it once.
+// TestTooOld: a branch whose records may be deleted is left to an operator, who can decide
+// it once.
 func TestTooOld(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -255,8 +255,8 @@ func TestTooOld(t *testing.T) {
 	})
 }
 
-// TestResolveAsksAll: a person's commit is refused while a participant cannot say what
-// it has.
+// TestResolveAsksAll: an operator's commit is refused while a participant cannot list its
+// branches.
 func TestResolveAsksAll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -274,13 +274,13 @@ func TestResolveAsksAll(t *testing.T) {
 	})
 }
 
-// deaf is a participant that cannot be asked.
+// deaf is a participant without a list.
 type deaf struct{ driver.Participant }
 
 func (deaf) InDoubt(context.Context) ([]driver.InDoubt, error) { return nil, errNetwork }
 
-// TestMissingParticipant: a process that was built without a participant commits the
-// others, and says which it lacks.
+// TestMissingParticipant: a process that lacks a participant commits the others, and reports
+// the missing one.
 func TestMissingParticipant(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()

@@ -15,13 +15,13 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 )
 
-// plot is what a first process runs; others finish it.
+// plot is the work of a first process, which others finish.
 type plot struct {
 	deltas map[string]int64
 	fails  bool   // the work, when it has joined all
 	votes  string // the session of this bank ends before its vote
 	again  bool   // later processes run it too
-	points int    // of a run that nothing befalls, until all is at rest
+	points int    // of a run without faults, until all is at rest
 	commit bool   // its outcome then
 }
 
@@ -37,7 +37,7 @@ var plots = map[string]plot{
 	"alone":          {deltas: map[string]int64{"north": 10}, commit: true, points: 2},
 }
 
-// life is what a process did, and received.
+// life is the result of a process.
 type life struct {
 	told    error // by Run; nil for a process that ran nothing
 	ran     bool
@@ -45,8 +45,8 @@ type life struct {
 	labels  []string // that it passed
 }
 
-// run is one world, in which processes follow each other: the first one runs the
-// plot, and all but the last end as meets say.
+// run plays one world with successive processes: the first one runs the plot, and all but
+// the last end by meets.
 func (p plot) run(t *testing.T, meets ...func(at string) error) []life {
 	t.Helper()
 	var lives []life
@@ -68,7 +68,7 @@ func (p plot) run(t *testing.T, meets ...func(at string) error) []life {
 
 var errWork = errors.New("the work failed")
 
-// live is the life of the n-th process: until all is at rest, or its crash.
+// live runs the n-th process until all is at rest, or its crash.
 func (p plot) live(t *testing.T, w *world, n int, meet func(at string) error) (l life) {
 	t.Helper()
 	return p.liveAs(t, w, w.start(t, meet, nil), n)
@@ -123,7 +123,7 @@ func (w *world) commits(t *testing.T) int {
 	return n
 }
 
-// check judges what is left by itself: it uses nothing of the machine.
+// check judges the result independently of the machine.
 func (p plot) check(t *testing.T, w *world, lives []life) {
 	t.Helper()
 	if n := w.inDoubt(t); n != 0 {
@@ -164,10 +164,9 @@ func (p plot) check(t *testing.T, w *world, lives []life) {
 	}
 }
 
-// TestCrashPoints: a process that crashes before or after any message, to a
-// participant or to the journal, and the one after it too at any of its own, leave a
-// transaction that the next one finishes: with all effects or with none, by one
-// decision at most.
+// TestCrashPoints: a process crashes before or after any message, to a participant or to
+// the journal, and its successor does so too. The next process finishes the transaction:
+// with all effects or with none, by one decision at most.
 func TestCrashPoints(t *testing.T) {
 	for name, p := range plots {
 		t.Run(name, func(t *testing.T) {
@@ -194,8 +193,8 @@ func TestCrashPoints(t *testing.T) {
 	}
 }
 
-// TestLateMessages: a message that is given up as lost, and arrives at any later
-// point, or when all is over, does no harm. Nor does one that arrives twice.
+// TestLateMessages: a message that counts as lost, and arrives at any later point, or after
+// the end, is harmless. So is one that arrives twice.
 func TestLateMessages(t *testing.T) {
 	for name, p := range plots {
 		t.Run(name, func(t *testing.T) {
@@ -219,7 +218,7 @@ func TestLateMessages(t *testing.T) {
 	}
 }
 
-// late has a message arrive when a process passes another point.
+// late delivers a message when a process passes another point.
 func (p plot) late(t *testing.T, message, later string, twice bool) {
 	t.Helper()
 	bubble(t, func(t *testing.T) {
@@ -257,8 +256,8 @@ func (p plot) late(t *testing.T, message, later string, twice bool) {
 	})
 }
 
-// TestPartitions: from any point on a participant, or the journal, cannot be reached
-// for some time, or its answers do not come back.
+// TestPartitions: from any point on a participant, or the journal, is unreachable for some
+// time, or its answers are lost.
 func TestPartitions(t *testing.T) {
 	for name, p := range plots {
 		t.Run(name, func(t *testing.T) {
@@ -292,7 +291,7 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// TestZombieMessages: what a process had sent when it crashed arrives at any point of
+// TestZombieMessages: a message that a process sent before its crash arrives at any point of
 // the next one's life, or after it.
 func TestZombieMessages(t *testing.T) {
 	for name, p := range plots {
@@ -315,8 +314,8 @@ func TestZombieMessages(t *testing.T) {
 	}
 }
 
-// haunt has the last message of a crashed process arrive when its successor passes a
-// point. It returns the points of the successor.
+// haunt delivers the last message of a crashed process when its successor passes a point.
+// It returns the points of the successor.
 func (p plot) haunt(t *testing.T, message, at string) (labels []string) {
 	t.Helper()
 	bubble(t, func(t *testing.T) {
@@ -348,8 +347,8 @@ func (p plot) haunt(t *testing.T, message, at string) (labels []string) {
 	return labels
 }
 
-// TestPausedProcess: a process that is stopped at any point, for as long as another
-// one takes to finish what it left, follows what it then finds.
+// TestPausedProcess: a process that is paused at any point, until another one has finished
+// its transaction, follows the decision that it then finds.
 func TestPausedProcess(t *testing.T) {
 	for name, p := range plots {
 		if p.again {
@@ -370,8 +369,8 @@ func TestPausedProcess(t *testing.T) {
 	}
 }
 
-// pause stops a process at a label. If it is slow it has waited for the journal all
-// the while when it wakes up, else it has given up.
+// pause pauses a process at a label. If slow is set, it still waits for the journal when it
+// wakes up, otherwise it has given up.
 func (p plot) pause(t *testing.T, label string, slow bool) {
 	w := newWorld()
 	w.slow = slow
@@ -393,12 +392,12 @@ func (p plot) pause(t *testing.T, label string, slow bool) {
 	p.check(t, w, lives)
 }
 
-// finish is the life of a process that runs nothing itself.
+// finish runs a process that has no work of its own.
 func (p plot) finish(t *testing.T, w *world) life {
 	return plot{deltas: p.deltas}.liveAs(t, w, w.start(t, nil, nil), 1)
 }
 
-// die ends a process while a message of it is on its way.
+// die ends a process while one of its messages is in transit.
 func (n *network) die() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -28,11 +28,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// branches are the two databases of a test: an account in each, and a ledger of what
-// was moved. The journal is in the first.
+// branches are the two databases of a test: an account in each, and a ledger of the
+// transfers. The journal is in the first.
 type branches struct{ north, south *databases.DB }
 
-// build makes them, on servers that other tests use too.
+// build creates them, on servers shared with other tests.
 func build(tb testing.TB, pg, maria *testbed.Server) branches {
 	tb.Helper()
 	b := branches{databases.Open(tb, pg, databases.Pgx), databases.Open(tb, maria, databases.Maria)}
@@ -44,7 +44,7 @@ func build(tb testing.TB, pg, maria *testbed.Server) branches {
 	return b
 }
 
-// namespace tells the test's branches from others on the servers.
+// namespace distinguishes the test's branches from others on the servers.
 func (b branches) namespace() string { return b.south.URL[strings.LastIndexByte(b.south.URL, '/')+1:] }
 
 // teller is a process that moves money from Postgres to MariaDB.
@@ -54,7 +54,7 @@ type teller struct {
 	south Definition[*sql.Conn]
 }
 
-// hire makes a teller whose messages go this way. The stop function returns once it has
+// hire returns a teller whose messages pass on. The stop function returns once the teller has
 // ended.
 func hire(ctx context.Context, on way, epoch interlock.Token, o *Options, north, south, namespace string) (*teller, func(), error) {
 	var ends []func()
@@ -105,8 +105,8 @@ func hire(ctx context.Context, on way, epoch interlock.Token, o *Options, north,
 	return t, stop, nil
 }
 
-// work serves and watches. What somebody else has served meanwhile it serves again, under
-// another claim.
+// work serves and watches. If another process has taken the shards over, it serves them
+// again, under another claim.
 func (t *teller) work(ctx context.Context, epoch interlock.Token) (stop func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	var work sync.WaitGroup
@@ -119,7 +119,7 @@ func (t *teller) work(ctx context.Context, epoch interlock.Token) (stop func()) 
 	return func() { end(interlock.ErrReleased); work.Wait() }
 }
 
-// move is work that takes ten here and adds ten there.
+// move returns work that moves ten from Postgres to MariaDB.
 func (t *teller) move(id string) func(ctx context.Context, x *T) error {
 	return func(ctx context.Context, x *T) error {
 		north, err := t.north.Join(ctx, x)
@@ -144,9 +144,9 @@ func (t *teller) move(id string) func(ctx context.Context, x *T) error {
 	}
 }
 
-// finished waits until nothing is in doubt, and all that is decided has ended.
+// finished waits until nothing is in doubt, and all decided transactions have ended.
 func (t *teller) finished(ctx context.Context) error {
-	var unread error // the server ends sessions of a process that is stopped
+	var unread error // the server ends sessions of a paused process
 	for ctx.Err() == nil {
 		left := 0
 		unread = nil
@@ -163,7 +163,7 @@ func (t *teller) finished(ctx context.Context) error {
 	return errors.Join(context.Cause(ctx), unread)
 }
 
-// judge reads what is left by itself.
+// judge checks the databases independently.
 func (b branches) judge(tb testing.TB, want []string) {
 	tb.Helper()
 	north, south := b.ledger(tb, b.north), b.ledger(tb, b.south)
@@ -215,9 +215,8 @@ func (b branches) ledger(tb testing.TB, db *databases.DB) []string {
 	return ids
 }
 
-// TestHastyScanner: while a process moves money by many transfers at once, another one
-// presumes them aborted after no time at all: each is wholly there or not at all, as
-// was reported.
+// TestHastyScanner: while a process makes many concurrent transfers, another one presumes
+// them aborted at once. Each happens completely or not at all, as reported.
 func TestHastyScanner(t *testing.T) {
 	t.Parallel()
 	b := build(t, testbed.Postgres(t), testbed.MariaDB(t))

@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// scanned has north scanned while a branch of age is in doubt there, that nobody has
-// decided, and returns the branches that the hook received.
+// scanned scans north with an undecided branch of age in doubt there, and returns the
+// branches that the hook received.
 func scanned(t *testing.T, w *world, meet func(at string) error, age time.Duration) (told []observe.TwoPCOrphan, heuristic int) {
 	t.Helper()
 	p := w.start(t, meet, &Options{Hooks: &observe.TwoPC{
@@ -27,7 +27,7 @@ func scanned(t *testing.T, w *world, meet func(at string) error, age time.Durati
 	return told, heuristic
 }
 
-// TestScanWaits: a scan is over once all that it has found is finished.
+// TestScanWaits: a scan ends once all branches that it has found are finished.
 func TestScanWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -43,7 +43,7 @@ func TestScanWaits(t *testing.T) {
 	})
 }
 
-// TestYoungIsLeft: no hook receives what another process may be at work on.
+// TestYoungIsLeft: no hook receives a branch whose run may be active in another process.
 func TestYoungIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -53,7 +53,7 @@ func TestYoungIsLeft(t *testing.T) {
 	})
 }
 
-// TestUndecidedIsLeft: while the abort cannot be put in the journal nothing is rolled
+// TestUndecidedIsLeft: while the abort cannot be written to the journal, nothing is rolled
 // back, and that is reported.
 func TestUndecidedIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -70,8 +70,8 @@ func TestUndecidedIsLeft(t *testing.T) {
 	})
 }
 
-// TestScanFindsAHeuristic: a participant that answers to a scan's rollback that a person
-// has committed is reported as one that answers to a run's.
+// TestScanFindsAHeuristic: if a participant answers a scan's rollback that an operator has
+// committed, that is reported as for a run.
 func TestScanFindsAHeuristic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		told, heuristic := scanned(t, newWorld(), func(at string) error {
@@ -86,8 +86,8 @@ func TestScanFindsAHeuristic(t *testing.T) {
 	})
 }
 
-// TestAgeIsTheParticipants: a process that has just started knows how long a branch has
-// waited, and one that a participant gives no time of waits since it was found.
+// TestAgeIsTheParticipants: a process that has just started knows the age of a branch. If a
+// participant shows no time, the age counts from the first scan that found the branch.
 func TestAgeIsTheParticipants(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -106,7 +106,7 @@ func TestAgeIsTheParticipants(t *testing.T) {
 	})
 }
 
-// timeless is a participant that does not say since when branches are in doubt.
+// timeless is a participant that does not show since when branches are in doubt.
 type timeless struct{ driver.Participant }
 
 func (p timeless) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
@@ -117,8 +117,8 @@ func (p timeless) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
 	return all, err
 }
 
-// TestBlockedAnew: how long a branch is blocked begins again when the journal has answered
-// for it, and what is not in doubt any more is not remembered.
+// TestBlockedAnew: the blocked time of a branch restarts after an answer of the journal, and
+// branches that are no longer in doubt are forgotten.
 func TestBlockedAnew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var gone atomic.Bool

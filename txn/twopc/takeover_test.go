@@ -12,8 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
-// TestCrashLoop: a participant that crashes each process which tells it to commit makes
-// the transaction one that waits for a person: it stays decided, and its branches prepared.
+// TestCrashLoop: if the commit of a participant crashes every process, the transaction waits
+// for an operator: it stays decided, and its branches prepared.
 func TestCrashLoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w, gate := newWorld(), make(chan struct{})

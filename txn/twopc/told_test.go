@@ -21,8 +21,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestMachineLeavesWhatWas: what follows from more records changes nothing of what was
-// so before them.
+// TestMachineLeavesWhatWas: applying more records does not change a copy of the machine from
+// before them.
 func TestMachineLeavesWhatWas(t *testing.T) {
 	before, err := replay([]journal.Entry{letters['C']})
 	ok(t, err)
@@ -32,8 +32,8 @@ func TestMachineLeavesWhatWas(t *testing.T) {
 	}
 }
 
-// TestFollow: a branch that has to be called again is never recorded as done, and one that has done it
-// only once a person has to look.
+// TestFollow: a branch that must be called again is never recorded as done. A branch with a
+// heuristic outcome is recorded once.
 func TestFollow(t *testing.T) {
 	three, err := replay([]journal.Entry{decide(Commit, decided{Run: "r", Branches: []string{"a", "b", "c"}})})
 	ok(t, err)
@@ -57,8 +57,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestHooksAreTold: of each decision, by who has made it and why; of a call that did not
-// succeed, and when it is repeated; of the end.
+// TestHooksAreTold of each decision, with its actor and reason; of each failed call, with
+// the time of the next one; and of the end.
 func TestHooksAreTold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -68,7 +68,7 @@ func TestHooksAreTold(t *testing.T) {
 			defer mu.Unlock()
 			lines = append(lines, fmt.Sprintf(format, args...))
 		}
-		heard := func() []string { // sorted: who decides and who commits do not wait for each other
+		heard := func() []string { // sorted: the decision and the commits are concurrent
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
@@ -117,8 +117,8 @@ func TestHooksAreTold(t *testing.T) {
 	})
 }
 
-// TestOneOtherwiseOneDown: of three branches one was rolled back by a person, and one
-// cannot be reached: that is called again until it has committed, and the third one not.
+// TestOneOtherwiseOneDown: of three branches one was rolled back by an operator, and one
+// is unreachable: that is called again until it has committed, the third one is not.
 func TestOneOtherwiseOneDown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -154,8 +154,8 @@ func TestOneOtherwiseOneDown(t *testing.T) {
 	})
 }
 
-// TestAloneWhenTheCallerLeaves: a single participant is not told to commit when the
-// caller has gone.
+// TestAloneWhenTheCallerLeaves: a single participant gets no commit once the caller's
+// context has ended.
 func TestAloneWhenTheCallerLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -170,8 +170,8 @@ func TestAloneWhenTheCallerLeaves(t *testing.T) {
 	})
 }
 
-// TestCallerLeaves: once all have voted the caller may still leave, and it is aborted, and its
-// branches freed. A decision that was sent, and has to be sent again, stands.
+// TestCallerLeaves: if the caller leaves after all votes, the transaction aborts, and its
+// branches are freed. A decision that was sent, and must be sent again, remains.
 func TestCallerLeaves(t *testing.T) {
 	for decided, want := range map[bool]error{false: context.Canceled, true: nil} {
 		bubble(t, func(t *testing.T) {
@@ -200,8 +200,8 @@ func TestCallerLeaves(t *testing.T) {
 	}
 }
 
-// TestWhatWasNotToldIsFreed: a participant that never heard to prepare, or to commit,
-// keeps nobody waiting.
+// TestWhatWasNotToldIsFreed: a participant that never received a prepare, or a commit,
+// blocks no other transaction.
 func TestWhatWasNotToldIsFreed(t *testing.T) {
 	for at, deltas := range map[string]map[string]int64{"north commit one 1 " + leaving: {"north": 1}, "north prepare 1 " + leaving: transfer} {
 		for _, lost := range []error{errNetwork, &interlock.Error{Op: "call", Kind: interlock.Definite, Err: errNetwork}} {
@@ -225,8 +225,8 @@ func TestWhatWasNotToldIsFreed(t *testing.T) {
 	}
 }
 
-// TestAbortedMeanwhile: who finds that somebody has decided to abort tells his branches
-// so at once.
+// TestAbortedMeanwhile: a run that finds another process's abort rolls its branches back
+// at once.
 func TestAbortedMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -242,8 +242,8 @@ func TestAbortedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestRollbackIsGivenUp: a participant that does not answer to a rollback is called again
-// for as long as Timeout, and keeps the caller for no longer.
+// TestRollbackIsGivenUp: a participant that does not answer a rollback is called again
+// for Timeout, and blocks the caller no longer.
 func TestRollbackIsGivenUp(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -267,8 +267,8 @@ func TestRollbackIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestHeuristicOfAnEndedAbort: of a branch that a person has committed, and that is to be
-// rolled back by an abort that has ended, the hook is called, and for nothing else.
+// TestHeuristicOfAnEndedAbort: the hook receives only a branch that an operator committed
+// although an ended abort requires its rollback.
 func TestHeuristicOfAnEndedAbort(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -284,8 +284,8 @@ func TestHeuristicOfAnEndedAbort(t *testing.T) {
 	})
 }
 
-// TestUnwrittenDecision: no caller gets a decision that does not stand in the
-// journal, nor of one that cannot be read.
+// TestUnwrittenDecision: no caller gets a decision that is not in the journal, or that
+// cannot be read.
 func TestUnwrittenDecision(t *testing.T) {
 	for _, what := range []string{"journal append", "journal read"} {
 		bubble(t, func(t *testing.T) {
@@ -317,14 +317,14 @@ func TestUnwrittenDecision(t *testing.T) {
 	}
 }
 
-// forgetful is a journal that has forgotten what it is asked for.
+// forgetful is a journal that finds no transaction.
 type forgetful struct{ *memory.Journal }
 
 func (forgetful) Read(context.Context, string, int64) (driver.Head, []driver.Record, error) {
 	return driver.Head{}, nil, nil
 }
 
-// on is an engine over a store, and what its coordinator fails with.
+// on returns an engine over a store, and the error of its coordinator.
 func on(t *testing.T, store driver.Journal) (p *process, failed func() error) {
 	t.Helper()
 	var mu sync.Mutex
@@ -348,8 +348,8 @@ func on(t *testing.T, store driver.Journal) (p *process, failed func() error) {
 	}
 }
 
-// TestForgottenAtOnce: a decision that another one came before, and that is not there
-// when it is read, is reported as neither.
+// TestForgottenAtOnce: if another decision was first, and is gone when it is read, neither
+// is reported.
 func TestForgottenAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, _ := on(t, forgetful{memory.NewJournal()})
@@ -362,8 +362,8 @@ func TestForgottenAtOnce(t *testing.T) {
 	})
 }
 
-// TestStrangeRecords: what a newer version has written, or nobody can have, is reported
-// by every reader, and left as it is.
+// TestStrangeRecords: every reader reports records of a newer version, or impossible ones,
+// and does not change them.
 func TestStrangeRecords(t *testing.T) {
 	long := strings.Repeat("long/", 20)
 	for name, c := range map[string]struct {
@@ -402,8 +402,8 @@ func TestStrangeRecords(t *testing.T) {
 	}
 }
 
-// TestUnfinished: what is decided and not ended is listed, page by page, for as long as
-// somebody wants to see more; what has ended is not, nor what another protocol does.
+// TestUnfinished lists decided, unfinished transactions, page by page, until the caller
+// stops; neither ended ones nor those of other protocols.
 func TestUnfinished(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var silent atomic.Bool
@@ -447,7 +447,7 @@ func TestUnfinished(t *testing.T) {
 	})
 }
 
-// torn is a journal whose lists are cut off.
+// torn is a journal with truncated lists.
 type torn struct{ *memory.Journal }
 
 func (j torn) Due(ctx context.Context, shard int, behind driver.Head, limit int) ([]driver.Head, error) {
@@ -455,8 +455,7 @@ func (j torn) Due(ctx context.Context, shard int, behind driver.Head, limit int)
 	return heads, errors.Join(err, errNetwork)
 }
 
-// TestUnfinishedCutOff: a list that could not be read to its end says so, once, and
-// nothing follows.
+// TestUnfinishedCutOff: a list that could not be read to its end ends with one error.
 func TestUnfinishedCutOff(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, _ := on(t, torn{memory.NewJournal()})
@@ -470,7 +469,7 @@ func TestUnfinishedCutOff(t *testing.T) {
 	})
 }
 
-// TestNotForAPerson: what is under way, and what is not there, is not a person's to decide.
+// TestNotForAPerson: an operator cannot decide a running or a missing transaction.
 func TestNotForAPerson(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newWorld().start(t, nil, nil)
@@ -489,7 +488,7 @@ func TestNotForAPerson(t *testing.T) {
 	})
 }
 
-// TestSettleOfTheAborted: who waits for what is aborted hears so at once, and why.
+// TestSettleOfTheAborted: a waiter for an aborted transaction gets the reason at once.
 func TestSettleOfTheAborted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newWorld().start(t, nil, nil)
@@ -520,7 +519,7 @@ func TestNudgeOfTheEnded(t *testing.T) {
 	})
 }
 
-// TestNotEndedBeforeItStands: no caller gets an end that does not stand in the journal.
+// TestNotEndedBeforeItStands: no caller gets an end that is not in the journal.
 func TestNotEndedBeforeItStands(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var gone atomic.Bool
@@ -546,8 +545,8 @@ func TestNotEndedBeforeItStands(t *testing.T) {
 	})
 }
 
-// TestHeuristicAbortIsToldOnce: who finds one tells of it; the owner of its shard, in the
-// same process or another one, not before it is time to remind, and the next owner neither.
+// TestHeuristicAbortIsToldOnce: the process that finds it reports it. The owner of its shard,
+// in this or another process, and the next owner report it only when a reminder is due.
 func TestHeuristicAbortIsToldOnce(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
-// served runs a test against one process that is served.
+// served runs a test against one process that serves.
 func served(t *testing.T, o *Options, test func(t *testing.T, p *process)) {
 	t.Helper()
 	bubble(t, func(t *testing.T) {
@@ -34,8 +34,8 @@ func wantSums(t *testing.T, w *world, north, south int64) {
 	}
 }
 
-// TestCosts: n prepares and one append before the answer; n commits and one append
-// after it.
+// TestCosts: n prepares and one append before the answer; n commits and one append after
+// it.
 func TestCosts(t *testing.T) {
 	for name, c := range map[string]struct {
 		deltas        map[string]int64
@@ -89,7 +89,7 @@ func TestAbortCosts(t *testing.T) {
 		same(t, "messages", p.network.sent())
 		wantSums(t, p.world, 0, 0)
 
-		// Its branches were freed: another one comes through, under the same id.
+		// Its branches were freed: another run under the same id succeeds.
 		p.world.banks["south"].Restart()
 		err = p.Run(t.Context(), "1", func(ctx context.Context, x *T) error {
 			defer p.world.banks["south"].Restart() // the session ends before the vote
@@ -121,8 +121,8 @@ func TestCommittedOnce(t *testing.T) {
 	})
 }
 
-// TestTwoRunsOfOneID: of two runs at once one commits, and the other's work is taken
-// back, and not mixed with it.
+// TestTwoRunsOfOneID: of two concurrent runs one commits, and the other's work is rolled
+// back separately.
 func TestTwoRunsOfOneID(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
 		inside, outside := make(chan struct{}), make(chan error)
@@ -157,8 +157,8 @@ func TestAnyProcessFinishes(t *testing.T) {
 	})
 }
 
-// TestSlowCommitter: a process that is stopped between the votes and the decision
-// finds what a scanner has decided meanwhile, and follows it.
+// TestSlowCommitter: a process that is paused between the votes and the decision finds a
+// scanner's decision, and follows it.
 func TestSlowCommitter(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
 		w := p.world
@@ -197,8 +197,8 @@ func TestSlowCommitter(t *testing.T) {
 	})
 }
 
-// TestPatience: what is in doubt is left alone while a run may be at work on it, and
-// for as long as it takes if it runs here.
+// TestPatience: scans skip a branch in doubt while its run may be active, and always while
+// it runs in this process.
 func TestPatience(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()
@@ -233,11 +233,11 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// door is a participant as one resource sees it, that counts who comes and goes.
+// door is a participant that counts the begun and the ended branches.
 type door struct {
 	driver.Preparer[*memory.Branch]
 	opens        func() error // before a branch is begun there
-	closes       error        // what it says to who leaves
+	closes       error        // error of the end of a branch
 	came, leaves int
 }
 
@@ -260,7 +260,7 @@ func (g guest) Abandon(ctx context.Context) error {
 	return errors.Join(g.Preparing.Abandon(ctx), g.door.closes)
 }
 
-// wantText says that a call was wrong, and how.
+// wantText requires an error with a text.
 func wantText(t *testing.T, err error, want string) {
 	t.Helper()
 	if wantKind(t, err, interlock.Bug, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -268,8 +268,8 @@ func wantText(t *testing.T, err error, want string) {
 	}
 }
 
-// TestJoinOnce: a branch that could not be begun may be joined again; one that was may
-// not, nor may any once the function has returned: the participant is not asked then.
+// TestJoinOnce: a branch that could not begin may be joined again. A begun one may not,
+// nor may any after the function has returned: Join does not call the participant then.
 func TestJoinOnce(t *testing.T) {
 	served(t, nil, func(t *testing.T, p *process) {
 		failing := errNetwork
@@ -296,8 +296,8 @@ func TestJoinOnce(t *testing.T) {
 	})
 }
 
-// TestJoinMeanwhile: a branch that comes when the function has returned is abandoned, and
-// is no part of the transaction.
+// TestJoinMeanwhile: a branch that begins after the function has returned is abandoned, and
+// not part of the transaction.
 func TestJoinMeanwhile(t *testing.T) {
 	for _, closes := range []error{nil, errNetwork} {
 		bubble(t, func(t *testing.T) {
@@ -322,12 +322,12 @@ func TestJoinMeanwhile(t *testing.T) {
 	}
 }
 
-// clerk is a participant that takes down what each call says of itself, and answers to
-// the first one of a kind that it is lost.
+// clerk is a participant that records each call, and loses the answer to the first one of
+// each kind.
 type clerk struct {
 	driver.Preparer[*memory.Branch]
 	calls []branch.Call
-	waits []time.Duration // how long for their answers
+	waits []time.Duration // time left for their answers
 	lost  map[branch.Operation]bool
 }
 
@@ -372,9 +372,8 @@ func (n noted) Prepare(ctx context.Context) (driver.Vote, error) {
 	return n.Preparing.Prepare(ctx)
 }
 
-// TestCallsSayWhatTheyAre: a participant, wherever it is, can tell from each call which
-// transaction it is for, what is asked, how often it was asked, and until when somebody
-// waits for the answer. Of the call that the caller itself serves it hears nothing.
+// TestCallsSayWhatTheyAre: each call to any participant has its transaction, operation,
+// attempt and deadline. It does not have the call that the caller itself serves.
 func TestCallsSayWhatTheyAre(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld()

@@ -28,33 +28,33 @@ func TestMain(m *testing.M) {
 	crash.Main(m, roles)
 }
 
-// What the packages of txn test with in the same way.
+// The helpers that the tests of txn share.
 var (
 	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
 	bubble             = txntest.Bubble
 )
 
-// errCrashed is what everything ends with in a process that has crashed, errNetwork
-// what is lost on its way. Neither is Definite: nothing may be concluded from them.
+// errCrashed is the error of every call in a crashed process, errNetwork that of a lost
+// message. Neither is Definite: both prove nothing.
 var (
 	errCrashed = errors.New("crashed")
 	errNetwork = errors.New("lost on its way")
 )
 
-// place where a message of a process is: it leaves, or its answer comes back.
+// The places of a message: it leaves its process, or its answer returns.
 const (
 	leaving   = "leaves"
 	returning = "returns"
 )
 
-// network is where all messages of one process pass: each has a label, "north commit
-// 1 leaves", by which it can be met.
+// network carries all messages of one process. Each has a label, such as "north commit 1
+// leaves", by which a test can intercept it.
 type network struct {
 	mu     sync.Mutex
 	counts map[string]int
 	passed []string                                             // labels, in their order
-	meet   func(at string) error                                // the test's: what befalls a message there; nil is nothing
-	keep   func(label string, deliver func() error) (lost bool) // the test's: it may deliver later; nil keeps none
+	meet   func(at string) error                                // the test's fault for a message there; nil is none
+	keep   func(label string, deliver func() error) (lost bool) // the test may deliver it later; nil keeps none
 	dead   bool
 	died   chan struct{}
 }
@@ -91,7 +91,7 @@ func (n *network) pass(label string) error {
 	return n.befall(label)
 }
 
-// befall is what befalls a message. It may take its time.
+// befall applies the test's fault to a message. It may block.
 func (n *network) befall(label string) error {
 	if n.over() {
 		return errCrashed
@@ -124,7 +124,7 @@ func (n *network) labels() []string {
 	return slices.Clone(n.passed)
 }
 
-// crashAt is where a process ends.
+// crashAt crashes a process at a label.
 func crashAt(label string) func(string) error {
 	return func(at string) error {
 		if at == label {
@@ -134,7 +134,7 @@ func crashAt(label string) func(string) error {
 	}
 }
 
-// wire is a participant as one process sees it.
+// wire connects one process to a participant.
 type wire struct {
 	*memory.Participant
 	name    string
@@ -164,7 +164,7 @@ func (w wire) InDoubt(ctx context.Context) ([]driver.InDoubt, error) {
 	return w.Participant.InDoubt(ctx)
 }
 
-// session is a branch as its process sees it.
+// session connects one process to a branch.
 type session struct {
 	driver.Preparing
 	wire wire
@@ -194,7 +194,7 @@ func (s session) Abandon(ctx context.Context) error {
 	return s.Preparing.Abandon(ctx)
 }
 
-// watched is the journal as one process sees it.
+// watched connects one process to the journal.
 type watched struct {
 	*memory.Journal
 	network *network
@@ -213,7 +213,7 @@ func (w watched) Append(ctx context.Context, appends []driver.Append) []error {
 }
 
 func (w watched) Read(ctx context.Context, transaction string, after int64) (driver.Head, []driver.Record, error) {
-	if err := w.network.befall("journal read"); err != nil { // changes nothing: no place to crash at
+	if err := w.network.befall("journal read"); err != nil { // changes nothing: not a crash point
 		return driver.Head{}, nil, err
 	}
 	return w.Journal.Read(ctx, transaction, after)
@@ -233,8 +233,7 @@ func (w watched) Enter(ctx context.Context, shard int, epoch interlock.Token) er
 	return w.Journal.Enter(ctx, shard, epoch)
 }
 
-// world is what outlasts processes: two banks and a registry of names, and the
-// journal.
+// world outlives processes: it has two banks, a registry of names, and the journal.
 type world struct {
 	banks map[string]*memory.Participant
 	store *memory.Journal
@@ -260,11 +259,11 @@ type process struct {
 	at      map[string]Definition[*memory.Branch]
 }
 
-// patience is that of the tests' engines, and settled for how long after a fault
-// all is at rest again: a scan after that, and a recheck.
+// patience is Options.Patience of the tests. settled is the time from a fault until all is
+// at rest again: patience, a scan and a recheck.
 const patience = 30 * time.Second
 
-// start makes a process that serves nothing.
+// start starts a process that serves nothing.
 func (w *world) start(t *testing.T, meet func(at string) error, o *Options) *process {
 	t.Helper()
 	p := &process{world: w, network: newNetwork(meet), at: map[string]Definition[*memory.Branch]{}}
@@ -295,7 +294,7 @@ func (w *world) start(t *testing.T, meet func(at string) error, o *Options) *pro
 	return p
 }
 
-// serve drives and watches until what it returns is called, or the process crashes.
+// serve drives and watches until the test calls stop, or the process crashes.
 func (p *process) serve(t *testing.T, epoch int64) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -314,7 +313,7 @@ func (p *process) serve(t *testing.T, epoch int64) (stop func()) {
 	return func() { cancel(); work.Wait() }
 }
 
-// add is work that adds to one number in each of some banks.
+// add returns work that adds to one number in each of some banks.
 func (p *process) add(deltas map[string]int64) func(ctx context.Context, t *T) error {
 	return func(ctx context.Context, t *T) error {
 		for _, name := range names {
@@ -342,7 +341,7 @@ func (p *process) add(deltas map[string]int64) func(ctx context.Context, t *T) e
 // transfer moves ten from north to south.
 var transfer = map[string]int64{"north": -10, "south": 10}
 
-// sums are the banks' numbers, as everybody sees them.
+// sums returns the banks' committed numbers.
 func (w *world) sums() map[string]int64 {
 	sums := map[string]int64{}
 	for name, bank := range w.banks {
@@ -351,7 +350,7 @@ func (w *world) sums() map[string]int64 {
 	return sums
 }
 
-// inDoubt counts the branches that are prepared, wherever.
+// inDoubt counts the prepared branches of all banks.
 func (w *world) inDoubt(t testing.TB) int {
 	t.Helper()
 	n := 0
@@ -363,7 +362,7 @@ func (w *world) inDoubt(t testing.TB) int {
 	return n
 }
 
-// records are those of a transaction, as kind:step.
+// records returns the records of a transaction, as kind:step.
 func (w *world) records(t testing.TB, id string) ([]string, bool) {
 	t.Helper()
 	head, _, err := w.store.Read(context.Background(), Key(id), 0)
@@ -371,7 +370,7 @@ func (w *world) records(t testing.TB, id string) ([]string, bool) {
 	return txntest.Records(t, w.store, Key(id)), !head.Ended.IsZero()
 }
 
-// rest waits until nothing is in doubt and all that the journal knows has ended.
+// rest waits until nothing is in doubt and all transactions in the journal have ended.
 func (w *world) rest(t testing.TB) {
 	t.Helper()
 	for range 100 {
@@ -387,14 +386,14 @@ func (w *world) rest(t testing.TB) {
 	t.Errorf("after a thousand seconds %d branches are in doubt", w.inDoubt(t))
 }
 
-// told is what a hook received.
+// told is an event of a hook.
 type told struct {
 	what       string
 	age, since time.Duration
 	blocked    int
 }
 
-// ear is what all hooks received.
+// ear records the events of all hooks.
 type ear struct {
 	mu   sync.Mutex
 	told []told
@@ -447,7 +446,7 @@ func doing(commit bool) string {
 	return "roll back"
 }
 
-// listening are hooks that are heard.
+// listening returns hooks and their record.
 func listening() (*observe.TwoPC, *ear) {
 	e := &ear{}
 	return &observe.TwoPC{
@@ -462,7 +461,7 @@ func listening() (*observe.TwoPC, *ear) {
 	}, e
 }
 
-// sent are the messages that have left, as "north commit".
+// sent returns the sent messages, as "north commit".
 func (n *network) sent() (all []string) {
 	for _, label := range n.labels() {
 		if what, leaves := strings.CutSuffix(label, " "+leaving); leaves {
