@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestCosts counts appends: two for a saga of n steps, whatever n, one more for a
-// pivot that is not the first step, one more for an abort, and two for each wait.
+// TestCosts counts appends: two for a saga of any number of steps, one more for a pivot
+// that is not the first step, one more for an abort, and two for each wait.
 func TestCosts(t *testing.T) {
 	steps := func(g *target, n int) (all []Stage[string]) {
 		for i := range n {
@@ -71,9 +71,9 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-// TestOnePlan: the list of a saga's stages is computed once if it is driven where it began, and
-// its records are not read. Where another process drives it and its end is awaited, that is one
-// read each.
+// TestOnePlan: a saga that is driven where it began computes the list of its stages once, and
+// reads no records. If another process drives it, that process and a waiter read them once
+// each.
 func TestOnePlan(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g, plans := &target{}, 0
@@ -95,8 +95,8 @@ func TestOnePlan(t *testing.T) {
 	})
 }
 
-// TestWithoutANotifier: without a notifier, the owner of a shard finds the first transaction of another
-// process within a poll, and those that follow soon.
+// TestWithoutANotifier: the owner of a shard finds the first transaction of another process within a
+// poll, and later ones soon.
 func TestWithoutANotifier(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -113,8 +113,8 @@ func TestWithoutANotifier(t *testing.T) {
 	})
 }
 
-// TestOldRecordsAreWritten: what is known is not kept from others for long, though
-// nothing depends on it.
+// TestOldRecordsAreWritten: pending records are written soon, although nothing depends
+// on them.
 func TestOldRecordsAreWritten(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -131,8 +131,8 @@ func TestOldRecordsAreWritten(t *testing.T) {
 	})
 }
 
-// TestLongList: to find the next of thousands of stages those before it are not looked
-// through again, which would take longer than their calls.
+// TestLongList: the search for the next of thousands of stages does not repeat earlier
+// ones, which would take longer than their calls.
 func TestLongList(t *testing.T) {
 	l, m := &listPlanner{}, machine{state: Running}
 	for i := range 5000 {
@@ -150,9 +150,9 @@ func TestLongList(t *testing.T) {
 	}
 }
 
-// TestFailingForEver: a step that has to be done and is refused at once, each time, is
-// called at the pace of its policy, and takes no record for each call; the shortest
-// policy is no hot loop; and a saga that nobody here can drive takes no records at all.
+// TestFailingForEver: a step that must be done and is refused at once, each time, is called
+// at the intervals of its policy, without a record for each call. The shortest policy is no
+// hot loop. A saga that this process cannot drive writes no records.
 func TestFailingForEver(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy Policy
@@ -176,7 +176,7 @@ func TestFailingForEver(t *testing.T) {
 				time.Sleep(day)
 				r.stop()
 				<-r.served
-				if calls > c.calls+1 || calls < 100 || r.store.Appends() > 4+12+24 { // what is kept of the failures doubles, or is an hour old
+				if calls > c.calls+1 || calls < 100 || r.store.Appends() > 4+12+24 { // failures are recorded when their number doubles, or after an hour
 					t.Errorf("%d calls, %d appends", calls, r.store.Appends())
 				}
 				appends, told := r.store.Appends(), 0
@@ -193,8 +193,8 @@ func TestFailingForEver(t *testing.T) {
 	}
 }
 
-// TestAllocations: what a saga of two steps allocates that begins and ends in one process, its
-// journal in memory included.
+// TestAllocations bounds the allocations of a saga of two steps in one process, including its
+// journal in memory.
 func TestAllocations(t *testing.T) {
 	if testbed.Race {
 		t.Skip("the race detector changes the count")
@@ -237,8 +237,8 @@ func (a *asked) Read(ctx context.Context, id string, after int64) (driver.Head, 
 	return a.Journal.Read(ctx, id, after)
 }
 
-// TestUnfinishedCosts what it returns, however many sagas have ended, also if the journal
-// was opened with another number of shards than it has.
+// TestUnfinishedCosts in proportion to its result, for any number of ended sagas, even if the
+// journal was opened with a wrong number of shards.
 func TestUnfinishedCosts(t *testing.T) {
 	store := &asked{Journal: memory.NewJournal()}
 	open := func(shards int) *journal.Journal {

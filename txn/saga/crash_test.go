@@ -33,7 +33,7 @@ func effect(db driver.Beginner[driver.SQL], at *crash.Points) func(ctx context.C
 	}
 }
 
-// engine is a process that serves all shards until the saga has ended.
+// engine serves all shards until the saga has ended.
 func engine(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -62,8 +62,8 @@ func engine(ctx context.Context, at *crash.Points, args []string) error {
 	return nil
 }
 
-// TestKilled: a process that is killed between any two of its writes leaves a saga
-// that the next one undoes, each effect once, in the reverse order.
+// TestKilled: if a process is killed between any two of its writes, the next one undoes
+// its saga, each effect once, in reverse order.
 func TestKilled(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
@@ -71,9 +71,8 @@ func TestKilled(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestAsleep stops a process anywhere until another one has brought the saga to its end:
-// when it wakes up, still with a claim that it takes for valid, it appends nothing and
-// has no effect.
+// TestAsleep pauses a process anywhere until another one has completed the saga: when it
+// wakes up, with an apparently valid claim, it appends nothing and has no effect.
 func TestAsleep(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -95,7 +94,7 @@ func TestAsleep(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// scene is a database for one saga, and what is to be so in it in the end.
+// scene returns a database for one saga, and checks its final state.
 func scene(tb testing.TB, db *databases.DB) crash.Scene {
 	tb.Helper()
 	db.Do(tb, journal.NewTable(db, "").Create)
@@ -119,7 +118,7 @@ func judgeKilled(tb testing.TB, db *databases.DB) {
 		return tx.Query(ctx, `select name from effect order by id`, nil, func(scan func(...any) error) error {
 			var name string
 			err := scan(&name)
-			if name != "1/c/undo" { // it is not known whether the step happened, if its process was killed
+			if name != "1/c/undo" { // the step's outcome is unknown if its process was killed
 				effects = append(effects, name)
 			}
 			return err

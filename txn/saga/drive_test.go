@@ -19,11 +19,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestHealedTarget: what waits for a target that did not answer is called again as soon as
-// that answers another, and not when it has said when itself.
+// TestHealedTarget: calls that wait for a failed target are repeated as soon as it answers
+// another one, but not those for which the target has set the time.
 func TestHealedTarget(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		const sagas = 6 // enough that their target counts as sick
+		const sagas = 6 // so many that their target counts as sick
 		var mu sync.Mutex
 		var ill atomic.Bool
 		ill.Store(true)
@@ -72,8 +72,7 @@ func TestHealedTarget(t *testing.T) {
 	})
 }
 
-// TestNothingFails of sagas that go their way, however they end: no error of driving is
-// reported.
+// TestNothingFails: no error of driving is reported for regular sagas, with any end.
 func TestNothingFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var failed []error
@@ -95,8 +94,8 @@ func TestNothingFails(t *testing.T) {
 	})
 }
 
-// TestMistakeIsTold: an answer that the machine does not take, which is a mistake of this
-// package, is reported as one. Nothing of it is written, and the saga is driven again.
+// TestMistakeIsTold: a result that the machine rejects, a bug of this package, is reported
+// as one. Nothing of it is written, and the saga is driven again.
 func TestMistakeIsTold(t *testing.T) {
 	for _, kind := range []string{"step", "step in a transaction"} {
 		t.Run(kind, func(t *testing.T) {
@@ -129,7 +128,7 @@ func TestMistakeIsTold(t *testing.T) {
 	}
 }
 
-// outage is a store whose n-th append fails, and all behind it for a while.
+// outage is a store whose n-th append fails, and all after it for a while.
 type outage struct {
 	*memory.Journal
 	at int
@@ -155,9 +154,8 @@ func (o *outage) Append(ctx context.Context, appends []driver.Append) []error {
 	return o.Journal.Append(ctx, appends)
 }
 
-// TestPartOfAWriteFails: what is more than one append takes is neither written in part
-// twice nor left out in part when the store is away for longer than its owner has patience,
-// before any of the parts.
+// TestPartOfAWriteFails: records for more than one append are neither repeated nor omitted in
+// part if the store is down, before any of the parts, for longer than the owner's patience.
 func TestPartOfAWriteFails(t *testing.T) {
 	for at := 2; at <= 5; at++ {
 		bubble(t, func(t *testing.T) {

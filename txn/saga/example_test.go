@@ -35,7 +35,7 @@ func Example() {
 	hold := saga.Step("hold", func(ctx context.Context, o Order) (string, error) {
 		return "ticket for " + o.Seat, effect(ctx, "hold "+o.Seat)
 	}).Undo("release", func(ctx context.Context, o Order, ticket *string) error {
-		return effect(ctx, "release "+o.Seat) // ticket is nil if it is not known whether it was held
+		return effect(ctx, "release "+o.Seat) // ticket is nil if the outcome of hold is unknown
 	})
 	pay := saga.Step("pay", func(ctx context.Context, o Order) (string, error) {
 		if o.Card == "stolen" {
@@ -76,12 +76,12 @@ func Example() {
 	// COMPENSATED true pay: the card was refused
 }
 
-// A tour is a function: its steps have inputs that are computed on the way, and the
-// legs are booked at the same time.
+// A tour is a function: it computes the inputs of its steps, and books the legs
+// concurrently.
 func ExampleDefineFunc() {
 	ctx := context.Background()
 	book := saga.Step("book", func(ctx context.Context, city string) (int, error) {
-		return len(city) * 100, nil // a real one hands saga.From(ctx).Key() to its target
+		return len(city) * 100, nil // a real one passes saga.From(ctx).Key() to its target
 	}).Undo("cancel", func(ctx context.Context, city string, price *int) error {
 		return nil
 	})

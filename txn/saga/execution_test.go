@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// executionOf is the execution of a saga of a definition that was begun, by an heir.
+// executionOf returns the execution of a begun saga of a definition, by a new owner.
 func executionOf(t *testing.T, d Defined, entries ...journal.Entry) *execution {
 	t.Helper()
 	entries = append([]journal.Entry{begin([]byte(`"in"`), time.Time{}, time.Time{}, false)}, entries...)
@@ -25,8 +25,8 @@ func executionOf(t *testing.T, d Defined, entries ...journal.Entry) *execution {
 	return c
 }
 
-// TestNoteOfWhatCannotFollow is a mistake of this package: it is reported as one, and nothing
-// of it is pending or in the machine.
+// TestNoteOfWhatCannotFollow is a bug of this package: it is reported as one, and leaves nothing
+// pending or in the machine.
 func TestNoteOfWhatCannotFollow(t *testing.T) {
 	c := executionOf(t, Define("order", (&target{}).undoable("a")))
 	err := c.note(began, true, letters["sent a"], letters["end"])
@@ -38,7 +38,7 @@ func TestNoteOfWhatCannotFollow(t *testing.T) {
 	}
 }
 
-// TestRecordIsJSON: what cannot be read again is not written.
+// TestRecordIsJSON: a record that could not be read again is not written.
 func TestRecordIsJSON(t *testing.T) {
 	defer func() {
 		if recover() == nil {
@@ -48,7 +48,7 @@ func TestRecordIsJSON(t *testing.T) {
 	record(recordRetry, "a", note{Input: json.RawMessage("{")})
 }
 
-// TestDamagedSaga: a saga whose records make no sense is reported, and left alone.
+// TestDamagedSaga: a saga with invalid records is reported, and not driven.
 func TestDamagedSaga(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var failed []error
@@ -66,8 +66,8 @@ func TestDamagedSaga(t *testing.T) {
 	})
 }
 
-// TestCourseOfWhatCannotFollow: the mistake is reported wherever it is made, and no move is
-// made on it.
+// TestCourseOfWhatCannotFollow: the bug is reported in every method, and no action follows
+// from it.
 func TestCourseOfWhatCannotFollow(t *testing.T) {
 	g := &target{}
 	d := Define("order", g.undoable("a"), Sleep[string]("w", time.Hour))
@@ -96,8 +96,8 @@ func TestCourseOfWhatCannotFollow(t *testing.T) {
 	}
 }
 
-// TestAddedToAnAnsweredStage: a step that a new definition has in a stage which is over is
-// told; one in the last stage that was answered, or before what nobody has answered, is not.
+// TestAddedToAnAnsweredStage: a step that a new definition adds to a finished stage is
+// reported; one in the last answered stage, or before an unanswered one, is not.
 func TestAddedToAnAnsweredStage(t *testing.T) {
 	g := &target{}
 	a, b, added := g.undoable("a"), g.undoable("b"), g.undoable("new")

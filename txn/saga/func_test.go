@@ -15,9 +15,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
-// ledger is steps with inputs of their own, that write down what they were called with.
+// ledger has steps with their own inputs, and records those.
 type ledger struct {
-	mu    sync.Mutex // groups write at the same time
+	mu    sync.Mutex // groups write concurrently
 	lines []string
 }
 
@@ -49,8 +49,8 @@ func (l *ledger) charge(fails ...error) Action[float64, int] {
 	}).Pivot()
 }
 
-// tour reserves as many seats as its input says, at the same time, then charges for
-// them and says so.
+// tour reserves a number of seats by its input, concurrently, then charges for them and
+// reports that.
 func (l *ledger) tour(reserve Action[int, string], charge Action[float64, int]) Definition[int] {
 	mail := Step("mail", func(ctx context.Context, text string) (bool, error) { l.line(ctx, " %s", text); return true, nil })
 	return DefineFunc("tour", func(s *Run, seats int) error {
@@ -81,8 +81,8 @@ func (l *ledger) tour(reserve Action[int, string], charge Action[float64, int]) 
 	}, reserve, charge, mail)
 }
 
-// TestFunc: steps have inputs of their own, computed from what others gave; n stages
-// are 1 + n appends; and undos get the inputs that the steps had, without the function.
+// TestFunc: steps have their own inputs, computed from the outputs of others; n stages are
+// 1 + n appends; and undos get the inputs of the steps, without the function.
 func TestFunc(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := &ledger{}
@@ -110,8 +110,8 @@ func TestFunc(t *testing.T) {
 	})
 }
 
-// TestFuncMismatch: a saga whose function does something else than it did is left
-// alone, by the name of the step and with the remedy, and goes on under the right one.
+// TestFuncMismatch: a saga whose function has changed is not driven; the error has the name
+// of the step and the remedy. It continues with the right function.
 func TestFuncMismatch(t *testing.T) {
 	long := func(name string) Action[int, int] {
 		calls := 0
@@ -178,8 +178,8 @@ func TestFuncMismatch(t *testing.T) {
 	}
 }
 
-// leftAlone serves r's store by a definition that does not fit, and gives the error
-// that was reported.
+// leftAlone serves r's store by a definition that does not fit, and returns the reported
+// error.
 func leftAlone(t *testing.T, r *rig, d Defined) error {
 	t.Helper()
 	var failed []error
@@ -191,8 +191,8 @@ func leftAlone(t *testing.T, r *rig, d Defined) error {
 	return errors.Join(failed...)
 }
 
-// TestFuncMisuse: what is wrong is reported when the engine is built or the saga started,
-// and nothing is begun.
+// TestFuncMisuse: faults are reported when the engine is built or the saga started, and
+// nothing begins.
 func TestFuncMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := &ledger{}
@@ -223,8 +223,8 @@ func TestFuncMisuse(t *testing.T) {
 	})
 }
 
-// TestFuncFailsBehindThePivot: there is nothing to abort; the saga stays and is
-// reported, and a fixed function completes it.
+// TestFuncFailsBehindThePivot: it cannot abort; the saga stays and is reported, and a
+// fixed function completes it.
 func TestFuncFailsBehindThePivot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		l := &ledger{}
@@ -249,7 +249,7 @@ func TestFuncFailsBehindThePivot(t *testing.T) {
 	})
 }
 
-// TestFuncJoinsAtItsEnd: steps that the function has only sent on their way are done
+// TestFuncJoinsAtItsEnd: steps that the function has started and not awaited are done
 // before its saga has succeeded.
 func TestFuncJoinsAtItsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T) {

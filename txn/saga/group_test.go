@@ -17,9 +17,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
-// TestGroup: steps of a group are called at the same time, and the next stage is not
-// before all are done; one that is refused has the others undone, also those of which
-// nothing is known, and not those that have not happened.
+// TestGroup: steps of a group are called concurrently, and the next stage begins when all
+// are done. If one is refused, the others are undone, also those with an unknown outcome,
+// and not those that have not happened.
 func TestGroup(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails map[string][]error
@@ -62,7 +62,7 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// TestDeadUndoOfGroup: the others of its stage and those before it are undone still.
+// TestDeadUndoOfGroup: the others of its stage and earlier ones are still undone.
 func TestDeadUndoOfGroup(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -109,8 +109,7 @@ func TestBeats(t *testing.T) {
 	}
 }
 
-// TestRetryByClass: errors of a class that has a policy of its own are counted by
-// themselves, and waited for so.
+// TestRetryByClass: errors of a class with its own policy have their own count and delay.
 func TestRetryByClass(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -132,8 +131,8 @@ func TestRetryByClass(t *testing.T) {
 	})
 }
 
-// TestList: a list is as long as its input says, its steps differ by index or
-// key, and their outputs too; what is wrong with one is reported when it is started.
+// TestList: the input sets the length of a list, its steps and their outputs differ by
+// index or key, and faults are reported when it is started.
 func TestList(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var calls []string
@@ -188,8 +187,8 @@ func TestList(t *testing.T) {
 	})
 }
 
-// TestParked: what waits for days is not in memory meanwhile, goes on in time, and its
-// attempts go on to be counted.
+// TestParked: a saga that waits for days is not in memory meanwhile, continues in time,
+// and keeps its count of attempts.
 func TestParked(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -206,7 +205,7 @@ func TestParked(t *testing.T) {
 		for time.Since(from) < 7*day {
 			r.stop()
 			<-r.served
-			r.serve(t, 2+int64(time.Since(from)/day)) // each owner finds it, and leaves it alone
+			r.serve(t, 2+int64(time.Since(from)/day)) // each owner finds it, and does not drive it
 			time.Sleep(day + time.Hour)
 		}
 		same(t, "attempts", strings.Fields(fmt.Sprint(attempts)), "[1", "2", "3", "4]")
@@ -214,12 +213,12 @@ func TestParked(t *testing.T) {
 		if ok(t, err); o.State != Compensated || len(r.records(t, "1")) > 16 {
 			t.Errorf("%+v: %v", o, r.records(t, "1"))
 		}
-		same(t, "effects", g.did(), "1/a/undo") // who goes on cannot know that nobody has called since
+		same(t, "effects", g.did(), "1/a/undo") // the new owner cannot know that there was no later call
 	})
 }
 
-// TestParkedElsewhere: a wait that a former owner had taken up, and put off, is due when
-// it ends, and not when the former owner would have looked again.
+// TestParkedElsewhere: a wait that a former owner had claimed, and put off, is due at its
+// end, and not when the former owner would have read it again.
 func TestParkedElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -243,9 +242,8 @@ func TestParkedElsewhere(t *testing.T) {
 	})
 }
 
-// TestRetryByClassOverLongWaits: how often a step failed with errors of a class is
-// counted over waits outside of memory too, so that it is given up, by its own owner and
-// by heirs.
+// TestRetryByClassOverLongWaits: the count of a step's errors of a class includes those
+// before waits outside of memory, so that it is given up, by its owner and by successors.
 func TestRetryByClassOverLongWaits(t *testing.T) {
 	for _, heirs := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
@@ -272,9 +270,9 @@ func TestRetryByClassOverLongWaits(t *testing.T) {
 	}
 }
 
-// TestListUndoesAsChosen: the undo of a step of a list is called as that step has
-// chosen, not as the known one that has its name; by a new owner too, and as the known
-// one if the list cannot be asked any more.
+// TestListUndoesAsChosen: the undo of a list's step uses that step's choices, not those of
+// the declared step of its name; also by a new owner. If the list fails, it uses those of
+// the declared step.
 func TestListUndoesAsChosen(t *testing.T) {
 	for name, c := range map[string]struct {
 		restart, broken, wrong bool

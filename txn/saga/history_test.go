@@ -15,7 +15,7 @@ import (
 var somebody = note{By: By{Actor: "ann", Reason: "because"}}
 
 // letters are all records of a saga with an undoable step a, a pivot p, and a step z
-// behind it.
+// after it.
 var letters = map[string]journal.Entry{
 	"begin":  record(recordBegin, "", begun{Input: json.RawMessage(`1`)}),
 	"sent a": record(recordSent, "a", sending{Stage: 1, Undo: "una"}), "sent p": record(recordSent, "p", sending{Stage: 2, Pivot: true}),
@@ -33,12 +33,12 @@ var letters = map[string]journal.Entry{
 	"taken": {Kind: recordTaken}, "halted": record(recordHalted, "", why{Error: "it crashes"}),
 }
 
-// never is what no saga comes to.
+// never are states that no saga reaches.
 var never = []string{"unknown p", "undone p", "undone z", "dead p", "skip p"}
 
-// TestEveryHistory goes through all histories of up to ten records that the machine
-// takes, and finds none that breaks a rule; and each record is of use in some. Of
-// histories that leave the machine and the judge alike one is followed.
+// TestEveryHistory visits all histories of up to ten records that the machine accepts. None
+// breaks a rule, and each record occurs in some. Of histories with the same state of the
+// machine and the judge, it follows one.
 func TestEveryHistory(t *testing.T) {
 	t.Parallel()
 	if testbed.Brief() {
@@ -84,15 +84,15 @@ func TestEveryHistory(t *testing.T) {
 	t.Logf("%d places", len(seen))
 }
 
-// alike is equal for what goes on alike.
+// alike returns equal text for states with the same continuations.
 func alike(m machine, j judge) string {
 	closed := m.resolved != nil
-	m.resolved = nil // all are by somebody
+	m.resolved = nil // all have an actor
 	return fmt.Sprintf("%+v %v %+v", m, closed, j)
 }
 
-// judge follows a history by rules of its own: what is known of each step, and
-// whether it is owed an undo.
+// judge follows a history by its own rules: the known state of each step, and whether it
+// needs an undo.
 type judge struct {
 	fate    map[string]string // of each step: sent, done, refused, unknown, undone, dead, skipped; absent
 	decided string
@@ -106,7 +106,7 @@ func (j judge) copied() judge {
 	return j
 }
 
-// follow judges one more record without the machine.
+// follow judges another record without the machine.
 func (j *judge) follow(name string, first bool) string {
 	verb, step, _ := strings.Cut(name, " ")
 	if first != (verb == "begin") || j.over {

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// heard is an interceptor that notes the calls that it makes.
+// heard is an interceptor that records its calls.
 type heard struct {
 	mu   sync.Mutex
 	keys []string
@@ -29,8 +29,8 @@ func (h *heard) around(ctx context.Context, call func(context.Context) (json.Raw
 	return output, err
 }
 
-// TestInterceptorStandsAroundEachCall: of actions and undos, of all kinds of
-// definitions, and not of the definition that it was made of.
+// TestInterceptorStandsAroundEachCall: of actions and undos, of all kinds of definitions,
+// and not of the original definition.
 func TestInterceptorStandsAroundEachCall(t *testing.T) {
 	for name, define := range map[string]func(g *target) Definition[string]{
 		"fixed": func(g *target) Definition[string] {
@@ -72,8 +72,8 @@ func TestInterceptorStandsAroundEachCall(t *testing.T) {
 	}
 }
 
-// TestInterceptorAnswers in place of the target: what it refuses has not happened,
-// and what it repeats has.
+// TestInterceptorAnswers instead of the target: a call that it refuses has not happened,
+// and one that it repeats has.
 func TestInterceptorAnswers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -98,7 +98,7 @@ func TestInterceptorAnswers(t *testing.T) {
 	})
 }
 
-// TestStepTxIsNotIntercepted: it is refused, and nothing of it is begun.
+// TestStepTxIsNotIntercepted: it is refused, and nothing begins.
 func TestStepTxIsNotIntercepted(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		h := &heard{}
@@ -124,8 +124,8 @@ func (n noBeginner) Begin(context.Context) (driver.Tx[driver.SQL], error) {
 	return nil, errors.New("none")
 }
 
-// TestInterceptorWithoutOutput: an action that was answered with none is done, by a
-// former owner too, and its undo learns that.
+// TestInterceptorWithoutOutput: an action that was answered without an output is done, also
+// by a former owner, and its undo gets none.
 func TestInterceptorWithoutOutput(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}

@@ -32,8 +32,8 @@ func addition(name string, db driver.Beginner[driver.SQL], table Appender, n int
 
 func forbidden(context.Context, string, *int) error { return errors.New("there is nothing to undo") }
 
-// localEngine is a process that books and starts a saga in one transaction, then
-// serves until the saga has ended.
+// localEngine books and starts a saga in one transaction, then serves until the saga has
+// ended.
 func localEngine(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -59,8 +59,8 @@ func localEngine(ctx context.Context, at *crash.Points, args []string) error {
 	return err
 }
 
-// book writes a booking, and what start does in the same transaction, unless there is
-// a booking.
+// book writes a booking and calls start in the same transaction, unless there is a
+// booking.
 func book(ctx context.Context, db driver.Beginner[driver.SQL], start func(tx driver.SQL) error) error {
 	tx, err := db.Begin(ctx)
 	if err != nil {
@@ -85,8 +85,8 @@ func accounts(tb testing.TB, db *databases.DB) {
 	db.Exec(tb, `create table booking (id bigint)`, `create table account (n bigint)`, `insert into account values (0)`)
 }
 
-// booking is a database for one saga that begins in a transaction, and what is to be so in
-// it in the end.
+// booking returns a database for one saga that begins in a transaction, and checks its
+// final state.
 func booking(tb testing.TB, db *databases.DB) crash.Scene {
 	tb.Helper()
 	accounts(tb, db)
@@ -109,10 +109,10 @@ func TestKilledInTransaction(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestHeirOfTransaction: who takes over too late to call anything undoes the steps of
-// which nothing is known, and no step that would have left its record if it had happened.
+// TestHeirOfTransaction: an owner that takes over too late to call anything undoes steps with
+// an unknown outcome, but no step that would have its record if it had happened.
 func TestHeirOfTransaction(t *testing.T) {
-	db := &ram{} // nobody begins anything
+	db := &ram{} // no transaction begins
 	g := &target{}
 	d := Define("order", g.undoable("a"), addition("b", db, db, 1).Undo("unb", forbidden), g.undoable("c")).Timeout(time.Minute)
 	p := d.defined()
@@ -133,9 +133,9 @@ func TestHeirOfTransaction(t *testing.T) {
 	same(t, "to be undone", undone, "a", "c")
 }
 
-// TestSmallPool: on a pool that has as many connections as there are transactions of the
-// user's, each of these can start a saga whose input is large, start it again, and be the
-// step that has a large output. None needs a second connection.
+// TestSmallPool: on a pool with one connection for each of the user's transactions, each of
+// these can start a saga with a large input, start it again, and run a step with a large
+// output. None needs a second connection.
 func TestSmallPool(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		db := open(t)

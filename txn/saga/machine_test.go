@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestUndoOrder: the stage that was sent last is undone first, its steps in any order,
-// and nothing else is taken.
+// TestUndoOrder: the last sent stage is undone first, its steps in any order, and other
+// orders are rejected.
 func TestUndoOrder(t *testing.T) {
 	stages := []int{1, 2, 2, 3}
 	entries := []journal.Entry{letters["begin"]}
@@ -36,7 +36,7 @@ func TestUndoOrder(t *testing.T) {
 	}
 }
 
-// TestDamage: records that this package has not written are reported, and do no harm.
+// TestDamage: records that this package has not written are reported, and are harmless.
 func TestDamage(t *testing.T) {
 	for _, entries := range [][]journal.Entry{
 		{{Kind: recordBegin, Data: []byte("{")}},
@@ -52,8 +52,8 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestRecordsThatCannotFollow are refused by what is wrong with them, which is reported with
-// the record and the state; what stands before them is left as it is.
+// TestRecordsThatCannotFollow are rejected: the error has the reason, the record and the
+// state. The records before them do not change.
 func TestRecordsThatCannotFollow(t *testing.T) {
 	wait := record(recordSent, "w", sending{Stage: 1, Until: 5})
 	b := []journal.Entry{letters["begin"], record(recordSent, "a", sending{Stage: 1, Undo: "una"}), record(recordSent, "b", sending{Stage: 2, Undo: "unb"})}
@@ -112,8 +112,8 @@ func TestRecordsThatCannotFollow(t *testing.T) {
 	}
 }
 
-// TestAbortedInAWait: nobody calls a wait, so that of one which an abort ends it is known
-// that it has not happened; of a step it is not.
+// TestAbortedInAWait: a wait calls nothing, so after an abort it is known not to have
+// happened; the outcome of a step is unknown.
 func TestAbortedInAWait(t *testing.T) {
 	wait := record(recordSent, "w", sending{Stage: 2, Until: 5})
 	m, err := replay([]journal.Entry{letters["begin"], letters["sent a"], wait, letters["abort"]})
@@ -123,7 +123,7 @@ func TestAbortedInAWait(t *testing.T) {
 	}
 }
 
-// TestJudge: what follows from each class of failure in each phase.
+// TestJudge: the consequence of each class of failure in each phase.
 func TestJudge(t *testing.T) {
 	p := Policy{Attempts: 3, Undos: 2}.resolve()
 	for _, c := range []struct {
@@ -165,8 +165,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestDelay: waits grow to their bound, are drawn at random, and are the target's
-// own where it says that it is at work.
+// TestDelay: delays grow to their bound, and are random. If the target is processing the
+// call, its own delay is used.
 func TestDelay(t *testing.T) {
 	p := Policy{First: 80 * time.Millisecond, Max: time.Second}.resolve()
 	for _, c := range []struct {

@@ -19,8 +19,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestDefinitions: what is wrong with a definition is reported when the engine is built,
-// with the step and the remedy; what is right is taken.
+// TestDefinitions: faults of a definition are reported when the engine is built, with the
+// step and the remedy; valid ones are accepted.
 func TestDefinitions(t *testing.T) {
 	g := &target{}
 	a, p := g.undoable("a"), g.act("p").Pivot()
@@ -80,7 +80,7 @@ func TestDefinitions(t *testing.T) {
 	}
 }
 
-// TestBadInput ends in a clear error, and nothing was begun.
+// TestBadInput returns a clear error, and begins nothing.
 func TestBadInput(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -107,8 +107,8 @@ func TestBadInput(t *testing.T) {
 	})
 }
 
-// TestLongError: of an error that is as long as its target likes the journal keeps the
-// first thousand bytes, as text, and that there was more.
+// TestLongError: the journal keeps the first thousand bytes of a target's error, as text,
+// and a sign that there was more.
 func TestLongError(t *testing.T) {
 	for name, c := range map[string]struct{ says, want string }{
 		"as long as it may be": {strings.Repeat("x", 1000), strings.Repeat("x", 1000)},
@@ -129,7 +129,7 @@ func TestLongError(t *testing.T) {
 	}
 }
 
-// TestClosedJournal: nothing is begun in it, and who serves it ends.
+// TestClosedJournal: nothing begins in it, and Serve ends.
 func TestClosedJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -140,8 +140,8 @@ func TestClosedJournal(t *testing.T) {
 	})
 }
 
-// TestOutputs: a step reads what earlier ones gave, by their types, and not what
-// later ones will; one that is too large to keep is no output.
+// TestOutputs: a step reads the outputs of earlier ones, by their types, and not those of
+// later ones; an output that is too large to keep is none.
 func TestOutputs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		type seat struct{ Row, Number int }
@@ -176,9 +176,9 @@ func TestOutputs(t *testing.T) {
 	})
 }
 
-// TestDeployed: a saga that was begun by another definition is left alone with an
-// error that names the step, and goes on under the right one; so is one whose undo
-// or whole definition is missing.
+// TestDeployed: a saga of another definition is not driven; the error names the step. It
+// continues with the right definition. The same holds if its undo or its whole definition
+// is missing.
 func TestDeployed(t *testing.T) {
 	for name, c := range map[string]struct {
 		next func(g *target) Defined // the definition that does not fit
@@ -230,8 +230,8 @@ func wantLeft(t *testing.T, r *rig, d Defined, says string) {
 	}
 }
 
-// TestUndoWithoutItsStep: an undo needs no more than its function, for any outcome of
-// the steps; without the function the saga waits.
+// TestUndoWithoutItsStep: an undo needs only its function, for any outcome of the steps;
+// without the function the saga waits.
 func TestUndoWithoutItsStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -250,8 +250,8 @@ func TestUndoWithoutItsStep(t *testing.T) {
 	})
 }
 
-// TestDamagedJournal: a saga whose records make no sense is left alone, and the
-// others go on.
+// TestDamagedJournal: a saga with invalid records is not driven, and the others
+// continue.
 func TestDamagedJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -269,8 +269,8 @@ func TestDamagedJournal(t *testing.T) {
 	})
 }
 
-// TestClockSetBack: a clock that jumps loses nothing: what is due is found when the
-// clock comes there, or by the next owner, and a saga that is driven goes on.
+// TestClockSetBack: a clock that jumps loses nothing: a due saga is found when the clock
+// reaches its time, or by the next owner, and a driven saga continues.
 func TestClockSetBack(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -298,8 +298,8 @@ func TestClockSetBack(t *testing.T) {
 	})
 }
 
-// TestLongDefinitionsAreChecked in time that grows as they do: a check that compares each
-// step with all others takes minutes for these.
+// TestLongDefinitionsAreChecked in linear time: a check that compares each step with all
+// others takes minutes for these.
 func TestLongDefinitionsAreChecked(t *testing.T) {
 	var steps []Stage[int]
 	for i := range 200_000 {
@@ -315,8 +315,8 @@ func TestLongDefinitionsAreChecked(t *testing.T) {
 	}
 }
 
-// TestChoices: what is chosen for a step is its own, and what was not chosen is reported; the
-// step that it was made of, and the definition that it is in, stay as they are.
+// TestChoices: a step has its own choices, and missing ones are reported. The original step
+// and the definition do not change.
 func TestChoices(t *testing.T) {
 	plain := Step("a", func(context.Context, string) (string, error) { return "", nil })
 	if s := plain.s.resolved(); s.timeout != 30*time.Second || s.longest != 0 || s.target != "a" || s.policy != (Policy{}).resolve() || len(s.by) != 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/saga"
 )
 
-// served is an engine that serves its sagas until stop is called.
+// served returns an engine that serves its sagas until the caller calls stop.
 func served(j *journal.Journal, definitions ...saga.Defined) (e *saga.Engine, stop func()) {
 	c, err := coordinator.New(j, nil)
 	if err != nil {
@@ -44,8 +44,8 @@ func served(j *journal.Journal, definitions ...saga.Defined) (e *saga.Engine, st
 	}
 }
 
-// An undo that is refused leaves a dead letter. A person takes care of what is left,
-// says so, and the saga is closed.
+// An undo that is refused leaves a dead letter. An operator handles the rest, records that,
+// and closes the saga.
 func ExampleOperator() {
 	ctx := context.Background()
 	gift := saga.Step("gift", func(ctx context.Context, to string) (string, error) {
@@ -98,12 +98,12 @@ func ExampleOperator() {
 	// <nil>
 }
 
-// A booking and the saga that follows from it come to be together, and the money is
-// moved together with the record that it was: neither can be there without the other.
+// A booking and its saga begin in one transaction, and the money moves in one transaction
+// with its record: neither exists without the other.
 func ExampleStepTx() {
-	order := func(db driver.BeginnerAt[driver.SQL]) error { // postgres.Pool, postgres.DB or mysql.DB make one
+	order := func(db driver.BeginnerAt[driver.SQL]) error { // from postgres.Pool, postgres.DB or mysql.DB
 		ctx := context.Background()
-		table := journal.NewTable(db, "") // made by its Create
+		table := journal.NewTable(db, "") // see its Create
 		move := saga.StepTx("move", db, table, func(ctx context.Context, tx driver.Tx[driver.SQL], amount int) (bool, error) {
 			_, err := tx.Exec(ctx, `update account set balance = balance - $1 where owner = 'ann'`, amount)
 			return err == nil, err

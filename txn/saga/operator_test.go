@@ -22,8 +22,8 @@ import (
 
 var ann = By{Actor: "ann", Reason: "the bank has confirmed by telephone"}
 
-// buried is a saga whose undos of b and of c fail until they are fixed, and that of
-// a does not.
+// buried is a saga whose undos of b and c fail until they are fixed, while that of a does
+// not.
 func buried(g *target, fixed *atomic.Bool) Definition[string] {
 	stubborn := func(name string) Action[string, string] {
 		return g.act(name).Retry(Policy{Undos: 2}).Undo("un"+name, func(ctx context.Context, input string, _ *string) error {
@@ -36,8 +36,8 @@ func buried(g *target, fixed *atomic.Bool) Definition[string] {
 	return Define("order", g.undoable("a"), stubborn("b"), stubborn("c"), g.undoable("d", always(Fail(errSeat))...))
 }
 
-// TestOperatorRetries: a dead letter is undone after all, each effect once, in order;
-// one undo of it alone leaves it dead; and another input is what it is called with.
+// TestOperatorRetries: a dead letter is finally undone, each effect once, in order; one undo
+// alone leaves it dead; and an edited input is used.
 func TestOperatorRetries(t *testing.T) {
 	for name, c := range map[string]struct {
 		retries []string
@@ -75,8 +75,8 @@ func TestOperatorRetries(t *testing.T) {
 	}
 }
 
-// TestOperatorSkipsAndResolves: what an operator has taken care of is marked, and
-// a saga is closed once, by name and with a reason.
+// TestOperatorSkipsAndResolves: undos that an operator has handled are marked, and a saga is
+// closed once, by name and with a reason.
 func TestOperatorSkipsAndResolves(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var never atomic.Bool
@@ -116,9 +116,9 @@ func TestOperatorSkipsAndResolves(t *testing.T) {
 	})
 }
 
-// TestOperatorBehindThePivot: a step that must be done and cannot be is reported; it is
-// skipped and the rest driven to the end, or done with another input; before the pivot
-// is done neither is possible.
+// TestOperatorBehindThePivot: a step that must be done and fails is reported. An operator can
+// skip it, and the rest is driven, or run it with another input. Before the pivot is done,
+// neither is possible.
 func TestOperatorBehindThePivot(t *testing.T) {
 	for name, c := range map[string]struct {
 		help func(o *Operator) error
@@ -162,8 +162,8 @@ func TestOperatorBehindThePivot(t *testing.T) {
 	}
 }
 
-// TestNow: a wait of days, a long backoff and a long answer that the target is at
-// work are over when an operator says so, and not before.
+// TestNow: an operator ends a wait of days, a long backoff and a target's long delay, which
+// do not end earlier.
 func TestNow(t *testing.T) {
 	day := Policy{First: 24 * time.Hour, Max: 24 * time.Hour}
 	for name, stages := range map[string]func(g *target) []Stage[string]{
@@ -196,8 +196,7 @@ func TestNow(t *testing.T) {
 	}
 }
 
-// TestOperatorHelpsAnUndo: one that is tried still and waits for long is tried at once, or
-// gone on without.
+// TestOperatorHelpsAnUndo: an undo that waits for a long time is retried at once, or skipped.
 func TestOperatorHelpsAnUndo(t *testing.T) {
 	for name, c := range map[string]struct {
 		help  func(o *Operator) error
@@ -255,8 +254,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestOperatorAndOwnerAtOnce: whatever an operator appends between any two appends of
-// the owner, the saga comes to its end, and each effect is there once.
+// TestOperatorAndOwnerAtOnce: for any append of an operator between any two of the owner,
+// the saga ends, and each effect happens once.
 func TestOperatorAndOwnerAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -288,7 +287,7 @@ func TestOperatorAndOwnerAtOnce(t *testing.T) {
 	})
 }
 
-// TestOperatorMoved: an operator who finds that somebody else was faster decides again.
+// TestOperatorMoved: an operator's command decides again after a concurrent append.
 func TestOperatorMoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -309,7 +308,7 @@ func TestOperatorMoved(t *testing.T) {
 	})
 }
 
-// TestOperatorMisuse ends in a clear error, and nothing is written.
+// TestOperatorMisuse returns a clear error, and writes nothing.
 func TestOperatorMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -348,8 +347,8 @@ func TestOperatorMisuse(t *testing.T) {
 	})
 }
 
-// TestListAndReplay: sagas are found by what they are and where they stand, and each
-// can be gone through record by record.
+// TestListAndReplay: List finds sagas by type and state, and Replay shows each record by
+// record.
 func TestListAndReplay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var fixed atomic.Bool
@@ -411,8 +410,8 @@ func TestListAndReplay(t *testing.T) {
 	})
 }
 
-// unheard is a store whose first append of a skip is done, and not answered before
-// somebody else has appended behind it.
+// unheard is a store whose first append of a skip is done, and unanswered until another
+// process has appended after it.
 type unheard struct {
 	*memory.Journal
 	lost atomic.Bool
@@ -427,7 +426,7 @@ func (u *unheard) Append(ctx context.Context, appends []driver.Append) []error {
 	return errs
 }
 
-// TestOperatorUnheard: what an operator has perhaps done is not reported as refused.
+// TestOperatorUnheard: a command that perhaps took effect is not reported as refused.
 func TestOperatorUnheard(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -445,7 +444,7 @@ func TestOperatorUnheard(t *testing.T) {
 	})
 }
 
-// overtaken is a store in which somebody else has always appended before.
+// overtaken is a store in which another process always appends first.
 type overtaken struct {
 	*memory.Journal
 	tries int
@@ -457,8 +456,8 @@ func (o *overtaken) Append(_ context.Context, appends []driver.Append) []error {
 	return []error{&driver.PositionError{Transaction: a.Transaction, After: a.After, Found: driver.Head{Position: a.After + 1}}}
 }
 
-// TestOperatorOvertaken: an operator before whom somebody else always comes gives up
-// after a while, and says that nothing was done.
+// TestOperatorOvertaken: an operator's command gives up after repeated concurrent appends,
+// and reports that nothing was done.
 func TestOperatorOvertaken(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, txntest.NewJournal(), nil, Define("order", (&target{}).undoable("a")))
@@ -474,8 +473,7 @@ func TestOperatorOvertaken(t *testing.T) {
 	})
 }
 
-// forgetful is a store that forgets what has ended between a page of heads and its
-// reader.
+// forgetful is a store that forgets ended sagas after it has listed them.
 type forgetful struct{ *memory.Journal }
 
 func (f forgetful) Heads(ctx context.Context, behind string, limit int) ([]driver.Head, error) {
@@ -486,8 +484,8 @@ func (f forgetful) Heads(ctx context.Context, behind string, limit int) ([]drive
 	return heads, err
 }
 
-// TestListWhileForgetting: a saga that is forgotten while sagas are listed is not there,
-// and no error.
+// TestListWhileForgetting: a saga that is forgotten during a list is omitted, without an
+// error.
 func TestListWhileForgetting(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -519,8 +517,8 @@ func retry(o *Operator, ctx context.Context, id, step string, input json.RawMess
 	return o.Edit(ctx, id, step, input, by)
 }
 
-// TestOperatorAborts: a saga that has not called its pivot is undone, with what is under
-// way, and says who wanted that; what waits is not called any more.
+// TestOperatorAborts: a saga that has not called its pivot is undone, including running
+// steps, and records the actor; waiting steps are not called any more.
 func TestOperatorAborts(t *testing.T) {
 	for name, c := range map[string]struct {
 		stages func(g *target) []Stage[string]
@@ -563,7 +561,7 @@ func TestOperatorAborts(t *testing.T) {
 	}
 }
 
-// TestOperatorAbortsTooLate: what the pivot may have made final is not undone.
+// TestOperatorAbortsTooLate: a saga whose pivot may be done is not undone.
 func TestOperatorAbortsTooLate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -584,8 +582,8 @@ func TestOperatorAbortsTooLate(t *testing.T) {
 	})
 }
 
-// TestNobodyKnowsItsType: a saga whose definition is gone can be ended by hand all the
-// same: it is aborted, and its undos are skipped.
+// TestNobodyKnowsItsType: an operator can end a saga without its definition: abort it, and
+// skip its undos.
 func TestNobodyKnowsItsType(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -607,8 +605,8 @@ func TestNobodyKnowsItsType(t *testing.T) {
 	})
 }
 
-// TestPivotSettled: a pivot that does not answer is what somebody has found out: then the
-// saga goes on, with its output, or is undone. Who did it, and why, can be read.
+// TestPivotSettled: an operator records the outcome of a pivot that does not answer. Then the
+// saga continues, with its output, or is undone. The actor and the reason are recorded.
 func TestPivotSettled(t *testing.T) {
 	for name, c := range map[string]struct {
 		settle func(t *testing.T, o *Operator) error
@@ -656,8 +654,8 @@ func TestPivotSettled(t *testing.T) {
 	}
 }
 
-// TestSettledMisuse: what was answered, waits, comes later, or cannot fail any more is not
-// settled, and nothing is written.
+// TestSettledMisuse: a step that was answered, waits, is not yet due, or cannot fail any more
+// is not settled, and nothing is written.
 func TestSettledMisuse(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}

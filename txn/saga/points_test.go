@@ -19,14 +19,14 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
-// plot is a saga that engines are to bring to its end, over their crashes.
+// plot is a saga that engines must complete in spite of crashes.
 type plot struct {
 	saga    func(g *target) Definition[string]
 	end     State
-	must    []string      // effects that there are whatever crashes, in this order; x|y are two in any order
-	may     []string      // and those that there can be
+	must    []string      // effects that happen in spite of any crash, in this order; x|y are two in any order
+	may     []string      // optional effects
 	points  int           // of a run that does not crash
-	reports bool          // its end is called for
+	reports bool          // its end is reported
 	rest    time.Duration // from the crash of an engine to the start of the next one
 }
 
@@ -42,8 +42,8 @@ var plots = map[string]plot{
 		saga: func(g *target) Definition[string] {
 			return Define("order", g.undoable("a"), g.undoable("b"), g.undoable("c", always(Fail(errSeat))...))
 		},
-		// It is not known of the third step whether it happened, if an engine has
-		// crashed while that was called.
+		// The outcome of the third step is unknown if an engine crashes during its
+		// call.
 		end: Compensated, must: []string{"1/a/do", "1/b/do", "1/b/undo", "1/a/undo"}, may: []string{"1/c/undo?"},
 		points: 2*3 + 2*4,
 	},
@@ -83,7 +83,7 @@ var plots = map[string]plot{
 		end: Succeeded, must: []string{"1/a/do", "1/b/do", "1/p/do"},
 		points: 2*5 + 2*3,
 	},
-	"first step refused": { // what was declared and never called is undone only by an heir
+	"first step refused": { // only a successor undoes a step that was declared and never called
 		saga: func(g *target) Definition[string] {
 			return Define("order", g.undoable("a", always(Fail(errSeat))...), g.undoable("b"), g.undoable("c"))
 		},
@@ -178,7 +178,7 @@ var plots = map[string]plot{
 		end: Succeeded, must: []string{"1/a/do", "1/p/do", "1//ended"}, reports: true,
 		points: 2*4 + 2*3,
 	},
-	"time is up": { // an heir comes too late to call anything, and has to undo what it knows nothing of
+	"time is up": { // a successor is too late to call anything, and must undo steps with an unknown outcome
 		saga: func(g *target) Definition[string] {
 			return Define("order", g.undoable("a"), g.undoable("b", always(InProgress(20*time.Second))...), g.undoable("c")).Timeout(30 * time.Second)
 		},
@@ -188,9 +188,8 @@ var plots = map[string]plot{
 	},
 }
 
-// life is one engine from its start to its crash at a point, or to the end of the
-// saga. It returns the outcome, if there was one, and how many points it has
-// passed.
+// life runs one engine from its start to its crash at a point, or to the end of the
+// saga. It returns the outcome, if there was one, and the number of passed points.
 func (p plot) life(t *testing.T, store *memory.Journal, g *target, epoch int64, point int) (told *Outcome, passed int) {
 	t.Helper()
 	if epoch > 1 {
@@ -230,7 +229,7 @@ func (p plot) live(t *testing.T, store *memory.Journal, g *target, c *claim, at 
 	return told
 }
 
-// check judges what is left, by itself: it uses nothing of the machine.
+// check judges the result independently of the machine.
 func (p plot) check(t *testing.T, store *memory.Journal, g *target, told *Outcome) {
 	t.Helper()
 	if told == nil || told.State != p.end {
@@ -270,7 +269,7 @@ func (p plot) check(t *testing.T, store *memory.Journal, g *target, told *Outcom
 	unscheduled(t, store)
 }
 
-// undoneAfter: whatever was done was undone behind it, and by nothing else.
+// undoneAfter requires that each done step was undone after it, and only by its undo.
 func undoneAfter(t *testing.T, effects []string) {
 	t.Helper()
 	for i, e := range effects {
@@ -281,7 +280,7 @@ func undoneAfter(t *testing.T, effects []string) {
 	}
 }
 
-// inOrder is what must be, where there is a choice as it has come.
+// inOrder returns the required effects, with alternatives in the actual order.
 func inOrder(effects, must []string) (want []string) {
 	for _, m := range must {
 		first, second, choice := strings.Cut(m, "|")
@@ -297,9 +296,9 @@ func inOrder(effects, must []string) (want []string) {
 	return want
 }
 
-// TestCrashPoints: an engine that crashes before or after any append, call or answer,
-// and its successor too at any of its own, leave a saga that the next one brings to
-// the same end, with the same effects, once each, in order.
+// TestCrashPoints: an engine crashes before or after any append, call or answer, and its
+// successor does so too. The next one completes the saga with the same end and the same
+// effects, once each, in order.
 func TestCrashPoints(t *testing.T) {
 	for name, p := range plots {
 		t.Run(name, func(t *testing.T) {
@@ -335,7 +334,7 @@ func TestCrashPoints(t *testing.T) {
 				}
 				for second, step := crash.Seconds(first); ; second += step {
 					if passed := run(first, second); passed[1] < second {
-						break // it came to the end before
+						break // it ended before
 					}
 				}
 			}
@@ -347,9 +346,9 @@ func TestCrashPoints(t *testing.T) {
 	}
 }
 
-// TestDelayedDuplicates: each message comes a second time, right behind it or any
-// later one, and after an engine has crashed at any point all of them come once more:
-// the effects are the same.
+// TestDelayedDuplicates: each message arrives again, directly after it or after any later
+// one, and after an engine has crashed at any point all of them arrive again: the effects
+// are the same.
 func TestDelayedDuplicates(t *testing.T) {
 	for name, p := range plots {
 		t.Run(name, func(t *testing.T) {
@@ -391,9 +390,8 @@ func TestDelayedDuplicates(t *testing.T) {
 	}
 }
 
-// TestLateDuplicate: a former owner's call that arrives when its successor has
-// undone the step is the target's to refuse: it comes with the key of the step,
-// which tells the two apart, and with the lower epoch.
+// TestLateDuplicate: the target must refuse a former owner's call that arrives after its
+// successor has undone the step. The call has the key of the step and the lower epoch.
 func TestLateDuplicate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var calls []Call
@@ -429,10 +427,10 @@ func TestLateDuplicate(t *testing.T) {
 	})
 }
 
-// TestStoppedAnywhere: an engine that is stopped at any point until another one has
-// brought the saga to its end appends nothing when it wakes up, and has no effect: neither
-// if it still takes its claim for valid, nor if it sees that this is over. Then it makes
-// no call either, but those that were on their way.
+// TestStoppedAnywhere: an engine that is paused at any point until another one has completed
+// the saga appends nothing when it wakes up, and has no effect, even if its claim seems
+// valid. If it sees that the claim has ended, it makes no call either, except those in
+// transit.
 func TestStoppedAnywhere(t *testing.T) {
 	for name, p := range plots {
 		t.Run(name, func(t *testing.T) {
@@ -460,7 +458,7 @@ func TestStoppedAnywhere(t *testing.T) {
 	}
 }
 
-// stopped stops an engine at a point, and returns what its caller got.
+// stopped pauses an engine at a point, and returns the caller's outcome.
 func (p plot) stopped(t *testing.T, point int, expired bool) (told *Outcome) {
 	g, store := &target{}, memory.NewJournal()
 	at, former, first := stopAt(point), grant(1), make(chan *Outcome, 1)

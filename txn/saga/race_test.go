@@ -17,9 +17,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestOwnersCompete: owners that follow each other while their predecessors are still
-// at work, over targets that fail, are busy, and do not answer, bring every saga to
-// an end, with each effect once, all done or all undone.
+// TestOwnersCompete: successive owners, with their predecessors still running, over targets
+// that fail, are busy, and do not answer, complete every saga, with each effect once, all
+// done or all undone.
 func TestOwnersCompete(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -28,20 +28,20 @@ func TestOwnersCompete(t *testing.T) {
 	}
 }
 
-// moody is a target whose answers are drawn by a seed. What it was called to undo
-// it refuses from then on, and what it has refused it refuses for ever.
+// moody is a target with random answers by a seed. After an undo it refuses the step, and a
+// refusal is permanent.
 type moody struct {
 	target
 	dice    *rand.Rand
 	refused map[string]bool // by key
 }
 
-// call is one that arrives, or not.
+// call handles a call, which may not arrive.
 func (m *moody) call(ctx context.Context, blocked string) error {
 	m.mu.Lock()
 	mood := m.dice.IntN(10)
 	m.mu.Unlock()
-	time.Sleep(time.Duration(mood) * 10 * time.Millisecond) // it does not look at its context
+	time.Sleep(time.Duration(mood) * 10 * time.Millisecond) // it ignores its context
 	m.mu.Lock()
 	key := From(ctx).Key()
 	barred := slices.Contains(m.effects, blocked) || m.refused[key]
@@ -56,7 +56,7 @@ func (m *moody) call(ctx context.Context, blocked string) error {
 		return Retry(errNetwork)
 	case mood == 2:
 		return InProgress(50 * time.Millisecond)
-	case mood == 3 && !undo && From(ctx).Branch != "z": // what stands behind the pivot has to succeed some time
+	case mood == 3 && !undo && From(ctx).Branch != "z": // a step after the pivot must finally succeed
 		return m.refuse(key)
 	}
 	if err := m.take(key); err != nil {
@@ -68,7 +68,7 @@ func (m *moody) call(ctx context.Context, blocked string) error {
 	return nil
 }
 
-// refuse fails unless the call was done before: then it gives that answer.
+// refuse fails unless the call was done before: then it returns that answer.
 func (m *moody) refuse(key string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -120,7 +120,7 @@ func compete(t *testing.T, seed uint64) {
 			if n == owners-1 {
 				stop()
 			}
-			<-served // the others find out by themselves
+			<-served // the others notice by themselves
 			c.End(interlock.ErrReleased)
 		})
 		defer func() { ok(t, j.Close()) }()

@@ -14,11 +14,11 @@ import (
 	"github.com/interlock-dev/interlock/driver/memory"
 )
 
-// ram is a database in memory that holds a journal and counts effects, for what is
-// decided here; that a database keeps its word is shown on real ones.
+// ram is a database in memory that holds a journal and counts effects, for tests of this
+// package's decisions. Tests on real databases check durability.
 type ram struct {
 	store   *memory.Journal
-	commits []func(commit func() error) error // of the first commits; nil is as it should be
+	commits []func(commit func() error) error // of the first commits; nil commits
 	appends []error                           // of the first appends
 	effects []string
 }
@@ -95,7 +95,7 @@ func (t *ramTx) Commit(ctx context.Context) error {
 	return around(commit)
 }
 
-// step is one that has an effect of its name, and fails in the end as often as is said.
+// step returns a step with an effect of its name, which then returns the errors in fails.
 func (r *ram) step(name string, calls *int, fails ...error) Action[string, string] {
 	return StepTx(name, r, r, func(_ context.Context, tx driver.Tx[driver.SQL], input string) (string, error) {
 		tx.(*ramTx).effects = append(tx.(*ramTx).effects, name)
@@ -110,8 +110,8 @@ func kindOf(kind interlock.ErrorKind) error {
 	return &interlock.Error{Op: "commit", Driver: "ram", Kind: kind, Err: errors.New("no answer")}
 }
 
-// TestStepInTransactionIsDoneOnce: for any outcome of its commit and of its record, with
-// what was known before it, and without a wait where the journal knows.
+// TestStepInTransactionIsDoneOnce: for any outcome of its commit and of its record, with the
+// state before it, and without a wait if the journal has the outcome.
 func TestStepInTransactionIsDoneOnce(t *testing.T) {
 	elsewhere := &driver.PositionError{Transaction: "1", After: 1, Found: driver.Head{Position: 2}}
 	for name, c := range map[string]struct {
@@ -149,8 +149,8 @@ func TestStepInTransactionIsDoneOnce(t *testing.T) {
 	}
 }
 
-// TestStepInTransactionUndone: it is undone with its output if it was done, and not at
-// all if it has failed: nothing of it can have happened.
+// TestStepInTransactionUndone: it is undone with its output if it was done, and not at all
+// if it failed, because then it had no effect.
 func TestStepInTransactionUndone(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails  []error
@@ -182,8 +182,8 @@ func TestStepInTransactionUndone(t *testing.T) {
 	}
 }
 
-// TestStepInTransactionBadData: an input that is not the step's, and an output that
-// cannot be kept, are reported with the step's name, and nothing is committed.
+// TestStepInTransactionBadData: an input of another type, and an output that cannot be kept,
+// are reported with the step's name, and nothing is committed.
 func TestStepInTransactionBadData(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		db, calls := &ram{store: memory.NewJournal()}, 0
@@ -211,8 +211,8 @@ func TestStepInTransactionBadData(t *testing.T) {
 	})
 }
 
-// TestStepInTransactionMisuse: one that lacks its function, its database or the table is
-// no step, and that is reported when the engine is built.
+// TestStepInTransactionMisuse: a step without its function, its database or the table is
+// reported when the engine is built.
 func TestStepInTransactionMisuse(t *testing.T) {
 	db, calls := &ram{}, 0
 	act := func(context.Context, driver.Tx[driver.SQL], string) (string, error) { return "", nil }
@@ -233,8 +233,8 @@ func TestStepInTransactionMisuse(t *testing.T) {
 	}
 }
 
-// TestStartInTransaction: the saga begins when the transaction commits, not if it does
-// not; a second start attaches or is refused; and what cannot be started is not.
+// TestStartInTransaction: the saga begins if the transaction commits; a second start attaches
+// or is refused; and an invalid saga does not start.
 func TestStartInTransaction(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g, db, ctx := &target{}, &ram{store: memory.NewJournal()}, t.Context()

@@ -19,7 +19,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// shop is a target that loses effects, and gets some back behind their undo.
+// shop is a target that loses effects, and restores some after their undo.
 type shop struct {
 	mu    sync.Mutex
 	sold  map[string]bool
@@ -68,8 +68,8 @@ func (s *shop) lose() {
 	s.sold = map[string]bool{}
 }
 
-// TestReconcile: effects that are missing, and those that are there behind their undo,
-// are reported; what is declared repairable is repaired by a call under its key, once.
+// TestReconcile: missing effects, and those that exist after their undo, are reported. Those
+// declared repairable are repaired by one call under their key.
 func TestReconcile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &shop{sold: map[string]bool{}}
@@ -115,8 +115,8 @@ func TestReconcile(t *testing.T) {
 	})
 }
 
-// TestReconcileWithoutItsList: a list that fails by now ends neither the process nor
-// the others: what the definition knows of the saga's steps is asked.
+// TestReconcileWithoutItsList: a list that fails now ends neither the process nor other
+// checks: those of the definition's own steps run.
 func TestReconcileWithoutItsList(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &shop{sold: map[string]bool{}}
@@ -151,7 +151,7 @@ type headless struct{ *memory.Journal }
 
 func (headless) Heads(context.Context, string, int) ([]driver.Head, error) { return nil, errNetwork }
 
-// engineOver is an engine over any store, which serves nothing.
+// engineOver returns an engine over any store, which serves nothing.
 func engineOver(t *testing.T, store driver.Journal, defs ...Defined) *Engine {
 	t.Helper()
 	j, err := journal.New(store, &journal.Options{Shards: 1})
@@ -162,8 +162,8 @@ func engineOver(t *testing.T, store driver.Journal, defs ...Defined) *Engine {
 	return e
 }
 
-// TestReconcileTellsWhatItCannotRead: by the saga's id where it is one saga, and goes on;
-// what is forgotten meanwhile is nothing to tell; and who has heard enough hears no more.
+// TestReconcileTellsWhatItCannotRead: it reports the saga's id if it is one saga, and
+// continues. It does not report forgotten sagas, and ends when the caller stops.
 func TestReconcileTellsWhatItCannotRead(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &shop{sold: map[string]bool{}}
@@ -214,8 +214,8 @@ func TestReconcileTellsWhatItCannotRead(t *testing.T) {
 	})
 }
 
-// TestReconcileCall: a check and a repair are asked with the key of the call that they are
-// about, within the step's time; a repair that fails, or changes nothing, is reported.
+// TestReconcileCall: a check and a repair have the key of their call, and the step's timeout;
+// a repair that fails, or changes nothing, is reported.
 func TestReconcileCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		refused bool  // the saga
@@ -293,7 +293,7 @@ func TestReconcileCall(t *testing.T) {
 	}
 }
 
-// TestReconcileCheckPanics: that is what nobody knows of this step, and the next is asked.
+// TestReconcileCheckPanics: the state of this step is unknown, and the next is checked.
 func TestReconcileCheckPanics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		a := Step("a", func(context.Context, string) (int, error) { return 1, nil }).Uncompensable()
@@ -314,8 +314,8 @@ func TestReconcileCheckPanics(t *testing.T) {
 	})
 }
 
-// TestReconcilesInTheBackground: a coordinator checks what has ended by itself, and
-// when a command asks for it; both report to the hooks.
+// TestReconcilesInTheBackground: a coordinator checks ended sagas by itself, and on a
+// command; both report to the hooks.
 func TestReconcilesInTheBackground(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := &shop{sold: map[string]bool{}}

@@ -18,8 +18,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
-// TestRecords: what stands in the journal of a saga with a pivot, and of one that is
-// undone; the undos come in the reverse order, and what was refused has none.
+// TestRecords: the records of a saga with a pivot, and of one that is undone; the undos are
+// in reverse order, and a refused step has none.
 func TestRecords(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -46,9 +46,8 @@ func TestRecords(t *testing.T) {
 	})
 }
 
-// TestUnknownIsUndone: a step whose outcome was never known is undone first, and its
-// undo learns that; one whose outcome became known by a refusal too, since an earlier
-// call may still be on its way.
+// TestUnknownIsUndone: a step with an unknown outcome is undone first, and its undo gets no
+// output. So is one that was finally refused, since an earlier call may still be in transit.
 func TestUnknownIsUndone(t *testing.T) {
 	for name, fails := range map[string][]error{"never known": always(errNetwork), "refused later": {errNetwork, Fail(errSeat)},
 		"refused after it was at work": {InProgress(time.Second), Fail(errSeat)}, "refused after it was at work for long": {InProgress(time.Hour), Fail(errSeat)}} {
@@ -84,9 +83,8 @@ func TestRefusedIsNotUndone(t *testing.T) {
 	}
 }
 
-// TestPivot: it is repeated while its outcome is not known, for longer than Attempts
-// and the saga's time; a refusal aborts; and what stands behind it is repeated for
-// ever, a refusal too.
+// TestPivot: it is repeated while its outcome is unknown, beyond Attempts and the saga's
+// timeout; a refusal aborts; and steps after it are repeated forever, even after a refusal.
 func TestPivot(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -106,8 +104,8 @@ func TestPivot(t *testing.T) {
 	})
 }
 
-// TestTimeout: a saga whose time is up is aborted, also in the middle of a step and
-// of a wait, but not once its pivot is sent; an undo has time of its own.
+// TestTimeout: a saga whose time is up is aborted, also during a step or a wait, but not
+// once its pivot is sent; an undo has its own time.
 func TestTimeout(t *testing.T) {
 	slow := func(g *target, name string, d time.Duration) Action[string, string] {
 		return Step(name, func(ctx context.Context, _ string) (string, error) {
@@ -169,7 +167,7 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestStepTimeout: a call is ended when its time is up, and that is no refusal.
+// TestStepTimeout: a call ends when its time is up, and that is no refusal.
 func TestStepTimeout(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -196,8 +194,8 @@ func TestStepTimeout(t *testing.T) {
 	})
 }
 
-// TestStartTwice: a second start attaches to the first saga and has its result; with
-// other input, or as another saga, it is refused and changes nothing.
+// TestStartTwice: a second start attaches to the first saga and returns its result; with
+// another input, or as another saga, it is refused and changes nothing.
 func TestStartTwice(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -228,8 +226,8 @@ func TestStartTwice(t *testing.T) {
 	})
 }
 
-// TestCallerGone: a saga goes on to its end, and is undone, though its caller
-// does not wait any more.
+// TestCallerGone: a saga continues to its end, and is undone, although its caller no
+// longer waits.
 func TestCallerGone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -245,9 +243,9 @@ func TestCallerGone(t *testing.T) {
 	})
 }
 
-// TestDeadLetter: an undo that fails for good is given up after Undos attempts, the
-// others go on, and the saga stays: it is reported, is due again, is not forgotten,
-// and no later engine ends it.
+// TestDeadLetter: an undo that always fails is given up after Undos attempts, the others
+// continue, and the saga stays: it is reported, is due again, is not forgotten, and no
+// later engine ends it.
 func TestDeadLetter(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails error
@@ -291,8 +289,8 @@ func TestDeadLetter(t *testing.T) {
 	}
 }
 
-// TestTakeOver: a new owner drives at once what it finds, and a saga that somebody
-// without a shard has started is found by polling.
+// TestTakeOver: a new owner drives existing sagas at once, and finds those started in a
+// process without the shard by polling.
 func TestTakeOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -328,7 +326,7 @@ func TestPausedOwner(t *testing.T) {
 		d := Define("order", Step("a", func(ctx context.Context, _ string) (int, error) {
 			if blocked {
 				blocked = false
-				<-gate // a process that is stopped does not see its context end
+				<-gate // a paused process does not see its context end
 			}
 			return 1, g.take(From(ctx).Key())
 		}).Undo("una", func(context.Context, string, *int) error { return nil }), g.act("b").Pivot())
@@ -348,8 +346,8 @@ func TestPausedOwner(t *testing.T) {
 	})
 }
 
-// TestExpiredClaim: an owner whose claim is over, though its context has not ended
-// yet, makes no call.
+// TestExpiredClaim: an owner whose claim has expired makes no call, even before its
+// context ends.
 func TestExpiredClaim(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -363,8 +361,8 @@ func TestExpiredClaim(t *testing.T) {
 	})
 }
 
-// TestAchievedWhileStopping: what an action has achieved while the engine was
-// stopped is written, and its failure is not taken for one.
+// TestAchievedWhileStopping: the success of an action while the engine stops is written,
+// and its failure does not count.
 func TestAchievedWhileStopping(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -384,8 +382,7 @@ func TestAchievedWhileStopping(t *testing.T) {
 	})
 }
 
-// TestBounded: no more sagas are under way than Concurrency says, those that wait
-// left aside; all come to their end.
+// TestBounded: at most Concurrency sagas run, not counting waiting ones; all of them end.
 func TestBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -427,8 +424,8 @@ func TestBounded(t *testing.T) {
 	})
 }
 
-// TestLongStep: a saga whose step takes longer than Recheck is driven by one all the
-// time, and what waits is not driven twice either.
+// TestLongStep: a saga whose step takes longer than Recheck is never driven twice at once;
+// neither is a waiting one.
 func TestLongStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -455,7 +452,7 @@ func TestLostAnswerOfBegin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
 		d := Define("order", g.undoable("a", Fail(errSeat)))
-		store := &watched{Journal: memory.NewJournal(), Points: crashAt(2)} // behind the begin's append
+		store := &watched{Journal: memory.NewJournal(), Points: crashAt(2)} // after the begin's append
 		r := idle(t, store, nil, d)
 		wantKind(t, d.Start(t.Context(), r.engine, "1", "in"), interlock.Uncertain, nil)
 		store.Points = nil
@@ -463,12 +460,12 @@ func TestLostAnswerOfBegin(t *testing.T) {
 		r.serve(t, 1)
 		_, err := r.engine.Wait(t.Context(), "1")
 		wantKind(t, err, interlock.Definite, ErrCompensated)
-		// Somebody may have called the step before this engine did.
+		// Another engine may have called the step before.
 		same(t, "effects", g.did(), "1/a/undo?")
 	})
 }
 
-// TestPanic: a panic is that of one saga, and not known to have done nothing.
+// TestPanic: a panic fails one saga, and its outcome is unknown.
 func TestPanic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}

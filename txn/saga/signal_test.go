@@ -17,12 +17,12 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// approval is what a person says.
+// approval is the answer of a person.
 type approval struct{ By string }
 
-// TestSignal: a saga waits for a signal by its name, which may have come before, goes on
-// with its value, and counts the first one; without one in time it is undone, or goes on
-// with what there is instead.
+// TestSignal: a saga waits for a signal by its name, which may have arrived before, and
+// continues with the value of the first one. Without one in time it is undone, or continues
+// with the default.
 func TestSignal(t *testing.T) {
 	for name, c := range map[string]struct {
 		wait   func(Action[string, approval]) Action[string, approval]
@@ -119,8 +119,8 @@ func TestSignalInFunction(t *testing.T) {
 	})
 }
 
-// TestStartAt: a saga that is to start later calls nothing before, whichever process owns it; a
-// person can have it start.
+// TestStartAt: a saga with a start time calls nothing before it, in any process; an operator
+// can start it.
 func TestStartAt(t *testing.T) {
 	for _, now := range []bool{false, true} {
 		bubble(t, func(t *testing.T) {
@@ -155,8 +155,8 @@ func TestStartAt(t *testing.T) {
 	}
 }
 
-// TestVersions: a saga is driven by the version that it began with, next to those of
-// another one; a process without a version leaves its sagas alone, and says so.
+// TestVersions: a saga is driven by the version that it began with, beside those of another
+// one; a process without a version reports its sagas, and does not drive them.
 func TestVersions(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -170,7 +170,7 @@ func TestVersions(t *testing.T) {
 		<-r.served
 		r = serve(t, r.store, 2, nil, two, one)
 		ok(t, r.engine.Start(t.Context(), "order", "2", json.RawMessage(`"in"`)))
-		ok(t, two.Start(t.Context(), r.engine, "1", "in")) // it has begun, by the first version
+		ok(t, two.Start(t.Context(), r.engine, "1", "in")) // it has begun with the first version
 		for _, id := range []string{"1", "2"} {
 			_, err := r.engine.Wait(t.Context(), id)
 			ok(t, err)
@@ -227,8 +227,8 @@ func memoryJournal(t *testing.T) *journal.Journal {
 	return j
 }
 
-// TestOnEnd: who wants to know of the end is called once that is durable, again until it
-// has answered, and by an heir if its owner has crashed.
+// TestOnEnd: OnEnd is called once the end is durable, again until it succeeds, and by a
+// successor if its owner has crashed.
 func TestOnEnd(t *testing.T) {
 	for name, fails := range map[string]bool{"succeeds": false, "is undone": true} {
 		t.Run(name, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestOnEnd(t *testing.T) {
 					case 1, 2:
 						return errNetwork
 					case 3:
-						<-gate // its process is gone
+						<-gate // its process has crashed
 					}
 					told = append(told, o)
 					return nil
@@ -280,7 +280,7 @@ func TestOnEnd(t *testing.T) {
 	}
 }
 
-// TestWaitSaysWhy: who waits for a saga whose definition does not fit hears so at once.
+// TestWaitSaysWhy: Wait returns at once if the saga's definition does not fit.
 func TestWaitSaysWhy(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}

@@ -18,8 +18,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// TestBegunAlone: a saga that was begun without its definition, by its name and JSON,
-// is the one that Start would have begun, and goes the same way.
+// TestBegunAlone: a saga begun without its definition, by its name and JSON, equals the one
+// that Start would begin, and continues in the same way.
 func TestBegunAlone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}
@@ -54,8 +54,8 @@ func TestBegunAlone(t *testing.T) {
 	})
 }
 
-// TestManySteps: what is more than one append takes is right in parts: an engine that
-// crashes between them leaves a saga that is undone wholly, in order.
+// TestManySteps: records for more than one append are consistent in parts: if an engine
+// crashes between them, the saga is undone completely, in order.
 func TestManySteps(t *testing.T) {
 	for point := range 12 {
 		bubble(t, func(t *testing.T) {
@@ -91,8 +91,8 @@ func TestManySteps(t *testing.T) {
 	}
 }
 
-// TestEditCrossesACall: an edit of a step's input that crosses a call with the former one,
-// of this owner or of a former one, is reported when that call was done.
+// TestEditCrossesACall: an edit of a step's input during a call with the former one, by this
+// or a former owner, is reported if that call was done.
 func TestEditCrossesACall(t *testing.T) {
 	for name, heir := range map[string]bool{"of this owner": false, "of a former owner": true} {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestEditCrossesACall(t *testing.T) {
 					inputs = append(inputs, in)
 					switch len(inputs) {
 					case 1:
-						return "", errNetwork // so that the journal knows the step
+						return "", errNetwork // so that the journal has the step
 					case 2:
 						<-gate
 					case 3:
@@ -146,8 +146,8 @@ func TestEditCrossesACall(t *testing.T) {
 }
 
 // TestEditComesTooLate: a call with the input before an edit took effect, and its answer
-// was lost with its owner. The participant's barrier says so to the next owner: the step
-// is done with that input, and the edit is reported as too late.
+// was lost with its owner. The participant's barrier reports that to the next owner: the
+// step is done with that input, and the edit is reported as too late.
 func TestEditComesTooLate(t *testing.T) {
 	for name, edits := range map[string][]string{"once": {`"new"`}, "twice": {`"newer"`, `"new"`}} {
 		t.Run(name, func(t *testing.T) {

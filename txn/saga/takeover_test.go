@@ -21,8 +21,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// crashing is a step whose owner is gone each time before it answers, as often as times
-// says.
+// crashing returns a step whose owner crashes before the answer, the given number of times.
 func crashing(name string, times *int, gate chan struct{}) Action[string, string] {
 	return Step(name, func(context.Context, string) (string, error) {
 		if *times--; *times >= 0 {
@@ -33,8 +32,8 @@ func crashing(name string, times *int, gate chan struct{}) Action[string, string
 	})
 }
 
-// TestCrashLoop: a step that crashes each process which calls it makes its saga a dead
-// letter in the end, wherever it stands, and an operator has it go on.
+// TestCrashLoop: a step, at any place, that crashes every calling process finally makes its
+// saga a dead letter, which an operator can continue.
 func TestCrashLoop(t *testing.T) {
 	undo := func(context.Context, string, *string) error { return nil }
 	for name, define := range map[string]func(times *int, gate chan struct{}) (Definition[string], State){
@@ -75,7 +74,7 @@ func TestCrashLoop(t *testing.T) {
 				synctest.Wait()
 				looked, err := r.engine.Look(t.Context(), "1")
 				ok(t, err)
-				// What was done before it is known to be only once that is durable.
+				// Steps done before it count as done only once that is durable.
 				if calls := 1000 - times; looked.State != DeadLetter || looked.Halted == "" || calls < 10 || calls > 13 || len(looked.Dead) != 1 || looked.Dead[0].Step != "b" ||
 					!strings.Contains(looked.Reason, `taken over 10 times in a row while step "b"`) {
 					t.Fatalf("%d calls, %+v", 1000-times, looked)
@@ -104,7 +103,7 @@ func TestCrashLoop(t *testing.T) {
 	}
 }
 
-// entries are the records of a saga.
+// entries returns the records of a saga.
 func (r *rig) entries(t *testing.T, id string) []journal.Entry {
 	t.Helper()
 	_, entries, err := r.coordinator.Journal().Open(context.Background(), id)
@@ -112,8 +111,8 @@ func (r *rig) entries(t *testing.T, id string) []journal.Entry {
 	return entries
 }
 
-// TestNoCrashLoop: owners that change often halt nothing that waits, or whose calls are
-// answered, however they are.
+// TestNoCrashLoop: frequent changes of the owner do not halt sagas that wait, or whose calls
+// get any answer.
 func TestNoCrashLoop(t *testing.T) {
 	undo := func(context.Context, string, *string) error { return nil }
 	for name, step := range map[string]Stage[string]{
@@ -151,7 +150,7 @@ func TestNoCrashLoop(t *testing.T) {
 	}
 }
 
-// TestTakeOversOff: who wants no such end has none.
+// TestTakeOversOff: the option disables this end.
 func TestTakeOversOff(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		gate, times := make(chan struct{}), 15
@@ -170,8 +169,8 @@ func TestTakeOversOff(t *testing.T) {
 	})
 }
 
-// TestHaltedIsHelped: whatever an operator can do where a saga stood can be done when it
-// is halted there.
+// TestHaltedIsHelped: every command that is possible in a state of a saga is possible when
+// the saga is halted there.
 func TestHaltedIsHelped(t *testing.T) {
 	m, err := replay([]journal.Entry{letters["begin"], letters["sent a"], letters["taken"], letters["halted"]})
 	ok(t, err)
@@ -187,7 +186,7 @@ func TestHaltedIsHelped(t *testing.T) {
 	}
 }
 
-// looping is a process that is killed in the second step of its saga.
+// looping is the role of a process that is killed in the second step of its saga.
 func looping(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -223,8 +222,8 @@ func play(ctx context.Context, j *journal.Journal, d Definition[string]) error {
 	return nil
 }
 
-// TestKilledForEver: processes that are killed in one step, one after the other, end in a
-// dead letter, which an operator has go on.
+// TestKilledForEver: if successive processes are killed in one step, the saga becomes a dead
+// letter, which an operator can continue.
 func TestKilledForEver(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
@@ -261,8 +260,8 @@ func TestKilledForEver(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestFailuresAreKept: while a step fails, the journal has its last error and how often it
-// failed, without a record for each call; a new owner counts from there.
+// TestFailuresAreKept: while a step fails, the journal has its last error and number of
+// failures, without a record for each call; a new owner continues that count.
 func TestFailuresAreKept(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -298,7 +297,7 @@ func TestFailuresAreKept(t *testing.T) {
 	})
 }
 
-// TestOrderShown: a step that is written down ahead of its turn is not said to be sent.
+// TestOrderShown: a step that is recorded before its turn is not shown as sent.
 func TestOrderShown(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -318,15 +317,15 @@ func TestOrderShown(t *testing.T) {
 			statuses = append(statuses, p.Status)
 		}
 		same(t, "kinds", kinds, "begin ", "sent a", "declared b", "declared c")
-		same(t, "statuses", statuses, "sent", "declared", "declared") // what a has answered is not durable yet
+		same(t, "statuses", statuses, "sent", "declared", "declared") // the answer of a is not durable yet
 		close(gate)
 		_, err = r.engine.Wait(t.Context(), "1")
 		ok(t, err)
 	})
 }
 
-// TestBegunElsewhere: what was begun before anybody served it was in nobody's hand, and
-// costs no record more.
+// TestBegunElsewhere: the first owner of a saga is no takeover, and costs no additional
+// record.
 func TestBegunElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		g := &target{}

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	crash.Main(m, map[string]crash.Role{"engine": engine, "local": localEngine, "looping": looping})
 }
 
-// What the packages of txn test with in the same way.
+// The helpers that the tests of txn share.
 var (
 	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
 	bubble, began      = txntest.Bubble, txntest.Began
@@ -38,20 +38,20 @@ type (
 	points  = txntest.Points
 )
 
-// target is the participants of all engines: it lets the calls of one key have one
-// effect, and refuses a call behind its undo.
+// target represents the participants of all engines: the calls of one key have one effect,
+// and it refuses a call after its undo.
 type target struct {
 	points *points // of the engine that calls; nil is none
-	of     *target // the one that this is a way to; nil if it is none
+	of     *target // the target behind this connection; nil if it is none
 
 	mu      sync.Mutex
-	again   map[int]int // behind which call which one comes again, from 1
+	again   map[int]int // after which call which one is repeated, from 1
 	calls   []string    // by key
-	effects []string    // by key, in their order
+	effects []string    // by key, in order
 }
 
-// take is a call: what arrives takes effect once, and not behind its undo. It can be
-// lost on the way there, and its answer on the way back.
+// take makes a call, which takes effect once, and not after its undo. The call and its answer
+// can be lost.
 func (g *target) take(key string) error {
 	if err := g.points.Pass(); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (g *target) hear(key string) error {
 	defer g.mu.Unlock()
 	err := g.arrive(key)
 	if of := g.again[len(g.calls)]; of > 0 {
-		_ = g.arrive(g.calls[of-1]) // delayed on its way until now; nobody hears the answer
+		_ = g.arrive(g.calls[of-1]) // delayed until now; the answer is lost
 	}
 	return err
 }
@@ -112,8 +112,8 @@ var (
 	errNetwork = errors.New("network")
 )
 
-// act is an action of g that gives its step's name, as often as fails does not say
-// otherwise.
+// act returns an action of g that first returns the errors in fails, and then its step's
+// name.
 func (g *target) act(name string, fails ...error) Action[string, string] {
 	calls := 0
 	return Step(name, func(ctx context.Context, input string) (string, error) {
@@ -124,7 +124,7 @@ func (g *target) act(name string, fails ...error) Action[string, string] {
 	})
 }
 
-// undoable is act with an undo.
+// undoable returns act with an undo.
 func (g *target) undoable(name string, fails ...error) Action[string, string] {
 	return g.act(name, fails...).Undo("un"+name, func(ctx context.Context, _ string, out *string) error {
 		key := From(ctx).Key()
@@ -135,7 +135,7 @@ func (g *target) undoable(name string, fails ...error) Action[string, string] {
 	})
 }
 
-// always is an error for ever.
+// always returns an error a thousand times.
 func always(err error) []error { return repeat(1000, err) }
 
 // rig is an engine over a journal of one shard, served until the test ends.
@@ -148,7 +148,7 @@ type rig struct {
 	served      chan error
 }
 
-// serve makes and serves an engine, on a store of its own if none is given.
+// serve returns a serving engine, on a new store if none is given.
 func serve(t *testing.T, store *watched, n int64, o *settings, defs ...Defined) *rig {
 	t.Helper()
 	if store == nil {
@@ -159,7 +159,7 @@ func serve(t *testing.T, store *watched, n int64, o *settings, defs ...Defined) 
 	return r
 }
 
-// idle makes an engine that serves nothing.
+// idle returns an engine that serves nothing.
 func idle(t *testing.T, store *watched, o *settings, defs ...Defined) *rig {
 	t.Helper()
 	j, err := journal.New(store, &journal.Options{Shards: 1, Patience: time.Second})
@@ -180,7 +180,7 @@ type settings struct {
 	saga Options
 }
 
-// build makes an engine and its coordinator.
+// build returns an engine with its coordinator.
 func build(j *journal.Journal, o *settings, defs ...Defined) (*Engine, error) {
 	c, err := coordinator.New(j, &o.Options)
 	if err != nil {
@@ -195,7 +195,7 @@ func (r *rig) serve(t *testing.T, n int64) {
 	r.claim, r.stop, r.served = txntest.Serve(t, r.coordinator.Serve, n)
 }
 
-// records are those of a saga, as kind:step.
+// records returns the records of a saga, as kind:step.
 func (r *rig) records(t *testing.T, id string) []string {
 	t.Helper()
 	_, entries, err := r.coordinator.Journal().Open(context.Background(), id)
@@ -207,7 +207,7 @@ func (r *rig) records(t *testing.T, id string) []string {
 	return all
 }
 
-// beat is an undoable step that takes d, and beats four times meanwhile.
+// beat returns an undoable step that takes d, with four heartbeats.
 func (g *target) beat(name string, d time.Duration) Action[string, string] {
 	return Step(name, func(ctx context.Context, input string) (string, error) {
 		for range 4 {

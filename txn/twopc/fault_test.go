@@ -303,9 +303,9 @@ func (b branches) seen(tb testing.TB) string {
 	return fmt.Sprintf("%s, %s moved", decision, moved)
 }
 
-// moved returns 1 if a reader sees the transfer's result in one database, and 0 if the
-// state before. A locking reader sees the same, or waits; it never sees the state before a
-// commit.
+// moved returns 1 if a reader sees the transfer's result in one database, and 0 if it sees
+// the state before. A locking reader sees the result, or waits; it never sees the state
+// before.
 func (b branches) moved(tb testing.TB, db *databases.DB, want int64, lock string) int {
 	tb.Helper()
 	const balance = `select balance from account where id = 1`

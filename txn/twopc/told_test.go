@@ -32,8 +32,8 @@ func TestMachineLeavesWhatWas(t *testing.T) {
 	}
 }
 
-// TestFollow: a branch that must be called again is never recorded as done. A branch with a
-// heuristic outcome is recorded once.
+// TestFollow: a branch that must be called again is never recorded as done. A done one is
+// recorded only if an operator must handle another one.
 func TestFollow(t *testing.T) {
 	three, err := replay([]journal.Entry{decide(Commit, decided{Run: "r", Branches: []string{"a", "b", "c"}})})
 	ok(t, err)

@@ -259,8 +259,7 @@ type process struct {
 	at      map[string]Definition[*memory.Branch]
 }
 
-// patience is Options.Patience of the tests. settled is the time from a fault until all is
-// at rest again: patience, a scan and a recheck.
+// patience is Options.Patience of the tests.
 const patience = 30 * time.Second
 
 // start starts a process that serves nothing.
