@@ -18,8 +18,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// marked passes a point before each transaction, and before and after its COMMIT: what
-// is done between is done with that, or not at all.
+// marked passes a point before each transaction, and before and after its COMMIT: work in
+// between takes effect with that, or not at all.
 type marked struct {
 	driver.BeginnerAt[driver.SQL]
 	at *crash.Points
@@ -42,7 +42,7 @@ func (m markedTx) Commit(ctx context.Context) error {
 	return m.Tx.Commit(ctx)
 }
 
-// transfer is 3 from alice to bob, with a row for what came.
+// transfer moves 3 from alice to bob, with a row for each arrival.
 type transfer struct {
 	db            driver.BeginnerAt[driver.SQL]
 	debit, credit Definition[Want, Want]
@@ -61,15 +61,14 @@ func newTransfer(db driver.BeginnerAt[driver.SQL], at *crash.Points) transfer {
 	return x
 }
 
-// How the processes of a transfer follow each other.
+// The modes of successive processes of a transfer.
 const (
 	repeated  = "repeated"  // each runs it
 	abandoned = "abandoned" // the first one runs it, others serve and sweep until nothing is held
-	aged      = "aged"      // the same, and the others find it past its time at once
+	aged      = "aged"      // the same, but the others find its time over at once
 )
 
-// engineRole is a process that runs the transfer and completes it, as the mode
-// says.
+// engineRole runs the transfer and completes it, according to the mode.
 func engineRole(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -112,13 +111,13 @@ func engineRole(ctx context.Context, at *crash.Points, args []string) error {
 	return err
 }
 
-// first reports whether no process was here before.
+// first reports whether this is the first process.
 func (x transfer) first(ctx context.Context) (bool, error) {
 	n, err := x.unmarked(ctx, `select count(*) from started`, `insert into started values (1)`)
 	return n == 0, err
 }
 
-// unmarked looks for a number and runs a statement, without a point.
+// unmarked reads a number and runs a statement, without a point.
 func (x transfer) unmarked(ctx context.Context, query, statement string) (n int64, err error) {
 	tx, err := x.db.Begin(ctx)
 	if err != nil {
@@ -134,8 +133,8 @@ func (x transfer) unmarked(ctx context.Context, query, statement string) (n int6
 	return n, err
 }
 
-// clear sweeps until nothing is held. It sweeps only if something is due, so that the
-// points are those of what is done.
+// clear sweeps until nothing is held. It sweeps only if something is due, so that each
+// point belongs to an effect.
 func (x transfer) clear(ctx context.Context, m *Engine, mode string) error {
 	const held = `select count(*) from interlock_tcc_hold where state = 'held'`
 	past := ""
@@ -162,15 +161,14 @@ func (x transfer) clear(ctx context.Context, m *Engine, mode string) error {
 	return err
 }
 
-// TestKilled: a process that is killed around any transaction or append leaves a
-// transfer that the next one brings to its end, with the money that there was: if it is
-// run again it is done, once; if nobody runs it again it is done, or nothing is held any
-// more.
+// TestKilled: if a process is killed around any transaction or append, the next one
+// completes its transfer, and the sum of money stays the same. If it runs again, it is done
+// once. If it does not, it is done, or nothing remains held.
 func TestKilled(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
 		modes := []string{abandoned}
-		if open(t).Dialect == driver.Postgres { // once is enough: what differs is the participant's side
+		if open(t).Dialect == driver.Postgres { // once is enough: only the participant's side differs
 			modes = append(modes, repeated)
 		}
 		for _, mode := range modes {
@@ -189,8 +187,8 @@ func TestKilled(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestAsleep stops a process anywhere until another one has brought the transfer to its
-// end: when it wakes up it appends nothing, and moves nothing.
+// TestAsleep pauses a process anywhere until another one has completed the transfer: when it
+// wakes up it appends nothing, and moves nothing.
 func TestAsleep(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -206,7 +204,7 @@ func TestAsleep(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// recorded is what the journal has.
+// recorded returns the journal's records.
 func recorded(tb testing.TB, db *databases.DB) string {
 	tb.Helper()
 	_, records, err := journal.NewTable(db, "").Read(tb.Context(), "1", 0)
@@ -218,7 +216,7 @@ func recorded(tb testing.TB, db *databases.DB) string {
 	return strings.Join(all, " ")
 }
 
-// killing is a database for one transfer, and what is to be so in it in the end.
+// killing returns a database for one transfer, and checks its final state.
 func killing(tb testing.TB, db *databases.DB, mode string) crash.Scene {
 	tb.Helper()
 	db.Do(tb, journal.NewTable(db, "").Create)

@@ -20,7 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// seats is a participant in memory. The outcome of each branch is its barrier.
+// seats is a participant in memory. The states of the branches are its barrier.
 type seats struct {
 	mu   sync.Mutex
 	free int
@@ -32,7 +32,7 @@ func (s *seats) Try(ctx context.Context, passenger string, _ time.Time) (string,
 	defer s.mu.Unlock()
 	c := branch.From(ctx)
 	switch id := c.Transaction + "/" + c.Branch; {
-	case s.is[id] == "held" || s.is[id] == "confirmed": // the call came again
+	case s.is[id] == "held" || s.is[id] == "confirmed": // a repeated call
 	case s.is[id] != "" || s.free == 0:
 		s.is[id] = "refused"
 		return "", branch.Fail(errors.New("there is no seat left"))
@@ -58,13 +58,13 @@ func (s *seats) Cancel(ctx context.Context, _ string, _ *string) error {
 		if s.is[id] == "held" {
 			s.free++
 		}
-		s.is[id] = "cancelled" // also if it was never tried: a try that comes late is refused
+		s.is[id] = "cancelled" // also if it was never tried: a late try is refused
 	}
 	return nil
 }
 
-// A trip is booked on two flights. The second trip does not get the way back, and gives
-// back the way there.
+// A trip is booked on two flights. The second trip gets no seat on the return flight, and
+// releases the outbound one.
 func Example() {
 	ctx := context.Background()
 	there, back := &seats{free: 2, is: map[string]string{}}, &seats{free: 1, is: map[string]string{}}
@@ -108,8 +108,8 @@ func Example() {
 	// 1 and 0 seats are free
 }
 
-// Money goes from an account of one database to an account of another: it is held
-// first, and announced, then both are confirmed.
+// Money moves from an account of one database to an account of another: it is held there
+// and announced here, then both are confirmed.
 func ExampleHolds() {
 	transfer := func(ctx context.Context, c *coordinator.Coordinator, north, south *pgxpool.Pool, id string, cents int64) error {
 		from := tcc.Holds[pgx.Tx]{DB: postgres.Pool(north)}
@@ -128,8 +128,8 @@ func ExampleHolds() {
 	_ = transfer
 }
 
-// A table works in the user's own transaction, too: here a service that is called as a
-// participant.
+// A table also works in the user's own transaction: here in a service that is called as
+// a participant.
 func ExampleTable() {
 	var table tcc.Table
 	try := func(ctx context.Context, tx pgx.Tx, c branch.Call, item string, until time.Time) error {
@@ -138,7 +138,7 @@ func ExampleTable() {
 	_ = try
 }
 
-// A person helps a transaction that cannot go on by itself.
+// An operator handles a transaction that cannot continue by itself.
 func ExampleOperator() {
 	help := func(ctx context.Context, j *journal.Journal) error {
 		operator := tcc.NewOperator(j)

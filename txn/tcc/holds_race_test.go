@@ -17,9 +17,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/tcc"
 )
 
-// testNeverMoreThanThereIs: many transactions want the last units of two items at once,
-// each call is made several times at once, in any order: what was confirmed was held,
-// what is held fits, and every call that has an answer always has the same.
+// testNeverMoreThanThereIs: many transactions compete for the last units of two items, and
+// each call is made several times concurrently, in any order. Confirmed units were held,
+// held units fit, and repeated calls have the same answer.
 func testNeverMoreThanThereIs(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	const transactions, sold, left = 24, 3, 5
 	in := open(t, openDB(t))
@@ -69,8 +69,8 @@ func testNeverMoreThanThereIs(t *testing.T, openDB func(testing.TB) *databases.D
 	}
 }
 
-// patient makes a call until it is answered: what is Retry, such as a deadlock, did
-// nothing.
+// patient repeats a call until it is answered: a Retry error, such as a deadlock, means no
+// effect.
 func (in inn) patient(t *testing.T, of tcc.Resource[tcc.Want, tcc.Want], id string, op branch.Operation, w tcc.Want, until time.Time) string {
 	for range 100 {
 		err := in.do(context.Background(), of, id, op, w, until)
@@ -82,8 +82,8 @@ func (in inn) patient(t *testing.T, of tcc.Resource[tcc.Want, tcc.Want], id stri
 	return ""
 }
 
-// testConfirmAgainstCancel: a confirmation and a cancellation at once, which cannot be
-// if the coordinator is sound: one of them wins, and the other gets an error.
+// testConfirmAgainstCancel: of a concurrent confirmation and cancellation, which a correct
+// coordinator never sends, one wins, and the other gets an error.
 func testConfirmAgainstCancel(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	take := in.holds().Take()
@@ -105,16 +105,16 @@ func testConfirmAgainstCancel(t *testing.T, openDB func(testing.TB) *databases.D
 	}
 }
 
-// testSweep: what is past its time is asked about, freed if it is to be cancelled and
-// kept if it is to be confirmed; nothing is freed that was not asked about; and one that
-// cannot be asked about keeps no other from it.
+// testSweep: Sweep asks for the decision of each expired hold, releases it after a cancel and
+// keeps it after a confirm. It releases nothing without a decision; a hold without an answer
+// does not block others.
 func testSweep(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	holds := in.holds()
 	for i, id := range []string{"damaged", "confirmed", "cancelled", "young"} {
 		ok(t, in.do(t.Context(), holds.Take(), id, branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(time.Duration(i)*time.Second+time.Minute)))
 	}
-	in.pass(t, "young", -time.Hour) // and its time is prolonged then
+	in.pass(t, "young", -time.Hour) // and then its time is extended
 	ok(t, in.do(t.Context(), holds.Take(), "young", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(2*time.Hour)))
 	ok(t, in.do(t.Context(), holds.Take(), "young", branch.Try, tcc.Want{Item: "room", N: 1}, time.Now().Add(100*time.Hour))) // of a wrong clock
 	if left := databases.One[int64](t, in.DB, `select max(until_ms) from interlock_tcc_hold`) - time.Now().UnixMilli(); left < 1 || left > 3*time.Hour.Milliseconds() {
@@ -150,8 +150,8 @@ func testSweep(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	ok(t, in.do(t.Context(), holds.Take(), "confirmed", branch.Confirm, tcc.Want{}, time.Time{}))
 }
 
-// testSweepStops: while the coordinator cannot be asked, nothing is freed, and not each
-// hold is asked about without need.
+// testSweepStops: while the coordinator does not answer, nothing is released, and Sweep does
+// not ask about every hold.
 func testSweepStops(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	for i := range 3 {
@@ -170,8 +170,8 @@ func testSweepStops(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 }
 
-// testSweepGoesOn: a hold whose coordinator never answers does not keep the others, of
-// coordinators that do, from being freed by the next sweeps.
+// testSweepGoesOn: a hold whose coordinator never answers does not prevent later sweeps from
+// releasing those of other coordinators.
 func testSweepGoesOn(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	for i, id := range []string{"stuck/1", "stuck/2", "free/1", "free/2"} {
@@ -202,8 +202,8 @@ func testSweepGoesOn(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 }
 
-// testForgetWaitsForNobody: to forget waits for no transaction that is at work on holds,
-// and keeps none from its work, whatever the level.
+// testForgetWaitsForNobody: Forget waits for no transaction on holds, and blocks none, at any
+// isolation level.
 func testForgetWaitsForNobody(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room", "suite")
 	take, until := in.holds().Take(), time.Now().Add(time.Hour)
@@ -221,7 +221,7 @@ func testForgetWaitsForNobody(t *testing.T, openDB func(testing.TB) *databases.D
 	if n, err := in.Forget(ctx, forgetting, 24*time.Hour, 10); n != 1 || err != nil {
 		t.Fatalf("%d forgotten, %v", n, err)
 	}
-	for _, id := range []string{"aa", "d"} { // on both sides of what goes
+	for _, id := range []string{"aa", "d"} { // on both sides of the deleted rows
 		ok(t, in.do(ctx, take, id, branch.Try, tcc.Want{Item: "room", N: 1}, until))
 	}
 	ok(t, in.do(ctx, take, "c", branch.Cancel, tcc.Want{}, until))
@@ -234,7 +234,7 @@ func testForgetWaitsForNobody(t *testing.T, openDB func(testing.TB) *databases.D
 	}
 }
 
-// pass moves the time of a hold, as if so much had passed.
+// pass moves the time of a hold, as if the given time had passed.
 func (in inn) pass(t testing.TB, id string, by time.Duration) {
 	t.Helper()
 	in.Exec(t, fmt.Sprintf(`update interlock_tcc_hold set until_ms = until_ms + %d, ask_ms = ask_ms + %d where transaction_id = '%s'`, by.Milliseconds(), by.Milliseconds(), id))

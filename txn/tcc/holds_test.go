@@ -18,7 +18,7 @@ import (
 
 var ok = testbed.OK
 
-// inn is a table of holds in a database of the test's own.
+// inn is a table of holds in the test's own database.
 type inn struct {
 	*databases.DB
 	tcc.Table
@@ -48,13 +48,13 @@ func (in inn) level(t testing.TB, item string) (l tcc.Level) {
 	return l
 }
 
-// state of a hold as it stands in its row.
+// state returns the state of a hold in its row.
 func (in inn) state(t testing.TB, id, name string) string {
 	t.Helper()
 	return databases.One[string](t, in.DB, fmt.Sprintf(`select state from interlock_tcc_hold where transaction_id = '%s' and branch = '%s'`, id, name))
 }
 
-// trials are tests with databases of their own, on servers that they share.
+// trials are tests with their own databases on shared servers.
 type trials []struct {
 	name string
 	test func(t *testing.T, openDB func(testing.TB) *databases.DB)
@@ -72,7 +72,7 @@ func (all trials) run(t *testing.T, clients ...string) {
 	}, clients...)
 }
 
-// TestHolds is by each client, on each database.
+// TestHolds runs with each client, on each database.
 func TestHolds(t *testing.T) {
 	trials{
 		{"every permutation has its answers", testEveryPermutation},
@@ -86,7 +86,7 @@ func TestHolds(t *testing.T) {
 	}.run(t)
 }
 
-// TestHoldsOfEach is by one client of each database.
+// TestHoldsOfEach runs with one client of each database.
 func TestHoldsOfEach(t *testing.T) {
 	trials{
 		{"another request is refused", testOtherRequest},
@@ -99,7 +99,7 @@ func TestHoldsOfEach(t *testing.T) {
 	}.run(t, databases.Pgx, databases.Maria)
 }
 
-// call is the context of a call.
+// call returns the context of a call.
 func call(ctx context.Context, id, name string, op branch.Operation) context.Context {
 	return branch.With(ctx, branch.Call{Transaction: id, Branch: name, Operation: op})
 }
@@ -119,9 +119,9 @@ func (in inn) do(ctx context.Context, of tcc.Resource[tcc.Want, tcc.Want], id st
 	return of.Cancel(ctx, w, nil)
 }
 
-// expected is what each state of a branch makes of each call: the answer, and the state
-// after it. It is written by hand, from what a barrier has to do. The empty state is
-// that there is no row.
+// expected has the answer and the next state for each state of a branch and each call. It
+// is written by hand, from the rules of a barrier. The empty state means that there is no
+// row.
 var expected = map[string]map[branch.Operation][2]string{
 	"":          {branch.Try: {"done", "held"}, branch.Confirm: {"violation", ""}, branch.Cancel: {"done", "blocked"}},
 	"held":      {branch.Try: {"done", "held"}, branch.Confirm: {"done", "confirmed"}, branch.Cancel: {"done", "cancelled"}},
@@ -130,7 +130,7 @@ var expected = map[string]map[branch.Operation][2]string{
 	"blocked":   {branch.Try: {"cancelled", "blocked"}, branch.Confirm: {"violation", "blocked"}, branch.Cancel: {"done", "blocked"}},
 }
 
-// answer is an error in one word.
+// answer returns an error in one word.
 func answer(err error) string {
 	var v *tcc.ViolationError
 	var r *tcc.RefusedError
@@ -148,7 +148,7 @@ func answer(err error) string {
 	return err.Error()
 }
 
-// permutations are the different sequences of one to five of these calls.
+// permutations returns the different sequences of one to five of these calls.
 func permutations() (all [][]branch.Operation) {
 	var grow func(so []branch.Operation, left map[branch.Operation]int)
 	grow = func(so []branch.Operation, left map[branch.Operation]int) {
@@ -167,15 +167,15 @@ func permutations() (all [][]branch.Operation) {
 	return all
 }
 
-// testEveryPermutation of tries, a confirmation and cancellations has the expected
-// answers, whichever way the units go, and leaves the item as its state says.
+// testEveryPermutation of tries, a confirmation and cancellations has the expected answers,
+// for taking and adding units, and leaves the item in the expected state.
 func testEveryPermutation(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t))
 	until := time.Now().Add(time.Hour)
 	for way, of := range map[string]tcc.Resource[tcc.Want, tcc.Want]{"take": in.holds().Take(), "give": in.holds().Give()} {
 		for i, ops := range permutations() {
 			if way == "give" && len(ops) > 3 {
-				continue // the rows are the same ones
+				continue // the rows are the same
 			}
 			item, id, state := fmt.Sprint(way, i), fmt.Sprint(way, "/", i), ""
 			in.set(t, item, 10)
@@ -203,8 +203,8 @@ func testEveryPermutation(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 }
 
-// testRefusalsAreRemembered: what was refused is refused again, though there is room by
-// then; its cancellation is an empty one.
+// testRefusalsAreRemembered: a refused try is refused again, even if there is room by then;
+// its cancellation has no effect.
 func testRefusalsAreRemembered(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	take, until := in.holds().Take(), time.Now().Add(time.Hour)
@@ -237,8 +237,8 @@ func testRefusalsAreRemembered(t *testing.T, openDB func(testing.TB) *databases.
 	}
 }
 
-// testOtherRequest: another request under the name of a branch is refused, and
-// changes nothing.
+// testOtherRequest: another request under the name of a branch is refused, without an
+// effect.
 func testOtherRequest(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room", "suite")
 	until := time.Now().Add(time.Hour)
@@ -261,8 +261,8 @@ func testOtherRequest(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 }
 
-// testStopped: a process that is stopped within Confirmed keeps the next confirmation
-// waiting for no longer than Holds.Idle, and commits nothing when it wakes up.
+// testStopped: a process that is paused within Confirmed blocks the next confirmation for at
+// most Holds.Idle, and commits nothing when it wakes up.
 func testStopped(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	const bound = 20 * time.Second
 	in := open(t, openDB(t), "room")

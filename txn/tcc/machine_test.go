@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// letters are all records of a transaction with a branch a that holds, b of which
-// nothing is known, and c that was refused.
+// letters are all records of a transaction with a branch a that holds, b with an unknown
+// outcome, and c that was refused.
 var letters = map[string]journal.Entry{
 	"tried a": record(recordTried, "a", trying{Resource: "r", Request: json.RawMessage(`1`), Hold: json.RawMessage(`null`)}),
 	"tried b": record(recordTried, "b", trying{Resource: "r", Request: json.RawMessage(`1`)}),
@@ -25,8 +25,8 @@ var letters = map[string]journal.Entry{
 	"skip a": record(recordSkip, "a", By{}), "skip c": record(recordSkip, "c", By{}), "resolved": record(recordResolved, "", By{}), "end": {Kind: recordEnd},
 }
 
-// TestEveryHistory goes through all histories of up to eight records that the machine
-// takes, and finds none that breaks a rule; and each record is of use in some.
+// TestEveryHistory visits all histories of up to eight records that the machine accepts.
+// None breaks a rule, and each record occurs in some.
 func TestEveryHistory(t *testing.T) {
 	used, histories := map[string]int{}, 0
 	var grow func(m machine, history []string)
@@ -40,7 +40,7 @@ func TestEveryHistory(t *testing.T) {
 		}
 		for name, e := range letters {
 			if len(history) > 0 && history[len(history)-1] == name {
-				continue // for ever
+				continue // forever
 			}
 			if next, err := m.with(e); err == nil {
 				used[name]++
@@ -60,7 +60,7 @@ func TestEveryHistory(t *testing.T) {
 
 // breaks judges a history without the machine.
 func breaks(history []string, state State) string {
-	is, decision, resolved, ended := map[string]string{}, "", false, false // what is of each branch
+	is, decision, resolved, ended := map[string]string{}, "", false, false // the state of each branch
 	for i, name := range history {
 		verb, step, _ := strings.Cut(name, " ")
 		switch {
@@ -126,7 +126,7 @@ func breaks(history []string, state State) string {
 	return ""
 }
 
-// waits says whether a person has to look at these branches, and nothing else is left.
+// waits reports whether only an operator can continue these branches.
 func waits(is map[string]string) bool {
 	left, buried := false, false
 	for b := range is {
@@ -135,7 +135,7 @@ func waits(is map[string]string) bool {
 	return buried && !left
 }
 
-// TestDamage: records that this package has not written are reported, and do no harm.
+// TestDamage: records that this package has not written are reported, and are harmless.
 func TestDamage(t *testing.T) {
 	for _, entries := range [][]journal.Entry{
 		{{Kind: recordTried, Step: "a", Data: []byte("{")}},
@@ -151,7 +151,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestDecisionOfBranch: what a confirmation does not name is never confirmed.
+// TestDecisionOfBranch: a branch that a confirmation does not name is never confirmed.
 func TestDecisionOfBranch(t *testing.T) {
 	m, err := replay([]journal.Entry{letters["tried a"], letters["confirm"]})
 	ok(t, err)
@@ -163,7 +163,7 @@ func TestDecisionOfBranch(t *testing.T) {
 	}
 }
 
-// TestJudgeTries: what follows from the outcomes of a branch's tries.
+// TestJudgeTries: the consequences of the outcomes of a branch's tries.
 func TestJudgeTries(t *testing.T) {
 	const f, r, u, o = branch.ClassFail, branch.ClassRetry, branch.ClassUnknown, branch.ClassInProgress
 	p := Policy{Attempts: 3}.resolve()
@@ -185,7 +185,7 @@ func TestJudgeTries(t *testing.T) {
 	}
 }
 
-// TestJudgeSettling: what was decided is repeated for ever, but for refusals.
+// TestJudgeSettling: the decided call is repeated forever, except after refusals.
 func TestJudgeSettling(t *testing.T) {
 	p := Policy{Refusals: 2}.resolve()
 	var so settleAttempts
@@ -196,7 +196,7 @@ func TestJudgeSettling(t *testing.T) {
 			}
 		}
 	}
-	if so.attempts != 200 { // what is at work has not failed
+	if so.attempts != 200 { // a call in progress has not failed
 		t.Errorf("%d attempts: they decide how long the next one waits", so.attempts)
 	}
 	if first, second := so.judge(p, branch.ClassFail), so.judge(p, branch.ClassFail); first != again || second != markDead {
@@ -204,8 +204,8 @@ func TestJudgeSettling(t *testing.T) {
 	}
 }
 
-// TestDelay: waits grow to their bound, and are the target's own where it says that it
-// is at work.
+// TestDelay: delays grow to their bound. If the target is processing the call, its own
+// delay is used.
 func TestDelay(t *testing.T) {
 	p := Policy{First: 80 * time.Millisecond, Max: time.Second}.resolve()
 	for _, c := range []struct {

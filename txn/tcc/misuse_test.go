@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// TestEngines: what is wrong is reported when the engine is created, all of it.
+// TestEngines: all faults are reported when the engine is created.
 func TestEngines(t *testing.T) {
 	j, err := journal.New(memory.NewJournal(), nil)
 	ok(t, err)
@@ -54,7 +54,7 @@ func TestNoCoordinator(t *testing.T) {
 	wantKind(t, err, interlock.Bug, nil)
 }
 
-// TestBadInput ends in a clear error, and nothing was tried.
+// TestBadInput returns a clear error, and tries nothing.
 func TestBadInput(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVenue("hotel", 100)
@@ -100,8 +100,8 @@ func TestBadInput(t *testing.T) {
 	})
 }
 
-// TestLargeHolds: what is as large as it may be is kept beside the records; what is
-// larger is not known, and cancelled.
+// TestLargeHolds: a hold of the maximum size is kept beside the records; a larger one is
+// unknown, and cancelled.
 func TestLargeHolds(t *testing.T) {
 	for size, want := range map[int]Decision{driver.MaxPayload/2 - 2000: Confirm, driver.MaxPayload: Cancel} {
 		bubble(t, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestLargeHolds(t *testing.T) {
 	}
 }
 
-// wide holds so many bytes.
+// wide holds this number of bytes.
 type wide int
 
 func (w wide) Try(context.Context, string, time.Time) (string, error) {
@@ -135,7 +135,7 @@ func (w wide) Confirm(_ context.Context, _ string, h string) error {
 }
 func (w wide) Cancel(context.Context, string, *string) error { return nil }
 
-// TestNullHold: a hold that is null in JSON is one, and no request is lost.
+// TestNullHold: a hold that is null in JSON counts, and no request is lost.
 func TestNullHold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, nil)
@@ -156,8 +156,7 @@ func (null) Try(context.Context, *int, time.Time) (*int, error) { return nil, ni
 func (null) Confirm(context.Context, *int, *int) error          { return nil }
 func (null) Cancel(context.Context, *int, **int) error          { return nil }
 
-// TestClosedJournal: a journal that was closed lets nothing be tried for long,
-// and no outcome is returned.
+// TestClosedJournal: with a closed journal tries soon end, and no outcome is returned.
 func TestClosedJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		v := newVenue("hotel", 1)

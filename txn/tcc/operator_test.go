@@ -20,7 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// stubborn refuses what was decided.
+// stubborn refuses the decided call.
 func stubborn(c branch.Call) (before, after error) {
 	if c.Operation != branch.Try {
 		return branch.Fail(errors.New("I will not")), nil
@@ -28,7 +28,7 @@ func stubborn(c branch.Call) (before, after error) {
 	return nil, nil
 }
 
-// heard is what hooks received.
+// heard records the events of hooks.
 type heard struct {
 	mu    sync.Mutex
 	dead  []observe.TCCDead
@@ -58,8 +58,8 @@ func buried(t *testing.T, confirmed bool) (r *rig, good, bad *venue, h *heard) {
 	return r, good, bad, h
 }
 
-// TestDeadLetter: a branch that refuses what was decided is called a few times; the
-// others are settled, it is reported, again and again, and nothing is forgotten.
+// TestDeadLetter: a branch that refuses the decided call is called a few times; the others
+// are settled, the branch is reported repeatedly, and nothing is forgotten.
 func TestDeadLetter(t *testing.T) {
 	for decision, states := range map[Decision][2]string{Confirm: {"confirmed", "held"}, Cancel: {"cancelled", "held"}} {
 		bubble(t, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestDeadLetter(t *testing.T) {
 
 var somebody = By{Actor: "eve", Reason: "the hotel has called"}
 
-// TestOperator: a person has a dead branch called again, skips it, or ends the whole.
+// TestOperator: an operator retries a dead branch, skips it, or ends the transaction.
 func TestOperator(t *testing.T) {
 	for name, c := range map[string]struct {
 		heal  bool
@@ -157,8 +157,8 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// TestOperatorRefused: what the state of a transaction does not allow, and who does not
-// say who he is, is refused, and nothing is written.
+// TestOperatorRefused: a command that the state of a transaction does not allow, or without
+// an actor, is refused, and nothing is written.
 func TestOperatorRefused(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
@@ -197,8 +197,8 @@ func TestOperatorRefused(t *testing.T) {
 	})
 }
 
-// TestStrangeResource: a process that does not know a resource settles the others, says
-// what is missing, and leaves the rest to one that does.
+// TestStrangeResource: a process that lacks a resource settles the others, reports the
+// missing one, and leaves the rest to a process that has it.
 func TestStrangeResource(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
@@ -242,8 +242,7 @@ func TestStrangeResource(t *testing.T) {
 	})
 }
 
-// TestLongWork: a branch that says it works for hours holds nothing up, and is asked
-// again and again.
+// TestLongWork: a branch in progress for hours blocks nothing, and is called repeatedly.
 func TestLongWork(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
@@ -261,14 +260,14 @@ func TestLongWork(t *testing.T) {
 		if o.State != Confirmed || err != nil || time.Now().After(until.Add(2*time.Minute)) {
 			t.Errorf("%+v, %v, after %v", o, err, time.Since(began))
 		}
-		if n := r.store.Appends(); n != 3 { // what was settled first stands in an append of its own
+		if n := r.store.Appends(); n != 3 { // the first settled ones are in their own append
 			t.Errorf("%d appends", n)
 		}
 	})
 }
 
-// TestOwnersFollow: a former owner that wakes up appends nothing, and its late calls
-// change nothing.
+// TestOwnersFollow: a former owner that wakes up appends nothing, and its late calls have
+// no effect.
 func TestOwnersFollow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
@@ -276,7 +275,7 @@ func TestOwnersFollow(t *testing.T) {
 		hotel.bad = func(c branch.Call) (before, after error) {
 			if c.Operation == branch.Confirm && first {
 				first = false
-				<-held // it does not look at its context
+				<-held // it ignores its context
 			}
 			return nil, nil
 		}
@@ -296,8 +295,8 @@ func TestOwnersFollow(t *testing.T) {
 	})
 }
 
-// TestStuckDrain: what waits for a target that was down for long goes on at once when
-// that answers one of them, and does not wait for the backoff that was drawn meanwhile.
+// TestStuckDrain: branches that wait for a target that was down for long continue at once
+// when it answers one of them, without waiting for their backoff.
 func TestStuckDrain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const stuck = 50

@@ -17,7 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
-// plot is a transaction that processes are to bring to its end, over their crashes.
+// plot is a transaction that processes must complete in spite of crashes.
 type plot struct {
 	capacity [2]int
 	bad      func(c branch.Call) (before, after error) // of the second venue
@@ -28,7 +28,7 @@ type plot struct {
 var plots = map[string]plot{
 	// Around each try, the decision, each confirmation and the end.
 	"all hold":       {capacity: [2]int{1, 1}, end: Confirm, points: 4 + 2 + 4 + 2},
-	"second refuses": {capacity: [2]int{1, 0}, end: Cancel, points: -1}, // the first is stopped at any time
+	"second refuses": {capacity: [2]int{1, 0}, end: Cancel, points: -1}, // the first is cancelled at any time
 	"second is never known": {capacity: [2]int{1, 1}, end: Cancel, points: 2 + 5 + 2 + 4 + 2, bad: func(c branch.Call) (before, after error) {
 		if c.Operation == branch.Try {
 			return nil, errNetwork
@@ -43,7 +43,7 @@ var plots = map[string]plot{
 	}},
 }
 
-// scene is a plot as it goes on over several lives.
+// scene is the state of a plot over several lives.
 type scene struct {
 	plot
 	store  *memory.Journal
@@ -63,8 +63,8 @@ func (p plot) scene() *scene {
 	return s
 }
 
-// life is one process from its start to its crash at a point, or to the end. It returns
-// how many points it has passed. If again is false it does not run the transaction, but
+// life runs one process from its start to its crash at a point, or to the end. It returns
+// the number of passed points. If again is false, it does not run the transaction, but
 // serves and sweeps.
 func (s *scene) life(t *testing.T, epoch int64, point int, again bool) (passed int) {
 	t.Helper()
@@ -113,7 +113,7 @@ func (s *scene) run(ctx context.Context, r *rig, at *points) {
 	}
 }
 
-// sweep waits until all holds are past their time, and frees what is not decided.
+// sweep waits until all holds have expired, and releases undecided ones.
 func (s *scene) sweep(ctx context.Context, r *rig, at *points) {
 	for range 3 {
 		if !backoff.Sleep(ctx, time.Minute) {
@@ -130,7 +130,7 @@ func (s *scene) sweep(ctx context.Context, r *rig, at *points) {
 	}
 }
 
-// check judges what is left, by itself: it uses nothing of the machine.
+// check judges the result independently of the machine.
 func (s *scene) check(t *testing.T) {
 	t.Helper()
 	decisions := []Decision{}
@@ -160,9 +160,9 @@ func (s *scene) check(t *testing.T) {
 	unscheduled(t, s.store)
 }
 
-// TestCrashPoints: a process that crashes before or after any append, call or answer,
-// and its successor too at any of its own, leave a transaction that is confirmed at all
-// or at none, and nothing held: whether somebody runs it again or nobody does.
+// TestCrashPoints: a process crashes before or after any append, call or answer, and its
+// successor does so too. The transaction is confirmed at all venues or at none, and nothing
+// remains held, whether it runs again or not.
 func TestCrashPoints(t *testing.T) {
 	for name, p := range plots {
 		for _, again := range []bool{true, false} {
@@ -201,7 +201,7 @@ func TestCrashPoints(t *testing.T) {
 					play(first)
 					for second, step := crash.Seconds(first); ; second += step {
 						if passed := play(first, second); passed[1] < second {
-							break // it came to the end before
+							break // it ended before
 						}
 					}
 				}
@@ -211,8 +211,8 @@ func TestCrashPoints(t *testing.T) {
 	}
 }
 
-// TestDelayedDuplicates: each message may come once more, before any later one or after
-// all of them, and changes nothing.
+// TestDelayedDuplicates: each message may arrive again, before any later one or after all
+// of them, without an effect.
 func TestDelayedDuplicates(t *testing.T) {
 	for name, p := range plots {
 		t.Run(name, func(t *testing.T) {
@@ -246,10 +246,9 @@ func TestDelayedDuplicates(t *testing.T) {
 	}
 }
 
-// TestStoppedAnywhere: a process that is stopped at any point until another one has
-// brought the transaction to its end, or has freed what was held, appends nothing when it
-// wakes up, and changes nothing: neither if it still takes its claim for valid, nor if it
-// sees that this is over.
+// TestStoppedAnywhere: a process is paused at any point until another one has completed the
+// transaction, or has released its holds. When it wakes up it appends nothing, and changes
+// nothing, with an apparently valid claim or an expired one.
 func TestStoppedAnywhere(t *testing.T) {
 	for name, p := range plots {
 		for _, again := range []bool{true, false} {
@@ -275,7 +274,7 @@ func TestStoppedAnywhere(t *testing.T) {
 						}
 					}
 				}
-				if ended < all && !testbed.Brief() { // nobody had decided, and nobody did, before the first try
+				if ended < all && !testbed.Brief() { // undecided, and it stays so, before the first try
 					t.Errorf("of %d that woke up, %d were behind a decision", 2*all, ended)
 				}
 			})
@@ -283,7 +282,7 @@ func TestStoppedAnywhere(t *testing.T) {
 	}
 }
 
-// stopped stops a process at a point, and reports whether another one has decided then.
+// stopped pauses a process at a point, and reports whether another one has decided then.
 func (p plot) stopped(t *testing.T, point int, again, expired bool) (decided bool) {
 	s, at, former, done := p.scene(), stopAt(point), grant(1), make(chan struct{})
 	go func() { defer close(done); s.live(t, former, at, true) }()
@@ -297,12 +296,12 @@ func (p plot) stopped(t *testing.T, point int, again, expired bool) (decided boo
 	decided = len(records) > 0
 	former.Expired.Store(expired)
 	close(at.Wake)
-	s.life(t, 9, 0, false) // if nobody has decided, it still may
+	s.life(t, 9, 0, false) // if it is undecided, a process still may decide
 	<-done
 	if decided {
 		same(t, "records", txntest.Records(t, s.store, "1"), records...)
 		for i, is := range s.states() {
-			if is != states[i] && is != "" { // what an heir did not know of is free after its time
+			if is != states[i] && is != "" { // a hold unknown to a successor is released after its time
 				t.Errorf("%s was %q, and is %q", s.venues[i].name, states[i], is)
 			}
 		}
@@ -311,7 +310,7 @@ func (p plot) stopped(t *testing.T, point int, again, expired bool) (decided boo
 	return decided
 }
 
-// states are what is held or confirmed at each venue; all else is nothing.
+// states returns what is held or confirmed at each venue; empty for all else.
 func (s *scene) states() (all []string) {
 	for _, v := range s.venues {
 		is := v.state("1")

@@ -17,10 +17,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// TestOwnersCompete: owners that follow each other while their predecessors are still
-// at work, Runs of one id in several processes, participants that fail, are busy, do not
-// answer and sweep when they like: each transaction is confirmed at all or at none, and
-// no more is sold than there is.
+// TestOwnersCompete: successive owners with their predecessors still running, Runs of one id
+// in several processes, participants that fail, are busy, do not answer and sweep at any
+// time. Each transaction is confirmed at all venues or at none, and none is oversold.
 func TestOwnersCompete(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -29,7 +28,7 @@ func TestOwnersCompete(t *testing.T) {
 	}
 }
 
-// moody makes the calls of a venue slow, busy and unanswered, as a seed has it.
+// moody makes the calls of a venue slow, busy and unanswered, at random by a seed.
 func moody(seed uint64) func(branch.Call) (before, after error) {
 	var mu sync.Mutex
 	dice := rand.New(rand.NewPCG(seed, 11))
@@ -37,7 +36,7 @@ func moody(seed uint64) func(branch.Call) (before, after error) {
 		mu.Lock()
 		mood := dice.IntN(10)
 		mu.Unlock()
-		time.Sleep(time.Duration(mood) * 30 * time.Millisecond) // it does not look at its context
+		time.Sleep(time.Duration(mood) * 30 * time.Millisecond) // it ignores its context
 		switch mood {
 		case 0, 1:
 			return errNetwork, nil
@@ -69,7 +68,7 @@ func compete(t *testing.T, seed uint64) {
 			c := grant(int64(n + 1))
 			served := make(chan error, 1)
 			go func() { served <- r.coordinator.Serve(ctx, c, 0) }()
-			for i := range transactions / owners * 2 { // each is run by two owners
+			for i := range transactions / owners * 2 { // two owners run each
 				id := fmt.Sprint((n*transactions/owners + i) % transactions)
 				work.Go(func() {
 					time.Sleep(time.Duration(i) * 40 * time.Millisecond)
@@ -81,7 +80,7 @@ func compete(t *testing.T, seed uint64) {
 				over(t, store, hotel, flight)
 				stop()
 			}
-			<-served // the others find out by themselves
+			<-served // the others notice by themselves
 			c.End(interlock.ErrReleased)
 		})
 		for _, v := range []*venue{hotel, flight} {
@@ -118,7 +117,7 @@ func over(t *testing.T, store *memory.Journal, venues ...*venue) {
 	t.Error("it never ends")
 }
 
-// told is what each transaction's Runs have heard.
+// told has the results of each transaction's Runs.
 type told struct {
 	mu    sync.Mutex
 	heard map[string][]Decision

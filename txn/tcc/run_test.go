@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
-// TestRunAgain: a second Run of an id has the decision of the first, and tries nothing.
+// TestRunAgain: a second Run of an id returns the decision of the first, and tries nothing.
 func TestRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 2), newVenue("flight", 1)
@@ -38,8 +38,8 @@ func TestRunAgain(t *testing.T) {
 	})
 }
 
-// TestRunsAtOnce: many Runs of one id come to one decision, also where one of them gets
-// no answer and would have given up.
+// TestRunsAtOnce: many Runs of one id have one decision, even if one of them gets no answer
+// and would have given up.
 func TestRunsAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
@@ -83,7 +83,7 @@ func TestRunsAtOnce(t *testing.T) {
 	})
 }
 
-// TestMismatch: under an id that is used for something else nothing is done.
+// TestMismatch: an id that another transaction uses is refused, without an effect.
 func TestMismatch(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
@@ -124,8 +124,8 @@ func TestMismatch(t *testing.T) {
 var differences = map[string]string{"type": `run as a "booking", not as a "other"`, "name": `without branch "other"`, "more": `without branch "flight"`,
 	"request": `another request for it`, "fewer": "run with 2 branches, not with 1", "protocol": `it is a "saga:order"`}
 
-// TestMismatchMeanwhile: another transaction is decided under the id while this one is
-// tried; what is held for nothing is cancelled at once, and nothing that is the other's.
+// TestMismatchMeanwhile: another transaction is decided under the id during the tries; the
+// holds of this one are cancelled at once, and none of the other's.
 func TestMismatchMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
@@ -148,8 +148,8 @@ func TestMismatchMeanwhile(t *testing.T) {
 	})
 }
 
-// TestCancelledMeanwhile: a participant asks while others are tried, and so decides;
-// what is held by then is cancelled at once, though the journal does not name it.
+// TestCancelledMeanwhile: a participant asks during the tries of others, and thus decides;
+// existing holds are cancelled at once, although the journal does not name them.
 func TestCancelledMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 9), newVenue("flight", 9)
@@ -169,8 +169,8 @@ func TestCancelledMeanwhile(t *testing.T) {
 	})
 }
 
-// TestLostDecision: an append whose answer is lost is no failure: what it has decided is
-// found out. One that was never made is decided otherwise.
+// TestLostDecision: an append whose answer is lost is no failure: Run finds out its decision.
+// If the append was never made, Run decides again.
 func TestLostDecision(t *testing.T) {
 	for name, c := range map[string]struct {
 		before, after error
@@ -199,8 +199,7 @@ func TestLostDecision(t *testing.T) {
 	}
 }
 
-// TestLostDecisionIsCarriedOut at once, and not only when somebody looks at what nobody
-// seems to drive.
+// TestLostDecisionIsCarriedOut at once, and not only by a later poll.
 func TestLostDecisionIsCarriedOut(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := txntest.NewJournal()
@@ -222,8 +221,7 @@ func TestLostDecisionIsCarriedOut(t *testing.T) {
 	})
 }
 
-// TestTriesTellUntil: a try's call bears the time until which to hold, and no other call
-// does.
+// TestTriesTellUntil: only a try's call has the time until which to hold.
 func TestTriesTellUntil(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
@@ -244,8 +242,8 @@ func TestTriesTellUntil(t *testing.T) {
 	})
 }
 
-// TestPanickingTarget: a function of the user's that panics while the coordinator
-// drives ends no process, and no transaction.
+// TestPanickingTarget: a panic of the user's function while the coordinator drives ends
+// neither the process nor the transaction.
 func TestPanickingTarget(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
@@ -260,8 +258,8 @@ func TestPanickingTarget(t *testing.T) {
 	})
 }
 
-// TestUnknownDecision: while the journal does not answer, an outcome is not told, and
-// nothing is confirmed or cancelled; running again decides, with what is held.
+// TestUnknownDecision: while the journal does not answer, no outcome is returned, and
+// nothing is confirmed or cancelled; another run decides, with the existing holds.
 func TestUnknownDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := txntest.NewJournal()
@@ -285,8 +283,8 @@ func TestUnknownDecision(t *testing.T) {
 	})
 }
 
-// TestCallerLeaves: the end of the caller's context cancels, durably, what is not
-// decided, and is the cause.
+// TestCallerLeaves: the end of the caller's context durably cancels an undecided
+// transaction, and is the cause.
 func TestCallerLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
@@ -306,7 +304,8 @@ func TestCallerLeaves(t *testing.T) {
 	})
 }
 
-// TestClasses: what may be repeated is, and what may have had an effect is cancelled.
+// TestClasses: a try that may be repeated is, and one that may have had an effect is
+// cancelled.
 func TestClasses(t *testing.T) {
 	for name, c := range map[string]struct {
 		fails  []error // of the first tries
@@ -365,8 +364,7 @@ func (bomb) Cancel(_ context.Context, _ string, h *string) error {
 	return nil
 }
 
-// TestPanic: the panic of a resource is the failure of its branch, with an outcome that
-// is not known.
+// TestPanic: the panic of a resource is the failure of its branch, with an unknown outcome.
 func TestPanic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := idle(t, nil, nil, nil)

@@ -25,7 +25,7 @@ func (r *rig) submit(ctx context.Context, id string, venues ...*venue) (Outcome,
 	return r.Submit(ctx, "booking", id, branches...)
 }
 
-// TestSubmitRunsOnce: of 50 copies at two processes one tries the branches, and all have
+// TestSubmitRunsOnce: of 50 copies in two processes one tries the branches, and all return
 // its outcome.
 func TestSubmitRunsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestSubmitRunsOnce(t *testing.T) {
 			t.Errorf("%+v, %v", o, err)
 		}
 		same(t, "records", txntest.Records(t, store.Journal, "1")[:6], "open:", "tried:hotel", "tried:flight", "held:hotel", "held:flight", "decide:confirm")
-		o, err = one.run(t.Context(), "1", hotel, flight) // attaches to it as to one of Run
+		o, err = one.run(t.Context(), "1", hotel, flight) // attaches to it as to a Run
 		if o.Decision != Confirm || err != nil || hotel.called("1/hotel/try") != 1 {
 			t.Errorf("a Run: %+v, %v", o, err)
 		}
@@ -68,8 +68,8 @@ func TestSubmitRunsOnce(t *testing.T) {
 	})
 }
 
-// TestSubmitterLeaves: a caller that leaves changes nothing, and one that comes back has
-// the outcome of the run.
+// TestSubmitterLeaves: a caller that leaves changes nothing, and a later one gets the outcome
+// of the run.
 func TestSubmitterLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
@@ -91,8 +91,8 @@ func TestSubmitterLeaves(t *testing.T) {
 	})
 }
 
-// TestSubmittedRunDies: what a process leaves undecided is cancelled after the time of
-// the holds, and each branch is called.
+// TestSubmittedRunDies: if a process dies before its decision, the transaction is cancelled
+// after the time of the holds, and each branch is called.
 func TestSubmittedRunDies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
@@ -159,8 +159,8 @@ func TestSubmittedIsDecidedByAParticipant(t *testing.T) {
 	})
 }
 
-// TestCloseDecides: what is under way when the time to close is over is cancelled, and
-// that is durable before Close returns.
+// TestCloseDecides: transactions that are running when the time to close is over are
+// cancelled, durably before Close returns.
 func TestCloseDecides(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 2)
@@ -195,7 +195,7 @@ func TestCloseDecides(t *testing.T) {
 	})
 }
 
-// TestOpenedRecords: what may follow an open record, and what not.
+// TestOpenedRecords: the records that may follow an open record.
 func TestOpenedRecords(t *testing.T) {
 	open := record(recordOpen, "", opening{Until: 1})
 	tried := func(step string) journal.Entry {

@@ -75,8 +75,9 @@ func openBanks(t *testing.T, o *tcc.Options) *banks {
 	return b
 }
 
-// TestReconcile: what has ended is asked about again, which changes nothing; a participant
-// that has lost a confirmed hold, by a restore from a backup, refuses, and is found.
+// TestReconcile: it repeats the calls of ended transactions, which changes nothing. A
+// participant that has lost a confirmed hold, by a restore from a backup, refuses, and is
+// reported.
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	b := openBanks(t, nil)
@@ -115,8 +116,8 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// TestBooking: a room on one system and a seat on the other are booked both, or none:
-// the last room is sold once, and who does not get it gives back the seat.
+// TestBooking: a room on one system and a seat on the other are both booked, or neither:
+// the last room is sold once, and the other guest releases the seat.
 func TestBooking(t *testing.T) {
 	t.Parallel()
 	b := openBanks(t, nil)
@@ -126,7 +127,7 @@ func TestBooking(t *testing.T) {
 	booked, refused := 0, 0
 	var work sync.WaitGroup
 	for i := range 8 {
-		for range 2 { // each is run twice at once
+		for range 2 { // two concurrent runs of each
 			work.Go(func() {
 				o, err := b.engine.Run(t.Context(), "booking", fmt.Sprint("booking/", i), b.take[true].Try(tcc.Want{Item: "room", N: 1}), b.take[false].Try(tcc.Want{Item: "seat", N: 1}))
 				mu.Lock()
@@ -163,9 +164,9 @@ func TestBooking(t *testing.T) {
 	}
 }
 
-// TestTransfers: money goes between accounts of two systems, by many at once, over
-// engines that die in between (those that leave what they have tried): the sum is what
-// it was, no account is overdrawn, and in the end nothing is held.
+// TestTransfers: many concurrent transfers between accounts of two systems, by engines that
+// die after their tries. The sum stays the same, no account is overdrawn, and in the end
+// nothing is held.
 func TestTransfers(t *testing.T) {
 	t.Parallel()
 	b := openBanks(t, &tcc.Options{Hold: 20 * time.Second})

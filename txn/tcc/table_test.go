@@ -32,7 +32,7 @@ func (c *counted) Query(ctx context.Context, query string, args []any, each func
 	return c.SQL.Query(ctx, query, args, each)
 }
 
-// testStatements: what each call costs.
+// testStatements counts the statements of each call.
 func testStatements(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	until := time.Now().Add(time.Hour)
@@ -67,8 +67,8 @@ func testStatements(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 }
 
-// testForget: what was settled long ago is removed, and nothing else; what is removed
-// cannot be tried any more.
+// testForget: it removes holds that were settled long ago, and nothing else; a removed one
+// cannot be tried again.
 func testForget(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	take, until := in.holds().Take(), time.Now().Add(time.Hour)
@@ -108,8 +108,7 @@ func testForget(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 }
 
-// testConfirmedHook: what the user writes down stands with the confirmation, once, or
-// neither does.
+// testConfirmedHook: the user's write commits with the confirmation, once, or neither does.
 func testConfirmedHook(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	in.DB.Exec(t, `create table booking (id varchar(100))`)
@@ -132,8 +131,8 @@ func testConfirmedHook(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 }
 
-// testSet: a capacity is not set below what is held and sold, nor so high that what is
-// announced does not fit.
+// testSet: a capacity cannot be below the held and sold units, nor so high that announced
+// ones do not fit.
 func testSet(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	in := open(t, openDB(t), "room")
 	until := time.Now().Add(time.Hour)
@@ -173,7 +172,7 @@ func testNamesAreData(t *testing.T, openDB func(testing.TB) *databases.DB) {
 	}
 }
 
-// TestMisuse is what is refused before any database is asked.
+// TestMisuse is refused before any request to a database.
 func TestMisuse(t *testing.T) {
 	until := time.Now().Add(time.Hour)
 	in := func(id, name string) context.Context { return call(t.Context(), id, name, branch.Try) }
@@ -215,10 +214,10 @@ func TestMisuse(t *testing.T) {
 
 func decided(context.Context, string, string) (tcc.Decision, error) { return tcc.Cancel, nil }
 
-// nowhere is a database that is not asked.
+// nowhere is a database that receives no request.
 type nowhere struct{ driver.BeginnerAt[driver.SQL] }
 
-// foreign is a database that is not there.
+// foreign is a database that does not exist.
 type foreign struct{ dialect driver.Dialect }
 
 func (f foreign) Dialect() driver.Dialect { return f.dialect }

@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
-// TestCrashLoop: a branch that crashes each process which carries the decision out makes
-// the transaction a dead letter, as it was decided, until a person has it go on.
+// TestCrashLoop: a branch that crashes every process that settles it makes the transaction
+// a dead letter, with its decision, until an operator continues it.
 func TestCrashLoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		gate := make(chan struct{})
@@ -74,8 +74,8 @@ func TestCrashLoop(t *testing.T) {
 	})
 }
 
-// TestNoCrashLoop: owners that change often halt nothing whose calls are answered, and the
-// last failure of a branch is known.
+// TestNoCrashLoop: frequent changes of the owner do not halt transactions whose calls are
+// answered, and the last failure of a branch is known.
 func TestNoCrashLoop(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		bad := newVenue("bad", 10)

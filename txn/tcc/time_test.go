@@ -18,7 +18,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/internal/txntest"
 )
 
-// TestLate: what was tried for too long is not confirmed, though all hold.
+// TestLate: a transaction whose tries took too long is not confirmed, although all hold.
 func TestLate(t *testing.T) {
 	for _, c := range []struct {
 		takes time.Duration
@@ -40,7 +40,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// slowTry makes each try take a time, whatever its context says.
+// slowTry makes each try take a time, and ignores its context.
 func slowTry(takes time.Duration) func(branch.Call) (before, after error) {
 	return func(c branch.Call) (before, after error) {
 		if c.Operation == branch.Try {
@@ -50,8 +50,8 @@ func slowTry(takes time.Duration) func(branch.Call) (before, after error) {
 	}
 }
 
-// TestClockSet: a wall clock that is set forward, past the time of the holds, lets
-// nothing be confirmed; one that is set back does not prolong the time.
+// TestClockSet: if the wall clock is set forward past the time of the holds, nothing is
+// confirmed; one that is set back does not extend the time.
 func TestClockSet(t *testing.T) {
 	for _, c := range []struct {
 		by, takes time.Duration
@@ -84,9 +84,9 @@ func TestClockSet(t *testing.T) {
 	}
 }
 
-// TestSweeperAgainstDecider: participants ask when they like, early or late, while the
-// decision is slow on its way, and while it is not known: what they free is never
-// confirmed, and what is confirmed is never free.
+// TestSweeperAgainstDecider: participants ask at any time, early or late, while the decision
+// is slow, and while it is unknown: released holds are never confirmed, and confirmed ones
+// never released.
 func TestSweeperAgainstDecider(t *testing.T) {
 	ends := map[Decision]int{}
 	for seed := range uint64(300) {
@@ -102,7 +102,7 @@ func TestSweeperAgainstDecider(t *testing.T) {
 				if n > 2 || a.Epoch != 0 {
 					return nil, nil
 				}
-				time.Sleep(before) // on its way
+				time.Sleep(before) // in transit
 				if lost {
 					return nil, errNetwork
 				}
@@ -113,7 +113,7 @@ func TestSweeperAgainstDecider(t *testing.T) {
 			var o Outcome
 			var err error
 			work.Go(func() { o, err = r.run(context.Background(), "1", hotel, flight) })
-			// Around the time of the holds, or, by a clock that is ahead, around that of the
+			// Around the expiry of the holds, or, with a clock that is ahead, around the
 			// decision.
 			at, early := 45*time.Second+upTo(30*time.Second), upTo(20*time.Second)
 			if dice.IntN(2) == 0 {
@@ -132,7 +132,7 @@ func TestSweeperAgainstDecider(t *testing.T) {
 				}
 			})
 			work.Wait()
-			for range 5 { // an answer can be long in coming
+			for range 5 { // an answer can take long
 				time.Sleep(time.Minute)
 				_ = hotel.sweep(context.Background(), r.Decide)
 				_ = flight.sweep(context.Background(), r.Decide)
@@ -155,12 +155,12 @@ func TestSweeperAgainstDecider(t *testing.T) {
 	}
 }
 
-// TestStaleTryGoes: what an engine has tried that died then is free after its time, as
-// soon as somebody sweeps, and not before.
+// TestStaleTryGoes: a hold of an engine that died is released by the first sweep after its
+// time, and not before.
 func TestStaleTryGoes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
-		at := crashAt(2) // behind its try, before the answer
+		at := crashAt(2) // after its try, before the answer
 		hotel.points = at
 		store := &watched{Journal: memory.NewJournal(), Points: at}
 		dead := idle(t, store, &Options{Hold: time.Minute}, nil, hotel)
@@ -214,8 +214,8 @@ func TestDecide(t *testing.T) {
 	})
 }
 
-// TestLongWaits: a participant that does not answer for a day is called as rarely as the
-// policy says, and one that asks for hours is given them.
+// TestLongWaits: a participant that does not answer for a day is called at the policy's
+// intervals, and one that requests hours gets them.
 func TestLongWaits(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error

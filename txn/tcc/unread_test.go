@@ -20,7 +20,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// silent is a journal that can be kept from being read, and that lists what it is set to.
+// silent is a journal whose reads can fail, and whose lists a test can set.
 type silent struct {
 	*watched
 	mu    sync.Mutex
@@ -62,7 +62,7 @@ func (s *silent) set(err error) {
 	s.fails = err
 }
 
-// failures are what a coordinator could not drive.
+// failures are the transactions that a coordinator could not drive.
 type failures struct {
 	mu   sync.Mutex
 	errs []error
@@ -83,7 +83,7 @@ func (f *failures) all() error {
 	return errors.Join(f.errs...)
 }
 
-// quiet is an engine over a journal that can be silent; it serves nothing.
+// quiet returns an engine over a silent journal; it serves nothing.
 func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *failures) {
 	t.Helper()
 	store, failed := &silent{watched: txntest.NewJournal()}, &failures{}
@@ -101,8 +101,8 @@ func quiet(t *testing.T, o *Options, venues ...*venue) (*rig, *silent, *failures
 	return &rig{Engine: m, store: store.watched, stop: func() {}}, store, failed
 }
 
-// TestUnreadJournal: who cannot read what was decided tries nothing, and takes it for
-// nothing that it is not: neither for confirmed nor for not there.
+// TestUnreadJournal: an engine that cannot read the decision tries nothing, and reports the
+// transaction neither as confirmed nor as missing.
 func TestUnreadJournal(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
@@ -128,8 +128,8 @@ func TestUnreadJournal(t *testing.T) {
 	})
 }
 
-// TestUnwrittenDecision: who asks is not told to cancel before that stands in the
-// journal.
+// TestUnwrittenDecision: a participant that asks does not get a cancel before that is in
+// the journal.
 func TestUnwrittenDecision(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, store, _ := quiet(t, nil)
@@ -141,9 +141,9 @@ func TestUnwrittenDecision(t *testing.T) {
 	})
 }
 
-// TestFollowSilentJournal: somebody else has decided meanwhile, and the journal does not
-// say what. It is asked again for a while; as long as nobody knows, nothing is cancelled
-// that may be confirmed.
+// TestFollowSilentJournal: another process has decided meanwhile, and the journal cannot be
+// read. Run retries for a while. While the decision is unknown, it cancels nothing that may
+// be confirmed.
 func TestFollowSilentJournal(t *testing.T) {
 	for silence, want := range map[time.Duration]string{3 * time.Second: "cancelled", time.Hour: "held"} {
 		bubble(t, func(t *testing.T) {
@@ -173,8 +173,8 @@ func TestFollowSilentJournal(t *testing.T) {
 	}
 }
 
-// TestReleaseIsRepeated: what is held for nothing is cancelled again where that fails at
-// first, and not where it has been done; nor for ever.
+// TestReleaseIsRepeated: the cancel of a useless hold is repeated if it failed, not if it
+// succeeded, and not forever.
 func TestReleaseIsRepeated(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		venues := []*venue{newVenue("once", 1), newVenue("twice", 1), newVenue("never", 1)}
@@ -210,8 +210,8 @@ func TestReleaseIsRepeated(t *testing.T) {
 	})
 }
 
-// TestOtherProtocolMeanwhile: another protocol takes the id while branches are tried;
-// all that they hold is cancelled at once.
+// TestOtherProtocolMeanwhile: another protocol uses the id during the tries; all holds are
+// cancelled at once.
 func TestOtherProtocolMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
@@ -230,8 +230,8 @@ func TestOtherProtocolMeanwhile(t *testing.T) {
 	})
 }
 
-// TestDecisionHasHalfTheMargin: a journal that does not answer in time to the decision
-// to confirm is not waited for beyond that: the other half is for clocks that differ.
+// TestDecisionHasHalfTheMargin: Run waits for the journal's answer to the decision for half
+// of the margin: the other half is for clocks that differ.
 func TestDecisionHasHalfTheMargin(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 1)
@@ -250,8 +250,8 @@ func TestDecisionHasHalfTheMargin(t *testing.T) {
 	})
 }
 
-// TestStrangeRecords: a transaction that a newer version has written is reported by
-// every reader, and left as it is.
+// TestStrangeRecords: every reader reports a transaction of a newer version, and does not
+// change it.
 func TestStrangeRecords(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, _, failed := quiet(t, nil)
@@ -272,8 +272,8 @@ func TestStrangeRecords(t *testing.T) {
 	})
 }
 
-// TestNothingFails: a coordinator has nothing to complain of in transactions that end,
-// nor in one that waits for a person, in any process.
+// TestNothingFails: a coordinator reports no failure of transactions that end, nor of one
+// that waits for an operator, in any process.
 func TestNothingFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 3), newVenue("flight", 1)
@@ -297,8 +297,8 @@ func TestNothingFails(t *testing.T) {
 	})
 }
 
-// TestUnfinishedMeanwhile: what has ended, or was forgotten, since it was listed is not
-// returned; nor is what another protocol does.
+// TestUnfinishedMeanwhile: transactions that ended, or were forgotten, after they were
+// listed are not returned; nor are those of another protocol.
 func TestUnfinishedMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel := newVenue("hotel", 3)
@@ -348,8 +348,7 @@ func TestUnfinishedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestUnfinishedPages: a list that is longer than what is read at once is complete, and
-// nothing twice.
+// TestUnfinishedPages: a list of several pages is complete, without repetitions.
 func TestUnfinishedPages(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r, _, _ := quiet(t, nil)
@@ -370,8 +369,8 @@ func TestUnfinishedPages(t *testing.T) {
 	})
 }
 
-// TestOneWaitsForItself: a branch that is called again and again calls no other that said
-// when it wants to be.
+// TestOneWaitsForItself: the repeated calls of one branch do not call another one that set
+// its own time.
 func TestOneWaitsForItself(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		hotel, flight := newVenue("hotel", 1), newVenue("flight", 1)
@@ -400,7 +399,7 @@ func TestOneWaitsForItself(t *testing.T) {
 	})
 }
 
-// patient confirms nothing before its time is over.
+// patient confirms only after its time.
 type patient struct{ wide }
 
 func (patient) Confirm(ctx context.Context, _ string, _ string) error {
@@ -408,8 +407,8 @@ func (patient) Confirm(ctx context.Context, _ string, _ string) error {
 	return ctx.Err()
 }
 
-// TestStoppedCallIsNoFailure: stopping ends the calls under way; no hook receives
-// that they have failed.
+// TestStoppedCallIsNoFailure: stopping ends running calls; no hook reports them as
+// failed.
 func TestStoppedCallIsNoFailure(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		e := &ear{}

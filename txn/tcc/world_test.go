@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	crash.Main(m, map[string]crash.Role{"engine": engineRole})
 }
 
-// What the packages of txn test with in the same way.
+// The helpers that the tests of txn share.
 var (
 	ok, wantKind, same = txntest.OK, txntest.WantKind, txntest.Same
 	bubble, began      = txntest.Bubble, txntest.Began
@@ -41,21 +41,21 @@ var (
 	errNetwork = errors.New("network")
 )
 
-// hold is what a venue has of a branch.
+// hold is a branch at a venue.
 type hold struct {
 	state string // held, confirmed, cancelled, blocked or refused
 	until time.Time
 }
 
-// post carries the messages of all venues, and remembers them.
+// post carries the messages of all venues, and records them.
 type post struct {
 	mu       sync.Mutex
 	keys     []string
 	again    []func() error // the same call, once more
-	late, at int            // the late-th message comes again before the at-th, from 1; 0 is never
+	late, at int            // the late-th message is repeated before the at-th, from 1; 0 is never
 }
 
-// deliver brings a message, and perhaps one from before first.
+// deliver delivers a message, and perhaps an earlier one first.
 func (p *post) deliver(key string, call func() error) error {
 	p.mu.Lock()
 	p.keys, p.again = append(p.keys, key), append(p.again, call)
@@ -65,7 +65,7 @@ func (p *post) deliver(key string, call func() error) error {
 	}
 	p.mu.Unlock()
 	if late != nil {
-		_ = late() // nobody hears the answer
+		_ = late() // the answer is lost
 	}
 	return call()
 }
@@ -81,31 +81,31 @@ func (p *post) count(key string) (n int) {
 	return n
 }
 
-// venue is a participant in memory that keeps to what Resource asks for: capacity is
-// never exceeded, and one row a branch is its barrier. It serves all engines.
+// venue is a participant in memory that fulfills the contract of Resource: it never exceeds
+// its capacity, and its barrier is one row a branch. It serves all engines.
 type venue struct {
 	name   string
-	of     *venue                                    // the one that this is a way to; nil if it is none
+	of     *venue                                    // the venue behind this connection; nil if it is none
 	points *points                                   // of the process that calls
 	bad    func(c branch.Call) (before, after error) // of a call; nil is none
 
-	commits bool // a try that holds is answered with the cause of the end of its context
+	commits bool // a try that holds returns the cause of the end of its context
 
 	mu       sync.Mutex
 	capacity int
 	holds    map[string]*hold // by transaction
 	post     *post
-	broken   []string // rules that were
+	broken   []string // broken rules
 }
 
 func newVenue(name string, capacity int) *venue {
 	return &venue{name: name, capacity: capacity, holds: map[string]*hold{}, post: &post{}}
 }
 
-// by is the way of a process to a venue.
+// by returns the connection of a process to a venue.
 func (v *venue) by(at *points) *venue { return &venue{name: v.name, of: v, points: at} }
 
-// itself is the venue where calls arrive.
+// itself returns the venue where calls arrive.
 func (v *venue) itself() *venue {
 	if v.of != nil {
 		return v.of
@@ -138,7 +138,7 @@ func (v *venue) Cancel(ctx context.Context, _ string, _ *string) error {
 	return v.take(c, func(v *venue) error { return v.cancel(c.Transaction) })
 }
 
-// take is a call: it can be lost on the way there, and its answer on the way back.
+// take makes a call. The call and its answer can be lost.
 func (v *venue) take(c branch.Call, do func(v *venue) error) error {
 	at, points := v.itself(), v.points
 	at.mu.Lock()
@@ -209,7 +209,7 @@ func (v *venue) cancel(id string) error {
 	return nil
 }
 
-// used is how many are held and confirmed; v is locked.
+// used returns the number of held and confirmed units; v is locked.
 func (v *venue) used() (n int) {
 	for _, h := range v.holds {
 		if h.state == "held" || h.state == "confirmed" {
@@ -219,7 +219,7 @@ func (v *venue) used() (n int) {
 	return n
 }
 
-// state of a transaction's hold.
+// state returns the state of a transaction's hold.
 func (v *venue) state(id string) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -229,7 +229,7 @@ func (v *venue) state(id string) string {
 	return ""
 }
 
-// sweep asks about what is past its time, and frees it if the answer says so.
+// sweep asks about expired holds, and releases them if the answer is cancel.
 func (v *venue) sweep(ctx context.Context, ask Ask) error {
 	v.mu.Lock()
 	var ids []string
@@ -272,8 +272,8 @@ type rig struct {
 	served chan error
 }
 
-// idle makes an engine whose coordinator serves nothing, on a store of its own if none
-// is given.
+// idle returns an engine whose coordinator serves nothing, on a new store if none is
+// given.
 func idle(t *testing.T, store *watched, o *Options, now func() time.Time, venues ...*venue) *rig {
 	t.Helper()
 	if store == nil {
