@@ -54,7 +54,7 @@ type protected struct {
 	Column
 }
 
-// found is what was read as a column's mark.
+// found is the read mark of a column.
 type found struct {
 	rows      int
 	seen      interlock.Token

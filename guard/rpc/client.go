@@ -14,15 +14,15 @@ import (
 // Key is the metadata that carries a token: [wire.Header] in lower case.
 const Key = "interlock-token"
 
-// ClientOptions are those of a client's interceptors; nil and the zero value work.
+// ClientOptions configure a client's interceptors; nil and the zero value are valid.
 type ClientOptions struct {
-	// Signer signs tokens, for Audience; nil means that they travel as they are.
+	// Signer signs tokens, for Audience; nil sends them unsigned.
 	Signer *wire.Signer
-	// Audience is the service that takes them; see [wire.NewVerifier].
+	// Audience is the service that accepts them; see [wire.NewVerifier].
 	Audience string
 }
 
-// outgoing is what a call takes along, its token already in the context.
+// outgoing returns the outbound call, with its token in the context.
 func (o *ClientOptions) outgoing(ctx context.Context) (out wire.Outbound, err error) {
 	if o == nil {
 		o = &ClientOptions{}
@@ -40,11 +40,11 @@ func (o *ClientOptions) outgoing(ctx context.Context) (out wire.Outbound, err er
 	return out, nil
 }
 
-// UnaryClient puts the claim's token on each call that is made under one, see
-// [wire.Under], and ends the call with the claim. A claim that has ended is
-// refused before anything is sent: the error is Definite and wraps the cause. If
-// the claim or ctx ends while the call is on its way, the error is Uncertain and
-// wraps the cause as well as the status. A refusal of the service is a [*wire.Refusal]; see [Refusal].
+// UnaryClient adds the claim's token to each call under a claim, see [wire.Under],
+// and ends the call with the claim. If the claim has ended, nothing is sent: the
+// error is Definite and wraps the cause. If the claim or ctx ends during the call,
+// the error is Uncertain and wraps the cause and the status. A refusal of the
+// service is a [*wire.Refusal]; see [Refusal].
 func UnaryClient(o *ClientOptions) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		out, err := o.outgoing(ctx)
@@ -56,7 +56,7 @@ func UnaryClient(o *ClientOptions) grpc.UnaryClientInterceptor {
 	}
 }
 
-// blame returns the error of a call as its caller gets it.
+// blame returns the error of a call for its caller.
 func blame(out wire.Outbound, err error) error {
 	refusal := Refusal(err)
 	var r *wire.Refusal
@@ -67,8 +67,8 @@ func blame(out wire.Outbound, err error) error {
 }
 
 // StreamClient is [UnaryClient] for streams: the token is sent when the stream
-// begins, and the stream ends with the claim. The caller reads it to its end, or
-// ends its context, as gRPC asks of every stream.
+// begins, and the stream ends with the claim. The caller must read it to its end,
+// or end its context, as gRPC requires of every stream.
 func StreamClient(o *ClientOptions) grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		out, err := o.outgoing(ctx)
@@ -80,7 +80,7 @@ func StreamClient(o *ClientOptions) grpc.StreamClientInterceptor {
 			defer out.Stop()
 			return nil, blame(out, err)
 		}
-		unhook := context.AfterFunc(ctx, out.Stop) // of a stream that nobody reads to its end
+		unhook := context.AfterFunc(ctx, out.Stop) // for a stream that is not read to its end
 		return &clientStream{s, out, func() { unhook(); out.Stop() }, !desc.ServerStreams}, nil
 	}
 }

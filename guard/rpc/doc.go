@@ -1,6 +1,6 @@
-// Package rpc carries a claim's fencing token in the metadata of gRPC, as
-// package guard/wire does in HTTP, and promises as little by itself: a service
-// enters a guard with the token, and only the guard refuses one that is stale.
+// Package rpc carries a claim's fencing token in the metadata of gRPC, as package
+// guard/wire does in HTTP. It does not reject stale tokens: the service must enter
+// a guard with the token, and the guard does.
 //
 // The caller dials with [UnaryClient] and [StreamClient], and calls under a claim:
 //
@@ -9,19 +9,19 @@
 //		return err // an *interlock.StaleTokenError if it was refused
 //	})
 //
-// The service is made with [UnaryServer] and [StreamServer], and its methods have
-// the passage, which guards take for a claim:
+// The service uses [UnaryServer] and [StreamServer]. Its methods get the passage,
+// which guards accept as a claim:
 //
 //	func (b *bank) Withdraw(ctx context.Context, r *pb.WithdrawRequest) (*pb.WithdrawReply, error) {
 //		p, _ := wire.From(ctx)
 //		err := fence.Tx(ctx, db, marks, p, p.Name(), …)
-//		return reply, err // the interceptor makes a status of what a guard says
+//		return reply, err // the interceptor converts a guard's error to a status
 //	}
 //
 // # Codes
 //
-// A refusal is a status with a google.protobuf.Struct that has the fields of the
-// problem that package guard/wire would answer with, tokens as texts:
+// A refusal is a status with a google.protobuf.Struct, which has the fields of the
+// problem of package guard/wire, with tokens as texts:
 //
 //	InvalidArgument     token-missing, token-malformed, token-implausible
 //	Unauthenticated     token-forged, token-untimely
@@ -31,14 +31,14 @@
 //	Aborted             busy: nothing was done, and the same call may work later
 //	Unknown             outcome-unknown
 //
-// A stale token is not Aborted, since clients are set up to repeat what is, and a
-// stale token stays one.
+// A stale token is not Aborted, since clients retry Aborted calls, and a stale token
+// stays stale.
 //
 // # Streams
 //
 // A stream is under one claim from its beginning. Each message that the service
-// receives has to be about the token's resource; one that is not ends the stream.
-// The service should enter its guard for each piece of work, not once: the claim
-// can end while the stream goes on. The stream's context ends with what was left
-// of the claim when it began, so streams that last longer are begun again.
+// receives must be about the token's resource; any other ends the stream. The
+// service should enter its guard for each piece of work, not once: the claim can
+// end during the stream. The stream's context ends after the time that the claim
+// had left at its beginning; begin a longer stream again.
 package rpc

@@ -17,46 +17,47 @@ import (
 	"github.com/interlock-dev/interlock/guard/idempotency"
 )
 
-// IdempotencyKey is the metadata that carries the key of a request that is to take
-// effect once: that of HTTP in lower case. It is read as [idempotency.ParseKey] does.
+// IdempotencyKey is the metadata with the key of a request that is to take effect
+// once: the HTTP header in lower case, parsed by [idempotency.ParseKey].
 const IdempotencyKey = "idempotency-key"
 
-// IdempotencyReplayed is the header, "true", of an answer that was given before.
+// IdempotencyReplayed is the header, "true", of a replayed answer.
 const IdempotencyReplayed = "idempotency-replayed"
 
-// IdempotencyOptions are those of [Idempotent]; nil and the zero value work.
+// IdempotencyOptions configure [Idempotent]; nil and the zero value are valid.
 type IdempotencyOptions struct {
-	// Optional lets calls without a key pass, which then may take effect twice;
+	// Optional accepts calls without a key, which then may take effect twice;
 	// otherwise they are InvalidArgument.
 	Optional bool
-	// Wait is for how long a call waits for the answer of another one with its key
-	// that is in flight; 0 answers Aborted at once.
+	// Wait bounds how long a call waits for the answer of another one in flight with
+	// its key; 0 answers Aborted at once.
 	Wait time.Duration
-	// KeepRequest keeps the request, as bytes of protobuf, for an
+	// KeepRequest stores the request, as protobuf bytes, for an
 	// [idempotency.Completer].
 	KeepRequest bool
 }
 
-// Idempotent lets each unary call that has a key take effect once, and answers its
-// retries with the same reply, or the same status. scope tells whose call it is, by
-// what the client has proved to be: a client that shares a scope and knows a key can have
-// the answer. The service has phases as an HTTP handler has them; if the last one is
-// an [idempotency.LastPhase], its answer is made by [Reply]. What it sets as header or
-// trailer is not kept; a replay has the header [IdempotencyReplayed].
+// Idempotent makes each unary call with a key take effect once, and answers its
+// retries with the same reply, or the same status. scope returns the authenticated
+// owner of the call: a client that shares a scope and knows a key can get the answer.
+// The service has phases like an HTTP handler; if the last one is an
+// [idempotency.LastPhase], [Reply] makes its answer. Headers and trailers of the
+// service are not stored; a replay has the header [IdempotencyReplayed].
 //
-// What depends on the request alone is kept: a reply, InvalidArgument, NotFound,
-// AlreadyExists, OutOfRange and Unimplemented. Unauthenticated, PermissionDenied,
-// ResourceExhausted, FailedPrecondition and Aborted free the key. Any other error
-// leaves the call unfinished.
+// Results that depend on the request alone are stored: a reply, InvalidArgument,
+// NotFound, AlreadyExists, OutOfRange and Unimplemented. Unauthenticated,
+// PermissionDenied, ResourceExhausted, FailedPrecondition and Aborted free the key.
+// Any other error leaves the call unfinished.
 //
-// Its own refusals are a status: InvalidArgument if the key is missing or malformed,
-// or stands for another request; Aborted if the call is in flight, or was overtaken by
-// another attempt; AlreadyExists if it was done and its answer is too large to be
-// kept; Unavailable if the store is out of reach, Unknown if the outcome is not known.
+// Its own refusals are a status:
+//   - InvalidArgument: the key is missing, malformed, or used for another request
+//   - Aborted: the call is in flight, or another attempt has overtaken it
+//   - AlreadyExists: it was done, and its answer is too large to store
+//   - Unavailable: the store is unreachable
+//   - Unknown: the outcome is unknown
 //
-// The fingerprint is of the method and of the request's bytes as this program
-// writes them: programs of other versions of protobuf may take the same request for
-// another one.
+// The fingerprint covers the method and the request's bytes as encoded by this
+// program: another version of protobuf may encode the same request differently.
 func Idempotent(s *idempotency.Store, scope func(context.Context) string, o *IdempotencyOptions) grpc.UnaryServerInterceptor {
 	if o == nil {
 		o = &IdempotencyOptions{}
@@ -88,9 +89,9 @@ func Idempotent(s *idempotency.Store, scope func(context.Context) string, o *Ide
 	}
 }
 
-// answer carries a call out, or replays its answer.
+// answer executes a call, or replays its answer.
 func answer(ctx context.Context, s *idempotency.Store, call idempotency.Call, next func(context.Context) (any, error)) (any, error) {
-	var shown error // what the service failed with, if that is not kept
+	var shown error // the service's error, if that is not stored
 	response, err := s.Do(ctx, call, func(ctx context.Context) (idempotency.Response, error) {
 		reply, err := next(ctx)
 		switch fateOf(err) {
@@ -108,7 +109,7 @@ func answer(ctx context.Context, s *idempotency.Store, call idempotency.Call, ne
 		_ = grpc.SetHeader(ctx, metadata.Pairs(IdempotencyReplayed, "true")) // fails only outside of a call
 	}
 	switch {
-	case err == nil && response.Header == nil: // neither kept nor made by Reply
+	case err == nil && response.Header == nil: // neither stored nor made by Reply
 		return nil, shown
 	case err == nil:
 		return read(response)
@@ -118,7 +119,7 @@ func answer(ctx context.Context, s *idempotency.Store, call idempotency.Call, ne
 	return nil, refusal(err)
 }
 
-// fate is what to do with a call whose service has returned.
+// fate is the treatment of a call whose service has returned.
 type fate int
 
 const (
@@ -127,7 +128,7 @@ const (
 	unfinished
 )
 
-// fateOf tells by a service's error whether it depends on the request alone.
+// fateOf decides by a service's error whether it depends on the request alone.
 func fateOf(err error) fate {
 	switch status.Code(err) {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented:
@@ -138,17 +139,17 @@ func fateOf(err error) fate {
 	return unfinished
 }
 
-// typeHeader is where an answer has the name of its message.
+// typeHeader is the header with the name of an answer's message.
 const typeHeader = "Message-Type"
 
-// Reply is a reply as the answer of an [idempotency.LastPhase].
+// Reply returns a reply as the answer of an [idempotency.LastPhase].
 func Reply(m proto.Message) (idempotency.Response, error) {
 	body, err := proto.Marshal(m)
 	name := string(proto.MessageName(m))
 	return idempotency.Response{Header: http.Header{typeHeader: {name}}, Body: body}, err
 }
 
-// outcome is what a service returned, as it is kept.
+// outcome encodes a service's result for the store.
 func outcome(reply any, err error) (idempotency.Response, error) {
 	if err != nil {
 		st := status.Convert(err)
@@ -163,7 +164,7 @@ func outcome(reply any, err error) (idempotency.Response, error) {
 	return Reply(m)
 }
 
-// read makes of an answer what the service returned.
+// read decodes a service's result from an answer.
 func read(response idempotency.Response) (any, error) {
 	if response.Status != int(codes.OK) {
 		st := status.New(codes.Unknown, "").Proto()

@@ -10,8 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/idempotency"
 )
 
-// refusal is the status of a call that has no answer. What went wrong inside is not
-// the client's business.
+// refusal returns the status of a call without an answer. It hides internal errors.
 func refusal(err error) error {
 	var busy *idempotency.InFlightError
 	var mismatch *idempotency.MismatchError

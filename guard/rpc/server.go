@@ -9,18 +9,18 @@ import (
 	"github.com/interlock-dev/interlock/guard/wire"
 )
 
-// A Resource finds what a request to a method, "/package.Service/Method", is
-// about: the name that its guard is entered by. Its error is answered with
-// InvalidArgument, and its text is shown.
+// A Resource returns the resource of a request to a method,
+// "/package.Service/Method": the name for the guard. Its error is answered with
+// InvalidArgument and its text.
 type Resource func(ctx context.Context, method string, request any) (string, error)
 
-// incoming are the tokens of a call.
+// incoming returns the tokens of a call.
 func incoming(ctx context.Context) []string { return metadata.ValueFromIncomingContext(ctx, Key) }
 
-// UnaryServer lets in what comes with a token for the request's resource, and
-// refuses everything else before the method sees it. The method's context holds
-// the [*wire.Passage], and ends with it. What a guard says to the method becomes a
-// status; see [Status]. nil options trust every caller.
+// UnaryServer accepts calls with a token for the request's resource, and refuses
+// all others before the method is called. The method's context contains the
+// [*wire.Passage], and ends with it. A guard's error becomes a status; see
+// [Status]. nil options trust every caller.
 func UnaryServer(resource Resource, o *wire.Options) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		p, end, err := o.Admit(ctx, incoming(ctx), func() (string, error) { return resource(ctx, info.FullMethod, req) })
@@ -33,8 +33,8 @@ func UnaryServer(resource Resource, o *wire.Options) grpc.UnaryServerInterceptor
 	}
 }
 
-// StreamServer is [UnaryServer] for streams, whose every message is looked at;
-// see the package's comment.
+// StreamServer is [UnaryServer] for streams. It checks every message; see the
+// package's comment.
 func StreamServer(resource Resource, o *wire.Options) grpc.StreamServerInterceptor {
 	return func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		p, end, err := o.Admit(s.Context(), incoming(s.Context()), nil)
@@ -55,7 +55,7 @@ type serverStream struct {
 	resource Resource
 }
 
-// Context holds the passage, and ends with it.
+// Context contains the passage, and ends with it.
 func (s *serverStream) Context() context.Context { return s.ctx }
 
 // RecvMsg receives a message that is about the token's resource.

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/wire"
 )
 
-// codeOf is what each reason is in gRPC.
+// codeOf maps each reason to its gRPC code.
 var codeOf = map[wire.Reason]codes.Code{
 	wire.Missing:       codes.InvalidArgument,
 	wire.Malformed:     codes.InvalidArgument,
@@ -27,9 +27,9 @@ var codeOf = map[wire.Reason]codes.Code{
 	wire.Unknown:       codes.Unknown,
 }
 
-// Status makes a status of what a guard says; see the package's comment. Any
-// other error, and nil, comes back as it is. The interceptors of a server do this
-// with what its methods return.
+// Status converts a guard's error to a status; see the package's comment. It
+// returns any other error, and nil, unchanged. The interceptors of a server call
+// it with the errors of its methods.
 func Status(err error) error {
 	r, ok := wire.RefusalOf(err)
 	if !ok {
@@ -46,7 +46,7 @@ func Status(err error) error {
 	return st.Err()
 }
 
-// detail is the problem as a message that every language knows.
+// detail returns the problem as a well-known message.
 func detail(r *wire.Refusal) *structpb.Struct {
 	var s structpb.Struct
 	if text, err := json.Marshal(r); err == nil {
@@ -55,9 +55,9 @@ func detail(r *wire.Refusal) *structpb.Struct {
 	return &s
 }
 
-// Refusal makes an error of a status that [Status] made: it is a [*wire.Refusal],
-// with all that this is, and still the status. Any other error, and nil, comes
-// back as it is. The interceptors of a client do this with every error.
+// Refusal converts a status of [Status] to an error that is a [*wire.Refusal], and
+// still the status. It returns any other error, and nil, unchanged. The
+// interceptors of a client call it with every error.
 func Refusal(err error) error {
 	st, ok := status.FromError(err)
 	if err == nil || !ok {
@@ -76,7 +76,7 @@ func Refusal(err error) error {
 	return err
 }
 
-// refused is a refusal that came as a status.
+// refused is a refusal that was received as a status.
 type refused struct {
 	refusal *wire.Refusal
 	status  *status.Status

@@ -216,7 +216,7 @@ func TestTriesEndWithTheirTime(t *testing.T) {
 }
 
 // TestNoTryBehindARefusal: once another branch has refused, one that waits for its next
-// try is not tried any more. It is cancelled if it may hold something, and only then.
+// try is not tried any more. It is cancelled only if it may hold something.
 func TestNoTryBehindARefusal(t *testing.T) {
 	for fails, want := range map[error]string{branch.Retry(errFull): "", errNetwork: "blocked"} {
 		bubble(t, func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestNoTryBehindARefusal(t *testing.T) {
 			r := serve(t, nil, 1, nil, hotel, flight)
 			begun := time.Now()
 			_, err := r.run(t.Context(), "1", hotel, flight)
-			if took := time.Since(begun); took != 10*time.Millisecond { // nor is the wait for it waited for
+			if took := time.Since(begun); took != 10*time.Millisecond { // Run does not wait for its delay either
 				t.Errorf("it took %v", took)
 			}
 			if !errors.Is(err, errFull) || !strings.Contains(err.Error(), "flight") {
@@ -247,8 +247,7 @@ func TestNoTryBehindARefusal(t *testing.T) {
 	}
 }
 
-// TestLongErrors: what participants say is kept as text, and not more of it than is
-// useful.
+// TestLongErrors: errors of participants are kept as text, up to a bound.
 func TestLongErrors(t *testing.T) {
 	for text, want := range map[string]string{"no": "no", "\xff": "\uFFFD", strings.Repeat("x", 1001): strings.Repeat("x", 1000) + "…",
 		strings.Repeat("x", 999) + "ä": strings.Repeat("x", 999) + "\uFFFD…"} {

@@ -51,7 +51,7 @@ type hold struct {
 type post struct {
 	mu       sync.Mutex
 	keys     []string
-	again    []func() error // the same call, once more
+	again    []func() error // the same call, again
 	late, at int            // the late-th message is repeated before the at-th, from 1; 0 is never
 }
 

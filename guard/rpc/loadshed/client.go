@@ -23,8 +23,8 @@ import (
 // Internal, Unknown, DataLoss and DeadlineExceeded; all other statuses are answers. Rejections and
 // Unavailable are retried if idempotent is true of the method; a nil idempotent is true of none.
 //
-// Calls to idempotent methods are hedged if Options.Hedge says so. Each attempt has a reply of its
-// own then, and grpc.Header, grpc.Trailer and grpc.Peer get what belongs to the one that counts. A
+// If Options.Hedge is set, calls to idempotent methods are hedged. Then each attempt has its own
+// reply, and grpc.Header, grpc.Trailer and grpc.Peer return those of the attempt that counts. A
 // call whose reply is not a [proto.Message] has one attempt in that case.
 //
 // An error is the status of the last attempt. If that was rejected, the error is also an
@@ -64,7 +64,7 @@ func UnaryClient(p *overload.Policy, idempotent func(method string) bool) grpc.U
 	}
 }
 
-// An attempt has what invoke writes to.
+// An attempt has the results of one invoke.
 type attempt struct {
 	reply any
 	opts  []grpc.CallOption
@@ -75,7 +75,7 @@ type attempt struct {
 	peer            peer.Peer
 }
 
-// separate gives the attempt what it does not share with another.
+// separate gives the attempt its own reply, header and trailer.
 func (a *attempt) separate(reply proto.Message) {
 	a.reply = reply.ProtoReflect().New().Interface()
 	opts := make([]grpc.CallOption, len(a.opts))
@@ -93,7 +93,7 @@ func (a *attempt) separate(reply proto.Message) {
 	a.opts = opts
 }
 
-// deliver gives the caller what the attempt got.
+// deliver copies the attempt's results to the caller.
 func (a *attempt) deliver(reply proto.Message, opts []grpc.CallOption) {
 	for _, o := range opts {
 		switch o := o.(type) {
@@ -111,7 +111,7 @@ func (a *attempt) deliver(reply proto.Message, opts []grpc.CallOption) {
 	}
 }
 
-// judge returns what the status is to the policy; nil means that the service works.
+// judge returns the status as an error for the policy; nil means that the service works.
 func (a *attempt) judge(ctx context.Context, again bool) error {
 	s := status.Convert(a.err)
 	switch s.Code() {
@@ -132,7 +132,7 @@ func (a *attempt) judge(ctx context.Context, again bool) error {
 	return nil
 }
 
-// retryOf returns when the server says to retry, and whether that may be done at all.
+// retryOf returns the server's retry delay, and whether a retry is allowed.
 func retryOf(s *status.Status, trailer metadata.MD) (after time.Duration, may, said bool) {
 	if pushback := trailer.Get(pushbackKey); len(pushback) > 0 {
 		ms, err := strconv.ParseInt(pushback[0], 10, 32)
@@ -155,7 +155,7 @@ type rejection struct {
 
 func (r *rejection) Unwrap() error { return r.RejectedError }
 
-// GRPCStatus is for package status.
+// GRPCStatus implements the interface of package status.
 func (r *rejection) GRPCStatus() *status.Status {
 	if r.last != nil {
 		return status.Convert(r.last.err)

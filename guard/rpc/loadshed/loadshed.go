@@ -1,6 +1,6 @@
 // Package loadshed keeps gRPC services and their callers within capacity by package flow/overload,
-// as its Handler and Transport do for HTTP. It does not cover streams: how long one lasts says
-// nothing about the load, so an adaptive limit would learn from noise.
+// as its Handler and Transport do for HTTP. It does not cover streams: the duration of a stream
+// does not depend on the load, so an adaptive limit would learn from noise.
 //
 //	server := grpc.NewServer(grpc.UnaryInterceptor(loadshed.UnaryServer(policy, nil)))
 //
@@ -10,7 +10,7 @@
 // # Statuses
 //
 // A rejected call fails with Unavailable. If it may be retried, the status has a
-// google.rpc.RetryInfo and the trailer grpc-retry-pushback-ms says when; otherwise that trailer is
+// google.rpc.RetryInfo, and the trailer grpc-retry-pushback-ms has the delay; otherwise that is
 // -1, which forbids clients with a retry policy to retry (gRPC proposal A6). Do not give a channel
 // with [UnaryClient] a retry policy as well.
 package loadshed
@@ -41,7 +41,7 @@ const (
 // Class returns the class of a call to a method, "/package.Service/Method".
 type Class func(ctx context.Context, method string, request any) overload.Class
 
-// MetadataClass is a [Class] for callers that may say it themselves: that of [Key], or Critical.
+// MetadataClass is a [Class] for callers that may choose their class: that of [Key], or Critical.
 func MetadataClass(ctx context.Context, _ string, _ any) overload.Class {
 	for _, text := range metadata.ValueFromIncomingContext(ctx, Key) {
 		for c := overload.Sheddable; c <= overload.CriticalPlus; c++ {
@@ -55,7 +55,7 @@ func MetadataClass(ctx context.Context, _ string, _ any) overload.Class {
 
 // UnaryServer admits calls by overload.Policy.Admit, with the class that of returns; nil means that
 // all are Critical. If the handler returns an overload.RejectedError, as calls of [UnaryClient] to
-// other services do, the status says whether to retry, so that only one layer retries.
+// other services do, the status shows whether to retry, so that only one layer retries.
 func UnaryServer(p *overload.Policy, of Class) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		if of != nil {

@@ -6,9 +6,9 @@
 //			return []limit.Charge{{Key: "user/" + userOf(ctx), Rate: limit.PerSecond(100), Cost: 1}}
 //		})))
 //
-// A call that is refused fails with ResourceExhausted, which carries a google.rpc.RetryInfo and
-// the trailer grpc-retry-pushback-ms, by which clients with a retry policy wait (gRPC proposal
-// A6). Without a decision of the store a call fails with Unavailable.
+// A refused call fails with ResourceExhausted, a google.rpc.RetryInfo and the trailer
+// grpc-retry-pushback-ms, which clients with a retry policy obey (gRPC proposal A6). Without a
+// decision of the store a call fails with Unavailable.
 package ratelimit
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/interlock-dev/interlock/flow/limit"
 )
 
-// Charges returns what a call to a method, "/package.Service/Method", costs; with no charge it is
+// Charges returns the charges of a call to a method, "/package.Service/Method"; without any it is
 // not limited. request is nil when a stream begins.
 type Charges func(ctx context.Context, method string, request any) []limit.Charge
 
@@ -42,7 +42,7 @@ func UnaryServer(l *limit.Limits, charges Charges) grpc.UnaryServerInterceptor {
 	}
 }
 
-// StreamServer limits the begin of streams.
+// StreamServer limits the beginning of streams.
 func StreamServer(l *limit.Limits, charges Charges) grpc.StreamServerInterceptor {
 	return func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 		pushback, err := admit(s.Context(), l, charges(s.Context(), info.FullMethod, nil))
@@ -54,7 +54,7 @@ func StreamServer(l *limit.Limits, charges Charges) grpc.StreamServerInterceptor
 	}
 }
 
-// admit returns the status of a call that is refused, and its trailer.
+// admit returns the status of a refused call, and its trailer.
 func admit(ctx context.Context, l *limit.Limits, charges []limit.Charge) (metadata.MD, error) {
 	if len(charges) == 0 {
 		return nil, nil
