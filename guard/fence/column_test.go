@@ -48,8 +48,7 @@ func book(who string) body {
 	}
 }
 
-// testColumnInserts demonstrates a hole that the documentation names, and that
-// a table does not have it.
+// testColumnInserts demonstrates a documented gap, which a table does not have.
 func testColumnInserts(t *testing.T, w world) {
 	w.Exec(t, `create table booking (seat varchar(9), who varchar(9), fence bigint)`)
 	byColumn := fence.Column{Table: "booking", Key: "seat", Column: "fence"}
@@ -59,7 +58,7 @@ func testColumnInserts(t *testing.T, w world) {
 	if wantKind(t, err, interlock.Definite, nil); !errors.As(err, &missing) || missing.Resource != "12A" {
 		t.Fatalf("entered a row that does not exist: %v", err)
 	}
-	// A row that is inserted all the same does not keep a stale holder out.
+	// An inserted row without a mark does not reject a stale holder.
 	w.Do(t, book("new"))
 	w.Do(t, book("old"))
 	if got := w.text(t, `select concat(count(*)) from booking`); got != "2" {
@@ -74,8 +73,7 @@ func testColumnInserts(t *testing.T, w world) {
 	}
 }
 
-// testColumnOtherRows demonstrates that a claim that covers several rows needs
-// to enter each.
+// testColumnOtherRows demonstrates that a claim on several rows must enter each.
 func testColumnOtherRows(t *testing.T, w world) {
 	transfer := func(ctx context.Context, db driver.SQL) error {
 		_, err := db.Exec(ctx, `update account set balance = balance + case id when 'alice' then -10 else 10 end`)
@@ -96,7 +94,7 @@ func testColumnRows(t *testing.T, w world) {
 	w.Exec(t, `create table twice (k varchar(9), mark bigint)`, `insert into twice (k) values ('k'), ('k')`)
 	c := fence.Column{Table: "twice", Key: "k", Column: "mark"}
 	wantKind(t, w.enter(t, c, "k", token(2)), interlock.Bug, nil)
-	// A row that comes again has no mark.
+	// A row that is inserted again has no mark.
 	ok(t, w.enter(t, column, "alice", token(9)))
 	w.Exec(t, `delete from account where id = 'alice'`, `insert into account (id, balance) values ('alice', 1)`)
 	ok(t, w.enter(t, column, "alice", token(1)))

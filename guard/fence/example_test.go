@@ -49,7 +49,7 @@ func ExampleTx() {
 	}
 }
 
-// What a deployment does once, and an operator may do later.
+// The set-up of a deployment, and the later commands of an operator.
 func ExampleTable() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
@@ -99,7 +99,7 @@ func ExampleColumn() {
 }
 
 // Enter, read, and enter again with the write. A holder that was overtaken in between
-// is refused, and nothing of its write is done.
+// is rejected, and writes nothing.
 func ExampleStore() {
 	ctx := context.Background()
 	space := memory.NewSpace()

@@ -17,7 +17,7 @@ import (
 
 var column = fence.Column{Table: "account", Key: "id", Column: "fence"}
 
-// marks are both kinds, which behave alike on a row that exists.
+// marks are both kinds, which behave alike on an existing row.
 func (w world) marks() map[string]fence.Marks {
 	return map[string]fence.Marks{"table": w.table, "column": column}
 }
@@ -102,8 +102,8 @@ func testUncommitted(t *testing.T, w world) {
 	}
 }
 
-// testRefusedAndCommitted does what Enter's documentation forbids: it goes on
-// after a refusal.
+// testRefusedAndCommitted violates Enter's documentation: it continues after a
+// refusal.
 func testRefusedAndCommitted(t *testing.T, w world) {
 	ok(t, w.enter(t, w.table, "alice", token(9)))
 	before := w.mark(t, "alice")
@@ -115,9 +115,8 @@ func testRefusedAndCommitted(t *testing.T, w world) {
 	}
 }
 
-// testWaits lets a second transaction come while a first one is inside. The
-// statement of the second begins before the first one commits, so that what it
-// sees by its snapshot is old.
+// testWaits begins a second transaction during a first one. The statement of the
+// second begins before the first one commits, so that its snapshot is old.
 func testWaits(t *testing.T, w world) {
 	for _, tt := range []struct {
 		name          string
@@ -159,7 +158,7 @@ func testWaits(t *testing.T, w world) {
 }
 
 // testSnapshots lets a transaction whose reads are of one instant wait to enter.
-// It is refused, or what it reads is from after its entry.
+// It is refused, or reads the state after its entry.
 func testSnapshots(t *testing.T, w world) {
 	for level, option := range w.isolation {
 		c := w.reach(t, databases.With(w.URL, option))

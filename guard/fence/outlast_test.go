@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// TestOutlasting is about work that takes longer than what remained of the
-// claim when it began.
+// TestOutlasting tests work that takes longer than the time left of its claim at
+// the beginning.
 func TestOutlasting(t *testing.T) {
 	eachWorld(t, func(t *testing.T, open func(*testing.T) world) {
 		for what, test := range map[string]func(*testing.T, world){
@@ -29,8 +29,8 @@ func TestOutlasting(t *testing.T) {
 	})
 }
 
-// testRenewedClaimWaits lets a claim, which is renewed meanwhile, wait for a
-// resource for longer than it had left: it is still good, and may try again.
+// testRenewedClaimWaits lets a renewed claim wait for a resource for longer than it
+// had left: it is still valid, and may retry.
 func testRenewedClaimWaits(t *testing.T, w world) {
 	first := w.Begun(t, driver.SessionIsolation)
 	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
@@ -43,7 +43,7 @@ func testRenewedClaimWaits(t *testing.T, w world) {
 	ok(t, w.tx(t.Context(), w.table, c, "alice", nothing))
 }
 
-// commit runs a transaction behind proxy whose COMMIT is done, and not answered.
+// commit runs a transaction through proxy whose COMMIT is done, but not answered.
 func (w world) commit(t *testing.T, c *claim) (result func() error) {
 	t.Helper()
 	behind, proxy := w.behindProxy(t)
@@ -68,8 +68,8 @@ func testSilentCommit(t *testing.T, w world) {
 	wantKind(t, result(), interlock.Uncertain, interlock.ErrLost)
 }
 
-// testSilentCommitUnderRenewedClaim has a claim that never ends, and a COMMIT
-// that is waited for only as long as the claim had left when it was sent.
+// testSilentCommitUnderRenewedClaim: with a claim that never ends, the wait for a COMMIT
+// is bounded by the time that the claim had left when it was sent.
 func testSilentCommitUnderRenewedClaim(t *testing.T, w world) {
 	c := grant(1, 2*time.Second)
 	result := w.commit(t, c)

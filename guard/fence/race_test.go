@@ -13,8 +13,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// testRace lets workers with tokens of all ages read a balance and write it
-// back, with time between. What was accepted must add up, and in order.
+// testRace lets workers with tokens of all ages read a balance and write it back
+// after a pause. Accepted writes must add up, in order.
 func testRace(t *testing.T, w world) {
 	for kind, marks := range w.marks() {
 		var file bytes.Buffer

@@ -83,7 +83,7 @@ func testRebase(t *testing.T, w world) {
 	}
 }
 
-// TestMisuse checks what is refused before any database is asked.
+// TestMisuse is refused before any request to a database.
 func TestMisuse(t *testing.T) {
 	_, err := fence.Table{}.Show(t.Context(), foreign{}, "r")
 	wantKind(t, err, interlock.Bug, nil)
@@ -91,7 +91,7 @@ func TestMisuse(t *testing.T) {
 	wantKind(t, fence.Column{Table: "t", Key: "k", Column: "c"}.Enter(t.Context(), foreign{}, "r", token(1), ""), interlock.Bug, nil)
 }
 
-// foreign is a database that this package does not know.
+// foreign is an unsupported database.
 type foreign struct{ driver.SQL }
 
 func (foreign) Dialect() driver.Dialect { return "klingon" }

@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// testShared: a mark that is shared is not raised meanwhile, and can be shared by
-// others; what shares it after it was raised sees that.
+// testShared: a shared mark is not raised meanwhile, and can be shared by others; a
+// transaction that shares it later sees the raised mark.
 func testShared(t *testing.T, w world) {
 	ok(t, w.enter(t, w.table, "a", token(1)))
 	ok(t, w.enter(t, w.table, "b", token(7)))

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestStore on memory; the suite of driver.Fence proves the same of servers.
+// TestStore on memory; the suite of driver.Fence tests servers.
 func TestStore(t *testing.T) {
 	f := memory.NewSpace().Fence()
 	get := func(key string) string {
@@ -66,8 +66,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// TestStoreRefusesWhatIsOver: a claim's end counts although its token would do,
-// and what is wrong with a call changes nothing.
+// TestStoreRefusesWhatIsOver: an ended claim is refused even with a valid token,
+// and an invalid call changes nothing.
 func TestStoreRefusesWhatIsOver(t *testing.T) {
 	f := memory.NewSpace().Fence()
 	store, ctx := fence.NewStore(f), t.Context()
@@ -92,8 +92,8 @@ func TestStoreRefusesWhatIsOver(t *testing.T) {
 	}
 }
 
-// TestStoreOrdersClaims: many claims enter, read and write, and what the last
-// one leaves is of the highest; a claim enters as often as it likes, or once.
+// TestStoreOrdersClaims: many claims enter, read and write, and the final value is that
+// of the highest; a claim enters any number of times, or once.
 func TestStoreOrdersClaims(t *testing.T) {
 	const claims = 40
 	f := memory.NewSpace().Fence()
@@ -122,7 +122,7 @@ func TestStoreOrdersClaims(t *testing.T) {
 	wantStale(t, store.EnterOnce(t.Context(), next, "r"), next.token, next.token)
 }
 
-// bypassed is a store that finds each key that is written bypassed.
+// bypassed is a store that reports each written key as bypassed.
 type bypassed struct{ driver.Fence }
 
 func (b bypassed) Enter(ctx context.Context, r driver.Raise, writes ...driver.Write) error {

@@ -2,7 +2,7 @@ package fence_test
 
 import "github.com/interlock-dev/interlock/driver"
 
-// system is how a kind of database says what the tests need.
+// system has the SQL that the tests need for a kind of database.
 type system struct {
 	// Options of a URL.
 	isolation  map[string]string // by the level's name
@@ -12,11 +12,11 @@ type system struct {
 	quote     func(name string) string
 	sleep     string // for 30 seconds
 	timedOut  string // SQLSTATE of a statement that ran for too long
-	session   string // its number
-	sessions  string // how many there are of that number
+	session   string // its id
+	sessions  string // the count of sessions with that id
 	idleLimit string // in ms
 	audit     string // the rebases, in one text
-	// snapshots says that InnoDB lets a transaction write on what it cannot see.
+	// snapshots means that a transaction can write rows that it cannot see, as in InnoDB.
 	snapshots bool
 }
 

@@ -40,8 +40,8 @@ func testBoundedWait(t *testing.T, w world) {
 	wantKind(t, err, interlock.Retryable, interlock.ErrHeld)
 }
 
-// testStuck plays the holder that stops between read and write: its side of the
-// connection says nothing more, for as long as the test likes.
+// testStuck simulates a holder that stops between read and write: its side of the
+// connection is silent until the test ends that.
 func testStuck(t *testing.T, w world) {
 	const ttl = 2 * time.Second
 	for name, awake := range map[string]body{
@@ -69,7 +69,7 @@ func testStuck(t *testing.T, w world) {
 		case <-time.After(bound):
 			t.Fatal("the old holder did not come to read")
 		}
-		// The next holder comes as soon as it may, when the old claim has ended.
+		// The next holder enters as soon as the old claim has ended.
 		time.Sleep(time.Until(granted.Add(ttl)))
 		begun := time.Now()
 		ok(t, w.tx(t.Context(), w.table, grant(2, bound), name, func(ctx context.Context, db driver.SQL) error {
@@ -88,8 +88,8 @@ func testStuck(t *testing.T, w world) {
 	}
 }
 
-// testIdleSession lets a session idle for too long under a claim that stays
-// valid: the server ended it, so nothing may be said to be committed.
+// testIdleSession lets a session idle for too long under a valid claim: the server
+// ends it, so nothing may be reported as committed.
 func testIdleSession(t *testing.T, w world) {
 	c := grant(1, time.Second)
 	err := w.tx(t.Context(), w.table, c, "alice", func(ctx context.Context, db driver.SQL) error {
@@ -269,7 +269,7 @@ func testContext(t *testing.T, w world) {
 	}
 }
 
-// behindProxy is w reached by way of a proxy.
+// behindProxy returns w through a proxy.
 func (w world) behindProxy(t *testing.T) (world, *testbed.Proxy) {
 	t.Helper()
 	proxy := testbed.NewProxy(t, w.Server.Addr())
@@ -328,8 +328,8 @@ func testLostEnter(t *testing.T, w world) {
 	ok(t, c.tx(t.Context(), w.table, grant(1, bound), "alice", nothing))
 }
 
-// testBoundAfterWait lets a holder wait in Enter for so long that the bound set
-// before is longer than what remains of its claim.
+// testBoundAfterWait lets a holder wait in Enter until the bound set before exceeds
+// the time left of its claim.
 func testBoundAfterWait(t *testing.T, w world) {
 	first := w.Begun(t, driver.SessionIsolation)
 	ok(t, w.table.Enter(t.Context(), first, "alice", token(1), "first"))
@@ -403,8 +403,8 @@ func TestRawErrorsOfMariaDB(t *testing.T) {
 	wantKind(t, raw(`signal sqlstate '40001' set mysql_errno = 1213`), interlock.Retryable, nil)
 	wantKind(t, raw(`kill connection_id()`), interlock.Retryable, nil)
 	wantKind(t, raw(`kill connection_id()`, `select 1`), interlock.Retryable, nil)
-	// A function that ends the transaction itself has not been guarded to its end, and
-	// how it ended is not known.
+	// A function that ends the transaction itself was not guarded to its end, and its
+	// outcome is unknown.
 	wantKind(t, raw(`rollback`, `insert into item values (2)`), interlock.Uncertain, nil)
 	wantKind(t, raw(`create table other (k int)`, `insert into item values (2)`), interlock.Uncertain, nil)
 	if got := w.text(t, `select concat(count(*)) from item`); got != "1" {

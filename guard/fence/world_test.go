@@ -17,14 +17,14 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 20 * time.Second
 
 // body is what runs in a transaction.
 type body func(ctx context.Context, db driver.SQL) error
 
-// TestMarks runs every test against one server of each kind, by each of its
-// clients, each test in a database of its own.
+// TestMarks runs every test against one server of each kind, with each of its
+// clients, each test in its own database.
 func TestMarks(t *testing.T) {
 	tests := []struct {
 		name string
@@ -92,7 +92,7 @@ func newWorld(t *testing.T, db *databases.DB) world {
 	return w
 }
 
-// reach is w by other connections to its database.
+// reach returns w with other connections to its database.
 func (w world) reach(t *testing.T, url string) world {
 	t.Helper()
 	db, closed, err := databases.Connect(context.WithoutCancel(t.Context()), w.Client, url)
@@ -124,7 +124,7 @@ func (w world) mark(t *testing.T, resource string) (m driver.Mark) {
 	return m
 }
 
-// enter enters in a transaction of its own, and commits.
+// enter enters in its own transaction, and commits.
 func (w world) enter(t *testing.T, marks fence.Marks, resource string, token interlock.Token) error {
 	t.Helper()
 	return w.Try(t.Context(), func(ctx context.Context, db driver.SQL) error {
@@ -132,7 +132,7 @@ func (w world) enter(t *testing.T, marks fence.Marks, resource string, token int
 	})
 }
 
-// token is the n-th token of a system whose counter started just now.
+// token returns the n-th token of a system whose counter started just now.
 func token(n int) interlock.Token {
 	t, err := interlock.NewToken(start+int64(n), 0)
 	if err != nil {
@@ -143,7 +143,7 @@ func token(n int) interlock.Token {
 
 var start = interlock.CounterAt(time.Now())
 
-// claim is one that lasts until a time, or until it is ended.
+// claim is a claim until a time, or until the test ends it.
 type claim struct {
 	token interlock.Token
 	until atomic.Int64 // in ns since 1970

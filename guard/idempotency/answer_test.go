@@ -38,9 +38,9 @@ func TestLargeAnswerFailsClosed(t *testing.T) {
 	}
 }
 
-// TestAnswerBeyondMemory: an answer that is too large to be held is shown to nobody,
-// and no more of it is in memory than that. The request is never run again if it was
-// one to be kept, and is left unfinished otherwise. A LastPhase does not care.
+// TestAnswerBeyondMemory: an answer beyond the memory bound is not sent, and is in
+// memory only up to the bound. If it would be stored, the request never runs again;
+// otherwise it stays unfinished. A LastPhase is not affected.
 func TestAnswerBeyondMemory(t *testing.T) {
 	const most, size = 4 << 10, 64 << 20
 	chunk := bytes.Repeat([]byte("x"), 1<<20)
@@ -94,8 +94,8 @@ func TestAnswerBeyondMemory(t *testing.T) {
 	}
 }
 
-// TestHeaderOfAnyBytesIsReplayed: what net/http lets a handler send comes back, and
-// does not make the answer unreadable for ever.
+// TestHeaderOfAnyBytesIsReplayed: every header that net/http accepts is replayed, and does
+// not make the answer unreadable.
 func TestHeaderOfAnyBytesIsReplayed(t *testing.T) {
 	store := open(t, memory.NewIdempotency(), nil)
 	given := http.Header{"Empty": {""}, "Link": {"a: b", "\x01\x7f\xe9\ttab", "two\r\nlines: here"}, "X": {"y"}}
@@ -110,8 +110,8 @@ func TestHeaderOfAnyBytesIsReplayed(t *testing.T) {
 	}
 }
 
-// TestUploadsAreRemoved: net/http removes the files of a form from the request that it
-// has made, and does not know the one that the handler is given.
+// TestUploadsAreRemoved: net/http removes the files of a form only from its own request, and
+// the handler gets another one.
 func TestUploadsAreRemoved(t *testing.T) {
 	name := ""
 	s := serve(t, memory.NewIdempotency(), nil, func(_ http.ResponseWriter, r *http.Request) {

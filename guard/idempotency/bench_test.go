@@ -11,8 +11,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// BenchmarkRequest shows what the guard adds to the transaction of a handler: beside
-// it alone, one with the answer in it, and a replay.
+// BenchmarkRequest measures the cost of the guard: a handler's transaction alone, one with
+// the answer in it, and a replay.
 func BenchmarkRequest(b *testing.B) {
 	for client, server := range map[string]*testbed.Server{databases.Pgx: testbed.Postgres(b), databases.Maria: testbed.MariaDB(b)} {
 		w := newWorld(b, databases.Open(b, server, client), nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// testCompleterFinishes what a client began and left, after its last phase, by the
-// input that was kept; the client's late retry has that answer.
+// testCompleterFinishes an abandoned request after its last phase, with the stored input;
+// the client's late retry gets that answer.
 func testCompleterFinishes(t *testing.T, w world) {
 	work := func(broken bool) idempotency.Func {
 		return func(ctx context.Context) (idempotency.Response, error) {
@@ -53,8 +53,7 @@ func testCompleterFinishes(t *testing.T, w world) {
 	}
 }
 
-// TestCompleterIsBounded: by age, attempts and batch; what fails is reported, and
-// retried.
+// TestCompleterIsBounded by age, attempts and batch; failures are reported, and retried.
 func TestCompleterIsBounded(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		var told []observe.IdempotencyUnfinished
@@ -132,8 +131,8 @@ func TestCompleterLeavesWhatIsForgotten(t *testing.T) {
 	})
 }
 
-// TestRunsUntilTheEnd: Run of both makes passes, goes on after one that failed, and
-// ends with its context.
+// TestRunsUntilTheEnd: Run of both makes passes, continues after a failed one, and ends
+// with its context.
 func TestRunsUntilTheEnd(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		s := open(t, memory.NewIdempotency(), &idempotency.Options{Retention: time.Minute})
@@ -169,8 +168,8 @@ func TestRunsUntilTheEnd(t *testing.T) {
 	})
 }
 
-// testReaper removes what is old in batches, reports what is unfinished, and removes
-// that only if an option says so.
+// testReaper removes old records in batches, reports unfinished ones, and removes those
+// only with an option.
 func testReaper(t *testing.T, w world) {
 	var told []observe.IdempotencyUnfinished
 	hooks := &observe.Idempotency{Unfinished: func(e observe.IdempotencyUnfinished) { told = append(told, e) }}

@@ -84,7 +84,7 @@ func foldedRole(ctx context.Context, at *crash.Points, args []string) error {
 // keys numbers the requests of scenes.
 var keys atomic.Int64
 
-// scenes are requests of one database, each under a key of its own.
+// scenes are requests of one database, each with its own key.
 func scenes(w world, more string) func(testing.TB) crash.Scene {
 	return func(testing.TB) crash.Scene {
 		key := fmt.Sprint("k", keys.Add(1))
@@ -128,8 +128,9 @@ func TestKilledAnywhere(t *testing.T) {
 	}, clients...)
 }
 
-// TestKilledTwice kills the process that comes after, too, anywhere in claim, phase
-// and finish, at some pairs of places, or at all of them (make soak-crashes); on one database the finish is in the phase.
+// TestKilledTwice also kills the next process, anywhere in claim, phase and finish, at
+// some pairs of places, or at all of them (make soak-crashes). On one database the finish
+// is in the phase.
 func TestKilledTwice(t *testing.T) {
 	roles := map[string]string{databases.Pgx: "order", databases.Maria: "folded"}
 	eachBeside(t, func(t *testing.T, w world) {
@@ -137,8 +138,8 @@ func TestKilledTwice(t *testing.T) {
 	}, clients...)
 }
 
-// stalledRole stands still inside or after its phase until a line comes in, and prints
-// the outcome.
+// stalledRole pauses inside or after its phase until it reads a line, and prints the
+// outcome.
 func stalledRole(ctx context.Context, _ *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {
@@ -160,7 +161,7 @@ func stalledRole(ctx context.Context, _ *crash.Points, args []string) error {
 	}
 	var phased, cause error
 	_, err = store.Do(ctx, order("k"), func(ctx context.Context) (idempotency.Response, error) {
-		// It does not look whether it still may.
+		// It does not check its lease.
 		_, phased = idempotency.Phase(context.WithoutCancel(ctx), records, "pay", func(_ context.Context, db tx) (string, error) {
 			err := effect(context.Background(), db, "k", "pay", 1)
 			stall("inside")
@@ -179,9 +180,9 @@ func stalledRole(ctx context.Context, _ *crash.Points, args []string) error {
 // stallLease is short, so that the test need not wait for long.
 const stallLease = 600 * time.Millisecond
 
-// TestStoppedAttemptWakesUp: a process is stopped by SIGSTOP inside its phase, or
-// after it, for longer than its lease. Another attempt does the rest. When the first
-// wakes up, it commits no phase and gives no answer.
+// TestStoppedAttemptWakesUp: SIGSTOP pauses a process inside its phase, or after it, for
+// longer than its lease. Another attempt does the rest. When the first wakes up, it
+// commits no phase and returns no answer.
 func TestStoppedAttemptWakesUp(t *testing.T) {
 	eachBeside(t, func(t *testing.T, w world) {
 		for where, want := range map[string]struct{ said, effects, answer string }{

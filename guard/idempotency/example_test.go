@@ -21,7 +21,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A payment that is asked for twice is made once. The second answer is the first.
+// A payment that is requested twice is made once. The second answer is the first.
 func ExampleStore() {
 	ctx := context.Background()
 	store, err := idempotency.New(memory.NewIdempotency(), nil) // or an SQL, or Redis
@@ -47,7 +47,7 @@ func ExampleStore() {
 	// key "8e03978e" was used for another request
 }
 
-// A retry goes on after the last step that was recorded.
+// A retry continues after the last recorded step.
 func ExampleStep() {
 	ctx := context.Background()
 	store, err := idempotency.New(memory.NewIdempotency(), nil)
@@ -57,7 +57,7 @@ func ExampleStep() {
 	down := true
 	order := func(ctx context.Context) (idempotency.Response, error) {
 		charge, err := idempotency.Step(ctx, "charge", func(ctx context.Context) (string, error) {
-			key := idempotency.From(ctx).Key() // for the payment service, which has keys of its own
+			key := idempotency.From(ctx).Key() // for the payment service, which has its own keys
 			fmt.Println("charging under", key)
 			return "ch_1", nil
 		})
@@ -81,7 +81,7 @@ func ExampleStep() {
 	// sent, paid by ch_1 <nil>
 }
 
-// A handler behind the guard, and a client that asks twice.
+// A handler with the guard, and a client that sends a request twice.
 func ExampleHandler() {
 	store, err := idempotency.New(memory.NewIdempotency(), nil)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// site is a server whose handler stands behind the guard.
+// site is a server whose handler has the guard.
 type site struct {
 	*httptest.Server
 	runs atomic.Int64
@@ -46,7 +46,7 @@ func serve(t testing.TB, records driver.Idempotency, o *idempotency.HandlerOptio
 	return s
 }
 
-// said is what a client gets.
+// said is a client's response.
 type said struct {
 	Status int
 	Header http.Header
@@ -134,8 +134,8 @@ func TestAnswerIsReplayed(t *testing.T) {
 	}
 }
 
-// TestOtherRequestUnderAKey: whatever is part of the fingerprint makes it another
-// request, and whatever is part of the key another key.
+// TestOtherRequestUnderAKey: each part of the fingerprint makes it another request, and
+// each part of the key another key.
 func TestOtherRequestUnderAKey(t *testing.T) {
 	s := serve(t, memory.NewIdempotency(), &idempotency.HandlerOptions{Headers: []string{"Currency"}}, create)
 	s.want(t, s.ask(t, "k"), 201, "")
@@ -221,7 +221,7 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
-// TestPanicIsNoAnswer: it goes on to the server, and a retry is let in at once.
+// TestPanicIsNoAnswer: it propagates to the server, and a retry is accepted at once.
 func TestPanicIsNoAnswer(t *testing.T) {
 	var s *site
 	s = serve(t, memory.NewIdempotency(), nil, func(w http.ResponseWriter, r *http.Request) {
@@ -242,7 +242,7 @@ func TestPanicIsNoAnswer(t *testing.T) {
 	}
 }
 
-// TestInFlight: a request that comes meanwhile gets Retry-After, or waits.
+// TestInFlight: a concurrent request gets Retry-After, or waits.
 func TestInFlight(t *testing.T) {
 	records := memory.NewIdempotency()
 	began, release := make(chan struct{}), make(chan struct{})
@@ -381,8 +381,8 @@ func (f failing) Update(ctx context.Context, u driver.IdempotencyUpdate) error {
 	return f.Idempotency.Update(ctx, u)
 }
 
-// testLastPhaseOverHTTP: what the transaction recorded is what the client gets, the
-// first time too, whatever else the handler writes.
+// testLastPhaseOverHTTP: the client gets the answer in the transaction, the first time
+// too, and not the handler's other output.
 func testLastPhaseOverHTTP(t *testing.T, w world) {
 	s := serve(t, w.records, nil, func(out http.ResponseWriter, r *http.Request) {
 		_, err := idempotency.LastPhase(r.Context(), w.records, func(ctx context.Context, db tx) (idempotency.Response, error) {
@@ -422,8 +422,8 @@ func TestBodyIsKept(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce sends a request 32 times at once: it takes effect once, and each is
-// told the same answer, or that it is in flight.
+// TestManyAtOnce sends a request 32 times at once: it takes effect once, and each gets
+// the same answer, or that it is in flight.
 func TestManyAtOnce(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), nil)

@@ -48,7 +48,7 @@ func TestBadCallsAreBugs(t *testing.T) {
 	wantKind(t, idempotency.Table{}.Create(t.Context(), deaf{"oracle"}), interlock.Bug, nil)
 }
 
-// deaf is SQL that nobody should be asked.
+// deaf is SQL that must receive no request.
 type deaf struct{ dialect driver.Dialect }
 
 func (d deaf) Dialect() driver.Dialect { return d.dialect }

@@ -10,7 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestOpen: a store opened by URL answers a request that comes again, and has phases in a
+// TestOpen: a store opened by URL answers a repeated request, and has phases in a
 // database.
 func TestOpen(t *testing.T) {
 	testOpen(t, "memory://requests")

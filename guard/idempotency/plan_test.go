@@ -36,8 +36,8 @@ func (t overheardTx) Query(ctx context.Context, query string, args []any, each f
 	return t.Tx.Query(ctx, query, args, each)
 }
 
-// TestPassesReadWhatIsDue: a pass of a reaper or of a completer does not read all that
-// is kept, only what its index says is due.
+// TestPassesReadWhatIsDue: a pass of a reaper or of a completer reads only the due part of
+// its index.
 func TestPassesReadWhatIsDue(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), nil)

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { crash.Main(m, roles) }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 20 * time.Second
 
 // world is one database with a table of requests and one of effects.
@@ -31,7 +31,7 @@ type world struct {
 // clients is one of each database, for tests that take time.
 var clients = []string{databases.Pgx, databases.Maria}
 
-// anyUnfinished lists some of what nobody works on.
+// anyUnfinished lists some unfinished requests without an attempt.
 var anyUnfinished = driver.IdempotencyQuery{Limit: 10}
 
 // tx is what phases work with in these tests.
@@ -53,7 +53,7 @@ func open(t testing.TB, records driver.Idempotency, o *idempotency.Options) *ide
 	return s
 }
 
-// effect is what a phase does.
+// effect is the effect of a phase.
 func effect(ctx context.Context, db tx, key, phase string, attempt int) error {
 	_, err := db.Exec(ctx, fmt.Sprintf(`insert into effect values ('%s', '%s', %d)`, key, phase, attempt))
 	return err
@@ -112,7 +112,7 @@ func as[E error](t testing.TB, err error) (e E) {
 	return e
 }
 
-// cost is what was counted since the last call.
+// cost returns the counts since the last call.
 func cost(c *databases.Counted) string {
 	defer c.Reset()
 	return fmt.Sprintf("%d begun, %d statements, %d commits", c.Begun.Load(), c.Statements.Load(), c.Commits.Load())

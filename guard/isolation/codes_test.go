@@ -68,7 +68,7 @@ func reach(t *testing.T, client, url string) func(context.Context, driver.Isolat
 	}
 }
 
-// codes collects why transactions were run again.
+// codes collects the reasons for retries.
 type codes struct {
 	mu   sync.Mutex
 	seen []string
@@ -296,8 +296,8 @@ func testCutBefore(t *testing.T, n native) {
 	n.sum(t, 22)
 }
 
-// testCutInSQL: what a driver.SQL says of a lost connection may be Uncertain. It was
-// not committed, and is run again.
+// testCutInSQL: the error of a driver.SQL for a lost connection may be Uncertain. The
+// transaction was not committed, and runs again.
 func testCutInSQL(t *testing.T, n native) {
 	proxy := testbed.NewProxy(t, n.Server.Addr())
 	db, closed, err := databases.Connect(t.Context(), n.Client, strings.Replace(n.URL, n.Server.Addr(), proxy.Addr(), 1))

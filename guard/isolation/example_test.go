@@ -50,9 +50,8 @@ func ExampleSerializable() {
 	}
 }
 
-// The same at READ COMMITTED, by a conflict made on purpose: a transaction that changes who is
-// on call first changes the row that stands for the shift, and waits there for
-// those who came before.
+// The same at READ COMMITTED, by a deliberate conflict: a transaction that changes who is
+// on call first updates the row of the shift, and waits there for earlier ones.
 func ExampleDo_materialisedConflict() {
 	ctx := context.Background()
 	db, err := sql.Open("mysql", "root@tcp(localhost)/clinic")
@@ -71,8 +70,8 @@ func ExampleDo_materialisedConflict() {
 	fmt.Println(err)
 }
 
-// The same by locking what is looked at. It protects the rows that are there: a
-// rule that new rows could break needs one of the other two ways.
+// The same by locking the rows that it reads. It protects existing rows: a rule that new
+// rows could break needs one of the other two ways.
 func ExampleDo_explicitLock() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/clinic")

@@ -60,7 +60,7 @@ func (t *scriptedTx) Rollback(ctx context.Context) error {
 	return nil
 }
 
-// told is what hooks received, and what was waited for.
+// told records the events of hooks, and the waits.
 type told struct {
 	waits   []time.Duration
 	retried []observe.IsolationRetried
@@ -146,7 +146,7 @@ func TestWhatIsRunAgain(t *testing.T) {
 	}
 }
 
-// TestWaitsGrow with jitter, and are what the hooks say that it took.
+// TestWaitsGrow with jitter, and equal the times that the hooks receive.
 func TestWaitsGrow(t *testing.T) {
 	t.Parallel()
 	db, w := &scripted{}, told{}

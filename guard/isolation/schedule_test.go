@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 30 * time.Second
 
 // A step is one statement or two of a transaction, or its end.
@@ -46,7 +46,7 @@ type turn struct {
 	step step
 }
 
-// course is what came of a schedule.
+// course is the result of a schedule.
 type course struct {
 	waited bool
 	errs   [2]error
@@ -61,8 +61,8 @@ type player struct {
 	over bool       // it has failed and was rolled back
 }
 
-// play runs two transactions at a level, in the order of the turns. Who waits for a
-// lock is passed over, and catches up when it does not wait any more.
+// play runs two transactions at a level, in the order of the turns. It skips a
+// transaction that waits for a lock, which catches up afterwards.
 func play(t *testing.T, db *databases.DB, level driver.Isolation, turns []turn) (c course) {
 	t.Helper()
 	var players [2]*player
@@ -134,7 +134,7 @@ var session = map[driver.Dialect]string{
 	driver.MariaDB:  `select connection_id()`,
 }
 
-// waiting reports whether a session waits for a lock, as the server says.
+// waiting reports whether the server shows a session as waiting for a lock.
 func waiting(t *testing.T, db *databases.DB, id int64) bool {
 	t.Helper()
 	if db.Dialect == driver.Postgres {
@@ -156,7 +156,7 @@ func waiting(t *testing.T, db *databases.DB, id int64) bool {
 	return false
 }
 
-// code is the number by which the database's manual knows an error.
+// code returns an error's code in the database's manual.
 func code(err error) string {
 	var state interface{ SQLState() string }
 	if !errors.As(err, &state) {

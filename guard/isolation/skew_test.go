@@ -36,7 +36,7 @@ var ways = map[string]way{
 
 var errLastDoctor = errors.New("somebody has to stay on call")
 
-// TestWriteSkew has two doctors, both on call, who both want to go home in the same
+// TestWriteSkew has two doctors, both on call, who both want to leave in the same
 // moment. Rounds are seeded; each way has the same ones.
 func TestWriteSkew(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestOpen: an inbox opened by URL has its tables and sweeps them; a message that comes again
+// TestOpen: an inbox opened by URL has its tables and sweeps them; a repeated message
 // is a duplicate.
 func TestOpen(t *testing.T) {
 	for _, rotated := range []bool{false, true} {

@@ -1,6 +1,6 @@
 package proxy
 
-// Busy is how many resources somebody is using, or waits for.
+// Busy returns the number of resources that callers use, or wait for.
 func (p *Caller) Busy() int {
 	p.lanes.mu.Lock()
 	defer p.lanes.mu.Unlock()

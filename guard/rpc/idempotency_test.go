@@ -50,7 +50,7 @@ var shopping = grpc.ServiceDesc{ServiceName: "Shop", HandlerType: (*any)(nil),
 		})
 	}}}}
 
-// customer tells whose call it is.
+// customer returns the owner of a call.
 func customer(ctx context.Context) string {
 	return strings.Join(metadata.ValueFromIncomingContext(ctx, "customer"), "")
 }

@@ -71,7 +71,7 @@ func TestStatements(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestMisuse is what is refused before any database is asked.
+// TestMisuse is refused before any request to a database.
 func TestMisuse(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

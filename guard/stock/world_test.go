@@ -44,7 +44,7 @@ func eachWorld(t *testing.T, tests map[string]func(*testing.T, world), clients .
 	}, clients...)
 }
 
-// in runs fn in a transaction of its own.
+// in runs fn in its own transaction.
 func (w world) in(fn func(ctx context.Context, sql driver.SQL) error) error {
 	return w.Try(context.Background(), fn)
 }

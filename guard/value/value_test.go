@@ -160,7 +160,7 @@ func TestRetriesEndWithTheClaimAndTheContext(t *testing.T) {
 	})
 }
 
-// TestRequestEndsWithTheClaim: nobody waits for an answer that is worth nothing.
+// TestRequestEndsWithTheClaim: Put does not wait for a useless answer.
 func TestRequestEndsWithTheClaim(t *testing.T) {
 	run(t, func(w *world) {
 		w.flaky.Values = silent{w.flaky.Values}

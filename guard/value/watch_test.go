@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
 
-// seen is what a watch yielded.
+// seen records the values of a watch.
 type seen struct {
 	data []string
 	err  error

@@ -86,7 +86,7 @@ func (w *world) mustFail(err error, kind interlock.ErrorKind, is error) {
 	}
 }
 
-// flaky fails as it is set to. Tests set it up while nobody calls it.
+// flaky fails as configured. Tests configure it while no call is running.
 type flaky struct {
 	driver.Values
 	mu     sync.Mutex

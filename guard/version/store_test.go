@@ -50,7 +50,7 @@ func (s shop) mustApply(v driver.Versioned, want version.Outcome) {
 	}
 }
 
-// flaky fails as it is set to. Tests set it up while nobody calls it.
+// flaky fails as configured. Tests configure it while no call is running.
 type flaky struct {
 	driver.Versions
 	mu     sync.Mutex
