@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// A way to go off call only if somebody else stays: level and the statement by
-// which a transaction looks before it decides. before, if any, comes first.
+// A way to go off call only if another doctor stays: the level, and the statement that
+// a transaction reads before it decides. before, if any, runs first.
 type way struct {
 	level        driver.Isolation
 	before, look string
@@ -54,8 +54,8 @@ func TestWriteSkew(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// rounds of a way that is broken meet between look and write, so that the anomaly
-// comes each time that the database lets it.
+// rounds of a broken way meet between read and write, so that the anomaly happens
+// whenever the database allows it.
 func (w way) rounds(t *testing.T, db *databases.DB) {
 	const rounds = 250
 	empty, refused := 0, 0
@@ -90,7 +90,7 @@ func (w way) rounds(t *testing.T, db *databases.DB) {
 	}
 }
 
-// goHome looks who is on call, and goes off if that is somebody else too.
+// goHome reads who is on call, and goes off if another doctor is.
 func (w way) goHome(ctx context.Context, db *databases.DB, name string, pause time.Duration, m *meeting) error {
 	return isolation.Do(ctx, db, w.level, &isolation.Options{Attempts: 20}, func(ctx context.Context, tx driver.SQL) error {
 		if w.before != "" {
@@ -146,8 +146,8 @@ func (m *meeting) wait() {
 	}
 }
 
-// TestSerializableUnderContention: all of many transactions that read and write the
-// same rows are done, once each, however often they are run.
+// TestSerializableUnderContention: many transactions that read and write the same rows
+// all take effect, once each, after any number of runs.
 func TestSerializableUnderContention(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

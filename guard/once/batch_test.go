@@ -142,7 +142,7 @@ func testFailedBatch(t *testing.T, w world) {
 	}
 }
 
-// leaving is a transaction whose caller goes after its first statement.
+// leaving is a transaction whose caller leaves after its first statement.
 type leaving struct {
 	driver.SQL
 	leave func()

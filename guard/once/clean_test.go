@@ -14,8 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestClean: what is older than the retention is deleted, in batches, and nothing
-// else is.
+// TestClean deletes records older than the retention, in batches, and no others.
 func TestClean(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		t.Parallel()
@@ -62,7 +61,7 @@ func TestClean(t *testing.T) {
 	})
 }
 
-// TestCleanLimit: whatever the number, and however the database runs the statement.
+// TestCleanLimit: for any number, and any plan of the database.
 func TestCleanLimit(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
@@ -90,7 +89,7 @@ func TestCleanLimit(t *testing.T) {
 	}, databases.Pgx, databases.PgxStd, databases.Maria)
 }
 
-// TestCleanHoldsNobodyUp: what is cleaned is not where new messages go.
+// TestCleanHoldsNobodyUp: Clean does not block new messages.
 func TestCleanHoldsNobodyUp(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})
@@ -112,8 +111,8 @@ func TestCleanHoldsNobodyUp(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestCleanSparesWhatIsNew: between the look and the delete on MariaDB, another
-// cleans the record and the message comes again.
+// TestCleanSparesWhatIsNew: between the read and the delete on MariaDB, another process
+// cleans the record and the message is delivered again.
 func TestCleanSparesWhatIsNew(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})

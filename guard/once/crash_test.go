@@ -14,8 +14,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// roles are consumers, which are given all their messages again whenever they
-// start: nothing was acknowledged.
+// roles are consumers, which get all their messages again at each start: nothing was
+// acknowledged.
 var roles = map[string]crash.Role{
 	"once": consumer(func(ctx context.Context, db driver.Beginner[driver.SQL], in once.Inbox) error {
 		return second(once.Tx(ctx, db, in, message(0), twoEffects(in, message(0))))
@@ -70,8 +70,8 @@ func consumer(receive func(context.Context, driver.Beginner[driver.SQL], once.In
 	}
 }
 
-// inboxOf is one of several in a database, each with tables of its own: on MariaDB
-// those who share them can be in each other's gaps, and one then has to try again.
+// inboxOf returns one of several inboxes in a database, each with its own tables: on
+// MariaDB, gap locks of shared tables can collide, and one transaction must retry.
 func inboxOf(name string) once.Inbox {
 	return once.Inbox{Name: name, Consumer: "billing", Rotated: strings.HasPrefix(name, "rotated")}
 }
@@ -133,8 +133,8 @@ func rotateAndDeliver(ctx context.Context, db driver.Beginner[driver.SQL], in on
 	return second(once.Tx(ctx, db, in, message(0), ownEffect(in, message(0))))
 }
 
-// scenes gives each run of a role an inbox of its own in one world; each of the
-// effects is to be there once.
+// scenes gives each run of a role its own inbox in one world; each effect must happen
+// once.
 func (w world) scenes(kind string, effects, outputs int64) func(testing.TB) crash.Scene {
 	var inboxes atomic.Int64
 	return func(tb testing.TB) crash.Scene {

@@ -46,7 +46,7 @@ func ExampleTx() {
 	}
 }
 
-// A whole poll of a broker in one transaction: one statement tells what is new.
+// A whole poll of a broker in one transaction: one statement finds the new messages.
 func ExampleBatchTx() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
@@ -94,7 +94,7 @@ func ExampleInbox() {
 	}
 }
 
-// What a deployment does once, and any process now and then.
+// The set-up of a deployment, and the periodic work of any process.
 func ExampleInbox_Clean() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")

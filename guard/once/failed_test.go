@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// testSpoiled plays callers who overlook that the effect failed.
+// testSpoiled simulates callers that ignore the failure of the effect.
 func testSpoiled(t *testing.T, w world) {
 	for name, fail := range map[string]func() error{
 		"error": func() error { return errors.New("half way") },
@@ -82,7 +82,7 @@ func TestSpoiledByHand(t *testing.T) {
 	}, databases.PgxStd, databases.Maria)
 }
 
-// TestEndedByHand: what the effect must not do leaves the outcome unknown, and no more.
+// TestEndedByHand: an effect that ends the transaction leaves its outcome unknown.
 func TestEndedByHand(t *testing.T) {
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
 		w := newWorld(t, open(t), once.Inbox{Consumer: "billing"})

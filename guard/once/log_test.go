@@ -10,8 +10,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestZeroValueLogsFailures: an inbox has no constructor, and logs by default all the
-// same.
+// TestZeroValueLogsFailures: an inbox has no constructor, but logs by default.
 func TestZeroValueLogsFailures(t *testing.T) {
 	var out bytes.Buffer
 	before := slog.Default()

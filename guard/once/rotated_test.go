@@ -17,8 +17,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestRotated is about generations; that they keep what an inbox promises is in
-// TestInbox.
+// TestRotated tests generations; TestInbox tests the guarantees of an inbox with them.
 func TestRotated(t *testing.T) {
 	tests := []struct {
 		name string
@@ -145,7 +144,7 @@ func testBothSides(t *testing.T, w world) {
 		})
 		w.wantWaiting(t, 1)
 		after := later(t, func() (once.Outcome, error) { return w.deliver(t.Context(), m) })
-		w.wantWaiting(t, 2) // a delivery waits behind the rotation
+		w.wantWaiting(t, 2) // a delivery waits for the rotation
 		end(own)
 		ok(t, rotated().err)
 		a, wanted := after(), once.Duplicate

@@ -75,7 +75,7 @@ func testSequence(t *testing.T, w world) {
 	other.inbox.Consumer = "shipping"
 	outcome, err := other.deliver(t.Context(), numbered("optimistic true", 0, 1))
 	want(t, outcome, err, once.Done)
-	// One row a key, whatever the number of messages, and no records.
+	// One row a key, for any number of messages, and no records.
 	if got := databases.One[int64](t, w.DB, `select count(*) from interlock_inbox_sequence`); got != 3 {
 		t.Errorf("%d rows of sequences", got)
 	}
@@ -111,8 +111,8 @@ func testSkip(t *testing.T, w world) {
 	}
 }
 
-// testManyFollow: sixteen deliverers have each a stream with every message of a
-// key, and try again what is Retryable: a deadlock, or a gap.
+// testManyFollow: sixteen deliverers each have a stream with every message of a key, and
+// retry Retryable errors: a deadlock, or a gap.
 func testManyFollow(t *testing.T, w world) {
 	const keys, last = 2, 12
 	var running sync.WaitGroup
@@ -146,8 +146,8 @@ func testManyFollow(t *testing.T, w world) {
 	}
 }
 
-// testFollowWaits: a duplicate of a number waits for it; a later number does not,
-// and gets an error that names what is missing.
+// testFollowWaits: a duplicate of a number waits for it; a later number does not, and
+// gets an error with the missing number.
 func testFollowWaits(t *testing.T, w world) {
 	for _, seq := range []int64{1, 2} {
 		end := w.first(t, numbered("k", 0, seq))

@@ -140,8 +140,8 @@ func TestStoreBadInput(t *testing.T) {
 	wantKind(t, err, interlock.Definite, context.Canceled)
 }
 
-// TestStoreHeld: a delivery under way keeps another out until its lease is over.
-// Then both make the effect, which is the second window of the smaller promise.
+// TestStoreHeld: a running delivery blocks another until its lease expires. Then both
+// make the effect, which is the second gap of the weaker guarantee.
 func TestStoreHeld(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		f := &faulty{Once: memory.NewOnce()}
@@ -176,7 +176,7 @@ func TestStoreHeld(t *testing.T) {
 	})
 }
 
-// slow is a driver.Once whose answers to claims come late.
+// slow is a driver.Once whose answers to claims are late.
 type slow struct {
 	driver.Once
 	by time.Duration
@@ -187,8 +187,8 @@ func (s slow) Claim(ctx context.Context, d driver.Delivery, lease time.Duration)
 	return s.Once.Claim(ctx, d, lease)
 }
 
-// TestStoreLateClaim: an effect does not begin when its lease is over already, be the
-// answer late or the process paused.
+// TestStoreLateClaim: an effect does not begin after its lease has expired, by a late
+// answer or a paused process.
 func TestStoreLateClaim(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		f := &faulty{Once: memory.NewOnce()}
@@ -203,8 +203,7 @@ func TestStoreLateClaim(t *testing.T) {
 	})
 }
 
-// TestStoreLostAnswers: a few are made good by asking again, also if it was the
-// request that was lost.
+// TestStoreLostAnswers: retries recover a few lost answers, and lost requests.
 func TestStoreLostAnswers(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		virtual.Test(t, func(t *testing.T) {
@@ -225,7 +224,7 @@ func TestStoreLostAnswers(t *testing.T) {
 			}
 			f.claims.Store(0)
 			f.dones.Store(4)
-			if !lost { // it took the claim for an owner who has gone
+			if !lost { // it acquired the claim for an owner that has left
 				time.Sleep(once.DefaultLease)
 			}
 			outcome, err := s.Once(t.Context(), message(2), c.add)
@@ -305,9 +304,9 @@ func rememberer(ctx context.Context, at *crash.Points, args []string) error {
 	}
 }
 
-// TestStoreCrash shows the smaller promise: killed anywhere, a consumer makes its
-// effect once after it started again, but for the one point between the effect and
-// the record.
+// TestStoreCrash shows the weaker guarantee: a consumer that is killed anywhere and
+// restarted makes its effect once, except at the point between the effect and the
+// record.
 func TestStoreCrash(t *testing.T) {
 	t.Parallel()
 	server := testbed.Redis(t)

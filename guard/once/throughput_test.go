@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// TestThroughput tells how much a batch gains over single messages, and requires
-// that it does. Both run in the same moment, in turns.
+// TestThroughput requires that a batch is faster than single messages, and logs by how
+// much. Both run in turns.
 func TestThroughput(t *testing.T) {
 	const rounds, size = 3, 100
 	worlds(t, func(t *testing.T, open func(testing.TB) world) {

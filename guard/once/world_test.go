@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { crash.Main(m, roles) }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 20 * time.Second
 
 // world is a database of one test, with an inbox and a table of effects.
@@ -44,7 +44,7 @@ func worlds(t *testing.T, test func(t *testing.T, open func(testing.TB) world), 
 	}, clients...)
 }
 
-// onPostgres tells by a test's name whether it is one on PostgreSQL.
+// onPostgres reports by a test's name whether it runs on PostgreSQL.
 func onPostgres(t *testing.T) bool {
 	return slices.Contains(strings.Split(t.Name(), "/"), string(driver.Postgres))
 }
@@ -65,7 +65,7 @@ func effect(message string) func(context.Context, driver.SQL) error {
 	}
 }
 
-// effects is how many effects a message had.
+// effects returns the number of effects of a message.
 func (w world) effects(tb testing.TB, message string) int64 {
 	tb.Helper()
 	return databases.One[int64](tb, w.DB, fmt.Sprintf(`select count(*) from effect where message = '%s'`, message))
@@ -97,7 +97,7 @@ func want(tb testing.TB, outcome once.Outcome, err error, wanted once.Outcome) {
 
 var ok, wantKind = testbed.OK, testbed.WantKind
 
-// answer is how a delivery ended.
+// answer is the outcome of a delivery.
 type answer struct {
 	outcome once.Outcome
 	err     error

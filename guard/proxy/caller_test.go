@@ -74,9 +74,9 @@ func race(t *testing.T, callers []*proxy.Caller) {
 	}
 }
 
-// testOperationsAreMadeOnce: what was answered is not sent again, under whichever
-// claim; what may have been sent is in doubt until somebody settles it, or is
-// sent again with the same key.
+// testOperationsAreMadeOnce: an answered operation is not sent again, under any claim.
+// One that may have been sent is in doubt until it is settled, or sent again with the
+// same key.
 func testOperationsAreMadeOnce(t *testing.T, db *databases.DB) {
 	statuses := []int{201, 503, 500, 404}
 	api := newAPI(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(statuses[0]); statuses = statuses[1:] })
@@ -123,8 +123,8 @@ func testOperationsAreMadeOnce(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testStatusesMeanWhatTheTableSays: what is final is not sent again, what was
-// refused is, and the rest is in doubt; another API has another table.
+// testStatusesMeanWhatTheTableSays: final calls are not sent again, refused ones are,
+// and the rest is in doubt; another API has another table.
 func testStatusesMeanWhatTheTableSays(t *testing.T, db *databases.DB) {
 	const final, refused, doubt = "final", "refused", "in doubt"
 	after := func(o *proxy.Options, status int) string {
@@ -168,7 +168,7 @@ func testStatusesMeanWhatTheTableSays(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testWhatIsKnownToBeUnsentLeavesNoDoubt, and what is not known leaves it.
+// testWhatIsKnownToBeUnsentLeavesNoDoubt; otherwise the call is in doubt.
 func testWhatIsKnownToBeUnsentLeavesNoDoubt(t *testing.T, db *databases.DB) {
 	c := caller(t, db, nil)
 	failing := func(err error) proxy.Send { return func(context.Context, *proxy.Call) (int, error) { return 0, err } }
@@ -254,7 +254,7 @@ func testDoubtsAreSettled(t *testing.T, db *databases.DB) {
 	wantKind(t, clean(-1), interlock.Bug, nil)
 }
 
-// testALivingCallKeepsItsTurn: it takes longer than its session may stand still.
+// testALivingCallKeepsItsTurn: it takes longer than the idle timeout of its session.
 func testALivingCallKeepsItsTurn(t *testing.T, db *databases.DB) {
 	api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
@@ -302,8 +302,8 @@ func TestACallEndsWithItsSession(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// testAnAnswerOutlivesTheClaim: what was answered is recorded, although the claim
-// ended meanwhile.
+// testAnAnswerOutlivesTheClaim: an answer is recorded, although the claim ended
+// meanwhile.
 func testAnAnswerOutlivesTheClaim(t *testing.T, db *databases.DB) {
 	c := grant(1, bound)
 	status, err := caller(t, db, nil).Do(t.Context(), c, "api", "a", func(ctx context.Context, _ *proxy.Call) (int, error) {
@@ -398,8 +398,8 @@ func TestAClosedDatabaseSendsNothing(t *testing.T) {
 	})
 }
 
-// TestTurns: in the order in which callers came, as long as they wait, and no
-// more than are allowed.
+// TestTurns: in the order of arrival, among waiting callers, and no more than the
+// bound.
 func TestTurns(t *testing.T) {
 	c := proxy.NewUnrecorded(fence.NewStore(memory.NewSpace().Fence()), &proxy.Options{Waiting: 2})
 	inside, leave := make(chan bool), make(chan bool)
@@ -447,7 +447,7 @@ func TestTurns(t *testing.T) {
 }
 
 // testCosts: a call takes two commits; bounds twice and once more while it is
-// held, two entries, and two statements for its record. The hooks tell of it.
+// held, two entries, and two statements for its record. The hooks report it.
 func testCosts(t *testing.T, db *databases.DB) {
 	var sent []observe.ProxySent
 	var refused []observe.ProxyRefused

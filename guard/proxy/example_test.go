@@ -70,7 +70,7 @@ func ExampleNewUnrecorded() {
 	// overtaken, not sent: true
 }
 
-// What a deployment does once, and what it does with calls that stay in doubt.
+// The set-up of a deployment, and the treatment of calls that stay in doubt.
 func ExampleNewRecorded() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/bank")
@@ -112,7 +112,7 @@ func ExampleHandler() {
 	}))
 }
 
-// The single-owner form: requests for a key come to the one member that owns it,
+// The single-owner form: requests for a key are sent to the one member that owns it,
 // which makes the calls under its claim on the partition, one at a time.
 func Example_queue() {
 	ctx := context.Background()

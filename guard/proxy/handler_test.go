@@ -132,7 +132,7 @@ func TestBadRequestsAreTheCallersFault(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestTheOtherSideFails: the caller gets what it may conclude.
+// TestTheOtherSideFails: the caller gets the possible conclusion.
 func TestTheOtherSideFails(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -174,8 +174,8 @@ func TestTheOtherSideFails(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestTransportsKnowWhatWasWritten: an error of a request of which nothing was
-// written says so, and any other does not.
+// TestTransportsKnowWhatWasWritten: only the error of a request without a written byte
+// reports that nothing was written.
 func TestTransportsKnowWhatWasWritten(t *testing.T) {
 	api := newAPI(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	secure := httptest.NewTLSServer(api)

@@ -16,9 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// testACauseIsNoProof: a client of the user's own fails with the cause with which
-// the context ended, after it has sent. The cause may well say that nothing was
-// done, of something else.
+// testACauseIsNoProof: the user's client fails with the cause of its context, after it
+// has sent. The cause may report that nothing was done, but of another operation.
 func testACauseIsNoProof(t *testing.T, db *databases.DB) {
 	api := newAPI(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	plain := &http.Transport{}
@@ -36,9 +35,8 @@ func testACauseIsNoProof(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testACallEndsWithItsConnection: what is sent to the database is lost, and nobody
-// says so; the call ends before the next owner may send. Its answer is recorded
-// by another connection.
+// testACallEndsWithItsConnection: requests to the database are silently lost; the call
+// ends before the next owner may send. Another connection records its answer.
 func testACallEndsWithItsConnection(t *testing.T, db *databases.DB) {
 	path := testbed.NewProxy(t, db.Server.Addr())
 	far, closed, err := databases.Connect(t.Context(), db.Client, strings.Replace(db.URL, db.Server.Addr(), path.Addr(), 1))
@@ -63,8 +61,8 @@ func testACallEndsWithItsConnection(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testACallThatIsOverSendsNothing: what a Send left running is not let out once
-// its outcome is returned, though the claim lasts.
+// testACallThatIsOverSendsNothing: a request that a Send left running is not sent after
+// its outcome is returned, even under a valid claim.
 func testACallThatIsOverSendsNothing(t *testing.T, db *databases.DB) {
 	for name, calls := range map[string]*proxy.Caller{"strict": caller(t, db, nil), "loose": looseCaller()} {
 		var left *proxy.Call
@@ -79,8 +77,8 @@ func testACallThatIsOverSendsNothing(t *testing.T, db *databases.DB) {
 	}
 }
 
-// testAnAttemptForgetsOnlyItself: a caller tries again under the same claim by
-// another proxy, whose call stays in doubt, while the first attempt is taken back.
+// testAnAttemptForgetsOnlyItself: a caller retries under the same claim by another
+// proxy, whose call stays in doubt, while the first attempt is withdrawn.
 func testAnAttemptForgetsOnlyItself(t *testing.T, db *databases.DB) {
 	do := func(c *proxy.Caller) error {
 		_, err := c.Do(t.Context(), grant(1, bound), "api", "a", func(_ context.Context, call *proxy.Call) (int, error) {
@@ -124,7 +122,7 @@ func (b *between) Begin(ctx context.Context) (driver.Tx[driver.SQL], error) {
 }
 
 // testAnAnswerIsRecordedWhoeverTriesAgain: another attempt under the same claim, by
-// another proxy, began before this one was sent, and came to nothing.
+// another proxy, began before this one was sent, and failed.
 func testAnAnswerIsRecordedWhoeverTriesAgain(t *testing.T, db *databases.DB) {
 	do := func(by driver.Beginner[driver.SQL], status int, err error) error {
 		_, failed := caller(t, by, &proxy.Options{Repeat: true}).Do(t.Context(), grant(1, bound), "api", "a",
@@ -156,7 +154,7 @@ func TestDialingThatIsEndedLeavesNoDoubt(t *testing.T) {
 	}
 }
 
-// dialing dials nobody: it does what begun does, and waits for its context.
+// dialing does not dial: it calls begun, and waits for its context.
 func dialing(begun func()) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (net.Conn, error) {
 		begun()

@@ -16,8 +16,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// overtake stops a process of token 1 at a place, lets one of token 2 make its
-// call, and then lets the first go on. It returns what it says.
+// overtake pauses a process of token 1 at a place, lets one of token 2 make its call,
+// and resumes the first one. It returns that one's output.
 func overtake(t *testing.T, api *api, client, url, ttl, manner, place string) string {
 	t.Helper()
 	former := crash.Start(t, "owner", 0, client, url, api.URL, "1", ttl, manner, place)

@@ -52,8 +52,8 @@ func TestClockRisesOverAClockSetBack(t *testing.T) {
 	}
 }
 
-// TestClockIsMadeAnew after a restart, with a wall clock that was set back: by
-// what was stored it goes on, or is refused.
+// TestClockIsMadeAnew after a restart, with a wall clock that was set back: it
+// continues from the stored version, or is refused.
 func TestClockIsMadeAnew(t *testing.T) {
 	last := newClock(t, &wallClock{noon}, 0).Next()
 	c := newClock(t, &wallClock{noon.Add(-time.Minute)}, 0)
@@ -114,8 +114,8 @@ func TestClockRefusesTheFarFuture(t *testing.T) {
 }
 
 // TestClocksOrderWhatHappenedBefore: producers with clocks that differ, drift and
-// jump send each other messages. Whatever a producer knew when it acted is older
-// than what it did; and no clock runs further ahead than the wall clocks differ.
+// jump send each other messages. Each version that a producer knew is older than its
+// next one; and no clock runs further ahead than the wall clocks differ.
 func TestClocksOrderWhatHappenedBefore(t *testing.T) {
 	const producers, apart = 5, 20 * time.Second
 	for seed := range uint64(50) {

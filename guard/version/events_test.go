@@ -234,7 +234,7 @@ func testRacingConsumers(w world) {
 	}
 }
 
-// done follows what was done to the entities of one kind, and tells where it ended.
+// done follows the changes of the entities of one kind, and returns their end.
 func (w world) done(kind string) map[string]driver.Versioned {
 	w.Helper()
 	stored := map[string]driver.Versioned{}
@@ -271,7 +271,7 @@ func (w world) patiently(level driver.Isolation, g version.Guard, c version.Chan
 	return o, err
 }
 
-// testLostCommit: a caller that does not know whether it committed applies once more.
+// testLostCommit: a caller with an unknown outcome of its commit applies again.
 func testLostCommit(w world) {
 	w.guards()
 	lossy := w.lossy()
@@ -339,7 +339,7 @@ func testBadInput(w world) {
 	}
 }
 
-// spoken speaks what nobody knows.
+// spoken has an unknown dialect.
 type spoken struct{ driver.SQL }
 
 func (spoken) Dialect() driver.Dialect { return "latin" }

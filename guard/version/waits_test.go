@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// behind runs fn, and gives its error, once it waits for a lock.
+// behind runs fn, and returns its error channel once fn waits for a lock.
 func (w world) behind(fn func() error) (wait func() error) {
 	w.Helper()
 	wait = testbed.Later(w.T, bound, fn)
@@ -31,7 +31,7 @@ func (w world) first(g version.Guard, c version.Change) driver.Tx[driver.SQL] {
 	return tx
 }
 
-// testWaits: who comes second waits, judges by what is there then, and sees it.
+// testWaits: the second transaction waits, and then judges by the new state, and sees it.
 func testWaits(w world) {
 	for kind, g := range w.guards() {
 		w.order(kind)
@@ -120,8 +120,8 @@ func testCrossed(w world) {
 	}
 }
 
-// testKilledBetween: the session of a consumer that has applied a change ends
-// before its COMMIT, and nothing of it is left; who waits goes on.
+// testKilledBetween: the session of a consumer that has applied a change ends before
+// its COMMIT, and leaves nothing; a waiting one continues.
 func testKilledBetween(w world) {
 	for kind, g := range w.guards() {
 		w.order(kind)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 20 * time.Second
 
 // world is one database with the tables of this test, reached by one client.
@@ -25,7 +25,7 @@ type world struct {
 	*databases.DB
 }
 
-// TestSQL runs every test on each database by each client, in a database of its own.
+// TestSQL runs every test on each database with each client, in its own database.
 func TestSQL(t *testing.T) {
 	tests := []struct {
 		name string

@@ -161,7 +161,7 @@ func TestAStaleTokenIsRefused(t *testing.T) {
 		if !errors.As(err, &stale) || status != 412 || *stale != (interlock.StaleTokenError{Resource: "account/42", Seen: token(3), Got: token(2)}) {
 			t.Errorf("%d %v", status, err)
 		}
-		// The same text again, as somebody would send it who has read it.
+		// The same text again, like a replay by an eavesdropper.
 		text := sign(t, s, grant("account/42", token(2), bound), "bank")
 		if _, _, err := post(wire.Carry(t.Context(), text), client(t, &wire.Transport{}), url); !errors.Is(err, interlock.ErrStaleToken) {
 			t.Errorf("replayed: %v", err)
@@ -169,8 +169,7 @@ func TestAStaleTokenIsRefused(t *testing.T) {
 	})
 }
 
-// TestCallersRace: what was let in went by rising tokens, whatever the order in
-// which requests came.
+// TestCallersRace: accepted requests have rising tokens, for any order of arrival.
 func TestCallersRace(t *testing.T) {
 	t.Parallel()
 	eachGuard(t, func(t *testing.T, work enter) {

@@ -19,8 +19,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// TestBadTokensAreTheCallersFault: whatever a caller sends, the answer says what is
-// wrong with it, and nothing reaches the handler.
+// TestBadTokensAreTheCallersFault: for any bad token, the answer has the fault, and
+// nothing reaches the handler.
 func TestBadTokensAreTheCallersFault(t *testing.T) {
 	t.Parallel()
 	var refused []string
@@ -81,8 +81,7 @@ func TestBadTokensAreTheCallersFault(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestWhatAGuardSaysReachesTheCaller: the error that the caller has is the one
-// that the handler had.
+// TestWhatAGuardSaysReachesTheCaller: the caller gets the handler's error.
 func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
 	t.Parallel()
 	stale := &interlock.StaleTokenError{Resource: "account/42", Seen: token(9), Got: token(1)}
@@ -126,7 +125,7 @@ func TestWhatAGuardSaysReachesTheCaller(t *testing.T) {
 	}
 }
 
-// TestChecksLeaveOtherAnswersAlone: a body that is no refusal is read as it came.
+// TestChecksLeaveOtherAnswersAlone: a body that is no refusal is unchanged.
 func TestChecksLeaveOtherAnswersAlone(t *testing.T) {
 	t.Parallel()
 	stale, err := json.Marshal(&wire.Refusal{Reason: wire.Stale, Seen: token(2), Got: token(1)})
@@ -189,8 +188,8 @@ func TestAPassageIsAClaim(t *testing.T) {
 	}
 }
 
-// TestAPassageEndsByItself: at the end of what its claim was good for, by the
-// clock that says so first.
+// TestAPassageEndsByItself: at the end of its claim's time, by the clock that reaches it
+// first.
 func TestAPassageEndsByItself(t *testing.T) {
 	t.Parallel()
 	virtual.Test(t, func(t *testing.T) {
@@ -214,8 +213,7 @@ func TestAPassageEndsByItself(t *testing.T) {
 	})
 }
 
-// TestLongDetailsAreCut: what is about a request of any length is still read as a
-// refusal by who has made it.
+// TestLongDetailsAreCut: the caller can read the refusal of a request of any length.
 func TestLongDetailsAreCut(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("\xff\"ä", 20_000)

@@ -43,8 +43,8 @@ func TestWhatWasSentIsNeverDenied(t *testing.T) {
 	}
 }
 
-// TestRefusalsSayNoMoreThanIsKnown: an error is classified by what it says of itself,
-// and not by what stands somewhere in it.
+// TestRefusalsSayNoMoreThanIsKnown: an error is classified by its own kind, not by an
+// error somewhere in its chain.
 func TestRefusalsSayNoMoreThanIsKnown(t *testing.T) {
 	t.Parallel()
 	unsure := func(err error) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/wire"
 )
 
-// closing is a body that knows whether it was closed.
+// closing is a body that records whether it was closed.
 type closing struct {
 	io.Reader
 	closed bool
@@ -22,7 +22,7 @@ type closing struct {
 
 func (c *closing) Close() error { c.closed = true; return nil }
 
-// TestNothingIsSentUnderAnEndedClaim: the error says why.
+// TestNothingIsSentUnderAnEndedClaim: the error has the reason.
 func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 	t.Parallel()
 	url := service(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it was sent") }))
@@ -39,8 +39,8 @@ func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 	}
 }
 
-// TestRequestsEndWithTheClaim: while the answer is waited for, and while it is
-// read; and an answer that was read to its end lets go.
+// TestRequestsEndWithTheClaim: during the wait for the answer, and while it is read;
+// an answer that was read to its end releases the claim's hook.
 func TestRequestsEndWithTheClaim(t *testing.T) {
 	t.Parallel()
 	half := make(chan bool, 2)
@@ -96,8 +96,8 @@ func TestRequestsUnderNoClaim(t *testing.T) {
 	}
 }
 
-// TestTokensDoNotStray: a redirect takes the token along on the same host, and
-// nowhere else, also on the way back.
+// TestTokensDoNotStray: a redirect keeps the token on the same host only, also on the
+// way back.
 func TestTokensDoNotStray(t *testing.T) {
 	t.Parallel()
 	var seen []string

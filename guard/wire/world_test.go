@@ -17,10 +17,10 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 20 * time.Second
 
-// start is the counter of a system that began just now.
+// start is the counter of a system that started just now.
 var start = interlock.CounterAt(time.Now())
 
 // token is the n-th of that system.
@@ -77,7 +77,7 @@ func service(t *testing.T, h http.Handler) (url string) {
 	return s.URL
 }
 
-// client sends by a transport, with connections of its own.
+// client sends by a transport, with its own connections.
 func client(t *testing.T, by *wire.Transport) *http.Client {
 	t.Helper()
 	base := &http.Transport{}
