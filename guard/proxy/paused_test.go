@@ -36,8 +36,8 @@ func overtake(t *testing.T, api *api, client, url, ttl, manner, place string) st
 	return former.Line(bound)
 }
 
-// goOn lets a process go on that was paused at a place: what it waits for is there
-// when it wakes.
+// goOn resumes a process that was paused at a place: its condition holds when it wakes
+// up.
 func goOn(t *testing.T, former *testbed.Process, place string) {
 	t.Helper()
 	if file, ok := strings.CutPrefix(place, socket); ok {
@@ -57,10 +57,9 @@ func wantNotSent(t *testing.T, api *api, said string) {
 	}
 }
 
-// TestAPausedFormerOwnerDoesNotSend: it is stopped between entering and sending,
-// in another process than the newer owner, whose call waits until the database
-// has ended the stopped session. Even a claim that is wrong about itself does not
-// make it send.
+// TestAPausedFormerOwnerDoesNotSend: it is paused between entering and sending, in
+// another process than the newer owner, whose call waits until the database has
+// ended the paused session. It does not send even if its claim still seems valid.
 func TestAPausedFormerOwnerDoesNotSend(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -69,7 +68,7 @@ func TestAPausedFormerOwnerDoesNotSend(t *testing.T) {
 				t.Parallel()
 				db, api := prepared(t, open(t)), newAPI(t, nil)
 				wantNotSent(t, api, overtake(t, api, db.Client, db.URL, "3s", manner, ready))
-				// What was not sent leaves no doubt.
+				// An unsent call is not in doubt.
 				if r := record(t, db, "operation of 1"); r.Attempts != 0 {
 					t.Errorf("recorded %+v", r)
 				}
@@ -107,8 +106,8 @@ func TestTheStopThatRemains(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestLooseBetweenProcesses: the clock of the claim keeps a paused owner from
-// sending, and nothing else does.
+// TestLooseBetweenProcesses: only the claim's clock prevents a paused owner from
+// sending.
 func TestLooseBetweenProcesses(t *testing.T) {
 	t.Parallel()
 	url := testbed.Redis(t).URL()
@@ -144,9 +143,9 @@ func testACrashAfterTheCallForgetsNothing(t *testing.T, db *databases.DB) {
 	}
 }
 
-// TestCrashes kills a caller at each of its points, and lets it try again. With a
-// key the call takes effect once; without one it is sent once at most, and no answer
-// says that it was not when it may have been.
+// TestCrashes kills a caller at each of its points, and lets it retry. With a key the
+// call takes effect once. Without one it is sent at most once, and no answer denies a
+// call that may have been sent.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

@@ -22,7 +22,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// Places where an owner waits for a line before it goes on.
+// Places where an owner waits for a line before it continues.
 const (
 	nowhere  = "nowhere"
 	ready    = "ready"    // entered, and about to send
@@ -128,8 +128,7 @@ func wait() {
 	_, _ = input.ReadString('\n')
 }
 
-// stopping dials connections that wait for a file before they write for the first
-// time, and then have nothing else to do before that.
+// stopping dials connections that wait for a file directly before their first write.
 func stopping(file string) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := (&net.Dialer{}).DialContext(ctx, network, addr)
@@ -158,8 +157,8 @@ func (s *stopped) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// worker makes one call, with points before and after everything that is seen
-// elsewhere. That it was made before, or is in doubt, is an end as well.
+// worker makes one call, with points before and after each external effect. It also
+// ends if the call was made before, or is in doubt.
 func worker(ctx context.Context, at *crash.Points, args []string) error {
 	db, closed, err := databases.Connect(ctx, args[0], args[1])
 	if err != nil {

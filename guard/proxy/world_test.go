@@ -26,14 +26,13 @@ func TestMain(m *testing.M) {
 	crash.Main(m, map[string]crash.Role{"owner": owner, "worker": worker})
 }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 30 * time.Second
 
 // token is the n-th of a system that began when all processes of this test had.
 func token(n int) interlock.Token { return interlock.Token(int64(n) << 12) }
 
-// claim is one that lasts until a time; one that is stubborn is always renewed,
-// as far as it knows.
+// claim is a claim until a time; a stubborn one seems to be renewed forever.
 type claim struct {
 	token    interlock.Token
 	ttl      time.Duration
@@ -65,13 +64,13 @@ func (c *claim) Remaining() time.Duration {
 	return time.Until(time.Unix(0, c.until.Load()))
 }
 
-// api is somebody else's: it checks no token, and notes what comes.
+// api is a foreign API: it checks no token, and records requests.
 type api struct {
 	*httptest.Server
 	answer func(w http.ResponseWriter, r *http.Request) // nil: 200
 
 	mu   sync.Mutex
-	got  []string // bodies, in the order in which they came
+	got  []string // bodies, in the order of arrival
 	keys []string
 	in   atomic.Int32
 	most atomic.Int32 // at once
@@ -88,7 +87,7 @@ func newAPI(tb testing.TB, answer http.HandlerFunc) *api {
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // it did not come whole
+		return // it was incomplete
 	}
 	a.most.Store(max(a.most.Load(), a.in.Add(1)))
 	defer a.in.Add(-1)

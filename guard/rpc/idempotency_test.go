@@ -55,8 +55,8 @@ func customer(ctx context.Context) string {
 	return strings.Join(metadata.ValueFromIncomingContext(ctx, "customer"), "")
 }
 
-// ordering serves a shop, and gives how to order there: what, under a key, with more
-// metadata in pairs.
+// ordering serves a shop, and returns a function that orders there: what, under a key,
+// with more metadata in pairs.
 func ordering(t *testing.T, s *shop, records driver.Idempotency, o *rpc.IdempotencyOptions) func(what, key string, more ...string) (int64, error) {
 	t.Helper()
 	conn := dialShop(t, s, records, o)
@@ -70,7 +70,7 @@ func ordering(t *testing.T, s *shop, records driver.Idempotency, o *rpc.Idempote
 	}
 }
 
-// dialShop serves a shop, and gives a connection to it.
+// dialShop serves a shop, and returns a connection to it.
 func dialShop(t *testing.T, s *shop, records driver.Idempotency, o *rpc.IdempotencyOptions) *grpc.ClientConn {
 	t.Helper()
 	store, err := idempotency.New(records, nil)
@@ -128,7 +128,7 @@ func TestCallTakesEffectOnce(t *testing.T) {
 	}
 }
 
-// TestReplayIsMarked: a client can tell a replay, of a reply and of a status.
+// TestReplayIsMarked: a client can recognize a replay, of a reply and of a status.
 func TestReplayIsMarked(t *testing.T) {
 	for _, failed := range []error{nil, status.Error(codes.NotFound, "no books")} {
 		conn := dialShop(t, &shop{err: failed}, memory.NewIdempotency(), nil)
@@ -177,8 +177,8 @@ func TestStatusIsReplayed(t *testing.T) {
 	}
 }
 
-// TestCallsAtOnce: one is carried out, those that wait have its answer, the others
-// are Aborted.
+// TestCallsAtOnce: one is executed, those that wait get its answer, the others are
+// Aborted.
 func TestCallsAtOnce(t *testing.T) {
 	s, records := &shop{busy: make(chan struct{})}, memory.NewIdempotency()
 	order := ordering(t, s, records, nil)
@@ -209,7 +209,7 @@ func TestCallsAtOnce(t *testing.T) {
 	}
 }
 
-// TestCallThatCannotBeRecorded is not carried out, or has no answer.
+// TestCallThatCannotBeRecorded is not executed, or has no answer.
 func TestCallThatCannotBeRecorded(t *testing.T) {
 	for _, c := range []struct {
 		claim, finish interlock.ErrorKind
@@ -236,7 +236,7 @@ func TestCallThatCannotBeRecorded(t *testing.T) {
 	}
 }
 
-// broken is records that cannot be reached.
+// broken is an unreachable store.
 type broken struct {
 	driver.Idempotency
 	claim, finish error

@@ -24,7 +24,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// keys are a signer, and a verifier that believes it.
+// keys returns a signer, and a verifier that accepts it.
 func keys(t *testing.T, audience string) (*wire.Signer, *wire.Verifier) {
 	t.Helper()
 	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
@@ -35,7 +35,7 @@ func keys(t *testing.T, audience string) (*wire.Signer, *wire.Verifier) {
 	return s, v
 }
 
-// wantCode wants a refusal, and the status that it came as.
+// wantCode wants a refusal, and its status code.
 func wantCode(t *testing.T, what string, err error, reason wire.Reason, code codes.Code) *wire.Refusal {
 	t.Helper()
 	var r *wire.Refusal
@@ -136,7 +136,7 @@ func TestStreamsStayWithTheirResource(t *testing.T) {
 	}
 }
 
-// TestNothingIsSentUnderAnEndedClaim, and what is on its way ends with it.
+// TestNothingIsSentUnderAnEndedClaim, and running calls end with it.
 func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 	in := make(chan bool, 1)
 	b := &bank{withdraw: func(ctx context.Context, _ string) error {
@@ -176,7 +176,7 @@ func TestNothingIsSentUnderAnEndedClaim(t *testing.T) {
 	}
 }
 
-// TestThePassageEndsAtTheService, although nobody tells it, as the claim does.
+// TestThePassageEndsAtTheService when the claim ends, without a message.
 func TestThePassageEndsAtTheService(t *testing.T) {
 	b := &bank{withdraw: func(ctx context.Context, _ string) error {
 		p, _ := wire.From(ctx)

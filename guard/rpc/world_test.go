@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 20 * time.Second
 
 // token is the n-th of a system.
@@ -96,7 +96,7 @@ var description = grpc.ServiceDesc{
 	}}},
 }
 
-// about is what a request of the bank is about.
+// about returns the resource of a request.
 func about(_ context.Context, method string, request any) (string, error) {
 	in, ok := request.(*wrapperspb.StringValue)
 	if !ok || !strings.HasPrefix(method, "/Bank/") || in.Value == "" {
@@ -108,7 +108,7 @@ func about(_ context.Context, method string, request any) (string, error) {
 // client calls a bank on loopback.
 type client struct{ conn *grpc.ClientConn }
 
-// serve starts a bank, and gives a client of it.
+// serve starts a bank, and returns a client of it.
 func serve(t *testing.T, b *bank, options *wire.Options, by *rpc.ClientOptions) client {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

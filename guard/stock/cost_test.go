@@ -28,9 +28,9 @@ func (c *counted) Query(ctx context.Context, query string, args []any, each func
 	return c.SQL.Query(ctx, query, args, each)
 }
 
-// TestStatements: what each call costs when nothing conflicts. A seat is
-// booked by one statement on PostgreSQL, and by one more on MariaDB, where the
-// statement that locks what all want is the last one.
+// TestStatements counts the statements of each call without conflicts. A seat is booked
+// by one statement on PostgreSQL, and by one more on MariaDB, where the last statement
+// locks the contended row.
 func TestStatements(t *testing.T) {
 	t.Parallel()
 	three := []stock.Line{one("a"), one("b"), one("c")}
@@ -107,7 +107,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// foreign is a database that is not there.
+// foreign is a database that does not exist.
 type foreign struct{ dialect driver.Dialect }
 
 func (f foreign) Dialect() driver.Dialect { return f.dialect }

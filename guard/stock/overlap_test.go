@@ -95,8 +95,8 @@ func testSaleBesideCancelled(t *testing.T, w world) {
 	w.has(t, "a", 2, 0, 1)
 }
 
-// testLostCommit: a caller that does not know whether it was done repeats it with the
-// same id, in a new transaction.
+// testLostCommit: a caller with an unknown outcome repeats the call with the same id, in
+// a new transaction.
 func testLostCommit(t *testing.T, w world) {
 	proxy := testbed.NewProxy(t, w.Server.Addr())
 	for _, c := range []struct {
@@ -128,7 +128,7 @@ func testLostCommit(t *testing.T, w world) {
 	}
 }
 
-// loseAnswer runs call in a transaction whose COMMIT is done and not answered.
+// loseAnswer runs call in a transaction whose COMMIT is done but not answered.
 func (w world) loseAnswer(t *testing.T, proxy *testbed.Proxy, call call) {
 	t.Helper()
 	by, closed, err := databases.Connect(t.Context(), w.Client, strings.Replace(w.URL, w.Server.Addr(), proxy.Addr(), 1))
@@ -143,7 +143,7 @@ func (w world) loseAnswer(t *testing.T, proxy *testbed.Proxy, call call) {
 	wantKind(t, err, interlock.Uncertain, interlock.ErrUncertain)
 }
 
-// testUniqueIndexBehind has somebody who books without asking for stock.
+// testUniqueIndexBehind has a buyer who books without the stock.
 func testUniqueIndexBehind(t *testing.T, w world) {
 	w.Exec(t, `create table booking (id int primary key, seat varchar(9) not null)`,
 		`create unique index one_booking_of_a_seat on booking (seat)`,

@@ -15,7 +15,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// shop is what buyers can do.
+// shop has the actions of buyers.
 type shop struct {
 	hold            func(id string, ttl time.Duration, line stock.Line) error
 	confirm, cancel func(item, id string) error
@@ -25,8 +25,8 @@ type shop struct {
 	undone          *atomic.Int64 // how often a database undid something, Retryable
 }
 
-// shopOf has each call in a transaction of its own, which is run again if it was
-// undone. Nothing else may go wrong.
+// shopOf runs each call in its own transaction, and again if that was undone. No other
+// error may occur.
 func shopOf(t *testing.T, w world) shop {
 	s := shop{undone: &atomic.Int64{}, level: func(item string) driver.StockLevel { return w.level(t, item) }, sound: func() { w.sound(t) }}
 	insist := func(try func() error) error {
@@ -103,9 +103,8 @@ const (
 	atOnce = 32
 )
 
-// raceCrowd has a thousand buyers want what there is, each of them several times
-// over. Exactly as many are sold as there are, and nobody but who was too late is
-// told anything else.
+// raceCrowd has a thousand buyers compete for all units, each of them several times.
+// Exactly all units are sold, and only buyers who are too late get an error.
 func raceCrowd(t *testing.T, s shop) {
 	units := s.level("x").Supply
 	var sold, refused atomic.Int64
@@ -158,9 +157,8 @@ func wantTooFew(t *testing.T, id string, err error) {
 	}
 }
 
-// raceTurmoil has buyers who hold for a moment only, come late, change their mind,
-// and do two things at once. The last answer of each of them is what the stock
-// says.
+// raceTurmoil has buyers who hold for a moment, are late, change their mind, and do two
+// things at once. The stock agrees with the last answer of each of them.
 func raceTurmoil(t *testing.T, s shop) {
 	var bought, late atomic.Int64
 	crowd(500, atOnce/2, func(i int, r *rand.Rand) {
@@ -206,8 +204,8 @@ func raceTurmoil(t *testing.T, s shop) {
 	s.undisturbed(t)
 }
 
-// raceDeltas applies each operation by several callers at once, some of which ask
-// for more than there is.
+// raceDeltas applies each operation by several concurrent callers, some of which request
+// too much.
 func raceDeltas(t *testing.T, s shop) {
 	const operations, callers = 100, 4
 	var applied [operations]atomic.Int64
@@ -231,8 +229,8 @@ func raceDeltas(t *testing.T, s shop) {
 	s.undisturbed(t)
 }
 
-// raceBaskets has buyers of several items each, in any order: no circle of waiters
-// comes of it, and nobody has a part of what was wanted.
+// raceBaskets has buyers of several items each, in any order: there is no deadlock, and
+// no buyer gets a part of the order.
 func raceBaskets(t *testing.T, w world) {
 	items := []string{"a", "b", "c", "d"}
 	for _, item := range items {

@@ -25,8 +25,8 @@ func TestSurroundings(t *testing.T) {
 	})
 }
 
-// testEarlySnapshot has transactions that look, are overtaken, and then hold what
-// they saw.
+// testEarlySnapshot has transactions that read, are overtaken, and then hold the units
+// that they read.
 func testEarlySnapshot(t *testing.T, w world) {
 	for i, level := range []driver.Isolation{driver.RepeatableRead, driver.Serializable} {
 		item, old := fmt.Sprint("seat", i), fmt.Sprint("old", i)
@@ -66,7 +66,7 @@ func testExpiredUnseen(t *testing.T, w world) {
 	ok(t, w.hold("late", time.Hour, one("a")))
 }
 
-// testWaits: what is not committed is neither available nor gone.
+// testWaits: uncommitted units are neither available nor gone.
 func testWaits(t *testing.T, w world) {
 	w.set(t, "a", 1)
 	for i, end := range []func(driver.Tx[driver.SQL]) error{

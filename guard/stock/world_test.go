@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 30 * time.Second
 
 // world is one database with the tables of the stock.
@@ -79,7 +79,7 @@ func (w world) level(t testing.TB, item string) (level driver.StockLevel) {
 	return level
 }
 
-// has requires what is shown of an item.
+// has requires the shown state of an item.
 func (w world) has(t testing.TB, item string, supply, held, sold int64) {
 	t.Helper()
 	if got, want := w.level(t, item), (driver.StockLevel{Supply: supply, Held: held, Sold: sold}); got != want {
@@ -88,7 +88,7 @@ func (w world) has(t testing.TB, item string, supply, held, sold int64) {
 	w.sound(t)
 }
 
-// sound requires that the items say the same as the reservations.
+// sound requires that the items agree with the reservations.
 func (w world) sound(t testing.TB) {
 	t.Helper()
 	const query = `select count(*) from interlock_stock i where held + sold > supply

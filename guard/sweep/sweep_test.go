@@ -27,8 +27,8 @@ func (d *database) Begin(context.Context) (interlock.Tx[interlock.SQL], error) {
 func (d *database) Commit(context.Context) error                               { d.committed++; return nil }
 func (d *database) Rollback(context.Context) error                             { return nil }
 
-// TestSweeper: each pass empties each table, one that fails keeps no other from its turn and is
-// tried again in the next pass, and Close ends it.
+// TestSweeper: each pass empties each table, a failure does not affect others and is retried in
+// the next pass, and Close ends it.
 func TestSweeper(t *testing.T) {
 	virtual.Test(t, func(t *testing.T) {
 		rows, calls, broken := 25, 0, errors.New("broken")

@@ -12,7 +12,7 @@ import (
 	"github.com/interlock-dev/interlock/guard/value"
 )
 
-// acquire takes the lock as a process of its own would.
+// acquire acquires the lock like another process.
 func acquire(space *memory.Space, name string) (c *lock.Claim, end func()) {
 	ctx := context.Background()
 	d := space.Open(nil)
@@ -53,7 +53,7 @@ func ExampleStore() {
 	// 100 per second, written under B's token: true, <nil>
 }
 
-// A reader follows a configuration until it has seen what it waits for.
+// A reader follows a configuration until it has the expected value.
 func ExampleJSON() {
 	type limits struct{ PerSecond int }
 	ctx := context.Background()

@@ -104,7 +104,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	})
 }
 
-// TestDoubtStays: after a request without an answer no later refusal says that
+// TestDoubtStays: after a request without an answer no later refusal reports that
 // nothing was stored.
 func TestDoubtStays(t *testing.T) {
 	run(t, func(w *world) {

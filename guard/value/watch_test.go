@@ -117,8 +117,7 @@ func TestWatchIsOpenedAgain(t *testing.T) {
 	})
 }
 
-// TestWatchDoesNotHurry: a store that refuses at once is asked with growing
-// pauses.
+// TestWatchDoesNotHurry: requests to a store that refuses at once have growing pauses.
 func TestWatchDoesNotHurry(t *testing.T) {
 	run(t, func(w *world) {
 		for range 1000 {
@@ -137,7 +136,7 @@ func TestWatchDoesNotHurry(t *testing.T) {
 	})
 }
 
-// TestSlowReaderSeesTheLast and the loop's body holds up nobody.
+// TestSlowReaderSeesTheLast value, and the loop's body blocks no writer.
 func TestSlowReaderSeesTheLast(t *testing.T) {
 	run(t, func(w *world) {
 		ctx, cancel := context.WithCancel(w.Context())
@@ -186,7 +185,7 @@ func TestRestoredStoreIsNotSeenGoingBack(t *testing.T) {
 		if restored != nil {
 			w.Fatal(restored)
 		}
-		w.mustSee(s, "newer", "newer") // written once more: it has its own time
+		w.mustSee(s, "newer", "newer") // written again: it has its own time
 		w.flaky.Values = backup{driver.Value{Token: older.Token(), Data: []byte("older")}}
 		w.interrupt(errBusy)
 		time.Sleep(time.Minute)

@@ -47,7 +47,7 @@ func run(t *testing.T, test func(*world)) {
 	})
 }
 
-// hold takes the lock as a process of its own, for the time of the test.
+// hold acquires the lock like another process, until the test ends.
 func (w *world) hold() *lock.Claim {
 	w.Helper()
 	d := w.space.Open(&memory.Options{TTL: ttl})

@@ -11,7 +11,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
 
-// behind runs fn, and returns its error channel once fn waits for a lock.
+// behind starts fn, and returns once fn waits for a lock. wait returns fn's error.
 func (w world) behind(fn func() error) (wait func() error) {
 	w.Helper()
 	wait = testbed.Later(w.T, bound, fn)

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { testbed.Main(m) }
 
-// bound is how long a test waits for what must happen.
+// bound limits each wait for a condition.
 const bound = 20 * time.Second
 
 func policy(t *testing.T, o overload.Options) *overload.Policy {
@@ -48,7 +48,7 @@ func (s *service) Check(ctx context.Context, r *pb.HealthCheckRequest) (*pb.Heal
 	return &pb.HealthCheckResponse{Status: answer}, err
 }
 
-// serve is a client of a service.
+// serve returns a client of a service.
 func serve(t *testing.T, s *service, server grpc.UnaryServerInterceptor, client grpc.UnaryClientInterceptor) pb.HealthClient {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -81,8 +81,8 @@ func serve(t *testing.T, s *service, server grpc.UnaryServerInterceptor, client 
 
 func all(string) bool { return true }
 
-// A server that is full rejects a call, says when to retry, and does no work. What its handler's
-// calls to others were rejected with is not retried by its callers.
+// A full server rejects a call with a retry delay, and does no work. Its callers do not retry
+// if other services rejected its handler's calls.
 func TestServer(t *testing.T) {
 	inside, leave := make(chan struct{}), make(chan struct{})
 	var class atomic.Value

@@ -69,7 +69,7 @@ func serve(t *testing.T, store driver.Limiter, o ...grpc.DialOption) pb.HealthCl
 	return pb.NewHealthClient(conn)
 }
 
-// refused wants a status that says when to retry: in about half an hour.
+// refused wants a status with a retry delay of about half an hour.
 func refused(t *testing.T, err error, trailer metadata.MD) {
 	t.Helper()
 	s := status.Convert(err)
@@ -115,7 +115,7 @@ func TestServer(t *testing.T) {
 	refused(t, err, s.Trailer())
 }
 
-// down is a store that decides nothing.
+// down is an unavailable store.
 type down struct{}
 
 func (down) Take(_ context.Context, calls []driver.LimitCall) []driver.LimitAnswer {
