@@ -80,8 +80,8 @@ func TestAPausedFormerOwnerDoesNotSend(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// TestACarelessCallIsSentLate is the broken twin: without the look before the
-// write the former owner's call comes after the newer owner's.
+// TestACarelessCallIsSentLate shows the broken variant: without the check before the
+// write, the former owner's call is sent after the newer owner's.
 func TestACarelessCallIsSentLate(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {
@@ -93,8 +93,8 @@ func TestACarelessCallIsSentLate(t *testing.T) {
 	}, databases.Pgx)
 }
 
-// TestTheStopThatRemains shows what the documentation says is possible: a stop
-// after the last look, with nothing but the system call to come.
+// TestTheStopThatRemains shows the documented limit: a pause after the last check,
+// directly before the system call.
 func TestTheStopThatRemains(t *testing.T) {
 	t.Parallel()
 	databases.Each(t, func(t *testing.T, open func(testing.TB) *databases.DB) {

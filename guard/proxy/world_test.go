@@ -152,7 +152,7 @@ func caller(tb testing.TB, db driver.Beginner[driver.SQL], o *proxy.Options) *pr
 	return c
 }
 
-// TestStrict runs every test on one server of each kind, in a database of its own.
+// TestStrict runs every test on one server of each kind, in its own database.
 func TestStrict(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*testing.T, *databases.DB){
@@ -184,7 +184,7 @@ func TestStrict(t *testing.T) {
 	}, databases.Pgx, databases.Maria)
 }
 
-// record is what the table has of an operation on "api".
+// record returns the table's record of an operation on "api".
 func record(tb testing.TB, db *databases.DB, operation string) (r proxy.Record) {
 	tb.Helper()
 	db.Do(tb, func(ctx context.Context, tx driver.SQL) (err error) {

@@ -129,7 +129,7 @@ var unsound = map[string]struct {
 	"confirm refuses": {func(r *room, _ *Scene) {
 		r.confirm = func(context.Context, string, int) error { return branch.Fail(errBusy) }
 	}, []string{"confirm refuses:b"}, "nothing goes wrong then: the confirm is refused"},
-	"try only looks, and confirm refuses if there are too few": { // only somebody else shows it
+	"try only looks, and confirm refuses if there are too few": { // only another transaction shows it
 		func(r *room, _ *Scene) {
 			r.free = wanted
 			r.try = func(_ context.Context, id string, n int) error {
@@ -409,7 +409,7 @@ func TestUnsoundTransactionsAreConvicted(t *testing.T) {
 	}
 }
 
-// TestOneBranchIsGivenUp: where no other can be refused, who runs it ends it.
+// TestOneBranchIsGivenUp: if no other can be refused, the caller of Run ends it.
 func TestOneBranchIsGivenUp(t *testing.T) {
 	t.Parallel()
 	found, _ := explored(t, func() Scene {

@@ -153,9 +153,8 @@ func stands(t *testing.T, server *testbed.Server, once func(ctx context.Context,
 	}
 }
 
-// expiry plays what takes as long as a hold: a sweep by [tcc.Holds] frees what nobody
-// has decided on and keeps what is to be confirmed, and one that follows the clock alone
-// is convicted.
+// expiry plays scenarios as long as a hold: a sweep by [tcc.Holds] releases undecided holds
+// and keeps those to be confirmed, and one that follows the clock alone is convicted.
 func expiry(t *testing.T, server *testbed.Server) {
 	t.Helper()
 	for name, c := range map[string]struct {
