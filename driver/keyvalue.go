@@ -64,6 +64,7 @@ type KeyValues interface {
 	// reads the keys to find the outcome. If [CheckSwaps] fails, the error is a Bug.
 	Swap(ctx context.Context, swaps ...Swap) (revision int64, err error)
 	// Scan reads up to limit keys with from ≤ key < to, in ascending byte order. An empty to
-	// means no upper bound. Each key is read as by Get.
+	// means no upper bound. Bounds are UTF-8 and may contain NUL, so that k+"\x00" is right
+	// behind k. Each key is read as by Get.
 	Scan(ctx context.Context, from, to string, limit int) ([]KeyValue, error)
 }

@@ -192,8 +192,9 @@ func testScanIsInOrder(s *keyValuesScene) {
 		}
 		return got
 	}
-	for _, from := range append([]string{""}, keys...) {
-		for _, to := range append([]string{""}, keys...) {
+	bounds := append([]string{"", "a\x00", "a/\x00b", "z\x00"}, keys...)
+	for _, from := range bounds {
+		for _, to := range bounds {
 			var want []string
 			for _, key := range keys {
 				if key >= from && (to == "" || key < to) {

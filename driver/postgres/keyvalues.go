@@ -55,8 +55,22 @@ func (k *KeyValues) Get(ctx context.Context, keys ...string) ([]driver.KeyValue,
 
 // Scan reads a range of keys; see driver.KeyValues.
 func (k *KeyValues) Scan(ctx context.Context, from, to string, limit int) ([]driver.KeyValue, error) {
-	return k.read(ctx, "scan keys", from, `select key, value, revision from {table} where key >= $1::text and ($2::text = '' or key < $2::text)
-		order by key limit $3::bigint`, from, to, int64(limit))
+	after, from := cutAtNUL(from, ">=", ">")
+	before, end := cutAtNUL(to, "<", "<=")
+	if to == "" {
+		before, end = "<>", "" // no key is empty
+	}
+	return k.read(ctx, "scan keys", from, `select key, value, revision from {table} where key `+after+` $1::text and key `+before+` $2::text
+		order by key limit $3::bigint`, from, end, int64(limit))
+}
+
+// cutAtNUL returns a bound that Postgres accepts, and how to compare with it. A text of Postgres has
+// no NUL, and no key has one, so every key above the part before a NUL is above the bound.
+func cutAtNUL(b, whole, cut string) (operator, text string) {
+	if before, _, found := strings.Cut(b, "\x00"); found {
+		return cut, before
+	}
+	return whole, b
 }
 
 // read is the rows of a query; none if there is no table yet.
