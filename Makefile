@@ -68,7 +68,7 @@ races: deps ## Every race: broken 95 times in 100 at least, fixed never in 1,000
 
 # What make bench measures, and how: BENCH='-run redis/hot -rounds 3'. Without it the docs are drawn again.
 BENCH ?=
-bench = @set -o pipefail; go test -c -o bin/bench.test ./bench && cd bench && ../bin/bench.test -rounds 7 -o ../bin/bench.json
+bench = @set -o pipefail; go test -c -o bin/bench.test ./bench && cd bench && ../bin/bench.test -rounds 4 -o ../bin/bench.json
 
 bench: deps ## Beside other libraries: a table, bin/bench.json, and the plots of docs/reference/performance.md
 	$(bench) $(or $(BENCH),-draw ../docs/pictures) | sed '/^PASS$$/d'

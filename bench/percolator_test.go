@@ -81,7 +81,7 @@ func percolatorCases(tb testing.TB) (cases []benchmark) {
 				}
 				goals = append(goals, compare.Goal{Metric: compare.Rate, Side: "one store", Against: []string{"commits"}})
 				cases = append(cases, benchmark{
-					Case: compare.Case{Name: fmt.Sprintf("percolator/%s/%d/%d", store.name, clients, accounts), Goals: goals, Rounds: 3,
+					Case: compare.Case{Name: fmt.Sprintf("percolator/%s/%d/%d", store.name, clients, accounts), Goals: goals, Rounds: 2,
 						Note: fmt.Sprintf("each write is synced to disk; %d clients move money from one of %d accounts to one of %d others", clients, accounts, accounts)},
 					smoke: clients == 1 && accounts == 32,
 					open:  func(tb testing.TB) []compare.Side { return bankSides(tb, opened(), clients, accounts) },
