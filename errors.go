@@ -149,9 +149,9 @@ func (e *Error) Is(target error) bool { return e.Kind == Uncertain && target == 
 // A HeldError names the holder of a name. It is an [ErrHeld] and Retryable.
 type HeldError struct {
 	Name  string
-	Owner string    // empty if the backend does not tell
-	Since time.Time // zero if the backend does not tell; the backend's clock
-	Until time.Time // when it expires if not renewed; zero if it does not expire by itself or is not known
+	Owner string    // empty if unknown
+	Since time.Time // by the backend's clock; zero if unknown
+	Until time.Time // when it expires unless it is renewed; zero if it does not expire, or if unknown
 }
 
 // Error names the holder if it is known.

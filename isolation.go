@@ -5,15 +5,14 @@ import (
 	"database/sql"
 )
 
-// Isolation is how much a transaction sees of others that run beside it, as the
-// SQL standard names it. What a database gives under a name differs: see package
-// guard/isolation.
+// Isolation is the isolation level of a transaction, as the SQL standard names it.
+// Databases promise different things under one name: see package guard/isolation.
 type Isolation int
 
 const (
-	// SessionIsolation is what the session begins its transactions with.
+	// SessionIsolation is the default level of the session.
 	SessionIsolation Isolation = iota
-	// ReadUncommitted is READ UNCOMMITTED, which PostgreSQL takes for READ COMMITTED.
+	// ReadUncommitted is READ UNCOMMITTED, which PostgreSQL treats as READ COMMITTED.
 	ReadUncommitted
 	// ReadCommitted is READ COMMITTED.
 	ReadCommitted
@@ -23,7 +22,7 @@ const (
 	Serializable
 )
 
-// String is the level's name in lower case.
+// String returns the level's name in lower case.
 func (l Isolation) String() string {
 	switch l {
 	case ReadUncommitted:
@@ -38,7 +37,7 @@ func (l Isolation) String() string {
 	return "session"
 }
 
-// Standard is the level as database/sql has it.
+// Standard returns the level of database/sql.
 func (l Isolation) Standard() sql.IsolationLevel {
 	switch l {
 	case ReadUncommitted:
@@ -53,10 +52,10 @@ func (l Isolation) Standard() sql.IsolationLevel {
 	return sql.LevelDefault
 }
 
-// BeginnerAt is a Beginner that can choose the level of each transaction. Those
-// of Postgres and MariaDB do.
+// BeginnerAt is a [Beginner] that can choose the level of each transaction. Those
+// of Postgres and MariaDB can.
 type BeginnerAt[T any] interface {
 	Beginner[T]
-	// BeginAt is Begin at a level, for this transaction only.
+	// BeginAt starts a transaction at a level. The session keeps its own.
 	BeginAt(ctx context.Context, level Isolation) (Tx[T], error)
 }

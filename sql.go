@@ -15,13 +15,15 @@ const (
 	MariaDB Dialect = "mariadb"
 )
 
-// SQL runs statements inside one transaction of the user's. Package driver/postgres or
-// driver/mysql makes it of the user's own transaction value, such as postgres.Tx of a pgx.Tx.
+// SQL runs statements inside one transaction of the user. Packages driver/postgres and
+// driver/mysql create it from the user's own transaction value: postgres.Tx of a pgx.Tx.
 //
-// Errors are classified: a serialization failure, a deadlock and a lock timeout
-// are Retryable (the transaction did nothing and may be run again), a lost
-// connection is Uncertain, the rest is Definite. A lock that was not to be had
-// in time is an [ErrHeld] as well. Nothing is retried.
+// Errors are classified, and nothing is retried:
+//
+//   - a serialization failure, a deadlock and a lock timeout are Retryable: the transaction
+//     did nothing and may be run again; a lock timeout is an [ErrHeld] as well
+//   - a lost connection is Uncertain
+//   - all others are Definite
 type SQL interface {
 	// Exec runs one statement and returns the number of affected rows.
 	Exec(ctx context.Context, query string, args ...any) (affected int64, err error)
@@ -29,7 +31,7 @@ type SQL interface {
 	// row, in order, until it returns an error. Rows are closed before Query
 	// returns, so each must not run statements on the same transaction.
 	Query(ctx context.Context, query string, args []any, each func(scan func(dest ...any) error) error) error
-	// Dialect says which SQL is understood.
+	// Dialect returns the dialect of the statements.
 	Dialect() Dialect
 }
 
@@ -37,20 +39,19 @@ type SQL interface {
 // own code works with, such as pgx.Tx or *sql.Tx.
 type Tx[T any] interface {
 	SQL
-	// Native is the user's handle on the same transaction.
+	// Native returns the user's handle of the same transaction.
 	Native() T
-	// Classify gives an error that the user's code had from Native the kind
-	// that SQL would have given it. An error of no database comes back as it is.
+	// Classify classifies an error that Native returned, as the methods of SQL do. It
+	// returns an error that is not from the database unchanged.
 	Classify(err error) error
-	// Bound makes the server end the transaction if it hears nothing for idle,
-	// and end a statement that runs, or waits, for longer than statement; 0
-	// leaves that one alone. It only ever shortens what the session allows, and
-	// the session is as before once the transaction has ended. A database that
-	// counts in whole seconds rounds idle down, to one at least.
+	// Bound makes the server end the transaction if it receives nothing for idle, and end a
+	// statement that runs or waits for longer than statement; 0 leaves a bound as it is. It
+	// only shortens the bounds of the session, and only for this transaction. A database
+	// that counts in whole seconds rounds idle down, to at least one.
 	Bound(ctx context.Context, idle, statement time.Duration) error
-	// Commit ends it. An Uncertain error means that it may have committed.
+	// Commit commits. After an Uncertain error the transaction may be committed.
 	Commit(ctx context.Context) error
-	// Rollback ends it without effect; after a Commit it does nothing.
+	// Rollback rolls back; after a Commit it does nothing.
 	Rollback(ctx context.Context) error
 }
 

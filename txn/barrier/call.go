@@ -13,13 +13,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// claim is a call that enters its row.
+// claim is a call with what its row needs.
 type claim struct {
 	branch.Call
 	event   event
 	outside bool
 	hash    []byte // of the input; empty if there is none to compare
-	result  []byte // what a row that is made now says
+	result  []byte // of a row that this call inserts
 }
 
 func (c claim) begun() int64 { return c.Begun.UnixMilli() }
@@ -42,13 +42,13 @@ func callOf(ctx context.Context, e event) (claim, error) {
 	}
 	switch {
 	case c.Call == (branch.Call{}):
-		return bug("the context bears no call: see branch.With")
+		return bug("the context has no call: see branch.With")
 	case !ok:
-		return bug("there is no operation %q", string(c.Operation))
+		return bug("unknown operation %q", string(c.Operation))
 	case of != e:
-		return bug("operation %q is not what this function does", string(c.Operation))
+		return bug("this function does not answer operation %q", string(c.Operation))
 	case c.Begun.UnixMilli() <= 0:
-		return bug("the call does not say when its transaction began")
+		return bug("the call has no begin of its transaction")
 	}
 	if err := errors.Join(driver.CheckText("a transaction's id", c.Transaction, 1, driver.MaxTransaction),
 		driver.CheckText("a branch's name", c.Branch, 1, maxPart), driver.CheckText("a step's name", c.Step, 0, maxPart)); err != nil {
@@ -63,23 +63,23 @@ func hash(c claim, input any) ([]byte, error) {
 	if !ok {
 		var err error
 		if text, err = json.Marshal(input); err != nil {
-			return nil, failure.Bug("pass barrier", c.Key(), "its input is no JSON: %w", err)
+			return nil, failure.Bug("pass barrier", c.Key(), "encode input: %w", err)
 		}
 	}
 	sum := sha256.Sum256(text)
 	return sum[:], nil
 }
 
-// encode returns an output as it is stored: empty for the zero value, so that a branch without output
-// costs no statement.
+// encode returns the stored form of an output. It is empty for the zero value, so that a branch
+// without output costs no statement.
 func encode[O any](c claim, output O) ([]byte, error) {
 	var zero O
 	text, err := json.Marshal(output)
 	if err != nil {
-		return nil, failure.Bug("pass barrier", c.Key(), "its output is no JSON: %w", err)
+		return nil, failure.Bug("pass barrier", c.Key(), "encode output: %w", err)
 	}
 	if len(text) > driver.MaxPayload {
-		return nil, failure.Bug("pass barrier", c.Key(), "its output has %d bytes of JSON: %d are stored at most", len(text), driver.MaxPayload)
+		return nil, failure.Bug("pass barrier", c.Key(), "its output has %d bytes of JSON; at most %d are stored", len(text), driver.MaxPayload)
 	}
 	if none, err := json.Marshal(zero); err == nil && bytes.Equal(none, text) {
 		return nil, nil
@@ -93,7 +93,7 @@ func decode[O any](c claim, result []byte) (output O, err error) {
 		return output, nil
 	}
 	if err := json.Unmarshal(result, &output); err != nil {
-		return output, failure.Bug("pass barrier", c.Key(), "the stored output is no %T: %w", output, err)
+		return output, failure.Bug("pass barrier", c.Key(), "decode the stored output as %T: %w", output, err)
 	}
 	return output, nil
 }

@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// enterRow is the one statement by which a call enters its row: it shares the low-water
-// mark, inserts the row or moves it as the call's event says, and returns what was there
-// before. It returns nothing if the call is below the mark, or asks for the row of a
-// branch that has none and gets none. Every time in it is when it began.
+// enterRow is the statement of a call. It locks the low-water mark for share, inserts the
+// branch's row or changes its state, and returns the former contents. It returns no row if the
+// call is below the mark, or if it confirms a branch that has no row. All times in it are the
+// time at which the statement began.
 //
-// On PostgreSQL the low-water mark is the newest row of its table, shared by every call
-// until its transaction ends. A new mark is a new row. The old ones are deleted
-// afterwards, which waits for the calls that share them, while later calls share the new
-// one: nobody waits for a mark, and a mark does not wait for a pause in the calls. A call
-// whose snapshot shows only what is deleted finds no mark at all. So once one row is
-// left, all calls that go on have compared with it, whatever their isolation.
+// On PostgreSQL the low-water mark is the newest row of its table. Every call locks it for share
+// until its transaction ends. A new mark is a new row; the older rows are deleted afterwards,
+// which waits for the calls that locked them. Later calls lock the new row, so no call waits for
+// a new mark, and a new mark does not wait for a pause between calls. A call whose snapshot has
+// only deleted rows finds no mark. So once one row is left, every call that continues has
+// compared with it, at any isolation level.
 //
-// On MariaDB the mark is one row, shared by a read that locks and so sees what was
-// committed last, whatever the transaction's snapshot shows. Locks are granted in turn
-// there, so that a mark is not kept waiting by ever new calls; those wait behind it, for
-// a second at most. An assignment sees those before it: previous and remaining come
-// first, and the others use them. In mode SIMULTANEOUS_ASSIGNMENT it sees the row as it was. No count of affected rows is relied on but that of
-// rows which certainly change.
+// On MariaDB the mark is one row. A locking read sees the last committed value, whatever the
+// transaction's snapshot is. Locks are granted in order there: a new mark waits only for the calls
+// before it, and later calls wait for it, for a second at most. An assignment sees the earlier
+// ones: previous and remaining come first, and the others use them. In mode
+// SIMULTANEOUS_ASSIGNMENT it sees the former row. Counts of affected rows are used only where the
+// row certainly changes.
 const enterRow = `
 insert into {rows} {as present} (transaction_id, branch, step, state, previous, hash, known, result, busy, remaining, attempts, begun)
 select ?, ?, {?}, '{first}', 'absent', {pg ?::bytea}{maria {?}}, {known}, {pg ?::bytea}{maria {?}}, {lease}, 0, 1, ?
@@ -50,7 +50,7 @@ const (
 const isRow = `transaction_id = ? and branch = ? and step = {?}`
 
 // enter executes the statement of c: it inserts or changes the row, locks it until the transaction ends,
-// and returns what was there.
+// and returns its former contents.
 func (l ledger) enter(ctx context.Context, c claim, lease time.Duration) (f found, err error) {
 	args := []any{c.Transaction, c.Branch, c.Step, filled(c.hash), filled(c.result)}
 	if c.outside {
@@ -69,7 +69,7 @@ func (l ledger) enter(ctx context.Context, c claim, lease time.Duration) (f foun
 	return f, err
 }
 
-// statements has enterRow for each event, inside and outside.
+// statements has enterRow for each event, without and with an outside call.
 var statements = func() (all [events]map[bool]string) {
 	for e := range events {
 		all[e] = map[bool]string{false: statement(e, false), true: statement(e, true)}
@@ -83,7 +83,7 @@ func statement(e event, outside bool) string {
 	switch first {
 	case tried:
 		known = "1"
-	case absent: // it is not inserted, but the database looks at what it might insert
+	case absent: // it is not inserted, but the database checks the values
 		first = blocked
 	}
 	if e == refusal {

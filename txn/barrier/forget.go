@@ -18,42 +18,39 @@ var rowSpread = driver.BarrierSpread.Milliseconds()
 // removeBatch is the number of rows that one transaction deletes.
 const removeBatch = 500
 
-// Forget raises the low-water mark to a time, in whole milliseconds, and then deletes
-// the rows whose first call told a begin more than driver.BarrierSpread before it, limit
-// at most; 0 means 10000. It returns how many: call it again while that is the limit. The
-// mark is in force before the first row goes: a call from below it is
-// refused with [ErrForgotten], and no call that had looked at an older mark is still at
-// work. Deletions are transactions of their own, of some hundred rows each.
+// Forget raises the low-water mark to a time, in whole milliseconds. It then deletes at most limit
+// rows whose first call began more than driver.BarrierSpread before the mark; 0 means 10000. It
+// returns the number of deleted rows: if that is the limit, call it again. The mark is in force
+// before the first row is deleted: calls below it are rejected with [ErrForgotten], and no call
+// that has read an older mark is still running. Deletions are transactions of their own, of some
+// hundred rows each.
 //
-// All transactions that began before the mark must have ended, and nobody may ask for
-// their outcome: it is the coordinator that knows, by journal.Journal.LowWater, or
-// [ForgetExcept] for some that have not. A mark is never lowered. One that is ahead of the database's clock is a Bug, and changes
-// nothing.
+// All transactions that began before the mark must have ended, and no client may ask for their
+// outcome. The coordinator knows such a time: journal.Journal.LowWater. If some transactions have
+// not ended, use [ForgetExcept]. A mark is never lowered. A mark ahead of the database's clock is
+// a Bug, and changes nothing.
 //
-// Calls of one transaction may tell begins that differ: clocks do, and the tries of a TCC
-// transaction that are made again before it is decided have another. The mark lies a
-// margin before the begin of anything unfinished, which covers that if the margin is the
-// longer: no call of an unfinished transaction lies below the mark, and no row of one is
-// deleted. Of one that has ended, a late call may tell a begin above the mark though its
-// row's is below. For its sake rows stay driver.BarrierSpread longer: no two begins of a
-// transaction may lie further apart.
+// Calls of one transaction may report different begins: clocks differ, and repeated tries of a TCC
+// transaction before its decision have a later one. The mark lies a margin before the begin of
+// every unfinished transaction. If the margin is longer than these differences, no call of an
+// unfinished transaction is below the mark, and none of its rows is deleted. A late call of an
+// ended transaction may report a begin above the mark although its row has one below it. So rows
+// are kept for driver.BarrierSpread longer, which bounds the difference of two begins.
 //
-// Raising a mark waits for the transactions that calls are at work in. On PostgreSQL
-// it keeps nobody waiting, and is waited for until ctx ends. On MariaDB calls wait
-// behind it: it gives up after a second, which is a Retryable error, and an
-// interlock.ErrHeld.
+// Raising a mark waits for the transactions of running calls. On PostgreSQL no call waits for it,
+// and it waits until ctx ends. On MariaDB later calls wait for it: it gives up after a second with
+// a Retryable error that is an interlock.ErrHeld.
 func Forget[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark time.Time, limit int) (forgotten int, err error) {
 	return ForgetExcept(ctx, db, t, mark, nil, limit)
 }
 
-// ForgetExcept is [Forget] that spares some transactions: their rows stay, and their
-// calls are let in, though they began before the mark. It takes what
-// journal.Journal.Mark returns.
+// ForgetExcept is [Forget] with exceptions: transactions whose rows are kept and whose calls are
+// admitted although they began before the mark. journal.Journal.Mark returns both arguments.
 //
-// Each unfinished transaction that began before the mark, or less than the margin after
-// it, must be among them, at this mark and at every later one until it has ended. Each
-// call reads the list: there are at most 1000. A mark that is not above the one in force
-// changes nothing, the exceptions neither.
+// The exceptions must contain each unfinished transaction that began before the mark, or less than
+// the margin after it, at this mark and at every later one until it has ended. Every call reads
+// the list, so it has at most driver.MaxExcept entries. A mark that is not above the one in force
+// changes nothing, and neither do its exceptions.
 func ForgetExcept[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark time.Time, except []string, limit int) (forgotten int, err error) {
 	const op = "forget branches"
 	switch {
@@ -86,12 +83,12 @@ func ForgetExcept[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 	return forgotten, nil
 }
 
-// exceptionKey returns a transaction as lists of exceptions contain it: none is part of another.
+// exceptionKey returns the entry of a transaction in a list of exceptions. No entry is part of another.
 func exceptionKey(transaction string) string {
 	return "," + hex.EncodeToString([]byte(transaction)) + ","
 }
 
-// joinExceptions returns a list of exceptions as the database stores it.
+// joinExceptions returns the stored form of a list of exceptions.
 func joinExceptions(transactions []string) string {
 	var list strings.Builder
 	list.WriteByte(',')
@@ -125,14 +122,14 @@ func raise[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, mark in
 	})
 }
 
-// raiseMark changes nothing unless the mark is above the present one and not ahead of the database's clock.
+// raiseMark changes nothing unless the mark is above the current one and not ahead of the database's clock.
 const raiseMark = `{pg insert into {marks} (generation, mark, excepted) select max(generation) + 1, ?::bigint, ?::text from {marks}
 having max(mark) < ?::bigint and ?::bigint <= {micros start} / 1000 on conflict do nothing}` +
 	`{maria set statement innodb_lock_wait_timeout = 1 for
 update {marks} set mark = ?, excepted = ? where only_row = 1 and mark < ? and ? <= {micros start} div 1000}`
 
-// remove deletes up to limit rows that are the spread below the oldest mark, and none of a transaction
-// that any mark excepts.
+// remove deletes up to limit rows that began driver.BarrierSpread before the oldest mark, except
+// those of transactions that any mark excepts.
 func (l ledger) remove(ctx context.Context, limit int) (int64, error) {
 	return l.Delete(ctx, sqltable.Deletion{Table: "rows", Key: "transaction_id, branch, step", Order: "begun", Limit: limit,
 		Where: `begun < (select min(mark) from {marks}) - ?

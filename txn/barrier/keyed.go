@@ -10,37 +10,35 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// A Keyed answers all operations of a branch by a store that runs the business itself,
-// in the step that remembers it: B is what it runs, a script on Redis. It is no more
-// durable than that store. It is safe for concurrent use if Business is. Its low-water
-// mark is raised by its barrier's own Forget.
+// A Keyed answers all operations of a branch by a store that runs the business and records the
+// branch in one atomic step. B is the business: on Redis a script. It is as durable as that store.
+// It is safe for concurrent use if Business is. The barrier's own Forget raises its low-water
+// mark.
 type Keyed[B any] struct {
-	// Barrier is where branches are remembered, redis.NewBarrier say; it is needed.
+	// Barrier stores the branches, such as redis.NewBarrier. It is required.
 	Barrier driver.Barrier[B]
-	// Business makes what is run for a call, whose operation, [branch.From], says what:
-	// for a do, try or prepare with its input, for the others with whatever they came
-	// with. It is needed, changes nothing by itself, and is called also if nothing is
-	// run then. Its error is returned as it is, and not remembered: only what is run can
-	// refuse.
+	// Business returns the business of a call, by its operation ([branch.From]) and its
+	// input. It is required and must have no effect of its own, because it is also called
+	// if its result is not run. Its error is returned unchanged and not stored: only a
+	// business that is run can refuse.
 	Business func(ctx context.Context, input []byte) (B, error)
 }
 
-// phases has the events as a store names them.
+// phases has the names of the events in a store.
 var phases = map[event]driver.BarrierPhase{
 	forward: driver.BarrierFirst, finish: driver.BarrierConfirm, back: driver.BarrierUndo,
 }
 
-// Call answers the call that ctx bears, with the errors of [Do], [Confirm] and [Undo].
-// The output is what the business of a do, try or prepare returned, JSON if it is for
-// branchhttp.Handler, which is made with this function. A business that failed half way is
-// an Uncertain error: what it did before stays, see driver.Barrier.
+// Call answers the call of ctx, with the errors of [Do], [Confirm] and [Undo]. The output is that
+// of the business of a do, try or prepare. Pass Call to branchhttp.Handler if it is JSON. A
+// business that failed half-way is an Uncertain error: its effects stay, see driver.Barrier.
 func (k Keyed[B]) Call(ctx context.Context, input []byte) (output []byte, err error) {
 	c, err := callOf(ctx, operations[branch.From(ctx).Operation])
 	switch {
 	case err != nil:
 		return nil, err
 	case k.Barrier == nil || k.Business == nil:
-		return nil, failure.Bug("pass barrier", c.Key(), "there is no barrier, or no function to run")
+		return nil, failure.Bug("pass barrier", c.Key(), "a barrier and a function are required")
 	}
 	sum, err := hash(c, input)
 	if err != nil {

@@ -11,27 +11,24 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// An Answer is what a call is answered once the transaction is committed.
+// An Answer is the answer to a call once the transaction is committed.
 type Answer[O any] struct {
-	Output O // of what was done, now or before; the zero value with Refused
+	Output O // of this do or an earlier one; the zero value if Refused is set
 	// Refused is nil, or a branch.Fail: a [RefusedError], or [ErrCancelled].
 	Refused error
 }
 
-// DoIn is [Do] in a transaction that the caller began. If it returns no error the
-// transaction is to be committed, also if the answer is a refusal: what fn did before
-// it refused is taken back by a savepoint, and the refusal counts when it is
-// committed. Only then is the caller's caller answered.
+// DoIn is [Do] in a transaction that the caller began. If it returns no error, commit the
+// transaction and then send the answer, also if the answer is a refusal: the work of fn is rolled
+// back to a savepoint, and the refusal counts once it is committed.
 //
-// After an error the transaction must be rolled back. Once fn has begun, an error,
-// and also a panic, spoils it, so that it cannot be committed; on MariaDB it is
-// rolled back at once, and code that continues by the client's own handle then writes outside
-// of it. Nothing is retried.
+// After an error the transaction must be rolled back. Once fn has begun, an error or a panic
+// makes the transaction unable to commit. On MariaDB it is rolled back at once, and statements by
+// the client's own handle then run outside of it. Nothing is retried.
 //
-// The server ends no transaction of the caller's: until it has ended, the row is locked, and
-// other calls of the branch wait, also if the process is stopped. Bound it: by driver.Tx.Bound,
-// or by idle_in_transaction_session_timeout on PostgreSQL and idle_transaction_timeout on
-// MariaDB.
+// Until the transaction ends, the row is locked and other calls of the branch wait, also if the
+// process is stopped. Interlock does not bound a transaction of the caller: use driver.Tx.Bound,
+// idle_in_transaction_session_timeout on PostgreSQL, or idle_transaction_timeout on MariaDB.
 func DoIn[O any](ctx context.Context, db driver.SQL, t Table, input any, fn func(ctx context.Context) (O, error)) (a Answer[O], err error) {
 	l, c, err := t.checkLent(ctx, db, forward, fn != nil)
 	if err == nil {
@@ -61,7 +58,7 @@ func DoIn[O any](ctx context.Context, db driver.SQL, t Table, input any, fn func
 	return a, err
 }
 
-// withSavepoint runs fn behind a savepoint, so that its work can be rolled back.
+// withSavepoint runs fn after a savepoint, so that its work can be rolled back.
 func withSavepoint[O any](ctx context.Context, l ledger, c claim, f found, fn func(context.Context) (O, error)) (a Answer[O], err error) {
 	point := savepoint(c)
 	if _, err := l.Exec(ctx, `savepoint `+point); err != nil {
@@ -103,7 +100,7 @@ func ConfirmIn[O any](ctx context.Context, db driver.SQL, t Table, fn func(ctx c
 // rolled back, as with [DoIn].
 func UndoIn[O any](ctx context.Context, db driver.SQL, t Table, fn func(ctx context.Context, done *O) error) error {
 	return t.endIn(ctx, db, back, fn != nil, func(c claim, f found) error {
-		done, err := whatever[O](c, f)
+		done, err := outputIfKnown[O](c, f)
 		if err != nil {
 			return err
 		}
@@ -122,7 +119,7 @@ func (t Table) endIn(ctx context.Context, db driver.SQL, e event, effect bool, w
 	}
 	m, err := c.judge(f)
 	if err != nil || m.verdict != run {
-		return t.told(err)
+		return t.report(err)
 	}
 	return l.runEffect(ctx, func() error { return work(c, f) })
 }
@@ -133,14 +130,14 @@ func (t Table) checkLent(ctx context.Context, db driver.SQL, e event, effect boo
 		return l, c, err
 	}
 	if db == nil || !effect {
-		return l, c, failure.Bug("pass barrier", c.Key(), "it needs a transaction, and a function to run")
+		return l, c, failure.Bug("pass barrier", c.Key(), "a transaction and a function are required")
 	}
 	l, err = t.open(string(c.Operation), c.Key(), db)
 	return l, c, err
 }
 
-// runEffect runs the function of a branch. If it fails, the transaction must not commit, because the row
-// would be wrong.
+// runEffect runs the function of a branch. If it fails, the transaction cannot commit, because the
+// row would be wrong.
 func (l ledger) runEffect(ctx context.Context, do func() error) error {
 	return transact.Whole(ctx, l.SQL(), "the function of a branch failed: its row must not be committed", func(begin func()) error {
 		begin()

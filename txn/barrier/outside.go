@@ -7,23 +7,20 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// DoOutside is [Do] for an effect that is not in the database. It commits that the
-// branch is started, calls fn outside of any transaction, and then commits what fn
-// returned. key is the same for all calls of the branch's operation: the target must
-// take it as an idempotency key, because after a crash the next call asks it again.
+// DoOutside is [Do] for an effect outside of the database. It commits that the branch is started,
+// calls fn outside of any transaction, and then commits fn's result. key is the same for all calls
+// of the branch's operation. The target must use it as an idempotency key, because after a crash
+// the next call repeats fn.
 //
-// A refusal by the first call is remembered as one. A refusal by a later call is
-// answered as one too, but it is no proof that the calls before it have done nothing:
-// the branch is then undone if an undo comes. Any other error of fn is returned as it
-// is, and leaves the branch in doubt.
+// A refusal by fn is stored and returned. If it is not that of the first call, earlier calls may
+// have had an effect: an undo then runs. Any other error of fn is returned unchanged and leaves
+// the branch in doubt.
 //
-// fn has [Table].Patience; meanwhile other calls of the branch get
-// branch.InProgress. fn must return when its context ends. A target must refuse the key
-// of a do for good once it has seen the undo's: a call that was given up may still be
-// on its way there.
+// fn must return when its context ends, after [Table].Patience. Until then other calls of the
+// branch get branch.InProgress. Once a target has received the key of the undo, it must always
+// reject that of the do: an abandoned call may still arrive.
 //
-// An error that is Uncertain says that the outcome was not stored: the same call again
-// finds it out.
+// After an Uncertain error the outcome is not stored: repeat the call.
 func DoOutside[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, input any,
 	fn func(ctx context.Context, key string) (O, error)) (output O, err error) {
 	var none O
@@ -52,7 +49,7 @@ func DoOutside[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, 
 	switch {
 	case err != nil:
 		return none, err
-	case !stood: // somebody else has answered meanwhile, or undone it
+	case !stood: // another call has answered or undone it meanwhile
 		return stored[O](c, f)
 	case because != nil:
 		return none, branch.Fail(&RefusedError{reason(because), because})
@@ -67,7 +64,7 @@ func store[T, O any](ctx context.Context, o trip[T], output O, because error) (f
 			started, []byte(reason(because)))
 	}
 	result, err := encode(o.claim, output)
-	if err != nil { // it was done, and cannot be stored
+	if err != nil { // it was done, and its output cannot be stored
 		return f, false, branch.Unknown(err)
 	}
 	return o.settle(ctx, `state = 'tried', known = 1, result = {?}, busy = 0`, started, filled(result))
@@ -85,8 +82,8 @@ func stored[O any](c claim, f found) (output O, err error) {
 	return decode[O](c, f.result)
 }
 
-// ConfirmOutside is [Confirm] for an effect that is not in the database, as
-// [DoOutside]. It calls fn with the same key until fn returns nil.
+// ConfirmOutside is [Confirm] for an effect outside of the database; see [DoOutside]. Each call of
+// it calls fn with the same key until fn has returned nil.
 func ConfirmOutside[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn func(ctx context.Context, key string, done O) error) error {
 	return endOutside(ctx, db, t, finish, fn != nil, func(ctx context.Context, c claim, f found) error {
 		done, err := decode[O](c, f.result)
@@ -97,13 +94,13 @@ func ConfirmOutside[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Ta
 	})
 }
 
-// UndoOutside is [Undo] for an effect that is not in the database, as [DoOutside]. It
-// commits that the branch is being undone before it calls fn, so that nothing is done
-// behind it; each call of it calls fn with the same key until fn has returned nil.
-// done is nil if nobody knows whether it was done.
+// UndoOutside is [Undo] for an effect outside of the database; see [DoOutside]. It commits that
+// the branch is being undone before it calls fn, so that no do runs after it. Each call of it
+// calls fn with the same key until fn has returned nil. done is nil if the outcome of the do is
+// unknown.
 func UndoOutside[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn func(ctx context.Context, key string, done *O) error) error {
 	return endOutside(ctx, db, t, back, fn != nil, func(ctx context.Context, c claim, f found) error {
-		done, err := whatever[O](c, f)
+		done, err := outputIfKnown[O](c, f)
 		if err != nil {
 			return err
 		}
@@ -111,7 +108,7 @@ func UndoOutside[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table
 	})
 }
 
-// endOutside is ConfirmOutside and UndoOutside.
+// endOutside answers ConfirmOutside and UndoOutside.
 func endOutside[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, e event, effect bool,
 	work func(ctx context.Context, c claim, f found) error) error {
 	c, err := usable(ctx, db, e, effect)
@@ -122,13 +119,13 @@ func endOutside[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, e 
 	defer leave()
 	f, calls, err := o.begin(ctx)
 	if err != nil || !calls {
-		return t.told(err)
+		return t.report(err)
 	}
 	if err := work(inside, c, f); err != nil {
 		o.release(ctx, f)
 		return err
 	}
-	// If it does not stand there any more somebody else has come as far.
+	// If the row has another state by now, another call has ended the branch as well.
 	m := moves[f.previous][e]
 	_, _, err = o.settle(ctx, `state = '`+string(m.to)+`', busy = 0`, m.via)
 	return err

@@ -7,27 +7,25 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// Do answers a do, try or prepare, of which ctx bears the call: it runs fn in a
-// transaction of its own if none of its branch has had an effect, stores what fn
-// returned, and commits both. input is what the call came with, []byte as it is or
-// anything else as its JSON; the output is stored as JSON, at most
-// driver.MaxPayload bytes. fn must not end the transaction, and may run several
-// times, of which one is committed. Do returns:
+// Do answers a do, try or prepare. The call is that of ctx. If no call of the branch has had an
+// effect, Do runs fn in a transaction of its own, stores fn's output, and commits both. input is
+// the input of the call: []byte, or a value that is encoded as JSON. The output is stored as JSON
+// of at most driver.MaxPayload bytes. fn must not end the transaction. It may run several times;
+// one run is committed. Do returns:
 //
-//   - the output, and no error, if fn ran and was committed, now or before;
-//   - a [RefusedError] if fn returned an error that is a branch.Fail, now or before.
-//     What it did is rolled back, and the refusal is committed instead;
-//   - [ErrCancelled] if the branch was undone, [ErrForgotten], or a [MismatchError]:
-//     fn was not run;
-//   - branch.InProgress if a call to the outside is under way for the branch;
-//   - a branch.Retry if nothing was committed, and the database undid it because of
-//     others more often than [Table].Attempts;
-//   - an Uncertain error if COMMIT was sent and not answered: the same call again finds
-//     what is so;
-//   - any other error of fn, as it is, after a rollback.
+//   - the output, if fn was committed, now or by an earlier call;
+//   - a [RefusedError], if fn returned a branch.Fail, now or in an earlier call: its work is
+//     rolled back, and the refusal is committed;
+//   - [ErrCancelled] if the branch was undone, [ErrForgotten], or a [MismatchError]: fn was not
+//     run;
+//   - branch.InProgress, if an outside call of the branch is under way;
+//   - a branch.Retry, if nothing was committed because the database rolled back [Table].Attempts
+//     runs in favour of other transactions;
+//   - an Uncertain error, if COMMIT was sent and not answered: repeat the call to get the outcome;
+//   - any other error of fn, unchanged, after a rollback.
 //
-// A rollback ignores the cancellation of ctx and has a bound of its own. It is also
-// done if fn panics.
+// The rollback ignores the cancellation of ctx and has its own bound. It also follows a panic of
+// fn.
 func Do[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, input any,
 	fn func(ctx context.Context, tx T) (O, error)) (output O, err error) {
 	c, err := usable(ctx, db, forward, fn != nil)
@@ -56,12 +54,12 @@ func Do[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, input a
 	})
 	if err != nil {
 		var none O
-		return none, t.told(err)
+		return none, t.report(err)
 	}
 	return output, nil
 }
 
-// once does c in a transaction, and tells whether it changed anything.
+// once answers c in a transaction, and reports whether it changed anything.
 func once[O any](ctx context.Context, l ledger, c claim, fn func() (O, error)) (output O, changed bool, err error) {
 	f, err := l.enter(ctx, c, 0)
 	if err != nil {
@@ -82,7 +80,7 @@ func once[O any](ctx context.Context, l ledger, c claim, fn func() (O, error)) (
 	return output, true, keep(ctx, l, c, f, output)
 }
 
-// keep stores the output of what was done, unless the row says it already.
+// keep stores the output of the do, unless the row has it already.
 func keep[O any](ctx context.Context, l ledger, c claim, f found, output O) error {
 	result, err := encode(c, output)
 	if err != nil || len(result) == 0 && f.previous == absent {
@@ -91,8 +89,8 @@ func keep[O any](ctx context.Context, l ledger, c claim, f found, output O) erro
 	return l.record(ctx, c, tried, result)
 }
 
-// remember commits a refusal, after what was refused is rolled back. If somebody else
-// was faster with the same call that one's answer counts.
+// remember commits a refusal after the rollback of the refused work. If the same call was answered
+// by another process meanwhile, it returns that answer.
 func remember[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, c claim, because error) (output O, err error) {
 	var answer error
 	c.event, c.result = refusal, []byte(reason(because))

@@ -9,21 +9,21 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// A Participant answers all operations of a branch, in transactions of its own: T is
-// the user's transaction, I the input of a do, try or prepare, and O its output. Both
-// travel as JSON. It is safe for concurrent use if its functions are.
+// A Participant answers all operations of a branch, in transactions of its own. T is the user's
+// transaction, I the input of a do, try or prepare, and O its output. Input and output are JSON
+// on the wire. It is safe for concurrent use if its functions are.
 type Participant[T, I, O any] struct {
 	DB    driver.BeginnerAt[T]
 	Table Table
-	// Do is the function of [Do]; it is needed.
+	// Do is the function of [Do]. It is required.
 	Do func(ctx context.Context, tx T, input I) (O, error)
-	// Confirm is that of [Confirm]; nil does nothing, and remembers that.
+	// Confirm is the function of [Confirm]; nil confirms without further work.
 	Confirm func(ctx context.Context, tx T, done O) error
-	// Undo is that of [Undo]; nil does nothing, and remembers that.
+	// Undo is the function of [Undo]; nil undoes without further work.
 	Undo func(ctx context.Context, tx T, done *O) error
 }
 
-// Call answers the call that ctx bears. It is what branchhttp.Handler is made with.
+// Call answers the call of ctx. Pass it to branchhttp.Handler.
 func (p *Participant[T, I, O]) Call(ctx context.Context, input []byte) (output []byte, err error) {
 	c := branch.From(ctx)
 	switch e, ok := operations[c.Operation]; {
@@ -45,7 +45,7 @@ func (p *Participant[T, I, O]) Call(ctx context.Context, input []byte) (output [
 	}
 	var in I
 	if err := json.Unmarshal(input, &in); err != nil {
-		return nil, failure.Bug("pass barrier", c.Key(), "its input is no JSON of a %T: %w", in, err)
+		return nil, failure.Bug("pass barrier", c.Key(), "decode input as %T: %w", in, err)
 	}
 	done, err := Do(ctx, p.DB, p.Table, input, func(ctx context.Context, tx T) (O, error) { return p.Do(ctx, tx, in) })
 	if err != nil {

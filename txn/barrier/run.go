@@ -16,7 +16,7 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// usable checks what is known before the database is asked.
+// usable checks the arguments before the database is used.
 func usable[T any](ctx context.Context, db driver.BeginnerAt[T], e event, effect bool) (claim, error) {
 	c, err := callOf(ctx, e)
 	switch {
@@ -49,10 +49,10 @@ func within[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, c clai
 	})
 }
 
-// waits are those between two runs of a transaction.
+// waits are the pauses between two runs of a transaction.
 var waits = backoff.Policy{First: 10 * time.Millisecond, Max: 500 * time.Millisecond}
 
-// repeat runs do again as long as the database undoes it because of others.
+// repeat runs do again while the database rolls it back because of other transactions.
 func (t Table) repeat(ctx context.Context, do func() error) error {
 	for n := 1; ; n++ {
 		err := do()
@@ -64,8 +64,8 @@ func (t Table) repeat(ctx context.Context, do func() error) error {
 	}
 }
 
-// told returns err, after it called the alarm if it is a violation.
-func (t Table) told(err error) error {
+// report calls the alarm if err is a violation. It returns err.
+func (t Table) report(err error) error {
 	var v *ViolationError
 	if t.Alarm != nil && errors.As(err, &v) {
 		t.Alarm(v)
@@ -73,17 +73,17 @@ func (t Table) told(err error) error {
 	return err
 }
 
-// found is what stood in a call's row before the call's statement.
+// found is the contents of a call's row before the call's statement.
 type found struct {
 	previous  state
 	hash      []byte
-	known     bool   // whether result is the output of what was done
+	known     bool   // result is the output of the do
 	result    []byte // or the reason of a refusal
-	remaining int64  // microseconds for which a call to the outside may be under way
-	attempts  int64  // this one included
+	remaining int64  // microseconds for which an outside call may be under way
+	attempts  int64  // with this one
 }
 
-// missed finds out why a statement found no row, and was not to make one.
+// missed returns why a statement found no row and inserted none.
 func (l ledger) missed(ctx context.Context, c claim) (found, error) {
 	mark, excepted, there, err := l.mark(ctx)
 	switch {
@@ -96,24 +96,24 @@ func (l ledger) missed(ctx context.Context, c claim) (found, error) {
 	case c.event == finish:
 		return found{previous: absent}, nil
 	}
-	return found{}, retryable(c.Call, "the low-water mark was moved meanwhile")
+	return found{}, retryable(c.Call, "the low-water mark was moved during the call")
 }
 
-// mark reads the low-water mark that calls are compared with, and its exceptions.
+// mark reads the low-water mark and its exceptions.
 func (l ledger) mark(ctx context.Context) (mark int64, excepted string, there bool, err error) {
 	there, err = l.Row(ctx, `select mark, excepted from {marks} {pg order by generation desc limit 1}{maria where only_row = 1 lock in share mode}`,
 		nil, &mark, &excepted)
 	return mark, excepted, there, err
 }
 
-// judge says what c does to the row that was found: nil if its function is to run, or
-// if nothing is to be done, and otherwise the error that answers it.
+// judge returns what c does to the row that was found. The error is the answer to the call;
+// it is nil if the function runs or if there is nothing to do.
 func (c claim) judge(f found) (move, error) {
 	all, ok := moves[f.previous]
 	m := all[c.event]
 	switch {
 	case !ok:
-		return m, definite(c.Call, fmt.Errorf("its row is %q, which this version does not know", string(f.previous)))
+		return m, definite(c.Call, fmt.Errorf("its row has the state %q, which this version does not know", string(f.previous)))
 	case len(c.hash) > 0 && len(f.hash) > 0 && f.previous != absent && !bytes.Equal(c.hash, f.hash):
 		return m, &MismatchError{c.Call}
 	case f.remaining > 0 && (m.verdict == run || m.to != f.previous):
@@ -130,10 +130,10 @@ func (c claim) judge(f found) (move, error) {
 	return m, nil
 }
 
-// changed reports whether the row is another than it was.
+// changed reports whether m has changed the row.
 func (f found) changed(m move) bool { return m.verdict == run || m.to != f.previous }
 
-// record writes the outcome of a branch that this transaction has the row of.
+// record writes the outcome of a branch whose row this transaction has locked.
 func (l ledger) record(ctx context.Context, c claim, to state, result []byte) error {
 	known := 0
 	if to == tried {
@@ -143,12 +143,12 @@ func (l ledger) record(ctx context.Context, c claim, to state, result []byte) er
 		string(to), known, filled(result), c.Transaction, c.Branch, c.Step)
 	if err == nil && n != 1 {
 		return &interlock.Error{Op: string(c.Operation), Name: c.Key(), Kind: interlock.Retryable,
-			Err: fmt.Errorf("its row is gone: an error rolled the transaction back, and was ignored")}
+			Err: fmt.Errorf("its row is gone: the transaction was rolled back after an error that was ignored")}
 	}
 	return err
 }
 
-// filled is never nil: that would be NULL.
+// filled returns b, or an empty slice for nil, which would be NULL.
 func filled(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -156,11 +156,11 @@ func filled(b []byte) []byte {
 	return b
 }
 
-// Confirm answers a confirm or commit, of which ctx bears the call: it runs fn, with
-// the output of what was done, in a transaction of its own, once, and commits it. Of a
-// branch that was confirmed it does nothing. Of one that was not done, or was undone,
-// it is a [ViolationError]. Other errors are as those of [Do], and leave the branch
-// as it was; fn must not refuse.
+// Confirm answers a confirm or commit. The call is that of ctx. If the branch was done, Confirm
+// runs fn once, with the output of the do, in a transaction of its own, and commits. If the
+// branch is already confirmed, it does nothing. If the branch was not done or was undone, it
+// returns a [ViolationError]. Other errors are those of [Do], and leave the branch unchanged; fn
+// must not refuse.
 func Confirm[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn func(ctx context.Context, tx T, done O) error) error {
 	return end(ctx, db, t, finish, fn != nil, func(c claim, f found, tx driver.Tx[T]) error {
 		done, err := decode[O](c, f.result)
@@ -171,15 +171,14 @@ func Confirm[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn
 	})
 }
 
-// Undo answers an undo, cancel or rollback, of which ctx bears the call: it runs fn in
-// a transaction of its own, once, and commits it, if the branch was done, or if
-// nobody knows whether a call to the outside has done it: then done is nil. Of a
-// branch that was not done it runs nothing, and keeps what comes late from being
-// done. Of one that was confirmed it is a [ViolationError]. Other errors are as those
-// of [Do], and leave the branch as it was; fn must not refuse.
+// Undo answers an undo, cancel or rollback. The call is that of ctx. If the branch was done, or if
+// the outcome of an outside call is unknown, Undo runs fn once in a transaction of its own and
+// commits; done is nil if the outcome is unknown. If the branch was not done, it runs nothing and
+// blocks a do that arrives later. If the branch was confirmed, it returns a [ViolationError].
+// Other errors are those of [Do], and leave the branch unchanged; fn must not refuse.
 func Undo[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn func(ctx context.Context, tx T, done *O) error) error {
 	return end(ctx, db, t, back, fn != nil, func(c claim, f found, tx driver.Tx[T]) error {
-		done, err := whatever[O](c, f)
+		done, err := outputIfKnown[O](c, f)
 		if err != nil {
 			return err
 		}
@@ -187,8 +186,8 @@ func Undo[T, O any](ctx context.Context, db driver.BeginnerAt[T], t Table, fn fu
 	})
 }
 
-// whatever is the output of what was done, nil if it is not known.
-func whatever[O any](c claim, f found) (*O, error) {
+// outputIfKnown returns the output of the do, or nil if it is unknown.
+func outputIfKnown[O any](c claim, f found) (*O, error) {
 	if !f.known {
 		return nil, nil
 	}
@@ -196,14 +195,14 @@ func whatever[O any](c claim, f found) (*O, error) {
 	return &done, err
 }
 
-// end is Confirm and Undo.
+// end answers Confirm and Undo.
 func end[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, e event, effect bool,
 	work func(c claim, f found, tx driver.Tx[T]) error) error {
 	c, err := usable(ctx, db, e, effect)
 	if err != nil {
 		return err
 	}
-	return t.told(t.repeat(ctx, func() error {
+	return t.report(t.repeat(ctx, func() error {
 		return within(ctx, db, t, c, func(tx driver.Tx[T], l ledger) (bool, error) {
 			f, err := l.enter(ctx, c, 0)
 			if err != nil {

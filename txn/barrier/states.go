@@ -2,56 +2,54 @@ package barrier
 
 import "slices"
 
-// state is where a branch is, as its row says.
+// state is the state of a branch in its row.
 type state string
 
 const (
 	absent     state = "absent"     // there is no row
-	started    state = "started"    // a call to the outside was about to be made: nobody knows
-	tried      state = "tried"      // it was done, prepared or tried
-	refused    state = "refused"    // it was not done, and never will be
+	started    state = "started"    // an outside call was about to be made; its outcome is unknown
+	tried      state = "tried"      // done, prepared or tried
+	refused    state = "refused"    // not done, and never will be
 	doubted    state = "doubted"    // refused, after a call that may have done it
-	confirming state = "confirming" // a call to the outside confirms it
+	confirming state = "confirming" // an outside call confirms it
 	confirmed  state = "confirmed"
-	cancelling state = "cancelling" // a call to the outside undoes it
+	cancelling state = "cancelling" // an outside call undoes it
 	cancelled  state = "cancelled"
 	blocked    state = "blocked" // an undo came first
 )
 
-// event is what comes to a branch.
+// event is a kind of call, or the result of one.
 type event int
 
 const (
 	forward event = iota // do, try, prepare
-	refusal              // the function of a forward call has refused
+	refusal              // the function of a forward call refused
 	finish               // confirm, commit
 	back                 // undo, cancel, rollback
 	events
 )
 
-// verdict is how an event is answered.
+// verdict is the answer to an event.
 type verdict int
 
 const (
 	run       verdict = iota // call the function
-	again                    // with the stored output
-	refuse                   // with the stored refusal
-	late                     // with ErrCancelled
-	nothing                  // it is so already, or nothing is to be done
-	violation                // somebody has decided twice
+	again                    // return the stored output
+	refuse                   // return the stored refusal
+	late                     // return ErrCancelled
+	nothing                  // succeed without a call
+	violation                // return a ViolationError: there were two decisions
 )
 
-// move is what an event does to a branch.
+// move is the effect of an event on a branch.
 type move struct {
-	to state // committed with what the function did
-	// via is committed before the function is called, if that calls the outside; empty
-	// is the same as to.
+	to state // committed with the work of the function
+	// via is committed before a function that makes an outside call; empty means to.
 	via     state
 	verdict verdict
 }
 
-// moves is the whole of the barrier: what each event does in each state. What is
-// left out leaves the state as it is.
+// moves is the state machine of a branch: the effect of each event in each state.
 var moves = map[state][events]move{
 	absent: {
 		forward: {tried, started, run},
@@ -115,7 +113,7 @@ var moves = map[state][events]move{
 	},
 }
 
-// after is the state that m leaves at once.
+// after returns the state that the first transaction of a call commits.
 func (m move) after(outside bool) state {
 	if outside && m.via != "" {
 		return m.via
@@ -123,8 +121,8 @@ func (m move) after(outside bool) state {
 	return m.to
 }
 
-// changes is where e moves the rows that it changes or locks for a call. It is what
-// the databases' statements are made of.
+// changes returns the new state of each state that e changes or runs in. The statements of
+// the databases are generated from it.
 func changes(e event, outside bool) map[state]state {
 	to := map[state]state{}
 	for from, all := range moves {
@@ -137,12 +135,12 @@ func changes(e event, outside bool) map[state]state {
 
 var allStates = []state{started, tried, refused, doubted, confirming, confirmed, cancelling, cancelled, blocked}
 
-// sorted is the states of m, in the order of allStates.
+// sorted returns the states of m, in the order of allStates.
 func sorted(m map[state]state) []state {
 	return slices.DeleteFunc(slices.Clone(allStates), func(s state) bool { _, ok := m[s]; return !ok })
 }
 
-// among lists states as SQL does.
+// among returns a list of states in SQL.
 func among(states []state) string {
 	list := ""
 	for _, s := range states {

@@ -11,44 +11,41 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Table keeps a row for each branch in a table of the participant's own database,
-// beside the data that its functions change. The zero value is ready once
-// [Table.Create] made the tables. It is safe for concurrent use, with a transaction
-// for each.
+// Table keeps a row for each branch in a table of the participant's own database, beside the data
+// that its functions change. The zero value works once [Table.Create] has created the tables. It
+// is safe for concurrent use if each use has a transaction of its own.
 type Table struct {
 	// Name is the table, or schema.table; empty means "interlock_barrier". It is at
 	// most 56 bytes, and trusted: never take it from a request.
 	Name string
-	// Level is the isolation of the transactions that functions begin here. The zero
-	// value is the session's.
+	// Level is the isolation level of transactions that this package begins. The zero value
+	// is the session's.
 	Level driver.Isolation
-	// Attempts is how often a transaction is run that the database undid because of
-	// others; 0 means [DefaultAttempts].
+	// Attempts bounds how often a transaction is run that the database rolls back because
+	// of others; 0 means [DefaultAttempts].
 	Attempts int
-	// Patience is how long a call to the outside may take: its context ends then, and
-	// until then no other call of its branch is let to the outside. It is whole
-	// microseconds; 0 means [DefaultPatience].
+	// Patience bounds an outside call, in whole microseconds: its context ends then, and no
+	// other outside call of its branch begins before. 0 means [DefaultPatience].
 	Patience time.Duration
-	// Idle is how long the server lets a transaction that is begun here stand still between
-	// two statements: then it ends the transaction, so that a process that is stopped within
-	// one does not keep the row locks. It bounds what a function does between two statements
-	// too, and is at least a second; 0 means [DefaultIdle], below zero is the session's own
-	// setting. A transaction that the caller began is the caller's to bound.
+	// Idle bounds the time between two statements of a transaction that this package
+	// begins, also within a function. The server then ends the transaction, so that a
+	// stopped process does not keep row locks. It is at least a second; 0 means
+	// [DefaultIdle], below zero keeps the session's setting.
 	Idle time.Duration
-	// Alarm receives each violation, before it is returned; nil disables it. It must
-	// return at once.
+	// Alarm receives each violation before it is returned; nil disables it. It must not
+	// block.
 	Alarm func(*ViolationError)
 
-	sleep  func(context.Context, time.Duration) bool // nil is by the clock
-	random func() float64                            // nil is the process's
+	sleep  func(context.Context, time.Duration) bool // nil sleeps by the clock
+	random func() float64                            // nil means rand.Float64
 }
 
-// What holds if nothing else is said.
+// Defaults of [Table].
 const (
 	DefaultAttempts = 5
 	DefaultPatience = 30 * time.Second
-	// DefaultIdle is half of the default timeout of a call, so that one that waits for the
-	// locks of a stopped process still succeeds.
+	// DefaultIdle is half of the default timeout of a call, so that a call which waits for
+	// the locks of a stopped process can still succeed.
 	DefaultIdle = 15 * time.Second
 )
 
@@ -61,13 +58,13 @@ func (t Table) patience() time.Duration {
 	return max(t.Patience, time.Microsecond)
 }
 
-// bounded is a transaction that the server can be asked to end; see driver.Tx.
+// bounded is the part of driver.Tx that sets the bounds of a transaction.
 type bounded interface {
 	Bound(ctx context.Context, idle, statement time.Duration) error
 }
 
-// bound makes the server end a transaction that stands still. It comes before the first
-// statement that locks something.
+// bound makes the server end an idle transaction. It comes before the first statement that locks
+// anything.
 func (t Table) bound(ctx context.Context, tx bounded) error {
 	if t.Idle < 0 {
 		return nil
@@ -75,7 +72,7 @@ func (t Table) bound(ctx context.Context, tx bounded) error {
 	return tx.Bound(ctx, max(cmp.Or(t.Idle, DefaultIdle), time.Second), 0)
 }
 
-// wait is false if ctx ended meanwhile.
+// wait sleeps for d, and returns false if ctx ends before.
 func (t Table) wait(ctx context.Context, d time.Duration) bool {
 	if t.sleep != nil {
 		return t.sleep(ctx, d)
@@ -102,7 +99,7 @@ const marksSuffix = "_mark"
 var layout = sqltable.Layout{Part: "barrier", Default: "interlock_barrier",
 	Tables: map[string]string{"rows": "", "marks": marksSuffix}, Indexes: map[string]string{"begun": "_begun"}}
 
-// ledger is the tables in one transaction.
+// ledger has the tables in one transaction.
 type ledger struct{ sqltable.Tables }
 
 func (t Table) open(op, about string, db driver.SQL) (ledger, error) {
@@ -110,10 +107,9 @@ func (t Table) open(op, about string, db driver.SQL) (ledger, error) {
 	return ledger{tables}, err
 }
 
-// Create creates the table of branches, and one of the low-water mark, named with
-// "_mark" at the end, unless they exist. Several processes may do it at once. It
-// takes effect when the transaction commits, on MariaDB at once: there it commits
-// what was done in the transaction before.
+// Create creates the table of branches, and that of the low-water mark with the suffix "_mark",
+// unless they exist. Several processes may call it at once. It takes effect when the transaction
+// commits; on MariaDB it takes effect at once, and commits the statements before it.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	l, err := t.open("create barrier", "", db)
 	if err != nil {
@@ -148,8 +144,8 @@ func (t Table) Create(ctx context.Context, db driver.SQL) error {
 
 const exceptedColumn = `excepted {pg text not null default ''}{maria mediumtext character set ascii collate ascii_bin not null default ','}`
 
-// addExcepted adds a column to the table of marks that a former version created. Nobody
-// who calls Create waits for it otherwise.
+// addExcepted adds a column to a table of marks that an earlier version created. The statement
+// locks the table, so it is not run if the column exists.
 func (l ledger) addExcepted(ctx context.Context, marks string) error {
 	schema := ""
 	if i := strings.LastIndexByte(marks, '.'); i >= 0 {

@@ -9,21 +9,21 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// trip is a call that goes outside.
+// trip is an outside call.
 type trip[T any] struct {
 	db driver.BeginnerAt[T]
 	t  Table
 	claim
 }
 
-// setOut starts the function's time, before that of its row, so that it is over first.
+// setOut starts the time of the function before that of its row, so that it ends first.
 func setOut[T any](ctx context.Context, db driver.BeginnerAt[T], t Table, c claim) (trip[T], context.Context, context.CancelFunc) {
 	c.outside = true
 	inside, cancel := context.WithTimeout(ctx, t.patience())
 	return trip[T]{db, t, c}, inside, cancel
 }
 
-// begin commits that a call is about to be made, and tells whether one is.
+// begin commits that a call is about to be made, and reports whether it is to be made.
 func (o trip[T]) begin(ctx context.Context) (f found, calls bool, err error) {
 	err = o.t.repeat(ctx, func() error {
 		return within(ctx, o.db, o.t, o.claim, func(_ driver.Tx[T], l ledger) (changed bool, err error) {
@@ -38,11 +38,11 @@ func (o trip[T]) begin(ctx context.Context) (f found, calls bool, err error) {
 	return f, calls, err
 }
 
-// settleTimeout bounds what is stored after a call, even if the caller has left.
+// settleTimeout bounds the writes after a call, which ignore the caller's cancellation.
 const settleTimeout = 5 * time.Second
 
-// settle changes the row if it is still in the state from, and tells whether it was;
-// if not, it tells how the row is.
+// settle changes the row if it is still in the state from, and reports whether it was. If not, it
+// returns the row.
 func (o trip[T]) settle(ctx context.Context, set string, from state, args ...any) (f found, stood bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -56,14 +56,14 @@ func (o trip[T]) settle(ctx context.Context, set string, from state, args ...any
 			return stood, err
 		})
 	})
-	if err != nil { // the call was made, whatever the database says
+	if err != nil { // the call was made
 		err = branch.Unknown(&interlock.Error{Op: string(o.Operation), Name: o.Key(), Kind: interlock.Uncertain, Err: err})
 	}
 	return f, stood, err
 }
 
-// release lets other calls of the branch go outside at once; if it fails they wait
-// for the rest of this one's time.
+// release permits other outside calls of the branch. If it fails, they wait for the rest of this
+// one's time.
 func (o trip[T]) release(ctx context.Context, f found) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -76,7 +76,7 @@ func (o trip[T]) release(ctx context.Context, f found) {
 	})
 }
 
-// look reads a row as it is.
+// look reads a row without locking it.
 func (l ledger) look(ctx context.Context, c claim) (f found, err error) {
 	f.previous = absent
 	known := 0
