@@ -43,8 +43,8 @@ func (r *run) join(head driver.Head, is machine) (Outcome, error) {
 	return o, nil
 }
 
-// difference returns what differs from the transaction that was decided. A cancellation because a
-// participant asked has no branches, and fits any.
+// difference returns the difference from the transaction that was decided. A cancellation on request
+// of a participant has no branches, and fits any transaction.
 func (r *run) difference(head driver.Head, is machine) string {
 	if len(is.members) == 0 {
 		return ""
@@ -101,7 +101,7 @@ func (r *run) release(ctx context.Context, is *machine) {
 	var work sync.WaitGroup
 	for _, t := range r.tries {
 		if b := is.find(t.branch); t.refused || b != nil && b.fate != refused {
-			continue // nothing is held, or it is the coordinator's
+			continue // nothing is held, or the coordinator releases it
 		}
 		work.Go(func() {
 			for attempt := 1; attempt <= r.engine.options.Retry.Attempts; attempt++ {

@@ -25,7 +25,7 @@ type calls struct {
 	made int
 	settleAttempts
 	at    time.Time // not before
-	noted time.Time // when the journal got to know of a failure
+	noted time.Time // of the last failure in the journal
 }
 
 // Drive executes a decision as far as possible; see [coordinator.Protocol].
@@ -91,8 +91,8 @@ func (d *drive) callsOf(b member) *calls {
 	return d.calls[b.name]
 }
 
-// wait waits until the next call is due, or until a failing target answers again: then all that wait for
-// it are called.
+// wait waits until the next call is due, or until a failing target answers again: then all its branches
+// are called.
 func (d *drive) wait(wait time.Duration, members []member) {
 	var targets []string
 	for _, b := range members {
@@ -115,7 +115,7 @@ func (h handle) serves(request []byte) string {
 	return h.target(request)
 }
 
-// unknownResources returns an error if all that is left is of resources that this engine does not have.
+// unknownResources returns an error if this engine has none of the resources of the remaining calls.
 func (d *drive) unknownResources() error {
 	for _, b := range d.m.members {
 		if b.fate == pending {
@@ -191,7 +191,7 @@ func (d *drive) recordsFor(b member, err error) []journal.Entry {
 	return d.failing(b, err)
 }
 
-// append makes records durable, and acts on them afterwards.
+// append appends records, and acts on them once they are durable.
 func (d *drive) append(entries []journal.Entry) error {
 	m, err := d.m.with(entries...)
 	switch {

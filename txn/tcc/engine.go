@@ -15,31 +15,30 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// protocol is what the types of transactions begin with in the journal.
+// protocol is the prefix of transaction types in the journal.
 const protocol = "tcc:"
 
-// unknown is the type of what was cancelled before anybody could say what it was.
+// unknown is the type of a transaction that was cancelled before its type was known.
 const unknown = protocol + "unknown"
 
-// name is the user's part of a type.
+// name is the type of a transaction without the prefix.
 func name(kind string) string { return strings.TrimPrefix(kind, protocol) }
 
 // Options of an engine; nil and the zero value work.
 type Options struct {
-	// Hold is how long branches are held for a transaction that is not decided; 0 means
-	// a minute.
+	// Hold bounds how long branches are held without a decision; 0 means a minute.
 	Hold time.Duration
-	// Margin is how long before the end of the holds a transaction is not confirmed any
-	// more; 0 means a sixth of Hold. Half of it is for the append of the decision, the
-	// other half for how far the participants' clocks may be ahead of this one.
+	// Margin is the last part of Hold, in which no transaction is confirmed; 0 means a sixth
+	// of Hold. Half of it is for the append of the decision, the other half for clocks of
+	// participants that are ahead of this one.
 	Margin time.Duration
 	// Timeout bounds each call; 0 means 10 seconds.
 	Timeout time.Duration
-	// Retry is how calls are repeated.
+	// Retry sets when calls are repeated.
 	Retry Policy
 	// Remind is how often the hook Dead is called for a dead letter; 0 means a day.
 	Remind time.Duration
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.TCC
 }
 
@@ -67,10 +66,9 @@ func (o *Options) resolve() (Options, error) {
 	return r, nil
 }
 
-// An Engine runs transactions over its resources. What it has decided is carried out
-// by the coordinators of its journal, in any process whose engine knows the resources.
-// It has no goroutines but those of [Engine.Run] and [Engine.Submit]. It is safe for
-// concurrent use.
+// An Engine runs transactions over its resources. The coordinators of its journal execute the
+// decisions, in any process whose engine has the resources. Its only goroutines are those of
+// [Engine.Run] and [Engine.Submit]. It is safe for concurrent use.
 type Engine struct {
 	coordinator *coordinator.Coordinator
 	options     Options
@@ -122,7 +120,7 @@ func New(c *coordinator.Coordinator, o *Options, resources ...Defined) (*Engine,
 	return m, c.Reconciles(m.reconciles())
 }
 
-// read is a transaction as it stands in the journal.
+// read is a transaction in the journal.
 func (m *Engine) read(ctx context.Context, op, id string) (driver.Head, machine, error) {
 	t, err := records.Read(ctx, m.coordinator.Journal(), op, id)
 	return t.Head, t.State, err
@@ -152,7 +150,7 @@ func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 // Decide returns the decision on a branch of a transaction. A participant calls it when the time
 // of a hold is over. If there is no decision, Decide decides to cancel, durably, before it
 // returns; the transaction cannot be confirmed afterwards. It blocks for up to Options.Patience
-// of the journal. An error tells nothing about the decision: call it again.
+// of the journal. After an error the decision is unknown: call it again.
 func (m *Engine) Decide(ctx context.Context, id, branch string) (Decision, error) {
 	const op = "decide"
 	if err := driver.CheckName(op, "a transaction", id, driver.MaxTransaction); err != nil {

@@ -9,22 +9,20 @@ import (
 )
 
 var (
-	// ErrNone: no transaction of that id is decided. It is Definite.
+	// ErrNone means that no transaction of that id is decided. It is Definite.
 	ErrNone = coordinator.ErrNone
-	// ErrMismatch: under this id there is a transaction of another type or with other
-	// branches, or this process does not know a resource of it. The error is a
-	// [*MismatchError].
+	// ErrMismatch means that the transaction of this id has another type or other branches, or
+	// that this process lacks one of its resources. The error is a [*MismatchError].
 	ErrMismatch = coordinator.ErrMismatch
-	// ErrState: the state of the transaction does not allow what an operator wants. The
-	// error is a [*StateError].
+	// ErrState means that the state of the transaction does not allow an operator's change.
+	// The error is a [*StateError].
 	ErrState = coordinator.ErrState
-	// ErrCancelled: the transaction was decided to be cancelled. The error is a
-	// [*CancelledError].
+	// ErrCancelled means that the decision is to cancel. The error is a [*CancelledError].
 	ErrCancelled = errors.New("the transaction is cancelled")
-	// ErrDeadLetter: a branch has refused what was decided. The error is a
+	// ErrDeadLetter means that a branch refuses the decision. The error is a
 	// [*DeadLetterError].
-	ErrDeadLetter = errors.New("a branch refuses what was decided")
-	// ErrNoOutput: the branch holds nothing that is known.
+	ErrDeadLetter = errors.New("a branch refuses the decision")
+	// ErrNoOutput means that the branch has no hold, or an unknown one.
 	ErrNoOutput = coordinator.ErrNoOutput
 
 	errOrder = coordinator.ErrOrder
@@ -37,28 +35,28 @@ type (
 	MismatchError = coordinator.MismatchError
 	// StateError is an [ErrState]; see [coordinator.StateError].
 	StateError = coordinator.StateError
-	// By is who changes a transaction by hand, and the reason; see [coordinator.By].
+	// By names an operator and the reason of a change; see [coordinator.By].
 	By = coordinator.By
-	// Filter says which transactions are listed; see [coordinator.Filter].
+	// Filter selects transactions of a list; see [coordinator.Filter].
 	Filter = coordinator.Filter
 	// StepError is a branch with an error; see [coordinator.StepError].
 	StepError = coordinator.StepError
 )
 
-// A CancelledError is an [ErrCancelled] and Definite: the decision stands in the
-// journal, and each branch is cancelled, or will be.
+// A CancelledError is an [ErrCancelled] and Definite: the decision is durable, and each branch is
+// cancelled or will be.
 type CancelledError struct {
 	ID     string
-	Reason string // as the journal has it
-	Cause  error  // of the branch that failed first, if it was this Run that failed; else nil
+	Reason string // in the journal
+	Cause  error  // of the branch that failed first in this Run; nil if another Run decided
 }
 
-// Error says why.
+// Error returns the reason.
 func (e *CancelledError) Error() string {
 	return fmt.Sprintf("transaction %q: %v: %s", e.ID, ErrCancelled, e.Reason)
 }
 
-// Unwrap gives the sentinel, and the branch's own error.
+// Unwrap returns the sentinel and the branch's own error.
 func (e *CancelledError) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{ErrCancelled}
@@ -66,11 +64,11 @@ func (e *CancelledError) Unwrap() []error {
 	return []error{ErrCancelled, e.Cause}
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *CancelledError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A DeadLetterError is an [ErrDeadLetter] and Uncertain: repeating changes nothing, and
-// a person has to look.
+// A DeadLetterError is an [ErrDeadLetter] and Uncertain: repeating changes nothing, and an operator
+// must act.
 type DeadLetterError struct{ Outcome Outcome }
 
 // Error names the branches.
@@ -85,10 +83,10 @@ func (e *DeadLetterError) Error() string {
 	return text
 }
 
-// Unwrap gives the sentinel.
+// Unwrap returns the sentinel.
 func (e *DeadLetterError) Unwrap() error { return ErrDeadLetter }
 
-// ErrorKind is [interlock.Uncertain].
+// ErrorKind returns [interlock.Uncertain].
 func (e *DeadLetterError) ErrorKind() interlock.ErrorKind { return interlock.Uncertain }
 
 func bug(op, name string, err error) error {

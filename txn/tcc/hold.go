@@ -11,13 +11,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// Want is so many units of an item, 1 to driver.MaxQuantity.
+// Want is a number of units of an item, 1 to driver.MaxQuantity.
 type Want struct {
 	Item string `json:"item"` // 1 to driver.MaxName bytes
 	N    int64  `json:"n"`
 }
 
-// The states of a hold. There is no way out of any but held.
+// The states of a hold. All but held are final.
 const (
 	stateHeld      = "held"
 	stateConfirmed = "confirmed"
@@ -25,8 +25,8 @@ const (
 	stateBlocked   = "blocked" // cancelled before it was tried
 	stateShort     = "short"   // refused: too few units
 	stateUnknown   = "unknown" // refused: no such item
-	stateLate      = "late"    // refused: its time was over
-	stateFar       = "far"     // refused: its time is too long
+	stateLate      = "late"    // refused: it had expired
+	stateFar       = "far"     // refused: its duration is too long
 )
 
 var refusals = map[string]string{
@@ -59,11 +59,10 @@ var holdKinds = map[string]holdKind{
 	},
 }
 
-// Take tries to hold units for the branch of [branch.From] until a time. A refusal is
-// a [*RefusedError] in a branch.Fail, and is remembered if the transaction commits. A
-// branch that was cancelled is refused, with [ErrCancelled]. One that holds already has
-// its time prolonged, if that is later. Another request under the branch's name is a
-// Bug, and nothing is done.
+// Take tries to hold units for the branch of [branch.From] until a time. A refusal is a
+// [*RefusedError] in a branch.Fail, and is stored if the transaction commits. A branch that was
+// cancelled is refused with [ErrCancelled]. A repeated call extends the hold, if the time is later.
+// Another request under the branch's name is a Bug, and nothing is done.
 func (t Table) Take(ctx context.Context, db driver.SQL, w Want, until time.Time) error {
 	return t.try(ctx, db, holdKinds["take"], w, until)
 }
@@ -176,7 +175,7 @@ func (is row) answer(c branch.Call, as holdKind, w Want) error {
 		return branch.Fail(cancelled(c))
 	}
 	if !is.matches(as, w) {
-		return branch.Fail(failure.Bug("try", c.Transaction, "branch %q was tried before, to %s %d units of %q", c.Branch, is.way, is.n, is.item))
+		return branch.Fail(failure.Bug("try", c.Transaction, "branch %q was already tried, to %s %d units of %q", c.Branch, is.way, is.n, is.item))
 	}
 	switch is.state {
 	case stateHeld, stateConfirmed:

@@ -19,17 +19,16 @@ import (
 type Holds[T any] struct {
 	DB    driver.BeginnerAt[T]
 	Table Table
-	// Confirmed, if it is not nil, is called in the transaction that confirms a hold,
-	// once for each: to write the booking down. Which it is stands in [branch.From].
-	// After an error nothing is confirmed, and the call is repeated: it must not refuse
-	// for good.
+	// Confirmed runs in the transaction that confirms a hold, such as to record the booking;
+	// nil does nothing. [branch.From] has the branch. One call of each hold is committed. After
+	// an error nothing is confirmed, and the call is repeated until it succeeds.
 	Confirmed func(ctx context.Context, tx T, w Want) error
-	// Again is how long after a sweep that found a hold to be kept, because it will be
-	// confirmed, it is asked about again; 0 means a minute.
+	// Again is the pause before a sweep asks again about a hold that will be confirmed; 0
+	// means a minute.
 	Again time.Duration
-	// Idle is how long the server lets a transaction of these stand still, also within
-	// Confirmed: see barrier.Table. It is at least a second; 0 means 15 seconds, below zero
-	// is the session's own setting.
+	// Idle bounds the time between two statements of a transaction, also within Confirmed: see
+	// barrier.Table. It is at least a second; 0 means 15 seconds, below zero keeps the
+	// session's setting.
 	Idle time.Duration
 }
 
@@ -47,7 +46,7 @@ type resource[T any] struct {
 	try   func(ctx context.Context, db driver.SQL, w Want, until time.Time) error
 }
 
-// Try commits a refusal too, so that it is remembered.
+// Try commits a refusal too, so that repeated calls get it.
 func (r resource[T]) Try(ctx context.Context, w Want, until time.Time) (Want, error) {
 	var refusal error
 	err := r.holds.within(ctx, func(tx driver.Tx[T]) error {
@@ -88,8 +87,8 @@ func (h Holds[T]) cancel(ctx context.Context) error {
 // defaultIdle equals barrier.DefaultIdle.
 const defaultIdle = 15 * time.Second
 
-// within runs work in a transaction, and classifies the database's errors. Unless the answer to COMMIT was
-// lost, nothing was done.
+// within runs work in a transaction, and classifies the database's errors. After an error nothing was
+// done, unless the answer to COMMIT was lost.
 func (h Holds[T]) within(ctx context.Context, work func(tx driver.Tx[T]) error) error {
 	if h.DB == nil {
 		return branch.Retry(failure.Bug("begin", branch.From(ctx).Transaction, "there is no database"))
@@ -108,10 +107,10 @@ func (h Holds[T]) within(ctx context.Context, work func(tx driver.Tx[T]) error) 
 	return branch.Retry(err)
 }
 
-// SweepResult is what a sweep has done.
+// SweepResult is the result of a sweep.
 type SweepResult struct {
 	Freed int // holds that were cancelled
-	Kept  int // holds that will be confirmed, and stay until they are
+	Kept  int // holds that will be confirmed
 }
 
 // Sweep asks for the decision on up to limit holds whose time is over by the database's clock,
@@ -124,7 +123,7 @@ type SweepResult struct {
 // reported and does not affect the others.
 func (h Holds[T]) Sweep(ctx context.Context, ask Ask, limit int) (s SweepResult, err error) {
 	if ask == nil || limit < 1 {
-		return s, failure.Bug("sweep", "", "there is nobody to ask, or %d holds: it can be 1 or more", limit)
+		return s, failure.Bug("sweep", "", "it needs a function Ask and a limit of at least 1, not %d", limit)
 	}
 	var all []ref
 	err = h.within(ctx, func(tx driver.Tx[T]) error {

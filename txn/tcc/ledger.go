@@ -9,12 +9,12 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// layout is the tables of a [Table].
+// layout names the tables of a [Table].
 var layout = sqltable.Layout{Part: "tcc", Default: "interlock_tcc",
 	Tables: map[string]string{"items": "", "holds": "_hold"}, Indexes: map[string]string{"ask": "_hold_ask"}}
 
-// ledger is the tables within one transaction. MariaDB evaluates assignments in order, so an assignment
-// that depends on a column stands before that column's. Texts are never empty, because one sql_mode
+// ledger has the tables within one transaction. MariaDB evaluates assignments in order, so an assignment
+// that depends on a column comes before that column's. Texts are never empty, because one sql_mode
 // turns empty texts into NULL.
 type ledger struct{ sqltable.Tables }
 
@@ -29,9 +29,9 @@ func callOf(ctx context.Context, op string) (branch.Call, error) {
 	c := branch.From(ctx)
 	switch {
 	case c.Transaction == "" && c.Branch == "":
-		return c, failure.Bug(op, "", "the context is not that of a call: see branch.With")
+		return c, failure.Bug(op, "", "the context has no call: see branch.With")
 	case c.Step != "":
-		return c, failure.Bug(op, c.Transaction, "branch %q has a step %q, and a hold is that of a whole branch", c.Branch, c.Step)
+		return c, failure.Bug(op, c.Transaction, "branch %q has a step %q, but a hold belongs to a whole branch", c.Branch, c.Step)
 	}
 	if err := driver.CheckName(op, "a transaction", c.Transaction, driver.MaxTransaction); err != nil {
 		return c, err

@@ -22,21 +22,21 @@ const (
 	Cancel  Decision = "cancel"
 )
 
-// State is where a transaction stands; see [coordinator.State]. One of [Engine.Run] is in no
-// journal before it is decided, and has no state.
+// State is the state of a transaction; see [coordinator.State]. A transaction of [Engine.Run] has
+// none before its decision, because it is not in the journal.
 type State = coordinator.State
 
-// The states. TRYING, of a transaction of [Engine.Submit], goes on to CONFIRMING or
-// CANCELLING. CONFIRMING goes on to CONFIRMED and CANCELLING to CANCELLED, both
-// perhaps by way of DEAD_LETTER; a person can end that as RESOLVED.
+// The states. TRYING, of a transaction of [Engine.Submit], changes to CONFIRMING or CANCELLING.
+// CONFIRMING changes to CONFIRMED and CANCELLING to CANCELLED, perhaps after DEAD_LETTER, which
+// an operator can also end as RESOLVED.
 const (
 	Trying     State = "TRYING"               // undecided
-	Confirming State = "CONFIRMING"           // branches are yet to be confirmed
-	Confirmed  State = "CONFIRMED"            // each branch is, but those that a person has skipped
-	Cancelling State = "CANCELLING"           // branches are yet to be cancelled
-	Cancelled  State = "CANCELLED"            // nothing that its Run may have tried is held any more
-	DeadLetter       = coordinator.DeadLetter // a branch refuses what was decided, or too many owners crashed: a person has to look
-	Resolved         = coordinator.Resolved   // a person has ended it as it was
+	Confirming State = "CONFIRMING"           // decided; not all branches are confirmed
+	Confirmed  State = "CONFIRMED"            // all branches are confirmed, or skipped by an operator
+	Cancelling State = "CANCELLING"           // decided; not all branches are cancelled
+	Cancelled  State = "CANCELLED"            // no branch holds anything
+	DeadLetter       = coordinator.DeadLetter // a branch refuses the decision, or too many owners crashed: an operator must act
+	Resolved         = coordinator.Resolved   // ended by an operator as it was
 )
 
 // States are all states of a transaction.
@@ -50,27 +50,27 @@ const (
 	refused             // its try had no effect
 	settled             // confirmed or cancelled, as decided
 	dead                // it refused to be confirmed or cancelled
-	skipped             // settled by a person
+	skipped             // settled by an operator
 )
 
 // member is a branch in the journal.
 type member struct {
 	name, resource string
-	request, hold  json.RawMessage // no hold: it is not known what is held
+	request, hold  json.RawMessage // hold is nil if it is unknown
 	fate           fate
 	err            string // of the last failed call in the journal
-	attempts       int    // failed ones, as far as the journal has them
+	attempts       int    // failed ones in the journal
 }
 
-// machine is the state that a transaction's records lead to. It is pure: with returns the state after
+// machine is the state of a transaction after its records. It is pure: with returns the state after
 // more records, or an error if they are invalid.
 type machine struct {
 	opened   bool      // by Submit
 	until    time.Time // of Submit: when the owner of the shard may cancel it
-	decision Decision  // empty before it
+	decision Decision  // empty if there is none
 	members  []member  // in the user's order
 	reason   string    // of the decision to cancel
-	by       *By       // the person who resolved it; nil if it is not resolved
+	by       *By       // the operator who resolved it; nil if it is not resolved
 	ended    bool
 
 	takeOvers int    // in a row, without an answer in between
@@ -225,7 +225,7 @@ func (m *machine) applyOperator(e journal.Entry) error {
 	return nil
 }
 
-// revive has a dead branch called again.
+// revive makes a dead branch callable again.
 func (b *member) revive() {
 	if b.fate == dead {
 		b.fate, b.err, b.attempts = pending, "", 0
@@ -243,8 +243,8 @@ func (m *machine) has(f fate) bool {
 	return slices.ContainsFunc(m.members, func(b member) bool { return b.fate == f })
 }
 
-// decisionFor returns the decision for a branch. A branch that a confirmation does not name is
-// cancelled.
+// decisionFor returns the decision for a branch. A branch that is not part of a confirmed transaction
+// is cancelled.
 func (m *machine) decisionFor(branch string) Decision {
 	if m.decision == Confirm && m.find(branch) != nil {
 		return Confirm
@@ -252,19 +252,20 @@ func (m *machine) decisionFor(branch string) Decision {
 	return Cancel
 }
 
-// Policy is how calls are repeated; the zero value works. An Ongoing answer never
-// counts, and says itself when the call is made again.
+// Policy sets when calls are repeated; the zero value works. A branch.InProgress does not count as
+// a failure, and has its own time of the next call.
 type Policy struct {
-	// First is the bound of the first wait; each is twice the one before, and drawn
-	// at random below its bound. 0 means 50 milliseconds.
+	// First bounds the first wait. The bound doubles with each wait, and the wait is random
+	// below it. 0 means 50 milliseconds.
 	First time.Duration
-	// Max is the bound of every wait; 0 means a minute.
+	// Max bounds every wait; 0 means a minute.
 	Max time.Duration
-	// Attempts is how often a branch is tried before the transaction is cancelled, as far
-	// as the time of its holds allows; 0 means 5.
+	// Attempts bounds the tries of a branch before the transaction is cancelled; 0 means 5.
+	// The time of its holds bounds them as well.
 	Attempts int
-	// Refusals is how often a branch may refuse to be confirmed or cancelled, by
-	// branch.Fail, before it is dead; 0 means 5. Any other failure is repeated for ever.
+	// Refusals is the number of refusals, by branch.Fail, of a confirmation or cancellation
+	// after which the branch is dead; 0 means 5. After other failures the call is repeated
+	// without a bound.
 	Refusals int
 }
 
@@ -293,7 +294,7 @@ func (p Policy) delay(c branch.Class, ongoing time.Duration, attempts int, rando
 	return backoff.Policy{First: p.First, Max: p.Max}.Delay(max(attempts, 1), random)
 }
 
-// verdict says what to do after a failed call.
+// verdict is the action after a failed call.
 type verdict int
 
 const (

@@ -7,13 +7,13 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// A transaction of [Engine.Submit] stands in the journal from its beginning: an open
-// record, and a tried record with the request of each branch. The append that decides
-// it has a held record for each branch.
+// A transaction of [Engine.Submit] is in the journal from its beginning: an open record, and a tried
+// record with the request of each branch. The append of its decision has a held record for each
+// branch.
 
 // opening is the data of an open record.
 type opening struct {
-	Until int64  `json:"until"` // milliseconds since 1970; after it the owner of the shard cancels
+	Until int64  `json:"until"` // milliseconds since 1970; afterwards the owner of the shard cancels
 	Run   string `json:"run"`   // random, so that two runs never write the same record
 }
 
@@ -23,7 +23,7 @@ type holding struct {
 	Refused bool            `json:"refused,omitempty"` // as in trying
 }
 
-// opened is the first append.
+// opened returns the records of the first append.
 func opened(run string, until time.Time, tries []try) []journal.Entry {
 	entries := []journal.Entry{record(recordOpen, "", opening{Until: until.UnixMilli(), Run: run})}
 	for _, t := range tries {
@@ -32,7 +32,7 @@ func opened(run string, until time.Time, tries []try) []journal.Entry {
 	return entries
 }
 
-// concluded is the append that decides.
+// concluded returns the records of the append of a decision.
 func concluded(d Decision, reason string, tries []try) []journal.Entry {
 	var entries []journal.Entry
 	for _, t := range tries {
@@ -53,7 +53,7 @@ func (m *machine) open(e journal.Entry) error {
 	return nil
 }
 
-// held takes the outcome of the try of a branch.
+// held applies the outcome of the try of a branch.
 func (m *machine) held(e journal.Entry) error {
 	var h holding
 	if err := json.Unmarshal(e.Data, &h); err != nil {

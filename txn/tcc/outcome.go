@@ -7,15 +7,15 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
-// Outcome is a decided transaction, and where it stands.
+// Outcome is the state of a decided transaction.
 type Outcome struct {
 	coordinator.Summary
 
 	holds map[string]json.RawMessage
 }
 
-// Err is nil if the transaction is confirmed, or to be, else a [*CancelledError]; of
-// a dead letter it is a [*DeadLetterError], whatever was decided.
+// Err returns nil if the decision is to confirm, and a [*CancelledError] if it is to cancel. For a
+// dead letter it returns a [*DeadLetterError].
 func (o Outcome) Err() error {
 	switch {
 	case o.State == DeadLetter:
@@ -26,7 +26,7 @@ func (o Outcome) Err() error {
 	return nil
 }
 
-// outcome of a transaction under its head.
+// outcome returns the outcome of a transaction with its head.
 func (m *machine) outcome(head driver.Head) Outcome {
 	o := Outcome{Summary: coordinator.SummaryOf(head), holds: map[string]json.RawMessage{}}
 	o.Decision, o.State, o.Reason, o.Halted = m.decision, m.state(), m.reason, m.halted

@@ -12,22 +12,22 @@ import (
 	"github.com/interlock-dev/interlock/txn/coordinator"
 )
 
-// Finding is a branch that does not bear out what was decided and done. Want is the decision;
-// see [coordinator.Finding].
+// Finding is a branch that contradicts the journal. Want is the decision; see
+// [coordinator.Finding].
 type Finding = coordinator.Finding
 
 // Reconcile repeats the last call of each branch of the transactions that ended at or after a
 // time of the store's clock, in the order of their ids, under the same key. A resource that has
 // executed the call answers as before and changes nothing. One that has lost it, such as by a
 // restored backup, executes it again or rejects it. Rejections and unknown outcomes are yielded.
-// An error without an ID ends the iteration. What an operator has resolved or skipped is left
-// out. Keep since within the time for which resources remember calls: a day suits the defaults of
-// [coordinator.Retention].
+// An error without an ID ends the iteration. Branches that an operator has resolved or skipped are
+// left out. Keep since within the time for which resources store calls: a day suits the defaults
+// of [coordinator.Retention].
 func (m *Engine) Reconcile(ctx context.Context, since time.Time) iter.Seq2[Finding, error] {
 	return records.Reconcile(ctx, m.coordinator.Journal(), since, m.recheck)
 }
 
-// recheck asks the branches of a transaction.
+// recheck repeats the last calls of a transaction.
 func (m *Engine) recheck(ctx context.Context, t coordinator.Transaction[machine]) (all []Finding, _ error) {
 	of := t.State
 	if of.state() != Confirmed && of.state() != Cancelled {
@@ -46,11 +46,11 @@ func (m *Engine) recheck(ctx context.Context, t coordinator.Transaction[machine]
 	return all, nil
 }
 
-// repeat makes the last call of a branch again.
+// repeat repeats the last call of a branch.
 func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decision, b member) error {
 	h, ok := m.handles[b.resource]
 	if !ok {
-		return fmt.Errorf("the engine was made without the resource %q: add it", b.resource)
+		return fmt.Errorf("the engine has no resource %q: add it", b.resource)
 	}
 	do, op := h.confirm, branch.Confirm
 	if d == Cancel {
@@ -63,7 +63,8 @@ func (m *Engine) repeat(ctx context.Context, id string, begun time.Time, d Decis
 	return coordinator.CatchPanic(branch.With(ctx, c), func(ctx context.Context) error { return do(ctx, b.request, b.hold) })
 }
 
-// reconciles has the transactions reconciled, in the background only if somebody says so.
+// reconciles registers the reconciliation, which runs in the background only if the coordinator's options
+// enable it.
 func (m *Engine) reconciles() coordinator.Reconciler {
 	hooks := m.options.Hooks
 	r := coordinator.Reconciler{Protocol: strings.TrimSuffix(protocol, ":"), Find: m.Reconcile, Done: hooks.Reconciled}

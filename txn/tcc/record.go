@@ -7,24 +7,24 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Kinds of records. A transaction of Run begins with what was tried and the decision,
-// in one append. One of Submit begins with an open record and its requests; the append
-// of the decision has what they hold.
+// Kinds of records. A transaction of Run begins with its tried branches and the decision, in one
+// append. A transaction of Submit begins with an open record and its requests; the append of the
+// decision has the holds.
 const (
-	recordOpen     = "open"     // by Submit: the run has begun, and may be decided until a time
-	recordTried    = "tried"    // a branch: its request, and what it holds
+	recordOpen     = "open"     // by Submit: the run has begun; it decides until a time
+	recordTried    = "tried"    // a branch: its request and hold
 	recordHeld     = "held"     // after open: the outcome of the try of a branch
 	recordDecide   = "decide"   // Step is confirm or cancel; one, ever
 	recordDone     = "done"     // the branch is confirmed
 	recordUndone   = "undone"   // the branch is cancelled
-	recordDead     = "dead"     // the branch has refused what it may not refuse
-	recordFailing  = "failing"  // calls of the branch failed so often, and are repeated
+	recordDead     = "dead"     // the branch has refused the decision
+	recordFailing  = "failing"  // the number of failed calls of the branch, which are repeated
 	recordTaken    = "taken"    // it was taken over while branches were called
-	recordHalted   = "halted"   // it was taken over so often that a person has to look
+	recordHalted   = "halted"   // it was taken over too often: an operator must act
 	recordRemind   = "remind"   // a dead letter was reported again
-	recordRetry    = "retry"    // by a person: Step, or all that is dead, is called again
-	recordSkip     = "skip"     // by a person: Step is not called any more
-	recordResolved = "resolved" // by a person: it is taken for settled as it is
+	recordRetry    = "retry"    // by an operator: Step, or all dead branches, are called again
+	recordSkip     = "skip"     // by an operator: Step is not called again
+	recordResolved = "resolved" // by an operator: it has ended without further calls
 	recordEnd      = coordinator.RecordEnd
 )
 
@@ -32,8 +32,8 @@ const (
 type trying struct {
 	Resource string          `json:"resource"`
 	Request  json.RawMessage `json:"request"`
-	Hold     json.RawMessage `json:"hold,omitempty"`    // none: it is not known
-	Refused  bool            `json:"refused,omitempty"` // it holds nothing, and nothing is to be cancelled
+	Hold     json.RawMessage `json:"hold,omitempty"`    // absent if it is unknown
+	Refused  bool            `json:"refused,omitempty"` // it has no hold to cancel
 }
 
 // deciding is the data of a decide record.
@@ -51,7 +51,7 @@ func record(kind, step string, data any) journal.Entry { return coordinator.Reco
 
 func marshal(v any) (json.RawMessage, error) { return coordinator.Marshal(v) }
 
-// decided is the first append of a transaction of Run.
+// decided returns the records of the first append of a transaction of Run.
 func decided(d Decision, reason string, tries []try) []journal.Entry {
 	var entries []journal.Entry
 	for _, t := range tries {

@@ -10,31 +10,29 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// A Resource is a participant. Q is what is asked of it and H what it holds; both
-// travel as JSON. Which call it is stands in [branch.From]: the transaction and the
-// branch name the hold. Each method is called at least once, perhaps at the same time
-// or late; what it must see to is what a row of its own, or txn/barrier, does:
+// A Resource is a participant. Q is a request and H the hold that it returns; both are JSON in the
+// journal. [branch.From] has the call: its transaction and branch name the hold. Each method is
+// called at least once, perhaps concurrently or late. A row for each branch, or txn/barrier, meets
+// these obligations:
 //
-//   - a repeated call has one effect and one answer;
-//   - a Try that comes after a Cancel of its branch fails, also if there was nothing
-//     to cancel;
-//   - a Try changes nothing that others see but what is left for them.
+//   - a repeated call has one effect and one answer
+//   - a Try that arrives after a Cancel of its branch fails, also if there was nothing to cancel
+//   - a Try changes only what is available to others
 //
 // Errors are marked with branch.Fail, branch.Retry, branch.Unknown or branch.InProgress.
 // A panic counts as Unknown. Methods return when their context ends.
 type Resource[Q, H any] interface {
-	// Try holds what q asks for until a time. It refuses with branch.Fail. The hold
-	// does not end by itself at that time: from then on the resource asks
-	// [Engine.Decide] for the outcome.
+	// Try holds what q requests. It refuses with branch.Fail. The hold does not end by itself
+	// at the time until: afterwards the resource asks [Engine.Decide] for the outcome.
 	Try(ctx context.Context, q Q, until time.Time) (H, error)
 	// Confirm makes the hold final. It must not refuse.
 	Confirm(ctx context.Context, q Q, h H) error
-	// Cancel takes the hold back; h is nil if it is not known whether there is one. It
-	// must not refuse.
+	// Cancel releases the hold; h is nil if it is unknown whether there is one. It must not
+	// refuse.
 	Cancel(ctx context.Context, q Q, h *H) error
 }
 
-// A Definition is a resource under its name, by which the journal remembers it.
+// A Definition is a resource with its name in the journal.
 type Definition[Q, H any] struct{ of handle }
 
 // Defined is a [Definition] of any types.
@@ -43,11 +41,11 @@ type Defined interface{ handle() handle }
 // handle is a resource without its types. Requests and holds are JSON.
 type handle struct {
 	name    string
-	target  func(request json.RawMessage) string // nil is the name
+	target  func(request json.RawMessage) string // nil returns the name
 	try     func(ctx context.Context, request json.RawMessage, until time.Time) (json.RawMessage, error)
 	confirm func(ctx context.Context, request, hold json.RawMessage) error
 	cancel  func(ctx context.Context, request, hold json.RawMessage) error
-	watch   func(ctx context.Context, ask Ask) error // nil: the participant asks by itself
+	watch   func(ctx context.Context, ask Ask) error // nil if the participant asks by itself
 }
 
 // Define names a resource; the name has 1 to 255 bytes and is unique in its engine. Do not rename
@@ -90,19 +88,19 @@ func Define[Q, H any](name string, r Resource[Q, H]) Definition[Q, H] {
 	return d
 }
 
-// stored is a hold as JSON. One that cannot be kept is not known.
+// stored returns a hold as JSON. A hold that cannot be encoded is unknown.
 func stored(name string, hold any) (json.RawMessage, error) {
 	text, err := marshal(hold)
 	if err == nil {
 		err = fits(text)
 	}
 	if err != nil {
-		return nil, branch.Unknown(fmt.Errorf("store what resource %q holds: %w", name, err))
+		return nil, branch.Unknown(fmt.Errorf("store the hold of resource %q: %w", name, err))
 	}
 	return text, nil
 }
 
-// fits checks that a request, or a hold, can be written.
+// fits checks the size of a request or a hold.
 func fits(text []byte) error {
 	const most = driver.MaxPayload - around
 	if len(text) > most {
@@ -111,8 +109,7 @@ func fits(text []byte) error {
 	return nil
 }
 
-// fitsWith checks that a hold can be written beside its request: a Run has both in one
-// record.
+// fitsWith checks that a hold fits into the record of its request: a Run has both in one record.
 func fitsWith(request, hold []byte) error {
 	if len(request)+len(hold) > driver.MaxPayload-around {
 		return branch.Unknown(fmt.Errorf("store the hold: it has %d bytes and its request %d, together at most %d are allowed: use Submit", len(hold), len(request), driver.MaxPayload-around))
@@ -120,10 +117,10 @@ func fitsWith(request, hold []byte) error {
 	return nil
 }
 
-// around is the most that a record has around requests and holds.
+// around bounds the bytes of a record besides its request and hold.
 const around = 4 << 10
 
-// load reads what the journal has; no hold is nil.
+// load decodes a request and a hold of the journal; an absent hold is nil.
 func load[Q, H any](name string, request, hold json.RawMessage) (q Q, h *H, err error) {
 	if err = json.Unmarshal(request, &q); err == nil && hold != nil {
 		h = new(H)
@@ -143,7 +140,7 @@ func (d Definition[Q, H]) handle() handle { return d.of }
 func (d Definition[Q, H]) Target(of func(q Q) string) Definition[Q, H] {
 	name := d.of.name
 	d.of.target = func(request json.RawMessage) (target string) {
-		defer func() { // the coordinator's goroutine must survive it
+		defer func() { // of the coordinator's goroutine
 			if recover() != nil {
 				target = name
 			}
@@ -175,15 +172,15 @@ type Try[Q, H any] struct {
 // different names.
 func (t Try[Q, H]) As(name string) Try[Q, H] { t.name = name; return t }
 
-// OutputOf is what the branch holds, or held. Where that is not known the error is an
+// OutputOf returns the hold of the branch, also after it has ended. If it is unknown, the error is an
 // [ErrNoOutput].
 func (t Try[Q, H]) OutputOf(o Outcome) (h H, err error) {
 	text, ok := o.holds[t.name]
 	if !ok {
-		return h, fmt.Errorf("read what branch %q holds: %w", t.name, ErrNoOutput)
+		return h, fmt.Errorf("read the hold of branch %q: %w", t.name, ErrNoOutput)
 	}
 	if err := json.Unmarshal(text, &h); err != nil {
-		return h, fmt.Errorf("read what branch %q holds: %w", t.name, err)
+		return h, fmt.Errorf("read the hold of branch %q: %w", t.name, err)
 	}
 	return h, nil
 }
@@ -193,7 +190,7 @@ type try struct {
 	branch, resource string
 	request, hold    json.RawMessage
 	refused          bool
-	cause            error // why it holds nothing, or nothing that is known
+	cause            error // why it has no hold, or an unknown one
 }
 
 func (t Try[Q, H]) try() (try, error) {

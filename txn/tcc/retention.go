@@ -10,11 +10,11 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// sweepBatch is how many holds one statement of a [Sweep] removes.
+// sweepBatch is the number of holds that one statement of a [Sweep] removes.
 const sweepBatch = 500
 
 // Sweep returns the retention of a table of holds: [Table.Forget] removes holds that ended longer
-// than age ago, and [Table.Overdue] reports those that should have ended. An age of 0 is twice
+// than age ago, and [Table.Overdue] reports holds past their time. An age of 0 means twice
 // coordinator.DefaultKeep.
 func Sweep[T any](name string, db driver.BeginnerAt[T], t Table, age time.Duration) coordinator.Sweep {
 	if age == 0 {

@@ -18,29 +18,27 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// MaxBranches is the most branches of a transaction.
+// MaxBranches is the maximum number of branches of a transaction.
 const MaxBranches = driver.MaxRecords - 1
 
-// Run tries all branches at once, and decides: to confirm if each holds what it was
-// asked for, to cancel otherwise. It returns as soon as the decision is durable, which
-// is then carried out by the owner of the transaction's shard; see [Engine.Wait].
-// kind says what sort of transaction it is, for people, in 1 to 250 bytes; id is 1 to
-// driver.MaxTransaction bytes.
+// Run tries all branches at once. It decides to confirm if all tries succeed, and to cancel
+// otherwise. It returns once the decision is durable; the owner of the transaction's shard then
+// executes it, see [Engine.Wait]. kind is the type of the transaction for operators, of 1 to 250
+// bytes; id has 1 to driver.MaxTransaction bytes. If ctx ends, Run decides to cancel.
 //
-// The error is nil if the decision is to confirm. Otherwise:
+// The error is nil if the decision is to confirm. Otherwise it is:
 //
-//   - a [*CancelledError]: the decision is to cancel. Its cause is the branch's error,
-//     or that of ctx, which is the only thing that the end of ctx does;
-//   - a [*MismatchError]: there is another transaction of that id. What this one held
-//     meanwhile is cancelled, but for branches that the other one has by the same name:
-//     those are the other's, so what another resource holds for them waits for a person;
-//   - a Retryable error: the journal could not be read, and nothing was tried;
-//   - an Uncertain error: what is decided could not be found out. Repeating finds out,
-//     or decides;
-//   - a Bug: nothing was tried.
+//   - a [*CancelledError]: the decision is to cancel; the cause is the error of the branch, or that
+//     of ctx
+//   - a [*MismatchError]: there is another transaction of that id. Holds of this Run are cancelled,
+//     except those of branches whose name the other transaction has too: a hold of another resource
+//     under such a name waits for an operator
+//   - a Retryable error: the journal could not be read, and nothing was tried
+//   - an Uncertain error: the decision is unknown; repeating returns it, or decides
+//   - a Bug: nothing was tried
 //
-// A transaction of that id that is decided already is not tried again: Run returns its
-// decision, and that of one that was submitted once it is decided. Several Runs of one id at once come to one decision.
+// If the transaction of that id is already decided, Run tries nothing and returns the decision. If
+// it was submitted, Run waits for its decision. Concurrent Runs of one id get the same decision.
 func (m *Engine) Run(ctx context.Context, kind, id string, branches ...Branch) (Outcome, error) {
 	r := &run{engine: m, id: id, kind: protocol + kind, began: m.coordinator.Now()}
 	if err := r.prepare(kind, branches); err != nil {
@@ -67,8 +65,8 @@ type run struct {
 	id, kind string
 	began    time.Time
 	tries    []try
-	log      *journal.Log    // of Submit: what was opened
-	opening  []journal.Entry // the records in it
+	log      *journal.Log    // of Submit: the opened transaction
+	opening  []journal.Entry // its records
 }
 
 // prepare checks the branches, and prepares their tries.
@@ -78,7 +76,7 @@ func (r *run) prepare(kind string, branches []Branch) error {
 		return err
 	}
 	if len(branches) == 0 || len(branches) > MaxBranches {
-		return failure.Bug(op, r.id, "it has %d branches, and can have 1 to %d", len(branches), MaxBranches)
+		return failure.Bug(op, r.id, "it has %d branches; 1 to %d are allowed", len(branches), MaxBranches)
 	}
 	seen := map[string]bool{}
 	for _, b := range branches {
@@ -96,7 +94,7 @@ func (r *run) prepare(kind string, branches []Branch) error {
 			return failure.Bug(op, r.id, "there are two branches named %q; give one of them another name with As", t.branch)
 		}
 		if _, ok := r.engine.handles[t.resource]; !ok {
-			return failure.Bug(op, r.id, "the engine was made without the resource %q of branch %q", t.resource, t.branch)
+			return failure.Bug(op, r.id, "the engine has no resource %q of branch %q", t.resource, t.branch)
 		}
 		seen[t.branch] = true
 		r.tries = append(r.tries, t)
@@ -110,8 +108,8 @@ func (r *run) until() time.Time { return r.began.Add(r.engine.options.Hold).Roun
 // limit returns how long branches may be tried, from the start of the Run.
 func (r *run) limit() time.Duration { return r.engine.options.Hold - r.engine.options.Margin }
 
-// tryAll tries all branches until each holds or one does not. It returns why the transaction may not be
-// confirmed.
+// tryAll tries all branches until all have a hold or one fails. It returns why the transaction cannot be
+// confirmed, or nil.
 func (r *run) tryAll(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -132,8 +130,8 @@ func (r *run) tryAll(ctx context.Context) error {
 	return r.checkTime()
 }
 
-// checkTime returns an error if the time to confirm is over, by the monotonic clock or by the one that
-// participants compare with theirs.
+// checkTime returns an error if the time to confirm is over, by the monotonic clock or by the wall clock,
+// which participants compare with theirs.
 func (r *run) checkTime() error {
 	now := r.engine.coordinator.Now()
 	if now.Sub(r.began) >= r.limit() || !now.Round(0).Before(r.until().Add(-r.engine.options.Margin)) {
@@ -237,7 +235,7 @@ func (r *run) call(ctx context.Context, t try, op branch.Operation, attempt int,
 	now := r.engine.coordinator.Now()
 	c := branch.Call{Transaction: r.id, Branch: t.branch, Operation: op, Attempt: attempt,
 		Begun: r.began.Truncate(time.Millisecond), Deadline: now.Add(timeout)}
-	if op == branch.Try { // nobody waits for it beyond
+	if op == branch.Try { // its result is not needed later
 		c.Until = r.until().Truncate(time.Millisecond)
 		if limit := r.began.Add(r.limit()); limit.Before(c.Deadline) {
 			c.Deadline = limit

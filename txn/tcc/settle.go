@@ -8,9 +8,9 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// Confirm makes the hold of the branch of [branch.From] final: what was taken is sold,
-// what was announced is added. fresh is false if that was done before. What is not held
-// is a [*ViolationError] in a branch.Fail.
+// Confirm makes the hold of the branch of [branch.From] final: units of [Table.Take] are sold, and
+// units of [Table.Give] are added. fresh is false if it was already confirmed. If there is no hold,
+// the error is a [*ViolationError] in a branch.Fail.
 func (t Table) Confirm(ctx context.Context, db driver.SQL) (w Want, fresh bool, err error) {
 	const op = "confirm"
 	c, err := callOf(ctx, op)
@@ -56,10 +56,9 @@ func (l ledger) settle(ctx context.Context, op, query string, w Want, args ...an
 	return err
 }
 
-// Cancel takes the hold of the branch of [branch.From] back; fresh is false if there
-// was none, or none any more. From then on the branch is not held, also if its try is
-// yet to come. What is confirmed is a [*ViolationError] in a branch.Fail, and the
-// transaction is to be rolled back.
+// Cancel releases the hold of the branch of [branch.From]; fresh is false if there is none. A try of
+// the branch that arrives later is refused. If the hold is confirmed, the error is a
+// [*ViolationError] in a branch.Fail, and the transaction must be rolled back.
 func (t Table) Cancel(ctx context.Context, db driver.SQL) (w Want, fresh bool, err error) {
 	const op = "cancel"
 	c, err := callOf(ctx, op)

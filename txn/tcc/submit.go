@@ -10,11 +10,10 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Submit is [Engine.Run] for requests that can arrive more than once. There is one run
-// of an id, whatever process it is submitted to: the first Submit records the requests
-// in the journal and tries the branches, and every other Submit waits for its decision.
-// The run does not depend on ctx. If ctx ends, Submit returns an Uncertain error, and
-// the run goes on; the same Submit again returns its decision.
+// Submit is [Engine.Run] for requests that can arrive more than once. An id runs once, in all
+// processes together: the first Submit records the requests in the journal and tries the branches,
+// and every other Submit waits for its decision. The run does not depend on ctx. If ctx ends, Submit
+// returns an Uncertain error and the run continues; repeat the Submit to get its decision.
 //
 // If the process of the run dies, the owner of the shard cancels the transaction after
 // Options.Hold. Submit costs one forced write more than Run. Call [Engine.Close] before
@@ -86,8 +85,8 @@ func (m *Engine) detached(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Close rejects further calls of [Engine.Submit] and waits for runs under way. When ctx ends it
-// cancels the others, and waits until that is decided. An engine whose Submit was never called
+// Close rejects further calls of [Engine.Submit] and waits for the runs under way. When ctx ends, it
+// cancels those that remain, and waits for their decisions. An engine whose Submit was never called
 // needs no Close.
 func (m *Engine) Close(ctx context.Context) {
 	m.mu.Lock()
@@ -116,8 +115,8 @@ func (m *Engine) expire(ctx context.Context, op, id, reason string) error {
 	return err
 }
 
-// expire cancels a transaction whose run has not decided in time. Before that time decided is false, and
-// the transaction is due then.
+// expire cancels a transaction whose run has not decided in time. Before that time it returns false, and
+// sets the transaction due at that time.
 func (d *drive) expire() (decided bool, err error) {
 	if d.Now().Before(d.m.until) {
 		return false, nil

@@ -9,14 +9,13 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Ask is a question to the coordinator: the decision on a branch. It is
-// [Engine.Decide], or a way there.
+// Ask returns the coordinator's decision on a branch. It is [Engine.Decide], or calls it.
 type Ask func(ctx context.Context, transaction, branch string) (Decision, error)
 
 // ref is the key of a hold.
 type ref struct{ transaction, branch string }
 
-// due lists holds whose decision is to be asked for, the oldest first. It locks nothing.
+// due lists expired holds, the oldest first. It locks nothing.
 func (t Table) due(ctx context.Context, db driver.SQL, limit int) ([]ref, error) {
 	l, err := t.open("sweep", "", db)
 	if err != nil {
@@ -26,7 +25,7 @@ func (t Table) due(ctx context.Context, db driver.SQL, limit int) ([]ref, error)
 		[]any{limit}, func(r *ref) []any { return []any{&r.transaction, &r.branch} })
 }
 
-// postpone sets when the decision on a hold is asked for next.
+// postpone sets when a sweep asks for the decision on a hold again.
 func (t Table) postpone(ctx context.Context, db driver.SQL, o ref, wait time.Duration) error {
 	l, err := t.open("sweep", o.transaction, db)
 	if err != nil {
@@ -37,9 +36,9 @@ func (t Table) postpone(ctx context.Context, db driver.SQL, o ref, wait time.Dur
 	return err
 }
 
-// Overdue counts the holds whose time is over, and tells for how long the oldest one's
-// is, by the database's clock: a gauge. What stays there is confirmed without a
-// call so far, or is not swept, or the coordinator cannot be asked.
+// Overdue returns the number of holds whose time is over, and the age of the oldest, by the
+// database's clock. If it stays above zero, confirmations do not arrive, no sweep runs, or the
+// coordinator is unreachable.
 func (t Table) Overdue(ctx context.Context, db driver.SQL) (holds int, oldest time.Duration, err error) {
 	l, err := t.open("count overdue holds", "", db)
 	if err != nil {
@@ -51,15 +50,14 @@ func (t Table) Overdue(ctx context.Context, db driver.SQL) (holds int, oldest ti
 	return int(n), time.Duration(since) * time.Millisecond, err
 }
 
-// Forget removes what was confirmed, cancelled or refused longer ago than age, by the
-// database's clock, at most limit rows, and returns how many. age is at least Longest:
-// any try that may still come is then too late to be let in. A confirmation that is
-// repeated after that would be reported as a violation, so let age be longer than
-// transactions are unfinished.
+// Forget removes holds that were confirmed, cancelled or refused longer ago than age, by the
+// database's clock. It removes at most limit rows and returns their number. age is at least Longest,
+// so that a try which arrives later is refused as too late. A confirmation that is repeated later is
+// a violation, so choose age longer than transactions remain unfinished.
 func (t Table) Forget(ctx context.Context, db driver.SQL, age time.Duration, limit int) (int, error) {
 	const op = "forget holds"
 	if age < t.longest() || limit < 1 {
-		return 0, failure.Bug(op, t.Name, "after %v, %d rows: it can be after %v, and 1 row or more", age, limit, t.longest())
+		return 0, failure.Bug(op, t.Name, "an age of %v and a limit of %d: they must be at least %v and 1", age, limit, t.longest())
 	}
 	l, err := t.open(op, "", db)
 	if err != nil {

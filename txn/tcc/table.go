@@ -11,26 +11,24 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// Table keeps items, of which there are so many units, and what transactions hold of
-// them, in two tables of PostgreSQL or MariaDB. A unit is a room, or a cent: a balance
-// is the capacity of an account less what was sold of it.
+// Table keeps items with a number of units, and the holds on them, in two tables of PostgreSQL or
+// MariaDB. A unit is a room, or a cent: the balance of an account is its capacity minus the units
+// sold.
 //
-// Its methods work in a transaction of the user's, and take effect when that commits.
-// A row for each hold is its barrier: repeated calls change nothing and give the first
-// one's answer, and a try that comes after its cancellation is refused. What is held
-// and sold never exceeds the capacity: the statement that holds compares it, and a
-// CHECK stands behind it. After a Retryable or Uncertain error the transaction must be
-// rolled back. [Holds] makes a [Resource] of it.
+// Its methods work in a transaction of the user, and take effect when it commits. Each hold has a row
+// that serves as its barrier: a repeated call changes nothing and returns the first answer, and a try
+// after its cancellation is refused. Units held and sold never exceed the capacity: the statement of
+// a hold compares them, and a CHECK constraint does so as well. After a Retryable or Uncertain error
+// the transaction must be rolled back. [Holds] is a [Resource] on it.
 //
-// The zero value is ready once [Table.Create] made the tables. It is safe for
-// concurrent use, with a transaction for each.
+// The zero value works once [Table.Create] has created the tables. It is safe for concurrent use if
+// each use has a transaction of its own.
 type Table struct {
 	// Name is the table of items, or schema.table; empty means "interlock_tcc". It is
 	// at most 54 bytes, and trusted: never take it from a request.
 	Name string
-	// Longest is the most time, by the database's clock, that a hold may have left when
-	// it is tried; 0 means a day. A try for longer is refused: it would come from a clock
-	// that is wrong.
+	// Longest bounds the duration of a hold, by the database's clock; 0 means a day. A longer
+	// try is refused, because the clock of its caller must be wrong.
 	Longest time.Duration
 }
 
@@ -41,9 +39,9 @@ func (t Table) longest() time.Duration {
 	return t.Longest
 }
 
-// Create makes the table of items, and one named with "_hold" at the end, unless they
-// exist. Several processes may do it at once. It takes effect when the transaction
-// commits, on MariaDB at once: there it commits what was done in the transaction before.
+// Create creates the table of items and that of holds, with the suffix "_hold", unless they exist.
+// Several processes may call it at once. It takes effect when the transaction commits; on MariaDB it
+// takes effect at once, and commits the statements before it.
 func (t Table) Create(ctx context.Context, db driver.SQL) error {
 	l, err := t.open("create tables of holds", "", db)
 	if err != nil {
@@ -81,26 +79,26 @@ var (
 	quantity  = strconv.FormatInt(driver.MaxQuantity, 10)
 )
 
-// Level is an item at some instant.
+// Level is the state of an item.
 type Level struct {
-	Capacity  int64 // units in all; of an account, all that ever came
-	Held      int64 // to be sold if their transactions are confirmed
-	Sold      int64 // for good; of an account, all that ever left
-	Announced int64 // to be added if their transactions are confirmed
+	Capacity  int64 // all units; of an account, the sum of all deposits
+	Held      int64 // sold if their transactions are confirmed
+	Sold      int64 // of an account, the sum of all withdrawals
+	Announced int64 // added if their transactions are confirmed
 }
 
-// Available is how many units can be held.
+// Available returns the number of units that can be held.
 func (l Level) Available() int64 { return l.Capacity - l.Held - l.Sold }
 
-// Balance is what an account has, with what is held and without what is announced.
+// Balance returns the balance of an account, with held units and without announced ones.
 func (l Level) Balance() int64 { return l.Capacity - l.Sold }
 
-// Set makes the capacity of an item n units in all, 0 to driver.MaxQuantity, and the
-// item known if it was not. It is a [*RefusedError] if more is held and sold.
+// Set sets the capacity of an item, 0 to driver.MaxQuantity units, and creates the item if there is
+// none. If more units are held and sold, the error is a [*RefusedError].
 func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) error {
 	const op = "set capacity"
 	if n < 0 || n > driver.MaxQuantity {
-		return failure.Bug(op, item, "a capacity of %d: it can be 0 to %d", n, int64(driver.MaxQuantity))
+		return failure.Bug(op, item, "a capacity of %d: 0 to %d are allowed", n, int64(driver.MaxQuantity))
 	}
 	if err := driver.CheckName(op, "an item", item, driver.MaxName); err != nil {
 		return err
@@ -120,8 +118,8 @@ func (t Table) Set(ctx context.Context, db driver.SQL, item string, n int64) err
 	return err
 }
 
-// Show tells how many units of an item there are, as the transaction sees it and
-// without locking anything. Of an item that is not known there are none.
+// Show returns the state of an item in the transaction's view. It locks nothing. An unknown item has
+// no units.
 func (t Table) Show(ctx context.Context, db driver.SQL, item string) (is Level, err error) {
 	const op = "show item"
 	if err := driver.CheckName(op, "an item", item, driver.MaxName); err != nil {
@@ -136,32 +134,32 @@ func (t Table) Show(ctx context.Context, db driver.SQL, item string) (is Level, 
 	return is, err
 }
 
-// A RefusedError is a refusal for a reason of the business. It is Definite, and
-// remembered: the same call is refused again.
+// A RefusedError is a refusal by a rule of the business. It is Definite, and a repetition of the call
+// gets the same refusal.
 type RefusedError struct {
 	Item string
-	N    int64 // how many units were asked for
+	N    int64 // units requested
 	Why  string
 }
 
-// Error says why.
+// Error returns the reason.
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%d units of %q are refused: %s", e.N, e.Item, e.Why)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *RefusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A ViolationError is a call that cannot be, if the coordinator and this table are
-// sound: a confirmation of what is not held, or a cancellation of what is confirmed.
-// It is Definite: nothing was done, and a person has to look.
+// A ViolationError rejects a call that contradicts the table: a confirmation without a hold, or a
+// cancellation of a confirmed hold. The coordinator or this table has lost data. It is Definite:
+// nothing was done, and an operator must act.
 type ViolationError struct {
 	Transaction, Branch string
-	Operation           string // what was asked for
+	Operation           string // of the call
 	State               string // of the hold; empty if there is none
 }
 
-// Error says what is there instead.
+// Error returns the call and the state of the hold.
 func (e *ViolationError) Error() string {
 	state := e.State
 	if state == "" {
@@ -170,5 +168,5 @@ func (e *ViolationError) Error() string {
 	return fmt.Sprintf("%s branch %q of transaction %q: its hold is %s", e.Operation, e.Branch, e.Transaction, state)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *ViolationError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
