@@ -8,8 +8,8 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// alarms wake holds by one timer, however many there are. Those that are removed do not
-// touch the timer: it fires for nothing then, and is set for the next one.
+// alarms wake any number of holds by one timer. The removal of a hold leaves the timer as it is: it
+// then fires without a hold that is due, and is set for the next one.
 type alarms struct {
 	ring  func()
 	timer *time.Timer      // nil until it is first needed
@@ -17,7 +17,7 @@ type alarms struct {
 	next  queue            // a heap
 }
 
-// set wakes h after so long, and not at the time that was set before.
+// set wakes h after a time, in place of the time that was set before.
 func (a *alarms) set(h *hold, after time.Duration) {
 	a.remove(h)
 	h.due = boottime.Sent().Add(after)
@@ -36,7 +36,7 @@ func (a *alarms) fired(now boottime.Instant, wake func(*hold)) {
 	for len(a.next) > 0 && a.next[0].due <= now {
 		wake(heap.Pop(&a.next).(*hold))
 	}
-	a.armed = 0 // until here it is not after any due, so that set leaves the timer alone
+	a.armed = 0 // not earlier, so that set did not touch the timer
 	a.arm()
 }
 

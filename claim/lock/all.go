@@ -87,9 +87,8 @@ func (c Claims) do(ctx context.Context, fn func(context.Context, Claims) error) 
 	return fn(c.Context(), c)
 }
 
-// acquireAll waits until wait ends; the claims' contexts descend from parent,
-// each from that of the one before, so that the last one ends with any of them
-// and carries them all.
+// acquireAll waits until wait ends. The context of the first claim descends from parent, and that of
+// each other claim from the one before. So the last context has all claims, and ends with any.
 func (l *locker) acquireAll(parent, wait context.Context, names []string, try bool) (claims Claims, err error) {
 	names, err = l.inOrder(wait, names)
 	if err != nil {
@@ -123,7 +122,7 @@ func (l *locker) acquireAll(parent, wait context.Context, names []string, try bo
 	return claims, nil
 }
 
-// giveBack releases claims, and waits for that until ctx ends.
+// giveBack releases claims and waits for the answers until ctx ends.
 func (l *locker) giveBack(ctx context.Context, claims Claims) {
 	done := make(chan struct{})
 	go func() {
@@ -137,8 +136,8 @@ func (l *locker) giveBack(ctx context.Context, claims Claims) {
 	}
 }
 
-// inOrder sorts names and refuses what must not be waited for. If there is
-// something to wait for, Close waits for it, too.
+// inOrder sorts names and rejects those that the call must not wait for. If it returns names, Close
+// waits for the call.
 func (l *locker) inOrder(ctx context.Context, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, &interlock.Error{Op: "acquire all", Driver: l.name, Kind: interlock.Bug,
@@ -156,8 +155,8 @@ func (l *locker) inOrder(ctx context.Context, names []string) ([]string, error) 
 	return names, nil
 }
 
-// outOfAll is the error for name, unless it failed because one that was held
-// already has ended.
+// outOfAll returns the error of name. If the call failed because a claim that it held has ended, it
+// returns an error that says so.
 func (l *locker) outOfAll(held Claims, name string, err error) error {
 	for _, c := range held {
 		if cause := c.h.cause(); cause != nil {

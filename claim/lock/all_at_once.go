@@ -12,9 +12,8 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// A batch is one call for several names that the backend is asked for in one
-// step. It has a place and a waiter at the gate of each, the first there, so that
-// later callers queue behind it. Its waiters are answered all at once.
+// A batch is a call that requests several names in one step. It has the first place and waiter at
+// the gate of each name, so later callers queue after it. Its waiters get their answers together.
 type batch struct {
 	*attempt
 	waiters []*waiter
@@ -22,14 +21,13 @@ type batch struct {
 	left    bool // the caller did not wait for the answer
 }
 
-// errLostOnItsWay: the driver granted and reported a loss before the grant was
+// errLostOnItsWay means that the driver reported the loss of a claim before its grant was
 // delivered.
 var errLostOnItsWay = errors.New("one of the claims was lost before it was returned")
 
-// atOnce takes all names in one step, or finds out that they are not to be had.
-// done is false if nothing was decided and they are to be taken one by one: the
-// driver or the names do not allow it, this process is busy with one of them, or
-// one of them has to be waited for.
+// atOnce acquires all names in one step. done is false if they must be acquired one by one, because
+// the driver or the names do not allow one step, this process uses one of them, or the call must
+// wait for one of them.
 func (l *locker) atOnce(parent, wait context.Context, names []string, try bool) (claims Claims, done bool, err error) {
 	if l.batch == nil || len(names) < 2 {
 		return nil, false, nil
@@ -40,7 +38,7 @@ func (l *locker) atOnce(parent, wait context.Context, names []string, try bool) 
 	}
 	defer cancel()
 	began := boottime.Now()
-	b := l.muster(parent, names, try)
+	b := l.reserveAll(parent, names, try)
 	if b == nil {
 		return nil, false, nil
 	}
@@ -48,7 +46,7 @@ func (l *locker) atOnce(parent, wait context.Context, names []string, try bool) 
 	if oneByOne(err) || errors.Is(err, interlock.ErrHeld) && !try && !b.left {
 		return nil, false, nil
 	}
-	l.tellAcquired(names[0], claims, boottime.Now().Sub(began), err)
+	l.reportAcquired(names[0], claims, boottime.Now().Sub(began), err)
 	return claims, true, err
 }
 
@@ -56,8 +54,8 @@ func oneByOne(err error) bool {
 	return errors.Is(err, driver.ErrNotInOneStep) || errors.Is(err, errLostOnItsWay)
 }
 
-// muster takes a place at the gate of each name, if there is nobody at any.
-func (l *locker) muster(parent context.Context, names []string, try bool) *batch {
+// reserveAll takes a place at the gate of each name, or returns nil if one of the gates is in use.
+func (l *locker) reserveAll(parent context.Context, names []string, try bool) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || slices.ContainsFunc(names, func(name string) bool { return l.gates[name] != nil }) {
@@ -81,11 +79,11 @@ func (b *batch) await(ctx, wait context.Context) (Claims, error) {
 			return nil, err
 		}
 	}
-	return b.collect()
+	return b.takeAnswers()
 }
 
-// collect takes the answers of all waiters when the first one has its own.
-func (b *batch) collect() (claims Claims, err error) {
+// takeAnswers returns the answers of all waiters once the first has its own.
+func (b *batch) takeAnswers() (claims Claims, err error) {
 	for _, w := range b.waiters {
 		b.awaitAnswer(context.Background(), w)
 		if w.err != nil {
@@ -96,8 +94,8 @@ func (b *batch) collect() (claims Claims, err error) {
 	return claims, nil
 }
 
-// leave leaves all gates, and returns why it had no effect. It returns nil if the
-// waiters have their answers.
+// leave leaves all gates and returns the error of the call. It returns nil if the waiters have their
+// answers.
 func (b *batch) leave(wait context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,9 +109,9 @@ func (b *batch) leave(wait context.Context) error {
 	return b.waitedTooLong(wait, b.members[0].gate, b.began)
 }
 
-// tellAcquired calls the hook as for names that are taken one by one;
-// of a failure, for the name that is in the way, or the first.
-func (l *locker) tellAcquired(first string, claims Claims, took time.Duration, err error) {
+// reportAcquired calls the hook as if the names were acquired one by one. After a failure it reports
+// the name that is held elsewhere, or the first.
+func (l *locker) reportAcquired(first string, claims Claims, took time.Duration, err error) {
 	f := l.options.Hooks.Acquired
 	if f == nil {
 		return

@@ -13,13 +13,12 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// retries is how long to wait between requests that failed.
+// retries bounds the pauses after failed requests.
 var retries = backoff.Policy{First: 100 * time.Millisecond, Max: 2 * time.Second}
 
-// An attempt asks the backend for one place, or for those of several names in one
-// step. It belongs to the gates, not to the goroutine that happened to come first. That
-// goroutine runs it, if there is one, and hands it over to another if it leaves before
-// the answer.
+// An attempt requests one place of the backend, or the places of several names in one step. It
+// belongs to the gates, not to the caller that started it. That caller's goroutine runs it; if the
+// caller leaves before the answer, another goroutine continues.
 type attempt struct {
 	*locker
 	members []member
@@ -36,8 +35,8 @@ type member struct {
 
 var errNobodyWaits = errors.New("no caller waits for the lock any more")
 
-// ask starts an attempt for one place, in the goroutine of the caller that joins if there
-// is one. l.mu is held.
+// ask starts an attempt for one place, in the goroutine of the joining caller if there is one. l.mu
+// is held.
 func (l *locker) ask(g *gate, p *place) {
 	a := &p.own
 	a.locker, a.try, a.single[0] = l, p.noWait, member{gate: g, place: p}
@@ -51,7 +50,7 @@ func (l *locker) ask(g *gate, p *place) {
 	go a.serve()
 }
 
-// prepare gets the attempt ready to run until ctx ends. l.mu is held.
+// prepare prepares the attempt, which ends with ctx. l.mu is held.
 func (a *attempt) prepare(ctx context.Context) {
 	a.ctx.parent = ctx
 	for i, m := range a.members {
@@ -69,9 +68,9 @@ func (a *attempt) serve() {
 	a.finish(err)
 }
 
-// serveLent runs the attempt in the goroutine of w, which waits until ctx ends. If that is
-// before the answer, it leaves, and those who still wait get a goroutine that asks again for
-// the same owner, which converges. left is true then, and err says why there was no answer.
+// serveLent runs the attempt in the goroutine of w, which waits until ctx ends. If ctx ends before
+// the answer, w leaves: left is true, and err is the error of the call. For the other waiters, a new
+// goroutine repeats the request with the same owner, which converges.
 func (a *attempt) serveLent(w *waiter, ctx, wait context.Context) (left bool, err error) {
 	answer := a.run(&a.ctx)
 	a.mu.Lock()
@@ -89,7 +88,7 @@ func (a *attempt) serveLent(w *waiter, ctx, wait context.Context) (left bool, er
 	return left, err
 }
 
-// continueAlone runs what is left of the attempt in a goroutine of its own. l.mu is held.
+// continueAlone continues the attempt in a goroutine of its own. l.mu is held.
 func (a *attempt) continueAlone() {
 	a.ctx.end(nil)
 	rest := &attempt{locker: a.locker, members: a.members, try: a.try}
@@ -98,7 +97,7 @@ func (a *attempt) continueAlone() {
 	go rest.serve()
 }
 
-// finish passes on the answer to the attempt. l.mu is held.
+// finish applies the answer to the attempt. l.mu is held.
 func (a *attempt) finish(err error) {
 	a.settle(err)
 	a.runEffects()
@@ -106,9 +105,9 @@ func (a *attempt) finish(err error) {
 	a.locker.finish()
 }
 
-// run asks until the backend grants, refuses, has failed too often in a row, or nobody
-// waits any more. Repeating with the same owner converges, for any outcome of the
-// requests whose answers were lost.
+// run repeats the request until the backend grants or refuses, too many requests in a row have
+// failed, or no caller waits. Repeating with the same owner converges, whatever the outcome of
+// requests without an answer was.
 func (a *attempt) run(ctx context.Context) error {
 	for {
 		err := a.request(ctx)
@@ -121,7 +120,7 @@ func (a *attempt) run(ctx context.Context) error {
 	}
 }
 
-// request asks once. A grant whose lease has ended on its way is none.
+// request sends one request. A grant whose lease has ended before it arrived is an error.
 func (a *attempt) request(ctx context.Context) (err error) {
 	a.mu.Lock()
 	for _, m := range a.members {
@@ -157,7 +156,7 @@ func (a *attempt) requestAll(ctx context.Context) error {
 	return err
 }
 
-// failure notes that the requests failed, and counts those in a row.
+// failure records a failed request, and returns the number of failures in a row.
 func (a *attempt) failure(err error) (failed int) {
 	for _, m := range a.members {
 		a.mu.Lock()
@@ -170,9 +169,9 @@ func (a *attempt) failure(err error) (failed int) {
 	return failed
 }
 
-// settle passes the answer on to the gates. If one of several claims is lost on its
-// way, none is granted. The waiters of several names are answered together, the
-// context of each claim descending from that of the one before. l.mu is held.
+// settle applies the answer to the gates. If one of several claims is already lost, none is granted.
+// The waiters of several names are answered together; the context of each claim descends from that
+// of the one before. l.mu is held.
 func (a *attempt) settle(err error) {
 	if err == nil && len(a.members) > 1 && slices.ContainsFunc(a.members, func(m member) bool { return m.place.lost != nil }) {
 		err = &interlock.Error{Op: "acquire all", Driver: a.name, Kind: interlock.Retryable, Err: errLostOnItsWay}
@@ -192,7 +191,7 @@ func (a *attempt) settle(err error) {
 	}
 }
 
-// tooOften reports whether so many requests in a row may not fail.
+// tooOften reports whether the number of failures in a row ends the attempt.
 func (l *locker) tooOften(failed int, try bool) bool {
 	most := l.options.Attempts
 	if most == 0 && try {
@@ -206,7 +205,7 @@ func worthRepeating(err error) bool {
 	return (kind == interlock.Retryable || kind == interlock.Uncertain) && !errors.Is(err, interlock.ErrHeld)
 }
 
-// requestOf is what is asked of the backend for p.
+// requestOf returns the request for p.
 func (l *locker) requestOf(g *gate, p *place) driver.Request {
 	r := driver.Request{Name: g.name, Owner: p.owner, NoWait: p.noWait, Events: l.events(g, p),
 		TTL: l.options.TTL, Renew: l.options.RenewEvery, MinLease: l.limits.delay}

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// fallback is how long Await relies on hints alone.
+	// fallback is the longest pause between two looks.
 	fallback = 3 * time.Second
-	// soonest is the least time between two looks that no hint asked for.
+	// soonest is the shortest pause before a look without a hint.
 	soonest = 50 * time.Millisecond
 )
 
@@ -79,7 +79,7 @@ type wait struct {
 	locker  *locker
 	look    Check
 	failed  int           // looks in a row
-	expires time.Duration // as the last look reported
+	expires time.Duration // of the last look
 
 	hinted chan struct{} // capacity 1
 	mu     sync.Mutex
@@ -121,11 +121,11 @@ func (w *wait) hint(name string) {
 	}
 	select {
 	case w.hinted <- struct{}{}:
-	default: // it will see this one as well
+	default: // the pending look covers this hint
 	}
 }
 
-// changed takes what was hinted.
+// changed takes the names of the hints.
 func (w *wait) changed() (names []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -156,7 +156,7 @@ func (w *wait) run(ctx context.Context) error {
 	}
 }
 
-// pace is when to look again without a hint.
+// pace returns the pause before a look without a hint.
 func (w *wait) pace() time.Duration {
 	if w.expires <= 0 {
 		return fallback
@@ -164,7 +164,7 @@ func (w *wait) pace() time.Duration {
 	return min(fallback, max(soonest, w.expires))
 }
 
-// again looks until it has an answer.
+// again looks, and retries failed looks.
 func (w *wait) again(ctx context.Context, changed []string) (done bool, err error) {
 	for {
 		done, w.expires, err = w.look(ctx, changed)
@@ -176,6 +176,6 @@ func (w *wait) again(ctx context.Context, changed []string) (done bool, err erro
 		if w.locker.tooOften(w.failed, false) || !retries.Wait(ctx, w.failed) {
 			return false, err
 		}
-		changed = nil // what the failed look saw is lost
+		changed = nil // the changes that the failed look had are unknown
 	}
 }

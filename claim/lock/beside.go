@@ -97,8 +97,8 @@ func (f *Fenced) RequestRelease(ctx context.Context, name, reason string) error 
 	if err != nil {
 		return f.l.misuse(op, name, "%w", err)
 	}
-	// The token is that of the holder: what was asked of a former one is not written
-	// over what is asked of this one.
+	// The token is that of the holder, so a request to a former holder does not replace one
+	// to this holder.
 	return values.Put(ctx, askedName+name, driver.Value{Data: data, Token: holder.Token, Source: f.l.options.Identity})
 }
 
@@ -140,7 +140,7 @@ func (c *Claim) watch(ctx context.Context, values driver.Values) (ask ReleaseReq
 	return ask, asked, err
 }
 
-// holder is nil if nobody holds name.
+// holder returns the holder of name, or nil if name is free.
 func (f *Fenced) holder(ctx context.Context, op, name string) (*driver.Contender, error) {
 	backend, _ := f.l.backend.(fencedBackend)
 	inspector, ok := backend.d.(driver.Inspector)
@@ -154,7 +154,7 @@ func (f *Fenced) holder(ctx context.Context, op, name string) (*driver.Contender
 	return state.Holder, err
 }
 
-// besides is where something can be kept beside a lock of that name.
+// besides returns the name of a value beside a lock.
 func (l *locker) besides(op, name string) (driver.Values, error) {
 	switch {
 	case l.options.Values == nil:

@@ -25,13 +25,13 @@ func (c *Claim) Token() interlock.Token { return c.h.token }
 // AdvisoryClaim is a held lock without a token. It protects nothing.
 type AdvisoryClaim struct{ claim }
 
-// claim is what both kinds have in common.
+// claim is the common part of both kinds of claims.
 type claim struct {
 	h      *hold
-	shared bool // it was acquired by a caller further up
+	shared bool // the caller's context had acquired it
 }
 
-// fenced is c as a claim with a token.
+// fenced returns c as a claim with a token.
 func (c claim) fenced() *Claim {
 	if c.shared {
 		return &Claim{c}
@@ -81,12 +81,12 @@ func (c claim) Release(ctx context.Context) error {
 	return c.h.release(ctx)
 }
 
-// handle is what the locker keeps with a hold.
+// handle is the part of a hold that belongs to the locker.
 type handle struct {
 	locker   *locker
 	claim    Claim
-	parent   context.Context // what ctx descends from
-	detached bool            // parent gives values only
+	parent   context.Context // of ctx
+	detached bool            // ctx has only the values of parent
 	ctx      context.Context // nil until it is needed
 	cancel   context.CancelCauseFunc
 	due      boottime.Instant // when to call woken; 0 if not
@@ -97,7 +97,7 @@ type handle struct {
 	err      error
 }
 
-// begin makes a claim of h. l.mu is held.
+// begin creates the claim of h. l.mu is held.
 func (l *locker) begin(h *hold, c caller, after time.Duration) {
 	h.locker, h.parent, h.detached = l, c.parent, c.detached
 	h.claim = Claim{claim{h: h}}
@@ -108,7 +108,7 @@ func (l *locker) begin(h *hold, c caller, after time.Duration) {
 	l.alarms.set(h, after)
 }
 
-// context is that of the claim.
+// context returns the context of the claim.
 func (h *hold) context() context.Context {
 	h.locker.mu.Lock()
 	defer h.locker.mu.Unlock()
@@ -130,8 +130,8 @@ func (h *hold) makeContext() context.Context {
 	return h.ctx
 }
 
-// find is the claim on name that ctx descends from, ended or not; nil if there is none.
-// The context of a claim has it as the value of its locker.
+// find returns the claim on name whose context ctx descends from, ended or not; nil if there is none.
+// The context of a claim has the claim as the value of its locker.
 func (l *locker) find(ctx context.Context, name string) *hold {
 	for {
 		h, _ := ctx.Value(l).(*hold)
@@ -182,7 +182,7 @@ func (h *hold) cause() error {
 	return h.ended
 }
 
-// orEndedEarly adds to err, of work whose claim has ended, that it did not last.
+// orEndedEarly adds the end of the claim to err, if it ended before the work.
 func (h *hold) orEndedEarly(err error) error {
 	cause := h.cause()
 	if cause == interlock.ErrReleased {
@@ -192,7 +192,7 @@ func (h *hold) orEndedEarly(err error) error {
 		Name: h.gate.name, Kind: interlock.Uncertain, Err: cause})
 }
 
-// release gives h up once; further calls wait for the answer to the first.
+// release releases h once; further calls wait for the answer to the first.
 func (h *hold) release(ctx context.Context) error {
 	l, g := h.locker, h.gate
 	l.mu.Lock()
@@ -214,7 +214,7 @@ func (h *hold) release(ctx context.Context) error {
 	if !leave {
 		return nil
 	}
-	// When the lease is over there is nothing left to give up.
+	// When the lease is over there is nothing to release.
 	h.leaving.parent, h.leaving.detached = ctx, true
 	h.leaving.deadline = time.Now().Add(min(r.lease, l.options.ReleaseTimeout))
 	h.err = l.giveUp(&h.leaving, g.name, h.place.owner)
@@ -222,7 +222,7 @@ func (h *hold) release(ctx context.Context) error {
 	return h.err
 }
 
-// extend lets the claim be held for so long from now.
+// extend sets the end of the claim to d from now.
 func (h *hold) extend(d time.Duration) error {
 	l, name := h.locker, h.gate.name
 	switch {
@@ -239,8 +239,8 @@ func (h *hold) extend(d time.Duration) error {
 	return nil
 }
 
-// renew repeats the request that acquired, which begins another lease if the backend
-// still has the grant. One is under way at a time, as drivers demand.
+// renew repeats the acquire request, which begins another lease if the backend still has the grant.
+// One is under way at a time, as drivers require.
 func (h *hold) renew(ctx context.Context) error {
 	const op = "renew"
 	l, name := h.locker, h.gate.name
@@ -269,7 +269,7 @@ func (h *hold) renew(ctx context.Context) error {
 	}
 }
 
-// renewed takes the answer to a renewal.
+// renewed applies the answer to a renewal.
 func (h *hold) renewed(grant driver.Grant, err error) error {
 	l, p := h.locker, h.place
 	l.mu.Lock()

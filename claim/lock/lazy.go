@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// lazyContext is the context of a request. Its channel and timer are created when
-// somebody asks for them, because most requests are answered before. The zero value
-// needs a parent. It ends with end, at its deadline, or with its parent.
+// lazyContext is the context of a request. Its channel and timer are created at their first use,
+// because most requests are answered before. The zero value needs a parent. It ends with end, at its
+// deadline, or with its parent.
 type lazyContext struct {
 	parent   context.Context
-	detached bool      // parent gives values only
-	deadline time.Time // zero is none
+	detached bool      // it has only the values of parent
+	deadline time.Time // zero means none
 
 	mu     sync.Mutex
 	made   context.Context // nil until it is needed
@@ -23,7 +23,7 @@ type lazyContext struct {
 
 var _ context.Context = (*lazyContext)(nil)
 
-// end ends the context and frees what belongs to it. The first cause counts.
+// end ends the context and frees its resources. The first cause counts.
 func (c *lazyContext) end(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,7 +60,7 @@ func (c *lazyContext) make() context.Context {
 
 func (c *lazyContext) Done() <-chan struct{} { return c.make().Done() }
 
-// Value is that of the made context, so that children find it and its cause.
+// Value returns that of the made context, so that children find it and its cause.
 func (c *lazyContext) Value(key any) any { return c.make().Value(key) }
 
 func (c *lazyContext) Deadline() (time.Time, bool) {

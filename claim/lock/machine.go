@@ -12,36 +12,36 @@ import (
 	"github.com/interlock-dev/interlock/driver/boottime"
 )
 
-// machine is the state of one lock object: a gate for each name in use. It is pure:
-// methods are events; they change the state and append effects, which the caller runs
-// before the next event. Time comes in as a [reading]. It is not safe for concurrent use.
+// machine is the state of one lock object: a gate for each name in use. It is pure: methods are
+// events, which change the state and append effects. The caller runs the effects before the next
+// event, and passes the time as a [reading]. It is not safe for concurrent use.
 type machine struct {
 	limits  limits
-	closed  bool // names of expired claims are left to lapse
+	closed  bool // names of expired claims are not released
 	gates   map[string]*gate
 	effects []effect // of the last event, in order
 }
 
-// limits are the Options that decide what the machine does.
+// limits are the Options that the machine uses.
 type limits struct {
 	handovers   int
-	turn        time.Duration // the longest time to pass a grant on; 0 is no limit
-	minValidity time.Duration // 0 is a quarter of what was granted
-	delay       time.Duration // a claim ends so long before its lease
-	maxHold     time.Duration // 0 is no limit
+	turn        time.Duration // bounds the hand-overs of a grant; 0 means no limit
+	minValidity time.Duration // 0 means a quarter of the granted lease
+	delay       time.Duration // between the end of a claim and that of its lease
+	maxHold     time.Duration // 0 means no limit
 }
 
-// A gate is where the goroutines of this process queue for one name. It has at
-// most one place in the backend, and exists while it is needed.
+// A gate is the queue of this process's goroutines for one name. It has at most one place in the
+// backend, and exists while it is needed.
 type gate struct {
 	*machine
 	name    string
 	waiters []*waiter
-	first   [1]*waiter // where a queue of one is kept
-	place   *place     // nil: nothing of ours is wanted in the backend
-	holder  *hold      // nil unless a claim on place's grant is out
+	first   [1]*waiter // storage of a queue of one
+	place   *place     // nil if no place in the backend is needed
+	holder  *hold      // the current claim on place's grant, or nil
 	leaving bool       // a release is under way: the next place waits for it
-	last    string     // the last known holder elsewhere, for errors
+	last    string     // the last known holder in another process, for errors
 }
 
 // A waiter is one goroutine that wants the lock. It gets one answer, unless it leaves before.
@@ -51,18 +51,18 @@ type waiter struct {
 	caller
 }
 
-// A place is one contender in the backend, from its first request until it is
-// given up. It is not reused.
+// A place is one contender in the backend, from its first request until its release. It is not
+// reused.
 type place struct {
 	noWait    bool
-	only      *waiter // the caller of several names that it is for; nil if it is for all waiters
-	abandoned bool    // nobody waits for the grant any more
+	only      *waiter // the caller of several names; nil if the place serves all waiters
+	abandoned bool    // no waiter of it is left
 	lost      error   // reported by the driver before the grant was delivered
 	passes    int     // hand-overs inside the process so far
-	granted   reading // when its first claim began
+	granted   reading // at the begin of its first claim
 	failed    int     // requests in a row that failed
-	trouble   error   // why the last one failed; nil once it has its place
-	uncertain bool    // one of them may have been carried out
+	trouble   error   // of the last one; nil once it has its place
+	uncertain bool    // one of them may have had an effect
 	contender
 }
 
@@ -72,21 +72,21 @@ type hold struct {
 	place     *place
 	token     interlock.Token
 	since     boottime.Instant
-	most      time.Duration    // that it may be held for; 0 is no limit
-	ended     error            // why it ended; nil while it is held
-	lapses    boottime.Instant // when the name of an expired claim is given up; 0 is never
+	most      time.Duration    // the maximum hold time; 0 means no limit
+	ended     error            // the cause; nil while it is held
+	lapses    boottime.Instant // when the name of an expired claim is released; 0 means never
 	releasing bool
-	warned    bool // that it is held for long
+	warned    bool // the warning about a long hold was emitted
 	handle
 }
 
-// A reading is the time, and how long the backend keeps a grant from then on.
+// A reading is a time and the remaining lease of a grant.
 type reading struct {
 	now   boottime.Instant
 	lease time.Duration
 }
 
-// An effect is what the shell has to do for the machine.
+// An effect is an action that the locker runs for the machine.
 type effect struct {
 	do     action
 	gate   *gate
@@ -100,12 +100,12 @@ type effect struct {
 type action int
 
 const (
-	ask    action = iota // start to ask the backend for place
+	ask    action = iota // start to request place
 	stop                 // end the attempt for place
 	giveUp               // release place in the backend, in the background
-	answer               // answer waiter: it has hold, to be woken after; or err
+	answer               // answer waiter with hold, to be woken after a time, or with err
 	end                  // end hold with the cause err
-	wake                 // call woken for hold after so long
+	wake                 // call woken for hold after a time
 	warn                 // hold is held for long
 )
 
@@ -114,7 +114,7 @@ func (g *gate) emit(e effect) {
 	g.effects = append(g.effects, e)
 }
 
-// join puts w in the queue and makes sure that the backend is asked.
+// join adds w to the queue, and requests a place if there is none.
 func (m *machine) join(name string, w *waiter) *gate {
 	g := m.gates[name]
 	if g == nil {
@@ -129,8 +129,8 @@ func (m *machine) join(name string, w *waiter) *gate {
 	return g
 }
 
-// reserve opens the gate of a name that is not in use, with w as the first waiter and
-// a place for w alone, which the caller asks for.
+// reserve opens the gate of a name that is not in use, with w as the first waiter and a place for w
+// alone. The caller requests the place.
 func (m *machine) reserve(name string, w *waiter) (*gate, *place) {
 	g := m.open(name)
 	g.place, g.waiters = &place{noWait: true, only: w}, append(g.waiters, w)
@@ -144,8 +144,7 @@ func (m *machine) open(name string) *gate {
 	return g
 }
 
-// leave takes w out of the queue, unless it has its answer. It abandons a place that
-// nobody waits for then.
+// leave removes w from the queue, unless w has its answer. It abandons a place without waiters.
 func (g *gate) leave(w *waiter) (answered bool) {
 	i := slices.Index(g.waiters, w)
 	if i < 0 {
@@ -160,10 +159,10 @@ func (g *gate) leave(w *waiter) (answered bool) {
 	return false
 }
 
-// waits reports that w has no answer yet and has not left.
+// waits reports whether w has no answer yet and has not left.
 func (g *gate) waits(w *waiter) bool { return slices.Contains(g.waiters, w) }
 
-// heldError is the answer to a waiter that does not wait, or no longer.
+// heldError returns the answer to a waiter that stops waiting.
 func (g *gate) heldError() error {
 	e := &interlock.HeldError{Name: g.name, Owner: g.last}
 	if g.holder != nil {
@@ -172,8 +171,8 @@ func (g *gate) heldError() error {
 	return e
 }
 
-// contend takes a place in the backend if one is wanted and there is none, and
-// forgets the gate if nobody needs it.
+// contend requests a place in the backend if there are waiters and no place. It deletes a gate that is
+// not needed.
 func (g *gate) contend() {
 	if g.place == nil && !g.leaving && len(g.waiters) > 0 {
 		g.place = &place{noWait: g.waiters[0].try}
@@ -188,13 +187,13 @@ func (g *gate) tidy() {
 	}
 }
 
-// queued notes that the request for p has its place in the backend's queue.
+// queued records that p is in the backend's queue.
 func (g *gate) queued(p *place, holder string) {
 	g.last = holder
 	p.failed, p.trouble = 0, nil
 }
 
-// failure notes that a request for p failed, and counts those in a row.
+// failure records a failed request of p, and returns the number of failures in a row.
 func (p *place) failure(err error) (failed int) {
 	p.failed++
 	p.trouble = err
@@ -202,8 +201,8 @@ func (p *place) failure(err error) (failed int) {
 	return p.failed
 }
 
-// granted gives the grant of p to the first waiter. If nobody takes it, or it was
-// lost before it came, p is given up.
+// granted gives the grant of p to the first waiter. It releases p if there is no waiter, or if the
+// grant is already lost.
 func (g *gate) granted(p *place, token interlock.Token, r reading) {
 	if p.lost != nil || len(g.waiters) == 0 {
 		g.place = nil
@@ -215,9 +214,9 @@ func (g *gate) granted(p *place, token interlock.Token, r reading) {
 	g.deliver(p, token, r)
 }
 
-// refused answers the waiters that p was for with err, and asks again for the others:
-// waiters that joined after p was abandoned, and those that wait while p only tried, if
-// waiting may help. It releases what p may have left in the backend.
+// refused answers the waiters of p with err, and requests a place for the others: waiters that joined
+// after p was abandoned, and waiters of a p that did not wait, if waiting may help. It releases p if
+// it may have left something in the backend.
 func (g *gate) refused(p *place, err error) {
 	g.place = nil
 	patient := errors.Is(err, interlock.ErrHeld) || p.noWait && worthRepeating(err)
@@ -248,9 +247,9 @@ func (g *gate) deliver(p *place, token interlock.Token, r reading) *hold {
 	return h
 }
 
-// release ends h. The lock passes to next, or leave demands that its place is released
-// in the backend and that gone is called afterwards. If h has ended before, neither:
-// its place is given up in the background.
+// release ends h. The lock passes to next; or leave is true, and the caller releases the place in the
+// backend and then calls gone. If h has already ended, neither is the case: its place is released in
+// the background.
 func (g *gate) release(h *hold, r reading) (next *hold, leave bool) {
 	h.releasing = true
 	if g.look(h, r); h.ended != nil {
@@ -265,10 +264,9 @@ func (g *gate) release(h *hold, r reading) (next *hold, leave bool) {
 	return nil, true
 }
 
-// pass hands the lock on to the next waiter in this process, with the next
-// token, while the bounds allow it: other processes have their turn after a
-// bounded number of hand-overs and a bounded time, and what is handed on is still good
-// for a while.
+// pass hands the lock over to the next waiter in this process, with the next token. It returns nil
+// after a bounded number of hand-overs and a bounded time, so that other processes get their turn, and
+// if the remaining lease is too short.
 func (g *gate) pass(h *hold, r reading) (next *hold) {
 	p := h.place
 	token, ok := h.token, true
@@ -290,7 +288,7 @@ func (g *gate) gone() {
 	g.contend()
 }
 
-// close answers all waiters, and makes the machine start nothing more.
+// close answers all waiters. Afterwards the machine requests nothing.
 func (m *machine) close(err func(name string) error) {
 	m.closed = true
 	for _, g := range m.gates {
@@ -301,7 +299,7 @@ func (m *machine) close(err func(name string) error) {
 	}
 }
 
-// lost ends the claim on p's grant, or notes that there will be none.
+// lost ends the claim on p's grant, or records that the grant is lost before it was delivered.
 func (g *gate) lost(p *place, cause error) {
 	if h := g.holder; h != nil && h.place == p {
 		g.over(h, cause)
@@ -310,9 +308,8 @@ func (g *gate) lost(p *place, cause error) {
 	p.lost = cause
 }
 
-// look returns how long h is still good for, and ends it if that is over. Nothing else
-// judges whether a claim has expired: a claim that was seen to end stays ended, whatever
-// renewals come late.
+// look returns the remaining time of h, and ends h if there is none. It is the only judge of expiry: a
+// claim that it has ended stays ended, whatever renewals are answered later.
 func (g *gate) look(h *hold, r reading) (left time.Duration) {
 	if h.ended != nil {
 		return 0
@@ -333,7 +330,7 @@ func (g *gate) look(h *hold, r reading) (left time.Duration) {
 	return 0
 }
 
-// left is the shorter of what the lease and the longest hold allow.
+// left returns the remaining time by the lease and by the maximum hold.
 func (h *hold) left(r reading) time.Duration {
 	left := r.lease - h.gate.limits.delay
 	if allowed, limited := h.allowed(r.now); limited {
@@ -342,12 +339,12 @@ func (h *hold) left(r reading) time.Duration {
 	return left
 }
 
-// allowed is how much longer the claim may be held, and whether that is limited.
+// allowed returns the remaining time by the maximum hold, and whether there is one.
 func (h *hold) allowed(now boottime.Instant) (left time.Duration, limited bool) {
 	return h.since.Add(h.most).Sub(now), h.most > 0
 }
 
-// untilLook is when to wake h: when it is over, or a quarter of what is allowed is left.
+// untilLook returns the time until h ends, or until the warning about a long hold.
 func (h *hold) untilLook(r reading) time.Duration {
 	left := h.left(r)
 	if until, ok := h.untilWarning(r.now); ok && until > 0 {
@@ -361,8 +358,8 @@ func (h *hold) untilWarning(now boottime.Instant) (time.Duration, bool) {
 	return allowed - h.gate.limits.maxHold/4, limited && !h.warned
 }
 
-// woken looks at h when it may have expired or is held for long. The backend frees the
-// name of an expired claim that nobody releases no later than without renewals.
+// woken checks whether h has expired or is held for long. If the holder of an expired claim does not
+// release it, the name is released when the lease would have ended without renewals.
 func (g *gate) woken(h *hold, r reading) {
 	switch {
 	case h.ended == nil:
@@ -383,7 +380,7 @@ func (g *gate) woken(h *hold, r reading) {
 	}
 }
 
-// extend lets h be held for d from now. It reports false if h has ended.
+// extend sets the end of h to d from now. It returns false if h has ended.
 func (g *gate) extend(h *hold, d time.Duration, r reading) bool {
 	if g.look(h, r) <= 0 {
 		return false
@@ -393,9 +390,9 @@ func (g *gate) extend(h *hold, d time.Duration, r reading) bool {
 	return true
 }
 
-// renewed takes the answer to a renewal of h, under the lease before it. It reports
-// whether h holds. What may have been granted to a claim that was released meanwhile,
-// or by another grant than the claim's, is given up.
+// renewed applies the answer to a renewal of h, with the reading before it. It reports whether h is
+// held. It releases a grant to a claim that was released meanwhile, and a grant other than the
+// claim's.
 func (g *gate) renewed(h *hold, another bool, err error, r reading) bool {
 	if g.look(h, r) > 0 && (another || errors.Is(err, interlock.ErrHeld)) {
 		g.over(h, interlock.ErrLost)
@@ -406,8 +403,8 @@ func (g *gate) renewed(h *hold, another bool, err error, r reading) bool {
 	return h.ended == nil
 }
 
-// over ends a claim that its holder did not give up. Its place is left to lapse
-// until the holder releases: the work may not have stopped yet.
+// over ends a claim that its holder did not release. Its place is kept until the holder releases or
+// the lease ends, because the work may still run.
 func (g *gate) over(h *hold, cause error) {
 	g.end(h, cause)
 	g.place = nil
@@ -424,7 +421,7 @@ func (g *gate) end(h *hold, cause error) {
 type errMaxHold struct{ after time.Duration }
 
 func (e errMaxHold) Error() string {
-	return fmt.Sprintf("claim expired: it was held for %v, the longest that is allowed", e.after)
+	return fmt.Sprintf("claim expired: it was held for %v, the maximum (MaxHold)", e.after)
 }
 
 func (e errMaxHold) Is(target error) bool { return target == interlock.ErrExpired }

@@ -129,8 +129,8 @@ func (o Options) validate() error {
 	return nil
 }
 
-// ownLease is what the driver promises of claims with the lease that o asks for. It
-// fails if they cannot have that.
+// ownLease returns the driver's guarantees for claims with the lease in o. It fails if the driver
+// cannot provide that lease.
 func (o *Options) ownLease(g interlock.Guarantees) (interlock.Guarantees, error) {
 	if o == nil || o.TTL == 0 && o.RenewEvery == 0 && !o.NoRenewal {
 		return g, nil
@@ -155,7 +155,7 @@ func (o *Options) ownLease(g interlock.Guarantees) (interlock.Guarantees, error)
 	return g, nil
 }
 
-// checkLockDelay refuses a delay that the driver's leases have no room for.
+// checkLockDelay rejects a delay that is too long for the driver's leases.
 func (o Options) checkLockDelay(g interlock.Guarantees) error {
 	unmet := func(format string, args ...any) error {
 		return &interlock.UnmetError{Driver: g.Driver, Unmet: []string{fmt.Sprintf(format, args...)}}

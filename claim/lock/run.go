@@ -14,8 +14,7 @@ import (
 	"github.com/interlock-dev/interlock/observe"
 )
 
-// granter is what fenced and advisory drivers have in common here; the token of
-// an advisory grant is 0.
+// granter is the common part of fenced and advisory drivers; the token of an advisory grant is 0.
 type granter interface {
 	acquire(ctx context.Context, r driver.Request) (driver.Grant, error)
 	release(ctx context.Context, name, owner string) error
@@ -42,11 +41,11 @@ func (b advisoryBackend) release(ctx context.Context, name, owner string) error 
 	return b.d.Release(ctx, name, owner)
 }
 
-// locker is what Fenced and Advisory share. It runs the machine: it serializes the
-// events, and does the I/O and the waiting that their effects ask for.
+// locker is the common part of Fenced and Advisory. It runs the machine: it serializes the events, and
+// performs the I/O and the waits of their effects.
 type locker struct {
 	backend granter
-	batch   driver.Batch // nil if the driver takes names one by one only
+	batch   driver.Batch // nil if the driver acquires names one by one
 	name    string       // of the driver, for errors
 	options Options
 	ctx     context.Context // ends at close
@@ -55,17 +54,17 @@ type locker struct {
 	mu sync.Mutex
 	machine
 	alarms  alarms
-	joining context.Context // of a caller whose goroutine can run the attempt that it causes
-	lent    *attempt        // to run there
+	joining context.Context // of a caller whose goroutine can run the attempt that it starts
+	lent    *attempt        // for that goroutine
 	running int             // goroutines of ours
 	idle    chan struct{}   // closed when closed and running is 0; nil before close
 }
 
-// What the machine's records carry for the locker.
+// The locker's parts of the machine's records.
 type (
 	caller struct {
-		parent   context.Context // what the claim's context descends from
-		detached bool            // parent gives values only
+		parent   context.Context // of the claim's context
+		detached bool            // the claim's context has only the values of parent
 		began    boottime.Instant
 		answer   bool          // it has hold or err
 		answered chan struct{} // closed then; nil until it is awaited
@@ -80,7 +79,7 @@ type (
 	}
 )
 
-// read looks at the clock and at the lease of p's grant.
+// read reads the clock and the lease of p's grant.
 func (p *place) read() reading {
 	now := boottime.Now()
 	if lease, ok := p.grant.Lease.(interface {
@@ -99,7 +98,7 @@ func (l *locker) handle(event func()) {
 	l.runEffects()
 }
 
-// runEffects does what the last events ask for. l.mu is held.
+// runEffects runs the effects of the last events. l.mu is held.
 func (l *locker) runEffects() {
 	for _, e := range l.effects {
 		switch e.do {
@@ -172,7 +171,7 @@ func (l *locker) do(ctx context.Context, name string, fn func(context.Context, c
 	return fn(h.context(), claim{h: h})
 }
 
-// claim is what Acquire and TryAcquire return.
+// claim returns the claim of Acquire and TryAcquire.
 func (l *locker) claim(ctx context.Context, name string, try bool) (claim, error) {
 	if c, ok := l.sharedBy(ctx, name); ok {
 		return c, nil
@@ -181,7 +180,7 @@ func (l *locker) claim(ctx context.Context, name string, try bool) (claim, error
 	return claim{h: h}, err
 }
 
-// sharedBy is the claim that a call in ctx shares, if that is allowed.
+// sharedBy returns the claim that a call in ctx shares, if Options.Reentrant allows it.
 func (l *locker) sharedBy(ctx context.Context, name string) (claim, bool) {
 	if !l.options.Reentrant || ctx.Err() != nil {
 		return claim{}, false
@@ -195,7 +194,7 @@ func (l *locker) acquire(c caller, wait context.Context, name string, try bool) 
 	return l.acquireWithin(l.options.Wait, c, wait, name, try)
 }
 
-// acquireWithin is acquire with a bound of its own, 0 for none.
+// acquireWithin is acquire with a bound; 0 means none.
 func (l *locker) acquireWithin(bound time.Duration, c caller, wait context.Context, name string, try bool) (*hold, error) {
 	c.began = boottime.Sent()
 	h, err := l.queue(bound, c, wait, name, try)
@@ -239,8 +238,8 @@ func (l *locker) queue(bound time.Duration, c caller, wait context.Context, name
 	return nil, l.waitedTooLong(wait, g, w.began)
 }
 
-// enter puts w in the queue. If the backend has to be asked, the caller is lent the attempt
-// to run until ctx, which is wait with a bound, ends.
+// enter adds w to the queue. If a request is needed, it returns the attempt, which the caller runs
+// until ctx ends; ctx is wait with a bound.
 func (l *locker) enter(ctx, wait context.Context, name string, w *waiter) (g *gate, lent *attempt, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -281,8 +280,8 @@ func (l *locker) awaitAnswer(ctx context.Context, w *waiter) bool {
 	}
 }
 
-// waitedTooLong returns why a wait ended without an answer. A caller that bounds its
-// wait by a context with the cause ErrHeld gets the error of a passed Options.Wait.
+// waitedTooLong returns the error of a wait that ended without an answer. A caller whose context ends
+// with the cause ErrHeld gets the error of a passed Options.Wait.
 func (l *locker) waitedTooLong(wait context.Context, g *gate, began boottime.Instant) error {
 	cause := context.Cause(wait)
 	var trouble error
@@ -324,7 +323,7 @@ func (l *locker) fail(name string, err error) error {
 	return &interlock.Error{Op: "acquire", Driver: l.name, Name: name, Kind: ownCause(err), Err: err}
 }
 
-// ownCause is the kind of the caller's own cause: nothing was acquired.
+// ownCause returns the kind of the caller's own cause: nothing was acquired.
 func ownCause(err error) interlock.ErrorKind {
 	if kind := interlock.Kind(err); kind != interlock.Uncertain {
 		return kind
@@ -340,7 +339,7 @@ func (l *locker) heldBy(ctx context.Context, name string) *hold {
 	return h
 }
 
-// giveUp releases what owner has in the backend until ctx ends, and ends ctx.
+// giveUp releases the place of owner in the backend, until ctx ends, and then ends ctx.
 func (l *locker) giveUp(ctx *lazyContext, name, owner string) error {
 	defer ctx.end(nil)
 	for failed := 1; ; failed++ {
@@ -365,7 +364,7 @@ func (l *locker) giveUpInBackground(name, owner string) {
 	l.finish()
 }
 
-// finish counts a goroutine, an attempt or a call out. l.mu is held.
+// finish records the end of a goroutine, an attempt or a call. l.mu is held.
 func (l *locker) finish() {
 	l.running--
 	l.announceIdle()
