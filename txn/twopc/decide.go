@@ -38,8 +38,8 @@ func (m *machine) checkID(id string) error {
 	return nil
 }
 
-// readOrAbort returns the transaction of a run. If the journal has none, an abort is recorded first, so
-// that nobody can commit.
+// readOrAbort returns the transaction of a run. If the journal has none, it records an abort first, so
+// that no process can commit.
 func (m *Engine) readOrAbort(ctx context.Context, r run, abort decided) (*machine, error) {
 	there, err := m.read(ctx, r.key)
 	if err != nil || there != nil {
@@ -78,8 +78,8 @@ func (m *Engine) readEarlier(ctx context.Context, r run) (*machine, error) {
 // nothing. transaction is that of the branch's XID. If there is no decision, Decide aborts the
 // transaction, durably, before it returns: call it after Options.Patience at the earliest. While
 // this process runs the transaction the error is Retryable. If it began before Options.Retention
-// and is not in the journal the error is an [ErrNone]: it may have been deleted, and a person has
-// to find out. After any other error call it again.
+// and is not in the journal the error is an [ErrNone]: it may have been deleted, and an operator
+// must decide. After any other error call it again.
 func (m *Engine) Decide(ctx context.Context, transaction string) (Decision, error) {
 	const op = "decide transaction"
 	r, err := parse(transaction)
@@ -121,8 +121,8 @@ func (m *Engine) tried(e observe.TwoPCTried) {
 	}
 }
 
-// recordHeuristicAbort records a branch that an abort could not roll back. If the abort has ended,
-// nothing can follow it, and only the hook is called. It is due when it is to be reported again.
+// recordHeuristicAbort records a branch that an abort could not roll back. If the abort has ended, it
+// takes no further records, and only the hook is called. The transaction is due at the next reminder.
 func (m *Engine) recordHeuristicAbort(ctx context.Context, r run, name string, why error) {
 	_, err := m.coordinator.Journal().Begin(ctx, r.key, m.kind(), m.coordinator.Now().Add(m.options.Remind),
 		decide(Abort, decided{Run: r.sign, Reason: "it was to be rolled back, and could not be"}), heuristic(name, why))
@@ -138,13 +138,12 @@ func (m *Engine) heuristic(e observe.TwoPCHeuristic) {
 	}
 }
 
-// Settle decides what nobody has decided: for a branch in doubt that is too old to be
-// presumed aborted. transaction is its XID's. It does not overrule: if the journal has
-// another decision, the error is an [ErrDecided]. A decision to commit covers the
-// branches that are in doubt at this moment; all participants have to answer, and no run
-// of it may be going on anywhere: the caller has made sure that no branch is
-// missing. One that turns up later is committed all the same. The journal keeps by. The
-// branches follow with the next scans.
+// Settle decides a transaction without a decision, whose branches in doubt are too old for a presumed
+// abort. transaction is that of their XID. If the journal has another decision, the error is an
+// [ErrDecided]. A decision to commit covers the branches that are in doubt at this moment: all
+// participants must answer, and no process may still run the transaction. The caller has checked
+// that no branch is missing; a branch that appears later is committed too. The journal stores by. The
+// next scans finish the branches.
 func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by By) error {
 	const op = "settle transaction"
 	r, err := parse(transaction)
@@ -169,7 +168,7 @@ func (m *Engine) Settle(ctx context.Context, transaction string, d Decision, by 
 	return err
 }
 
-// settleAs returns the transaction with a person's decision, or with an earlier one.
+// settleAs returns the transaction with an operator's decision, or with an earlier one.
 func (m *Engine) settleAs(ctx context.Context, r run, d Decision, what decided) (there *machine, err error) {
 	if d == Commit {
 		if what.Branches, err = m.inDoubtOf(ctx, r); err != nil {

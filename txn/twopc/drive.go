@@ -19,7 +19,8 @@ var pause = backoff.Policy{First: 100 * time.Millisecond, Max: 30 * time.Second}
 // secondPhase drives the second phase for the coordinator.
 type secondPhase struct{ engine *Engine }
 
-// Drive commits the branches of a commit, and ends the transaction. It never gives a commit up.
+// Drive commits the branches of a commit, and ends the transaction. It repeats failed commits without a
+// bound.
 func (d secondPhase) Drive(t *coordinator.Turn) error {
 	m, err := replay(t.Entries())
 	if err != nil {
@@ -36,7 +37,7 @@ func (d secondPhase) Drive(t *coordinator.Turn) error {
 	return nil
 }
 
-// finish commits until all branches have, or only a person can act.
+// finish commits until all branches are committed, or only an operator can act.
 func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
 	r, err := m.decidedRun(t.ID())
 	if err != nil {
@@ -59,7 +60,7 @@ func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
 				return err
 			}
 		}
-		if err := t.Holds(); err != nil { // then some were not even called
+		if err := t.Holds(); err != nil { // then some were not called
 			return err
 		}
 		if entries := failed.of(m, a, attempt, t.Now()); len(entries) > 0 {
@@ -71,7 +72,7 @@ func (d secondPhase) finish(t *coordinator.Turn, m machine) error {
 		for i, name := range left {
 			d.engine.tried(observe.TwoPCTried{Transaction: r.String(), Participant: name, Commit: true, Attempt: attempt, Err: a.errs[i], Again: wait})
 		}
-		t.Pause(wait, left...) // where nothing may be called any more, the next round calls nothing
+		t.Pause(wait, left...) // if the claim ends meanwhile, the next round calls nothing
 	}
 }
 
@@ -96,7 +97,7 @@ func (d secondPhase) tasks(r run, names []string, attempt int) []coordinator.Tas
 				}
 				err = p.Commit(withCall(ctx, branch.From(ctx), r, name, branch.Commit), x)
 				if errors.Is(err, driver.ErrHeuristic) {
-					return branch.Fail(err) // the participant is well
+					return branch.Fail(err) // not a failure of the target
 				}
 				return err
 			},
@@ -105,7 +106,7 @@ func (d secondPhase) tasks(r run, names []string, attempt int) []coordinator.Tas
 	return tasks
 }
 
-// append makes records durable, and calls the hooks.
+// append appends records, and calls the hooks once they are durable.
 func (d secondPhase) append(t *coordinator.Turn, m machine, entries []journal.Entry) (machine, error) {
 	next, err := m.with(entries...)
 	switch {
@@ -137,7 +138,7 @@ func (d secondPhase) announce(key string, m machine) {
 	}
 }
 
-// remind reports again, when it is due, what waits for a person.
+// remind reports a transaction that waits for an operator again, when it is due.
 func (d secondPhase) remind(t *coordinator.Turn, m machine) error {
 	if !t.Due() {
 		return nil

@@ -22,9 +22,9 @@ type Defined interface {
 	defined() (string, driver.Participant)
 }
 
-// An Engine runs transactions over its participants, and finishes those that others
-// began. A coordinator has one. It has no goroutines but those of its calls. It is safe
-// for concurrent use.
+// An Engine runs transactions over its participants, and finishes those of other processes. A
+// coordinator has at most one. Its only goroutines are those of its calls. It is safe for concurrent
+// use.
 type Engine struct {
 	coordinator  *coordinator.Coordinator
 	options      Options
@@ -69,10 +69,10 @@ func (m *Engine) register(r Defined) error {
 		return bug("register participant", name, err)
 	}
 	if p == nil {
-		return failure.Bug("register participant", name, "there is none of that name: give it a participant")
+		return failure.Bug("register participant", name, "it has no participant")
 	}
 	if m.participants[name] != nil {
-		return failure.Bug("register participant", name, "there are two of that name; give each its own")
+		return failure.Bug("register participant", name, "the name is used twice; names must be unique")
 	}
 	m.participants[name] = p
 	return nil
@@ -83,7 +83,7 @@ func (m *Engine) participant(name string) (driver.Participant, error) {
 	if p := m.participants[name]; p != nil {
 		return p, nil
 	}
-	return nil, bug("call participant", name, fmt.Errorf("the engine was built without it: register it under this name"))
+	return nil, bug("call participant", name, fmt.Errorf("the engine has no participant of this name: register it"))
 }
 
 // kind returns the type of its transactions.
@@ -104,8 +104,8 @@ func (m *Engine) markRunning(r run) (ended func()) {
 	}
 }
 
-// clean is a context for what has to be done though the caller's has ended. It has its
-// own bound.
+// clean returns a context for clean-up, which ignores the caller's cancellation and has its own
+// bound.
 func (m *Engine) clean(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), m.options.Timeout)
 }
@@ -115,27 +115,25 @@ type Options struct {
 	// Name is the second part of the transactions' type in the journal, at most 200
 	// bytes; empty means "transaction".
 	Name string
-	// Prepare is how long a participant may take to vote; what has not voted by then
-	// has voted no. 0 means 10 seconds.
+	// Prepare bounds the vote of a participant. A missing vote counts as no. 0 means 10
+	// seconds.
 	Prepare time.Duration
-	// Timeout bounds one call of a commit or a rollback, and all that an abort does
-	// before Run returns; 0 means 10 seconds.
+	// Timeout bounds a call of a commit or a rollback, and all rollbacks of an abort before
+	// Run returns; 0 means 10 seconds.
 	Timeout time.Duration
-	// Patience is how long a branch may wait for its decision before it is presumed
-	// that nobody will take it; 0 means a minute. It should be longer than Prepare and
-	// the journal's own patience together: what is slower is aborted, not lost.
+	// Patience is how long a branch waits for a decision before an abort is presumed; 0 means
+	// a minute. It should be longer than Prepare and the journal's Patience together, because
+	// slower transactions are aborted.
 	Patience time.Duration
-	// Scan is how often participants are asked for what they have in doubt; 0 means
-	// 10 seconds.
+	// Scan is the interval of the scans for branches in doubt; 0 means 10 seconds.
 	Scan time.Duration
-	// Retention is for how long after its run began a decision is in the journal for
-	// certain; 0 means 7 days. A branch that is older, and of which the journal knows
-	// nothing, is left to a person.
+	// Retention is how long the journal keeps a decision, from the begin of its run; 0 means 7
+	// days. An older branch without a decision is left to an operator.
 	Retention time.Duration
-	// Remind is how often the hook Heuristic is called for one that nobody acknowledged; 0
-	// means a day.
+	// Remind is the interval of the hook Heuristic for an outcome that no operator has
+	// acknowledged; 0 means a day.
 	Remind time.Duration
-	// Hooks receive what happens; nil logs failures, see package observe.
+	// Hooks receive events; nil logs failures, see package observe.
 	Hooks *observe.TwoPC
 }
 
@@ -158,7 +156,7 @@ func (o *Options) resolve() (Options, error) {
 		}
 	}
 	if r.Patience >= r.Retention {
-		return r, failure.Bug("make engine", "", "Patience, %v, is not below Retention, %v: nothing would ever be presumed", r.Patience, r.Retention)
+		return r, failure.Bug("make engine", "", "Patience (%v) must be below Retention (%v): otherwise no abort is ever presumed", r.Patience, r.Retention)
 	}
 	if r.Name == "" {
 		r.Name = "transaction"

@@ -10,22 +10,22 @@ import (
 )
 
 var (
-	// ErrAborted: the transaction had no effect. The error is an [*AbortedError].
+	// ErrAborted means that the transaction had no effect. The error is an [*AbortedError].
 	ErrAborted = errors.New("the transaction was aborted")
-	// ErrNone: the journal has no transaction of that id. It is Definite.
+	// ErrNone means that the journal has no transaction of that id. It is Definite.
 	ErrNone = coordinator.ErrNone
-	// ErrDecided: what is decided cannot be decided otherwise. It is Definite.
-	ErrDecided = errors.New("it is decided already")
-	// ErrMismatch: under this id there is something that is no transaction of this package,
-	// or another one with the same key. The error is a [*MismatchError].
+	// ErrDecided means that the transaction has another decision. It is Definite.
+	ErrDecided = errors.New("the transaction is already decided")
+	// ErrMismatch means that this id belongs to a transaction of another package, or that
+	// another id has the same key. The error is a [*MismatchError].
 	ErrMismatch = coordinator.ErrMismatch
-	// ErrState: the state of the transaction does not allow what an operator wants. The
-	// error is a [*StateError].
+	// ErrState means that the state of the transaction does not allow an operator's change.
+	// The error is a [*StateError].
 	ErrState = coordinator.ErrState
-	// ErrHeuristic: a participant finished its branch against the decision; see
+	// ErrHeuristic means that a participant finished its branch against the decision; see
 	// [driver.ErrHeuristic].
 	ErrHeuristic = driver.ErrHeuristic
-	// ErrHalted: owners of the transaction crashed, one after the other, and it waits for
+	// ErrHalted means that several owners of the transaction crashed in a row. It waits for
 	// [Operator.Retry].
 	ErrHalted = errors.New("the transaction is halted")
 
@@ -38,35 +38,34 @@ type (
 	MismatchError = coordinator.MismatchError
 	// StateError is an [ErrState]; see [coordinator.StateError].
 	StateError = coordinator.StateError
-	// By is who changes a transaction by hand, and the reason; see [coordinator.By].
+	// By names an operator and the reason of a change; see [coordinator.By].
 	By = coordinator.By
-	// Filter says which transactions are listed; see [coordinator.Filter].
+	// Filter selects transactions of a list; see [coordinator.Filter].
 	Filter = coordinator.Filter
 	// StepError is a branch with an error; see [coordinator.StepError].
 	StepError = coordinator.StepError
 )
 
-// An AbortedError is an [ErrAborted]: nothing of this run is left, or it will be taken
-// back. Another run may be made under the same id, unless Recorded. It is Retryable if
-// that may well come through, and else Definite.
+// An AbortedError is an [ErrAborted]: all branches of this run are rolled back, or will be. Unless
+// Recorded is set, another run can use the same id. It is Retryable if another run may succeed, and
+// otherwise Definite.
 type AbortedError struct {
 	ID     string
-	Reason error // what the function or a participant said; in the chain of errors
-	// Recorded says that the abort stands in the journal: the id is used up, and the
-	// same work needs another one.
+	Reason error // of the function or of a participant; in the chain of errors
+	// Recorded means that the abort is in the journal: the same work needs another id.
 	Recorded bool
 }
 
-// Error says why.
+// Error returns the reason.
 func (e *AbortedError) Error() string {
 	return fmt.Sprintf("transaction %q: %v: %v", e.ID, ErrAborted, e.Reason)
 }
 
-// Unwrap gives the sentinel and the reason.
+// Unwrap returns the sentinel and the reason.
 func (e *AbortedError) Unwrap() []error { return []error{ErrAborted, e.Reason} }
 
-// ErrorKind is [interlock.Retryable] if the reason is, as a deadlock or what another one
-// holds, and the abort is not Recorded. It is [interlock.Definite] otherwise.
+// ErrorKind returns [interlock.Retryable] if the reason is Retryable, such as a deadlock, and the
+// abort is not Recorded. Otherwise it returns [interlock.Definite].
 func (e *AbortedError) ErrorKind() interlock.ErrorKind {
 	if !e.Recorded && interlock.Kind(e.Reason) == interlock.Retryable {
 		return interlock.Retryable

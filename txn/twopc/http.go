@@ -19,20 +19,18 @@ import (
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-// HTTP is a participant behind a URL, in any language. All of its calls are POSTs with
-// the headers of txn/branch, which say whether to prepare, commit or roll back, and
-// which transaction and branch. What the participant has to do:
+// HTTP is a participant behind a URL, in any language. Its calls are POSTs with the headers of
+// txn/branch, which have the operation, the transaction and the branch. The participant must answer:
 //
-//   - prepare: the body is what [Remote.Send] was given. Do it, durably, so that it can
-//     be committed and rolled back whatever crashes, and answer 2xx; 409 is a no. With
-//     the body {"vote":"read only"} nothing was changed and no decision follows. After
-//     a roll back, answer 409.
-//   - commit, roll back: idempotent; of a branch that is not known nothing is left to
-//     roll back. 409 says that the branch was finished otherwise: see
-//     driver.ErrHeuristic.
-//   - GET with the query in-doubt, if it can: the branches that are prepared, as
-//     [{"transaction":…,"branch":…,"since":milliseconds since 1970}]. What does not
-//     list them is never scanned, and asks [Engine.Decide] itself, by a way of its own.
+//   - prepare: the body is that of [Remote.Send]. Do the work durably, so that it can be committed
+//     or rolled back after any crash, and answer 2xx, or 409 to vote no. The answer
+//     {"vote":"read only"} means that nothing was changed; no decision follows. After a rollback,
+//     answer 409.
+//   - commit and roll back: idempotent. The rollback of an unknown branch succeeds. 409 means that
+//     the branch was finished against the decision: see driver.ErrHeuristic.
+//   - GET with the query in-doubt: the prepared branches, as
+//     [{"transaction":…,"branch":…,"since":milliseconds since 1970}]. A participant that cannot list
+//     them is not scanned, and must call [Engine.Decide] itself.
 type HTTP struct {
 	URL    string
 	Caller branchhttp.Caller
@@ -50,14 +48,14 @@ type Remote struct {
 	output []byte
 }
 
-// Send sets what is sent with prepare, JSON of at most branchhttp.MaxBody bytes.
+// Send sets the body of prepare, JSON of at most branchhttp.MaxBody bytes.
 func (r *Remote) Send(input []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.input = input
 }
 
-// Output is what the participant answered to prepare; nil before.
+// Output returns the participant's answer to prepare; nil before.
 func (r *Remote) Output() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,8 +71,8 @@ func (h HTTP) Begin(_ context.Context, x driver.XID) (*Remote, driver.Preparing,
 	return r, r, nil
 }
 
-// Prepare is the participant's vote; see driver.Preparing. While it answers that it is
-// at work it is asked again.
+// Prepare returns the participant's vote; see driver.Preparing. It repeats the call while the
+// participant answers that it is in progress.
 func (r *Remote) Prepare(ctx context.Context) (driver.Vote, error) {
 	output, err := r.asked(ctx)
 	switch class, _ := branch.ClassOf(err); {
@@ -86,7 +84,7 @@ func (r *Remote) Prepare(ctx context.Context) (driver.Vote, error) {
 	return driver.VoteNo, uncertain("prepare branch", r.xid.Transaction, err)
 }
 
-// asked is what the participant has answered when it is no longer at work.
+// asked returns the participant's answer once it is not in progress.
 func (r *Remote) asked(ctx context.Context) ([]byte, error) {
 	c := branch.From(ctx)
 	for c.Attempt = max(c.Attempt, 1); ; c.Attempt++ {

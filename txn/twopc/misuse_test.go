@@ -289,7 +289,7 @@ func TestMissingParticipant(t *testing.T) {
 		ok(t, p.Run(t.Context(), "1", p.add(transfer)))
 		tried := hooks.Tried
 		hooks.Tried = func(o observe.TwoPCTried) {
-			if tried(o); !strings.Contains(o.Err.Error(), "built without it") {
+			if tried(o); !strings.Contains(o.Err.Error(), "has no participant of this name") {
 				t.Errorf("%v", o.Err)
 			}
 		}

@@ -10,30 +10,30 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// An Operator changes transactions by hand. It needs no participants and owns no shard: what
-// it writes is found by the owner of the shard. It is safe for concurrent use. What nobody
-// has decided is decided by [Engine.Settle].
+// An Operator changes transactions by hand. It needs no participants and owns no shard: the owner of
+// the shard finds its records. It is safe for concurrent use. For transactions without a decision
+// use [Engine.Settle].
 //
 // A change that the transaction's state does not allow is a [*StateError], and an id without
-// a transaction an [ErrNone], both Definite.
+// a transaction an [ErrNone]; both are Definite.
 type Operator struct {
 	journal *journal.Journal
 	now     func() time.Time
 }
 
-// NewOperator makes an operator on a journal, which stays open.
+// NewOperator returns an operator on a journal, and does not close it.
 func NewOperator(j *journal.Journal) *Operator { return &Operator{journal: j, now: time.Now} }
 
 // Operator returns an operator on the engine's journal.
 func (m *Engine) Operator() *Operator { return NewOperator(m.coordinator.Journal()) }
 
-// List goes through the transactions that pass in the order of their keys; see
+// List yields the transactions that match the filter, in the order of their keys; see
 // [coordinator.Records.List].
 func (o *Operator) List(ctx context.Context, f Filter) iter.Seq2[Outcome, error] {
 	return records.List(ctx, o.journal, f)
 }
 
-// Retry has a halted transaction go on: its participants will not crash their caller again.
+// Retry resumes a halted transaction. The operator has made sure that its calls do not crash again.
 func (o *Operator) Retry(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "retry", id, by, func(m *machine) error {
 		if m.halted == "" {
@@ -43,9 +43,8 @@ func (o *Operator) Retry(ctx context.Context, id string, by By) error {
 	}, record(recordRetry, "", by))
 }
 
-// Resolve ends a HEURISTIC transaction: a person has put right what the participants did
-// against the decision, or lives with it. Branches that are still to be committed have to
-// be committed first.
+// Resolve ends a HEURISTIC transaction: an operator has corrected or accepted what the participants did
+// against the decision. Branches that remain to be committed must be committed first.
 func (o *Operator) Resolve(ctx context.Context, id string, by By) error {
 	return o.act(ctx, "resolve", id, by, func(m *machine) error {
 		if !m.settled() {

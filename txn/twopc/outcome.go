@@ -11,28 +11,27 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// An Outcome is a transaction as the journal knows it. Dead are the branches that are
-// heuristic; if it is halted, those that are not known to be committed, too.
+// An Outcome is the state of a transaction in the journal. Dead has the heuristic branches; if the
+// transaction is halted, it also has those that are not known to be committed.
 type Outcome struct {
 	coordinator.Summary
-	Key         string   // in the journal; the ID, too, if who decided did not know the user's
-	Transaction string   // what participants call the run that was decided
-	Branches    []Branch // that voted yes, of a commit; of an abort those that are heuristic
-	DecidedBy   string   // the person who decided; empty if it was an engine
+	Key         string   // in the journal; also the ID, if the process that decided did not know the user's
+	Transaction string   // the name of the decided run at participants
+	Branches    []Branch // of a commit, those that voted yes; of an abort, the heuristic ones
+	DecidedBy   string   // the operator who decided; empty if it was an engine
 	Decided     time.Time
 }
 
-// A Branch is that of one participant.
+// A Branch is the part of one participant.
 type Branch struct {
 	Participant string `json:"participant"`
-	// Done says that it is known in the journal to be committed. Which ones are is
-	// written when all are, or when one is heuristic.
+	// Done means that the journal has it as committed. That is recorded once all branches
+	// are committed, or one is heuristic.
 	Done bool `json:"done"`
-	// Heuristic is what the participant said, if it was finished against the
-	// decision.
+	// Heuristic is the participant's error, if the branch was finished against the decision.
 	Heuristic string `json:"heuristic,omitempty"`
-	// Failing is the last error of a participant that cannot commit, and Attempts how often
-	// it could not, as far as the journal has them.
+	// Failing is the last error in the journal of a participant that cannot commit, and
+	// Attempts the number of its failures.
 	Failing  string `json:"error,omitempty"`
 	Attempts int    `json:"attempts,omitempty"`
 }
@@ -72,11 +71,10 @@ func (m *machine) outcome(head driver.Head, entries []journal.Entry) Outcome {
 	return o
 }
 
-// Wait blocks until nothing of a decided transaction is left to do: all participants
-// have committed, so that everybody can see it. The error is an [*AbortedError] if it
-// was aborted, an [ErrHeuristic] if a person has to look, an [ErrHalted], which is
-// Uncertain, if it waits for [Operator.Retry], and an [ErrNone] as that of [Engine.Look].
-// When ctx ends it is Uncertain.
+// Wait blocks until a decided transaction has ended: all participants have committed, so its effects
+// are visible. The error is an [*AbortedError] if it was aborted, an [ErrHeuristic] if an operator must
+// act, an [ErrHalted], which is Uncertain, if it waits for [Operator.Retry], and an [ErrNone] as that
+// of [Engine.Look]. If ctx ends it is Uncertain.
 func (m *Engine) Wait(ctx context.Context, id string) (o Outcome, err error) {
 	const op = "wait for transaction"
 	var halted error

@@ -13,21 +13,21 @@ import (
 	"github.com/interlock-dev/interlock/txn/journal"
 )
 
-// Kinds of records. Each append stands in the journal whole or not at all.
+// Kinds of records. An append is atomic.
 const (
 	recordDecide    = "decide"    // Step is commit or abort; the first record, and the only one of its kind
 	recordDone      = "done"      // a branch was committed; written only where another one is heuristic
 	recordHeuristic = "heuristic" // a branch was finished against the decision
-	recordFailing   = "failing"   // commits of a branch failed so often, and are repeated
+	recordFailing   = "failing"   // the number of failed commits of a branch, which are repeated
 	recordTaken     = "taken"     // it was taken over during calls
-	recordHalted    = "halted"    // it was taken over too often: a person has to look
-	recordRetry     = "retry"     // a person resumes it
+	recordHalted    = "halted"    // it was taken over too often: an operator must act
+	recordRetry     = "retry"     // by an operator: it is resumed
 	recordRemind    = "remind"    // a heuristic outcome was reported again
-	recordResolved  = "resolved"  // a person has resolved it
+	recordResolved  = "resolved"  // by an operator: it is resolved
 	recordEnd       = coordinator.RecordEnd
 )
 
-// Decision is the outcome that a transaction is decided to have.
+// Decision is the decided outcome of a transaction.
 type Decision = coordinator.Decision
 
 // The decisions.
@@ -42,7 +42,7 @@ type decided struct {
 	Run      string   `json:"run"`          // the run that is decided; all others are rolled back
 	Branches []string `json:"branches,omitempty"`
 	Reason   string   `json:"reason,omitempty"`
-	Actor    string   `json:"actor,omitempty"` // the person who decided; empty if an engine did
+	Actor    string   `json:"actor,omitempty"` // the operator who decided; empty if an engine did
 }
 
 // why is the data of heuristic, failing, halted, retry and resolved records. Records of operators from
@@ -67,10 +67,9 @@ func end() journal.Entry { return journal.Entry{Kind: recordEnd} }
 
 func truncated(text string) string { return coordinator.Truncate(text, coordinator.MaxReason) }
 
-// A transaction has three names. Its id is the user's, up to driver.MaxTransaction
-// bytes. Its key is what the journal and the participants can hold: the id, or a hash
-// of it. Each run of it adds its own sign to the key, and that is what participants
-// know, so that a late rollback of one run does not hit the next one's branches.
+// A transaction has three names. Its id is the user's, of up to driver.MaxTransaction bytes. Its key
+// fits the journal and the participants: the id, or a hash of it. Its name at participants is the key
+// with a sign of the run, so that a late rollback of one run does not affect branches of the next.
 const (
 	runLength  = 12 // 60 bits: when the run began, and 28 bits of chance
 	longestKey = driver.MaxXIDTransaction - 1 - runLength
@@ -93,7 +92,7 @@ func plain(text string) bool {
 	return driver.XID{Transaction: text, Branch: "x"}.Check() == nil
 }
 
-// checkID is a Bug if there can be no such transaction.
+// checkID returns a Bug if the id is invalid.
 func checkID(op, id string) error {
 	return driver.CheckTransaction(op, id)
 }
@@ -101,27 +100,27 @@ func checkID(op, id string) error {
 // run is one attempt at a transaction.
 type run struct {
 	key   string
-	sign  string    // tells it from others of the key
+	sign  string    // distinguishes the runs of the key
 	began time.Time // in whole seconds, by the clock of the process that runs it
 }
 
-// begin is a run that begins now.
+// begin returns a run that begins now.
 func begin(id string, now time.Time, chance uint32) run {
 	n := uint64(now.Unix())<<runBits | uint64(chance)&(1<<runBits-1)
 	sign := strconv.FormatUint(n, runBase)
 	return run{Key(id), strings.Repeat("0", max(0, runLength-len(sign))) + sign, now.Truncate(time.Second)}
 }
 
-// String is what participants know.
+// String returns the name at participants.
 func (r run) String() string { return r.key + "." + r.sign }
 
-// xid names a branch of the run.
+// xid returns the XID of a branch of the run.
 func (r run) xid(participant string) driver.XID {
 	return driver.XID{Transaction: r.String(), Branch: participant}
 }
 
-// parse is the run of a name that participants know. What no engine of this package
-// can have named is an error.
+// parse returns the run of a name at participants. It fails if no engine of this package can have
+// created the name.
 func parse(name string) (run, error) {
 	dot := len(name) - runLength - 1
 	if dot < 1 || dot > longestKey || name[dot] != '.' || !plain(name) {

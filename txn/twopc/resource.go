@@ -10,8 +10,8 @@ import (
 	"github.com/interlock-dev/interlock/internal/failure"
 )
 
-// A Resource is a participant under its name, in which transactions open branches. B
-// is what the work in a branch is done with. It is made by [Define].
+// A Resource is a named participant in which transactions open branches. B is the type of a branch,
+// such as pgx.Tx. [Define] creates it.
 type Definition[B any] struct {
 	name     string
 	preparer driver.Preparer[B]
@@ -69,7 +69,7 @@ type openBranch struct {
 	preparing driver.Preparing // nil while it is being opened
 }
 
-// XID is what the branch of a resource is called there, whether it was joined or not.
+// XID returns the XID of the branch at a resource, joined or not.
 func (t *T) XID(resource string) driver.XID { return t.run.xid(resource) }
 
 // reserve adds a branch before it is opened.
@@ -81,7 +81,7 @@ func (t *T) reserve(name string) error {
 	}
 	for _, b := range t.branches {
 		if b.name == name {
-			return failure.Bug("join", name, "the transaction has joined it: keep what the first call returned")
+			return failure.Bug("join", name, "the transaction has already joined it: use the branch of the first call")
 		}
 	}
 	t.branches = append(t.branches, &openBranch{name: name})

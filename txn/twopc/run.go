@@ -16,21 +16,22 @@ import (
 	"github.com/interlock-dev/interlock/txn/branch"
 )
 
-// Run has work done in branches of several participants, and commits them all or
-// none. id is 1 to driver.MaxTransaction bytes and good for one commit: if the journal
-// knows it as committed, Run returns nil at once, without running work. Two runs of one
-// id at once are rolled back but for one. Run blocks until the decision is taken; see
-// [Engine.Wait] for when all can see it.
+// Run calls work, which opens branches at several participants, and commits all branches or none. id
+// has 1 to driver.MaxTransaction bytes and can be committed once: if it is already committed, Run
+// returns nil without calling work. Of concurrent runs of one id at most one is committed. Run blocks
+// until the decision is durable; [Engine.Wait] waits until all participants have committed.
 //
-// The error is nil if the transaction was committed, by this run or by another one, or
-// changed nothing. It is an [*AbortedError] if this run has had no effect, which is
-// Retryable after a deadlock and the like; Run does not run work again. It is Uncertain
-// if the journal did not answer when it was to decide, or a single participant when it
-// was to commit: of the former [Engine.Look] tells, once the journal answers again. It
-// is Retryable, too, if the journal did not answer before any work was done. A panic of
-// work aborts, and goes on to the caller.
+// The error is nil if the transaction was committed, by this run or another one, or changed nothing.
+// Otherwise it is:
 //
-// When ctx ends before the decision is on its way, the transaction is aborted.
+//   - an [*AbortedError] if this run had no effect. It is Retryable after a deadlock and similar
+//     errors; Run does not repeat work
+//   - Uncertain if the journal did not answer the decision, or a single participant its commit. In
+//     the first case [Engine.Look] returns the decision once the journal answers
+//   - Retryable if the journal did not answer before any work was done
+//
+// A panic of work aborts the transaction and continues in the caller. If ctx ends before the decision
+// is sent, the transaction is aborted.
 func (m *Engine) Run(ctx context.Context, id string, work func(ctx context.Context, t *T) error) error {
 	const op = "run transaction"
 	if err := checkID(op, id); err != nil {
@@ -153,8 +154,8 @@ func (m *Engine) prepare(ctx context.Context, r run, branches []*openBranch) []b
 	return ballots
 }
 
-// withCall returns a context that identifies the call, for participants in other processes. It hides a
-// call of another transaction that ctx belongs to.
+// withCall returns a context with the call, for participants in other processes. It replaces the call
+// of another transaction in ctx.
 func withCall(ctx context.Context, c branch.Call, r run, name string, op branch.Operation) context.Context {
 	c.Transaction, c.Branch, c.Operation, c.Begun = r.String(), name, op, r.began
 	if deadline, bound := ctx.Deadline(); bound { // a coordinator's call has its bound in c alone
@@ -164,7 +165,7 @@ func withCall(ctx context.Context, c branch.Call, r run, name string, op branch.
 }
 
 // commit records the decision. If the outcome of the append is unknown, it tries to record an abort, and
-// follows what the journal has.
+// follows the decision in the journal.
 func (m *Engine) commit(ctx context.Context, id string, r run, yes []string) error {
 	ctx = context.WithoutCancel(ctx) // the journal has its own bound
 	err := m.coordinator.Begin(ctx, r.key, m.kind(), decide(Commit, decided{ID: id, Run: r.sign, Branches: yes}))

@@ -16,8 +16,8 @@ import (
 )
 
 // Watch scans at once and then every Options.Scan, until ctx ends, and returns the
-// cause. A txn.Runtime runs it. Otherwise run it in every process that has defined
-// participants: they do not disturb each other.
+// cause. A txn.Runtime runs it. Otherwise run it in every process with participants; several scans
+// may run concurrently.
 func (m *Engine) Watch(ctx context.Context) error {
 	for {
 		m.Scan(ctx)
@@ -28,9 +28,9 @@ func (m *Engine) Watch(ctx context.Context) error {
 	}
 }
 
-// Scan lists once what each participant has in doubt, and finishes what is decided. A transaction
-// without a decision for longer than Options.Patience is aborted, in the journal first. Errors
-// are reported to the hooks and left to the next scan.
+// Scan lists the branches in doubt of each participant once, and finishes those that are decided. A
+// transaction without a decision for longer than Options.Patience is aborted, in the journal first.
+// Errors are reported to the hooks; the next scan tries again.
 func (m *Engine) Scan(ctx context.Context) {
 	var all sync.WaitGroup
 	for name := range m.participants {
@@ -47,7 +47,7 @@ func (m *Engine) Scan(ctx context.Context) {
 	all.Wait()
 }
 
-// finish acts on a verdict.
+// finish executes a verdict.
 func (m *Engine) finish(ctx context.Context, name string, found InDoubt) {
 	v := verdict(found.Verdict)
 	err := found.Err
@@ -65,7 +65,7 @@ func (m *Engine) finish(ctx context.Context, name string, found InDoubt) {
 	}
 }
 
-// presumeAbort records an abort, and returns what to do then; an earlier decision is followed.
+// presumeAbort records an abort and returns the next verdict, which follows an earlier decision.
 func (m *Engine) presumeAbort(ctx context.Context, found InDoubt) (verdict, error) {
 	there, err := m.readOrAbort(ctx, found.run, decided{Run: found.run.sign,
 		Reason: "branch " + found.XID.Branch + " was in doubt for " + found.Age.Round(time.Millisecond).String() + ", and nobody had decided"})
@@ -110,18 +110,17 @@ func (m *Engine) gauge(name string, found []InDoubt, err error) {
 	f(e)
 }
 
-// An InDoubt is a branch that has voted yes and waits, as a scan finds it.
+// An InDoubt is a branch in doubt that a scan has found.
 type InDoubt struct {
 	XID driver.XID
-	// Age is since it was prepared, by the participant's clock, or since this engine
+	// Age is the time since it was prepared, by the participant's clock, or since this engine
 	// found it, whichever is longer.
 	Age time.Duration
-	// Verdict is what the journal says is to be done with it: "commit", "roll back",
-	// "decide to abort", or "leave" while somebody may be at work on it; "blocked" while
-	// the journal does not answer; "too old" and "foreign" are for a person, see
-	// [Engine.Settle].
+	// Verdict is the action according to the journal: "commit", "roll back", "decide to
+	// abort", or "leave" while a process may work on it. It is "blocked" while the journal
+	// does not answer. "too old" and "foreign" wait for an operator, see [Engine.Settle].
 	Verdict    string
-	BlockedFor time.Duration // since the journal was first found not to answer for it; 0 if it does
+	BlockedFor time.Duration // since the journal did not answer; 0 if it answers
 	Err        error         // of the journal, if it is blocked or foreign
 
 	run run // empty if foreign

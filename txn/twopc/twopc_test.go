@@ -284,7 +284,7 @@ func TestJoinOnce(t *testing.T) {
 			tx, err := north.Join(ctx, x)
 			ok(t, err)
 			_, err = north.Join(ctx, x)
-			wantText(t, err, "keep what the first call returned")
+			wantText(t, err, "use the branch of the first call")
 			_, err = tx.Add("sum", 1)
 			return err
 		}))
