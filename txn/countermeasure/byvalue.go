@@ -11,14 +11,14 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// Protocol is how a transaction is coordinated, as the journal names it.
+// Protocol is the name of a protocol in the journal.
 type Protocol string
 
 // The protocols.
 const (
-	Saga     Protocol = "saga" // steps and undos: others see what may be undone
-	TCC      Protocol = "tcc"  // holds that are confirmed: others see what is held
-	TwoPhase Protocol = "2pc"  // locks until all have voted: others see nothing
+	Saga     Protocol = "saga" // steps and undos: others see effects that may be undone
+	TCC      Protocol = "tcc"  // holds, then confirmations: others see the holds
+	TwoPhase Protocol = "2pc"  // locks until the decision: others see no effects
 )
 
 // ByValue chooses how a transaction is coordinated by its risk: the by-value countermeasure. Use
@@ -27,28 +27,28 @@ const (
 //
 // The zero value chooses two-phase commit for any risk above 0.
 type ByValue struct {
-	// Limit is the highest risk, 0 or more, that goes the way of Below.
+	// Limit is the highest risk for Below, 0 or more.
 	Limit int64
-	// Below is for a risk up to Limit; empty means Saga.
+	// Below is the protocol for a risk up to Limit; empty means Saga.
 	Below Protocol
-	// Above is for a higher one; empty means TwoPhase.
+	// Above is the protocol for a higher risk; empty means TwoPhase.
 	Above Protocol
 	// Name is the table of [ByValue.Decide], or schema.table; empty means
 	// "interlock_by_value". It is trusted: never take it from a request.
 	Name string
 }
 
-// A Decision is how one transaction is coordinated, and why. Store it with the transaction.
+// A Decision is the protocol of one transaction, and the reason. Store it with the transaction.
 type Decision struct {
 	Protocol Protocol `json:"protocol"`
 	Risk     int64    `json:"risk"`
-	Limit    int64    `json:"limit"` // as it was when it was decided
+	Limit    int64    `json:"limit"` // at the time of the decision
 }
 
-// Type is the transaction's type in the journal, "protocol:name".
+// Type returns the transaction's type in the journal, "protocol:name".
 func (d Decision) Type(name string) string { return string(d.Protocol) + ":" + name }
 
-// String says what was decided, and why.
+// String returns the decision and its reason.
 func (d Decision) String() string {
 	relation := "does not exceed"
 	if d.Risk > d.Limit {
@@ -68,7 +68,7 @@ func (b ByValue) Choose(risk int64) (Decision, error) {
 	}
 	for _, p := range []Protocol{d.Protocol, above} {
 		if p != Saga && p != TCC && p != TwoPhase {
-			return Decision{}, failure.Bug(op, string(p), "there is no such protocol")
+			return Decision{}, failure.Bug(op, string(p), "unknown protocol")
 		}
 	}
 	if risk > b.Limit {
@@ -80,8 +80,8 @@ func (b ByValue) Choose(risk int64) (Decision, error) {
 // A RiskError reports that the transaction was decided before, for another risk. It is Definite.
 type RiskError struct {
 	Transaction string
-	Decision    Decision // as it was made
-	Risk        int64    // now
+	Decision    Decision // the recorded one
+	Risk        int64    // of this call
 }
 
 // Error names the transaction and both risks.
@@ -89,7 +89,7 @@ func (e *RiskError) Error() string {
 	return fmt.Sprintf("transaction %q was decided for a risk of %d, and now has one of %d", e.Transaction, e.Decision.Risk, e.Risk)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *RiskError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // Decide is [ByValue.Choose], once for each transaction. The first decision is recorded in the
@@ -131,9 +131,8 @@ func (b ByValue) Forget(ctx context.Context, db driver.SQL, transaction string) 
 	return err
 }
 
-// Create makes the table, unless it exists. Several processes may do it at once. It
-// takes effect when the transaction commits, on MariaDB at once: there it commits what
-// was done in the transaction before.
+// Create creates the table, unless it exists. Several processes may call it at once. It takes effect when
+// the transaction commits; on MariaDB it takes effect at once, and commits the statements before it.
 func (b ByValue) Create(ctx context.Context, db driver.SQL) error {
 	s, err := b.open("create table of decisions", "", db)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/interlock-dev/interlock/internal/sqltable"
 )
 
-// flags is the table of a [SemanticLock], for one resource. Released rows stay, because an existing row can
+// flags has the table of a [SemanticLock], for one resource. Released rows stay, because an existing row can
 // be locked. Column changes shows whether a MariaDB snapshot is old.
 type flags struct {
 	sqltable.Tables
@@ -52,8 +52,8 @@ func (f flags) look(ctx context.Context, locking string) (flag Flag, found bool,
 	return flag, found, err
 }
 
-// take flags the resource for w if it is free, w's own, that of the owner ended, or may be risked. Otherwise
-// it returns the flag that is held.
+// take flags the resource for w if it is free or has w's own flag, if the flag's owner has ended, or if w
+// accepts the risk. Otherwise it returns the flag of the other owner.
 func (f flags) take(ctx context.Context, w Intent, ended string) (held *Flag, err error) {
 	if f.Maria() {
 		return f.takeMaria(ctx, w, ended)
@@ -61,7 +61,7 @@ func (f flags) take(ctx context.Context, w Intent, ended string) (held *Flag, er
 	return f.takePostgres(ctx, w, ended)
 }
 
-// takePostgres locks the row in any case, so that the flag it reads afterwards is the one that was in the way.
+// takePostgres always locks the row, so that it then reads the flag that prevented the statement.
 func (f flags) takePostgres(ctx context.Context, w Intent, ended string) (*Flag, error) {
 	var changes int64
 	taken, err := f.Row(ctx, `
@@ -129,7 +129,7 @@ func (f flags) touch(ctx context.Context) (flag Flag, changes int64, err error) 
 // upToDate rejects a transaction whose snapshot is older than the last change.
 func (f flags) upToDate(ctx context.Context, changes int64) error {
 	if changes == 0 {
-		return nil // there was none
+		return nil // no flag was changed
 	}
 	var seen int64
 	_, err := f.Row(ctx, `select changes from {flags} where resource = ?`, []any{f.resource}, &seen)
@@ -152,7 +152,7 @@ func (f flags) hold(ctx context.Context) (Flag, error) {
 	if err != nil || found {
 		return flag, err
 	}
-	// What is not there cannot be locked.
+	// A missing row cannot be locked.
 	_, err = f.Exec(ctx, `insert into {flags} (resource, owner, purpose, former, risk, changes, since_at, until_at)
 		values (?, '', '', '', '', 0, {now}, {now}) on conflict do nothing`, f.resource)
 	if err != nil {

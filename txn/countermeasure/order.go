@@ -11,21 +11,21 @@ import (
 // seats, goods in stock. Quantities are names of the user's choice.
 type Step struct {
 	Name string
-	// Pivot: when it is done the saga goes forward only. At most one step is.
+	// Pivot means that the saga cannot be undone after this step. At most one step has it.
 	Pivot bool
-	// Increases are what others may use more of once the step is done; Decreases what
-	// they may use less of.
+	// Increases are quantities that the step adds to, for use by others; Decreases are
+	// quantities that it takes from.
 	Increases, Decreases []string
 }
 
-// A Misplacement is a step at a position where others see more of a quantity than is certain.
+// A Misplacement is a step whose position lets others see more of a quantity than is certain.
 type Misplacement struct {
 	Step     string
 	Quantity string
-	Why      string // a sentence, which says what to do
+	Why      string // a sentence with the remedy
 }
 
-// String names the step.
+// String returns the step and the reason.
 func (m Misplacement) String() string { return fmt.Sprintf("step %q: %s", m.Step, m.Why) }
 
 // CheckOrder checks the pessimistic view: while a saga is under way, others see at most as much
@@ -58,7 +58,7 @@ func CheckOrder(steps ...Step) (found []Misplacement, err error) {
 	return found, nil
 }
 
-// pivotOf is the pivot's index, and that behind the last step if there is none.
+// pivotOf returns the index of the pivot, or the number of steps if there is none.
 func pivotOf(steps []Step) (pivot int, err error) {
 	const op = "check order of steps"
 	pivot = len(steps)
@@ -68,9 +68,9 @@ func pivotOf(steps []Step) (pivot int, err error) {
 		case s.Name == "":
 			return 0, failure.Bug(op, "", "step %d has no name", i+1)
 		case seen[s.Name]:
-			return 0, failure.Bug(op, s.Name, "there are two steps of that name")
+			return 0, failure.Bug(op, s.Name, "the name is used twice; names must be unique")
 		case s.Pivot && pivot < len(steps):
-			return 0, failure.Bug(op, s.Name, "%q is the pivot already", steps[pivot].Name)
+			return 0, failure.Bug(op, s.Name, "%q is already the pivot", steps[pivot].Name)
 		}
 		for _, q := range s.Increases {
 			if slices.Contains(s.Decreases, q) {

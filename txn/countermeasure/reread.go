@@ -16,7 +16,7 @@ import (
 // transactions. [version.Update], for a read and write in one transaction, raises the same
 // column. All writers of the row must raise it.
 type Reread struct {
-	// Row says where the version stands. Its Tie and Terminal are not used.
+	// Row is the column of the version. Its Tie and Terminal are not used.
 	Row version.Column
 }
 
@@ -32,7 +32,7 @@ func (e *ChangedError) Error() string {
 	return fmt.Sprintf("%q of table %s has changed since version %d was read", e.Key, e.Table, e.Seen)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *ChangedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
 // Unchanged returns nil if a row still has the version that was seen (NULL counts as 0). It then
@@ -44,7 +44,7 @@ func (e *ChangedError) ErrorKind() interlock.ErrorKind { return interlock.Defini
 func (r Reread) Unchanged(ctx context.Context, db driver.SQL, key string, seen int64) error {
 	const op = "reread"
 	if seen < 0 || seen == math.MaxInt64 {
-		return failure.Bug(op, key, "version %d: versions count from 0, and there is one more", seen)
+		return failure.Bug(op, key, "version %d: 0 or more, and below the maximum, is required", seen)
 	}
 	row, err := findRow(op, db, r.Row.Table, r.Row.Key, r.Row.Version, key)
 	if err != nil {

@@ -75,10 +75,10 @@ func (r row) ambiguous(n int64) error {
 	return r.Bug("%d rows of table %s have that key", n, r.table)
 }
 
-// maxText is the longest text for people, in bytes.
+// maxText bounds a text for operators, in bytes.
 const maxText = 4 << 10
 
-// checkText rejects a text for people that a database cannot store; it may be empty.
+// checkText rejects a text for operators that a database cannot store; it may be empty.
 func checkText(op, about, what, text string) error {
 	if err := driver.CheckText(what, text, 0, maxText); err != nil {
 		return failure.Bug(op, about, "%w", err)

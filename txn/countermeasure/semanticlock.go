@@ -30,28 +30,28 @@ type SemanticLock struct {
 	Name string
 }
 
-// DefaultTTL is after what time a flag shows as expired if nothing else is said.
+// DefaultTTL is the default of Intent.TTL.
 const DefaultTTL = time.Hour
 
-// maxTTL keeps what expires within the times that databases have.
+// maxTTL keeps expiry times within the range of the databases.
 const maxTTL = 100 * 365 * 24 * time.Hour
 
 // An Intent describes the flag to set.
 type Intent struct {
 	Resource string // what is flagged: 1 to driver.MaxName bytes
 	Owner    string // the transaction's id, 1 to driver.MaxTransaction bytes: branch.Call.Transaction
-	Purpose  string // why, for people
-	// TTL is after what time the flag shows as expired, by the database's clock; 0
-	// means [DefaultTTL], and less than 0, or more than a hundred years, is a Bug.
+	Purpose  string // for operators
+	// TTL is the time after which the flag counts as expired, by the database's clock; 0 means
+	// [DefaultTTL]. Below 0, or above a hundred years, it is a Bug.
 	TTL time.Duration
-	// Ended tells whether the transaction that is in the way has ended, whatever the
-	// flag's age; then the flag is taken over. An id that is not known has ended only if
-	// ids are kept for longer than flags are. It is asked while the flag's row is
-	// locked, so it must not wait for that transaction, nor use this one; what it
-	// returns as an error is returned as it is. Nil means that nobody is asked.
+	// Ended reports whether the transaction that owns the flag has ended; then the flag is
+	// taken over, whatever its age. An unknown id has ended only if ids are kept for longer
+	// than flags. Ended is called while the flag's row is locked, so it must not wait for
+	// that transaction, nor use this one. Its error is returned unchanged. Nil permits no
+	// such takeover.
 	Ended func(ctx context.Context, owner string) (bool, error)
-	// Risk, if it is not empty, takes over a flag that has expired, though its owner
-	// may be at work. It says why that does no harm, and is kept beside the flag.
+	// Risk, if it is not empty, permits the takeover of an expired flag although its owner may
+	// still work. It is the reason why that does no harm, and is stored with the flag.
 	Risk string
 }
 
@@ -71,9 +71,8 @@ func (w Intent) check(op string) error {
 	return checkText(op, w.Resource, "a risk", w.Risk)
 }
 
-// Create makes the table, unless it exists. Several processes may do it at once. It
-// takes effect when the transaction commits, on MariaDB at once: there it commits what
-// was done in the transaction before.
+// Create creates the table, unless it exists. Several processes may call it at once. It takes effect when
+// the transaction commits; on MariaDB it takes effect at once, and commits the statements before it.
 func (l SemanticLock) Create(ctx context.Context, db driver.SQL) error {
 	f, err := l.open("create table of flags", "", db)
 	if err != nil {
@@ -178,7 +177,7 @@ func (l SemanticLock) of(op string, db driver.SQL, resource, owner string) (flag
 	return l.flags(op, db, resource)
 }
 
-// flags is the table in a transaction, for an operation on one resource.
+// flags opens the table in a transaction, for an operation on one resource.
 func (l SemanticLock) flags(op string, db driver.SQL, resource string) (flags, error) {
 	if err := driver.CheckName(op, "a resource", resource, driver.MaxName); err != nil {
 		return flags{}, err
@@ -191,20 +190,20 @@ func (l SemanticLock) open(op, resource string, db driver.SQL) (flags, error) {
 	return flags{t, resource}, err
 }
 
-// A Flag is what a [SemanticLock] knows of a resource. The zero Flag is nobody's.
+// A Flag is the state of a resource. The zero Flag has no owner.
 type Flag struct {
 	Resource string
-	Owner    string // the transaction that flagged it; empty if nobody did
-	Purpose  string // why, for people
-	// Since is when it was flagged, and Until when it expires, by the database's
-	// clock; zero if it is nobody's.
+	Owner    string // the transaction that flagged it; empty if there is none
+	Purpose  string // for operators
+	// Since is the time of the flag, and Until that of its expiry, by the database's clock;
+	// zero without an owner.
 	Since, Until time.Time
-	// Expired tells that Until has passed. The flag stands nevertheless: its owner
-	// may be slow, and what it wrote may yet be undone.
+	// Expired means that Until has passed. The flag remains: its owner may be slow, and its
+	// writes may still be undone.
 	Expired bool
-	// Former is the owner that it was taken over from, and empty if it was free.
+	// Former is the owner before a takeover; empty if the resource was free.
 	Former string
-	// Risk is why it was taken over without knowing that Former had ended.
+	// Risk is the reason of a takeover without proof that Former had ended.
 	Risk string
 }
 
@@ -225,22 +224,22 @@ func (e *HeldError) Error() string {
 		verb, e.Flag.Until.Format(time.RFC3339))
 }
 
-// Unwrap makes it an [*interlock.HeldError].
+// Unwrap returns an [*interlock.HeldError].
 func (e *HeldError) Unwrap() error {
 	return &interlock.HeldError{Name: e.Flag.Resource, Owner: e.Flag.Owner, Since: e.Flag.Since, Until: e.Flag.Until}
 }
 
-// ErrorKind is [interlock.Retryable].
+// ErrorKind returns [interlock.Retryable].
 func (e *HeldError) ErrorKind() interlock.ErrorKind { return interlock.Retryable }
 
 // A NotOwnerError reports that the transaction does not own the resource's flag any more, or
 // never did. It is Definite.
 type NotOwnerError struct {
-	Owner string // who asked
-	Flag  Flag   // as it is
+	Owner string // the caller
+	Flag  Flag   // the current one
 }
 
-// Error tells whose it is.
+// Error returns the current owner.
 func (e *NotOwnerError) Error() string {
 	if e.Flag.Owner == "" {
 		return fmt.Sprintf("%q is not flagged by transaction %q, nor by any other", e.Flag.Resource, e.Owner)
@@ -248,5 +247,5 @@ func (e *NotOwnerError) Error() string {
 	return fmt.Sprintf("%q is not flagged by transaction %q, but by %q", e.Flag.Resource, e.Owner, e.Flag.Owner)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *NotOwnerError) ErrorKind() interlock.ErrorKind { return interlock.Definite }

@@ -22,10 +22,9 @@ import (
 // invisible row in the staging table. The step's barrier prevents that, and [Staging.Leftover]
 // finds it. Unique keys other than Key are checked when rows are published.
 type Staging struct {
-	// Table is the published table, or schema.table. Key is the columns of its primary
-	// or unique key, and Columns the other ones that are staged; those that are not
-	// keep their value, or have their default. All names are trusted: never take them
-	// from a request.
+	// Table is the published table, or schema.table. Key has the columns of its primary or
+	// unique key, and Columns the other staged columns. Columns that are not staged keep their
+	// value, or get their default. All names are trusted: never take them from a request.
 	Table        string
 	Key, Columns []string
 	// Staged is the table of staged rows, or schema.table; empty means Table with
@@ -37,7 +36,7 @@ type Staging struct {
 // {columns} for all of them, and {others} for assignments of the columns outside the key.
 type staging struct {
 	sqltable.Tables
-	width int // how many columns there are
+	width int // number of columns
 }
 
 func (s Staging) open(op, transaction string, db driver.SQL) (staging, error) {
@@ -79,7 +78,7 @@ func formatEach(columns []string, format string) string {
 	return all.String()
 }
 
-// of opens the tables for an operation of a transaction.
+// of opens the tables for an operation in a transaction.
 func (s Staging) of(op, transaction string, db driver.SQL) (staging, error) {
 	if err := driver.CheckName(op, "a transaction", transaction, driver.MaxTransaction); err != nil {
 		return staging{}, err
@@ -87,10 +86,9 @@ func (s Staging) of(op, transaction string, db driver.SQL) (staging, error) {
 	return s.open(op, transaction, db)
 }
 
-// Create makes the table of staged rows, with the columns of the published one, which
-// has to exist, unless it is there. Several processes may do it at once. It takes effect
-// when the transaction commits, on MariaDB at once: there it commits what was done in
-// the transaction before.
+// Create creates the table of staged rows, unless it exists, with the columns of the published table,
+// which must exist. Several processes may call it at once. It takes effect when the transaction commits;
+// on MariaDB it takes effect at once, and commits the statements before it.
 func (s Staging) Create(ctx context.Context, db driver.SQL) error {
 	t, err := s.open("create staging table", "", db)
 	if err != nil {
@@ -136,7 +134,7 @@ func (s Staging) Publish(ctx context.Context, db driver.SQL, transaction string)
 	if t.Maria() {
 		return t.publishMaria(ctx, transaction)
 	}
-	// What is deleted is what is published, so that of two who publish one finds nothing.
+	// The deleted rows are published, so that the second of two publishers finds none.
 	_, err = t.Row(ctx, `
 		with gone as (delete from {staged} where transaction_id = ? returning {columns}),
 		published as (

@@ -22,16 +22,15 @@ import (
 // rejected by Min if others have used the increase meanwhile, so put increases after the pivot:
 // see [CheckOrder].
 type Sum struct {
-	// Table is the table, or schema.table. Key is its column by which a row is found,
-	// unique, compared as text that the database reads as the column's type (on MariaDB
-	// it must also be the text as which the database writes the key). Column is one of
-	// 64-bit integers, not NULL. All names are trusted: never take them from a request.
+	// Table is the table, or schema.table. Key is a unique column, by which a row is found: its
+	// text is converted to the column's type (on MariaDB it must be the text that the database
+	// writes for the key). Column has 64-bit integers, not NULL. All names are trusted: never
+	// take them from a request.
 	Table, Key, Column string
-	// Min is the lowest value, so that the zero Sum does not fall below zero; for none
-	// take math.MinInt64.
+	// Min is the lowest value: the zero Sum does not fall below 0. Use math.MinInt64 for no
+	// bound.
 	Min int64
-	// Max is the highest value; 0 means that there is none but that of the type. One
-	// below Min is a Bug.
+	// Max is the highest value; 0 means the maximum of the type. Below Min it is a Bug.
 	Max int64
 }
 
@@ -39,15 +38,15 @@ type Sum struct {
 // retrying helps only after others have changed the number.
 type BoundError struct {
 	Table, Key string
-	Value      int64 // as it is; 0 if Again
-	Delta      int64 // that was refused
+	Value      int64 // the current number; 0 if Again is set
+	Delta      int64 // of the rejected call
 	Min, Max   int64 // the bounds
-	// Again tells that it was refused before, and stays so whatever the number is now:
-	// see [Sum.Apply].
+	// Again means that an earlier call was rejected, and that the rejection stays: see
+	// [Sum.Apply].
 	Again bool
 }
 
-// Error shows all of it.
+// Error returns all fields.
 func (e *BoundError) Error() string {
 	if e.Again {
 		return fmt.Sprintf("adding %d to %q of table %s was refused before, by bounds of %d and %d", e.Delta, e.Key, e.Table, e.Min, e.Max)
@@ -58,7 +57,7 @@ func (e *BoundError) Error() string {
 // ErrorKind is [interlock.Definite].
 func (e *BoundError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// A NoRowError tells that there is no row of that key. It is Definite.
+// A NoRowError reports that no row has the key. It is Definite.
 type NoRowError struct {
 	Table, Key string
 }
@@ -95,7 +94,7 @@ func (s Sum) Add(ctx context.Context, db driver.SQL, key string, delta int64) er
 	if err != nil {
 		return err
 	}
-	if possible && value >= low && value <= high { // somebody made room a moment ago
+	if possible && value >= low && value <= high { // another transaction has changed it since
 		if done, err := r.add(ctx, delta, low, high); done || err != nil {
 			return err
 		}
@@ -110,8 +109,8 @@ func (s Sum) max() int64 {
 	return s.Max
 }
 
-// between is what the number may be before delta is added, so that no sum is computed
-// that the type cannot hold. A number that is past a bound already may come back.
+// between returns the bounds of the number before delta is added, so that no sum overflows the type. A
+// number that is already beyond a bound may move towards it.
 func (s Sum) between(delta int64) (low, high int64, possible bool) {
 	if delta > 0 {
 		return math.MinInt64, s.max() - delta, s.max() >= math.MinInt64+delta
@@ -154,10 +153,10 @@ func (s Sum) Apply(ctx context.Context, db driver.SQL, file VersionFile, c branc
 		}
 		return verdict, s.Add(ctx, db, key, -logged)
 	}
-	return 0, failure.Bug("add", key, "the operation %q neither does nor undoes", string(c.Operation))
+	return 0, failure.Bug("add", key, "operation %q is neither a do nor an undo", string(c.Operation))
 }
 
-// apply adds what was logged, or logs that it was refused.
+// apply adds a logged difference, or logs its rejection.
 func (s Sum) apply(ctx context.Context, db driver.SQL, file VersionFile, record, id, key string, delta int64) (Verdict, error) {
 	err := s.Add(ctx, db, key, delta)
 	var passed *BoundError

@@ -24,10 +24,10 @@ func (l SemanticLock) Sweep(ctx context.Context, db driver.SQL, age time.Duratio
 		Args: []any{age.Microseconds()}, Order: "until_at", Limit: limit})
 }
 
-// Sweep forgets at most limit operations, of any records, that were logged or cancelled
-// last longer than age ago by the database's clock, and returns how many. A repeated call
-// for one of them is taken for the first, and Standing does not show them; so age
-// is to be longer than any transaction is retried, and than a replay is wanted.
+// Sweep deletes at most limit operations, of any records, whose last log or cancellation is older than
+// age by the database's clock. It returns their number. A repeated call of a deleted operation counts as
+// the first, and Standing does not return it. So choose age longer than transactions are retried and
+// replays are needed.
 func (v VersionFile) Sweep(ctx context.Context, db driver.SQL, age time.Duration, limit int) (swept int64, err error) {
 	l, err := v.log("sweep version file", "", db)
 	if err != nil {

@@ -32,22 +32,20 @@ type VersionFile struct {
 // An Operation is one on a record.
 type Operation struct {
 	Record string // such as "seat/12A": 1 to driver.MaxName bytes
-	// ID is the same for the operation and its cancellation, and for nothing else that
-	// is ever done to the record: 1 to driver.MaxName bytes. See [OperationID].
+	// ID identifies the operation and its cancellation, and no other operation on the record: 1
+	// to driver.MaxName bytes. See [OperationID].
 	ID string
-	// Data says what the operation is: what its reversal and a replay need to know, at
-	// most driver.MaxValue bytes. An operation that comes again must have the same.
-	// Cancel does not look at it.
+	// Data describes the operation for its reversal and for a replay, in at most
+	// driver.MaxValue bytes. A repeated operation must have the same. Cancel ignores it.
 	Data []byte
 }
 
-// OperationID returns the ID of an operation: the same for a call and its undo. If it would be
-// too long it ends in a hash.
+// OperationID returns the ID of a call, which is also that of its undo. A long ID ends in a hash.
 func OperationID(c branch.Call) string {
 	return short(strings.TrimSuffix(c.Key(), "/"+string(c.Operation)))
 }
 
-// short is a name of at most driver.MaxName bytes, and another one for each name.
+// short returns a name of at most driver.MaxName bytes, different for each name.
 func short(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	if end := "#" + hex.EncodeToString(sum[:]); len(name) > driver.MaxName {
@@ -69,26 +67,26 @@ func (o Operation) check(op string) error {
 	return nil
 }
 
-// A Verdict tells how to proceed with an operation.
+// A Verdict is the required action for an operation.
 type Verdict int
 
 // The verdicts.
 const (
-	// Apply: do it now, in this transaction.
+	// Apply means: do it now, in this transaction.
 	Apply Verdict = iota + 1
-	// Reverse: undo it now, in this transaction.
+	// Reverse means: undo it now, in this transaction.
 	Reverse
-	// Repeated: it was done, or cancelled, before: do nothing.
+	// Repeated means that it was already done, or cancelled: do nothing.
 	Repeated
-	// Cancelled: its cancellation has come before: do nothing, it never happens.
+	// Cancelled means that its cancellation arrived first: do nothing.
 	Cancelled
-	// Pending: it has not come yet, and will find itself cancelled: do nothing.
+	// Pending means that it has not arrived, and will be Cancelled: do nothing.
 	Pending
-	// Refused: it was refused before ([VersionFile.Refuse]): refuse it again.
+	// Refused means that it was refused ([VersionFile.Refuse]): refuse it again.
 	Refused
 )
 
-// String is the verdict in lower case.
+// String returns the verdict in lower case.
 func (v Verdict) String() string {
 	names := [...]string{"", "apply", "reverse", "repeated", "cancelled", "pending", "refused"}
 	if v < Apply || v > Refused {
@@ -108,15 +106,15 @@ func (e *ReusedError) Error() string {
 	return fmt.Sprintf("the operation %q on %q was logged with other data", e.ID, e.Record)
 }
 
-// ErrorKind is [interlock.Definite].
+// ErrorKind returns [interlock.Definite].
 func (e *ReusedError) ErrorKind() interlock.ErrorKind { return interlock.Definite }
 
-// Log logs an operation, and says whether to do it: Apply, Repeated, Cancelled or
-// Refused. If the transaction then cannot do it, roll back: nothing is logged, and the
-// operation may come again. If it refuses for good, which is branch.Fail, Refuse and
-// commit: a repeated call could find no conflict any more, and nobody undoes what
-// has failed. Other errors are a [ReusedError] and the database's, with their kind. It waits for transactions that have logged on the same record. It costs
-// one statement on PostgreSQL and two on MariaDB.
+// Log logs an operation, and returns whether to do it: Apply, Repeated, Cancelled or Refused. If the
+// transaction cannot do it now, roll back: nothing is logged, and the operation can be repeated. If it
+// refuses by branch.Fail, call Refuse and commit: otherwise a repeated call might succeed, which no saga
+// would undo. Errors are a [ReusedError] and those of the database, with their kind. Log waits for
+// transactions that have logged on the same record. It costs one statement on PostgreSQL and two on
+// MariaDB.
 func (v VersionFile) Log(ctx context.Context, db driver.SQL, o Operation) (Verdict, error) {
 	const op = "log operation"
 	if err := o.check(op); err != nil {
@@ -144,8 +142,8 @@ func (v VersionFile) Log(ctx context.Context, db driver.SQL, o Operation) (Verdi
 	return Cancelled, nil
 }
 
-// Refuse makes an operation that Log has just let be done one that never is, nor is
-// undone. It is a Bug to refuse what is not logged, or cancelled. It costs one statement.
+// Refuse records that an operation with the verdict Apply was refused: it is neither done nor undone. If
+// it is not logged, or is cancelled, that is a Bug. It costs one statement.
 func (v VersionFile) Refuse(ctx context.Context, db driver.SQL, record, id string) error {
 	const op = "refuse operation"
 	if err := (Operation{Record: record, ID: id}).check(op); err != nil {
@@ -158,10 +156,9 @@ func (v VersionFile) Refuse(ctx context.Context, db driver.SQL, record, id strin
 	return l.refuse(ctx, record, id)
 }
 
-// Cancel says whether to undo an operation: Reverse, with the data that it was logged
-// with; Repeated, also if it was refused; or Pending if it never came: then it is kept
-// from ever being done.
-// What it costs, and its errors, are those of Log.
+// Cancel returns whether to undo an operation: Reverse, with its logged data; Repeated, also if it was
+// refused; or Pending if it has not arrived: it then gets the verdict Cancelled. Costs and errors are
+// those of Log.
 func (v VersionFile) Cancel(ctx context.Context, db driver.SQL, record, id string) (Verdict, []byte, error) {
 	const op = "cancel operation"
 	o := Operation{Record: record, ID: id}
@@ -184,9 +181,9 @@ func (v VersionFile) Cancel(ctx context.Context, db driver.SQL, record, id strin
 	return Repeated, nil, nil
 }
 
-// Standing is the operations on a record that were logged and not cancelled, in the
-// order in which they were. After Log or Cancel in the same transaction it is all of
-// them, and stays so until that ends; otherwise what was committed.
+// Standing returns the operations on a record that were logged and not cancelled, in the order of their
+// logging. After Log or Cancel in the same transaction the result is complete and stays so until the
+// transaction ends; otherwise it has the committed operations.
 func (v VersionFile) Standing(ctx context.Context, db driver.SQL, record string) (all []Operation, err error) {
 	const op = "read operations"
 	if err := driver.CheckName(op, "a record", record, driver.MaxName); err != nil {
@@ -199,9 +196,8 @@ func (v VersionFile) Standing(ctx context.Context, db driver.SQL, record string)
 	return l.standing(ctx, record)
 }
 
-// Create makes the tables, unless they exist. Several processes may do it at once. It
-// takes effect when the transaction commits, on MariaDB at once: there it commits what
-// was done in the transaction before.
+// Create creates the tables, unless they exist. Several processes may call it at once. It takes effect
+// when the transaction commits; on MariaDB it takes effect at once, and commits the statements before it.
 func (v VersionFile) Create(ctx context.Context, db driver.SQL) error {
 	l, err := v.log("create version file", "", db)
 	if err != nil {
@@ -215,16 +211,16 @@ func (v VersionFile) log(op, record string, db driver.SQL) (oplog, error) {
 	return oplog{t}, err
 }
 
-// oplog is the tables of a [VersionFile]: a row for each operation, and one for each
-// record, which is locked before any of its operations and numbers them. Numbers may
+// oplog has the tables of a [VersionFile]: a row for each operation, and one for each record, which is
+// locked before any of its operations and numbers them. Numbers may
 // have gaps.
 type oplog struct{ sqltable.Tables }
 
 var logTables = sqltable.Layout{Default: "interlock_version_file",
 	Tables: map[string]string{"log": "", "records": "_record"}, Indexes: map[string]string{"by_time": "_time"}}
 
-// What an operation was before the statement that wrote it, and is after it. Column
-// was keeps the one, column state the other, so that one statement writes and tells.
+// States of an operation. Column was has the state before the last statement, and column state the one
+// after it, so that one statement can write and return both.
 const (
 	absent    = "absent"
 	standing  = "standing"
@@ -232,7 +228,7 @@ const (
 	refused   = "refused"
 )
 
-// final is the states that an operation does not leave.
+// final has the states that an operation does not leave.
 const final = `('` + cancelled + `', '` + refused + `')`
 
 func (l oplog) create(ctx context.Context) error {
@@ -254,9 +250,8 @@ func (l oplog) create(ctx context.Context) error {
 		`{pg create index if not exists {by_time} on {log} (logged_at)}`)
 }
 
-// add logs an operation as being what state says, and tells what it was before. The
-// data are those that it was logged with first. An operation that is cancelled, or
-// refused, stays so.
+// add logs an operation with a state, and returns its former state and the data of its first log. A
+// cancelled or refused operation keeps its state.
 func (l oplog) add(ctx context.Context, o Operation, state string) (was string, data []byte, err error) {
 	if l.Maria() {
 		return l.addMaria(ctx, o, state)
@@ -273,7 +268,7 @@ func (l oplog) add(ctx context.Context, o Operation, state string) (was string, 
 	return was, data, err
 }
 
-// addMaria assigns state last: an assignment may see those before it.
+// addMaria assigns state last, because an assignment may see the earlier ones.
 func (l oplog) addMaria(ctx context.Context, o Operation, state string) (was string, data []byte, err error) {
 	var position int64
 	_, err = l.Row(ctx, `insert into {records} (record, last) values (?, 1)
@@ -288,7 +283,7 @@ func (l oplog) addMaria(ctx context.Context, o Operation, state string) (was str
 	return was, data, err
 }
 
-// refuse makes a standing operation a refused one.
+// refuse changes a standing operation to a refused one.
 func (l oplog) refuse(ctx context.Context, record, id string) error {
 	n, err := l.Exec(ctx, `update {log} set state = '`+refused+`' where record = ? and operation = ? and state = '`+standing+`'`, record, id)
 	if err == nil && n != 1 {
@@ -297,9 +292,8 @@ func (l oplog) refuse(ctx context.Context, record, id string) error {
 	return err
 }
 
-// standing reads what was committed last: on MariaDB by a look that locks, since
-// others would show a snapshot, and by the primary key, so that it locks no other
-// record's rows.
+// standing reads the latest committed operations. On MariaDB it uses a locking read, because others
+// read a snapshot, and the primary key, so that it locks no rows of other records.
 func (l oplog) standing(ctx context.Context, record string) ([]Operation, error) {
 	return sqltable.List(ctx, l.Tables, `select operation, data from {log} {maria force index (primary)}
 		where record = ? and state = '`+standing+`' order by position {maria lock in share mode}`,

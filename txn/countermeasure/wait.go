@@ -18,12 +18,12 @@ import (
 
 // Patience bounds [Wait]. The zero value and nil work.
 type Patience struct {
-	// For is how long it tries again; 0 means 5 seconds.
+	// For bounds the repetitions; 0 means 5 seconds.
 	For time.Duration
-	// First and Max bound the pauses: each is a random part of a time that doubles
-	// from First to Max. 0 means 10 ms and 500 ms.
+	// First and Max bound the pauses. A pause is random below a bound that doubles from First
+	// to Max. 0 means 10 ms and 500 ms.
 	First, Max time.Duration
-	// Random is a number from 0 up to 1; nil means one of its own.
+	// Random returns a number in [0, 1); nil means the process's generator.
 	Random func() float64
 }
 
@@ -58,7 +58,7 @@ func Wait[T any](ctx context.Context, db driver.Beginner[T], p *Patience, fn fun
 		return err
 	}
 	if db == nil || fn == nil {
-		return failure.Bug("wait for flag", "", "there is no database, or no function")
+		return failure.Bug("wait for flag", "", "a database and a function are required")
 	}
 	over := time.NewTimer(patience.For)
 	defer over.Stop()
@@ -78,7 +78,7 @@ func Wait[T any](ctx context.Context, db driver.Beginner[T], p *Patience, fn fun
 	}
 }
 
-// pause is over after d, or says no when over fires or ctx ends.
+// pause waits for d, and returns false if over fires or ctx ends before.
 func pause(ctx context.Context, d time.Duration, over <-chan time.Time) (again bool, ended error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
