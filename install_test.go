@@ -1,9 +1,7 @@
 package interlock_test
 
 import (
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"os"
 	"os/exec"
@@ -39,12 +37,16 @@ var heavy = []string{"google.golang.org/grpc", "k8s.io/", "go.etcd.io/", "go.ope
 
 // TestInstall releases the working tree in a clone, and uses the release as others do:
 // outside of the workspace, by its tags, without the network as far as Go's module cache has
-// what we require. The version names the content, so what Go has built of it is used again.
+// what we require. The version is always the same, so packages that have not changed since
+// an earlier run are not compiled again.
 func TestInstall(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiles the command")
 	}
-	released := "v0.0.0-ci." + content(t)
+	if _, err := exec.Command("git", "rev-parse", "HEAD").Output(); err != nil {
+		t.Skip("not a git checkout")
+	}
+	const released = "v0.0.0-ci"
 	release(t, released)
 	t.Run("command", func(t *testing.T) {
 		dir := t.TempDir()
@@ -106,22 +108,6 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// content names what is in the working tree.
-func content(t *testing.T) string {
-	t.Helper()
-	if _, err := exec.Command("git", "rev-parse", "HEAD").Output(); err != nil {
-		t.Skip("not a git checkout")
-	}
-	all := sha256.New()
-	for file := range strings.SplitSeq(command(t, ".", "git", "ls-files", "-coz", "--exclude-standard"), "\x00") {
-		text, err := os.ReadFile(file)
-		if err == nil { // else it is deleted, or the empty end of the list
-			fmt.Fprintf(all, "%s %d %s", file, len(text), text)
-		}
-	}
-	return fmt.Sprintf("t%x", all.Sum(nil)[:6])
-}
-
 // modules is a module cache that lasts, so that what others published is unpacked once. It
 // is empty of what we published, and this process has it to itself.
 func modules(t *testing.T) string {
@@ -159,8 +145,8 @@ func release(t *testing.T, released string) {
 	}
 	for name, value := range map[string]string{
 		"GOWORK": "off", "GOFLAGS": flags, "GOSUMDB": "off", "GOPRIVATE": modulePath,
-		"GOMODCACHE": modules,
-		"GOPROXY":    "file://" + strings.Join(strings.Fields(command(t, ".", "go", "env", "GOMODCACHE", "GOPROXY")), "/cache/download,"),
+		"GOMODCACHE": modules, "GODEBUG": "goindex=0", // an index of files is kept for a version
+		"GOPROXY": "file://" + strings.Join(strings.Fields(command(t, ".", "go", "env", "GOMODCACHE", "GOPROXY")), "/cache/download,"),
 
 		"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "url.file://" + clone + ".insteadOf", "GIT_CONFIG_VALUE_0": "https://" + modulePath,
 	} {

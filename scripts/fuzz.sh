@@ -1,45 +1,41 @@
 #!/usr/bin/env bash
-# fuzz.sh [-seeds] [TEXT] runs every fuzz target, or those of the packages whose path
-# contains TEXT, one after the other:
+# fuzz.sh [TEXT] runs every fuzz target, or those of the packages whose path contains TEXT, one
+# after the other, guided by coverage, for FUZZTIME each: 5s, or as it is set.
 #
-#   FUZZTIME=1m fuzz.sh driver/redis  for a minute each, guided by coverage; the default is 5s
-#   FUZZTIME=1000x fuzz.sh -seeds     1,000 mutations of the seeds each, in about half a second
-#
-# -seeds takes what test.sh has compiled. Without it every dependency is compiled again, to
-# measure coverage.
+# go test -exec 'fuzz.sh -beside' runs the tests of each package, and beside them 1,000 mutations
+# of the seeds of each of its targets, with the same binary.
 #
 # If a target fails, its input is printed and is in testdata/fuzz of its package: commit it
 # with the fix. Plain `go test` runs these inputs and every seed.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
-scratch=$(mktemp -d -p "${GOTMPDIR:-${TMPDIR:-/tmp}}") # test binaries are large
+scratch=$(mktemp -d -p "${GOTMPDIR:-${TMPDIR:-/tmp}}")
 trap 'rm -rf "$scratch"' EXIT
 
-how=guided
-if [ "${1-}" = -seeds ]; then
-	how=seeds
-	shift
-fi
-
-guided() { go test -run '^$' -fuzz "^$1\$" -fuzztime "${FUZZTIME:-5s}" .; }
-
-# seeds links one binary for all targets of a package, and removes that of the one before.
-seeds() {
-	if [ "$PWD" != "${linked-}" ]; then
-		go test -ldflags='-s -w' -c -o "$scratch/test" .
-		linked=$PWD
-	fi
-	GOMAXPROCS=1 timeout 10m "$scratch/test" -test.run '^$' -test.fuzz "^$1\$" -test.fuzztime "${FUZZTIME:-5s}" \
-		-test.parallel 1 -test.fuzzcachedir "$scratch/cache"
+# mutations tests with 1,000 mutations for each target of the package.
+mutations() {
+	local name
+	for name in $(sed -n 's/^func \(Fuzz[A-Za-z0-9]*\).*/\1/p' ./*_test.go); do
+		GOMAXPROCS=1 nice -n 19 timeout 10m "$1" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime 1000x -test.parallel 1 -test.fuzzcachedir "$scratch"
+	done
 }
+
+if [ "${1-}" = -beside ]; then
+	shift
+	mutations "$1" >"$scratch/log" 2>&1 &
+	failed=0
+	"$@" || failed=$?
+	wait $! || { failed=$? && cat "$scratch/log"; }
+	exit "$failed"
+fi
+cd "$(dirname "$0")/.."
+export GOFLAGS="${GOFLAGS:+$GOFLAGS }-trimpath"
 
 failed=
 while IFS=: read -r file name; do
 	dir=$(dirname "$file")
 	echo "$dir $name"
 	pushd "$dir" >/dev/null
-	$how "$name" >"$scratch/log" 2>&1 || {
+	go test -run '^$' -fuzz "^$name\$" -fuzztime "${FUZZTIME:-5s}" . >"$scratch/log" 2>&1 || {
 		cat "$scratch/log"
 		failed="$failed $dir:$name"
 		input=$(sed -n 's/^ *Failing input written to //p' "$scratch/log")

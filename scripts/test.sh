@@ -49,6 +49,7 @@ single='^Test.*(Allocations|Model|Exhaustively|EveryHistory|CrashPoints|Crashes|
 served=
 
 lint=
+mutate=()
 case ${1-} in
 -short)
 	flags=(-short -p 3 -vet=off) # lint does more of it
@@ -58,6 +59,7 @@ case ${1-} in
 	;;
 -lint)
 	lint=yes
+	mutate=(-exec "'$PWD/scripts/fuzz.sh' -beside")
 	flags+=(-vet=off) # lint does more of it
 	shift
 	;;
@@ -118,7 +120,7 @@ ordered() {
 run() {
 	local failing package left=
 	[ -n "$1" ] || return 0
-	if ordered "$1" | xargs go test "${flags[@]}" | tee "$scratch/log"; then
+	if ordered "$1" | xargs go test "${mutate[@]}" "${flags[@]}" | tee "$scratch/log"; then
 		return
 	fi
 	failing=$(sed -n 's/^FAIL\t\([^\t ]*\)\t[0-9.]*s$/\1/p' "$scratch/log")
@@ -127,7 +129,7 @@ run() {
 	fi
 	for package in $failing; do
 		echo "== again, by itself: $package"
-		if go test "${flags[@]}" "$package"; then
+		if go test "${mutate[@]}" "${flags[@]}" "$package"; then
 			flaky+=("$package")
 		else
 			left="$left $package"
@@ -158,7 +160,6 @@ for module in "${modules[@]}"; do
 done
 if [ -n "$lint" ]; then
 	beside lint scripts/lint.sh
-	beside fuzz env FUZZTIME=1000x scripts/fuzz.sh -seeds
 fi
 echo "== test ${modules[*]}"
 read -r before since <<<"$(idle)"
@@ -171,12 +172,13 @@ else
 	if some=$(grep -E "$briefly" <<<"$all"); then
 		beside briefly go test -short -skip '^TestFlawed' "${flags[@]}" $some # which convicts in sequence
 	fi
+	if some=$(holding "$single" $with) && [ -n "$some" ]; then
+		beside single go test "${plain[@]}" -p 1 -run "$single" $some
+	fi
 	flags+=(-skip "$single")
 	run "$with" || failed+=("raced tests")
 	flags=("${plain[@]}")
 	run "$(grep -vE "$raced" <<<"$all")" || failed+=("tests without the race detector")
-	flags+=(-run "$single")
-	run "$(holding "$single" $with)" || failed+=("tests of one goroutine")
 fi
 for group in "${beside[@]}"; do
 	wait "$group" || failed+=("${names[$group]}")

@@ -35,6 +35,8 @@ type kind struct {
 	command func(data string, ports []*port) []string
 	// ready checks once whether the server serves.
 	ready func(addr string) error
+	// archives is true of a server in Java that has loaded its classes when it is ready.
+	archives bool
 	// buried frees what a killed server leaves outside its data.
 	buried func(data string)
 }
@@ -64,7 +66,13 @@ func (s *Server) firstStart() (err error) {
 		if err = s.emptyData(); err != nil {
 			return err
 		}
-		if err = s.start(); err == nil {
+		if s.kind.archives {
+			err = s.archiveClasses()
+		}
+		if err == nil {
+			err = s.start()
+		}
+		if err == nil {
 			return nil
 		}
 		s.kill()
@@ -109,12 +117,16 @@ func (s *Server) emptyData() error {
 }
 
 func (s *Server) start() error {
+	return s.run(append(s.kind.command(s.data(), s.ports), s.extra...))
+}
+
+// run starts a command and returns when it serves.
+func (s *Server) run(argv []string) error {
 	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	argv := append(s.kind.command(s.data(), s.ports), s.extra...)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.data(), log, log
 	if s.proc, err = spawn(cmd, s.dir, s.kind.cred); err != nil {

@@ -29,7 +29,7 @@ func SQSEmulator(tb testing.TB, extra ...string) *Server {
 	if err != nil {
 		missing(tb, "elasticmq", err)
 	}
-	return launch(tb, kind{name: "elasticmq", url: "http://%s", ports: 1, ready: askElasticMQ,
+	return launch(tb, kind{name: "elasticmq", url: "http://%s", ports: 1, ready: askElasticMQ, archives: true,
 		command: func(data string, ports []*port) []string {
 			file := filepath.Join(data, "elasticmq.conf")
 			lines := append([]string{
@@ -39,8 +39,7 @@ func SQSEmulator(tb testing.TB, extra ...string) *Server {
 			}, extra...)
 			// without the file the server does not start, and reports that
 			_ = os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600)
-			return []string{java, "-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-				"-Dconfig.file=" + file, "-cp", filepath.Join(jars, "*"), "org.elasticmq.server.Main"}
+			return append(jvm(java, filepath.Join(jars, "*"), "-Xms64m", "-Xmx256m", "-Dconfig.file="+file), "org.elasticmq.server.Main")
 		}}, nil)
 }
 

@@ -17,7 +17,9 @@ import (
 func ZooKeeper(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	z := zookeeperFor(tb, extra)
-	return launch(tb, z.kind("zookeeper", "", serving), nil)
+	k := z.kind("zookeeper", "", serving)
+	k.archives = true
+	return launch(tb, k, nil)
 }
 
 // ZooKeeperEnsemble starts n servers and returns when all of them serve.
@@ -110,8 +112,7 @@ func zookeeperFor(tb testing.TB, extra []string) *zookeeper {
 	return z
 }
 
-// kind returns one server; id is its number in an ensemble, or empty. The JVM is set
-// to start fast and stay small, not to run fast for long.
+// kind returns one server; id is its number in an ensemble, or empty.
 func (z *zookeeper) kind(name, id string, ready func(addr string) error) kind {
 	return kind{
 		name:  name,
@@ -121,10 +122,10 @@ func (z *zookeeper) kind(name, id string, ready func(addr string) error) kind {
 		command: func(data string, ports []*port) []string {
 			// the server reports a missing file
 			_ = z.configure(data, id, ports[0])
-			argv := []string{z.java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData", "-Xlog:disable",
-				"-Dzookeeper.forceSync=no", "-Dzookeeper.admin.enableServer=false"}
+			argv := jvm(z.java, z.jar, "-Xmx128m", "-XX:-UsePerfData", "-Xlog:disable",
+				"-Dzookeeper.forceSync=no", "-Dzookeeper.admin.enableServer=false")
 			argv = append(argv, z.flags...)
-			return append(argv, "-cp", z.jar, "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+			return append(argv, "org.apache.zookeeper.server.quorum.QuorumPeerMain",
 				filepath.Join(data, "zoo.cfg"))
 		},
 	}
