@@ -39,8 +39,11 @@ raced=${raced//$'\n'/}
 briefly='/(claim/(elect|partition|rwlock)|guard/(once|version)|txn/barrier/conformance)$'
 # Of the raced packages, these tests run without it: machines of one goroutine, processes
 # that are killed or stopped at each of their points, which other tests race unharmed, and
-# allocations, to which the race detector adds.
-single='^Test.*(Allocations|Model|Exhaustively|EveryHistory|CrashPoints|Crashes|Killed|Asleep|StoppedAnywhere)'
+# allocations, to which the race detector adds. They run beside the others, see there.
+single='^Test(Crash$|.*(Allocations|Model|Exhaustively|EveryHistory|CrashPoints|Crashes|Killed|Asleep|StoppedAnywhere))'
+
+# These raced packages start no server, so they can wait: they run beside the others, too.
+patient='/(claim/(elect/schedule|lock)|driver/(lanes|memory)|flow/(keyed|overload)|txn/(branchhttp|coordinator|httpapi))$'
 
 [ "${RACE-}" != all ] || export INTERLOCK_CLIENTS=all
 
@@ -93,11 +96,11 @@ if dir=$(in_memory); then
 	export GOTMPDIR="${GOTMPDIR-/tmp}" TMPDIR=$temporary
 fi
 
-# beside NAME COMMAND… runs what does not measure time at the lowest priority: on the
-# processor time that the tests leave while they wait.
+# beside NAME COMMAND… runs what does not measure time at the lowest priority, or at NICE: on
+# the processor time that the tests leave while they wait.
 beside() {
 	set -m
-	nice -n 19 "${@:2}" >"$scratch/$1" 2>&1 &
+	(renice -n "${NICE-19}" $BASHPID >/dev/null && "${@:2}") >"$scratch/$1" 2>&1 &
 	set +m
 	beside+=($!)
 	names[$!]=$1
@@ -118,19 +121,20 @@ ordered() {
 # it is named as flaky at the end, because that is a defect as well. What does not
 # build is not tried again, and nothing is with AGAIN=no.
 run() {
-	local failing package left=
+	local failing package log left=
 	[ -n "$1" ] || return 0
-	if ordered "$1" | xargs go test "${mutate[@]}" "${flags[@]}" | tee "$scratch/log"; then
+	log=$(mktemp -p "$scratch")
+	if ordered "$1" | xargs go test "${mutate[@]}" "${flags[@]}" | tee "$log"; then
 		return
 	fi
-	failing=$(sed -n 's/^FAIL\t\([^\t ]*\)\t[0-9.]*s$/\1/p' "$scratch/log")
-	if [ "${AGAIN-}" = no ] || [ -z "$failing" ] || grep -q 'build failed\]$\|setup failed\]$' "$scratch/log"; then
+	failing=$(sed -n 's/^FAIL\t\([^\t ]*\)\t[0-9.]*s$/\1/p' "$log")
+	if [ "${AGAIN-}" = no ] || [ -z "$failing" ] || grep -q 'build failed\]$\|setup failed\]$' "$log"; then
 		return 1
 	fi
 	for package in $failing; do
 		echo "== again, by itself: $package"
 		if go test "${mutate[@]}" "${flags[@]}" "$package"; then
-			flaky+=("$package")
+			echo "$package" >>"$scratch/flaky"
 		else
 			left="$left $package"
 		fi
@@ -143,14 +147,21 @@ holding() {
 	[ $# -gt 1 ] || return 0
 	go list -f '{{$p := .}}{{range .TestGoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}{{"\n"}}{{end}}' "${@:2}" |
 		while read -r package file; do
-			[ -z "$file" ] || ! grep -qE "^func ${1#^}" "$file" || echo "$package"
+			[ -z "$file" ] || ! sed -n 's/^func \(Test[A-Za-z0-9]*\).*/\1/p' "$file" | grep -qE "$1" || echo "$package"
 		done | sort -u
+}
+
+# one_by_one runs one package at a time.
+one_by_one() { flags+=(-p 1) && run "$1"; }
+
+single() {
+	flags=("${plain[@]}" -run "$single") mutate=() # these packages have them with the other tests
+	one_by_one "$(holding "$single" "$@")"
 }
 
 # idle is how long the processors have been idle, and how long all in all.
 idle() { awk '/^cpu /{print $5 + $6, $2 + $3 + $4 + $5 + $6 + $7 + $8}' /proc/stat 2>/dev/null || echo 0 0; }
 
-flaky=()
 failed=()
 dirs=()
 for module in "${modules[@]}"; do
@@ -172,13 +183,12 @@ else
 	if some=$(grep -E "$briefly" <<<"$all"); then
 		beside briefly go test -short -skip '^TestFlawed' "${flags[@]}" $some # which convicts in sequence
 	fi
-	if some=$(holding "$single" $with) && [ -n "$some" ]; then
-		beside single go test "${plain[@]}" -p 1 -run "$single" $some
-	fi
+	beside single single $with
 	flags+=(-skip "$single")
-	run "$with" || failed+=("raced tests")
+	beside patient one_by_one "$(grep -E "$patient" <<<"$with" || true)"
+	run "$(grep -vE "$patient" <<<"$with" || true)" || failed+=("raced tests")
 	flags=("${plain[@]}")
-	run "$(grep -vE "$raced" <<<"$all")" || failed+=("tests without the race detector")
+	run "$(grep -vE "$raced" <<<"$all" || true)" || failed+=("tests without the race detector")
 fi
 for group in "${beside[@]}"; do
 	wait "$group" || failed+=("${names[$group]}")
@@ -187,8 +197,8 @@ done
 beside=()
 read -r after total <<<"$(idle)"
 echo "== took $SECONDS s, and $(((total - since - after + before) / $(getconf CLK_TCK))) s of the processors, which were idle for $((100 * (after - before) / (total - since + 1))) % of it"
-if [ ${#flaky[@]} -gt 0 ]; then
-	echo "flaky: failed at first, and passed alone: ${flaky[*]}" >&2
+if [ -s "$scratch/flaky" ]; then
+	echo "flaky: failed at first, and passed alone: $(paste -sd' ' "$scratch/flaky")" >&2
 fi
 if [ ${#failed[@]} -gt 0 ]; then
 	echo "failed: ${failed[*]}" >&2
