@@ -41,15 +41,15 @@ func (s *Server) archiveClasses() error {
 		return nil
 	}
 	archive := strings.TrimPrefix(argv[i], archived)
-	if _, err := os.Stat(archive); err == nil {
-		return nil
+	if _, err := os.Stat(archive); err == nil || os.MkdirAll(filepath.Dir(archive), 0o755) != nil {
+		return nil // without one a start takes longer
 	}
 	part := fmt.Sprintf("%s.%d-%s", archive, os.Getpid(), filepath.Base(s.dir))
 	defer os.Remove(part)
 	argv[i] = "-XX:ArchiveClassesAtExit=" + part
 	err := s.run(argv)
 	if err == nil && s.proc.cmd.Process.Signal(syscall.SIGTERM) == nil && s.proc.wait(bound) {
-		os.Rename(part, archive) // a missing archive only costs time
+		os.Rename(part, archive)
 	}
 	if s.proc != nil {
 		s.kill()
