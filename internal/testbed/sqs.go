@@ -21,7 +21,7 @@ var elasticPOM string
 // keeps FIFO groups in order and blocks them while messages are in flight. It accepts any
 // credentials and region. It stores queues and messages in memory: a restart loses them. extra are
 // lines of its configuration; "rest-sqs.sqs-limits = strict" enforces SQS's limits.
-// It takes about three seconds of processor time.
+// It takes about two seconds of processor time.
 func SQSEmulator(tb testing.TB, extra ...string) *Server {
 	tb.Helper()
 	jars := Peer(tb, "elasticmq", regexp.MustCompile(`<elasticmq>(.*)</elasticmq>`).FindStringSubmatch(elasticPOM)[1])
