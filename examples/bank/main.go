@@ -26,6 +26,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock/claim/lock"
+	_ "github.com/interlock-dev/interlock/driver/etcd"  // etcd:// of the locks
+	_ "github.com/interlock-dev/interlock/driver/redis" // redis:// of the locks
 )
 
 func main() {
@@ -38,7 +40,6 @@ func main() {
 type settings struct {
 	backend, postgres, account string
 	amount, balance            int64
-	ttl                        time.Duration
 	inSteps, broken            bool
 	as, history, pauseAt       string
 }
@@ -92,8 +93,7 @@ func flags(s *settings) *flag.FlagSet {
 	f.StringVar(&s.account, "account", "alice", "`name` of the account")
 	f.Int64Var(&s.balance, "balance", 100, "open: the account's balance")
 	f.Int64Var(&s.amount, "amount", 10, "withdraw: how much")
-	f.StringVar(&s.backend, "backend", "etcd://127.0.0.1:7460", "withdraw: `URL` of the lock system, etcd://… or redis://…")
-	f.DurationVar(&s.ttl, "ttl", 3*time.Second, "withdraw: how long the lock lives without renewal")
+	f.StringVar(&s.backend, "backend", "etcd://127.0.0.1:7460?ttl=3s", "withdraw: `URL` of the lock system, etcd://… or redis://…; ttl is how long the lock lives without renewal")
 	f.BoolVar(&s.inSteps, "in-steps", false, "withdraw: read and write in two transactions")
 	f.BoolVar(&s.broken, "broken", false, "withdraw: in steps, and without the guard")
 	f.StringVar(&s.as, "as", "", "withdraw: who asks, for people")
@@ -117,37 +117,27 @@ func runWithdraw(ctx context.Context, s settings) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, told.history.Close()) }()
-	b, closeBank, err := newBank(ctx, s, told)
+	db, err := pgxpool.New(ctx, s.postgres)
 	if err != nil {
 		return err
 	}
-	defer closeBank()
+	defer db.Close()
+	locks, err := lock.Open(ctx, s.backend, &lock.Options{Identity: s.as, Hooks: told.acquiring(lockName(s.account))})
+	if err != nil {
+		return err
+	}
+	defer closeLocks(locks)
+	b := &bank{locks: locks, db: db, broken: s.broken, told: told}
 	if s.inSteps || s.broken {
 		return b.withdrawInSteps(ctx, s.account, s.amount)
 	}
 	return b.withdraw(ctx, s.account, s.amount)
 }
 
-// newBank opens the resources of a withdrawal; close closes them.
-func newBank(ctx context.Context, s settings, told *witness) (b *bank, close func(), err error) {
-	db, err := pgxpool.New(ctx, s.postgres)
-	if err != nil {
-		return nil, nil, err
-	}
-	d, closeDriver, err := openLocks(ctx, s.backend, s.ttl)
-	if err != nil {
-		db.Close()
-		return nil, nil, err
-	}
-	closeAll := func() { closeDriver(); db.Close() }
-	locks, err := lock.NewFenced(d, &lock.Options{
-		Identity: s.as,
-		Hooks:    told.acquiring(lockName(s.account)),
-	})
-	if err != nil {
-		closeAll()
-		return nil, nil, err
-	}
-	return &bank{locks: locks, db: db, broken: s.broken, told: told},
-		func() { shut(locks); closeAll() }, nil
+// closeLocks has its own time limit: the program is ending, and held claims expire by
+// themselves.
+func closeLocks(locks *lock.Fenced) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_ = locks.Close(ctx)
 }

@@ -14,9 +14,9 @@ import (
 // startLocks starts a lock system for one story.
 func startLocks(t *testing.T, backend string) string {
 	if backend == "etcd" {
-		return "etcd://" + testbed.Etcd(t).Addr()
+		return "etcd://" + testbed.Etcd(t).Addr() + "?ttl=" + ttl.String()
 	}
-	return "redis://" + testbed.Redis(t).Addr()
+	return "redis://" + testbed.Redis(t).Addr() + "?ttl=" + ttl.String()
 }
 
 // schema creates a schema for one story in the database, with the account.

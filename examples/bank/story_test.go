@@ -154,7 +154,7 @@ func (s *story) open(t *testing.T) {
 
 func (s *story) start(t *testing.T, lane string, amount int, extra ...string) *worker {
 	args := slices.Concat([]string{"withdraw", "--backend", s.locks, "--postgres", s.postgres,
-		"--account", account, "--amount", strconv.Itoa(amount), "--ttl", ttl.String(),
+		"--account", account, "--amount", strconv.Itoa(amount),
 		"--as", lane, "--history", s.file(lane)}, s.flags, extra)
 	return &worker{tb: t, lane: lane, p: testbed.Command(t, s.worker, args...)}
 }

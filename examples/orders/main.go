@@ -42,7 +42,7 @@ func main() {
 func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	f := flag.NewFlagSet("orders", flag.ContinueOnError)
 	f.SetOutput(errs)
-	database := f.String("postgres", "", "`URL` of the database of shop and bank; empty means that of the PG… variables")
+	database := f.String("postgres", "postgres://127.0.0.1/test", "`URL` of the database of shop and bank")
 	patience := f.Duration("patience", time.Minute, "how long all of it may take")
 	if err := f.Parse(args); err != nil {
 		return 2
@@ -75,7 +75,7 @@ func trade(ctx context.Context, database string, out io.Writer) (err error) {
 		return err
 	}
 	defer closeBank()
-	s := newShop(pool, address, out)
+	s := newShop(database, pool, address, out)
 	leave, err := s.start(ctx)
 	if err != nil {
 		return err

@@ -48,7 +48,7 @@ func world(tb testing.TB, server *testbed.Server) (url string, pool *pgxpool.Poo
 // open starts a shop whose bank is at an address.
 func open(tb testing.TB, pool *pgxpool.Pool, bank string) *shop {
 	tb.Helper()
-	s := newShop(pool, bank, io.Discard)
+	s := newShop(pool.Config().ConnString(), pool, bank, io.Discard)
 	transport := &http.Transport{}
 	s.caller.Client = &http.Client{Transport: transport}
 	leave, err := s.start(tb.Context())
@@ -204,7 +204,7 @@ func keepShop(ctx context.Context, at *crash.Points, args []string) error {
 		return err
 	}
 	defer closeBank()
-	s := newShop(pool, address, io.Discard)
+	s := newShop(args[0], pool, address, io.Discard)
 	s.db = db
 	leave, err := s.start(ctx)
 	if err != nil {

@@ -32,7 +32,7 @@ type Order struct {
 // customers' letter boxes.
 var (
 	shopCalls = barrier.Table{Name: "shop_barrier"}
-	outgoing  = outbox.Table{Name: "shop_outbox", Slices: shards}
+	outgoing  = outbox.Table{Name: "shop_outbox"}
 	arrived   = once.Inbox{Name: "shop_inbox", Consumer: "letter boxes"}
 )
 
@@ -40,18 +40,19 @@ var errSoldOut = errors.New("there are not so many left")
 
 // shop reserves, charges and ships.
 type shop struct {
-	pool   *pgxpool.Pool
-	db     interlock.BeginnerAt[pgx.Tx]
-	bank   string // its address
-	caller branchhttp.Caller
-	told   io.Writer // reports of the steps
+	database string // its URL
+	pool     *pgxpool.Pool
+	db       interlock.BeginnerAt[pgx.Tx]
+	bank     string // its address
+	caller   branchhttp.Caller
+	told     io.Writer // reports of the steps
 
 	orders saga.Definition[Order]
 	engine *saga.Engine
 }
 
-func newShop(pool *pgxpool.Pool, bank string, told io.Writer) *shop {
-	s := &shop{pool: pool, db: postgres.Pool(pool), bank: bank, told: told}
+func newShop(database string, pool *pgxpool.Pool, bank string, told io.Writer) *shop {
+	s := &shop{database: database, pool: pool, db: postgres.Pool(pool), bank: bank, told: told}
 	s.orders = saga.Define("order",
 		saga.Step("reserve", s.reserve).Undo("give back", s.giveBack),
 		saga.Step("charge", s.charge).Timeout(5*time.Second).Pivot(), // no step is undone after it

@@ -5,18 +5,16 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	_ "github.com/go-sql-driver/mysql" // for sql.Open
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/interlock-dev/interlock"
-	"github.com/interlock-dev/interlock/claim/lock"
 	"github.com/interlock-dev/interlock/driver/mysql"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/txn"
 	"github.com/interlock-dev/interlock/txn/coordinator"
-	"github.com/interlock-dev/interlock/txn/journal"
 )
 
 // side is one of the two sides.
@@ -56,8 +54,6 @@ type way interface {
 	balance(ctx context.Context, on side, account string) (cents int64, err error)
 	// create creates the missing tables.
 	create(ctx context.Context, db interlock.SQL) error
-	// tend works in the background, in every process, until ctx ends.
-	tend(ctx context.Context)
 }
 
 // settings are the method, and the addresses of the databases.
@@ -107,47 +103,36 @@ func (b *bank) open(ctx context.Context, s settings) (err error) {
 		return err
 	}
 	b.later(func() { _ = b.db.Close() })
-	name := "transfer_journal_" + s.by
-	store := journal.NewTable(postgres.Pool(b.pool), name) // it may be in any database
-	j, err := journal.New(store, &journal.Options{Shards: 4})
+	rt, err := txn.Open(ctx, s.postgres, &txn.Options{Journal: "transfer_journal_" + s.by, Shards: 4, Group: "transfers by " + s.by,
+		Locks: txn.LockOptions{TTL: 5 * time.Second}, Coordinator: &coordinator.Options{Recheck: 5 * time.Second}})
 	if err != nil {
 		return err
 	}
-	b.later(func() { _ = j.Close() })
-	c, err := coordinator.New(j, &coordinator.Options{Recheck: 5 * time.Second})
-	if err != nil {
-		return err
-	}
+	table := money.Name
 	if s.by == "tcc" {
-		b.way, err = newHeld(c, b.pool, b.db)
+		b.way, err = newHeld(rt.Coordinator(), b.pool, b.db)
 	} else {
-		b.way, err = newPrepared(ctx, c, b.pool, b.db, b.later)
+		table = accountTable
+		b.way, err = newPrepared(ctx, rt.Coordinator(), b.pool, b.db, b.later)
 	}
 	if err != nil {
+		return errors.Join(err, rt.Close(ctx))
+	}
+	b.later(func() { _ = rt.Close(context.Background()) }) // held claims expire
+	if err := b.createTables(ctx, table); err != nil {
 		return err
 	}
-	if err := b.createTables(ctx, name, store.Create); err != nil {
-		return err
-	}
-	locks, err := b.openLocks(ctx)
-	if err != nil {
-		return err
-	}
-	b.serve(c, locks, "transfers by "+s.by)
-	return nil
+	return rt.Start(ctx)
 }
 
-// createTables creates the tables if the one named name is missing. It does not touch
+// createTables creates the tables unless the named one exists in the north. It does not touch
 // existing ones: to create an index again waits for all branches in doubt, and no process
 // finishes them before we serve.
-func (b *bank) createTables(ctx context.Context, name string, journal func(context.Context, interlock.SQL) error) error {
+func (b *bank) createTables(ctx context.Context, name string) error {
 	return b.alone(ctx, func(ctx context.Context, db interlock.SQL) error {
 		there := false
 		err := db.Query(ctx, `select to_regclass($1::text) is not null`, []any{name}, func(scan func(...any) error) error { return scan(&there) })
 		if err != nil || there {
-			return err
-		}
-		if err := journal(ctx, db); err != nil {
 			return err
 		}
 		if err := b.way.create(ctx, db); err != nil {
@@ -185,36 +170,6 @@ func (b *bank) alone(ctx context.Context, work func(ctx context.Context, db inte
 	})
 }
 
-// openLocks opens the locks of the northern database.
-func (b *bank) openLocks(ctx context.Context) (*lock.Fenced, error) {
-	d, err := postgres.Open(ctx, b.pool.Config().ConnConfig, &postgres.Options{TTL: 5 * time.Second, Namespace: "transfer_lock"})
-	if err != nil {
-		return nil, err
-	}
-	b.later(func() { bounded(d.Close) })
-	locks, err := lock.NewFenced(d, nil)
-	if err != nil {
-		return nil, err
-	}
-	b.later(func() { bounded(locks.Close) })
-	return locks, nil
-}
-
-// serve starts what runs until close: the background work of the way, in every process, and
-// the coordinator, in the process that has the lock. The others wait for the lock.
-func (b *bank) serve(c *coordinator.Coordinator, locks *lock.Fenced, name string) {
-	ctx, stop := context.WithCancel(context.Background())
-	var work sync.WaitGroup
-	work.Go(func() { b.way.tend(ctx) })
-	work.Go(func() {
-		for ctx.Err() == nil { // a lost claim is acquired again
-			_ = locks.Do(ctx, name, func(ctx context.Context, claim interlock.Claim) error { return c.Run(ctx, claim) })
-			pause(ctx, 100*time.Millisecond)
-		}
-	})
-	b.later(func() { stop(); work.Wait() })
-}
-
 // within runs work in a transaction.
 func within[T any](ctx context.Context, in interlock.BeginnerAt[T], work func(ctx context.Context, db interlock.SQL) error) error {
 	tx, err := in.Begin(ctx)
@@ -226,19 +181,4 @@ func within[T any](ctx context.Context, in interlock.BeginnerAt[T], work func(ct
 		return err
 	}
 	return tx.Commit(ctx)
-}
-
-// bounded closes a resource within a time limit; held claims expire.
-func bounded(close func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	_ = close(ctx)
-}
-
-// pause waits, unless ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }

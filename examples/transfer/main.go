@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	f := flag.NewFlagSet("transfer", flag.ContinueOnError)
 	f.SetOutput(errs)
 	f.StringVar(&s.by, "by", "tcc", "how: tcc or 2pc")
-	f.StringVar(&s.postgres, "postgres", "", "`URL` of the northern bank; empty means that of the PG… variables")
+	f.StringVar(&s.postgres, "postgres", "postgres://127.0.0.1/test", "`URL` of the northern bank")
 	f.StringVar(&s.mariadb, "mariadb", "root@tcp(127.0.0.1:3306)/test", "`DSN` of the southern bank")
 	name := f.String("run", "1", "the `name` of the run: transfers and accounts are its own")
 	patience := f.Duration("patience", time.Minute, "how long all of it may take")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -89,19 +88,4 @@ func (h *held) balance(ctx context.Context, on side, account string) (cents int6
 		err = within(ctx, h.inSouth.DB, read)
 	}
 	return cents, err
-}
-
-// tend frees holds of transfers that were not decided in time. It repeats failed
-// requests.
-func (h *held) tend(ctx context.Context) {
-	var both sync.WaitGroup
-	for _, sweep := range []func(context.Context, tcc.Ask, int) (tcc.SweepResult, error){h.inNorth.Sweep, h.inSouth.Sweep} {
-		both.Go(func() {
-			for ctx.Err() == nil {
-				_, _ = sweep(ctx, h.engine.Decide, 100)
-				pause(ctx, time.Second)
-			}
-		})
-	}
-	both.Wait()
 }

@@ -21,6 +21,8 @@ import (
 // namespace distinguishes our branches from those of other journals, on both servers, permanently.
 const namespace = "transfer"
 
+const accountTable = "transfer_account"
+
 // moved is the guard: the ids of completed transfers. It is in the north, and its record is
 // committed with the transfer.
 var moved = once.Inbox{Name: "transfer_inbox", Consumer: "transfers"}
@@ -159,5 +161,10 @@ func (p *prepared) balance(ctx context.Context, on side, account string) (cents 
 	return cents, err
 }
 
-// tend finishes branches that others have left in doubt.
-func (p *prepared) tend(ctx context.Context) { _ = p.engine.Watch(ctx) }
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
