@@ -102,8 +102,8 @@ site: ## The documentation as a static site, in bin/site
 
 pictures: deps ## Draw docs/pictures again from new runs; the plots of make bench excepted
 	STORY_PICTURES=$(CURDIR)/docs/pictures go test -count=1 ./examples/bank -run '^TestStory$$'
-	PICTURES=write go test -count=1 ./flow/outbox -run '^TestPicture$$'
-	PICTURES=write go test -count=1 ./flow/overload -run '^TestStorm$$'
+	go test ./flow/outbox -run '^TestPicture$$' -update
+	go test ./flow/overload -run '^TestStorm$$' -update
 	go test ./server/internal/pictures -update
 
 clean: ## Remove what was built

@@ -54,6 +54,7 @@ internal/prepared       -> . driver internal/failure internal/sqltable
 internal/prepared/preparedtest -> . driver internal/testbed internal/testbed/crash
 internal/transact       -> . driver internal/failure
 internal/picture        ->
+internal/generated      ->
 internal/virtual        ->
 internal/testbed        -> . | go.uber.org/goleak
 internal/testbed/paths  -> internal/testbed driver/drivertest
@@ -155,7 +156,7 @@ tools/...               ->
 
 // testOnly serves tests.
 var testOnly = []string{"internal/testbed", "internal/testbed/paths", "internal/testbed/databases",
-	"internal/testbed/crash", "internal/prepared/preparedtest", "internal/leasetable/leasetabletest", "internal/picture", "driver/drivertest",
+	"internal/testbed/crash", "internal/prepared/preparedtest", "internal/leasetable/leasetabletest", "internal/picture", "internal/generated", "driver/drivertest",
 	"claim/rowlock/rowlocktest", "claim/rwlock/rwlocktest", "claim/partition/partitiontest",
 	"claim/elect/electtest", "txn/percolator/percolatortest",
 	"txn/saga/sagatest", "txn/tcc/tcctest", "txn/internal/txntest"}

@@ -3,14 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -29,73 +23,20 @@ import (
 	"github.com/interlock-dev/interlock/guard/once"
 	"github.com/interlock-dev/interlock/guard/stock"
 	"github.com/interlock-dev/interlock/guard/version"
+	"github.com/interlock-dev/interlock/internal/generated"
 	"github.com/interlock-dev/interlock/observe"
 )
 
-var update = flag.Bool("update", false, "put the code into docs/how-to/remedies.md")
-
-const page = "../../docs/how-to/remedies.md"
-
-// block matches one code block of the page, under the name of a function here.
-var block = regexp.MustCompile("(?ms)^<!-- (\\w+) -->\n```go\n(.*?)^```\n")
-
-// TestPage checks that each code block of docs/how-to/remedies.md is a function here,
-// and that the page has each function, each race and its symptom.
+// TestPage checks that each code block of docs/how-to/remedies.md is a function of
+// remedies_test.go, and that the page has each function, each race and its symptom.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	bodies := bodiesOf(t, "remedies_test.go")
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := map[string]bool{}
-	want := block.ReplaceAllStringFunc(string(text), func(was string) string {
-		name := block.FindStringSubmatch(was)[1]
-		shown[name] = true
-		return "<!-- " + name + " -->\n```go\n" + bodies[name] + "```\n"
-	})
-	for name := range bodies {
-		if !shown[name] {
-			t.Errorf("%s is not on the page", name)
-		}
-	}
-	if strings.Count(want, "```go\n") != len(shown) {
-		t.Errorf("%d blocks of code for %d functions", strings.Count(want, "```go\n"), len(shown))
-	}
+	page := generated.CheckCode(t, "../../docs/how-to/remedies.md", "remedies_test.go")
 	for _, r := range races {
-		if !strings.Contains(want, "`"+r.name+"`") || !strings.Contains(want, r.symptom) {
+		if !strings.Contains(page, "`"+r.name+"`") || !strings.Contains(page, r.symptom) {
 			t.Errorf("the page does not have %s: %s", r.name, r.symptom)
 		}
 	}
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want != string(text) {
-		t.Error("the code is not that of remedies_test.go: go test ./examples/races -run TestPage -update")
-	}
-}
-
-// bodiesOf returns the bodies of the functions of a file, by name, without indentation.
-func bodiesOf(t *testing.T, file string) map[string]string {
-	t.Helper()
-	source, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set := token.NewFileSet()
-	tree, err := parser.ParseFile(set, file, source, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bodies := map[string]string{}
-	for _, d := range tree.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok {
-			body := string(source[set.Position(f.Body.Lbrace).Offset+2 : set.Position(f.Body.Rbrace).Offset])
-			bodies[f.Name.Name] = strings.ReplaceAll("\n"+body, "\n\t", "\n")[1:]
-		}
-	}
-	return bodies
 }
 
 // TestRemedies runs the code of the page on a database, and checks that each function

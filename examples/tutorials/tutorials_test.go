@@ -3,8 +3,6 @@
 package tutorials
 
 import (
-	"bytes"
-	"flag"
 	"io"
 	"net/http"
 	"os"
@@ -15,10 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/internal/generated"
 	"github.com/interlock-dev/interlock/internal/testbed"
 )
-
-var update = flag.Bool("update", false, "put the programs into docs/tutorials")
 
 const patience = 30 * time.Second
 
@@ -47,12 +44,7 @@ func TestPages(t *testing.T) {
 			_, code, _ = strings.Cut("\n"+code, "package main")
 			return []byte("<!-- program: " + name + " -->\n```go\npackage main" + code + "```\n")
 		})
-		if *update {
-			err = os.WriteFile(page, want, 0o644)
-		}
-		if err != nil || !*update && !bytes.Equal(text, want) {
-			t.Errorf("%s differs from the programs (%v): go test ./examples/tutorials -update", page, err)
-		}
+		generated.Check(t, page, string(want))
 	}
 	if programs, err := filepath.Glob("*/main.go"); err != nil || len(programs) != len(shown) {
 		t.Errorf("pages show %v, and the programs are %v, %v", shown, programs, err)

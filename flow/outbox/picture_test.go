@@ -2,7 +2,6 @@ package outbox_test
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/interlock-dev/interlock/driver"
 	"github.com/interlock-dev/interlock/driver/memory"
 	"github.com/interlock-dev/interlock/flow/outbox"
+	"github.com/interlock-dev/interlock/internal/generated"
 	"github.com/interlock-dev/interlock/internal/picture"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
@@ -57,12 +57,6 @@ func TestPicture(t *testing.T) {
 	empty(t, db)
 	show(picture.Cell{Lane: table, To: table, Text: "is empty; the messages of each key arrived in their order"})
 
-	const file = "../../docs/pictures/outbox.svg"
 	svg := picture.Sequence{Title: "An outbox in which one key is blocked", Lanes: []string{"outbox", "relay", "receiver"}, Rows: rows}.SVG()
-	if os.Getenv("PICTURES") != "" {
-		ok(t, os.WriteFile(file, []byte(svg), 0o644))
-	}
-	if have, err := os.ReadFile(file); err != nil || string(have) != svg {
-		t.Errorf("%s is out of date (%v): make pictures", file, err)
-	}
+	generated.Check(t, "../../docs/pictures/outbox.svg", svg)
 }

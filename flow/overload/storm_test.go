@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/internal/generated"
 	"github.com/interlock-dev/interlock/internal/picture"
 	"github.com/interlock-dev/interlock/internal/virtual"
 )
@@ -166,9 +167,8 @@ type storms struct{ With, Without []int }
 // checkPicture holds docs/pictures/overload.svg to the recorded run. `make pictures` records this one.
 func checkPicture(t *testing.T, present storms) {
 	t.Helper()
-	const recorded, file = "testdata/storm.json", "../../docs/pictures/overload.svg"
-	write := os.Getenv("PICTURES") != ""
-	if write {
+	const recorded = "testdata/storm.json"
+	if generated.Updating() {
 		text, err := json.Marshal(present)
 		if err == nil {
 			err = os.WriteFile(recorded, append(text, '\n'), 0o644)
@@ -188,10 +188,5 @@ func checkPicture(t *testing.T, present storms) {
 		Series: []picture.Series{{Name: "with policies", Tone: picture.Good, Values: drawn.With},
 			{Name: "without", Tone: picture.Bad, Values: drawn.Without}},
 	}.SVG()
-	if write {
-		ok(t, os.WriteFile(file, []byte(svg), 0o644))
-	}
-	if have, err := os.ReadFile(file); err != nil || string(have) != svg {
-		t.Errorf("%s is out of date (%v): make pictures", file, err)
-	}
+	generated.Check(t, "../../docs/pictures/overload.svg", svg)
 }

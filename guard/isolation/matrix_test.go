@@ -1,19 +1,14 @@
 package isolation_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/interlock-dev/interlock/driver"
+	"github.com/interlock-dev/interlock/internal/generated"
 	"github.com/interlock-dev/interlock/internal/testbed/databases"
 )
-
-var update = flag.Bool("update", false, "write docs/reference/isolation.md from what the databases do")
-
-const page = "../../docs/reference/isolation.md"
 
 // An anomaly is a schedule, and how to tell that it happened. Transaction 0 is the
 // first, accounts 1 and 2 have 10 each.
@@ -93,13 +88,7 @@ func TestMatrix(t *testing.T) {
 	if t.Failed() || len(cells) < 2*len(anomalies)*len(levels) {
 		return // one of the databases was left out
 	}
-	want := markdown(cells)
-	if *update {
-		ok(t, os.WriteFile(page, []byte(want), 0o644))
-	}
-	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("docs/reference/isolation.md is out of date (%v): go test ./guard/isolation -run TestMatrix -update\n%s", err, want)
-	}
+	generated.Check(t, "../../docs/reference/isolation.md", markdown(cells))
 }
 
 // cell plays an anomaly and names the outcome in a word.

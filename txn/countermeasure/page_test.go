@@ -3,12 +3,6 @@ package countermeasure_test
 import (
 	"context"
 	"errors"
-	"flag"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -17,54 +11,16 @@ import (
 
 	"github.com/interlock-dev/interlock"
 	"github.com/interlock-dev/interlock/driver/postgres"
+	"github.com/interlock-dev/interlock/internal/generated"
 	"github.com/interlock-dev/interlock/internal/testbed"
 	"github.com/interlock-dev/interlock/txn/branch"
 	"github.com/interlock-dev/interlock/txn/countermeasure"
 )
 
-var update = flag.Bool("update", false, "put the code into docs/explanation/countermeasures.md")
-
-const page = "../../docs/explanation/countermeasures.md"
-
-// block is one block of code of the page, under the name of a function here.
-var block = regexp.MustCompile("(?ms)^<!-- (\\w+) -->\n```go\n(.*?)^```\n")
-
-// TestPage: each block of code of docs/explanation/countermeasures.md is a function here, as it is,
-// and each function stands on the page.
+// TestPage: each block of code of docs/explanation/countermeasures.md is a function of
+// page_code_test.go, and each function is on the page.
 func TestPage(t *testing.T) {
-	source, err := os.ReadFile("page_code_test.go")
-	ok(t, err)
-	set := token.NewFileSet()
-	tree, err := parser.ParseFile(set, "page_code_test.go", source, 0)
-	ok(t, err)
-	bodies := map[string]string{}
-	for _, d := range tree.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok {
-			body := string(source[set.Position(f.Body.Lbrace).Offset+2 : set.Position(f.Body.Rbrace).Offset])
-			bodies[f.Name.Name] = strings.ReplaceAll("\n"+body, "\n\t", "\n")[1:]
-		}
-	}
-	text, err := os.ReadFile(page)
-	ok(t, err)
-	shown := map[string]bool{}
-	want := block.ReplaceAllStringFunc(string(text), func(was string) string {
-		name := block.FindStringSubmatch(was)[1]
-		shown[name] = true
-		return "<!-- " + name + " -->\n```go\n" + bodies[name] + "```\n"
-	})
-	for name := range bodies {
-		if !shown[name] {
-			t.Errorf("%s is not on the page", name)
-		}
-	}
-	if strings.Count(want, "```go\n") != len(shown) || len(shown) == 0 {
-		t.Errorf("%d blocks of code for %d functions", strings.Count(want, "```go\n"), len(shown))
-	}
-	if *update {
-		ok(t, os.WriteFile(page, []byte(want), 0o644))
-	} else if want != string(text) {
-		t.Error("the code is not that of page_code_test.go: go test ./txn/countermeasure -run TestPage -update")
-	}
+	generated.CheckCode(t, "../../docs/explanation/countermeasures.md", "page_code_test.go")
 }
 
 // hall is what the page's code works on.

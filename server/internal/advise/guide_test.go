@@ -2,7 +2,6 @@ package advise
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"go/format"
 	"os"
@@ -10,9 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write docs/explanation/choosing.md")
+	"github.com/interlock-dev/interlock/internal/generated"
+)
 
 func load(t *testing.T) *Guides {
 	t.Helper()
@@ -301,16 +300,7 @@ func declared(code string) (names []string) {
 }
 
 func TestThePageIsMadeFromTheGuides(t *testing.T) {
-	const page = "../../../docs/explanation/choosing.md"
-	want := load(t).Markdown()
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("docs/explanation/choosing.md is out of date (%v): go test ./server/internal/advise -update", err)
-	}
+	generated.Check(t, "../../../docs/explanation/choosing.md", load(t).Markdown())
 }
 
 func TestBadGuidesAreRefused(t *testing.T) {

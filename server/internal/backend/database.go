@@ -42,6 +42,15 @@ func (d *Database) In(ctx context.Context, do func(driver.SQL) error) error {
 	return tx.Commit(ctx)
 }
 
+// in is [Database.In] for something that returns a value.
+func in[T any](ctx context.Context, d *Database, do func(driver.SQL) (T, error)) (v T, err error) {
+	err = d.In(ctx, func(tx driver.SQL) error {
+		v, err = do(tx)
+		return err
+	})
+	return v, err
+}
+
 // SetSlices is [outbox.SetSlices].
 func (d *Database) SetSlices(ctx context.Context, t outbox.Table, c outbox.SliceChange) (moved int64, err error) {
 	return outbox.SetSlices(ctx, d.db, t, c)

@@ -46,12 +46,12 @@ func (t Target) Guard(ctx context.Context, o GuardOptions) (g Guard, disconnect 
 		return f, closing(b), nil
 	}
 	db, _ := b.SQL()
-	return &table{Database{db: db}, fence.Table{Name: o.Table}}, closing(b), nil
+	return &table{&Database{db: db}, fence.Table{Name: o.Table}}, closing(b), nil
 }
 
 // table is a guard table in a database.
 type table struct {
-	db    Database
+	db    *Database
 	fence fence.Table
 }
 
@@ -65,26 +65,14 @@ func (t *table) Enter(ctx context.Context, r driver.Raise, writes ...driver.Writ
 	return t.db.In(ctx, func(tx driver.SQL) error { return marks.Enter(ctx, tx, r.Resource, r.Token, r.Source) })
 }
 
-func (t *table) Mark(ctx context.Context, resource string) (m driver.Mark, err error) {
-	err = t.db.In(ctx, func(tx driver.SQL) error {
-		m, err = t.fence.Show(ctx, tx, resource)
-		return err
-	})
-	return m, err
+func (t *table) Mark(ctx context.Context, resource string) (driver.Mark, error) {
+	return in(ctx, t.db, func(tx driver.SQL) (driver.Mark, error) { return t.fence.Show(ctx, tx, resource) })
 }
 
-func (t *table) Resources(ctx context.Context, prefix string, limit int) (list []string, err error) {
-	err = t.db.In(ctx, func(tx driver.SQL) error {
-		list, err = t.fence.Resources(ctx, tx, prefix, limit)
-		return err
-	})
-	return list, err
+func (t *table) Resources(ctx context.Context, prefix string, limit int) ([]string, error) {
+	return in(ctx, t.db, func(tx driver.SQL) ([]string, error) { return t.fence.Resources(ctx, tx, prefix, limit) })
 }
 
-func (t *table) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (m driver.Mark, err error) {
-	err = t.db.In(ctx, func(tx driver.SQL) error {
-		m, err = t.fence.Rebase(ctx, tx, resource, to, reason, by)
-		return err
-	})
-	return m, err
+func (t *table) Rebase(ctx context.Context, resource string, to interlock.Token, reason, by string) (driver.Mark, error) {
+	return in(ctx, t.db, func(tx driver.SQL) (driver.Mark, error) { return t.fence.Rebase(ctx, tx, resource, to, reason, by) })
 }

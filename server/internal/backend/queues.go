@@ -59,36 +59,20 @@ type tableQueues struct {
 	table queue.Table
 }
 
-func (q tableQueues) Status(ctx context.Context) (all []queue.Status, err error) {
-	err = q.db.In(ctx, func(tx driver.SQL) error {
-		all, err = q.table.Status(ctx, tx)
-		return err
-	})
-	return all, err
+func (q tableQueues) Status(ctx context.Context) ([]queue.Status, error) {
+	return in(ctx, q.db, func(tx driver.SQL) ([]queue.Status, error) { return q.table.Status(ctx, tx) })
 }
 
-func (q tableQueues) Stuck(ctx context.Context, name string, limit int) (all []queue.Stuck, err error) {
-	err = q.db.In(ctx, func(tx driver.SQL) error {
-		all, err = q.table.Stuck(ctx, tx, name, limit)
-		return err
-	})
-	return all, err
+func (q tableQueues) Stuck(ctx context.Context, name string, limit int) ([]queue.Stuck, error) {
+	return in(ctx, q.db, func(tx driver.SQL) ([]queue.Stuck, error) { return q.table.Stuck(ctx, tx, name, limit) })
 }
 
-func (q tableQueues) DeadLetters(ctx context.Context, name string, l queue.DeadLetterQuery) (all []queue.DeadLetter, err error) {
-	err = q.db.In(ctx, func(tx driver.SQL) error {
-		all, err = q.table.DeadLetters(ctx, tx, name, l)
-		return err
-	})
-	return all, err
+func (q tableQueues) DeadLetters(ctx context.Context, name string, l queue.DeadLetterQuery) ([]queue.DeadLetter, error) {
+	return in(ctx, q.db, func(tx driver.SQL) ([]queue.DeadLetter, error) { return q.table.DeadLetters(ctx, tx, name, l) })
 }
 
-func (q tableQueues) DeadLetter(ctx context.Context, name string, place int64) (l queue.DeadLetter, err error) {
-	err = q.db.In(ctx, func(tx driver.SQL) error {
-		l, err = q.table.DeadLetter(ctx, tx, name, place)
-		return err
-	})
-	return l, err
+func (q tableQueues) DeadLetter(ctx context.Context, name string, place int64) (queue.DeadLetter, error) {
+	return in(ctx, q.db, func(tx driver.SQL) (queue.DeadLetter, error) { return q.table.DeadLetter(ctx, tx, name, place) })
 }
 
 func (q tableQueues) Edit(ctx context.Context, name string, by queue.By, place int64, payload []byte) error {

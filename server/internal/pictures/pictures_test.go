@@ -1,7 +1,6 @@
 package pictures
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,26 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/interlock-dev/interlock/internal/generated"
 	"github.com/interlock-dev/interlock/internal/picture"
 	"github.com/interlock-dev/interlock/server/internal/advise"
 )
 
-var update = flag.Bool("update", false, "draw docs/pictures")
-
 const docs = "../../../docs/"
 
-// compare writes a picture, or compares it with that of the docs.
+// compare checks a picture of the docs.
 func compare(t *testing.T, name, svg string) {
 	t.Helper()
-	file := filepath.Join(docs, "pictures", name+".svg")
-	if *update {
-		if err := os.WriteFile(file, []byte(svg), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if have, err := os.ReadFile(file); err != nil || string(have) != svg {
-		t.Errorf("%s is out of date (%v): go test ./server/internal/pictures -update", file, err)
-	}
+	generated.Check(t, filepath.Join(docs, "pictures", name+".svg"), svg)
 }
 
 // TestLatency draws the measurements of docs/reference/performance.md.

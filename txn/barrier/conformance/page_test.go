@@ -1,34 +1,17 @@
 package conformance
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/interlock-dev/interlock/internal/generated"
 	"github.com/interlock-dev/interlock/txn/branchhttp"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/conformance.md")
-
-const page = "../../../docs/reference/conformance.md"
-
 // TestPageIsWhatTheKitExpects: the page is generated from the kit's tables.
 func TestPageIsWhatTheKitExpects(t *testing.T) {
-	want := written()
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Error("it is not: go test ./txn/barrier/conformance -run TestPage -update")
-	}
+	generated.Check(t, "../../../docs/reference/conformance.md", written())
 }
 
 // TestSequencesAreAll: the counts match combinatorics, and none is repeated.

@@ -2,15 +2,13 @@ package threepc
 
 import (
 	"encoding/json"
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-)
 
-var update = flag.Bool("update", false, "write docs/explanation/three-phase.md from what the simulation does")
+	"github.com/interlock-dev/interlock/internal/generated"
+)
 
 // TestReport: the page in docs is what the simulation says.
 func TestReport(t *testing.T) {
@@ -22,18 +20,7 @@ func TestReport(t *testing.T) {
 	page := filepath.Join("..", "..", "..", "..", "docs", "explanation", "three-phase.md")
 	title, rest, _ := strings.Cut(r.String(), "\n")
 	text := title + "\n\n<!-- Written by: go test ./server/internal/lab/threepc -run TestReport -update -->\n" + rest
-	if *update {
-		if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(have) != text {
-		t.Errorf("%s is out of date: go test ./server/internal/lab/threepc -run TestReport -update", page)
-	}
+	generated.Check(t, page, text)
 }
 
 // TestReportAsJSON: programs read names of one form, and which protocol it is by name.
