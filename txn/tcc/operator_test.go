@@ -3,11 +3,9 @@ package tcc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -263,70 +261,5 @@ func TestLongWork(t *testing.T) {
 		if n := r.store.Appends(); n != 3 { // the first settled ones are in their own append
 			t.Errorf("%d appends", n)
 		}
-	})
-}
-
-// TestOwnersFollow: a former owner that wakes up appends nothing, and its late calls have
-// no effect.
-func TestOwnersFollow(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		hotel := newVenue("hotel", 1)
-		held, first := make(chan struct{}), true
-		hotel.bad = func(c branch.Call) (before, after error) {
-			if c.Operation == branch.Confirm && first {
-				first = false
-				<-held // it ignores its context
-			}
-			return nil, nil
-		}
-		store := txntest.NewJournal()
-		old := serve(t, store, 1, &Options{Timeout: time.Hour}, hotel)
-		_, err := old.run(t.Context(), "1", hotel)
-		ok(t, err)
-		synctest.Wait()
-		next := serve(t, store, 2, nil, hotel)
-		_, err = next.Wait(t.Context(), "1")
-		ok(t, err)
-		before := txntest.Records(t, store.Journal, "1")
-		close(held)
-		wantKind(t, <-old.served, interlock.Definite, interlock.ErrStaleToken)
-		same(t, "records", txntest.Records(t, store.Journal, "1"), before...)
-		hotel.rules(t)
-	})
-}
-
-// TestStuckDrain: branches that wait for a target that was down for long continue at once
-// when it answers one of them, without waiting for their backoff.
-func TestStuckDrain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		const stuck = 50
-		hotel := newVenue("hotel", stuck)
-		down := time.Now().Add(10 * time.Minute)
-		var first atomic.Pointer[time.Time]
-		hotel.bad = func(c branch.Call) (before, after error) {
-			now := time.Now()
-			if c.Operation == branch.Confirm && now.Before(down) {
-				return errNetwork, nil
-			}
-			if c.Operation == branch.Confirm {
-				first.CompareAndSwap(nil, &now)
-			}
-			return nil, nil
-		}
-		r := serve(t, nil, 1, nil, hotel)
-		for i := range stuck {
-			_, err := r.run(t.Context(), fmt.Sprint(i), hotel)
-			ok(t, err)
-			time.Sleep(100 * time.Millisecond) // so that they do not wait in step
-		}
-		time.Sleep(time.Until(down))
-		for i := range stuck {
-			_, err := r.Wait(t.Context(), fmt.Sprint(i))
-			ok(t, err)
-		}
-		if took := time.Since(*first.Load()); took > time.Second {
-			t.Errorf("it took %v", took)
-		}
-		hotel.rules(t)
 	})
 }

@@ -190,6 +190,11 @@ func TestLostDecision(t *testing.T) {
 			if o.Decision != c.want || (err == nil) != (c.want == Confirm) {
 				t.Errorf("%s was lost: %+v, %v", name, o, err)
 			}
+			if c.want == Confirm { // which is carried out at once, not only by a later poll
+				ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+				defer stop()
+				ok(t, txntest.Second(r.Wait(ctx, "1")))
+			}
 			time.Sleep(2 * time.Minute)
 			o, _ = r.Wait(t.Context(), "1")
 			if is := hotel.state("1"); (is == "confirmed") != (c.want == Confirm) || is == "held" || o.Decision != c.want {
@@ -197,28 +202,6 @@ func TestLostDecision(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestLostDecisionIsCarriedOut at once, and not only by a later poll.
-func TestLostDecisionIsCarriedOut(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		store := txntest.NewJournal()
-		store.Fail = func(_ int, a driver.Append) (before, after error) {
-			if a.Epoch == 0 && a.Records[len(a.Records)-1].Step == string(Confirm) {
-				return nil, errNetwork
-			}
-			return nil, nil
-		}
-		hotel := newVenue("hotel", 1)
-		r := serve(t, store, 1, nil, hotel)
-		_, err := r.run(t.Context(), "1", hotel)
-		ok(t, err)
-		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
-		defer stop()
-		if o, err := r.Wait(ctx, "1"); o.State != Confirmed || err != nil {
-			t.Errorf("%+v, %v", o, err)
-		}
-	})
 }
 
 // TestTriesTellUntil: only a try's call has the time until which to hold.
