@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -61,9 +60,7 @@ type conformFailView struct {
 }
 
 func (a *app) conform(ctx context.Context, o conformance.Options) error {
-	signals := make(chan os.Signal, 1)
-	subscribe(signals, stopSignals)
-	ctx, stop := untilSignal(ctx, signals)
+	ctx, stop := untilStopped(ctx)
 	defer stop()
 	report, err := a.play(ctx, o)
 	if interlock.Kind(err) == interlock.Bug {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -191,9 +190,7 @@ func (a *app) coordinate(ctx context.Context, f coordinateFlags) error {
 		return err
 	}
 	a.tell(&options, f.verbose)
-	signals := make(chan os.Signal, 1)
-	subscribe(signals, stopSignals)
-	ctx, stop := untilSignal(ctx, signals)
+	ctx, stop := untilStopped(ctx)
 	defer stop()
 	opening, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()

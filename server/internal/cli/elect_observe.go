@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/base64"
-	"os"
-	"os/signal"
 	"time"
 	"unicode/utf8"
 
@@ -38,10 +36,7 @@ func (a *app) observeCommand() *cobra.Command {
 
 // observe prints leaders until a signal arrives or the output is closed.
 func (a *app) observe(ctx context.Context, name string, once bool) error {
-	signals := make(chan os.Signal, 1)
-	subscribe(signals, stopSignals)
-	defer signal.Stop(signals)
-	ctx, stop := untilSignal(ctx, signals)
+	ctx, stop := untilStopped(ctx)
 	defer stop()
 	var p place
 	// An observer needs no guarantee of the backend.

@@ -3,8 +3,6 @@ package cli
 import (
 	"context"
 	"io"
-	"os"
-	"os/signal"
 
 	"github.com/spf13/cobra"
 
@@ -33,10 +31,7 @@ func (a *app) holdCommand() *cobra.Command {
 }
 
 func (a *app) hold(ctx context.Context, name string, f waitFlags) error {
-	signals := make(chan os.Signal, 1)
-	subscribe(signals, stopSignals)
-	defer signal.Stop(signals)
-	ctx, stop := untilSignal(ctx, signals)
+	ctx, stop := untilStopped(ctx)
 	defer stop()
 	g, err := a.acquire(ctx, name, f)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 
@@ -163,10 +162,7 @@ func limitArgs(c *cobra.Command, args []string) (key string, words []string, err
 
 // takeUnits decides, and waits if it makes sense. A wait that would end too late does not begin.
 func (a *app) takeUnits(ctx context.Context, table string, charge driver.Charge, wait time.Duration) (d driver.Decision, err error) {
-	signals := make(chan os.Signal, 1)
-	subscribe(signals, stopSignals)
-	defer signal.Stop(signals)
-	ctx, stop := untilSignal(ctx, signals)
+	ctx, stop := untilStopped(ctx)
 	defer stop()
 	err = a.onLimits(ctx, table, func(ctx context.Context, l driver.LimitInspector) error {
 		for begun := boottime.Now(); ; {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
@@ -43,10 +41,7 @@ survives interruptions of the backend and says so; a signal ends it, with 0.`,
 }
 
 func (a *app) watch(ctx context.Context, prefix string) error {
-	signals := make(chan os.Signal, 1)
-	subscribe(signals, stopSignals)
-	defer signal.Stop(signals)
-	ctx, stop := untilSignal(ctx, signals)
+	ctx, stop := untilStopped(ctx)
 	defer stop()
 	v, err := a.view(ctx)
 	if signalError(ctx) != nil {

@@ -53,6 +53,17 @@ func untilSignal(parent context.Context, signals <-chan os.Signal) (ctx context.
 	}
 }
 
+// untilStopped is [untilSignal] for the signals that stop a command. stop also ends listening.
+func untilStopped(parent context.Context) (ctx context.Context, stop func()) {
+	signals := make(chan os.Signal, 1)
+	subscribe(signals, stopSignals)
+	ctx, end := untilSignal(parent, signals)
+	return ctx, func() {
+		end()
+		signal.Stop(signals)
+	}
+}
+
 // ends reports whether a signal ends a wait. The others are for the command
 // that does not run yet.
 func ends(s syscall.Signal) bool {
